@@ -2,7 +2,7 @@
 
 from deploykit_qnn_htp.backend import QnnHtp
 
-__all__ = []
+__all__ = ["backend"]
 
 backend = QnnHtp()
 """What the entry point ``deploykit.backends`` names."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from deploykit.tables.known_errors import Catalog
     from deploykit_vitis_ai.prepare import Prepared
 
-__all__ = ["VitisAiBackend", "backend"]
+__all__ = ["backend"]
 
 
 class VitisAiBackend(Backend["Prepared", None]):
@@ -82,7 +82,7 @@ class VitisAiBackend(Backend["Prepared", None]):
 
     def known_errors(self) -> Catalog:
         """Known failures of Quark, of the compiler and of its runtime."""
-        from deploykit_vitis_ai.known_errors import known_errors
+        from deploykit_vitis_ai.tables import known_errors
 
         return known_errors()
 

@@ -1,32 +1,216 @@
 """``--option KEY=VALUE`` sorted into compiler keys, provider options and Quark options, each against its table.
 
-Quark and the compiler take unknown names without a word; here an unknown name is an error with the nearest known one.
+Quark and the compiler take unknown names without a word; here an unknown name is an error with the nearest one.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from deploykit.backend.targets import nearest_names
 from deploykit.errors import UsageError
-from deploykit_vitis_ai.quark_settings import (
-    key_names,
-    known_in,
-    quark_keys,
-    quark_recipes,
-    read_value,
-    renamed_keys,
-    spelled,
-)
-from deploykit_vitis_ai.tables import DATA, ProviderOption, VaimlKey, provider_options, quark_options, vaiml_keys
+from deploykit.findings import Confidence
+from deploykit.tables.reading import parse_rows, structure
+from deploykit_vitis_ai.tables import DATA, ProviderOption, QuarkOption, Recipe, Sourced, VaimlKey, read_table, rows
 
-__all__ = ["ChosenOptions", "check_quark_version", "parse_options"]
+__all__ = [
+    "ChosenOptions",
+    "QuarkKey",
+    "check_quark_version",
+    "further_keys",
+    "known_in",
+    "parse_options",
+    "quark_keys",
+    "quark_recipes",
+    "renamed_keys",
+]
+
+
+_NAMES = "quark_names.toml"
+_INTEGER = re.compile(r"[+-]?\d+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Group:
+    """Keys of one type in one place, each with the versions that read it, () for all that were looked at."""
+
+    where: str
+    type: str
+    names: Mapping[str, tuple[str, ...]]
+    within: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuarkKey(Sourced):
+    """One key; ``name`` is dotted where it lies in a dictionary. ``where`` is ``attribute`` or ``extra``."""
+
+    name: str
+    where: str
+    type: str
+    quark: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
+
+
+@cache
+def quark_keys() -> Mapping[str, QuarkKey]:
+    """Everything that can be set, by dotted name: the described options and the further keys."""
+    described = (
+        QuarkKey(
+            name=row.name,
+            where=row.where,
+            type=row.type,
+            values=row.values,
+            source=row.source,
+            confidence=row.confidence,
+        )
+        for row in rows(QuarkOption)
+        if _is_set_as_it_is(row)
+    )
+    return {key.name: key for key in (*described, *further_keys())}
+
+
+def _is_set_as_it_is(row: QuarkOption) -> bool:
+    return row.where in ("attribute", "extra") and not row.renamed_to
+
+
+@cache
+def further_keys() -> tuple[QuarkKey, ...]:
+    """The keys of ``names.toml``."""
+    table = read_table(_NAMES)
+    confidence = Confidence(table["confidence"])
+    groups = parse_rows(_Group, table["group"], where=f"{_NAMES}: group")
+    return tuple(
+        QuarkKey(
+            name=f"{group.within}.{name}" if group.within else name,
+            where=group.where,
+            type=group.type,
+            quark=quark,
+            source=tuple(table["source"]),
+            confidence=confidence,
+        )
+        for group in groups
+        for name, quark in group.names.items()
+    )
+
+
+@cache
+def renamed_keys() -> Mapping[str, str]:
+    """Names of Quark's newer interface, and old ones, by what is written instead."""
+    newer = structure(Mapping[str, str], read_table(_NAMES)["renamed"], where=_NAMES)  # type: ignore[type-abstract]
+    return {**newer, **{row.name: row.renamed_to for row in rows(QuarkOption) if row.renamed_to}}
+
+
+@cache
+def quark_recipes() -> Mapping[str, Recipe]:
+    """The recipes by name."""
+    return {row.name: row for row in rows(Recipe)}
+
+
+def key_names() -> tuple[str, ...]:
+    """Every name that is understood, for suggestions."""
+    return (*quark_keys(), *renamed_keys(), *quark_recipes())
+
+
+def spelled(name: str) -> str:
+    """The dotted name that a key is known by: other spellings, and keys without their dictionary; "" for none.
+
+    Raises UsageError for a key that several dictionaries have.
+    """
+    name = renamed_keys().get(name, name)
+    if name in quark_keys():
+        return name
+    inside = [known for known in quark_keys() if known.rpartition(".")[2] == name]
+    if len(inside) > 1:
+        raise UsageError(f"--option {name}: several dictionaries of Quark's have it", next=f"say {' or '.join(inside)}")
+    return inside[0] if inside else ""
+
+
+def known_in(key: QuarkKey, version: str) -> bool:
+    """False for a key that this version of Quark is known not to read."""
+    return not key.quark or version in key.quark
+
+
+def read_value(key: QuarkKey, text: str) -> Any:
+    """The value as typed; raises UsageError for one that is not of the key's type."""
+    if key.type == "enum":
+        if text in key.values:
+            return text
+        near = [value for value in key.values if value.lower().endswith(f".{text.lower()}")]
+        near = near or nearest_names(text, key.values)
+        raise UsageError(
+            f"--option {key.name}={text}: not one that Quark has",
+            why=f"known are {', '.join(key.values)}",
+            next=f"did you mean {' or '.join(near)}?" if near else "",
+        )
+    if key.type == "object":
+        raise UsageError(
+            f"--option {key.name}: takes an object of Python's, which cannot be typed",
+            next="set it in scripts/quantize.py of the package, and run that",
+        )
+    return _typed(key.name, key.type, text)
+
+
+def _typed(name: str, kind: str, text: str) -> Any:
+    for expected, value in _readings(kind, text):
+        if value is None:
+            raise UsageError(f"--option {name}={text}: {expected} is expected")
+        return value
+    return text
+
+
+def _readings(kind: str, text: str) -> Iterator[tuple[str, Any]]:
+    """What is expected of a type in words, and the value, None for another one; nothing for plain text."""
+    if kind == "bool":
+        yield "true or false", {"true": True, "false": False}.get(text.lower())
+    elif kind == "int":
+        yield "a whole number", int(text) if _INTEGER.fullmatch(text) else None
+    elif kind == "float":
+        yield "a number", _number(text)
+    elif kind == "list":
+        yield "a list such as Conv,Gemm", _listed(text)
+    elif kind == "json":
+        yield 'a list or dictionary such as {"x": [1, 3, 224, 224]}', _parsed(text)
+    elif kind == "unknown":
+        yield "a value", _guess(text)
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _parsed(text: str) -> Any:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, list | dict) else None
+
+
+def _listed(text: str) -> list[Any] | None:
+    """JSON where it is some, else parts between commas, numbers by their look."""
+    value = _parsed(text)
+    if value is not None:
+        return value if isinstance(value, list) else None
+    parts = [part.strip() for part in text.removeprefix("[").removesuffix("]").split(",")]
+    return [_plain(part) for part in parts if part] or None
+
+
+def _plain(text: str) -> Any:
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    number = _number(text)
+    return text if number is None else number
+
 
 _OWN = frozenset({"cache_dir", "cache_key", "config_file", "target"})
-_INTEGER = re.compile(r"[+-]?\d+")
 _RANGE = re.compile(r"(\d+)-(\d+)(?: \((\w+)\))?")
 
 
@@ -97,17 +281,31 @@ def _take(chosen: ChosenOptions, key: str, value: str, product: str, device_clas
             f"--option {key}: deploykit sets it itself", why="cache key, file names and target belong together"
         )
     elif (row := _vaiml_key(key)) is not None:
-        _take_vaiml(chosen, row, key, value, product, device_class)
+        if product not in row.products:
+            raise UsageError(f"--option {key}: not a key of this product", why=f"known for {', '.join(row.products)}")
+        if key != row.name:
+            chosen.renamed.append((key, row.name))
+        typed = _typed(key, row.type, value)
+        if row.values and not any(_matches(typed, allowed, device_class) for allowed in row.values):
+            chosen.beyond.append((row.name, value, ", ".join(row.values)))
+        chosen.vaiml[row.name] = typed
     elif (option := _provider_option(key)) is not None:
-        _take_provider(chosen, option, value, product)
-    elif (known := spelled(name)) or any(row.name == name for row in quark_options()):
+        if option.status == "superseded" or product not in option.products:
+            raise UsageError(
+                f"--option {option.name}: not an option of this product",
+                why=f"{option.status or 'known'} for {', '.join(option.products)}; {option.note}".rstrip("; "),
+            )
+        if option.values and value not in option.values:
+            chosen.beyond.append((option.name, value, ", ".join(option.values)))
+        chosen.provider[option.name] = _typed(option.name, "bool", value) if option.type == "bool" else value
+    elif (known := spelled(name)) or any(row.name == name for row in rows(QuarkOption)):
         _take_quark(chosen, name, known or name, value)
     else:
         _refuse(key)
 
 
 def _refuse(key: str) -> None:
-    known = [row.name for row in vaiml_keys()] + [row.name for row in provider_options()]
+    known = [row.name for row in rows(VaimlKey)] + [row.name for row in rows(ProviderOption)]
     known += [*key_names(), "cpu_partition", "quark"]
     near = nearest_names(key.removeprefix("quark."), known)
     raise UsageError(
@@ -125,33 +323,11 @@ def _quark_version(value: str) -> str:
 
 
 def _vaiml_key(name: str) -> VaimlKey | None:
-    return next((row for row in vaiml_keys() if name in (row.name, *row.aliases)), None)
+    return next((row for row in rows(VaimlKey) if name in (row.name, *row.aliases)), None)
 
 
 def _provider_option(name: str) -> ProviderOption | None:
-    return next((row for row in provider_options() if row.name == name), None)
-
-
-def _take_vaiml(chosen: ChosenOptions, row: VaimlKey, key: str, value: str, product: str, device_class: str) -> None:
-    if product not in row.products:
-        raise UsageError(f"--option {key}: not a key of this product", why=f"known for {', '.join(row.products)}")
-    if key != row.name:
-        chosen.renamed.append((key, row.name))
-    typed = _typed(key, row.type, value)
-    if row.values and not any(_matches(typed, allowed, device_class) for allowed in row.values):
-        chosen.beyond.append((row.name, value, ", ".join(row.values)))
-    chosen.vaiml[row.name] = typed
-
-
-def _take_provider(chosen: ChosenOptions, row: ProviderOption, value: str, product: str) -> None:
-    if row.status == "superseded" or product not in row.products:
-        raise UsageError(
-            f"--option {row.name}: not an option of this product",
-            why=f"{row.status or 'known'} for {', '.join(row.products)}; {row.note}".rstrip("; "),
-        )
-    if row.values and value not in row.values:
-        chosen.beyond.append((row.name, value, ", ".join(row.values)))
-    chosen.provider[row.name] = _typed(row.name, "bool", value) if row.type == "bool" else value
+    return next((row for row in rows(ProviderOption) if row.name == name), None)
 
 
 def _take_quark(chosen: ChosenOptions, typed: str, name: str, value: str) -> None:
@@ -163,7 +339,7 @@ def _take_quark(chosen: ChosenOptions, typed: str, name: str, value: str) -> Non
         )
     if name == "UseRandomData":
         raise UsageError(f"--option {typed}: deploykit sets it", next="--random-data asks for random data")
-    row = next((row for row in quark_options() if row.name == name), None)
+    row = next((row for row in rows(QuarkOption) if row.name == name), None)
     if row is not None and row.vint8_mandatory and value.lower() != row.vint8_mandatory:
         raise UsageError(
             f"--option {typed}={value}: the compiler needs {row.name} {row.vint8_mandatory}", why=row.effect
@@ -177,30 +353,13 @@ def _take_quark(chosen: ChosenOptions, typed: str, name: str, value: str) -> Non
     chosen.named.append(name)
 
 
-def _typed(key: str, kind: str, value: str) -> Any:
-    if kind == "bool":
-        if value.lower() not in ("true", "false"):
-            raise UsageError(f"--option {key}={value}: true or false is expected")
-        return value.lower() == "true"
-    if kind == "int":
-        if not _INTEGER.fullmatch(value):
-            raise UsageError(f"--option {key}={value}: a whole number is expected")
-        return int(value)
-    return _guess(value) if kind == "unknown" else value
-
-
-def _guess(value: str) -> Any:
+def _guess(text: str) -> Any:
     """Booleans and numbers by their look; a list where brackets say so; text otherwise."""
-    if value.lower() in ("true", "false"):
-        return value.lower() == "true"
-    if _INTEGER.fullmatch(value):
-        return int(value)
-    if value.startswith("[") and value.endswith("]"):
-        return [_guess(part.strip()) for part in value[1:-1].split(",") if part.strip()]
-    try:
-        return float(value)
-    except ValueError:
-        return value
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if text.startswith("[") and text.endswith("]"):
+        return [_guess(part.strip()) for part in text[1:-1].split(",") if part.strip()]
+    return _plain(text)
 
 
 def _matches(value: Any, allowed: str, device_class: str) -> bool:

@@ -12,14 +12,16 @@ from typing import Any
 from deploykit.accuracy.samples import Calibration, InputSpec
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit_vitis_ai.draft import Draft
-from deploykit_vitis_ai.products import product_of
-from deploykit_vitis_ai.tables import VaimlKey, passes, quark_options, vaiml_keys
+from deploykit_vitis_ai.tables import Pass, QuarkOption, VaimlKey, product_of, rows
 
 __all__ = [
+    "CACHE",
     "CONFIG",
+    "HOLD_OUT",
     "RECIPE",
     "SESSION",
     "VALIDATION",
+    "calibration_entry",
     "compiled_model",
     "config_problems",
     "float_model",
@@ -85,7 +87,7 @@ def quantize_recipe(draft: Draft, calibration: Mapping[str, Any], inputs: tuple[
 
 
 def _mandatory(where: str) -> Iterator[tuple[str, bool]]:
-    for option in quark_options():
+    for option in rows(QuarkOption):
         if option.where == where and option.vint8_mandatory:
             yield option.name, option.vint8_mandatory == "true"
 
@@ -181,7 +183,7 @@ def vitisai_config(draft: Draft) -> dict[str, Any] | None:
     """The compiler's configuration; None for a format whose compiler takes provider options only."""
     if draft.precision not in draft.product.configured:
         return None
-    wanted = [row for row in passes() if draft.options.cpu_partition or row.name in ("init", "vaiml_partition")]
+    wanted = [row for row in rows(Pass) if draft.options.cpu_partition or row.name in ("init", "vaiml_partition")]
     listed: list[dict[str, Any]] = [{"name": row.name, "plugin": row.plugin} for row in wanted]
     next(entry for entry in listed if entry["name"] == "vaiml_partition")["vaiml_config"] = _vaiml(draft)
     return {
@@ -192,7 +194,7 @@ def vitisai_config(draft: Draft) -> dict[str, Any] | None:
 
 
 def _vaiml(draft: Draft) -> dict[str, Any]:
-    own = {row.name for row in vaiml_keys() if draft.product.id in row.products}
+    own = {row.name for row in rows(VaimlKey) if draft.product.id in row.products}
     values = {name: value for name, value in _conversions(draft).items() if name in own}
     if draft.product.config_device:
         values = {"device": draft.device_facts["config_device"], **values}
@@ -251,10 +253,10 @@ def _problems(config: Mapping[str, Any], product: str) -> Iterator[str]:
             yield f"{key}: missing; with passes alone the provider finds no target"
     yield from (f"{key}: unknown key" for key in config if key not in TOP_LEVEL)
     listed = [entry.get("name") for entry in config.get("passes", []) if isinstance(entry, dict)]
-    order = [row.name for row in passes() if row.name in listed]
+    order = [row.name for row in rows(Pass) if row.name in listed]
     if listed != order:
         yield f"passes: {listed} is not in the order {order}"
-    plugins = {row.name: row.plugin for row in passes()}
+    plugins = {row.name: row.plugin for row in rows(Pass)}
     for entry in config.get("passes", []):
         if plugins.get(entry.get("name")) != entry.get("plugin"):
             yield f"passes.{entry.get('name')}.plugin: {entry.get('plugin')!r}"
@@ -271,10 +273,10 @@ def _problems(config: Mapping[str, Any], product: str) -> Iterator[str]:
 
 
 def _vaiml_problems(values: Mapping[str, Any], product: str) -> Iterator[str]:
-    rows: dict[str, VaimlKey] = {name: row for row in vaiml_keys() for name in (row.name, *row.aliases)}
+    known = {name: row for row in rows(VaimlKey) for name in (row.name, *row.aliases)}
     kinds = {"bool": bool, "int": int, "string": str, "enum": str}
     for name, value in values.items():
-        row = rows.get(name)
+        row = known.get(name)
         if row is None:
             yield f"vaiml_config.{name}: unknown key, the compiler would ignore it"
         elif product not in row.products:

@@ -1,27 +1,93 @@
 """A request worked out as far as it goes without judging it: product, number format, exclusions, options, toolchain.
 
-The rules judge a draft; planning turns one that nothing blocks into a plan. Pure: it reads the situation only.
-"""
+The rules judge a draft; planning turns one that nothing blocks into a plan. Pure: it reads the situation and tables."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from deploykit.accuracy.search.goals import GOAL, Goal, parse_goal
 from deploykit.backend.backend import Request, Situation
+from deploykit.encodings.post_processing import PostProcessing, find_post_processing
 from deploykit.errors import UsageError
 from deploykit.model.facts import GraphFacts
 from deploykit_vitis_ai.config_keys import ChosenOptions, check_quark_version, parse_options
 from deploykit_vitis_ai.exclusions import Exclusions, resolve_exclusions
-from deploykit_vitis_ai.float_parts import FloatPart, float_parts
-from deploykit_vitis_ai.products import Product, product_of
-from deploykit_vitis_ai.routes import AS_IS, RouteRow, ladder, meant_by, quark_formats, route_row
-from deploykit_vitis_ai.tables import Fp16Way, Release, fp16_ways
+from deploykit_vitis_ai.tables import Fp16Way, Product, Release, RouteRow, product_of, rows
 from deploykit_vitis_ai.targets import release_of
 
-__all__ = ["Draft", "make_draft", "wanted_toolchain"]
+__all__ = [
+    "AS_IS",
+    "Draft",
+    "FloatPart",
+    "float_parts",
+    "make_draft",
+    "meant_by",
+    "quark_formats",
+    "route_row",
+    "wanted_toolchain",
+]
+
+
+AS_IS = "as-is"
+"""The format of a model that is quantized already."""
+
+
+def route_row(form: str) -> RouteRow | None:
+    """The row of one format, None for a name that is none."""
+    return next((row for row in rows(RouteRow) if row.format == form), None)
+
+
+def quark_formats() -> tuple[str, ...]:
+    """The formats that Quark makes."""
+    return tuple(row.format for row in rows(RouteRow) if row.maker == "quark")
+
+
+def meant_by(name: str) -> tuple[str, ...]:
+    """The formats that a name can mean, best first; the name itself where it is a format, or nothing known."""
+    return tuple(row.format for row in rows(RouteRow) if name in row.asked_as) or (name,)
+
+
+def ladder(offered: Collection[str]) -> tuple[str, ...]:
+    """The formats to try one after the other where nobody says which: those that a device has, cheapest first."""
+    rungs = sorted((row for row in rows(RouteRow) if row.rung and row.format in offered), key=lambda row: row.rung)
+    return tuple(row.format for row in rungs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FloatPart:
+    """Nodes by name, in graph order, what they are in words, and the analysis they come from."""
+
+    names: tuple[str, ...]
+    words: str
+    found: PostProcessing
+
+
+def float_parts(situation: Situation) -> tuple[FloatPart, ...]:
+    """The post-processing that integers hurt, then the same with the last layers before it.
+
+    Empty where there is none, and where a node of it has no name: Quark knows nodes by name only.
+    """
+    from deploykit.model.graph import GraphCopy
+    from deploykit.model.ranges import graph_bounds
+    from deploykit.model.weights import load_small_weights
+
+    facts = situation.facts
+    ranges = graph_bounds(GraphCopy(load_small_weights(situation.model), copy=False))
+    found = find_post_processing(facts, ranges)
+    return () if found is None else tuple(_parts(facts, found))
+
+
+def _parts(facts: GraphFacts, found: PostProcessing) -> Iterator[FloatPart]:
+    for nodes, words in (
+        (found.nodes, str(found)),
+        (found.nodes | found.heads, f"{found}, and the last layers before"),
+    ):
+        names = tuple(facts.nodes[index].name for index in sorted(nodes))
+        if all(names):
+            yield FloatPart(names=names, words=words, found=found)
 
 
 DEFAULT_TOOLCHAIN = "quark==0.13"
@@ -101,7 +167,7 @@ class Draft:
         """How a float16 source becomes int8 with this Quark; None when no valid way was observed."""
         version = self.toolchain.partition("==")[2]
         wanted = (PARTS,) if self.keep_float16 else ("shapeshifter", "convert_fp16_to_fp32")
-        ways = [way for way in fp16_ways() if way.quark == version and way.valid]
+        ways = [way for way in rows(Fp16Way) if way.quark == version and way.valid]
         return next((way for way in ways if way.way in wanted), None)
 
 
@@ -116,10 +182,10 @@ def make_draft(situation: Situation) -> Draft:
     if found is not None:
         exclusions = resolve_exclusions(situation.facts, found.names, ())
     offered = device.fact("precisions") or ()
-    rungs = ladder(offered) if _is_auto(request) else ()
+    rungs = ladder(offered) if ((request.precision or "").lower() == AUTO) else ()
     release = release_of(situation.target)
     options = parse_options(request.options, product=product.id, device_class=str(device.fact("device_class") or ""))
-    toolchain = _toolchain(options, release)
+    toolchain = f"quark=={options.quark}" if options.quark else wanted_toolchain(release)
     check_quark_version(options, toolchain.partition("==")[2])
     return Draft(
         situation=situation,
@@ -140,10 +206,6 @@ def make_draft(situation: Situation) -> Draft:
     )
 
 
-def _is_auto(request: Request) -> bool:
-    return (request.precision or "").lower() == AUTO
-
-
 def _goal(request: Request) -> Goal:
     goal = parse_goal(request.goal or GOAL)
     if goal.needs_metric or request.metric or request.metric_command:
@@ -160,12 +222,6 @@ def _found(situation: Situation) -> FloatPart | None:
     if (situation.request.precision or "").lower() != MIXED or situation.request.adapter_options.get("exclude_nothing"):
         return None
     return next(iter(float_parts(situation)), None)
-
-
-def _toolchain(options: ChosenOptions, release: Release | None) -> str:
-    if options.quark:
-        return f"quark=={options.quark}"
-    return wanted_toolchain(release)
 
 
 def wanted_toolchain(release: Release | None) -> str:

@@ -8,7 +8,7 @@ out here and given to Quark node by node (``nodes_to_exclude``). Pure graph work
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from deploykit.backend.targets import nearest_names
@@ -16,7 +16,7 @@ from deploykit.errors import UsageError
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import Trait, has
 
-__all__ = ["GRAPH_INPUT", "Exclusions", "Leak", "Region", "Subgraph", "parse_subgraph", "resolve_exclusions"]
+__all__ = ["GRAPH_INPUT", "Exclusions", "activation_types", "in_float16", "resolve_exclusions"]
 
 
 GRAPH_INPUT = "the graph's inputs"
@@ -87,7 +87,13 @@ class Exclusions:
 def parse_subgraph(text: str, known: Iterable[str]) -> Subgraph:
     """``START,START:END,END`` or ``[[start, …], [end, …]]``; names may hold colons where that stays unambiguous."""
     if text.lstrip().startswith("["):
-        return _parse_json(text)
+        try:
+            starts, ends = json.loads(text)
+            if not all(isinstance(name, str) for name in (*starts, *ends)) or isinstance(starts, str):
+                raise TypeError
+        except (ValueError, TypeError):
+            raise UsageError(f"--exclude-subgraph {text}: [[start, …], [end, …]] is expected") from None
+        return Subgraph(starts=tuple(starts), ends=tuple(ends))
     names = frozenset(known)
     readings = [Subgraph(starts=_split(text[:i]), ends=_split(text[i + 1 :])) for i, c in enumerate(text) if c == ":"]
     readings = [reading for reading in readings if reading.starts and reading.ends]
@@ -99,16 +105,6 @@ def parse_subgraph(text: str, known: Iterable[str]) -> Subgraph:
 
 def _split(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _parse_json(text: str) -> Subgraph:
-    try:
-        starts, ends = json.loads(text)
-        if not all(isinstance(name, str) for name in (*starts, *ends)) or isinstance(starts, str):
-            raise TypeError
-    except (ValueError, TypeError):
-        raise UsageError(f"--exclude-subgraph {text}: [[start, …], [end, …]] is expected") from None
-    return Subgraph(starts=tuple(starts), ends=tuple(ends))
 
 
 def resolve_exclusions(facts: GraphFacts, nodes: Iterable[str], subgraphs: Iterable[str]) -> Exclusions:
@@ -203,3 +199,74 @@ def _depends_on_input(facts: GraphFacts, node: NodeFact) -> bool:
                 seen.add(before.index)
                 queue.append(before)
     return False
+
+
+PASSIVE = frozenset(
+    {
+        "Clip",
+        "Gather",
+        "HardSigmoid",
+        "Identity",
+        "MaxPool",
+        "Relu",
+        "Reshape",
+        "Resize",
+        "Squeeze",
+        "Transpose",
+        "Unsqueeze",
+    }
+)
+"""Operators that put no quantizer on a float input; Identity is removed altogether."""
+
+
+def activation_types(facts: GraphFacts, excluded: Collection[int], integer: str) -> Mapping[str, str]:
+    """``integer`` or ``float32`` for every float activation that a node makes.
+
+    Left out are tensors behind a float node that both quantizing and other nodes read: they exist in both forms.
+    """
+    types: dict[str, str] = {}
+    for node in facts.nodes:
+        for name in node.outputs:
+            fact = facts.tensors.get(name)
+            if fact is None or fact.is_weight or fact.dtype not in ("float", "float16"):
+                continue
+            kind = integer if _makes_integers(facts, node, excluded, types, integer) else _border(facts, name, excluded)
+            if kind:
+                types[name] = integer if kind != "float32" else kind
+    return types
+
+
+def in_float16(facts: GraphFacts, excluded: Collection[int], types: Mapping[str, str]) -> Mapping[str, str]:
+    """The same where what is left out stays float16: a value at the border exists in both forms, and is left out."""
+    borders = {
+        name
+        for node in facts.nodes
+        for name in node.outputs
+        if any((reader.index in excluded) is not (node.index in excluded) for reader in facts.consumers_of(name))
+    }
+    return {name: "float16" if kind == "float32" else kind for name, kind in types.items() if name not in borders}
+
+
+def _makes_integers(
+    facts: GraphFacts, node: NodeFact, excluded: Collection[int], types: Mapping[str, str], integer: str
+) -> bool:
+    if node.index in excluded:
+        return False
+    if node.op_type not in PASSIVE:
+        return True
+    source = node.inputs[0]
+    if source in facts.inputs:
+        return any(_quantizes(reader, excluded) for reader in facts.consumers_of(source))
+    return types.get(source) == integer
+
+
+def _border(facts: GraphFacts, name: str, excluded: Collection[int]) -> str:
+    """What becomes of a float value by its readers: ``integer``, ``float32``, or "" when they differ."""
+    readers = [_quantizes(reader, excluded) for reader in facts.consumers_of(name)]
+    if readers and all(readers) and name not in facts.outputs:
+        return "integer"
+    return "" if any(readers) else "float32"
+
+
+def _quantizes(node: NodeFact, excluded: Collection[int]) -> bool:
+    return node.index not in excluded and node.op_type not in PASSIVE

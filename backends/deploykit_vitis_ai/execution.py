@@ -14,14 +14,12 @@ from deploykit.backend.backend import Aids, Execution
 from deploykit.backend.plans import Plan
 from deploykit.findings import Finding
 from deploykit_vitis_ai.inspection import inspect_quantized
-from deploykit_vitis_ai.ladder import find_precision
-from deploykit_vitis_ai.measuring import Measured, measure
 from deploykit_vitis_ai.prepare import Prepared
-from deploykit_vitis_ai.remedy import Remedy, find_remedy
 from deploykit_vitis_ai.rules.execution import RULES as OUTCOME_RULES
 from deploykit_vitis_ai.rules.execution import Outcome
 from deploykit_vitis_ai.rules.quantized import RULES as QUANTIZED_RULES
 from deploykit_vitis_ai.runner import RESULT, quark_environment
+from deploykit_vitis_ai.search import Measured, SearchResult, find_better, measure
 
 if TYPE_CHECKING:
     from deploykit.accuracy.judge.comparison import Comparison
@@ -51,12 +49,11 @@ def execute(package: Path, details: Prepared, plan: Plan[None], aids: Aids) -> E
         )
         return Execution(findings=OUTCOME_RULES.run(outcome))
     measured = measure(environment, package, details.draft, progress)
-    find = find_precision if draft.ladder else find_remedy
-    remedy = find(environment, package, details, measured, progress)
-    return _execution(package, details, measured, remedy)
+    found = find_better(environment, package, details, measured, progress)
+    return _execution(package, details, measured, found)
 
 
-def _execution(package: Path, details: Prepared, measured: Measured, remedy: Remedy) -> Execution:
+def _execution(package: Path, details: Prepared, measured: Measured, found: SearchResult) -> Execution:
     run = measured.run
     skipped = tuple((str(item["file"]), str(item["why"])) for item in run.result.get("skipped", []))
     outcome = Outcome(
@@ -64,8 +61,18 @@ def _execution(package: Path, details: Prepared, measured: Measured, remedy: Rem
         state="ready",
         skipped=skipped,
         samples=run.result.get("samples"),
-        trials=() if remedy.instead is not None else remedy.trials,
-        choice=None if remedy.instead is not None else remedy.choice,
+        trials=() if found.instead is not None else found.trials,
+        choice=None if found.instead is not None else found.choice,
+    )
+    path = package / run.output
+    draft = details.draft
+    quantized = inspect_quantized(
+        path,
+        precision=draft.precision,
+        excluded=frozenset(draft.exclusions.names(draft.facts)),
+        source=draft.facts,
+        last_opset=draft.product.opset.last or None,
+        float16_source=draft.source == "float16",
     )
     return Execution(
         executed=("quantize",),
@@ -73,11 +80,11 @@ def _execution(package: Path, details: Prepared, measured: Measured, remedy: Rem
         record=_record(details, measured),
         findings=(
             *OUTCOME_RULES.run(outcome),
-            *_model_findings(package / run.output, details),
+            *QUANTIZED_RULES.run(quantized),
             *_quality_findings(details, measured.comparison),
         ),
         right=measured.right,
-        instead=remedy.instead,
+        instead=found.instead,
     )
 
 
@@ -97,19 +104,6 @@ def _record(details: Prepared, measured: Measured) -> dict[str, Any]:
             for name, output in comparison.outputs.items()
         }
     return record
-
-
-def _model_findings(path: Path, details: Prepared) -> tuple[Finding, ...]:
-    draft = details.draft
-    quantized = inspect_quantized(
-        path,
-        precision=draft.precision,
-        excluded=frozenset(draft.exclusions.names(draft.facts)),
-        source=draft.facts,
-        last_opset=draft.product.opset.last or None,
-        float16_source=draft.source == "float16",
-    )
-    return QUANTIZED_RULES.run(quantized)
 
 
 def _quality_findings(details: Prepared, comparison: Comparison | None) -> tuple[Finding, ...]:

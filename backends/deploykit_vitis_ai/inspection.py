@@ -19,7 +19,7 @@ from deploykit.system.files import regular_size
 if TYPE_CHECKING:
     from deploykit.model import Model
 
-__all__ = ["Grid", "Quantized", "actual_types", "grids_of", "inspect_quantized", "is_power_of_two"]
+__all__ = ["Quantized", "actual_types", "grids_of", "inspect_quantized", "is_power_of_two"]
 
 _FUSED = frozenset({"Relu", "Clip", "LeakyRelu", "PRelu", "HardSigmoid", "HardSwish"})
 

@@ -9,10 +9,10 @@ from deploykit.accuracy.search.goals import GOAL
 from deploykit.backend.plans import Plan, Precision, Rejected, Route, Step
 from deploykit.errors import DefectError
 from deploykit_vitis_ai import configs
-from deploykit_vitis_ai.draft import Draft
+from deploykit_vitis_ai.draft import AS_IS, Draft, route_row
+from deploykit_vitis_ai.exclusions import activation_types, in_float16
 from deploykit_vitis_ai.prepare import Prepared
-from deploykit_vitis_ai.routes import AS_IS, RouteRow, route_row
-from deploykit_vitis_ai.types import activation_types, in_float16
+from deploykit_vitis_ai.tables import RouteRow
 
 __all__ = ["make_plan"]
 

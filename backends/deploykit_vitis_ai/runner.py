@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +20,14 @@ from deploykit.answers.diagnosis import diagnose
 from deploykit.backend.toolchains import load_toolchains
 from deploykit.errors import InputError, ToolError
 from deploykit.system.environments import Environment, environment_of
+from deploykit.system.folders import scratch
 from deploykit.system.processes import Completed
 from deploykit.system.specs import select
+from deploykit.system.store import Store, key_of
 from deploykit.tables.reading import read_json
-from deploykit_vitis_ai import handover
-from deploykit_vitis_ai.known_errors import known_errors
-from deploykit_vitis_ai.tables import DATA
+from deploykit_vitis_ai.tables import DATA, known_errors
 
-__all__ = ["QuarkRun", "quark_environment", "run_quark"]
+__all__ = ["RESULT", "QuarkRun", "keep_run", "quark_environment", "run_key", "run_quark", "take_run"]
 
 TIMEOUT = 3600.0
 """Seconds after which a run is ended; fine-tuning a large net takes minutes, a hung compiler for ever."""
@@ -72,11 +74,11 @@ def run_quark(
     wanted = read_json(package / recipe)
     made = {"model": package / str(wanted["output"]), "result": package / RESULT}
     made |= {"compared": compare} if compare is not None else {}
-    if not trial and handover.take(environment.path, package, wanted, made):
-        progress(f"{environment.spec.id}: taking over what the trial made")
-        log = _log_path(environment, package / recipe, package / str(wanted["source"]))
-        return QuarkRun(output=str(wanted["output"]), result=_result(package), log=log, seconds=0.0)
     log = _log_path(environment, package / recipe, package / str(wanted["source"]))
+    key = run_key(environment.spec.id, package, wanted)
+    if not trial and take_run(key, made):
+        progress(f"{environment.spec.id}: taking over what the trial made")
+        return QuarkRun(output=str(wanted["output"]), result=_result(package), log=log, seconds=0.0)
     (package / RESULT).unlink(missing_ok=True)
     arguments = ["scripts/quantize.py", "--recipe", recipe, "--result", RESULT]
     arguments += ["--compare", str(compare)] if compare is not None else []
@@ -101,8 +103,53 @@ def run_quark(
     if errors:
         raise _failure(environment, done, {"error": errors[0], "logged": True}, log)
     if trial:
-        handover.keep(environment.path, package, wanted, made)
+        keep_run(key, made)
     return QuarkRun(output=str(wanted["output"]), result=result, log=log, seconds=done.seconds)
+
+
+def run_key(toolchain: str, package: Path, recipe: Mapping[str, Any]) -> str:
+    """A hash of everything that a run reads; "" for data that a reader fetches from anywhere."""
+    if recipe.get("calibration", {}).get("kind") == "reader":
+        return ""
+    digests = {
+        path.relative_to(package).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for name in ("model", "calibration")
+        for path in (package / name).rglob("*")
+        if path.is_file()
+    }
+    asked = {"deploykit": version("deploykit"), "toolchain": toolchain, "recipe": recipe, "files": digests}
+    return key_of(b"", asked)
+
+
+def keep_run(key: str, made: Mapping[str, Path]) -> None:
+    """Keep what a trial made by the names in ``made``, files or folders, for the same run without a trial."""
+    if not key:
+        return
+    with scratch() as folder:
+        for name, path in made.items():
+            _copy(path, folder / name)
+        names = (path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file())
+        Store("quark").keep(key, folder, names)
+
+
+def take_run(key: str, wanted: Mapping[str, Path]) -> bool:
+    """Put what was kept where it is wanted; False where nothing was, or not all of it."""
+    if not key:
+        return False
+    with scratch() as folder:
+        if not Store("quark").take(key, folder) or not all((folder / name).exists() for name in wanted):
+            return False
+        for name, path in wanted.items():
+            _copy(folder / name, path)
+    return True
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir():
+        shutil.copytree(source, target, dirs_exist_ok=True)
+    else:
+        shutil.copyfile(source, target)
 
 
 def _log_path(environment: Environment, recipe: Path, model: Path) -> Path:

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
 from deploykit.tables.capabilities import Change
 from deploykit.tables.devices import Device, load_device_of_id, load_devices
+from deploykit.tables.known_errors import Catalog, load_catalog
 from deploykit.tables.reading import parse_rows, read_toml, structure
 from deploykit.tables.sources import read_source_file, read_sources, write_out
 
@@ -26,35 +27,28 @@ __all__ = [
     "Pass",
     "PrecisionRow",
     "Preset",
+    "Product",
     "ProviderOption",
     "QuarkOption",
     "QuarkRelease",
+    "Recipe",
     "Release",
+    "RouteRow",
     "Sourced",
     "ToolFile",
     "VaimlKey",
-    "constraints",
     "device_of_id",
     "devices",
-    "driver_bounds",
-    "env_vars",
-    "fp16_ways",
-    "metrics",
-    "mixes",
-    "passes",
-    "precisions",
-    "presets",
-    "provider_options",
-    "quark_options",
-    "quark_releases",
-    "read_rows",
+    "known_errors",
+    "product_of",
+    "products",
     "read_table",
     "releases",
+    "rows",
     "source_dates",
     "sources",
-    "tool_files",
-    "vaiml_keys",
 ]
+
 
 DATA = Path(__file__).parent / "data"
 
@@ -248,6 +242,105 @@ class Release(Sourced):
     changes: tuple[Change, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opsets(Sourced):
+    """Operator sets of the default domain; 0 for a bound that does not exist.
+
+    ``full`` is the last one with every operator, ``last`` the last that is read at all, ``resize_from`` the first
+    whose Resize is taken.
+    """
+
+    full: int = 0
+    last: int = 0
+    recommended: int = 0
+    resize_from: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operators(Sourced):
+    """Operators about which something holds in some number formats."""
+
+    formats: tuple[str, ...]
+    operators: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product(Sourced):
+    """One product line.
+
+    ``sdk`` names the SDK whose releases count, "" where deploykit drives none. ``compiled`` says where a model is
+    compiled, ``needs`` what a compiling script needs. ``provider_target`` is the provider's option, "" where each
+    device has its own; ``configured`` are the formats whose compiler reads a configuration file, which has to name
+    the device where ``config_device`` says so. ``gap`` are operators without a mark in the vendor's tables,
+    ``miscompiled`` those reported to give wrong results. ``cpu_only`` take the whole model to the CPU.
+    ``integer_options_since`` and ``foreign_qdq_since`` are releases, "" for always.
+    """
+
+    id: str
+    sdk: str = ""
+    name: str = ""
+    compiled: str = ""
+    needs: str = ""
+    compiled_ahead: bool = False
+    windows: bool = False
+    provider_target: str = ""
+    config_device: bool = False
+    configured: tuple[str, ...] = ()
+    dynamic_batch: tuple[str, ...] = ()
+    cpu_only: tuple[str, ...] = ()
+    power_of_two_only: bool = False
+    integer_options_since: str = ""
+    foreign_qdq_since: str = ""
+    opset: Opsets
+    gap: tuple[Operators, ...] = ()
+    miscompiled: tuple[Operators, ...] = ()
+
+    @property
+    def driven(self) -> bool:
+        """True for a product that is packaged for."""
+        return bool(self.sdk)
+
+    def without(self, form: str) -> tuple[str, ...]:
+        """The operators that a format does not have on this product's NPU, sorted."""
+        return tuple(sorted({op for row in self.gap if form in row.formats for op in row.operators}))
+
+    def miscompiles(self, form: str) -> tuple[str, ...]:
+        """The operators that were reported to give wrong results in a format, sorted."""
+        return tuple(sorted({op for row in self.miscompiled if form in row.formats for op in row.operators}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe(Sourced):
+    """One word for several settings; ``extra`` holds dictionaries where its keys lie in one."""
+
+    name: str
+    effect: str
+    words: tuple[str, ...] = ()
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteRow(Sourced):
+    """One format: who makes it, and what is stored then.
+
+    ``activation`` is the stored type, "" for whatever the model has; ``zero_points`` are the ones that occur, empty
+    for any. ``whole_graph``: every operator is put on the grid. ``rung`` orders what ``auto`` tries, 0 for none.
+    """
+
+    format: str
+    maker: Literal["quark", "compiler"]
+    why: str
+    asked_as: tuple[str, ...] = ()
+    preset: str = ""
+    with_exclusions: str = ""
+    activation: str = ""
+    zero_points: tuple[int, ...] = ()
+    power_of_two: bool = False
+    whole_graph: bool = False
+    rung: int = 0
+
+
 R = TypeVar("R", bound=Sourced)
 
 
@@ -270,96 +363,36 @@ def read_table(file: str) -> dict[str, Any]:
     return table
 
 
-def read_rows(kind: type[R], file: str, key: str) -> tuple[R, ...]:
-    """The rows of one list of one data file, their sources spelled out."""
+_LISTS: Mapping[type[Sourced], tuple[str, str]] = {
+    QuarkOption: ("quark.toml", "option"),
+    Metric: ("quark.toml", "metric"),
+    Preset: ("quark.toml", "preset"),
+    QuarkRelease: ("quark.toml", "release"),
+    Fp16Way: ("quark.toml", "way"),
+    Recipe: ("quark.toml", "recipe"),
+    ProviderOption: ("compiler.toml", "provider_option"),
+    EnvVar: ("compiler.toml", "variable"),
+    ToolFile: ("compiler.toml", "file"),
+    Pass: ("compiler.toml", "pass"),
+    VaimlKey: ("compiler.toml", "key"),
+    Mix: ("compiler.toml", "mix"),
+    PrecisionRow: ("compiler.toml", "precision"),
+    Constraint: ("compiler.toml", "constraint"),
+    Bound: ("compiler.toml", "bound"),
+    Product: ("products.toml", "product"),
+    RouteRow: ("routes.toml", "route"),
+}
+"""Where the rows of each kind stand: the file, and the list in it."""
+
+
+@cache
+def rows(kind: type[R]) -> tuple[R, ...]:
+    """All rows of one kind in the order of their file, sources spelled out."""
+    file, key = _LISTS[kind]
     table = read_table(file)
     if table.get("schema") != 1:
         raise InputError(f"{file}: schema: {table.get('schema')!r} is not known", next="schema 1 is read")
-    return parse_rows(kind, table.get(key, []), where=f"{file}: {key}")
-
-
-@cache
-def quark_options() -> tuple[QuarkOption, ...]:
-    """The allow-list of Quark's options, names that Quark ignores included (their ``status`` says so)."""
-    return read_rows(QuarkOption, "quark/options.toml", "option")
-
-
-@cache
-def metrics() -> tuple[Metric, ...]:
-    """What Quark's evaluation prints."""
-    return read_rows(Metric, "quark/metrics.toml", "metric")
-
-
-@cache
-def presets() -> tuple[Preset, ...]:
-    """Quark's presets."""
-    return read_rows(Preset, "quark/presets.toml", "preset")
-
-
-@cache
-def quark_releases() -> tuple[QuarkRelease, ...]:
-    """Quark's releases."""
-    return read_rows(QuarkRelease, "quark/releases.toml", "release")
-
-
-@cache
-def fp16_ways() -> tuple[Fp16Way, ...]:
-    """What each tried release of Quark makes of float16 models."""
-    return read_rows(Fp16Way, "quark/fp16.toml", "way")
-
-
-@cache
-def provider_options() -> tuple[ProviderOption, ...]:
-    """The options of the execution provider, old spellings included."""
-    return read_rows(ProviderOption, "provider_options.toml", "option")
-
-
-@cache
-def env_vars() -> tuple[EnvVar, ...]:
-    """The environment variables, dead ones included."""
-    return read_rows(EnvVar, "env_vars.toml", "variable")
-
-
-@cache
-def tool_files() -> tuple[ToolFile, ...]:
-    """The files of the tools."""
-    return read_rows(ToolFile, "files.toml", "file")
-
-
-@cache
-def passes() -> tuple[Pass, ...]:
-    """The passes of ``vitisai_config.json`` in their order."""
-    return tuple(sorted(read_rows(Pass, "vaiml_config.toml", "pass"), key=lambda row: row.order))
-
-
-@cache
-def vaiml_keys() -> tuple[VaimlKey, ...]:
-    """The keys of ``vaiml_config``."""
-    return read_rows(VaimlKey, "vaiml_config.toml", "key")
-
-
-@cache
-def mixes() -> tuple[Mix, ...]:
-    """Compiler options per kind of model."""
-    return read_rows(Mix, "mixed_precision.toml", "mix")
-
-
-@cache
-def precisions() -> tuple[PrecisionRow, ...]:
-    """Number formats."""
-    return read_rows(PrecisionRow, "precisions.toml", "precision")
-
-
-@cache
-def constraints() -> tuple[Constraint, ...]:
-    """What the compilers ask of a model."""
-    return read_rows(Constraint, "constraints.toml", "constraint")
-
-
-@cache
-def driver_bounds() -> tuple[Bound, ...]:
-    """Driver bounds, release by release."""
-    return read_rows(Bound, "drivers.toml", "bound")
+    return parse_rows(kind, table[key], where=f"{file}: {key}")
 
 
 @cache
@@ -378,3 +411,28 @@ def releases() -> tuple[Release, ...]:
     """The releases of both products."""
     names = sorted(path.name for path in (DATA / "releases").glob("*.toml"))
     return tuple(structure(Release, read_table(f"releases/{name}"), where=f"releases/{name}:") for name in names)
+
+
+@cache
+def products() -> Mapping[str, Product]:
+    """The products that are packaged for, by id."""
+    return {product.id: product for product in rows(Product)}
+
+
+@cache
+def product_of(name: str) -> Product:
+    """The product of a device by its fact ``product``; for another tool chain's one about which nothing is known."""
+    known = products().get(name)
+    if known is not None:
+        return known
+    unknown = {"source": (), "confidence": Confidence.INFERRED}
+    return Product(id=name, opset=Opsets(**unknown), **unknown)  # type: ignore[arg-type]
+
+
+_FOLDER = Path(__file__).parent / "data" / "known_errors"
+
+
+@cache
+def known_errors() -> Catalog:
+    """Every known error of these tools, those without a message included."""
+    return load_catalog(sorted(_FOLDER.glob("*.toml")))

@@ -1,19 +1,80 @@
-"""Picks the release that answers for a device and a version as typed; what follows from it is decided elsewhere."""
+"""Picks the release that answers for a device and a version as typed, with the rules about that pick: VAI001, VAI002.
+
+What follows from a release is decided elsewhere."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from packaging.version import InvalidVersion, Version
 
 from deploykit.backend.targets import Target
 from deploykit.errors import UnknownTargetError
+from deploykit.findings import SubjectKind
+from deploykit.findings.rules import Found, Registry
 from deploykit.tables.capabilities import SdkTable
 from deploykit.tables.devices import Device
-from deploykit_vitis_ai.products import product_of
-from deploykit_vitis_ai.rules.target import RULES as TARGET_RULES
-from deploykit_vitis_ai.rules.target import Choice
-from deploykit_vitis_ai.tables import Release, releases
+from deploykit_vitis_ai.tables import Release, product_of, releases
 
-__all__ = ["is_older", "release_of", "resolve"]
+__all__ = ["RULES", "Choice", "is_older", "release_of", "resolve"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The release that was picked for a version as typed ("" for the newest)."""
+
+    requested: str
+    release: Release
+
+    @property
+    def exact(self) -> bool:
+        """True when the release is the one that was asked for, patch releases of its series included."""
+        if not self.requested:
+            return True
+        return Version(self.requested).release[:2] == Version(self.release.version).release[:2]
+
+
+RULES: Registry[Choice] = Registry("target")
+
+
+@RULES.rule(
+    "VAI001",
+    "release-between-tables",
+    "warning",
+    what="The version that was asked for has no table of its own; the nearest lower one answers for it.",
+    why="A release may change what the execution provider accepts; what is said here is known for another one.",
+    fix="Compare the release notes of the two versions.",
+    sources=["deploykit: the data files of this backend"],
+)
+def check_exact(choice: Choice) -> Iterable[Found]:
+    """A version without a table."""
+    if not choice.exact:
+        yield Found(
+            kind=SubjectKind.SDK,
+            name=f"{choice.release.name} {choice.requested}",
+            message=f"no table for {choice.release.name} {choice.requested}: that of {choice.release.version} is used",
+            evidence={"requested": choice.requested, "table": choice.release.version},
+        )
+
+
+@RULES.rule(
+    "VAI002",
+    "release-not-established",
+    "warning",
+    what="Nothing reliable is published about this release.",
+    why="Options, passes and the quantizer that belongs to it are taken from what newer releases document.",
+    fix="Ask the release's own documentation, or use a newer release.",
+    sources=["deploykit: the data files of this backend"],
+)
+def check_established(choice: Choice) -> Iterable[Found]:
+    """A release of which only the name is known."""
+    if not choice.release.established:
+        yield Found(
+            kind=SubjectKind.SDK,
+            name=f"{choice.release.name} {choice.release.version}",
+            message=f"{choice.release.name} {choice.release.version}: {choice.release.note}",
+        )
 
 
 def is_older(release: Release | None, bound: str) -> bool:
@@ -36,7 +97,7 @@ def resolve(device: Device, sdk: str | None) -> Target:
     if not name:
         return Target(device=device, backend="vitis-ai", requested=requested, sdk=None)
     choice = Choice(requested=requested, release=_pick(name, requested))
-    findings = TARGET_RULES.run(choice)
+    findings = RULES.run(choice)
     return Target(device=device, backend="vitis-ai", requested=requested, sdk=_table(choice), findings=findings)
 
 

@@ -14,13 +14,12 @@ from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.tables.reading import read_json
 from deploykit_vitis_ai import configs
+from deploykit_vitis_ai.config_keys import known_in, quark_keys
 from deploykit_vitis_ai.inspection import Quantized, actual_types, inspect_quantized
-from deploykit_vitis_ai.products import product_of
-from deploykit_vitis_ai.quark_settings import known_in, quark_keys
 from deploykit_vitis_ai.rules.quantized import RULES as QUANTIZED_RULES
 from deploykit_vitis_ai.rules.summary import RULES as SUMMARY_RULES
-from deploykit_vitis_ai.summary import find_summary
-from deploykit_vitis_ai.tables import quark_options
+from deploykit_vitis_ai.rules.summary import find_summary
+from deploykit_vitis_ai.tables import QuarkOption, product_of, rows
 
 __all__ = ["verify"]
 
@@ -78,7 +77,7 @@ def _script_checks(package: Path) -> Iterator[Check]:
 
 
 def _recipe_checks(package: Path, recipe: Mapping[str, Any]) -> list[Check]:
-    options = {row.name: row for row in quark_options()}
+    options = {row.name: row for row in rows(QuarkOption)}
     given = {**recipe["attributes"], **recipe["extra_options"]}
     version = str(recipe["quark"])
     unknown = [

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from deploykit_vitis_ai.known_errors import known_errors
+from deploykit_vitis_ai.tables import known_errors
 
 DRAFTS, QUANTIZED = "vitis_ai/test_draft_rules.py", "vitis_ai/test_quantized.py"
 POST = "/post/Slice,/post/Slice_1,/post/Sigmoid:/post/Concat_1"

@@ -9,7 +9,7 @@ import pytest
 from deploykit.answers.diagnosis import diagnose
 from deploykit.tables.known_errors import Tool, general_errors
 from deploykit_qualcomm.known_errors import known_errors as qualcomm_errors
-from deploykit_vitis_ai.known_errors import known_errors as vitis_errors
+from deploykit_vitis_ai.tables import known_errors as vitis_errors
 
 CATALOGS = (general_errors(), qualcomm_errors(), vitis_errors())
 

@@ -8,7 +8,7 @@ import pytest
 
 from deploykit.answers.diagnosis import diagnose
 from deploykit.cli.diagnose import diagnosis_text
-from deploykit_vitis_ai.known_errors import known_errors as vitis_errors
+from deploykit_vitis_ai.tables import known_errors as vitis_errors
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from deploykit.answers.diagnosis import Diagnosis, diagnose
 from deploykit.tables.known_errors import Catalog, CatalogFile, KnownError, general_errors, merge_catalogs
 from deploykit.tables.schemas import schema_of
 from deploykit_qualcomm.known_errors import known_errors as qualcomm_errors
-from deploykit_vitis_ai.known_errors import known_errors as vitis_errors
+from deploykit_vitis_ai.tables import known_errors as vitis_errors
 
 LOGS = Path(__file__).parents[1] / "data" / "logs"
 ROOMS = (deploykit.tables.known_errors, deploykit_qualcomm, deploykit_vitis_ai)

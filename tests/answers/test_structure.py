@@ -12,7 +12,7 @@ from deploykit.cli.diagnose import diagnosis_text
 from deploykit.findings import Confidence
 from deploykit.tables.known_errors import Catalog, FailureKind, KnownError, Tool, general_errors, merge_catalogs
 from deploykit_qualcomm.known_errors import known_errors as qualcomm_errors
-from deploykit_vitis_ai.known_errors import known_errors as vitis_errors
+from deploykit_vitis_ai.tables import known_errors as vitis_errors
 
 WORDS = {"source": ("s",), "confidence": Confidence.INFERRED}
 MILL = Tool(id="mill", name="the mill", speaks=("mill/", "[MILL]"), advice="grind less", **WORDS)  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ import pytest
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit_qualcomm.known_errors import known_errors as qualcomm_errors
-from deploykit_vitis_ai.known_errors import known_errors as vitis_errors
+from deploykit_vitis_ai.tables import known_errors as vitis_errors
 
 FAILURE = (
     '<E> "_block_0_value_Add" generated: could not create op\ngraph_prepare.cc:1:ERROR:could not create op: q::Foo\n'

@@ -22,10 +22,9 @@ from deploykit.model.collect import collect_facts
 from deploykit_vitis_ai import backend, configs
 from deploykit_vitis_ai.draft import Draft, make_draft
 from deploykit_vitis_ai.rules.registries import DRAFT_REGISTRIES
-from deploykit_vitis_ai.rules.target import RULES as TARGET_RULES
-from deploykit_vitis_ai.rules.target import Choice
 from deploykit_vitis_ai.tables import releases
-from deploykit_vitis_ai.targets import resolve
+from deploykit_vitis_ai.targets import RULES as TARGET_RULES
+from deploykit_vitis_ai.targets import Choice, resolve
 
 DATA = Path(__file__).parents[1] / "data" / "quark"
 POST = "/post/Slice,/post/Slice_1,/post/Sigmoid:/post/Concat_1"

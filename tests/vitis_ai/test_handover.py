@@ -1,16 +1,15 @@
-"""What a trial made is handed to the same run, once, and to no other."""
+"""What a trial made is taken by the same run, and by no other."""
 
 from __future__ import annotations
 
-import fcntl
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from deploykit_vitis_ai import handover
+from deploykit_vitis_ai.runner import keep_run, run_key, take_run
 
+TOOL = "quark==0.13"
 RECIPE: dict[str, Any] = {"output": "m.onnx", "calibration": {"kind": "arrays"}}
 
 
@@ -32,45 +31,29 @@ def made(tmp_path: Path) -> dict[str, Path]:
     return {"model": tmp_path / "quantized.onnx", "compared": outputs}
 
 
-def test_the_same_run_takes_it_once(tmp_path: Path, package: Path, made: dict[str, Path]) -> None:
-    handover.keep(tmp_path, package, RECIPE, made)
+def test_the_same_run_takes_it(tmp_path: Path, package: Path, made: dict[str, Path]) -> None:
+    keep_run(run_key(TOOL, package, RECIPE), made)
     wanted = {"model": tmp_path / "here" / "m.onnx", "compared": tmp_path / "there"}
-    assert handover.take(tmp_path, package, RECIPE, wanted)
+    assert take_run(run_key(TOOL, package, RECIPE), wanted)
     assert wanted["model"].read_text() == "quantized"
     assert (wanted["compared"] / "baseline" / "0.npz").read_text() == "values"
-    assert not handover.take(tmp_path, package, RECIPE, wanted)
 
 
 def test_another_recipe_or_other_data_take_nothing(tmp_path: Path, package: Path, made: dict[str, Path]) -> None:
-    handover.keep(tmp_path, package, RECIPE, made)
+    keep_run(run_key(TOOL, package, RECIPE), made)
     wanted = {"model": tmp_path / "m.onnx"}
-    assert not handover.take(tmp_path, package, {**RECIPE, "precision": "vint8"}, wanted)
+    assert not take_run(run_key(TOOL, package, {**RECIPE, "precision": "vint8"}), wanted)
     (package / "calibration" / "a.npy").write_text("other")
-    assert not handover.take(tmp_path, package, RECIPE, wanted)
+    assert not take_run(run_key(TOOL, package, RECIPE), wanted)
 
 
 def test_a_run_that_wants_more_takes_nothing(tmp_path: Path, package: Path, made: dict[str, Path]) -> None:
-    handover.keep(tmp_path, package, RECIPE, {"model": made["model"]})
+    keep_run(run_key(TOOL, package, RECIPE), {"model": made["model"]})
     wanted = {"model": tmp_path / "m.onnx", "compared": tmp_path / "there"}
-    assert not handover.take(tmp_path, package, RECIPE, wanted)
+    assert not take_run(run_key(TOOL, package, RECIPE), wanted)
 
 
 def test_the_data_of_a_reader_is_not_known(tmp_path: Path, package: Path, made: dict[str, Path]) -> None:
     recipe = {**RECIPE, "calibration": {"kind": "reader"}}
-    handover.keep(tmp_path, package, recipe, made)
-    assert not handover.take(tmp_path, package, recipe, made)
-
-
-def test_nothing_is_taken_or_changed_while_another_process_is_at_it(
-    tmp_path: Path, package: Path, made: dict[str, Path]
-) -> None:
-    handover.keep(tmp_path, package, RECIPE, made)
-    wanted = {"model": tmp_path / "here" / "m.onnx", "compared": tmp_path / "there"}
-    handle = os.open(tmp_path, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        assert not handover.take(tmp_path, package, RECIPE, wanted)
-        handover.keep(tmp_path, package, {**RECIPE, "output": "other.onnx"}, made)
-    finally:
-        os.close(handle)
-    assert handover.take(tmp_path, package, RECIPE, wanted)
+    keep_run(run_key(TOOL, package, recipe), made)
+    assert not take_run(run_key(TOOL, package, recipe), made)

@@ -21,7 +21,7 @@ from deploykit_vitis_ai.rules.execution import RULES as OUTCOME_RULES
 from deploykit_vitis_ai.rules.execution import Choice, Outcome, Rung, Trial
 from deploykit_vitis_ai.rules.quantized import RULES as QUANTIZED_RULES
 from deploykit_vitis_ai.rules.summary import RULES as SUMMARY_RULES
-from deploykit_vitis_ai.summary import CompileSummary, parse_summary
+from deploykit_vitis_ai.rules.summary import CompileSummary, parse_summary
 
 DATA = Path(__file__).parents[1] / "data" / "quark"
 FLOAT = collect_facts(load_model(DATA / "fp32.onnx"))

@@ -13,7 +13,7 @@ import pytest
 from deploykit.cli import cli
 from deploykit.cli.frame import run as command
 from deploykit.system.environments import Environment
-from deploykit_vitis_ai.quark_settings import known_in, quark_keys, renamed_keys
+from deploykit_vitis_ai.config_keys import known_in, quark_keys, renamed_keys
 from deploykit_vitis_ai.runner import quark_environment
 
 pytestmark = [pytest.mark.heavy, pytest.mark.xdist_group("quark")]

@@ -9,8 +9,7 @@ import pytest
 from deploykit.errors import UsageError
 from deploykit.tables.capabilities import CompatRow
 from deploykit_vitis_ai import backend
-from deploykit_vitis_ai.config_keys import ChosenOptions, check_quark_version, parse_options
-from deploykit_vitis_ai.quark_settings import quark_keys, quark_recipes
+from deploykit_vitis_ai.config_keys import ChosenOptions, check_quark_version, parse_options, quark_keys, quark_recipes
 
 
 def chosen(*pairs: tuple[str, str]) -> ChosenOptions:

@@ -20,14 +20,11 @@ from deploykit.errors import ToolError, UsageError
 from deploykit.findings import Finding
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
-from deploykit_vitis_ai import backend, configs, trials
+from deploykit_vitis_ai import backend, configs, search
 from deploykit_vitis_ai.draft import make_draft
-from deploykit_vitis_ai.ladder import find_precision
-from deploykit_vitis_ai.measuring import Measured
 from deploykit_vitis_ai.prepare import Prepared
-from deploykit_vitis_ai.quality import Quality
-from deploykit_vitis_ai.remedy import Remedy, find_remedy
 from deploykit_vitis_ai.runner import QuarkRun
+from deploykit_vitis_ai.search import Measured, Quality, SearchResult, find_better
 from deploykit_vitis_ai.targets import resolve
 
 MODEL = Path(__file__).parents[1] / "data" / "quark" / "fp32.onnx"
@@ -65,7 +62,7 @@ def package(tmp_path: Path) -> Path:
 
 def chosen(
     monkeypatch: pytest.MonkeyPatch, package: Path, given: Seen, *measurements: Seen, **options: Any
-) -> tuple[Remedy, list[str]]:
+) -> tuple[SearchResult, list[str]]:
     """What is found when the trials measure these, one after the other; and the nodes of each trial's recipe."""
     left: Iterator[Seen] = iter(measurements)
     recipes: list[str] = []
@@ -78,7 +75,7 @@ def chosen(
             raise ToolError("the quantizer gave up")
         return measured(judged)
 
-    monkeypatch.setattr(trials, "measure", measure)
+    monkeypatch.setattr(search, "measure", measure)
     precision, goal = options.pop("precision", "vint8"), options.pop("goal", None)
     name = options.pop("target", "vek385")
     request = Request(
@@ -88,8 +85,7 @@ def chosen(
     target = resolve(find_device(backend.devices(), name), None)
     situation = Situation(request=request, model=model, facts=collect_facts(model), encodings=None, target=target)
     details = Prepared(draft=make_draft(situation))
-    find = find_precision if precision == "auto" else find_remedy
-    return find(None, package, details, measured(given), lambda line: None), recipes  # type: ignore[arg-type]
+    return find_better(None, package, details, measured(given), lambda line: None), recipes  # type: ignore[arg-type]
 
 
 def codes(found: tuple[Finding, ...]) -> list[str]:
@@ -135,14 +131,14 @@ def test_a_quantizer_that_gives_up_on_a_part_does_not_end_the_search(
 def test_what_is_right_or_was_not_judged_is_left_alone(
     given: Verdict | None, monkeypatch: pytest.MonkeyPatch, package: Path
 ) -> None:
-    assert chosen(monkeypatch, package, given) == (Remedy(), [])
+    assert chosen(monkeypatch, package, given) == (SearchResult(), [])
 
 
 @pytest.mark.parametrize("options", [{"exclude_node": ("/post/Sub",)}, {"exclude_nothing": True}])
 def test_what_the_user_named_is_the_users_business(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, package: Path
 ) -> None:
-    assert chosen(monkeypatch, package, verdict(0.9), **options) == (Remedy(), [])
+    assert chosen(monkeypatch, package, verdict(0.9), **options) == (SearchResult(), [])
 
 
 def test_mixed_goes_on_from_what_it_found(monkeypatch: pytest.MonkeyPatch, package: Path) -> None:
@@ -155,11 +151,11 @@ def test_mixed_goes_on_from_what_it_found(monkeypatch: pytest.MonkeyPatch, packa
 
 def auto(
     monkeypatch: pytest.MonkeyPatch, package: Path, given: Seen, *measurements: Seen, **options: Any
-) -> tuple[Remedy, list[str]]:
+) -> tuple[SearchResult, list[str]]:
     return chosen(monkeypatch, package, given, *measurements, precision="auto", **options)
 
 
-def rungs(made: Remedy) -> list[tuple[str, bool]]:
+def rungs(made: SearchResult) -> list[tuple[str, bool]]:
     assert made.choice is not None
     return [(rung.outcome.split(",")[0], rung.chosen) for rung in made.choice.rungs]
 
@@ -299,4 +295,4 @@ def test_what_auto_found_is_made_again_without_the_samples_that_were_held_out(
 def test_a_format_that_was_asked_for_is_left_as_right_as_the_judge_wants(
     monkeypatch: pytest.MonkeyPatch, package: Path
 ) -> None:
-    assert chosen(monkeypatch, package, quality(verdict(0.0), 500)) == (Remedy(), [])
+    assert chosen(monkeypatch, package, quality(verdict(0.0), 500)) == (SearchResult(), [])

@@ -131,7 +131,7 @@ def test_a_known_message_is_explained(environment: Environment, package: Path) -
     """
     with pytest.raises(ToolError) as failed:
         run(environment, package, body)
-    assert "wrong input name or shape" in failed.value.why
+    assert "other input names or shapes" in failed.value.why
 
 
 def test_an_environment_that_is_not_ready_is_named(environment: Environment, package: Path, tmp_path: Path) -> None:

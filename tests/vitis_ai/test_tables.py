@@ -10,8 +10,8 @@ import pytest
 from deploykit.tables.capabilities import Status
 from deploykit_vitis_ai import backend, tables
 from deploykit_vitis_ai.configs import config_problems
-from deploykit_vitis_ai.products import product_of, products
-from deploykit_vitis_ai.routes import meant_by, routes
+from deploykit_vitis_ai.draft import meant_by
+from deploykit_vitis_ai.tables import product_of, products
 
 ROWS = tuple(backend.compat())
 
@@ -49,7 +49,7 @@ def test_contradictions_are_kept() -> None:
 
 
 def test_the_four_mandatory_options_are_the_documented_ones() -> None:
-    needed = {row.name: row.vint8_mandatory for row in tables.quark_options() if row.vint8_mandatory}
+    needed = {row.name: row.vint8_mandatory for row in tables.rows(tables.QuarkOption) if row.vint8_mandatory}
     assert needed == {
         "Int32Bias": "false",
         "enable_npu_cnn": "true",
@@ -150,12 +150,12 @@ def test_what_a_product_says() -> None:
 
 
 def test_every_format_of_a_device_has_a_route() -> None:
-    formats = {row.format for row in routes()}
+    formats = {row.format for row in tables.rows(tables.RouteRow)}
     for device in backend.devices():
         offered = device.fact("precisions") or ()
         assert device.fact("product") not in products() or set(offered) <= formats, device.id
-    presets = {row.name for row in tables.presets()}
-    assert {row.preset for row in routes() if row.maker == "quark"} <= presets
+    presets = {row.name for row in tables.rows(tables.Preset)}
+    assert {row.preset for row in tables.rows(tables.RouteRow) if row.maker == "quark"} <= presets
     assert meant_by("w8a8") == ("vint8", "a8w8", "xint8")
     assert meant_by("int8") == ("vint8", "xint8")
     assert meant_by("nothing") == ("nothing",)

@@ -10,9 +10,8 @@ from onnx import TensorProto, helper, numpy_helper
 from deploykit.model import load_model, wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
-from deploykit_vitis_ai.exclusions import resolve_exclusions
+from deploykit_vitis_ai.exclusions import activation_types, resolve_exclusions
 from deploykit_vitis_ai.inspection import actual_types, inspect_quantized
-from deploykit_vitis_ai.types import activation_types
 
 DATA = Path(__file__).parents[1] / "data" / "quark"
 POST = "/post/Slice,/post/Slice_1,/post/Sigmoid:/post/Concat_1"

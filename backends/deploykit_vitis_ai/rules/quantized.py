@@ -8,8 +8,8 @@ from typing import Any
 from deploykit.findings import Severity, SubjectKind, listed
 from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import GraphFacts, NodeFact
+from deploykit_vitis_ai.draft import route_row
 from deploykit_vitis_ai.inspection import Quantized, is_power_of_two
-from deploykit_vitis_ai.routes import route_row
 
 __all__ = ["RULES"]
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from deploykit.findings.rules import Registry
+from deploykit_vitis_ai import targets
 from deploykit_vitis_ai.draft import Draft
-from deploykit_vitis_ai.rules import execution, float16, model, quantized, release, request, summary, target
+from deploykit_vitis_ai.rules import execution, model, quantized, request, summary
 
 __all__ = ["DRAFT_REGISTRIES", "REGISTRIES"]
 
-DRAFT_REGISTRIES: tuple[Registry[Draft], ...] = (request.RULES, float16.RULES, model.RULES, release.RULES)
+DRAFT_REGISTRIES: tuple[Registry[Draft], ...] = (request.RULES, model.RULES)
 """The rules that judge a draft, before anything is decided."""
 
 REGISTRIES: tuple[Registry[Any], ...] = (
-    target.RULES,
+    targets.RULES,
     *DRAFT_REGISTRIES,
     quantized.RULES,
     execution.RULES,

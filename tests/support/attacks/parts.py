@@ -180,7 +180,7 @@ def job_result(path: Path) -> None:
 
 def summary(path: Path) -> None:
     """A compiler's summary, text of another tool."""
-    from deploykit_vitis_ai.summary import parse_summary
+    from deploykit_vitis_ai.rules.summary import parse_summary
 
     json.dumps(str(parse_summary(path.read_text("utf-8", "replace"))))
 

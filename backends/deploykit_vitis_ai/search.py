@@ -1,0 +1,328 @@
+"""Measures what the quantizer makes; where it is not good enough, tries parts of the model in float and wider formats.
+
+It packages nothing: what it finds is another request for the same model, for the core to start again with.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deploykit.accuracy.judge.comparison import Comparison, compare
+from deploykit.accuracy.judge.kept_counts import KeptCount
+from deploykit.accuracy.judge.output_judging import OutputJudge
+from deploykit.accuracy.judge.outputs import read_outputs
+from deploykit.accuracy.judge.verdicts import Verdict
+from deploykit.accuracy.samples.labels import Label
+from deploykit.accuracy.search.goals import GOAL, Goal, Reached
+from deploykit.backend.backend import Instead, Progress, Request
+from deploykit.backend.status import Correctness, Right
+from deploykit.errors import ToolError
+from deploykit.model.facts import GraphFacts
+from deploykit.system.folders import scratch
+from deploykit_vitis_ai import configs
+from deploykit_vitis_ai.draft import Draft, FloatPart, float_parts, make_draft
+from deploykit_vitis_ai.prepare import Prepared
+from deploykit_vitis_ai.rules.execution import RULES as OUTCOME_RULES
+from deploykit_vitis_ai.rules.execution import Choice, Outcome, Rung, Trial
+from deploykit_vitis_ai.rules.registries import DRAFT_REGISTRIES
+from deploykit_vitis_ai.runner import QuarkRun, run_quark
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from deploykit.model.facts import GraphFacts
+    from deploykit.system.environments import Environment
+
+__all__ = ["Measured", "Quality", "SearchResult", "find_better", "measure"]
+
+
+_HELD_OUT = "held_out_"
+"""What the names of samples begin with that the quantizer did not see (``scripts/quantize.py``)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One run, and how its model compares; both None for a model that was calibrated with random data."""
+
+    run: QuarkRun
+    comparison: Comparison | None = None
+    quality: Quality | None = None
+
+    @property
+    def right(self) -> Correctness | None:
+        """The judge's word on the quantized model, run in ONNX Runtime on calibration samples; None without any."""
+        if self.quality is None:
+            return None
+        verdict = self.quality.verdict
+        return Correctness(
+            state={True: Right.YES, False: Right.NO, None: Right.NOT_JUDGED}[verdict.right],
+            label=Label.GIVEN,
+            count=self.quality.samples,
+            against="float",
+            why=verdict.reason,
+            numbers=tuple(number.to_json() for number in verdict.numbers),
+        )
+
+
+def measure(
+    environment: Environment, package: Path, draft: Draft, progress: Progress, *, trial: bool = False
+) -> Measured:
+    """Quantize inside a package folder as its recipe says. Raises ToolError where no model comes out."""
+    if draft.random_data:
+        return Measured(run=run_quark(environment, package, recipe=configs.RECIPE, progress=progress))
+    with scratch() as outputs:
+        run = run_quark(environment, package, recipe=configs.RECIPE, compare=outputs, progress=progress, trial=trial)
+        progress("comparing the quantized model with the float model")
+        comparison = compare(read_outputs(outputs / "baseline"), read_outputs(outputs / "candidate"))
+        reference, candidate = (read_outputs(outputs / side).samples for side in ("baseline", "candidate"))
+        names = sorted(reference.keys() & candidate.keys())
+        held_out = [place for place, name in enumerate(names) if name.startswith(_HELD_OUT)]
+        quality = judge_quality(
+            draft.facts, [reference[name]() for name in names], [candidate[name]() for name in names], held_out
+        )
+    return Measured(run=run, comparison=comparison, quality=quality)
+
+
+_FEW_KEPT = 0.95
+"""The share of detections to be kept on the few samples held out: too few to show more than the share itself."""
+
+_SAME_SHARE = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quality:
+    """What was measured on some samples.
+
+    ``unseen`` is the same on those among them that the quantizer did not see; None where it saw all.
+    """
+
+    verdict: Verdict
+    samples: int
+    unseen: Quality | None = None
+
+    @property
+    def kept(self) -> KeptCount | None:
+        """The detections, counted strictly; None where the float model has none."""
+        return Reached.of(self.verdict).counted
+
+    @property
+    def described(self) -> str:
+        """The verdict in words, and the strict counts."""
+        counts = "" if self.kept is None else f", {self.kept}"
+        if self.unseen is not None and self.unseen.kept is not None:
+            counts += f", {self.unseen.kept.share:.1%} on {self.unseen.samples} samples held out"
+        return f"{self.verdict.described}{counts}"
+
+    def is_met(self, goal: Goal) -> bool | None:
+        """Whether a goal is reached and no sample held out speaks against it; None where nobody can say."""
+        met = goal.is_met(Reached.of(self.verdict))
+        return False if met and self.unseen is not None and self.unseen.speaks_against(goal) else met
+
+    def speaks_against(self, goal: Goal) -> bool:
+        """For a few samples: whether they miss a goal, where so few can say it."""
+        if not goal.asks_outputs:
+            return goal.is_met(Reached.of(self.verdict)) is False
+        return self.verdict.right is False or (self.kept is not None and self.kept.share < _FEW_KEPT)
+
+    def is_better_than(self, other: Quality) -> bool:
+        """True where this one is right and the other not, else where it keeps clearly more, else as the judge says."""
+        right, others = (side.verdict.right is True for side in (self, other))
+        if right is not others:
+            return right
+        if self.kept is not None and other.kept is not None:
+            more = self.kept.share - other.kept.share
+            if abs(more) > _SAME_SHARE:
+                return more > 0
+        return self.verdict.is_better_than(other.verdict)
+
+
+_Values = Mapping[str, "npt.NDArray[Any]"]
+
+
+def judge_quality(
+    facts: GraphFacts, reference: Sequence[_Values], candidate: Sequence[_Values], held_out: Sequence[int] = ()
+) -> Quality:
+    """Judge one mapping of outputs per sample; ``held_out`` are the places of those that the quantizer did not see."""
+    unseen = None
+    if held_out:
+        unseen = judge_quality(facts, [reference[i] for i in held_out], [candidate[i] for i in held_out])
+    verdict = OutputJudge(facts, label=Label.GIVEN).compare(reference, candidate)
+    return Quality(verdict=verdict, samples=len(reference), unseen=unseen)
+
+
+def tried(
+    environment: Environment, package: Path, details: Prepared, request: Request, progress: Progress
+) -> Measured | None:
+    """What the request's recipe makes of the package's data; None where the quantizer gave up."""
+    draft = make_draft(replace(details.draft.situation, request=request))
+    calibration = json.loads((package / configs.RECIPE).read_text("utf-8"))["calibration"]
+    if draft.needs_quark:
+        recipe = configs.quantize_recipe(draft, calibration, details.inputs)
+    else:  # an imitation of what the compiler will make of it
+        recipe = configs.validation_recipe(draft, details.inputs, calibration)
+    with scratch() as folder:
+        copy = folder / "package"
+        shutil.copytree(package, copy, ignore=shutil.ignore_patterns("artifacts", "logs"))
+        (copy / configs.RECIPE).write_text(json.dumps(recipe), "utf-8")
+        try:
+            # A model that only validates is never asked for again, and must not push out one that is.
+            return measure(environment, copy, draft, progress, trial=draft.needs_quark)
+        except ToolError as error:
+            progress(f"not tried: {error.what}")
+            return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchResult:
+    """What was tried, and the request that is better than the one that was made; None where none is.
+
+    ``choice`` is there where formats were tried as well; a format that won makes the parts that were tried part of it.
+    """
+
+    trials: tuple[Trial, ...] = ()
+    instead: Instead | None = None
+    choice: Choice | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Candidate:
+    """Another request for the same model: with a part of it in float, or in a wider format."""
+
+    words: str
+    request: Request
+    part: FloatPart | None = None
+
+
+def find_better(
+    environment: Environment, package: Path, details: Prepared, measured: Measured, progress: Progress
+) -> SearchResult:
+    """Try parts in float, smallest first, then wider formats for ``auto``, until the outputs are good enough.
+
+    Where nothing is good enough, the best one counts, if it is better at all.
+    """
+    draft, given = details.draft, measured.quality
+    rungs = [Rung(words=draft.precision, outcome=_described(given))]
+    trials: list[Trial] = []
+    best, chosen, won = given, 0, None
+    for candidate in () if given is None or _is_done(draft, given) else _candidates(draft):
+        assert given is not None
+        assert best is not None
+        if _is_done(draft, best):
+            break
+        codes = () if candidate.part else _refused(details, candidate.request)
+        if codes:
+            rungs.append(Rung(words=candidate.words, outcome=f"not possible ({', '.join(codes)})"))
+            continue
+        doing = f"with {candidate.part.words} in float" if candidate.part else candidate.words
+        progress(f"the outputs are not good enough: trying {doing}")
+        made = tried(environment, package, details, candidate.request, progress)
+        quality = None if made is None else made.quality
+        if candidate.part is not None and quality is not None:
+            trials.append(_trial(draft.facts, candidate.part, given, quality))
+        if candidate.part is None or quality is not None:
+            rungs.append(Rung(words=candidate.words, outcome="not made" if made is None else _described(quality)))
+        if made is not None and quality is not None and (_is_enough(draft, quality) or quality.is_better_than(best)):
+            best, chosen, won = quality, len(rungs) - 1, (candidate, made)
+    choice = None
+    if draft.goal is not None and draft.ladder:
+        choice = Choice(
+            rungs=tuple(replace(rung, chosen=place == chosen) for place, rung in enumerate(rungs)),
+            asked=f"{'are' if draft.goal.name == GOAL else 'reach'} {draft.goal.in_words}",
+            reached=None if best is None else best.is_met(draft.goal),
+        )
+    return _result(draft, tuple(trials), won, choice)
+
+
+def _result(
+    draft: Draft, trials: tuple[Trial, ...], won: tuple[_Candidate, Measured] | None, choice: Choice | None
+) -> SearchResult:
+    """The winner with everything that was tried on the way to it."""
+    if won is None:
+        return SearchResult(trials=trials, choice=choice)
+    candidate, made = won
+    if candidate.part is None:
+        trials, how = (), f"{candidate.words} instead: {_described(made.quality)}"
+    else:
+        trials = tuple(replace(trial, kept=trial.nodes == candidate.part.names) for trial in trials)
+        kept = next(trial for trial in trials if trial.kept)
+        how = f"{candidate.part.words} stay in float: {kept.after} instead of {kept.before}"
+    outcome = Outcome(toolchain=draft.toolchain, state="ready", trials=trials, choice=choice)
+    instead = Instead(
+        request=candidate.request,
+        how=how,
+        findings=OUTCOME_RULES.run(outcome),
+        right=made.right if candidate.part is None else None,
+    )
+    return SearchResult(trials=trials, instead=instead, choice=choice)
+
+
+def _is_enough(draft: Draft, quality: Quality) -> bool:
+    """True for outputs that reach the goal; without a format to be chosen, for outputs that are right."""
+    return (quality.verdict.right if draft.goal is None else quality.is_met(draft.goal)) is True
+
+
+def _is_done(draft: Draft, quality: Quality) -> bool:
+    """True where nothing more is to be tried: the outputs are good enough, or nobody can say.
+
+    What the judge does not judge is unknown, unless signal to noise is all that is asked for.
+    """
+    unknown = quality.verdict.right is None and (draft.goal is None or draft.goal.asks_outputs)
+    return unknown or _is_enough(draft, quality)
+
+
+def _described(quality: Quality | None) -> str:
+    return "not judged" if quality is None else quality.described
+
+
+def _candidates(draft: Draft) -> Iterator[_Candidate]:
+    """Parts to leave in float, unless the user said what stays in float; then the formats of ``auto``."""
+    request = draft.situation.request
+    named = bool(draft.exclusions) and draft.found is None
+    if not named and not request.adapter_options.get("exclude_nothing"):
+        for part in float_parts(draft.situation):
+            if draft.found is None or part.names != draft.found.names:
+                options = {**request.adapter_options, "exclude_node": part.names, "hold_out": draft.hold_out}
+                precision = draft.precision if draft.ladder else request.precision
+                asked = replace(request, precision=precision, goal=None, adapter_options=options)
+                yield _Candidate(words=f"{draft.precision} with {part.words} in float", request=asked, part=part)
+    for name in draft.ladder[1:]:
+        # What was tried in float on the way is over, so all of the model is in the wider format.
+        whole = {} if draft.exclusions else {"exclude_nothing": True}
+        options = {**request.adapter_options, **whole, "hold_out": draft.hold_out}
+        yield _Candidate(words=name, request=replace(request, precision=name, goal=None, adapter_options=options))
+
+
+def _refused(details: Prepared, request: Request) -> tuple[str, ...]:
+    """The codes of what forbids a request, known before anything runs."""
+    draft = make_draft(replace(details.draft.situation, request=request))
+    found = (finding for registry in DRAFT_REGISTRIES for finding in registry.run(draft))
+    return tuple(dict.fromkeys(finding.code for finding in found if finding.blocks))
+
+
+def _trial(facts: GraphFacts, part: FloatPart, before: Quality, after: Quality) -> Trial:
+    """A part with its share of the nodes and of the numbers that the model computes, as far as shapes are known."""
+    names = set(part.names)
+    values = [
+        sum(
+            math.prod(dim for dim in facts.tensors[name].shape or () if isinstance(dim, int))
+            for name in node.outputs
+            if name and facts.tensors[name].shape is not None
+        )
+        for node in facts.nodes
+    ]
+    inside = [node.index for node in facts.nodes if node.name in names]
+    return Trial(
+        words=part.words,
+        nodes=part.names,
+        before=before.described,
+        after=after.described,
+        kept=False,
+        of_nodes=len(inside) / len(facts.nodes),
+        of_values=sum(values[index] for index in inside) / max(sum(values), 1),
+    )
