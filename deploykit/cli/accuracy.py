@@ -193,7 +193,7 @@ def layers(model: Path, top: int, report: Path | None, force: bool, fresh: bool,
     with progress() as tell:
         found = api.sensitivity(model, resume=not fresh, progress=tell, **asked)
     if report is not None:
-        from deploykit.report.sensitivity_page import render_sensitivity
+        from deploykit.report.ladders import render_sensitivity
 
         write_files({report: render_sensitivity(found, model.name)}, force=force)
     emit(found.to_json, lambda: _layers_text(found, top))
@@ -361,9 +361,9 @@ def _climb(model: Path, *, report: Path | None, force: bool, **asked: Any) -> in
     with progress() as tell:
         found = api.ladder(model, progress=tell, **asked)
     if report is not None:
-        from deploykit.flow.ladder_page import render_ladder
+        from deploykit.report.ladders import render_ladder
 
-        page = render_ladder(found.ladder, model.name, _split_of(found), findings=found.findings)
+        page = render_ladder(found.ladder.to_json(), model.name, _split_of(found), findings=found.findings)
         write_files({report: page}, force=force)
     emit(found.to_json, lambda: _ladder_text(found))
     return found.exit_status
@@ -416,7 +416,7 @@ def _raise_layers(model: Path, out: Path | None, *, report: Path | None, force: 
         found = api.mix(model, front=report is not None, progress=tell, **asked)
     files = {} if out is None else {out: found.text}
     if report is not None:
-        from deploykit.report.mix_page import render_mix
+        from deploykit.report.ladders import render_mix
 
         files[report] = render_mix(found.raised, found.front, model.name)
     write_files(files, force=force)

@@ -11,10 +11,10 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -158,7 +158,7 @@ def parse_manifest(data: bytes, *, where: str) -> dict[str, Any]:
         raise PackageError(f"{where}: is not a manifest of schema 1", next=_AGAIN)
     if not _is_sealed(data):
         raise PackageError(f"{where}: was changed", why="its digest is not that of its content", next=_AGAIN)
-    problem = next(_problems(manifest), "")
+    problem = _problem(manifest)
     if problem:
         raise PackageError(f"{where}: {problem}", why="deploykit writes no such manifest", next=_AGAIN)
     return manifest
@@ -173,74 +173,60 @@ def _is_sealed(data: bytes) -> bool:
         return False
 
 
-def _problems(manifest: Mapping[str, Any]) -> Iterator[str]:
-    """What is not of the shape that is read later, by its dotted path."""
-    for key, kind in _SHAPES.items():
-        value = manifest.get(key)
-        if value is not None and not isinstance(value, kind):
-            yield f"{key} is {_named(value)}"
-    for key in ("sdk", "target", "backend"):
-        if key in manifest and manifest[key] is None:
-            yield f"{key} is null"
-    for key in ("executed", "generated", "float_tensors"):
-        if not _texts(manifest.get(key, [])):
-            yield f"{key} is not a list of texts"
-    steps = enumerate(_rows(manifest))
-    yield from (f"steps[{index}] is no step" for index, step in steps if not _is_step(step, manifest))
-    yield from _problems_of_precision(manifest.get("precision", {}))
-    yield from (f"files.{path} is no record" for path, row in manifest["files"].items() if not _is_record(path, row))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    """One step of a manifest."""
+
+    id: str
+    tool: str
+    argv: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
 
 
-_SHAPES: Mapping[str, type] = {
-    "deploykit": str,
-    "backend": str,
-    "target": dict,
-    "sdk": dict,
-    "route": dict,
-    "inputs": list,
-    "steps": list,
-    "precision": dict,
-    "executed": list,
-    "generated": list,
-    "float_tensors": list,
-    "record": dict,
-    "status": dict,
-    "findings": list,
-}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    """The record of one file of a manifest."""
+
+    bytes: Annotated[int, msgspec.Meta(ge=0)]
+    sha256: str
+    executable: bool = False
 
 
-def _named(value: Any) -> str:
-    return "null" if value is None else f"of type {type(value).__name__}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Manifest:
+    """What is read of a manifest later, in the shape that it is written in; what else it holds is not asked for."""
+
+    files: dict[str, _File]
+    deploykit: str | None = None
+    backend: str = ""
+    target: dict[str, Any] = field(default_factory=dict)
+    sdk: dict[str, Any] = field(default_factory=dict)
+    route: dict[str, Any] | None = None
+    inputs: list[Any] | None = None
+    steps: tuple[_Step, ...] | None = None
+    precision: dict[str, dict[str, str]] | None = None
+    executed: tuple[str, ...] = ()
+    generated: tuple[str, ...] = ()
+    float_tensors: tuple[str, ...] = ()
+    record: dict[str, Any] | None = None
+    status: dict[str, Any] | None = None
+    findings: list[Any] | None = None
 
 
-def _rows(manifest: Mapping[str, Any]) -> list[Any]:
-    rows = manifest.get("steps", [])
-    return rows if isinstance(rows, list) else []
-
-
-def _is_step(step: Any, manifest: Mapping[str, Any]) -> bool:
-    """A step without a command is one that deploykit itself executed."""
-    if not isinstance(step, dict) or not all(isinstance(step.get(key), str) for key in ("id", "tool")):
-        return False
-    executed = manifest.get("executed")
-    has_command = bool(step.get("argv")) or (isinstance(executed, list) and step["id"] in executed)
-    return has_command and all(_texts(step.get(key)) for key in ("argv", "inputs", "outputs"))
-
-
-def _problems_of_precision(precision: Any) -> Iterator[str]:
-    for key, types in precision.items() if isinstance(precision, dict) else ():
-        if not isinstance(types, dict) or not _texts(list(types.values())):
-            yield f"precision.{key} is not a table of texts"
-
-
-def _texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
-
-
-def _is_record(path: str, row: Any) -> bool:
-    pure = PurePosixPath(path)
-    inside = bool(pure.parts) and not pure.is_absolute() and ".." not in pure.parts and pure.as_posix() == path
-    if not inside or path == MANIFEST or not isinstance(row, dict):
-        return False
-    sized = type(row.get("bytes")) is int and row["bytes"] >= 0
-    return sized and isinstance(row.get("sha256"), str) and isinstance(row.get("executable", False), bool)
+def _problem(manifest: Mapping[str, Any]) -> str:
+    """What is not of the shape that is read later; "" where all is."""
+    try:
+        read = msgspec.convert(manifest, _Manifest)
+    except (msgspec.ValidationError, RecursionError) as error:
+        return f"is not what deploykit writes ({error})"
+    for path in read.files:
+        pure = PurePosixPath(path)
+        inside = bool(pure.parts) and not pure.is_absolute() and ".." not in pure.parts and pure.as_posix() == path
+        if not inside or path == MANIFEST:
+            return f"files.{path} is no file of a package"
+    for index, step in enumerate(read.steps or ()):
+        # A step without a command is one that deploykit itself executed.
+        if not step.argv and step.id not in read.executed:
+            return f"steps[{index}] has no command"
+    return ""

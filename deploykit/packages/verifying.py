@@ -1,11 +1,11 @@
 """Judges a package on disk: every file as the manifest has it, a valid model, and what the adapter knows.
 
-It reads and never repairs; starting programs is left to ``deploykit build``.
+It reads and never repairs; of programs it starts ssh-keygen alone, to ask who signed the manifest.
 """
 
 from __future__ import annotations
 
-import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,15 +15,21 @@ from typing import Any
 from deploykit.backend.backend import Check, Verification
 from deploykit.backend.plugins import load_backend
 from deploykit.backend.status import Status, status_from_json
-from deploykit.errors import DeploykitError, InputError, PackageError
+from deploykit.errors import DeploykitError, InputError, PackageError, ToolError
 from deploykit.findings import Finding, exit_status
 from deploykit.model import load_model
-from deploykit.packages.manifests import BUILD_FOLDERS, hash_file, list_files, read_manifest
+from deploykit.packages.manifests import BUILD_FOLDERS, MANIFEST, SIGNATURE, hash_file, list_files, read_manifest
 from deploykit.packages.rejudging import Rejudged, rejudge
-from deploykit.packages.signatures import check_signature
 from deploykit.packages.witnessed import Witnessed
+from deploykit.system.files import read_regular
+from deploykit.system.processes import run
 
-__all__ = ["VerifyReport", "verify_integrity", "verify_package"]
+__all__ = ["NAMESPACE", "VerifyReport", "check_signature", "verify_integrity", "verify_package"]
+
+NAMESPACE = "deploykit"
+"""What a signature of ``ssh-keygen -Y sign`` is for: one made for mail or git does not count."""
+_LARGEST_SIGNATURE = 64 << 10
+_SIGNATURE_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,8 +216,6 @@ def _differs(path: Path, record: Mapping[str, Any], hashed: Callable[..., tuple[
 
 def _has_odd_mode(path: Path, record: Mapping[str, Any]) -> bool:
     """True for a file that became executable, or that runs with the rights of its owner or group."""
-    if os.name == "nt":
-        return False
     mode = path.lstat().st_mode
     return bool(mode & (S_ISUID | S_ISGID)) or bool(mode & 0o111 and not record.get("executable", False))
 
@@ -229,3 +233,28 @@ def _models(package: Path, files: Mapping[str, Any]) -> Iterator[Check]:
                 yield Check(id="model-readable", ok=False, detail=f"{path}: {error.what}")
             else:
                 yield Check(id="model-readable", ok=True, detail=path)
+
+
+def check_signature(package: Path, allowed_signers: Path) -> Check:
+    """Whether somebody in ``allowed_signers`` (the format of ssh-keygen(1), ALLOWED SIGNERS) signed the manifest.
+
+    Raises InputError for an unreadable list of signers, ToolError without ssh-keygen.
+    """
+    program = shutil.which("ssh-keygen")
+    if program is None:
+        raise ToolError("ssh-keygen is not installed", next="install OpenSSH's client (Debian, Ubuntu: openssh-client)")
+    read_regular(allowed_signers)
+    signature = package / SIGNATURE
+    try:
+        read_regular(signature, limit=_LARGEST_SIGNATURE)
+    except InputError as error:
+        return Check(id="signature", ok=False, detail=f"{SIGNATURE}: {error.why or 'the package is not signed'}")
+    places = ["-f", str(allowed_signers.resolve()), "-s", str(signature.resolve())]
+    found = run([program, "-Y", "find-principals", *places], timeout=_SIGNATURE_SECONDS)
+    who = next((line for line in found.tail if line.strip()), "") if found.ok else ""
+    if not who:
+        return Check(id="signature", ok=False, detail=f"{SIGNATURE}: by nobody whom {allowed_signers.name} names")
+    asked = ["-Y", "verify", "-I", who, "-n", NAMESPACE, *places]
+    done = run([program, *asked], timeout=_SIGNATURE_SECONDS, given=read_regular(package / MANIFEST))
+    told = f"signed by {who}" if done.ok else f"not by {who} for these bytes: {' '.join(done.tail)[:200]}"
+    return Check(id="signature", ok=done.ok, detail=told)

@@ -1,25 +1,189 @@
-"""A package in words: what was decided and why, what was not, what was changed, what was measured, what is open.
+"""A package in words: can it be shipped, what each output lost, what was decided and why, what was changed.
 
-From the manifest alone, which is a stranger's file: what is not of the known shape is left out. It judges nothing anew.
+From the manifest alone. It judges nothing anew.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from deploykit.backend.status import status_from_json
+from deploykit.backend.status import Compiled, Right, Status, status_from_json
 from deploykit.findings import Finding, Severity, Subject, SubjectKind, group_findings
 from deploykit.model.changes import in_words
 from deploykit.packages.manifests import read_manifest
-from deploykit.report.costs_by_output import OutputCost, costs_by_output
-from deploykit.report.shipping import Shipping, shipping
-from deploykit.system.published import published
+from deploykit.system.published import Published, published
 
-__all__ = ["Chapter", "Explanation", "explain"]
+__all__ = ["Chapter", "Explanation", "OutputCost", "Shipping", "Word", "costs_by_output", "explain", "shipping"]
+
+_FROM_USER = frozenset({"given", "recorded"})
+_DATA = "make the package again with --calibration and samples of the field, or --input NAME=VALUE"
+_COMPARE = (
+    "build it, run it with samples of the field, and hold its outputs to the float model's: "
+    "'deploykit accuracy compare'"
+)
+
+
+class Word(StrEnum):
+    """The answer in a word."""
+
+    SHIP = "ship it"
+    NO = "do not ship it"
+    NOT_JUDGED = "not judged"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shipping(Published):
+    """The answer, why in one sentence, what the sentence rests on ("" where on nothing), and what to do next."""
+
+    word: Word
+    why: str
+    evidence: str = ""
+    next: str = ""
+
+
+def shipping(status: Status, findings: Iterable[Finding]) -> Shipping:
+    """The answer for a package with these facts and findings; what speaks against it comes first."""
+    blocking = [finding for finding in findings if finding.blocks]
+    if not status.intact:
+        return Shipping(word=Word.NO, why="its files are not as they were recorded", next="make the package again")
+    if status.compiled.state is Compiled.REFUSED:
+        why = f"the compiler refuses it: {status.compiled.why or 'the findings say what'}"
+        return Shipping(word=Word.NO, why=why, evidence=_compiler(status), next=_hint(blocking))
+    if status.right.state is Right.NO:
+        return Shipping(word=Word.NO, why=_wrong(status), evidence=_numbers(status), next=_hint(blocking) or _LOCATE)
+    if blocking:
+        first = blocking[0]
+        return Shipping(word=Word.NO, why=f"{first.code} {first.slug}: {first.message}", next=first.hint)
+    return _without_objection(status)
+
+
+_LOCATE = (
+    "'deploykit accuracy locate' names the first operator that is off, 'deploykit accuracy layers' what costs most"
+)
+
+
+def _without_objection(status: Status) -> Shipping:
+    """Nothing speaks against it: is there enough that speaks for it?"""
+    judged = status.right.state is Right.YES
+    if not judged:
+        why = f"its numbers were not judged: {status.right.why}" if status.right.why else "its numbers were not judged"
+        wants_data = bool(status.right.label) or "--calibration" in status.right.why
+        return Shipping(
+            word=Word.NOT_JUDGED, why=why, evidence=_compiler(status), next=_DATA if wants_data else _COMPARE
+        )
+    if status.compiled.state is not Compiled.YES:
+        why = "its numbers are right in simulation, but no compiler has seen it"
+        step = "'deploykit build' where the tools are installed, or scripts/build.sh"
+        return Shipping(word=Word.NOT_JUDGED, why=why, evidence=_numbers(status), next=step)
+    if not _against_float(status):
+        why = "the device computes what the encodings say, but whether they are good enough was not judged"
+        return Shipping(word=Word.NOT_JUDGED, why=why, evidence=_numbers(status), next=_DATA)
+    if status.right.label not in _FROM_USER:
+        why = "it is compiled and right, but on inputs that were made up from what is known of them"
+        return Shipping(word=Word.NOT_JUDGED, why=why, evidence=_numbers(status), next=_DATA)
+    why = "it is compiled, and its outputs are right against the float model"
+    return Shipping(word=Word.SHIP, why=why, evidence=f"{_compiler(status)}; {_numbers(status)}")
+
+
+def _against_float(status: Status) -> bool:
+    """Whether a number was held against the float model, and passed; one without a limit judges nothing."""
+    judged = any(number.get("against") == "float" and number.get("passes") for number in status.right.numbers)
+    return status.right.against == "float" or judged
+
+
+def _wrong(status: Status) -> str:
+    return f"its numbers are wrong: {status.right.why}" if status.right.why else "its numbers are wrong"
+
+
+def _compiler(status: Status) -> str:
+    return f"compiled by {status.compiled.by}" if status.compiled.by else ""
+
+
+def _numbers(status: Status) -> str:
+    """How many numbers were held to limits, on which samples, against what."""
+    judged = [number for number in status.right.numbers if number.get("passes") is not None]
+    count, references = len(judged), dict.fromkeys(str(number.get("against")) for number in judged)
+    against = " and ".join(references) or status.right.against
+    against = f" against {against}" if against else ""
+    held = f"{count} number{'s' if count != 1 else ''} held to limits, " if count else ""
+    some = "sample" if status.right.count == 1 else "samples"
+    return f"{held}on {status.right.count} {status.right.label} {some}{against}" if status.right.label else ""
+
+
+def _hint(blocking: list[Finding]) -> str:
+    return next((finding.hint for finding in blocking if finding.hint), "")
+
+
+_BLAMED = {"float": "quantization and all that follows", "quantized": "the device", "device": "another device"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputCost(Published):
+    """One output, or a ``part`` of it that is judged by itself, such as the scores beside boxes in pixels.
+
+    ``decibels`` are the signal to noise by what it was compared with; ``worst`` are the other judged numbers that do
+    not pass, in words.
+    """
+
+    output: str
+    part: str = ""
+    decibels: Mapping[str, float] = field(default_factory=dict)
+    worst: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The output and its part, in words."""
+        return f"{self.output}, {self.part}" if self.part else self.output
+
+    def __str__(self) -> str:
+        told = [f"{value:.1f} dB left by {_BLAMED.get(name, name)}" for name, value in self.decibels.items()]
+        return f"{self.name}: {', '.join([*told, *self.worst]) or 'as asked'}."
+
+
+def costs_by_output(numbers: Iterable[Mapping[str, Any]]) -> tuple[OutputCost, ...]:
+    """Each output once, or each of its parts, in the order of the numbers; of equal numbers the lowest stands.
+
+    What is said of no part that has decibels of its own is said of the first one.
+    """
+    told = list(numbers)
+    decibels: dict[tuple[str, str], dict[str, float]] = {}
+    for number in told:
+        if number.get("measure") == "sqnr" and _is_finite(number.get("value")):
+            held = decibels.setdefault(_place(number), {})
+            against = str(number.get("against", ""))
+            held[against] = min(held.get(against, math.inf), float(number["value"]))
+    first = {output: (output, part) for output, part in reversed(decibels)}
+    worst: dict[tuple[str, str], list[str]] = {}
+    for number in told:
+        place = _place(number)
+        place = place if place in decibels else first.setdefault(place[0], (place[0], ""))
+        decibels.setdefault(place, {})
+        if number.get("passes") is False and _is_finite(number.get("value")):
+            worst.setdefault(place, []).append(_words(number))
+    return tuple(
+        OutputCost(output=place[0], part=place[1], decibels=db, worst=tuple(worst.get(place, ())))
+        for place, db in decibels.items()
+    )
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _place(number: Mapping[str, Any]) -> tuple[str, str]:
+    return str(number.get("output", "")), str(number.get("where", ""))
+
+
+def _words(number: Mapping[str, Any]) -> str:
+    where = f" of {number['where']}" if number.get("where") else ""
+    unit = f" {number['unit']}" if number.get("unit") else ""
+    return f"{number.get('measure')}{where} {number['value']:g}{unit} where {number.get('threshold')}{unit} is asked"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

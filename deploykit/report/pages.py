@@ -1,35 +1,38 @@
-"""The two pages of a package for people: README.md in ten lines, report.html as one self-contained page.
-
-Pure: from the plan and the facts to text. It judges nothing; every number is already in the plan.
-"""
+"""The pages of a package: README.md and report.html. It decides nothing and measures nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deploykit.backend.audits import Audit, AuditedKernel
 from deploykit.backend.backend import Execution, Situation
 from deploykit.backend.plans import Plan
 from deploykit.backend.status import Status
 from deploykit.encodings.coverage import collect_coverage
 from deploykit.findings import Finding, group_findings, headline
-from deploykit.report.audit_section import audit_section, verdicts_by_node
-from deploykit.report.charts import Bar
-from deploykit.report.costs_by_output import costs_by_output
-from deploykit.report.graph_pictures import change_pictures, precision_map
-from deploykit.report.ladder_section import ladder_section
-from deploykit.report.quantized_section import quantized_section
-from deploykit.report.ranges import range_chart
+from deploykit.report.charts import Bar, range_chart
+from deploykit.report.explaining import costs_by_output, shipping
+from deploykit.report.graphs import change_pictures, precision_map
+from deploykit.report.ladders import ladder_section
 from deploykit.report.rendering import render
-from deploykit.report.shipping import shipping
 
 if TYPE_CHECKING:
     from deploykit.model.changes import Change
     from deploykit.packages.manifests import FileRecord
     from deploykit.report.detection_pictures import DetectionPictures
 
-__all__ = ["render_readme", "render_report"]
+__all__ = [
+    "AuditSection",
+    "QuantizedSection",
+    "audit_section",
+    "quantized_section",
+    "render_readme",
+    "render_report",
+    "verdicts_by_node",
+]
 
 _SERIES = {"float": "quantization", "quantized": "device"}
 """What a number in decibels tells of, by what it was held against."""
@@ -146,3 +149,114 @@ def _type_bars(plan: Plan[Any]) -> list[dict[str, Any]]:
         parts = [(kind, n, round(100 * n / total, 2)) for kind, n in sorted(counts.items())]
         rows.append({"title": title, "total": total, "parts": parts})
     return rows
+
+
+_WORST_FIRST = ("wrong", "refused", "narrowed", "not judged", "right")
+_MOST_ROWS = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditSection:
+    """``open`` are the kernels that are not right, worst first; ``right`` the others; ``left_out`` beyond the table."""
+
+    by: str
+    level: str
+    counts: Mapping[str, int]
+    open: tuple[AuditedKernel, ...]
+    right: tuple[AuditedKernel, ...]
+    left_out: int
+
+
+def audit_section(audit: Audit | None) -> AuditSection | None:
+    """None without an audit."""
+    if audit is None:
+        return None
+    ranked = sorted(audit.kernels, key=lambda kernel: _rank(kernel.verdict))
+    right = [kernel for kernel in ranked if kernel.verdict == "right"]
+    still_open = [kernel for kernel in ranked if kernel.verdict != "right"]
+    return AuditSection(
+        by=audit.by,
+        level=audit.level,
+        counts={verdict: audit.counts[verdict] for verdict in sorted(audit.counts, key=_rank)},
+        open=tuple(still_open[:_MOST_ROWS]),
+        right=tuple(right[:_MOST_ROWS]),
+        left_out=len(still_open[_MOST_ROWS:]) + len(right[_MOST_ROWS:]),
+    )
+
+
+def verdicts_by_node(audit: Audit | None) -> Mapping[str, str]:
+    """The worst verdict about each node, by its label; a node that was not looked at is not there."""
+    found: dict[str, str] = {}
+    for kernel in () if audit is None else audit.kernels:
+        for node in kernel.nodes or (kernel.node,):
+            found[node] = min(found.get(node, "right"), str(kernel.verdict), key=_rank)
+    return found
+
+
+def _rank(verdict: str) -> int:
+    return _WORST_FIRST.index(verdict) if verdict in _WORST_FIRST else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizedSection:
+    """What the template shows: labelled words, what happened on the way, and each output's numbers."""
+
+    facts: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...]
+    seconds: tuple[tuple[str, float], ...]
+    outputs: tuple[tuple[str, str, str, str], ...]
+
+
+def quantized_section(record: Mapping[str, Any]) -> QuantizedSection:
+    """The section about an account in its published shape."""
+    numbers, calibration = record["numbers"], record["calibration"]
+    own, samples = numbers["quantizers_own"], numbers["samples"]
+    tool = record["toolchain"] or record["quantizer"]
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(record["versions"].items()))
+    judged = "held out" if samples["held_out"] else "of the same"
+    facts = (
+        ("made by", f"{tool} ({versions})" if versions else tool),
+        ("precision", record["precision"]),
+        ("options", _options(record["options"])),
+        ("samples", f"{calibration['seen']} to calibrate, {samples['count']} {judged} to judge"),
+        ("took", _duration(sum(record["seconds"].values()))),
+        ("signal to noise, of what was written", _decibels(numbers["sqnr_db"])),
+        ("in the quantizer's own simulation", _own(own)),
+    )
+    return QuantizedSection(
+        facts=facts,
+        notes=tuple(record["notes"]),
+        seconds=tuple(record["seconds"].items()),
+        outputs=tuple(
+            (row["name"], _decibels(row["sqnr_db"]), _number(row["cosine"]), _number(row["max_error"]))
+            for row in numbers["outputs"]
+        ),
+    )
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+
+
+def _options(options: Mapping[str, Any]) -> str:
+    """Only what says something: a switch that is off, and what is not set, are left out."""
+    said = {name: value for name, value in options.items() if value is not None and value is not False}
+    told = [name if value is True else f"{name} {value}" for name, value in said.items()]
+    return ", ".join(told) or "none"
+
+
+def _own(own: Mapping[str, Any]) -> str:
+    if own["exact"]:
+        return f"{_decibels(own['sqnr_db'])}, the same to the bit"
+    if own["agreement_db"] is None:
+        return "it has none"
+    return f"{_decibels(own['sqnr_db'])}; the two agree to {_decibels(own['agreement_db'])}"
+
+
+def _decibels(value: float | None) -> str:
+    """In words; None is what the account has where nothing differs."""
+    return "no difference" if value is None else f"{value:.1f} dB"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.6g}"

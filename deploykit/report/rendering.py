@@ -15,7 +15,6 @@ from jinja2 import ChoiceLoader, Environment, FileSystemLoader, PackageLoader, S
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from deploykit.errors import DefectError, UsageError
-from deploykit.report.compiled_templates import CompiledTemplates
 
 __all__ = ["markdown_text", "render", "shell_comment", "shell_words"]
 
@@ -34,8 +33,7 @@ def render(template: str, values: dict[str, Any], *, templates: Path | None = No
     try:
         environment = _environment(templates, own)
         if ".html" in template:
-            compiled = None if templates is not None else CompiledTemplates(b"html" + _code())
-            environment = environment.overlay(finalize=_visible, bytecode_cache=compiled)
+            environment = environment.overlay(finalize=_visible)
         return environment.get_template(template).render(values)
     except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
         if templates is not None and (templates / template).exists():
@@ -59,7 +57,6 @@ def _environment(templates: Path | None, own: Path | None) -> Environment:
         keep_trailing_newline=True,
         trim_blocks=True,
         lstrip_blocks=True,
-        bytecode_cache=CompiledTemplates(_code()) if templates is None else None,
     )
     environment.filters |= {
         "sh": shlex.quote,
@@ -70,12 +67,6 @@ def _environment(templates: Path | None, own: Path | None) -> Environment:
         "json": lambda value: json.dumps(value, ensure_ascii=False),
     }
     return environment
-
-
-@cache
-def _code() -> bytes:
-    """What a template is compiled to depends on everything that this file says; the user's own are not kept."""
-    return Path(__file__).read_bytes()
 
 
 def shell_words(argv: tuple[str, ...] | list[str]) -> str:

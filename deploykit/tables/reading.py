@@ -26,6 +26,7 @@ __all__ = ["parse_json", "parse_rows", "read_json", "read_toml", "structure"]
 T = TypeVar("T")
 
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
+_PLAIN = {"`object`": "a table", "`array`": "a list", "`str`": "a text", "`null`": "nothing"}
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 
 
@@ -96,6 +97,8 @@ def structure(kind: type[T], value: Any, *, where: str) -> T:
         missing = _MISSING.fullmatch(message)
         if missing:
             path, message = f"{path}.{missing[1]}", "missing"
+        for word, plain in _PLAIN.items():
+            message = message.replace(word, plain)
         raise InputError(f"{_joined(where, path)}: {message}") from None
     except RecursionError:
         raise InputError(f"{where}: nested too deeply to be a real file") from None

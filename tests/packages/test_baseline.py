@@ -68,7 +68,7 @@ def test_the_file_is_the_same_for_the_same_findings() -> None:
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("[]", "a table is expected"),
+        ("[]", "Expected a table"),
         ('{"schema": 2, "accepted": []}', "schema: 2"),
         ('{"schema": 1, "accepted": [{"code": "DK901"}]}', "accepted[0].fingerprint: missing"),
         ('{"schema": 1, "accepted": [], "ignored": []}', "ignored: unknown key"),

@@ -16,8 +16,8 @@ from deploykit.accuracy.judge.kinds import OutputKind, Piece
 from deploykit.backend.audits import Audit, AuditedKernel
 from deploykit.backend.backend import Seen
 from deploykit.errors import InputError
-from deploykit.report.audit_section import audit_section, verdicts_by_node
 from deploykit.report.detection_pictures import draw_detections
+from deploykit.report.pages import audit_section, verdicts_by_node
 
 GROUP = DetectionSet(
     boxes=Piece(output="boxes", kind=OutputKind.BOXES), scores=Piece(output="scores", kind=OutputKind.SCORES)

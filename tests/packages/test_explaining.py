@@ -14,8 +14,7 @@ from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
 from deploykit.packages.manifests import sealed_text
-from deploykit.report.costs_by_output import costs_by_output
-from deploykit.report.shipping import Word, shipping
+from deploykit.report.explaining import Word, costs_by_output, shipping
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 NUMBER = {"output": "logits", "measure": "sqnr", "value": 40.0, "unit": "dB", "threshold": 12.0, "passes": True}

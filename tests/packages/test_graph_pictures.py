@@ -15,9 +15,8 @@ from deploykit.model import wrap_proto
 from deploykit.model.changes import changes_between
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts, NodeFact
-from deploykit.report.drawings import BOX_HEIGHT, BOX_WIDTH, lay_out
-from deploykit.report.graph_pictures import change_pictures, precision_map
-from deploykit.report.ranges import range_chart
+from deploykit.report.charts import range_chart
+from deploykit.report.graphs import BOX_HEIGHT, BOX_WIDTH, change_pictures, lay_out, precision_map
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 

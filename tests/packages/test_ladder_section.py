@@ -11,7 +11,7 @@ import pytest
 
 from deploykit.cli import cli
 from deploykit.cli.frame import run
-from deploykit.report.ladder_section import ladder_section
+from deploykit.report.ladders import ladder_section
 
 MLP = Path(__file__).parents[1] / "data" / "aimet" / "mlp" / "model.onnx"
 

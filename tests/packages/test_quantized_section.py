@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from deploykit.report.quantized_section import quantized_section
+from deploykit.report.pages import quantized_section
 
 ACCOUNT: dict[str, Any] = {
     "quantizer": "aimet",

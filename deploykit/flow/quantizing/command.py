@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from deploykit.errors import ToolError, UsageError
 from deploykit.findings import Finding, exit_status, sort_findings
 from deploykit.flow.ladder import Ladder
-from deploykit.flow.ladder_page import render_ladder
 from deploykit.flow.pipeline import make_package
 from deploykit.flow.quantizing.ladder import AUTO, make_best
 from deploykit.flow.quantizing.making import Made, make_candidate, make_encodings
@@ -23,6 +22,7 @@ from deploykit.model.collect import collect_facts
 from deploykit.model.load import blaming
 from deploykit.packages.results import check_results_place, publish_results
 from deploykit.packages.writing import read_manifest
+from deploykit.report.ladders import render_ladder
 from deploykit.system.steps import Steps
 
 if TYPE_CHECKING:
@@ -115,7 +115,9 @@ def _written(made: Made, out: Path, *, force: bool, ladder: Ladder | None = None
         if ladder is not None:
             files["ladder"] = "ladder.html"
             samples = f"{made.numbers.samples} samples of the calibration data"
-            (folder / files["ladder"]).write_text(render_ladder(ladder, made.model.path.name, samples), "utf-8")
+            (folder / files["ladder"]).write_text(
+                render_ladder(ladder.to_json(), made.model.path.name, samples), "utf-8"
+            )
         return _report(folder, files, record, findings)
 
     publish_results(out, fill, force=force)
