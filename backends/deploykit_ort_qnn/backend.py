@@ -58,8 +58,7 @@ class OrtQnn(QualcommBackend["Prepared", None]):
 
     def compat(self) -> Iterable[CompatRow]:
         """The shared tables, the provider's options, and what each release makes of operators."""
-        from deploykit_ort_qnn.compat import option_rows
-        from deploykit_ort_qnn.operator_answers import kernel_rows, operator_rows
+        from deploykit_ort_qnn.compat import kernel_rows, operator_rows, option_rows
         from deploykit_qualcomm.compat import compat_rows
 
         yield from compat_rows(self.id)
@@ -75,7 +74,7 @@ class OrtQnn(QualcommBackend["Prepared", None]):
 
     def resolve(self, device: Device, sdk: str | None) -> Target:
         """The device under the QAIRT that the wanted wheel carries; ``sdk`` is a wheel's or a QAIRT's version."""
-        from deploykit_ort_qnn.targets import resolve
+        from deploykit_ort_qnn.planning import resolve
 
         return resolve(device, sdk)
 
@@ -124,7 +123,7 @@ class OrtQnn(QualcommBackend["Prepared", None]):
 
     def mixed_support(self, target: Target, options: Mapping[str, Any]) -> MixedSupport:
         """Integers everywhere; float16 tensors inside the same graph where the chip has it."""
-        from deploykit_ort_qnn.targets import mixed_support
+        from deploykit_ort_qnn.planning import mixed_support
 
         del options
         return mixed_support(target)

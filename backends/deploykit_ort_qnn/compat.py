@@ -1,16 +1,230 @@
-"""Rows of ``deploykit compat`` about provider options and session entries; the shared tables have the rest."""
+"""Rows of ``deploykit compat``: provider options and session entries, and what was measured of operators.
+
+It reads tables and imports no onnx, no numpy. Two tables stand behind operators: ``data/atlas/kernels.jsonl`` holds
+what each release that was run makes of some 450 small graphs; the rows of the atlas say under which condition a kernel
+of the newest release is wrong, narrowed or refused. A release that was run is ``observed``; one between or before two
+that were run is ``inferred`` from the nearest.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import pairwise
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby, pairwise
+from pathlib import Path
 from typing import Any
 
+from deploykit.errors import InputError
+from deploykit.findings import Confidence
 from deploykit.tables.capabilities import CompatRow, Status, release_range
 from deploykit_ort_qnn.provider_keys import load_options
+from deploykit_qualcomm.atlas.rows import atlas_rows, nearest_sdk, where_it_holds
+from deploykit_qualcomm.atlas.verdicts import costs
 from deploykit_qualcomm.tables import tables
 
-__all__ = ["option_rows"]
+__all__ = [
+    "DATA",
+    "FAMILY",
+    "LIMITS",
+    "Cell",
+    "kernel_rows",
+    "operator_rows",
+    "option_rows",
+    "recorded",
+]
+
+FAMILY = "kernels of QAIRT"
+
+DATA = Path(__file__).parent / "data" / "atlas" / "kernels.jsonl"
+
+LIMITS = {"fp16": 35.0, "w8a16": 35.0, "w8a8": 20.0}
+"""dB below which a kernel is wrong, as in the core's table of limits ("sqnr/device", "sqnr/device/8")."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """What one release makes of one form in one type.
+
+    ``answer`` is taken, refused, failed (to be finalized), crashed or timed-out; ``decibels`` are of the worst output
+    on the emulator against the CPU, None where nothing ran; ``why`` are the compiler's words.
+    """
+
+    op: str
+    form: str
+    type: str
+    release: str
+    answer: str
+    decibels: float | None = None
+    why: str = ""
+
+    @property
+    def state(self) -> str:
+        """``right``, ``wrong``, ``taken`` where nothing ran, else the compiler's answer."""
+        if self.answer != "taken" or self.decibels is None:
+            return self.answer
+        return "right" if self.decibels >= LIMITS[self.type] else "wrong"
+
+
+@cache
+def recorded(path: Path = DATA) -> tuple[Cell, ...]:
+    """Every cell of the file. Raises InputError for a line that is none."""
+    cells: list[Cell] = []
+    for number, text in enumerate(path.read_text("utf-8").splitlines(), 1):
+        try:
+            line = json.loads(text)
+            for release, short in line["releases"].items():
+                answer, _, why = short.partition(": ") if isinstance(short, str) else ("taken", "", "")
+                decibels = None if isinstance(short, str) else float(short)
+                about = {name: line[name] for name in ("op", "form", "type")}
+                cells.append(Cell(**about, release=release, answer=answer, why=why, decibels=decibels))
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{path.name}: line {number} is no row", why=f"{type(error).__name__}: {error}") from None
+    return tuple(cells)
+
+
+_STATE = {
+    "right": Status.SUPPORTED,
+    "taken": Status.SUPPORTED,
+    "wrong": Status.BROKEN,
+    "refused": Status.UNSUPPORTED,
+    "failed": Status.UNSUPPORTED,
+    "crashed": Status.UNSUPPORTED,
+    "timed-out": Status.UNSUPPORTED,
+}
+_WORDS = {
+    "right": "taken and right",
+    "taken": "taken, not run",
+    "wrong": "taken and wrong",
+    "failed": "not finalized",
+    "crashed": "the compiler dies",
+    "timed-out": "the compiler does not end",
+}
+_MOST_WORDS = 80
+"""Of a compiler's own words about one form."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Span:
+    """Releases about which a column speaks: from ``since`` to ``until`` ("" for still so)."""
+
+    since: str
+    until: str
+    ran: str
+    observed: bool
+
+
+_SPANS = (
+    _Span(since="2.33.0", until="2.36.0", ran="2.36.1", observed=False),
+    _Span(since="2.36.1", until="2.36.1", ran="2.36.1", observed=True),
+    _Span(since="2.37.0", until="2.41.99", ran="2.36.1", observed=False),
+    _Span(since="2.42.0", until="2.46.99", ran="2.47.0", observed=False),
+)
+"""Releases whose compiler does not run here, and the one that speaks for them: the nearest."""
+
+
+def operator_rows(cells: Iterable[Cell] | None = None) -> Iterator[CompatRow]:
+    """A row per operator, state and release, in the order of the operators."""
+    ordered = sorted(recorded() if cells is None else cells, key=lambda cell: cell.op)
+    for op, found in groupby(ordered, key=lambda cell: cell.op):
+        columns: dict[str, list[Cell]] = {}
+        for cell in found:
+            columns.setdefault(cell.release, []).append(cell)
+        for span in _spans(sorted(columns, key=_numbers)):
+            if span.ran in columns:
+                yield from _rows(op, span, columns[span.ran])
+
+
+def _spans(releases: Sequence[str]) -> Iterator[_Span]:
+    """The fixed ones, and each later release that was run up to the one before the next."""
+    yield from _SPANS
+    later = [release for release in releases if _numbers(release) >= (2, 47)]
+    for release, following in pairwise((*later, "")):
+        # Up to the end of the series before the next one: 2.48 gives 2.47.99.
+        major, minor = _numbers(following)[:2] if following else (0, 0)
+        yield _Span(since=release, until=f"{major}.{minor - 1}.99" if following else "", ran=release, observed=True)
+
+
+def _rows(op: str, span: _Span, cells: Sequence[Cell]) -> Iterator[CompatRow]:
+    states: dict[str, list[Cell]] = {}
+    builds = {wheel.sdk: wheel.build for wheel in tables().wheels}
+    for cell in cells:
+        states.setdefault(cell.state, []).append(cell)
+    for state, found in sorted(states.items()):
+        spoken = f"{span.ran}: {_WORDS.get(state, state)} (observed, build {builds.get(span.ran, '?')})"
+        inferred = "" if span.observed else "; for this release inferred from it"
+        yield CompatRow(
+            feature=f"op {op}, {_WORDS.get(state, state)}",
+            backend="ort-qnn",
+            tool="",
+            sdk=span.since,
+            status=_STATE[state],
+            since=span.since,
+            until=span.until,
+            note=f"{spoken}{inferred}; {_forms(found)}",
+            source=(f"{len(cells)} small graphs for soc_model 57 (HTP v75) on the compiler of QAIRT {span.ran}",),
+            confidence=Confidence.OBSERVED if span.observed else Confidence.INFERRED,
+            family=FAMILY,
+            ran=span.ran,
+        )
+
+
+def _forms(cells: Sequence[Cell]) -> str:
+    """The forms by type, with a number or the compiler's words where that is not just what was expected."""
+    by_type: dict[str, list[str]] = {}
+    for cell in cells:
+        told = (
+            f" {cell.decibels:.0f} dB" if cell.state == "wrong" else f" ({cell.why[:_MOST_WORDS]})" if cell.why else ""
+        )
+        by_type.setdefault(cell.type, []).append(f"{cell.form}{told}")
+    return "; ".join(f"{kind}: {', '.join(forms)}" for kind, forms in sorted(by_type.items()))
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    return tuple(map(int, release.split(".")))
+
+
+_STATUS = {"wrong": Status.BROKEN, "narrowed": Status.BROKEN, "refused": Status.UNSUPPORTED}
+_BEFORE = ("2.48.0", "2.50.99")
+"""Releases of which this was not measured, and that lie nearest to the one of which it was."""
+
+
+def kernel_rows() -> Iterator[CompatRow]:
+    """Two for each row and cost: as it was measured, and as it is inferred for the releases before."""
+    measured = nearest_sdk("")
+    for row in atlas_rows():
+        off = f", up to {100 * min(row.most / row.span, 1):.3g} % of its range off" if row.span else ""
+        elsewhere = where_it_holds(row)
+        also = f"; its case is {elsewhere}" if elsewhere else ""
+        told = f'when {row.condition} ({row.cases} cases{off}){also}; shown by the case "{row.id}"'
+        feature = f"op {row.op} in {' '.join(row.types)}, {row.verdict}"
+        yield from _both(feature, _STATUS[row.verdict], told, row.sdk)
+    for cost in costs().values():
+        feature = f"op {cost.op} in {cost.type}, right where no row says otherwise"
+        middle = f"the middle of {cost.forms} forms is {cost.most:g} steps off at most"
+        yield from _both(feature, Status.SUPPORTED, f"{middle}, {cost.usual:g} in 99 of 100 values", measured)
+
+
+def _both(feature: str, status: Status, note: str, sdk: str) -> Iterator[CompatRow]:
+    source = (f"small graphs over their whole grids, run for soc_model 57 (HTP v75) on the emulator of QAIRT {sdk}",)
+    for since, until, confidence in ((sdk, "", Confidence.OBSERVED), (*_BEFORE, Confidence.INFERRED)):
+        inferred = "" if confidence is Confidence.OBSERVED else f"; for this release inferred from {sdk}"
+        yield CompatRow(
+            feature=feature,
+            backend="ort-qnn",
+            tool="",
+            sdk=since,
+            status=status,
+            since=since,
+            until=until,
+            note=f"{note}{inferred}",
+            source=source,
+            confidence=confidence,
+            family=FAMILY,
+            ran=sdk,
+        )
+
 
 _FAMILY = "QAIRT in onnxruntime-qnn"
 """The releases in these rows are those of the QAIRT inside: what is asked for by ``--sdk`` is one of them."""
@@ -18,7 +232,9 @@ _FAMILY = "QAIRT in onnxruntime-qnn"
 
 def option_rows() -> Iterator[CompatRow]:
     """One row per option, entry and name that never was."""
-    table = load_options()
+    table, inside = load_options(), {row.version: row.sdk for row in tables().wheels}
+    # The QAIRT of the wheel before the one in which an option came.
+    before = {later.version: row.sdk for row, later in pairwise(tables().wheels)}
     for option in table.option:
         values = f"; values {' '.join(option.values)}" if option.values else ""
         limits = f"; {option.range[0]} to {option.range[1]}" if option.range else ""
@@ -26,11 +242,12 @@ def option_rows() -> Iterator[CompatRow]:
         first = f"; from wheel {option.since} on" if option.since else f"; first seen in {table.checked_with}{absent}"
         managed = "; deploykit sets it" if option.managed else ""
         managed += f"; not beside {', '.join(option.excludes)}" if option.excludes else ""
-        note = f"{option.type}, when {_when(option.phase)}; {option.note}{values}{limits}{managed}{first}"
-        yield _row(f"provider-option {option.name}", note, option, since=_inside(option.since))
-        if before := _before(option.since):
+        when = {"compile": "compiling", "run": "running", "both": "compiling and running"}[option.phase]
+        note = f"{option.type}, when {when}; {option.note}{values}{limits}{managed}{first}"
+        yield _row(f"provider-option {option.name}", note, option, since=inside.get(option.since, ""))
+        if option.since in before:
             note = f"not before wheel {option.since}; an older one ignores it without a word"
-            lacking = {"status": Status.UNSUPPORTED, "since": tables().wheels[0].sdk, "until": before}
+            lacking = {"status": Status.UNSUPPORTED, "since": tables().wheels[0].sdk, "until": before[option.since]}
             yield _row(f"provider-option {option.name}", note, option, **lacking)
     for entry in table.entry:
         yield _row(f"session-entry {entry.name}", entry.note, entry)
@@ -42,21 +259,6 @@ def option_rows() -> Iterator[CompatRow]:
             status=Status.UNSUPPORTED,
             renamed_to=f"provider-option {refused.instead}" if refused.instead else "",
         )
-
-
-def _inside(wheel: str) -> str:
-    """The QAIRT inside a wheel, "" where none is named."""
-    return next((row.sdk for row in tables().wheels if row.version == wheel), "")
-
-
-def _before(wheel: str) -> str:
-    """The QAIRT inside the wheel before one, "" where that is the first or none is named."""
-    sdks = [(row.version, row.sdk) for row in tables().wheels]
-    return next((sdk for (_, sdk), (version, _) in pairwise(sdks) if version == wheel), "")
-
-
-def _when(phase: str) -> str:
-    return {"compile": "compiling", "run": "running", "both": "compiling and running"}[phase]
 
 
 def _row(feature: str, note: str, row: Any, **more: Any) -> CompatRow:

@@ -23,7 +23,6 @@ from deploykit.packages.writing import json_text
 from deploykit_ort_qnn.bench.audit import audit_draft, with_count
 from deploykit_ort_qnn.bench.crashes import rescue
 from deploykit_ort_qnn.bench.repair import done_otherwise, wanted_repairs
-from deploykit_ort_qnn.commands import CONTEXT, MODEL
 from deploykit_ort_qnn.compiler.dlc import DLC
 from deploykit_ort_qnn.compiler.emulation import NUMBERS, Comparison, compare, correctness, narrowest, numbers_json
 from deploykit_ort_qnn.compiler.hosts import Host, toolchain_host
@@ -36,7 +35,7 @@ from deploykit_ort_qnn.compiler.jobs import (
     write_dlc,
 )
 from deploykit_ort_qnn.compiler.precision import EVIDENCE, PrecisionScope, dlc_scope, evidence_json, precision_scope
-from deploykit_ort_qnn.configs import COMPILE
+from deploykit_ort_qnn.planning import COMPILE, CONTEXT, MODEL
 from deploykit_ort_qnn.prepare import Draft
 from deploykit_ort_qnn.rules.compiled import DLC_RULES, ENVIRONMENT_RULES, DlcScope, EnvironmentScope
 from deploykit_ort_qnn.rules.compiled import RULES as COMPILE_RULES

@@ -1,21 +1,130 @@
-"""Decides how one model is packaged for one chip through the provider, as a plan; it runs nothing."""
+"""Decides how one model is packaged for one chip through the provider, as a plan: route, steps, configurations.
+
+It runs nothing. A version that is asked for names the QAIRT inside a wheel, whose table answers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from deploykit.backend.plans import Plan, Precision, Rejected, Route
+from deploykit.backend.backend import MixedSupport
+from deploykit.backend.plans import Plan, Precision, Rejected, Route, Step
+from deploykit.backend.targets import Target
 from deploykit.findings import Confidence, Finding, exit_status
-from deploykit_ort_qnn.commands import steps
+from deploykit.tables.devices import Device
 from deploykit_ort_qnn.compiler.dlc import DLC
-from deploykit_ort_qnn.configs import build_configs
-from deploykit_ort_qnn.prepare import Draft
+from deploykit_ort_qnn.prepare import Draft, wheel_for
 from deploykit_ort_qnn.rules.prepared import RULES as DRAFT_RULES
+from deploykit_qualcomm.archs import capability
 from deploykit_qualcomm.carriers import forms_of
 from deploykit_qualcomm.hosts import machines
+from deploykit_qualcomm.resolving import resolve_target
 
-__all__ = ["make_plan"]
+__all__ = [
+    "BINARY",
+    "COMPILE",
+    "CONTEXT",
+    "GRAPHS",
+    "MODEL",
+    "RUN",
+    "TAIL",
+    "TYPES",
+    "build_configs",
+    "make_plan",
+    "mixed_support",
+    "resolve",
+    "steps",
+]
+
+MODEL, CONTEXT, BINARY = "model/model.onnx", "artifacts/model_ctx.onnx", "artifacts/model_ctx_qnn.bin"
+TAIL = "model/tail.onnx"
+GRAPHS = "artifacts/qnn_graph_*.json"
+"""The graphs that compile.py leaves where the provider can write down what it hands to the compiler."""
+
+
+def steps(*, embed: bool, machines: str, beside: tuple[str, ...] = ()) -> tuple[Step, ...]:
+    """Compile on the host, run on the device; ``machines`` are the hosts that can execute the compiler, in words.
+
+    ``beside`` are files that the compilation leaves beside the context.
+    """
+    made = (CONTEXT,) if embed else (CONTEXT, BINARY)
+    return (
+        Step(
+            id="compile",
+            tool="onnxruntime-qnn",
+            argv=("python3", "scripts/compile.py"),
+            inputs=(MODEL,),
+            outputs=(*made, *beside),
+            note=f"runs on {machines}; needs no SDK",
+        ),
+        Step(
+            id="emulate",
+            tool="onnxruntime-qnn",
+            argv=("python3", "scripts/run.py", "--compare", MODEL),
+            inputs=(CONTEXT, MODEL),
+            note="emulator against CPU; its time says nothing about the device",
+        ),
+        Step(
+            id="run",
+            tool="onnxruntime-qnn",
+            argv=("python3", "scripts/run.py"),
+            inputs=made,
+            where="device",
+            note="needs the wheel of the device's platform, QAIRT inside not older than the one that compiled",
+        ),
+    )
+
+
+COMPILE, RUN = "config/compile_options.json", "config/run_options.json"
+TYPES = "config/intended_types.json"
+_OURS = ("ep.context_embed_mode", "session.disable_cpu_ep_fallback")
+
+
+def build_configs(draft: Draft) -> dict[str, Any]:
+    """Path to JSON value. ``soc_model`` is always there when compiling; on the device the binary has its own."""
+    mode = draft.options.get("finalization_mode")
+    extra = {} if mode is None else {"htp_graph_finalization_optimization_mode": str(mode)}
+    compile_options = {**draft.chosen.compile, **extra, "soc_model": str(draft.soc_model)}
+    fallback = draft.chosen.allows_cpu
+    return {
+        COMPILE: {
+            "provider_options": dict(sorted(compile_options.items())),
+            "session_entries": {
+                "ep.context_embed_mode": draft.chosen.entries.get("ep.context_embed_mode", "0"),
+                "ep.context_enable": "1",
+                **({} if fallback else {"session.disable_cpu_ep_fallback": "1"}),
+                **{name: value for name, value in sorted(draft.chosen.entries.items()) if name not in _OURS},
+            },
+        },
+        RUN: {
+            "provider_options": dict(sorted({"htp_performance_mode": "burst", **draft.chosen.run}.items())),
+            "session_entries": {} if fallback else {"session.disable_cpu_ep_fallback": "1"},
+        },
+    }
+
+
+def resolve(device: Device, sdk: str | None) -> Target:
+    """The target; raises UnknownTargetError for a version that no wheel has or carries."""
+    wheel = wheel_for(sdk)
+    return replace(resolve_target(device, wheel.sdk, "ort-qnn"), requested=wheel.version if sdk else "")
+
+
+def mixed_support(target: Target) -> MixedSupport:
+    """Which ways to mix float16 and integers there are: mixes compile into one graph, and are compared."""
+    fp16 = capability("fp16", device=target.device)
+    segments = "the provider compiles one graph, in which float16 tensors may stand among integers"
+    if fp16 is not None and not fp16.value:
+        none = f"{target.device.name} has no float16"
+        return MixedSupport(kinds=frozenset({"integer"}), without={"fallback": none, "segments": segments})
+    return MixedSupport(
+        kinds=frozenset({"integer", "fallback"}),
+        safe=True,
+        without={"segments": segments},
+        confidence={"fallback": Confidence.OBSERVED},
+    )
+
 
 _ROUTES = {
     "encodings": (

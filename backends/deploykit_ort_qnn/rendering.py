@@ -11,9 +11,8 @@ from deploykit.backend.backend import BytesFile, JsonFile, PackageFile, TextFile
 from deploykit.backend.plans import Plan
 from deploykit.report.rendering import render
 from deploykit.tables.capabilities import Status
-from deploykit_ort_qnn.commands import CONTEXT, MODEL, TAIL
 from deploykit_ort_qnn.compiler.dlc import DLC
-from deploykit_ort_qnn.configs import COMPILE, RUN, TYPES
+from deploykit_ort_qnn.planning import COMPILE, CONTEXT, MODEL, RUN, TAIL, TYPES
 from deploykit_ort_qnn.prepare import Draft
 from deploykit_ort_qnn.provider_keys import has_option
 from deploykit_qualcomm.carriers import Carried

@@ -12,7 +12,6 @@ from deploykit.backend.backend import Check, Verification
 from deploykit.errors import DeploykitError
 from deploykit.findings import Finding
 from deploykit.tables.reading import read_json
-from deploykit_ort_qnn.commands import BINARY, CONTEXT, GRAPHS, MODEL
 from deploykit_ort_qnn.compiler.contexts import inspect_context
 from deploykit_ort_qnn.compiler.dlc import DLC
 from deploykit_ort_qnn.compiler.emulation import NUMBERS, numbers_scope
@@ -25,7 +24,7 @@ from deploykit_ort_qnn.compiler.precision import (
     precision_scope,
     read_evidence,
 )
-from deploykit_ort_qnn.configs import COMPILE, RUN, TYPES
+from deploykit_ort_qnn.planning import BINARY, COMPILE, CONTEXT, GRAPHS, MODEL, RUN, TYPES
 from deploykit_ort_qnn.provider_keys import unknown_names
 from deploykit_ort_qnn.rules.compiled import DLC_RULES, PACKAGE_RULES, PackageScope
 from deploykit_ort_qnn.rules.numerics import PRECISION_RULES

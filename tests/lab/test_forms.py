@@ -16,7 +16,7 @@ from atlas.writing import keep
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit_ort_qnn.bench import together
 from deploykit_ort_qnn.bench.together import Ran, joined
-from deploykit_ort_qnn.operator_answers import Cell, recorded
+from deploykit_ort_qnn.compat import Cell, recorded
 
 FORMS = {form.id: form for form in all_forms()}
 

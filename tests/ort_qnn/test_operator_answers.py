@@ -8,8 +8,8 @@ from deploykit.accuracy.judge.thresholds import Measure, limit_for
 from deploykit.answers.asking import ask
 from deploykit.findings import Confidence
 from deploykit.tables.capabilities import Status
+from deploykit_ort_qnn.compat import LIMITS, Cell, operator_rows
 from deploykit_ort_qnn.compiler import hosts, worker
-from deploykit_ort_qnn.operator_answers import LIMITS, Cell, operator_rows
 
 
 def test_the_limits_are_those_of_the_core() -> None:

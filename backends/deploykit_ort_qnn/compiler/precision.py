@@ -17,9 +17,9 @@ import onnx
 
 from deploykit.errors import InputError
 from deploykit.tables.reading import read_json
-from deploykit_ort_qnn.commands import MODEL
 from deploykit_ort_qnn.compiler.dlc import DLC, compare_dlc, read_dlc
 from deploykit_ort_qnn.compiler.graphs import QnnGraph, QnnNode, QnnTensor, Schematic, SchematicOp, SchematicOutput
+from deploykit_ort_qnn.planning import MODEL
 from deploykit_ort_qnn.rules.compiled import DlcScope
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from atlas.sweep import sweep
 from atlas.units import TYPES, unit
 from atlas.writing import keep, write_place
 from deploykit.fleet.cluster import address_of
-from deploykit_ort_qnn.operator_answers import DATA, Cell
+from deploykit_ort_qnn.compat import DATA, Cell
 from deploykit_ort_qnn.prepare import wheel_for
 
 __all__ = ["main"]

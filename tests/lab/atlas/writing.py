@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from deploykit_ort_qnn.operator_answers import DATA, Cell, recorded
+from deploykit_ort_qnn.compat import DATA, Cell, recorded
 from deploykit_qualcomm.atlas.rows import FILES, FOLDER, PLACES, Place, Row, atlas_rows, places
 from deploykit_qualcomm.atlas.verdicts import COSTS, Cost, costs
 
