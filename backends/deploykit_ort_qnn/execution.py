@@ -72,7 +72,8 @@ def execute(package: Path, draft: Draft, plan: Plan[None], aids: Aids) -> Execut
     peak = "" if outcome.peak_rss_mb is None else f", {outcome.peak_rss_mb:.0f} MiB at most"
     progress(f"{outcome.status} in {outcome.seconds:.1f} s{peak}")
     findings = (*environment, *COMPILE_RULES.run(outcome))
-    by = _compiler(wheel, plan, "" if host is None else host.where)
+    where, soc = "" if host is None else host.where, plan.configs[COMPILE]["provider_options"]["soc_model"]
+    by = f"QAIRT {wheel['qairt']} (onnxruntime-qnn {wheel['wheel']}{where}) for soc_model {soc}"
     record: dict[str, Any] = {"compile": _record(plan, wheel, outcome)}
     if not outcome.ok:
         (package / "logs").mkdir(exist_ok=True)
@@ -82,13 +83,17 @@ def execute(package: Path, draft: Draft, plan: Plan[None], aids: Aids) -> Execut
             outputs=("logs/compile.log",), findings=findings, record=record, compiled=refused, instead=instead
         )
     precision = _judge_types(package, draft, outcome)
-    dlc = _dlc(package, job, progress) if draft.options.get("dlc") else None
-    if dlc is not None:
+    dlc = None
+    if draft.options.get("dlc"):
+        why = write_dlc(job, package / DLC, progress)
+        dlc = DlcScope(why=why) if why else dlc_scope(package)
         record["dlc"] = {"metadata": dlc.metadata, "compared": len(dlc.compared), "wrong": list(dlc.wrong)}
     numeric = _judge_numbers(package, draft, plan, aids, host)
     ran = numeric.device is not None
     if ran:
-        record["numbers"] = _write_numbers(package, numeric)
+        numbers = numbers_json(numeric)
+        (package / NUMBERS).write_text(json_text(numbers), "utf-8")
+        record["numbers"] = {"outputs": numbers["device"]["outputs"], "first_node": numeric.first}
     right = correctness(numeric)
     audit = _audited(package, draft, right, progress)
     if audit is not None:
@@ -108,13 +113,6 @@ def execute(package: Path, draft: Draft, plan: Plan[None], aids: Aids) -> Execut
         seen=numeric.seen,
         settled={**({} if audit is None else audit.settled), **done_otherwise(draft)},
     )
-
-
-def _write_numbers(package: Path, numeric: NumericScope) -> dict[str, Any]:
-    """The file with the numbers, and what of them is recorded."""
-    numbers = numbers_json(numeric)
-    (package / NUMBERS).write_text(json_text(numbers), "utf-8")
-    return {"outputs": numbers["device"]["outputs"], "first_node": numeric.first}
 
 
 def _audited(package: Path, draft: Draft, right: Correctness, progress: Progress) -> Audit | None:
@@ -148,12 +146,6 @@ def _rescued(
     operators = () if found.culprit is None else found.culprit.operators
     culprit = tuple(RefusedNode(name=name, type=kind) for name, kind in operators)
     return replace(outcome, culprit=culprit), found.instead
-
-
-def _compiler(wheel: Mapping[str, str], plan: Plan[None], where: str) -> str:
-    """Who compiled, for people: the release, the wheel and under what it ran, the chip."""
-    soc = plan.configs[COMPILE]["provider_options"]["soc_model"]
-    return f"QAIRT {wheel['qairt']} (onnxruntime-qnn {wheel['wheel']}{where}) for soc_model {soc}"
 
 
 def _job(package: Path, draft: Draft, plan: Plan[None], host: Host | None) -> CompileJob:
@@ -213,12 +205,6 @@ def _judge_types(package: Path, draft: Draft, outcome: CompileOutcome) -> tuple[
             strict=bool(draft.options.get("strict_precision")),
         )
     )
-
-
-def _dlc(package: Path, job: CompileJob, progress: Progress) -> DlcScope:
-    """The same model as DLC, read back and compared."""
-    why = write_dlc(job, package / DLC, progress)
-    return DlcScope(why=why) if why else dlc_scope(package)
 
 
 def _judge_numbers(package: Path, draft: Draft, plan: Plan[None], aids: Aids, host: Host | None) -> NumericScope:

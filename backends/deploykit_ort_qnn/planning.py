@@ -154,11 +154,16 @@ def make_plan(draft: Draft) -> Plan[None]:
         findings = situation.opinions.applied(findings)
     name, why = _ROUTES[draft.source]
     blocked = exit_status(findings) or exit_status(situation.target.findings)
+    precision = Precision()
+    if draft.prepared is not None:
+        intended = dict(draft.prepared.intended)
+        expected = {name: draft.prepared.placed.get(name, kind) for name, kind in intended.items()}
+        precision = Precision(intended=intended, expected=expected)
     common: dict[str, Any] = {
         "backend": "ort-qnn",
         "target": situation.target.device.to_json(),
         "sdk": _sdk(draft),
-        "precision": _precision(draft),
+        "precision": precision,
         "findings": findings,
     }
     if blocked:
@@ -188,14 +193,6 @@ def _sdk(draft: Draft) -> dict[str, Any]:
         "table": "" if target.sdk is None else target.sdk.version,
         "exact": target.requested in ("", draft.wheel.version),
     }
-
-
-def _precision(draft: Draft) -> Precision:
-    if draft.prepared is None:
-        return Precision()
-    intended = dict(draft.prepared.intended)
-    expected = {name: draft.prepared.placed.get(name, kind) for name, kind in intended.items()}
-    return Precision(intended=intended, expected=expected)
 
 
 def _answered(draft: Draft) -> tuple[Finding, ...]:

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from deploykit.accuracy.samples.gathering import Samples
     from deploykit.encodings.backward import Evidence
-    from deploykit.tables.devices import Device
     from deploykit_ort_qnn.provider_model import ProviderModel
 
 __all__ = ["Draft", "Source", "prepare", "prepared_model", "wheel_for", "whole_model"]
@@ -82,7 +81,9 @@ def wheel_for(requested: str | None, table: str = "") -> Wheel:
     for wheel in wheels:
         if requested in (wheel.version, wheel.version.removesuffix(".0")):
             return wheel
-    inside = [wheel for wheel in wheels if _same_series(wheel.sdk, requested) or (table and wheel.sdk == table)]
+    words = requested.split(".")
+    series = [wheel for wheel in wheels if wheel.sdk.split(".")[: len(words)] == words[:3]]
+    inside = [wheel for wheel in wheels if wheel in series or (table and wheel.sdk == table)]
     if inside:
         return inside[-1]
     known = ", ".join(f"{wheel.version} (QAIRT {wheel.sdk})" for wheel in wheels)
@@ -91,11 +92,6 @@ def wheel_for(requested: str | None, table: str = "") -> Wheel:
         why=f"known wheels: {known}",
         next="name one of them",
     )
-
-
-def _same_series(sdk: str, requested: str) -> bool:
-    words = requested.split(".")
-    return sdk.split(".")[: len(words)] == words[:3]
 
 
 def prepare(situation: Situation, shared: Shared) -> Draft:
@@ -114,11 +110,13 @@ def prepare(situation: Situation, shared: Shared) -> Draft:
         _refuse_dlc(wheel)
     prepared = None if source == "float" else prepared_model(situation, shared, wheel)
     given, prepared = _repaired(situation, prepared) if request.adapter_options.get("repair") else (situation, prepared)
-    lint = (
-        *run_lint(situation, PROVIDER),
-        *FLOAT16_RULES.run(_float16_plan(situation, source)),
-        *CARRIER_RULES.run(_carried(situation, wheel)),
-    )
+    # A float model is compiled in float16 as a whole; what has Q/DQ pairs or encodings is judged once compiled.
+    tensors = situation.facts.tensors if source == "float" else {}
+    halves = Float16Plan(situation=situation, tensors={name for name, fact in tensors.items() if fact.is_float})
+    # Who names the wheel and not its QAIRT insists on it.
+    insisted = request.sdk == wheel.version
+    carried = Carried(wheel=wheel, device=device, insisted=insisted, ask="" if insisted else f"--sdk {wheel.version}")
+    lint = (*run_lint(situation, PROVIDER), *FLOAT16_RULES.run(halves), *CARRIER_RULES.run(carried))
     return Draft(
         situation=given,
         wheel=wheel,
@@ -176,13 +174,6 @@ def _refuse_dlc(wheel: Wheel) -> None:
         raise UsageError(f"{name} does not run here", next="leave it out, or use --sdk 2.47 or later")
 
 
-def _carried(situation: Situation, wheel: Wheel) -> Carried:
-    """The wheel's compiler for the target; who names the wheel and not its QAIRT insists on it."""
-    insisted = situation.request.sdk == wheel.version
-    ask = "" if insisted else f"--sdk {wheel.version}"
-    return Carried(wheel=wheel, device=situation.target.device, insisted=insisted, ask=ask)
-
-
 def _precision(asked: str | None, source: Source) -> str:
     """The precision by name; UsageError for one that the provider's compiler cannot be asked for."""
     if asked not in (None, "fp16", *_INTEGER):
@@ -193,21 +184,12 @@ def _precision(asked: str | None, source: Source) -> str:
     return asked or ""
 
 
-def _int16(wheel: Wheel, device: Device) -> bool:
-    """Whether operands of MatMuls of two activations are kept whole as symmetric int16: chip and provider must."""
-    return has("matmul_16bit", device) and "symmetric-int16" not in forms_of(wheel).refuses
-
-
-def _float16_plan(situation: Situation, source: Source) -> Float16Plan:
-    """A float model is compiled in float16 as a whole; what has Q/DQ pairs or encodings is judged once compiled."""
-    tensors = situation.facts.tensors if source == "float" else {}
-    return Float16Plan(situation=situation, tensors={name for name, fact in tensors.items() if fact.is_float})
-
-
 def prepared_model(situation: Situation, shared: Shared, wheel: Wheel | None = None) -> ProviderModel:
     """The model prepared for a wheel, None is the newest; made once for the same model, encodings and abilities."""
     wheel = wheel or wheel_for(None)
-    request, int16, forms = situation.request, _int16(wheel, situation.target.device), forms_of(wheel)
+    request, forms = situation.request, forms_of(wheel)
+    # Operands of MatMuls of two activations stay whole as symmetric int16 where chip and provider take them.
+    int16 = has("matmul_16bit", situation.target.device) and "symmetric-int16" not in forms.refuses
     lpbq = bool(request.adapter_options.get("lpbq"))
     without = (*request.no_rewrite, *(step for form, step in _STEPS.items() if form in forms.refuses))
 

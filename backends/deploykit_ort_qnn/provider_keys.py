@@ -140,24 +140,16 @@ def choose_options(pairs: Iterable[tuple[str, str]], wheel: str, operators: Coll
             run[name] = checked
         if not row.since and Version(wheel) < Version(table.checked_with):
             unchecked.append(name)
-    _refuse_pairs(table, {**compiled, **run})
-    compiled = {**_set_by_itself(table, wheel, operators), **compiled}
-    return Chosen(compile=compiled, run=run, entries=entries, unchecked=tuple(unchecked))
-
-
-def _refuse_pairs(table: OptionTable, chosen: Mapping[str, str]) -> None:
-    """UsageError for two options of which the provider takes one only."""
+    chosen = {**compiled, **run}
     for row in table.option:
         for other in row.excludes:
             if chosen.get(row.name) == "1" and chosen.get(other) == "1":
                 raise UsageError(f"--option {row.name} and {other} exclude each other", why=row.note)
-
-
-def _set_by_itself(table: OptionTable, wheel: str, operators: Collection[str]) -> dict[str, str]:
-    """Options that a model's operators ask for; only for wheels with which that was seen to help."""
-    if Version(wheel) < Version(table.checked_with):
-        return {}
-    return {row.name: "1" for row in table.option if not set(row.set_for).isdisjoint(operators)}
+        # Options that operators ask for are set by themselves for wheels with which that was seen to help.
+        helps = Version(wheel) >= Version(table.checked_with)
+        if helps and not set(row.set_for).isdisjoint(operators):
+            compiled.setdefault(row.name, "1")
+    return Chosen(compile=compiled, run=run, entries=entries, unchecked=tuple(unchecked))
 
 
 def has_option(name: str, wheel: str) -> bool:

@@ -48,7 +48,7 @@ def package_files(draft: Draft, plan: Plan[None], templates: Path | None) -> Ite
 def _values(draft: Draft) -> dict[str, Any]:
     """What every template is told."""
     situation, wheel = draft.situation, draft.wheel
-    carried = Carried(wheel=wheel, device=situation.target.device)
+    carried, spec = Carried(wheel=wheel, device=situation.target.device), host_toolchain(wheel.sdk)
     return {
         "deploykit": version("deploykit"),
         "wheel": wheel.version,
@@ -67,7 +67,8 @@ def _values(draft: Draft) -> dict[str, Any]:
         "codes": TYPE_CODES,
         "dlc": DLC if draft.options.get("dlc") else "",
         "toolchain": _toolchain(draft),
-        "other_python": _other_python(draft),
+        # The folder of the toolchain that has this wheel in a Python of its own.
+        "other_python": f"{spec.name}-{spec.version}" if spec is not None and wheel.runs_on(LINUX) is not None else "",
     }
 
 
@@ -107,9 +108,3 @@ def _toolchain(draft: Draft) -> dict[str, Any] | None:
     programs = [program for need in spec.needs for program in need.programs]
     folder = f"{spec.name}-{spec.version}"
     return {"folder": folder, "programs": programs, "environment": dict(spec.environment)}
-
-
-def _other_python(draft: Draft) -> str:
-    """The folder of the toolchain that has this wheel in a Python of its own, "" without one."""
-    spec = host_toolchain(draft.wheel.sdk)
-    return "" if spec is None or draft.wheel.runs_on(LINUX) is None else f"{spec.name}-{spec.version}"

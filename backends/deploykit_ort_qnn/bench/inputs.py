@@ -51,10 +51,7 @@ def covering(shape: tuple[int, ...], span: Span, seed: int, *, dense: int = 1, t
         bell,
     ]
     if span.coarse:
-        values = [_off_edges(value, span) for value in values]
+        # An eighth behind a multiple of a quarter, so that rounding carries nothing over an edge.
+        ends = np.ceil(span.low * 4) / 4, np.floor(span.high * 4) / 4 - 0.25
+        values = [np.clip(np.floor(value * 4) / 4, *ends) + 0.125 for value in values]
     return [value.reshape(shape).astype(np.float32) for value in values]
-
-
-def _off_edges(values: Any, span: Span) -> Any:
-    """An eighth behind a multiple of a quarter, so that rounding carries nothing over an edge."""
-    return np.clip(np.floor(values * 4) / 4, np.ceil(span.low * 4) / 4, np.floor(span.high * 4) / 4 - 0.25) + 0.125

@@ -60,7 +60,10 @@ def compilers_for(device: Device, sdk: str) -> tuple[Compiler, ...]:
     nearest = min(runs, key=lambda wheel: _distance(wheel.sdk, sdk))
     installed = [wheel for wheel in runs if toolchain_host(wheel) is None]
     chosen = [nearest] if nearest.sdk == sdk else dict.fromkeys((nearest, *installed))
-    return tuple(_compiler(wheel, soc) for wheel in chosen)
+    return tuple(
+        Compiler(name=f"QAIRT {wheel.sdk.rpartition('.')[0]}'s compiler for soc {soc}", release=wheel.sdk)
+        for wheel in chosen
+    )
 
 
 def _at_hand() -> list[Wheel]:
@@ -73,11 +76,6 @@ def _distance(release: str, sdk: str) -> tuple[int, int]:
     """In series (2.36 and 2.33 are 3 apart); of two as near the later is nearer. Without an SDK: the newest."""
     series = int(release.split(".")[1])
     return (abs(series - int(sdk.split(".")[1])) if sdk else 0, -series)
-
-
-def _compiler(wheel: Wheel, soc: int) -> Compiler:
-    series = ".".join(wheel.sdk.split(".")[:2])
-    return Compiler(name=f"QAIRT {series}'s compiler for soc {soc}", release=wheel.sdk)
 
 
 def settle(

@@ -156,9 +156,11 @@ def _attempt(batch: Sequence[Probe], host: Host | None, options: Mapping[str, st
     outcome = compile_model(job)
     if not outcome.ok:
         if outcome.message == NOTHING_TAKEN:
-            return Ran(probe=batch[0], answer="refused", why=_operators(batch[0]))
+            kinds = (node.op_type for node in batch[0].model.graph.node if node.op_type not in _PAIR)
+            return Ran(probe=batch[0], answer="refused", why=", ".join(dict.fromkeys(kinds)))
         answer = "invalid" if _NO_GRAPH in outcome.message else outcome.status
-        return Ran(probe=batch[0], answer=answer, why=_reason(outcome))
+        named = sorted({f"{node.type}{f': {node.why}' if node.why else ''}" for node in outcome.refused})
+        return Ran(probe=batch[0], answer=answer, why=", ".join(named) or outcome.message)
     left = _left_over(root / "c.onnx", outcome)
     try:
         cpu, npu = execute_both(
@@ -202,15 +204,6 @@ def _left(left: Mapping[str, set[str]], probe: Probe) -> str:
     words = left.get(probe.prefix, set())
     operators = {why for why in words if not why.startswith(_PAIR)}
     return ", ".join(sorted(operators or words))
-
-
-def _operators(probe: Probe) -> str:
-    return ", ".join(dict.fromkeys(node.op_type for node in probe.model.graph.node if node.op_type not in _PAIR))
-
-
-def _reason(outcome: CompileOutcome) -> str:
-    named = sorted({f"{node.type}{f': {node.why}' if node.why else ''}" for node in outcome.refused})
-    return ", ".join(named) or outcome.message
 
 
 def _inputs(batch: Sequence[Probe], root: Path) -> Path:

@@ -290,7 +290,9 @@ def compare_dlc(model: ModelProto, dlc: Dlc) -> Iterator[Compared]:
     for node in model.graph.node:
         if node.op_type not in ("QuantizeLinear", "DequantizeLinear"):
             continue
-        names = [node.input[0]] if node.op_type == "DequantizeLinear" else [node.output[0], _again(node.input[0])]
+        # Where ONNX Runtime moves a pair it quantizes anew, under the second name.
+        anew = [node.output[0], f"{node.input[0]}_QuantizeLinear"]
+        names = [node.input[0]] if node.op_type == "DequantizeLinear" else anew
         name = next((name for name in names if name in dlc.tensors), "")
         meant = _meant(node, stored) if name and (len(names) > 1 or name in stored) else None
         if meant is None:
@@ -304,11 +306,6 @@ def compare_dlc(model: ModelProto, dlc: Dlc) -> Iterator[Compared]:
             found=kind if same else found.dtype,
             grid=not same or _agrees(found, scales, _as_stored(zeros, kind, found.dtype)),
         )
-
-
-def _again(tensor: str) -> str:
-    """The name of a tensor that ONNX Runtime quantizes anew where it moves a pair."""
-    return f"{tensor}_QuantizeLinear"
 
 
 def _meant(node: NodeProto, stored: Mapping[str, TensorProto]) -> tuple[str, Any, Any] | None:

@@ -192,7 +192,9 @@ def compile_model(job: CompileJob, progress: Progress | None = None) -> CompileO
 
         def run() -> Work:
             work = compile_(request, job.root, scratch, job.timeout, progress)
-            _collect_traces(job.root, scratch)
+            # The provider drops its schematics into the working folder, whatever the profile's path is.
+            for path in job.root.glob("QNNExecutionProvider_*_schematic.bin"):
+                path.replace(scratch / "traces" / path.name)
             return work
 
         model = (job.root / job.model).parent
@@ -352,16 +354,10 @@ def _asked(job: CompileJob) -> dict[str, Any]:
     return {**told, **how, "entries": dict(job.entries)}
 
 
-def _collect_traces(root: Path, scratch: Path) -> None:
-    """The provider drops its schematics into the working folder, whatever the profile's path is."""
-    for path in root.glob("QNNExecutionProvider_*_schematic.bin"):
-        path.replace(scratch / "traces" / path.name)
-
-
 def _outcome(
     job: CompileJob, done: Completed, answer: dict[str, Any] | None, log: tuple[str, ...], scratch: Path
 ) -> CompileOutcome:
-    refused = _refused(log)
+    refused = tuple(RefusedNode(name=found.name, type=found.type, why=found.why) for found in read_refusals(log))
     common: dict[str, Any] = {"seconds": round(done.seconds, 3), "peak_rss_mb": done.peak_rss_mb, "log": log}
     if answer is None:
         status: Status = "timed-out" if done.timed_out else "crashed"
@@ -373,11 +369,12 @@ def _outcome(
     if cpu and not job.allow_cpu:
         message = f"{len(cpu)} nodes stayed outside of the compiled graph"
         return CompileOutcome(status="refused", message=message, refused=cpu, **common)
+    graphs = sorted(path for path in (scratch / "graphs").glob("*.json") if not path.stem.endswith("_tensor_log"))
     return CompileOutcome(
         status="compiled",
         refused=refused,
         cpu_nodes=cpu,
-        graphs=tuple(_graphs(scratch / "graphs")),
+        graphs=tuple(read_graph(path) for path in graphs),
         schematics=tuple(_schematics(scratch / "traces")),
         **common,
     )
@@ -394,11 +391,6 @@ def _publish(outcome: CompileOutcome, made: Path, target: Path, root: Path) -> C
     return replace(outcome, files=tuple(sorted(files)))
 
 
-def _graphs(folder: Path) -> list[QnnGraph]:
-    paths = sorted(path for path in folder.glob("*.json") if not path.name.endswith("_tensor_log.json"))
-    return [read_graph(path) for path in paths]
-
-
 def _schematics(folder: Path) -> list[Schematic]:
     found = []
     for path in sorted(folder.glob("*_schematic.bin")):
@@ -408,10 +400,6 @@ def _schematics(folder: Path) -> list[Schematic]:
             # An unknown form means that the types after optimization are unknown, which the caller sees and says.
             continue
     return found
-
-
-def _refused(log: tuple[str, ...]) -> tuple[RefusedNode, ...]:
-    return tuple(RefusedNode(name=found.name, type=found.type, why=found.why) for found in read_refusals(log))
 
 
 def _death(done: Completed, timeout: float, who: str = "the compiler's process") -> str:
