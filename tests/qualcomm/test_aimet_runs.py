@@ -15,7 +15,7 @@ import deploykit
 from deploykit.backend.backend import Request
 from deploykit.cli import cli
 from deploykit.cli.frame import run
-from deploykit.flow.quantizing.making import make_candidate
+from deploykit.flow.quantizing.making import Making
 from deploykit.flow.read import read_situation
 
 pytestmark = [pytest.mark.heavy, pytest.mark.xdist_group("aimet")]
@@ -136,15 +136,15 @@ def test_a_candidate_with_better_weights_says_so(tmp_path: Path) -> None:
         quantizer="aimet",
     )
     backend, situation = read_situation(request)
-    made = make_candidate(
-        request,
-        backend,
-        situation.target,
-        situation.model,
-        situation.facts,
-        name="w4a16+SeqMSE",
+    making = Making(
+        request=request,
+        backend=backend,
+        target=situation.target,
+        model=situation.model,
+        facts=situation.facts,
         progress=lambda _: None,
     )
+    made = making.candidate("w4a16+SeqMSE")
     assert made.precision == "w4a16+SeqMSE"
     assert made.options["seq_mse"] is True
     assert "seq_mse" in made.ran.result["seconds"]

@@ -14,7 +14,7 @@ from deploykit.findings import Finding, exit_status, sort_findings
 from deploykit.flow.ladder import Ladder
 from deploykit.flow.pipeline import make_package
 from deploykit.flow.quantizing.ladder import AUTO, make_best
-from deploykit.flow.quantizing.making import Made, make_candidate, make_encodings
+from deploykit.flow.quantizing.making import Made, Making
 from deploykit.flow.quantizing.report import page, recipe_page
 from deploykit.flow.read import resolve_target
 from deploykit.model import load_model
@@ -74,18 +74,23 @@ def quantize(
         model = load_model(request.model)
         facts = collect_facts(model)
 
-    asked: dict[str, Any] = {"options": request.options, "progress": tell, "timeout": timeout}
-
-    def make(precision: str) -> Made:
-        return make_candidate(request, backend, target, model, facts, name=precision, **asked)
-
+    making = Making(
+        request=request,
+        backend=backend,
+        target=target,
+        model=model,
+        facts=facts,
+        progress=tell,
+        options=request.options,
+        timeout=timeout,
+    )
     steps.begin(_QUANTIZING)
     with blaming(request.model):
         if request.precision != AUTO:
-            made = make_encodings(request, backend, target, model, facts, precision=request.precision, **asked)
+            made = making.encodings(request.precision)
             steps.begin(_WRITING)
             return _written(made, out, force=force)
-        best = make_best(request, backend, target, make=make, progress=tell)
+        best = make_best(request, backend, target, make=making.candidate, progress=tell)
     if best.made is None:
         raise _nothing_to_write(best.ladder)
     steps.begin(_WRITING)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from deploykit.accuracy.judge.metrics import UserMetric, user_metric
 from deploykit.accuracy.samples.gathering import InputSource, Samples
@@ -58,11 +58,8 @@ _MOST_TRIED = 8
 """Numbers of layers, spread over the order of their sensitivity, that are tried besides those of the bisection."""
 
 
-class MakeOne(Protocol):
-    """Makes the encodings of one precision."""
-
-    def __call__(self, precision: str) -> Made:
-        """Raises ToolError where the quantizer fails."""
+MakeOne: TypeAlias = Callable[[str], Made]
+"""Makes the encodings of one precision; raises ToolError where the quantizer fails."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from deploykit.model import Model
     from deploykit.model.facts import GraphFacts
 
-__all__ = ["Made", "make_candidate", "make_encodings"]
+__all__ = ["Made", "Making"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -80,83 +80,64 @@ class Made:
         }
 
 
-def make_encodings(
-    request: Request,
-    backend: AnyBackend,
-    target: Target,
-    model: Model,
-    facts: GraphFacts,
-    *,
-    precision: str | None = None,
-    options: tuple[tuple[str, str], ...] = (),
-    progress: Progress,
-    timeout: float | None = None,
-) -> Made:
-    """Run the quantizer that was asked for, or the best one that is installed.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Making:
+    """What encodings are made from; ``options`` are the quantizer's own, ``timeout`` is in seconds."""
 
-    ``precision`` defaults to the quantizer's first; ``options`` are its own. Raises UsageError for what makes no
-    sense, InputError for a model that is quantized already or has nothing to calibrate with, ToolError when it fails.
-    """
-    if facts.is_qdq:
-        raise InputError(f"{model.path}: holds Q/DQ nodes already", next="give the float model")
-    if request.calibration is None:
-        raise UsageError(
-            "a quantizer needs data", next="give --calibration: .npz or .npy samples, or a folder of images"
+    request: Request
+    backend: AnyBackend
+    target: Target
+    model: Model
+    facts: GraphFacts
+    progress: Progress
+    options: tuple[tuple[str, str], ...] = ()
+    timeout: float | None = None
+
+    def encodings(self, precision: str | None) -> Made:
+        """Run the quantizer that was asked for, or the best one that is installed; None is its first precision.
+
+        Raises UsageError for what makes no sense, InputError for a model that is quantized already or has nothing to
+        calibrate with, ToolError when it fails.
+        """
+        request, model, facts = self.request, self.model, self.facts
+        if facts.is_qdq:
+            raise InputError(f"{model.path}: holds Q/DQ nodes already", next="give the float model")
+        if request.calibration is None:
+            raise UsageError(
+                "a quantizer needs data", next="give --calibration: .npz or .npy samples, or a folder of images"
+            )
+        picked = pick(self.backend, self.target, request.quantizer, precision)
+        name = precision or picked.quantizer.precisions(self.target)[0]
+        values = dict(options_of(picked.quantizer, self.options))
+        self.progress("dividing the calibration data")
+        division = divide(request.calibration, facts)
+        plan = picked.quantizer.plan(QuantizerAsked(precision=name, target=self.target, options=values))
+        ran = run_quantizer(picked, plan, model, division, progress=self.progress, timeout=self.timeout)
+        self.progress("simulating what came out")
+        numbers = measure(model, facts, ran, read_held_out(ran.folder), seen=not division.held_out)
+        return Made(
+            precision=name,
+            picked=picked,
+            options=values,
+            division=division,
+            ran=ran,
+            numbers=numbers,
+            model=model,
+            target=self.target,
         )
-    picked = pick(backend, target, request.quantizer, precision)
-    name = precision or picked.quantizer.precisions(target)[0]
-    values = dict(options_of(picked.quantizer, options))
-    progress("dividing the calibration data")
-    division = divide(request.calibration, facts)
-    plan = picked.quantizer.plan(QuantizerAsked(precision=name, target=target, options=values))
-    ran = run_quantizer(picked, plan, model, division, progress=progress, timeout=timeout)
-    progress("simulating what came out")
-    numbers = measure(model, facts, ran, read_held_out(ran.folder), seen=not division.held_out)
-    return Made(
-        precision=name,
-        picked=picked,
-        options=values,
-        division=division,
-        ran=ran,
-        numbers=numbers,
-        model=model,
-        target=target,
-    )
 
+    def candidate(self, name: str) -> Made:
+        """As ``encodings`` for one candidate among several, ``w8a16`` or ``w8a16+METHOD``.
 
-def make_candidate(
-    request: Request,
-    backend: AnyBackend,
-    target: Target,
-    model: Model,
-    facts: GraphFacts,
-    *,
-    name: str,
-    options: tuple[tuple[str, str], ...] = (),
-    progress: Progress,
-    timeout: float | None = None,
-) -> Made:
-    """As ``make_encodings`` for one candidate among several, ``w8a16`` or ``w8a16+METHOD``.
-
-    A method has a time limit of its own. Where the user's other options exclude it, that is a ToolError: the other
-    candidates go on.
-    """
-    precision, more = asked_of(pick(backend, target, request.quantizer, name.partition("+")[0]).quantizer, name)
-    limit = timeout if not more else min(SECONDS, timeout or SECONDS)
-    try:
-        made = make_encodings(
-            request,
-            backend,
-            target,
-            model,
-            facts,
-            precision=precision,
-            options=(*options, *more),
-            progress=progress,
-            timeout=limit,
-        )
-    except UsageError as error:
+        A method has a time limit of its own. Where the user's other options exclude it, that is a ToolError: the other
+        candidates go on.
+        """
+        quantizer = pick(self.backend, self.target, self.request.quantizer, name.partition("+")[0]).quantizer
+        precision, more = asked_of(quantizer, name)
         if not more:
-            raise
-        raise ToolError(error.what, why=error.why, next=error.next) from None
-    return replace(made, precision=name)
+            return replace(self.encodings(precision), precision=name)
+        try:
+            limited = replace(self, options=(*self.options, *more), timeout=min(SECONDS, self.timeout or SECONDS))
+            return replace(limited.encodings(precision), precision=name)
+        except UsageError as error:
+            raise ToolError(error.what, why=error.why, next=error.next) from None

@@ -10,7 +10,7 @@ import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from deploykit.backend.quantizers import QuantizedModel, bits_of
 from deploykit.encodings.read import read_placed
@@ -18,7 +18,7 @@ from deploykit.errors import UsageError
 from deploykit.flow.ladder import Ladder
 from deploykit.flow.quantizing.choosing import quantizers_for
 from deploykit.flow.quantizing.ladder import AUTO, Best, Packaging, make_best
-from deploykit.flow.quantizing.making import Made, make_candidate, make_encodings
+from deploykit.flow.quantizing.making import Made, Making
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 
@@ -42,22 +42,21 @@ def quantized_situation(backend: AnyBackend, given: Situation, tell: Progress) -
         return given
     ids = {one.id for one in quantizers_for(backend, given.target)}
     own = tuple((key, value) for key, value in request.options if key.partition(".")[0] in ids)
-
-    asked: dict[str, Any] = {
-        "options": tuple((key.partition(".")[2], value) for key, value in own),
-        "progress": tell,
-    }
-    parts = (request, backend, given.target, given.model, given.facts)
+    making = Making(
+        request=request,
+        backend=backend,
+        target=given.target,
+        model=given.model,
+        facts=given.facts,
+        progress=tell,
+        options=tuple((key.partition(".")[2], value) for key, value in own),
+    )
     ladder: Ladder | None = None
     if request.precision != AUTO:
-        made = make_encodings(*parts, precision=request.precision, **asked)
+        made = making.encodings(request.precision)
     else:
-
-        def make(precision: str) -> Made:
-            return make_candidate(*parts, name=precision, **asked)
-
         packaging = Packaging(given=given, situate=partial(_situated, given, replace(request, precision=None), own))
-        best = make_best(request, backend, given.target, make=make, progress=tell, packaging=packaging)
+        best = make_best(request, backend, given.target, make=making.candidate, progress=tell, packaging=packaging)
         if best.made is None:
             return _in_float16(given, best)
         made, ladder = best.made, best.ladder
@@ -72,7 +71,23 @@ def _situated(
     model, encodings = _named(made, request.model.name)
     rest = tuple(pair for pair in request.options if pair not in own)
     changed = replace(request, model=model, encodings=encodings, options=rest)
-    return _reread(given, changed, made, ladder)
+    reread = load_model(model)
+    facts = collect_facts(reread)
+    assert request.calibration is not None
+    return replace(
+        given,
+        request=changed,
+        model=reread,
+        facts=facts,
+        encodings=read_placed(encodings, facts),
+        quantized=QuantizedModel(
+            model=given.request.model,
+            calibration=request.calibration,
+            record=made.to_json(),
+            findings=(*made.findings, *made.about_data()),
+        ),
+        ladder=None if ladder is None else ladder.to_json(),
+    )
 
 
 def _in_float16(given: Situation, best: Best) -> Situation:
@@ -135,24 +150,3 @@ def _named(made: Made, name: str) -> tuple[Path, Path]:
         place.parent.mkdir(parents=True, exist_ok=True)
         os.link(source, place)
     return folder / name, (folder / name).with_suffix(".encodings")
-
-
-def _reread(given: Situation, request: Request, made: Made, ladder: Ladder | None) -> Situation:
-    """The situation as if the user had given these files."""
-    assert request.encodings is not None and request.calibration is not None
-    model = load_model(request.model)
-    facts = collect_facts(model)
-    return replace(
-        given,
-        request=request,
-        model=model,
-        facts=facts,
-        encodings=read_placed(request.encodings, facts),
-        quantized=QuantizedModel(
-            model=given.request.model,
-            calibration=request.calibration,
-            record=made.to_json(),
-            findings=(*made.findings, *made.about_data()),
-        ),
-        ladder=None if ladder is None else ladder.to_json(),
-    )
