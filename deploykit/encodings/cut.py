@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from onnx import ModelProto, ValueInfoProto, helper
@@ -68,7 +68,7 @@ def part_of(
     known_fixed = {id(node) for node in fixed}
     nodes = [*fixed, *(node for node in nodes if node.op_type != "Constant" and id(node) not in known_fixed)]
     made = {out for node in nodes for out in node.output}
-    read = dict.fromkeys(n for node in nodes for n in (*node.input, *captured_names(node)) if n)
+    read = dict.fromkeys(name for node in nodes for name in _read(node))
     read.update(dict.fromkeys(n for n in outputs if n not in made))
     part = ModelProto()
     part.ir_version = graph.model.ir_version
@@ -79,17 +79,22 @@ def part_of(
     part.graph.initializer.extend(t for t in graph.model.graph.initializer if t.name in read)
     stored = {t.name for t in part.graph.initializer}
     outside = [n for n in read if n not in made and n not in stored and (n in graph.makers or n in graph.inputs)]
-    part.graph.input.extend(_typed(n, known) for n in outside)
-    part.graph.output.extend(_typed(n, known) for n in outputs)
+    part.graph.input.extend(known.get(n, ValueInfoProto(name=n)) for n in outside)
+    part.graph.output.extend(known.get(n, ValueInfoProto(name=n)) for n in outputs)
     part.graph.value_info.extend(known[n] for n in sorted(made) if n in known and n not in outputs)
     return part
+
+
+def _read(node: NodeProto) -> tuple[str, ...]:
+    """What a node reads, its bodies included."""
+    return tuple(name for name in (*node.input, *captured_names(node)) if name)
 
 
 def _fixed(graph: GraphCopy, nodes: Iterable[NodeProto]) -> list[NodeProto]:
     """The nodes that only compute constants for some others, in graph order: every part makes its own."""
     static = graph.static()
     wanted: dict[str, None] = {}
-    todo = [name for node in nodes for name in (*node.input, *captured_names(node))]
+    todo = [name for node in nodes for name in _read(node)]
     while todo:
         name = todo.pop()
         maker = graph.makers.get(name)
@@ -99,10 +104,6 @@ def _fixed(graph: GraphCopy, nodes: Iterable[NodeProto]) -> list[NodeProto]:
     makers = {id(graph.makers[name]) for name in wanted}
     # Asking each node of the graph for its outputs takes most of the time of an audit, which cuts hundreds of parts.
     return [node for node in graph.nodes if id(node) in makers] if makers else []
-
-
-def _typed(name: str, types: dict[str, ValueInfoProto]) -> ValueInfoProto:
-    return types[name] if name in types else ValueInfoProto(name=name)
 
 
 def cut_model(model: ModelProto, later: Collection[int]) -> tuple[ModelProto, ModelProto]:
@@ -178,7 +179,10 @@ def cut_alike(models: Sequence[ModelProto], count: int, sizes: Mapping[str, int]
     UsageError where the first model has no place to be cut at, or another one none that leaves its weights in the same
     parts.
     """
-    walks = [_Walk(_live(model), sizes) for model in models]
+    graphs = [GraphCopy(model) for model in models]
+    for graph in graphs:
+        graph.prune()  # a part cannot begin at a node that leads to no output
+    walks = [_Walk(graph, sizes) for graph in graphs]
     first = walks[0]
     places = first.even_places(count)
     parts = []
@@ -186,15 +190,13 @@ def cut_alike(models: Sequence[ModelProto], count: int, sizes: Mapping[str, int]
         shared = first.first_read.keys() & walk.first_read.keys()
         before = [{name for name in shared if first.first_read[name] < place} for place in places]
         found = places if walk is first else [walk.place_after(names, shared) for names in before]
-        parts.append(_parts(walk, found))
+        starts = _pair_up(walk, found)
+        walk = _Walk(walk.graph, sizes)
+        bounds = [0, *(walk.made[name] for name in starts), len(walk.own)]
+        types = infer_types(walk.graph.model)
+        spans = enumerate(pairwise(bounds), 1)
+        parts.append(tuple(_part(walk, begin, end, number, types) for number, (begin, end) in spans))
     return tuple(parts)
-
-
-def _live(model: ModelProto) -> GraphCopy:
-    """Without nodes that lead to no output: a part cannot begin at one."""
-    graph = GraphCopy(model)
-    graph.prune()
-    return graph
 
 
 class _Walk:
@@ -205,15 +207,17 @@ class _Walk:
 
     def __init__(self, graph: GraphCopy, sizes: Mapping[str, int]) -> None:
         self.graph, self.sizes = graph, sizes
-        self._static = graph.static()
-        self.entering = self._entrances()
-        self.own = [
-            index
-            for index, node in enumerate(graph.nodes)
-            if not all(name in self._static or name in self.entering for name in node.output)
-        ]
+        static = graph.static()
+        # The model's inputs and what is made of them alone on the way in.
+        self.entering = set(graph.inputs)
+        for node in graph.nodes:
+            read, *rest = node.input or [""]
+            if node.op_type in _ENTRANCES and read in self.entering and {*rest} <= static | {""}:
+                self.entering.update(node.output)
+        repeated = static | self.entering
+        self.own = [index for index, node in enumerate(graph.nodes) if not repeated.issuperset(node.output)]
         nodes = [graph.nodes[index] for index in self.own]
-        self.weights = [self._weights_of(node) for node in nodes]
+        self.weights = [self._weights_of(node, static) for node in nodes]
         self.first_read: dict[str, int] = {}
         for at, names in enumerate(self.weights):
             for name in names:
@@ -221,16 +225,7 @@ class _Walk:
         self.made = {name: at for at, node in enumerate(nodes) for name in node.output if name}
         self.last_read = {name: at for at, node in enumerate(nodes) for name in _read(node)}
 
-    def _entrances(self) -> set[str]:
-        """The model's inputs and what is made of them alone on the way in."""
-        found = set(self.graph.inputs)
-        for node in self.graph.nodes:
-            read, *rest = node.input or [""]
-            if node.op_type in _ENTRANCES and read in found and {*rest} <= self._static | {""}:
-                found.update(node.output)
-        return found
-
-    def _weights_of(self, node: NodeProto) -> tuple[str, ...]:
+    def _weights_of(self, node: NodeProto, static: frozenset[str]) -> tuple[str, ...]:
         """The weights behind what a node reads, through nodes that compute constants."""
         found: dict[str, None] = {}
         todo = list(_read(node))
@@ -239,13 +234,9 @@ class _Walk:
             maker = self.graph.makers.get(name)
             if name in self.sizes:
                 found[name] = None
-            elif maker is not None and name in self._static:
+            elif maker is not None and name in static:
                 todo += maker.input
         return tuple(found)
-
-    def crossing(self, place: int) -> tuple[str, ...]:
-        """What is made before a place and read behind it, in order of making."""
-        return tuple(name for name, at in self.made.items() if at < place <= self.last_read.get(name, -1))
 
     def _open_places(self) -> list[tuple[int, int]]:
         """How many tensors cross, and the place, for every place where the graph may be cut."""
@@ -253,20 +244,19 @@ class _Walk:
         shut: set[int] = set()
         for name, at in self.made.items():
             last = self.last_read.get(name, -1)
-            if last > at:
-                steps[at + 1] += 1
-                steps[last + 1] -= 1
-                # True between an operator and its QuantizeLinear, and between that and the DequantizeLinear.
-                made_by = self.graph.makers[name].op_type
-                quantized = any(node.op_type == "QuantizeLinear" for node in self.graph.readers(name))
-                if made_by == "QuantizeLinear" or (quantized and made_by != "DequantizeLinear"):
-                    shut.update(range(at + 1, last + 1))
-        found, crossing = [], 0
-        for place in range(1, len(self.own)):
-            crossing += steps[place]
-            if place not in shut:
-                found.append((crossing, place))
-        return found
+            if last <= at:
+                continue
+            steps[at + 1] += 1
+            steps[last + 1] -= 1
+            # Not between an operator and its QuantizeLinear, nor between that and the DequantizeLinear.
+            made_by = self.graph.makers[name].op_type
+            quantized = any(node.op_type == "QuantizeLinear" for node in self.graph.readers(name))
+            if made_by == "QuantizeLinear" or (quantized and made_by != "DequantizeLinear"):
+                shut.update(range(at + 1, last + 1))
+        crossing = accumulate(steps)
+        return [
+            (count, place) for place, count in enumerate(crossing) if 0 < place < len(self.own) and place not in shut
+        ]
 
     def even_places(self, count: int) -> list[int]:
         """The places between ``count`` parts of like size; UsageError where there are none."""
@@ -290,11 +280,10 @@ class _Walk:
             places.append(min(near)[2] if near else min(later, key=lambda row: row[1:])[2])
         return places[1:]
 
-    def place_after(self, weights: Iterable[str], shared: Iterable[str]) -> int:
+    def place_after(self, weights: set[str], shared: Iterable[str]) -> int:
         """The place with exactly these of the shared weights before it where the fewest tensors cross."""
-        wanted = set(weights)
-        first = max((self.first_read[name] for name in wanted), default=-1)
-        last = min((self.first_read[name] for name in shared if name not in wanted), default=len(self.own))
+        first = max((self.first_read[name] for name in weights), default=-1)
+        last = min((self.first_read[name] for name in shared if name not in weights), default=len(self.own))
         near = [(crossing, place) for crossing, place in self._open_places() if first < place <= last]
         if not near:
             raise UsageError(
@@ -305,29 +294,17 @@ class _Walk:
         return min(near)[1]
 
 
-def _parts(walk: _Walk, places: Sequence[int]) -> tuple[CutPart, ...]:
-    """The models between the places. What crosses behind a Q/DQ pair has a pair on the other side too."""
-    starts = _pair_up(walk, places)
-    walk = _Walk(walk.graph, walk.sizes)
-    bounds = [0, *(walk.made[name] for name in starts), len(walk.own)]
-    types = infer_types(walk.graph.model)
-    spans = enumerate(pairwise(bounds), 1)
-    return tuple(_part(walk, first, last, number, types) for number, (first, last) in spans)
-
-
 def _pair_up(walk: _Walk, places: Sequence[int]) -> list[str]:
-    """Give every reader behind a place a pair of its own; the first tensor that is made behind each place."""
+    """Give every reader behind a place a Q/DQ pair of its own; the first tensor that is made behind each place."""
     graph, starts = walk.graph, []
     new: dict[int, list[NodeProto]] = {}
     for place in reversed(places):
         start = graph.nodes[walk.own[place]]
         behind = [graph.nodes[index] for index in walk.own[place:]]
         behind += [node for nodes in new.values() for node in nodes]
-        pairs: list[NodeProto] = []
-        for name in walk.crossing(place):
-            maker = graph.makers[name]
-            if maker.op_type == "DequantizeLinear":
-                pairs += _pair(graph, maker, behind)
+        crossing = [name for name, at in walk.made.items() if at < place <= walk.last_read.get(name, -1)]
+        makers = (graph.makers[name] for name in crossing)
+        pairs = [made for node in makers if node.op_type == "DequantizeLinear" for made in _pair(graph, node, behind)]
         new[walk.own[place]] = pairs
         starts.append((pairs[0] if pairs else start).output[0])
     graph.replace_nodes((), new)
@@ -354,35 +331,20 @@ def _pair(graph: GraphCopy, maker: NodeProto, readers: Iterable[NodeProto]) -> l
 
 
 def _part(walk: _Walk, first: int, last: int, number: int, types: dict[str, ValueInfoProto]) -> CutPart:
+    """The model between two places, with what stands between the model's inputs and its nodes."""
     graph = walk.graph
-    nodes = walk.own[first:last]
-    made = [name for index in nodes for name in graph.nodes[index].output if name]
+    positions = set(walk.own[first:last])
+    made = {name: None for index in walk.own[first:last] for name in graph.nodes[index].output if name}
     asked = [item.name for item in graph.model.graph.output]
-    kept = [name for name in asked if name in set(made) or (first == 0 and name not in walk.made)]
+    kept = [name for name in asked if name in made or (first == 0 and name not in walk.made)]
     later = [name for name in made if walk.last_read.get(name, -1) >= last and name not in kept]
-    model = part_of(
-        graph,
-        {*nodes, *_entrances_of(walk, nodes)},
-        [*kept, *later],
-        name=f"{graph.model.graph.name}_{number}",
-        types=types,
-    )
-    weights = dict.fromkeys(name for names in walk.weights[first:last] for name in names)
-    return CutPart(model=model, weights=tuple(weights))
-
-
-def _entrances_of(walk: _Walk, nodes: Iterable[int]) -> set[int]:
-    """The positions of what stands between the model's inputs and these nodes."""
-    where = {name: index for index, node in enumerate(walk.graph.nodes) for name in node.output}
-    needed: set[int] = set()
-    todo = [name for index in nodes for name in _read(walk.graph.nodes[index])]
+    where = {name: index for index, node in enumerate(graph.nodes) for name in node.output}
+    todo = [name for index in positions for name in _read(graph.nodes[index])]
     while todo:
         name = todo.pop()
-        if name in walk.entering and name in where and where[name] not in needed:
-            needed.add(where[name])
-            todo += walk.graph.nodes[where[name]].input
-    return needed
-
-
-def _read(node: NodeProto) -> tuple[str, ...]:
-    return tuple(name for name in (*node.input, *captured_names(node)) if name)
+        if name in walk.entering and name in where and where[name] not in positions:
+            positions.add(where[name])
+            todo += graph.nodes[where[name]].input
+    model = part_of(graph, positions, [*kept, *later], name=f"{graph.model.graph.name}_{number}", types=types)
+    weights = dict.fromkeys(name for names in walk.weights[first:last] for name in names)
+    return CutPart(model=model, weights=tuple(weights))
