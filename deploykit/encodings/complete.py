@@ -122,20 +122,16 @@ def _is_masked_minimum(facts: GraphFacts, node: NodeFact, read_values: ReadValue
     softmax = _only_reader(facts, where, "Softmax")
     if add is None or softmax is None or softmax.attributes.get("axis", -1) not in (-1, 3):
         return False
-    return _is_last_axis(node, read_values) and any(
-        _scalar(name, read_values) <= _FAR_BELOW for name in add.inputs if name != node.outputs[0]
-    )
+    if len(node.inputs) > 1:
+        last_axis = _scalar(node.inputs[1], read_values) in (-1.0, 3.0)
+    else:
+        last_axis = list(node.attributes.get("axes", ())) in ([-1], [3])
+    return last_axis and any(_scalar(name, read_values) <= _FAR_BELOW for name in add.inputs if name != node.outputs[0])
 
 
 def _only_reader(facts: GraphFacts, node: NodeFact | None, op_type: str) -> NodeFact | None:
     readers = facts.consumers_of(node.outputs[0]) if node is not None else ()
     return readers[0] if len(readers) == 1 and readers[0].op_type == op_type else None
-
-
-def _is_last_axis(node: NodeFact, read_values: ReadValues) -> bool:
-    if len(node.inputs) > 1:
-        return _scalar(node.inputs[1], read_values) in (-1.0, 3.0)
-    return list(node.attributes.get("axes", ())) in ([-1], [3])
 
 
 def _scalar(name: str, read_values: ReadValues) -> float:
@@ -173,9 +169,12 @@ def derive_biases(encodings: EncodingSet, facts: GraphFacts, *, read_values: Rea
     weights = {use.node.index: use for found in uses.values() for use in found if use.role == WEIGHT}
     entries: list[Encoding] = []
     skipped: dict[str, str] = {}
+    # The first use of every bias, in graph order.
+    firsts = (next((use for use in found if use.role == BIAS), None) for found in uses.values())
+    biases = sorted((use for use in firsts if use is not None), key=lambda use: use.node.index)
     cases = [
         _Case(encodings, facts, use, weights.get(use.node.index), len(uses[use.name]), read_values, use.node.inputs[0])
-        for use in _biases(uses)
+        for use in biases
     ]
     for case in (*cases, *_written_out(encodings, facts, read_values)):
         use = case.use
@@ -187,12 +186,6 @@ def derive_biases(encodings: EncodingSet, facts: GraphFacts, *, read_values: Rea
         else:
             entries.append(Encoding(name=use.name, value=made, is_param=use.name in uses))
     return DerivedBiases(entries=tuple(entries), skipped=skipped)
-
-
-def _biases(uses: Mapping[str, tuple[ParameterUse, ...]]) -> Iterator[ParameterUse]:
-    """The first use of every bias, in graph order."""
-    firsts = [next((use for use in found if use.role == BIAS), None) for found in uses.values()]
-    yield from sorted((use for use in firsts if use is not None), key=lambda use: use.node.index)
 
 
 def _written_out(encodings: EncodingSet, facts: GraphFacts, read_values: ReadValues) -> Iterator[_Case]:
@@ -239,17 +232,16 @@ def effective_entry(encodings: EncodingSet, facts: GraphFacts, name: str) -> Enc
         if entry is not None or name in encodings.float_tensors:
             return entry
         producer = facts.producer_of(name)
-        if producer is None or not producer.inputs or not _keeps_grid(facts, producer):
+        if producer is None or not producer.inputs:
+            return None
+        keeps_grid = has(producer, Trait.AIMET_COPIES)
+        if producer.op_type == "Cast":
+            ends = [facts.tensors.get(end) for end in (producer.inputs[0], producer.outputs[0])]
+            keeps_grid = all(fact is not None and fact.is_float for fact in ends)
+        if not keeps_grid:
             return None
         name = producer.inputs[0]
     return None
-
-
-def _keeps_grid(facts: GraphFacts, node: NodeFact) -> bool:
-    if node.op_type == "Cast":
-        ends = [facts.tensors.get(name) for name in (node.inputs[0], node.outputs[0])]
-        return all(fact is not None and fact.is_float for fact in ends)
-    return has(node, Trait.AIMET_COPIES)
 
 
 def _derive(case: _Case) -> Made:

@@ -142,25 +142,18 @@ class _Search:
 
     def spread(self, width: _Width) -> None:
         """Draw conclusions forwards and backwards until there are no more."""
-        self._read_constants()
+        for name in self.graph.stored:
+            # Those that are asked for, or that some operator takes beside what it computes.
+            readers = self.graph.readers(name)
+            worth = name in self.wanted or any(n.op_type in FUNCTIONS or n.op_type in SELECTIONS for n in readers)
+            if worth and name not in self.known and name in self.facts.tensors:
+                self.conclude(name, self.arithmetic.stored(name), Origin.CONSTANT, "its stored values")
         for _ in range(_MOST_ROUNDS):
             forward = [self._forward(node, width) for node in self.graph.nodes]
             names = (name for node in reversed(self.graph.nodes) for name in node.input if name)
             backward = [self._backward(name, width) for name in names]
             if not any(forward) and not any(backward):
                 return
-
-    def _read_constants(self) -> None:
-        for name in self.graph.stored:
-            fact = self.facts.tensors.get(name)
-            if fact is not None and name not in self.known and self._worth_reading(name):
-                self.conclude(name, self.arithmetic.stored(name), Origin.CONSTANT, "its stored values")
-
-    def _worth_reading(self, name: str) -> bool:
-        """True for stored values that are asked for, or that some operator takes beside what it computes."""
-        return name in self.wanted or any(
-            node.op_type in FUNCTIONS or node.op_type in SELECTIONS for node in self.graph.readers(name)
-        )
 
     def _forward(self, node: NodeProto, width: _Width) -> bool:
         if not node.input or all(name in self.known for name in node.output if name):

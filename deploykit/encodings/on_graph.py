@@ -116,13 +116,14 @@ class EncodingsOnGraph:
 
     def asymmetric_weights(self) -> tuple[str, ...]:
         """Weights of linear ops on a grid that is not centred; those of norms only scale and are left out."""
-        return tuple(
-            entry.name
-            for entry in self.known()
-            if isinstance(entry.value, Affine)
-            and not _is_centred(entry.value)
-            and any(use.role == WEIGHT and use.channel_axis is not None for use in self.uses.get(entry.name, ()))
-        )
+        names = []
+        for entry in self.known():
+            value, uses = entry.value, self.uses.get(entry.name, ())
+            if isinstance(value, Affine) and any(u.role == WEIGHT and u.channel_axis is not None for u in uses):
+                middle = value.lowest + (1 << (value.bits - 1))
+                if not np.isin(value.zero_point - middle, (0.0, -0.5)).all():
+                    names.append(entry.name)
+        return tuple(names)
 
     def narrow_biases(self, bits: int) -> Iterator[Encoding]:
         """Biases on an integer grid of fewer than ``bits``."""
@@ -162,17 +163,10 @@ class EncodingsOnGraph:
 
     def mixed_widths(self) -> tuple[str, ...]:
         """Labels of elementwise and joining ops whose quantized inputs have different integer widths."""
-        return tuple(
-            node.label
-            for node in self.facts.nodes
-            if has(node, Trait.COMBINES, Trait.JOINS) and len(self._widths(node)) > 1
-        )
-
-    def _widths(self, node: NodeFact) -> set[int]:
-        entries = (self.encodings.get(name) for name in node.inputs)
-        return {entry.value.bits for entry in entries if entry is not None and isinstance(entry.value, Affine)}
-
-
-def _is_centred(value: Affine) -> bool:
-    middle = value.lowest + (1 << (value.bits - 1))
-    return bool(np.isin(value.zero_point - middle, (0.0, -0.5)).all())
+        labels = []
+        for node in self.facts.nodes:
+            values = (entry.value for entry in map(self.encodings.get, node.inputs) if entry is not None)
+            widths = {value.bits for value in values if isinstance(value, Affine)}
+            if len(widths) > 1 and has(node, Trait.COMBINES, Trait.JOINS):
+                labels.append(node.label)
+        return tuple(labels)

@@ -66,7 +66,11 @@ def collect_reach(
     proven: no reach goes beyond them, here and in what follows from it.
     """
     limits = bounds or {}
-    known = _from_encodings(encodings)
+    known: dict[str, Reach] = {}
+    for entry in encodings or ():
+        if isinstance(entry.value, Affine) and not entry.is_param:
+            low, high = entry.value.ends
+            known[entry.name] = Reach(low=low, high=high, cause=entry.name)
     constants: dict[str, Reach | None] = {}
 
     def look(name: str) -> Reach | None:
@@ -84,23 +88,11 @@ def collect_reach(
         for name in node.outputs:
             if found is not None and name:
                 made = _tighter(found, known.get(name), bounded=_saturates(node))
-                known[name] = _within(made, limits.get(name, ANYTHING))
+                # What lies wholly outside (an operand was taken as moderate) becomes the near end.
+                least, most = limits.get(name, ANYTHING)
+                low, high = (min(max(end, least), most) for end in (made.low, made.high))
+                known[name] = replace(made, low=low, high=high)
     return known | {name: reach for name, reach in constants.items() if reach is not None}
-
-
-def _within(reach: Reach, bounds: Interval) -> Reach:
-    """Both ends moved inside; what lies wholly outside (an operand was taken as moderate) becomes the near end."""
-    low, high = (min(max(end, bounds[0]), bounds[1]) for end in (reach.low, reach.high))
-    return replace(reach, low=low, high=high)
-
-
-def _from_encodings(encodings: EncodingSet | None) -> dict[str, Reach]:
-    found = {}
-    for entry in encodings or ():
-        if isinstance(entry.value, Affine) and not entry.is_param:
-            low, high = entry.value.ends
-            found[entry.name] = Reach(low=low, high=high, cause=entry.name)
-    return found
 
 
 def _tighter(found: Reach, encoded: Reach | None, *, bounded: bool) -> Reach:

@@ -55,7 +55,9 @@ def split_files(
     if not out.absolute().parent.is_dir():
         raise PackageError(f"{out.parent}: no such folder", next="make it first, or name another place")
     read = [load_model(path) for path in models]
-    _check_names(models)
+    names = [path.stem for path in models]
+    if len(set(names)) < len(names):
+        raise UsageError(f"two models are called {names[0]}", next="rename one of the files")
     given = [None if encodings is None else read_placed(encodings, collect_facts(model)) for model in read]
     sizes = {name: byte_size(model.stored[name], name) for model in read for name in large_weights(model.proto)}
     cut = cut_alike([model.proto for model in read], parts, sizes)
@@ -68,12 +70,6 @@ def split_files(
         except OSError as error:
             raise PackageError(f"{out}: cannot be written", why=error.strerror or str(error)) from None
     return tuple(_moved(report, out) for row in made for report in row)
-
-
-def _check_names(models: Sequence[Path]) -> None:
-    names = [path.stem for path in models]
-    if len(set(names)) < len(names):
-        raise UsageError(f"two models are called {names[0]}", next="rename one of the files")
 
 
 def _written(

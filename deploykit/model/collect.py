@@ -5,7 +5,6 @@ External data is opened only by ``constant_value`` and ``constant_range``, for t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +31,7 @@ from deploykit.model.weights import is_outside, weight
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-    from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+    from onnx import ModelProto, NodeProto
 
 __all__ = ["collect_facts", "constant_range", "constant_value", "facts_of", "facts_seen", "read_of"]
 
@@ -120,13 +119,6 @@ def constant_range(model: Model, name: str) -> tuple[float, float] | None:
     return None if np.isnan(low) else (low, high)
 
 
-def _initializers(graph: GraphProto) -> dict[str, tuple[TensorProto, tuple[int, ...]]]:
-    """The stored values of the graph by name, with their dimensions; for sparse ones the dense dimensions."""
-    found = {tensor.name: (tensor, tuple(tensor.dims)) for tensor in graph.initializer}
-    found |= {sparse.values.name: (sparse.values, tuple(sparse.dims)) for sparse in graph.sparse_initializer}
-    return found
-
-
 def _node(index: int, node: NodeProto) -> NodeFact:
     pairs = ((attribute.name, _plain(attribute)) for attribute in node.attribute)
     return NodeFact(
@@ -162,7 +154,11 @@ def _plain(attribute: AttributeProto) -> Any:
 
 def _tensors(model: Model, inferred: Inferred) -> dict[str, TensorFact]:
     graph = model.proto.graph
-    consumers = _consumers(graph)
+    # The nodes that read each tensor, subgraphs included, each once and in graph order.
+    consumers: dict[str, list[int]] = {}
+    for index, node in enumerate(graph.node):
+        for name in dict.fromkeys((*filter(None, node.input), *captured_names(node))):
+            consumers.setdefault(name, []).append(index)
     outputs = {item.name for item in graph.output}
 
     def fact(name: str, role: TensorRole, dtype: str, shape: Shape, **more: Any) -> TensorFact:
@@ -171,7 +167,8 @@ def _tensors(model: Model, inferred: Inferred) -> dict[str, TensorFact]:
             name=name, role=role, dtype=dtype, shape=shape, consumers=readers, is_output=name in outputs, **more
         )
 
-    stored = _initializers(graph)
+    stored = {tensor.name: (tensor, tuple(tensor.dims)) for tensor in graph.initializer}
+    stored |= {sparse.values.name: (sparse.values, tuple(sparse.dims)) for sparse in graph.sparse_initializer}
     found: dict[str, TensorFact] = {}
     for item in graph.input:
         if item.name not in stored:
@@ -191,15 +188,6 @@ def _tensors(model: Model, inferred: Inferred) -> dict[str, TensorFact]:
     return found
 
 
-def _consumers(graph: GraphProto) -> Mapping[str, list[int]]:
-    """The nodes that read each tensor, subgraphs included, each once and in graph order."""
-    readers: dict[str, list[int]] = {}
-    for index, node in enumerate(graph.node):
-        for name in dict.fromkeys((*filter(None, node.input), *captured_names(node))):
-            readers.setdefault(name, []).append(index)
-    return readers
-
-
 def _small_floats(model: Model) -> tuple[dict[str, str], dict[str, float]]:
     """Of stored floats of moderate size, inside the model file: what is no number in them, and those of one element."""
     odd: dict[str, str] = {}
@@ -210,14 +198,9 @@ def _small_floats(model: Model) -> tuple[dict[str, str], dict[str, float]]:
         count = element_count(tensor, name)
         if count <= _WORTH_READING:
             values = weight(model, name)
-            odd[name] = _oddities(values)
+            if not np.isfinite(values).all():
+                kinds = {"NaN": np.isnan(values), "infinity": np.isposinf(values), "-infinity": np.isneginf(values)}
+                odd[name] = " and ".join(kind for kind, mask in kinds.items() if mask.any())
             if count == 1:
                 scalars[name] = float(values.reshape(()))
-    return {name: what for name, what in odd.items() if what}, scalars
-
-
-def _oddities(values: npt.NDArray[Any]) -> str:
-    if np.isfinite(values).all():
-        return ""
-    kinds = ((np.isnan(values), "NaN"), (np.isposinf(values), "infinity"), (np.isneginf(values), "-infinity"))
-    return " and ".join(name for mask, name in kinds if mask.any())
+    return odd, scalars
