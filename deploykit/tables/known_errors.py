@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+from msgspec import to_builtins
+
 from deploykit.errors import InputError
 from deploykit.findings import Confidence, Severity
 from deploykit.tables.reading import read_toml, structure
@@ -70,7 +72,6 @@ class KnownError:
     product: str = ""
     symptom: str = ""
     note: str = ""
-    confidence_note: str = ""
 
     def __post_init__(self) -> None:
         if not self.patterns and not self.symptom:
@@ -87,26 +88,9 @@ class KnownError:
 
     def to_json(self) -> dict[str, Any]:
         """The row in the published shape."""
-        return {
-            "id": self.id,
-            "severity": str(self.severity),
-            "stage": self.stage,
-            "tools": list(self.tools),
-            "product": self.product,
-            "match": list(self.patterns),
-            "weak": bool(self.weak),
-            "root": self.root,
-            "symptom": self.symptom,
-            "codes": list(self.codes),
-            "cause": self.cause,
-            "workaround": self.workaround,
-            "way_out": self.way_out,
-            "versions": self.versions,
-            "read": self.read,
-            "note": self.note,
-            "source": list(self.source),
-            "confidence": str(self.confidence),
-        }
+        hidden = ("general", "follows", "mild", "unless", "code_note")
+        told = {key: value for key, value in to_builtins(self).items() if key not in hidden}
+        return {**told, "match": list(self.patterns), "weak": bool(self.weak)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

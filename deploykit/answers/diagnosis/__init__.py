@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from deploykit.answers.diagnosis.judging import diagnose, diagnose_log
 from deploykit.answers.diagnosis.names import MappedName, Names, mangle
-from deploykit.answers.diagnosis.verdict import Cause, CodeSeen, Diagnosis, FollowUp
+from deploykit.answers.diagnosis.verdict import Cause, CodeSeen, Diagnosis
 
 __all__ = [
     "Cause",
     "CodeSeen",
     "Diagnosis",
-    "FollowUp",
     "MappedName",
     "Names",
     "diagnose",

@@ -28,11 +28,15 @@ _STRENGTHS = ("match", "weak", "general", "follows", "mild")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """One place in the log: its line number, its text, and the lines that follow it up to the next hit."""
+    """One place in the log: its line number, its text, and the lines that follow it up to the next hit.
+
+    ``words`` is the length of the longest pattern that found it.
+    """
 
     line: int
     text: str
     after: tuple[str, ...] = ()
+    words: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -68,10 +72,6 @@ class Finish:
     tool: str
     line: int
     text: str
-
-    def to_json(self) -> dict[str, object]:
-        """The published shape."""
-        return {"tool": self.tool, "line": self.line, "text": self.text}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -264,10 +264,13 @@ class _Collector:
                 sighting = self.seen.errors.setdefault(error.id, Sighting(error=error))
                 sighting.strengths.add(strength)
                 sighting.fields = kept | sighting.fields
-                if error.id not in found and len(sighting.hits) < _MOST_HITS:
+                number = block.number(index)
+                known = sighting.hits.get(number)
+                if len(sighting.hits) < _MOST_HITS and (known is None or known.words < len(text)):
                     after = _until_next(block, index, hits)
-                    hit = Hit(line=block.number(index), text=text_around(line, position), after=after)
-                    sighting.hits[hit.line] = hit
+                    sighting.hits[number] = Hit(
+                        line=number, text=text_around(line, position), after=after, words=len(text)
+                    )
                 found[error.id] = sighting
         for sighting in found.values():
             sighting.count += 1

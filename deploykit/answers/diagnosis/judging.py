@@ -6,19 +6,19 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import IO
 
-from deploykit.answers.diagnosis.collecting import Collected, ErrorLine, Hit, Sighting, collect
+from deploykit.answers.diagnosis.collecting import Collected, Sighting, collect
 from deploykit.answers.diagnosis.events import codes_of, event_of
 from deploykit.answers.diagnosis.lines import CONTEXT_LINES
 from deploykit.answers.diagnosis.names import MappedName, Names
-from deploykit.answers.diagnosis.patterns import match_pattern
 from deploykit.answers.diagnosis.structure import answer_by_structure
-from deploykit.answers.diagnosis.verdict import Cause, CodeSeen, Diagnosis, FollowUp
+from deploykit.answers.diagnosis.verdict import Cause, CodeSeen, Diagnosis
 from deploykit.findings import Severity
 from deploykit.system.files import open_regular
-from deploykit.tables.known_errors import Catalog, KnownError, Root, Tool, merge_catalogs
+from deploykit.tables.known_errors import Catalog, Root, merge_catalogs
 
 __all__ = ["diagnose", "diagnose_log"]
 
@@ -58,17 +58,25 @@ def diagnose(
     catalog = errors if isinstance(errors, Catalog) else merge_catalogs(errors)
     seen = collect(stream, catalog)
     known_tools = {*seen.began, *tools}
-    found = [sighting for sighting in seen.errors.values() if _trusted(sighting, known_tools)]
+    # Weak words alone count only in a log that one of the row's tools wrote.
+    found = [
+        sighting
+        for sighting in seen.errors.values()
+        if sighting.strengths != {"weak"} or not known_tools.isdisjoint(sighting.error.tools)
+    ]
     shown = [_cause(sighting, catalog, names or _NO_NAMES, known_tools) for sighting in found]
     causes = _group([*shown, *_by_structure(shown, seen, catalog, known_tools)])
-    codes = tuple(_codes(_lines(found, seen), catalog))
+    hit_lines = {hit.line: hit.text for sighting in found for hit in sighting.hits.values()}
+    codes = _codes([*hit_lines.values(), *(line.text for line in seen.error_lines.values())], catalog)
     causes = _in_order([*causes, *_by_code(causes, found, codes, catalog, known_tools)])
     failed = any(cause.error.severity is Severity.ERROR and cause.error.root != "follow-up" for cause in causes)
-    loose = _unexplained(seen, found)
+    loose = sorted(
+        (line for line in seen.error_lines.values() if line.line not in hit_lines), key=lambda line: line.line
+    )
     events = tuple(event_of(line, catalog) for line in loose)
     foreign = {tool.id for tool in catalog.tools if tool.foreign}
     failures = [line for line in loose if line.trouble == "failure"]
-    marks = [tool for tool in catalog.tools if tool.id in known_tools]
+    done = max((finish.line for finish in seen.finishes.values()), default=0)
     diagnosis = Diagnosis(
         causes=tuple(causes),
         codes=codes,
@@ -76,7 +84,7 @@ def diagnose(
         events=tuple(event for event in events if event.level not in ("warning", "note"))[:_MOST_UNKNOWN],
         recognised=bool(causes) or not {*known_tools, *(event.tool for event in events)} - {""} <= foreign,
         finished=tuple(sorted(seen.finishes.values(), key=lambda finish: finish.line)),
-        unfinished=_unfinished(seen),
+        unfinished=tuple(sorted(tool for tool, line in seen.began.items() if line > done > 0)),
         unknown=() if failed else tuple(failures[:_MOST_UNKNOWN]),
         doubts=() if failed else tuple(line for line in loose if line.trouble == "doubt")[:_MOST_UNKNOWN],
         overlooked=seen.overlooked,
@@ -86,7 +94,8 @@ def diagnose(
     )
     if diagnosis.understood:
         return diagnosis
-    return replace(diagnosis, tail=seen.tail, collect=_wanted(marks))
+    asked = [text for tool in catalog.tools if tool.id in known_tools for text in tool.collect]
+    return replace(diagnosis, tail=seen.tail, collect=(*asked, *_COLLECT))
 
 
 def _by_structure(shown: Sequence[Cause], seen: Collected, catalog: Catalog, tools: set[str]) -> Iterator[Cause]:
@@ -107,32 +116,10 @@ def _by_structure(shown: Sequence[Cause], seen: Collected, catalog: Catalog, too
         yield replace(cause, because=_NO_ROW_SAYS_WHY)
 
 
-def _unexplained(seen: Collected, found: Iterable[Sighting]) -> list[ErrorLine]:
-    """Lines that look like trouble and that no known message explains, by line number."""
-    explained = {line for sighting in found for line in sighting.hits}
-    loose = [line for line in seen.error_lines.values() if line.line not in explained]
-    return sorted(loose, key=lambda line: line.line)
-
-
-def _unfinished(seen: Collected) -> tuple[str, ...]:
-    """Tools whose first mark comes after everything that says that a tool is done."""
-    last = max((finish.line for finish in seen.finishes.values()), default=0)
-    return tuple(sorted(tool for tool, line in seen.began.items() if line > last)) if last else ()
-
-
 def diagnose_log(log: Path, catalog: Catalog, names: Names | None = None, *, tools: Iterable[str] = ()) -> Diagnosis:
     """``diagnose`` for a file; raises InputError when it cannot be read."""
     with open_regular(log) as stream:
         return diagnose(stream, catalog, names, tools=tools)
-
-
-def _wanted(tools: Iterable[Tool]) -> tuple[str, ...]:
-    return (*(text for tool in tools for text in tool.collect), *_COLLECT)
-
-
-def _trusted(sighting: Sighting, tools: set[str]) -> bool:
-    """Weak words alone count only in a log that one of the row's tools wrote."""
-    return bool(sighting.hits) and (sighting.strengths != {"weak"} or not tools.isdisjoint(sighting.error.tools))
 
 
 def _cause(sighting: Sighting, catalog: Catalog, names: Names, tools: set[str]) -> Cause:
@@ -156,52 +143,52 @@ def _cause(sighting: Sighting, catalog: Catalog, names: Names, tools: set[str]) 
         workaround=_FIELD.sub(lambda field: fields[field[1]], row.workaround),
     )
     hits = tuple(hit for _, hit in sorted(sighting.hits.items()))
+    texts = [(hit.text, *hit.after) for hit in hits]
+    # The names of each line that shows the cause, or of the first line after it that names anything.
+    named = (mapped for lines in texts for mapped in next(filter(None, map(names.find, lines)), ()))
+    terms = (pair for lines in texts for line in lines for reader in catalog.explain for pair in reader(line))
     return Cause(
         error=error,
         certainty="possible" if weak else "likely",
         count=sighting.count,
         hits=hits,
-        names=tuple(_names(hits, names)),
-        terms=tuple(_terms(hits, catalog)),
+        names=_unique_names(named),
+        terms=tuple(dict(terms).items()),
         fields=dict(sighting.fields),
         because="the wording is general, the tool fits" if weak else "",
     )
 
 
-def _names(hits: Iterable[Hit], names: Names) -> Iterator[MappedName]:
-    """The names of each line that shows the cause, or of the first line after it that names anything."""
-    seen: set[tuple[str, ...]] = set()
-    for hit in hits:
-        found = next((found for line in (hit.text, *hit.after) if (found := names.find(line))), [])
-        for mapped in found:
-            if mapped.onnx not in seen:
-                seen.add(mapped.onnx)
-                yield mapped
+def _unique_names(names: Iterable[MappedName]) -> tuple[MappedName, ...]:
+    found: dict[tuple[str, ...], MappedName] = {}
+    for name in names:
+        found.setdefault(name.onnx, name)
+    return tuple(found.values())
 
 
-def _terms(hits: Iterable[Hit], catalog: Catalog) -> Iterator[tuple[str, str]]:
-    seen: set[str] = set()
-    for hit in hits:
-        for line in (hit.text, *hit.after):
-            for reader in catalog.explain:
-                for term, meaning in reader(line):
-                    if term not in seen:
-                        seen.add(term)
-                        yield term, meaning
+def _in_line(cause: Cause) -> tuple[int, int]:
+    """Where a cause first shows; of two on one line the one that says more comes last, nearest to what follows."""
+    return cause.first_line, cause.words
 
 
 def _group(causes: list[Cause]) -> list[Cause]:
     """Attach errors that merely follow to the error that explains them; warnings and information stand alone."""
     failures = [cause for cause in causes if cause.error.severity is Severity.ERROR]
-    roots = sorted((cause for cause in failures if cause.error.root == "cause"), key=_place)
+    roots = sorted((cause for cause in failures if cause.error.root == "cause"), key=_in_line)
     for rank in ("symptom", "follow-up"):
         loose = [cause for cause in failures if cause.error.root == rank]
-        for cause in sorted(loose, key=lambda cause: (cause.first_line, -_words_said(cause))):
+        for cause in sorted(loose, key=lambda cause: (cause.first_line, -cause.words)):
             owner = _owner(cause, roots)
             if owner is None:
-                roots = sorted([*roots, cause], key=_place)
+                roots = sorted([*roots, cause], key=_in_line)
             else:
-                roots[owner] = _with_follow_up(roots[owner], cause)
+                root = roots[owner]
+                roots[owner] = replace(
+                    root,
+                    follow_ups=(*root.follow_ups, cause),
+                    names=_unique_names((*root.names, *cause.names)),
+                    terms=tuple({**dict(root.terms), **dict(cause.terms)}.items()),
+                )
     return [*roots, *(cause for cause in causes if cause.error.severity is not Severity.ERROR)]
 
 
@@ -212,7 +199,7 @@ def _owner(cause: Cause, roots: list[Cause]) -> int | None:
     before = [index for index in earlier if roots[index].first_line <= cause.first_line]
     if before:
         return before[-1]
-    return min(earlier, key=lambda index: (roots[index].first_line, -_words_said(roots[index])), default=None)
+    return min(earlier, key=lambda index: (roots[index].first_line, -roots[index].words), default=None)
 
 
 def _explains(root: Cause, cause: Cause) -> bool:
@@ -221,20 +208,8 @@ def _explains(root: Cause, cause: Cause) -> bool:
     A mere possibility explains nothing.
     """
     both_general = root.error.root == cause.error.root == "symptom"
-    vaguer = root.first_line == cause.first_line and _words_said(root) > _words_said(cause)
+    vaguer = root.first_line == cause.first_line and root.words > cause.words
     return root.certainty == "likely" and (not both_general or vaguer)
-
-
-def _with_follow_up(root: Cause, cause: Cause) -> Cause:
-    follow_up = FollowUp(error=cause.error, count=cause.count, first_line=cause.first_line)
-    named = {name.onnx for name in root.names}
-    terms = {term for term, _ in root.terms}
-    return replace(
-        root,
-        follow_ups=(*root.follow_ups, follow_up),
-        names=(*root.names, *(name for name in cause.names if name.onnx not in named)),
-        terms=(*root.terms, *(pair for pair in cause.terms if pair[0] not in terms)),
-    )
 
 
 def _in_order(causes: list[Cause]) -> list[Cause]:
@@ -250,42 +225,21 @@ def _in_order(causes: list[Cause]) -> list[Cause]:
             cause.error.root != "cause",
             not cause.follow_ups,
             cause.first_line,
-            -_words_said(cause),
+            -cause.words,
         ),
     )
 
 
-def _place(cause: Cause) -> tuple[int, int]:
-    """Where a cause first shows; of two on one line the one that says more comes last, nearest to what follows."""
-    return cause.first_line, _words_said(cause)
-
-
-def _words_said(cause: Cause) -> int:
-    """The length of the longest pattern of a row in the first line that shows it."""
-    line = cause.hits[0].text.encode() if cause.hits else b""
-    texts = (text.partition(" && ")[0] for text in cause.error.patterns)
-    return max((len(text) for text in texts if match_pattern(text, line, len(line) // 2, ()) is not None), default=0)
-
-
-def _lines(found: Iterable[Sighting], seen: Collected) -> Iterator[str]:
-    for sighting in found:
-        for hit in sighting.hits.values():
-            yield hit.text
-    for line in seen.error_lines.values():
-        yield line.text
-
-
-def _codes(lines: Iterable[str], catalog: Catalog) -> Iterator[CodeSeen]:
+def _codes(lines: Iterable[str], catalog: Catalog) -> tuple[CodeSeen, ...]:
     """Every code that a line of trouble names, known or not."""
-    codes: dict[int, CodeSeen] = {}
+    found: dict[int, list[tuple[str, str]]] = defaultdict(list)
     for line in lines:
         for number, spelling in codes_of(line):
-            seen = codes.get(number)
-            if seen is None and len(codes) < _MOST_CODES:
-                codes[number] = CodeSeen(code=number, spelling=spelling, meaning=catalog.code(number), lines=(line,))
-            elif seen is not None:
-                codes[number] = replace(seen, lines=(*seen.lines, line))
-    yield from sorted(codes.values(), key=lambda code: code.code)
+            found[number].append((spelling, line))
+    return tuple(
+        CodeSeen(code=number, spelling=told[0][0], meaning=catalog.code(number), lines=tuple(line for _, line in told))
+        for number, told in sorted(islice(found.items(), _MOST_CODES))
+    )
 
 
 def _by_code(
@@ -303,7 +257,8 @@ def _by_code(
         words = _words(" ".join(code.lines)) - own
         rows = [row for row in catalog.errors if code.code in row.codes and row.id not in known]
         rows = [row for row in rows if words & _words(f"{row.symptom} {' '.join(row.patterns)} {row.code_note}")]
-        for row in sorted(rows, key=lambda row: _fit(row, tools))[:_MOST_BY_CODE]:
+        rows.sort(key=lambda row: (tools.isdisjoint(row.tools), row.root == "cause" and len(row.codes) > 1))
+        for row in rows[:_MOST_BY_CODE]:
             known.add(row.id)
             yield Cause(error=row, certainty="possible", count=0, because=f"by the code {code.spelling} and its words")
 
@@ -312,7 +267,3 @@ def _words(text: str) -> set[str]:
     """The words of a message by their first six letters, without those that any failure has."""
     words = (word.lower()[:6] for word in _WORD.findall(text))
     return {word for word in words if word not in _GENERAL}
-
-
-def _fit(row: KnownError, tools: set[str]) -> tuple[bool, bool]:
-    return (tools.isdisjoint(row.tools), row.root == "cause" and len(row.codes) > 1)

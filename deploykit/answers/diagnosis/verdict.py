@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from deploykit.answers.diagnosis.collecting import ErrorLine, Finish, Hit
@@ -12,7 +12,7 @@ from deploykit.answers.diagnosis.names import MappedName
 from deploykit.findings import Severity
 from deploykit.tables.known_errors import CodeMeaning, KnownError
 
-__all__ = ["Cause", "CodeSeen", "Conclusion", "Diagnosis", "FollowUp"]
+__all__ = ["Cause", "CodeSeen", "Conclusion", "Diagnosis"]
 
 Certainty = Literal["likely", "possible"]
 Conclusion = Literal["failed", "finished", "not-understood"]
@@ -46,24 +46,6 @@ class CodeSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FollowUp:
-    """A known message that an earlier cause explains."""
-
-    error: KnownError
-    count: int
-    first_line: int
-
-    def to_json(self) -> dict[str, Any]:
-        """The published shape."""
-        return {
-            "id": self.error.id,
-            "cause": self.error.cause,
-            "count": self.count,
-            "first_line": self.first_line,
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
     """One root cause: how often and where it shows, which names it concerns, and what follows from it.
 
@@ -77,13 +59,18 @@ class Cause:
     names: tuple[MappedName, ...] = ()
     terms: tuple[tuple[str, str], ...] = ()
     fields: dict[str, str] = field(default_factory=dict)
-    follow_ups: tuple[FollowUp, ...] = ()
+    follow_ups: tuple[Cause, ...] = ()
     because: str = ""
 
     @property
     def first_line(self) -> int:
         """The first line of the log that shows it, 0 when only a code points to it."""
         return self.hits[0].line if self.hits else 0
+
+    @property
+    def words(self) -> int:
+        """How many letters of the first line its wording speaks of: of two causes on a line the longer says more."""
+        return self.hits[0].words if self.hits else 0
 
     def to_json(self) -> dict[str, Any]:
         """The published shape: the row, then what the log says about it."""
@@ -94,10 +81,13 @@ class Cause:
             "count": self.count,
             "first_line": self.first_line,
             "lines": [{"line": hit.line, "text": hit.text} for hit in self.hits[:_LINES_SHOWN]],
-            "names": [name.to_json() for name in self.names],
+            "names": [asdict(name) for name in self.names],
             "terms": [{"term": term, "meaning": meaning} for term, meaning in self.terms],
             "fields": self.fields,
-            "follow_ups": [follow_up.to_json() for follow_up in self.follow_ups],
+            "follow_ups": [
+                {"id": later.error.id, "cause": later.error.cause, "count": later.count, "first_line": later.first_line}
+                for later in self.follow_ups
+            ],
         }
 
 
@@ -169,7 +159,7 @@ class Diagnosis:
             "events": [event.to_json() for event in self.events],
             "conclusion": self.conclusion,
             "understood": self.understood,
-            "finished": [line.to_json() for line in self.finished],
+            "finished": [asdict(line) for line in self.finished],
             "unfinished": list(self.unfinished),
             "unknown": [line.to_json() for line in self.unknown],
             "doubts": [line.to_json() for line in self.doubts],
