@@ -58,6 +58,13 @@ def test_an_all_clear_needs_evidence(log: str, said: str) -> None:
     assert said in diagnosis_text(diagnosis)
 
 
+def test_lines_that_differ_in_a_number_only_are_each_read() -> None:
+    fine = b"step: 0 errors\n" * 3000
+    assert diagnose(io.BytesIO(b"press 1.0\n" + fine + b"pressed, all of it\n"), PRESS).conclusion == "finished"
+    broken = fine + b"step: 3 errors\n"
+    assert diagnose(io.BytesIO(b"press 1.0\n" + broken + b"pressed, all of it\n"), PRESS).conclusion != "finished"
+
+
 def test_a_failure_behind_thousands_of_warnings_is_not_lost() -> None:
     """More lines than are looked at one by one: then there is no all-clear, whatever else is said."""
     noise = b"".join(b"[ WARN ] layer fails its hint %d\n" % index for index in range(9000))

@@ -74,7 +74,9 @@ def issues() -> list[Block]:
 
 
 ISSUES = issues()
-NEAR = pairs("near.txt")
+NEAR: dict[str, list[str]] = defaultdict(list)
+for name, line in pairs("near.txt"):
+    NEAR[name].append(line)
 KINDS = pairs("kinds.txt")
 
 
@@ -148,7 +150,12 @@ def test_what_a_cause_says_uses_only_what_its_wordings_keep() -> None:
 
 
 def test_a_line_of_like_words_is_not_claimed() -> None:
-    assert [(row, text) for row, text in NEAR if row in ids(answer(text))] == []
+    rows = {row.id: row for row in EVERY.errors}
+    claimed = {
+        name: [cause.hits[0].text for cause in answer(("\n" * 40).join(texts), Catalog(errors=(rows[name],))).causes[:1]]
+        for name, texts in NEAR.items()
+    }
+    assert {name: texts for name, texts in claimed.items() if texts} == {}
 
 
 def test_no_vendor_claims_the_others_words() -> None:
@@ -200,8 +207,8 @@ def _is_foreign(block: Block) -> bool:
 
 
 def test_the_rows_of_other_trackers_answer_most_of_a_tracker() -> None:
-    """Each tracker's issues, judged without the causes that only this tracker speaks of."""
-    inside = [block for block in ISSUES if not _is_foreign(block)]
+    """Every fourth block, judged without the causes that only its own tracker speaks of."""
+    inside = [block for block in ISSUES if not _is_foreign(block)][::4]
     found: Counter[str] = Counter()
     for tracker in sorted({block.tracker for block in inside}):
         rows = tuple(row for row in EVERY.errors if not all(s.lower().startswith(f"{tracker}#") for s in row.source))
