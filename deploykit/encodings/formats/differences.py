@@ -100,55 +100,47 @@ def diff(
     return tuple(found)
 
 
+_ARRAYS: dict[type[Value], tuple[str, ...]] = {
+    Affine: ("scale", "zero_point"),
+    Lpbq: ("channel_scale", "block_scale"),
+    Float8: ("scale",),
+    Float: (),
+}
+"""The numbers that a value states."""
+
+
 def compare_values(
     first: Value, second: Value, *, tolerance: float = 0.0, grid_only: bool = False
 ) -> tuple[Change, ...]:
     """The properties in which two values differ; what one of them does not state is no difference."""
     if type(first) is not type(second):
-        return (Change(field="type", first=_kind(first), second=_kind(second)),)
+        kinds = [f"{value.dtype} {value.granularity}" for value in (first, second)]
+        return (Change(field="type", first=kinds[0], second=kinds[1]),)
     if grid_only and isinstance(first, Affine) and isinstance(second, Affine):
         first, second = to_unsigned(first), to_unsigned(second)
-    return (*_properties(first, second, grid_only=grid_only), *_numbers(first, second, tolerance))
-
-
-def _kind(value: Value) -> str:
-    return f"{value.dtype} {value.granularity}"
-
-
-def _properties(first: Value, second: Value, *, grid_only: bool) -> Iterator[Change]:
-    """Plain properties; axes and the symmetric flag only where both sides state them."""
-    for name in ("dtype", "granularity", "decompressed_bits", "block_size"):
-        yield from _plain(name, getattr(first, name, None), getattr(second, name, None))
+    found = []
+    # Axes and the symmetric flag count only where both sides state them.
     optional = ("axis", "block_axis") if grid_only else ("axis", "block_axis", "symmetric")
-    for name in optional:
+    for name in ("dtype", "granularity", "decompressed_bits", "block_size", *optional):
         one, other = getattr(first, name, None), getattr(second, name, None)
-        if one is not None and other is not None:
-            yield from _plain(name, one, other)
+        if one != other and not (name in optional and None in (one, other)):
+            found.append(Change(field=name, first=one, second=other))
+    for name in _ARRAYS[type(first)]:
+        slack = 0.0 if name in ("zero_point", "block_scale") else tolerance
+        one, other = _comparable(name, first, second), _comparable(name, second, first)
+        found += _compare_arrays(name, one, other, slack)
+    return tuple(found)
 
 
-def _plain(name: str, first: Any, second: Any) -> Iterator[Change]:
-    if first != second:
-        yield Change(field=name, first=first, second=second)
-
-
-def _numbers(first: Value, second: Value, tolerance: float) -> Iterator[Change]:
-    for name in ("scale", "zero_point", "channel_scale", "block_scale"):
-        if isinstance(first, Lpbq) and name == "scale":
-            continue  # the product of the other two, and unplaced ones cannot be multiplied
-        one, other = getattr(first, name, None), getattr(second, name, None)
-        if one is not None and other is not None:
-            slack = 0.0 if name in ("zero_point", "block_scale") else tolerance
-            yield from _arrays(name, _comparable(one, first, second), _comparable(other, second, first), slack)
-
-
-def _comparable(array: Array, owner: Value, other: Value) -> Array:
+def _comparable(name: str, owner: Value, other: Value) -> Array:
     """Unplaced per-channel lists are flat; flatten the placed side too where its order cannot differ."""
+    array: Array = getattr(owner, name)
     states = [getattr(value, "placed", True) for value in (owner, other)]
     flat = not all(states) and (not any(states) or (isinstance(owner, Affine | Float8) and owner.block_size is None))
     return array.reshape(-1) if flat else array
 
 
-def _arrays(name: str, first: Array, second: Array, tolerance: float) -> Iterator[Change]:
+def _compare_arrays(name: str, first: Array, second: Array, tolerance: float) -> Iterator[Change]:
     if first.shape != second.shape:
         yield Change(field=f"{name} shape", first=list(first.shape), second=list(second.shape))
         return
@@ -159,30 +151,22 @@ def _arrays(name: str, first: Array, second: Array, tolerance: float) -> Iterato
         yield Change(field=field, first=float(first.flat[index]), second=float(second.flat[index]))
 
 
-_KINDS: dict[type[Value], str] = {Affine: "affine", Lpbq: "lpbq", Float: "float", Float8: "float8"}
-
-
 def describe_encodings(encodings: EncodingSet, *, arrays: bool = False) -> dict[str, Any]:
     """Version, producer, counts by kind, type and granularity, and one row per tensor in the set's order."""
     rows = [describe_encoding(entry, arrays=arrays) for entry in encodings]
+    counted = {"kinds": "kind", "dtypes": "dtype", "granularities": "granularity"}
     return {
         "version": encodings.version,
         "producer": None if encodings.producer is None else dict(encodings.producer),
         "counts": {
             "tensors": len(rows),
             "parameters": sum(row["is_param"] is True for row in rows),
-            "kinds": _count(rows, "kind"),
-            "dtypes": _count(rows, "dtype"),
-            "granularities": _count(rows, "granularity"),
+            **{name: dict(sorted(Counter(row[key] for row in rows).items())) for name, key in counted.items()},
         },
         "float_tensors": sorted(encodings.float_tensors),
         "extra": sorted(encodings.extra),
         "tensors": rows,
     }
-
-
-def _count(rows: list[dict[str, Any]], key: str) -> dict[str, int]:
-    return dict(sorted(Counter(row[key] for row in rows).items()))
 
 
 def describe_encoding(entry: Encoding, *, arrays: bool = False) -> dict[str, Any]:
@@ -193,63 +177,27 @@ def describe_encoding(entry: Encoding, *, arrays: bool = False) -> dict[str, Any
     value = entry.value
     row: dict[str, Any] = {
         "name": entry.name,
-        "kind": _KINDS[type(value)],
+        "kind": type(value).__name__.lower(),
         "dtype": value.dtype,
-        "bitwidth": _bits(value),
+        "bitwidth": getattr(value, "bits", 8 if isinstance(value, Float8) else 16),
         "granularity": value.granularity,
         "is_param": entry.is_param,
     }
+    if isinstance(value, Float):
+        return row
+    if not isinstance(value, Float8):
+        row["symmetric"] = value.symmetric if isinstance(value, Affine) else True
+    if isinstance(value, Lpbq):
+        row["decompressed_bitwidth"] = value.decompressed_bits
+    row["axis"] = value.axis
+    if not isinstance(value, Float8):
+        row |= {"block_axis": value.block_axis, "block_size": value.block_size, "placed": value.placed}
+    numbers: dict[str, Array] = {name: getattr(value, name) for name in _ARRAYS[type(value)]}
+    row["scales"] = value.block_scale.size if isinstance(value, Lpbq) else value.scale.size
+    for name, array in numbers.items():
+        row["scale" if name == "channel_scale" else name] = [float(array.min()), float(array.max())]
     if isinstance(value, Affine):
-        row |= _affine(value, arrays=arrays)
-    elif isinstance(value, Lpbq):
-        row |= _lpbq(value, arrays=arrays)
-    elif isinstance(value, Float8):
-        row |= {"axis": value.axis, "scales": value.scale.size, "scale": _bounds(value.scale)}
-        if arrays:
-            row["values"] = {"scale": value.scale.tolist()}
-    return row
-
-
-def _bits(value: Value) -> int:
-    if isinstance(value, Affine | Lpbq):
-        return value.bits
-    return 8 if isinstance(value, Float8) else 16
-
-
-def _affine(value: Affine, *, arrays: bool) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "symmetric": value.symmetric,
-        "axis": value.axis,
-        "block_axis": value.block_axis,
-        "block_size": value.block_size,
-        "placed": value.placed,
-        "scales": value.scale.size,
-        "scale": _bounds(value.scale),
-        "zero_point": _bounds(value.zero_point),
-        "min": float(value.minimum.min()),
-        "max": float(value.maximum.max()),
-    }
+        row["min"], row["max"] = value.ends
     if arrays:
-        row["values"] = {"scale": value.scale.tolist(), "zero_point": value.zero_point.tolist()}
+        row["values"] = {name: array.tolist() for name, array in numbers.items()}
     return row
-
-
-def _lpbq(value: Lpbq, *, arrays: bool) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "symmetric": True,
-        "decompressed_bitwidth": value.decompressed_bits,
-        "axis": value.axis,
-        "block_axis": value.block_axis,
-        "block_size": value.block_size,
-        "placed": value.placed,
-        "scales": value.block_scale.size,
-        "scale": _bounds(value.channel_scale),
-        "block_scale": _bounds(value.block_scale),
-    }
-    if arrays:
-        row["values"] = {"channel_scale": value.channel_scale.tolist(), "block_scale": value.block_scale.tolist()}
-    return row
-
-
-def _bounds(array: Array) -> list[float]:
-    return [float(array.min()), float(array.max())]
