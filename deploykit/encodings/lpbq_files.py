@@ -21,7 +21,7 @@ from deploykit.model import Model, load_model, weight
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute
 from deploykit.model.values import is_external
-from deploykit.model.weights import integer_tensor
+from deploykit.model.weights import copy_bytes, integer_tensor, point_outside
 from deploykit.system.folders import scratch
 
 if TYPE_CHECKING:
@@ -253,8 +253,7 @@ def _quantized(work: _Work, node: NodeProto, floats: TensorProto, scale: Any, si
         file = work.scratch / f"q{len(work.replaced)}.bin"
         packed.tofile(file)
         work.replaced[node.input[0]] = file
-        made.data_location = TensorProto.EXTERNAL
-        made.external_data.add(key="location", value=file.name)
+        point_outside(made, file.name, 0, packed.size)
     else:
         made.raw_data = packed.tobytes()
     work.new.append(made)
@@ -330,15 +329,6 @@ def _move(work: _Work, tensor: TensorProto, sink: Any, location: str) -> bool:
     length = source.stat().st_size - start if replaced or "length" not in entries else int(entries["length"])
     sink.write(bytes(-sink.tell() % 4096))
     offset = sink.tell()
-    with source.open("rb") as file:
-        file.seek(start)
-        while length > 0:
-            piece = file.read(min(length, 1 << 22))
-            if not piece:
-                raise InputError(f"{source}: ends before its data does")
-            sink.write(piece)
-            length -= len(piece)
-    del tensor.external_data[:]
-    for key, value in (("location", location), ("offset", offset), ("length", length)):
-        tensor.external_data.add(key=key, value=str(value))
+    copy_bytes(source, start, length, sink)
+    point_outside(tensor, location, offset, length)
     return True

@@ -18,6 +18,7 @@ from deploykit.errors import PackageError, UsageError
 from deploykit.model import Model, load_model, wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.values import byte_size, is_external
+from deploykit.model.weights import copy_bytes, point_outside
 from deploykit.system.folders import scratch
 from deploykit.system.published import Published
 
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from deploykit.encodings.values import EncodingSet
 
 __all__ = ["PartReport", "split_files"]
-
-_AT_ONCE = 1 << 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,18 +111,8 @@ def _take_along(model: Model, part: ModelProto, name: str, sink: BinaryIO, place
         path, claim = claims[tensor.name]
         if (path, claim.offset) not in places:
             places[path, claim.offset] = sink.tell()
-            with path.open("rb") as source:
-                source.seek(claim.offset)
-                left = claim.length
-                while left and (read := source.read(min(left, _AT_ONCE))):
-                    sink.write(read)
-                    left -= len(read)
-            if left:
-                raise OSError(f"{path} became shorter while it was read")
-        del tensor.external_data[:]
-        entries = {"location": name, "offset": places[path, claim.offset], "length": claim.length}
-        for key, value in entries.items():
-            tensor.external_data.add(key=key, value=str(value))
+            copy_bytes(path, claim.offset, claim.length, sink)
+        point_outside(tensor, name, places[path, claim.offset], claim.length)
 
 
 def _write_entries(encodings: EncodingSet, part: ModelProto, beside: Path) -> Path:

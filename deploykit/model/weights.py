@@ -34,6 +34,7 @@ __all__ = [
     "LEAST",
     "WeightFiles",
     "constant_values",
+    "copy_bytes",
     "element_type",
     "integer_tensor",
     "is_mapped",
@@ -44,6 +45,7 @@ __all__ = [
     "load_small_weights",
     "load_weights",
     "mapped_bytes",
+    "point_outside",
     "stored_values",
     "taken_in",
     "unmapped",
@@ -56,6 +58,9 @@ LEAST = 64 << 20
 
 _SMALL = 1 << 14
 """Bytes of a tensor that is read in any case: most of them are constants that rewrites look at."""
+
+_AT_ONCE = 1 << 22
+"""Bytes that are in memory while a file is streamed."""
 
 # ONNX element types that numpy has too, as they lie in a file (little endian).
 _NATIVE = {1: "<f4", 2: "u1", 3: "i1", 4: "<u2", 5: "<i2", 6: "<i4", 7: "<i8", 9: "?", 10: "<f2"}
@@ -241,6 +246,26 @@ def _take_in(path: Path, stored: StoredTensor, files: Mapping[str, Path]) -> Non
         tensor.raw_data = opened.read(claim.length)
     tensor.ClearField("external_data")
     tensor.data_location = tensor.DEFAULT
+
+
+def point_outside(tensor: TensorProto, location: str, offset: int, length: int) -> None:
+    """Say of a tensor that its bytes lie in a file beside the model."""
+    tensor.data_location = TensorProto.EXTERNAL
+    del tensor.external_data[:]
+    for key, value in (("location", location), ("offset", offset), ("length", length)):
+        tensor.external_data.add(key=key, value=str(value))
+
+
+def copy_bytes(source: Path, start: int, length: int, sink: BinaryIO) -> None:
+    """Stream a part of a file into another one; InputError where the file ends before it."""
+    with source.open("rb") as file:
+        file.seek(start)
+        while length > 0:
+            piece = file.read(min(length, _AT_ONCE))
+            if not piece:
+                raise InputError(f"{source}: ends before its data does")
+            sink.write(piece)
+            length -= len(piece)
 
 
 def taken_in(tensor: TensorProto) -> TensorProto:
