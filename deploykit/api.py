@@ -369,7 +369,7 @@ def simulate(
     The thresholds replace the limits of the verdict: dB, pixels, ratios. A model whose weights would take more than
     ``memory`` (``"3G"``) is run part by part, with the same numbers. Raises InputError for files that cannot be read.
     """
-    from deploykit.accuracy.judge.thresholds import Thresholds
+    from deploykit.accuracy.judge.verdict import Thresholds
     from deploykit.accuracy.simulate.simulation import simulate_files
     from deploykit.model.load import blaming
 
@@ -497,7 +497,7 @@ def ladder(
     ``goal`` of a measure 1 % may be lost, else outputs must be right (docs/quantize.md). ``data`` are samples of the
     field: an ``.npz``, ``.npy`` or a folder. Raises InputError for files that cannot be read or do not fit.
     """
-    from deploykit.accuracy.judge.metrics import user_metric
+    from deploykit.accuracy.judge.metric import user_metric
     from deploykit.flow.simulated_ladder import simulated_ladder
     from deploykit.model.load import blaming
 
@@ -540,7 +540,7 @@ def mix(
     own measure (docs/metrics.md); with ``front`` quality against cost is measured as well. Raises InputError for files
     that cannot be read, UsageError for a goal that is none.
     """
-    from deploykit.accuracy.judge.metrics import user_metric
+    from deploykit.accuracy.judge.metric import user_metric
     from deploykit.accuracy.search.goals import parse_goal
     from deploykit.flow.mixing_layers import mix_files
     from deploykit.model.load import blaming

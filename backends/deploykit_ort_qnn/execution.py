@@ -9,16 +9,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from deploykit.accuracy.simulate.fitting import fitted_judge
 from deploykit.backend.audits import Audit
 from deploykit.backend.backend import Aids, Execution, Instead, Progress
 from deploykit.backend.plans import Plan
 from deploykit.backend.status import Compilation, Compiled, Correctness, Right
 from deploykit.errors import ToolError
 from deploykit.findings import Finding, Severity
-from deploykit.model.weights import lean_weights
 from deploykit.packages.writing import json_text
 from deploykit_ort_qnn.bench.audit import audit_draft, with_count
 from deploykit_ort_qnn.bench.crashes import rescue
@@ -35,16 +33,12 @@ from deploykit_ort_qnn.compiler.jobs import (
     write_dlc,
 )
 from deploykit_ort_qnn.compiler.precision import EVIDENCE, PrecisionScope, dlc_scope, evidence_json, precision_scope
-from deploykit_ort_qnn.planning import COMPILE, CONTEXT, MODEL
+from deploykit_ort_qnn.planning import COMPILE, CONTEXT, MODEL, TAIL
 from deploykit_ort_qnn.prepare import Draft
 from deploykit_ort_qnn.rules.compiled import DLC_RULES, ENVIRONMENT_RULES, DlcScope, EnvironmentScope
 from deploykit_ort_qnn.rules.compiled import RULES as COMPILE_RULES
 from deploykit_ort_qnn.rules.numerics import PRECISION_RULES, NumericScope
 from deploykit_ort_qnn.rules.numerics import RULES as NUMERIC_RULES
-
-if TYPE_CHECKING:
-    from deploykit.accuracy.judge.judging import Judge
-    from deploykit.accuracy.samples.gathering import Samples
 
 __all__ = ["execute"]
 
@@ -93,7 +87,7 @@ def execute(package: Path, draft: Draft, plan: Plan[None], aids: Aids) -> Execut
     if ran:
         numbers = numbers_json(numeric)
         (package / NUMBERS).write_text(json_text(numbers), "utf-8")
-        record["numbers"] = {"outputs": numbers["device"]["outputs"], "first_node": numeric.first}
+        record["numbers"] = {"outputs": numbers["agreement_db"], "first_node": numeric.first}
     right = correctness(numeric)
     audit = _audited(package, draft, right, progress)
     if audit is not None:
@@ -211,17 +205,17 @@ def _judge_numbers(package: Path, draft: Draft, plan: Plan[None], aids: Aids, ho
     """The emulator judged against the file on the CPU and against float; ``not_run`` says why it was not."""
     if installed_wheel() is None and (host is None or host.emulator is None):
         return NumericScope(not_run="no emulator is installed here: pip install 'deploykit[ort-qnn]' (Linux x86-64)")
-    prepared, samples = draft.prepared, aids.samples()
-    original = _original(draft, samples)
+    prepared, samples, original = draft.prepared, aids.samples(), aids.original()
     job = Comparison(
         root=package,
         qdq=MODEL,
         context=CONTEXT,
         options={"soc_model": plan.configs[COMPILE]["provider_options"]["soc_model"]},
-        inputs=tuple(samples.varied if original is None else original.feeds),
+        inputs=tuple(samples.varied if original is None else original.judge.feeds),
         label=samples.label,
         bits=0 if prepared is None else narrowest(prepared.placed[name] for name in prepared.activations),
         original=original,
+        tail=TAIL if (package / TAIL).exists() else "",
         allow_cpu=draft.chosen.allows_cpu,
         timeout=float(draft.options["time_limit"]),
         host=host,
@@ -230,11 +224,3 @@ def _judge_numbers(package: Path, draft: Draft, plan: Plan[None], aids: Aids, ho
         return compare(job, aids.progress)
     except ToolError as error:
         return NumericScope(not_run=error.why)
-
-
-def _original(draft: Draft, samples: Samples) -> Judge | None:
-    """A judge with the outputs of the float model that was quantized on the way, where there is one to judge by."""
-    situation = draft.situation
-    if situation.encodings is None or draft.source != "encodings" or not samples.may_judge:
-        return None
-    return fitted_judge(lean_weights(situation.model), situation.facts, situation.encodings, samples)

@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit.accuracy.judge.comparison import Comparison, compare
-from deploykit.accuracy.judge.kept_counts import KeptCount
-from deploykit.accuracy.judge.output_judging import OutputJudge
+from deploykit.accuracy.judge.judge import OutputJudge
 from deploykit.accuracy.judge.outputs import read_outputs
-from deploykit.accuracy.judge.verdicts import Verdict
+from deploykit.accuracy.judge.verdict import KeptCount, Verdict
 from deploykit.accuracy.samples.labels import Label
 from deploykit.accuracy.search.goals import GOAL, Goal, Reached
 from deploykit.backend.backend import Instead, Progress, Request
-from deploykit.backend.status import Correctness, Right
+from deploykit.backend.status import Correctness, correctness_of
 from deploykit.errors import ToolError
 from deploykit.model.facts import GraphFacts
 from deploykit.system.folders import scratch
@@ -59,15 +58,7 @@ class Measured:
         """The judge's word on the quantized model, run in ONNX Runtime on calibration samples; None without any."""
         if self.quality is None:
             return None
-        verdict = self.quality.verdict
-        return Correctness(
-            state={True: Right.YES, False: Right.NO, None: Right.NOT_JUDGED}[verdict.right],
-            label=Label.GIVEN,
-            count=self.quality.samples,
-            against="float",
-            why=verdict.reason,
-            numbers=tuple(number.to_json() for number in verdict.numbers),
-        )
+        return correctness_of(self.quality.verdict, where="simulated", label=Label.GIVEN, count=self.quality.samples)
 
 
 def measure(

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from deploykit.accuracy.samples.gathering import Samples
     from deploykit.accuracy.samples.sizes import PinnedInput
+    from deploykit.accuracy.simulate.fitting import Original
     from deploykit.backend.probes import Probe
     from deploykit.backend.quantizers import QuantizedModel, Quantizer
     from deploykit.encodings.segments import Segment
@@ -222,6 +223,8 @@ class Aids:
     progress: Progress
     samples: Callable[[], Samples]
     opinion: AnyBackend | None = None
+    original: Callable[[], Original | None] = lambda: None
+    """The judge of the model as it was handed in, with what its encodings lose; None where it does not run here."""
 
 
 P = TypeVar("P")

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-__all__ = ["Compilation", "Compiled", "Correctness", "Right", "Status", "status_from_json"]
+__all__ = ["Compilation", "Compiled", "Correctness", "Right", "Status", "correctness_of", "status_from_json"]
+
+if TYPE_CHECKING:
+    from deploykit.accuracy.judge.verdict import Verdict
 
 
 T = TypeVar("T", bound=StrEnum)
@@ -47,7 +50,8 @@ class Compilation:
 class Correctness:
     """The verdict on the numbers, on which samples it rests, against what, and every judged number as published.
 
-    ``label`` and ``count`` are those of the samples; ``against`` is float, quantized or device. ``broken`` says that
+    ``label`` and ``count`` are those of the samples; ``against`` is float, quantized or device; ``where``
+    the outputs come from: simulated, emulator or device. ``broken`` says that
     judging itself died or ran out of time, which is a no to the question whether one may go on.
     """
 
@@ -57,6 +61,7 @@ class Correctness:
     against: str = ""
     why: str = ""
     broken: bool = False
+    where: str = ""
     numbers: tuple[Mapping[str, Any], ...] = ()
 
     def __str__(self) -> str:
@@ -64,6 +69,21 @@ class Correctness:
         against = f" against {self.against}" if self.against and self.label else ""
         why = self.why.removeprefix(f"{self.state}: ")
         return f"{self.state}{on}{against}{f': {why}' if why else ''}"
+
+
+def correctness_of(verdict: Verdict, *, where: str, label: str = "", count: int = 0) -> Correctness:
+    """A verdict as the fact about a package: the loss in words, and what the encodings lose by themselves."""
+    first = next(iter(verdict.numbers), None)
+    why = verdict.reason or (f"{verdict.words}; {verdict.cost}" if verdict.cost else verdict.words)
+    return Correctness(
+        state={True: Right.YES, False: Right.NO, None: Right.NOT_JUDGED}[verdict.right],
+        label=label or ("" if first is None else str(first.label)),
+        count=count or (0 if first is None else first.count),
+        against="" if first is None else str(first.against),
+        why=why,
+        where=where,
+        numbers=tuple(number.to_json() for number in verdict.numbers),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +121,7 @@ class Status:
             "right_broken": self.right.broken,
             "samples": {"label": self.right.label, "count": self.right.count},
             "against": self.right.against,
+            "where": self.right.where,
             "numbers": [dict(number) for number in self.right.numbers],
         }
 
@@ -124,6 +145,7 @@ def status_from_json(value: Mapping[str, Any]) -> Status:
             against=str(value.get("against", "")),
             why=str(value.get("right_why", "")),
             broken=value.get("right_broken") is True,
+            where=str(value.get("where", "")),
             numbers=tuple(n for n in numbers if isinstance(n, Mapping)) if isinstance(numbers, list) else (),
         ),
     )

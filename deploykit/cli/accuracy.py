@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from deploykit import api
-from deploykit.accuracy.judge.thresholds import ASKED
+from deploykit.accuracy.judge.verdict import ASKED
 from deploykit.cli.frame import Group
 from deploykit.cli.progress import progress
 from deploykit.cli.terminal import decibels, emit, findings_text, table

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from deploykit.accuracy.judge.judging import Verdict
+from deploykit.accuracy.judge.verdict import Verdict
 from deploykit.backend.backend import AnyBackend, MixedSupport, Progress, Same, Shared, Situation
-from deploykit.backend.status import Correctness, Right
+from deploykit.backend.status import Correctness, correctness_of
 from deploykit.encodings.float_sets import predict_float_set
 from deploykit.encodings.infer import infer_entries
 from deploykit.encodings.values import Float
@@ -136,15 +136,8 @@ class Chosen:
         if verdict is None:
             why = self.skipped or f"give --calibration or --input ({self.samples.described_for_humans})"
             return Correctness(why=why)
-        state = {True: Right.YES, False: Right.NO, None: Right.NOT_JUDGED}[verdict.right]
-        return Correctness(
-            state=state,
-            label=str(self.samples.label),
-            count=self.samples.count,
-            against="float",
-            why=verdict.reason,
-            numbers=tuple(number.to_json() for number in verdict.numbers),
-        )
+        beside = verdict.beside(self.reference)
+        return correctness_of(beside, where="simulated", label=str(self.samples.label), count=self.samples.count)
 
     @property
     def rewrites(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from deploykit.accuracy.judge.metrics import UserMetric
+from deploykit.accuracy.judge.metric import UserMetric
 from deploykit.accuracy.search.goals import Goal
 from deploykit.accuracy.search.raising import Raised, Raiser, Trial, WideType
 from deploykit.accuracy.search.reaching import Reaching

@@ -11,8 +11,7 @@ from operator import is_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploykit.accuracy.judge.detection_sets import DetectionSet, detection_sets
-from deploykit.accuracy.judge.pictures import picture_in
+from deploykit.accuracy.judge.kinds import DetectionSet, detection_sets
 from deploykit.accuracy.samples.labels import Label
 from deploykit.accuracy.simulate.fitting import FIRST
 from deploykit.accuracy.simulate.sessions import Session
@@ -25,6 +24,7 @@ from deploykit.flow.quantizing.delivering import run_of
 from deploykit.model.weights import lean_weights
 from deploykit.report.detection_pictures import DetectionPictures, draw_detections
 from deploykit.report.pages import render_readme, render_report
+from deploykit.report.sample_pictures import picture_in
 
 if TYPE_CHECKING:
     from deploykit.accuracy.simulate.sessions import Feed

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from deploykit.accuracy.judge.quality import sqnr_db
+from deploykit.accuracy.judge.measures import sqnr_db
 from deploykit.accuracy.simulate.reference import reference_outputs
 from deploykit.accuracy.simulate.sessions import Feed, Session
 from deploykit.encodings.backward import Conclusion, Evidence, Inference

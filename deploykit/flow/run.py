@@ -12,6 +12,7 @@ from deploykit.backend.options import AUDIT
 from deploykit.backend.plugins import load_backends
 from deploykit.errors import UsageError
 from deploykit.findings import Finding, sort_findings
+from deploykit.flow.originals import original_of
 from deploykit.flow.plan import Decision
 from deploykit.flow.samples import samples_of
 
@@ -27,6 +28,7 @@ def execute(
     aids = Aids(
         progress=tell,
         samples=partial(samples_of, decision.given, shared),
+        original=partial(original_of, decision, shared),
         opinion=next((known for known in load_backends() if known.offers("preflight")), None),
     )
     return backend.execute(folder, decision.prepared, decision.plan, aids)

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploykit.accuracy.judge.metrics import UserMetric
+from deploykit.accuracy.judge.metric import UserMetric
 from deploykit.accuracy.samples.gathering import Samples, gather
 from deploykit.accuracy.samples.labels import Label
 from deploykit.accuracy.samples.sources import load_calibration

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from deploykit.accuracy.judge.detection_sets import detection_sets
-from deploykit.accuracy.judge.judging import Judge, Numbers, Verdict, made_by
+from deploykit.accuracy.judge.judge import Judge, Numbers
+from deploykit.accuracy.judge.kinds import detection_sets
+from deploykit.accuracy.judge.verdict import Verdict
 from deploykit.accuracy.samples.gathering import Samples
+from deploykit.accuracy.simulate.chain import Chain
 from deploykit.accuracy.simulate.fitting import FIRST, Fitted, fit_judge, settled
 from deploykit.accuracy.simulate.sessions import Feed, Session
 from deploykit.accuracy.simulate.simulation import Simulator
@@ -42,7 +44,7 @@ from deploykit.rewrites.contract import load_transform
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-__all__ = ["WAYS", "WIDER_END", "ChainProof", "Ground", "Prepared", "SegmentChain", "Way", "prove_chain"]
+__all__ = ["WAYS", "WIDER_END", "ChainProof", "Ground", "Prepared", "Way", "prove_chain", "segment_chain"]
 
 WIDER_END = "end-in-int16"
 """The way that gives the post-processing 16-bit grids; ``--no-rewrite`` takes its name."""
@@ -199,13 +201,8 @@ class Ground:
         """What the judge looks at of a quantized model and its host tail, per sample; nothing without a judge."""
         if self.judge is None:
             return []
-        choices, feeds = self.judge.choices, self.judge.feeds
-        shown = Simulator(model, encodings, capture=made_by(model, choices)).runs(feeds)
-        if tail is None:
-            return shown
-        session = Session(tail, capture=made_by(tail, choices))
-        ends = session.runs([{**feed, **values} for feed, values in zip(feeds, shown, strict=True)])
-        return [{**values, **end} for values, end in zip(shown, ends, strict=True)]
+        ends = [] if tail is None else [Session(tail)]
+        return Chain([Simulator(model, encodings), *ends]).runs(self.judge.feeds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -379,7 +376,7 @@ def _in_segments(ground: Ground, _built: Sequence[Prepared]) -> Prepared:
     proof = prove_chain(ground.model, ground.encodings, cut, segments, ground.feeds)
     verdict = None
     if ground.judge is not None:
-        chain = SegmentChain(segments, quantized=True, half=True, capture=ground.judge.choices)
+        chain = segment_chain(segments, quantized=True, half=True)
         verdict = settled(ground.judge.judge(chain.run), ground.samples.label)
     way = Way(
         id="segments",
@@ -431,31 +428,19 @@ class ChainProof:
         return self.float_equal and self.steps <= 1.0
 
 
-class SegmentChain:
-    """Runs the segments one after the other.
+def segment_chain(segments: Sequence[Segment], *, quantized: bool, half: bool = False) -> Chain:
+    """The segments one after the other.
 
-    ``quantized`` ones with their encodings, float ones in float16 where ``half`` is given, else in float32.
+    ``quantized`` ones run with their encodings, float ones in float16 where ``half`` is given, else in float32.
     """
-
-    def __init__(
-        self, segments: Sequence[Segment], *, quantized: bool, half: bool = False, capture: Sequence[str] = ()
-    ) -> None:
-        self._runs: list[Session | Simulator] = []
-        for segment in segments:
-            entries = _in_float16(segment) if half and segment.is_float else segment.encodings
-            inner = made_by(segment.model, capture)
-            if quantized and entries is not None:
-                self._runs.append(Simulator(segment.model, entries, capture=inner))
-            else:
-                self._runs.append(Session(segment.model, capture=inner))
-        self._inputs = [segment.inputs for segment in segments]
-
-    def run(self, feed: Feed) -> dict[str, npt.NDArray[Any]]:
-        """Every input and every output of every segment by name."""
-        values: dict[str, npt.NDArray[Any]] = dict(feed)
-        for run, inputs in zip(self._runs, self._inputs, strict=True):
-            values.update(run.run({name: values[name] for name in inputs}))
-        return values
+    pieces: list[Session | Simulator] = []
+    for segment in segments:
+        entries = _in_float16(segment) if half and segment.is_float else segment.encodings
+        if quantized and entries is not None:
+            pieces.append(Simulator(segment.model, entries))
+        else:
+            pieces.append(Session(segment.model))
+    return Chain(pieces)
 
 
 def _in_float16(segment: Segment) -> EncodingSet:
@@ -474,8 +459,8 @@ def prove_chain(
     """
     uncut, in_force = whole_as_cut(model, encodings, cut, segments)
     names = [item.name for item in model.graph.output]
-    plain, whole = SegmentChain(segments, quantized=False), Session(model)
-    chain, simulated = SegmentChain(segments, quantized=True), Simulator(uncut, in_force)
+    plain, whole = segment_chain(segments, quantized=False), Session(model)
+    chain, simulated = segment_chain(segments, quantized=True), Simulator(uncut, in_force)
     equal, steps = True, 0.0
     for feed in feeds:
         wanted, got = whole.run(feed), plain.run(feed)

@@ -26,7 +26,7 @@ from deploykit.model.weights import lean_weights
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from deploykit.accuracy.judge.thresholds import Thresholds
+    from deploykit.accuracy.judge.verdict import Thresholds
     from deploykit.accuracy.samples.gathering import Samples
     from deploykit.encodings.values import EncodingSet
     from deploykit.model.facts import GraphFacts

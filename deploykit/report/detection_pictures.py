@@ -10,13 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from deploykit.accuracy.judge.detection_boxes import KeptBox, boxes_beside, kept_boxes, overlap, reads_corners
-from deploykit.accuracy.judge.detections import WORKING_SCORES, read_detections
-from deploykit.accuracy.judge.keeping import background_class
-from deploykit.accuracy.judge.pictures import Picture, picture_in, png
+from deploykit.accuracy.judge.detections import WORKING_SCORE, background_class, read_detections
+from deploykit.report.detection_boxes import KeptBox, boxes_beside, kept_boxes, overlap, reads_corners
+from deploykit.report.sample_pictures import Picture, picture_in, png
 
 if TYPE_CHECKING:
-    from deploykit.accuracy.judge.detection_sets import DetectionSet
+    from deploykit.accuracy.judge.kinds import DetectionSet
     from deploykit.backend.backend import Seen
 
 __all__ = ["DetectionPicture", "DetectionPictures", "DrawnBox", "Pair", "draw_detections"]
@@ -83,7 +82,7 @@ def draw_detections(group: DetectionSet, before: Seen, after: Seen) -> Detection
     """
     corners = bool(before.outputs) and reads_corners(group, before.outputs[0])
     sides = [rows for values in before.outputs if (rows := read_detections(group, values)) is not None]
-    nothing = background_class(sides, WORKING_SCORES[0]) if sides else -1
+    nothing = background_class(sides, WORKING_SCORE) if sides else -1
     drawn = tuple(_within(_drawn(group, before, after, corners, nothing)))
     if not any(picture.before or picture.after for picture in drawn):
         return None

@@ -11,35 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploykit.accuracy.judge.alignment import align, match_chosen, match_contents
-from deploykit.accuracy.judge.row_rules import regroup
-from deploykit.accuracy.judge.row_sets import RowSets
-from deploykit.accuracy.judge.rows import Chosen, Flat
+from deploykit.accuracy.judge.rows import ChosenRows, match_contents
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.model.facts import GraphFacts
 from sample_models.tiny_graphs import TinyGraph
 
 Collect = Callable[[onnx.ModelProto], GraphFacts]
-
-
-@settings(max_examples=60, deadline=None)
-@given(numbers=st.lists(st.integers(0, 30), min_size=1, max_size=40), seed=st.integers(0, 99))
-def test_a_permutation_is_matched_wholly(numbers: list[int], seed: int) -> None:
-    one = np.asarray(numbers)
-    two = np.random.default_rng(seed).permutation(one)
-    first, second = match_chosen(one, two)
-    np.testing.assert_array_equal(first, np.arange(one.size))
-    np.testing.assert_array_equal(two[second], one)
-    assert len(set(second.tolist())) == one.size
-
-
-@settings(max_examples=60, deadline=None)
-@given(one=st.sets(st.integers(0, 40), min_size=1), two=st.sets(st.integers(0, 40), min_size=1))
-def test_only_what_both_sides_have_is_matched(one: set[int], two: set[int]) -> None:
-    left, right = np.asarray(sorted(one)), np.asarray(sorted(two, reverse=True))
-    first, second = match_chosen(left, right)
-    assert set(left[first].tolist()) == one & two
-    np.testing.assert_array_equal(left[first], right[second])
 
 
 @settings(max_examples=40, deadline=None)
@@ -58,16 +35,6 @@ def test_rows_are_matched_by_what_they_hold(rows: int, seed: int, noise: float) 
 def test_rows_that_are_not_alike_are_not_matched() -> None:
     rng = np.random.default_rng(0)
     assert match_contents([rng.normal(size=(30, 4))], [rng.normal(size=(30, 4)) + 5]) is None
-
-
-def test_reshapes_merge_rows_and_take_them_apart_again() -> None:
-    rows = Chosen(index="i", axis=1, size=99)
-    merged = regroup((None, rows, None), (1, 12, 5), (1, 60))
-    assert merged == (None, Flat(parts=((rows, 12), (None, 5))))
-    assert regroup(merged, (1, 60), (1, 12, 5)) == (None, rows, None)
-    assert regroup((None, rows, None), (1, 12, 32), (1, 12, 8, 4)) == (None, rows, None, None)
-    assert regroup((rows, None, None), (12, 1, 32), (12, 8, 4)) == (rows, None, None)
-    assert regroup((None, rows), (1, 60), (1, 20, 3)) == (None, None, None)
 
 
 def _chain(graph: TinyGraph, rows: str, name: str) -> str:
@@ -106,8 +73,8 @@ def test_rows_stay_matched_through_operators(collect: Collect, way: str, pick: s
         rows = graph.op("GatherElements", [data, where], "chosen", axis=1)
     _chain(graph, rows, way)
     model = graph.model("y")
-    sets = RowSets(collect(model))
-    session = Session(model, capture=sets.choices_of("y"))
+    sets = ChosenRows(collect(model))
+    session = Session(model)
     rng = np.random.default_rng(3)
     feed = {"scores": rng.permutation(12)[None], "rows": rng.normal(size=(1, 12, 4))}
     feed = {name: value.astype(np.float32) for name, value in feed.items()}
@@ -116,7 +83,7 @@ def test_rows_stay_matched_through_operators(collect: Collect, way: str, pick: s
     other["scores"][0, best] = other["scores"][0, best[::-1]]
     one, two = session.run(feed), session.run(other)
     assert not np.array_equal(one["y"], two["y"])
-    found = align(one["y"], two["y"], sets.axes("y"), (one, two))
+    found = sets.matched("y", one["y"], two["y"])
     assert found.reordered and found.lost == 0
     np.testing.assert_allclose(found.left, found.right, rtol=1e-6)
 
@@ -128,16 +95,15 @@ def test_every_item_of_a_batch_chooses_for_itself(collect: Collect, batch: int) 
     graph.op("TopK", [scores, graph.stored("k", [5], "int64")], ["v", "i"], axis=1)
     graph.op("Sin", ["v"], "y")
     model = graph.model("y")
-    sets = RowSets(collect(model))
-    session = Session(model, capture=sets.choices_of("y"))
+    sets = ChosenRows(collect(model))
+    session = Session(model)
     rng = np.random.default_rng(1)
     feed = {"scores": rng.random((batch, 9)).astype(np.float32)}
     one = session.run(feed)
     shuffled: dict[str, Any] = {name: value.copy() for name, value in one.items()}
     order = rng.permutation(5)
-    for name in ("y", "i"):
-        shuffled[name] = shuffled[name][:, order]
-    found = align(one["y"], shuffled["y"], sets.axes("y"), (one, shuffled))
+    shuffled["y"] = shuffled["y"][:, order]
+    found = sets.matched("y", one["y"], shuffled["y"])
     np.testing.assert_array_equal(found.left, found.right)
     assert found.left.size == one["y"].size
 
@@ -148,10 +114,10 @@ def test_boxes_that_survived_suppression_are_matched_whatever_their_number(colle
     limits = [graph.stored("most", 10, "int64"), graph.stored("iou", 0.5), graph.stored("least", 0.1)]
     graph.op("NonMaxSuppression", [*names, *limits], "kept")
     graph.op("Cast", ["kept"], "y", to=1)
-    sets = RowSets(collect(graph.model("y", "kept")))
+    sets = ChosenRows(collect(graph.model("y", "kept")))
     kept = np.asarray([[0, 0, 3], [0, 0, 7], [0, 0, 1]])
     other = kept[[2, 0]]
     sides = [{"kept": rows, "y": rows.astype(np.float32)} for rows in (kept, other)]
-    found = align(sides[0]["y"], sides[1]["y"], sets.axes("y"), (sides[0], sides[1]))
+    found = sets.matched("y", sides[0]["y"], sides[1]["y"])
     np.testing.assert_array_equal(found.left, found.right)
     assert found.lost == pytest.approx(1 / 3)

@@ -17,8 +17,7 @@ from deploykit.accuracy.judge.comparison import Comparison, compare
 from deploykit.accuracy.judge.outputs import OutputSet, read_outputs, read_pair
 from deploykit.accuracy.judge.rules import RULES as COMPARISON_RULES
 from deploykit.accuracy.judge.rules import Judged, Thresholds
-from deploykit.accuracy.judge.thresholds import Against, Measure
-from deploykit.accuracy.judge.verdicts import Context, Verdict
+from deploykit.accuracy.judge.verdict import Against, Context, Measure, Verdict
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.errors import InputError, UsageError

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from deploykit.accuracy.judge.detection_boxes import KeptBox, boxes_beside, kept_boxes, overlap, reads_corners
-from deploykit.accuracy.judge.detection_sets import DetectionSet
-from deploykit.accuracy.judge.kinds import OutputKind, Piece
+from deploykit.accuracy.judge.kinds import DetectionSet, OutputKind, Piece
+from deploykit.report.detection_boxes import KeptBox, boxes_beside, kept_boxes, overlap, reads_corners
 
 GROUP = DetectionSet(
     boxes=Piece(output="boxes", kind=OutputKind.BOXES), scores=Piece(output="scores", kind=OutputKind.SCORES)

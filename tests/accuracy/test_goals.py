@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from deploykit.accuracy.judge.kept_counts import KeptCount
+from deploykit.accuracy.judge.verdict import KeptCount
 from deploykit.accuracy.search.goals import Reached, goal_for, parse_goal
 from deploykit.errors import UsageError
 

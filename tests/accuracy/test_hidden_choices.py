@@ -8,9 +8,9 @@ import numpy as np
 import onnx
 import pytest
 
-from deploykit.accuracy.judge.output_judging import OutputJudge
-from deploykit.accuracy.judge.row_sets import RowSets
-from deploykit.accuracy.judge.thresholds import Against, Measure
+from deploykit.accuracy.judge.judge import OutputJudge
+from deploykit.accuracy.judge.rows import ChosenRows
+from deploykit.accuracy.judge.verdict import Measure
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.model.facts import GraphFacts
@@ -24,8 +24,8 @@ def quantized(decoder_detector: Any) -> onnx.ModelProto:
 
 def test_chosen_rows_are_known_behind_contributed_pairs(quantized: onnx.ModelProto, collect: Any) -> None:
     assert {n.domain for n in quantized.graph.node if n.op_type == "QuantizeLinear"} == {"com.microsoft"}
-    rows = RowSets(collect(quantized))
-    assert all(bool(rows.axes(name)) for name in ("labels", "boxes", "scores"))
+    rows = ChosenRows(collect(quantized))
+    assert all(rows.is_behind(name) for name in ("labels", "boxes", "scores"))
 
 
 def _shuffled(outputs: dict[str, np.ndarray], order: np.ndarray) -> dict[str, np.ndarray]:
@@ -33,7 +33,7 @@ def _shuffled(outputs: dict[str, np.ndarray], order: np.ndarray) -> dict[str, np
 
 
 def _verdict(facts: GraphFacts, one: dict[str, np.ndarray], two: dict[str, np.ndarray], feed: Any) -> Any:
-    return OutputJudge(facts, label="given", against=Against.QUANTIZED, bits=16).compare([one], [two], [feed])
+    return OutputJudge(facts, label="given").compare([one], [two], [feed])
 
 
 def test_detections_in_another_order_are_the_same(decoder_detector: Any) -> None:

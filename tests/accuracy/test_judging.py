@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploykit.accuracy.judge.judging import Judge, made_by
+from deploykit.accuracy.judge.judge import Judge
 from deploykit.accuracy.simulate.sessions import Feed, Session
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import wrap_proto
@@ -56,7 +56,7 @@ def test_the_same_rows_in_another_order_are_equal(seed: int, second: bool) -> No
     model = _model(second=second)
     feed = _feed(seed, second=second)
     judge = _judge(model, feed)
-    session = Session(model, capture=made_by(model, judge.choices))
+    session = Session(model)
     order = np.argsort(feed["scores"][0])[-CHOSEN:]
     other = {**feed, "scores": feed["scores"].copy()}
     other["scores"][0, order] = np.random.default_rng(seed + 1).permutation(CHOSEN) + 100
@@ -90,7 +90,7 @@ def _classified() -> onnx.ModelProto:
 def test_rows_chosen_twice_for_their_classes_are_matched(seed: int) -> None:
     model, feed = _classified(), _feed(seed, second=False)
     judge = _judge(model, feed)
-    session = Session(model, capture=made_by(model, judge.choices))
+    session = Session(model)
     order = np.argsort(feed["scores"][0])[-CHOSEN:]
     other = {**feed, "scores": feed["scores"].copy(), "rows": feed["rows"] * np.float32(1.0001)}
     other["scores"][0, order] = np.random.default_rng(seed + 1).permutation(CHOSEN) + 100
@@ -102,7 +102,7 @@ def test_rows_chosen_twice_for_their_classes_are_matched(seed: int) -> None:
 def test_wrong_rows_are_not_forgiven() -> None:
     model, feed = _model(second=False), _feed(3, second=False)
     judge = _judge(model, feed)
-    session = Session(model, capture=judge.choices)
+    session = Session(model)
 
     def run(given_: Feed) -> Mapping[str, Any]:
         values = session.run(given_)
@@ -114,7 +114,7 @@ def test_wrong_rows_are_not_forgiven() -> None:
 def test_rows_that_only_one_side_chose_are_counted() -> None:
     model, feed = _model(second=False), _feed(3, second=False)
     judge = _judge(model, feed)
-    session = Session(model, capture=judge.choices)
+    session = Session(model)
     other = {**feed, "scores": feed["scores"].copy()}
     lowest, highest = np.argsort(feed["scores"][0])[[0, -1]]
     other["scores"][0, [lowest, highest]] = other["scores"][0, [highest, lowest]]

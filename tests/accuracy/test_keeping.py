@@ -6,9 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from deploykit.accuracy.judge.detections import Detections
-from deploykit.accuracy.judge.keeping import count_kept
-from deploykit.accuracy.judge.kept_counts import KeptCount, fewest_for
+from deploykit.accuracy.judge.detections import Detections, count_kept
+from deploykit.accuracy.judge.verdict import KeptCount, fewest_for
 
 Boxes = npt.NDArray[np.float64]
 

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import onnx
 import pytest
 
-from deploykit.accuracy.judge.detection_sets import detection_sets
-from deploykit.accuracy.judge.kinds import OutputKind, kind_of, pieces_of
+from deploykit.accuracy.judge.kinds import OutputKind, detection_sets, kind_of, pieces_of
 from deploykit.model.facts import GraphFacts
 from sample_models.tiny_graphs import TinyGraph
 

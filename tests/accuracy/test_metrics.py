@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deploykit.accuracy.judge.metrics import UserMetric, user_metric
+from deploykit.accuracy.judge.metric import UserMetric, user_metric
 from deploykit.errors import InputError, ToolError, UsageError
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "metrics"

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deploykit.accuracy.judge.output_judging import OutputJudge
-from deploykit.accuracy.judge.verdicts import Verdict
+from deploykit.accuracy.judge.judge import OutputJudge
+from deploykit.accuracy.judge.verdict import Verdict
 from deploykit.model.facts import GraphFacts
 from sample_models.tiny_graphs import TinyGraph
 

@@ -8,7 +8,7 @@ import zlib
 import numpy as np
 import pytest
 
-from deploykit.accuracy.judge.pictures import picture_in, png
+from deploykit.report.sample_pictures import picture_in, png
 
 RAMP = np.add.outer(np.arange(40.0), np.arange(60.0))  # 0 to 98, smooth
 PHOTO = np.stack([RAMP, RAMP.max() - RAMP, RAMP / 2])  # (3, 40, 60)

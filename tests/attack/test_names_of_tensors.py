@@ -17,7 +17,7 @@ import pytest
 from onnx import ModelProto
 
 import deploykit
-from deploykit.accuracy.judge.metrics import user_metric
+from deploykit.accuracy.judge.metric import user_metric
 from deploykit.accuracy.samples.arrays import read_arrays, write_arrays
 from sample_models.tiny_graphs import TinyGraph
 

@@ -185,7 +185,7 @@ def test_a_closed_folder_is_named(cnn: Command, tmp_path: Path) -> None:
 
 def test_references_are_read_as_carefully_as_samples(tmp_path: Path) -> None:
     """They went through NumPy's own reader: exit 70 for damaged ones, and a pipe was waited on."""
-    from deploykit.accuracy.judge.metrics import user_metric
+    from deploykit.accuracy.judge.metric import user_metric
     from deploykit.errors import InputError
 
     outputs = [{"y": np.zeros(2, np.float32)}]

@@ -140,7 +140,7 @@ def test_members_of_a_container_that_share_their_bytes(tmp_path: Path) -> None:
 def test_a_measure_that_ends_the_program_is_no_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import numpy as np
 
-    from deploykit.accuracy.judge.metrics import user_metric
+    from deploykit.accuracy.judge.metric import user_metric
 
     (tmp_path / "quits.py").write_text("import os\ndef now(a, b):\n    os._exit(0)\n")
     monkeypatch.chdir(tmp_path)

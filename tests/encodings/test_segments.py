@@ -21,7 +21,7 @@ from deploykit.encodings.place import place
 from deploykit.encodings.segments import Partition, Segment, SegmentCosts, partition, split_model
 from deploykit.encodings.values import EncodingSet
 from deploykit.flow.samples import observed_ranges
-from deploykit.flow.ways import SegmentChain, prove_chain
+from deploykit.flow.ways import prove_chain, segment_chain
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
@@ -88,7 +88,7 @@ def test_the_cut_detector_keeps_its_accuracy(variant: str, least: float) -> None
     model, facts, encodings, feeds = _detr(variant)
     segments = split_model(model, encodings, _cut(facts, encodings))
     reference = [Session(model).run(feed) for feed in feeds]
-    chain = SegmentChain(segments, quantized=True, half=True)
+    chain = segment_chain(segments, quantized=True, half=True)
     assert compare_outputs(reference, [chain.run(feed) for feed in feeds])[0].sqnr_db >= least
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from deploykit.accuracy.judge.quality import sqnr_db
+from deploykit.accuracy.judge.measures import sqnr_db
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.backend.backend import Request, Shared
 from deploykit.cli import cli

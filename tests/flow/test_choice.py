@@ -80,7 +80,7 @@ def _poor() -> Chosen:
     assert good.prepared is not None
     assert good.prepared.verdict is not None
     verdict = good.prepared.verdict
-    missed = tuple(replace(number, value=-1.0) for number in verdict.numbers if number.limit.at_least)
+    missed = tuple(replace(number, value=-1.0, note="") for number in verdict.numbers if number.limit.at_least)
     return _changed(good, verdict=replace(verdict, right=False, numbers=missed))
 
 

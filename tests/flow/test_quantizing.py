@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import deploykit
-from deploykit.accuracy.judge.verdicts import Verdict
+from deploykit.accuracy.judge.verdict import Verdict
 from deploykit.accuracy.simulate.simulation import simulate_files
 from deploykit.backend.backend import Request
 from deploykit.backend.options import check_options

@@ -16,8 +16,8 @@ import numpy as np
 import onnx
 import pytest
 
-from deploykit.accuracy.judge.judging import Judge
-from deploykit.accuracy.judge.thresholds import limits
+from deploykit.accuracy.judge.judge import Judge
+from deploykit.accuracy.judge.verdict import limits
 from deploykit.accuracy.samples.declared import parse_declarations
 from deploykit.accuracy.samples.gathering import Samples, gather
 from deploykit.accuracy.samples.inputs import input_specs
@@ -96,8 +96,8 @@ class Bench:
         value = replace(entry.value, scale=entry.value.scale / 30)
         return replace(self.encodings, entries={**self.encodings.entries, entry.name: replace(entry, value=value)})
 
-    def run(self, encodings: EncodingSet, feeds: Sequence[Feed], capture: Sequence[str]) -> Outputs:
-        simulator = Simulator(self.model, encodings, capture=capture)
+    def run(self, encodings: EncodingSet, feeds: Sequence[Feed]) -> Outputs:
+        simulator = Simulator(self.model, encodings)
         return [dict(simulator.run(feed)) for feed in feeds]
 
     def faulty(self, feeds: Sequence[Feed]) -> Outputs:
@@ -181,13 +181,13 @@ WRONG: Mapping[str, Callable[[Outputs], Outputs]] = {
 WAYS = ("right", *WRONG, "one range", "own fault")
 
 
-def outputs_of(bench: Bench, way: str, feeds: Sequence[Feed], capture: Sequence[str]) -> Outputs | None:
+def outputs_of(bench: Bench, way: str, feeds: Sequence[Feed]) -> Outputs | None:
     """What a model that is right, or wrong in one way, gives; None where a way makes no sense."""
     if way == "own fault":
         return bench.faulty(feeds) if bench.sample.fault else None
     if way == "one range":
-        return bench.run(bench.wrecked(), feeds, capture)
-    right = bench.run(bench.encodings, feeds, capture)
+        return bench.run(bench.wrecked(), feeds)
+    right = bench.run(bench.encodings, feeds)
     if way == "right":
         return right
     first = next(iter(right[0].values()))
@@ -200,7 +200,7 @@ def verdicts(bench: Bench, label: Label) -> Iterator[tuple[str, bool | None]]:
     """What the judge says of every way that makes sense, on one kind of inputs."""
     judge = Judge(bench.model, bench.facts, bench.samples[label])
     for way in WAYS:
-        outputs = outputs_of(bench, way, judge.feeds, judge.choices)
+        outputs = outputs_of(bench, way, judge.feeds)
         if outputs is not None:
             yield way, judge.compare(outputs).right
 
@@ -259,7 +259,7 @@ def test_there_is_no_verdict_on_arbitrary_inputs(sample: Any, tmp_path: Path) ->
     arbitrary = made if made.label is Label.ARBITRARY else made.feeds
     judge = Judge(bench.model, bench.facts, arbitrary)
     for way in WAYS:
-        outputs = outputs_of(bench, way, judge.feeds, judge.choices)
+        outputs = outputs_of(bench, way, judge.feeds)
         if outputs is not None:
             verdict = judge.compare(outputs)
             assert verdict.right is None
@@ -272,7 +272,7 @@ def test_the_destroyed_range_is_a_real_fault(sample: Any, tmp_path: Path) -> Non
     feeds = bench.gather(Label.GIVEN).feeds
     session = Session(bench.model)
     wanted = [session.run(feed) for feed in feeds]
-    right, wrecked = (_distances(wanted, bench.run(e, feeds, ())) for e in (bench.encodings, bench.wrecked()))
+    right, wrecked = (_distances(wanted, bench.run(e, feeds)) for e in (bench.encodings, bench.wrecked()))
     name = min(right, key=lambda output: right[output])  # rows behind a TopK may have changed places in the others
     assert right[name] < 0.16  # softly drawn classes of small models lose most to 8-bit weights
     assert wrecked[name] > max(0.08, 3 * right[name])

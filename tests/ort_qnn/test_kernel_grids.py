@@ -13,7 +13,7 @@ import onnx
 import pytest
 from onnx import ModelProto
 
-from deploykit.accuracy.judge.quality import sqnr_db
+from deploykit.accuracy.judge.measures import sqnr_db
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit_ort_qnn.compiler.jobs import CompileJob, compile_model, execute_both
 from deploykit_ort_qnn.forms.kernel_grids import (

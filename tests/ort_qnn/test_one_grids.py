@@ -10,6 +10,7 @@ import onnx
 import pytest
 
 import deploykit
+from deploykit.accuracy.judge.rows import Matched
 from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.flow.pipeline import Packaged
@@ -84,7 +85,7 @@ def test_grids_of_other_widths_stay() -> None:
 
 
 def test_another_shape_than_the_models_is_nothing_right() -> None:
-    assert _tensor_db(np.ones((6, 10), np.float32), np.ones((3, 5), np.float32), ()) == -np.inf
+    assert _tensor_db(Matched(left=np.ones((6, 10), np.float32), right=np.ones((3, 5), np.float32))) == -np.inf
 
 
 @pytest.mark.heavy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from deploykit.accuracy.judge.thresholds import Measure, limit_for
+from deploykit.accuracy.judge.verdict import Measure, limit_for
 from deploykit.answers.asking import ask
 from deploykit.findings import Confidence
 from deploykit.tables.capabilities import Status

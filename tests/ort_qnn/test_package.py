@@ -73,7 +73,7 @@ def test_a_qdq_model_is_compiled_typed_and_emulated(tmp_path: Path) -> None:
     assert report["ok"] and report["precision"]["mismatches"] == []
     assert report["precision"]["actual"]
     numbers = json.loads((tmp_path / "p/artifacts/numbers.json").read_text())
-    assert numbers["device"]["outputs"]["logits"] > 60
+    assert numbers["agreement_db"]["logits"] > 60
     options = json.loads((tmp_path / "p/config/compile_options.json").read_text())["provider_options"]
     assert options["soc_model"] == "43"
 

@@ -12,8 +12,7 @@ import numpy as np
 import onnx.parser
 import pytest
 
-from deploykit.accuracy.judge.thresholds import Against, Measure
-from deploykit.accuracy.judge.verdicts import Context, Verdict
+from deploykit.accuracy.judge.verdict import Against, Context, Measure, Verdict
 from deploykit.backend.backend import Request, Shared
 from deploykit.backend.plans import Plan
 from deploykit.encodings.insert_qdq import Skipped

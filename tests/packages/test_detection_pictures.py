@@ -11,8 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import deploykit
-from deploykit.accuracy.judge.detection_sets import DetectionSet
-from deploykit.accuracy.judge.kinds import OutputKind, Piece
+from deploykit.accuracy.judge.kinds import DetectionSet, OutputKind, Piece
 from deploykit.backend.audits import Audit, AuditedKernel
 from deploykit.backend.backend import Seen
 from deploykit.errors import InputError

@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from deploykit.accuracy.judge.quality import cosine
+from deploykit.accuracy.judge.measures import cosine
 from deploykit.backend.backend import Request
 from deploykit.cli import cli
 from deploykit.cli.frame import run as command

@@ -10,9 +10,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from deploykit.accuracy.judge.kept_counts import KeptCount
-from deploykit.accuracy.judge.thresholds import Against, Measure
-from deploykit.accuracy.judge.verdicts import Context, Verdict
+from deploykit.accuracy.judge.verdict import Against, Context, KeptCount, Measure, Verdict
 from deploykit.backend.backend import Request, Situation
 from deploykit.backend.status import Right
 from deploykit.backend.targets import find_device
@@ -33,7 +31,7 @@ CONTEXT = Context(label="given", count=8, against=Against.FLOAT, bits=0, thresho
 
 
 def verdict(lost: float, *, db: float = 40.0) -> Verdict:
-    number = CONTEXT.number("output0", "detections", Measure.LOST, lost, where="at 0.25")
+    number = CONTEXT.number("output0", "detections", Measure.KEPT, 1 - lost)
     return Verdict(right=lost <= 0.1, numbers=(number,), overall_db=db)
 
 

@@ -9,7 +9,7 @@ import math
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,22 +18,19 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper
 
-from deploykit.accuracy.judge.alignment import match_contents
-from deploykit.accuracy.judge.judging import made_by
-from deploykit.accuracy.judge.output_judging import OutputJudge
-from deploykit.accuracy.judge.quality import sqnr_db
-from deploykit.accuracy.judge.row_sets import RowSets
-from deploykit.accuracy.judge.thresholds import Against, Measure, limit_for
-from deploykit.accuracy.judge.verdicts import Verdict
+from deploykit.accuracy.judge.judge import OutputJudge
+from deploykit.accuracy.judge.measures import overall_db, sqnr_db
+from deploykit.accuracy.judge.rows import ChosenRows, Matched
+from deploykit.accuracy.judge.verdict import Against, Context, Measure, Verdict
 from deploykit.accuracy.samples.labels import Label
+from deploykit.accuracy.simulate.chain import Chain
 from deploykit.accuracy.simulate.fitting import settled
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.backend.backend import Seen
-from deploykit.backend.status import Correctness, Right
+from deploykit.backend.status import Correctness, correctness_of
 from deploykit.errors import InputError
-from deploykit.model import Model, load_model
+from deploykit.model import load_model
 from deploykit.model.collect import collect_facts, facts_of
-from deploykit.model.weights import load_weights
 from deploykit_ort_qnn.compiler.hosts import Host
 from deploykit_ort_qnn.compiler.jobs import CompileJob, Progress, compile_model, execute_both
 from deploykit_ort_qnn.rules.numerics import NumericScope
@@ -41,8 +38,7 @@ from deploykit_ort_qnn.rules.numerics import NumericScope
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from deploykit.accuracy.judge.judging import Judge
-    from deploykit.accuracy.judge.verdicts import Verdict
+    from deploykit.accuracy.simulate.fitting import Original
     from deploykit.model.facts import GraphFacts
 
 __all__ = ["NUMBERS", "Comparison", "compare", "correctness", "narrowest", "numbers_json", "numbers_scope"]
@@ -56,6 +52,7 @@ def numbers_json(scope: NumericScope) -> dict[str, Any]:
         "schema": 1,
         "device": _verdict_json(scope.device),
         "quantization": _verdict_json(scope.quantization),
+        "agreement_db": {name: value if math.isfinite(value) else None for name, value in scope.agreement.items()},
         "first_node": scope.first,
         "first_node_type": scope.first_type,
         "first_node_db": scope.first_db,
@@ -72,6 +69,7 @@ def numbers_scope(value: Mapping[str, Any]) -> NumericScope:
         return NumericScope(
             device=_verdict(value["device"]),
             quantization=_verdict(value["quantization"]),
+            agreement={n: math.nan if db is None else float(db) for n, db in value["agreement_db"].items()},
             first=value["first_node"],
             first_type=value["first_node_type"],
             first_db=value["first_node_db"],
@@ -85,37 +83,34 @@ def _verdict(value: Any) -> Verdict | None:
 
 
 def correctness(scope: NumericScope) -> Correctness:
-    """Right where the device computes what the file says and that is close to float, as far as either was judged."""
-    if scope.device is None:
+    """Right where the package does the model's task as well as its numbers allow; beside it what the device changed."""
+    verdict = scope.device
+    if verdict is None:
         return Correctness(why=f"the emulation failed: {scope.not_run}", broken=True)
-    verdicts = [verdict for verdict in (scope.device, scope.quantization) if verdict is not None]
-    deciding = min(verdicts, key=lambda verdict: (False, None, True).index(verdict.right))
-    first = next(iter(deciding.numbers), None)
-    return Correctness(
-        state={True: Right.YES, False: Right.NO, None: Right.NOT_JUDGED}[deciding.right],
-        label="" if first is None else str(first.label),
-        count=0 if first is None else first.count,
-        against="" if first is None else str(first.against),
-        why=deciding.reason,
-        numbers=tuple(number.to_json() for verdict in verdicts for number in verdict.numbers),
-    )
+    right = correctness_of(verdict, where="emulator")
+    if not right.label:
+        return right
+    beside = Context(label=right.label, count=right.count, against=Against.QUANTIZED)
+    note = "the device beside the same file on the CPU"
+    numbers = [beside.number(name, "", Measure.SQNR, db, note=note) for name, db in scope.agreement.items()]
+    return replace(right, numbers=(*right.numbers, *(number.to_json() for number in numbers)))
 
 
 Numbers = npt.NDArray[Any]
 
-_LOCATED_ON = 2
-_SEEN = 3
-"""So many samples' outputs are handed on, for a page to show."""
-"""Samples on which the first node that differs is looked for: with every tensor shown, each costs many times more."""
+_LOCATED_ON = 2  # with every tensor shown, each sample costs many times more
+_SEEN = 3  # so many samples' outputs are handed on, for a page to show
+_LEAST_DB = 20.0  # a tensor on the emulator that is farther from the CPU's is where something is lost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """What to compare: paths relative to ``root``, input sets by input name, and what those mean (``label``).
 
-    ``bits`` is the narrowest activation type (0: float), ``original`` judges against the model before it was quantized,
-    on these very inputs, where there is one beside the file. Inputs that the file does not have are left out. ``host``
-    compiled the context and runs it where it can; else the provider installed beside this Python does.
+    ``bits`` is the narrowest activation type (0: float). ``original`` judges the outputs of the model as it was handed
+    in, on these very inputs; without it the file is its own reference. ``tail`` is what the host runs afterwards.
+    Inputs that the file does not have are left out. ``host`` compiled the context and runs it where it can; else the
+    provider installed beside this Python does.
     """
 
     root: Path
@@ -125,7 +120,8 @@ class Comparison:
     inputs: tuple[Mapping[str, Numbers], ...]
     label: Label
     bits: int = 0
-    original: Judge | None = None
+    original: Original | None = None
+    tail: str = ""
     allow_cpu: bool = False
     timeout: float = 1800.0
     host: Host | None = None
@@ -138,9 +134,8 @@ def narrowest(types: Iterable[str]) -> int:
 
 
 def compare(job: Comparison, progress: Progress | None = None) -> NumericScope:
-    """Both verdicts on what the emulator gives, and the first node after which it differs. Raises ToolError."""
-    file = load_model(job.root / job.qdq)
-    facts = collect_facts(file)
+    """The verdict on what the package gives on the emulator, and the first node that loses. Raises ToolError."""
+    facts = collect_facts(load_model(job.root / job.qdq))
     with tempfile.TemporaryDirectory(prefix=".numbers-", dir=job.root) as folder:
         inputs = Path(folder) / "inputs.npz"
         _save(inputs, [{name: feed[name] for name in facts.inputs} for feed in job.inputs])
@@ -154,51 +149,56 @@ def compare(job: Comparison, progress: Progress | None = None) -> NumericScope:
             progress=progress,
             host=job.host,
         )
-        device, quantization = _judged(job, file, facts, _samples(cpu), _samples(npu))
+        ends = [Session(onnx.load(job.root / job.tail))] if job.tail else []
+        whole = [Chain([_Ran(_samples(side)), *ends]).runs(job.inputs) for side in (cpu, npu)]
+        device, quantization = _judged(job, facts, *whole)
         first, kind, value = "", "", None
         if device.right is False:
             first, kind, value = _first_difference(job, facts, Path(folder), progress)
+    pairs = list(zip(_samples(cpu), _samples(npu), strict=True))
     return NumericScope(
         device=device,
         quantization=quantization,
+        agreement={name: overall_db([(one[name], two[name]) for one, two in pairs]) for name in facts.outputs},
         first=first,
         first_type=kind,
         first_db=value,
-        seen=Seen(by="the emulated device", feeds=tuple(job.inputs[:_SEEN]), outputs=tuple(_samples(npu)[:_SEEN])),
+        seen=Seen(by="the emulated device", feeds=tuple(job.inputs[:_SEEN]), outputs=tuple(whole[1][:_SEEN])),
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Ran:
+    """What a compiled context gave, as a piece of a chain."""
+
+    outputs: Sequence[Mapping[str, Numbers]]
+
+    def runs(self, feeds: Sequence[Mapping[str, Numbers]]) -> Sequence[Mapping[str, Numbers]]:
+        del feeds
+        return self.outputs
+
+
 def _judged(
-    job: Comparison,
-    file: Model,
-    facts: GraphFacts,
-    cpu: Sequence[Mapping[str, Numbers]],
-    npu: Sequence[Mapping[str, Numbers]],
+    job: Comparison, facts: GraphFacts, cpu: Sequence[Mapping[str, Numbers]], npu: Sequence[Mapping[str, Numbers]]
 ) -> tuple[Verdict, Verdict | None]:
-    """The device against the same file on the CPU, and what the file loses against the float model, if there is one."""
-    # A float file is its own reference: then what is missing against float was lost by the device alone.
-    against = Against.QUANTIZED if job.bits or facts.is_qdq else Against.FLOAT
-    judge = OutputJudge(facts, label=job.label, against=against, bits=job.bits, same_graph=True)
-    device = judge.compare(cpu, npu, job.inputs)
-    if job.original is None:
+    """The package on the emulator beside its quantization, and what that loses against float, if there is a float."""
+    original = job.original
+    if original is None or not all(name in values for name in original.judge.names for values in npu):
+        # A float file is its own reference: then what is missing against float was lost by the device alone.
+        against = Against.QUANTIZED if job.bits or facts.is_qdq else Against.FLOAT
+        judge = OutputJudge(facts, label=job.label, against=against, bits=job.bits, same_graph=True)
+        return judge.compare(cpu, npu, job.inputs), None
+    device, quantization = original.judge.compare(npu), original.quantization
+    if quantization is None and not job.bits:
         return device, None
-    # Where the device does as the file says, what the file loses is seen on the CPU, which shows what it chose inside.
-    shown = _with_choices(job, file, cpu) if device.right else npu
-    return device, settled(job.original.compare(shown), job.label)
-
-
-def _with_choices(
-    job: Comparison, file: Model, cpu: Sequence[Mapping[str, Numbers]]
-) -> Sequence[Mapping[str, Numbers]]:
-    """The outputs of the file on the CPU with the inner tensors that tell which rows were chosen."""
-    assert job.original is not None
-    if not job.original.choices:
-        return cpu
-    model = load_weights(file)
-    choices = made_by(model, job.original.choices)
-    session = Session(model, capture=choices)
-    runs = [session.run(feed) for feed in job.inputs]
-    return [{**{name: run[name] for name in choices}, **outputs} for run, outputs in zip(runs, cpu, strict=True)]
+    # What the file itself loses on the CPU counts as well: the encodings may have been cured on the way.
+    of_file = original.judge.compare(cpu)
+    if quantization is None:
+        return device.beside(of_file), None
+    beside = device.beside(quantization)
+    if beside.right is not True and device.beside(of_file).right is True:
+        beside, quantization = device.beside(of_file), of_file
+    return settled(beside, job.label), settled(quantization, job.label)
 
 
 def _samples(outputs: Mapping[str, Numbers]) -> list[dict[str, Numbers]]:
@@ -252,29 +252,17 @@ def _first_difference(
     )
     shutil.rmtree(root)
     sides = list(zip(_samples(cpu), _samples(npu), strict=True))
-    rows = RowSets(facts_of(model))
-    least = limit_for(Measure.SQNR, same_graph=True, bits=job.bits).value
+    rows = ChosenRows(facts_of(model))
     for tensor, (node, kind) in shown.items():
-        value = min(_tensor_db(one[tensor], two[tensor], rows.axes(tensor)) for one, two in sides)
-        if not value >= least:
+        value = min(_tensor_db(rows.matched(tensor, one[tensor], two[tensor])) for one, two in sides)
+        if not value >= _LEAST_DB:
             return node, kind, value if np.isfinite(value) else None
     return "", "", None
 
 
-def _tensor_db(one: Numbers, two: Numbers, axes: Sequence[object]) -> float:
-    """SQNR of an inner tensor in dB, its rows matched by what they hold where they were chosen.
-
-    A kernel may give another shape than the model says: then nothing of it is right.
-    """
-    if one.shape != two.shape:
-        return -math.inf
-    chosen = [axis for axis, rows in enumerate(axes) if rows is not None]
-    if len(chosen) == 1 and one.ndim == len(axes) and one.shape == two.shape:
-        tables = [np.moveaxis(side, chosen[0], 0).reshape(one.shape[chosen[0]], -1) for side in (one, two)]
-        pairs = match_contents(tables[:1], tables[1:])
-        if pairs is not None:
-            one, two = tables[0][pairs[0]], tables[1][pairs[1]]
-    return sqnr_db(one, two)
+def _tensor_db(found: Matched) -> float:
+    """SQNR of an inner tensor in dB; a kernel may give another shape than the model says: then nothing is right."""
+    return -math.inf if found.left.shape != found.right.shape else sqnr_db(found.left, found.right)
 
 
 def _show_all(model: ModelProto) -> dict[str, tuple[str, str]]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from packaging.version import Version
 
-from deploykit.accuracy.judge.quality import sqnr_db
+from deploykit.accuracy.judge.measures import sqnr_db
 from deploykit.accuracy.simulate.quantizers import fake_quantize, grid_scale, spread_scale
 from deploykit.encodings.lpbq import Loss
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Lpbq

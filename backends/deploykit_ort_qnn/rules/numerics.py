@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
-from deploykit.accuracy.judge.verdicts import JudgedNumber, Verdict
+from deploykit.accuracy.judge.verdict import Verdict
 from deploykit.backend.backend import Seen
 from deploykit.findings import Severity, SubjectKind, listed
 from deploykit.findings.rules import Found, Registry
@@ -160,16 +160,17 @@ def check_fp32(scope: PrecisionScope) -> Iterator[Found]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumericScope:
-    """What the emulator gave, judged against two references, and where it begins to differ.
+    """What the package gave on the emulator, judged by the outputs of the model as it was handed in.
 
-    ``device`` is against the same file on the CPU: what is missing there was lost by the device. ``quantization`` is
-    against the float model, None where there is none beside the file. ``first`` is the first node after which emulator
-    and CPU differ ("" when it was not looked for or not found). ``not_run`` is why there are no numbers. ``seen`` are
-    the emulator's outputs for the first samples.
+    ``device`` is the verdict on it; ``quantization`` on the encodings alone, run on the CPU, None where the model came
+    without any. ``agreement`` is how near the emulator is to the file on the CPU, in dB by output of the file.
+    ``first`` is the first node after which both differ ("" when it was not looked for or not found). ``not_run`` is why
+    there are no numbers. ``seen`` are the outputs for the first samples.
     """
 
     device: Verdict | None = None
     quantization: Verdict | None = None
+    agreement: Mapping[str, float] = field(default_factory=dict)
     first: str = ""
     first_type: str = ""
     first_db: float | None = None
@@ -184,7 +185,7 @@ RULES: Registry[NumericScope] = Registry("numerics")
     "ORT120",
     "outputs-differ",
     "error",
-    what="The compiled model and ONNX Runtime on the CPU disagree on an output: this was lost by the device.",
+    what="The package loses more of the model's task than its quantization does: this was lost by the device.",
     why="Some kernels give wrong numbers without a message; only running them shows it.",
     fix="Look at the first node that differs; rewrite it, widen its range, or leave it float.",
     sources=[_LAB],
@@ -194,7 +195,7 @@ def check_outputs(scope: NumericScope) -> Iterator[Found]:
     verdict = scope.device
     if verdict is None or verdict.right is not False:
         return
-    where = f"; they differ from {scope.first_type} {scope.first} on" if scope.first else ""
+    where = f"; emulator and CPU differ from {scope.first_type} {scope.first} on" if scope.first else ""
     place = {"first_node": scope.first, "first_node_db": scope.first_db}
     for odd in verdict.oddities:
         yield Found(
@@ -203,11 +204,13 @@ def check_outputs(scope: NumericScope) -> Iterator[Found]:
             message=f"{odd.output}: {odd.count} values are {odd.what} on the emulator, behind {odd.operator}{where}",
             evidence={**odd.to_json(), **place},
         )
-    for output, numbers in _by_output(verdict):
+    for output in dict.fromkeys(number.output for number in verdict.failures):
+        numbers = [number for number in verdict.failures if number.output == output]
+        told = "; ".join(f"{number.limit.measure} {number}" for number in numbers)
         yield Found(
             kind=SubjectKind.TENSOR,
             name=output,
-            message=f"{output}: {_told(numbers)}, between emulator and CPU{where}",
+            message=f"{output}: {told}{where}",
             evidence={"numbers": [number.to_json() for number in numbers], **place},
         )
 
@@ -216,32 +219,25 @@ def check_outputs(scope: NumericScope) -> Iterator[Found]:
     "ORT122",
     "far-from-float",
     "warning",
-    what="The emulator computes what the file says, and that is far from the float model: lost by quantization.",
+    what="The package does what its encodings say, and that is far from the float model: lost by quantization.",
     why="What quantization loses no device gives back; a range that is too narrow or too wide somewhere is enough.",
-    fix="deploykit accuracy locate names the operator; widen its range, calibrate anew, or leave it in float",
+    fix="'deploykit accuracy locate' names the operator; widen its range, calibrate anew, or leave it in float",
     sources=[_LAB],
 )
 def check_quantization(scope: NumericScope) -> Iterator[Found]:
-    """Outputs that miss what is asked of them against float although the device is not to blame."""
+    """What the encodings lose by themselves, where that is more than is good."""
     verdict = scope.quantization
     if verdict is None or verdict.right is not False or (scope.device is not None and scope.device.right is False):
         return
-    for output, numbers in _by_output(verdict):
+    said = scope.device.cost if scope.device is not None and scope.device.cost else verdict.words
+    for output in dict.fromkeys(number.output for number in verdict.failures):
+        numbers = [number for number in verdict.failures if number.output == output]
         yield Found(
             kind=SubjectKind.TENSOR,
             name=output,
-            message=f"{output}: {_told(numbers)}, between emulator and float model",
+            message=f"{output}: {said}",
             evidence={"numbers": [number.to_json() for number in numbers]},
         )
-
-
-def _by_output(verdict: Verdict) -> Iterator[tuple[str, list[JudgedNumber]]]:
-    for output in dict.fromkeys(number.output for number in verdict.failures):
-        yield output, [number for number in verdict.failures if number.output == output]
-
-
-def _told(numbers: list[JudgedNumber]) -> str:
-    return "; ".join(f"{n.limit.measure}{f' ({n.where})' if n.where else ''} {n}" for n in numbers)
 
 
 @RULES.rule(

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from deploykit.accuracy.judge.measures import Quality, measure
 from deploykit.accuracy.judge.outputs import Outputs, OutputSet
-from deploykit.accuracy.judge.quality import Quality, measure
 from deploykit.errors import InputError
 
 __all__ = ["AxisSlices", "Comparison", "Mismatch", "OutputComparison", "SliceRun", "compare"]

@@ -1,42 +1,48 @@
-"""Compares detections as detections: how far matched boxes lie apart in pixels, what was lost and what was invented.
+"""Detections: rows of boxes, scores and labels out of any layout, and which of two sides are the same.
 
-Layouts are brought into rows of four coordinates, one score and one label; the corners' convention does not matter for
-an error in pixels. It measures; limits are looked up elsewhere.
+It measures; limits are looked up elsewhere. Boxes are corners, or centres and sizes: ``are_corners`` tells by the rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from deploykit.accuracy.judge.alignment import Pairs, pair_costs
-from deploykit.accuracy.judge.detection_sets import DetectionSet
-from deploykit.accuracy.judge.kinds import OutputKind, Piece
+from deploykit.accuracy.judge.kinds import DetectionSet, OutputKind, Piece
+from deploykit.accuracy.judge.rows import Pairs, pair_costs
+from deploykit.accuracy.judge.verdict import Context, JudgedNumber, KeptCount, Measure
 
-__all__ = ["WORKING_SCORES", "DetectionError", "Detections", "compare_detections", "image_side", "read_detections"]
+__all__ = [
+    "OVERLAP",
+    "WORKING_SCORE",
+    "Detections",
+    "background_class",
+    "corners_of",
+    "count_kept",
+    "judge_detections",
+    "overlaps",
+    "read_detections",
+]
 
 Numbers: TypeAlias = npt.NDArray[Any]
 Values: TypeAlias = Mapping[str, Numbers]
 _Doubles: TypeAlias = npt.NDArray[np.float64]
-_Mask: TypeAlias = npt.NDArray[np.bool_]
 
-WORKING_SCORES = (0.25, 0.5)
-"""The scores from which applications usually take a detection."""
+WORKING_SCORE = 0.25
+"""The score from which applications usually take a detection."""
+OVERLAP = 0.5
+"""Intersection over union from which two boxes are usually called the same detection."""
 
-_BEST = 100
-"""So many of the highest scores are compared where none reaches a working score."""
-
-_NORMALIZED = 1.5
-"""Boxes that stay below it are fractions of the image; a little over 1 reaches across the border."""
-
-_REACH = 4.0
-"""A partner may lie this many times the tolerance away: then it is the same detection, badly placed."""
-
-_MOST_ROWS = 2048
+_BEST = 100  # so many of the highest scores are looked at where none reaches a working score
+_NORMALIZED = 1.5  # boxes that stay below it are fractions of the image; a little over 1 reaches across the border
+_REACH = 4.0  # a partner may lie so many times the tolerance away: the same detection, badly placed
+_MOST = 1024  # detections of one sample that are counted, the best ones
+_MOSTLY = 0.5  # share of all rows: objects fill less of what a detector looks at
+_FLAT = 0.02  # share of boxes without an area that a detector may have at the borders of its images
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,24 +58,12 @@ class Detections:
     margins: _Doubles
     classes: int
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DetectionError:
-    """Sums over one sample; ``compared`` are the reference's detections that count, ``paired`` those with a partner.
-
-    ``box`` is in pixels and ``score`` a difference, both summed over pairs; ``agree`` of ``labelled`` pairs have the
-    same label. ``lost``, ``invented`` and ``wanted`` are counts per working score.
-    """
-
-    compared: int
-    paired: int
-    box: float
-    score: float
-    agree: int
-    labelled: int
-    lost: Mapping[float, int]
-    invented: Mapping[float, int]
-    wanted: Mapping[float, int]
+    def best(self, rows: npt.NDArray[Any], most: int = _MOST) -> Detections:
+        """Some rows, best first."""
+        rows = np.flatnonzero(rows) if rows.dtype == bool else rows
+        rows = rows[np.argsort(-self.scores[rows], kind="stable")][:most]
+        made = (self.boxes[rows], self.scores[rows], self.labels[rows], self.margins[rows])
+        return Detections(boxes=made[0], scores=made[1], labels=made[2], margins=made[3], classes=self.classes)
 
 
 def read_detections(group: DetectionSet, values: Values) -> Detections | None:
@@ -93,13 +87,9 @@ def read_detections(group: DetectionSet, values: Values) -> Detections | None:
         if given is None or given.shape[0] != count:
             return None
         labels, margins = np.rint(np.nan_to_num(given[:, 0])), np.ones(count)
-    return Detections(
-        boxes=np.nan_to_num(boxes),
-        scores=ranked[:, -1],
-        labels=labels.astype(np.int64),
-        margins=margins,
-        classes=table.shape[1],
-    )
+    labels = labels.astype(np.int64)
+    scores, classes = ranked[:, -1], table.shape[1]
+    return Detections(boxes=np.nan_to_num(boxes), scores=scores, labels=labels, margins=margins, classes=classes)
 
 
 def _columns(piece: Piece, array: Numbers, width: int) -> _Doubles | None:
@@ -132,7 +122,179 @@ def _score_table(piece: Piece, array: Numbers, count: int) -> _Doubles | None:
     return np.asarray(1 / (1 + np.exp(-np.clip(table, -60, 60))))
 
 
-def image_side(
+def corners_of(boxes: _Doubles, *, are_corners: bool) -> _Doubles:
+    """(n, 4) as left, top, right, bottom; given so, or as centres and sizes."""
+    if are_corners:
+        return boxes
+    centres, halves = boxes[:, :2], boxes[:, 2:] / 2
+    return np.concatenate([centres - halves, centres + halves], axis=1)
+
+
+def overlaps(one: _Doubles, two: _Doubles) -> _Doubles:
+    """Intersection over union, 0..1, of every box on the left with every one on the right; both are corners."""
+    low = np.maximum(one[:, None, :2], two[None, :, :2])
+    high = np.minimum(one[:, None, 2:], two[None, :, 2:])
+    common = np.clip(high - low, 0.0, None).prod(axis=2)
+    union = _areas(one)[:, None] + _areas(two)[None] - common
+    return np.asarray(np.divide(common, union, out=np.zeros_like(common), where=union > 0))
+
+
+def _areas(boxes: _Doubles) -> _Doubles:
+    """Of corners; 0 where the second does not lie behind the first."""
+    return np.asarray(np.clip(boxes[:, 2:] - boxes[:, :2], 0.0, None).prod(axis=1))
+
+
+def background_class(sides: Sequence[Detections], score: float) -> int:
+    """The class that stands for nothing, -1 for none: the first or the last, where most rows of the reference have it.
+
+    Rows without an object would otherwise be kept detections, and hide the loss of real ones.
+    """
+    classes, rows = max(side.classes for side in sides), sum(side.scores.size for side in sides)
+    for end in (0, classes - 1) if classes >= 2 and rows else ():
+        if sum(int(((side.scores >= score) & (side.labels == end)).sum()) for side in sides) > _MOSTLY * rows:
+            return end
+    return -1
+
+
+def count_kept(pairs: Sequence[tuple[Detections, Detections]]) -> KeptCount | None:
+    """Count over samples, each as the reference's detections and the candidate's, as one does by hand.
+
+    One to one, the same class, boxes that overlap; nothing is forgiven. None where boxes of the reference have no area,
+    read either way: then their form is not known, and no model would keep its own. Boxes are corners where all counted
+    ones of the reference could be. Taken for corners by mistake they are distorted alike on both sides.
+    """
+    found = _used(pairs, WORKING_SCORE)
+    are_corners = _form([one for one, _ in found])
+    if are_corners is None:
+        return None
+    return KeptCount(
+        wanted=tuple(one.scores.size for one, _ in found),
+        made=tuple(two.scores.size for _, two in found),
+        kept=tuple(int(_kept(one, two, are_corners).sum()) for one, two in found),
+        score=WORKING_SCORE,
+        overlap=OVERLAP,
+    )
+
+
+def _used(pairs: Sequence[tuple[Detections, Detections]], least: float) -> list[tuple[Detections, Detections]]:
+    """What somebody would use of both sides, best first."""
+    nothing = background_class([one for one, _ in pairs], least)
+
+    def used(side: Detections) -> Detections:
+        return side.best((side.scores >= least) & (side.labels != nothing))
+
+    return [(used(one), used(two)) for one, two in pairs]
+
+
+def _form(sides: Sequence[Detections]) -> bool | None:
+    """True for corners, False for centres and sizes, None where both give boxes without an area."""
+    corners = all(bool((side.boxes[:, :2] <= side.boxes[:, 2:]).all()) for side in sides)
+    sizes = np.concatenate([_areas(corners_of(side.boxes, are_corners=corners)) for side in sides] or [np.zeros(0)])
+    return None if (sizes <= 0).sum() > _FLAT * sizes.size else corners
+
+
+def _kept(one: Detections, two: Detections, are_corners: bool, slack: float = 0.0) -> npt.NDArray[np.bool_]:
+    """Which of the left side's rows, best first, find what overlaps them most, is of their class and still free.
+
+    With ``slack`` a label that leads by less counts as any.
+    """
+    kept: npt.NDArray[np.bool_] = np.zeros(one.scores.size, bool)
+    if not kept.size or not two.scores.size:
+        return kept
+    left, right = (corners_of(side.boxes, are_corners=are_corners) for side in (one, two))
+    alike = (one.labels[:, None] == two.labels[None]) | (one.margins < slack)[:, None]
+    shared = np.where(alike, overlaps(left, right), 0.0)
+    for number, row in enumerate(shared):
+        best = int(row.argmax())
+        if row[best] >= OVERLAP:
+            shared[:, best] = 0.0
+            kept[number] = True
+    return kept
+
+
+def judge_detections(
+    context: Context,
+    group: DetectionSet,
+    samples: Sequence[tuple[Values, Values]],
+    feeds: Sequence[Values],
+    shapes: Sequence[tuple[int, ...]],
+    *,
+    in_order: bool,
+) -> Iterator[JudgedNumber]:
+    """The numbers of one set of detections, pooled over samples: kept, boxes in pixels, scores.
+
+    ``shapes`` are those of the graph's inputs, for boxes in 0..1; ``in_order`` says that rows mean the same on both
+    sides, place by place.
+    """
+    name, kind = "+".join(group.outputs), OutputKind.DETECTIONS
+    read = [(read_detections(group, one), read_detections(group, two)) for one, two in samples]
+    pairs = [(one, two) for one, two in read if one is not None and two is not None]
+    if len(pairs) < len(read) or not pairs:
+        yield context.number(name, kind, Measure.ROWS, float("nan"), where="unlike shapes")
+        return
+    top = max((float(one.scores.max()) for one, _ in pairs if one.scores.size), default=0.0)
+    # Where all scores lie below the working ones (untrained weights), the best rows stand for detections.
+    least = WORKING_SCORE
+    if top < WORKING_SCORE:
+        every = np.sort(np.concatenate([one.scores for one, _ in pairs]))[::-1]
+        least = float(every[min(_BEST * len(pairs), every.size) - 1]) if every.size else 0.0
+    slack = context.limit(Measure.SCORE_ERROR).value * min(1.0, top / WORKING_SCORE)
+    yield from _kept_number(context, name, pairs, least, slack)
+    side, boxes, scores, found = 640.0, 0.0, 0.0, 0
+    for place, (one, two) in enumerate(pairs):
+        side, scale = _image_side(group, one.boxes, feeds[place] if feeds else {}, shapes)
+        first, second = _partners(one, two, least, scale, _REACH * context.limit(Measure.BOX_ERROR, side=side).value)
+        if in_order and one.scores.size == two.scores.size:
+            first = second = _counted(one.scores, least)
+        boxes += float(np.abs(one.boxes[first] - two.boxes[second]).mean(axis=1).sum() * scale) if first.size else 0.0
+        scores += float(np.abs(one.scores[first] - two.scores[second]).sum())
+        found += first.size
+    if found:
+        height = max(min(1.0, top / WORKING_SCORE), 1e-9)
+        yield context.number(name, kind, Measure.BOX_ERROR, boxes / found, side=side)
+        yield context.number(name, kind, Measure.SCORE_ERROR, scores / found / height)
+
+
+def _kept_number(
+    context: Context, name: str, pairs: Sequence[tuple[Detections, Detections]], least: float, slack: float
+) -> Iterator[JudgedNumber]:
+    """The share of detections that both sides have, near misses of the score and near ties of labels forgiven."""
+    kind = OutputKind.DETECTIONS
+    sure, loose = _used(pairs, least + slack), _used(pairs, least - slack)
+    are_corners = _form([one for one, _ in loose])
+    count = count_kept(pairs)
+    wanted, made = (sum(pair[at].scores.size for pair in sure) for at in (0, 1))
+    if are_corners is None or not wanted + made:
+        return
+    lost = sum(int(np.sum(~_kept(a, b, are_corners, slack))) for (a, _), (_, b) in zip(sure, loose, strict=True))
+    new = sum(int((~_kept(b, a, are_corners, slack)).sum()) for (_, b), (a, _) in zip(sure, loose, strict=True))
+    value = min(1 - lost / max(wanted, 1), 1 - new / max(made, 1))
+    words = count.in_short if count is not None and any(count.wanted) else ""
+    yield context.number(name, kind, Measure.KEPT, value, items=max(wanted, made), words=words)
+
+
+def _counted(scores: _Doubles, least: float) -> npt.NDArray[np.intp]:
+    """The rows that somebody would use, else the best ones."""
+    used = np.flatnonzero(scores >= least)
+    return used if used.size else np.argsort(-scores, kind="stable")[:_BEST]
+
+
+def _partners(one: Detections, two: Detections, least: float, scale: float, reach: float) -> Pairs:
+    """Rows that are the same by where they lie, their score and their label; those of the left side that count."""
+    left = _counted(one.scores, least)
+    left = left[np.argsort(-one.scores[left], kind="stable")][:_MOST]
+    right = np.argsort(-two.scores, kind="stable")[: 2 * _MOST]
+    if not left.size or not right.size:
+        return left[:0], right[:0]
+    costs = np.abs(one.boxes[left][:, None] - two.boxes[right][None]).mean(axis=2) * scale
+    costs = np.where(costs <= reach, costs / reach, np.inf)
+    costs += np.abs(one.scores[left][:, None] - two.scores[right][None])
+    costs += one.labels[left][:, None] != two.labels[right][None]
+    first, second = pair_costs(costs, most=1e6)
+    return left[first], right[second]
+
+
+def _image_side(
     group: DetectionSet, boxes: Numbers, feed: Values, shapes: Sequence[tuple[int, ...]]
 ) -> tuple[float, float]:
     """The longer side of the image that boxes speak of, and what their numbers are multiplied by to be pixels.
@@ -146,100 +308,3 @@ def image_side(
         return (asked, 1.0) if asked > _NORMALIZED else (float(inputs), float(inputs))
     largest = float(np.abs(boxes).max()) if boxes.size else 0.0
     return (float(inputs), 1.0) if largest > _NORMALIZED else (float(inputs), float(inputs))
-
-
-def compare_detections(
-    one: Detections,
-    two: Detections,
-    pairs: Pairs | None,
-    *,
-    scale: float,
-    tolerance: float,
-    score_tolerance: float,
-    barely: tuple[_Mask | None, _Mask | None] = (None, None),
-) -> DetectionError:
-    """What differs. ``pairs`` are rows known to be the same; without them, or beyond them, rows are matched by place.
-
-    ``scale`` turns the boxes' numbers into pixels, ``tolerance`` is the error in pixels that is still right. ``barely``
-    are, per side, rows that the other could not have, since an earlier choice was close: they are not missing.
-    """
-    places = _partners(one, two, pairs, scale, _REACH * tolerance)
-    counted = _counted(one.scores)
-    first = counted[places[counted] >= 0]
-    second = places[first]
-    clear = one.margins[first] > score_tolerance
-    lost = {score: _missing(one, two, places, score, score_tolerance, barely[0]) for score in WORKING_SCORES}
-    back = np.full(two.scores.size, -1, np.intp)
-    back[places[places >= 0]] = np.flatnonzero(places >= 0)
-    return DetectionError(
-        compared=counted.size,
-        paired=first.size,
-        box=float(np.abs(one.boxes[first] - two.boxes[second]).mean(axis=1).sum() * scale) if first.size else 0.0,
-        score=float(np.abs(one.scores[first] - two.scores[second]).sum() / _height(one.scores)),
-        agree=int((one.labels[first] == two.labels[second])[clear].sum()),
-        labelled=int(clear.sum()),
-        lost=lost,
-        invented={score: _missing(two, one, back, score, score_tolerance, barely[1]) for score in WORKING_SCORES},
-        wanted={score: int((one.scores >= score).sum()) for score in WORKING_SCORES},
-    )
-
-
-def _height(scores: _Doubles) -> float:
-    """1, or less where all scores lie below the working ones: their differences are small then, and no less wrong."""
-    top = float(scores.max()) if scores.size else 1.0
-    return min(1.0, max(top, 1e-9) / WORKING_SCORES[0])
-
-
-def _counted(scores: _Doubles) -> npt.NDArray[np.intp]:
-    """The rows that somebody would use: from the lowest working score on, else the best ones."""
-    used = np.flatnonzero(scores >= WORKING_SCORES[0])
-    return used if used.size else np.argsort(-scores, kind="stable")[:_BEST]
-
-
-def _partners(
-    one: Detections, two: Detections, pairs: Pairs | None, scale: float, reach: float
-) -> npt.NDArray[np.intp]:
-    """Per row on the left its partner on the right, -1 for none."""
-    places = np.full(one.scores.size, -1, np.intp)
-    taken = np.zeros(two.scores.size, bool)
-    if pairs is not None:
-        places[pairs[0]] = pairs[1]
-        taken[pairs[1]] = True
-    left, right = _best(np.flatnonzero(places < 0), one.scores), _best(np.flatnonzero(~taken), two.scores)
-    if left.size and right.size:
-        costs = np.abs(one.boxes[left][:, None] - two.boxes[right][None]).mean(axis=2) * scale
-        costs = np.where(costs <= reach, costs / reach, np.inf)
-        costs += np.abs(one.scores[left][:, None] - two.scores[right][None])
-        costs += one.labels[left][:, None] != two.labels[right][None]
-        first, second = pair_costs(np.where(np.isfinite(costs), costs, np.inf), most=1e6)
-        places[left[first]] = right[second]
-    return places
-
-
-def _best(rows: npt.NDArray[np.intp], scores: _Doubles) -> npt.NDArray[np.intp]:
-    return rows[np.argsort(-scores[rows], kind="stable")[:_MOST_ROWS]]
-
-
-def _missing(
-    one: Detections,
-    two: Detections,
-    places: npt.NDArray[np.intp],
-    score: float,
-    slack: float,
-    barely: _Mask | None,
-) -> int:
-    """Rows over a working score whose partner is none, has another clear label, or is clearly below it.
-
-    A row that just fell out of a full list, since its score is about the list's last, is not missing.
-    """
-    last = float(two.scores.min()) if two.scores.size == one.scores.size else 0.0
-    rows = np.flatnonzero(one.scores >= score + slack)
-    partner = places[rows]
-    without = (partner < 0) & (one.scores[rows] > last + slack)
-    if barely is not None and barely.size == one.scores.size:
-        without &= ~barely[rows]
-    below = (partner >= 0) & (two.scores[partner] < score - slack) if two.scores.size else without
-    other = (partner >= 0) & (one.margins[rows] > slack)
-    if two.labels.size:
-        other &= one.labels[rows] != two.labels[partner]
-    return int((without | below | other).sum())

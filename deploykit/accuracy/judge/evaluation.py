@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit.accuracy.judge.comparison import Comparison, compare
-from deploykit.accuracy.judge.output_judging import OutputJudge
+from deploykit.accuracy.judge.judge import OutputJudge
 from deploykit.accuracy.judge.outputs import Outputs, OutputSet, read_outputs, read_pair
 from deploykit.accuracy.judge.rules import RULES as COMPARISON_RULES
 from deploykit.accuracy.judge.rules import Judged, Thresholds
-from deploykit.accuracy.judge.verdicts import Verdict
+from deploykit.accuracy.judge.verdict import Verdict
 from deploykit.findings import Finding, exit_status
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts

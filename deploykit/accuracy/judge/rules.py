@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from deploykit.accuracy.judge.thresholds import Thresholds
-from deploykit.accuracy.judge.verdicts import Verdict
+from deploykit.accuracy.judge.verdict import Thresholds, Verdict
 from deploykit.encodings.post_processing import Mixing, find_mixing, output_of_shape
 from deploykit.findings import Severity, SubjectKind, listed
 from deploykit.findings.rules import Found, Registry

@@ -10,12 +10,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from deploykit.accuracy.judge.kept_counts import KeptCount, fewest_for
+from deploykit.accuracy.judge.verdict import KeptCount, fewest_for
 from deploykit.errors import UsageError
 from deploykit.system.published import published
 
 if TYPE_CHECKING:
-    from deploykit.accuracy.judge.verdicts import Verdict
+    from deploykit.accuracy.judge.verdict import Verdict
 
 __all__ = ["GOAL", "Goal", "Reached", "goal_for", "parse_goal"]
 

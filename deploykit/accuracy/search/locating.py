@@ -13,10 +13,8 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from deploykit.accuracy.judge.alignment import align
-from deploykit.accuracy.judge.quality import sqnr_db
-from deploykit.accuracy.judge.row_sets import RowSets
-from deploykit.accuracy.judge.rows import Rows
+from deploykit.accuracy.judge.measures import sqnr_db
+from deploykit.accuracy.judge.rows import ChosenRows, Matched
 from deploykit.accuracy.search.located import Culprit, Divergence, Located, TensorView
 from deploykit.accuracy.simulate.sessions import Feed
 from deploykit.errors import InputError, ToolError
@@ -119,7 +117,7 @@ class _Search:
         self._sides = (left, right)
         self._feeds = feeds
         self._left_rounds = rounds
-        self._rows = RowSets(facts)
+        self._rows = ChosenRows(facts)
         both = set(left.tensors()) & set(right.tensors())
         made = [name for node in facts.nodes for name in node.outputs if name and self._is_float(name)]
         self.shown = [name for name in made if name in both]
@@ -185,17 +183,15 @@ class _Search:
         return sorted(found, key=self._order.__getitem__)
 
     def look(self, names: Sequence[str]) -> None:
-        """Show tensors on both sides, with the choices that order their rows, and compare."""
+        """Show tensors on both sides and compare."""
         fresh = [name for name in names if name not in self.views]
         if not fresh:
             return
         if self.rounds >= self._left_rounds or time_left() == 0.0:
             self.exhausted = True
             return
-        choices = {choice for name in fresh for choice in self._rows.choices_of(name) if choice in self._open}
-        wanted = list(dict.fromkeys([*fresh, *sorted(choices)]))
         try:
-            shown = [_shown(side, wanted, self._feeds) for side in self._sides]
+            shown = [_shown(side, fresh, self._feeds) for side in self._sides]
         except InputError:
             if time_left() != 0.0:
                 raise
@@ -204,7 +200,7 @@ class _Search:
         self.rounds += 1
         for name in fresh:
             views = [
-                _compare(name, one, two, self._rows.axes(name))
+                _compare(name, self._rows.matched(name, one[name], two[name]), one[name], two[name])
                 for one, two in zip(*shown, strict=True)
                 if name in one and name in two
             ]
@@ -277,21 +273,18 @@ def _worst(views: list[TensorView], name: str) -> TensorView:
     return min(views, key=lambda view: view.sqnr_db if not math.isnan(view.sqnr_db) else -math.inf, default=unseen)
 
 
-def _compare(
-    name: str, left: Mapping[str, Numbers], right: Mapping[str, Numbers], axes: Sequence[Rows | None]
-) -> TensorView:
-    found = align(left[name], right[name], axes, (left, right))
+def _compare(name: str, found: Matched, left: Numbers, right: Numbers) -> TensorView:
     return TensorView(
         name=name,
         sqnr_db=_agreement(found.left, found.right),
-        left_range=_range(left[name]),
-        right_range=_range(right[name]),
-        left_dtype=str(left[name].dtype),
-        right_dtype=str(right[name].dtype),
+        left_range=_range(left),
+        right_range=_range(right),
+        left_dtype=str(left.dtype),
+        right_dtype=str(right.dtype),
         reordered=found.reordered,
         lost=found.lost,
-        typical=_typical(left[name]),
-        not_finite=(int((~np.isfinite(left[name])).sum()), int((~np.isfinite(right[name])).sum())),
+        typical=_typical(left),
+        not_finite=(int((~np.isfinite(left)).sum()), int((~np.isfinite(right)).sum())),
     )
 
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from deploykit.accuracy.judge.output_judging import OutputJudge
-from deploykit.accuracy.judge.output_losses import OutputLosses
+from deploykit.accuracy.judge.judge import OutputJudge
 from deploykit.accuracy.samples.labels import Label
 from deploykit.accuracy.search.goals import Reached
+from deploykit.accuracy.search.output_losses import OutputLosses
 from deploykit.model.facts import GraphFacts
 
 if TYPE_CHECKING:
-    from deploykit.accuracy.judge.metrics import UserMetric
+    from deploykit.accuracy.judge.metric import UserMetric
     from deploykit.accuracy.simulate.sessions import Feed
 
 __all__ = ["Reaching"]

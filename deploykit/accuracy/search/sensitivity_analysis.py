@@ -13,11 +13,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from deploykit.accuracy.judge.measuring import overall_db
-from deploykit.accuracy.judge.output_losses import OutputLosses
+from deploykit.accuracy.judge.measures import overall_db
 from deploykit.accuracy.samples.gathering import MOST, Samples, gather
 from deploykit.accuracy.search.kept_losses import KeptLosses, Question, key_of_analysis
 from deploykit.accuracy.search.layers import Layer, layers_of
+from deploykit.accuracy.search.output_losses import OutputLosses
 from deploykit.accuracy.search.sensitivity import LayerLoss, Loss, Sensitivity, TensorLoss
 from deploykit.accuracy.simulate.min_max import min_max_encodings, precision_of
 from deploykit.accuracy.simulate.partial_runs import PartialRuns

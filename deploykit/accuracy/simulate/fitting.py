@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from deploykit.accuracy.judge.judging import Judge, Numbers, Verdict, made_by
-from deploykit.accuracy.judge.thresholds import Thresholds
+from deploykit.accuracy.judge.judge import Judge, Numbers
+from deploykit.accuracy.judge.verdict import Thresholds, Verdict
 from deploykit.accuracy.samples.gathering import Samples
 from deploykit.accuracy.samples.labels import Label
 from deploykit.accuracy.simulate.sessions import Feed, group_room
@@ -28,7 +28,7 @@ from deploykit.model.weights import mapped_bytes
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-__all__ = ["FIRST", "Fitted", "fit_judge", "fitted_judge", "settled"]
+__all__ = ["FIRST", "Fitted", "Original", "fit_judge", "settled"]
 
 _FACTORS = (0.5, 0.25)
 """How much smaller derived inputs are made where they are too large."""
@@ -61,6 +61,14 @@ class Fitted:
     first: tuple[Mapping[str, Numbers], ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Original:
+    """The model as it was handed in: its judge, and what its encodings lose; None where it came without any."""
+
+    judge: Judge
+    quantization: Verdict | None = None
+
+
 def fit_judge(
     model: ModelProto,
     facts: GraphFacts,
@@ -73,7 +81,7 @@ def fit_judge(
     start = Judge(
         model, facts, _drawn(samples, first), label=samples.label, thresholds=thresholds, stays_open=bool(later)
     )
-    simulator = Simulator(model, encodings, capture=made_by(model, start.choices))
+    simulator = Simulator(model, encodings)
     tried = _tried(start, simulator, samples)
     for factors in later:
         if tried[-1].verdict.right:
@@ -126,13 +134,6 @@ def _numbers(facts: GraphFacts) -> float:
 def _product(shape: tuple[int | str | None, ...] | None) -> float:
     known = [dim for dim in shape or (None,) if isinstance(dim, int)]
     return math.prod(known) if shape is not None and len(known) == len(shape) else math.inf
-
-
-def fitted_judge(model: ModelProto, facts: GraphFacts, encodings: EncodingSet, samples: Samples) -> Judge:
-    """The judge alone: nothing is simulated for samples that are taken as they are."""
-    if samples.label is Label.DERIVED:
-        return fit_judge(model, facts, encodings, samples).judge
-    return Judge(model, facts, samples.varied, label=samples.label)
 
 
 def settled(verdict: Verdict, label: Label) -> Verdict:

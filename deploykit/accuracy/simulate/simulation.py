@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from deploykit.accuracy.judge.judging import Judge
-from deploykit.accuracy.judge.quality import cosine, max_error, sqnr_db
+from deploykit.accuracy.judge.judge import Judge
+from deploykit.accuracy.judge.measures import cosine, max_error, sqnr_db
 from deploykit.accuracy.samples.gathering import MOST, gather
 from deploykit.accuracy.simulate.quantized_graph import quantize_graph
 from deploykit.accuracy.simulate.sessions import Feed, Session, check_feed
@@ -29,8 +29,7 @@ from deploykit.model.weights import lean_weights
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from deploykit.accuracy.judge.thresholds import Thresholds
-    from deploykit.accuracy.judge.verdicts import Verdict
+    from deploykit.accuracy.judge.verdict import Thresholds, Verdict
     from deploykit.accuracy.samples.gathering import Samples
     from deploykit.model.facts import GraphFacts
 
@@ -39,7 +38,6 @@ __all__ = [
     "Simulation",
     "Simulator",
     "compare_outputs",
-    "narrowest_bits",
     "overall_sqnr_db",
     "simulate",
     "simulate_files",
@@ -149,9 +147,8 @@ def simulate(
     With ``facts`` they are judged as well, on samples of that ``label``. Raises InputError where an entry does not fit
     its tensor or a sample does not fit the inputs.
     """
-    bits = narrowest_bits(encodings)
-    judge = None if facts is None else Judge(model, facts, inputs, label=label, bits=bits, thresholds=thresholds)
-    simulator = Simulator(model, encodings, capture=() if judge is None else judge.choices)
+    judge = None if facts is None else Judge(model, facts, inputs, label=label, thresholds=thresholds)
+    simulator = Simulator(model, encodings)
     shown = simulator.runs(inputs)
     reference = judge.reference if judge is not None else Session(model).runs(inputs)
     names = [item.name for item in model.graph.output]
@@ -165,16 +162,6 @@ def simulate(
         skipped=simulator.skipped,
         verdict=None if judge is None else judge.compare(shown),
     )
-
-
-def narrowest_bits(encodings: EncodingSet) -> int:
-    """The width of the narrowest integer activation, 0 without any."""
-    widths = [
-        entry.value.bits
-        for entry in encodings
-        if isinstance(entry.value, Affine) and not entry.is_param and entry.value.granularity == "per-tensor"
-    ]
-    return min((bits for bits in widths if bits >= 8), default=0)
 
 
 def simulate_files(

@@ -6,20 +6,20 @@ writes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy.typing as npt
 
-from deploykit.accuracy.judge.judging import made_by
+from deploykit.accuracy.simulate.chain import Chain
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.backend.backend import Shared
 from deploykit.encodings.float_sets import find_borders
 from deploykit.flow.choose import choose_way
 from deploykit.flow.plan import decide
-from deploykit.flow.ways import SegmentChain
+from deploykit.flow.ways import segment_chain
 from deploykit.model.weights import lean_weights
 
 if TYPE_CHECKING:
@@ -49,13 +49,8 @@ class Delivery:
     refused: str = ""
 
 
-def deliver(
-    backend: AnyBackend, situation: Situation, shown: Sequence[str], *, plans: bool, tell: Progress
-) -> Delivery:
-    """Decide as packaging does; without ``plans`` only the way is chosen, and nothing can refuse it.
-
-    ``shown`` are tensors that a run should show beside the outputs, as far as they are left.
-    """
+def deliver(backend: AnyBackend, situation: Situation, *, plans: bool, tell: Progress) -> Delivery:
+    """Decide as packaging does; without ``plans`` only the way is chosen, and nothing can refuse it."""
     shared, refused = Shared(), ""
     if plans:
         decision = decide(backend, situation, shared, tell)
@@ -67,7 +62,7 @@ def deliver(
     encodings = None if changed else chosen.situation.encodings if won is None else won.encodings
     return Delivery(
         way=chosen.explains,
-        run=run_of(chosen, shown),
+        run=run_of(chosen),
         encodings=encodings,
         on_npu=_on_npu(chosen),
         borders=_borders(chosen),
@@ -87,22 +82,16 @@ def _because(plan: Any) -> str:
     return "; ".join(f"{one.code} {one.message}" for one in blocking[:2]) or "no route is open"
 
 
-def run_of(chosen: Chosen, shown: Sequence[str] = ()) -> Run:
-    """What computes the outputs of a way that was chosen, and the tensors ``shown`` as far as they are left."""
+def run_of(chosen: Chosen) -> Run:
+    """What computes the outputs of a way that was chosen."""
     situation, won = chosen.situation, chosen.prepared
     if situation.segments:
-        return SegmentChain(situation.segments, quantized=True, half=True, capture=shown).run
+        return segment_chain(situation.segments, quantized=True, half=True).run
     model = lean_weights(situation.model) if won is None else won.model
     encodings = situation.encodings if won is None else won.encodings
     assert encodings is not None
-    simulator = Simulator(model, encodings, capture=made_by(model, shown))
-    tail = None if won is None or won.tail is None else Session(won.tail, capture=made_by(won.tail, shown))
-
-    def run(feed: Feed) -> Mapping[str, npt.NDArray[Any]]:
-        values = simulator.run(feed)
-        return values if tail is None else {**values, **tail.run({**feed, **values})}
-
-    return run
+    tail = [] if won is None or won.tail is None else [Session(won.tail)]
+    return Chain([Simulator(model, encodings), *tail]).run
 
 
 def _on_npu(chosen: Chosen) -> float:

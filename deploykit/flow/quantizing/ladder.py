@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, TypeAlias
 
-from deploykit.accuracy.judge.metrics import UserMetric, user_metric
+from deploykit.accuracy.judge.metric import UserMetric, user_metric
 from deploykit.accuracy.samples.gathering import InputSource, Samples
 from deploykit.accuracy.samples.labels import Label
 from deploykit.accuracy.search.goals import Goal, Reached, goal_for
@@ -170,7 +170,7 @@ class _Candidates:
             return self._counted(rung, opened, opened.simulated(encodings), encodings), encodings
         self._tell(f"deciding how {rung.precision} would be packaged")
         situation = self._packaging.situate(made)
-        found = deliver(self._backend, situation, opened.reaching.shown, plans=rung.runs_here, tell=lambda _: None)
+        found = deliver(self._backend, situation, plans=rung.runs_here, tell=lambda _: None)
         reached = opened.reaching.reached([found.run(feed) for feed in opened.exact.feeds])
         start = found.encodings or encodings
         rung = replace(rung, way=found.way, refused=found.refused, on_npu=found.on_npu)

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deploykit.accuracy.judge.judging import Judge, made_by
+from deploykit.accuracy.judge.judge import Judge
 from deploykit.accuracy.samples.labels import Label
 from deploykit.accuracy.simulate.simulation import (
     Fidelity,
     Simulator,
     compare_outputs,
-    narrowest_bits,
     overall_sqnr_db,
 )
 from deploykit.encodings.read import read_placed
@@ -30,7 +29,7 @@ from deploykit.model.collect import collect_facts
 from deploykit.model.weights import lean_weights
 
 if TYPE_CHECKING:
-    from deploykit.accuracy.judge.verdicts import Verdict
+    from deploykit.accuracy.judge.verdict import Verdict
     from deploykit.accuracy.simulate.sessions import Feed
     from deploykit.flow.quantizing.running import Ran
     from deploykit.model import Model
@@ -79,11 +78,11 @@ def measure(given: Model, facts: GraphFacts, ran: Ran, feeds: Sequence[Feed], *,
     """
     quantized = load_model(ran.model)
     placed = read_placed(ran.encodings, collect_facts(quantized))
-    judge = Judge(lean_weights(given), facts, feeds, label=Label.GIVEN, bits=narrowest_bits(placed))
+    judge = Judge(lean_weights(given), facts, feeds, label=Label.GIVEN)
     weights = lean_weights(quantized)
     if tuple(value.name for value in weights.graph.output) != judge.names:
         raise ToolError(f"{ran.model}: its outputs are not those of {given.path.name}", next=f"look at {ran.folder}")
-    simulator = Simulator(weights, placed, capture=made_by(weights, judge.choices))
+    simulator = Simulator(weights, placed)
     shown = simulator.runs(feeds)
     reference = [{name: row[name] for name in judge.names} for row in judge.reference]
     outputs = [{name: row[name] for name in judge.names} for row in shown]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from atlas.units import Unit
-from deploykit.accuracy.judge.quality import sqnr_db
+from deploykit.accuracy.judge.measures import sqnr_db
 from deploykit_ort_qnn.bench.together import Ran, run_together
 from deploykit_ort_qnn.compiler.hosts import Host
 

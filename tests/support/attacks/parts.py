@@ -154,7 +154,7 @@ def references(path: Path) -> None:
     """Labels for the user's own measure."""
     import numpy as np
 
-    from deploykit.accuracy.judge.metrics import user_metric
+    from deploykit.accuracy.judge.metric import user_metric
 
     metric = user_metric(None, "true {outputs}", references=path)
     function = user_metric("math:prod", None, references=path)

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deploykit.accuracy.judge.judging import Judge
-from deploykit.accuracy.judge.thresholds import Against
+from deploykit.accuracy.judge.judge import Judge
+from deploykit.accuracy.judge.verdict import Against
 from deploykit.backend.backend import Execution
 from deploykit.backend.status import Compilation, Correctness
 from deploykit.errors import ToolError
 from deploykit.system.environments import environment_of
 
 if TYPE_CHECKING:
-    from deploykit.accuracy.judge.verdicts import Verdict
+    from deploykit.accuracy.judge.verdict import Verdict
     from deploykit.backend.backend import Aids, Situation
     from deploykit.system.specs import ToolchainSpec
 

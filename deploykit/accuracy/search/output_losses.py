@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from deploykit.accuracy.judge.output_judging import OutputJudge
+from deploykit.accuracy.judge.measures import overall_db
+from deploykit.accuracy.judge.rows import ChosenRows, Matched
 from deploykit.accuracy.search.sensitivity import Loss
 from deploykit.model.facts import GraphFacts
 
@@ -22,7 +23,7 @@ _Values = Mapping[str, npt.NDArray[Any]]
 
 
 class OutputLosses:
-    """Holds the reference outputs of all samples. ``shown`` must be in every run: outputs, and what orders their rows.
+    """Holds the reference outputs of all samples. ``shown`` must be in every run: the outputs that nodes make.
 
     Outputs that no node makes never differ. Those that are no floats are left out where there are others: the distance
     of two labels says nothing.
@@ -32,10 +33,9 @@ class OutputLosses:
         made = {name for node in facts.nodes for name in node.outputs}
         outputs = [name for name in facts.outputs if name in made]
         self._names = [name for name in outputs if facts.tensors[name].is_float] or outputs
-        self._judge = OutputJudge(facts, label="arbitrary")
-        choices = tuple(name for name in self._judge.choices if name in made)
-        self._matches = bool(choices)
-        self.shown = tuple(dict.fromkeys((*outputs, *choices)))
+        self._rows = ChosenRows(facts)
+        self._matches = any(self._rows.is_behind(name) for name in outputs)
+        self.shown = tuple(outputs)
         self._reference: Sequence[_Values] = ()
         self._energy: dict[str, float] = {}
 
@@ -49,8 +49,9 @@ class OutputLosses:
     def loss(self, outputs: Sequence[_Values]) -> Loss:
         """The loss of one run of all samples."""
         if self._matches:
-            found = self._judge.compare(self._reference, outputs).sqnr_db
-            return Loss(outputs={name: found.get(name, -math.inf) for name in self._names})
+            sides = zip(self._reference, outputs, strict=True)
+            matched = [self._rows.all_matched(self.shown, one, two) for one, two in sides]
+            return Loss(outputs={name: _matched_db([sample[name] for sample in matched]) for name in self._names})
         return Loss(outputs={name: self._sqnr(name, outputs) for name in self._names})
 
     def _sqnr(self, name: str, outputs: Sequence[_Values]) -> float:
@@ -59,6 +60,15 @@ class OutputLosses:
             return math.inf
         signal = self._energy[name]
         return 10 * math.log10(signal / noise) if signal > 0 and signal / noise > 0 else -math.inf
+
+
+def _matched_db(samples: Sequence[Matched]) -> float:
+    """Of one output; nothing is left of one that became no number, or has another shape."""
+    if any(item.left.shape != item.right.shape for item in samples):
+        return -math.inf
+    if not all(np.isfinite(item.right[np.isfinite(item.left)]).all() for item in samples):
+        return -math.inf
+    return overall_db([(item.left, item.right) for item in samples])
 
 
 def _doubles(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:

@@ -12,9 +12,15 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from deploykit.accuracy.judge.box_geometry import OVERLAP, corners_of, overlaps
-from deploykit.accuracy.judge.detection_sets import DetectionSet
-from deploykit.accuracy.judge.detections import WORKING_SCORES, Detections, read_detections
+from deploykit.accuracy.judge.detections import (
+    OVERLAP,
+    WORKING_SCORE,
+    Detections,
+    corners_of,
+    overlaps,
+    read_detections,
+)
+from deploykit.accuracy.judge.kinds import DetectionSet
 
 __all__ = ["KeptBox", "boxes_beside", "kept_boxes", "overlap", "reads_corners"]
 
@@ -52,7 +58,7 @@ def kept_boxes(
     placed = corners_of(_fractions(rows, group, feed, size), are_corners=corners)
     kept: list[KeptBox] = []
     for row in np.argsort(-rows.scores, kind="stable"):
-        if rows.scores[row] < WORKING_SCORES[0] or len(kept) >= _MOST:
+        if rows.scores[row] < WORKING_SCORE or len(kept) >= _MOST:
             break
         left, top, right, bottom = (float(value) for value in placed[row])
         box = KeptBox(

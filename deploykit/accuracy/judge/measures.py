@@ -1,0 +1,312 @@
+"""Numbers about two arrays, or about pairs of them over samples. It knows no limits, no graph and no models.
+
+The first half is what the vendor's evaluation tool computes, to the last bit; the second half looks for damage.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "Pair",
+    "Quality",
+    "WorstSlice",
+    "cosine",
+    "gain_error",
+    "l2_distance",
+    "max_error",
+    "mean_cosine",
+    "measure",
+    "overall_db",
+    "psnr_db",
+    "relative_error",
+    "signal_in",
+    "sqnr_db",
+    "ssim",
+    "worst_sample",
+    "worst_slice",
+]
+
+Numbers: TypeAlias = npt.NDArray[Any]
+Pair: TypeAlias = tuple[Numbers, Numbers]
+_Doubles: TypeAlias = npt.NDArray[np.float64]
+
+# The constants of SSIM for images of 0..255, and its 11 by 11 window.
+_SSIM_C1, _SSIM_C2 = (0.01 * 255) ** 2, (0.03 * 255) ** 2
+_SSIM_RADIUS, _SSIM_SIGMA = 5, 1.5
+_TINY = 1e-10
+
+# Fewer numbers do not make a slice: their variance says nothing. Fewer samples are not compared with one another.
+_LEAST_ELEMENTS, _LEAST_SAMPLES = 16, 3
+# What varies less than a float16 can show beside its largest value is no signal.
+_FLOAT16_BITS = 11
+# A slice counts where it varies by a tenth of the usual slice: less is neither heard nor seen beside the others.
+_LEAST_SPREAD = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quality:
+    """The numbers for one pair of tensors. ``nan`` where a number is not defined (cosine of a zero tensor)."""
+
+    cosine: float
+    l2: float
+    psnr_db: float
+    ssim: float
+    sqnr_db: float
+    max_error: float
+
+    def to_json(self) -> dict[str, float | str | None]:
+        """Numbers, None where a number is not defined, and the word ``infinite`` for an unbounded one."""
+
+        def told(value: float) -> float | str | None:
+            if math.isnan(value):
+                return None
+            return value if math.isfinite(value) else ("infinite" if value > 0 else "-infinite")
+
+        return {name: told(getattr(self, name)) for name in self.__slots__}
+
+
+def measure(baseline: Numbers, candidate: Numbers) -> Quality:
+    """All numbers for one pair of tensors of the same shape, of any rank; raises ValueError when the shapes differ."""
+    if baseline.shape != candidate.shape:
+        raise ValueError(f"shapes differ: {baseline.shape} and {candidate.shape}")
+    return Quality(
+        cosine=cosine(baseline, candidate),
+        l2=l2_distance(baseline, candidate),
+        psnr_db=psnr_db(baseline, candidate),
+        ssim=ssim(baseline, candidate),
+        sqnr_db=sqnr_db(baseline, candidate),
+        max_error=max_error(baseline, candidate),
+    )
+
+
+def cosine(baseline: Numbers, candidate: Numbers) -> float:
+    """The cosine of the angle between two tensors of the same shape, flattened; nan when one of them is all zero."""
+    a, b = _flat(baseline), _flat(candidate)
+    norms = float(np.linalg.norm(a)) * float(np.linalg.norm(b))
+    return float(a @ b) / norms if norms else math.nan
+
+
+def l2_distance(baseline: Numbers, candidate: Numbers) -> float:
+    """The Euclidean norm of the difference of two tensors of the same shape."""
+    return float(np.linalg.norm(_flat(baseline) - _flat(candidate)))
+
+
+def max_error(baseline: Numbers, candidate: Numbers) -> float:
+    """The largest absolute difference of two tensors of the same shape; 0 for empty ones."""
+    difference = np.abs(_flat(baseline) - _flat(candidate))
+    return float(difference.max()) if difference.size else 0.0
+
+
+def psnr_db(baseline: Numbers, candidate: Numbers) -> float:
+    """Peak signal to noise, in dB. The peak is the baseline's largest value, not its range and not an absolute value.
+
+    A mean square error of 0 and a peak that is not positive are taken as 1e-10, so no result is infinite.
+    """
+    a, b = _flat(baseline), _flat(candidate)
+    if not a.size:
+        return math.nan
+    error = float(np.mean((a - b) ** 2)) or _TINY
+    peak = float(a.max())
+    peak = _TINY if peak <= 0 else peak
+    return 20 * _log10(peak) - 10 * _log10(error)
+
+
+def sqnr_db(baseline: Numbers, candidate: Numbers) -> float:
+    """Signal to quantization noise, in dB: energy of the baseline over energy of the difference.
+
+    Infinite without a difference; minus infinity when the baseline is all zero and the candidate is not.
+    """
+    a, b = _flat(baseline), _flat(candidate)
+    return _db(float(a @ a), float((a - b) @ (a - b)))
+
+
+def ssim(baseline: Numbers, candidate: Numbers) -> float:
+    """Structural similarity with the constants of 0..255 images, the first two axes as height and width.
+
+    Every further axis counts as channels; a vector is one column. The second moments are not centred, as in the tool
+    whose numbers these are: near 1 for whatever stays far under 255, so only meaningful for images.
+    """
+    if baseline.size == 0:
+        return math.nan
+    x, y = (np.asarray(side, np.float64) for side in (baseline, candidate))
+    x, y = (s.reshape(-1, 1, 1) if s.ndim < 2 else s.reshape(*s.shape[:2], -1) for s in (x, y))
+    mean_x, mean_y = _blur(x), _blur(y)
+    above = (2 * mean_x * mean_y + _SSIM_C1) * (2 * _blur(x * y) + _SSIM_C2)
+    below = (mean_x**2 + mean_y**2 + _SSIM_C1) * (_blur(x * x) + _blur(y * y) + _SSIM_C2)
+    return float(np.mean(above / (below + _TINY)))
+
+
+def _blur(image: _Doubles) -> _Doubles:
+    """An 11 by 11 Gaussian of sigma 1.5 over the first two axes, mirrored at the borders without repeating the edge."""
+    offsets = np.arange(-_SSIM_RADIUS, _SSIM_RADIUS + 1)
+    kernel = np.exp(-(offsets**2) / (2 * _SSIM_SIGMA**2))
+    kernel /= kernel.sum()
+    for axis in (0, 1):
+        padding = [(0, 0)] * image.ndim
+        padding[axis] = (_SSIM_RADIUS, _SSIM_RADIUS)
+        padded, result = np.pad(image, padding, mode="reflect"), np.zeros_like(image)
+        moved, shifted = np.moveaxis(result, axis, 0), np.moveaxis(padded, axis, 0)  # views
+        for index, weight in enumerate(kernel):
+            moved += weight * shifted[index : index + image.shape[axis]]
+        image = result
+    return image
+
+
+def _flat(values: Numbers) -> _Doubles:
+    return np.asarray(values, dtype=np.float64).ravel()
+
+
+def _log10(value: float) -> float:
+    return math.log10(value) if value > 0 else -math.inf
+
+
+def _db(signal: float, noise: float) -> float:
+    if noise == 0:
+        return math.inf
+    return 10 * _log10(signal / noise) if signal else -math.inf
+
+
+# Over pairs of one output's samples, where values may be infinite, constant or far apart.
+
+
+def _finite(one: Numbers, two: Numbers) -> tuple[_Doubles, _Doubles]:
+    a, b = _flat(one), _flat(two)
+    both = np.isfinite(a) & np.isfinite(b)
+    return a[both], b[both]
+
+
+def signal_in(pairs: Sequence[Pair]) -> bool:
+    """False for a reference that hardly varies: less than one step of a grid that just holds its largest value."""
+    parts = [_flat(one) for one, _ in pairs]
+    values = np.concatenate(parts) if parts else np.zeros(0)
+    values = values[np.isfinite(values)]
+    return bool(values.size and values.std() > math.ldexp(float(np.abs(values).max()), -_FLOAT16_BITS))
+
+
+def overall_db(pairs: Sequence[Pair]) -> float:
+    """Energy of the left side over that of the difference, in dB, where both are finite. Infinite without difference.
+
+    Minus infinity where the left side is all zero and the right side is not.
+    """
+    signal = noise = 0.0
+    for one, two in pairs:
+        a, b = _finite(one, two)
+        signal += float(a @ a)
+        noise += float((a - b) @ (a - b))
+    return _db(signal, noise)
+
+
+def relative_error(pairs: Sequence[Pair]) -> float:
+    """The root of the mean squared difference, beside that of the reference."""
+    return 10 ** (-overall_db(pairs) / 20)
+
+
+def gain_error(pairs: Sequence[Pair]) -> float:
+    """By which share the right side is larger or smaller than the left as a whole, noise left out; 0 for no signal."""
+    along = energy = 0.0
+    for one, two in pairs:
+        a, b = _finite(one, two)
+        along += float(a @ b)
+        energy += float(a @ a)
+    return abs(along / energy - 1) if energy else 0.0
+
+
+def mean_cosine(pairs: Sequence[Pair]) -> float:
+    """The mean over all vectors (last axis) of the cosine between both sides; NaN when the left side has none.
+
+    A vector that lost its direction (all zero) counts 0.
+    """
+    found = [
+        cosine(a, b)
+        for one, two in pairs
+        for a, b in zip(one.reshape(-1, one.shape[-1]), two.reshape(-1, two.shape[-1]), strict=True)
+        if np.any(a) and np.isfinite(a).all()
+    ]
+    return float(np.mean(np.nan_to_num(found))) if found else math.nan
+
+
+def worst_sample(pairs: Sequence[Pair], *, tolerance: float = 0.0) -> tuple[int, float] | None:
+    """The sample that differs most and its decibels: energy over that of the difference; None for a single sample.
+
+    A sample that holds less than the mean counts as the mean: the steps of a grid are as large there as elsewhere.
+    Samples whose largest error is within ``tolerance`` are passed over.
+    """
+    clean = [_finite(one, two) for one, two in pairs if one.size]
+    if len(clean) < 2:
+        return None
+    energies = [float(a @ a) for a, _ in clean]
+    mean = sum(energies) / len(energies)
+    found = [
+        (number, _db(max(energy, mean), float((a - b) @ (a - b))))
+        for number, (energy, (a, b)) in enumerate(zip(energies, clean, strict=True))
+        if a.size and float(np.abs(a - b).max()) > tolerance
+    ]
+    return min(found, key=lambda item: item[1], default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorstSlice:
+    """The slice of which least is left: what varies in it over what differs, in dB. ``where`` is "" for all values."""
+
+    db: float
+    where: str
+    error: float
+
+
+def worst_slice(pairs: Sequence[Pair], *, tolerance: float = 0.0) -> WorstSlice | None:
+    """The worst of all values together, of what differs between samples, and of every slice along every axis.
+
+    A constant in the place of a slice leaves nothing of it, whatever its mean. Slices that hardly vary, beside
+    themselves or beside the others, are passed over, and so are those whose largest error is within ``tolerance``.
+    """
+    clean = [(np.asarray(one, np.float64), np.asarray(two, np.float64)) for one, two in pairs if one.size]
+    if not clean:
+        return None
+    found = [*_along([(a.reshape(1, -1), b.reshape(1, -1)) for a, b in clean], 0, ""), *_between_samples(clean)]
+    shape = clean[0][0].shape
+    for axis in range(1, len(shape)):
+        alike = all(a.ndim == len(shape) and a.shape[axis] == shape[axis] for a, _ in clean)
+        if shape[axis] > 1 and alike:
+            found += _along(clean, axis, f"of axis {axis}")
+    return min((item for item in found if item.error > tolerance), key=lambda item: item.db, default=None)
+
+
+def _between_samples(pairs: Sequence[tuple[_Doubles, _Doubles]]) -> Iterator[WorstSlice]:
+    """What differs from sample to sample: an answer that is the same for all may look good, and answers nothing."""
+    if len(pairs) < _LEAST_SAMPLES or any(a.shape != pairs[0][0].shape for a, _ in pairs):
+        return
+    left, right = (np.nan_to_num(np.stack([pair[side] for pair in pairs]), posinf=0, neginf=0) for side in (0, 1))
+    energy = float(((left - left.mean(axis=0)) ** 2).sum())
+    spread, peak = math.sqrt(energy / left.size), float(np.abs(left).max())
+    if left.size >= _LEAST_ELEMENTS and spread > math.ldexp(peak, -_FLOAT16_BITS):
+        difference = np.abs(left - right)
+        db = _db(energy, float((difference**2).sum()))
+        yield WorstSlice(db=db, where="between samples", error=float(difference.max()))
+
+
+def _along(pairs: Sequence[tuple[_Doubles, _Doubles]], axis: int, where: str) -> Iterator[WorstSlice]:
+    """Every slice of one axis that varies, pooled over samples."""
+    count = pairs[0][0].shape[axis]
+    sums = np.zeros((4, count))  # elements, sum, sum of squares, sum of squared differences
+    peak, worst = np.zeros(count), np.zeros(count)
+    for one, two in pairs:
+        a, b = (np.moveaxis(side, axis, 0).reshape(count, -1) for side in (one, two))
+        both = np.isfinite(a) & np.isfinite(b)
+        a, difference = np.where(both, a, 0.0), np.where(both, a - np.where(both, b, 0.0), 0.0)
+        sums += np.stack([both.sum(1), a.sum(1), (a * a).sum(1), (difference * difference).sum(1)])
+        if a.shape[1]:
+            peak, worst = np.maximum(peak, np.abs(a).max(1)), np.maximum(worst, np.abs(difference).max(1))
+    energy = np.maximum(sums[2] - sums[1] ** 2 / np.maximum(sums[0], 1), 0.0)
+    spread = np.sqrt(energy / np.maximum(sums[0], 1))
+    usual = _LEAST_SPREAD * math.sqrt(float(np.mean(spread**2)))
+    varies = (sums[0] >= _LEAST_ELEMENTS) & (spread > np.ldexp(peak, -_FLOAT16_BITS)) & (spread >= usual)
+    for index in np.flatnonzero(varies):
+        label = f"slice {index} {where}" if where else ""
+        yield WorstSlice(db=_db(float(energy[index]), float(sums[3][index])), where=label, error=float(worst[index]))

@@ -1,0 +1,562 @@
+"""What a judgement says: numbers beside what is asked of them, and yes, no or not judged. Plain values, no arrays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from deploykit.errors import InputError
+from deploykit.tables.reading import read_toml, structure
+
+__all__ = [
+    "ASKED",
+    "NOT_JUDGED",
+    "Against",
+    "Context",
+    "JudgedNumber",
+    "KeptCount",
+    "Limit",
+    "Measure",
+    "Oddity",
+    "Thresholds",
+    "Verdict",
+    "fewest_for",
+    "limit_for",
+    "limits",
+]
+
+NOT_JUDGED = "not judged: give --calibration or --input"
+ASKED = "you asked for it"
+"""The reason of a limit that a user set."""
+
+_FEW = 20
+"""Of fewer things one that differs is more than the 5 % that are asked: nobody can say what it means."""
+_ENOUGH = 100
+"""So many things show a difference of one in a hundred."""
+_SAME_SHARE, _SAME_DB = 0.01, 1.0
+_REFERENCE_SIDE = 640.0
+# Standard deviations below which a normal variable lies with 95 %, on one side.
+_SURE = 1.6449
+
+
+class Against(StrEnum):
+    """What a number was measured against: reference points that are never mixed."""
+
+    FLOAT = "float"
+    QUANTIZED = "quantized"
+    """The quantized model as it was handed in, on the CPU: there is no float model to ask."""
+    DEVICE = "device"
+
+
+class Measure(StrEnum):
+    """What a judged number measures. The first block are measures of a task, the second block looks for damage."""
+
+    KEPT = "kept"
+    TOP_1 = "top-1"
+    TOP_5 = "top-5"
+    TEXT = "text"
+    IOU = "iou"
+    AGREEMENT = "agreement"
+    COSINE = "cosine"
+    PSNR = "psnr"
+    ERROR = "error"
+    SQNR = "sqnr"
+
+    BOX_ERROR = "box-error"
+    SCORE_ERROR = "score-error"
+    GAIN = "gain"
+    SLICE = "slice"
+    SAMPLE = "sample"
+    ROWS = "rows"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """One row of ``limits.toml``. ``unit`` is "" for a ratio; ``floor`` None where no loss is too large by itself."""
+
+    measure: Measure
+    value: float
+    margin: float
+    at_least: bool
+    reason: str
+    source: str
+    unit: str = ""
+    floor: float | None = None
+
+    def holds(self, value: float) -> bool:
+        """True for a value that is good in absolute terms; NaN is not."""
+        return value >= self.value if self.at_least else value <= self.value
+
+    def is_near(self, value: float, base: float, items: int) -> bool:
+        """True for a value that is not worse than the quantization's by more than the margin, and not below the floor.
+
+        Of ``items`` counted things (0: nothing was counted) one may always differ. What a user asked for has no margin.
+        """
+        margin = max(self.margin, 1 / items + 1e-9) if items else self.margin
+        above = value - base if self.at_least else base - value
+        destroyed = self.floor is not None and not (value >= self.floor if self.at_least else value <= self.floor)
+        return (value == base or above >= -margin) and not destroyed and self.reason != ASKED
+
+    def asked(self) -> str:
+        """The limit as words: ``at least 20 dB``."""
+        return f"at {'least' if self.at_least else 'most'} {self.value:g}{' ' + self.unit if self.unit else ''}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitFile:
+    """``limits.toml``."""
+
+    schema: int
+    limit: Mapping[str, Limit]
+
+
+@cache
+def limits() -> Mapping[str, Limit]:
+    """The rows by name."""
+    path = Path(__file__).with_name("limits.toml")
+    return structure(LimitFile, read_toml(path), where=f"{path.name}:").limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thresholds:
+    """What the user asks for instead of the table; None leaves the table's limit.
+
+    ``min_sqnr`` in dB, ``max_box_error`` in pixels, ``min_cosine`` and ``min_agreement`` as ratios. ``min_psnr`` (dB)
+    and ``max_error`` are asked of saved outputs only.
+    """
+
+    min_sqnr: float | None = None
+    max_box_error: float | None = None
+    min_cosine: float | None = None
+    min_agreement: float | None = None
+    min_psnr: float | None = None
+    max_error: float | None = None
+
+    def of(self, measure: Measure) -> float | None:
+        """What was asked of one measure."""
+        match measure:
+            case Measure.SQNR:
+                return self.min_sqnr
+            case Measure.BOX_ERROR:
+                return self.max_box_error
+            case Measure.COSINE:
+                return self.min_cosine
+            case Measure.AGREEMENT | Measure.TOP_1:
+                return self.min_agreement
+        return None
+
+
+def limit_for(measure: Measure, *keys: str, asked: Thresholds | None = None, side: float = _REFERENCE_SIDE) -> Limit:
+    """The row that counts: the first of ``measure/key`` that there is, else that of the measure.
+
+    ``side`` is the longer side of the image in pixels; errors of boxes scale with it.
+    """
+    table = limits()
+    row = next((table[f"{measure}/{key}"] for key in keys if f"{measure}/{key}" in table), table[measure])
+    wanted = None if asked is None else asked.of(measure)
+    if wanted is not None:
+        return replace(row, value=wanted, reason=ASKED)
+    if measure is Measure.BOX_ERROR:
+        scale = side / _REFERENCE_SIDE
+        return replace(row, value=row.value * scale, margin=row.margin * scale)
+    return row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedNumber:
+    """One number about one output, with what is asked of it and what it was measured on.
+
+    ``kind`` is the kind of output, ``part`` the slices of it that are meant ("" for all), ``where`` the place of the
+    worst sample or slice. ``note`` says why it counts for nothing. ``base`` is the same number of the quantization
+    itself, None where that was not measured; ``items`` is how many things were counted; ``words`` say it for people.
+    """
+
+    output: str
+    kind: str
+    value: float
+    limit: Limit
+    label: str
+    count: int
+    against: Against
+    part: str = ""
+    where: str = ""
+    note: str = ""
+    base: float | None = None
+    items: int = 0
+    words: str = ""
+
+    @property
+    def passes(self) -> bool | None:
+        """Whether it is good, or hardly worse than the quantization's; None for a number that counts for nothing."""
+        if self.note or self.label == "arbitrary":
+            return None
+        near = self.base is not None and self.limit.is_near(self.value, self.base, self.items)
+        return near or self.limit.holds(self.value)
+
+    @property
+    def is_open(self) -> bool:
+        """True for a miss that hangs on a single one of few things."""
+        lost = round((1 - self.value) * self.items) if self.items and math.isfinite(self.value) else 0
+        before = 0 if self.base is None else round((1 - self.base) * self.items)
+        return 0 < self.items < _FEW and lost - before == 1 and self.limit.reason != ASKED
+
+    @property
+    def place(self) -> str:
+        """The part and the worst place in it, in words; "" for all of the output."""
+        return ", ".join(filter(None, (self.part, self.where)))
+
+    @property
+    def subject(self) -> str:
+        """What it is about: the output, the measure, and the part."""
+        part = f" ({self.place})" if self.place else ""
+        return f"{self.output or 'the output'} {self.limit.measure}{part}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape; a value that is not finite is None."""
+        return {
+            "output": self.output,
+            "measure": str(self.limit.measure),
+            "part": self.part,
+            "where": self.place,
+            "value": _finite(self.value),
+            "exact": self.value == math.inf,
+            "unit": self.limit.unit,
+            "threshold": self.limit.value,
+            "kind": self.kind,
+            "samples": {"label": str(self.label), "count": self.count},
+            "against": str(self.against),
+            "quantization": None if self.base is None else _finite(self.base),
+            "items": self.items,
+            "passes": self.passes,
+            "note": self.note,
+            "words": self.words,
+        }
+
+    def __str__(self) -> str:
+        """For people: ``0.9998 where at least 0.99 is asked``."""
+        unit = f" {self.limit.unit}" if self.limit.unit else ""
+        shown = "no difference" if self.value == math.inf else f"{self.value:.4g}{unit}"
+        base = "" if self.base is None or not math.isfinite(self.base) else f", {self.base:.4g} by the encodings alone"
+        told = f" ({self.words})" if self.words else ""
+        return f"{shown} where {self.limit.asked()} is asked{base}{told}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What every number of one judgement has in common.
+
+    ``same_graph``: the reference is the very graph that was packaged, of which more is asked; ``bits`` is the narrowest
+    activation type then (0: float).
+    """
+
+    label: str
+    count: int
+    against: Against
+    bits: int = 0
+    thresholds: Thresholds | None = None
+    same_graph: bool = False
+
+    def number(
+        self,
+        output: str,
+        kind: str,
+        measure: Measure,
+        value: float,
+        *keys: str,
+        side: float = _REFERENCE_SIDE,
+        **more: Any,
+    ) -> JudgedNumber:
+        """One number with its limit; ``keys`` prefer rows of the table, ``more`` are fields of the number."""
+        return JudgedNumber(
+            output=output,
+            kind=kind,
+            value=value,
+            limit=self.limit(measure, *keys, side=side),
+            label=self.label,
+            count=self.count,
+            against=self.against,
+            **more,
+        )
+
+    def limit(self, measure: Measure, *keys: str, side: float = _REFERENCE_SIDE) -> Limit:
+        """The row of the table."""
+        same = () if not self.same_graph else ("same",) if self.bits else ("same/float", "same")
+        return limit_for(measure, *keys, *same, asked=self.thresholds, side=side)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptCount:
+    """Detections per sample: the reference's (``wanted``), the candidate's (``made``), and pairs of both (``kept``).
+
+    A pair has one class and boxes that overlap by at least ``overlap`` (intersection over union); no detection is in
+    two. What counts as a detection is a score of ``score`` at least, on either side, and nothing is forgiven.
+    """
+
+    wanted: tuple[int, ...]
+    made: tuple[int, ...]
+    kept: tuple[int, ...]
+    score: float
+    overlap: float
+
+    @property
+    def share(self) -> float:
+        """The smaller of two shares: of the reference's detections that are kept, of the candidate's that are meant."""
+        return min(_share(self.kept, self.wanted), _share(self.kept, self.made))
+
+    @property
+    def surely(self) -> float:
+        """The share that other data of this kind will have with 95 % confidence, in the worse of the two directions."""
+        return min(_at_least(self.kept, self.wanted), _at_least(self.kept, self.made))
+
+    def can_show(self, share: float) -> bool:
+        """False where there are too few detections for so large a share, even if all of them were kept."""
+        return sum(self.wanted) >= fewest_for(share)
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape."""
+        return {
+            "wanted": sum(self.wanted),
+            "made": sum(self.made),
+            "kept": sum(self.kept),
+            "share": round(self.share, 4),
+            "at_least": round(self.surely, 4),
+            "samples": len(self.wanted),
+            "score": self.score,
+            "overlap": self.overlap,
+        }
+
+    @property
+    def in_short(self) -> str:
+        """``584 of 600 detections kept at score 0.25, 5 new``."""
+        kept, wanted, new = sum(self.kept), sum(self.wanted), sum(self.made) - sum(self.kept)
+        return f"{kept} of {wanted} detections kept at score {self.score:.3g}, {new} new"
+
+    def __str__(self) -> str:
+        """For people: the share, how many are lost and new, and what that shows."""
+        lost, new = sum(self.wanted) - sum(self.kept), sum(self.made) - sum(self.kept)
+        return (
+            f"{self.share:.1%} of {sum(self.wanted)} detections kept ({lost} lost, {new} new; "
+            f"at least {self.surely:.1%} on other data)"
+        )
+
+
+def fewest_for(share: float) -> int:
+    """So many detections are needed to show a share, if all of them are kept."""
+    return math.ceil(_SURE**2 * share / (1 - share) - 1e-9) if share < 1 else 0
+
+
+def _share(kept: Sequence[int], of: Sequence[int]) -> float:
+    return sum(kept) / sum(of) if sum(of) else 1.0
+
+
+def _at_least(kept: Sequence[int], of: Sequence[int]) -> float:
+    """Wilson's lower bound, for as many independent detections as these are worth.
+
+    Detections of one sample are lost together. Where shares differ more between samples than by chance, the count is
+    divided by how many times larger the variance is (the design effect of samples taken in clusters).
+    """
+    total = sum(of)
+    if not total:
+        return 1.0
+    share, clusters = sum(kept) / total, len(of)
+    by_chance = share * (1 - share) * total
+    effect = 1.0
+    if clusters >= 2 and by_chance > 0:
+        seen = math.fsum((one - share * count) ** 2 for one, count in zip(kept, of, strict=True))
+        effect = max(1.0, clusters / (clusters - 1) * seen / by_chance)
+    count, square = total / effect, _SURE**2
+    spread = _SURE * math.sqrt(share * (1 - share) / count + square / (4 * count**2))
+    return max(0.0, (share + square / (2 * count) - spread) / (1 + square / count))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Oddity:
+    """Values of an output that are not finite although the reference's are, and the operator that made them."""
+
+    output: str
+    operator: str
+    what: str
+    count: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape."""
+        return {"output": self.output, "operator": self.operator, "what": self.what, "count": self.count}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """``right`` is None when it was not judged, and then ``reason`` says why.
+
+    ``overall_db`` and ``sqnr_db`` are signal to noise over all outputs and per output, rows matched; ``lost`` is the
+    largest share of rows without a partner in any output. ``detections`` are counted strictly. ``broken`` says why
+    there is no reference. ``cost`` is what the quantization itself loses, in words, where the package is no worse.
+    """
+
+    right: bool | None
+    reason: str = ""
+    numbers: tuple[JudgedNumber, ...] = ()
+    oddities: tuple[Oddity, ...] = ()
+    overall_db: float = math.inf
+    sqnr_db: Mapping[str, float] = field(default_factory=dict)
+    lost: float = 0.0
+    detections: KeptCount | None = None
+    broken: str = ""
+    cost: str = ""
+
+    @property
+    def failures(self) -> tuple[JudgedNumber, ...]:
+        """The numbers that miss what is asked."""
+        return tuple(number for number in self.numbers if number.passes is False)
+
+    @property
+    def kept(self) -> float | None:
+        """The least share of the reference's detections that are there; None without any."""
+        return min((n.value for n in self.numbers if n.limit.measure is Measure.KEPT), default=None)
+
+    @property
+    def words(self) -> str:
+        """The loss in the words of the task: ``584 of 600 detections kept``; decibels where nothing better is known."""
+        told = [number.words for number in self.numbers if number.words]
+        return "; ".join(dict.fromkeys(told)) or (
+            "no difference" if math.isinf(self.overall_db) else f"{self.overall_db:.1f} dB"
+        )
+
+    @property
+    def described(self) -> str:
+        """In a few words: right or wrong, the share of detections lost where there are any, and the noise."""
+        right = {True: "right", False: "wrong", None: "not judged"}[self.right]
+        lost = "" if self.kept is None else f"{1 - self.kept:.1%} of the detections lost, "
+        return f"{right}, {lost}{self.overall_db:.1f} dB"
+
+    def is_better_than(self, other: Verdict) -> bool:
+        """True where this one is right and the other not, else where it keeps clearly more detections, else by noise.
+
+        A hundredth of the detections and a decibel are no difference.
+        """
+        if (self.right is True) is not (other.right is True):
+            return self.right is True
+        kept = (self.kept or 0.0) - (other.kept or 0.0)
+        if abs(kept) > _SAME_SHARE:
+            return kept > 0
+        return self.overall_db > other.overall_db + _SAME_DB
+
+    def beside(self, quantization: Verdict | None) -> Verdict:
+        """The verdict on a package, given the one on the quantization that it was made with, on the same samples.
+
+        A number that misses its limit is excused where the quantization has the same loss; what that is, is said.
+        """
+        if quantization is None or self.right is None:
+            return self
+        found = {(n.output, n.limit.measure, n.part): n.value for n in quantization.numbers}
+        numbers = tuple(replace(n, base=found.get((n.output, n.limit.measure, n.part))) for n in self.numbers)
+        right, reason = decide(numbers, self.oddities, self.broken)
+        excused = next((n for n in numbers if n.passes and not n.limit.holds(n.value)), None)
+        cost = f"the encodings by themselves: {quantization.words}"
+        if right and excused is not None:
+            told = quantization.words if excused.words else f"{excused.subject} {excused.base:.4g} {excused.limit.unit}"
+            cost = f"what is lost is in your encodings, not in the package: {told.strip()}"
+        return replace(self, numbers=numbers, right=right, reason=reason, cost=cost)
+
+    def lines(self) -> tuple[str, ...]:
+        """For people: the answer with its samples, then every number that counts, misses first."""
+        word = {True: "yes", False: "no", None: "not judged"}[self.right]
+        first = next(iter(self.numbers), None)
+        samples = "" if first is None else f", on {first.count} {first.label} sample{'s' if first.count != 1 else ''}"
+        reason = f": {self.reason.removeprefix('not judged: ')}" if self.reason else ""
+        counting = sorted((n for n in self.numbers if n.passes is not None), key=lambda number: number.passes is True)
+        lines = (f"right: {word}{samples}{reason}", *([f"  {self.cost}"] if self.cost else []))
+        return (*lines, *(f"  {number.subject}: {number}" for number in counting))
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape; what is not finite is None."""
+        return {
+            "right": self.right,
+            "reason": self.reason,
+            "words": self.words,
+            "cost": self.cost,
+            "numbers": [number.to_json() for number in self.numbers],
+            "not_finite": [oddity.to_json() for oddity in self.oddities],
+            "sqnr_db": _finite(self.overall_db),
+            "outputs": {name: _finite(value) for name, value in self.sqnr_db.items()},
+            "lost_rows": round(self.lost, 4),
+            "detections": None if self.detections is None else self.detections.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Verdict:
+        """Back from ``to_json``; raises InputError for anything else. Totals that were not finite are NaN."""
+        try:
+            return cls(
+                right=value["right"],
+                reason=value["reason"],
+                numbers=tuple(map(_number, value["numbers"])),
+                oddities=tuple(Oddity(**entry) for entry in value["not_finite"]),
+                overall_db=_number_or(value["sqnr_db"], math.nan),
+                sqnr_db={name: _number_or(entry, math.nan) for name, entry in value["outputs"].items()},
+                lost=value["lost_rows"],
+                cost=value["cost"],
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError("not a verdict", why=repr(error)) from None
+
+
+def decide(numbers: Sequence[JudgedNumber], oddities: Sequence[Oddity], broken: str = "") -> tuple[bool | None, str]:
+    """Yes, no or None, and why: from numbers, values that are not finite, a ``broken`` reference."""
+    if any(number.label == "arbitrary" for number in numbers):
+        return None, NOT_JUDGED
+    if oddities:
+        odd = oddities[0]
+        why = f"{odd.count} values are {odd.what} behind {odd.operator}, the reference's are finite"
+        return False, f"{odd.output}: {why}"
+    failures = [number for number in numbers if number.passes is False]
+    for failed in failures:
+        if not failed.is_open:
+            # The task's own words come first: a number with words says most.
+            told = next((number for number in failures if number.words), failed)
+            return False, f"{told.subject}: {told}"
+    if failures:
+        few = failures[0]
+        said = f"{few.words or few.subject}: one of {few.items} differs"
+        return None, f"not judged: {said}; give at least {_ENOUGH} to see whether it is more than one in a hundred"
+    if broken:
+        return None, broken
+    if not any(number.passes for number in numbers):
+        notes = [number.note for number in numbers if number.note]
+        return None, notes[0] if notes else "not judged: there is nothing to compare"
+    # An output that hardly varies and yet differs is no proof of an error, and stands against a yes.
+    doubtful = next((number for number in numbers if number.note.endswith("the values differ")), None)
+    return (True, "") if doubtful is None else (None, f"{doubtful.output}: {doubtful.note}")
+
+
+def _number(entry: Mapping[str, Any]) -> JudgedNumber:
+    row = limit_for(Measure(entry["measure"]))
+    part = entry["part"]
+    return JudgedNumber(
+        output=entry["output"],
+        kind=entry["kind"],
+        value=_number_or(entry["value"], math.inf if entry["exact"] else math.nan),
+        limit=replace(row, value=float(entry["threshold"])),
+        label=entry["samples"]["label"],
+        count=int(entry["samples"]["count"]),
+        against=Against(entry["against"]),
+        part=part,
+        where=entry["where"].removeprefix(part).removeprefix(", "),
+        note=entry["note"],
+        base=entry["quantization"],
+        items=int(entry["items"]),
+        words=entry["words"],
+    )
+
+
+def _number_or(value: Any, otherwise: float) -> float:
+    return otherwise if value is None else float(value)
+
+
+def _finite(value: float) -> float | None:
+    """Six digits: what lies beyond differs between machines, and the same inputs give the same bytes."""
+    return float(f"{value:.6g}") if math.isfinite(value) else None
