@@ -71,7 +71,11 @@ def execute(package: Path, draft: Draft, plan: Plan[None], aids: Aids) -> Execut
     record: dict[str, Any] = {"compile": _record(plan, wheel, outcome)}
     if not outcome.ok:
         (package / "logs").mkdir(exist_ok=True)
-        (package / "logs" / "compile.log").write_text("\n".join(_stable(outcome.log)) + "\n", "utf-8")
+        # Without the clock at the start of each line, and without how long a stage took.
+        dated = [line[:4].isdigit() and line.count(" ") > 2 for line in outcome.log]
+        plain = [line.split(" ", 2)[2] if has else line for line, has in zip(outcome.log, dated, strict=True)]
+        text = "".join(_DURATION.sub("", line) + "\n" for line in plain) or "\n"
+        (package / "logs" / "compile.log").write_text(text, "utf-8")
         refused = Compilation(state=Compiled.REFUSED, by=by, why=outcome.status)
         return Execution(
             outputs=("logs/compile.log",), findings=findings, record=record, compiled=refused, instead=instead
@@ -174,12 +178,6 @@ def _record(plan: Plan[None], wheel: Mapping[str, str], outcome: CompileOutcome)
         "nodes_on_cpu": len(outcome.cpu_nodes),
         "schematic": bool(outcome.schematics),
     }
-
-
-def _stable(log: tuple[str, ...]) -> list[str]:
-    """Without the clock at the start of each line, and without how long a stage took."""
-    plain = [line.split(" ", 2)[2] if line[:4].isdigit() and line.count(" ") > 2 else line for line in log]
-    return [_DURATION.sub("", line) for line in plain]
 
 
 def _judge_types(package: Path, draft: Draft, outcome: CompileOutcome) -> tuple[Finding, ...]:

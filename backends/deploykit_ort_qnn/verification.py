@@ -78,12 +78,14 @@ def _package_findings(package: Path, manifest: Mapping[str, Any], checks: list[C
         except DeploykitError as error:
             # Without the vendor's library the binary cannot be read: that says nothing against the package.
             checks.append(Check(id="context-readable", ok=True, detail=f"not read: {error.why or error.what}"))
-    target = manifest.get("target") or {}
+    target, wheel = manifest.get("target") or {}, carrier(str(context.get("build", "")))
+    # Some compilers build for the chip that they stand on and for no other.
+    own_chip = None if wheel is None or obeys(wheel) else chip_on_arm().fact("soc_model")
     scope = PackageScope(
         provider_options=options,
         soc_model=target.get("soc_model"),
         context=context,
-        own_chip=_own_chip(str(context.get("build", ""))),
+        own_chip=own_chip,
         unknown_options=unknown_names((*options, *run)),
     )
     found = PACKAGE_RULES.run(scope)
@@ -96,12 +98,6 @@ def _package_findings(package: Path, manifest: Mapping[str, Any], checks: list[C
         )
     )
     yield from found
-
-
-def _own_chip(build: str) -> int | None:
-    """The chip that the compiler of a build stands on, where it compiles for that one alone."""
-    wheel = carrier(build)
-    return None if wheel is None or obeys(wheel) else chip_on_arm().fact("soc_model")
 
 
 def _scope(package: Path) -> PrecisionScope | None:

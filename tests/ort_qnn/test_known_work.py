@@ -78,8 +78,7 @@ def test_another_option_is_other_work(desk: Desk) -> None:
     ("what", "value"),
     [
         ("installed_wheel", lambda: {"wheel": "2.7.1", "qairt": "2.51", "onnxruntime": "1.32.0"}),
-        ("_code", lambda: "another digest"),
-        ("_version", lambda: "0.2.0"),
+        ("code_digest", lambda folder: "another digest"),
     ],
 )
 def test_another_tool_is_other_work(desk: Desk, monkeypatch: pytest.MonkeyPatch, what: str, value: object) -> None:

@@ -63,13 +63,13 @@ def _of_output(wanted: Sequence[Any], got: Sequence[Any], step: float | None) ->
         return Deviation(most=_MOST if odd else 0.0, usual=0.0, span=0.0, share=float(bool(odd)), odd=odd)
     step = step or FLOAT_STEP * max(float(np.abs(one[both]).max()), 2.0**-20)
     errors = np.where(both, np.abs(two - one) / step, 0.0)
-    span = float(np.ptp(one[both])) / step
+    span, square = float(np.ptp(one[both])) / step, float(one[both] @ one[both])
     return Deviation(
         most=_rounded(float(errors.max())),
         usual=_rounded(float(np.quantile(errors, 0.99))),
         span=_rounded(span),
         share=_rounded(float((errors > max(2.5, span / 100)).mean())),
-        factor=_factor(one[both], two[both]),
+        factor=round(float(one[both] @ two[both]) / square, 4) if square > 0 else None,
         set=_where(errors, wanted),
         odd=odd,
     )
@@ -93,11 +93,6 @@ def _flat(values: Sequence[Any]) -> Any:
 def _where(errors: Any, wanted: Sequence[Any]) -> int:
     ends = np.cumsum([value.size for value in wanted])
     return int(np.searchsorted(ends, int(errors.argmax()), side="right"))
-
-
-def _factor(one: Any, two: Any) -> float | None:
-    square = float(one @ one)
-    return round(float(one @ two) / square, 4) if square > 0 else None
 
 
 def _rounded(value: float) -> float:

@@ -57,7 +57,10 @@ def compilers_for(device: Device, sdk: str) -> tuple[Compiler, ...]:
     if not isinstance(soc, int):
         instead = "choose a device whose soc_model is known; 'deploykit targets' shows it"
         return (Compiler(missing=f"the soc_model of {device.id} is not known", instead=instead),)
-    nearest = min(runs, key=lambda wheel: _distance(wheel.sdk, sdk))
+    wanted = int(sdk.split(".")[1]) if sdk else 0
+    series = {wheel.sdk: int(wheel.sdk.split(".")[1]) for wheel in runs}
+    # In series, 2.36 and 2.33 are 3 apart; of two as near the later is nearer. Without an SDK: the newest.
+    nearest = min(runs, key=lambda wheel: (abs(series[wheel.sdk] - wanted) if sdk else 0, -series[wheel.sdk]))
     installed = [wheel for wheel in runs if toolchain_host(wheel) is None]
     chosen = [nearest] if nearest.sdk == sdk else dict.fromkeys((nearest, *installed))
     return tuple(
@@ -70,12 +73,6 @@ def _at_hand() -> list[Wheel]:
     """The wheels whose compiler runs on this machine: the installed one, and those of toolchains that are ready."""
     installed = (installed_wheel() or {}).get("wheel", "")
     return [wheel for wheel in tables().wheels if wheel.version == installed or toolchain_host(wheel) is not None]
-
-
-def _distance(release: str, sdk: str) -> tuple[int, int]:
-    """In series (2.36 and 2.33 are 3 apart); of two as near the later is nearer. Without an SDK: the newest."""
-    series = int(release.split(".")[1])
-    return (abs(series - int(sdk.split(".")[1])) if sdk else 0, -series)
 
 
 def settle(
@@ -176,7 +173,8 @@ class _Asking:
 
     def _operators(self, finding: Finding) -> tuple[tuple[str, ...], frozenset[str]]:
         """(first outputs, types) of the operators that a finding is about; pairs are not among them."""
-        facts, names = self.situation.facts, set(_subjects(finding))
+        facts, listed = self.situation.facts, (finding.evidence.get(key, ()) for key in ("nodes", "tensors"))
+        names = {finding.subject.name}.union(*listed)
         nodes = [node for node in facts.nodes if node.label in names]
         if not nodes:
             nodes = [node for node in facts.nodes if names & {*node.inputs, *node.outputs}]
@@ -201,13 +199,6 @@ class _Asking:
 
 def _opinion(finding: Finding, scope: str, *, refuted: bool, why: str) -> Opinion:
     return Opinion.on(finding, OpinionState.REFUTED if refuted else OpinionState.OPEN, why, scope)
-
-
-def _subjects(finding: Finding) -> Iterator[str]:
-    """The names that a finding is about: its subject, and the lists that some findings carry."""
-    yield finding.subject.name
-    for key in ("nodes", "tensors"):
-        yield from finding.evidence.get(key, ())
 
 
 def preflight(model: bytes, device: Device, progress: Progress) -> Mapping[str, Any]:

@@ -300,11 +300,14 @@ def compare_dlc(model: ModelProto, dlc: Dlc) -> Iterator[Compared]:
         found = dlc.tensors[name]
         kind, scales, zeros = meant
         same = same_grid(kind, found.dtype, static=name in stored)
+        # Zero points on the other side of the sign, where the same grid is stored with the other signedness.
+        half = 1 << (int("".join(c for c in kind if c.isdigit())) - 1)
+        signs = kind.startswith("int") - found.dtype.startswith("int")
         yield Compared(
             tensor=name,
             meant=kind,
             found=kind if same else found.dtype,
-            grid=not same or _agrees(found, scales, _as_stored(zeros, kind, found.dtype)),
+            grid=not same or _agrees(found, scales, zeros + signs * half),
         )
 
 
@@ -316,13 +319,6 @@ def _meant(node: NodeProto, stored: Mapping[str, TensorProto]) -> tuple[str, Any
         return None
     scale, zero = (numpy_helper.to_array(item) for item in held)
     return str(zero.dtype), scale.reshape(-1).astype(np.float64), zero.reshape(-1).astype(np.int64)
-
-
-def _as_stored(zeros: Any, kind: str, found: str) -> Any:
-    """Zero points on the other side of the sign, where the same grid is stored with the other signedness."""
-    signed, other = kind.startswith("int"), found.startswith("int")
-    half = 1 << (int("".join(c for c in kind if c.isdigit())) - 1)
-    return zeros if signed == other else zeros + half if signed else zeros - half
 
 
 def _agrees(found: DlcTensor, scales: Any, zeros: Any) -> bool:

@@ -221,7 +221,8 @@ class ToolchainHost:
         variables = {RECORD: record.relative_to(root).as_posix()} if self.wheel.asked_by else {}
         answer = ask_runner(self.spec, asked, cwd=root, place=scratch, timeout=timeout, variables=variables)
         assert answer.done is not None
-        log = (*answer.log, *_said(record))
+        recorded = (record / "record.jsonl").is_file()
+        log = (*answer.log, *(refusal_lines(read_verdicts(read_calls(record))) if recorded else ()))
         if answer.done.timed_out or answer.crashed:
             return answer.done, None, log
         if not answer.ok:
@@ -281,13 +282,6 @@ def toolchain_host(wheel: Wheel) -> ToolchainHost | WheelHost | None:
         return None
     host = ToolchainHost if wheel.runs_on(LINUX) is None else WheelHost
     return host(wheel=wheel, spec=spec)
-
-
-def _said(record: Path) -> tuple[str, ...]:
-    """What the backend says of the nodes that it refuses, nothing where nothing was recorded."""
-    if not (record / "record.jsonl").is_file():
-        return ()
-    return refusal_lines(read_verdicts(read_calls(record)))
 
 
 def _cpu_nodes(context: Path) -> list[dict[str, str]]:

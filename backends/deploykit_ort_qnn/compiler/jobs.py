@@ -15,9 +15,8 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from hashlib import sha256
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,7 +25,7 @@ from deploykit.packages.manifests import hash_file
 from deploykit.system.folders import scratch
 from deploykit.system.limits import time_left
 from deploykit.system.processes import Completed
-from deploykit.system.store import Store, is_off
+from deploykit.system.store import Store, code_digest, is_off
 from deploykit_ort_qnn.compiler.dlc import with_check_sums
 from deploykit_ort_qnn.compiler.graphs import QnnGraph, Schematic, read_graph, read_schematic
 from deploykit_ort_qnn.compiler.hosts import HERE, Host, Work, Worker, installed_wheel
@@ -85,7 +84,7 @@ def _files(folder: Path) -> list[str]:
 def _key(kind: str, asked: Mapping[str, Any], inputs: Iterable[Path], host: Host | None) -> str:
     """The digest of the question, of every file it is about, and of everything that answers it."""
     who = installed_wheel() if host is None else dict(host.identity)
-    rest = {"python": sys.version, "code": _code(), "deploykit": _version()}
+    rest = {"python": sys.version, "code": code_digest(Path(__file__).parent)}
     digest = sha256(json.dumps([kind, asked, who, rest], sort_keys=True).encode())
     for given in inputs:
         for path in sorted(given.iterdir()) if given.is_dir() else [given]:
@@ -93,22 +92,6 @@ def _key(kind: str, asked: Mapping[str, Any], inputs: Iterable[Path], host: Host
                 size, content = hash_file(path)
                 digest.update(f"{path.name} {size} {content}\n".encode())
         digest.update(b"\n")
-    return digest.hexdigest()
-
-
-def _version() -> str:
-    try:
-        return version("deploykit")
-    except PackageNotFoundError:
-        return ""
-
-
-@cache
-def _code() -> str:
-    """The digest of this package's own code: whoever changes the worker asks anew."""
-    digest = sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()
 
 
@@ -198,7 +181,11 @@ def compile_model(job: CompileJob, progress: Progress | None = None) -> CompileO
             return work
 
         model = (job.root / job.model).parent
-        done, answer, log = known_work("compiled", _asked(job), [model], scratch, run, host=job.host, tell=progress)
+        # The compilation without the paths of this machine.
+        told = {"model": Path(job.model).name, "context": Path(job.context).name, "options": dict(job.options)}
+        how = {"embed": job.embed, "allow_cpu": job.allow_cpu, "trace": job.trace, "optimization": job.optimization}
+        asked = {**told, **how, "entries": dict(job.entries)}
+        done, answer, log = known_work("compiled", asked, [model], scratch, run, host=job.host, tell=progress)
         outcome = _outcome(job, done, answer, log, scratch)
         if outcome.ok:
             outcome = _publish(outcome, scratch / "out", target, job.root)
@@ -345,13 +332,6 @@ def _request(job: CompileJob, scratch: Path) -> dict[str, Any]:
         "entries": dict(job.entries),
         "optimization": job.optimization,
     }
-
-
-def _asked(job: CompileJob) -> dict[str, Any]:
-    """The compilation without the paths of this machine."""
-    told = {"model": Path(job.model).name, "context": Path(job.context).name, "options": dict(job.options)}
-    how = {"embed": job.embed, "allow_cpu": job.allow_cpu, "trace": job.trace, "optimization": job.optimization}
-    return {**told, **how, "entries": dict(job.entries)}
 
 
 def _outcome(

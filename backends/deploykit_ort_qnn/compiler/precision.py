@@ -201,7 +201,8 @@ def _narrowed_by_compiler(scope: PrecisionScope, seen: set[str]) -> Iterator[Nar
     types = scope.activation_types
     for graph in scope.graphs:
         for node in graph.nodes:
-            asked = {graph.tensors[name].dtype for name in (*node.inputs, *node.outputs) if _is_data(graph, name)}
+            data = [name for name in (*node.inputs, *node.outputs) if graph.tensors[name].role != "static"]
+            asked = {graph.tensors[name].dtype for name in data}
             got = types.get(node.name, frozenset())
             if node.name not in seen and node.type not in _BORDER and asked and asked <= {"uint16", "int16"}:
                 for kind in sorted(got & {"uint8", "int8", "float16", "float32"}):
@@ -212,10 +213,6 @@ def _narrowed_by_compiler(scope: PrecisionScope, seen: set[str]) -> Iterator[Nar
                         asked="/".join(sorted(asked)),
                         made=kind,
                     )
-
-
-def _is_data(graph: QnnGraph, name: str) -> bool:
-    return graph.tensors[name].role != "static"
 
 
 def _types_of(op: SchematicOp) -> Iterator[str]:

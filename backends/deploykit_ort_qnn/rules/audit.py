@@ -39,7 +39,10 @@ def check_wrong(audit: Audit) -> Iterator[Found]:
     for kernel in wrong:
         if kernel.place == "alone" or kernel.node not in alone:
             found = _found(kernel, audit, f"wrong in {_where(kernel)}")
-            yield replace(found, severity=_severity(kernel)) if kernel.shown_by else found
+            # What calibrated sums do not reach matters where it is often far off.
+            seldom = kernel.shown_by == BEYOND and kernel.measured.get("share", 0.0) <= OFTEN
+            milder = Severity.INFO if seldom else Severity.WARNING
+            yield replace(found, severity=milder) if kernel.shown_by else found
 
 
 @RULES.rule(
@@ -123,12 +126,6 @@ def check_grown(audit: Audit) -> Iterator[Found]:
             most = f"up to {kernel.measured['most']:.4g} of {kernel.measured['span']:.4g} steps off the file"
             told = f"{most}; {own:.4g} steps off the float model, off which the file is {file:.4g}"
             yield _found(kernel, audit, f"right alone, as {' > '.join(kernel.operators)} {told}")
-
-
-def _severity(kernel: AuditedKernel) -> Severity:
-    """Of what few models are given alone: what calibrated sums do not reach matters where it is often far off."""
-    seldom = kernel.shown_by == BEYOND and kernel.measured.get("share", 0.0) <= OFTEN
-    return Severity.INFO if seldom else Severity.WARNING
 
 
 def _where(kernel: AuditedKernel) -> str:

@@ -5,12 +5,12 @@ Nothing is started here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from deploykit.encodings.values import Affine, Lpbq
 from deploykit.findings import Answerer, Claim, Confidence, Severity, SubjectKind
 from deploykit.findings.rules import Found, Registry
-from deploykit.model.facts import GraphFacts, NodeFact
+from deploykit.model.facts import NodeFact
 from deploykit.model.nodes import label, opset_of
 from deploykit.model.operators import is_standard
 from deploykit.model.patterns import find_blocks
@@ -542,7 +542,8 @@ _MOST_INDEX_DIMENSIONS = 4
 def check_window(draft: Draft) -> Iterator[Found]:
     """By shapes."""
     for node in _standard_nodes(draft, "AveragePool"):
-        sizes = _sizes_of(draft.situation.facts, node.inputs[0])[2:]
+        fact = draft.situation.facts.tensors.get(node.inputs[0])
+        sizes = [dim for dim in (fact.shape if fact is not None else None) or () if isinstance(dim, int)][2:]
         window = node.attributes.get("kernel_shape") or ()
         if len(window) == len(sizes) and any(side > size for side, size in zip(window, sizes, strict=True)):
             yield _at_node(node, f"{node.label}: a window of {list(window)} on a map of {list(sizes)}")
@@ -574,11 +575,6 @@ def _standard_nodes(draft: Draft, op_type: str) -> list[NodeFact]:
     if draft.source == "qdq":
         return []
     return [node for node in draft.situation.facts.nodes if node.op_type == op_type and is_standard(node)]
-
-
-def _sizes_of(facts: GraphFacts, name: str) -> Sequence[int]:
-    fact = facts.tensors.get(name)
-    return tuple(dim for dim in (fact.shape if fact is not None else None) or () if isinstance(dim, int))
 
 
 def _at_node(node: NodeFact, message: str) -> Found:
