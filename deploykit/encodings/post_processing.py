@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import RANGES, ROLES, Trait, has, is_standard, ops
-from deploykit.model.parameters import QUANTIZERS, producer_before_pairs
+from deploykit.model.parameters import QUANTIZERS
 
 if TYPE_CHECKING:
     from deploykit.model.range_functions import Interval
@@ -33,6 +33,8 @@ __all__ = [
 
 NETWORK_OPS = ops(Trait.CONTROL_FLOW) | ROLES.keys() | {"Attention", "DeformConv", "Einsum", "GridSample", "Resize"}
 """Ops that belong to the network: what is followed by one is no post-processing."""
+
+_MOVES = ops(Trait.REARRANGES)
 
 UNLIKE = 4.0
 """Ranges whose magnitudes differ by more than this factor share a grid badly."""
@@ -203,9 +205,7 @@ def _is_expectation(facts: GraphFacts, node: NodeFact) -> bool:
     sizes = facts.static_shape(node.inputs[1])
     if sizes is None or max(sizes, default=0) != math.prod(sizes) or math.prod(sizes) > _MOST_BINS:
         return False
-    before = facts.producer_of(node.inputs[0])
-    while before is not None and has(before, Trait.REARRANGES):
-        before = facts.producer_of(before.inputs[0])
+    before = facts.maker_behind(node.inputs[0], _MOVES)
     return before is not None and before.op_type == "Softmax"
 
 
@@ -315,9 +315,7 @@ def output_of_shape(facts: GraphFacts, name: str, shape: tuple[int, ...]) -> str
 
 def find_mixing(facts: GraphFacts, output: str, axis: int) -> Mixing | None:
     """The Concat along ``axis`` that makes ``output``, seen through quantizers and casts; None when there is none."""
-    node = facts.producer_of(output)
-    while node is not None and node.op_type in _TRANSPARENT:
-        node = facts.producer_of(node.inputs[0])
+    node = facts.maker_behind(output, _TRANSPARENT)
     if node is None or node.op_type != "Concat":
         return None
     fact = facts.tensors.get(node.outputs[0])
@@ -349,7 +347,7 @@ def exclusion_around(facts: GraphFacts, end: NodeFact) -> tuple[tuple[str, ...],
     while queue:
         node = queue.pop()
         for tensor in node.inputs:
-            before = producer_before_pairs(facts, tensor)
+            before = facts.maker_behind(tensor, QUANTIZERS)
             if before is None:
                 if tensor in facts.inputs:
                     starts[node.index] = node

@@ -6,7 +6,7 @@ Collected once by ``collect_facts`` from a model whose external weights were not
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeVar, cast
@@ -167,6 +167,13 @@ class GraphFacts:
         """The node that makes a tensor, or None for inputs, initializers and unknown names."""
         fact = self.tensors.get(tensor)
         return None if fact is None or fact.producer is None else self.nodes[fact.producer]
+
+    def maker_behind(self, tensor: str, passed: Container[str]) -> NodeFact | None:
+        """The node that makes a tensor, seen through operators of some types by their first input."""
+        node = self.producer_of(tensor)
+        while node is not None and node.op_type in passed:
+            node = self.producer_of(node.inputs[0])
+        return node
 
     def consumers_of(self, tensor: str) -> tuple[NodeFact, ...]:
         """The nodes that read a tensor, in graph order."""

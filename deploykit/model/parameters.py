@@ -5,7 +5,7 @@ The roles are those by which AIMET tells parameters from activations. It reads n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container
 from dataclasses import dataclass
 
 from deploykit.model.facts import GraphFacts, NodeFact
@@ -17,7 +17,6 @@ __all__ = [
     "bias_after_matmul",
     "integer_type",
     "parameter_uses",
-    "producer_before_pairs",
     "quantizer_of",
     "stored_behind",
     "stored_behind_pairs",
@@ -39,23 +38,20 @@ def parameter_uses(facts: GraphFacts) -> dict[str, tuple[ParameterUse, ...]]:
     """Every stored tensor that is read as a parameter, with all its uses in graph order."""
     found: dict[str, list[ParameterUse]] = {}
     for node in facts.nodes:
-        if is_standard(node):
-            for use in _uses_of(facts, node):
-                found.setdefault(use.name, []).append(use)
-    return {name: tuple(uses) for name, uses in found.items()}
-
-
-def _uses_of(facts: GraphFacts, node: NodeFact) -> Iterator[ParameterUse]:
-    for index, role in ROLES.get(node.op_type, {}).items():
-        if index >= len(node.inputs):
+        if not is_standard(node):
             continue
-        name, turned = _stored_weight(facts, node, node.inputs[index])
-        if name is not None:
-            channel, block = _axes(facts, node, name, turned=turned) if role == WEIGHT else (None, None)
-            yield ParameterUse(name=name, role=role, node=node, channel_axis=channel, block_axis=block)
-    bias = bias_after_matmul(facts, node)
-    if bias is not None:
-        yield ParameterUse(name=bias, role=BIAS, node=node)
+        for index, role in ROLES.get(node.op_type, {}).items():
+            name, turned = (
+                _stored_weight(facts, node, node.inputs[index]) if index < len(node.inputs) else (None, False)
+            )
+            if name is not None:
+                channel, block = _axes(facts, node, name, turned=turned) if role == WEIGHT else (None, None)
+                use = ParameterUse(name=name, role=role, node=node, channel_axis=channel, block_axis=block)
+                found.setdefault(name, []).append(use)
+        bias = bias_after_matmul(facts, node)
+        if bias is not None:
+            found.setdefault(bias, []).append(ParameterUse(name=bias, role=BIAS, node=node))
+    return {name: tuple(uses) for name, uses in found.items()}
 
 
 def _stored_weight(facts: GraphFacts, node: NodeFact, name: str) -> tuple[str | None, bool]:
@@ -69,19 +65,14 @@ def _stored_weight(facts: GraphFacts, node: NodeFact, name: str) -> tuple[str | 
     return stored_behind(facts, producer.inputs[0]), True
 
 
-def stored_behind(facts: GraphFacts, name: str) -> str | None:
+def stored_behind(facts: GraphFacts, name: str, *, through: Container[str] = ("Identity",)) -> str | None:
     """The initializer or constant that a name stands for, looking through Identity; None for computed tensors."""
-    for _ in range(len(facts.nodes) + 1):
-        fact = facts.tensors.get(name)
-        if fact is None:
-            return None
-        if fact.is_weight:
-            return name
+    while not facts.is_stored(name):
         producer = facts.producer_of(name)
-        if producer is None or producer.op_type != "Identity" or not producer.inputs:
+        if producer is None or producer.op_type not in through or not producer.inputs:
             return None
         name = producer.inputs[0]
-    return None
+    return name
 
 
 def _axes(facts: GraphFacts, node: NodeFact, name: str, *, turned: bool) -> tuple[int | None, int | None]:
@@ -135,20 +126,4 @@ def integer_type(facts: GraphFacts, node: NodeFact) -> str:
 
 def stored_behind_pairs(facts: GraphFacts, name: str) -> str | None:
     """The stored tensor behind a name, through quantizers and Identity; None for computed ones and unknown names."""
-    for _ in range(len(facts.nodes) + 1):
-        fact = facts.tensors.get(name)
-        if fact is None or fact.is_weight:
-            return None if fact is None else name
-        producer = facts.producer_of(name)
-        if producer is None or producer.op_type not in (*QUANTIZERS, "Identity"):
-            return None
-        name = producer.inputs[0]
-    return None
-
-
-def producer_before_pairs(facts: GraphFacts, name: str) -> NodeFact | None:
-    """The node that makes a tensor, seen through quantizers."""
-    node = facts.producer_of(name)
-    while node is not None and node.op_type in QUANTIZERS:
-        node = facts.producer_of(node.inputs[0])
-    return node
+    return stored_behind(facts, name, through=(*QUANTIZERS, "Identity"))

@@ -340,18 +340,10 @@ def over_short_axes(facts: GraphFacts) -> Iterator[Reduction]:
         if axes is None and len(node.inputs) > 1 and node.inputs[1]:
             count = (facts.static_shape(node.inputs[1]) or (0,))[0]
         longer = sum(dim > 1 for dim in given) - sum(dim > 1 for dim in made)
-        before = _before(facts, source, _PASSED)
+        before = facts.maker_behind(source, _PASSED)
         turned = before is not None and before.op_type == "Transpose" and is_standard(before)
         if 0 < longer < count and turned:
             yield Reduction(node=node, source=source, shape=given)
-
-
-def _before(facts: GraphFacts, name: str, passed: frozenset[str]) -> NodeFact | None:
-    """What makes a tensor, seen through some operators."""
-    node = facts.producer_of(name)
-    while node is not None and node.op_type in passed:
-        node = facts.producer_of(node.inputs[0])
-    return node
 
 
 _RESHAPES = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
@@ -376,7 +368,7 @@ def repeated_before_norm(facts: GraphFacts) -> Iterator[Repeated]:
     sources = {node.inputs[0] for node in facts.nodes if node.op_type in _NORMS and node.inputs}
     sources |= {block.source for block in find_blocks(facts) if block.kind in _NORMS}
     # A Reshape between sum and norm changes nothing here.
-    before = {node.index for name in sources if (node := _before(facts, name, _RESHAPES)) is not None}
+    before = {node.index for name in sources if (node := facts.maker_behind(name, _RESHAPES)) is not None}
     for index in sorted(before):
         node = facts.nodes[index]
         if node.op_type not in ("Add", "Mul") or not is_standard(node):

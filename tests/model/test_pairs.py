@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import wrap_proto
-from deploykit.model.parameters import integer_type, producer_before_pairs, quantizer_of, stored_behind_pairs
+from deploykit.model.parameters import QUANTIZERS, integer_type, quantizer_of, stored_behind_pairs
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +56,6 @@ def test_what_is_stored_behind_pairs(facts: GraphFacts) -> None:
 
 
 def test_who_made_what_is_quantized(facts: GraphFacts) -> None:
-    maker = producer_before_pairs(facts, "a_dq")
+    maker = facts.maker_behind("a_dq", QUANTIZERS)
     assert maker is not None and maker.name == "relu"
-    assert producer_before_pairs(facts, "w_dq") is None and producer_before_pairs(facts, "x") is None
+    assert facts.maker_behind("w_dq", QUANTIZERS) is None and facts.maker_behind("x", QUANTIZERS) is None
