@@ -81,19 +81,18 @@ class BlockWeight:
     block_size: int
 
 
-def lpbq_scales(scale: Numbers, block_axis: int, channel_axis: int) -> tuple[Numbers, Numbers]:
+def lpbq_scales(scale: Numbers, channel_axis: int) -> tuple[Numbers, Numbers]:
     """Channel scales (1-d) and whole block scales (of the shape of ``scale``). A channel of zeros keeps scale 0."""
     others = tuple(axis for axis in range(scale.ndim) if axis != channel_axis)
     channel = scale.max(axis=others, keepdims=True).astype(np.float64) / LARGEST
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(channel > 0, scale / channel, 1.0)
     blocks = np.clip(np.rint(ratio), 1, LARGEST)
-    del block_axis
     return channel.reshape(-1), blocks
 
 
 def _new_scale(weight: BlockWeight) -> Numbers:
-    channel, blocks = lpbq_scales(weight.scale, weight.block_axis, weight.channel_axis)
+    channel, blocks = lpbq_scales(weight.scale, weight.channel_axis)
     shape = tuple(-1 if axis == weight.channel_axis else 1 for axis in range(weight.scale.ndim))
     return np.asarray(blocks * channel.astype(np.float32).reshape(shape), np.float32)
 
@@ -149,7 +148,7 @@ def lpbq_encodings(encodings: EncodingSet) -> tuple[EncodingSet, dict[str, str]]
             left[name] = reason
             continue
         assert value.block_axis is not None and value.axis is not None
-        channel, blocks = lpbq_scales(value.scale, value.block_axis, value.axis)
+        channel, blocks = lpbq_scales(value.scale, value.axis)
         shape = tuple(-1 if axis == value.axis else 1 for axis in range(value.scale.ndim))
         entries[name] = replace(
             entry,

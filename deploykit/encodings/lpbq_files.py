@@ -145,7 +145,7 @@ def _convert_all(work: _Work) -> Iterator[WeightReport]:
         }
         try:
             given = _block_weight(work, node, _layer(work, node, layers))
-            channel, blocks = lpbq_scales(given.scale, given.block_axis, given.channel_axis)
+            channel, blocks = lpbq_scales(given.scale, given.channel_axis)
             if work.refined:
                 packed, loss = refine(given)
                 file = work.scratch / f"r{len(work.replaced)}.bin"

@@ -60,7 +60,7 @@ def test_scales_and_loss_are_those_of_the_formulas(
     )
     if zero_channel:
         scale[tuple(0 if i == channel_axis else slice(None) for i in range(scale.ndim))] = 0
-    channel, blocks = lpbq_scales(scale, block_axis, channel_axis)
+    channel, blocks = lpbq_scales(scale, channel_axis)
     wanted_channel, wanted_blocks = reference(scale.astype(np.float64), channel_axis)
     np.testing.assert_allclose(channel, wanted_channel)
     np.testing.assert_array_equal(blocks, wanted_blocks)
