@@ -69,6 +69,10 @@ def execute(package: Path, draft: Draft, plan: Plan[None], aids: Aids) -> Execut
     where, soc = "" if host is None else host.where, plan.configs[COMPILE]["provider_options"]["soc_model"]
     by = f"QAIRT {wheel['qairt']} (onnxruntime-qnn {wheel['wheel']}{where}) for soc_model {soc}"
     record: dict[str, Any] = {"compile": _record(plan, wheel, outcome)}
+    if outcome.estimate is not None:
+        estimate = replace(outcome.estimate, compiler=f"QAIRT {wheel['qairt']}")
+        record["estimate"] = estimate.to_json()
+        progress(estimate.described)
     if not outcome.ok:
         (package / "logs").mkdir(exist_ok=True)
         # Without the clock at the start of each line, and without how long a stage took.
@@ -162,6 +166,7 @@ def _job(package: Path, draft: Draft, plan: Plan[None], host: Host | None) -> Co
         allow_cpu=not strict,
         timeout=float(draft.options["time_limit"]),
         host=host,
+        operators=frozenset(node.name for node in draft.situation.facts.nodes),
     )
 
 

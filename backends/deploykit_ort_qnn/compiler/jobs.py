@@ -20,6 +20,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
+from deploykit.accuracy.latency import Estimate
 from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.packages.manifests import hash_file
 from deploykit.system.folders import scratch
@@ -27,6 +28,7 @@ from deploykit.system.limits import time_left
 from deploykit.system.processes import Completed
 from deploykit.system.store import Store, code_digest, is_off
 from deploykit_ort_qnn.compiler.dlc import with_check_sums
+from deploykit_ort_qnn.compiler.estimates import read_estimate
 from deploykit_ort_qnn.compiler.graphs import QnnGraph, Schematic, read_graph, read_schematic
 from deploykit_ort_qnn.compiler.hosts import HERE, Host, Work, Worker, installed_wheel
 from deploykit_qualcomm.hosted import read_refusals
@@ -44,6 +46,7 @@ __all__ = [
 ]
 
 _ANSWER = "answer.json"
+_PROFILE = "profile.csv"
 
 
 def known_work(
@@ -105,7 +108,7 @@ class CompileJob:
 
     ``options`` are provider options, ``entries`` session configuration entries, ``optimization`` is ONNX Runtime's own
     graph optimization level (``none``, ``basic``, ``extended``, ``all``). ``timeout`` is in seconds. ``host`` compiles,
-    None is the provider installed beside this Python.
+    None is the provider installed beside this Python. ``operators`` are the names that the user knows nodes by.
     """
 
     root: Path
@@ -120,6 +123,7 @@ class CompileJob:
     timeout: float = 600.0
     overwrite: bool = False
     host: Host | None = None
+    operators: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +158,7 @@ class CompileOutcome:
     graphs: tuple[QnnGraph, ...] = ()
     schematics: tuple[Schematic, ...] = ()
     culprit: tuple[RefusedNode, ...] = ()
+    estimate: Estimate | None = None
 
     @property
     def ok(self) -> bool:
@@ -321,7 +326,7 @@ def _request(job: CompileJob, scratch: Path) -> dict[str, Any]:
     here = scratch.name
     options = {**job.options, "dump_json_qnn_graph": "1", "json_qnn_graph_dir": f"{here}/graphs"}
     if job.trace:
-        options |= {"profiling_level": "optrace", "profiling_file_path": f"{here}/profile.csv"}
+        options |= {"profiling_level": "optrace", "profiling_file_path": f"{here}/{_PROFILE}"}
     return {
         "action": "compile",
         "model": job.model,
@@ -349,13 +354,16 @@ def _outcome(
     if cpu and not job.allow_cpu:
         message = f"{len(cpu)} nodes stayed outside of the compiled graph"
         return CompileOutcome(status="refused", message=message, refused=cpu, **common)
-    graphs = sorted(path for path in (scratch / "graphs").glob("*.json") if not path.stem.endswith("_tensor_log"))
+    asked = sorted(path for path in (scratch / "graphs").glob("*.json") if not path.stem.endswith("_tensor_log"))
+    graphs, schematics = tuple(map(read_graph, asked)), tuple(_schematics(scratch / "traces"))
+    chip = job.options.get("soc_model", "")
     return CompileOutcome(
         status="compiled",
         refused=refused,
         cpu_nodes=cpu,
-        graphs=tuple(read_graph(path) for path in graphs),
-        schematics=tuple(_schematics(scratch / "traces")),
+        graphs=graphs,
+        schematics=schematics,
+        estimate=read_estimate(scratch / _PROFILE, graphs, schematics, chip=chip, nodes=job.operators),
         **common,
     )
 

@@ -1,0 +1,221 @@
+"""Reads what the compiler says about time: its performance estimate, and the simulated trace of every kernel.
+
+The provider writes both while a graph is finalized for a SoC that the compiler has a model of (observed with QAIRT
+2.51: soc_model 52, 62, 63, 72 and 77); for any other it says that it has none. Nothing is estimated here.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from deploykit.accuracy.latency import Estimate, OperatorTime, TraceEvent, Unit, operator_times
+from deploykit_ort_qnn.compiler.graphs import QnnGraph, QnnNode, Schematic
+
+__all__ = ["read_estimate", "read_trace"]
+
+_ROOT = "Performance Estimates"
+_ROWS = {
+    "Simulated (Accelerator exec time us)": "time_us",
+    "Simulated (Accelerator exec time us (lower estimate))": "lower_us",
+    "Simulated (Accelerator exec time us (upper estimate))": "upper_us",
+    "Simulated (Accelerator exec cycles)": "cycles",
+    # The unit column of this row says US; the value is a count.
+    "Missing Ops (Number of Ops with no Costs associated)": "missing_ops",
+    "Input Fill": "input_fill",
+    "Intermediate Fill": "intermediate_fill",
+    "Intermediate Spill": "intermediate_spill",
+    "Output Spill": "output_spill",
+}
+_DDR = ("input_fill", "intermediate_fill", "intermediate_spill", "output_spill")
+_ORIGIN = 0xFFFFFFFF  # the low half of an operation's number is that of the node it was made from
+_CLOCK = re.compile(rb'"sim_core_freq"\s*:\s*([0-9.eE+]+)')
+# What the provider appends to a name that it uses twice, and ONNX Runtime to the first node of what it fuses.
+_SUFFIX = re.compile(r"_token_\d+$|_\d+$")
+# Products that the matrix unit computes where their types and shapes allow it.
+_PRODUCTS = frozenset({"Conv2d", "DepthWiseConv2d", "FullyConnected", "MatMul", "TransposeConv2d"})
+# The compiler's own first operations, which the table of names does not list.
+_GRAPH_ENDS = {2: "graph input", 3: "graph output"}
+_LONGEST_LINE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Trace:
+    """Events of one file; ``whole`` is False where the end of the trace lacks."""
+
+    events: tuple[TraceEvent, ...]
+    clock_mhz: float
+    whole: bool
+
+
+def read_estimate(
+    profile: Path,
+    graphs: Sequence[QnnGraph],
+    schematics: Sequence[Schematic],
+    *,
+    chip: str,
+    nodes: Collection[str] = (),
+) -> Estimate | None:
+    """The estimate of one compilation, summed over its graphs; None where the compiler has none for this SoC.
+
+    ``profile`` is the CSV; the trace lies beside it. ``nodes`` are the operators of the model as the user named them.
+    """
+    rows = _estimate_rows(profile)
+    if not rows.get("cycles") or not rows.get("time_us"):
+        return None
+    trace = profile.with_name(f"{profile.stem}_qnn.log")
+    note, clock, operators = "", 0.0, ()
+    if len(schematics) != 1 or len(graphs) != 1:
+        note = f"the model became {len(graphs)} graphs, and their kernels cannot be told apart"
+    elif trace.is_file():
+        read = read_trace(trace, _labels(graphs[0], schematics[0].names, nodes))
+        clock, note = read.clock_mhz, "" if read.whole else "the compiler's trace is cut off"
+        operators = _explained(operator_times(read.events), graphs[0], nodes) if read.whole else ()
+    return Estimate(
+        time_us=rows["time_us"],
+        lower_us=rows.get("lower_us", 0.0),
+        upper_us=rows.get("upper_us", 0.0),
+        cycles=int(rows["cycles"]),
+        ddr={name: int(rows.get(name, 0)) for name in _DDR},
+        missing_ops=int(rows.get("missing_ops", 0)),
+        chip=chip,
+        clock_mhz=clock,
+        operators=operators,
+        note=note,
+    )
+
+
+def _labels(graph: QnnGraph, names: Mapping[int, str], nodes: Collection[str]) -> dict[int, str]:
+    """The operator of the user's model that each operation of the compiler belongs to, by its number.
+
+    A transpose that the provider puts in for its channel-last layout is told by the operator that wants it.
+    """
+    known = frozenset(nodes)
+    by_name = {node.name: node for node in graph.nodes}
+    found = dict(_GRAPH_ENDS)
+    for number, name in names.items():
+        plain = _plain(name, known)
+        node = by_name.get(name)
+        if known and plain not in known and node is not None and node.type == "Transpose":
+            neighbour = next((n for n in _neighbours(graph, node) if _plain(n.name, known) in known), None)
+            plain = plain if neighbour is None else f"layout of {_plain(neighbour.name, known)}"
+        found[number] = plain
+    return found
+
+
+def _plain(name: str, known: frozenset[str]) -> str:
+    """The user's name behind one that was made of it; the name as it is where there is none."""
+    shorter = name
+    while shorter not in known:
+        stripped = _SUFFIX.sub("", shorter)
+        if stripped == shorter:
+            return name
+        shorter = stripped
+    return shorter
+
+
+def _neighbours(graph: QnnGraph, node: QnnNode) -> Iterator[QnnNode]:
+    for name in node.outputs:
+        yield from graph.consumers.get(name, ())
+    for name in node.inputs:
+        if name in graph.producers:
+            yield graph.producers[name]
+
+
+def _explained(operators: Sequence[OperatorTime], graph: QnnGraph, nodes: Collection[str]) -> tuple[OperatorTime, ...]:
+    """Each operator with what a person can do something about, as far as the trace shows it."""
+    known = frozenset(nodes)
+    kinds = {_plain(node.name, known): node.type for node in graph.nodes}
+    found = []
+    for item in operators:
+        reason = ""
+        if item.node.startswith("layout of "):
+            reason = "a transpose between the model's layout and the chip's channel-last one"
+        elif item.waiting > item.share / 3:
+            reason = f"waits for {item.ddr_bytes:,} bytes from or to DDR"
+        elif kinds.get(item.node) in _PRODUCTS and not item.busy.get("matrix"):
+            reason = "a product that is not on the matrix unit, for its type or its shape"
+        found.append(replace(item, reason=reason))
+    return tuple(found)
+
+
+def _estimate_rows(profile: Path) -> dict[str, float]:
+    """Sums over the blocks of all graphs; empty where there is no block, or the file cannot be read."""
+    sums: dict[str, float] = {}
+    inside = False
+    try:
+        with profile.open(encoding="utf-8", errors="replace", newline="") as lines:
+            for row in csv.reader(lines):
+                if len(row) < 7:
+                    continue
+                _, _, value, _, _, level, name = row[:7]
+                if level == "ROOT":
+                    inside = name == _ROOT
+                elif inside and name in _ROWS:
+                    sums[_ROWS[name]] = sums.get(_ROWS[name], 0.0) + float(value)
+    except (OSError, ValueError, csv.Error):
+        return {}
+    return sums
+
+
+def read_trace(path: Path, labels: Mapping[int, str]) -> _Trace:
+    """The kernels of one trace, line by line: a Chrome trace as text inside a binary file, of any size."""
+    events = []
+    threads: dict[int, str] = {}
+    clock, whole = 0.0, False
+    for line in _lines(path):
+        at = line.find(b'{"name":')
+        if at < 0:
+            if found := _CLOCK.search(line):
+                # The configuration of the simulation stands behind the last event.
+                clock, whole = float(found[1]), True
+            continue
+        try:
+            event, _ = json.JSONDecoder().raw_decode(line[at:].decode("utf-8", "replace"))
+        except ValueError:
+            continue  # the last line of a trace that is cut off
+        if event.get("ph") == "M" and event["name"] == "thread_name":
+            threads[event["tid"]] = event["args"]["name"].rstrip(": ")
+        elif event.get("ph") == "X":
+            thread = threads.get(event["tid"], "") or _usual_thread(event["tid"])
+            events.append(_event(event, thread, labels))
+    return _Trace(events=tuple(events), clock_mhz=clock, whole=whole)
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as stream:
+        while line := stream.readline(_LONGEST_LINE):
+            yield line
+
+
+def _usual_thread(number: int) -> str:
+    """What thread names say further down in the file: the foreground, four vector threads, and the transfers."""
+    return "FG" if number == 0 else "DMA" if number >= 5 else f"HVX {number}"
+
+
+def _event(event: Mapping[str, object], thread: str, labels: Mapping[int, str]) -> TraceEvent:
+    given = event["args"]
+    assert isinstance(given, dict)
+    flags = given.get("flags", ())
+    unit: Unit = "scalar"
+    if "uses_hmx" in flags:
+        unit = "matrix"
+    elif thread.startswith("DMA") or "_DMA" in thread:
+        unit = "dma"
+    elif thread.startswith("HVX"):
+        unit = "vector"
+    number = int(str(given.get("id", "0")), 16) & _ORIGIN
+    moved = given.get("bw_info", {})
+    ddr = int(moved.get("dram_read", 0)) + int(moved.get("dram_write", 0)) if unit == "dma" else 0
+    return TraceEvent(
+        node=labels.get(number, "(unnamed)"),
+        thread=thread,
+        start=float(str(event["ts"])),
+        duration=float(str(event["dur"])),
+        unit=unit,
+        ddr_bytes=ddr,
+    )

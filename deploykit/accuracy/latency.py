@@ -1,0 +1,194 @@
+"""How long a compiled model takes by its compiler's own cost model, as a whole and per operator; nothing is measured.
+
+An estimate is the accelerator's time alone: transport and the host come on top. It knows no vendor and reads no file.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any, Literal, TypeAlias
+
+__all__ = ["Estimate", "OperatorTime", "TraceEvent", "Unit", "operator_times"]
+
+Unit: TypeAlias = Literal["matrix", "vector", "scalar", "dma"]
+"""What a kernel keeps busy: the matrix unit, a vector thread, the foreground thread, or a transfer from or to DDR."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceEvent:
+    """One kernel on one thread, in cycles from the start of the run. ``node`` is the operator it was made from."""
+
+    node: str
+    thread: str
+    start: float
+    duration: float
+    unit: Unit
+    ddr_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorTime:
+    """What one operator takes, in cycles.
+
+    ``share`` is its part of the whole time: where kernels of several operators run at once they share the moment, and
+    a moment in which nothing computes belongs to the operator that waits, counted in ``waiting`` as well. All shares
+    add up to the whole. ``busy`` adds up threads of each unit, so it may exceed the share. ``reason`` says what
+    makes it dear, where the trace shows it.
+    """
+
+    node: str
+    share: float
+    waiting: float
+    busy: Mapping[Unit, float]
+    ddr_bytes: int
+    reason: str = ""
+
+    def to_json(self, us_per_cycle: float) -> dict[str, Any]:
+        """Times in microseconds."""
+        return {
+            "node": self.node,
+            "time_us": round(self.share * us_per_cycle, 3),
+            "waiting_us": round(self.waiting * us_per_cycle, 3),
+            "busy_us": {unit: round(cycles * us_per_cycle, 3) for unit, cycles in sorted(self.busy.items())},
+            "ddr_bytes": self.ddr_bytes,
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """The compiler's word on one chip. Times in microseconds, ``ddr`` in bytes by kind of traffic, ``clock_mhz`` of the
+    accelerator (0 where it is not told). ``missing_ops`` counts operators without a cost: the time is then a least one.
+
+    ``operators`` are the dearest first; empty, with ``note`` saying why, where no whole trace could be read.
+    """
+
+    time_us: float
+    lower_us: float
+    upper_us: float
+    cycles: int
+    ddr: Mapping[str, int] = field(default_factory=dict)
+    missing_ops: int = 0
+    compiler: str = ""
+    chip: str = ""
+    clock_mhz: float = 0.0
+    operators: tuple[OperatorTime, ...] = ()
+    note: str = ""
+
+    @property
+    def described(self) -> str:
+        """One line for people, with the band and what it leaves out."""
+        least = "at least " if self.missing_ops else "about "
+        line = f"{least}{_time(self.time_us)} on the accelerator ({_time(self.lower_us)} to {_time(self.upper_us)})"
+        line += f", by the compiler's own model for {self.chip}"
+        if self.missing_ops:
+            line += f"; {self.missing_ops} operators have no cost in it"
+        waiting = sum(1 for item in self.operators if item.waiting > 0.05 * item.share and item.share > 0)
+        return f"{line}; {waiting} operators wait for DDR" if waiting else line
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape; the ten dearest operators."""
+        us_per_cycle = self.time_us / self.cycles if self.cycles else 0.0
+        return {
+            "time_us": self.time_us,
+            "lower_us": self.lower_us,
+            "upper_us": self.upper_us,
+            "cycles": self.cycles,
+            "ddr": dict(self.ddr),
+            "missing_ops": self.missing_ops,
+            "compiler": self.compiler,
+            "soc_model": self.chip,
+            "clock_mhz": self.clock_mhz,
+            "dearest": [item.to_json(us_per_cycle) for item in self.operators[:10]],
+            "note": self.note,
+        }
+
+
+def _time(us: float) -> str:
+    return f"{us / 1000:.2f} ms" if us >= 1000 else f"{us:.0f} us"
+
+
+def operator_times(events: Iterable[TraceEvent]) -> tuple[OperatorTime, ...]:
+    """The time of each operator, the dearest first. ``events`` come in any order; one pass over them sorted by start.
+
+    Transfers run beside the computing and count for their operator only while nothing computes: that is a wait.
+    """
+    ordered = sorted(events, key=lambda event: (event.start, event.node, event.thread))
+    totals: dict[str, OperatorTime] = {}
+    for node, group in groupby(sorted(ordered, key=lambda event: event.node), key=lambda event: event.node):
+        busy: dict[Unit, float] = defaultdict(float)
+        moved = 0
+        for event in group:
+            busy[event.unit] += event.duration
+            moved += event.ddr_bytes
+        totals[node] = OperatorTime(node=node, share=0.0, waiting=0.0, busy=dict(busy), ddr_bytes=moved)
+    shares, waits = _shares(ordered)
+    found = (replace(item, share=shares.get(node, 0.0), waiting=waits.get(node, 0.0)) for node, item in totals.items())
+    return tuple(sorted(found, key=lambda item: (-item.share, item.node)))
+
+
+def _shares(ordered: list[TraceEvent]) -> tuple[dict[str, float], dict[str, float]]:
+    """How much of the whole time belongs to each operator, and how much of that it only waits."""
+    shares: dict[str, float] = defaultdict(float)
+    waits: dict[str, float] = defaultdict(float)
+    computing, moving = _Running(), _Running()
+    now = ordered[0].start if ordered else 0.0
+    for place, event in enumerate(ordered):
+        now = _advance(now, event.start, computing, moving, ordered[place].node, shares, waits)
+        (moving if event.unit == "dma" else computing).add(event)
+    end = max((event.start + event.duration for event in ordered), default=now)
+    _advance(now, end, computing, moving, ordered[-1].node if ordered else "", shares, waits)
+    return shares, waits
+
+
+class _Running:
+    """The operators whose kernels run at a moment, each with the end of its last one."""
+
+    def __init__(self) -> None:
+        self._ends: list[tuple[float, str]] = []
+        self.nodes: dict[str, int] = {}
+
+    def add(self, event: TraceEvent) -> None:
+        if event.duration > 0:
+            heapq.heappush(self._ends, (event.start + event.duration, event.node))
+            self.nodes[event.node] = self.nodes.get(event.node, 0) + 1
+
+    @property
+    def next_end(self) -> float:
+        return self._ends[0][0] if self._ends else float("inf")
+
+    def drop_until(self, now: float) -> None:
+        while self._ends and self._ends[0][0] <= now:
+            _, node = heapq.heappop(self._ends)
+            self.nodes[node] -= 1
+            if not self.nodes[node]:
+                del self.nodes[node]
+
+
+def _advance(
+    now: float,
+    until: float,
+    computing: _Running,
+    moving: _Running,
+    following: str,
+    shares: dict[str, float],
+    waits: dict[str, float],
+) -> float:
+    """Give the time up to a moment to whoever runs in it."""
+    while now < until:
+        step = min(until, computing.next_end, moving.next_end)
+        if step > now:
+            nodes = list(computing.nodes) or list(moving.nodes) or [following]
+            part = (step - now) / len(nodes)
+            for node in nodes:
+                shares[node] += part
+                if not computing.nodes:
+                    waits[node] += part
+            now = step
+        computing.drop_until(now)
+        moving.drop_until(now)
+    return now
