@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploykit.accuracy.samples import Calibration, InputSpec, input_specs, load_calibration
-from deploykit.accuracy.samples.guidelines import RULES as CALIBRATION_RULES
-from deploykit.accuracy.samples.survey import Survey, survey, survey_of_random_data
+from deploykit.accuracy.samples.data_quality import survey
+from deploykit.accuracy.samples.data_rules import GUIDELINES, Survey
 from deploykit.backend.backend import Situation
 from deploykit.errors import InputError
 from deploykit.findings import Finding
@@ -39,8 +39,8 @@ def prepare(situation: Situation) -> Prepared:
         return Prepared(draft=draft, findings=found)
     source = situation.request.calibration
     if draft.random_data and draft.needs_quark:
-        seen = survey_of_random_data()
-        return Prepared(draft=draft, inputs=inputs, survey=seen, findings=(*found, *CALIBRATION_RULES.run(seen)))
+        seen = Survey(kind="random", origin="random data", samples=0)
+        return Prepared(draft=draft, inputs=inputs, survey=seen, findings=(*found, *GUIDELINES.run(seen)))
     if source is None or not (draft.needs_quark or draft.precision == "bf16"):
         return Prepared(draft=draft, inputs=inputs, findings=found)
     calibration = load_calibration(source)
@@ -53,5 +53,5 @@ def prepare(situation: Situation) -> Prepared:
         calibration=calibration,
         survey=seen,
         files=tuple((f"calibration/{i:05}_{path.name}", path) for i, path in enumerate(usable)),
-        findings=(*found, *CALIBRATION_RULES.run(seen)),
+        findings=(*found, *GUIDELINES.run(seen)),
     )

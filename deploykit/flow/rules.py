@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from deploykit.accuracy.judge import rules as comparison_rules
-from deploykit.accuracy.samples import data_rules, guidelines
+from deploykit.accuracy.samples import data_rules
 from deploykit.backend.opinions import Opinion, OpinionState
 from deploykit.encodings import rules as encoding_rules
 from deploykit.findings import Severity, SubjectKind, listed
@@ -400,8 +400,8 @@ def _about(opinions: Iterable[Opinion]) -> str:
 CORE_REGISTRIES: tuple[Registry[Any], ...] = (
     graph_rules.RULES,
     encoding_rules.RULES,
-    guidelines.RULES,
-    data_rules.RULES,
+    data_rules.GUIDELINES,
+    data_rules.FIT_RULES,
     comparison_rules.RULES,
     RULES,
     quantizing_rules.RULES,

@@ -15,9 +15,8 @@ import pytest
 from onnx import numpy_helper
 
 import deploykit
-from deploykit.accuracy.samples.data_fit import DataFit, FirstLayer, Preparation, data_fit
-from deploykit.accuracy.samples.data_rules import RULES as DATA_RULES
-from deploykit.accuracy.samples.range_growth import RangeGrowth, range_growth
+from deploykit.accuracy.samples.data_quality import data_fit, range_growth
+from deploykit.accuracy.samples.data_rules import FIT_RULES, DataFit, FirstLayer, Preparation, RangeGrowth
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.cli import cli
 from deploykit.cli.frame import run
@@ -49,11 +48,11 @@ CASES: dict[str, tuple[DataFit, DataFit]] = {
 }
 
 
-@pytest.mark.parametrize("code", [rule.code for rule in DATA_RULES])
+@pytest.mark.parametrize("code", [rule.code for rule in FIT_RULES])
 def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
     triggering, clean = CASES[code]
-    as_expected(code, DATA_RULES[code].run(triggering))
-    assert not list(DATA_RULES[code].run(clean))
+    as_expected(code, FIT_RULES[code].run(triggering))
+    assert not list(FIT_RULES[code].run(clean))
 
 
 MEAN = np.asarray([0.485, 0.456, 0.406], np.float32).reshape(1, 3, 1, 1)
@@ -101,7 +100,7 @@ def _fit(model: onnx.ModelProto, pictures: Pictures) -> DataFit:
 
 
 def _codes(model: onnx.ModelProto, pictures: Pictures) -> set[str]:
-    return {finding.code for finding in DATA_RULES.run(_fit(model, pictures))}
+    return {finding.code for finding in FIT_RULES.run(_fit(model, pictures))}
 
 
 PLAIN = _pictures(24)
@@ -144,7 +143,7 @@ def test_few_samples_of_different_scenes_leave_ranges_open() -> None:
     assert found.growth is not None
     assert found.growth.unseen == 0.5, "of the two halves the dark one shows nothing of the bright one"
     assert "DK234" in _codes(_network(dark), bright)
-    told = next(f for f in DATA_RULES.run(found) if f.code == "DK234")
+    told = next(f for f in FIT_RULES.run(found) if f.code == "DK234")
     assert "about 100 samples" in told.hint
 
 
@@ -157,7 +156,7 @@ def test_other_inputs_are_left_alone() -> None:
     feeds: list[dict[str, Any]] = [{"x": np.linspace(0, 255, 7, dtype=np.float32)[None]}]
     found = data_fit(model, facts, feeds, origin="rows")
     assert (found.image_like, found.preparation, found.first_layer, found.divides_by) == (False, None, None, 0.0)
-    assert not list(DATA_RULES.run(found))
+    assert not list(FIT_RULES.run(found))
 
 
 def test_the_ladder_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -253,7 +253,7 @@ def threshold(bench: Any) -> None:
 
 
 def unusable_named(bench: Any) -> None:
-    from deploykit.accuracy.samples.survey import Survey
+    from deploykit.accuracy.samples.data_rules import Survey
 
     found = bench.look("DK623", Survey(kind="arrays", origin="data", samples=0, unusable=(("a.npy", "damaged"),)))
     assert [finding.subject.name for finding in found] == ["a.npy"]

@@ -54,7 +54,7 @@ AREAS: Mapping[str, Sequence[str]] = {
         *(f"{QUALCOMM}/{name}.py" for name in ("archs", "devices", "tables", "resolving")),
         *(f"{VITIS_AI}/{name}.py" for name in ("products", "routes")),
     ),
-    "rules of numerics": ("deploykit/accuracy/judge/rules.py", "deploykit/accuracy/samples/guidelines.py"),
+    "rules of numerics": ("deploykit/accuracy/judge/rules.py", "deploykit/accuracy/samples/data_rules.py"),
     "rules of qualcomm": (f"{QUALCOMM}/rules",),
     "rules of qnn-htp": ("backends/deploykit_qnn_htp/rules",),
     "rules of ort-qnn": ("backends/deploykit_ort_qnn/rules",),

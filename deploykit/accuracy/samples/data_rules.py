@@ -1,52 +1,287 @@
-"""Rules about how calibration data fits a model, codes DK230 to DK235 and DK252; data that fits gives no finding."""
+"""Rules about calibration data: the guidelines (DK621 to DK628), and how data fits a model (DK230 to DK235, DK252).
+
+Data that is fine gives no finding. What the rules look at is measured by ``data_quality``; nothing is read here.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-from deploykit.findings import SubjectKind
+from deploykit.findings import SubjectKind, listed
 from deploykit.findings.rules import Found, Registry
 
-if TYPE_CHECKING:
-    from deploykit.accuracy.samples.data_fit import DataFit
+__all__ = ["FIT_RULES", "GUIDELINES", "DataFit", "FirstLayer", "Preparation", "RangeGrowth", "Survey"]
 
-__all__ = ["RULES"]
 
-RULES: Registry[DataFit] = Registry("calibration-fit")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """What was seen. ``unusable`` are (file, why); ``identical`` are groups of equal samples by name.
 
-_SOURCES = ["deploykit: measured on the calibration data and the float model"]
-_NEARLY_255 = (200.0, 300.0)
-_UNSEEN = 0.2
-_IMBALANCE = 3
-_BYTES = 100.0
+    ``neighbours`` is the median correlation of samples that follow each other, None where it was not measured;
+    ``numbered_frames`` tells that the file names count frames without gaps, and that nothing better was measured.
+    ``misfit`` is an image recipe whose result does not fit the model.
+    """
+
+    kind: str
+    origin: str
+    samples: int
+    unusable: tuple[tuple[str, str], ...] = ()
+    identical: tuple[tuple[str, ...], ...] = ()
+    constant: tuple[str, ...] = ()
+    not_finite: tuple[str, ...] = ()
+    neighbours: float | None = None
+    numbered_frames: bool = False
+    labels: Mapping[str, int] = field(default_factory=dict)
+    misfit: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for a package's record."""
+        return {
+            "kind": self.kind,
+            "origin": self.origin,
+            "samples": self.samples,
+            "unusable": [list(pair) for pair in self.unusable],
+            "labels": dict(self.labels),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preparation:
+    """What the first BatchNormalization says: its distance from the data as given, and from the data changed.
+
+    A distance is the mean over channels of what mean and variance differ from those of the training; 0 is equal.
+    """
+
+    node: str
+    as_given: float
+    changed: Mapping[str, float]
+
+    @property
+    def better(self) -> str:
+        """The change by which the data fits best, where it fits much better; else empty."""
+        if self.as_given < 1 or not self.changed:
+            return ""
+        name = min(self.changed, key=lambda change: self.changed[change])
+        return name if self.changed[name] < self.as_given / 4 else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstLayer:
+    """The first convolution behind a picture: the deviation of what it makes of the data, the median of its channels.
+
+    Networks are trained so that this is near 1, whatever the scale of their data: it is far off for data of another.
+    """
+
+    node: str
+    deviation: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeGrowth:
+    """``unseen`` is the share of ``tensors`` whose range one half of the ``samples`` does not show to nine tenths.
+
+    It is the mean of several halves.
+    """
+
+    samples: int
+    tensors: int
+    unseen: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFit:
+    """What was seen. ``divides_by`` is what the model itself divides its input by, 0 for nothing.
+
+    ``growth`` is None where ranges do not come from this data, or only some of its samples were looked at.
+    """
+
+    origin: str
+    input: str = ""
+    low: float = 0.0
+    high: float = 0.0
+    whole_numbers: bool = False
+    image_like: bool = False
+    divides_by: float = 0.0
+    preparation: Preparation | None = None
+    first_layer: FirstLayer | None = None
+    growth: RangeGrowth | None = None
+    labels: Mapping[str, int] = field(default_factory=dict)
+
+
+GUIDELINES: Registry[Survey] = Registry("calibration")
+FIT_RULES: Registry[DataFit] = Registry("calibration-fit")
+
+_GUIDE = "vendor user guide UG1414, quantizer flow: 100 to 1000 calibration images"
+_FEW = 100  # the lower end of that guide
+_MEASURED = ["deploykit: measured on the calibration data"]
+_FITTED = ["deploykit: measured on the calibration data and the float model"]
+# The deviation of what a first convolution makes is near 1 where its data is of the scale that it was trained on, and
+# on bytes instead of normalised colours about sixty times that.
 _FAR_OFF = 20.0
-"""Deviation of a first convolution's output: near 1 where its data is of the scale that it was trained on, and on
-bytes instead of normalised colours about sixty times that."""
 
 
-def _about(fit: DataFit, message: str, hint: str = "", **evidence: object) -> Found:
-    return Found(kind=SubjectKind.DATA, name=fit.origin, message=message, hint=hint, evidence=evidence)
+def _about(seen: Survey | DataFit, message: str, hint: str = "", **evidence: object) -> Found:
+    return Found(kind=SubjectKind.DATA, name=seen.origin, message=message, hint=hint, evidence=evidence)
 
 
-@RULES.rule(
+@GUIDELINES.rule(
+    "DK621",
+    "few-calibration-samples",
+    "warning",
+    what="There are fewer calibration samples than quantizers are usually given.",
+    why="Ranges seen on a few samples are narrower than those of real use; values beyond them are clipped.",
+    fix="Give 100 to 1000 samples that look like what the model will meet.",
+    sources=[_GUIDE],
+)
+def check_number(survey: Survey) -> Iterator[Found]:
+    """Fewer than 100 samples."""
+    if survey.kind in ("arrays", "images") and 0 < survey.samples < _FEW:
+        yield _about(survey, f"{survey.samples} calibration samples", samples=survey.samples)
+
+
+@GUIDELINES.rule(
+    "DK622",
+    "no-calibration-sample",
+    "error",
+    what="Not one calibration sample can be used.",
+    why="A quantizer that gets nothing stops, or makes up ranges.",
+    fix="See which files are named as unusable, and why.",
+    sources=_MEASURED,
+)
+def check_any(survey: Survey) -> Iterator[Found]:
+    """No usable sample at all."""
+    if survey.kind in ("arrays", "images") and not survey.samples:
+        yield _about(survey, "no calibration sample can be used")
+
+
+@GUIDELINES.rule(
+    "DK623",
+    "unusable-calibration-file",
+    "error",
+    what="A calibration file is damaged, or does not fit the model's inputs in name, shape or type.",
+    why="Quantizers skip such files, or fail with a log line only.",
+    fix="Repair or remove the file.",
+    sources=_MEASURED,
+)
+def check_usable(survey: Survey) -> Iterator[Found]:
+    """Each unusable file, by name."""
+    for file, why in survey.unusable:
+        yield Found(kind=SubjectKind.FILE, name=file, message=why)
+    if survey.misfit:
+        yield _about(survey, survey.misfit)
+
+
+@GUIDELINES.rule(
+    "DK624",
+    "identical-samples",
+    "warning",
+    what="Calibration samples are byte for byte the same.",
+    why="They add weight to one scene and no information.",
+    fix="Remove the copies.",
+    sources=_MEASURED,
+)
+def check_identical(survey: Survey) -> Iterator[Found]:
+    """Groups of equal samples."""
+    for group in survey.identical:
+        yield _about(survey, f"identical: {listed(group)}", samples=list(group))
+
+
+@GUIDELINES.rule(
+    "DK625",
+    "sequential-frames",
+    "warning",
+    what="The calibration samples follow each other like frames of one film.",
+    why="Neighbouring frames show the same scene, so that many samples carry the ranges of few.",
+    fix="Take frames far apart, or from different films.",
+    sources=_MEASURED,
+)
+def check_sequential(survey: Survey) -> Iterator[Found]:
+    """Numbered frames, or neighbours that are nearly the same."""
+    if survey.numbered_frames:
+        yield _about(survey, "the file names count frames without a gap")
+    elif survey.neighbours is not None and survey.samples >= 8 and survey.neighbours > 0.95:
+        yield _about(
+            survey,
+            f"samples that follow each other are nearly the same (median correlation {survey.neighbours:.3f})",
+            correlation=survey.neighbours,
+        )
+
+
+@GUIDELINES.rule(
+    "DK626",
+    "class-imbalance",
+    "warning",
+    what="One class has more than ten times the samples of another.",
+    why="Ranges of rare classes may hardly be seen.",
+    fix="Take about the same number of samples of each class.",
+    sources=_MEASURED,
+)
+def check_balance(survey: Survey) -> Iterator[Found]:
+    """Labels that were given, counted."""
+    if len(survey.labels) > 1:
+        message, rare, often = _rarest_and_most(survey.labels)
+        if survey.labels[often] > 10 * survey.labels[rare]:
+            yield _about(survey, message, counts=dict(survey.labels))
+
+
+def _rarest_and_most(counts: Mapping[str, int]) -> tuple[str, str, str]:
+    """Both classes, after a sentence that says so."""
+    rare, often = min(counts, key=lambda name: counts[name]), max(counts, key=lambda name: counts[name])
+    return f"class {often!r} has {counts[often]} samples, class {rare!r} has {counts[rare]}", rare, often
+
+
+@GUIDELINES.rule(
+    "DK627",
+    "random-calibration-data",
+    "warning",
+    what="The model is calibrated with random data: not for production.",
+    why="Random values have other ranges than real inputs: the result shows that the tools run, not that it works.",
+    fix="Give real samples with --calibration.",
+    sources=_MEASURED,
+)
+def check_random(survey: Survey) -> Iterator[Found]:
+    """Random data, which somebody asked for."""
+    if survey.kind == "random":
+        yield _about(survey, "calibrated with random data: not for production")
+
+
+@GUIDELINES.rule(
+    "DK628",
+    "empty-looking-samples",
+    "error",
+    what="A calibration sample is constant, or has values that are not finite.",
+    why="NaN and infinity make ranges meaningless; a constant sample is usually a failed decode.",
+    fix="Remove the sample, and see how it was made.",
+    sources=_MEASURED,
+)
+def check_values(survey: Survey) -> Iterator[Found]:
+    """Constant samples and samples that are not finite."""
+    if survey.not_finite:
+        yield _about(survey, f"not finite: {listed(survey.not_finite)}", samples=list(survey.not_finite))
+    if survey.constant:
+        yield _about(survey, f"constant: {listed(survey.constant)}", samples=list(survey.constant))
+
+
+@FIT_RULES.rule(
     "DK230",
     "scaled-twice-or-never",
     "error",
     what="The model divides its input by about 255, and the data lies within 0 and 1.",
     why="The model then sees 1/255 of what it was trained on: every range that is calibrated is that much too narrow.",
     fix="Give the data as it comes from the decoder, in 0..255.",
-    sources=_SOURCES,
+    sources=_FITTED,
 )
 def check_divided(fit: DataFit) -> Iterator[Found]:
     """A graph that scales, on data that is scaled."""
-    if _NEARLY_255[0] <= fit.divides_by <= _NEARLY_255[1] and fit.low >= 0 and fit.high <= 1.001:
+    if 200 <= fit.divides_by <= 300 and fit.low >= 0 and fit.high <= 1.001:
         message = f"{fit.input} is divided by {fit.divides_by:g} in the model, and lies in {fit.low:g}..{fit.high:g}"
         yield _about(fit, message, divides_by=fit.divides_by, range=[fit.low, fit.high])
 
 
-@RULES.rule(
+@FIT_RULES.rule(
     "DK231",
     "data-in-another-scale",
     "error",
@@ -54,28 +289,28 @@ def check_divided(fit: DataFit) -> Iterator[Found]:
     why="A BatchNormalization keeps mean and variance of the training. Data in 0..255 for a model of 0..1, or the other"
     " way round, gives ranges that are wrong by that factor in every layer up to the first normalization.",
     fix="Scale the data as the training did, and calibrate again.",
-    sources=_SOURCES,
+    sources=_FITTED,
 )
 def check_scale(fit: DataFit) -> Iterator[Found]:
     """0..255 against 0..1."""
     yield from _prepared(fit, ("divided by 255", "times 255"))
 
 
-@RULES.rule(
+@FIT_RULES.rule(
     "DK232",
     "channels-in-another-order",
     "warning",
     what="The data fits the model's first BatchNormalization much better with its colours in the other order.",
     why="Decoders differ: some give red, green, blue, some blue, green, red. A model accepts both and answers worse.",
     fix="Swap the colours where the data is prepared, and calibrate again.",
-    sources=_SOURCES,
+    sources=_FITTED,
 )
 def check_order(fit: DataFit) -> Iterator[Found]:
     """BGR against RGB."""
     yield from _prepared(fit, ("channels in the other order",))
 
 
-@RULES.rule(
+@FIT_RULES.rule(
     "DK233",
     "normalisation-missing",
     "error",
@@ -83,7 +318,7 @@ def check_order(fit: DataFit) -> Iterator[Found]:
     why="Most vision models were trained on (x - mean) / deviation per colour. Without it inputs are never negative,"
     " and the ranges that are calibrated are those of other data.",
     fix="Normalise the data as the training did, and calibrate again.",
-    sources=_SOURCES,
+    sources=_FITTED,
 )
 def check_normalised(fit: DataFit) -> Iterator[Found]:
     """Plain colours for a model of normalised ones."""
@@ -100,7 +335,7 @@ def _prepared(fit: DataFit, changes: tuple[str, ...]) -> Iterator[Found]:
         yield _about(fit, message, node=found.node, as_given=found.as_given, changed=dict(found.changed))
 
 
-@RULES.rule(
+@FIT_RULES.rule(
     "DK234",
     "ranges-still-growing",
     "warning",
@@ -108,12 +343,12 @@ def _prepared(fit: DataFit, changes: tuple[str, ...]) -> Iterator[Found]:
     why="Where a half misses more than a tenth of a range, the whole most likely misses some of it as well, and what"
     " lies beyond is clipped on the device.",
     fix="Give more samples, and different ones: ranges are settled when a half of them shows nearly all.",
-    sources=[*_SOURCES, "vendor user guide UG1414, quantizer flow: 100 to 1000 calibration images"],
+    sources=[*_FITTED, _GUIDE],
 )
 def check_growth(fit: DataFit) -> Iterator[Found]:
     """Half of the samples against all."""
     growth = fit.growth
-    if growth is None or growth.unseen <= _UNSEEN:
+    if growth is None or growth.unseen <= 0.2:
         return
     message = (
         f"half of {growth.samples} samples misses more than a tenth of the range of {growth.unseen:.0%} of the tensors"
@@ -122,7 +357,7 @@ def check_growth(fit: DataFit) -> Iterator[Found]:
     yield _about(fit, message, hint, samples=growth.samples, tensors=growth.tensors, share=growth.unseen)
 
 
-@RULES.rule(
+@FIT_RULES.rule(
     "DK235",
     "classes-unlike-often",
     "warning",
@@ -136,23 +371,17 @@ def check_classes(fit: DataFit) -> Iterator[Found]:
     counts = fit.labels
     if len(counts) < 2:
         return
-    rare, often = min(counts, key=lambda k: counts[k]), max(counts, key=lambda k: counts[k])
-    if counts[often] > _IMBALANCE * counts[rare] and counts[often] > _by_chance(list(counts.values())):
-        message = f"class {often!r} has {counts[often]} samples, class {rare!r} has {counts[rare]}"
+    message, rare, often = _rarest_and_most(counts)
+    # The most frequent of k equally likely classes has about the mean and sqrt(2 ln k) deviations more: a hundred
+    # pictures of a thousand classes hold one of some and three of others, and nothing is wrong with them.
+    mean = sum(counts.values()) / len(counts)
+    by_chance = mean + math.sqrt(2 * mean * math.log(len(counts)))
+    if counts[often] > 3 * counts[rare] and counts[often] > by_chance:
         hint = f"add {counts[often] - counts[rare]} samples of {rare!r}, or take fewer of {often!r}"
         yield _about(fit, message, hint, counts=dict(counts))
 
 
-def _by_chance(counts: list[int]) -> float:
-    """About what the most frequent of equally likely classes reaches: the mean, and sqrt(2 ln k) deviations above it.
-
-    A hundred pictures of a thousand classes hold one of some and three of others, and nothing is wrong with them.
-    """
-    mean = sum(counts) / len(counts)
-    return mean + math.sqrt(2 * mean * math.log(len(counts)))
-
-
-@RULES.rule(
+@FIT_RULES.rule(
     "DK252",
     "bytes-for-a-model-of-small-values",
     "warning",
@@ -163,12 +392,12 @@ def _by_chance(counts: list[int]) -> float:
     " times too wide.",
     fix="Scale the data as the training did (mostly to 0..1, then mean and deviation), and calibrate again. If the"
     " model really was trained on bytes there is nothing to do.",
-    sources=_SOURCES,
+    sources=_FITTED,
 )
 def check_bytes(fit: DataFit) -> Iterator[Found]:
     """Pictures as they come from the decoder, in front of folded statistics."""
     layer = fit.first_layer
-    if layer is None or fit.divides_by or not fit.whole_numbers or fit.low < 0 or fit.high < _BYTES:
+    if layer is None or fit.divides_by or not fit.whole_numbers or fit.low < 0 or fit.high < 100:
         return
     if layer.deviation > _FAR_OFF:
         message = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from deploykit.accuracy.samples.range_growth import MOST
+from deploykit.accuracy.samples.data_quality import MOST
 from deploykit.backend.quantizers import QuantizerAsked
 from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.flow.quantizing.choosing import Picked, options_of, pick

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploykit.accuracy.samples import InputSpec, load_calibration
-from deploykit.accuracy.samples.guidelines import RULES as CALIBRATION_RULES
+from deploykit.accuracy.samples.data_quality import survey
+from deploykit.accuracy.samples.data_rules import GUIDELINES, Survey
 from deploykit.accuracy.samples.images import inspect_image
 from deploykit.accuracy.samples.stored import samples_of
-from deploykit.accuracy.samples.survey import Survey, survey, survey_of_random_data
 from deploykit.errors import InputError, UsageError
 from deploykit.findings import Finding
 from deploykit.model.facts import GraphFacts, TensorFact, TensorRole
@@ -36,16 +36,16 @@ CASES: dict[str, tuple[Survey, Survey]] = {
     "DK624": (good(identical=(("a", "b"),)), good()),
     "DK625": (good(neighbours=0.951, samples=8), good(neighbours=0.95, samples=8)),
     "DK626": (good(labels={"cat": 101, "dog": 10}), good(labels={"cat": 100, "dog": 10})),
-    "DK627": (survey_of_random_data(), good()),
+    "DK627": (Survey(kind="random", origin="random data", samples=0), good()),
     "DK628": (good(constant=("a",)), good()),
 }
 
 
-@pytest.mark.parametrize("code", [rule.code for rule in CALIBRATION_RULES])
+@pytest.mark.parametrize("code", [rule.code for rule in GUIDELINES])
 def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
     triggering, clean = CASES[code]
-    as_expected(code, CALIBRATION_RULES[code].run(triggering))
-    assert not list(CALIBRATION_RULES[code].run(clean))
+    as_expected(code, GUIDELINES[code].run(triggering))
+    assert not list(GUIDELINES[code].run(clean))
 
 
 @pytest.mark.parametrize(
@@ -58,16 +58,16 @@ def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str,
     + [("random data", 0, set()), ("random data", 3, set())],
 )
 def test_samples_are_counted_where_there_are_some_to_give(kind: str, samples: int, found: set[str]) -> None:
-    told = {finding.code for finding in CALIBRATION_RULES.run(good(kind=kind, samples=samples))}
+    told = {finding.code for finding in GUIDELINES.run(good(kind=kind, samples=samples))}
     assert told & {"DK621", "DK622"} == found
 
 
 def test_too_few_samples_say_nothing_of_their_likeness() -> None:
-    assert not list(CALIBRATION_RULES["DK625"].run(good(neighbours=1.0, samples=7)))
+    assert not list(GUIDELINES["DK625"].run(good(neighbours=1.0, samples=7)))
 
 
 def codes(folder: Path) -> set[str]:
-    return {finding.code for finding in CALIBRATION_RULES.run(survey(load_calibration(folder), IMAGES))}
+    return {finding.code for finding in GUIDELINES.run(survey(load_calibration(folder), IMAGES))}
 
 
 def save(folder: Path, count: int, name: str = "s{:03}") -> None:

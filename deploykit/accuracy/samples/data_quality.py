@@ -1,0 +1,324 @@
+"""Looks at calibration data: file by file, in the first layers of the model, and how settled the ranges are.
+
+It measures only: what is good or bad about the data is said by ``data_rules``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from onnx import ModelProto, ValueInfoProto, helper
+
+from deploykit.accuracy.samples.data_rules import DataFit, FirstLayer, Preparation, RangeGrowth, Survey
+from deploykit.accuracy.samples.image_samples import images_misfit
+from deploykit.accuracy.samples.images import inspect_image
+from deploykit.accuracy.samples.inputs import InputSpec
+from deploykit.accuracy.samples.sources import Calibration
+from deploykit.accuracy.samples.stored import samples_of, spread
+from deploykit.accuracy.simulate.graph_pieces import GraphPieces
+from deploykit.accuracy.simulate.sessions import Feed, Session
+from deploykit.errors import InputError
+from deploykit.model.facts import GraphFacts, NodeFact
+from deploykit.model.operators import Trait, has
+from deploykit.model.weights import stored_values
+from deploykit.system.files import read_regular
+
+__all__ = ["LOOKED_AT", "MOST", "data_fit", "range_growth", "survey", "takes_pictures"]
+
+LOOKED_AT = 8
+"""Samples that the first layers are run on; spread over what is given."""
+MOST = 32
+"""Samples that ranges are measured on at most; of more than that nothing is said."""
+_LEAST = 4  # a half of fewer samples says nothing
+_COVERED = 0.9
+_ENDS = ("ReduceMin", "ReduceMax")
+_SKETCH = 4096  # values of a sample that are compared with those of the next
+_FRAME_WORDS = re.compile(r"frame|video|clip|vid|seq|cam", re.IGNORECASE)
+_NUMBERED = re.compile(r"(.*?)(\d+)$")
+_STEPS = 8  # nodes between an input and the layer that is looked for behind it
+# Mean and deviation of colours in 0..1, by which most published vision models were trained (torchvision).
+_IMAGENET = (np.asarray([0.485, 0.456, 0.406]), np.asarray([0.229, 0.224, 0.225]))
+
+_Array: TypeAlias = npt.NDArray[Any]
+_Run: TypeAlias = Callable[[Sequence[_Array]], npt.NDArray[np.float64]]
+
+
+def survey(calibration: Calibration, inputs: tuple[InputSpec, ...]) -> Survey:
+    """Look at every file of ``calibration`` once; a user's reader cannot be looked at without running it."""
+    if calibration.kind == "images":
+        return _images(calibration, inputs)
+    if calibration.kind == "arrays":
+        return _arrays(calibration, inputs)
+    return Survey(kind=calibration.kind, origin=calibration.origin, samples=0)
+
+
+def _images(calibration: Calibration, inputs: tuple[InputSpec, ...]) -> Survey:
+    unusable, usable, digests = [], [], {}
+    for path in calibration.files:
+        try:
+            inspect_image(path)
+        except InputError as error:
+            unusable.append((path.name, error.why or error.what))
+            continue
+        usable.append(path)
+        digests[path.name] = hashlib.sha256(read_regular(path)).hexdigest()
+    return Survey(
+        kind="images",
+        origin=calibration.origin,
+        samples=len(usable),
+        unusable=tuple(unusable),
+        identical=_groups(digests),
+        numbered_frames=_counts_frames(usable),
+        labels=Counter(calibration.labels.values()),
+        misfit="" if calibration.recipe is None else images_misfit(calibration.recipe, inputs),
+    )
+
+
+def _arrays(calibration: Calibration, inputs: tuple[InputSpec, ...]) -> Survey:
+    """Every sample of every file; constant and near-equal ones are told by the first input."""
+    unusable: list[tuple[str, str]] = []
+    digests: dict[str, str] = {}
+    constant: list[str] = []
+    not_finite: list[str] = []
+    correlations: list[float] = []
+    last: _Array | None = None
+    for path in calibration.files:
+        try:
+            for index, sample in enumerate(samples_of(path, inputs)):
+                name, digest = f"{path.name}[{index}]", hashlib.sha256()
+                for value in sample.values():
+                    digest.update(value.tobytes())
+                digests[name] = digest.hexdigest()
+                first = next(iter(sample.values())).astype(np.float64).ravel()
+                if not np.isfinite(first).all():
+                    not_finite.append(name)
+                    continue
+                if first.size > 1 and float(first.min()) == float(first.max()):
+                    constant.append(name)
+                sketch = first[:: max(1, first.size // _SKETCH)]
+                sketch = sketch - sketch.mean()
+                if last is not None and last.shape == sketch.shape:
+                    length = float(np.linalg.norm(sketch) * np.linalg.norm(last))
+                    correlations.append(float(sketch @ last) / length if length else 0.0)
+                last = sketch
+        except InputError as error:
+            unusable.append((path.name, f"{error.what.removeprefix(f'{path}: ')} {error.why}".strip()))
+    return Survey(
+        kind="arrays",
+        origin=calibration.origin,
+        samples=len(digests),
+        unusable=tuple(unusable),
+        identical=_groups(digests),
+        constant=tuple(constant),
+        not_finite=tuple(not_finite),
+        neighbours=median(correlations) if correlations else None,
+        numbered_frames=not correlations and _counts_frames(calibration.files),
+        labels=Counter(calibration.labels.values()),
+    )
+
+
+def _groups(digests: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
+    by_digest: dict[str, list[str]] = {}
+    for name, digest in digests.items():
+        by_digest.setdefault(digest, []).append(name)
+    return tuple(tuple(names) for names in by_digest.values() if len(names) > 1)
+
+
+def _counts_frames(files: Sequence[Path]) -> bool:
+    """True when the names of all files speak of frames, and nine in ten count on by one."""
+    numbers = [
+        int(match[2])
+        for path in files
+        if (match := _NUMBERED.match(path.stem))
+        and (_FRAME_WORDS.search(match[1]) or _FRAME_WORDS.search(path.parent.name))
+    ]
+    steps = [b - a for a, b in pairwise(numbers)]
+    return len(numbers) == len(files) >= 8 and steps.count(1) >= 0.9 * len(steps)
+
+
+def range_growth(model: ModelProto, facts: GraphFacts, feeds: Sequence[Feed]) -> RangeGrowth | None:
+    """Halves of the samples against all of them, over the computed float tensors; None of fewer than four samples.
+
+    The model is run with the two ends of each range as its only outputs, so memory is that of one run. The halves are
+    made by each bit of a sample's place, so that the order of the samples says little. Raises InputError for a sample
+    that does not fit the model.
+    """
+    tensors = facts.tensors.items()
+    names = [name for name, t in tensors if t.producer is not None and t.dtype == "float" and not t.is_weight]
+    if len(feeds) < _LEAST or not names:
+        return None
+    wide = ModelProto()
+    wide.CopyFrom(model)
+    del wide.graph.output[:]
+    ends = [(name, end) for name in names for end in _ENDS]
+    wide.graph.node.extend(helper.make_node(end, [name], [f"{name}{end}"], keepdims=0) for name, end in ends)
+    wide.graph.output.extend(ValueInfoProto(name=f"{name}{end}") for name, end in ends)
+    rows = Session(wide).runs(feeds)
+    spans = np.asarray([[row[f"{name}{end}"] for name, end in ends] for row in rows], np.float64)
+    spans = spans.reshape(len(rows), len(names), 2)
+    spans = spans[:, np.isfinite(spans).all(axis=(0, 2))]
+    if not spans.size:
+        return None
+
+    def widths(some: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        return np.asarray(some[:, :, 1].max(axis=0) - some[:, :, 0].min(axis=0))
+
+    places, wanted = np.arange(len(rows)), _COVERED * widths(spans)
+    halves = [places >> bit & 1 == side for bit in range((len(rows) - 1).bit_length() - 1) for side in (0, 1)]
+    missed = [float((widths(spans[half]) < wanted).mean()) for half in halves]
+    return RangeGrowth(samples=len(rows), tensors=spans.shape[1], unseen=sum(missed) / len(missed))
+
+
+def takes_pictures(facts: GraphFacts) -> bool:
+    """True where the first float input looks like a picture, whose first layers then tell how it was prepared."""
+    return _colours(facts, _float_input(facts)) > 0
+
+
+def _float_input(facts: GraphFacts) -> str:
+    """The first one; "" where there is none."""
+    return next((name for name in facts.inputs if facts.tensors[name].is_float), "")
+
+
+def _colours(facts: GraphFacts, name: str) -> int:
+    """1 or 3 for a picture, channels first; 0 for anything else."""
+    shape = facts.tensors[name].shape if name else None
+    return int(shape[1]) if shape is not None and len(shape) == 4 and shape[1] in (1, 3) else 0
+
+
+def data_fit(
+    model: ModelProto,
+    facts: GraphFacts,
+    feeds: Sequence[Feed],
+    *,
+    origin: str,
+    growth: RangeGrowth | None = None,
+    labels: Mapping[str, int] | None = None,
+) -> DataFit:
+    """About the first float input of a float model, on a few of the samples; of another the labels and the growth.
+
+    The weights of a model that takes pictures are loaded. Raises InputError where its first layers do not run on them.
+    """
+    name, counted = _float_input(facts), dict(labels or {})
+    if not name:
+        return DataFit(origin=origin, growth=growth, labels=counted)
+    some = [feeds[at] for at in spread(len(feeds), LOOKED_AT)]
+    values = [np.asarray(feed[name], np.float64) for feed in some]
+    low, high = min(float(value.min()) for value in values), max(float(value.max()) for value in values)
+    graph, colours = GraphPieces(model, facts.outputs), _colours(facts, name)
+    chain = tuple(_single_steps(facts, name)) if colours else ()
+    changes = _changes([feed[name] for feed in some], low, high, colours) if chain else {}
+    preparation = _preparation(chain, graph, some, name, changes)
+    layer = next((node for node in chain if has(node, Trait.CONVOLVES)), None)
+    first_layer = None
+    if preparation is None and layer is not None:
+        made = _runner(graph, some, name, layer.outputs[0])([np.asarray(feed[name]) for feed in some])
+        first_layer = FirstLayer(node=layer.label, deviation=float(np.median(made.std(axis=1))))
+    return DataFit(
+        origin=origin,
+        input=name,
+        low=low,
+        high=high,
+        whole_numbers=all(bool((value == np.round(value)).all()) for value in values),
+        image_like=colours > 0,
+        divides_by=_divides_by(graph, facts, name),
+        preparation=preparation,
+        first_layer=first_layer,
+        growth=growth,
+        labels=counted,
+    )
+
+
+def _single_steps(facts: GraphFacts, name: str) -> Iterator[NodeFact]:
+    """The nodes behind an input for as long as each result has one reader."""
+    for _ in range(_STEPS):
+        readers = facts.consumers_of(name)
+        if len(readers) != 1:
+            return
+        yield readers[0]
+        name = readers[0].outputs[0]
+
+
+def _divides_by(graph: GraphPieces, facts: GraphFacts, name: str) -> float:
+    """What the first operator behind an input divides it by, a factor counted as its reciprocal."""
+    for node in facts.consumers_of(name):
+        stored = [graph.stored[other] for other in node.inputs if other in graph.stored]
+        if node.op_type not in ("Div", "Mul") or len(stored) != 1 or math.prod(stored[0].dims) != 1:
+            continue
+        value = float(stored_values(stored[0]).reshape(()))
+        if value:
+            return value if node.op_type == "Div" else 1 / value
+    return 0.0
+
+
+def _preparation(
+    chain: Sequence[NodeFact], graph: GraphPieces, feeds: Sequence[Feed], name: str, changes: Mapping[str, list[_Array]]
+) -> Preparation | None:
+    """What the BatchNormalization right behind a convolution says of the data; None of one that was never trained."""
+    place = next((at for at, node in enumerate(chain) if node.op_type == "BatchNormalization"), 0)
+    if not place or not has(chain[place - 1], Trait.CONVOLVES):
+        return None
+    norm = chain[place]
+    if any(other not in graph.stored for other in norm.inputs[3:5]):
+        return None
+    mean, variance = (stored_values(graph.stored[other]).astype(np.float64) for other in norm.inputs[3:5])
+    if not mean.any() and (variance == 1).all():
+        return None
+    run, known = _runner(graph, feeds, name, norm.inputs[0]), np.maximum(variance, 1e-12)
+
+    def distance(values: Sequence[_Array]) -> float:
+        made = run(values)
+        ratio = np.maximum(made.var(axis=1), 1e-12) / known
+        shift = np.minimum((made.mean(axis=1) - mean) ** 2 / known, 1e6)
+        return float(np.mean(np.abs(np.log(ratio)) + shift))
+
+    return Preparation(
+        node=norm.label,
+        as_given=distance([np.asarray(feed[name]) for feed in feeds]),
+        changed={change: distance(values) for change, values in changes.items()},
+    )
+
+
+def _changes(given: Sequence[_Array], low: float, high: float, colours: int) -> dict[str, list[_Array]]:
+    """The data as it would be with another preparation; only such as make sense for its range."""
+    found: dict[str, list[_Array]] = {}
+    unit: list[_Array] = [np.asarray(value, np.float32) for value in given]
+    if low >= 0 and high > 2:
+        unit = [value / np.float32(255) for value in given]
+        found["divided by 255"] = unit
+    elif low >= 0 and high <= 1.001:
+        found["times 255"] = [value * np.float32(255) for value in given]
+    if low >= 0 and colours == 3:
+        mean, deviation = (part.reshape(1, 3, 1, 1).astype(np.float32) for part in _IMAGENET)
+        found["normalised by mean and deviation"] = [(value - mean) / deviation for value in unit]
+    if colours == 3:
+        found["channels in the other order"] = [np.ascontiguousarray(value[:, ::-1]) for value in given]
+    return found
+
+
+def _runner(graph: GraphPieces, feeds: Sequence[Feed], name: str, output: str) -> _Run:
+    """Gives what one tensor holds for other values of one input, as channels times the rest."""
+    places, todo = set[int](), [output]
+    while todo:
+        maker = graph.makers.get(todo.pop())
+        if maker is not None and maker not in places:
+            places.add(maker)
+            todo += graph.reads[maker]
+    types = {key: helper.np_dtype_to_tensor_dtype(np.asarray(feeds[0][key]).dtype) for key in graph.inputs}
+    session = Session(graph.model_of(sorted(places), [output], stored=graph.stored, types=types))
+    others = [{key: value for key, value in feed.items() if key in session.inputs} for feed in feeds]
+
+    def run(values: Sequence[_Array]) -> npt.NDArray[np.float64]:
+        made = [session.run({**rest, name: v})[output] for rest, v in zip(others, values, strict=True)]
+        return np.concatenate([np.moveaxis(v, 1, 0).reshape(v.shape[1], -1) for v in made], axis=1).astype(np.float64)
+
+    return run
