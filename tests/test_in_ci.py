@@ -148,7 +148,7 @@ def test_the_container_is_built_of_what_there_is() -> None:
     text = block_with("FROM python").text
     lines = [line.split(" ", 1) for line in text.splitlines()]
     assert [word for word, _ in lines] == ["FROM", "RUN", "RUN", "WORKDIR", "ENTRYPOINT"]
-    assert lines[1][1].endswith("libatomic1")  # deploykit_qualcomm.libraries says why
+    assert lines[1][1].endswith("libatomic1")  # deploykit_qualcomm.probes says why
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     *pip, wanted = shlex.split(lines[2][1])
     assert pip == ["pip", "install", "--no-cache-dir"]

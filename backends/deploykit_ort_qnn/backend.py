@@ -170,6 +170,6 @@ class OrtQnn(QualcommBackend["Prepared", None]):
 
     def toolchains(self) -> tuple[ToolchainSpec, ...]:
         """Isolated environments for the wheel and for AIMET."""
-        from deploykit_qualcomm.toolchains import qualcomm_toolchains
+        from deploykit_qualcomm.carriers import qualcomm_toolchains
 
         return qualcomm_toolchains(self.id)

@@ -20,8 +20,7 @@ from deploykit.errors import InputError
 from deploykit.findings import Confidence
 from deploykit.tables.capabilities import CompatRow, Status, release_range
 from deploykit_ort_qnn.provider_keys import load_options
-from deploykit_qualcomm.atlas.rows import atlas_rows, nearest_sdk, where_it_holds
-from deploykit_qualcomm.atlas.verdicts import costs
+from deploykit_qualcomm.atlas.rows import atlas_rows, costs, nearest_sdk, where_it_holds
 from deploykit_qualcomm.tables import tables
 
 __all__ = [

@@ -17,9 +17,8 @@ from deploykit.tables.devices import Device
 from deploykit_ort_qnn.compiler.dlc import DLC
 from deploykit_ort_qnn.prepare import Draft, wheel_for
 from deploykit_ort_qnn.rules.prepared import RULES as DRAFT_RULES
-from deploykit_qualcomm.archs import capability
-from deploykit_qualcomm.carriers import forms_of
-from deploykit_qualcomm.hosts import machines
+from deploykit_qualcomm.carriers import forms_of, machines
+from deploykit_qualcomm.devices import capability
 from deploykit_qualcomm.resolving import resolve_target
 
 __all__ = [

@@ -17,15 +17,13 @@ from deploykit.model import wrap_proto
 from deploykit.model.nodes import label
 from deploykit.model.weights import load_weights
 from deploykit_ort_qnn.provider_keys import Chosen, choose_options, has_option
-from deploykit_qualcomm.archs import capability, has
-from deploykit_qualcomm.carriers import Carried, forms_of
-from deploykit_qualcomm.hosts import LINUX
-from deploykit_qualcomm.rows import Wheel
+from deploykit_qualcomm.carriers import LINUX, Carried, forms_of
+from deploykit_qualcomm.devices import capability, has
 from deploykit_qualcomm.rules.carriers import RULES as CARRIER_RULES
 from deploykit_qualcomm.rules.float16 import RULES as FLOAT16_RULES
 from deploykit_qualcomm.rules.float16 import Float16Plan
 from deploykit_qualcomm.rules.registries import PROVIDER, run_lint
-from deploykit_qualcomm.tables import tables
+from deploykit_qualcomm.tables import Wheel, tables
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -157,7 +155,7 @@ def _cleared(lint: Iterable[Finding], prepared: ProviderModel | None, wheel: Whe
     model = prepared.model
 
     def look() -> frozenset[str]:
-        from deploykit_qualcomm.atlas.suspects import suspects_in
+        from deploykit_qualcomm.rules.atlas import suspects_in
 
         left = found & {label(node) for node in model.graph.node}
         return left - suspects_in(model, wheel.sdk, verdicts=_SUSPECT, only=left)

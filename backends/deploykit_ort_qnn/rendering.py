@@ -15,9 +15,8 @@ from deploykit_ort_qnn.compiler.dlc import DLC
 from deploykit_ort_qnn.planning import COMPILE, CONTEXT, MODEL, RUN, TAIL, TYPES
 from deploykit_ort_qnn.prepare import Draft
 from deploykit_ort_qnn.provider_keys import has_option
-from deploykit_qualcomm.carriers import Carried
+from deploykit_qualcomm.carriers import LINUX, Carried, host_toolchain, machines
 from deploykit_qualcomm.emitting import WORKFLOW
-from deploykit_qualcomm.hosts import LINUX, host_toolchain, machines
 from deploykit_qualcomm.qnn_types import TYPE_CODES
 
 __all__ = ["package_files"]

@@ -29,8 +29,7 @@ from deploykit_ort_qnn.provider_keys import unknown_names
 from deploykit_ort_qnn.rules.compiled import DLC_RULES, PACKAGE_RULES, PackageScope
 from deploykit_ort_qnn.rules.numerics import PRECISION_RULES
 from deploykit_ort_qnn.rules.numerics import RULES as NUMERIC_RULES
-from deploykit_qualcomm.carriers import chip_on_arm, obeys
-from deploykit_qualcomm.hosts import carrier
+from deploykit_qualcomm.carriers import carrier, chip_on_arm, obeys
 
 __all__ = ["verify"]
 

@@ -46,8 +46,7 @@ class QnnHtp(QualcommBackend["Prepared", "tuple[Part, ...]"]):
 
     def compat(self) -> Iterable[CompatRow]:
         """Every row of the SDK tables."""
-        from deploykit_qualcomm.compat import compat_rows
-        from deploykit_qualcomm.methods import method_rows
+        from deploykit_qualcomm.compat import compat_rows, method_rows
 
         yield from compat_rows(self.id)
         yield from method_rows(self.id)

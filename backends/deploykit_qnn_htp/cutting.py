@@ -24,7 +24,7 @@ from deploykit.model.weights import weight
 from deploykit_qnn_htp.commands import graph_name
 from deploykit_qnn_htp.draft import Draft, Intent, RouteRow, complete, draft_of, float16_plan, load_routes
 from deploykit_qnn_htp.rules.prepared import RULES as DRAFT_RULES
-from deploykit_qualcomm.archs import capability
+from deploykit_qualcomm.devices import capability
 from deploykit_qualcomm.rules.float16 import RULES as FLOAT16_RULES
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from deploykit.backend.backend import AnyBackend, Check, Execution, PackageFile,
 from deploykit.backend.plugins import load_backend, own_options
 from deploykit.errors import DefectError, DeploykitError
 from deploykit.tables.capabilities import Status
-from deploykit_qualcomm.binaries import judge_loading
-from deploykit_qualcomm.carriers import Carried, carrier_for
+from deploykit_qualcomm.carriers import Carried, carrier_for, judge_loading
 
 if TYPE_CHECKING:
     from deploykit.backend.backend import Aids, Shared, Situation

@@ -55,7 +55,7 @@ class QualcommBackend(Backend[P, D]):
 
     def binary_rows(self, built_with: str, built_for: str, runtime: str, arch: str) -> Iterable[CompatRow]:
         """Whether a context binary loads elsewhere, as rows with their sources."""
-        from deploykit_qualcomm.binaries import binary_rows
+        from deploykit_qualcomm.carriers import binary_rows
 
         return binary_rows(self.id, built_with, built_for, runtime, arch)
 

@@ -1,23 +1,294 @@
-"""Which wheel's compiler makes a context binary for a release, and for which chips; it compiles and chooses nothing.
+"""Compilers in public wheels: which machine runs one, which release's binary loads where, which wheel serves a device.
 
-A binary loads on the release that made it and on later ones, so a wheel serves a runtime when it is not newer.
+A binary loads on the release that made it and on later ones, so a wheel serves a runtime when it is not newer. It
+compiles, reads and chooses nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
+from pathlib import Path
 
-from deploykit.tables.capabilities import Status
+from packaging.version import InvalidVersion, Version
+
+from deploykit.backend.probes import CheckLine, Surroundings
+from deploykit.backend.toolchains import load_toolchains
+from deploykit.errors import UnknownTargetError
+from deploykit.findings import Confidence
+from deploykit.system.environments import environment_of
+from deploykit.system.specs import ToolchainSpec
+from deploykit.tables.capabilities import CompatRow, Status
 from deploykit.tables.devices import Device
-from deploykit_qualcomm.archs import arch_of
-from deploykit_qualcomm.binaries import judge_loading
-from deploykit_qualcomm.devices import qualcomm_device
-from deploykit_qualcomm.rows import Wheel
-from deploykit_qualcomm.tables import tables
+from deploykit_qualcomm.compat import FAMILY
+from deploykit_qualcomm.devices import arch_number, arch_of, known_archs, qualcomm_device
+from deploykit_qualcomm.tables import Wheel, tables
 
-__all__ = ["Carried", "Fit", "carrier_for", "chip_on_arm", "forms_of", "obeys"]
+__all__ = [
+    "LINUX",
+    "WINE",
+    "Carried",
+    "Fit",
+    "binary_rows",
+    "carrier",
+    "carrier_for",
+    "chip_on_arm",
+    "compilable",
+    "forms_of",
+    "host_toolchain",
+    "judge_loading",
+    "machines",
+    "obeys",
+    "probe_hosts",
+    "qualcomm_toolchains",
+]
+
+
+def qualcomm_toolchains(backend: str) -> tuple[ToolchainSpec, ...]:
+    """Every toolchain file of the shared tables, offered by the backend of that id."""
+    here = Path(__file__).parent
+    return load_toolchains(here / "data" / "toolchains", backend=backend, files=here)
+
+
+LINUX = "linux-x86-64"
+WINE = "wine-x86-64"
+_TOOLCHAIN = "htp"
+
+
+@cache
+def host_toolchain(sdk: str) -> ToolchainSpec | None:
+    """The toolchain that holds the compiler of one release, None where there is none."""
+    named = (spec for spec in qualcomm_toolchains("ort-qnn") if spec.name == _TOOLCHAIN)
+    return next((spec for spec in named if spec.version == sdk), None)
+
+
+def compilable(wheel: Wheel) -> bool:
+    """True when a Linux x86-64 machine can compile with this wheel's own provider, as it is or by a toolchain."""
+    return wheel.runs_on(LINUX) is not None or host_toolchain(wheel.sdk) is not None
+
+
+def machines(wheel: Wheel) -> str:
+    """The kinds of machines on which a wheel's compiler can be executed, in words: one that only Wine runs needs a
+    toolchain."""
+    runs = dict.fromkeys(run for host in wheel.host for run in host.runs)
+    has = [words for run, words in _PLACES.items() if run in runs]
+    if host_toolchain(wheel.sdk) is None:
+        has = [words for words in has if words != _PLACES[WINE]]
+    return " or ".join(has)
+
+
+_PLACES = {
+    LINUX: "Linux x86-64",
+    WINE: "Linux x86-64 under Wine",
+    "windows-x86-64": "Windows x86-64",
+    "windows-arm64": "Windows on ARM",
+}
+
+
+def carrier(build: str) -> Wheel | None:
+    """The newest wheel that carries a build, by its id as binaries state it: ``v2.36.1.250708151608_123266``."""
+    plain = f"{build.removeprefix('v').partition('_')[0]}"
+    found = [wheel for wheel in tables().wheels if plain.startswith(wheel.build)]
+    return found[-1] if found else None
+
+
+def probe_hosts(around: Surroundings) -> Iterator[CheckLine]:
+    """One line per compiler that a toolchain brings, and one that names those for which another machine is needed."""
+    for wheel in tables().wheels:
+        spec = host_toolchain(wheel.sdk)
+        if spec is not None:
+            yield _toolchain_line(around, wheel, spec)
+    elsewhere = {wheel.sdk: wheel.version for wheel in tables().wheels if not compilable(wheel)}
+    named = ", ".join(f"{sdk} (wheel {version})" for sdk, version in elsewhere.items())
+    yield CheckLine(
+        id="htp-elsewhere",
+        state="absent",
+        detail=f"compilers in public wheels that no route here runs: {named}",
+        next="'deploykit compat wheel --sdk X' says what machine each needs",
+        facts={"sdks": list(elsewhere)},
+    )
+
+
+def _toolchain_line(around: Surroundings, wheel: Wheel, spec: ToolchainSpec) -> CheckLine:
+    missing = [need for need in spec.needs if need.find(around.which) is None]
+    state = environment_of(spec).state(with_size=False)
+    ready = state.state == "ready" and not missing
+    words = f"{state.state}{f' ({state.detail})' if state.detail else ''}"
+    lacks = "".join(f"; {need.name} is not installed" for need in missing)
+    way = "; ".join([*(need.install for need in missing), f"deploykit toolchain install {spec.name}-{spec.version}"])
+    return CheckLine(
+        id=f"{spec.name}-{spec.version}",
+        state="ok" if ready else "absent",
+        detail=f"the compiler of QAIRT {wheel.sdk} (onnxruntime-qnn {wheel.version}): {words}{lacks}",
+        next="" if ready else way,
+        facts={
+            "sdk": wheel.sdk,
+            "wheel": wheel.version,
+            "toolchain": state.state,
+            "missing": [n.name for n in missing],
+        },
+    )
+
+
+_CACHE = "onnxruntime/onnxruntime-qnn onnxruntime/core/providers/qnn builder/qnn_cache_compatibility_manager.cc"
+_LAB = "onnxruntime-qnn 2.3.0 to 2.7.0 run on Linux x86-64 without hardware: 25 pairs of builder and runtime"
+_EMULATOR = "onnxruntime-qnn 2.7.0 run on Linux x86-64 without hardware: 36 pairs of architectures"
+_MAINTAINER = "qualcomm/ai-hub-apps#148 (maintainer statement)"
+_V81 = 81  # the emulator refuses binaries for v81 under any older architecture, and no others
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loading:
+    """One part of the judgement: ``release`` or ``architecture``."""
+
+    part: str
+    status: Status
+    why: str
+    source: tuple[str, ...] = ()
+    confidence: Confidence | None = None
+    contradicts: str = ""
+
+
+def judge_loading(built_with: str, built_for: str, runtime: str, arch: str) -> tuple[Loading, Loading]:
+    """The judgement by release and by architecture; both must be supported for the binary to load.
+
+    Versions as typed, ``2.48`` or ``2.48.0.260626``; architectures ``v73``, or "" for unknown. Raises
+    UnknownTargetError for what is neither.
+    """
+    return _by_release(_version(built_with), _version(runtime)), _by_arch(_known(built_for), _known(arch))
+
+
+def binary_rows(backend: str, built_with: str, built_for: str, runtime: str, arch: str) -> Iterator[CompatRow]:
+    """The judgement as rows: one for the whole, then one per part."""
+    parts = judge_loading(built_with, built_for, runtime, arch)
+    what = f"context-binary built with {built_with} for {built_for or 'an unknown architecture'}"
+    verdict = _worst(parts)
+    why = f"on {runtime}, {arch or 'an unknown architecture'}: {'; '.join(part.why for part in parts)}"
+    sources = tuple(dict.fromkeys(source for part in parts for source in part.source))
+    contradicts = "; ".join(part.contradicts for part in parts if part.contradicts)
+    whole = Loading(
+        part="",
+        status=verdict,
+        why=why,
+        source=sources,
+        confidence=_weakest(part for part in parts if part.status is verdict),
+        contradicts=contradicts,
+    )
+    for part in (whole, *parts):
+        yield CompatRow(
+            feature=f"{what}{f' ({part.part})' if part.part else ''}",
+            backend=backend,
+            tool="",
+            sdk=runtime,
+            status=part.status,
+            since="",
+            until="",
+            note=part.why,
+            source=part.source,
+            confidence=part.confidence,
+            arch=arch,
+            contradicts=part.contradicts,
+            family=FAMILY,
+        )
+
+
+def _by_release(built: Version, runtime: Version) -> Loading:
+    if _comparable(built, runtime) <= _comparable(runtime, built):
+        if _comparable(built, runtime) == runtime and any(built.release[len(runtime.release) : 3]):
+            why = f"{runtime} may be an older build than {built}: name it with all its numbers"
+            return Loading(part="release", status=Status.UNKNOWN, why=why)
+        return _release(Status.SUPPORTED, f"a binary of {built} is not newer than the runtime {runtime}")
+    # The blob version of the oldest release from ``runtime`` on of which it is known: at most that is read.
+    written, read = _blob_written(built), next((blob for version, blob in _blobs() if version >= runtime), None)
+    why = f"{built} is newer than the runtime {runtime}"
+    if written and read and Version(written) > Version(read):
+        why += f"; it writes context blobs of version {written} or later, the runtime reads at most {read}"
+    return _release(Status.UNSUPPORTED, why)
+
+
+def _blob_written(built: Version) -> str | None:
+    """The blob version of the newest release up to ``built`` of which it is known: at least that is written."""
+    known = [blob for version, blob in _blobs() if version <= built]
+    return known[-1] if known else None
+
+
+def _blobs() -> list[tuple[Version, str]]:
+    shelf = tables()
+    files = (shelf.file(version) for version in shelf.versions)
+    told = {f.version: str(f.facts["context_blob"].value) for f in files if "context_blob" in f.facts}
+    told.update({wheel.sdk: wheel.blob for wheel in shelf.wheels if wheel.blob})
+    return sorted((Version(version), blob) for version, blob in told.items())
+
+
+def _release(status: Status, why: str) -> Loading:
+    source = (_CACHE, _MAINTAINER, _LAB)
+    return Loading(part="release", status=status, why=why, source=source, confidence=Confidence.OBSERVED)
+
+
+def _comparable(version: Version, other: Version) -> Version:
+    """Cut to the numbers that both name: a build of 2.48 is not newer than a runtime that is called 2.48."""
+    numbers = version.release[: len(other.release)]
+    return Version(".".join(map(str, numbers)))
+
+
+def _by_arch(built_for: int | None, arch: int | None) -> Loading:
+    if built_for is None or arch is None:
+        return Loading(part="architecture", status=Status.UNKNOWN, why="an architecture is unknown")
+    if built_for == arch:
+        return _arch(Status.SUPPORTED, f"built for v{arch} itself: optimal")
+    if built_for < arch:
+        return _arch(
+            Status.SUPPORTED,
+            f"built for v{built_for}, below v{arch}: accepted, recompilation preferred",
+            contradicts="the vendor's HTP backend page (2.39) calls loading a binary of another arch indeterminate",
+        )
+    return _arch(
+        Status.UNSUPPORTED,
+        f"built for v{built_for}, above v{arch}: refused",
+        contradicts="" if built_for >= _V81 else "the x86 emulator loads such a binary all the same",
+    )
+
+
+def _arch(status: Status, why: str, *, contradicts: str = "") -> Loading:
+    return Loading(
+        part="architecture",
+        status=status,
+        why=why,
+        source=(_CACHE, _EMULATOR),
+        confidence=Confidence.OBSERVED,
+        contradicts=contradicts,
+    )
+
+
+def _worst(parts: tuple[Loading, ...]) -> Status:
+    order = (Status.UNSUPPORTED, Status.UNKNOWN, Status.SUPPORTED)
+    return min((part.status for part in parts), key=order.index)
+
+
+def _weakest(parts: Iterator[Loading]) -> Confidence | None:
+    known = [part.confidence for part in parts if part.confidence is not None]
+    return max(known, key=lambda confidence: confidence.rank) if known else None
+
+
+def _version(text: str) -> Version:
+    try:
+        return Version(text)
+    except InvalidVersion:
+        raise UnknownTargetError(
+            f"unknown SDK version {text[:60]!r}", next="a version looks like 2.48 or 2.48.0"
+        ) from None
+
+
+def _known(arch: str) -> int | None:
+    if not arch:
+        return None
+    number = arch_number(arch)
+    if number is None:
+        raise UnknownTargetError(f"unknown architecture {arch!r}", next=f"known: {', '.join(known_archs())}")
+    return number
+
 
 _ON_ARM = "sc8380xp"
 """The chip of the Windows machines that ARM64 wheels were met on: theirs is the only stub library inside."""

@@ -8,16 +8,17 @@ How features are called is documented in docs/compat.md: a bare name is a featur
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeVar
 
 from deploykit.findings import Confidence
 from deploykit.tables.capabilities import CompatRow, ConfigKey, Feature, Flag, SdkTable, Status, release_range
 from deploykit.tables.devices import Fact
-from deploykit_qualcomm.rows import Wheel
-from deploykit_qualcomm.tables import Tables, tables
+from deploykit_qualcomm.tables import Tables, Wheel, tables
 
-__all__ = ["FAMILY", "compat_rows"]
+__all__ = ["FAMILY", "compat_rows", "load_methods", "method_rows"]
+
 
 FAMILY = "qairt"
 _WHEEL = "onnxruntime-qnn"
@@ -29,14 +30,28 @@ def compat_rows(backend: str, *, source: Tables | None = None) -> Iterator[Compa
     """Every row of the tables that concerns one backend (``qnn-htp`` or ``ort-qnn``), devices excepted."""
     shelf = source or tables()
     found = shelf.all()
-    yield from _feature_rows(backend, found)
+    states = _ranges(found, lambda table: table.features, lambda row: (row.feature, row.tool, row.arch))
+    for row, until in states:
+        # The provider runs none of the SDK's tools; what holds for no tool in particular holds for both.
+        if row.tool in ("", _WHEEL) if backend == "ort-qnn" else row.tool != _WHEEL:
+            note = _joined(row.note, row.confidence_note)
+            yield _row(backend, row.feature, row, until, tool=row.tool, arch=row.arch, note=note)
     if backend == "ort-qnn":
         yield from _wheel_rows(backend, shelf.wheels)
     else:
         yield from _flag_rows(backend, found)
         yield from _key_rows(backend, found)
         yield from _missing_encoding_rows(backend, shelf)
-    yield from _rule_rows(backend, shelf)
+    for rule in shelf.compat_rules:
+        yield _plain(
+            backend,
+            f"rule {rule.topic}",
+            _joined(rule.text, rule.confidence_note),
+            rule.source,
+            confidence=rule.confidence,
+            contradicts=rule.contradicts,
+            words=rule.words,
+        )
     yield from _op_rows(backend, shelf)
     yield from _release_rows(backend, shelf)
 
@@ -73,19 +88,6 @@ def _row(backend: str, feature: str, row: Flag | Feature | ConfigKey, until: str
         family=FAMILY,
         **more,
     )
-
-
-def _feature_rows(backend: str, found: Sequence[SdkTable]) -> Iterator[CompatRow]:
-    states = _ranges(found, lambda table: table.features, lambda row: (row.feature, row.tool, row.arch))
-    for row, until in states:
-        if _concerns(backend, row.tool):
-            note = _joined(row.note, row.confidence_note)
-            yield _row(backend, row.feature, row, until, tool=row.tool, arch=row.arch, note=note)
-
-
-def _concerns(backend: str, tool: str) -> bool:
-    """The provider runs none of the SDK's tools; what holds for no tool in particular holds for both."""
-    return tool in ("", _WHEEL) if backend == "ort-qnn" else tool != _WHEEL
 
 
 def _flag_rows(backend: str, found: Sequence[SdkTable]) -> Iterator[CompatRow]:
@@ -180,19 +182,6 @@ def _missing_encoding_rows(backend: str, shelf: Tables) -> Iterator[CompatRow]:
             )
 
 
-def _rule_rows(backend: str, shelf: Tables) -> Iterator[CompatRow]:
-    for rule in shelf.compat_rules:
-        yield _plain(
-            backend,
-            f"rule {rule.topic}",
-            _joined(rule.text, rule.confidence_note),
-            rule.source,
-            confidence=rule.confidence,
-            contradicts=rule.contradicts,
-            words=rule.words,
-        )
-
-
 def _op_rows(backend: str, shelf: Tables) -> Iterator[CompatRow]:
     """What documents say of operators, beside what was built and run; before a change, that it is not there yet."""
     for change in shelf.op_history:
@@ -281,3 +270,49 @@ def _place(run: str) -> str:
 
 def _joined(*parts: str) -> str:
     return "; ".join(part for part in parts if part)
+
+
+_TOOL = "aimet-onnx"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """One method: the spellings that find it, and the option of the quantizer that runs it ("" for none)."""
+
+    name: str
+    words: tuple[str, ...]
+    status: Status
+    note: str
+    source: tuple[str, ...]
+    confidence: Confidence
+    option: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _MethodFile:
+    schema: int
+    method: tuple[Method, ...]
+
+
+def load_methods() -> tuple[Method, ...]:
+    """Every row of ``methods.toml``, sources written out."""
+    return tables().further(_MethodFile, "methods.toml").method
+
+
+def method_rows(backend: str) -> Iterator[CompatRow]:
+    """The rows for one backend; they depend on AIMET's version, not on an SDK's."""
+    for method in load_methods():
+        ran = f"; 'deploykit quantize --with aimet --option {method.option}=…'" if method.option else ""
+        yield CompatRow(
+            feature=method.name,
+            backend=backend,
+            tool=_TOOL,
+            sdk="",
+            status=method.status,
+            since="",
+            until="",
+            note=f"{method.note}{ran}",
+            source=method.source,
+            confidence=method.confidence,
+            words=method.words,
+        )

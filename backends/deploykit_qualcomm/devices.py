@@ -1,8 +1,7 @@
-"""The Qualcomm devices: one file per chip, found by id, chip, marketing or board name; it knows no SDK.
+"""The Qualcomm devices and what their HTP architectures can do, each with its source; it knows no SDK.
 
-Chips that no HTP toolchain serves stand together in ``unsupported.toml``, so that their names are answered.
-
-What the files do not repeat, the precisions of a chip's architecture, is added as the fact ``precisions``.
+One file per chip, found by id, chip, marketing or board name. Chips that no HTP toolchain serves stand together in
+``unsupported.toml``. A device may state a capability for itself, which outranks its architecture's.
 """
 
 from __future__ import annotations
@@ -17,10 +16,63 @@ from deploykit.backend.targets import find_device
 from deploykit.tables.devices import Device, Fact, load_device_of_id, load_devices
 from deploykit.tables.reading import parse_rows, read_toml, structure
 from deploykit.tables.sources import write_out
-from deploykit_qualcomm.archs import capability
-from deploykit_qualcomm.tables import DATA
+from deploykit_qualcomm.tables import DATA, tables
 
-__all__ = ["device_of_id", "qualcomm_device", "qualcomm_devices"]
+__all__ = [
+    "arch_number",
+    "arch_of",
+    "capability",
+    "device_of_id",
+    "has",
+    "known_archs",
+    "lacks",
+    "qualcomm_device",
+    "qualcomm_devices",
+]
+
+
+def known_archs() -> tuple[str, ...]:
+    """Every architecture of the table, oldest first: ``v66`` … ``v81``."""
+    archs = tables().archs.arch
+    return tuple(sorted(archs, key=lambda name: archs[name].number))
+
+
+def arch_number(arch: str) -> int | None:
+    """The number of an architecture, 73 of ``v73``; None when the table does not have it."""
+    row = tables().archs.arch.get(arch)
+    return None if row is None else row.number
+
+
+def arch_of(device: Device) -> str | None:
+    """The architecture of a device, or None when nobody published it."""
+    value = device.fact("arch")
+    return value if isinstance(value, str) else None
+
+
+def capability(name: str, *, arch: str | None = None, device: Device | None = None) -> Fact | None:
+    """One capability (``fp16``, ``bf16``, ``lpbq``, ``a16w16``, ``extended_udma`` …), or None when it is unknown.
+
+    A fact of that name on the device outranks its architecture.
+    """
+    if device is not None:
+        if name in device.facts:
+            return device.facts[name]
+        arch = arch_of(device) if arch is None else arch
+    row = tables().archs.arch.get(arch or "")
+    return None if row is None else row.facts.get(name)
+
+
+def has(name: str, device: Device) -> bool:
+    """True when a device is known to have a capability."""
+    fact = capability(name, device=device)
+    return fact is not None and fact.value is True
+
+
+def lacks(name: str, device: Device) -> bool:
+    """True when a device is known not to have a capability; unknown is neither."""
+    fact = capability(name, device=device)
+    return fact is not None and fact.value is False
+
 
 _PRECISIONS = {"a16w8": "w8a16", "a16w16": "w16a16", "fp16": "fp16", "bf16": "bf16", "lpbq": "lpbq"}
 """Capabilities of an architecture, and what the precision they stand for is called."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from deploykit.tables.known_errors import Catalog, load_catalog
 
-__all__ = ["explain_sizes", "explain_types", "known_errors"]
+__all__ = ["explain_types", "known_errors"]
 
 _FOLDER = Path(__file__).parent / "data" / "known_errors"
 # The letters after TCM belong to the C++ symbol that the log prints, not to the type.

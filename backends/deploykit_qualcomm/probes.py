@@ -7,21 +7,51 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
 from deploykit.backend.probes import CheckLine, Probe, Surroundings, start
 from deploykit.errors import DeploykitError
-from deploykit.system.processes import Completed
 from deploykit.tables.capabilities import SdkTable, Status
-from deploykit_qualcomm.hosts import probe_hosts
-from deploykit_qualcomm.libraries import unloadable_library
+from deploykit_qualcomm.carriers import probe_hosts
 from deploykit_qualcomm.resolving import resolve_sdk
 from deploykit_qualcomm.tables import tables
 
-__all__ = ["provider_probes", "sdk_probes"]
+__all__ = ["probe_adb", "probe_ndk", "probe_sdks", "probe_wheel", "provider_probes", "sdk_probes", "unloadable_library"]
+
+
+_SAID = re.compile(r"Unable to load backend, error:\s*(?P<provider>.+)|^OSError: (?P<python>\S*\.so[\d.]*: .+)")
+"""In the words of ONNX Runtime's provider, and of Python."""
+_ABSENT = re.compile(r"(?P<file>[^\s/]+): cannot open shared object")
+_PACKAGES = {"libatomic.so.1": "libatomic1"}
+"""Of Debian and Ubuntu, by the library: slim container images leave it out (seen with the wheel 2.7.0 on Debian)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unloadable:
+    """``why`` is what the system's linker said."""
+
+    why: str
+
+    @property
+    def advice(self) -> str:
+        """What to install, by its package's name where that is known."""
+        absent = _ABSENT.search(self.why)
+        if absent is None:
+            return "'ldd' on the libraries in the folder of onnxruntime_qnn shows which are not what they should be"
+        package = _PACKAGES.get(absent["file"])
+        by = f"apt-get install {package}" if package else f"apt-file search {absent['file']}"
+        return f"install the system's package that has {absent['file']} (Debian, Ubuntu: {by})"
+
+
+def unloadable_library(lines: Iterable[str]) -> Unloadable | None:
+    """The first one that a log tells of."""
+    found = next(filter(None, map(_SAID.search, lines)), None)
+    return None if found is None else Unloadable(why=(found["provider"] or found["python"]).strip())
+
 
 ROOT_VARIABLES = ("QAIRT_SDK_ROOT", "QNN_SDK_ROOT", "SNPE_ROOT")
 _USUAL = ("opt/qcom/aistack/qairt", "opt/qcom/aistack/qnn", "opt/qcom/aistack", "opt/qairt", "opt/qnn")
@@ -65,7 +95,14 @@ def probe_sdks(around: Surroundings) -> Iterator[CheckLine]:
             detail=f"no SDK: {' and '.join(ROOT_VARIABLES[:2])} are not set, nothing in the usual folders",
             next="unpack QAIRT and set QAIRT_SDK_ROOT; packages can be made without it, not built",
         )
-    yield from _variables(around)
+    given = {name: Path(around.env[name]) for name in ROOT_VARIABLES[:2] if around.env.get(name)}
+    if len(given) == 2 and len({path.resolve() for path in given.values()}) > 1:
+        yield CheckLine(
+            id="qairt-variables",
+            state="problem",
+            detail="; ".join(f"{name} is {path}" for name, path in given.items()),
+            next="set both to the same folder, or unset one: tools and libraries of two releases do not mix",
+        )
     for root, how in roots.items():
         yield from _sdk(around, root, how)
 
@@ -80,17 +117,6 @@ def _roots(around: Surroundings) -> Iterator[tuple[Path, str]]:
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
             if _VERSION.fullmatch(path.name) and (path / "bin").is_dir() and path.resolve() not in named:
                 yield path, "found"
-
-
-def _variables(around: Surroundings) -> Iterator[CheckLine]:
-    given = {name: Path(around.env[name]) for name in ROOT_VARIABLES[:2] if around.env.get(name)}
-    if len(given) == 2 and len({path.resolve() for path in given.values()}) > 1:
-        yield CheckLine(
-            id="qairt-variables",
-            state="problem",
-            detail="; ".join(f"{name} is {path}" for name, path in given.items()),
-            next="set both to the same folder, or unset one: tools and libraries of two releases do not mix",
-        )
 
 
 def _sdk(around: Surroundings, root: Path, how: str) -> Iterator[CheckLine]:
@@ -144,7 +170,10 @@ def _tools(around: Surroundings, root: Path, version: str) -> CheckLine:
     broken = {}
     for tool in present:
         ended = start(around, str(folder / tool), "--help", env=_tool_environment(around, root))
-        if not _starts(ended):
+        # A tool may call a request for help an error; it did not start when the loader or Python says so.
+        text = "\n".join(ended.tail)
+        refused = any(mark in text for mark in _REFUSALS)
+        if not (ended.ok or (0 < ended.returncode < 126 and not ended.timed_out and not refused)):
             lines = [line for line in ended.tail if line.strip()]
             broken[tool] = lines[-1].strip()[:200] if lines else f"exit status {ended.returncode}"
     missing = [tool for tool in _TOOLS if tool not in present]
@@ -158,13 +187,6 @@ def _tools(around: Surroundings, root: Path, version: str) -> CheckLine:
         next="source the SDK's bin/envsetup.sh in that shell, with the Python it needs" if broken else "",
         facts={"present": present, "missing": missing, "broken": broken},
     )
-
-
-def _starts(ended: Completed) -> bool:
-    """A tool may call a request for help an error; it did not start when the loader or Python says so."""
-    text = "\n".join(ended.tail)
-    refused = any(mark in text for mark in _REFUSALS)
-    return ended.ok or (0 < ended.returncode < 126 and not ended.timed_out and not refused)
 
 
 def _tool_environment(around: Surroundings, root: Path) -> dict[str, str]:

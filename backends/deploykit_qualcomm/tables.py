@@ -7,37 +7,348 @@ path of the offending entry, for instance ``sdks/2.33.0.toml: flag[3].confidence
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from packaging.version import InvalidVersion, Version
 
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
-from deploykit.tables.capabilities import ConfigKey, Feature, Flag, SdkTable, Status
+from deploykit.tables.capabilities import Change, ConfigKey, Feature, Flag, SdkTable, Status
+from deploykit.tables.devices import Fact
 from deploykit.tables.reading import read_toml, structure
 from deploykit.tables.sources import Extent, SourceFile, extent_of, read_source_file, write_out
-from deploykit_qualcomm.extents import judged_features
-from deploykit_qualcomm.rows import (
-    ArchFile,
-    CompatRule,
-    CompatRuleFile,
-    FeatureFile,
-    KeyFile,
-    MissingEncoding,
-    MissingEncodingFile,
-    OpChange,
-    OpHistoryFile,
-    SdkFile,
-    Series,
-    ToolFile,
-    Wheel,
-    WheelFile,
-)
 
-__all__ = ["DATA", "Tables", "load_sdk_table", "tables"]
+__all__ = ["DATA", "FeatureFile", "Tables", "Wheel", "load_sdk_table", "tables"]
+
+
+def beyond_sources(row: Feature, version: str) -> bool:
+    """True when the row's sources are bound to releases and this is none of them."""
+    if not row.extent:
+        return False
+    first, last = row.extent
+    return _before(version, first) or bool(last and _before(last, version))
+
+
+def judged_features(stated: Mapping[Any, Feature], parent: Mapping[Any, Feature], version: str) -> dict[Any, Feature]:
+    """The rows as they hold at one release; a row that did not change is the very object of the parent release."""
+    found = {}
+    for key, row in stated.items():
+        made = _beyond_extent(row) if beyond_sources(row, version) else row
+        before = parent.get(key)
+        if before is made:
+            found[key] = before
+            continue
+        same = before is not None and _say_the_same(made, before)
+        found[key] = before if same and before is not None else replace(made, since=version) if before else made
+    return found
+
+
+@cache
+def _say_the_same(one: Feature, other: Feature) -> bool:
+    """Equal but for when that began; release after release asks it of the same two."""
+    return replace(one, since=other.since) == other
+
+
+@cache
+def _beyond_extent(row: Feature) -> Feature:
+    if row.confidence is Confidence.INFERRED:
+        return row
+    first, last = row.extent
+    seen = f"its sources speak of {first}{'' if last == first else f' to {last}' if last else ' and later'}"
+    note = "; ".join(part for part in (row.confidence_note, f"{seen}; for this release by inference") if part)
+    return replace(row, confidence=Confidence.INFERRED, confidence_note=note)
+
+
+def _before(version: str, other: str) -> bool:
+    """Older, as far as both have numbers: 2.36 is not older than 2.36.1, it is the series."""
+    one, two = _release(version), _release(other)
+    length = min(len(one), len(two))
+    return one[:length] < two[:length]
+
+
+@cache
+def _release(version: str) -> tuple[int, ...]:
+    """The numbers of a version; the same few are asked about for every row of every release."""
+    return Version(version).release
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolFile:
+    """``tools/<tool>.toml``: the flags of one tool. ``read_at`` is the release whose flags the rows describe."""
+
+    schema: int
+    tool: str
+    read_at: str
+    flag: tuple[Flag, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureFile:
+    """``features.toml``: the features of the oldest table."""
+
+    schema: int
+    feature: tuple[Feature, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyLayout:
+    """How the two configuration files hang together."""
+
+    outer_file: str
+    outer_keys: tuple[str, ...]
+    inner_file: str
+    inner_keys: tuple[str, ...]
+    shared_library_linux: str
+    shared_library_windows: str
+    pitfall: str
+    contradicts: str
+    source: tuple[str, ...]
+    confidence: Confidence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyFile:
+    """``config_keys.toml``: the keys of the backend-extensions files."""
+
+    schema: int
+    layout: KeyLayout
+    key: tuple[ConfigKey, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SdkFile:
+    """``sdks/<version>.toml``: one release and what it changes.
+
+    ``extends`` is the earlier release whose rows hold here too, ``base`` for the files beside ``sdks/``, or empty for
+    a release that is known to exist and about whose tools nothing was read. ``carrier`` names the package inside which
+    the release was met when its tools were not seen. ``facts`` speak of this release alone and are not inherited.
+    """
+
+    schema: int
+    sdk: str
+    version: str
+    extends: str
+    builds: tuple[str, ...]
+    source: tuple[str, ...]
+    confidence: Confidence
+    month: str = ""
+    stamp: str = ""
+    carrier: str = ""
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+    change: tuple[Change, ...] = ()
+    flag: tuple[Flag, ...] = ()
+    feature: tuple[Feature, ...] = ()
+    key: tuple[ConfigKey, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """``series.toml``: how a version that no table has is answered."""
+
+    schema: int
+    sdk: str
+    below_oldest: Literal["error", "warning"]
+    newer: Literal["error", "warning"]
+    far_newer: Literal["error", "warning"]
+    far_series: int
+    source: tuple[str, ...]
+    confidence: Confidence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingEncoding:
+    """What becomes of a tensor without an encoding, for one tool and one choice of options."""
+
+    id: str
+    tools: tuple[str, ...]
+    quantizer: str
+    input_list: str
+    float_fallback: str
+    status: Status
+    result: str
+    source: tuple[str, ...]
+    confidence: Confidence
+    trigger: str = ""
+    needs: str = ""
+    known_bad: str = ""
+    confidence_note: str = ""
+    contradicts: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingEncodingFile:
+    """``missing_encoding.toml``."""
+
+    schema: int
+    case: tuple[MissingEncoding, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompatRule:
+    """One statement about files and libraries of different releases; ``words`` are other names that find it."""
+
+    topic: str
+    text: str
+    source: tuple[str, ...]
+    confidence: Confidence
+    confidence_note: str = ""
+    contradicts: str = ""
+    words: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompatRuleFile:
+    """``compat_rules.toml``."""
+
+    schema: int
+    rule: tuple[CompatRule, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpChange:
+    """What the documents say one release brought for one operator; ``onnx`` are the operators lowered to it."""
+
+    op: str
+    onnx: tuple[str, ...]
+    since: str
+    text: str
+    source: tuple[str, ...]
+    confidence: Confidence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpHistoryFile:
+    """``op_history.toml``."""
+
+    schema: int
+    op: tuple[OpChange, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WheelPair:
+    """Whether one wheel was seen to work in one ONNX Runtime, which reads models up to ``opset`` and ``ir``."""
+
+    version: str
+    status: Status
+    opset: int
+    ir: int
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WheelReads:
+    """The newest operator set and IR version that the ONNX Runtime inside a wheel reads."""
+
+    opset: int
+    ir: int
+    source: tuple[str, ...]
+    confidence: Confidence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WheelHost:
+    """One build of a wheel's compiler: the system it is made for, its machine code, and where that can be executed.
+
+    ``observed`` is what was really seen of it. ``file`` and ``sha256`` name the file that was read, "" where none was.
+    """
+
+    system: Literal["linux", "windows"]
+    machine: Literal["x86-64", "aarch64"]
+    runs: tuple[Literal["linux-x86-64", "wine-x86-64", "windows-x86-64", "windows-arm64"], ...]
+    observed: tuple[Literal["device", "compile", "emulate", "refuse"], ...] = ()
+    file: str = ""
+    sha256: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wheel:
+    """One onnxruntime-qnn wheel: the QAIRT inside, the form of its provider, and where its compiler runs.
+
+    ``loadable`` is False where ONNX Runtime is inside the Python module only; then ``asked_by`` is the wheel whose
+    provider asks this backend, where that was seen to work. ``onnxruntime`` are the versions a plugin was tried with,
+    ``onnxruntime_api`` the number of the C API of a wheel that brings its own, and ``reads`` what that one reads.
+    ``blob`` is the version of the context blobs it writes.
+    ``refuses`` are forms that are written for other releases and that this provider does not take or changes without a
+    word, ``lacks`` operators and forms that it does not have, ``absent`` ONNX operators that it does not
+    know.
+    """
+
+    version: str
+    sdk: str
+    build: str
+    provider: Literal["built-in", "append", "plugin"]
+    source: tuple[str, ...]
+    confidence: Confidence
+    qnn_api: str = ""
+    htp_api: str = ""
+    blob: str = ""
+    loadable: bool = True
+    asked_by: str = ""
+    onnxruntime_api: int = 0
+    refuses: tuple[
+        Literal["symmetric-int16", "block-weights", "per-block", "centred-softmax", "float16-of-float"], ...
+    ] = ()
+    lacks: tuple[
+        Literal[
+            "allowzero",
+            "asymmetric-operand",
+            "bool-gather",
+            "channel-bias",
+            "gather-before-concat",
+            "hardsigmoid-range",
+            "isnan",
+            "mod",
+            "reciprocal",
+            "sigmoid-before-linear",
+        ],
+        ...,
+    ] = ()
+    absent: tuple[str, ...] = ()
+    reads: WheelReads | None = None
+    onnxruntime: tuple[WheelPair, ...] = ()
+    host: tuple[WheelHost, ...] = ()
+
+    @property
+    def newest_read(self) -> tuple[int, int] | None:
+        """The newest operator set and IR version that an ONNX Runtime with this wheel reads; None where unknown."""
+        if self.reads is not None:
+            return self.reads.opset, self.reads.ir
+        limits = [(pair.opset, pair.ir) for pair in self.onnxruntime if pair.status is Status.SUPPORTED]
+        return max(limits, default=None)
+
+    def runs_on(self, place: str) -> WheelHost | None:
+        """The build of the compiler that can be executed at ``place``, such as ``wine-x86-64``."""
+        return next((host for host in self.host if place in host.runs), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WheelFile:
+    """``wheels.toml``."""
+
+    schema: int
+    wheel: tuple[Wheel, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arch:
+    """One HTP architecture: its number and what it can do, by name; an absent name is unknown."""
+
+    number: int
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchFile:
+    """``archs.toml``. ``features`` names the capabilities that are a feature of every SDK release as well."""
+
+    schema: int
+    features: tuple[str, ...]
+    arch: Mapping[str, Arch]
+
 
 DATA = Path(__file__).parent / "data"
 BASE = "base"
@@ -81,7 +392,29 @@ class Tables:
         """One release with the rows of its ancestors. A release without rows has empty ``flags``."""
         missing = [step for step in self._lineage(version) if step not in self._tables]
         for step in reversed(missing):
-            self._tables[step] = self._build(step)
+            file = self.file(step)
+            flags, features, keys = self._inherited(file)
+            name = f"sdks/{step}.toml"
+            _replace_rows(flags, file.flag, _flag_key, f"{name}: flag")
+            _replace_rows(features, file.feature, _feature_key, f"{name}: feature")
+            _replace_rows(keys, file.key, _config_key, f"{name}: key")
+            self._stated[step] = features
+            parent = self._tables[file.extends].features if file.extends in self._tables else ()
+            judged = judged_features(features, {_feature_key(row): row for row in parent}, step)
+            self._tables[step] = SdkTable(
+                sdk=file.sdk,
+                version=step,
+                extends=file.extends,
+                builds=file.builds,
+                source=file.source,
+                confidence=file.confidence,
+                flags=tuple(flags.values()),
+                features=tuple(judged.values()),
+                config_keys=tuple(keys.values()),
+                changes=file.change,
+                carrier=file.carrier,
+                facts=file.facts,
+            )
         return self._tables[version]
 
     def all(self) -> tuple[SdkTable, ...]:
@@ -153,7 +486,11 @@ class Tables:
     def _read(self, kind: type[T], name: str, *, since: str = "", fill_tool: bool = False) -> T:
         raw = read_toml(self.data / name)
         if fill_tool:
-            _fill_tool(raw, name)
+            # The rows of a tool's own file need not repeat its name.
+            rows = raw.get("flag", ())
+            for index, row in enumerate(rows if isinstance(rows, list) else ()):
+                if isinstance(row, dict) and row.setdefault("tool", raw.get("tool")) != raw.get("tool"):
+                    raise InputError(f"{name}: flag[{index}].tool: {row['tool']!r} is not the tool of this file")
         _fill_since(raw, name, since)
         write_out(raw, self.source_file.sources)
         _fill_extent(raw, name, self.source_file.extents)
@@ -175,54 +512,26 @@ class Tables:
                 raise InputError(f"{where}: {parent} has no rows to extend")
             version = parent
 
-    def _build(self, version: str) -> SdkTable:
-        file = self.file(version)
-        flags, features, keys = self._inherited(file)
-        name = f"sdks/{version}.toml"
-        _replace_rows(flags, file.flag, _flag_key, f"{name}: flag")
-        _replace_rows(features, file.feature, _feature_key, f"{name}: feature")
-        _replace_rows(keys, file.key, _config_key, f"{name}: key")
-        self._stated[version] = features
-        parent = self._tables[file.extends].features if file.extends in self._tables else ()
-        judged = judged_features(features, {_feature_key(row): row for row in parent}, version)
-        return SdkTable(
-            sdk=file.sdk,
-            version=version,
-            extends=file.extends,
-            builds=file.builds,
-            source=file.source,
-            confidence=file.confidence,
-            flags=tuple(flags.values()),
-            features=tuple(judged.values()),
-            config_keys=tuple(keys.values()),
-            changes=file.change,
-            carrier=file.carrier,
-            facts=file.facts,
-        )
-
     def _inherited(self, file: SdkFile) -> tuple[dict[Any, Flag], dict[Any, Feature], dict[Any, ConfigKey]]:
         if not file.extends:
             return {}, {}, {}
         if file.extends == BASE:
-            return self._base(file.version)
+            flags: dict[Any, Flag] = {}
+            for tool in self.tools:
+                later = _parsed(tool.read_at) > _parsed(file.version)
+                rows = tuple(_lowered(row, tool.read_at) for row in tool.flag) if later else tool.flag
+                _replace_rows(flags, rows, _flag_key, f"tools/{tool.tool}.toml: flag")
+            features = {_feature_key(row): row for row in self._arch_features(file.version)}
+            base = self._read(FeatureFile, "features.toml", since=file.version).feature
+            _replace_rows(features, base, _feature_key, "features.toml: feature")
+            keys: dict[Any, ConfigKey] = {}
+            _replace_rows(keys, self.keys.key, _config_key, "config_keys.toml: key")
+            return flags, features, keys
         parent = self._tables[file.extends]
         flags = {_flag_key(row): row for row in parent.flags}
         self._raise_confidence(flags, file)
         features = dict(self._stated[file.extends])
         return flags, features, {_config_key(row): row for row in parent.config_keys}
-
-    def _base(self, version: str) -> tuple[dict[Any, Flag], dict[Any, Feature], dict[Any, ConfigKey]]:
-        flags: dict[Any, Flag] = {}
-        for tool in self.tools:
-            later = _parsed(tool.read_at) > _parsed(version)
-            rows = tuple(_lowered(row, tool.read_at) for row in tool.flag) if later else tool.flag
-            _replace_rows(flags, rows, _flag_key, f"tools/{tool.tool}.toml: flag")
-        features = {_feature_key(row): row for row in self._arch_features(version)}
-        base = self._read(FeatureFile, "features.toml", since=version).feature
-        _replace_rows(features, base, _feature_key, "features.toml: feature")
-        keys: dict[Any, ConfigKey] = {}
-        _replace_rows(keys, self.keys.key, _config_key, "config_keys.toml: key")
-        return flags, features, keys
 
     def _arch_features(self, since: str) -> Iterator[Feature]:
         """What an architecture can or cannot do, as a feature of the oldest release that has rows."""
@@ -261,14 +570,6 @@ def tables() -> Tables:
 def load_sdk_table(version: str) -> SdkTable:
     """The shipped table of one release, by the exact name of its file; see ``resolving`` for what a user types."""
     return tables().table(version)
-
-
-def _fill_tool(raw: dict[str, Any], name: str) -> None:
-    """The rows of a tool's own file need not repeat its name."""
-    rows = raw.get("flag", ())
-    for index, row in enumerate(rows if isinstance(rows, list) else ()):
-        if isinstance(row, dict) and row.setdefault("tool", raw.get("tool")) != raw.get("tool"):
-            raise InputError(f"{name}: flag[{index}].tool: {row['tool']!r} is not the tool of this file")
 
 
 def _fill_since(raw: dict[str, Any], name: str, since: str) -> None:

@@ -17,7 +17,7 @@ from deploykit.fleet.description import schema
 from deploykit.tables.devices import Device
 from deploykit.tables.schemas import schema_of
 from deploykit.tables.sources import SourceFile
-from deploykit_qualcomm.rows import (
+from deploykit_qualcomm.tables import (
     ArchFile,
     CompatRuleFile,
     FeatureFile,

@@ -20,9 +20,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, save
 
 from deploykit.errors import ToolError
-from deploykit_qualcomm.records import read_calls, read_verdicts
-from deploykit_qualcomm.rows import Wheel
-from deploykit_qualcomm.tables import DATA, tables
+from deploykit_qualcomm.hosted import read_calls, read_verdicts
+from deploykit_qualcomm.tables import DATA, Wheel, tables
 from recording.replaying import Replayed, read_replay, replay, replay_request
 
 RUNNER = DATA.parent / "runner"

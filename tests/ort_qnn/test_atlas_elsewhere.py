@@ -13,8 +13,7 @@ import deploykit
 from atlas.cases import case_of, case_unit
 from deploykit.answers.asking import ask
 from deploykit_qualcomm.atlas import rows
-from deploykit_qualcomm.atlas.rows import Place, atlas_rows, places, verdict_at, verdict_in, where_it_holds
-from deploykit_qualcomm.atlas.verdicts import Verdict
+from deploykit_qualcomm.atlas.rows import Place, Verdict, atlas_rows, places, verdict_at, verdict_in, where_it_holds
 
 HERE = ("2.51.0", 57)
 

@@ -26,7 +26,7 @@ from deploykit_ort_qnn.forms.kernel_grids import (
 )
 from deploykit_ort_qnn.provider_keys import choose_options
 from deploykit_ort_qnn.provider_model import ProviderModel, provider_model
-from deploykit_qualcomm.softmax_steps import step_units, whole_step
+from deploykit_qualcomm.qnn_types import step_units, whole_step
 from sample_models.tiny_graphs import TinyGraph
 
 UNIT = math.log(2) / 2**22

@@ -15,7 +15,7 @@ from deploykit.system.installing import install
 from deploykit_ort_qnn.compiler.hosts import ToolchainHost, toolchain_host
 from deploykit_ort_qnn.compiler.jobs import CompileJob, compile_model
 from deploykit_ort_qnn.prepare import wheel_for
-from deploykit_qualcomm.hosts import host_toolchain
+from deploykit_qualcomm.carriers import host_toolchain
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 TAKEN = {"cnn/w8a16": 60.0, "mlp/w8a16": 60.0, "vit/w8a16": 40.0}

@@ -14,7 +14,7 @@ from deploykit.findings import Finding, Severity, Subject, SubjectKind
 from deploykit.flow.read import read_situation
 from deploykit_ort_qnn import prepare as preparing
 from deploykit_ort_qnn.prepare import prepared_model, wheel_for
-from deploykit_qualcomm.atlas.suspects import suspects_in
+from deploykit_qualcomm.rules.atlas import suspects_in
 
 MODEL = Path(__file__).parents[1] / "data" / "aimet" / "mlp" / "w8a16.qdq.onnx"
 POOL = "AveragePool <kernel_shape = [2, 2], pads = [1, 1, 1, 1], count_include_pad = 1>"
@@ -55,7 +55,7 @@ def test_nodes_that_are_cleared_are_looked_for_once(monkeypatch: pytest.MonkeyPa
         finding(code, name)
         for code, name in (("QNN320", "first"), ("QNN320", "second"), ("QNN320", "gone"), ("QNN201", "third"))
     ]
-    monkeypatch.setattr("deploykit_qualcomm.atlas.suspects.suspects_in", suspects)
+    monkeypatch.setattr("deploykit_qualcomm.rules.atlas.suspects_in", suspects)
     for _ in range(2):
         assert preparing._cleared(about, prepared, wheel, shared) == {"first"}
     assert looked == [{"first", "second"}], "what a row was about, as far as it is left"

@@ -16,7 +16,7 @@ from deploykit.system.installing import install
 from deploykit_ort_qnn.compiler.contexts import inspect_context
 from deploykit_ort_qnn.compiler.hosts import WheelHost, Worker, installed_wheel, toolchain_host
 from deploykit_ort_qnn.prepare import wheel_for
-from deploykit_qualcomm.hosts import host_toolchain
+from deploykit_qualcomm.carriers import host_toolchain
 
 CNN = Path(__file__).parents[1] / "data" / "aimet" / "cnn"
 

@@ -15,7 +15,7 @@ import deploykit
 from deploykit.encodings.files import convert_encodings
 from deploykit.errors import UsageError
 from deploykit.tables.devices import Fact
-from deploykit_qualcomm.archs import capability
+from deploykit_qualcomm.devices import capability
 from sample_models.decoders import TINY, write_decoder
 
 MakeSdk = Callable[..., Path]

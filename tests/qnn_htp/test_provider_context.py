@@ -22,7 +22,7 @@ from deploykit.flow.pipeline import Packaged
 from deploykit.model import load_model
 from deploykit.packages.manifests import sealed_text
 from deploykit.system.environments import environment_of
-from deploykit_qualcomm.hosts import host_toolchain
+from deploykit_qualcomm.carriers import host_toolchain
 
 ROUTE = "provider-context"
 

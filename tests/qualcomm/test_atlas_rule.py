@@ -15,9 +15,8 @@ from deploykit.findings import Finding, Severity
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import wrap_proto
-from deploykit_qualcomm.atlas.rows import Row, atlas_rows, nearest_sdk, rows_for
+from deploykit_qualcomm.atlas.rows import Row, Verdict, atlas_rows, costs, nearest_sdk, rows_for, verdict_of
 from deploykit_qualcomm.atlas.traits import RANGES, SmallGraph, traits_of, traits_without_grids
-from deploykit_qualcomm.atlas.verdicts import Verdict, costs, verdict_of
 
 Case = Mapping[str, Any]
 Lint = Callable[[Case], dict[str, list[Finding]]]

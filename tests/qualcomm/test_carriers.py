@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 
 from deploykit.findings import Finding, Severity
-from deploykit_qualcomm.carriers import Carried, Fit, carrier_for, forms_of
+from deploykit_qualcomm.carriers import Carried, Fit, carrier_for, forms_of, machines
 from deploykit_qualcomm.devices import qualcomm_device
-from deploykit_qualcomm.hosts import machines
-from deploykit_qualcomm.rows import Wheel
 from deploykit_qualcomm.rules.carriers import RULES
-from deploykit_qualcomm.tables import tables
+from deploykit_qualcomm.tables import Wheel, tables
 
 
 def wheel(version: str) -> Wheel:

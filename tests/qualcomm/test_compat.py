@@ -11,7 +11,7 @@ import pytest
 
 from deploykit.answers.capability_answers import Query, answer, differences
 from deploykit.tables.capabilities import CompatRow
-from deploykit_qualcomm.binaries import binary_rows, judge_loading
+from deploykit_qualcomm.carriers import binary_rows, judge_loading
 from deploykit_qualcomm.compat import compat_rows
 
 ROWS: dict[str, Any] = tomllib.loads((Path(__file__).parents[1] / "data/qualcomm/rows.toml").read_text())

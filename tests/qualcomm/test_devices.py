@@ -9,8 +9,15 @@ import pytest
 
 from deploykit.errors import InputError, UnknownTargetError
 from deploykit.tables.devices import Device, load_device, load_devices, search_devices
-from deploykit_qualcomm.archs import arch_number, capability, has, known_archs, lacks
-from deploykit_qualcomm.devices import qualcomm_device, qualcomm_devices
+from deploykit_qualcomm.devices import (
+    arch_number,
+    capability,
+    has,
+    known_archs,
+    lacks,
+    qualcomm_device,
+    qualcomm_devices,
+)
 from deploykit_qualcomm.tables import DATA
 
 ROWS: dict[str, Any] = tomllib.loads((Path(__file__).parents[1] / "data/qualcomm/rows.toml").read_text())

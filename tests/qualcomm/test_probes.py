@@ -9,7 +9,7 @@ import pytest
 
 from deploykit.backend.probes import CheckLine, Surroundings
 from deploykit.system.processes import Completed, run
-from deploykit_qualcomm.hosts import probe_hosts
+from deploykit_qualcomm.carriers import probe_hosts
 from deploykit_qualcomm.probes import probe_adb, probe_ndk, probe_sdks, probe_wheel, provider_probes, sdk_probes
 
 TOOLS = "bin/x86_64-linux-clang"

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from deploykit.errors import InputError
-from deploykit_qualcomm.hosted import read_refusals
-from deploykit_qualcomm.records import Verdict, read_calls, read_verdicts, refusal_lines
+from deploykit_qualcomm.hosted import Verdict, read_calls, read_refusals, read_verdicts, refusal_lines
 
 ASKED = {
     "call": "validate",

@@ -10,8 +10,8 @@ from types import ModuleType
 
 import pytest
 
+from deploykit_qualcomm.carriers import qualcomm_toolchains
 from deploykit_qualcomm.tables import DATA, tables
-from deploykit_qualcomm.toolchains import qualcomm_toolchains
 
 RUNNER = DATA.parent / "runner"
 

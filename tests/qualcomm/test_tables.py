@@ -14,8 +14,7 @@ from deploykit.errors import InputError
 from deploykit.findings import Confidence
 from deploykit.tables.capabilities import ConfigKey, Feature, Flag, SdkTable, Status
 from deploykit.tables.reading import structure
-from deploykit_qualcomm.rows import FeatureFile
-from deploykit_qualcomm.tables import DATA, Tables, load_sdk_table, tables
+from deploykit_qualcomm.tables import DATA, FeatureFile, Tables, load_sdk_table, tables
 
 LEGACY = "qnn-onnx-converter"
 ROWS: dict[str, Any] = tomllib.loads((Path(__file__).parents[1] / "data/qualcomm/rows.toml").read_text())

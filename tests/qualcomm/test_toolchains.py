@@ -7,7 +7,7 @@ from packaging.requirements import Requirement
 
 from deploykit.errors import UnknownTargetError
 from deploykit.system.specs import select
-from deploykit_qualcomm.toolchains import qualcomm_toolchains
+from deploykit_qualcomm.carriers import qualcomm_toolchains
 
 
 def test_the_files_are_whole() -> None:

@@ -24,7 +24,7 @@ from deploykit_ort_qnn.bench.kernels import Kernel, within_grids
 from deploykit_ort_qnn.bench.together import run_together
 from deploykit_ort_qnn.compiler.hosts import Host
 from deploykit_ort_qnn.compiler.jobs import CompileJob, CompileOutcome, compile_model, installed_wheel
-from deploykit_qualcomm.atlas.verdicts import Verdict, limits_of, verdict_of
+from deploykit_qualcomm.atlas.rows import Verdict, limits_of, verdict_of
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -27,9 +27,8 @@ from deploykit_ort_qnn.compiler.hosts import toolchain_host
 from deploykit_ort_qnn.compiler.jobs import installed_wheel
 from deploykit_ort_qnn.prepare import Draft, whole_model
 from deploykit_ort_qnn.rules.audit import BEYOND, COUNT_RULES, RULES, Counted
-from deploykit_qualcomm.atlas.rows import operators
-from deploykit_qualcomm.atlas.suspects import suspects_in
-from deploykit_qualcomm.atlas.verdicts import Verdict
+from deploykit_qualcomm.atlas.rows import Verdict, operators
+from deploykit_qualcomm.rules.atlas import suspects_in
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto

@@ -28,9 +28,8 @@ from deploykit_ort_qnn.prepare import prepared_model, whole_model
 from deploykit_ort_qnn.provider_keys import choose_options
 from deploykit_ort_qnn.rules.compiled import RULES as COMPILE_RULES
 from deploykit_ort_qnn.rules.numerics import PRECISION_RULES
-from deploykit_qualcomm.archs import has
-from deploykit_qualcomm.rows import Wheel
-from deploykit_qualcomm.tables import tables
+from deploykit_qualcomm.devices import has
+from deploykit_qualcomm.tables import Wheel, tables
 
 if TYPE_CHECKING:
     from deploykit_ort_qnn.provider_model import ProviderModel

@@ -34,7 +34,7 @@ from deploykit_ort_qnn.compiler.jobs import installed_wheel
 from deploykit_ort_qnn.prepare import Draft, whole_model
 from deploykit_ort_qnn.rules.audit import OFTEN
 from deploykit_ort_qnn.rules.numerics import NumericScope
-from deploykit_qualcomm.atlas.verdicts import Verdict
+from deploykit_qualcomm.atlas.rows import Verdict
 
 if TYPE_CHECKING:
     from onnx import ModelProto

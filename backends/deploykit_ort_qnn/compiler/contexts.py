@@ -16,9 +16,8 @@ from deploykit.model import load_model
 from deploykit.model.nodes import attribute
 from deploykit.system.folders import scratch
 from deploykit_ort_qnn.compiler.jobs import read_context
-from deploykit_qualcomm.archs import arch_of, capability
-from deploykit_qualcomm.devices import qualcomm_devices
-from deploykit_qualcomm.hosts import carrier
+from deploykit_qualcomm.carriers import carrier
+from deploykit_qualcomm.devices import arch_of, capability, qualcomm_devices
 
 __all__ = ["ContextInfo", "inspect_context", "judged"]
 

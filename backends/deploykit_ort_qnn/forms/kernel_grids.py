@@ -19,7 +19,7 @@ from deploykit.model.ranges import clip_bounds
 from deploykit.rewrites.constants import LEAST_LOG_RANGE
 from deploykit.rewrites.contract import Look, Transform, regrid, shares_grid
 from deploykit_ort_qnn.forms.widths import is_wide_product, symmetric_uint16
-from deploykit_qualcomm.softmax_steps import whole_step
+from deploykit_qualcomm.qnn_types import whole_step
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto

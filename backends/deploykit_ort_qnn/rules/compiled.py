@@ -15,8 +15,8 @@ from deploykit.findings.rules import Found, Registry
 from deploykit.tables.capabilities import Status
 from deploykit_ort_qnn.compiler.dlc import DLC
 from deploykit_ort_qnn.compiler.jobs import CompileOutcome
-from deploykit_qualcomm.hosts import host_toolchain
-from deploykit_qualcomm.rows import Wheel
+from deploykit_qualcomm.carriers import host_toolchain
+from deploykit_qualcomm.tables import Wheel
 
 if TYPE_CHECKING:
     from deploykit_ort_qnn.compiler.dlc import Compared

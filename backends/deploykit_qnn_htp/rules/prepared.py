@@ -10,7 +10,7 @@ from deploykit.findings import SubjectKind, listed
 from deploykit.findings.rules import Found, Registry
 from deploykit.tables.capabilities import Feature, Status
 from deploykit_qnn_htp.draft import Draft, Intent
-from deploykit_qualcomm.archs import lacks
+from deploykit_qualcomm.devices import lacks
 
 if TYPE_CHECKING:
     pass

@@ -18,16 +18,7 @@ if TYPE_CHECKING:
     from deploykit.encodings.values import EncodingSet
     from deploykit.model import Model
 
-__all__ = [
-    "ANOTHER",
-    "RANGES",
-    "SAME",
-    "SmallGraph",
-    "Trait",
-    "traits_of",
-    "traits_without_grids",
-    "type_of",
-]
+__all__ = ["RANGES", "SmallGraph", "Trait", "traits_of", "traits_without_grids", "type_of"]
 
 Trait: TypeAlias = float | str
 
@@ -104,7 +95,18 @@ def traits_without_grids(facts: GraphFacts, node: NodeFact) -> dict[str, Trait]:
 
 def _place(facts: GraphFacts, node: NodeFact) -> dict[str, Trait]:
     """Shapes and neighbours."""
-    around = {"behind": _maker(facts, node), "before": _reader(facts, node)}
+    # The operator that reads the result, through pairs; ``several`` and ``output`` where it is not one.
+    todo, found = [name for name in node.outputs if name], set[str]()
+    for name in todo:
+        for reader in facts.consumers_of(name):
+            if reader.op_type in _PAIR:
+                todo += reader.outputs
+            else:
+                found.add(reader.op_type)
+    around = {
+        "behind": _maker(facts, node),
+        "before": (found.pop() if len(found) == 1 else "several" if found else "output"),
+    }
     return {**dict(_shapes(facts, node)), **around, **dict(_gate(facts, node))}
 
 
@@ -324,15 +326,3 @@ def _origin(facts: GraphFacts, name: str) -> str:
         name = maker.inputs[0]
         maker = facts.producer_of(name)
     return name
-
-
-def _reader(facts: GraphFacts, node: NodeFact) -> str:
-    """The operator that reads the result, through pairs; ``several`` and ``output`` where it is not one."""
-    todo, found = [name for name in node.outputs if name], set[str]()
-    for name in todo:
-        for reader in facts.consumers_of(name):
-            if reader.op_type in _PAIR:
-                todo += reader.outputs
-            else:
-                found.add(reader.op_type)
-    return found.pop() if len(found) == 1 else "several" if found else "output"

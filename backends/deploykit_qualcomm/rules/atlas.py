@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING
 
 from deploykit.backend.backend import Same, Situation
 from deploykit.findings import Severity, SubjectKind
 from deploykit.findings.rules import Found, Registry
+from deploykit.model.collect import facts_of, read_of
 from deploykit.model.facts import NodeFact
 from deploykit.model.operators import is_standard
 from deploykit_qualcomm.atlas.rows import (
     Row,
+    costs,
     matching,
     nearest_sdk,
     operators,
@@ -19,11 +22,14 @@ from deploykit_qualcomm.atlas.rows import (
     verdict_in,
     where_it_holds,
 )
-from deploykit_qualcomm.atlas.traits import RANGES, traits_of, traits_without_grids, type_of
-from deploykit_qualcomm.atlas.verdicts import costs
+from deploykit_qualcomm.atlas.traits import RANGES, SmallGraph, traits_of, traits_without_grids, type_of
 from deploykit_qualcomm.rules.views import Grids
 
-__all__ = ["RULES", "predicted"]
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+__all__ = ["suspects_in"]
+
 
 _GROSS = 0.05
 """Of a result's range: a kernel that is off by less is a note, as most outputs bear it and the audit can tell."""
@@ -89,14 +95,28 @@ def check_atlas(situation: Situation) -> Iterator[Found]:
             continue
         if verdict_at(row, soc) == "right":  # its case was run for this very chip
             continue
+        gross = row.verdict == "refused" or (row.verdict == "wrong" and row.most >= _GROSS * row.span)
+        how = "observed" if verdict_in(row, release) else f"inferred for {release}, observed"
+        told = f"{how}, QAIRT {row.sdk} emulator, soc_model {row.soc}: {row.cases} cases"
+        elsewhere = where_it_holds(row)
+        also = f"; its case is {elsewhere}" if elsewhere else ""
+        # Out of the row's condition by what can be chosen: a range, a setting; else a type that was measured right.
+        ways = [way for name, value in row.when.items() if (way := _other(name, value))]
+        others = [
+            _TYPES[kind]
+            for kind in ("u16", "u8", "float")
+            if kind not in row.types and _is_right(situation, node, row, kind)
+        ]
+        if others:
+            ways.append(f"in {' or in '.join(others)} it is right, as far as tried")
         yield Found(
             kind=SubjectKind.NODE,
             name=node.label,
             message=f"{node.op_type} {node.label}: {_SAID[row.verdict]}{_numbers(row)} ({row.condition})"
             + (f": {row.mechanism}" if row.mechanism else ""),
-            hint=_way_out(situation, node, row),
-            severity=_severity(row),
-            sources=(_source(row, release),),
+            hint="; ".join(ways) or "write it with other operators, or compute it on the host",
+            severity=Severity.WARNING if gross else Severity.INFO,
+            sources=(f'{told}{also}; shown by the case "{row.id}"',),
             evidence={"row": row.id, "verdict": row.verdict, "when": dict(row.when), "sdk": row.sdk},
         )
 
@@ -120,17 +140,6 @@ def _numbers(row: Row) -> str:
     if row.verdict == "wrong" and row.span:
         return f", up to {100 * min(row.most / row.span, 1):.3g} % of its range off"
     return f": {row.why}" if row.verdict == "refused" and row.why else ""
-
-
-def _way_out(graph: Grids, node: NodeFact, row: Row) -> str:
-    """Out of the row's condition by what can be chosen: a range, a setting; else a type that was measured right."""
-    ways = [way for name, value in row.when.items() if (way := _other(name, value))]
-    others = [
-        _TYPES[kind] for kind in ("u16", "u8", "float") if kind not in row.types and _is_right(graph, node, row, kind)
-    ]
-    if others:
-        ways.append(f"in {' or in '.join(others)} it is right, as far as tried")
-    return "; ".join(ways) or "write it with other operators, or compute it on the host"
 
 
 def _other(name: str, value: str | float) -> str:
@@ -169,14 +178,13 @@ def _is_told(row: Row, release: str) -> bool:
     return found == row.verdict or (not found and bool(row.mechanism))
 
 
-def _severity(row: Row) -> Severity:
-    gross = row.verdict == "refused" or (row.verdict == "wrong" and row.most >= _GROSS * row.span)
-    return Severity.WARNING if gross else Severity.INFO
+def suspects_in(
+    model: ModelProto, release: str, *, verdicts: Collection[str], only: Collection[str] | None = None
+) -> frozenset[str]:
+    """Labels of the nodes that such a verdict is predicted for; ``only`` are those that are looked at, None is all.
 
-
-def _source(row: Row, release: str) -> str:
-    how = "observed" if verdict_in(row, release) else f"inferred for {release}, observed"
-    told = f"{how}, QAIRT {row.sdk} emulator, soc_model {row.soc}: {row.cases} cases"
-    elsewhere = where_it_holds(row)
-    also = f"; its case is {elsewhere}" if elsewhere else ""
-    return f'{told}{also}; shown by the case "{row.id}"'
+    The model is read once while it stays the same: a plan asks about a few nodes of it, an audit about all.
+    """
+    graph = SmallGraph(model=read_of(model), facts=facts_of(model))
+    found = predicted(graph, release, only=only)
+    return frozenset(node.label for node, row in found if row.verdict in verdicts)

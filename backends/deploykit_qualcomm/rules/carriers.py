@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from deploykit.findings import Severity, SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit.tables.devices import Device
-from deploykit_qualcomm.carriers import Carried, Fit, forms_of
-from deploykit_qualcomm.hosts import compilable
+from deploykit_qualcomm.carriers import Carried, Fit, compilable, forms_of
 
 __all__ = ["RULES"]
 

@@ -11,19 +11,7 @@ from typing import TypeVar
 from deploykit.findings import Answerer, Claim, Confidence, Finding, Severity
 from deploykit.tables.reading import read_toml, structure
 
-__all__ = [
-    "Constraint",
-    "ConstraintTable",
-    "OpRank",
-    "Refused",
-    "RowOperand",
-    "Untranslated",
-    "WholeOperand",
-    "claim_of",
-    "constraint",
-    "constraints",
-    "rated",
-]
+__all__ = ["ConstraintTable", "Refused", "claim_of", "constraint", "constraints", "rated"]
 
 _FILE = Path(__file__).parents[1] / "data" / "constraints.toml"
 

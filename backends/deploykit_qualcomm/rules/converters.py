@@ -12,7 +12,7 @@ from deploykit.model.operators import Trait, has
 from deploykit_qualcomm.rules.constraints import constraint
 from deploykit_qualcomm.rules.views import at_node, dynamic_matmuls, grid_of, listed, nodes, quantized, rewrite_advice
 
-__all__ = ["RULES"]
+__all__ = []
 
 _MOST_MOVES = 16
 _NARROW_LOG = 4.0

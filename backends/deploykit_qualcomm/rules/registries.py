@@ -11,19 +11,15 @@ from typing import Any
 from deploykit.backend.backend import Situation
 from deploykit.findings import Finding
 from deploykit.findings.rules import Registry
+from deploykit_qualcomm import resolving
 from deploykit_qualcomm.rules import (
     atlas,
-    attention,
     carriers,
     converters,
     float16,
     operators,
     options,
     provider,
-    provider_options,
-    ranges,
-    rewriting,
-    sdk,
     shapes,
     target,
     weights,
@@ -35,10 +31,7 @@ _HTP: tuple[Registry[Situation], ...] = (
     shapes.RULES,
     operators.RULES,
     weights.RULES,
-    ranges.RULES,
-    attention.RULES,
     atlas.RULES,
-    rewriting.RULES,
     options.RULES,
 )
 """Limits of the HTP and its compiler, whatever leads there."""
@@ -46,10 +39,10 @@ _HTP: tuple[Registry[Situation], ...] = (
 CONVERTERS: tuple[Registry[Situation], ...] = (converters.RULES,)
 """What QAIRT's own converters make of a model."""
 
-PROVIDER: tuple[Registry[Situation], ...] = (provider.RULES, provider_options.RULES)
+PROVIDER: tuple[Registry[Situation], ...] = (provider.RULES,)
 """Limits of ONNX Runtime's QNN provider, not necessarily of the hardware."""
 
-SHARED: tuple[Registry[Any], ...] = (sdk.RULES, target.RULES, carriers.RULES, float16.RULES, *_HTP)
+SHARED: tuple[Registry[Any], ...] = (resolving.RULES, target.RULES, carriers.RULES, float16.RULES, *_HTP)
 """What every adapter of this vendor applies."""
 
 REGISTRIES: tuple[Registry[Any], ...] = (*SHARED, *CONVERTERS, *PROVIDER)

@@ -10,7 +10,7 @@ from deploykit.findings import Confidence, Severity, SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit.tables.capabilities import Status
 from deploykit.tables.devices import Fact
-from deploykit_qualcomm.archs import arch_of, capability, lacks
+from deploykit_qualcomm.devices import arch_of, capability, lacks
 
 __all__ = ["RULES"]
 

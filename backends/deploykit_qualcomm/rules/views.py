@@ -15,7 +15,7 @@ from deploykit.findings.rules import Found
 from deploykit.model.facts import GraphFacts, NodeFact, TensorFact
 from deploykit.model.operators import INTEGER_BITS
 from deploykit.model.parameters import integer_type, quantizer_of, stored_behind_pairs
-from deploykit_qualcomm.archs import arch_of
+from deploykit_qualcomm.devices import arch_of
 
 if TYPE_CHECKING:
     from deploykit.encodings.values import EncodingSet, Value
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Grids",
     "Quantized",
-    "activations",
     "arch",
     "at_node",
     "bits_of",
@@ -95,15 +94,11 @@ def quantized(situation: Grids, name: str) -> Quantized | None:
     if entry is not None:
         block = getattr(entry.value, "block_size", None) or 0
         return Quantized(dtype=entry.dtype, granularity=entry.value.granularity, value=entry.value, block=block)
-    return _by_pair(situation.facts, name)
-
-
-def _by_pair(facts: GraphFacts, name: str) -> Quantized | None:
-    node = quantizer_of(facts, name)
-    dtype = "" if node is None else integer_type(facts, node)
+    node = quantizer_of(situation.facts, name)
+    dtype = "" if node is None else integer_type(situation.facts, node)
     if node is None or not dtype:
         return None
-    scale = facts.tensors.get(node.inputs[1])
+    scale = situation.facts.tensors.get(node.inputs[1])
     block = int(node.attributes.get("block_size") or 0)
     single = scale is None or math.prod(dim for dim in scale.shape or () if isinstance(dim, int)) <= 1
     granularity = "per-block" if block else "per-tensor" if single else "per-channel"
@@ -121,10 +116,6 @@ def grid_of(situation: Grids, name: str) -> Affine | None:
     pair = quantizer_of(situation.facts, name)
     if pair is None or not found.bits or found.block:
         return None
-    return _stored_grid(situation, pair, found)
-
-
-def _stored_grid(situation: Grids, pair: NodeFact, found: Quantized) -> Affine | None:
     import numpy as np
 
     from deploykit.model.collect import constant_value

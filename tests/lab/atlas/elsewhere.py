@@ -11,8 +11,7 @@ from atlas.folding import verdict_of_point
 from atlas.measuring import Point, measure
 from deploykit.errors import UsageError
 from deploykit_ort_qnn.compiler.hosts import Host
-from deploykit_qualcomm.atlas.rows import Place, atlas_rows, place_of
-from deploykit_qualcomm.atlas.verdicts import Verdict
+from deploykit_qualcomm.atlas.rows import Place, Verdict, atlas_rows, place_of
 
 __all__ = ["drawn_cases", "run_cases", "run_rows"]
 

@@ -17,9 +17,8 @@ from atlas.sketch import AS_IT_IS, Variation
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import wrap_proto
 from deploykit_ort_qnn.bench.kernels import RUNNING
-from deploykit_qualcomm.atlas.rows import Row
+from deploykit_qualcomm.atlas.rows import Cost, Row, Verdict, verdict_of
 from deploykit_qualcomm.atlas.traits import SmallGraph, Trait, traits_of
-from deploykit_qualcomm.atlas.verdicts import Cost, Verdict, verdict_of
 
 __all__ = ["Measured", "costs_of", "counted", "is_about", "measured_cases", "rows_of", "traits_of_case"]
 

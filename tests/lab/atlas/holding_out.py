@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from atlas.folding import Measured, rows_of
-from deploykit_qualcomm.atlas.rows import Row, matching
-from deploykit_qualcomm.atlas.verdicts import Verdict
+from deploykit_qualcomm.atlas.rows import Row, Verdict, matching
 
 __all__ = ["HeldOut", "held_out"]
 

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from atlas.folding import Measured
 from atlas.holding_out import HeldOut, held_out
-from deploykit_qualcomm.atlas.rows import Place, Row, atlas_rows, places, where_it_holds
-from deploykit_qualcomm.atlas.verdicts import Verdict, costs
+from deploykit_qualcomm.atlas.rows import Place, Row, Verdict, atlas_rows, costs, places, where_it_holds
 
 __all__ = ["write_pages"]
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from deploykit_ort_qnn.compat import DATA, Cell, recorded
-from deploykit_qualcomm.atlas.rows import FILES, FOLDER, PLACES, Place, Row, atlas_rows, places
-from deploykit_qualcomm.atlas.verdicts import COSTS, Cost, costs
+from deploykit_qualcomm.atlas.rows import COSTS, FILES, FOLDER, PLACES, Cost, Place, Row, atlas_rows, costs, places
 
 __all__ = ["keep", "write_costs", "write_place", "write_rows", "write_stated"]
 

@@ -22,9 +22,8 @@ from atlas.cases import case_of
 from atlas.folding import traits_of_case, verdict_of_point
 from atlas.measuring import Point, points_of
 from deploykit.errors import DeploykitError
-from deploykit_qualcomm.atlas.rows import Row
+from deploykit_qualcomm.atlas.rows import Row, Verdict
 from deploykit_qualcomm.atlas.traits import Trait
-from deploykit_qualcomm.atlas.verdicts import Verdict
 from witness_page import write_page
 from witness_wheel import NO_LIMIT, Counts, measured_of, rows_in, tables_of
 

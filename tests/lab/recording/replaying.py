@@ -19,9 +19,8 @@ from deploykit.errors import InputError, ToolError
 from deploykit.findings import Confidence
 from deploykit.system.processes import Completed, run
 from deploykit.tables.reading import parse_rows, read_toml
-from deploykit_qualcomm.hosted import read_answer, read_event
-from deploykit_qualcomm.records import Verdict, read_verdicts
-from deploykit_qualcomm.rows import Wheel
+from deploykit_qualcomm.hosted import Verdict, read_answer, read_event, read_verdicts
+from deploykit_qualcomm.tables import Wheel
 
 __all__ = ["Replayed", "read_replay", "replay", "replay_request"]
 

@@ -135,7 +135,7 @@ def device(path: Path) -> None:
 
 def record(path: Path) -> None:
     """What a recorder left: ``record.jsonl``."""
-    from deploykit_qualcomm.records import read_calls, read_verdicts, refusal_lines
+    from deploykit_qualcomm.hosted import read_calls, read_verdicts, refusal_lines
 
     tuple(refusal_lines(read_verdicts(read_calls(path.parent))))
 
