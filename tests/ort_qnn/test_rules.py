@@ -25,7 +25,7 @@ from deploykit.flow.read import read_situation
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import wrap_proto
 from deploykit_ort_qnn import backend
-from deploykit_ort_qnn.compiler.graphs import QnnGraph, QnnNode, QnnTensor, Schematic, SchematicOp, SchematicOutput
+from deploykit_ort_qnn.compiler.graphs import QnnGraph, QnnNode, QnnTensor, Schematic, SchematicOp
 from deploykit_ort_qnn.compiler.jobs import CompileOutcome, RefusedNode
 from deploykit_ort_qnn.compiler.precision import PrecisionScope
 from deploykit_ort_qnn.prepare import Draft, prepare, wheel_for
@@ -163,10 +163,7 @@ def test_a_float_model_beyond_float16_is_told_by_the_shared_rule(tmp_path: Path)
 
 
 def made(dtype: str, kind: str = "q::MatMul") -> Schematic:
-    output = SchematicOutput(dtype=dtype, dims=(1, 4), zero_point=0, step=1.0)
-    return Schematic(
-        graph="g", before=(), after=(SchematicOp(id=7, kind=kind, inputs=(), outputs=(output,)),), names={7: "m"}
-    )
+    return Schematic(graph="g", after=(SchematicOp(id=7, kind=kind, dtypes=(dtype,)),), names={7: "m"})
 
 
 def types(asked: QnnGraph, schematic: Schematic | None = None, *, intended: str = "uint16") -> PrecisionScope:

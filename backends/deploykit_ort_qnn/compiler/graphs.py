@@ -7,10 +7,10 @@ The schematic (``profiling_level=optrace``) is text with a binary tail, whatever
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ __all__ = [
     "QnnTensor",
     "Schematic",
     "SchematicOp",
-    "SchematicOutput",
     "parse_graph",
     "parse_schematic",
     "read_graph",
@@ -141,37 +140,25 @@ def _tensor(name: str, value: Mapping[str, Any]) -> QnnTensor:
 _BEGIN = re.compile(r":::BEGIN:(graph_before_optimization|graph_after_optimization):::")
 _OP = re.compile(r"^\t0x([0-9a-f]+): \{")
 _KIND = re.compile(r"'operation':'([^']*)'")
-_INPUT = re.compile(r"^\t\t\t\(0x([0-9a-f]+),\d+\)")
 _DTYPE = re.compile(r"'dtype': '([^']*)'")
-_GRID = re.compile(r"'zero_offset': (-?\d+), 'stepsize': ([^,\s]+)")
 _DIMS = re.compile(r"'dims': \[([^\]]*)\]")
 _NAME = re.compile(r"^0x([0-9a-f]+): '(.*)',$")
 _GRAPH = re.compile(r'^qnn_graph_name = "(.*)"')
+# Optimized operations keep the number of the QNN node they were made from in the low half of their own.
 _ORIGIN = 0xFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SchematicOutput:
-    """One output of an operation: the compiler's type name (``QUInt16``, ``Float16`` …), grid and shape."""
-
-    dtype: str
-    dims: tuple[int, ...]
-    zero_point: int
-    step: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SchematicOp:
-    """One operation; ``origin`` is the number of the QNN node it was made from (0 when it has none)."""
+    """One optimized operation; ``dtypes`` are the compiler's names of its outputs' types (``QUInt16``, ``Float16``)."""
 
     id: int
     kind: str
-    inputs: tuple[int, ...]
-    outputs: tuple[SchematicOutput, ...]
+    dtypes: tuple[str, ...]
 
     @property
     def origin(self) -> int:
-        """The QNN node's number: optimized operations keep it in the low half of their own."""
+        """The number of the QNN node that it was made from, 0 when it has none."""
         return self.id & _ORIGIN
 
     @property
@@ -182,26 +169,11 @@ class SchematicOp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schematic:
-    """One graph before and after the compiler's optimization, with the names of the QNN nodes by number."""
+    """One graph after the compiler's optimization, with the names of the QNN nodes by number."""
 
     graph: str
-    before: tuple[SchematicOp, ...]
     after: tuple[SchematicOp, ...]
     names: Mapping[int, str]
-
-    def types(self) -> dict[str, Counter[str]]:
-        """Per QNN node, how many optimized operations give which type; tiles may count for the node they feed."""
-        found: dict[str, Counter[str]] = {}
-        for op in self.after:
-            name = self.names.get(op.origin)
-            if name is None or not op.computes:
-                continue
-            found.setdefault(name, Counter()).update(output.dtype for output in op.outputs)
-        return found
-
-    def totals(self) -> Counter[str]:
-        """How many outputs of optimized operations have which type."""
-        return Counter(output.dtype for op in self.after if op.computes for output in op.outputs)
 
 
 def read_schematic(path: Path) -> Schematic:
@@ -215,69 +187,37 @@ def read_schematic(path: Path) -> Schematic:
 
 def parse_schematic(lines: Iterable[str], *, where: str) -> Schematic:
     """Parse the lines of a schematic up to the names; what follows them is not read."""
-    graphs: dict[str, tuple[SchematicOp, ...]] = {}
+    after: tuple[SchematicOp, ...] | None = None
     names: dict[int, str] = {}
     source = iter(lines)
     for line in source:
         begin = _BEGIN.search(line)
         if begin:
-            graphs[begin.group(1)] = tuple(_ops(source, f":::END:{begin.group(1)}"))
+            found = tuple(_ops(source, f":::END:{begin.group(1)}"))
+            after = found if begin.group(1) == "graph_after_optimization" else after
         elif line.startswith("qnn_name_translations"):
-            names = dict(_names(source))
-        elif found := _GRAPH.match(line):
-            if "graph_after_optimization" not in graphs:
+            pairs = takewhile(bool, (_NAME.match(one.rstrip("\n")) for one in source))
+            names = {int(pair.group(1), 16): pair.group(2) for pair in pairs if pair}
+        elif (graph := _GRAPH.match(line)) is not None:
+            if after is None:
                 break
-            return Schematic(
-                graph=found.group(1),
-                before=graphs.get("graph_before_optimization", ()),
-                after=graphs["graph_after_optimization"],
-                names=names,
-            )
+            return Schematic(graph=graph.group(1), after=after, names=names)
     raise InputError(f"{where}: not a compiler schematic of a known form", why="the optimized graph or its name lacks")
 
 
 def _ops(lines: Iterator[str], end: str) -> Iterator[SchematicOp]:
-    number, body = None, list[str]()
+    number, kind, dtype, dtypes = -1, "", "", list[str]()
     for line in lines:
-        found = _OP.match(line)
-        if found or end in line:
-            if number is not None:
-                yield _op(number, body)
-            if found is None:
+        begins = _OP.match(line)
+        if begins or end in line:
+            if number >= 0:
+                yield SchematicOp(id=number, kind=kind, dtypes=tuple(dtypes))
+            if begins is None:
                 return
-            number, body = int(found.group(1), 16), []
-        else:
-            body.append(line)
-
-
-def _op(number: int, body: list[str]) -> SchematicOp:
-    kind, inputs, outputs = "", list[int](), list[SchematicOutput]()
-    dtype, zero, step = "", 0, 1.0
-    for line in body:
-        if found := _KIND.search(line):
+            number, kind, dtype, dtypes = int(begins.group(1), 16), "", "", []
+        elif found := _KIND.search(line):
             kind = found.group(1)
-        elif found := _INPUT.match(line):
-            inputs.append(int(found.group(1), 16))
         elif found := _DTYPE.search(line):
             dtype = found.group(1)
-        elif found := _GRID.search(line):
-            zero, step = int(found.group(1)), _number(found.group(2))
-        elif found := _DIMS.search(line):
-            dims = tuple(int(dim) for dim in found.group(1).split(",") if dim.strip())
-            outputs.append(SchematicOutput(dtype=dtype, dims=dims, zero_point=zero, step=step))
-    return SchematicOp(id=number, kind=kind, inputs=tuple(inputs), outputs=tuple(outputs))
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return float("nan")
-
-
-def _names(lines: Iterator[str]) -> Iterator[tuple[int, str]]:
-    for line in lines:
-        found = _NAME.match(line.rstrip("\n"))
-        if found is None:
-            return
-        yield int(found.group(1), 16), found.group(2)
+        elif _DIMS.search(line):  # each output ends with its shape
+            dtypes.append(dtype)

@@ -18,7 +18,7 @@ import onnx
 from deploykit.errors import InputError
 from deploykit.tables.reading import read_json
 from deploykit_ort_qnn.compiler.dlc import DLC, compare_dlc, read_dlc
-from deploykit_ort_qnn.compiler.graphs import QnnGraph, QnnNode, QnnTensor, Schematic, SchematicOp, SchematicOutput
+from deploykit_ort_qnn.compiler.graphs import QnnGraph, QnnNode, QnnTensor, Schematic, SchematicOp
 from deploykit_ort_qnn.planning import MODEL
 from deploykit_ort_qnn.rules.compiled import DlcScope
 
@@ -217,8 +217,8 @@ def _narrowed_by_compiler(scope: PrecisionScope, seen: set[str]) -> Iterator[Nar
 
 def _types_of(op: SchematicOp) -> Iterator[str]:
     """Of an operation's outputs; what computes in float16 and writes float32 converts at the graph's border as well."""
-    for output in op.outputs:
-        kind = _ACTIVATION.get(output.dtype, "")
+    for dtype in op.dtypes:
+        kind = _ACTIVATION.get(dtype, "")
         if kind:
             yield "float16" if kind == "float32" and "fp16" in op.kind else kind
 
@@ -317,9 +317,7 @@ def _graph(value: Mapping[str, Any]) -> QnnGraph:
 def _schematic_json(schematic: Schematic) -> dict[str, Any]:
     """Only operations that compute and belong to a named node: what the rules read."""
     ops = [
-        [op.origin, op.kind, [output.dtype for output in op.outputs]]
-        for op in schematic.after
-        if op.computes and op.origin in schematic.names
+        [op.origin, op.kind, list(op.dtypes)] for op in schematic.after if op.computes and op.origin in schematic.names
     ]
     return {
         "graph": schematic.graph,
@@ -330,13 +328,7 @@ def _schematic_json(schematic: Schematic) -> dict[str, Any]:
 
 def _schematic(value: Mapping[str, Any]) -> Schematic:
     after = tuple(
-        SchematicOp(
-            id=number,
-            kind=kind,
-            inputs=(),
-            outputs=tuple(SchematicOutput(dtype=dtype, dims=(), zero_point=0, step=1.0) for dtype in dtypes),
-        )
-        for number, kind, dtypes in value["operations"]
+        SchematicOp(id=number, kind=kind, dtypes=tuple(dtypes)) for number, kind, dtypes in value["operations"]
     )
     names = {int(number): name for number, name in value["names"].items()}
-    return Schematic(graph=value["graph"], before=(), after=after, names=names)
+    return Schematic(graph=value["graph"], after=after, names=names)
