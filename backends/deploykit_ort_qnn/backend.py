@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         MixedSupport,
         PackageFile,
         Progress,
-        Shared,
+        SharedWork,
         Situation,
         Verification,
     )
@@ -78,7 +78,7 @@ class OrtQnn(QualcommBackend["Prepared", None]):
 
         return resolve(device, sdk)
 
-    def prepare(self, situation: Situation, shared: Shared) -> Prepared:
+    def prepare(self, situation: Situation, shared: SharedWork) -> Prepared:
         """Everything the decision needs."""
         from deploykit_ort_qnn.prepare import prepare
 
@@ -152,7 +152,7 @@ class OrtQnn(QualcommBackend["Prepared", None]):
         findings: Sequence[Finding],
         *,
         compiler: Compiler,
-        shared: Shared,
+        shared: SharedWork,
         seconds: float,
         progress: Progress,
     ) -> tuple[Opinion, ...]:

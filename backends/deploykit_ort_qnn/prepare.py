@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from deploykit.backend.backend import Same, Shared, Situation
+from deploykit.backend.backend import Same, SharedWork, Situation
 from deploykit.errors import DeploykitError, InputError, UnknownTargetError, UsageError
 from deploykit.findings import Finding
 from deploykit.flow.samples import samples_of
@@ -92,7 +92,7 @@ def wheel_for(requested: str | None, table: str = "") -> Wheel:
     )
 
 
-def prepare(situation: Situation, shared: Shared) -> Draft:
+def prepare(situation: Situation, shared: SharedWork) -> Draft:
     """The facts for one request and the model to compile; UsageError for options that the wheel does not know."""
     request, device = situation.request, situation.target.device
     wheel = wheel_for(situation.target.requested or None)
@@ -147,7 +147,9 @@ def _repaired(situation: Situation, prepared: ProviderModel | None) -> tuple[Sit
     return situation, replace(prepared, model=made, steps=(*prepared.steps, *steps))
 
 
-def _cleared(lint: Iterable[Finding], prepared: ProviderModel | None, wheel: Wheel, shared: Shared) -> frozenset[str]:
+def _cleared(
+    lint: Iterable[Finding], prepared: ProviderModel | None, wheel: Wheel, shared: SharedWork
+) -> frozenset[str]:
     """Nodes of the prepared model that no row of the atlas is about any more, where one was about the given node."""
     found = frozenset(finding.subject.name for finding in lint if finding.code == "QNN320")
     if prepared is None or not found:
@@ -182,7 +184,7 @@ def _precision(asked: str | None, source: Source) -> str:
     return asked or ""
 
 
-def prepared_model(situation: Situation, shared: Shared, wheel: Wheel | None = None) -> ProviderModel:
+def prepared_model(situation: Situation, shared: SharedWork, wheel: Wheel | None = None) -> ProviderModel:
     """The model prepared for a wheel, None is the newest; made once for the same model, encodings and abilities."""
     wheel = wheel or wheel_for(None)
     request, forms = situation.request, forms_of(wheel)
@@ -211,7 +213,7 @@ def prepared_model(situation: Situation, shared: Shared, wheel: Wheel | None = N
     return shared.once(key, make)
 
 
-def _evidence(model: ModelProto, situation: Situation, shared: Shared) -> Evidence:
+def _evidence(model: ModelProto, situation: Situation, shared: SharedWork) -> Evidence:
     """What the user's data tells; nothing where it does not fit, which the judging of numbers says."""
     from deploykit.encodings.backward import Evidence
     from deploykit.flow.samples import evidence_of
@@ -223,7 +225,7 @@ def _evidence(model: ModelProto, situation: Situation, shared: Shared) -> Eviden
         return Evidence()
 
 
-def _samples(situation: Situation, shared: Shared) -> Samples | None:
+def _samples(situation: Situation, shared: SharedWork) -> Samples | None:
     try:
         return samples_of(situation, shared)
     except DeploykitError:

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any
 from deploykit_qualcomm.backend import QualcommBackend
 
 if TYPE_CHECKING:
-    from deploykit.backend.backend import Aids, Execution, MixedSupport, PackageFile, Shared, Situation, Verification
+    from deploykit.backend.backend import (
+        Aids,
+        Execution,
+        MixedSupport,
+        PackageFile,
+        SharedWork,
+        Situation,
+        Verification,
+    )
     from deploykit.backend.options import OptionSpec
     from deploykit.backend.plans import Plan
     from deploykit.backend.probes import Probe
@@ -63,7 +71,7 @@ class QnnHtp(QualcommBackend["Prepared", "tuple[Part, ...]"]):
 
         return resolve_target(device, sdk, self.id)
 
-    def prepare(self, situation: Situation, shared: Shared) -> Prepared:
+    def prepare(self, situation: Situation, shared: SharedWork) -> Prepared:
         """Everything the decision needs; only what another backend prepares is shared between targets."""
         from deploykit_qnn_htp.prepare import prepare
 

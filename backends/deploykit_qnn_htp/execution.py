@@ -14,7 +14,7 @@ from deploykit.model.weights import load_weights
 from deploykit_qnn_htp.planning import Part
 from deploykit_qnn_htp.prepare import Prepared
 from deploykit_qnn_htp.rules.opinion import RULES as OPINION_RULES
-from deploykit_qnn_htp.rules.opinion import Opinion
+from deploykit_qnn_htp.rules.opinion import ConversionOpinion
 
 __all__ = ["execute"]
 
@@ -37,10 +37,10 @@ def second_opinion(prepared: Prepared, plan: Plan[tuple[Part, ...]], aids: Aids)
     )
 
 
-def _ask(part: Part, aids: Aids) -> Opinion:
+def _ask(part: Part, aids: Aids) -> ConversionOpinion:
     asked = aids.opinion
     if asked is None:
-        return Opinion(graph=part.paths.graph, asked="", verdict={"available": False})
+        return ConversionOpinion(graph=part.paths.graph, asked="", verdict={"available": False})
     aids.progress(f"asking {asked.id} about {part.paths.graph}")
     device = part.draft.situation.target.device
     # The QDQ form of one conversion, or the float model where it has no encodings.
@@ -48,4 +48,4 @@ def _ask(part: Part, aids: Aids) -> Opinion:
     if completed is not None and len(completed):
         model = insert_qdq(model, completed, bias="float").model
     verdict = asked.preflight(bytes(model.SerializeToString()), device, aids.progress)
-    return Opinion(graph=part.paths.graph, asked=asked.id, verdict=verdict)
+    return ConversionOpinion(graph=part.paths.graph, asked=asked.id, verdict=verdict)

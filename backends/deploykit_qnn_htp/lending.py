@@ -17,7 +17,7 @@ from deploykit.tables.capabilities import Status
 from deploykit_qualcomm.carriers import Carried, carrier_for, judge_loading
 
 if TYPE_CHECKING:
-    from deploykit.backend.backend import Aids, Shared, Situation
+    from deploykit.backend.backend import Aids, SharedWork, Situation
     from deploykit.backend.plans import Plan, Step
     from deploykit.backend.targets import Target
 
@@ -95,7 +95,7 @@ class Lent:
         return replace(self.backend.execute(package, self.prepared, self.decision, aids), instead=None)
 
 
-def lend(situation: Situation, carried: Carried, shared: Shared, *, dlc: bool = False) -> Lent:
+def lend(situation: Situation, carried: Carried, shared: SharedWork, *, dlc: bool = False) -> Lent:
     """Have the lender prepare the situation for the wheel, with a DLC beside the context where one is wanted."""
     backend = load_backend(LENDER)
     own = situation.request.adapter_options

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from deploykit.backend.backend import Shared, Situation
+from deploykit.backend.backend import SharedWork, Situation
 from deploykit.findings import Finding
 from deploykit_qnn_htp.commands import Paths, graph_name
 from deploykit_qnn_htp.cutting import crossing_findings, cut_graphs, segment_drafts, wants_contexts
@@ -48,7 +48,7 @@ class Prepared:
         return self.whole.situation
 
 
-def prepare(situation: Situation, shared: Shared) -> Prepared:
+def prepare(situation: Situation, shared: SharedWork) -> Prepared:
     """Everything the decision needs. UsageError for options that contradict a cut."""
     whole, graph = draft_of(situation), graph_name(situation.request.model)
     if wants_contexts(whole):
@@ -77,7 +77,7 @@ def _in_contexts(whole: Draft, graph: str) -> Prepared:
     return Prepared(whole=whole, parts=tuple(parts), findings=whole.findings)
 
 
-def _lent(draft: Draft, shared: Shared) -> Lent | None:
+def _lent(draft: Draft, shared: SharedWork) -> Lent | None:
     """What the lender prepares, where the route that will be selected is its: weights may be loaded for that."""
     selected = select_route(draft).candidate
     if selected is None or not selected.route.lent or draft.carried is None:

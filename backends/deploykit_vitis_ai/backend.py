@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from deploykit.backend.backend import Backend
 
 if TYPE_CHECKING:
-    from deploykit.backend.backend import Aids, Execution, PackageFile, Shared, Situation, Verification
+    from deploykit.backend.backend import Aids, Execution, PackageFile, SharedWork, Situation, Verification
     from deploykit.backend.options import OptionSpec
     from deploykit.backend.plans import Plan
     from deploykit.backend.targets import Target
@@ -92,7 +92,7 @@ class VitisAiBackend(Backend["Prepared", None]):
 
         return resolve(device, sdk)
 
-    def prepare(self, situation: Situation, shared: Shared) -> Prepared:
+    def prepare(self, situation: Situation, shared: SharedWork) -> Prepared:
         """Everything the decision needs; nothing of it is shared between targets."""
         from deploykit_vitis_ai.prepare import prepare
 

@@ -59,7 +59,7 @@ __all__ = [
     "Request",
     "Same",
     "Seen",
-    "Shared",
+    "SharedWork",
     "Situation",
     "TextFile",
     "Verification",
@@ -247,7 +247,7 @@ class Same:
         return id(self._of)
 
 
-class Shared:
+class SharedWork:
     """What several targets of one run share: each thing is made once, under its key, and is gone with the run."""
 
     def __init__(self) -> None:
@@ -285,7 +285,7 @@ class Backend(ABC, Generic[P, D]):
         """The target for a device and a version as typed; raises UnknownTargetError."""
 
     @abstractmethod
-    def prepare(self, situation: Situation, shared: Shared) -> P:
+    def prepare(self, situation: Situation, shared: SharedWork) -> P:
         """Everything the decision needs: may load weights, rewrite, look at calibration data. Writes nothing.
 
         ``shared`` holds what requests of the same run share.
@@ -421,7 +421,7 @@ class Backend(ABC, Generic[P, D]):
         findings: Sequence[Finding],
         *,
         compiler: Compiler,
-        shared: Shared,
+        shared: SharedWork,
         seconds: float,
         progress: Progress,
     ) -> Sequence[Opinion]:

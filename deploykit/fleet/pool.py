@@ -173,9 +173,9 @@ def _makers(
     cells: Sequence[Mapping[str, Any]], folder: Path, tell: Callable[[Mapping[str, Any]], None]
 ) -> Mapping[str, Callable[[], Packaged]]:
     """What makes each cell's package. Where they cannot be opened together, each is opened by itself and says why."""
-    from deploykit.flow.pipeline import Job, read_jobs
+    from deploykit.flow.pipeline import PackageJob, read_jobs
 
-    def read(some: Sequence[Mapping[str, Any]]) -> tuple[Job, ...]:
+    def read(some: Sequence[Mapping[str, Any]]) -> tuple[PackageJob, ...]:
         return read_jobs(
             [request_from_json(cell["request"]) for cell in some],
             [folder / CELLS / cell["id"] / PACKAGE for cell in some],

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from deploykit.accuracy.judge.verdict import Verdict
-from deploykit.backend.backend import AnyBackend, MixedSupport, Progress, Same, Shared, Situation
+from deploykit.backend.backend import AnyBackend, MixedSupport, Progress, Same, SharedWork, Situation
 from deploykit.backend.status import Correctness, correctness_of
 from deploykit.encodings.float_sets import predict_float_set
 from deploykit.encodings.infer import infer_entries
@@ -20,7 +20,7 @@ from deploykit.encodings.values import Float
 from deploykit.errors import DeploykitError, UsageError
 from deploykit.flow.rewriting import RewriteStep, Rewriting, rewrite, rewrite_quantized
 from deploykit.flow.samples import evidence_of, samples_of
-from deploykit.flow.ways import WAYS, WIDER_END, Ground, Prepared, Way
+from deploykit.flow.ways import WAYS, WIDER_END, BuiltWay, Ground, Way
 from deploykit.model import wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.weights import lean_weights, whole_model
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from deploykit.accuracy.samples.gathering import Samples
     from deploykit.encodings.backward import Conclusion, Inference, OpenTensor
 
-__all__ = ["Choice", "Chosen", "Explored", "choose", "choose_unjudged", "choose_way", "explore", "is_proven"]
+__all__ = ["ChosenWay", "Explored", "WayChoice", "choose", "choose_unjudged", "choose_way", "explore", "is_proven"]
 
 _EQUAL_DB = 0.05
 """A difference that is none: simulations of the same thing on the same samples agree better than that."""
@@ -53,7 +53,7 @@ _SMALL_LOSS_DB = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class WayChoice:
     """The winner, or None when no way is available, and the verdict on every way by id."""
 
     winner: Way | None
@@ -70,14 +70,14 @@ class Choice:
 class Explored:
     """The ways that were built, which one won, and the encodings' own simulation."""
 
-    built: tuple[Prepared, ...]
-    winner: Prepared | None
-    choice: Choice
+    built: tuple[BuiltWay, ...]
+    winner: BuiltWay | None
+    choice: WayChoice
     reference: Verdict | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
+class ChosenWay:
     """The situation to plan for, how it was chosen, and what there is to say about it.
 
     ``skipped`` is why nothing was simulated although there was a reason to, ``instead`` what can be done about that, if
@@ -97,12 +97,12 @@ class Chosen:
     filled: Inference | None = None
 
     @property
-    def choice(self) -> Choice | None:
+    def choice(self) -> WayChoice | None:
         """Every way with its verdict."""
         return None if self.explored is None else self.explored.choice
 
     @property
-    def prepared(self) -> Prepared | None:
+    def prepared(self) -> BuiltWay | None:
         """The way that won, with its parts."""
         return None if self.explored is None else self.explored.winner
 
@@ -165,7 +165,7 @@ class Chosen:
         return f"the graph is rewritten ({', '.join(way.rewrites)}), so that no tensor needs float16"
 
 
-def choose_way(backend: AnyBackend, situation: Situation, shared: Shared, tell: Progress) -> Chosen:
+def choose_way(backend: AnyBackend, situation: Situation, shared: SharedWork, tell: Progress) -> ChosenWay:
     """The situation as it is, or the one that is proven better; with nothing to choose only what is asked for."""
     support = _support(backend, situation)
     try:
@@ -173,7 +173,7 @@ def choose_way(backend: AnyBackend, situation: Situation, shared: Shared, tell: 
             return (
                 _rewritten_as_asked(situation, shared, tell)
                 if situation.request.rewrite
-                else Chosen(situation=situation)
+                else ChosenWay(situation=situation)
             )
         samples = samples_of(situation, shared)
         given = (Same(situation.model.proto), Same(situation.encodings), Same(samples))
@@ -185,9 +185,9 @@ def choose_way(backend: AnyBackend, situation: Situation, shared: Shared, tell: 
         raise
     except DeploykitError as error:
         skipped = error.what + (f" ({error.why})" if error.why else "")
-        return Chosen(situation=situation, skipped=skipped, instead="" if support is None else error.next)
+        return ChosenWay(situation=situation, skipped=skipped, instead="" if support is None else error.next)
     changed = _changed(situation, explored.winner, support, shared)
-    return Chosen(situation=changed, explored=explored, samples=samples, filled=filled)
+    return ChosenWay(situation=changed, explored=explored, samples=samples, filled=filled)
 
 
 def _support(backend: AnyBackend, situation: Situation) -> MixedSupport | None:
@@ -201,7 +201,7 @@ def _support(backend: AnyBackend, situation: Situation) -> MixedSupport | None:
     return backend.mixed_support(situation.target, request.adapter_options)
 
 
-def _rewritten_as_asked(situation: Situation, shared: Shared, tell: Progress) -> Chosen:
+def _rewritten_as_asked(situation: Situation, shared: SharedWork, tell: Progress) -> ChosenWay:
     """A float or QDQ model with the rewrites that were asked for by name, each proven on samples.
 
     The samples may be arbitrary: both models compute the same or not, whatever the inputs mean.
@@ -224,7 +224,7 @@ def _rewritten_as_asked(situation: Situation, shared: Shared, tell: Progress) ->
             rewritten=True,
             tail=_serialized(made.tail),
         )
-    return Chosen(situation=situation, rewriting=made)
+    return ChosenWay(situation=situation, rewriting=made)
 
 
 def _filled(situation: Situation, samples: Samples) -> Inference | None:
@@ -240,7 +240,7 @@ def _filled(situation: Situation, samples: Samples) -> Inference | None:
 
 
 def _explored(
-    situation: Situation, samples: Samples, support: MixedSupport, shared: Shared, tell: Progress
+    situation: Situation, samples: Samples, support: MixedSupport, shared: SharedWork, tell: Progress
 ) -> Explored:
     """The ways, built once for all targets for which the same was asked and that can mix the same."""
     request, encodings = situation.request, situation.encodings
@@ -264,7 +264,7 @@ def _explored(
     return shared.once(("explored", *given, request.rewrite, request.no_rewrite, most, request.mixed, *able), make)
 
 
-def _changed(situation: Situation, won: Prepared | None, support: MixedSupport, shared: Shared) -> Situation:
+def _changed(situation: Situation, won: BuiltWay | None, support: MixedSupport, shared: SharedWork) -> Situation:
     """The situation that the winner stands for; the same one where nothing is changed."""
     if won is None or won.way.kind == "fallback" or won.way.id == "as-is":
         return situation
@@ -298,7 +298,7 @@ def explore(ground: Ground, support: MixedSupport, *, mixed: str, tell: Callable
         tell("simulating the encodings as they are")
     reference_db = math.nan if ground.reference is None else ground.reference.overall_db
     is_right = ground.reference is not None and ground.reference.right is True
-    built: list[Prepared] = []
+    built: list[BuiltWay] = []
     skipped: dict[str, str] = {}
     proven = False
     for identity in _order(ground, support):
@@ -374,7 +374,7 @@ def is_proven(way: Way, reference_db: float, *, reference_right: bool) -> bool:
 
 def choose_unjudged(
     ways: Sequence[Way], *, sdk_mixes_safely: bool = False, mixed: str = "auto", means_floats: bool = True
-) -> Choice:
+) -> WayChoice:
     """Pick a way by structure: what was meant, by the surest means, with the least change.
 
     Where float16 was meant (``means_floats``) it stays float16, for without numbers nobody knows what integers would
@@ -399,12 +399,14 @@ def choose_unjudged(
         if members:
             winner = min(members, key=lambda way: (way.intrusion, way.borders + way.segments, way.id))
             others = {way.id: way.unavailable or f"not judged; {winner.id} was chosen on structure" for way in ways}
-            return Choice(winner=winner, verdicts={**others, winner.id: f"not judged; {why}"}, ways=tuple(ways))
+            return WayChoice(winner=winner, verdicts={**others, winner.id: f"not judged; {why}"}, ways=tuple(ways))
     verdicts = {way.id: way.unavailable or f"not asked for (--mixed {mixed})" for way in ways}
-    return Choice(winner=None, verdicts=verdicts, ways=tuple(ways))
+    return WayChoice(winner=None, verdicts=verdicts, ways=tuple(ways))
 
 
-def choose(ways: Sequence[Way], *, reference_db: float, sdk_mixes_safely: bool = False, mixed: str = "auto") -> Choice:
+def choose(
+    ways: Sequence[Way], *, reference_db: float, sdk_mixes_safely: bool = False, mixed: str = "auto"
+) -> WayChoice:
     """Pick a way. ``reference_db`` is the simulation of the encodings as they were given.
 
     ``mixed`` is ``auto``, or ``fallback`` or ``segments`` to insist on that kind, or ``refuse`` to take integer ways
@@ -425,9 +427,11 @@ def choose(ways: Sequence[Way], *, reference_db: float, sdk_mixes_safely: bool =
     for members, why in stages:
         winner = _best(members)
         if winner is not None:
-            return Choice(winner=winner, verdicts=_verdicts(ways, winner, why, reference_db, mixed), ways=tuple(ways))
+            return WayChoice(
+                winner=winner, verdicts=_verdicts(ways, winner, why, reference_db, mixed), ways=tuple(ways)
+            )
     verdicts = {way.id: way.unavailable or f"not asked for (--mixed {mixed})" for way in ways}
-    return Choice(winner=None, verdicts=verdicts, ways=tuple(ways))
+    return WayChoice(winner=None, verdicts=verdicts, ways=tuple(ways))
 
 
 def _wanted(way: Way, mixed: str) -> bool:

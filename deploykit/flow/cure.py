@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from deploykit.backend.backend import Backend, Progress, Same, Shared, Situation
+from deploykit.backend.backend import Backend, Progress, Same, SharedWork, Situation
 from deploykit.backend.plans import Plan
 from deploykit.encodings.on_graph import EncodingsOnGraph
 from deploykit.encodings.rules import RULES as ENCODING_RULES
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from deploykit.encodings.values import EncodingSet
     from deploykit.model.facts import GraphFacts
 
-__all__ = ["Cured", "Judged", "cure", "judge"]
+__all__ = ["Cured", "JudgedSituation", "cure", "judge"]
 
 P = TypeVar("P")
 D = TypeVar("D")
@@ -38,7 +38,7 @@ _SAMPLES = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged(Generic[P, D]):
+class JudgedSituation(Generic[P, D]):
     """A situation, what the backend makes of it, and what the rules of the core (``core``) find in it."""
 
     situation: Situation
@@ -56,18 +56,18 @@ class Judged(Generic[P, D]):
 class Cured(Generic[P, D]):
     """A situation as it was given, and the one to go on with: the same one where ``steps`` are none."""
 
-    given: Judged[P, D]
-    judged: Judged[P, D]
+    given: JudgedSituation[P, D]
+    judged: JudgedSituation[P, D]
     steps: tuple[RewriteStep, ...] = ()
 
 
-def judge(backend: Backend[P, D], situation: Situation, shared: Shared) -> Judged[P, D]:
+def judge(backend: Backend[P, D], situation: Situation, shared: SharedWork) -> JudgedSituation[P, D]:
     """Prepare and plan a situation, and collect what all rules say of it."""
     key = ("core findings", Same(situation.facts), Same(situation.encodings))
     found = shared.once(key, lambda: _found_in(situation.facts, situation.encodings))
     prepared = backend.prepare(situation, shared)
     core = tuple(map(backend.rated, found))
-    return Judged(situation=situation, core=core, prepared=prepared, plan=backend.plan(prepared))
+    return JudgedSituation(situation=situation, core=core, prepared=prepared, plan=backend.plan(prepared))
 
 
 def _found_in(facts: GraphFacts, encodings: EncodingSet | None) -> tuple[Finding, ...]:
@@ -78,7 +78,7 @@ def _found_in(facts: GraphFacts, encodings: EncodingSet | None) -> tuple[Finding
     return (*graph, *ENCODING_RULES.run(EncodingsOnGraph(encodings=encodings, facts=facts)))
 
 
-def cure(backend: Backend[P, D], given: Judged[P, D], shared: Shared, tell: Progress) -> Cured[P, D]:
+def cure(backend: Backend[P, D], given: JudgedSituation[P, D], shared: SharedWork, tell: Progress) -> Cured[P, D]:
     """Apply the cures of unhandled errors and warnings, and the structural rewrites that were asked for by name.
 
     A model that the rules take as it is stays what the user gave, byte for byte; so does one that its cures do not
@@ -107,7 +107,9 @@ def cure(backend: Backend[P, D], given: Judged[P, D], shared: Shared, tell: Prog
     return cured
 
 
-def _applied(backend: Backend[P, D], before: Cured[P, D], names: tuple[str, ...], shared: Shared) -> Cured[P, D] | None:
+def _applied(
+    backend: Backend[P, D], before: Cured[P, D], names: tuple[str, ...], shared: SharedWork
+) -> Cured[P, D] | None:
     """With these rewrites, proven and judged; None where nothing was changed, or nothing can be run to prove it."""
     situation = before.judged.situation
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from packaging.version import InvalidVersion, Version
 
-from deploykit.backend.backend import AnyBackend, Progress, Shared, Situation
+from deploykit.backend.backend import AnyBackend, Progress, SharedWork, Situation
 from deploykit.backend.opinions import Compiler, Opinion, Opinions, OpinionState
 from deploykit.backend.plugins import load_backends
 from deploykit.findings import Answerer, Claim, Confidence, Finding
@@ -23,7 +23,7 @@ SECONDS = 120.0
 
 
 def second_opinions(
-    backend: AnyBackend, situation: Situation, findings: Iterable[Finding], shared: Shared, tell: Progress
+    backend: AnyBackend, situation: Situation, findings: Iterable[Finding], shared: SharedWork, tell: Progress
 ) -> Opinions | None:
     """What the compiler says of each such finding, or why none was asked; None where there is nothing to ask."""
     claims = [finding for finding in findings if finding.blocks and finding.claim is not None]
@@ -54,7 +54,7 @@ def _asked(
     compilers: Sequence[Compiler],
     situation: Situation,
     asked: Sequence[Finding],
-    shared: Shared,
+    shared: SharedWork,
     tell: Progress,
 ) -> tuple[Opinion, ...]:
     """Each finding to the nearest compiler, to the next what that one left open: of two answers the nearer counts."""

@@ -16,13 +16,13 @@ from deploykit.flow.samples import samples_of
 from deploykit.model.weights import lean_weights
 
 if TYPE_CHECKING:
-    from deploykit.backend.backend import Shared
+    from deploykit.backend.backend import SharedWork
     from deploykit.flow.plan import Decision
 
 __all__ = ["original_of"]
 
 
-def original_of(decision: Decision[Any, Any], shared: Shared) -> Original | None:
+def original_of(decision: Decision[Any, Any], shared: SharedWork) -> Original | None:
     """Its judge, and what its encodings lose in a simulation; None where it does not run on the CPU.
 
     A model that comes without encodings is its own reference: more is asked of a package of the very same graph.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from deploykit.backend.audits import Audit
-from deploykit.backend.backend import AnyBackend, Progress, Request, Shared, Situation
+from deploykit.backend.backend import AnyBackend, Progress, Request, SharedWork, Situation
 from deploykit.backend.plans import Plan
 from deploykit.findings import Finding
 from deploykit.flow.choose import choose_way
@@ -19,12 +19,12 @@ from deploykit.flow.quantizing.step import quantized_situation, quantizes
 from deploykit.flow.read import read_situation, read_situations, resolve_target
 from deploykit.flow.render import render
 from deploykit.flow.run import auditor, execute, with_kernels
-from deploykit.flow.seal import Output, Packaged, Ran, seal
+from deploykit.flow.seal import Output, Packaged, RanPackage, seal
 from deploykit.model.load import blaming
 from deploykit.packages.writing import PackageWriter
 from deploykit.system.steps import Steps, prefixed
 
-__all__ = ["Job", "Packaged", "audit", "check", "make_package", "make_packages", "make_plan", "read_jobs"]
+__all__ = ["PackageJob", "Packaged", "audit", "check", "make_package", "make_packages", "make_plan", "read_jobs"]
 
 QUANTIZING = "quantizing the float model"
 DECIDING = "deciding"
@@ -35,14 +35,14 @@ AUDITING = "running each kernel by itself"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class PackageJob:
     """One package to make. ``shared`` is what the jobs that were read together share: the model, prepared work."""
 
     backend: AnyBackend
     given: Situation
     out: Path
     how: Output
-    shared: Shared
+    shared: SharedWork
     tell: Progress
 
     def make(self) -> Packaged:
@@ -54,7 +54,7 @@ class Job:
         with blaming(given.request.model), ExitStack() as folders:
             steps.begin(QUANTIZING)
             given = quantized_situation(self.backend, given, self.tell)
-            ran: Ran | None = None
+            ran: RanPackage | None = None
             for _ in range(2):
                 steps.begin(DECIDING)
                 judged = judge(self.backend, given, self.shared)
@@ -70,7 +70,7 @@ class Job:
                 steps.begin(RUNNING)
                 execution = execute(self.backend, decision, writer.folder, self.shared, self.tell)
                 before = None if ran is None else ran.execution
-                ran = Ran(decision=decision, writer=writer, execution=execution, before=before)
+                ran = RanPackage(decision=decision, writer=writer, execution=execution, before=before)
                 if execution.instead is None:
                     break
                 given = replace(given, request=execution.instead.request)
@@ -87,18 +87,18 @@ class Job:
 
 def read_jobs(
     requests: Sequence[Request], outs: Sequence[Path], *, progress: Sequence[Progress], **output: Any
-) -> tuple[Job, ...]:
+) -> tuple[PackageJob, ...]:
     """The jobs of requests that differ in their target, backend and SDK only; the model is read once.
 
     ``output`` are the fields of ``Output``, as for all of these functions.
     """
-    shared, how = Shared(), Output(**output)
+    shared, how = SharedWork(), Output(**output)
     for tell in progress[:1]:
         tell("reading the model and its encodings")
     with blaming(*dict.fromkeys(request.model for request in requests)):
         situations = read_situations(requests)
     return tuple(
-        Job(backend=backend, given=given, out=out, how=how, shared=shared, tell=tell)
+        PackageJob(backend=backend, given=given, out=out, how=how, shared=shared, tell=tell)
         for (backend, given), out, tell in zip(situations, outs, progress, strict=True)
     )
 
@@ -156,7 +156,7 @@ def _decided(request: Request, tell: Progress, *more: str) -> tuple[AnyBackend, 
         steps.begin(QUANTIZING)
         given = quantized_situation(backend, given, tell)
         steps.begin(DECIDING)
-        return backend, decide(backend, given, Shared(), tell), steps
+        return backend, decide(backend, given, SharedWork(), tell), steps
 
 
 def _silent(line: str) -> None:

@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from deploykit.backend.backend import Backend, Progress, Shared, Situation
+from deploykit.backend.backend import Backend, Progress, SharedWork, Situation
 from deploykit.backend.plans import Plan
 from deploykit.backend.status import Correctness
 from deploykit.findings import Finding, Severity, sort_findings
-from deploykit.flow.choose import Chosen, choose_way
-from deploykit.flow.cure import Cured, Judged, cure, judge
+from deploykit.flow.choose import ChosenWay, choose_way
+from deploykit.flow.cure import Cured, JudgedSituation, cure, judge
 from deploykit.flow.opinions import second_opinions
 from deploykit.flow.rules import RULES as CHOICE_RULES
 from deploykit.flow.samples import data_findings
@@ -31,7 +31,7 @@ class Decision(Generic[P, D]):
     """What was asked for, what is packaged instead where the graph was rewritten or cut, and the plan for that."""
 
     given: Situation
-    chosen: Chosen
+    chosen: ChosenWay
     prepared: P
     plan: Plan[D]
 
@@ -51,14 +51,16 @@ class Decision(Generic[P, D]):
         return self.chosen.right
 
 
-def decide(backend: Backend[P, D], given: Situation, shared: Shared, tell: Progress) -> Decision[P, D]:
+def decide(backend: Backend[P, D], given: Situation, shared: SharedWork, tell: Progress) -> Decision[P, D]:
     """The stages up to the decision: cure, choose, plan."""
     cured = cure(backend, judge(backend, given, shared), shared, tell)
     chosen = choose_way(backend, cured.judged.situation, shared, tell)
     return plan(backend, cured, chosen, shared, tell)
 
 
-def plan(backend: Backend[P, D], cured: Cured[P, D], chosen: Chosen, shared: Shared, tell: Progress) -> Decision[P, D]:
+def plan(
+    backend: Backend[P, D], cured: Cured[P, D], chosen: ChosenWay, shared: SharedWork, tell: Progress
+) -> Decision[P, D]:
     """Plan the way that was chosen; the plan of the cured model stands where that is the way.
 
     What is wrong with the model as it was given stays visible: its errors are shown as handled by the rewriting.
@@ -91,7 +93,7 @@ def plan(backend: Backend[P, D], cured: Cured[P, D], chosen: Chosen, shared: Sha
     return Decision(given=given, chosen=chosen, prepared=judged.prepared, plan=decided)
 
 
-def plan_as_given(backend: Backend[P, D], situation: Situation, shared: Shared) -> Plan[D]:
+def plan_as_given(backend: Backend[P, D], situation: Situation, shared: SharedWork) -> Plan[D]:
     """The plan for a model, at most cured, nothing chosen; asked for one model under many releases."""
     cured = cure(backend, judge(backend, situation, shared), shared, lambda _: None)
     judged = _with_opinions(backend, cured.judged, shared, lambda _: None)
@@ -99,7 +101,9 @@ def plan_as_given(backend: Backend[P, D], situation: Situation, shared: Shared) 
     return replace(judged.plan, findings=_settled(found, judged.situation))
 
 
-def _with_opinions(backend: Backend[P, D], judged: Judged[P, D], shared: Shared, tell: Progress) -> Judged[P, D]:
+def _with_opinions(
+    backend: Backend[P, D], judged: JudgedSituation[P, D], shared: SharedWork, tell: Progress
+) -> JudgedSituation[P, D]:
     """With what a compiler says of findings that would refuse the model; planned anew where it refutes one."""
     opinions = second_opinions(backend, judged.situation, judged.findings, shared, tell)
     if opinions is None:

@@ -12,7 +12,7 @@ from deploykit.backend.opinions import Opinion, OpinionState
 from deploykit.encodings import rules as encoding_rules
 from deploykit.findings import Severity, SubjectKind, listed
 from deploykit.findings.rules import Found, Registry
-from deploykit.flow.choose import Chosen
+from deploykit.flow.choose import ChosenWay
 from deploykit.flow.quantizing import rules as quantizing_rules
 from deploykit.model import rules as graph_rules
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 __all__ = ["CORE_REGISTRIES", "RULES"]
 
-RULES: Registry[Chosen] = Registry("choice")
+RULES: Registry[ChosenWay] = Registry("choice")
 
 
-def _name(chosen: Chosen) -> str:
+def _name(chosen: ChosenWay) -> str:
     return chosen.situation.request.model.name
 
 
@@ -38,7 +38,7 @@ def _name(chosen: Chosen) -> str:
     fix="compare on your own data (--calibration), or leave a rewrite out with --no-rewrite NAME",
     sources=("ONNX Runtime, run while packaging",),
 )
-def check_rewritten(chosen: Chosen) -> Iterator[Found]:
+def check_rewritten(chosen: ChosenWay) -> Iterator[Found]:
     """Which rewrites, and what they brought."""
     if not chosen.situation.rewritten or not chosen.rewrites:
         return
@@ -52,7 +52,7 @@ def check_rewritten(chosen: Chosen) -> Iterator[Found]:
     )
 
 
-def _ways_back(chosen: Chosen) -> str:
+def _ways_back(chosen: ChosenWay) -> str:
     """How to judge the rewrites on better samples, and how to do without them."""
     request = chosen.situation.request
     asked = [name for name in chosen.rewrites if name in request.rewrite]
@@ -63,7 +63,7 @@ def _ways_back(chosen: Chosen) -> str:
     return ", or ".join(ways)
 
 
-def _gain(chosen: Chosen) -> str:
+def _gain(chosen: ChosenWay) -> str:
     """What rewriting brought, on which samples; nothing but the proof where they allow no judgement."""
     won, before = chosen.prepared, chosen.reference
     if won is None or won.verdict is None or before is None or chosen.samples is None:
@@ -82,7 +82,7 @@ def _gain(chosen: Chosen) -> str:
     "--no-rewrite cut-tail --no-rewrite split-output --no-rewrite scale-last",
     sources=("ONNX Runtime, run while packaging",),
 )
-def check_tail(chosen: Chosen) -> Iterator[Found]:
+def check_tail(chosen: ChosenWay) -> Iterator[Found]:
     """Said whenever there is a tail."""
     if chosen.situation.tail is not None:
         yield Found(kind=SubjectKind.MODEL, name=_name(chosen), message="model/tail.onnx must run after the device")
@@ -97,7 +97,7 @@ def check_tail(chosen: Chosen) -> Iterator[Found]:
     fix="give --calibration data that fits the inputs",
     sources=("this run",),
 )
-def check_simulated(chosen: Chosen) -> Iterator[Found]:
+def check_simulated(chosen: ChosenWay) -> Iterator[Found]:
     """The reason why not; an error where segments were insisted on, for only what was simulated is cut.
 
     Without encodings there is no mix: what was asked for and not done is told by DK208.
@@ -123,7 +123,7 @@ def check_simulated(chosen: Chosen) -> Iterator[Found]:
     fix="allow another way: --mixed auto",
     sources=("the request",),
 )
-def check_refused(chosen: Chosen) -> Iterator[Found]:
+def check_refused(chosen: ChosenWay) -> Iterator[Found]:
     """No way is left."""
     if chosen.choice is not None and chosen.choice.winner is None:
         verdicts = "; ".join(f"{name}: {why}" for name, why in chosen.choice.verdicts.items())
@@ -139,7 +139,7 @@ def check_refused(chosen: Chosen) -> Iterator[Found]:
     fix="deploykit accuracy locate names the first operator; use wider activations or calibrate anew",
     sources=("simulated while packaging",),
 )
-def check_quality(chosen: Chosen) -> Iterator[Found]:
+def check_quality(chosen: ChosenWay) -> Iterator[Found]:
     """Every judged number that misses its limit, in one finding per output."""
     verdict = None if chosen.prepared is None else chosen.prepared.verdict
     if verdict is None or verdict.right is not False or chosen.samples is None:
@@ -165,7 +165,7 @@ def check_quality(chosen: Chosen) -> Iterator[Found]:
     fix="run the segments in order, as the run scripts do, or let the tools mix with --mixed fallback",
     sources=("ONNX Runtime, run while packaging",),
 )
-def check_segments(chosen: Chosen) -> Iterator[Found]:
+def check_segments(chosen: ChosenWay) -> Iterator[Found]:
     """How many, what crosses, and what runs in float only because of where the cuts are."""
     segments = chosen.situation.segments
     if not segments:
@@ -192,7 +192,7 @@ def check_segments(chosen: Chosen) -> Iterator[Found]:
     fix="give data with --calibration, or say what the input is with --input NAME=VALUE",
     sources=("RT-DETRv2 topology, int64 orig_target_sizes: 1,238 pixels mean error with a range of 0..1, 6 without",),
 )
-def check_open(chosen: Chosen) -> Iterator[Found]:
+def check_open(chosen: ChosenWay) -> Iterator[Found]:
     """Each tensor with the input that it hangs on; no error where another way leaves it float."""
     for tensor in chosen.open_tensors:
         won = chosen.prepared
@@ -218,7 +218,7 @@ def check_open(chosen: Chosen) -> Iterator[Found]:
     fix="leave it out, or change what the reason names",
     sources=("the rewrite's own matcher, and ONNX Runtime, run while packaging",),
 )
-def check_asked(chosen: Chosen) -> Iterator[Found]:
+def check_asked(chosen: ChosenWay) -> Iterator[Found]:
     """Every asked-for rewrite that the chosen way is not made with."""
     for name in chosen.situation.request.rewrite:
         why = _why_not_applied(chosen, name)
@@ -226,7 +226,7 @@ def check_asked(chosen: Chosen) -> Iterator[Found]:
             yield Found(kind=SubjectKind.MODEL, name=_name(chosen), message=f"--rewrite {name}: {why}")
 
 
-def _why_not_applied(chosen: Chosen, name: str) -> str:
+def _why_not_applied(chosen: ChosenWay, name: str) -> str:
     won = chosen.prepared
     if name in {step.name for step in chosen.simplified}.union(chosen.rewrites):
         return ""
@@ -252,7 +252,7 @@ def _why_not_applied(chosen: Chosen, name: str) -> str:
     fix="export the encodings with these tensors, or compare the ranges with what your data reaches",
     sources=("the graph and its encodings", "the samples named in the message"),
 )
-def check_inferred(chosen: Chosen) -> Iterator[Found]:
+def check_inferred(chosen: ChosenWay) -> Iterator[Found]:
     """How many of which origin, and every conclusion in the evidence."""
     concluded = chosen.concluded
     if not concluded:
@@ -286,7 +286,7 @@ def _are_exact(origins: Iterable[Origin]) -> bool:
     fix="keep the graph as it was given with --no-rewrite NAME",
     sources=("ONNX Runtime, run while packaging",),
 )
-def check_simplified(chosen: Chosen) -> Iterator[Found]:
+def check_simplified(chosen: ChosenWay) -> Iterator[Found]:
     """What each structural rewrite did."""
     for step in chosen.simplified:
         yield Found(
@@ -308,7 +308,7 @@ def check_simplified(chosen: Chosen) -> Iterator[Found]:
     fix="leave the guesses in force with --no-second-opinion",
     sources=("the compiler named in the message, run while deciding",),
 )
-def check_opinions(chosen: Chosen) -> Iterator[Found]:
+def check_opinions(chosen: ChosenWay) -> Iterator[Found]:
     """How many were refuted, confirmed and left open, or why nobody was asked."""
     opinions = chosen.situation.opinions
     if opinions is None:
@@ -339,7 +339,7 @@ def check_opinions(chosen: Chosen) -> Iterator[Found]:
     fix="state another size with --input NAME=SIZES",
     sources=("ONNX IR specification (onnx/onnx docs/IR.md), section on symbolic dimensions",),
 )
-def check_size_chosen(chosen: Chosen) -> Iterator[Found]:
+def check_size_chosen(chosen: ChosenWay) -> Iterator[Found]:
     """Each input with its size and the reason. Only a size that was a guess needs the reader's eye."""
     for item in chosen.situation.sizes:
         sizes = ",".join(map(str, item.shape))
@@ -370,7 +370,7 @@ def check_size_chosen(chosen: Chosen) -> Iterator[Found]:
     fix="nothing to do; keep the grids as they were given with --no-rewrite end-in-int16",
     sources=("simulated while packaging",),
 )
-def check_wider_end(chosen: Chosen) -> Iterator[Found]:
+def check_wider_end(chosen: ChosenWay) -> Iterator[Found]:
     """Which part, how much of the model it is, and what was measured with and without."""
     won, before = chosen.prepared, chosen.reference
     if won is None or won.end is None or won.verdict is None or before is None or chosen.samples is None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from deploykit.backend.audits import settled_findings
-from deploykit.backend.backend import Aids, AnyBackend, Execution, Progress, Shared
+from deploykit.backend.backend import Aids, AnyBackend, Execution, Progress, SharedWork
 from deploykit.backend.options import AUDIT
 from deploykit.backend.plugins import load_backends
 from deploykit.errors import UsageError
@@ -20,7 +20,7 @@ __all__ = ["auditor", "execute", "with_kernels"]
 
 
 def execute(
-    backend: AnyBackend, decision: Decision[Any, Any], folder: Path, shared: Shared, tell: Progress
+    backend: AnyBackend, decision: Decision[Any, Any], folder: Path, shared: SharedWork, tell: Progress
 ) -> Execution:
     """What the backend runs inside the package folder; nothing where the user wants nothing to run."""
     if decision.given.request.compile is False:

@@ -22,7 +22,7 @@ from deploykit.accuracy.samples.inputs import input_specs
 from deploykit.accuracy.samples.labels import Label
 from deploykit.accuracy.samples.sources import Calibration, load_calibration
 from deploykit.accuracy.simulate.sessions import Feed, Session
-from deploykit.backend.backend import Request, Same, Shared, Situation
+from deploykit.backend.backend import Request, Same, SharedWork, Situation
 from deploykit.encodings.backward import Evidence
 from deploykit.errors import InputError
 from deploykit.findings import Finding, sort_findings
@@ -44,7 +44,7 @@ _FEW, _CLASSES = "DK621", "DK626"
 """Guidelines that a measurement, or a rule that is stricter, stands for here."""
 
 
-def samples_of(situation: Situation, shared: Shared) -> Samples:
+def samples_of(situation: Situation, shared: SharedWork) -> Samples:
     """Given, declared, derived or arbitrary: the best there is for each input of the model as it was given.
 
     Raises InputError for data that does not fit the inputs, UsageError for a declaration that makes no sense.
@@ -101,7 +101,7 @@ def _ends(name: str, feeds: Sequence[Feed]) -> tuple[float, float]:
     return min(float(feed[name].min()) for feed in feeds), max(float(feed[name].max()) for feed in feeds)
 
 
-def data_findings(given: Situation, shared: Shared) -> tuple[Finding, ...]:
+def data_findings(given: Situation, shared: SharedWork) -> tuple[Finding, ...]:
     """About the samples of a request; nothing without any, and of a reader, which is not run here, nothing either."""
     source, model, facts = given.request.calibration, given.model, given.facts
     if source is None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from deploykit.backend.backend import Request, Shared
+from deploykit.backend.backend import Request, SharedWork
 from deploykit.errors import UnknownTargetError, UsageError
 from deploykit.findings import Finding
 from deploykit.flow.plan import plan_as_given
@@ -103,7 +103,7 @@ def lowest_sdk(request: Request) -> SdkSearch:
             raise UsageError(
                 f"the tables of {backend.id} are not kept per SDK release", next="use deploykit check --plan"
             )
-        trials, shared = [], Shared()
+        trials, shared = [], SharedWork()
         for version in releases:
             try:
                 target = backend.resolve(device, version)

@@ -23,7 +23,7 @@ from deploykit.packages.sbom import SBOM, sbom_text
 from deploykit.packages.verifying import verify_package
 from deploykit.packages.writing import PackageWriter
 
-__all__ = ["Output", "Packaged", "Ran", "seal"]
+__all__ = ["Output", "Packaged", "RanPackage", "seal"]
 
 QUANTIZE = "quantize"
 """The step that makes encodings out of a float model, before anything is planned."""
@@ -79,7 +79,7 @@ class Packaged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
+class RanPackage:
     """A decision, the folder that its files are in, not yet published, and what ran there.
 
     ``before`` ran for a first package, and asked for this one, which gets over what it failed at.
@@ -106,7 +106,7 @@ class Ran:
         return self.execution.right or tried or self.decision.right
 
 
-def seal(ran: Ran, out: Path, how: Output) -> Packaged:
+def seal(ran: RanPackage, out: Path, how: Output) -> Packaged:
     """Add documents, samples and the manifest, verify the folder, publish it.
 
     DefectError where it does not verify, InputError where the model was not valid to begin with.

@@ -44,7 +44,7 @@ from deploykit.rewrites.contract import load_transform
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-__all__ = ["WAYS", "WIDER_END", "ChainProof", "Ground", "Prepared", "Way", "prove_chain", "segment_chain"]
+__all__ = ["WAYS", "WIDER_END", "BuiltWay", "ChainProof", "Ground", "Way", "prove_chain", "segment_chain"]
 
 WIDER_END = "end-in-int16"
 """The way that gives the post-processing 16-bit grids; ``--no-rewrite`` takes its name."""
@@ -206,7 +206,7 @@ class Ground:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Prepared:
+class BuiltWay:
     """A way with what it is made of: the device's model and entries, the host's tail, the segments, and the verdict.
 
     ``inference`` says where the ranges of new integer entries come from, and which tensors none was found for; ``end``
@@ -229,15 +229,15 @@ class Prepared:
     drawn: tuple[Mapping[str, Numbers], ...] = ()
 
 
-def _as_is(ground: Ground, _built: Sequence[Prepared]) -> Prepared:
+def _as_is(ground: Ground, _built: Sequence[BuiltWay]) -> BuiltWay:
     """Nothing changed: for encodings that mean no tensor to be float."""
     way = Way(id="as-is", kind="integer", confidence=Confidence.OBSERVED).judged(ground.reference)
     drawn = () if ground.fitted is None else ground.drawn(ground.fitted.first)
-    made = Prepared(way=way, model=ground.model, encodings=ground.encodings, facts=ground.facts)
+    made = BuiltWay(way=way, model=ground.model, encodings=ground.encodings, facts=ground.facts)
     return replace(made, verdict=ground.reference, drawn=drawn)
 
 
-def _rewritten(ground: Ground, _built: Sequence[Prepared]) -> Prepared | None:
+def _rewritten(ground: Ground, _built: Sequence[BuiltWay]) -> BuiltWay | None:
     """The first integer way; None when none of its rewrites changes anything and nothing is meant as float.
 
     Where one of them was asked for, the model as it is stands for that, with what the rewrites were undone for.
@@ -249,8 +249,8 @@ def _rewritten(ground: Ground, _built: Sequence[Prepared]) -> Prepared | None:
 
 
 def _rewritten_further(
-    ground: Ground, built: Sequence[Prepared], *, identity: str, names: tuple[str, ...], intrusion: int
-) -> Prepared | None:
+    ground: Ground, built: Sequence[BuiltWay], *, identity: str, names: tuple[str, ...], intrusion: int
+) -> BuiltWay | None:
     """A further integer way, on top of the first one where that changed something; None where nothing more changes."""
     base = next((item.rewriting for item in built if item.way.id == "rewrite"), None)
     wanted = [name for name in names if name not in ground.banned]
@@ -277,7 +277,7 @@ def _evidence(ground: Ground) -> Callable[[ModelProto], Any]:
     return lambda model: evidence_of(model, ground.samples)
 
 
-def _integer_way(ground: Ground, identity: str, intrusion: int, made: Rewriting) -> Prepared:
+def _integer_way(ground: Ground, identity: str, intrusion: int, made: Rewriting) -> BuiltWay:
     """Whatever is still meant to be float gets a 16-bit integer entry, so that no tensor needs float16."""
     assert made.encodings is not None
     facts = ground.facts if made.model is ground.model else facts_of(made.model)
@@ -296,7 +296,7 @@ def _integer_way(ground: Ground, identity: str, intrusion: int, made: Rewriting)
         confidence=Confidence.OBSERVED,
         unavailable=_without_range(inference.open),
     )
-    return Prepared(
+    return BuiltWay(
         way=way.judged(verdict),
         model=made.model,
         encodings=inference.encodings,
@@ -318,7 +318,7 @@ def _without_range(tensors: Sequence[OpenTensor]) -> str:
     return f"the range of {len(names)} tensors is not known{hang}: {listed(names)}"
 
 
-def _wider_end(ground: Ground, built: Sequence[Prepared]) -> Prepared | None:
+def _wider_end(ground: Ground, built: Sequence[BuiltWay]) -> BuiltWay | None:
     """The last integer way with 16-bit grids for the post-processing, over the ranges that the entries have.
 
     None where there is no post-processing that integers hurt, where all of it has 16 bits already, and where the user
@@ -342,7 +342,7 @@ def _wider_end(ground: Ground, built: Sequence[Prepared]) -> Prepared | None:
     return replace(base, way=way, encodings=encodings, verdict=verdict, end=end, widened=widened, drawn=drawn)
 
 
-def _fallback(ground: Ground, _built: Sequence[Prepared]) -> Prepared:
+def _fallback(ground: Ground, _built: Sequence[BuiltWay]) -> BuiltWay:
     """The SDK mixes, as the device would run it: what is meant to be float, in float16."""
     prediction = ground.prediction
     entries = {name: entry for name, entry in ground.encodings.entries.items() if name not in prediction.intended}
@@ -355,11 +355,11 @@ def _fallback(ground: Ground, _built: Sequence[Prepared]) -> Prepared:
         float16_tensors=len(prediction.intended),
         borders=len(find_borders(ground.facts, prediction.intended, ignored=prediction.absorbed.keys())),
     )
-    made = Prepared(way=way.judged(verdict), model=ground.model, encodings=stated, facts=ground.facts)
+    made = BuiltWay(way=way.judged(verdict), model=ground.model, encodings=stated, facts=ground.facts)
     return replace(made, verdict=verdict, drawn=ground.drawn(outputs))
 
 
-def _direct(ground: Ground, built: Sequence[Prepared]) -> Prepared:
+def _direct(ground: Ground, built: Sequence[BuiltWay]) -> BuiltWay:
     """Without the SDK's converters: a compiler takes each tensor as it is meant.
 
     It computes the same as ``fallback``; they differ in who has to understand what is meant.
@@ -368,7 +368,7 @@ def _direct(ground: Ground, built: Sequence[Prepared]) -> Prepared:
     return replace(made, way=replace(made.way, id="direct", kind="direct", intrusion=1))
 
 
-def _in_segments(ground: Ground, _built: Sequence[Prepared]) -> Prepared:
+def _in_segments(ground: Ground, _built: Sequence[BuiltWay]) -> BuiltWay:
     """Parts that are wholly integer or wholly float, chained; the chain is proven equal to the whole."""
     prediction, facts = ground.prediction, ground.facts
     cut = partition(facts, prediction.intended, absorbed=list(prediction.absorbed), max_segments=ground.max_segments)
@@ -386,11 +386,11 @@ def _in_segments(ground: Ground, _built: Sequence[Prepared]) -> Prepared:
         segments=len(segments),
         unavailable="" if proof.holds else f"the chain does not equal the whole: {proof}",
     )
-    made = Prepared(way=way.judged(verdict), model=ground.model, encodings=ground.encodings, facts=facts)
+    made = BuiltWay(way=way.judged(verdict), model=ground.model, encodings=ground.encodings, facts=facts)
     return replace(made, segments=segments, proof=proof, verdict=verdict)
 
 
-_Build: TypeAlias = Callable[[Ground, Sequence[Prepared]], "Prepared | None"]
+_Build: TypeAlias = Callable[[Ground, Sequence[BuiltWay]], "BuiltWay | None"]
 
 WAYS: Mapping[str, tuple[str, _Build]] = {
     "as-is": ("integer", _as_is),

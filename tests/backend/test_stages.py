@@ -11,7 +11,7 @@ from typing import Any
 import onnxruntime
 import pytest
 
-from deploykit.backend.backend import Request, Same, Shared
+from deploykit.backend.backend import Request, Same, SharedWork
 from deploykit.flow.read import read_situation
 
 DATA = Path(__file__).parents[1] / "data"
@@ -58,7 +58,7 @@ def no_world(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 @pytest.mark.parametrize("backend_id", REQUESTS)
 def test_planning_touches_neither_disk_nor_runtime(backend_id: str, model: str, request: pytest.FixtureRequest) -> None:
     backend, situation = read_situation(make_request(backend_id, model))
-    prepared = backend.prepare(situation, Shared())
+    prepared = backend.prepare(situation, SharedWork())
     first = backend.plan(prepared)  # the tables are read by whoever asks first
     tried = request.getfixturevalue("no_world")
     assert backend.plan(prepared).to_json() == first.to_json()
@@ -66,6 +66,6 @@ def test_planning_touches_neither_disk_nor_runtime(backend_id: str, model: str, 
 
 
 def test_what_is_kept_is_made_once_for_the_same_object_only() -> None:
-    shared, one, twin = Shared(), [1], [1]
+    shared, one, twin = SharedWork(), [1], [1]
     assert shared.once(("list", Same(one)), lambda: object()) is shared.once(("list", Same(one)), lambda: object())
     assert shared.once(("list", Same(one)), lambda: object()) is not shared.once(("list", Same(twin)), lambda: object())

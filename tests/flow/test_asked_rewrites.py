@@ -12,7 +12,7 @@ import pytest
 
 from deploykit.accuracy.judge.measures import sqnr_db
 from deploykit.accuracy.simulate.sessions import Session
-from deploykit.backend.backend import Request, Shared
+from deploykit.backend.backend import Request, SharedWork
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.encodings.insert_qdq import insert_qdq
@@ -67,7 +67,7 @@ def test_it_is_done_on_a_quantized_model(backend: str, target: str, model: str, 
     given = AIMET / model / "w8a16.qdq.onnx"
     request = Request(model=given, target=target, backend=backend, rewrite=(name,), compile=False)
     found, situation = read_situation(request)
-    decision = decide(found, situation, Shared(), lambda line: None)
+    decision = decide(found, situation, SharedWork(), lambda line: None)
     assert not [finding for finding in decision.plan.findings if finding.code == "DK208"]
     (said,) = [finding for finding in decision.plan.findings if finding.code == "DK201"]
     assert said.evidence["rewrites"] == [name]

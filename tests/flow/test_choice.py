@@ -16,12 +16,12 @@ import pytest
 
 import deploykit
 from deploykit.accuracy.samples.sizes import PinnedInput
-from deploykit.backend.backend import Request, Shared
+from deploykit.backend.backend import Request, SharedWork
 from deploykit.backend.opinions import Compiler, Opinion, Opinions, OpinionState
 from deploykit.backend.requests import Mixed
 from deploykit.encodings.post_processing import Harm, Hurt, PostProcessing
 from deploykit.findings import Finding
-from deploykit.flow.choose import Chosen, choose_way
+from deploykit.flow.choose import ChosenWay, choose_way
 from deploykit.flow.plan import decide
 from deploykit.flow.read import read_situation
 from deploykit.flow.rules import RULES as CHOICE_RULES
@@ -30,7 +30,7 @@ DETR = Path(__file__).parents[1] / "data" / "aimet" / "detr"
 
 
 @cache
-def chosen(encodings: str, mixed: str = "auto", device: str = "sm8650") -> Chosen:
+def chosen(encodings: str, mixed: str = "auto", device: str = "sm8650") -> ChosenWay:
     request = Request(
         model=DETR / "model.onnx",
         target=device,
@@ -40,10 +40,10 @@ def chosen(encodings: str, mixed: str = "auto", device: str = "sm8650") -> Chose
         mixed=mixed,
     )
     backend, situation = read_situation(request)
-    return choose_way(backend, situation, Shared(), lambda line: None)
+    return choose_way(backend, situation, SharedWork(), lambda line: None)
 
 
-def plain() -> Chosen:
+def plain() -> ChosenWay:
     """A model that no rewrite touches."""
     cnn = DETR.parent / "cnn"
     request = Request(
@@ -54,11 +54,11 @@ def plain() -> Chosen:
         encodings=cnn / "w8a8.v0.6.1.encodings",
     )
     backend, situation = read_situation(request)
-    return choose_way(backend, situation, Shared(), lambda line: None)
+    return choose_way(backend, situation, SharedWork(), lambda line: None)
 
 
 W8A16, OMIT = "w8a16.v0.6.1.encodings", "w8a16-fp16mix-omit.v0.6.1.encodings"
-CASES: dict[str, tuple[Callable[[], Chosen], Callable[[], Chosen]]] = {
+CASES: dict[str, tuple[Callable[[], ChosenWay], Callable[[], ChosenWay]]] = {
     "DK201": (lambda: chosen(W8A16), plain),
     "DK202": (lambda: chosen("w8a8.v0.6.1.encodings"), lambda: chosen(W8A16)),
     "DK203": (lambda: replace(plain(), skipped="too large"), plain),
@@ -67,14 +67,14 @@ CASES: dict[str, tuple[Callable[[], Chosen], Callable[[], Chosen]]] = {
 }
 
 
-def _changed(made: Chosen, **winner: Any) -> Chosen:
+def _changed(made: ChosenWay, **winner: Any) -> ChosenWay:
     """The same choice with another winner, or one that is judged otherwise."""
     assert made.explored is not None
     assert made.prepared is not None
     return replace(made, explored=replace(made.explored, winner=replace(made.prepared, **winner)))
 
 
-def _poor() -> Chosen:
+def _poor() -> ChosenWay:
     """As if the simulation had shown a miss of what is asked."""
     good = chosen(W8A16)
     assert good.prepared is not None
@@ -84,13 +84,13 @@ def _poor() -> Chosen:
     return _changed(good, verdict=replace(verdict, right=False, numbers=missed))
 
 
-def _nothing_left() -> Chosen:
+def _nothing_left() -> ChosenWay:
     good = chosen(OMIT)
     assert good.explored is not None
     return replace(good, explored=replace(good.explored, choice=replace(good.explored.choice, winner=None)))
 
 
-def asked(rewrite: str) -> Chosen:
+def asked(rewrite: str) -> ChosenWay:
     """A rewrite by name, on the plain network."""
     cnn = DETR.parent / "cnn"
     request = Request(
@@ -102,18 +102,18 @@ def asked(rewrite: str) -> Chosen:
         rewrite=(rewrite,),
     )
     backend, situation = read_situation(request)
-    return choose_way(backend, situation, Shared(), lambda line: None)
+    return choose_way(backend, situation, SharedWork(), lambda line: None)
 
 
-def simplified(**request: Any) -> Chosen:
+def simplified(**request: Any) -> ChosenWay:
     """The detector as it was exported, with shapes that are computed at run time."""
     zoo = DETR.parents[1] / "zoo" / "detr"
     made = Request(model=zoo / "model.onnx", target="sm8650", sdk="2.44", backend="qnn-htp", **request)
     backend, situation = read_situation(made)
-    return decide(backend, situation, Shared(), lambda line: None).chosen
+    return decide(backend, situation, SharedWork(), lambda line: None).chosen
 
 
-def with_opinion() -> Chosen:
+def with_opinion() -> ChosenWay:
     """As if a compiler had been asked about one finding."""
     opinion = Opinion(
         code="QNN208", subject="n", state=OpinionState.CONFIRMED, why="it is not taken", scope="1 operator"
@@ -123,14 +123,14 @@ def with_opinion() -> Chosen:
     return replace(made, situation=replace(made.situation, opinions=opinions))
 
 
-def with_wider_end() -> Chosen:
+def with_wider_end() -> ChosenWay:
     """As if the end of the model had got wider grids."""
     hurt = Hurt(node="n", harm=Harm.UNLIKE, parts=())
     end = PostProcessing(nodes=frozenset({3}), heads=frozenset(), starts=("n",), ends=("n",), hurts=(hurt,))
     return _changed(chosen(W8A16), end=end, widened=("t",))
 
 
-def sized() -> Chosen:
+def sized() -> ChosenWay:
     """As if an input had been given its sizes here."""
     made = plain()
     size = PinnedInput(name="x", shape=(1, 3, 8, 8), why="as the samples are")

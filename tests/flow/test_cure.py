@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from deploykit import api
-from deploykit.backend.backend import Request, Shared, Situation
+from deploykit.backend.backend import Request, SharedWork, Situation
 from deploykit.backend.plans import Plan
 from deploykit.backend.plugins import all_registries
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
@@ -110,7 +110,7 @@ class Rules(StubBackend):
     def __init__(self, before: tuple[Finding, ...], after: tuple[Finding, ...]) -> None:
         self.before, self.after, self.prepared = before, after, 0
 
-    def prepare(self, situation: Situation, shared: Shared) -> Situation:
+    def prepare(self, situation: Situation, shared: SharedWork) -> Situation:
         self.prepared += 1
         return situation
 
@@ -124,7 +124,7 @@ class Rules(StubBackend):
 
 def _cured(backend: Rules, folder: Path, **changes: Any) -> Cured[Situation, None]:
     _, situation = read_situation(Request(model=_window_partition(folder / "m.onnx"), target="sm8650", **changes))
-    return cure(backend, judge(backend, situation, Shared()), Shared(), lambda line: None)
+    return cure(backend, judge(backend, situation, SharedWork()), SharedWork(), lambda line: None)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_a_model_of_many_gigabytes_is_cured_as_any_other(tmp_path: Path) -> None
     _, situation = read_situation(Request(model=_window_partition(tmp_path / "m.onnx"), target="sm8650"))
     large = replace(situation, facts=replace(situation.facts, weight_bytes=1 << 34))
     rules = Rules((ERROR,), ())
-    assert cure(rules, judge(rules, large, Shared()), Shared(), lambda line: None).steps
+    assert cure(rules, judge(rules, large, SharedWork()), SharedWork(), lambda line: None).steps
 
 
 def _window_partition(path: Path) -> Path:

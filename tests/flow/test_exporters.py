@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 import pytest
 
-from deploykit.backend.backend import Request, Shared
+from deploykit.backend.backend import Request, SharedWork
 from deploykit.flow.plan import Decision, decide
 from deploykit.flow.read import read_situation
 
@@ -25,7 +25,7 @@ MODELS = sorted({path.stem.rpartition("_")[0] for path in EXPORTS.glob("*.onnx")
 def decided(path: Path, target: tuple[str, str, str | None]) -> Decision[Any, Any]:
     backend, device, sdk = target
     found, situation = read_situation(Request(model=path, target=device, backend=backend, sdk=sdk))
-    return decide(found, situation, Shared(), lambda line: None)
+    return decide(found, situation, SharedWork(), lambda line: None)
 
 
 @pytest.mark.parametrize("target", TARGETS)

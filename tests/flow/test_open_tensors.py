@@ -11,12 +11,12 @@ import numpy as np
 import onnx
 import pytest
 
-from deploykit.backend.backend import Request, Shared
+from deploykit.backend.backend import Request, SharedWork
 from deploykit.encodings.formats.aimet import write_encodings
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.findings import Finding, Severity
-from deploykit.flow.choose import Chosen, choose_way
+from deploykit.flow.choose import ChosenWay, choose_way
 from deploykit.flow.read import read_situation
 from deploykit.flow.rules import RULES as CHOICE_RULES
 from sample_models.tiny_graphs import TinyGraph
@@ -42,7 +42,7 @@ def _model() -> onnx.ModelProto:
 
 
 @cache
-def chosen(*, result: bool, mixed: str = "auto", inputs: tuple[str, ...] = ()) -> Chosen:
+def chosen(*, result: bool, mixed: str = "auto", inputs: tuple[str, ...] = ()) -> ChosenWay:
     """The choice for a file of 16 bits without the sizes; ``result``: with the entry of the boxes in pixels."""
     kind, eight = GridKind(bits=16, signed=False), GridKind(bits=8, signed=True, symmetric=True)
     ranges = {"image": (0.0, 1.0), "logits": (-4.0, 4.0), "s": (0.0, 1.0), "boxes": (0.0, 1.0)}
@@ -63,10 +63,10 @@ def chosen(*, result: bool, mixed: str = "auto", inputs: tuple[str, ...] = ()) -
         inputs=inputs,
     )
     backend, situation = read_situation(request)
-    return choose_way(backend, situation, Shared(), lambda line: None)
+    return choose_way(backend, situation, SharedWork(), lambda line: None)
 
 
-CASES: dict[str, tuple[Callable[[], Chosen], Callable[[], Chosen]]] = {
+CASES: dict[str, tuple[Callable[[], ChosenWay], Callable[[], ChosenWay]]] = {
     "DK207": (lambda: chosen(result=False, mixed="refuse"), lambda: chosen(result=True, mixed="refuse")),
     "DK209": (lambda: chosen(result=True, mixed="refuse"), lambda: chosen(result=False, mixed="refuse")),
 }
@@ -79,7 +79,7 @@ def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str,
     assert not list(CHOICE_RULES[code].run(clean()))
 
 
-def _reach(made: Chosen, name: str) -> float:
+def _reach(made: ChosenWay, name: str) -> float:
     assert made.situation.encodings is not None
     value = made.situation.encodings.entries[name].value
     assert isinstance(value, Affine)

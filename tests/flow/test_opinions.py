@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from deploykit.backend.backend import AnyBackend, Request, Shared, Situation
+from deploykit.backend.backend import AnyBackend, Request, SharedWork, Situation
 from deploykit.backend.opinions import Compiler, Opinion, Opinions, OpinionState
 from deploykit.findings import Answerer, Claim, Confidence, Finding, Severity, Subject, SubjectKind
 from deploykit.flow import opinions
@@ -53,7 +53,7 @@ def ask(
 ) -> Opinions | None:
     monkeypatch.setattr(opinions, "load_backends", lambda: (StubBackend(), giver))
     chosen, situation = read(backend, **given)
-    return opinions.second_opinions(chosen, situation, findings, Shared(), lambda line: None)
+    return opinions.second_opinions(chosen, situation, findings, SharedWork(), lambda line: None)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from deploykit.backend.backend import MixedSupport, Request, Shared
+from deploykit.backend.backend import MixedSupport, Request, SharedWork
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.flow import choose, cure
@@ -78,7 +78,7 @@ def test_chips_that_mix_in_other_ways_are_explored_apart(monkeypatch: pytest.Mon
     given: dict[str, Any] = {"model": CNN / "model.onnx", "encodings": CNN / "w8a8.v0.6.1.encodings", "sdk": "2.37"}
     # The second has no float16.
     requests = [Request(target=target, backend="qnn-htp", **given) for target in ("sm8650", "sm8350", "sm8550")]
-    shared = Shared()
+    shared = SharedWork()
     for backend, situation in read_situations(requests):
         choose_way(backend, situation, shared, lambda line: None)
     assert len(abilities) == 2 and abilities[0] != abilities[1]

@@ -28,7 +28,7 @@ from deploykit.flow.quantizing import running
 from deploykit.flow.quantizing.choosing import Picked, environment_for, options_of, pick
 from deploykit.flow.quantizing.embedded import EMBEDDED
 from deploykit.flow.quantizing.numbers import Numbers
-from deploykit.flow.quantizing.rules import RULES, Quantized
+from deploykit.flow.quantizing.rules import RULES, QuantizedNumbers
 from deploykit.flow.quantizing.samples import divide
 from deploykit.flow.read import resolve_target
 from deploykit.model import load_model
@@ -346,7 +346,7 @@ def not_installed() -> Environment:
     return environment
 
 
-def quantized(**changes: Any) -> Quantized:
+def quantized(**changes: Any) -> QuantizedNumbers:
     numbers = Numbers(
         sqnr_db=40.0,
         quantizer_db=40.0,
@@ -358,7 +358,7 @@ def quantized(**changes: Any) -> Quantized:
         seen=False,
     )
     better = changes.pop("better", None)
-    return Quantized(
+    return QuantizedNumbers(
         model="model.onnx",
         precision="w8a16",
         picked=Picked(quantizer=EMBEDDED, environment=None, better=better),
@@ -366,7 +366,7 @@ def quantized(**changes: Any) -> Quantized:
     )
 
 
-CASES: dict[str, tuple[Callable[[], Quantized], Callable[[], Quantized] | None]] = {
+CASES: dict[str, tuple[Callable[[], QuantizedNumbers], Callable[[], QuantizedNumbers] | None]] = {
     "DK220": (lambda: quantized(better=not_installed()), quantized),
     "DK221": (quantized, None),
     "DK222": (lambda: quantized(agreement_db=22.7), lambda: quantized(agreement_db=None)),

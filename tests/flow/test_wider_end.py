@@ -18,7 +18,7 @@ from deploykit.encodings.formats.aimet import write_encodings
 from deploykit.encodings.place import place
 from deploykit.flow.choose import Explored, choose, explore
 from deploykit.flow.pipeline import make_plan
-from deploykit.flow.ways import WIDER_END, Ground, Prepared, Way
+from deploykit.flow.ways import WIDER_END, BuiltWay, Ground, Way
 from deploykit.model import wrap_proto
 from deploykit.model.collect import collect_facts
 from sample_models.finished_detectors import DETECTORS, count_kept, scenes
@@ -50,7 +50,7 @@ def explored(ground: Ground) -> Explored:
     return explore(ground, INTEGERS, mixed="auto", tell=lambda line: None)
 
 
-def kept(name: str, way: Prepared) -> float:
+def kept(name: str, way: BuiltWay) -> float:
     """The share of detections that a way's simulation keeps on scenes that nothing was calibrated on."""
     fresh = scenes(COUNT, seed=1)
     simulator, tail = Simulator(way.model, way.encodings), None if way.tail is None else Session(way.tail)
@@ -63,7 +63,7 @@ def kept(name: str, way: Prepared) -> float:
     return found / every
 
 
-def drawn_is_what_it_gives(way: Prepared, feeds: Sequence[Feed]) -> bool:
+def drawn_is_what_it_gives(way: BuiltWay, feeds: Sequence[Feed]) -> bool:
     simulator, tail = Simulator(way.model, way.encodings), None if way.tail is None else Session(way.tail)
     for feed, drawn in zip(feeds, way.drawn, strict=False):
         values = simulator.run(feed)

@@ -17,7 +17,7 @@ import onnx
 import pytest
 
 from deploykit.accuracy.samples.labels import Label
-from deploykit.backend.backend import Request, Shared
+from deploykit.backend.backend import Request, SharedWork
 from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.encodings.lpbq_files import convert_file
 from deploykit.encodings.qdq import extract_qdq
@@ -305,7 +305,7 @@ def test_a_narrowed_operand_is_told_before_and_after(tmp_path: Path) -> None:
 
 def test_chips_of_one_request_share_the_preparation() -> None:
     requests = [request("vit/w8a16.qdq.onnx", target) for target in ("sm8550", "sm8650", "sm8750", "sm8450")]
-    shared = Shared()
+    shared = SharedWork()
     drafts = [prepare(situation, shared) for _, situation in read_situations(requests)]
     assert drafts[0].prepared is drafts[1].prepared is drafts[2].prepared
     assert drafts[3].prepared is not drafts[0].prepared  # another form: no int16 on HTP v69

@@ -13,7 +13,7 @@ import onnx.parser
 import pytest
 
 from deploykit.accuracy.judge.verdict import Against, Context, Measure, Verdict
-from deploykit.backend.backend import Request, Shared
+from deploykit.backend.backend import Request, SharedWork
 from deploykit.backend.plans import Plan
 from deploykit.encodings.insert_qdq import Skipped
 from deploykit.encodings.lpbq import Loss
@@ -42,7 +42,7 @@ Case = Callable[[], Any]
 @cache
 def base(model: str = "mlp/w8a8.qdq.onnx", target: str = "sm8550") -> Draft:
     _, situation = read_situation(Request(model=AIMET / model, target=target, backend="ort-qnn"))
-    return prepare(situation, Shared())
+    return prepare(situation, SharedWork())
 
 
 def draft(model: str = "mlp/w8a8.qdq.onnx", target: str = "sm8550", **changes: Any) -> Draft:

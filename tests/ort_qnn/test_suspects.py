@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from deploykit.backend.backend import Request, Shared
+from deploykit.backend.backend import Request, SharedWork
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
 from deploykit.flow.read import read_situation
 from deploykit_ort_qnn import prepare as preparing
@@ -50,7 +50,11 @@ def test_nodes_that_are_cleared_are_looked_for_once(monkeypatch: pytest.MonkeyPa
     _, situation = read_situation(Request(model=MODEL, target="sm8650", backend="ort-qnn"))
     model = onnx.ModelProto()
     model.graph.node.extend(onnx.helper.make_node("Relu", [], [], name=name) for name in ("first", "second", "third"))
-    prepared, wheel, shared = replace(prepared_model(situation, Shared()), model=model), wheel_for(None), Shared()
+    prepared, wheel, shared = (
+        replace(prepared_model(situation, SharedWork()), model=model),
+        wheel_for(None),
+        SharedWork(),
+    )
     about = [
         finding(code, name)
         for code, name in (("QNN320", "first"), ("QNN320", "second"), ("QNN320", "gone"), ("QNN201", "third"))

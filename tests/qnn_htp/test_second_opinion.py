@@ -12,13 +12,13 @@ import pytest
 import deploykit
 from deploykit.findings import Finding
 from deploykit_qnn_htp.rules.opinion import RULES as OPINION_RULES
-from deploykit_qnn_htp.rules.opinion import Opinion
+from deploykit_qnn_htp.rules.opinion import ConversionOpinion
 
 REFUSED: dict[str, Any] = {"available": True, "ok": False, "compiler": "a compiler", "note": "not the user's SDK"}
-CASES: dict[str, tuple[Callable[[], Opinion], Callable[[], Opinion]]] = {
+CASES: dict[str, tuple[Callable[[], ConversionOpinion], Callable[[], ConversionOpinion]]] = {
     "QNN131": (
-        lambda: Opinion(graph="m", asked="x", verdict=REFUSED),
-        lambda: Opinion(graph="m", asked="x", verdict={**REFUSED, "ok": True}),
+        lambda: ConversionOpinion(graph="m", asked="x", verdict=REFUSED),
+        lambda: ConversionOpinion(graph="m", asked="x", verdict={**REFUSED, "ok": True}),
     ),
 }
 
@@ -29,7 +29,7 @@ def test_a_refusal_is_a_warning_and_a_yes_is_a_note(
     refused, taken = (list(OPINION_RULES.run(make())) for make in CASES["QNN131"])
     as_expected("QNN131", refused)
     assert [finding.severity for finding in taken] == ["info"]
-    nobody = list(OPINION_RULES.run(Opinion(graph="m", asked="", verdict={"available": False})))
+    nobody = list(OPINION_RULES.run(ConversionOpinion(graph="m", asked="", verdict={"available": False})))
     assert [finding.severity for finding in nobody] == ["warning"]
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import deploykit
-from deploykit.backend.backend import Request, Shared, Situation
+from deploykit.backend.backend import Request, SharedWork, Situation
 from deploykit.errors import UsageError
 from deploykit.flow.choose import choose_way
 from deploykit.flow.pipeline import Packaged
@@ -49,7 +49,7 @@ def cut() -> Situation:
         mixed="segments",
     )
     backend, situation = read_situation(request)
-    return choose_way(backend, situation, Shared(), lambda line: None).situation
+    return choose_way(backend, situation, SharedWork(), lambda line: None).situation
 
 
 @STYLES
@@ -195,8 +195,8 @@ def without(situation: Situation, name: str) -> Situation:
 
 
 def test_a_segment_without_a_route_makes_the_plan_infeasible() -> None:
-    assert make_plan(prepare(cut(), Shared())).feasible
-    plan = make_plan(prepare(without(cut(), "/backbone/act0/Mul_output_0"), Shared()))
+    assert make_plan(prepare(cut(), SharedWork())).feasible
+    plan = make_plan(prepare(without(cut(), "/backbone/act0/Mul_output_0"), SharedWork()))
     (gap,) = [finding for finding in plan.findings if finding.code == "QNN105"]
     assert gap.blocks
     # Without a grid of its input, a bias has none either.
@@ -212,4 +212,4 @@ def test_a_calibration_list_contradicts_a_cut(options: dict[str, Any]) -> None:
     situation = cut()
     asked = replace(situation, request=replace(situation.request, adapter_options=options))
     with pytest.raises(UsageError, match="segments"):
-        prepare(asked, Shared())
+        prepare(asked, SharedWork())

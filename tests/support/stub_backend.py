@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from deploykit.backend.backend import Backend, PackageFile, Shared, Situation
+from deploykit.backend.backend import Backend, PackageFile, SharedWork, Situation
 from deploykit.backend.plans import Plan
 from deploykit.backend.targets import Target
 from deploykit.tables.devices import Device
@@ -23,7 +23,7 @@ class StubBackend(Backend[Situation, None]):
     def resolve(self, device: Device, sdk: str | None) -> Target:
         return Target(device=device, backend=self.id, requested=sdk or "", sdk=None)
 
-    def prepare(self, situation: Situation, shared: Shared) -> Situation:
+    def prepare(self, situation: Situation, shared: SharedWork) -> Situation:
         return situation
 
     def plan(self, prepared: Situation) -> Plan[None]:

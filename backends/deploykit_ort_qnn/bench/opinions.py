@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnx import ModelProto
 
-from deploykit.backend.backend import Progress, Same, Shared, Situation
+from deploykit.backend.backend import Progress, Same, SharedWork, Situation
 from deploykit.backend.opinions import Compiler, Opinion, OpinionState
 from deploykit.errors import DeploykitError, ToolError
 from deploykit.findings import Finding
@@ -79,7 +79,7 @@ def settle(
     findings: Sequence[Finding],
     *,
     release: str,
-    shared: Shared,
+    shared: SharedWork,
     seconds: float,
     progress: Progress,
 ) -> tuple[Opinion, ...]:
@@ -107,7 +107,7 @@ class _Asking:
     bench: TimedBench
 
     @classmethod
-    def of(cls, situation: Situation, wheel: Wheel, shared: Shared, seconds: float, progress: Progress) -> _Asking:
+    def of(cls, situation: Situation, wheel: Wheel, shared: SharedWork, seconds: float, progress: Progress) -> _Asking:
         """ToolError where what would be compiled is not what the package is made of."""
         request, own = situation.request, situation.target.backend == "ort-qnn"
         quantized = situation.encodings is not None or situation.facts.is_qdq

@@ -9,11 +9,11 @@ from typing import Any
 from deploykit.findings import Severity, SubjectKind
 from deploykit.findings.rules import Found, Registry
 
-__all__ = ["RULES", "Opinion"]
+__all__ = ["RULES", "ConversionOpinion"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opinion:
+class ConversionOpinion:
     """What one compiler said of one conversion; ``verdict`` as ``Backend.preflight`` gives it."""
 
     graph: str
@@ -21,7 +21,7 @@ class Opinion:
     verdict: Mapping[str, Any]
 
 
-RULES: Registry[Opinion] = Registry("second-opinion")
+RULES: Registry[ConversionOpinion] = Registry("second-opinion")
 
 
 @RULES.rule(
@@ -34,7 +34,7 @@ RULES: Registry[Opinion] = Registry("second-opinion")
     fix="read its findings in the manifest's record; package for that backend to see all of them",
     sources=("the compiler named in the message, run while packaging",),
 )
-def check_opinion(opinion: Opinion) -> Iterator[Found]:
+def check_opinion(opinion: ConversionOpinion) -> Iterator[Found]:
     """A warning where it refuses, or where there is no compiler to ask."""
     verdict = opinion.verdict
     if not verdict.get("available"):

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from deploykit.accuracy.simulate.chain import Chain
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.accuracy.simulate.simulation import Simulator
-from deploykit.backend.backend import Shared
+from deploykit.backend.backend import SharedWork
 from deploykit.encodings.float_sets import find_borders
 from deploykit.flow.choose import choose_way
 from deploykit.flow.plan import decide
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from deploykit.accuracy.simulate.sessions import Feed
     from deploykit.backend.backend import AnyBackend, Progress, Situation
     from deploykit.encodings.values import EncodingSet
-    from deploykit.flow.choose import Chosen
+    from deploykit.flow.choose import ChosenWay
 
 __all__ = ["Delivery", "deliver", "refused_by", "run_of"]
 
@@ -51,7 +51,7 @@ class Delivery:
 
 def deliver(backend: AnyBackend, situation: Situation, *, plans: bool, tell: Progress) -> Delivery:
     """Decide as packaging does; without ``plans`` only the way is chosen, and nothing can refuse it."""
-    shared, refused = Shared(), ""
+    shared, refused = SharedWork(), ""
     if plans:
         decision = decide(backend, situation, shared, tell)
         chosen, refused = decision.chosen, _because(decision.plan)
@@ -72,7 +72,7 @@ def deliver(backend: AnyBackend, situation: Situation, *, plans: bool, tell: Pro
 
 def refused_by(backend: AnyBackend, situation: Situation, tell: Progress) -> str:
     """Why a situation cannot be packaged; "" where it can."""
-    return _because(decide(backend, situation, Shared(), tell).plan)
+    return _because(decide(backend, situation, SharedWork(), tell).plan)
 
 
 def _because(plan: Any) -> str:
@@ -82,7 +82,7 @@ def _because(plan: Any) -> str:
     return "; ".join(f"{one.code} {one.message}" for one in blocking[:2]) or "no route is open"
 
 
-def run_of(chosen: Chosen) -> Run:
+def run_of(chosen: ChosenWay) -> Run:
     """What computes the outputs of a way that was chosen."""
     situation, won = chosen.situation, chosen.prepared
     if situation.segments:
@@ -94,13 +94,13 @@ def run_of(chosen: Chosen) -> Run:
     return Chain([Simulator(model, encodings), *tail]).run
 
 
-def _on_npu(chosen: Chosen) -> float:
+def _on_npu(chosen: ChosenWay) -> float:
     inside, won = len(chosen.situation.facts.nodes), chosen.prepared
     outside = 0 if won is None or won.tail is None else len(won.tail.graph.node)
     return inside / (inside + outside) if inside else 1.0
 
 
-def _borders(chosen: Chosen) -> int:
+def _borders(chosen: ChosenWay) -> int:
     if chosen.prepared is not None:
         return chosen.prepared.way.borders
     encodings = chosen.situation.encodings

@@ -13,8 +13,8 @@ from deploykit.backend.quantizers import QuantizerAsked
 from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.flow.quantizing.choosing import Picked, options_of, pick
 from deploykit.flow.quantizing.numbers import Numbers, measure
-from deploykit.flow.quantizing.rules import RULES, Quantized
-from deploykit.flow.quantizing.running import Ran, run_quantizer
+from deploykit.flow.quantizing.rules import RULES, QuantizedNumbers
+from deploykit.flow.quantizing.running import QuantizerRun, run_quantizer
 from deploykit.flow.quantizing.samples import Division, divide, read_decoded, read_held_out
 from deploykit.flow.quantizing.weight_methods import SECONDS, asked_of
 from deploykit.flow.samples import about_samples
@@ -39,7 +39,7 @@ class Made:
     picked: Picked
     options: dict[str, Any]
     division: Division
-    ran: Ran
+    ran: QuantizerRun
     numbers: Numbers
     model: Model
     target: Target
@@ -48,7 +48,9 @@ class Made:
     def findings(self) -> tuple[Finding, ...]:
         """What the rules say of what was made; ``about_data`` says the same of what it was made from."""
         return RULES.run(
-            Quantized(model=self.model.path.name, precision=self.precision, picked=self.picked, numbers=self.numbers)
+            QuantizedNumbers(
+                model=self.model.path.name, precision=self.precision, picked=self.picked, numbers=self.numbers
+            )
         )
 
     def about_data(self) -> tuple[Finding, ...]:

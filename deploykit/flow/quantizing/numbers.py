@@ -31,7 +31,7 @@ from deploykit.model.weights import lean_weights
 if TYPE_CHECKING:
     from deploykit.accuracy.judge.verdict import Verdict
     from deploykit.accuracy.simulate.sessions import Feed
-    from deploykit.flow.quantizing.running import Ran
+    from deploykit.flow.quantizing.running import QuantizerRun
     from deploykit.model import Model
     from deploykit.model.facts import GraphFacts
 
@@ -71,7 +71,7 @@ class Numbers:
         }
 
 
-def measure(given: Model, facts: GraphFacts, ran: Ran, feeds: Sequence[Feed], *, seen: bool) -> Numbers:
+def measure(given: Model, facts: GraphFacts, ran: QuantizerRun, feeds: Sequence[Feed], *, seen: bool) -> Numbers:
     """Run the float model as given and the quantized one on the samples, and hold the quantizer's own outputs beside.
 
     Raises ToolError where the quantized model's outputs are not those of the model as given.

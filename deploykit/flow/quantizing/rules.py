@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from deploykit.flow.quantizing.choosing import Picked
     from deploykit.flow.quantizing.numbers import Numbers
 
-__all__ = ["AGREES_DB", "RULES", "Quantized"]
+__all__ = ["AGREES_DB", "RULES", "QuantizedNumbers"]
 
 AGREES_DB = 60.0
 """Two simulations of the same encodings that differ by more than a millionth of the signal's energy mean two things."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quantized:
+class QuantizedNumbers:
     """What the rules look at: the model's file name, who quantized it, and the numbers."""
 
     model: str
@@ -29,7 +29,7 @@ class Quantized:
     numbers: Numbers
 
 
-RULES: Registry[Quantized] = Registry("quantized")
+RULES: Registry[QuantizedNumbers] = Registry("quantized")
 
 
 @RULES.rule(
@@ -42,7 +42,7 @@ RULES: Registry[Quantized] = Registry("quantized")
     fix="install it with 'deploykit toolchain install', or say --with ort to take the embedded one",
     sources=("the toolchains of the backend",),
 )
-def check_default(quantized: Quantized) -> Iterator[Found]:
+def check_default(quantized: QuantizedNumbers) -> Iterator[Found]:
     """A better quantizer is known, and not here."""
     better = quantized.picked.better
     if better is None:
@@ -66,7 +66,7 @@ def check_default(quantized: Quantized) -> Iterator[Found]:
     fix="there is nothing to do",
     sources=("the quantizer, run while packaging",),
 )
-def check_quantized(quantized: Quantized) -> Iterator[Found]:
+def check_quantized(quantized: QuantizedNumbers) -> Iterator[Found]:
     """Who made them, and what is left of the signal."""
     numbers = quantized.numbers
     on = "samples that it calibrated on" if numbers.seen else "samples that it did not see"
@@ -91,7 +91,7 @@ def check_quantized(quantized: Quantized) -> Iterator[Found]:
     fix="go by deploykit's number, which is of the files that were written; report it to the quantizer's makers",
     sources=("both simulations, run on the same samples",),
 )
-def check_agreement(quantized: Quantized) -> Iterator[Found]:
+def check_agreement(quantized: QuantizedNumbers) -> Iterator[Found]:
     """The two against each other."""
     agreement = quantized.numbers.agreement_db
     if agreement is None or agreement >= AGREES_DB:
@@ -113,7 +113,7 @@ def check_agreement(quantized: Quantized) -> Iterator[Found]:
     fix="give at least five samples; makers of quantizers advise some hundreds",
     sources=("the calibration data",),
 )
-def check_seen(quantized: Quantized) -> Iterator[Found]:
+def check_seen(quantized: QuantizedNumbers) -> Iterator[Found]:
     """Nothing was held out."""
     if quantized.numbers.seen:
         yield Found(

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from deploykit.flow.quantizing.choosing import Picked
     from deploykit.model import Model
 
-__all__ = ["Ran", "run_quantizer"]
+__all__ = ["QuantizerRun", "run_quantizer"]
 
 QDQ = "out/model.qdq.onnx"
 MODEL = "out/model.onnx"
@@ -51,7 +51,7 @@ _LARGE = 1_900_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
+class QuantizerRun:
     """What a quantizer left: its folder, the float model and the encodings in it, and its own account.
 
     ``qdq`` is the quantized model where the quantizer made one. ``again`` is True where an earlier run was found.
@@ -73,7 +73,7 @@ def run_quantizer(
     *,
     progress: Progress,
     timeout: float | None = None,
-) -> Ran:
+) -> QuantizerRun:
     """Run the job, or find it done. Raises ToolError as ``deploykit.system.jobs.run_job``."""
     told = {
         "schema": 1,
@@ -153,16 +153,18 @@ def _job(picked: Picked, plan: QuantizerJob, folder: Path) -> Job:
     )
 
 
-def _taken_up(folder: Path, result: Mapping[str, Any], *, again: bool) -> Ran:
+def _taken_up(folder: Path, result: Mapping[str, Any], *, again: bool) -> QuantizerRun:
     qdq = folder / QDQ
     if qdq.is_file():
         encodings = folder / "extracted.encodings"
         encodings.write_text(_encodings_of(qdq, folder / "model.onnx"), "utf-8")
-        return Ran(folder=folder, model=folder / "model.onnx", encodings=encodings, result=result, qdq=qdq, again=again)
+        return QuantizerRun(
+            folder=folder, model=folder / "model.onnx", encodings=encodings, result=result, qdq=qdq, again=again
+        )
     missing = [name for name in (MODEL, ENCODINGS) if not (folder / name).is_file()]
     if missing:
         raise ToolError(f"{result.get('quantizer', 'the quantizer')} left no {missing[0]}", next=f"look at {folder}")
-    return Ran(folder=folder, model=folder / MODEL, encodings=folder / ENCODINGS, result=result, again=again)
+    return QuantizerRun(folder=folder, model=folder / MODEL, encodings=folder / ENCODINGS, result=result, again=again)
 
 
 def _encodings_of(qdq: Path, model: Path) -> str:

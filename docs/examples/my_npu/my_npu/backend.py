@@ -10,7 +10,7 @@ from deploykit.backend.backend import (
     Backend,
     Check,
     PackageFile,
-    Shared,
+    SharedWork,
     Situation,
     TextFile,
     Verification,
@@ -79,7 +79,7 @@ class MyNpu(Backend[Situation, None]):
         """Any version will do."""
         return Target(device=device, backend=self.id, requested=sdk or "", sdk=None)
 
-    def prepare(self, situation: Situation, shared: Shared) -> Situation:
+    def prepare(self, situation: Situation, shared: SharedWork) -> Situation:
         """The model is packaged as it is."""
         del shared
         return situation

@@ -22,7 +22,7 @@ from deploykit_openvino.rules import INT8, PRECISIONS, RULES
 
 if TYPE_CHECKING:
     from deploykit.accuracy.samples.gathering import Samples
-    from deploykit.backend.backend import Aids, PackageFile, Shared, Situation
+    from deploykit.backend.backend import Aids, PackageFile, SharedWork, Situation
     from deploykit.system.specs import ToolchainSpec
 
 __all__ = ["OpenVinoNpu", "Prepared", "backend"]
@@ -104,7 +104,7 @@ class OpenVinoNpu(Backend[Prepared, None]):
         """There is one toolchain; another release is the user's own affair."""
         return Target(device=device, backend=self.id, requested=sdk or "", sdk=None)
 
-    def prepare(self, situation: Situation, shared: Shared) -> Prepared:
+    def prepare(self, situation: Situation, shared: SharedWork) -> Prepared:
         """Which precision, and the samples to calibrate on."""
         del shared
         from deploykit.accuracy.samples.gathering import gather
