@@ -1,34 +1,39 @@
-"""Judges the numbers of a package again: every model that lies beside encodings, on the samples that were recorded.
+"""Judges the numbers of a package again, on the samples that were recorded: its pieces in order, against float.
 
 It reads the package and changes nothing; what the device makes of the numbers is the adapter's business.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from onnx import ModelProto
+
+from deploykit.accuracy.judge.judge import Judge
+from deploykit.accuracy.judge.verdict import Verdict
 from deploykit.accuracy.samples.gathering import gather
 from deploykit.accuracy.samples.recording import RECORDED_FILE
 from deploykit.accuracy.search.locating import locate
 from deploykit.accuracy.search.probes import ModelProbe, SimulationProbe
-from deploykit.accuracy.simulate.fitting import fit_judge
+from deploykit.accuracy.simulate.chain import Chain
+from deploykit.accuracy.simulate.fitting import fit_judge, settled
+from deploykit.accuracy.simulate.sessions import Session
+from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.backend.backend import Check
-from deploykit.backend.status import Correctness, Right
+from deploykit.backend.status import Correctness, correctness_of
 from deploykit.encodings.read import read_placed
+from deploykit.encodings.values import EncodingSet
 from deploykit.errors import DeploykitError
 from deploykit.model import load_model
-from deploykit.model.collect import collect_facts
+from deploykit.model.collect import facts_of
 from deploykit.model.weights import lean_weights
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
-
     from deploykit.accuracy.judge.verdict import Thresholds
     from deploykit.accuracy.samples.gathering import Samples
-    from deploykit.encodings.values import EncodingSet
     from deploykit.model.facts import GraphFacts
 
 __all__ = ["Rejudged", "rejudge"]
@@ -36,41 +41,92 @@ __all__ = ["Rejudged", "rejudge"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejudged:
-    """One check per model, and the verdict over all of them; None where nothing lies beside encodings."""
+    """The check, and the verdict; None where no model lies beside encodings."""
 
     checks: tuple[Check, ...] = ()
     right: Correctness | None = None
 
 
-def rejudge(package: Path, thresholds: Thresholds | None = None) -> Rejudged:
-    """Simulate each ``encodings/NAME.json`` on ``model/NAME.onnx`` against float."""
-    done = [
-        _judged(package, model, encodings, thresholds)
-        for encodings in sorted((package / "encodings").glob("*.json"))
-        if (model := package / "model" / f"{encodings.stem}.onnx").is_file()
-    ]
-    return Rejudged(checks=tuple(check for check, _ in done), right=_together([right for _, right in done]))
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Piece:
+    """One model of the package, with its encodings; without them it runs as it is."""
+
+    name: str
+    model: ModelProto
+    encodings: EncodingSet | None
+
+    def opened(self) -> Session | Simulator:
+        return Session(self.model) if self.encodings is None else Simulator(self.model, self.encodings)
 
 
-def _judged(package: Path, model: Path, encodings: Path, thresholds: Thresholds | None) -> tuple[Check, Correctness]:
-    name = f"model/{model.name}"
+def rejudge(package: Path, status: Mapping[str, Any], thresholds: Thresholds | None = None) -> Rejudged:
+    """Simulate the pieces of a package in their order, and hold its outputs against those of the same pieces in float.
+
+    ``status`` is the manifest's: what the encodings as given lost on these samples when the package was made.
+    """
+    files = sorted((package / "model").glob("*.onnx"))
+    if not any((package / "encodings" / f"{path.stem}.json").is_file() for path in files):
+        return Rejudged()
     try:
-        proto, facts, placed = _read(model, encodings)
-        samples = _samples(package, proto, facts, placed)
-        return _checked(name, proto, facts, placed, samples, thresholds)
+        pieces = _in_order([_piece(package, path) for path in files])
+        whole = pieces[0].model if len(pieces) == 1 else _joined([piece.model for piece in pieces])
+        facts = facts_of(whole)
+        entries = {
+            name: e for piece in pieces for name, e in (piece.encodings.entries if piece.encodings else {}).items()
+        }
+        encodings = EncodingSet(version="", entries=entries)
+        samples = _samples(package, whole, facts, encodings)
+        return _checked(pieces, whole, facts, samples, status, thresholds)
     except DeploykitError as error:
-        why = f"{name}: {error.what}" + (f" ({error.why})" if error.why else "")
-        return Check(id="numerics", ok=False, detail=why), Correctness(why=why, broken=True)
+        why = error.what + (f" ({error.why})" if error.why else "")
+        check = Check(id="numerics", ok=False, detail=why)
+        return Rejudged(checks=(check,), right=Correctness(why=why, broken=True))
 
 
-def _read(model: Path, encodings: Path) -> tuple[ModelProto, GraphFacts, EncodingSet]:
-    read = load_model(model)
-    facts = collect_facts(read)
-    return lean_weights(read), facts, read_placed(encodings, facts)
+def _piece(package: Path, path: Path) -> _Piece:
+    model, beside = load_model(path), package / "encodings" / f"{path.stem}.json"
+    proto = lean_weights(model)
+    encodings = read_placed(beside, facts_of(proto)) if beside.is_file() else None
+    return _Piece(name=f"model/{path.name}", model=proto, encodings=encodings)
+
+
+def _in_order(pieces: Sequence[_Piece]) -> list[_Piece]:
+    """Each piece behind those whose outputs it reads; the order of names where nothing is read."""
+    left, done = list(pieces), list[_Piece]()
+    while left:
+        waiting = {value.name for piece in left for value in piece.model.graph.output}
+        ready = [p for p in left if waiting.isdisjoint(value.name for value in p.model.graph.input)] or left[:1]
+        done += ready
+        left = [piece for piece in left if piece not in ready]
+    return done
+
+
+def _joined(models: Sequence[ModelProto]) -> ModelProto:
+    """The pieces as one graph again: tensors have kept their names where the model was cut."""
+    whole = ModelProto()
+    whole.CopyFrom(models[0])
+    graph = whole.graph
+    made = {name for node in graph.node for name in node.output}
+    stored = {tensor.name for tensor in graph.initializer}
+    for model in models[1:]:
+        graph.node.extend(node for node in model.graph.node if made.isdisjoint(node.output))
+        graph.initializer.extend(tensor for tensor in model.graph.initializer if tensor.name not in stored)
+        graph.input.extend(value for value in model.graph.input if value.name not in {v.name for v in graph.input})
+        graph.output.extend(value for value in model.graph.output if value.name not in {v.name for v in graph.output})
+        made.update(name for node in model.graph.node for name in node.output)
+        stored.update(tensor.name for tensor in model.graph.initializer)
+    inputs = [value for value in graph.input if value.name not in made]
+    read = {value.name for model in models[1:] for value in model.graph.input}
+    outputs = [value for value in graph.output if value.name not in read]
+    for kept, field in ((inputs, graph.input), (outputs, graph.output)):
+        copies = [type(value).FromString(value.SerializeToString()) for value in kept]
+        del field[:]
+        field.extend(copies)
+    return whole
 
 
 def _samples(package: Path, model: ModelProto, facts: GraphFacts, encodings: EncodingSet) -> Samples:
-    """The recorded samples where they have every input; else what is derived, for a segment reads what others make."""
+    """The recorded samples where they have every input; else what is derived."""
     recorded = package / RECORDED_FILE
     if recorded.is_file():
         try:
@@ -81,57 +137,44 @@ def _samples(package: Path, model: ModelProto, facts: GraphFacts, encodings: Enc
 
 
 def _checked(
-    name: str,
-    model: ModelProto,
+    pieces: Sequence[_Piece],
+    whole: ModelProto,
     facts: GraphFacts,
-    encodings: EncodingSet,
     samples: Samples,
+    status: Mapping[str, Any],
     thresholds: Thresholds | None,
-) -> tuple[Check, Correctness]:
-    on = samples.described_for_humans
+) -> Rejudged:
+    on, names = samples.described_for_humans, " + ".join(piece.name for piece in pieces)
     if not samples.may_judge:
-        told = f"{name}: not judged ({on})"
-        return Check(id="numerics", ok=True, detail=told), Correctness(why=f"give --calibration or --input ({on})")
-    verdict = fit_judge(model, facts, encodings, samples, thresholds).verdict
-    right = Correctness(
-        state={True: Right.YES, False: Right.NO, None: Right.NOT_JUDGED}[verdict.right],
-        label=str(samples.label),
-        count=len(samples.varied),
-        against="float",
-        why=verdict.reason,
-        numbers=tuple(number.to_json() for number in verdict.numbers),
-    )
+        check = Check(id="numerics", ok=True, detail=f"{names}: not judged ({on})")
+        return Rejudged(checks=(check,), right=Correctness(why=f"give --calibration or --input ({on})"))
+    alone = pieces[0].encodings if len(pieces) == 1 else None
+    if alone is not None:
+        verdict = fit_judge(whole, facts, alone, samples, thresholds).verdict
+    else:
+        judge = Judge(whole, facts, samples, thresholds=thresholds)
+        outputs = Chain(piece.opened() for piece in pieces).runs(judge.feeds)
+        verdict = settled(judge.compare(outputs), samples.label)
+    verdict = verdict.beside(_recorded(status))
+    right = correctness_of(verdict, where="simulated", label=str(samples.label), count=len(samples.varied))
     shown = verdict.failures[:3] or tuple(n for n in verdict.numbers if n.passes)[:3]
-    words = "; ".join(f"{number.subject}: {number}" for number in shown) or verdict.reason
-    where = _culprit(model, facts, encodings, samples) if verdict.right is False else ""
-    return Check(id="numerics", ok=verdict.right is not False, detail=f"{name}: {words}, on {on}{where}"), right
+    words = "; ".join([*([verdict.cost] if verdict.cost else []), *(f"{n.subject}: {n}" for n in shown)])
+    where = ""
+    if verdict.right is False and alone is not None:
+        found = locate(facts, ModelProbe(whole), SimulationProbe(whole, alone), samples.varied).first
+        where = "" if found is None else f"; first at {found.op_type} {found.node}, {found.output.name}"
+    detail = f"{names}: {words or verdict.reason}, on {on}{where}"
+    return Rejudged(checks=(Check(id="numerics", ok=verdict.right is not False, detail=detail),), right=right)
 
 
-def _culprit(model: ModelProto, facts: GraphFacts, encodings: EncodingSet, samples: Samples) -> str:
-    found = locate(facts, ModelProbe(model), SimulationProbe(model, encodings), samples.varied)
-    if found.first is None:
-        return ""
-    return f"; first at {found.first.op_type} {found.first.node}, {found.first.output.name}"
-
-
-def _together(verdicts: Sequence[Correctness]) -> Correctness | None:
-    """The worst word of several models, with every number."""
-    if not verdicts:
+def _recorded(status: Mapping[str, Any]) -> Verdict | None:
+    """What the encodings as given lost when the package was made; None where that was not measured."""
+    known = [
+        {**number, "value": number["quantization"], "words": number["quantization_words"]}
+        for number in status.get("numbers", ())
+        if number.get("quantization") is not None
+    ]
+    if not known:
         return None
-    order = (Right.NO, Right.NOT_JUDGED, Right.YES)
-    worst = min(verdicts, key=lambda right: (not right.broken, order.index(right.state)))
-    if len(verdicts) == 1:
-        return worst
-    return Correctness(
-        state=worst.state,
-        label=worst.label,
-        count=worst.count,
-        against=worst.against,
-        why=worst.why,
-        broken=worst.broken,
-        numbers=tuple(_numbers(verdicts)),
-    )
-
-
-def _numbers(verdicts: Iterable[Correctness]) -> Iterable[dict[str, object]]:
-    return (dict(number) for right in verdicts for number in right.numbers)
+    totals = {"right": None, "reason": "", "cost": "", "sqnr_db": None, "outputs": {}, "lost_rows": 0.0}
+    return Verdict.from_json({**totals, "numbers": known, "not_finite": []})

@@ -120,7 +120,7 @@ def verify_package(
     if any(not check.ok for check in models):
         return VerifyReport(package=package, checks=(*files, *models), status=status.damaged())
     judged = _of_adapter(package, manifest)
-    again = rejudge(package) if numerics else Rejudged()
+    again = rejudge(package, manifest.get("status") or {}) if numerics else Rejudged()
     return VerifyReport(
         package=package,
         checks=(

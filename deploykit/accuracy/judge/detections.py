@@ -42,6 +42,7 @@ _NORMALIZED = 1.5  # boxes that stay below it are fractions of the image; a litt
 _REACH = 4.0  # a partner may lie so many times the tolerance away: the same detection, badly placed
 _MOST = 1024  # detections of one sample that are counted, the best ones
 _MOSTLY = 0.5  # share of all rows: objects fill less of what a detector looks at
+_TIES = 0.05  # from so many near ties on (untrained weights) the plain count says nothing
 _FLAT = 0.02  # share of boxes without an area that a detector may have at the borders of its images
 
 
@@ -269,7 +270,11 @@ def _kept_number(
     lost = sum(int(np.sum(~_kept(a, b, are_corners, slack))) for (a, _), (_, b) in zip(sure, loose, strict=True))
     new = sum(int((~_kept(b, a, are_corners, slack)).sum()) for (_, b), (a, _) in zip(sure, loose, strict=True))
     value = min(1 - lost / max(wanted, 1), 1 - new / max(made, 1))
-    words = count.in_short if count is not None and any(count.wanted) else ""
+    words = ""
+    if count is not None and any(count.wanted):
+        words = count.in_short
+        if count.share < value - _TIES:
+            words = f"{1 - lost / max(wanted, 1):.1%} of the detections kept, {new} new, near ties forgiven"
     yield context.number(name, kind, Measure.KEPT, value, items=max(wanted, made), words=words)
 
 

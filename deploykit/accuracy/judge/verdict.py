@@ -187,6 +187,7 @@ class JudgedNumber:
     where: str = ""
     note: str = ""
     base: float | None = None
+    base_words: str = ""
     items: int = 0
     words: str = ""
 
@@ -231,6 +232,7 @@ class JudgedNumber:
             "samples": {"label": str(self.label), "count": self.count},
             "against": str(self.against),
             "quantization": None if self.base is None else _finite(self.base),
+            "quantization_words": self.base_words,
             "items": self.items,
             "passes": self.passes,
             "note": self.note,
@@ -452,8 +454,9 @@ class Verdict:
         """
         if quantization is None or self.right is None:
             return self
-        found = {(n.output, n.limit.measure, n.part): n.value for n in quantization.numbers}
-        numbers = tuple(replace(n, base=found.get((n.output, n.limit.measure, n.part))) for n in self.numbers)
+        found = {(n.output, n.limit.measure, n.part): n for n in quantization.numbers}
+        pairs = [(n, found.get((n.output, n.limit.measure, n.part))) for n in self.numbers]
+        numbers = tuple(n if of is None else replace(n, base=of.value, base_words=of.words) for n, of in pairs)
         right, reason = decide(numbers, self.oddities, self.broken)
         excused = next((n for n in numbers if n.passes and not n.limit.holds(n.value)), None)
         cost = f"the encodings by themselves: {quantization.words}"
@@ -548,6 +551,7 @@ def _number(entry: Mapping[str, Any]) -> JudgedNumber:
         where=entry["where"].removeprefix(part).removeprefix(", "),
         note=entry["note"],
         base=entry["quantization"],
+        base_words=entry["quantization_words"],
         items=int(entry["items"]),
         words=entry["words"],
     )
