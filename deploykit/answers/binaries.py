@@ -63,7 +63,10 @@ def report_binary(path: Path, *, backend: str | None = None, runtime: str = "", 
     ``runtime`` is a release as typed, or a package that carries one by its name and version. Raises InputError for
     another file, UnknownTargetError for an unknown device or release, UsageError without a backend that reads it.
     """
-    known = _reader(backend)
+    candidates = load_backends() if backend is None else (load_backend(backend),)
+    known = next((one for one in candidates if one.offers("inspect")), None)
+    if known is None:
+        raise UsageError(f"{backend or 'no installed backend'}: reads no compiled files")
     info = known.inspect(path)
     if not known.offers("binary_rows"):
         return BinaryReport(info=info, loads=(), runtimes=())
@@ -77,14 +80,6 @@ def report_binary(path: Path, *, backend: str | None = None, runtime: str = "", 
         for release, carriers in _releases(rows).items()
     )
     return BinaryReport(info=info, loads=loads, runtimes=runtimes)
-
-
-def _reader(backend: str | None) -> AnyBackend:
-    candidates = load_backends() if backend is None else (load_backend(backend),)
-    for known in candidates:
-        if known.offers("inspect"):
-            return known
-    raise UsageError(f"{backend or 'no installed backend'}: reads no compiled files")
 
 
 def _release(runtime: str, rows: Iterable[CompatRow]) -> str:

@@ -119,7 +119,7 @@ def search(rows: Iterable[CompatRow], words: Sequence[str]) -> tuple[CompatRow, 
     matches, the notes are searched.
     """
     everything = tuple(rows)
-    phrases = _phrases(words)
+    phrases = [phrase for phrase in map(_normal, words) if phrase]
     if not phrases:
         return everything
     joined = " ".join(phrases)
@@ -135,20 +135,18 @@ def differences(rows: Iterable[CompatRow], before: str, after: str, query: Query
     """What has another status, lifecycle or name at the release ``after`` than at ``before``."""
     everything = tuple(rows)
     wanted = [row for row in everything if _passes(row, query) and not row.feature.startswith(RELEASE)]
-    old, new = (_states(wanted, _answering(everything, sdk), query.words) for sdk in (before, after))
+    old, new = (
+        {_key(row): row for row in search(_at(wanted, _answering(everything, sdk)), query.words)}
+        for sdk in (before, after)
+    )
     keys = dict.fromkeys((*old, *new))
-    return tuple(_difference(old.get(key), new.get(key)) for key in keys if _differs(old.get(key), new.get(key)))
-
-
-def _difference(before: CompatRow | None, after: CompatRow | None) -> Difference:
-    old, new = (None if row is None else _stamped(row, {}) for row in (before, after))
-    return Difference(before=old, after=new)
-
-
-def _states(
-    rows: Iterable[CompatRow], answered_by: Mapping[str, str], words: Sequence[str]
-) -> dict[tuple[str, ...], CompatRow]:
-    return {_key(row): row for row in search(_at(rows, answered_by), words)}
+    found = []
+    for key in keys:
+        one, other = old.get(key), new.get(key)
+        if one is None or other is None or (one is not other and _state(one) != _state(other)):
+            sides = [None if row is None else _stamped(row, {}) for row in (one, other)]
+            found.append(Difference(before=sides[0], after=sides[1]))
+    return tuple(found)
 
 
 def releases_between(rows: Iterable[CompatRow], before: str, after: str, query: Query) -> tuple[CompatRow, ...]:
@@ -248,12 +246,6 @@ def _holds(row: CompatRow, release: str) -> bool:
     return _version(row.since) <= version and (not row.until or version <= _version(row.until))
 
 
-def _differs(before: CompatRow | None, after: CompatRow | None) -> bool:
-    if before is None or after is None:
-        return True
-    return before is not after and _state(before) != _state(after)
-
-
 def _state(row: CompatRow) -> tuple[str, str, str]:
     return row.status, row.lifecycle, row.renamed_to
 
@@ -264,11 +256,6 @@ def _stamped(row: CompatRow, answered_by: Mapping[str, str]) -> CompatRow:
         return row
     sdk = answered_by.get(row.family, "") or release_range(row.since, row.until)
     return row if row.sdk == sdk else replace(row, sdk=sdk)
-
-
-def _phrases(words: Iterable[str]) -> list[str]:
-    """The words of a question as names are compared; none for what is no word."""
-    return [phrase for phrase in map(_normal, words) if phrase]
 
 
 def _names(row: CompatRow) -> str:

@@ -32,16 +32,13 @@ def examine(backends: Iterable[AnyBackend], surroundings: Surroundings | None = 
         for probe in backend.probes():
             if probe not in seen:
                 seen.add(probe)
-                lines += _guarded(probe, around)
+                try:
+                    lines += probe(around)
+                except (DeploykitError, OSError) as error:
+                    name = getattr(probe, "__name__", "probe")
+                    told = "look at that file or folder"
+                    lines.append(CheckLine(id=name, state="problem", detail=str(error), next=told))
     return tuple(lines)
-
-
-def _guarded(probe: Probe, around: Surroundings) -> list[CheckLine]:
-    try:
-        return list(probe(around))
-    except (DeploykitError, OSError) as error:
-        name = getattr(probe, "__name__", "probe")
-        return [CheckLine(id=name, state="problem", detail=str(error), next="look at that file or folder")]
 
 
 def examine_core(around: Surroundings) -> Iterator[CheckLine]:

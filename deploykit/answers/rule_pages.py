@@ -89,12 +89,12 @@ def find_rule(name: str, entries: Iterable[RuleEntry]) -> RuleEntry:
 
 def rule_page(entry: RuleEntry) -> str:
     """The page of one rule, in Markdown."""
-    rule = entry.rule
+    rule, applied_by = entry.rule, ", ".join(entry.backends) or "every backend"
     return "\n".join(
         [
             f"# {rule.code}: {rule.slug}",
             "",
-            f"*Severity:* {rule.severity}. *Looks at:* {rule.scope}. *Applied by:* {_appliers(entry)}.",
+            f"*Severity:* {rule.severity}. *Looks at:* {rule.scope}. *Applied by:* {applied_by}.",
             "",
             "## What",
             "",
@@ -130,10 +130,6 @@ def _trial(rule: Rule[Any]) -> tuple[str, ...]:
     seen = f", seen with {rule.claim.seen_with}" if rule.claim.seen_with else ""
     told = f"It is {rule.claim.confidence}{seen}; {_ANSWERERS[rule.claim.answered_by]}, can refute it by trying"
     return ("## Second opinion", "", f"{told}.", "")
-
-
-def _appliers(entry: RuleEntry) -> str:
-    return ", ".join(entry.backends) or "every backend"
 
 
 def _sentence(text: str) -> str:

@@ -36,13 +36,9 @@ def command(out: Path | None) -> int:
         request = make_request(model, _TARGET, sdk=_SDK, encodings=encodings)
         (job,) = read_jobs([request], [folder], progress=[tell])
         packaged = job.make()
-        tree = _tree(packaged)
+        tree = [] if packaged.package is None else [MANIFEST, *list_files(packaged.package)]
     emit({**packaged.to_json(), "tree": tree}, lambda: _text(packaged, tree, out))
     return packaged.exit_status
-
-
-def _tree(packaged: Packaged) -> list[str]:
-    return [] if packaged.package is None else [MANIFEST, *list_files(packaged.package)]
 
 
 def _text(packaged: Packaged, tree: list[str], out: Path | None) -> str:

@@ -97,7 +97,11 @@ def diagnosis_text(diagnosis: Diagnosis, *, verbose: bool = False) -> str:
         counts = (f"{name} {' of '.join(f'{v:g}' for v in values)}" for name, values in diagnosis.numbers.items())
         lines += [f"counted by the tools: {', '.join(counts)}", ""]
     if diagnosis.codes:
-        lines += [*_codes(diagnosis), ""]
+        for code in diagnosis.codes:
+            meaning = "unknown code" if code.meaning is None else f"{code.meaning.area}: {code.meaning.meaning}"
+            other = hex(code.code) if not code.spelling.startswith("0x") else str(code.code)
+            lines.append(f"code {code.spelling} = {other}: {meaning}")
+        lines.append("")
     if not diagnosis.errors or not diagnosis.understood:
         lines += _open_end(diagnosis)
     return "\n".join(lines).rstrip()
@@ -113,7 +117,11 @@ def _cause(number: int, cause: Cause, *, verbose: bool) -> Iterator[str]:
     if cause.fields:
         yield f"    the line says: {', '.join(f'{name} {text}' for name, text in cause.fields.items())}"
     yield from (f"    {term}: {meaning}" for term, meaning in cause.terms)
-    yield from _names(cause)
+    for name in cause.names[:_NAMES_SHOWN]:
+        probably = "" if name.exact else "probably "
+        yield f"    {name.log} is {probably}{name.kind} {' or '.join(name.onnx)}"
+    if len(cause.names) > _NAMES_SHOWN:
+        yield f"    … and {len(cause.names) - _NAMES_SHOWN} more names"
     if row.workaround:
         yield f"    way out: {row.workaround}"
     if row.way_out:
@@ -127,25 +135,12 @@ def _cause(number: int, cause: Cause, *, verbose: bool) -> Iterator[str]:
     yield f"    source: {'; '.join(row.source)} ({row.confidence}{versions})"
 
 
-def _names(cause: Cause) -> Iterator[str]:
-    for name in cause.names[:_NAMES_SHOWN]:
-        probably = "" if name.exact else "probably "
-        yield f"    {name.log} is {probably}{name.kind} {' or '.join(name.onnx)}"
-    if len(cause.names) > _NAMES_SHOWN:
-        yield f"    … and {len(cause.names) - _NAMES_SHOWN} more names"
-
-
-def _codes(diagnosis: Diagnosis) -> Iterator[str]:
-    for code in diagnosis.codes:
-        meaning = "unknown code" if code.meaning is None else f"{code.meaning.area}: {code.meaning.meaning}"
-        other = hex(code.code) if not code.spelling.startswith("0x") else str(code.code)
-        yield f"code {code.spelling} = {other}: {meaning}"
-
-
 def _open_end(diagnosis: Diagnosis) -> Iterator[str]:
     """What is said where no cause was found: that a tool finished, or that it is not known what happened."""
     if diagnosis.conclusion == "finished":
-        yield from _finished(diagnosis)
+        last = diagnosis.finished[-1]
+        yield f"no failure: {last.tool} says in line {last.line} that it did its job: {last.text}"
+        yield from _lines("lines that look like a warning:", diagnosis.doubts)
         return
     yield "the cause itself is not in this log" if diagnosis.errors else _not_understood(diagnosis)
     yield from _lines("lines that look like a failure:", diagnosis.unknown)
@@ -157,12 +152,6 @@ def _open_end(diagnosis: Diagnosis) -> Iterator[str]:
     if diagnosis.collect:
         yield "please collect, to have it looked at:"
         yield from (f"    - {text}" for text in diagnosis.collect)
-
-
-def _finished(diagnosis: Diagnosis) -> Iterator[str]:
-    last = diagnosis.finished[-1]
-    yield f"no failure: {last.tool} says in line {last.line} that it did its job: {last.text}"
-    yield from _lines("lines that look like a warning:", diagnosis.doubts)
 
 
 def _not_understood(diagnosis: Diagnosis) -> str:

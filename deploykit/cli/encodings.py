@@ -15,7 +15,6 @@ from deploykit.findings import exit_status, summarize
 from deploykit.system.files import write_files
 
 if TYPE_CHECKING:
-    from deploykit.encodings.files import Applied, Removed
     from deploykit.encodings.formats.conversion import Conversion
     from deploykit.encodings.formats.differences import Difference
 
@@ -258,7 +257,9 @@ def apply(
     from deploykit.encodings.files import apply_encodings
 
     done = apply_encodings(model, file, output, bias=bias, signed=signed, force=force)
-    emit(done.to_json(), lambda: _applied_text(done))
+    lines = [f"{name}: not written, {reason}" for name, reason in done.skipped.items()]
+    lines.append(f"{len(done.placed)} tensors are quantized in {done.output}")
+    emit(done.to_json(), "\n".join(lines))
     return int(bool(done.skipped))
 
 
@@ -274,15 +275,7 @@ def extract(model: Path, output: Path, version: str, float_model: Path | None, f
 
     done = extract_encodings(model, float_model, version=version, force=force)
     write_files({output: done.encodings}, force=force)
-    emit({**done.to_json(), "encodings": str(output)}, lambda: _extracted_text(done, output))
-    return int(bool(done.kept))
-
-
-def _applied_text(done: Applied) -> str:
-    lines = [f"{name}: not written, {reason}" for name, reason in done.skipped.items()]
-    return "\n".join([*lines, f"{len(done.placed)} tensors are quantized in {done.output}"])
-
-
-def _extracted_text(done: Removed, output: Path) -> str:
     lines = [f"{name}: left in the model, {reason}" for name, reason in done.kept.items()]
-    return "\n".join([*lines, f"{done.count} entries written to {output}"])
+    lines.append(f"{done.count} entries written to {output}")
+    emit({**done.to_json(), "encodings": str(output)}, "\n".join(lines))
+    return int(bool(done.kept))

@@ -13,6 +13,7 @@ from deploykit import api
 from deploykit.cli.frame import Command
 from deploykit.cli.terminal import columns, emit, plain, table
 from deploykit.errors import DeploykitError, UsageError
+from deploykit.system.files import read_regular
 
 if TYPE_CHECKING:
     from deploykit.answers.binaries import BinaryReport, Runtime
@@ -67,6 +68,9 @@ def _explain_file(path: Path, time_limit: float) -> int:
     from deploykit.cli.encodings import show_text
     from deploykit.encodings.files import show_encodings
 
+    # A model around a compiled context is an ONNX file with a node of this type.
+    if path.suffix == ".onnx" and b"EPContext" in read_regular(path):
+        return emit_binary(path, backend=None, runtime="", target="", time_limit=time_limit)
     try:
         found = show_encodings(path, model=None, names=(), arrays=False)
     except DeploykitError as first:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +73,10 @@ def command(
         return difference.exit_status
     with progress() as tell:
         shown = _results_shower(tell, len(select(file, only=only).cells))
-        news = partial(_news, tell)
+
+        def news(cell: str, line: str) -> None:
+            tell(f"{cell}: {line}")
+
         results = api.matrix(file, out=out, only=only, progress=news, on_result=shown, **how)
     emit(results.to_json(), lambda: _text(results, out))
     return results.exit_status
@@ -87,10 +89,6 @@ def _dry_run(cells: Sequence[Cell]) -> int:
     return 0
 
 
-def _news(tell: News, cell: str, line: str) -> None:
-    tell(f"{cell}: {line}")
-
-
 def _results_shower(tell: News, total: int) -> Callable[[CellResult], None]:
     """Shows each result when it is there: a row that stays above the line of progress, which counts them."""
     done = 0
@@ -99,15 +97,12 @@ def _results_shower(tell: News, total: int) -> Callable[[CellResult], None]:
         nonlocal done
         done += 1
         if not settings().json:
-            tell.say(f"{_word(result)}  {result.cell}  {_short(result.why)}".rstrip())
+            word = click.style(f"{result.verdict!s:<10}", fg=_COLORS[str(result.verdict)])
+            tell.say(f"{word}  {result.cell}  {_short(result.why)}".rstrip())
         if done < total:
             tell(Begun(f"{done} of {total} cells are done"))
 
     return show
-
-
-def _word(result: CellResult) -> str:
-    return click.style(f"{result.verdict!s:<10}", fg=_COLORS[str(result.verdict)])
 
 
 def _short(text: str, most: int = 110) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import click
 
 from deploykit.backend.plugins import device_named, load_backend, load_backends
@@ -20,12 +18,7 @@ __all__ = ["command", "known_toolchains"]
 
 def known_toolchains() -> tuple[ToolchainSpec, ...]:
     """The toolchains of all installed backends, each once."""
-    return tuple({spec.id: spec for spec in _offered()}.values())
-
-
-def _offered() -> Iterator[ToolchainSpec]:
-    for backend in load_backends():
-        yield from backend.toolchains()
+    return tuple({spec.id: spec for backend in load_backends() for spec in backend.toolchains()}.values())
 
 
 @click.group(cls=Group)
@@ -65,7 +58,10 @@ def remove_(name: str) -> None:
     """Delete one toolchain from disk."""
     spec = select(known_toolchains(), name)
     removed = remove(spec)
-    emit({"name": spec.name, "version": spec.version, "removed": removed}, _removal(spec, removed))
+    emit(
+        {"name": spec.name, "version": spec.version, "removed": removed},
+        f"{spec.id} {'is gone' if removed else 'was not installed'}",
+    )
 
 
 def _asked(name: str | None, target: str | None, sdk: str | None) -> ToolchainSpec:
@@ -86,10 +82,6 @@ def _asked(name: str | None, target: str | None, sdk: str | None) -> ToolchainSp
     if name is None and len(specs) > 1:
         raise UsageError(f"--target {device.id}: several", next=f"name one: {', '.join(spec.id for spec in specs)}")
     return specs[0] if name is None else select(specs, name)
-
-
-def _removal(spec: ToolchainSpec, removed: bool) -> str:
-    return f"{spec.id} is gone" if removed else f"{spec.id} was not installed"
 
 
 def _text(states: list[ToolchainState]) -> str:

@@ -272,7 +272,12 @@ class Keys:
     def key(self, cell: Cell) -> str:
         """The key of one cell; InputError where an input cannot be read. Where files lie is no part of it."""
         request = request_to_json(cell.request)
-        files = {role: [self._digest(path) for path in paths] for role, paths in _by_role(cell.request)}
+        files: dict[str, list[str]] = {}
+        for role, paths in _by_role(cell.request):
+            for path in paths:
+                if path not in self._digests:
+                    self._digests[path] = hash_file(path)[1]
+            files[role] = [self._digests[path] for path in paths]
         facts = {
             "request": {name: value for name, value in request.items() if name not in files and name != "inputs"},
             "inputs": [text for text in cell.request.inputs if _file_of(text) is None],
@@ -281,11 +286,6 @@ class Keys:
             "tools": self._tools,
         }
         return sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-
-    def _digest(self, path: Path) -> str:
-        if path not in self._digests:
-            self._digests[path] = hash_file(path)[1]
-        return self._digests[path]
 
 
 def input_files(request: Request) -> Iterator[Path]:

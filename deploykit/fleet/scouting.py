@@ -70,7 +70,7 @@ def scout(folder: Path) -> Scouted:
             Found(
                 name=name,
                 path=path.relative_to(folder).as_posix(),
-                encodings=_relative(_encodings_of(path), folder),
+                encodings=_relative(_first(path.with_name(path.stem + suffix) for suffix in _ENCODINGS), folder),
                 calibration=_relative(_data_of(path, folder), folder),
                 about=about,
             )
@@ -126,10 +126,6 @@ def _shape(shape: tuple[int | str | None, ...] | None) -> str:
     return (
         "of any shape" if shape is None else " x ".join("?" if dim is None else str(dim) for dim in shape) or "scalar"
     )
-
-
-def _encodings_of(path: Path) -> Path | None:
-    return _first(path.with_name(path.stem + suffix) for suffix in _ENCODINGS)
 
 
 def _data_of(path: Path, folder: Path) -> Path | None:

@@ -83,14 +83,10 @@ def build_package(package: Path, *, on_line: Callable[[str], None] | None = None
     with holding(package) as alone:
         if not alone:
             raise PackageError(f"{package}: is being built by another process", next="wait for it")
-        _clear_leftovers(package)
+        for left in abandoned(package / BUILD_FOLDERS[1], MANIFEST):
+            shutil.rmtree(left, ignore_errors=True)
         _check_recorded(package)
         return _build(package, on_line)
-
-
-def _clear_leftovers(package: Path) -> None:
-    for left in abandoned(package / BUILD_FOLDERS[1], MANIFEST):
-        shutil.rmtree(left, ignore_errors=True)
 
 
 def _check_recorded(package: Path) -> None:
@@ -116,24 +112,22 @@ def _build(package: Path, on_line: Callable[[str], None] | None) -> BuildReport:
         completed = run(("bash", SCRIPT), cwd=package, log=log, on_line=on_line)
     finally:
         # However it ends: what is not recorded is not gone on from.
-        done = _done(package)
+        stamps = sorted((package / _STAMPS).glob("*"), key=lambda path: path.stat().st_mtime_ns)
+        done = tuple(path.name for path in stamps)
         digest = str(record_build(package, done)["digest"])
     diagnosis = None if completed.ok else _diagnosis(package, log, older)
-    said = () if completed.ok or diagnosis is not None else _last_lines(log)
+    said: list[str] = []
+    if not completed.ok and diagnosis is None and log.is_file():
+        said = [line.strip() for line in log.read_text("utf-8", "replace").splitlines()[-_LAST_WORDS:]]
     return BuildReport(
         package=package,
         status=completed.returncode,
         done=done,
         log=log,
         diagnosis=diagnosis,
-        said=said,
+        said=tuple(filter(None, said)),
         digest=digest,
     )
-
-
-def _done(package: Path) -> tuple[str, ...]:
-    stamps = sorted((package / _STAMPS).glob("*"), key=lambda path: path.stat().st_mtime_ns)
-    return tuple(path.name for path in stamps)
 
 
 def _diagnosis(package: Path, whole: Path, older: Mapping[Path, int]) -> Diagnosis | None:
@@ -146,8 +140,9 @@ def _diagnosis(package: Path, whole: Path, older: Mapping[Path, int]) -> Diagnos
 
 
 def _diagnose(log: Path, package: Path) -> Diagnosis:
+    models = sorted((package / "model").glob("*.onnx"))
     with open_regular(log) as stream:
-        return diagnose(stream, catalog_of(load_backends()), _names(package))
+        return diagnose(stream, catalog_of(load_backends()), names_of_models(models))
 
 
 def _failed_log(whole: Path, older: Mapping[Path, int]) -> Path | None:
@@ -155,16 +150,6 @@ def _failed_log(whole: Path, older: Mapping[Path, int]) -> Path | None:
     steps = [path for path in whole.parent.glob("*.log") if path != whole]
     fresh = [path for path in steps if older.get(path) != path.stat().st_mtime_ns]
     return max(fresh, key=lambda path: path.stat().st_mtime_ns, default=None)
-
-
-def _last_lines(log: Path) -> tuple[str, ...]:
-    lines = log.read_text("utf-8", "replace").splitlines() if log.is_file() else []
-    return tuple(line.strip() for line in lines[-_LAST_WORDS:] if line.strip())
-
-
-def _names(package: Path) -> Names:
-    """The names of every model of the package, so that mangled ones can be mapped back."""
-    return names_of_models(sorted((package / "model").glob("*.onnx")))
 
 
 def names_of_models(models: Iterable[Path]) -> Names:

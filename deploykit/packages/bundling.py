@@ -65,8 +65,11 @@ def pack_bundle(
         text = read_regular(log, limit=_LARGEST).decode("utf-8", "replace")
         texts[f"log-{number}.txt"] = clean_text(text, names, personal)
     contents = _contents(made, texts, names)
-    texts[_CASE] = _case(contents, {key: clean_text(value, names, personal) for key, value in (asked or {}).items()})
-    texts[_READ_ME] = _read_me(contents)
+    said = {key: clean_text(value, names, personal) for key, value in (asked or {}).items()}
+    texts[_CASE] = json.dumps({"schema": 1, "asked": said, "contents": contents}, indent=1)
+    lines = [f"{name}: {text}" for name, text in contents.items()]
+    head = "A case for a report about deploykit. In this file:"
+    texts[_READ_ME] = "\n".join([head, "", *lines, "", _NOT_INSIDE, _TO_READ, ""])
     files = {"model.onnx": made.model.SerializeToString(deterministic=True)}
     files |= {name: text.encode() for name, text in texts.items()}
     _refuse_personal(files, personal)
@@ -121,15 +124,6 @@ def _contents(made: Emptied, texts: Mapping[str, str], names: Names) -> dict[str
             told[name] = "a log; paths, addresses, account and machine are replaced, names are as in the graph"
     present = {"model.onnx", _CASE, _READ_ME, *made.files, *texts}
     return {name: text for name, text in told.items() if name in present}
-
-
-def _case(contents: Mapping[str, str], asked: Mapping[str, str]) -> str:
-    return json.dumps({"schema": 1, "asked": dict(asked), "contents": contents}, indent=1)
-
-
-def _read_me(contents: Mapping[str, str]) -> str:
-    lines = [f"{name}: {text}" for name, text in contents.items()]
-    return "\n".join(["A case for a report about deploykit. In this file:", "", *lines, "", _NOT_INSIDE, _TO_READ, ""])
 
 
 _NOT_INSIDE = "Not inside: weights, samples, paths, the names of the account and of the machine."

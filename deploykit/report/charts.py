@@ -39,17 +39,14 @@ def loss_bars(rows: Sequence[tuple[str, Mapping[str, float]]]) -> tuple[Bar, ...
     return tuple(
         Bar(
             label=label,
-            lengths={name: _length(db, best, span) for name, db in series.items()},
+            lengths={
+                name: round(100 * (best - db) / span, 2) if math.isfinite(db) else (0.0 if db > 0 else 100.0)
+                for name, db in series.items()
+            },
             words={name: _words(db) for name, db in series.items()},
         )
         for label, series in rows
     )
-
-
-def _length(db: float, best: float, span: float) -> float:
-    if math.isfinite(db):
-        return round(100 * (best - db) / span, 2)
-    return 0.0 if db > 0 else 100.0
 
 
 def _words(db: float) -> str:

@@ -56,7 +56,8 @@ def shipping(status: Status, findings: Iterable[Finding]) -> Shipping:
         why = f"the compiler refuses it: {status.compiled.why or 'the findings say what'}"
         return Shipping(word=Word.NO, why=why, evidence=_compiler(status), next=_hint(blocking))
     if status.right.state is Right.NO:
-        return Shipping(word=Word.NO, why=_wrong(status), evidence=_numbers(status), next=_hint(blocking) or _LOCATE)
+        why = f"its numbers are wrong: {status.right.why}" if status.right.why else "its numbers are wrong"
+        return Shipping(word=Word.NO, why=why, evidence=_numbers(status), next=_hint(blocking) or _LOCATE)
     if blocking:
         first = blocking[0]
         return Shipping(word=Word.NO, why=f"{first.code} {first.slug}: {first.message}", next=first.hint)
@@ -95,10 +96,6 @@ def _against_float(status: Status) -> bool:
     """Whether a number was held against the float model, and passed; one without a limit judges nothing."""
     judged = any(number.get("against") == "float" and number.get("passes") for number in status.right.numbers)
     return status.right.against == "float" or judged
-
-
-def _wrong(status: Status) -> str:
-    return f"its numbers are wrong: {status.right.why}" if status.right.why else "its numbers are wrong"
 
 
 def _compiler(status: Status) -> str:

@@ -110,7 +110,8 @@ class Environment:
         unfinished = [stage.id for stage in self.spec.stages if not self.finished(stage)]
         if unfinished:
             return f"unfinished: {', '.join(unfinished)}"
-        lost = sorted(self._wanted_packages() - self._installed_packages())
+        named = (Requirement(name).name for stage in self.spec.stages for name in stage.packages)
+        lost = sorted(set(map(canonicalize_name, named)) - self._installed_packages())
         return f"packages are gone: {', '.join(lost)}" if lost else ""
 
     def state(self, *, with_size: bool = True) -> ToolchainState:
@@ -168,9 +169,6 @@ class Environment:
         content = json.dumps([stated, self.spec.constraints, self.spec.python], sort_keys=True)
         files = [Path(self.spec.files, name) for name in (*stage.inputs, *filter(None, (stage.lock,)))]
         return hashlib.sha256(b"\0".join((content.encode(), *(path.read_bytes() for path in files)))).hexdigest()
-
-    def _wanted_packages(self) -> set[str]:
-        return {canonicalize_name(Requirement(name).name) for stage in self.spec.stages for name in stage.packages}
 
     def _installed_packages(self) -> set[str]:
         from importlib.metadata import distributions

@@ -117,8 +117,10 @@ class Store:
             return False
         try:
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
-                if not all(map(_is_inside, archive.namelist())):
-                    return False
+                for name in archive.namelist():
+                    pure = PurePosixPath(name)
+                    if not pure.parts or pure.is_absolute() or ".." in pure.parts or "\\" in name:
+                        return False
                 archive.extractall(folder)
         except (OSError, ValueError, zipfile.BadZipFile):
             return False
@@ -175,11 +177,6 @@ def _is_private(folder: Path) -> bool:
     except OSError:
         return False
     return stat.S_ISDIR(status.st_mode) and is_own(folder) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-
-
-def _is_inside(name: str) -> bool:
-    pure = PurePosixPath(name)
-    return bool(pure.parts) and not pure.is_absolute() and ".." not in pure.parts and "\\" not in name
 
 
 def _make_room(root: Path) -> None:
