@@ -17,7 +17,7 @@ from deploykit.accuracy.judge.comparison import Comparison, compare
 from deploykit.accuracy.judge.judge import OutputJudge
 from deploykit.accuracy.judge.outputs import read_outputs
 from deploykit.accuracy.judge.verdict import KeptCount, Verdict
-from deploykit.accuracy.samples.labels import Label
+from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.search.goals import GOAL, Goal, Reached
 from deploykit.backend.backend import Instead, Progress, Request
 from deploykit.backend.status import Correctness, correctness_of

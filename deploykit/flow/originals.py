@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit.accuracy.judge.judge import Judge
 from deploykit.accuracy.judge.verdict import Against
-from deploykit.accuracy.samples.labels import Label
+from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.fitting import Original, fit_judge
 from deploykit.errors import DeploykitError
 from deploykit.flow.samples import samples_of

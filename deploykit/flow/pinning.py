@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit.accuracy.samples.arrays import read_headers
-from deploykit.accuracy.samples.derived import generator
-from deploykit.accuracy.samples.feeds import arbitrary_values
-from deploykit.accuracy.samples.image_samples import fed_by_images
+from deploykit.accuracy.samples.calibration import load_calibration
+from deploykit.accuracy.samples.derived import arbitrary_values, generator
+from deploykit.accuracy.samples.images import fed_by_images
 from deploykit.accuracy.samples.inputs import input_specs
 from deploykit.accuracy.samples.sizes import decide_sizes, runs_with, split_shapes
-from deploykit.accuracy.samples.sources import load_calibration
 from deploykit.errors import DeploykitError
 from deploykit.flow.rewriting import rewrite
 from deploykit.model import wrap_proto

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit.accuracy.judge.kinds import DetectionSet, detection_sets
-from deploykit.accuracy.samples.labels import Label
+from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.fitting import FIRST
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.backend.backend import AnyBackend, Execution, PackageFile, Seen, TextFile

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from deploykit.accuracy.samples.calibration import Calibration, load_calibration
 from deploykit.accuracy.samples.data_quality import LOOKED_AT, MOST, data_fit, range_growth, survey, takes_pictures
 from deploykit.accuracy.samples.data_rules import FIT_RULES, GUIDELINES, DataFit
 from deploykit.accuracy.samples.declared import parse_declarations
 from deploykit.accuracy.samples.gathering import Samples, gather
-from deploykit.accuracy.samples.image_samples import can_decode
-from deploykit.accuracy.samples.inputs import input_specs
-from deploykit.accuracy.samples.labels import Label
-from deploykit.accuracy.samples.sources import Calibration, load_calibration
+from deploykit.accuracy.samples.images import can_decode
+from deploykit.accuracy.samples.inputs import Label, input_specs
 from deploykit.accuracy.simulate.sessions import Feed, Session
 from deploykit.backend.backend import Request, Same, SharedWork, Situation
 from deploykit.encodings.backward import Evidence

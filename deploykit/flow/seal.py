@@ -10,7 +10,7 @@ from typing import Any
 
 import onnx
 
-from deploykit.accuracy.samples.recording import RECORDED_FILE, record
+from deploykit.accuracy.samples.gathering import RECORDED_FILE, record
 from deploykit.backend.backend import BytesFile, Execution, Situation, TextFile
 from deploykit.backend.plans import Plan, Step
 from deploykit.backend.status import Correctness, Status

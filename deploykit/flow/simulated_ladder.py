@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit.accuracy.judge.metric import UserMetric
+from deploykit.accuracy.samples.calibration import load_calibration
 from deploykit.accuracy.samples.gathering import Samples, gather
-from deploykit.accuracy.samples.labels import Label
-from deploykit.accuracy.samples.sources import load_calibration
+from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.search.goals import Goal, goal_for
 from deploykit.accuracy.search.raising import MOST_SHOWN, Raised, Raiser, WideType
 from deploykit.accuracy.search.reaching import Reaching

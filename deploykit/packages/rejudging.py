@@ -14,8 +14,7 @@ from onnx import ModelProto
 
 from deploykit.accuracy.judge.judge import Judge
 from deploykit.accuracy.judge.verdict import Verdict
-from deploykit.accuracy.samples.gathering import gather
-from deploykit.accuracy.samples.recording import RECORDED_FILE
+from deploykit.accuracy.samples.gathering import RECORDED_FILE, gather
 from deploykit.accuracy.search.locating import locate
 from deploykit.accuracy.search.probes import ModelProbe, SimulationProbe
 from deploykit.accuracy.simulate.chain import Chain

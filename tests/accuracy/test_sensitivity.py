@@ -16,7 +16,7 @@ import pytest
 from onnx import parser
 
 from deploykit.accuracy.samples.gathering import InputSource, Samples
-from deploykit.accuracy.samples.labels import Label
+from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.search.sensitivity import LayerLoss, Sensitivity
 from deploykit.accuracy.search.sensitivity_analysis import Budget, analyze, analyze_files
 from deploykit.accuracy.simulate.min_max import min_max_encodings, precision_of

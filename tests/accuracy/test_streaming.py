@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, parser
 
 from deploykit.accuracy.samples.gathering import InputSource, Samples, gather
-from deploykit.accuracy.samples.labels import Label
+from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.search.probes import ModelProbe, SimulationProbe
 from deploykit.accuracy.search.sensitivity_analysis import analyze
 from deploykit.accuracy.simulate import fitting, sessions

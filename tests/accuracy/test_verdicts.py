@@ -15,7 +15,7 @@ import pytest
 from deploykit.accuracy.judge.judge import Judge, OutputJudge
 from deploykit.accuracy.judge.verdict import NOT_JUDGED, Against, Measure, Thresholds, Verdict, limit_for, limits
 from deploykit.accuracy.samples.gathering import InputSource, Samples
-from deploykit.accuracy.samples.labels import Label
+from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.model.facts import GraphFacts

@@ -66,7 +66,7 @@ DEEP = (
 
 @pytest.mark.parametrize("data", DEEP, ids=range(len(DEEP)))
 def test_deep_tables(data: bytes, tmp_path: Path) -> None:
-    from deploykit.accuracy.samples.recipe import read_recipe
+    from deploykit.accuracy.samples.images import read_recipe
     from deploykit.errors import DeploykitError
 
     (tmp_path / "calibration.toml").write_bytes(data)

@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 from deploykit.accuracy.samples.gathering import InputSource, Samples
-from deploykit.accuracy.samples.labels import Label
+from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.simulation import simulate
 from deploykit.backend.backend import MixedSupport
 from deploykit.encodings.new_grids import GridKind, affine_for_range

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploykit.accuracy.samples.gathering import InputSource, Samples
-from deploykit.accuracy.samples.labels import Label
+from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.quantizers import fake_quantize
 from deploykit.encodings.infer import infer_entries
 from deploykit.encodings.new_grids import GridKind, affine_for_range, usual_grid

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploykit.accuracy.samples.gathering import InputSource, Samples
-from deploykit.accuracy.samples.labels import Label
+from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.sessions import Feed, Session
 from deploykit.accuracy.simulate.simulation import overall_sqnr_db
 from deploykit.backend.backend import MixedSupport

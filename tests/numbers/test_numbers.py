@@ -20,8 +20,7 @@ from deploykit.accuracy.judge.judge import Judge
 from deploykit.accuracy.judge.verdict import limits
 from deploykit.accuracy.samples.declared import parse_declarations
 from deploykit.accuracy.samples.gathering import Samples, gather
-from deploykit.accuracy.samples.inputs import input_specs
-from deploykit.accuracy.samples.labels import Label
+from deploykit.accuracy.samples.inputs import Label, input_specs
 from deploykit.accuracy.simulate.sessions import Feed, Session
 from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.encodings.new_grids import GridKind, affine_for_range

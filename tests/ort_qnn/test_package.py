@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 import pytest
 
-from deploykit.accuracy.samples.labels import Label
+from deploykit.accuracy.samples.inputs import Label
 from deploykit.backend.backend import Request, SharedWork
 from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.encodings.lpbq_files import convert_file

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from deploykit.accuracy.samples import InputSpec
-from deploykit.accuracy.samples.stored import samples_of
+from deploykit.accuracy.samples.calibration import samples_of
 from deploykit.errors import InputError, UsageError
 from deploykit.flow.quantizing.samples import divide
 from deploykit.model import load_model

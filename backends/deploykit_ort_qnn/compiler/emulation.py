@@ -22,7 +22,7 @@ from deploykit.accuracy.judge.judge import OutputJudge
 from deploykit.accuracy.judge.measures import overall_db, sqnr_db
 from deploykit.accuracy.judge.rows import ChosenRows, Matched
 from deploykit.accuracy.judge.verdict import Against, Context, Measure, Verdict
-from deploykit.accuracy.samples.labels import Label
+from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.chain import Chain
 from deploykit.accuracy.simulate.fitting import settled
 from deploykit.accuracy.simulate.sessions import Session

@@ -5,8 +5,7 @@ installed, else the decoder of whoever needs their pixels; with the recipe that 
 """
 
 from deploykit.accuracy.samples.arrays import read_arrays
+from deploykit.accuracy.samples.calibration import Calibration, load_calibration, read_samples
 from deploykit.accuracy.samples.inputs import InputSpec, input_specs
-from deploykit.accuracy.samples.sources import Calibration, load_calibration
-from deploykit.accuracy.samples.stored import read_samples
 
 __all__ = ["Calibration", "InputSpec", "input_specs", "load_calibration", "read_arrays", "read_samples"]

@@ -19,12 +19,10 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, ValueInfoProto, helper
 
+from deploykit.accuracy.samples.calibration import Calibration, samples_of, spread
 from deploykit.accuracy.samples.data_rules import DataFit, FirstLayer, Preparation, RangeGrowth, Survey
-from deploykit.accuracy.samples.image_samples import images_misfit
-from deploykit.accuracy.samples.images import inspect_image
+from deploykit.accuracy.samples.images import images_misfit, inspect_image
 from deploykit.accuracy.samples.inputs import InputSpec
-from deploykit.accuracy.samples.sources import Calibration
-from deploykit.accuracy.samples.stored import samples_of, spread
 from deploykit.accuracy.simulate.graph_pieces import GraphPieces
 from deploykit.accuracy.simulate.sessions import Feed, Session
 from deploykit.errors import InputError

@@ -13,8 +13,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from deploykit.accuracy.samples.calibration import places_in
 from deploykit.accuracy.samples.inputs import InputSpec
-from deploykit.accuracy.samples.stored import places_in
 from deploykit.errors import InputError, UsageError
 from deploykit.system.files import open_regular
 

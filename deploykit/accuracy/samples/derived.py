@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["SETS", "VARIED", "Point", "generator", "make_floats", "make_integers", "make_mask"]
+__all__ = ["SETS", "VARIED", "Point", "arbitrary_values", "generator", "make_floats", "make_integers", "make_mask"]
 
 
 class Point(StrEnum):
@@ -130,3 +130,11 @@ def make_mask(point: Point, shape: tuple[int, ...], dtype: np.dtype[Any], rng: n
         if point in VARIED:
             values[..., -1] &= values.min(axis=-1) == 0
     return values.astype(dtype)
+
+
+def arbitrary_values(
+    rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any], *, is_float: bool, low: int = 0
+) -> npt.NDArray[Any]:
+    """Standard normal floats; integers that are ``low`` or one more: something to run, and no ground for a verdict."""
+    values = rng.standard_normal(shape) if is_float else rng.integers(low, low + 2, shape)
+    return np.asarray(values).astype(dtype)

@@ -1,30 +1,47 @@
 """The one place where inputs come from: whatever runs a model to judge it runs it on what ``gather`` returns.
 
 Each input has its own source, the best there is for it; nothing is said about what may be concluded beyond the label.
+``record`` chooses the few samples that a package keeps, so that it can be judged on the same data later. Only what was
+given or declared is kept: the rest is made again, and must not come back with a better label than it had.
 """
 
 from __future__ import annotations
 
+import hashlib
+import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+import zipfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib import format as npy
 
+from deploykit.accuracy.samples.calibration import (
+    Place,
+    load_calibration,
+    places_in,
+    places_of,
+    read_places,
+    spread,
+)
 from deploykit.accuracy.samples.declared import Declaration
-from deploykit.accuracy.samples.derived import SETS, VARIED, Point, generator, make_floats, make_integers, make_mask
-from deploykit.accuracy.samples.domains import Domain, input_domains
-from deploykit.accuracy.samples.feeds import arbitrary_values
-from deploykit.accuracy.samples.image_samples import WANTED, can_decode
-from deploykit.accuracy.samples.inputs import InputSpec, input_specs
-from deploykit.accuracy.samples.labels import Label, weakest
-from deploykit.accuracy.samples.ranges import EncodedRange, encoded_range
-from deploykit.accuracy.samples.recording import read_recorded
-from deploykit.accuracy.samples.sources import load_calibration
-from deploykit.accuracy.samples.stored import Place, places_in, places_of, read_places, spread
+from deploykit.accuracy.samples.derived import (
+    SETS,
+    VARIED,
+    Point,
+    arbitrary_values,
+    generator,
+    make_floats,
+    make_integers,
+    make_mask,
+)
+from deploykit.accuracy.samples.domains import Domain, EncodedRange, encoded_range, input_domains
+from deploykit.accuracy.samples.images import WANTED, can_decode
+from deploykit.accuracy.samples.inputs import InputSpec, Label, input_specs, weakest
 from deploykit.accuracy.simulate.sessions import Feed
 from deploykit.errors import InputError, UsageError
 from deploykit.model.graph import view_of
@@ -38,10 +55,16 @@ if TYPE_CHECKING:
     from deploykit.encodings.values import EncodingSet
     from deploykit.model.facts import GraphFacts
 
-__all__ = ["MOST", "InputSource", "Samples", "gather"]
+__all__ = ["MOST", "RECORDED_FILE", "InputSource", "Recording", "Samples", "gather", "read_recorded", "record"]
 
 MOST = 8
 """Samples that a judgement uses when nobody says otherwise."""
+
+RECORDED_FILE = "calibration/samples.npz"
+_MOST_SAMPLES = 8
+_MOST_BYTES = 32 << 20
+_KEPT = (Label.GIVEN, Label.RECORDED, Label.DECLARED)
+_ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
 
 _ARBITRARY_SETS = 4
 _READ = 1 << 16
@@ -285,9 +308,9 @@ def _declared(spec: InputSpec, declaration: Declaration, most: int, seed: int) -
         case "range":
             low, high = declaration.low, declaration.high
             if spec.is_float:
-                make = _between(spec, np.asarray(low, np.float64), np.asarray(high, np.float64), seed)
+                make = _points(spec, seed, make_floats, np.asarray(low, np.float64), np.asarray(high, np.float64))
             else:
-                make = _integers(spec, int(low), int(high), seed)
+                make = _points(spec, seed, make_integers, int(low), int(high))
             return _Maker(source=source, sets=1 if low == high else len(SETS), make=make)
         case "file":
             assert declaration.file is not None
@@ -303,7 +326,7 @@ def _derived(spec: InputSpec, found: EncodedRange | None, domain: Domain | None,
     if found is None:
         return None
     source = InputSource(label=Label.DERIVED, why=f"points of {found.why}")
-    return _Maker(source=source, sets=len(SETS), make=_between(spec, found.low, found.high, seed))
+    return _Maker(source=source, sets=len(SETS), make=_points(spec, seed, make_floats, found.low, found.high))
 
 
 def _derived_integers(spec: InputSpec, found: EncodedRange | None, domain: Domain, seed: int) -> _Maker | None:
@@ -317,7 +340,7 @@ def _derived_integers(spec: InputSpec, found: EncodedRange | None, domain: Domai
     if low is None or high is None:
         return None
     source = InputSource(label=Label.DERIVED, why=f"{low} to {high}: {why}")
-    make = _masks(spec, seed) if domain.is_mask else _integers(spec, low, high, seed)
+    make = _points(spec, seed, make_mask) if domain.is_mask else _points(spec, seed, make_integers, low, high)
     return _Maker(source=source, sets=len(SETS), make=make)
 
 
@@ -325,19 +348,10 @@ def _point(number: int) -> Point:
     return SETS[number % len(SETS)]
 
 
-def _between(spec: InputSpec, low: npt.NDArray[np.float64], high: npt.NDArray[np.float64], seed: int) -> _Make:
+def _points(spec: InputSpec, seed: int, make: Callable[..., npt.NDArray[Any]], *ends: Any) -> _Make:
+    """What ``make`` gives between these ends for each point in turn."""
     shape, dtype = spec.made_shape, spec.numpy_type
-    return lambda n: make_floats(_point(n), low, high, shape, dtype, generator(seed, spec.name, n))
-
-
-def _integers(spec: InputSpec, low: int, high: int, seed: int) -> _Make:
-    shape, dtype = spec.made_shape, spec.numpy_type
-    return lambda n: make_integers(_point(n), low, high, shape, dtype, generator(seed, spec.name, n))
-
-
-def _masks(spec: InputSpec, seed: int) -> _Make:
-    shape, dtype = spec.made_shape, spec.numpy_type
-    return lambda n: make_mask(_point(n), shape, dtype, generator(seed, spec.name, n))
+    return lambda number: make(_point(number), *ends, shape, dtype, generator(seed, spec.name, number))
 
 
 def _arbitrary(spec: InputSpec, domain: Domain | None, seed: int) -> _Maker:
@@ -354,3 +368,81 @@ def _arbitrary(spec: InputSpec, domain: Domain | None, seed: int) -> _Maker:
         return arbitrary_values(rng, shape, dtype, is_float=spec.is_float, low=low)
 
     return _Maker(source=InputSource(label=Label.ARBITRARY, why=why), sets=_ARBITRARY_SETS, make=make)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """The bytes of ``samples.npz`` (None where nothing is kept) and what the manifest says about the samples.
+
+    ``hashes`` are the SHA-256 of each sample's kept inputs, in the order of the samples.
+    """
+
+    data: bytes | None
+    hashes: tuple[str, ...]
+    samples: Mapping[str, Any]
+    why_not: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """What the samples are, how many are kept or why none, and their hashes."""
+        kept = 0 if self.data is None else len(self.hashes)
+        return {**self.samples, "recorded": kept, "why_not": self.why_not, "sha256": list(self.hashes)}
+
+
+def record(
+    samples: Samples, *, most: int = _MOST_SAMPLES, most_bytes: int = _MOST_BYTES, keep: bool = True
+) -> Recording:
+    """At most ``most`` samples and ``most_bytes``, spread over those there are. Without ``keep`` only their hashes.
+
+    The same samples give the same bytes.
+    """
+    names = sorted(name for name, source in samples.of_inputs.items() if source.label in _KEPT)
+    feeds = [{name: feed[name] for name in names} for feed in samples.feeds] if names else []
+    size = max((sum(value.nbytes for value in feed.values()) for feed in feeds), default=0)
+    room = min(most, most_bytes // size) if size else most
+    chosen = [feeds[index] for index in spread(len(feeds), room or most)]
+    why_not = ""
+    if not feeds:
+        why_not = "nothing was given or declared; derived samples are made again when they are needed"
+    elif not keep:
+        why_not = "samples are private: only their hashes are kept"
+    elif not room:
+        why_not = f"one sample has {size / 2**20:.0f} MiB, at most {most_bytes >> 20} are kept"
+    return Recording(
+        data=None if why_not else _packed(chosen),
+        hashes=tuple(map(_hash, chosen)),
+        samples=samples.to_json(),
+        why_not=why_not,
+    )
+
+
+def read_recorded(path: Path, inputs: tuple[InputSpec, ...]) -> tuple[Feed, ...]:
+    """The samples of a package, with the inputs that were kept; raises InputError for what does not fit the inputs."""
+    places = places_in(path, inputs, optional=frozenset(spec.name for spec in inputs))
+    feeds = tuple(read_places(places))
+    if not feeds or len({frozenset(feed) for feed in feeds}) != 1:
+        raise InputError(f"{path}: holds no sample for this model, or not the same inputs in each")
+    return feeds
+
+
+def _hash(feed: Feed) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(feed):
+        value = feed[name]
+        digest.update(f"{name}\0{value.dtype}\0{value.shape}\0".encode())
+        digest.update(value.tobytes())
+    return digest.hexdigest()
+
+
+def _packed(feeds: Iterable[Feed]) -> bytes:
+    """An .npz without times, and unpacked: what a packer makes of the same bytes depends on its version."""
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w", zipfile.ZIP_STORED) as archive:
+        for number, feed in enumerate(feeds):
+            for name in sorted(feed):
+                info = zipfile.ZipInfo(f"{number}:{name}.npy", _ZIP_EPOCH)
+                info.create_system = 3
+                info.external_attr = 0o644 << 16
+                part = io.BytesIO()
+                npy.write_array(part, feed[name], allow_pickle=False)
+                archive.writestr(info, part.getvalue())
+    return whole.getvalue()

@@ -1,24 +1,53 @@
-"""Looks at image files without decoding them: format, size, and whether the file is complete."""
+"""Image files as samples: is one complete, the recipe by which it becomes a tensor, and the input that it feeds.
+
+Headers are read before anything is decoded; the pixels need Pillow (the extra ``images``).
+"""
 
 from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, Literal
 
-from deploykit.errors import InputError
+from deploykit.accuracy.samples.inputs import InputSpec
+from deploykit.errors import InputError, UsageError
 from deploykit.system.files import read_regular
+from deploykit.tables.reading import read_toml, structure
 
-__all__ = ["IMAGE_SUFFIXES", "ImageInfo", "inspect_image"]
+__all__ = [
+    "IMAGE_SUFFIXES",
+    "RECIPE_FILE",
+    "WANTED",
+    "ImageInfo",
+    "ImageRecipe",
+    "can_decode",
+    "fed_by_images",
+    "images_misfit",
+    "inspect_image",
+    "read_image",
+    "read_recipe",
+]
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")
+RECIPE_FILE = "calibration.toml"
+WANTED = "pip install 'deploykit[images]'"
+"""What makes images readable here."""
 _PNG = b"\x89PNG\r\n\x1a\n"
 _LARGEST = 1 << 30
+# Above it a decoder would need gigabytes; the largest cameras have half as many pixels.
 _MOST_PIXELS = 1 << 28
-"""Above it a decoder would need gigabytes; the largest cameras have half as many."""
+# JPEG's start-of-frame markers: what lies between them are tables (ITU T.81, table B.1).
 _FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_EXAMPLE = """schema = 1
+width = 640
+height = 640
+resize = "letterbox"      # stretch, letterbox or crop
+scale = 0.00392156862745098   # 1/255, applied before mean and std
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,43 +66,36 @@ def inspect_image(path: Path) -> ImageInfo:
     marker (ITU T.81, annex B). BMP: the file size its header states.
     """
     data = read_regular(path, limit=_LARGEST)
+    read = next((read for start, read in _READERS.items() if data.startswith(start)), None)
+    if read is None:
+        raise InputError(f"{path}: neither PNG nor JPEG nor BMP", why=f"it starts with {data[:8].hex(' ')}")
     try:
-        if data.startswith(_PNG):
-            return _png(data)
-        if data.startswith(b"\xff\xd8"):
-            return _jpeg(data)
-        if data.startswith(b"BM"):
-            return _bmp(data)
+        found = read(data)
+        if found.width <= 0 or found.height <= 0:
+            raise ValueError("the size in the header is not positive")
+        if found.width * found.height > _MOST_PIXELS:
+            raise ValueError(f"{found.width} x {found.height} pixels are more than are decoded")
     except (struct.error, IndexError):
         raise InputError(f"{path}: the image is cut off") from None
     except ValueError as error:
         raise InputError(f"{path}: the image is damaged", why=str(error)) from None
-    raise InputError(f"{path}: neither PNG nor JPEG nor BMP", why=f"it starts with {data[:8].hex(' ')}")
+    return found
 
 
 def _png(data: bytes) -> ImageInfo:
-    size, ended = (0, 0), False
-    for kind, body in _png_chunks(data):
-        if kind == b"IHDR":
-            size = struct.unpack(">II", body[:8])
-        ended = kind == b"IEND"
-    if not ended:
-        raise ValueError("the end chunk is missing")
-    return _info("png", *size)
-
-
-def _png_chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    position = len(_PNG)
+    position, width, height = len(_PNG), 0, 0
     while position < len(data):
         length, kind = struct.unpack_from(">I4s", data, position)
         body = data[position + 8 : position + 8 + length]
         (checksum,) = struct.unpack_from(">I", data, position + 8 + length)
         if zlib.crc32(kind + body) != checksum:
             raise ValueError(f"the checksum of chunk {kind!r} is wrong")
-        yield kind, body
+        if kind == b"IHDR":
+            width, height = struct.unpack(">II", body[:8])
         if kind == b"IEND":
-            return
+            return ImageInfo(format="png", width=width, height=height)
         position += 12 + length
+    raise ValueError("the end chunk is missing")
 
 
 def _jpeg(data: bytes) -> ImageInfo:
@@ -92,19 +114,112 @@ def _jpeg(data: bytes) -> ImageInfo:
         position += 2 + length
     if b"\xff\xd9" not in data[position:]:
         raise ValueError("the end marker is missing")
-    return _info("jpeg", width, height)
+    return ImageInfo(format="jpeg", width=width, height=height)
 
 
 def _bmp(data: bytes) -> ImageInfo:
     size, width, height = *struct.unpack_from("<I", data, 2), *struct.unpack_from("<ii", data, 18)
     if size > len(data):
         raise ValueError(f"the header states {size} bytes, there are {len(data)}")
-    return _info("bmp", width, abs(height))
+    return ImageInfo(format="bmp", width=width, height=abs(height))
 
 
-def _info(kind: str, width: int, height: int) -> ImageInfo:
-    if width <= 0 or height <= 0:
-        raise ValueError("the size in the header is not positive")
-    if width * height > _MOST_PIXELS:
-        raise ValueError(f"{width} x {height} pixels are more than are decoded")
-    return ImageInfo(format=kind, width=width, height=height)
+_READERS = {_PNG: _png, b"\xff\xd8": _jpeg, b"BM": _bmp}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageRecipe:
+    """Decode, resize to ``width`` by ``height``, then (pixel * ``scale`` - ``mean``) / ``std`` per channel.
+
+    ``input`` names the model's input, "" for the only one. ``fill`` is the grey level (0..255) around a letterbox.
+    """
+
+    schema: int
+    width: int
+    height: int
+    resize: Literal["stretch", "letterbox", "crop"] = "stretch"
+    scale: float = 1.0
+    mean: tuple[float, ...] = (0.0, 0.0, 0.0)
+    std: tuple[float, ...] = (1.0, 1.0, 1.0)
+    channels: Literal["RGB", "BGR"] = "RGB"
+    layout: Literal["NCHW", "NHWC"] = "NCHW"
+    fill: int = 114
+    input: str = ""
+
+    def __post_init__(self) -> None:
+        if self.width <= 0 or self.height <= 0:
+            raise ValueError("width and height are in pixels and positive")
+        if len(self.mean) != 3 or len(self.std) != 3 or not all(self.std):
+            raise ValueError("mean and std have three values each, no std is 0")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one sample, batch included."""
+        planes = (3, self.height, self.width)
+        return (1, *planes) if self.layout == "NCHW" else (1, self.height, self.width, 3)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for the recipe of a package."""
+        names = [name for name in self.__slots__ if name != "schema"]
+        return {name: list(v) if isinstance(v := getattr(self, name), tuple) else v for name in names}
+
+
+def read_recipe(folder: Path) -> ImageRecipe:
+    """The recipe of a folder of images; raises UsageError when it has none, because guessing one gives wrong ranges."""
+    path = folder / RECIPE_FILE
+    if not path.is_file():
+        raise UsageError(
+            f"{folder}: images need a recipe that says how they become tensors",
+            why="the same image scaled to 0..1 or to 0..255 gives other ranges, so none is guessed",
+            next=f"write {path} with for instance: {' | '.join(_EXAMPLE.splitlines())}",
+        )
+    recipe = structure(ImageRecipe, read_toml(path), where=str(path))
+    if recipe.schema != 1:
+        raise InputError(f"{path}: schema: {recipe.schema} is not known", next="schema 1 is read")
+    return recipe
+
+
+def can_decode() -> bool:
+    """Whether Pillow is installed; it is not imported for the answer."""
+    return find_spec("PIL") is not None
+
+
+def fed_by_images(
+    recipe: ImageRecipe, inputs: tuple[InputSpec, ...], *, optional: Collection[str] = frozenset()
+) -> InputSpec | None:
+    """The input that the images of a recipe feed: the one it names, else the only one that nothing else gives."""
+    open_ones = [spec for spec in inputs if spec.name not in optional]
+    named = [spec for spec in inputs if spec.name == recipe.input] if recipe.input else open_ones
+    return named[0] if len(named) == 1 and set(open_ones) <= set(named) else None
+
+
+def images_misfit(
+    recipe: ImageRecipe, inputs: tuple[InputSpec, ...], *, optional: Collection[str] = frozenset()
+) -> str:
+    """Why images of this recipe cannot be fed to these inputs, of which some are given otherwise; "" where they can."""
+    fed = fed_by_images(recipe, inputs, optional=optional)
+    if fed is None:
+        names = ", ".join(spec.name for spec in inputs)
+        return f"images feed one input, the model has {names}; the recipe names {recipe.input or 'none'}"
+    return "" if fed.fits(recipe.shape) else f"the recipe makes {list(recipe.shape)}, the model wants {fed}"
+
+
+def read_image(path: Path, recipe: ImageRecipe, spec: InputSpec) -> Any:
+    """What the input is fed for one image, of the input's type; raises InputError with the file."""
+    from deploykit.accuracy.samples.decoding import decoded
+
+    inspect_image(path)
+    try:
+        pixels = decoded(path, recipe.to_json())
+    except MemoryError:
+        raise
+    except Exception as error:  # Pillow's decoders say what they like of a damaged file
+        why = str(error) or type(error).__name__
+        raise InputError(f"{path}: the image cannot be decoded", why=why) from None
+    typed = pixels.astype(spec.numpy_type)
+    if not spec.is_float and (typed.astype(pixels.dtype) != pixels).any():
+        raise InputError(
+            f"{path}: the recipe makes fractions, the input is {spec}",
+            next="leave scale 1, mean 0 and std 1 in calibration.toml: the model takes pixels as they are",
+        )
+    return typed

@@ -1,8 +1,10 @@
-"""What a model wants to be fed: name, type and shape of each input; it reads and makes no values."""
+"""What a model wants to be fed, and how much what it is fed means: names, types, shapes and labels, no values."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from deploykit.errors import InputError
@@ -11,7 +13,7 @@ from deploykit.model.facts import GraphFacts
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["InputSpec", "input_specs"]
+__all__ = ["InputSpec", "Label", "input_specs", "weakest"]
 
 _NUMPY_NAMES = {"float": "float32", "double": "float64"}
 
@@ -58,12 +60,37 @@ class InputSpec:
 
 def input_specs(facts: GraphFacts) -> tuple[InputSpec, ...]:
     """The inputs of a graph; raises InputError for one whose rank is not known."""
-    return tuple(_input_spec(facts, name) for name in facts.inputs)
+    found = []
+    for name in facts.inputs:
+        fact = facts.tensors[name]
+        if fact.shape is None:
+            raise InputError(f"input {name!r} has no known rank", next="fix the model's input shapes")
+        shape = tuple(dim if isinstance(dim, int) else None for dim in fact.shape)
+        found.append(InputSpec(name=name, dtype=_NUMPY_NAMES.get(fact.dtype, fact.dtype), shape=shape))
+    return tuple(found)
 
 
-def _input_spec(facts: GraphFacts, name: str) -> InputSpec:
-    fact = facts.tensors[name]
-    if fact.shape is None:
-        raise InputError(f"input {name!r} has no known rank", next="fix the model's input shapes")
-    shape = tuple(dim if isinstance(dim, int) else None for dim in fact.shape)
-    return InputSpec(name=name, dtype=_NUMPY_NAMES.get(fact.dtype, fact.dtype), shape=shape)
+class Label(StrEnum):
+    """Where inputs come from, the strongest first."""
+
+    GIVEN = "given"
+    """Calibration data of the user."""
+    RECORDED = "recorded"
+    """Samples that were given or declared once and are kept in the package."""
+    DECLARED = "declared"
+    """What the user said about an input (``--input``)."""
+    DERIVED = "derived"
+    """Points of the input's own encoding, or of the domain that the graph states."""
+    ARBITRARY = "arbitrary"
+    """Anything else: good for running a graph, no ground for a verdict."""
+
+
+_STRENGTH = {label: place for place, label in enumerate(Label)}
+
+
+def weakest(labels: Iterable[Label]) -> Label:
+    """The label of several inputs together: that of the least known one.
+
+    Without any label it is ``DERIVED``: a model without inputs has one possible sample, and the graph states it.
+    """
+    return max(labels, key=_STRENGTH.__getitem__, default=Label.DERIVED)

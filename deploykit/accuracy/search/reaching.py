@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from deploykit.accuracy.judge.judge import OutputJudge
-from deploykit.accuracy.samples.labels import Label
+from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.search.goals import Reached
 from deploykit.accuracy.search.output_losses import OutputLosses
 from deploykit.model.facts import GraphFacts

@@ -18,7 +18,7 @@ import numpy as np
 from deploykit.accuracy.judge.judge import Judge, Numbers
 from deploykit.accuracy.judge.verdict import Thresholds, Verdict
 from deploykit.accuracy.samples.gathering import Samples
-from deploykit.accuracy.samples.labels import Label
+from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.sessions import Feed, group_room
 from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.encodings.values import EncodingSet

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from deploykit.accuracy.judge.metric import UserMetric, user_metric
 from deploykit.accuracy.samples.gathering import InputSource, Samples
-from deploykit.accuracy.samples.labels import Label
+from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.search.goals import Goal, Reached, goal_for
 from deploykit.accuracy.search.raising import MOST_SHOWN, Raised, Raiser, WideType
 from deploykit.accuracy.search.reaching import Reaching

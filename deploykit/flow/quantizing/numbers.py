@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deploykit.accuracy.judge.judge import Judge
-from deploykit.accuracy.samples.labels import Label
+from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.simulation import (
     Fidelity,
     Simulator,

@@ -13,17 +13,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deploykit.accuracy.samples.arrays import write_arrays
-from deploykit.accuracy.samples.image_samples import images_misfit
-from deploykit.accuracy.samples.images import inspect_image
+from deploykit.accuracy.samples.calibration import load_calibration, places_in, read_places, spread
+from deploykit.accuracy.samples.images import images_misfit, inspect_image
 from deploykit.accuracy.samples.inputs import input_specs
-from deploykit.accuracy.samples.sources import load_calibration
-from deploykit.accuracy.samples.stored import places_in, read_places, spread
 from deploykit.errors import UsageError
 from deploykit.packages.writing import hash_file
 
 if TYPE_CHECKING:
+    from deploykit.accuracy.samples.calibration import Calibration
     from deploykit.accuracy.samples.inputs import InputSpec
-    from deploykit.accuracy.samples.sources import Calibration
     from deploykit.accuracy.simulate.sessions import Feed
     from deploykit.model.facts import GraphFacts
 

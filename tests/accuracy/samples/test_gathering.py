@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from deploykit.accuracy.samples import input_specs
 from deploykit.accuracy.samples.declared import parse_declarations
 from deploykit.accuracy.samples.derived import SETS, VARIED, Point, generator, make_floats, make_integers, make_mask
-from deploykit.accuracy.samples.gathering import Samples, gather
-from deploykit.accuracy.samples.labels import Label, weakest
-from deploykit.accuracy.samples.recording import record
+from deploykit.accuracy.samples.gathering import Samples, gather, record
+from deploykit.accuracy.samples.inputs import Label, weakest
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.new_grids import GridKind, affine_for_range

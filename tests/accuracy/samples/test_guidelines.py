@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploykit.accuracy.samples import InputSpec, load_calibration
+from deploykit.accuracy.samples.calibration import samples_of
 from deploykit.accuracy.samples.data_quality import survey
 from deploykit.accuracy.samples.data_rules import GUIDELINES, Survey
 from deploykit.accuracy.samples.images import inspect_image
-from deploykit.accuracy.samples.stored import samples_of
 from deploykit.errors import InputError, UsageError
 from deploykit.findings import Finding
 from deploykit.model.facts import GraphFacts, TensorFact, TensorRole

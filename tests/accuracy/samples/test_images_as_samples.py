@@ -11,12 +11,11 @@ import numpy.typing as npt
 import onnx
 import pytest
 
-from deploykit.accuracy.samples import image_samples, read_samples
+from deploykit.accuracy.samples import images, read_samples
 from deploykit.accuracy.samples.declared import parse_declarations
 from deploykit.accuracy.samples.decoding import MOST_PIXELS
 from deploykit.accuracy.samples.gathering import Samples, gather
-from deploykit.accuracy.samples.inputs import input_specs
-from deploykit.accuracy.samples.labels import Label
+from deploykit.accuracy.samples.inputs import Label, input_specs
 from deploykit.errors import InputError, UsageError
 from deploykit.model import wrap_proto
 from deploykit.model.collect import collect_facts
@@ -121,7 +120,7 @@ def test_only_the_formats_that_were_looked_at_are_decoded(tmp_path: Path) -> Non
 
 
 def test_without_pillow_it_is_said_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(image_samples, "find_spec", lambda _name: None)
+    monkeypatch.setattr(images, "find_spec", lambda _name: None)
     model, folder = _model(1, 3, 6, 8), _folder(tmp_path, {"a.png": png(PIXELS)})
     with pytest.raises(UsageError, match="Pillow"):
         _read(model, folder)

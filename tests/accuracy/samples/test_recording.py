@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from deploykit.accuracy.samples import InputSpec
-from deploykit.accuracy.samples.gathering import InputSource, Samples
-from deploykit.accuracy.samples.labels import Label
-from deploykit.accuracy.samples.recording import read_recorded, record
+from deploykit.accuracy.samples.gathering import InputSource, Samples, read_recorded, record
+from deploykit.accuracy.samples.inputs import Label
 from deploykit.errors import InputError
 
 SPECS = (

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from deploykit.accuracy.samples import InputSpec, arrays, read_arrays
 from deploykit.accuracy.samples.arrays import read_headers
-from deploykit.accuracy.samples.stored import places_in, read_places, samples_of, spread
+from deploykit.accuracy.samples.calibration import places_in, read_places, samples_of, spread
 from deploykit.errors import InputError
 
 A = InputSpec(name="a", dtype="float32", shape=(1, 3))

@@ -111,16 +111,15 @@ def dlc(path: Path) -> None:
 
 def recipe(path: Path) -> None:
     """The table that says how images become an input."""
-    from deploykit.accuracy.samples.recipe import read_recipe
+    from deploykit.accuracy.samples.images import read_recipe
 
     read_recipe(path.parent)
 
 
 def picture(path: Path) -> None:
     """An image as a sample."""
-    from deploykit.accuracy.samples.image_samples import read_image
+    from deploykit.accuracy.samples.images import ImageRecipe, read_image
     from deploykit.accuracy.samples.inputs import InputSpec
-    from deploykit.accuracy.samples.recipe import ImageRecipe
 
     recipe = ImageRecipe(schema=1, width=16, height=16, resize="letterbox", scale=1 / 255)
     read_image(path, recipe, InputSpec(name="image", dtype="float32", shape=(1, 3, 16, 16)))
