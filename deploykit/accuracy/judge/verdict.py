@@ -202,7 +202,10 @@ class JudgedNumber:
     @property
     def is_open(self) -> bool:
         """True for a miss that hangs on a single one of few things."""
-        lost = round((1 - self.value) * self.items) if self.items and math.isfinite(self.value) else 0
+        # Measures in dB have no items, and may be infinite.
+        if not self.items or not math.isfinite(self.value):
+            return False
+        lost = round((1 - self.value) * self.items)
         before = 0 if self.base is None else round((1 - self.base) * self.items)
         return 0 < self.items < _FEW and lost - before == 1 and self.limit.reason != ASKED
 
