@@ -24,6 +24,7 @@ FAILURES = (
     *("nsupport ", "ot Support:", "o module", "not true"),
     *("return code", "exit code", "exit status", "exited with", "returned "),
     *("rash", "CRASH", "by signal ", "Faulting module", "#00 pc ", "#0 pc ", ".dll!", ".so!", "# C  ["),
+    *("SIGSEGV", "SIGABRT", "SIGILL", "SIGBUS", "o implementation found"),
 )
 """What a line that says of a failure holds, unless a letter at its start says it (``LEVELS``)."""
 
@@ -74,7 +75,7 @@ _FAILURE = re.compile(
     |\bunhandled\b|\bunsupport\b|\bnot\ support:|\bno\ module\ named\b|\bwas\ not\ true\b
     |\bnot\ ?implemented|NOT_IMPLEMENTED|\bcorrupt|\bnon-zero\ (?:exit\ )?status\b
     |\bcrash(?:ed|es|ing)?\b|\bFaulting\ module|\#0?0\ +pc\ |\.(?:dll|so)!\S+.{0,3}\+
-    |^lib\S+\.so!\w+::|\bby\ signal\ \d|^\#\ C\ +\[""",
+    |^lib\S+\.so!\w+::|\bby\ signal\ \d|\bSIG(?:SEGV|ABRT|ILL|BUS)\b|\bno\ implementation\ found|^\#\ C\ +\[""",
     re.IGNORECASE | re.VERBOSE,
 )
 _DOUBT = re.compile(
