@@ -25,8 +25,7 @@ from deploykit.cli.frame import run
 from deploykit.errors import InputError, PackageError, ToolError, UsageError
 from deploykit.findings import Finding
 from deploykit.flow.quantizing import running
-from deploykit.flow.quantizing.choosing import Picked, environment_for, options_of, pick
-from deploykit.flow.quantizing.embedded import EMBEDDED
+from deploykit.flow.quantizing.choosing import EMBEDDED, Picked, environment_for, options_of, pick
 from deploykit.flow.quantizing.numbers import Numbers
 from deploykit.flow.quantizing.rules import RULES, QuantizedNumbers
 from deploykit.flow.quantizing.samples import divide

@@ -1,21 +1,76 @@
-"""Which quantizer makes the encodings of one request: the one asked for, else the best that is installed."""
+"""Which quantizer makes the encodings of one request: the one asked for, else the best that is installed.
+
+ONNX Runtime's static quantization is always there; it is planned here, and ``ort_static`` is what runs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from deploykit.backend.backend import AnyBackend
-from deploykit.backend.options import OptionValue, check_options, read_value
+from deploykit.backend.options import OptionSpec, OptionValue, check_options, read_value
 from deploykit.backend.plugins import load_backends
-from deploykit.backend.quantizers import Quantizer
+from deploykit.backend.quantizers import Quantizer, QuantizerAsked, QuantizerJob, bits_of
 from deploykit.backend.targets import Target, nearest_names
 from deploykit.errors import DefectError, UsageError
-from deploykit.flow.quantizing.embedded import EMBEDDED
 from deploykit.system.environments import Environment, environment_of
 from deploykit.system.specs import select
 
-__all__ = ["Picked", "environment_for", "options_of", "pick", "quantizers_for"]
+__all__ = ["EMBEDDED", "Picked", "environment_for", "options_of", "pick", "quantizers_for"]
+
+
+_TYPES = {8: "QUInt8", 16: "QUInt16"}
+_WEIGHTS = {8: "QInt8", 16: "QInt16"}
+_METHODS = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}
+
+
+class _OrtStatic(Quantizer):
+    id = "ort"
+    summary = "ONNX Runtime's static quantization: needs no installation, knows no device"
+    toolchain = ""
+
+    def precisions(self, target: Target) -> tuple[str, ...]:
+        """Integers of 8 and 16 bits, whatever the target."""
+        del target
+        return ("w8a16", "w8a8", "w16a16")
+
+    def options(self) -> tuple[OptionSpec, ...]:
+        """How ranges are found."""
+        return (
+            OptionSpec(
+                name="method",
+                kind="choice",
+                choices=tuple(_METHODS),
+                default="minmax",
+                help="How the range of an activation is found.",
+            ),
+            OptionSpec(name="per_channel", kind="switch", default=True, help="One weight scale per output channel."),
+        )
+
+    def plan(self, asked: QuantizerAsked) -> QuantizerJob:
+        """The arguments of ``quantize_static``; weights are symmetric, biases int32."""
+        widths = bits_of(asked.precision)
+        assert widths is not None
+        weight, activation = widths
+        wide = max(widths) > 8
+        return QuantizerJob(
+            script=Path(__file__).with_name("ort_static.py"),
+            settings={
+                "activation": _TYPES[activation],
+                "weight": _WEIGHTS[weight],
+                "per_channel": asked.options["per_channel"],
+                "method": _METHODS[str(asked.options["method"])],
+                # 16-bit Q/DQ in the default domain needs opset 21; the runtime's own domain has them for every model.
+                "extra_options": {"WeightSymmetric": True, "UseQDQContribOps": wide},
+            },
+            rewrites=("raise-opset", "fold-batchnorm"),
+        )
+
+
+EMBEDDED: Quantizer = _OrtStatic()
+"""The embedded default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
