@@ -175,5 +175,5 @@ def _recorded(status: Mapping[str, Any]) -> Verdict | None:
     ]
     if not known:
         return None
-    totals = {"right": None, "reason": "", "cost": "", "sqnr_db": None, "outputs": {}, "lost_rows": 0.0}
+    totals: dict[str, Any] = {"right": None, "reason": "", "cost": "", "sqnr_db": None, "outputs": {}, "lost_rows": 0.0}
     return Verdict.from_json({**totals, "numbers": known, "not_finite": []})

@@ -1,0 +1,250 @@
+"""Does a package do the model's task as well as its numbers allow? Right ones, costly ones, and wrong ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+
+from deploykit.accuracy.judge.judge import OutputJudge
+from deploykit.accuracy.judge.kinds import Task, pieces_of
+from deploykit.accuracy.judge.verdict import Verdict
+from deploykit.accuracy.simulate.chain import Chain
+from deploykit.accuracy.simulate.sessions import Session
+from deploykit.model import wrap_proto
+from deploykit.model.collect import collect_facts
+from deploykit.model.facts import GraphFacts
+from sample_models.tiny_graphs import TinyGraph
+
+Outputs: TypeAlias = list[dict[str, npt.NDArray[Any]]]
+RNG = np.random.default_rng(11)
+SIDE = 320
+
+
+def facts_of(graph: TinyGraph, *outputs: str) -> GraphFacts:
+    return collect_facts(wrap_proto(graph.model(*outputs), path=Path("m.onnx")))
+
+
+def detector() -> GraphFacts:
+    """Boxes, scores and labels of 40 rows."""
+    graph = TinyGraph()
+    graph.input("image", (1, 3, SIDE, SIDE))
+    graph.op("Relu", [graph.input("b", (1, 40, 4))], "boxes")
+    graph.op("Sigmoid", [graph.input("s", (1, 40))], "scores")
+    graph.op("ArgMax", [graph.input("l", (1, 40, 20))], "labels", axis=2, keepdims=0)
+    return facts_of(graph, "boxes", "scores", "labels")
+
+
+def found(samples: int = 6) -> Outputs:
+    """What the float model finds: 20 clear objects in each picture, 20 rows of nothing."""
+    made = []
+    for _ in range(samples):
+        corner = RNG.uniform(0, 200, (1, 40, 2))
+        boxes = np.concatenate([corner, corner + RNG.uniform(30, 100, (1, 40, 2))], axis=2).astype(np.float32)
+        scores = np.concatenate([RNG.uniform(0.6, 0.95, (1, 20)), RNG.uniform(0.01, 0.1, (1, 20))], axis=1)
+        labels = RNG.integers(0, 20, (1, 40))
+        made.append({"boxes": boxes, "scores": scores.astype(np.float32), "labels": labels})
+    return made
+
+
+DETECTOR, FOUND = detector(), found()
+FEEDS = [{"image": np.zeros((1, 3, SIDE, SIDE), np.float32)}] * len(FOUND)
+
+
+def each(change: Callable[[dict[str, npt.NDArray[Any]]], dict[str, npt.NDArray[Any]]]) -> Outputs:
+    return [{**sample, **change({name: value.copy() for name, value in sample.items()})} for sample in FOUND]
+
+
+def noisy(pixels: float = 1.0, lost: int = 0) -> Outputs:
+    """A quantization: boxes a little off, and the weakest detections gone in the first pictures."""
+    made = each(lambda v: {"boxes": v["boxes"] + RNG.normal(0, pixels, v["boxes"].shape).astype(np.float32)})
+    for number in range(lost):
+        sample = made[number % len(made)]
+        sample["scores"] = sample["scores"].copy()
+        sample["scores"][0, number // len(made)] = 0.05
+    return made
+
+
+def first_is_nan(values: Outputs) -> Outputs:
+    return [{**values[0], "boxes": np.full_like(values[0]["boxes"], np.nan)}, *values[1:]]
+
+
+def one_kernel(values: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    """A wrong kernel in the box head: widths are taken for heights."""
+    return {"boxes": values["boxes"][..., [1, 0, 3, 2]]}
+
+
+def half_lost(values: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    values["scores"][0, ::2] = 0.02
+    return {"scores": values["scores"]}
+
+
+WRONG: dict[str, Outputs] = {
+    "swapped classes": each(lambda v: {"labels": 19 - v["labels"]}),
+    "boxes shifted by 5 %": each(lambda v: {"boxes": v["boxes"] + np.float32(0.05 * SIDE)}),
+    "one wrong kernel": each(one_kernel),
+    "a scale off by two": each(lambda v: {"boxes": v["boxes"] * np.float32(2)}),
+    "NaN for one input": first_is_nan(FOUND),
+    "samples exchanged": [*FOUND[1:], FOUND[0]],
+    "weights of another model": found(),
+    "calibration of another recipe": each(lambda v: {"scores": v["scores"] * np.float32(0.2)}),
+    "half the detections lost": each(half_lost),
+    "a label off by one": each(lambda v: {"labels": v["labels"] + 1}),
+}
+
+
+def judged(outputs: Outputs, quantized: Outputs | None = None) -> Verdict:
+    judge = OutputJudge(DETECTOR, label="given")
+    verdict = judge.compare(FOUND, outputs, FEEDS)
+    return verdict if quantized is None else verdict.beside(judge.compare(FOUND, quantized, FEEDS))
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_package_is_no(name: str) -> None:
+    verdict = judged(WRONG[name], noisy())
+    assert verdict.right is False, verdict.lines()
+    assert verdict.reason
+
+
+def test_a_package_that_does_as_its_quantization_is_yes_and_the_words_say_what_that_costs() -> None:
+    verdict = judged(noisy(lost=24), noisy(lost=24))
+    assert judged(noisy(lost=24)).right is False
+    assert verdict.right is True, verdict.lines()
+    assert "in your encodings, not in the package: 96 of 120 detections kept" in verdict.cost
+
+
+def test_a_package_that_loses_more_than_its_quantization_is_no() -> None:
+    verdict = judged(noisy(lost=24), noisy(lost=3))
+    assert verdict.right is False
+    assert "96 of 120 detections kept" in verdict.reason
+
+
+def test_what_is_good_in_absolute_terms_is_yes_although_the_quantization_is_better() -> None:
+    verdict = judged(noisy(lost=6), noisy())
+    assert verdict.right is True
+    assert "120 of 120 detections kept" in verdict.cost
+
+
+def test_encodings_that_leave_nothing_of_the_task_excuse_nothing() -> None:
+    assert judged(noisy(lost=70), noisy(lost=70)).right is False
+
+
+def test_another_order_of_rows_is_no_loss() -> None:
+    order = RNG.permutation(40)
+    graph = TinyGraph()
+    graph.input("image", (1, 3, SIDE, SIDE))
+    graph.op("TopK", [graph.input("s", (1, 90)), graph.stored("k", [40], "int64")], ["best", "i"], axis=1)
+    graph.op("Sigmoid", ["best"], "scores")
+    graph.op("Mod", ["i", graph.stored("c", 20, "int64")], "labels")
+    index = graph.op("Unsqueeze", ["i", graph.stored("last", [-1], "int64")], "i3")
+    where = graph.op("Tile", [index, graph.stored("reps", [1, 1, 4], "int64")], "where")
+    graph.op("GatherElements", [graph.input("b", (1, 90, 4)), where], "boxes", axis=1)
+    judge = OutputJudge(facts_of(graph, "boxes", "scores", "labels"), label="given")
+    other = [{name: value[:, order] for name, value in sample.items()} for sample in noisy()]
+    assert judge.compare(FOUND, other, FEEDS).right is True
+
+
+def test_outputs_that_are_exchanged_are_no() -> None:
+    graph = TinyGraph()
+    for name in ("first", "second"):
+        graph.op("Tanh", [graph.input(f"x_{name}", (1, 64))], name)
+    judge = OutputJudge(facts_of(graph, "first", "second"), label="given")
+    one = [{name: RNG.normal(size=(1, 64)) for name in ("first", "second")} for _ in range(4)]
+    assert judge.compare(one, [{"first": s["second"], "second": s["first"]} for s in one]).right is False
+
+
+def test_a_mask_that_is_applied_twice_is_no() -> None:
+    graph = TinyGraph()
+    graph.op("Softmax", [graph.input("x", (2, 8, 16))], "attention", axis=-1)
+    judge = OutputJudge(facts_of(graph, "attention"), label="given")
+    logits = [RNG.normal(size=(2, 8, 16)) * 2 for _ in range(4)]
+    mask = np.where(np.arange(16) < 12, 0.0, -2.0)  # soft, so that twice is another answer
+
+    def attention(times: int) -> Outputs:
+        made = [np.exp(x + times * mask * np.arange(16)) for x in logits]
+        return [{"attention": (e / e.sum(-1, keepdims=True)).astype(np.float32)} for e in made]
+
+    shifted = [{"attention": np.roll(s["attention"], 1, axis=-1)} for s in attention(1)]
+    assert judge.compare(attention(1), attention(1)).right is True
+    assert judge.compare(attention(1), shifted).right is False
+
+
+def heads() -> Sequence[tuple[str, Callable[[TinyGraph], str], Task]]:
+    def softmax(graph: TinyGraph) -> str:
+        return graph.op("Softmax", [graph.input("x", (1, 12, 30))], "y", axis=-1)
+
+    def areas(graph: TinyGraph) -> str:
+        return graph.op("Softmax", [graph.input("x", (1, 5, 8, 8))], "y", axis=1)
+
+    def mask(graph: TinyGraph) -> str:
+        return graph.op("Sigmoid", [graph.input("x", (1, 1, 8, 8))], "y")
+
+    def words(graph: TinyGraph) -> str:
+        graph.op(
+            "Gather", [graph.stored("table", np.zeros((90, 16), np.float32)), graph.input("ids", (1, 6), "int64")], "e"
+        )
+        return graph.op("MatMul", ["e", graph.stored("w", np.zeros((16, 90), np.float32))], "y")
+
+    def picture(graph: TinyGraph) -> str:
+        return graph.op("Tanh", [graph.input("x", (1, 3, 16, 16))], "y")
+
+    return [
+        ("text", softmax, Task.TEXT),
+        ("areas", areas, Task.SEGMENTATION),
+        ("mask", mask, Task.MASK),
+        ("words", words, Task.TOKENS),
+        ("picture", picture, Task.IMAGE),
+    ]
+
+
+@pytest.mark.parametrize(("build", "task"), [h[1:] for h in heads()], ids=[h[0] for h in heads()])
+def test_the_graph_says_what_is_measured(build: Callable[[TinyGraph], str], task: Task) -> None:
+    graph = TinyGraph()
+    (piece,) = pieces_of(facts_of(graph, build(graph)), "y")
+    assert piece.task is task
+
+
+def texts(rows: Sequence[Sequence[int]]) -> Outputs:
+    """Lines as a recognizer gives them; 0 is nothing."""
+    return [{"y": np.eye(30, dtype=np.float32)[list(row)][None] * 0.9 + 0.001} for row in rows]
+
+
+def test_texts_are_read_letter_by_letter() -> None:
+    graph = TinyGraph()
+    graph.op("Softmax", [graph.input("x", (1, 8, 30))], "y", axis=-1)
+    judge = OutputJudge(facts_of(graph, "y"), label="given")
+    lines = [[0, letter, letter, 0, letter + 1, 0, 0, 0] for letter in range(1, 25)]
+    same = [[letter - 0, letter, 0, 0, letter + 1, letter + 1, 0, 0] for letter in range(1, 25)]
+    assert "24 of 24 texts equal" in judge.compare(texts(lines), texts(same)).words
+    wrong = [[0, letter, 0, 0, 29, 0, 0, 0] if letter < 11 else row for letter, row in enumerate(lines, 1)]
+    verdict = judge.compare(texts(lines), texts(wrong))
+    assert verdict.right is False and "14 of 24 texts equal" in verdict.reason
+
+
+def test_one_of_few_is_not_judged_and_it_says_how_many_would_do() -> None:
+    graph = TinyGraph()
+    graph.op("Softmax", [graph.input("x", (1, 10))], "y", axis=-1)
+    judge = OutputJudge(facts_of(graph, "y"), label="given")
+    one = [{"y": (np.eye(10, dtype=np.float32)[[n]] * 0.6 + 0.04)} for n in range(8)]
+    two = [dict(sample) for sample in one]
+    two[0] = {"y": one[0]["y"][:, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]] * 0.4 + np.eye(10, dtype=np.float32)[[1]] * 0.3}
+    verdict = judge.compare(one, two)
+    assert verdict.right is not True
+    assert judge.compare(one, one).right is True
+
+
+def test_a_chain_gives_the_outputs_of_the_whole() -> None:
+    whole = TinyGraph()
+    whole.op("Exp", [whole.op("Tanh", [whole.input("x", (1, 8))], "border")], "y")
+    pieces = [TinyGraph(), TinyGraph()]
+    pieces[0].op("Tanh", [pieces[0].input("x", (1, 8))], "border")
+    pieces[1].op("Exp", [pieces[1].input("border", (1, 8))], "y")
+    models: list[onnx.ModelProto] = [pieces[0].model("border"), pieces[1].model("y")]
+    feed = {"x": RNG.normal(size=(1, 8)).astype(np.float32)}
+    made = Chain(Session(model) for model in models).run(feed)
+    np.testing.assert_array_equal(made["y"], Session(whole.model("y")).run(feed)["y"])
