@@ -222,8 +222,13 @@ def table(lines: Sequence[str]) -> str:
 
 def limit_rows() -> str:
     """What is asked, as deploykit has it."""
-    lines = [f"| {key} | {limit.asked()} | {limit.reason} | {limit.source} |" for key, limit in limits().items()]
-    return "\n".join(["| measure | limit | reason | source |", "|---|---|---|---|", *lines, ""])
+    lines = [
+        f"| {key} | {limit.asked()} | {limit.margin:g} | {'–' if limit.floor is None else f'{limit.floor:g}'} | "
+        f"{limit.reason} | {limit.source} |"
+        for key, limit in limits().items()
+    ]
+    head = "| measure | good | margin | never under (or over) | reason | source |"
+    return "\n".join([head, "|---|---|---|---|---|---|", *lines, ""])
 
 
 def section(name: str) -> tuple[str, str, str]:
