@@ -18,9 +18,10 @@ from deploykit.tables.capabilities import Status
 from deploykit_qnn_htp.draft import Candidate, Draft, Intent, RouteRow, load_routes, preference, route_row
 from deploykit_qnn_htp.lending import carried_for
 from deploykit_qnn_htp.rules import routes
-from deploykit_qualcomm.carriers import LINUX, Fit
+from deploykit_qualcomm.carriers import Fit
 from deploykit_qualcomm.devices import lacks
 from deploykit_qualcomm.rules.carriers import RULES as CARRIER_RULES
+from deploykit_qualcomm.tables import LINUX
 
 __all__ = ["Selection", "alternatives", "mixed_support", "select_route"]
 

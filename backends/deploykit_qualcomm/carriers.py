@@ -24,11 +24,9 @@ from deploykit.tables.capabilities import CompatRow, Status
 from deploykit.tables.devices import Device
 from deploykit_qualcomm.compat import FAMILY
 from deploykit_qualcomm.devices import arch_number, arch_of, known_archs, qualcomm_device
-from deploykit_qualcomm.tables import Wheel, tables
+from deploykit_qualcomm.tables import LINUX, MACHINES, WINE, Wheel, tables
 
 __all__ = [
-    "LINUX",
-    "WINE",
     "Carried",
     "Fit",
     "binary_rows",
@@ -52,8 +50,6 @@ def qualcomm_toolchains(backend: str) -> tuple[ToolchainSpec, ...]:
     return load_toolchains(here / "data" / "toolchains", backend=backend, files=here)
 
 
-LINUX = "linux-x86-64"
-WINE = "wine-x86-64"
 _TOOLCHAIN = "htp"
 
 
@@ -73,18 +69,10 @@ def machines(wheel: Wheel) -> str:
     """The kinds of machines on which a wheel's compiler can be executed, in words: one that only Wine runs needs a
     toolchain."""
     runs = dict.fromkeys(run for host in wheel.host for run in host.runs)
-    has = [words for run, words in _PLACES.items() if run in runs]
+    has = [words for run, words in MACHINES.items() if run in runs]
     if host_toolchain(wheel.sdk) is None:
-        has = [words for words in has if words != _PLACES[WINE]]
+        has = [words for words in has if words != MACHINES[WINE]]
     return " or ".join(has)
-
-
-_PLACES = {
-    LINUX: "Linux x86-64",
-    WINE: "Linux x86-64 under Wine",
-    "windows-x86-64": "Windows x86-64",
-    "windows-arm64": "Windows on ARM",
-}
 
 
 def carrier(build: str) -> Wheel | None:

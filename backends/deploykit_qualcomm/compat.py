@@ -8,16 +8,14 @@ How features are called is documented in docs/compat.md: a bare name is a featur
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeVar
 
 from deploykit.findings import Confidence
 from deploykit.tables.capabilities import CompatRow, ConfigKey, Feature, Flag, SdkTable, Status, release_range
-from deploykit.tables.devices import Fact
-from deploykit_qualcomm.tables import Tables, Wheel, tables
+from deploykit_qualcomm.tables import MACHINES, Tables, Wheel, tables
 
-__all__ = ["FAMILY", "compat_rows", "load_methods", "method_rows"]
+__all__ = ["FAMILY", "compat_rows", "method_rows"]
 
 
 FAMILY = "qairt"
@@ -34,8 +32,8 @@ def compat_rows(backend: str, *, source: Tables | None = None) -> Iterator[Compa
     for row, until in states:
         # The provider runs none of the SDK's tools; what holds for no tool in particular holds for both.
         if row.tool in ("", _WHEEL) if backend == "ort-qnn" else row.tool != _WHEEL:
-            note = _joined(row.note, row.confidence_note)
-            yield _row(backend, row.feature, row, until, tool=row.tool, arch=row.arch, note=note)
+            notes, only = (row.note, row.confidence_note), {"since": row.since, "until": until}
+            yield _row(backend, row.feature, row, *notes, tool=row.tool, arch=row.arch, **only)
     if backend == "ort-qnn":
         yield from _wheel_rows(backend, shelf.wheels)
     else:
@@ -43,15 +41,8 @@ def compat_rows(backend: str, *, source: Tables | None = None) -> Iterator[Compa
         yield from _key_rows(backend, found)
         yield from _missing_encoding_rows(backend, shelf)
     for rule in shelf.compat_rules:
-        yield _plain(
-            backend,
-            f"rule {rule.topic}",
-            _joined(rule.text, rule.confidence_note),
-            rule.source,
-            confidence=rule.confidence,
-            contradicts=rule.contradicts,
-            words=rule.words,
-        )
+        notes = (rule.text, rule.confidence_note)
+        yield _row(backend, f"rule {rule.topic}", rule, *notes, words=rule.words)
     yield from _op_rows(backend, shelf)
     yield from _release_rows(backend, shelf)
 
@@ -74,54 +65,53 @@ def _ranges(
             yield row, before[later] if later else ""
 
 
-def _row(backend: str, feature: str, row: Flag | Feature | ConfigKey, until: str, **more: Any) -> CompatRow:
+def _row(backend: str, feature: str, row: Any, *note: str, since: str = "", until: str = "", **more: Any) -> CompatRow:
+    """What a row of a table says of itself, unless ``more`` says it: source, confidence, status, contradictions."""
+    said = {"tool": "", "status": Status.SUPPORTED, "contradicts": "", "family": FAMILY, "source": (), **more}
+    for name in ("status", "source", "confidence", "contradicts"):
+        if name not in more and hasattr(row, name):
+            said[name] = getattr(row, name)
     return CompatRow(
         feature=feature,
         backend=backend,
-        sdk=release_range(row.since, until),
-        status=row.status,
-        since=row.since,
+        sdk=release_range(since, until) if since else "",
+        since=since,
         until=until,
-        source=row.source,
-        confidence=row.confidence,
-        contradicts=row.contradicts,
-        family=FAMILY,
-        **more,
+        note="; ".join(part for part in note if part),
+        **said,
     )
 
 
 def _flag_rows(backend: str, found: Sequence[SdkTable]) -> Iterator[CompatRow]:
     for row, until in _ranges(found, lambda table: table.flags, lambda row: (row.tool, row.flags)):
-        note = _joined(
-            row.meaning,
-            _lifecycle(row),
-            f"default {row.default}" if row.default is not None else "",
-            row.default_note,
-            f"values {' '.join(row.values)}" if row.values else "",
-            row.note,
-            row.version_note,
-            row.confidence_note,
-        )
-        renamed = f"flag {row.renamed_to}" if row.renamed_to else ""
         for flag in row.flags or ("",):
-            name = f"flag {flag}" if flag else f"tool {row.tool}"
-            words = (*row.aliases, row.renamed_to)
             yield _row(
                 backend,
-                name,
+                f"flag {flag}" if flag else f"tool {row.tool}",
                 row,
-                until,
+                row.meaning,
+                _lifecycle(row),
+                f"default {row.default}" if row.default is not None else "",
+                row.default_note,
+                f"values {' '.join(row.values)}" if row.values else "",
+                row.note,
+                row.version_note,
+                row.confidence_note,
+                since=row.since,
+                until=until,
                 tool=row.tool,
-                note=note,
                 lifecycle=_lifecycle(row),
-                renamed_to=renamed,
-                words=words,
+                renamed_to=f"flag {row.renamed_to}" if row.renamed_to else "",
+                words=(*row.aliases, row.renamed_to),
             )
 
 
 def _key_rows(backend: str, found: Sequence[SdkTable]) -> Iterator[CompatRow]:
     for row, until in _ranges(found, lambda table: table.config_keys, lambda row: row.path):
-        note = _joined(
+        yield _row(
+            backend,
+            f"key {row.path}",
+            row,
             f"{row.type}{f' in {row.unit}' if row.unit else ''}",
             _lifecycle(row),
             f"phase {row.phase}" if row.phase else "",
@@ -132,14 +122,9 @@ def _key_rows(backend: str, found: Sequence[SdkTable]) -> Iterator[CompatRow]:
             f"range {row.range[0]} to {row.range[-1]}" if row.range else "",
             row.note,
             row.confidence_note,
-        )
-        yield _row(
-            backend,
-            f"key {row.path}",
-            row,
-            until,
+            since=row.since,
+            until=until,
             tool=f"htp-config-{row.file}",
-            note=note,
             lifecycle=_lifecycle(row),
             renamed_to=f"key {row.renamed_to}" if row.renamed_to else "",
             words=(row.python_name, row.renamed_to),
@@ -150,35 +135,20 @@ def _lifecycle(row: Flag | ConfigKey) -> str:
     return "" if row.lifecycle == "normal" else row.lifecycle
 
 
-def _plain(backend: str, feature: str, note: str, source: tuple[str, ...], **more: Any) -> CompatRow:
-    fields = {"tool": "", "sdk": "", "status": Status.SUPPORTED, "since": "", "until": "", "family": FAMILY}
-    row = {**fields, **more}
-    if row["since"]:
-        row["sdk"] = release_range(row["since"], row["until"])
-    return CompatRow(feature=feature, backend=backend, note=note, source=source, **row)
-
-
 def _missing_encoding_rows(backend: str, shelf: Tables) -> Iterator[CompatRow]:
     for case in shelf.missing_encodings:
-        options = f"--input_list {case.input_list}, float fallback {case.float_fallback}, quantizer {case.quantizer}"
-        note = _joined(
-            options,
-            case.result,
-            f"when {case.trigger}" if case.trigger else "",
-            f"needs {case.needs}" if case.needs else "",
-            f"known bad: {case.known_bad}" if case.known_bad else "",
-            case.confidence_note,
-        )
         for tool in case.tools:
-            yield _plain(
+            yield _row(
                 backend,
                 f"missing-encoding {case.id}",
-                note,
-                case.source,
+                case,
+                f"--input_list {case.input_list}, float fallback {case.float_fallback}, quantizer {case.quantizer}",
+                case.result,
+                f"when {case.trigger}" if case.trigger else "",
+                f"needs {case.needs}" if case.needs else "",
+                f"known bad: {case.known_bad}" if case.known_bad else "",
+                case.confidence_note,
                 tool=tool,
-                status=case.status,
-                confidence=case.confidence,
-                contradicts=case.contradicts,
             )
 
 
@@ -186,45 +156,42 @@ def _op_rows(backend: str, shelf: Tables) -> Iterator[CompatRow]:
     """What documents say of operators, beside what was built and run; before a change, that it is not there yet."""
     for change in shelf.op_history:
         name = f"op {change.onnx[0]}, in the documents: {change.text}"
-        common: dict[str, Any] = {"confidence": change.confidence, "words": (change.op, *change.onnx)}
         note = f"{change.op}: the history names it with {change.since}; what older releases do is not said there"
-        yield _plain(backend, name, note, change.source, since=change.since, **common)
-        first = shelf.with_rows[0]
-        before = shelf.versions[shelf.versions.index(change.since) - 1]
-        common["confidence"] = Confidence.INFERRED
-        unsaid = {"since": first, "until": before, "status": Status.UNKNOWN}
-        yield _plain(backend, name, note, change.source, **unsaid, **common)
+        words = (change.op, *change.onnx)
+        yield _row(backend, name, change, note, since=change.since, words=words)
+        yield _row(
+            backend,
+            name,
+            change,
+            note,
+            since=shelf.with_rows[0],
+            until=shelf.versions[shelf.versions.index(change.since) - 1],
+            words=words,
+            status=Status.UNKNOWN,
+            confidence=Confidence.INFERRED,
+        )
 
 
 def _release_rows(backend: str, shelf: Tables) -> Iterator[CompatRow]:
     for version in shelf.versions:
         file = shelf.file(version)
-        only = {"since": version, "until": version}
-        seen = "" if file.extends else "its tools were not read: no tables"
-        builds = f"builds {', '.join(file.builds)}" if file.builds else ""
-        month = f"released {file.month}" if file.month else ""
-        carrier = f"met only inside {file.carrier}" if file.carrier else ""
-        note = _joined("a release", month, builds, carrier, seen)
-        yield _plain(backend, f"release {version}", note, file.source, confidence=file.confidence, **only)
+        name, only = f"release {version}", {"since": version, "until": version}
+        yield _row(
+            backend,
+            name,
+            file,
+            "a release",
+            f"released {file.month}" if file.month else "",
+            f"builds {', '.join(file.builds)}" if file.builds else "",
+            f"met only inside {file.carrier}" if file.carrier else "",
+            "" if file.extends else "its tools were not read: no tables",
+            **only,
+        )
         for change in file.change:
-            yield _plain(
-                backend, f"release {version}", change.text, change.source, confidence=change.confidence, **only
-            )
-        for name, fact in file.facts.items():
-            yield _fact_row(backend, name, fact, version)
-
-
-def _fact_row(backend: str, name: str, fact: Fact, version: str) -> CompatRow:
-    return _plain(
-        backend,
-        f"fact {name.replace('_', '-')} {fact.value}",
-        _joined(f"{name.replace('_', ' ')} {fact.value} seen in this release", fact.note),
-        fact.source,
-        since=version,
-        until=version,
-        confidence=fact.confidence,
-        contradicts=fact.contradicts,
-    )
+            yield _row(backend, name, change, change.text, **only)
+        for key, fact in file.facts.items():
+            seen = f"{key.replace('_', ' ')} {fact.value} seen in this release"
+            yield _row(backend, f"fact {key.replace('_', '-')} {fact.value}", fact, seen, fact.note, **only)
 
 
 def _wheel_rows(backend: str, wheels: Iterable[Wheel]) -> Iterator[CompatRow]:
@@ -235,84 +202,31 @@ def _wheel_rows(backend: str, wheels: Iterable[Wheel]) -> Iterator[CompatRow]:
     for wheel in wheels:
         apis = f", QNN API {wheel.qnn_api}, HTP API {wheel.htp_api}" if wheel.qnn_api else ""
         apis += f", writes context blobs {wheel.blob}" if wheel.blob else ""
+        name, carries = f"wheel {_WHEEL} {wheel.version}", f"carries QAIRT {wheel.build}{apis}"
         common: dict[str, Any] = {
-            "source": wheel.source,
-            "confidence": wheel.confidence,
             "words": (wheel.sdk, wheel.build),
             "since": wheel.sdk,
             "until": wheel.sdk,
             "family": f"QAIRT in {_WHEEL}",
         }
-        name, carries = f"wheel {_WHEEL} {wheel.version}", f"carries QAIRT {wheel.build}{apis}"
         for pair in wheel.onnxruntime:
+            runtime = f"onnxruntime {pair.version}"
             reads = f"reads operator sets up to {pair.opset}, IR up to {pair.ir}"
-            note = _joined(f"with onnxruntime {pair.version}", pair.note, reads, carries)
-            yield _plain(backend, name, note, tool=f"onnxruntime {pair.version}", status=pair.status, **common)
+            notes = (f"with {runtime}", pair.note, reads, carries)
+            yield _row(backend, name, wheel, *notes, tool=runtime, status=pair.status, **common)
         if wheel.reads is not None:
             note = f"its ONNX Runtime reads operator sets up to {wheel.reads.opset}, IR up to {wheel.reads.ir}"
-            own = {"source": wheel.reads.source, "confidence": wheel.reads.confidence}
-            yield _plain(backend, name, note, tool=f"onnxruntime {wheel.version}", **{**common, **own})
+            yield _row(backend, name, wheel.reads, note, tool=f"onnxruntime {wheel.version}", **common)
         for host in wheel.host:
             code = "ARM64" if host.machine == "aarch64" else host.machine
+            runs = f"{code} code, runs on {' or '.join(MACHINES[run] for run in host.runs)}"
             seen = f"seen: {', '.join(host.observed)}" if host.observed else "not run"
-            note = _joined(carries, f"{code} code, runs on {' or '.join(map(_place, host.runs))}", seen)
-            yield _plain(backend, name, note, tool=f"{host.system} {host.machine}", **common)
-
-
-def _place(run: str) -> str:
-    return {
-        "linux-x86-64": "Linux x86-64",
-        "wine-x86-64": "Linux x86-64 under Wine",
-        "windows-x86-64": "Windows x86-64",
-        "windows-arm64": "Windows on ARM",
-    }[run]
-
-
-def _joined(*parts: str) -> str:
-    return "; ".join(part for part in parts if part)
-
-
-_TOOL = "aimet-onnx"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Method:
-    """One method: the spellings that find it, and the option of the quantizer that runs it ("" for none)."""
-
-    name: str
-    words: tuple[str, ...]
-    status: Status
-    note: str
-    source: tuple[str, ...]
-    confidence: Confidence
-    option: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _MethodFile:
-    schema: int
-    method: tuple[Method, ...]
-
-
-def load_methods() -> tuple[Method, ...]:
-    """Every row of ``methods.toml``, sources written out."""
-    return tables().further(_MethodFile, "methods.toml").method
+            yield _row(backend, name, wheel, carries, runs, seen, tool=f"{host.system} {host.machine}", **common)
 
 
 def method_rows(backend: str) -> Iterator[CompatRow]:
-    """The rows for one backend; they depend on AIMET's version, not on an SDK's."""
-    for method in load_methods():
+    """AIMET's methods for one backend; they depend on AIMET's version, not on an SDK's."""
+    for method in tables().methods:
         ran = f"; 'deploykit quantize --with aimet --option {method.option}=…'" if method.option else ""
-        yield CompatRow(
-            feature=method.name,
-            backend=backend,
-            tool=_TOOL,
-            sdk="",
-            status=method.status,
-            since="",
-            until="",
-            note=f"{method.note}{ran}",
-            source=method.source,
-            confidence=method.confidence,
-            words=method.words,
-        )
+        note = f"{method.note}{ran}"
+        yield _row(backend, method.name, method, note, tool="aimet-onnx", words=method.words, family="")

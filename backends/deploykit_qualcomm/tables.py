@@ -21,7 +21,7 @@ from deploykit.tables.devices import Fact
 from deploykit.tables.reading import read_toml, structure
 from deploykit.tables.sources import Extent, SourceFile, extent_of, read_source_file, write_out
 
-__all__ = ["DATA", "FeatureFile", "Tables", "Wheel", "load_sdk_table", "tables"]
+__all__ = ["DATA", "LINUX", "MACHINES", "WINE", "FeatureFile", "Tables", "Wheel", "load_sdk_table", "tables"]
 
 
 def beyond_sources(row: Feature, version: str) -> bool:
@@ -350,6 +350,37 @@ class ArchFile:
     arch: Mapping[str, Arch]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """One method: the spellings that find it, and the option of the quantizer that runs it ("" for none)."""
+
+    name: str
+    words: tuple[str, ...]
+    status: Status
+    note: str
+    source: tuple[str, ...]
+    confidence: Confidence
+    option: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodFile:
+    """``methods.toml``."""
+
+    schema: int
+    method: tuple[Method, ...]
+
+
+LINUX = "linux-x86-64"
+WINE = "wine-x86-64"
+MACHINES = {
+    LINUX: "Linux x86-64",
+    WINE: "Linux x86-64 under Wine",
+    "windows-x86-64": "Windows x86-64",
+    "windows-arm64": "Windows on ARM",
+}
+"""Where a compiler can be executed, in words."""
+
 DATA = Path(__file__).parent / "data"
 BASE = "base"
 _LOWERED = "the list describes {read_at}; for earlier releases nobody published one"
@@ -466,34 +497,26 @@ class Tables:
     def tools(self) -> tuple[ToolFile, ...]:
         """The flags of every tool, each as of the release its list was read at."""
         names = sorted(path.name for path in (self.data / "tools").glob("*.toml"))
-        return tuple(self._tool(name) for name in names)
-
-    def _tool(self, name: str) -> ToolFile:
-        made = self._read(ToolFile, f"tools/{name}", since=self._oldest, fill_tool=True)
-        if made.tool != name.removesuffix(".toml"):
-            raise InputError(f"tools/{name}: tool: {made.tool!r} differs from the file name")
-        return made
+        made = {name: self._read(ToolFile, f"tools/{name}", since=self._oldest) for name in names}
+        for name, file in made.items():
+            if file.tool != name.removesuffix(".toml"):
+                raise InputError(f"tools/{name}: tool: {file.tool!r} differs from the file name")
+        return tuple(made.values())
 
     @cached_property
     def source_file(self) -> SourceFile:
         """What the short names of sources stand for, and the releases that they speak of."""
         return read_source_file(self.data / "sources.toml")
 
-    def further(self, kind: type[T], name: str) -> T:
-        """A file of the folder that no release changes, its sources written out."""
-        return self._read(kind, name)
+    @cached_property
+    def methods(self) -> tuple[Method, ...]:
+        """AIMET's methods."""
+        return self._read(MethodFile, "methods.toml").method
 
-    def _read(self, kind: type[T], name: str, *, since: str = "", fill_tool: bool = False) -> T:
+    def _read(self, kind: type[T], name: str, *, since: str = "") -> T:
         raw = read_toml(self.data / name)
-        if fill_tool:
-            # The rows of a tool's own file need not repeat its name.
-            rows = raw.get("flag", ())
-            for index, row in enumerate(rows if isinstance(rows, list) else ()):
-                if isinstance(row, dict) and row.setdefault("tool", raw.get("tool")) != raw.get("tool"):
-                    raise InputError(f"{name}: flag[{index}].tool: {row['tool']!r} is not the tool of this file")
-        _fill_since(raw, name, since)
         write_out(raw, self.source_file.sources)
-        _fill_extent(raw, name, self.source_file.extents)
+        _fill(raw, name, since, self.source_file.extents)
         return structure(kind, raw, where=f"{name}:")
 
     def _lineage(self, version: str) -> Iterator[str]:
@@ -572,26 +595,23 @@ def load_sdk_table(version: str) -> SdkTable:
     return tables().table(version)
 
 
-def _fill_since(raw: dict[str, Any], name: str, since: str) -> None:
-    """``since`` follows from the file a row stands in; written by hand it could contradict that."""
+def _fill(raw: dict[str, Any], name: str, since: str, extents: Mapping[str, Extent]) -> None:
+    """What follows from the file and the sources of a row; written by hand it could contradict them."""
     for section in ("flag", "feature", "key"):
         rows = raw.get(section, ())
         for index, row in enumerate(rows if isinstance(rows, list) else ()):
-            if isinstance(row, dict) and "since" in row:
-                raise InputError(f"{name}: {section}[{index}].since: unknown key", why="the loader fills it")
-            if isinstance(row, dict):
-                row["since"] = since
-
-
-def _fill_extent(raw: dict[str, Any], name: str, extents: Mapping[str, Extent]) -> None:
-    """``extent`` follows from the sources; written by hand it could contradict them."""
-    rows = raw.get("feature", ())
-    for index, row in enumerate(rows if isinstance(rows, list) else ()):
-        if isinstance(row, dict) and "extent" in row:
-            raise InputError(f"{name}: feature[{index}].extent: unknown key", why="the loader fills it")
-        sources = row.get("source") if isinstance(row, dict) else None
-        if isinstance(sources, list) and (found := extent_of(map(str, sources), extents)) is not None:
-            row["extent"] = list(found)
+            if not isinstance(row, dict):
+                continue
+            for filled in ("since", "extent") if section == "feature" else ("since",):
+                if filled in row:
+                    raise InputError(f"{name}: {section}[{index}].{filled}: unknown key", why="the loader fills it")
+            row["since"] = since
+            if section == "flag" and row.setdefault("tool", raw.get("tool")) != raw.get("tool", row["tool"]):
+                raise InputError(f"{name}: flag[{index}].tool: {row['tool']!r} is not the tool of this file")
+            sources = row.get("source")
+            if section == "feature" and isinstance(sources, list):
+                extent = extent_of(map(str, sources), extents)
+                row |= {} if extent is None else {"extent": list(extent)}
 
 
 def _lowered(row: Flag, read_at: str) -> Flag:

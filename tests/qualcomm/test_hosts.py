@@ -9,17 +9,9 @@ import pytest
 
 from deploykit.backend.probes import Surroundings
 from deploykit.tables.capabilities import Status
-from deploykit_qualcomm.carriers import (
-    LINUX,
-    WINE,
-    carrier,
-    compilable,
-    host_toolchain,
-    probe_hosts,
-    qualcomm_toolchains,
-)
+from deploykit_qualcomm.carriers import carrier, compilable, host_toolchain, probe_hosts, qualcomm_toolchains
 from deploykit_qualcomm.compat import compat_rows
-from deploykit_qualcomm.tables import tables
+from deploykit_qualcomm.tables import LINUX, WINE, tables
 
 
 def test_every_file_of_a_host_has_a_hash_and_is_of_its_wheel() -> None:

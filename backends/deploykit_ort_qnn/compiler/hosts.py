@@ -20,10 +20,10 @@ from deploykit.errors import ToolError
 from deploykit.system.environments import environment_of
 from deploykit.system.processes import ONLY_INSTALLED, Completed, run
 from deploykit.system.specs import ToolchainSpec
-from deploykit_qualcomm.carriers import LINUX, host_toolchain
+from deploykit_qualcomm.carriers import host_toolchain
 from deploykit_qualcomm.hosted import RECORD, ask_runner, read_calls, read_verdicts, refusal_lines
 from deploykit_qualcomm.probes import unloadable_library
-from deploykit_qualcomm.tables import Wheel, tables
+from deploykit_qualcomm.tables import LINUX, Wheel, tables
 
 __all__ = [
     "HERE",

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from deploykit.backend.backend import Same, Situation
 from deploykit.findings import Severity, SubjectKind
 from deploykit.findings.rules import Found, Registry
-from deploykit.model.collect import facts_of, read_of
 from deploykit.model.facts import NodeFact
 from deploykit.model.operators import is_standard
 from deploykit_qualcomm.atlas.rows import (
@@ -185,6 +184,8 @@ def suspects_in(
 
     The model is read once while it stays the same: a plan asks about a few nodes of it, an audit about all.
     """
+    from deploykit.model.collect import facts_of, read_of
+
     graph = SmallGraph(model=read_of(model), facts=facts_of(model))
     found = predicted(graph, release, only=only)
     return frozenset(node.label for node, row in found if row.verdict in verdicts)
