@@ -69,10 +69,7 @@ def execute(package: Path, draft: Draft, plan: Plan[None], aids: Aids) -> Execut
     where, soc = "" if host is None else host.where, plan.configs[COMPILE]["provider_options"]["soc_model"]
     by = f"QAIRT {wheel['qairt']} (onnxruntime-qnn {wheel['wheel']}{where}) for soc_model {soc}"
     record: dict[str, Any] = {"compile": _record(plan, wheel, outcome)}
-    if outcome.estimate is not None:
-        estimate = replace(outcome.estimate, compiler=f"QAIRT {wheel['qairt']}")
-        record["estimate"] = estimate.to_json()
-        progress(estimate.described)
+    estimate = None if outcome.estimate is None else replace(outcome.estimate, compiler=f"QAIRT {wheel['qairt']}")
     if not outcome.ok:
         (package / "logs").mkdir(exist_ok=True)
         # Without the clock at the start of each line, and without how long a stage took.
@@ -112,6 +109,7 @@ def execute(package: Path, draft: Draft, plan: Plan[None], aids: Aids) -> Execut
         right=right,
         instead=instead,
         audit=audit,
+        estimate=estimate,
         seen=numeric.seen,
         settled={**({} if audit is None else audit.settled), **done_otherwise(draft)},
     )

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from onnx import ModelProto
 
+    from deploykit.accuracy.latency import Estimate
     from deploykit.accuracy.samples.gathering import Samples
     from deploykit.accuracy.samples.sizes import PinnedInput
     from deploykit.accuracy.simulate.fitting import Original
@@ -178,7 +179,8 @@ class Execution:
 
     ``right`` is None where nothing was run whose numbers could be judged. ``instead`` is what to start again with.
     ``audit`` is of the package's kernels, where one was asked for. ``seen`` are a few outputs, for the page to show.
-    ``settled`` says of findings of the plan, by code and name of the subject, what was seen instead.
+    ``settled`` says of findings of the plan, by code and name of the subject, what was seen instead. ``estimate`` is
+    the compiler's own word about time, None where it has none.
     """
 
     executed: tuple[str, ...] = ()
@@ -191,6 +193,7 @@ class Execution:
     audit: Audit | None = None
     seen: Seen | None = None
     settled: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    estimate: Estimate | None = None
 
     def settle(self, findings: Iterable[Finding]) -> tuple[Finding, ...]:
         """The plan's findings, those marked as handled that running showed to be about nothing here."""

@@ -56,6 +56,7 @@ def _text(packaged: Packaged) -> str:
     lines = [
         *assumed,
         *status_lines(packaged.status),
+        *([] if packaged.estimate is None else [f"time       {packaged.estimate.described}"]),
         "",
         findings_text(packaged.findings),
         "",

@@ -10,6 +10,7 @@ from typing import Any
 
 import onnx
 
+from deploykit.accuracy.latency import Estimate
 from deploykit.accuracy.samples.gathering import RECORDED_FILE, record
 from deploykit.backend.backend import BytesFile, Execution, Situation, TextFile
 from deploykit.backend.plans import Plan, Step
@@ -54,6 +55,7 @@ class Packaged:
     generated: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
     status: Status = field(default_factory=Status)
+    estimate: Estimate | None = None
 
     @property
     def exit_status(self) -> int:
@@ -75,6 +77,7 @@ class Packaged:
             "executed": list(self.executed),
             "generated": list(self.generated),
             "status": self.status.to_json(),
+            "estimate": None if self.estimate is None else self.estimate.to_json(),
         }
 
 
@@ -136,6 +139,7 @@ def seal(ran: RanPackage, out: Path, how: Output) -> Packaged:
         "generated": list(generated),
         "quantization": recorded_quantization(decision.given),
         "record": dict(execution.record),
+        "estimate": None if execution.estimate is None else execution.estimate.to_json(),
         "status": status.to_json(),
         "findings": [finding.to_json() for finding in findings],
         "samples": samples,
@@ -152,6 +156,7 @@ def seal(ran: RanPackage, out: Path, how: Output) -> Packaged:
         generated=generated,
         findings=findings,
         status=status,
+        estimate=execution.estimate,
     )
 
 

@@ -221,6 +221,7 @@ def explain(package: Path) -> Explanation:
         ("What was changed in the graph", _changed(decision, findings)),
         ("Where the encodings come from", _quantized(_table(manifest, "quantization"))),
         ("What was measured", tuple(map(str, costs))),
+        ("How fast it will be", _estimated(_table(manifest, "estimate"))),
         ("What ran here, and what did not", _ran(manifest)),
         ("What is open", tuple(_open(findings))),
     )
@@ -263,6 +264,22 @@ def _decided(manifest: Mapping[str, Any], decision: Mapping[str, Any]) -> tuple[
     counts = Counter(map(str, _table(_table(manifest, "precision"), "intended").values()))
     if counts:
         lines.append("Tensors: " + ", ".join(f"{count} {kind}" for kind, count in counts.most_common()) + ".")
+    return tuple(lines)
+
+
+def _estimated(estimate: Mapping[str, Any]) -> tuple[str, ...]:
+    """The compiler's own estimate and its dearest operators; a number that is missing is left out."""
+    time, low, high = (estimate.get(key) for key in ("time_us", "lower_us", "upper_us"))
+    if not all(isinstance(value, int | float) for value in (time, low, high)):
+        return ()
+    least = "at least " if estimate.get("missing_ops") else "about "
+    lines = [
+        f"{estimate.get('compiler')} says {least}{time:,.0f} us on the accelerator ({low:,.0f} to {high:,.0f}), by its "
+        f"own model of {estimate.get('soc_model')}; nothing was measured, and a call adds transport and host."
+    ]
+    for row in _rows(estimate, "dearest")[:5]:
+        reason = f": {row['reason']}" if row.get("reason") else ""
+        lines.append(f"{row.get('node')} takes {row.get('time_us')} us{reason}.")
     return tuple(lines)
 
 

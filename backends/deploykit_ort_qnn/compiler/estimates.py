@@ -68,7 +68,8 @@ def read_estimate(
     if not rows.get("cycles") or not rows.get("time_us"):
         return None
     trace = profile.with_name(f"{profile.stem}_qnn.log")
-    note, clock, operators = "", 0.0, ()
+    note, clock = "", 0.0
+    operators: tuple[OperatorTime, ...] = ()
     if len(schematics) != 1 or len(graphs) != 1:
         note = f"the model became {len(graphs)} graphs, and their kernels cannot be told apart"
     elif trace.is_file():
