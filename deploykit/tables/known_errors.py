@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from msgspec import to_builtins
 
@@ -242,7 +242,7 @@ class Catalog:
 
 def load_catalog(paths: Iterable[Path]) -> Catalog:
     """Read catalogue files; an unknown key, a bad word or an id used twice is answered with its place."""
-    catalog, seen = Catalog(), set[str]()
+    catalogs, seen = [], set[str]()
     for path in paths:
         file = structure(CatalogFile, read_toml(path), where=path.name)
         if file.schema != 1:
@@ -251,29 +251,32 @@ def load_catalog(paths: Iterable[Path]) -> Catalog:
             if error.id in seen:
                 raise InputError(f"{path.name}: error.id: {error.id!r} occurs twice")
             seen.add(error.id)
-        catalog = _with_file(catalog, file)
-    return catalog
+        catalogs.append(_catalog_of(file))
+    return merge_catalogs(catalogs)
 
 
-def _with_file(catalog: Catalog, file: CatalogFile) -> Catalog:
-    def spelled(texts: Iterable[str]) -> tuple[str, ...]:
-        pairs = ((text, *text.partition(" ")) for text in texts)
-        return tuple(
-            text if key not in file.sources else f"{file.sources[key]}: {rest}" if rest else file.sources[key]
-            for text, key, _, rest in pairs
-        )
+_Sourced = TypeVar("_Sourced", KnownError, Numbering, Tool, Observation, FailureKind)
 
-    dated = (replace(row, source=spelled(row.source), read=row.read or file.read) for row in file.error)
-    numberings = (replace(row, source=spelled(row.source)) for row in file.numbering)
-    return replace(
-        catalog,
-        errors=(*catalog.errors, *dated),
-        codes=(*catalog.codes, *(code for numbering in numberings for code in numbering.rows())),
-        tools=(*catalog.tools, *(replace(row, source=spelled(row.source)) for row in file.tool)),
-        forms=(*catalog.forms, *file.form),
-        observations=(*catalog.observations, *(replace(row, source=spelled(row.source)) for row in file.observation)),
-        kinds=(*catalog.kinds, *(replace(row, source=spelled(row.source)) for row in file.kind)),
-        witnesses=(*catalog.witnesses, *file.witness.items()),
+
+def _catalog_of(file: CatalogFile) -> Catalog:
+    def spelled(rows: Iterable[_Sourced]) -> tuple[_Sourced, ...]:
+        """The rows with the short keys of their sources spelled out."""
+        return tuple(replace(row, source=tuple(map(source, row.source))) for row in rows)
+
+    def source(text: str) -> str:
+        key, _, rest = text.partition(" ")
+        if key not in file.sources:
+            return text
+        return f"{file.sources[key]}: {rest}" if rest else file.sources[key]
+
+    return Catalog(
+        errors=tuple(replace(row, read=row.read or file.read) for row in spelled(file.error)),
+        codes=tuple(code for numbering in spelled(file.numbering) for code in numbering.rows()),
+        tools=spelled(file.tool),
+        forms=file.form,
+        observations=spelled(file.observation),
+        kinds=spelled(file.kind),
+        witnesses=tuple(file.witness.items()),
     )
 
 
