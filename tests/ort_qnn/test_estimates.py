@@ -24,7 +24,7 @@ BLOCK = [
 CONV = QnnNode(name="conv_token_1", type="Conv2d", inputs=("x", "w"), outputs=("c",))
 TURN = QnnNode(name="Transpose_token_8", type="Transpose", inputs=("c",), outputs=("y",))
 GRAPH = QnnGraph(name="g", nodes=(CONV, TURN), tensors={})
-SCHEMATIC = Schematic(graph="g", before=(), after=(), names={22: "conv_token_1", 39: "Transpose_token_8"})
+SCHEMATIC = Schematic(graph="g", after=(), names={22: "conv_token_1", 39: "Transpose_token_8"})
 
 
 def kernel(number: int, thread: int, start: float, duration: float, *flags: str, moved: int = 0) -> str:
