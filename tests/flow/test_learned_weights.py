@@ -19,9 +19,8 @@ from deploykit.backend.quantizers import WeightMethod
 from deploykit.encodings.values import EncodingSet
 from deploykit.flow.ladder import Ladder, Rung, walk
 from deploykit.flow.learned_weights import LearnedStep, Learning
-from deploykit.flow.quantizing import embedded, weight_methods
-from deploykit.flow.quantizing.choosing import pick
-from deploykit.flow.quantizing.weight_methods import asked_of, learning_with
+from deploykit.flow.quantizing import choosing
+from deploykit.flow.quantizing.choosing import asked_of, learning_with, pick
 from deploykit.flow.read import resolve_target
 from deploykit_qualcomm.aimet import AIMET
 
@@ -186,9 +185,9 @@ def test_a_quantizer_with_a_method_is_asked_for_it_and_the_report_tells_it(
         WeightMethod(name="Unknown", options={"method": "guess"}),
         WeightMethod(name="Percentile", options={"method": "percentile"}),
     )
-    kind: Any = type(embedded.EMBEDDED)
+    kind: Any = type(choosing.EMBEDDED)
     monkeypatch.setattr(kind, "weight_methods", lambda self, precision: methods, raising=False)
-    monkeypatch.setattr(weight_methods, "SECONDS", 500.0)
+    monkeypatch.setattr(choosing, "SECONDS", 500.0)
     made = deploykit.package(
         MLP,
         target="sm8650",

@@ -26,9 +26,9 @@ from deploykit.errors import InputError, PackageError, ToolError, UsageError
 from deploykit.findings import Finding
 from deploykit.flow.quantizing import running
 from deploykit.flow.quantizing.choosing import EMBEDDED, Picked, environment_for, options_of, pick
-from deploykit.flow.quantizing.numbers import Numbers
+from deploykit.flow.quantizing.making import Numbers
 from deploykit.flow.quantizing.rules import RULES, QuantizedNumbers
-from deploykit.flow.quantizing.samples import divide
+from deploykit.flow.quantizing.running import divide
 from deploykit.flow.read import resolve_target
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts

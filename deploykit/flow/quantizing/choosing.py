@@ -1,6 +1,7 @@
 """Which quantizer makes the encodings of one request: the one asked for, else the best that is installed.
 
-ONNX Runtime's static quantization is always there; it is planned here, and ``ort_static`` is what runs.
+The embedded one is always there: ONNX Runtime's static quantization, which deploykit needs anyway. Nothing runs here:
+a quantizer's script does, ``ort_static`` for the embedded one.
 """
 
 from __future__ import annotations
@@ -15,11 +16,21 @@ from deploykit.backend.plugins import load_backends
 from deploykit.backend.quantizers import Quantizer, QuantizerAsked, QuantizerJob, bits_of
 from deploykit.backend.targets import Target, nearest_names
 from deploykit.errors import DefectError, UsageError
+from deploykit.flow.learned_weights import Learning
 from deploykit.system.environments import Environment, environment_of
 from deploykit.system.specs import select
 
-__all__ = ["EMBEDDED", "Picked", "environment_for", "options_of", "pick", "quantizers_for"]
-
+__all__ = [
+    "EMBEDDED",
+    "SECONDS",
+    "Picked",
+    "asked_of",
+    "environment_for",
+    "learning_with",
+    "options_of",
+    "pick",
+    "quantizers_for",
+]
 
 _TYPES = {8: "QUInt8", 16: "QUInt16"}
 _WEIGHTS = {8: "QInt8", 16: "QInt16"}
@@ -95,7 +106,10 @@ def pick(backend: AnyBackend, target: Target, asked: str | None, precision: str 
     known = quantizers_for(backend, target)
     named = tuple(one for one in known if asked in (None, one.id))
     if not named:
-        raise _unknown(asked or "", backend, known)
+        names = [backend.quantizer] if backend.quantizer else [one.id for one in known]
+        if not names:
+            raise UsageError(f"--with {asked or ''}: {backend.id} takes no encodings", next="leave it out")
+        raise UsageError(f"--with {asked or ''}: not a quantizer for {backend.id}", next=f"one of {', '.join(names)}")
     fitting = tuple(one for one in named if precision is None or precision in one.precisions(target))
     if not fitting:
         made = "; ".join(f"{one.id} makes {', '.join(one.precisions(target))}" for one in named)
@@ -119,15 +133,6 @@ def environment_for(quantizer: Quantizer) -> Environment | None:
     return environment_of(select(specs, quantizer.toolchain))
 
 
-def _unknown(asked: str, backend: AnyBackend, known: Iterable[Quantizer]) -> UsageError:
-    names = [one.id for one in known]
-    if backend.quantizer:
-        names = [backend.quantizer]
-    if not names:
-        return UsageError(f"--with {asked}: {backend.id} takes no encodings", next="leave it out")
-    return UsageError(f"--with {asked}: not a quantizer for {backend.id}", next=f"one of {', '.join(names)}")
-
-
 def options_of(quantizer: Quantizer, given: Iterable[tuple[str, str]]) -> Mapping[str, OptionValue]:
     """The quantizer's own options, checked, with their defaults; UsageError for a name that it does not have."""
     specs = {spec.name: spec for spec in quantizer.options()}
@@ -139,3 +144,37 @@ def options_of(quantizer: Quantizer, given: Iterable[tuple[str, str]]) -> Mappin
             raise UsageError(f"--option {key}: not an option of {quantizer.id}", next=f"it has {near}")
         values[name] = read_value(specs[name], text)
     return check_options(specs.values(), values)
+
+
+SECONDS = 900.0
+"""What all methods together may take: none is begun after that, and one that takes as long by itself is ended."""
+
+_PRECISION = "w8a16"
+
+
+def learning_with(picked: Picked, taken: Iterable[str] = ()) -> Learning:
+    """The methods of a quantizer; where it has none and a better one does, what to install.
+
+    None where the user chose himself: ``taken`` are the names of the quantizer's options that he set.
+    """
+    methods = picked.quantizer.weight_methods(_PRECISION)
+    if methods:
+        if {name for one in methods for name in one.options} & {name.replace("-", "_") for name in taken}:
+            return Learning()
+        return Learning(methods=tuple(one.name for one in methods), seconds=SECONDS)
+    if picked.better is None:
+        return Learning()
+    spec = picked.better.spec
+    return Learning(
+        missing=f"{picked.quantizer.id} has no method for it, and {spec.id} ({spec.disk_mb} MiB) is not installed",
+        install=f"deploykit toolchain install {spec.name}",
+    )
+
+
+def asked_of(quantizer: Quantizer, name: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """``w8a16+SeqMSE`` as the precision and the options of the quantizer; a name without a method as it is."""
+    precision, _, method = name.partition("+")
+    if not method:
+        return precision, ()
+    found = next(one for one in quantizer.weight_methods(precision) if one.name == method)
+    return precision, tuple(found.options.items())

@@ -30,12 +30,11 @@ from deploykit.encodings.values import EncodingSet
 from deploykit.errors import ToolError
 from deploykit.flow.ladder import Ladder, Rung, walk
 from deploykit.flow.mixing_layers import wide_types
-from deploykit.flow.quantizing.choosing import pick
+from deploykit.flow.quantizing.choosing import learning_with, pick
 from deploykit.flow.quantizing.delivering import deliver, refused_by
 from deploykit.flow.quantizing.making import Made
-from deploykit.flow.quantizing.numbers import measure as measure_numbers
-from deploykit.flow.quantizing.samples import read_held_out
-from deploykit.flow.quantizing.weight_methods import learning_with
+from deploykit.flow.quantizing.making import measure as measure_numbers
+from deploykit.flow.quantizing.running import read_held_out
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.model.weights import load_weights

@@ -11,7 +11,7 @@ from deploykit.findings.rules import Found, Registry
 
 if TYPE_CHECKING:
     from deploykit.flow.quantizing.choosing import Picked
-    from deploykit.flow.quantizing.numbers import Numbers
+    from deploykit.flow.quantizing.making import Numbers
 
 __all__ = ["AGREES_DB", "RULES", "QuantizedNumbers"]
 

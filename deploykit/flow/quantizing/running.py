@@ -1,6 +1,7 @@
-"""Runs one quantizer's job in a folder named by everything that goes in, and takes up what it leaves.
+"""Divides calibration data, runs one quantizer's job on it in a child process, and takes up what the job leaves.
 
-A job that ended well is not run again, and one that was interrupted keeps its folder, where its script may go on.
+The folder is named by everything that goes in: a job that ended well is not run again, and one that was interrupted
+keeps its folder, where its script may go on. Images are only named, as they are decoded where a decoder is.
 """
 
 from __future__ import annotations
@@ -15,15 +16,19 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx
 
 from deploykit.accuracy.samples import decoding
+from deploykit.accuracy.samples.arrays import write_arrays
+from deploykit.accuracy.samples.calibration import load_calibration, places_in, read_places, spread
+from deploykit.accuracy.samples.images import images_misfit, inspect_image
+from deploykit.accuracy.samples.inputs import input_specs
 from deploykit.backend.backend import Progress
 from deploykit.encodings.formats.conversion import convert
 from deploykit.encodings.place import layouts, place
 from deploykit.encodings.qdq import extract_qdq
-from deploykit.errors import ToolError
-from deploykit.flow.quantizing.samples import Division
+from deploykit.errors import ToolError, UsageError
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.model.weights import load_weights
@@ -34,20 +39,139 @@ from deploykit.system.jobs import Job, finished_job, run_job
 from deploykit.system.store import cache_folder, is_off
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
-
+    from deploykit.accuracy.samples.calibration import Calibration
+    from deploykit.accuracy.samples.inputs import InputSpec
+    from deploykit.accuracy.simulate.sessions import Feed
     from deploykit.backend.quantizers import QuantizerJob
     from deploykit.flow.quantizing.choosing import Picked
     from deploykit.model import Model
+    from deploykit.model.facts import GraphFacts
 
-__all__ = ["QuantizerRun", "run_quantizer"]
+__all__ = ["MOST_HELD_OUT", "Division", "QuantizerRun", "divide", "read_decoded", "read_held_out", "run_quantizer"]
 
-QDQ = "out/model.qdq.onnx"
-MODEL = "out/model.onnx"
-ENCODINGS = "out/model.encodings"
+MOST_HELD_OUT = 8
+"""Samples that are judged on; one in five at most is held out, none of fewer than five."""
+
+_ONE_IN = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Division:
+    """The samples of some calibration data, divided. ``held_out`` may be empty: then the seen ones are judged on.
+
+    ``places`` are whatever lies there: places in arrays, or image files.
+    """
+
+    calibration: Calibration
+    inputs: tuple[InputSpec, ...]
+    seen: tuple[Any, ...]
+    held_out: tuple[Any, ...]
+
+    @property
+    def judged(self) -> tuple[Any, ...]:
+        """What is judged on: held out, or else a few of the seen ones."""
+        return self.held_out or tuple(self.seen[i] for i in spread(len(self.seen), MOST_HELD_OUT))
+
+    @property
+    def judged_at(self) -> tuple[tuple[int, ...], int]:
+        """Where those that are judged on stood in the data, and how many there were: for labels in the same order."""
+        count = len(self.seen) + len(self.held_out)
+        return tuple(sorted(_held_out(count)) if self.held_out else spread(count, MOST_HELD_OUT)), count
+
+    def to_json(self) -> dict[str, Any]:
+        """How many there are of what, and the hash of each file; no path of this machine."""
+        return {
+            "kind": self.calibration.kind,
+            "seen": len(self.seen),
+            "held_out": len(self.held_out),
+            "files": {path.name: hash_file(path)[1] for path in self.calibration.files},
+            "recipe": None if self.calibration.recipe is None else self.calibration.recipe.to_json(),
+        }
+
+    def images(self) -> dict[str, Any] | None:
+        """What the child needs to decode images; None where the samples are arrays."""
+        recipe = self.calibration.recipe
+        if recipe is None:
+            return None
+        return {
+            "samples": [str(path.resolve()) for path in self.seen],
+            "held_out": [str(path.resolve()) for path in self.judged],
+            "recipe": recipe.to_json(),
+            "input": recipe.input or self.inputs[0].name,
+        }
+
+    def write(self, folder: Path) -> None:
+        """Arrays as ``samples/NNNNN.npz`` and ``held_out/NNNNN.npz``; nothing for images."""
+        if self.calibration.recipe is not None:
+            return
+        for name, places in (("samples", self.seen), ("held_out", self.judged)):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+            for index, feed in enumerate(read_places(places)):
+                write_arrays(folder / name / f"{index:05}.npz", feed)
+
+
+def divide(source: Path, facts: GraphFacts) -> Division:
+    """List the samples and choose those to hold out, spread over the data.
+
+    Raises InputError for data that does not fit the model, UsageError for what cannot be read outside a package.
+    """
+    calibration = load_calibration(source)
+    inputs = input_specs(facts)
+    if calibration.kind == "reader":
+        raise UsageError(
+            f"{source}: a reader is not run here",
+            why="deploykit imports no code of the user's",
+            next="save the preprocessed samples as .npz, or give a folder of images with calibration.toml",
+        )
+    places: tuple[Any, ...] = calibration.files
+    if calibration.recipe is None:
+        places = tuple(place for file in calibration.files for place in places_in(file, inputs))
+    else:
+        misfit = images_misfit(calibration.recipe, inputs)
+        if misfit:
+            raise UsageError(
+                f"{source}: {misfit}",
+                next="set width, height and layout in calibration.toml, or give .npz with an array for each input",
+            )
+        for path in calibration.files:
+            inspect_image(path)
+    if not places:
+        raise UsageError(f"{source}: holds no sample")
+    held = _held_out(len(places))
+    return Division(
+        calibration=calibration,
+        inputs=inputs,
+        seen=tuple(place for at, place in enumerate(places) if at not in held),
+        held_out=tuple(places[at] for at in sorted(held)),
+    )
+
+
+def _held_out(count: int) -> set[int]:
+    """Positions spread over the data, away from its ends, so that a sorted set is still seen whole."""
+    wanted = min(MOST_HELD_OUT, count // _ONE_IN)
+    return {round((at + 0.5) * count / wanted) for at in range(wanted)} if wanted else set()
+
+
+def read_held_out(folder: Path) -> list[Feed]:
+    """The samples that were judged on, decoded."""
+    return [_read(path) for path in sorted((folder / "held_out").glob("*.npz"))]
+
+
+def read_decoded(folder: Path, most: int) -> list[Feed]:
+    """At most ``most`` of all samples of a job, spread over those that were seen and those held out."""
+    files = [*sorted((folder / "samples").glob("*.npz")), *sorted((folder / "held_out").glob("*.npz"))]
+    return [_read(files[at]) for at in spread(len(files), most)]
+
+
+def _read(path: Path) -> Feed:
+    with np.load(path, allow_pickle=False) as arrays:
+        return {name: arrays[name] for name in arrays.files}
+
+
+_QDQ, _MODEL, _ENCODINGS = "out/model.qdq.onnx", "out/model.onnx", "out/model.encodings"
 _BESIDE = (Path(__file__).with_name("child.py"), Path(str(decoding.__file__)))
 """What lies beside each quantizer's script."""
-_LARGE = 1_900_000_000
+_LARGE = 1_900_000_000  # protobuf writes no message above 2 GiB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +217,15 @@ def run_quantizer(
         again = result is not None
         if result is None:
             _lay_out(folder, told, plan, model, division)
-            job = _job(picked, plan, folder)
+            environment = picked.environment
+            python = sys.executable if environment is None else str(environment.python)
+            known = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+            job = Job(
+                title=title,
+                folder=folder,
+                argv=(python, f"scripts/{plan.script.name}"),
+                variables=known if environment is None else environment.variables,
+            )
             result = run_job(job, progress=progress, timeout=timeout)
         else:
             progress(f"{title}: done before with the same model, data and settings")
@@ -118,57 +250,34 @@ def _lay_out(folder: Path, told: Mapping[str, Any], plan: QuantizerJob, model: M
     for script in (*_BESIDE, plan.script):
         shutil.copyfile(script, folder / "scripts" / script.name)
     (folder / "job.json").write_text(json.dumps(told, indent=1) + "\n", "utf-8")
-    save_model(_rewritten(load_weights(model), plan.rewrites), folder / "model.onnx")
+    proto = load_weights(model)
+    for name in plan.rewrites:
+        transform = load_transform(name)
+        found = transform.match(proto)
+        proto = transform.apply(proto, None, found).model if found else proto
+    if proto.ByteSize() > _LARGE:
+        onnx.save(proto, folder / "model.onnx", save_as_external_data=True, location="model.onnx.data")
+    else:
+        (folder / "model.onnx").write_bytes(proto.SerializeToString(deterministic=True))
     division.write(folder)
 
 
-def _rewritten(model: ModelProto, names: tuple[str, ...]) -> ModelProto:
-    for name in names:
-        transform = load_transform(name)
-        found = transform.match(model)
-        if found:
-            model = transform.apply(model, None, found).model
-    return model
-
-
-def save_model(model: ModelProto, path: Path) -> None:
-    """One file, or two where one would be too large."""
-    if model.ByteSize() > _LARGE:
-        onnx.save(model, path, save_as_external_data=True, location=f"{path.name}.data")
-    else:
-        path.write_bytes(model.SerializeToString(deterministic=True))
-
-
-def _job(picked: Picked, plan: QuantizerJob, folder: Path) -> Job:
-    script = f"scripts/{plan.script.name}"
-    if picked.environment is None:
-        known = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        return Job(title=picked.quantizer.id, folder=folder, argv=(sys.executable, script), variables=known)
-    environment = picked.environment
-    return Job(
-        title=picked.quantizer.id,
-        folder=folder,
-        argv=(str(environment.python), script),
-        variables=environment.variables,
-    )
-
-
 def _taken_up(folder: Path, result: Mapping[str, Any], *, again: bool) -> QuantizerRun:
-    qdq = folder / QDQ
+    qdq = folder / _QDQ
     if qdq.is_file():
         encodings = folder / "extracted.encodings"
         encodings.write_text(_encodings_of(qdq, folder / "model.onnx"), "utf-8")
         return QuantizerRun(
             folder=folder, model=folder / "model.onnx", encodings=encodings, result=result, qdq=qdq, again=again
         )
-    missing = [name for name in (MODEL, ENCODINGS) if not (folder / name).is_file()]
+    missing = [name for name in (_MODEL, _ENCODINGS) if not (folder / name).is_file()]
     if missing:
         raise ToolError(f"{result.get('quantizer', 'the quantizer')} left no {missing[0]}", next=f"look at {folder}")
-    return QuantizerRun(folder=folder, model=folder / MODEL, encodings=folder / ENCODINGS, result=result, again=again)
+    return QuantizerRun(folder=folder, model=folder / _MODEL, encodings=folder / _ENCODINGS, result=result, again=again)
 
 
 def _encodings_of(qdq: Path, model: Path) -> str:
-    """The encodings behind a QDQ model's nodes, placed on the float model that went in."""
+    """The encodings behind a quantized model's nodes, placed on the float model that went in."""
     extracted = extract_qdq(onnx.load(qdq))
     if extracted.kept:
         node, why = next(iter(extracted.kept.items()))
