@@ -19,10 +19,15 @@ from deploykit.encodings.values import EncodingSet, Float8
 from deploykit.model.graph import view_of
 from deploykit.rewrites.contract import Transform, load_transform
 from deploykit_ort_qnn.forms.blocks import block_losses, blocks_to_matmul
-from deploykit_ort_qnn.forms.kernel_grids import REGRIDS, conversions_before_moves, gates_apart, regridded
+from deploykit_ort_qnn.forms.kernel_grids import (
+    REGRIDS,
+    conversions_before_moves,
+    find_conversions,
+    gates_apart,
+    regridded,
+)
 from deploykit_ort_qnn.forms.lacking import older_forms
 from deploykit_ort_qnn.forms.missing_grids import Observer, constant_grids, fused_grids, norm_scales
-from deploykit_ort_qnn.forms.widths import find_conversions
 
 if TYPE_CHECKING:
     from onnx import ModelProto

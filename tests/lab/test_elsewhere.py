@@ -14,7 +14,7 @@ from atlas.folding import verdict_of_point
 from atlas.measuring import Point, measure
 from atlas.writing import write_place
 from deploykit.errors import UsageError
-from deploykit_ort_qnn.bench.deviations import Deviation
+from deploykit_ort_qnn.bench.together import Deviation
 from deploykit_qualcomm.atlas.rows import Place, atlas_rows, places, verdict_at
 
 HERE = ("2.51.0", 57)

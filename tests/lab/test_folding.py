@@ -18,7 +18,7 @@ from atlas.measuring import Point, points_of
 from atlas.pages import write_pages
 from atlas.writing import write_rows, write_stated
 from deploykit.errors import InputError
-from deploykit_ort_qnn.bench.deviations import Deviation
+from deploykit_ort_qnn.bench.together import Deviation
 from deploykit_qualcomm.atlas.rows import Row, atlas_rows
 
 

@@ -17,7 +17,7 @@ from atlas.measuring import measure
 from deploykit.answers.asking import ask
 from deploykit.findings import Confidence
 from deploykit.tables.capabilities import Status
-from deploykit_ort_qnn.bench.deviations import deviation
+from deploykit_ort_qnn.bench.together import deviation
 from deploykit_qualcomm.atlas.rows import atlas_rows
 
 GATE = "Mul: by its own Sigmoid behind Conv, 8 channels, 9 by 9 | w8a16"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from deploykit_ort_qnn.bench.deviations import deviation
-from deploykit_ort_qnn.bench.inputs import Span, covering
+from deploykit_ort_qnn.bench.together import Span, covering, deviation
 
 
 def test_inputs_cover_the_range_in_every_way() -> None:

@@ -19,9 +19,8 @@ from deploykit.backend.backend import Progress
 from deploykit.encodings.qdq import extract_qdq
 from deploykit.system.folders import scratch
 from deploykit.system.store import Store, code_digest, key_of
-from deploykit_ort_qnn.bench.deviations import Deviation, deviation
 from deploykit_ort_qnn.bench.kernels import Kernel, within_grids
-from deploykit_ort_qnn.bench.together import run_together
+from deploykit_ort_qnn.bench.together import Deviation, deviation, run_together
 from deploykit_ort_qnn.compiler.hosts import Host
 from deploykit_ort_qnn.compiler.jobs import CompileJob, CompileOutcome, compile_model, installed_wheel
 from deploykit_qualcomm.atlas.rows import Verdict, limits_of, verdict_of

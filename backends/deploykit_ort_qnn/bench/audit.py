@@ -19,10 +19,10 @@ from deploykit.model.collect import facts_of
 from deploykit.model.graph import view_of
 from deploykit.model.nodes import label
 from deploykit_ort_qnn.bench.ask import Bench, KernelAnswer, bench_of, judged, verdict_on
-from deploykit_ort_qnn.bench.inputs import COVERING
 from deploykit_ort_qnn.bench.kernels import Kernel, kernels_of, spared
 from deploykit_ort_qnn.bench.pieces import PAIR
 from deploykit_ort_qnn.bench.repair import outlooks, repairs_of
+from deploykit_ort_qnn.bench.together import COVERING
 from deploykit_ort_qnn.compiler.hosts import toolchain_host
 from deploykit_ort_qnn.compiler.jobs import installed_wheel
 from deploykit_ort_qnn.prepare import Draft, whole_model

@@ -20,12 +20,12 @@ from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, label
 from deploykit.model.ranges import ANYTHING, graph_bounds
 from deploykit.model.weights import constant_values
-from deploykit_ort_qnn.bench.inputs import Span, covering
 from deploykit_ort_qnn.bench.pieces import PAIR, Excerpts, Runs, anonymous, renamed, with_conversions
+from deploykit_ort_qnn.bench.together import Span, covering
 from deploykit_ort_qnn.rules.audit import BACKWARD, BEYOND
 
 if TYPE_CHECKING:
-    from deploykit_ort_qnn.bench.inputs import Numbers
+    from deploykit_ort_qnn.bench.together import Numbers
 
 __all__ = ["RUNNING", "Kernel", "kernels_of", "spared", "within_grids"]
 

@@ -39,8 +39,7 @@ from deploykit_qualcomm.atlas.rows import Verdict
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from deploykit_ort_qnn.bench.inputs import Numbers
-    from deploykit_ort_qnn.bench.together import Outputs
+    from deploykit_ort_qnn.bench.together import Numbers, Outputs
 
 __all__ = [
     "Outlook",

@@ -1,16 +1,20 @@
-"""Runs many small graphs through a release's compiler and an emulator at once, and halves whatever dies or hangs.
+"""Runs many small graphs through a release's compiler and an emulator: what they are given, and how far off they are.
 
-It judges nothing: what became of each graph and the outputs of both sides come out.
+Input sets cover what a tensor may hold: its whole range in even steps, both ends, zero, equal values, spikes; nothing
+is drawn that the range does not hold. Whatever dies or hangs is halved. How far an output is off the reference is told
+in steps of its grid; a float16 output has none: its step is 2^-10 of the largest value of the reference, which is what
+float16 can tell apart there. Nothing is judged.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,10 +25,64 @@ from deploykit.errors import ToolError
 from deploykit_ort_qnn.compiler.hosts import NOTHING_TAKEN, Host
 from deploykit_ort_qnn.compiler.jobs import CompileJob, CompileOutcome, compile_model, execute_both
 
-if TYPE_CHECKING:
-    from deploykit_ort_qnn.bench.inputs import Numbers
+__all__ = [
+    "COVERING",
+    "FLOAT_STEP",
+    "Deviation",
+    "Numbers",
+    "Outputs",
+    "Probe",
+    "Ran",
+    "Span",
+    "covering",
+    "deviation",
+    "joined",
+    "run_together",
+]
 
-__all__ = ["Outputs", "Probe", "Ran", "joined", "run_together"]
+Numbers = npt.NDArray[Any]
+
+COVERING = 6
+"""How many input sets ``covering`` gives."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """What values an input may have: from ``low`` to ``high``; ``coarse`` are those that lie off every edge."""
+
+    low: float
+    high: float
+    coarse: bool = False
+
+
+def covering(shape: tuple[int, ...], span: Span, seed: int, *, dense: int = 1, turned: bool = False) -> list[Numbers]:
+    """Float32 arrays: ``dense`` sorted ones, shuffled, one value everywhere, both ends, a spike, a bell in the middle.
+
+    The sorted ones lie between each other; ``turned`` ones fall, so that two inputs do not rise together.
+    """
+    random = np.random.default_rng(seed)
+    count = int(np.prod(shape))
+    low, high = span.low, span.high
+    even = np.linspace(low, high, max(count * dense, 2))[: count * dense]
+    rising = [even[phase::dense] for phase in range(dense)]
+    rest = min(max(0.0, low), high)
+    spike = np.full(count, rest)
+    spike[count // 3] = high
+    bell = np.clip(random.normal((low + high) / 2, (high - low) / 8, count), low, high)
+    values: list[Any] = [
+        *(one[::-1] if turned else one for one in rising),
+        random.permutation(rising[0] + (high - low) / (4 * count)).clip(low, high),
+        np.full(count, low + 0.61 * (high - low)),
+        random.choice([low, high], count),
+        spike,
+        bell,
+    ]
+    if span.coarse:
+        # An eighth behind a multiple of a quarter, so that rounding carries nothing over an edge.
+        ends = np.ceil(span.low * 4) / 4, np.floor(span.high * 4) / 4 - 0.25
+        values = [np.clip(np.floor(value * 4) / 4, *ends) + 0.125 for value in values]
+    return [value.reshape(shape).astype(np.float32) for value in values]
+
 
 Outputs: TypeAlias = "Mapping[str, Sequence[npt.NDArray[Any]]]"
 """By the name of an output its value on every input set, in their order."""
@@ -220,3 +278,85 @@ def _inputs(batch: Sequence[Probe], root: Path) -> Path:
     with target.open("wb") as file:
         np.savez(file, **feeds)  # type: ignore[arg-type]
     return target
+
+
+FLOAT_STEP = 2.0**-10
+_MOST = 1e9
+_FLOAT16 = float(np.finfo(np.float16).max)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deviation:
+    """One graph's outputs against the reference, over all input sets; the worst output counts.
+
+    ``most`` and ``usual`` are the largest deviation and the one that 99 of 100 values stay within, in steps; ``span``
+    is the reference's range in steps. ``share`` of the values deviates by more than a hundredth of that range, and by
+    two steps at least. ``factor`` is what the reference is best multiplied with to give the emulator's values, ``set``
+    the input set with the largest deviation. ``odd`` counts values that are not finite where the reference is.
+    """
+
+    most: float
+    usual: float
+    span: float
+    share: float
+    factor: float | None = None
+    set: int = 0
+    odd: int = 0
+
+
+def deviation(wanted: Outputs, got: Outputs, steps: Mapping[str, float]) -> Deviation:
+    """The worst output's deviation; ``steps`` are the scales of the outputs that have an integer grid."""
+    found = [_of_output(values, got[name], steps.get(name)) for name, values in wanted.items()]
+    return max(found, key=lambda one: (one.odd, one.share, one.most / max(one.span, 1.0)))
+
+
+def _of_output(wanted: Sequence[Any], got: Sequence[Any], step: float | None) -> Deviation:
+    if any(one.shape != two.shape for one, two in zip(wanted, got, strict=True)):
+        return Deviation(most=_MOST, usual=_MOST, span=0.0, share=1.0)
+    if not np.issubdtype(wanted[0].dtype, np.floating):
+        return _of_whole_numbers(wanted, got)
+    one, two = _flat(wanted), _flat(got)
+    known = np.isfinite(one)
+    if not step:  # computed in float16: what that does not hold is no fault of a kernel, infinite is as far as it goes
+        one, two = np.clip(one, -_FLOAT16, _FLOAT16), np.clip(two, -_FLOAT16, _FLOAT16)
+    odd = int((known & ~np.isfinite(two)).sum())
+    both = known & np.isfinite(two)
+    if not both.any():
+        return Deviation(most=_MOST if odd else 0.0, usual=0.0, span=0.0, share=float(bool(odd)), odd=odd)
+    step = step or FLOAT_STEP * max(float(np.abs(one[both]).max()), 2.0**-20)
+    errors = np.where(both, np.abs(two - one) / step, 0.0)
+    span, square = float(np.ptp(one[both])) / step, float(one[both] @ one[both])
+    return Deviation(
+        most=_rounded(float(errors.max())),
+        usual=_rounded(float(np.quantile(errors, 0.99))),
+        span=_rounded(span),
+        share=_rounded(float((errors > max(2.5, span / 100)).mean())),
+        factor=round(float(one[both] @ two[both]) / square, 4) if square > 0 else None,
+        set=_where(errors, wanted),
+        odd=odd,
+    )
+
+
+def _of_whole_numbers(wanted: Sequence[Any], got: Sequence[Any]) -> Deviation:
+    errors = (_flat(wanted) != _flat(got)).astype(np.float64)
+    return Deviation(
+        most=float(errors.max()),
+        usual=float(np.quantile(errors, 0.99)),
+        span=1.0,
+        share=_rounded(float(errors.mean())),
+        set=_where(errors, wanted),
+    )
+
+
+def _flat(values: Sequence[Any]) -> Any:
+    return np.concatenate([np.ravel(value).astype(np.float64) for value in values])
+
+
+def _where(errors: Any, wanted: Sequence[Any]) -> int:
+    ends = np.cumsum([value.size for value in wanted])
+    return int(np.searchsorted(ends, int(errors.argmax()), side="right"))
+
+
+def _rounded(value: float) -> float:
+    """Three digits: what is recorded need not tell more."""
+    return value if value == 0 or math.isinf(value) else float(f"{min(value, _MOST):.3g}")

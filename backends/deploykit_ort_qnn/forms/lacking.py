@@ -19,8 +19,7 @@ from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.model.nodes import attribute, label
 from deploykit.model.ranges import ANYTHING, graph_bounds
 from deploykit.rewrites.contract import Found, Look, Steps, Transform, regrid, rewrite
-from deploykit_ort_qnn.forms.kernel_grids import regridded
-from deploykit_ort_qnn.forms.widths import is_centred, symmetric_uint16
+from deploykit_ort_qnn.forms.kernel_grids import is_centred, regridded, symmetric_uint16
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto

@@ -21,7 +21,7 @@ from deploykit.model.operators import Trait, has
 from deploykit.model.parameters import bias_after_matmul
 from deploykit.model.weights import constant_values, element_type
 from deploykit_ort_qnn.forms.blocks import value_grid
-from deploykit_ort_qnn.forms.widths import symmetric_int16
+from deploykit_ort_qnn.forms.kernel_grids import symmetric_int16
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto

@@ -25,7 +25,7 @@ from atlas.sketch import AS_IT_IS, Sketch, Variation
 from atlas.units import Kind, Unit, unit
 from deploykit.errors import InputError
 from deploykit.model.weights import constant_values
-from deploykit_ort_qnn.bench.inputs import COVERING, Numbers, covering
+from deploykit_ort_qnn.bench.together import COVERING, Numbers, covering
 
 __all__ = ["Case", "all_cases", "case_of", "case_unit", "every_form", "in_turn"]
 

@@ -14,8 +14,7 @@ from typing import Any
 from atlas.cases import Case, case_unit, in_turn
 from atlas.units import Unit
 from deploykit.errors import DeploykitError, InputError
-from deploykit_ort_qnn.bench.deviations import Deviation, deviation
-from deploykit_ort_qnn.bench.together import Ran, run_together
+from deploykit_ort_qnn.bench.together import Deviation, Ran, deviation, run_together
 from deploykit_ort_qnn.compiler.hosts import Host
 
 __all__ = ["Point", "measure", "point_of", "points_of", "sweep_cases"]

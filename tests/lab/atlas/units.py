@@ -21,7 +21,7 @@ from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.model.graph import GraphCopy
 from deploykit.model.operators import Trait, has, settings
 from deploykit.model.weights import constant_values
-from deploykit_ort_qnn.bench.inputs import Numbers, Span
+from deploykit_ort_qnn.bench.together import Numbers, Span
 
 __all__ = ["TYPES", "Kind", "Unit", "unit"]
 
