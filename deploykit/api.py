@@ -15,7 +15,7 @@ from deploykit.backend.requests import AnyPath, RequestOptions, make_request
 from deploykit.system.limits import limited_time, memory_budget, with_memory
 
 if TYPE_CHECKING:
-    from deploykit.accuracy.judge.evaluation import Evaluation
+    from deploykit.accuracy.judge.compare import Evaluation
     from deploykit.accuracy.search.locating import Located
     from deploykit.accuracy.search.sensitivity import Sensitivity
     from deploykit.accuracy.simulate.simulation import Simulation
@@ -336,7 +336,7 @@ def evaluate(
     completes the command that is then proposed. The thresholds are in dB but for the cosine, the errors (those of boxes
     in pixels) and the agreement. Raises InputError for files that cannot be read or compared.
     """
-    from deploykit.accuracy.judge.evaluation import evaluate as judge
+    from deploykit.accuracy.judge.compare import evaluate as judge
     from deploykit.accuracy.judge.rules import Thresholds
 
     asked = Thresholds(

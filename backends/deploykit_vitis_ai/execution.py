@@ -22,7 +22,7 @@ from deploykit_vitis_ai.runner import RESULT, quark_environment
 from deploykit_vitis_ai.search import Measured, SearchResult, find_better, measure
 
 if TYPE_CHECKING:
-    from deploykit.accuracy.judge.comparison import Comparison
+    from deploykit.accuracy.judge.compare import Comparison
 
 __all__ = ["execute"]
 

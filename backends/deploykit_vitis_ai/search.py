@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploykit.accuracy.judge.comparison import Comparison, compare
+from deploykit.accuracy.judge.compare import Comparison, compare
 from deploykit.accuracy.judge.judge import OutputJudge
 from deploykit.accuracy.judge.outputs import read_outputs
 from deploykit.accuracy.judge.verdict import KeptCount, Verdict

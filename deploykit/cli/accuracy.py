@@ -18,8 +18,7 @@ from deploykit.errors import UsageError
 from deploykit.system.files import write_files
 
 if TYPE_CHECKING:
-    from deploykit.accuracy.judge.comparison import Comparison
-    from deploykit.accuracy.judge.evaluation import Evaluation
+    from deploykit.accuracy.judge.compare import Comparison, Evaluation
     from deploykit.accuracy.search.locating import Located, TensorView
     from deploykit.accuracy.search.raising import Trial
     from deploykit.accuracy.search.sensitivity import LayerLoss, Loss, Sensitivity, TensorLoss

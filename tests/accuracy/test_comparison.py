@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import deploykit
-from deploykit.accuracy.judge.comparison import Comparison, compare
+from deploykit.accuracy.judge.compare import Comparison, compare
 from deploykit.accuracy.judge.outputs import OutputSet, read_outputs, read_pair
 from deploykit.accuracy.judge.rules import RULES as COMPARISON_RULES
 from deploykit.accuracy.judge.rules import Judged, Thresholds
@@ -292,7 +292,7 @@ def test_the_command_prints_numbers_and_findings(capsys: pytest.CaptureFixture[s
 
 def test_a_summary_of_infinities_is_a_number_or_none() -> None:
     """Better and worse than anything, in two samples: there is no mean of that, and no error either."""
-    from deploykit.accuracy.judge.comparison import _mean
+    from deploykit.accuracy.judge.compare import _mean
 
     assert _mean([np.inf, 3.0]) == np.inf
     assert np.isnan(_mean([np.inf, -np.inf]))

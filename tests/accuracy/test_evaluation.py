@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from deploykit.accuracy.judge.evaluation import evaluate
+from deploykit.accuracy.judge.compare import evaluate
 from deploykit.backend.plugins import all_options
 from deploykit.backend.requests import CORE_OPTIONS
 from deploykit.cli import cli

@@ -14,7 +14,7 @@ from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import GraphFacts
 
 if TYPE_CHECKING:
-    from deploykit.accuracy.judge.comparison import AxisSlices, Comparison, OutputComparison, SliceRun
+    from deploykit.accuracy.judge.compare import AxisSlices, Comparison, OutputComparison, SliceRun
 
 __all__ = ["RULES", "Judged", "Thresholds"]
 

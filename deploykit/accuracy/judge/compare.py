@@ -1,6 +1,6 @@
 """Compares two sets of outputs: every output as a whole, and every slice along every axis, over all samples.
 
-It measures; what a number means for the model is judged in ``deploykit.accuracy.judge.rules``.
+It measures, and ``evaluate`` asks the rules and the judge what that means for the model.
 """
 
 from __future__ import annotations
@@ -8,16 +8,26 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from deploykit.accuracy.judge.judge import OutputJudge
 from deploykit.accuracy.judge.measures import Quality, measure
-from deploykit.accuracy.judge.outputs import Outputs, OutputSet
+from deploykit.accuracy.judge.outputs import Outputs, OutputSet, read_outputs, read_pair
+from deploykit.accuracy.judge.rules import RULES, Judged
+from deploykit.accuracy.judge.verdict import Thresholds, Verdict
 from deploykit.errors import InputError
+from deploykit.findings import Finding, exit_status
+from deploykit.model import load_model
+from deploykit.model.collect import collect_facts
 
-__all__ = ["AxisSlices", "Comparison", "Mismatch", "OutputComparison", "SliceRun", "compare"]
+if TYPE_CHECKING:
+    from deploykit.model.facts import GraphFacts
+
+__all__ = ["AxisSlices", "Comparison", "Evaluation", "Mismatch", "OutputComparison", "SliceRun", "compare", "evaluate"]
 
 _Doubles = npt.NDArray[np.float64]
 
@@ -36,46 +46,24 @@ class SliceRun:
         return f"{self.start}" if last == self.start else f"{self.start} to {last}"
 
 
-@dataclass(slots=True, kw_only=True)
 class AxisSlices:
-    """Per slice along one axis, pooled over all samples: energies, ranges, the largest error."""
+    """Per slice along one axis, pooled over all samples: energies, the largest error, the ranges of both sides."""
 
-    axis: int
-    signal: _Doubles
-    noise: _Doubles
-    worst: _Doubles
-    baseline_low: _Doubles
-    baseline_high: _Doubles
-    candidate_low: _Doubles
-    candidate_high: _Doubles
-    elements: int = 0
-
-    @classmethod
-    def empty(cls, axis: int, count: int) -> AxisSlices:
-        """Nothing seen yet."""
-        zeros, low, high = np.zeros(count), np.full(count, np.inf), np.full(count, -np.inf)
-        return cls(
-            axis=axis,
-            signal=zeros.copy(),
-            noise=zeros.copy(),
-            worst=zeros.copy(),
-            baseline_low=low.copy(),
-            baseline_high=high.copy(),
-            candidate_low=low.copy(),
-            candidate_high=high.copy(),
-        )
+    def __init__(self, axis: int, count: int) -> None:
+        self.axis, self.elements = axis, 0
+        self.signal, self.noise, self.worst = np.zeros((3, count))
+        # Per side (baseline, candidate) and slice.
+        self._low, self._high = np.full((2, count), np.inf), np.full((2, count), -np.inf)
 
     def add(self, baseline: _Doubles, candidate: _Doubles) -> None:
         """One more sample."""
         others = tuple(axis for axis in range(baseline.ndim) if axis != self.axis)
         difference = np.abs(baseline - candidate)
-        self.signal += (baseline**2).sum(axis=others)
-        self.noise += (difference**2).sum(axis=others)
+        self.signal = self.signal + (baseline**2).sum(axis=others)
+        self.noise = self.noise + (difference**2).sum(axis=others)
         self.worst = np.maximum(self.worst, difference.max(axis=others))
-        self.baseline_low = np.minimum(self.baseline_low, baseline.min(axis=others))
-        self.baseline_high = np.maximum(self.baseline_high, baseline.max(axis=others))
-        self.candidate_low = np.minimum(self.candidate_low, candidate.min(axis=others))
-        self.candidate_high = np.maximum(self.candidate_high, candidate.max(axis=others))
+        self._low = np.minimum(self._low, [side.min(axis=others) for side in (baseline, candidate)])
+        self._high = np.maximum(self._high, [side.max(axis=others) for side in (baseline, candidate)])
         self.elements += baseline.size // max(1, len(self.signal))
 
     @property
@@ -88,25 +76,32 @@ class AxisSlices:
     @property
     def dead(self) -> npt.NDArray[np.bool_]:
         """Slices in which the candidate never changes although the baseline does."""
-        still = self.candidate_low == self.candidate_high
-        return np.asarray(still & (self.baseline_low < self.baseline_high), dtype=np.bool_)
+        return np.asarray((self._low[1] == self._high[1]) & (self._low[0] < self._high[0]), dtype=np.bool_)
 
     def runs(self, chosen: npt.NDArray[np.bool_]) -> tuple[SliceRun, ...]:
         """The chosen slices as runs of neighbours."""
         edges = np.flatnonzero(np.diff(np.concatenate(([False], chosen, [False])).astype(np.int8)))
-        peaks = np.maximum(np.abs(self.baseline_low), np.abs(self.baseline_high))
+        peaks = np.maximum(np.abs(self._low[0]), np.abs(self._high[0]))
         pairs = zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
         return tuple(SliceRun(axis=self.axis, start=a, stop=b, peak=float(peaks[a:b].max())) for a, b in pairs)
 
-    def to_json(self) -> dict[str, Any]:
-        """Every slice with its numbers."""
-        rows = zip(self.sqnr_db.tolist(), self.worst.tolist(), self.dead.tolist(), strict=True)
+    def to_json(self, *, slices: bool) -> dict[str, Any]:
+        """Every slice with its numbers, or the worst one."""
+        values = self.sqnr_db
+        if slices:
+            rows = zip(values.tolist(), self.worst.tolist(), self.dead.tolist(), strict=True)
+            told = [
+                {"index": i, "sqnr_db": _number(db), "max_error": worst, "dead": dead}
+                for i, (db, worst, dead) in enumerate(rows)
+            ]
+            return {"axis": self.axis, "slices": told}
+        index = int(np.argmin(np.where(np.isnan(values), np.inf, values)))
         return {
             "axis": self.axis,
-            "slices": [
-                {"index": i, "sqnr_db": s if math.isfinite(s) else None, "max_error": w, "dead": d}
-                for i, (s, w, d) in enumerate(rows)
-            ],
+            "count": len(values),
+            "worst_index": index,
+            "worst_sqnr_db": _number(float(values[index])),
+            "dead": [[run.start, run.stop] for run in self.runs(self.dead)],
         }
 
 
@@ -127,36 +122,33 @@ class OutputComparison:
 
     def summary(self) -> dict[str, float]:
         """Mean and worst of each number over the samples; a nan in one sample is kept, as the vendor's tool does."""
-        found = list(self.qualities.values())
-        rows: dict[str, list[float]] = {name: [getattr(q, name) for q in found] for name in Quality.__slots__}
         result: dict[str, float] = {}
-        for name, values in rows.items():
-            larger_is_worse = name in ("l2", "max_error")
+        for name in Quality.__slots__:
+            values = [getattr(quality, name) for quality in self.qualities.values()]
+            side, worst = ("max", max) if name in ("l2", "max_error") else ("min", min)
             undefined = any(math.isnan(value) for value in values)
             result[f"mean_{name}"] = math.nan if undefined else _mean(values)
-            worst = max(values) if larger_is_worse else min(values)
-            result[f"{'max' if larger_is_worse else 'min'}_{name}"] = math.nan if undefined else worst
+            result[f"{side}_{name}"] = math.nan if undefined else worst(values)
         return result
 
     def to_json(self, *, slices: bool = False) -> dict[str, Any]:
         """The numbers as JSON values: None for undefined or unbounded ones."""
-        summary = {name: value if math.isfinite(value) else None for name, value in self.summary().items()}
-        axes = [axis.to_json() for axis in self.axes] if slices else [_worst(axis) for axis in self.axes]
+        summary = {name: _number(value) for name, value in self.summary().items()}
         samples = {name: quality.to_json() for name, quality in self.qualities.items()}
+        axes = [axis.to_json(slices=slices) for axis in self.axes]
         return {"name": self.name, "shape": list(self.shape), **summary, "axes": axes, "samples": samples}
 
 
-def _worst(axis: AxisSlices) -> dict[str, Any]:
-    values = axis.sqnr_db
-    index = int(np.argmin(np.where(np.isnan(values), np.inf, values)))
-    lowest = float(values[index])
-    return {
-        "axis": axis.axis,
-        "count": len(values),
-        "worst_index": index,
-        "worst_sqnr_db": lowest if math.isfinite(lowest) else None,
-        "dead": [[run.start, run.stop] for run in axis.runs(axis.dead)],
-    }
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _mean(values: Sequence[float]) -> float:
+    """The mean of numbers of which some may be infinite, to both sides even: then there is none."""
+    infinite = {value for value in values if math.isinf(value)}
+    if infinite:
+        return infinite.pop() if len(infinite) == 1 else math.nan
+    return math.fsum(values) / len(values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,10 +192,9 @@ class Comparison:
 
 def compare(baseline: OutputSet, candidate: OutputSet) -> Comparison:
     """Measure every sample that both sides have, in the order of the names."""
-    shared = sorted(baseline.samples.keys() & candidate.samples.keys())
     outputs: dict[str, OutputComparison] = {}
     mismatches: list[Mismatch] = []
-    for name in shared:
+    for name in sorted(baseline.samples.keys() & candidate.samples.keys()):
         mismatches += _add_sample(outputs, name, baseline.samples[name](), candidate.samples[name]())
     return Comparison(
         baseline=baseline.label,
@@ -225,19 +216,17 @@ def _add_sample(
     for name in sorted(baseline.keys() ^ candidate.keys()):
         side = "baseline" if name in baseline else "candidate"
         yield Mismatch(sample=sample, output=name, why=f"only the {side} has this output")
-    for name, value in baseline.items():
-        if name not in candidate:
-            continue
-        other = candidate[name]
+    for name in (name for name in baseline if name in candidate):
+        value, other = baseline[name], candidate[name]
         if value.shape != other.shape:
             yield Mismatch(sample=sample, output=name, why=f"shapes differ: {value.shape} and {other.shape}")
         elif not value.size:
             yield Mismatch(sample=sample, output=name, why="the output is empty")
         else:
-            _add_output(outputs, sample, name, value, other)
+            _add_output(outputs, sample, name, _doubles(name, value), _doubles(name, other))
 
 
-def _numbers(name: str, values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+def _doubles(name: str, values: npt.NDArray[Any]) -> _Doubles:
     try:
         return values.astype(np.float64)
     except (TypeError, ValueError):
@@ -245,31 +234,85 @@ def _numbers(name: str, values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         raise InputError(f"output {name!r}: cannot be compared", why=why, next="save plain numbers") from None
 
 
-def _add_output(
-    outputs: dict[str, OutputComparison],
-    sample: str,
-    name: str,
-    baseline: npt.NDArray[Any],
-    candidate: npt.NDArray[Any],
-) -> None:
+def _add_output(outputs: dict[str, OutputComparison], sample: str, name: str, a: _Doubles, b: _Doubles) -> None:
     known = name in outputs
-    output = outputs.setdefault(name, OutputComparison(name=name, shape=baseline.shape))
-    a, b = _numbers(name, baseline), _numbers(name, candidate)
+    output = outputs.setdefault(name, OutputComparison(name=name, shape=a.shape))
     output.finite &= bool(np.isfinite(b).all() or not np.isfinite(a).all())
     with np.errstate(invalid="ignore", over="ignore"):
         output.qualities[sample] = measure(a, b)
         if not known:
             output.levels = (len(np.unique(a)), len(np.unique(b)))
-            output.axes = [AxisSlices.empty(i, n) for i, n in enumerate(a.shape) if n > 1 and a.ndim > 1]
+            output.axes = [AxisSlices(i, n) for i, n in enumerate(a.shape) if n > 1 and a.ndim > 1]
         elif a.shape != output.shape:
             output.axes = []
         for axis in output.axes:
             axis.add(a, b)
 
 
-def _mean(values: Sequence[float]) -> float:
-    """The mean of numbers of which some may be infinite, to both sides even: then there is none."""
-    infinite = {value for value in values if math.isinf(value)}
-    if infinite:
-        return infinite.pop() if len(infinite) == 1 else math.nan
-    return math.fsum(values) / len(values)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """The numbers and what they mean."""
+
+    comparison: Comparison
+    findings: tuple[Finding, ...]
+    verdict: Verdict | None = None
+
+    @property
+    def exit_status(self) -> int:
+        """1 when an output is dead, a sample is missing or a threshold is missed."""
+        return exit_status(self.findings)
+
+    def to_json(self, *, slices: bool = False) -> dict[str, Any]:
+        """The published shape; ``slices`` adds every slice of every axis."""
+        verdict = None if self.verdict is None else self.verdict.to_json()
+        findings = [finding.to_json() for finding in self.findings]
+        return self.comparison.to_json(slices=slices) | {"verdict": verdict, "findings": findings}
+
+
+def evaluate(
+    baseline: Path,
+    candidate: Path,
+    *,
+    data: Path | None = None,
+    model: Path | None = None,
+    target: str = "TARGET",
+    thresholds: Thresholds | None = None,
+) -> Evaluation:
+    """How close ``candidate`` is to ``baseline``: two folders or files of outputs, or two models run on ``data``.
+
+    ``model`` is the float model (default: ``baseline`` where that is a model); ``target`` only completes the command
+    that is proposed for a dead output. Raises InputError and UsageError for what cannot be read or compared.
+    """
+    sides = read_pair(baseline, candidate, data)
+    comparison = compare(*sides)
+    known = baseline if model is None and baseline.suffix == ".onnx" else model
+    facts = None if known is None else collect_facts(load_model(known))
+    inputs = None if data is None else read_outputs(data)
+    verdict = None if facts is None or comparison.mismatches else _judge(facts, sides, inputs, thresholds)
+    judged = Judged(
+        comparison=comparison,
+        facts=facts,
+        model=str(known or "MODEL"),
+        target=target,
+        thresholds=thresholds or Thresholds(),
+        verdict=verdict,
+    )
+    return Evaluation(comparison=comparison, findings=RULES.run(judged), verdict=verdict)
+
+
+def _judge(
+    facts: GraphFacts, sides: tuple[OutputSet, OutputSet], inputs: OutputSet | None, thresholds: Thresholds | None
+) -> Verdict | None:
+    """The judge's verdict on the samples that both sides have; what was saved was saved on data that somebody chose."""
+
+    def named(names: Sequence[str], arrays: Outputs) -> Outputs:
+        """A lone array is the model's only input or output, whatever the file calls it."""
+        alone = len(names) == len(arrays) == 1
+        return dict(zip(names, arrays.values(), strict=True)) if alone else arrays
+
+    shared = sorted(sides[0].samples.keys() & sides[1].samples.keys())
+    if not shared:
+        return None
+    one, two = ([named(facts.outputs, side.samples[name]()) for name in shared] for side in sides)
+    feeds = [] if inputs is None else [named(facts.inputs, inputs.samples[name]()) for name in shared]
+    return OutputJudge(facts, label="given", thresholds=thresholds).compare(one, two, feeds)
