@@ -151,5 +151,6 @@ def test_the_user_may_keep_the_grids(tmp_path: Path, folder: Path) -> None:
     told = {finding.code: finding for finding in plan.findings}
     assert "DK251" not in told
     assert told["DK250"].handled is None
-    assert plan.right.state == "no"
+    assert plan.right.state == "yes"
+    assert "in your encodings, not in the package" in plan.right.why
     assert plan.precision.expected["output0"] == "uint8"
