@@ -127,7 +127,7 @@ def _cause(sighting: Sighting, catalog: Catalog, names: Names, tools: set[str]) 
     row, said = sighting.error, sighting.strengths
     weak = "match" not in said and "weak" in said and not tools.isdisjoint(row.tools)
     root: Root = "follow-up"
-    if said & {"match", "mild"} or weak:
+    if "match" in said or weak or said == {"mild"}:
         root = row.root
     elif "general" in said:
         root = "symptom"
