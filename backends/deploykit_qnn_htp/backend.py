@@ -90,7 +90,7 @@ class QnnHtp(QualcommBackend["Prepared", "tuple[Part, ...]"]):
         return package_files(prepared, plan, templates)
 
     def execute(self, package: Path, prepared: Prepared, plan: Plan[tuple[Part, ...]], aids: Aids) -> Execution:
-        """A lent compiler where the route has one; else the tools are the user's SDK's (``deploykit build``)."""
+        """The compiler of a wheel where the route has one; else the user's SDK runs (``deploykit build``)."""
         from deploykit_qnn_htp.execution import execute
 
         return execute(package, prepared, plan, aids)

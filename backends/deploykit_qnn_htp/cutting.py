@@ -199,7 +199,7 @@ def _dlc_route(draft: Draft) -> RouteRow:
 
 
 def _makes_dlc(row: RouteRow) -> bool:
-    return not (row.legacy or row.lent)
+    return not (row.legacy or row.by_provider)
 
 
 def segment_drafts(whole: Draft) -> tuple[Draft, ...]:

@@ -23,7 +23,7 @@ from deploykit.findings import Confidence, Finding
 from deploykit.model.collect import constant_value
 from deploykit.tables.capabilities import SdkTable, Status
 from deploykit.tables.reading import read_toml, structure
-from deploykit_qnn_htp.lending import carried_for
+from deploykit_qnn_htp.provider import carried_for
 from deploykit_qualcomm.carriers import Carried
 from deploykit_qualcomm.rules.float16 import Float16Plan
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FLOAT_KINDS",
-    "LENT_TOOL",
+    "PROVIDER_TOOL",
     "Candidate",
     "Draft",
     "Intent",
@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 
-LENT_TOOL = "onnxruntime-qnn"
+PROVIDER_TOOL = "onnxruntime-qnn"
 """The tool of routes and steps that no part of the SDK takes part in."""
 
 
@@ -80,7 +80,7 @@ class RouteRow:
     quantizer_v2: bool = False
     explicit_float: bool = False
     dlc: bool = False
-    """True where what is lent is a DLC, which the SDK's own generator compiles. Such a route is only offered."""
+    """True where the provider makes a DLC, which the SDK's own generator compiles. Such a route is only offered."""
 
     @property
     def legacy(self) -> bool:
@@ -88,9 +88,9 @@ class RouteRow:
         return self.tool == "qnn-onnx-converter"
 
     @property
-    def lent(self) -> bool:
+    def by_provider(self) -> bool:
         """True for a route that no tool of the SDK takes part in: the compiler is one inside a public wheel."""
-        return self.tool == LENT_TOOL
+        return self.tool == PROVIDER_TOOL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,9 +319,9 @@ def draft_of(situation: Situation) -> Draft:
 
 def _carried(situation: Situation) -> Carried | None:
     """The compiler of the route without a converter; who names the route insists on it."""
-    lent = [row.id for row in load_routes().route if row.lent]
-    insisted = situation.request.adapter_options.get("route") in lent
-    return carried_for(situation.target, insisted=insisted, ask="" if insisted else f"--route {lent[0]}")
+    provider = [row.id for row in load_routes().route if row.by_provider]
+    insisted = situation.request.adapter_options.get("route") in provider
+    return carried_for(situation.target, insisted=insisted, ask="" if insisted else f"--route {provider[0]}")
 
 
 def _intent(situation: Situation, before: FloatPrediction | None) -> Intent:

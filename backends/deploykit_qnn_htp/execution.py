@@ -1,4 +1,4 @@
-"""Runs what can be run here: a lent compiler where the route has one, else a second opinion when it is asked for.
+"""Runs what can be run here: the compiler of a wheel where the route has one, else a second opinion on request.
 
 A second opinion is evidence, never a proof for the user's SDK; what was asked and answered goes into the record.
 """
@@ -20,9 +20,9 @@ __all__ = ["execute"]
 
 
 def execute(package: Path, prepared: Prepared, plan: Plan[tuple[Part, ...]], aids: Aids) -> Execution:
-    """What the lender of the compiler does, or a second opinion."""
-    lent = next((part.lent for part in plan.details or () if part.lent is not None), None)
-    return second_opinion(prepared, plan, aids) if lent is None else lent.execute(package, aids)
+    """What the provider's backend does, or a second opinion."""
+    provider = next((part.provider for part in plan.details or () if part.provider is not None), None)
+    return second_opinion(prepared, plan, aids) if provider is None else provider.execute(package, aids)
 
 
 def second_opinion(prepared: Prepared, plan: Plan[tuple[Part, ...]], aids: Aids) -> Execution:

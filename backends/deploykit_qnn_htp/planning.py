@@ -4,7 +4,7 @@ It reads values and tables only and touches nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit.backend.plans import Alternative, Plan, Precision, Rejected, Route, Step
 from deploykit.errors import DefectError, UsageError
-from deploykit.findings import Confidence, Finding, exit_status
-from deploykit_qnn_htp.commands import Paths, from_dlc, net_run, shared_steps, steps
+from deploykit.findings import Finding, exit_status
+from deploykit_qnn_htp.commands import from_dlc, net_run, shared_steps, steps
 from deploykit_qnn_htp.configs import Setting, build_configs, parse_settings, run_configs
 from deploykit_qnn_htp.draft import FLOAT_KINDS, Candidate, Draft, written
-from deploykit_qnn_htp.lending import Lent
 from deploykit_qnn_htp.prepare import DraftedPart, Prepared
 from deploykit_qnn_htp.selection import Selection, alternatives, select_route
 
@@ -27,19 +26,10 @@ __all__ = ["Part", "in_contexts", "make_plan"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
-    """A draft, the route selected for it, and where its files lie. ``segment`` is "" for a whole model.
+class Part(DraftedPart):
+    """A drafted conversion with the route selected for it; ``provider`` has decided where the route is its."""
 
-    ``context`` names the context that it shares with other graphs, where a model is cut by size; else it is "".
-    ``lent`` is what another backend decided for it, where the route is that one's.
-    """
-
-    draft: Draft
     selection: Selection
-    paths: Paths
-    segment: str = ""
-    context: str = ""
-    lent: Lent | None = None
 
     @property
     def candidate(self) -> Candidate:
@@ -51,8 +41,8 @@ class Part:
     @property
     def findings(self) -> tuple[Finding, ...]:
         """About the draft, the graph and the routes; where no converter runs, nothing of what only those do."""
-        if self.lent is not None:
-            return (*self.lent.decision.findings, *self.selection.findings)
+        if self.provider is not None:
+            return (*self.provider.decision.findings, *self.selection.findings)
         return (*self.draft.findings, *self.selection.findings)
 
     @cached_property
@@ -63,7 +53,7 @@ class Part:
     @property
     def precision(self) -> Precision:
         """Intended and expected type of every tensor of this conversion that has one."""
-        return precision_of(self.draft) if self.lent is None else self.lent.decision.precision
+        return precision_of(self.draft) if self.provider is None else self.provider.decision.precision
 
 
 def in_contexts(parts: Iterable[Part]) -> tuple[tuple[Part, ...], ...]:
@@ -72,21 +62,23 @@ def in_contexts(parts: Iterable[Part]) -> tuple[tuple[Part, ...], ...]:
 
 
 def part_of(drafted: DraftedPart) -> Part:
-    """Select the route of one draft, and have the lender decide where it is the lender's."""
-    selection, paths, lent = select_route(drafted.draft), drafted.paths, None
-    if drafted.lent is not None and selection.candidate is not None:
-        lent = drafted.lent.planned()
-        if lent.decision.route is None:
-            selection = selection.without(lent.decision)
+    """Select the route of one draft, and have the provider's backend decide where it is the provider's."""
+    selection, paths, provider = select_route(drafted.draft), drafted.paths, None
+    if drafted.provider is not None and selection.candidate is not None:
+        provider = drafted.provider.planned()
+        if provider.decision.route is None:
+            selection = selection.without(provider.decision)
         else:
-            paths = paths.of(model=lent.model, context=paths.context if lent.dlc else lent.binary, dlc=lent.dlc)
+            paths = paths.of(
+                model=provider.model, context=paths.context if provider.dlc else provider.binary, dlc=provider.dlc
+            )
     return Part(
         draft=drafted.draft,
         selection=selection,
         paths=paths,
         segment=drafted.segment,
         context=drafted.context,
-        lent=lent,
+        provider=provider,
     )
 
 
@@ -105,26 +97,17 @@ def precision_of(draft: Draft) -> Precision:
     return Precision(intended=intended, expected=expected)
 
 
-def segment_findings(parts: Sequence[Part]) -> tuple[Finding, ...]:
-    """What is found in the segments; QNN127 is judged on the uncut model (``crossing_findings``)."""
-    return tuple(finding for part in parts for finding in part.findings if finding.code != "QNN127")
-
-
 def joined_precision(whole: Draft, parts: Iterable[Part]) -> Precision:
     """The types of the whole: as the encodings mean it, against as the segment that makes a tensor will have it."""
     intended = precision_of(whole).intended
     expected: dict[str, str] = {}
     for part in parts:
-        types = {**part.precision.expected, **_stored_floats(part.draft, intended)}
+        types, kind = dict(part.precision.expected), FLOAT_KINDS.get(part.draft.intent)
+        if kind is not None:  # weights are converted in float although they have entries
+            tensors = part.draft.situation.facts.tensors
+            types |= {name: kind for name in tensors if tensors[name].is_weight and name in intended}
         expected = {**types, **expected}
     return Precision(intended=intended, expected=expected)
-
-
-def _stored_floats(draft: Draft, intended: Mapping[str, str]) -> dict[str, str]:
-    """Weights that are converted in float although they have entries."""
-    tensors = draft.situation.facts.tensors
-    kind = FLOAT_KINDS.get(draft.intent)
-    return {} if kind is None else {name: kind for name in tensors if tensors[name].is_weight and name in intended}
 
 
 def explanation(parts: Sequence[Part]) -> str:
@@ -147,11 +130,15 @@ def make_plan(prepared: Prepared) -> Plan[tuple[Part, ...]]:
     draft, situation = prepared.whole, prepared.situation
     settings = parse_settings(situation.request.options, draft.sdk, situation.target.device)
     parts = tuple(part_of(drafted) for drafted in prepared.parts)
-    if situation.request.adapter_options.get("emit") and not any(part.lent for part in parts):
+    if situation.request.adapter_options.get("emit") and not any(part.provider for part in parts):
         why = "the SDK's own tools cannot be installed on a hosted machine"
         raise UsageError("--emit: nothing of this route can run there", why=why, next="add --route provider-context")
     cut = bool(parts[0].segment)
-    findings = (*segment_findings(parts), *prepared.findings) if cut else parts[0].findings
+    findings = parts[0].findings
+    if cut:
+        # QNN127 is judged on the uncut model, by ``crossing_findings``.
+        inside = (finding for part in parts for finding in part.findings if finding.code != "QNN127")
+        findings = (*inside, *prepared.findings)
     # Segments may tell the same thing, and once is enough.
     kept: dict[tuple[str, str, str], Finding] = {}
     for finding in findings:
@@ -192,7 +179,7 @@ def _route(parts: Sequence[Part]) -> Route | None:
     return Route(
         id="segments" if cut_by_type else "-and-".join(names),
         why=why,
-        confidence=_least_sure([row.confidence for row in rows]),
+        confidence=max((row.confidence for row in rows), key=lambda confidence: confidence.rank),
         sources=tuple(dict.fromkeys(source for row in rows for source in row.source)),
     )
 
@@ -216,26 +203,22 @@ def _steps_of(group: tuple[Part, ...]) -> tuple[Step, ...]:
     if len(group) > 1:
         return shared_steps([(part.candidate, part.paths) for part in group])
     part = group[0]
-    if part.lent is not None and part.lent.dlc:
-        return (*part.lent.steps, *from_dlc(part.draft.sdk, part.paths))
-    if part.lent is not None:
-        return (*part.lent.steps, net_run(part.draft.sdk, part.paths))
+    if part.provider is not None and part.provider.dlc:
+        return (*part.provider.steps, *from_dlc(part.draft.sdk, part.paths))
+    if part.provider is not None:
+        return (*part.provider.steps, net_run(part.draft.sdk, part.paths))
     return steps(part.candidate, part.paths)
 
 
 def _configs(parts: Iterable[Part], settings: Sequence[Setting], draft: Draft) -> dict[str, Any]:
     files: dict[str, Any] = {}
     for group in in_contexts(parts):
-        part, lent = group[0], group[0].lent
+        part, provider = group[0], group[0].provider
         graphs = [other.paths.graph for other in group]
-        files |= {} if lent is None else lent.decision.configs
-        if lent is None or lent.dlc:
+        files |= {} if provider is None else provider.decision.configs
+        if provider is None or provider.dlc:
             device = draft.situation.target.device
-            files |= build_configs(settings, draft.sdk, device, part.paths, named=lent is None, graphs=graphs)
+            files |= build_configs(settings, draft.sdk, device, part.paths, named=provider is None, graphs=graphs)
         else:
             files |= run_configs(settings, draft.sdk, part.paths)
     return files
-
-
-def _least_sure(confidences: Iterable[Confidence]) -> Confidence:
-    return max(confidences, key=lambda confidence: confidence.rank)

@@ -9,7 +9,7 @@ from deploykit.findings import Finding
 from deploykit_qnn_htp.commands import Paths, graph_name
 from deploykit_qnn_htp.cutting import crossing_findings, cut_graphs, segment_drafts, wants_contexts
 from deploykit_qnn_htp.draft import Draft, draft_of, float16_plan
-from deploykit_qnn_htp.lending import Lent, lend
+from deploykit_qnn_htp.provider import ProviderPart, prepare_provider
 from deploykit_qnn_htp.rules.prepared import RULES as DRAFT_RULES
 from deploykit_qnn_htp.selection import select_route
 from deploykit_qualcomm.rules.float16 import RULES as FLOAT16_RULES
@@ -27,8 +27,8 @@ class DraftedPart:
     segment: str = ""
     context: str = ""
     """The context that its graph shares with others, or with nothing but is one of several; "" otherwise."""
-    lent: Lent | None = None
-    """What the lender of a compiler prepared, where its route is the one."""
+    provider: ProviderPart | None = None
+    """What the provider's backend prepared, where its route is the one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ def prepare(situation: Situation, shared: SharedWork) -> Prepared:
         return _in_contexts(_judged(whole), graph)
     if not situation.segments:
         whole = _judged(whole)
-        drafted = DraftedPart(draft=whole, paths=Paths(graph), lent=_lent(whole, shared))
+        drafted = DraftedPart(draft=whole, paths=Paths(graph), provider=_provider(whole, shared))
         return Prepared(whole=whole, parts=(drafted,))
     drafts = segment_drafts(whole)
     parts = tuple(
@@ -77,17 +77,17 @@ def _in_contexts(whole: Draft, graph: str) -> Prepared:
     return Prepared(whole=whole, parts=tuple(parts), findings=whole.findings)
 
 
-def _lent(draft: Draft, shared: SharedWork) -> Lent | None:
-    """What the lender prepares, where the route that will be selected is its: weights may be loaded for that."""
+def _provider(draft: Draft, shared: SharedWork) -> ProviderPart | None:
+    """What the provider's backend prepares, where the route that will be selected is its: weights may be loaded."""
     selected = select_route(draft).candidate
-    if selected is None or not selected.route.lent or draft.carried is None:
+    if selected is None or not selected.route.by_provider or draft.carried is None:
         return None
-    return lend(draft.situation, draft.carried, shared, dlc=selected.route.dlc)
+    return prepare_provider(draft.situation, draft.carried, shared, dlc=selected.route.dlc)
 
 
 def _judged(draft: Draft) -> Draft:
     """The draft with what the rules say of it and of its graph."""
-    # The shared rules, on the encodings as they will be: what this adapter completes is not worth a warning.
+    # The shared rules see the encodings as they will be: what this adapter completes is not worth a warning.
     situation, source, completed = draft.situation, draft.source, draft.completed
     if source is not None and completed is not None:
         strangers = {entry.name: entry for entry in source if entry.name not in situation.facts.tensors}

@@ -16,10 +16,10 @@ from deploykit.errors import InputError
 from deploykit.model.weights import whole_model
 from deploykit.report.rendering import render
 from deploykit_qnn_htp.commands import HOST, graph_name
-from deploykit_qnn_htp.draft import LENT_TOOL
-from deploykit_qnn_htp.lending import Lent
+from deploykit_qnn_htp.draft import PROVIDER_TOOL
 from deploykit_qnn_htp.planning import Part, in_contexts
 from deploykit_qnn_htp.prepare import Prepared
+from deploykit_qnn_htp.provider import ProviderPart
 from deploykit_qualcomm.qnn_types import mangled
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ def package_files(prepared: Prepared, plan: Plan[tuple[Part, ...]], templates: P
     situation, parts = prepared.situation, plan.details or ()
     yield from _external(parts)
     for part in parts:
-        if part.lent is not None:
-            yield from _lent(part.lent, situation, plan, templates)
+        if part.provider is not None:
+            yield from _provider(part.provider, situation, plan, templates)
             return
         if part.segment:
             data = whole_model(part.draft.situation.model.proto).SerializeToString(deterministic=True)
@@ -52,18 +52,18 @@ def package_files(prepared: Prepared, plan: Plan[tuple[Part, ...]], templates: P
     yield from scripts(situation, plan, parts, templates)
 
 
-def _lent(
-    lent: Lent, situation: Situation, plan: Plan[tuple[Part, ...]], templates: Path | None
+def _provider(
+    provider: ProviderPart, situation: Situation, plan: Plan[tuple[Part, ...]], templates: Path | None
 ) -> Iterator[PackageFile]:
-    """The lender's package but for the device, where the binary is loaded as any other.
+    """The provider's package but for the device, where the binary is loaded as any other.
 
-    Where the SDK compiles what the lender made, the script that builds is this backend's.
+    Where the SDK compiles what the provider's backend made, the script that builds is this backend's.
     """
-    theirs = lent.files(templates)
-    yield from (file for file in theirs if not (lent.dlc and file.path.startswith("scripts/build.")))
-    for path in plan.configs.keys() - lent.decision.configs.keys():
+    theirs = provider.files(templates)
+    yield from (file for file in theirs if not (provider.dlc and file.path.startswith("scripts/build.")))
+    for path in plan.configs.keys() - provider.decision.configs.keys():
         yield JsonFile(path=path, value=plan.configs[path])
-    built = ("scripts/check_types.py", *(() if lent.dlc else ("scripts/build.sh",)))
+    built = ("scripts/check_types.py", *(() if provider.dlc else ("scripts/build.sh",)))
     yield from (file for file in scripts(situation, plan, plan.details or (), templates) if file.path not in built)
 
 
@@ -135,8 +135,8 @@ def _values(situation: Situation, plan: Plan[tuple[Part, ...]], parts: Sequence[
         "sdk_version": str(plan.sdk["version"]),
         "exact_build": str(plan.sdk["version"]).count(".") >= 3,
         "route": plan.route.id if plan.route is not None else "",
-        "steps": [step for step in plan.steps if step.where == "host" and step.tool != LENT_TOOL],
-        "lent": parts[0].lent.dlc if parts[0].lent is not None else "",
+        "steps": [step for step in plan.steps if step.where == "host" and step.tool != PROVIDER_TOOL],
+        "dlc": parts[0].provider.dlc if parts[0].provider is not None else "",
         "device_steps": [step for step in plan.steps if step.where == "device"],
         "gates": {f"convert{part.paths.suffix}": _gate(part) for part in parts},
         "graph": graph_name(situation.request.model),

@@ -16,7 +16,7 @@ from deploykit.errors import UsageError
 from deploykit.findings import Confidence, Finding
 from deploykit.tables.capabilities import Status
 from deploykit_qnn_htp.draft import Candidate, Draft, Intent, RouteRow, load_routes, preference, route_row
-from deploykit_qnn_htp.lending import carried_for
+from deploykit_qnn_htp.provider import carried_for
 from deploykit_qnn_htp.rules import routes
 from deploykit_qualcomm.carriers import Fit
 from deploykit_qualcomm.devices import lacks
@@ -86,12 +86,12 @@ def _judged(candidate: Candidate) -> tuple[Finding, ...]:
     """What stands against a route, and beside it."""
     found = routes.RULES.run(candidate)
     carried = candidate.draft.carried
-    return (*found, *CARRIER_RULES.run(carried)) if candidate.route.lent and carried is not None else found
+    return (*found, *CARRIER_RULES.run(carried)) if candidate.route.by_provider and carried is not None else found
 
 
 def _is_open(row: RouteRow, draft: Draft) -> bool:
     """False for a route that this request cannot take: no data to calibrate with, or no wheel's compiler for it."""
-    if row.lent:
+    if row.by_provider:
         carried = None if draft.is_segment else draft.carried
         return carried is not None and (not row.dlc or carried.wheel.runs_on(LINUX) is not None)
     return not (row.input_list and draft.calibration is None)
@@ -119,7 +119,7 @@ def _candidates(draft: Draft) -> list[RouteRow]:
     if draft.input_list_wanted:
         return [calibrated]
     rows = [route_row(name) for name in preference(draft.intent, draft.sdk.parsed).order]
-    rows = [row for row in rows if not row.lent or _is_open(row, draft)]
+    rows = [row for row in rows if not row.by_provider or _is_open(row, draft)]
     if draft.intent is Intent.MIXED and draft.calibration is not None:
         # What most people would type; shown as rejected, with what it would have done.
         return [calibrated, *rows]
@@ -130,9 +130,9 @@ def _candidates(draft: Draft) -> list[RouteRow]:
 
 def _able(row: RouteRow, draft: Draft) -> RouteRow:
     """The route that was named; UsageError where no wheel's compiler serves it, or it does not serve the intent."""
-    if row.lent and draft.intent not in row.intents:
+    if row.by_provider and draft.intent not in row.intents:
         raise UsageError(f"--route {row.id}: not for {draft.intent}", next="leave the route out")
-    if row.lent and not _is_open(row, draft):
+    if row.by_provider and not _is_open(row, draft):
         sdk = draft.situation.target.requested or draft.sdk.version
         what = "writes a DLC here" if row.dlc else "carries a compiler for this device"
         why = f"no public wheel that is not newer than {sdk} {what}"
@@ -154,14 +154,14 @@ def mixed_support(target: Target, options: Mapping[str, Any]) -> MixedSupport:
     if sdk is None or lacks("fp16", target.device) or sdk.status("fp16", arch=arch) is Status.UNSUPPORTED:
         why = f"{target.device.name if 'fp16' in target.device.facts else arch} has no float16"
         return MixedSupport(kinds=frozenset({"integer"}), without={"fallback": why, "segments": why})
-    lent, *others = (row for row in load_routes().route if row.lent)
-    if options.get("route") in (lent.id, *(row.id for row in others)):
+    provider, *others = (row for row in load_routes().route if row.by_provider)
+    if options.get("route") in (provider.id, *(row.id for row in others)):
         # The provider compiles float16 tensors among integers into one graph, so nothing has to be cut.
         return MixedSupport(
             kinds=frozenset({"integer", "fallback"}),
             safe=True,
             without={"segments": "one graph is compiled, in which float16 tensors may stand among integers"},
-            confidence={"fallback": lent.confidence},
+            confidence={"fallback": provider.confidence},
         )
     sure = {intent: preference(intent, sdk.parsed).confidence for intent in Intent}
     missing = _why_not_direct(target)
@@ -172,9 +172,9 @@ def mixed_support(target: Target, options: Mapping[str, Any]) -> MixedSupport:
         confidence={
             "fallback": sure[Intent.MIXED],
             "segments": max(sure[Intent.INTEGER], sure[Intent.FLOAT16], key=lambda confidence: confidence.rank),
-            "direct": lent.confidence,
+            "direct": provider.confidence,
         },
-        needs={"direct": {"route": lent.id}},
+        needs={"direct": {"route": provider.id}},
     )
 
 

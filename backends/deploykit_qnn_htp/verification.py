@@ -16,7 +16,7 @@ from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.errors import DeploykitError
 from deploykit.tables.reading import read_json
 from deploykit_qnn_htp.draft import load_routes
-from deploykit_qnn_htp.lending import verify_lent
+from deploykit_qnn_htp.provider import verify_provider
 from deploykit_qualcomm.qnn_types import mangled, same_grid, type_name
 from deploykit_qualcomm.tables import load_sdk_table
 
@@ -27,14 +27,14 @@ _TYPES = "intended_types"
 
 
 _OF_THE_PROVIDER = ("compile_options", "run_options")
-"""Files of the lender, whose keys it checks itself."""
+"""Files of the provider's backend, whose keys it checks itself."""
 
 
 def verify(package: Path, manifest: Mapping[str, Any]) -> Verification:
     """Checks and, after a build, intended against actual types of every tensor that the converter kept."""
-    if _is_lent(manifest):
-        lent = verify_lent(package, manifest)
-        return replace(lent, checks=(*lent.checks, *_flags(manifest), *_configs(package, manifest)))
+    if _is_provider(manifest):
+        provider = verify_provider(package, manifest)
+        return replace(provider, checks=(*provider.checks, *_flags(manifest), *_configs(package, manifest)))
     compared = tuple(_compared(package, manifest))
     # A tensor that crosses a cut has a type on either side; the one that is wrong counts.
     ordered = sorted(compared, key=lambda row: row.intended != row.actual)
@@ -46,10 +46,10 @@ def verify(package: Path, manifest: Mapping[str, Any]) -> Verification:
     )
 
 
-def _is_lent(manifest: Mapping[str, Any]) -> bool:
-    """True for a package whose binary a lent compiler makes."""
+def _is_provider(manifest: Mapping[str, Any]) -> bool:
+    """True for a package whose binary the compiler of a wheel makes."""
     route = manifest.get("route") or {}
-    return any(row.id == route.get("id") and row.lent for row in load_routes().route)
+    return any(row.id == route.get("id") and row.by_provider for row in load_routes().route)
 
 
 def _encodings(package: Path) -> Iterator[Check]:

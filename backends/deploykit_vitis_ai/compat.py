@@ -9,7 +9,7 @@ from itertools import groupby
 from deploykit.tables.capabilities import CompatRow, Status
 from deploykit_vitis_ai import tables
 from deploykit_vitis_ai.config_keys import QuarkKey, further_keys, quark_recipes
-from deploykit_vitis_ai.tables import product_of
+from deploykit_vitis_ai.tables import product_of, rows
 
 __all__ = ["compat_rows"]
 
@@ -18,25 +18,14 @@ _GONE = ("absent", "dead", "superseded")
 
 def compat_rows() -> Iterator[CompatRow]:
     """All rows, table by table."""
-    yield from _quark_options()
+    yield from _quark()
     yield from _quark_keys()
     for recipe in quark_recipes().values():
         sets = [*recipe.attributes, *(f"{name}.{key}" for name, inner in recipe.extra.items() for key in inner)]
-        note = f"{recipe.effect}; --option {recipe.name}=true sets {', '.join(sets)}"
-        yield _row(f"quark recipe {recipe.name}", recipe, tool="quark", note=note, words=recipe.words)
-    for metric in tables.rows(tables.Metric):
-        yield _row(f"metric {metric.name}", metric, tool="quark", note=metric.effect, words=metric.words)
-    yield from _presets()
-    yield from _quark_releases()
-    for way in tables.rows(tables.Fp16Way):
-        status = "" if way.valid else "absent"
-        feature = f"fp16 float16 source model to vint8 by {way.way}"
-        yield _row(feature, way, tool="quark", note=way.effect, sdk=way.quark, status=status)
-    yield from _provider_options()
-    yield from _vaiml()
-    yield from _env_vars()
-    for file in tables.rows(tables.ToolFile):
-        yield _row(f"file {file.name}", file, tool=file.tool, note=file.effect, words=file.words)
+        told = f"--option {recipe.name}=true sets {', '.join(sets)}"
+        yield _row(f"quark recipe {recipe.name}", recipe, recipe.effect, told, words=recipe.words)
+    yield from _observed()
+    yield from _provider()
     yield from _formats()
     yield from _releases()
 
@@ -44,13 +33,12 @@ def compat_rows() -> Iterator[CompatRow]:
 def _row(
     feature: str,
     row: tables.Sourced,
-    *,
-    tool: str,
-    note: str,
+    *notes: str,
+    tool: str = "quark",
     status: str = "",
-    sdk: str = "",
-    arch: str = "",
+    products: tuple[str, ...] = (),
     words: tuple[str, ...] = (),
+    sdk: str = "",
 ) -> CompatRow:
     return CompatRow(
         feature=feature,
@@ -60,31 +48,26 @@ def _row(
         status=Status.UNSUPPORTED if status in _GONE else Status.SUPPORTED,
         since="",
         until="",
-        note="; ".join(part for part in (note, row.note) if part),
+        note="; ".join(part for part in (*notes, row.note) if part),
         source=row.source,
         confidence=row.confidence,
-        arch=arch,
+        arch=", ".join(product_of(product).name or product for product in products),
         contradicts=row.contradicts,
         words=words,
     )
 
 
-def _products(names: tuple[str, ...]) -> str:
-    return ", ".join(product_of(product).name or product for product in names)
-
-
-def _quark_options() -> Iterator[CompatRow]:
-    for option in tables.rows(tables.QuarkOption):
-        mandatory = f"VINT8 needs {option.vint8_mandatory}" if option.vint8_mandatory else ""
+def _quark() -> Iterator[CompatRow]:
+    for option in rows(tables.QuarkOption):
         presets = ", ".join(f"{version} {value}" for version, value in option.vint8_preset.items())
-        parts = [option.effect, option.where, mandatory, f"VINT8 preset: {presets}" if presets else ""]
-        parts += [f"write {option.renamed_to}"] if option.renamed_to else []
-        note = "; ".join(part for part in parts if part)
         yield _row(
             f"quark option {option.name}",
             option,
-            tool="quark",
-            note=note,
+            option.effect,
+            option.where,
+            f"VINT8 needs {option.vint8_mandatory}" if option.vint8_mandatory else "",
+            f"VINT8 preset: {presets}" if presets else "",
+            f"write {option.renamed_to}" if option.renamed_to else "",
             status=option.status,
             words=(*option.values, *option.words),
         )
@@ -95,105 +78,98 @@ _TYPES = {"bool": "true or false", "int": "a whole number", "float": "a number",
 
 def _quark_keys() -> Iterator[CompatRow]:
     """What is known of further keys, a row for all that have type, dictionary and readers in common."""
-    for alike, found in groupby(sorted(further_keys(), key=_alike), key=_alike):
+
+    def alike(key: QuarkKey) -> tuple[str, str, tuple[str, ...]]:
+        return key.name.rpartition(".")[0] or key.where, key.type, key.quark
+
+    for (place, kind, readers), found in groupby(sorted(further_keys(), key=alike), key=alike):
         keys = tuple(found)
-        place, kind, readers = alike
         words = _TYPES.get(kind, "JSON" if kind == "json" else "an object of Python's: in quantize.py only")
-        by = f"; read by {', '.join(readers)} alone" if readers else ""
         names = tuple(key.name for key in keys)
         yield _row(
             " ".join(("quark options", place, kind, *readers)),
             keys[0],
-            tool="quark",
-            note=f"--option {names[0]}=…, {words}{by}; what it does is in Quark's documentation: {', '.join(names)}",
+            f"--option {names[0]}=…, {words}",
+            f"read by {', '.join(readers)} alone" if readers else "",
+            f"what it does is in Quark's documentation: {', '.join(names)}",
             words=(*names, *(name.rpartition(".")[2] for name in names)),
         )
 
 
-def _alike(key: QuarkKey) -> tuple[str, str, tuple[str, ...]]:
-    return key.name.rpartition(".")[0] or key.where, key.type, key.quark
-
-
-def _presets() -> Iterator[CompatRow]:
-    for preset in tables.rows(tables.Preset):
+def _observed() -> Iterator[CompatRow]:
+    """What Quark prints, what its presets look like, its releases, and what they make of float16 models."""
+    for metric in rows(tables.Metric):
+        yield _row(f"metric {metric.name}", metric, metric.effect, words=metric.words)
+    for preset in rows(tables.Preset):
         shape = f"activations {preset.activation}, weights {preset.weight}"
-        scale = f", scale {preset.scale}" if preset.scale else ""
-        domain = f", Q/DQ in {preset.domain}" if preset.domain else ""
-        note = f"{shape}{scale}{domain}; for {preset.target}"
-        yield _row(f"quark preset {preset.name.lower()} {preset.name}", preset, tool="quark", note=note)
-
-
-def _quark_releases() -> Iterator[CompatRow]:
-    for release in tables.rows(tables.QuarkRelease):
+        shape += f", scale {preset.scale}" if preset.scale else ""
+        shape += f", Q/DQ in {preset.domain}" if preset.domain else ""
+        yield _row(f"quark preset {preset.name.lower()} {preset.name}", preset, shape, f"for {preset.target}")
+    for release in rows(tables.QuarkRelease):
         tried = "run" if release.run else "metadata only"
         note = f"Python {release.python}, onnx {release.onnx}, numpy {release.numpy}, {tried}"
-        yield _row("quark release", release, tool="quark", note=note, sdk=release.version)
+        yield _row("quark release", release, note, sdk=release.version)
+    for way in rows(tables.Fp16Way):
+        feature = f"fp16 float16 source model to vint8 by {way.way}"
+        yield _row(feature, way, way.effect, sdk=way.quark, status="" if way.valid else "absent")
 
 
-def _provider_options() -> Iterator[CompatRow]:
-    for option in tables.rows(tables.ProviderOption):
-        values = f"one of {', '.join(option.values)}" if option.values else option.type
-        default = f"default {option.default}" if option.default else ""
-        note = "; ".join(part for part in (option.status, values, default) if part)
+def _provider() -> Iterator[CompatRow]:
+    """Options of the execution provider and keys of its configuration, variables and files."""
+    for option in rows(tables.ProviderOption):
         yield _row(
             f"provider option {option.name}",
             option,
+            option.status,
+            f"one of {', '.join(option.values)}" if option.values else option.type,
+            f"default {option.default}" if option.default else "",
             tool="VitisAIExecutionProvider",
-            note=note,
             status=option.status,
-            arch=_products(option.products),
+            products=option.products,
         )
-
-
-def _vaiml() -> Iterator[CompatRow]:
-    for step in tables.rows(tables.Pass):
-        note = f"{step.order}: {step.plugin}; {step.purpose}"
-        yield _row(f"vitisai_config.json pass {step.name}", step, tool="vitisai_config.json", note=note)
-    for key in tables.rows(tables.VaimlKey):
-        values = f"one of {', '.join(key.values)}" if key.values else key.type
-        default = f"default {key.default}" if key.default else ""
-        needed = f"mandatory: {key.mandatory}" if key.mandatory else ""
-        aliases = f"also written {', '.join(key.aliases)}" if key.aliases else ""
-        note = "; ".join(part for part in (values, default, needed, aliases) if part)
-        arch = _products(key.products)
-        feature = " ".join(("vaiml_config", key.name, *key.aliases))
-        yield _row(feature, key, tool="vitisai_config.json", note=note, arch=arch)
-
-
-def _env_vars() -> Iterator[CompatRow]:
-    for variable in tables.rows(tables.EnvVar):
-        arch = _products(variable.products)
-        note = "without effect" if variable.status == "dead" else "environment variable"
-        yield _row(f"env {variable.name}", variable, tool="environment", note=note, status=variable.status, arch=arch)
+    for step in rows(tables.Pass):
+        notes = (f"{step.order}: {step.plugin}", step.purpose)
+        yield _row(f"vitisai_config.json pass {step.name}", step, *notes, tool="vitisai_config.json")
+    for key in rows(tables.VaimlKey):
+        yield _row(
+            " ".join(("vaiml_config", key.name, *key.aliases)),
+            key,
+            f"one of {', '.join(key.values)}" if key.values else key.type,
+            f"default {key.default}" if key.default else "",
+            f"mandatory: {key.mandatory}" if key.mandatory else "",
+            f"also written {', '.join(key.aliases)}" if key.aliases else "",
+            tool="vitisai_config.json",
+            products=key.products,
+        )
+    for variable in rows(tables.EnvVar):
+        note, status = "without effect" if variable.status == "dead" else "environment variable", variable.status
+        feature = f"env {variable.name}"
+        yield _row(feature, variable, note, tool="environment", status=status, products=variable.products)
+    for file in rows(tables.ToolFile):
+        yield _row(f"file {file.name}", file, file.effect, tool=file.tool, words=file.words)
 
 
 def _formats() -> Iterator[CompatRow]:
-    for row in tables.rows(tables.PrecisionRow):
+    for row in rows(tables.PrecisionRow):
         shape = f"activations {row.activation}, weights {row.weight}" if row.activation else ""
-        note = "; ".join(part for part in (row.devices, shape, row.scale) if part)
         feature = f"precision {row.name.lower()} {row.name}"
-        yield _row(feature, row, tool="compiler", note=note, arch=_products(row.products))
-    for mix in tables.rows(tables.Mix):
+        yield _row(feature, row, row.devices, shape, row.scale, tool="compiler", products=row.products)
+    for mix in rows(tables.Mix):
         note = (
             f"enable_f32_to_bf16_conversion {mix.f32_to_bf16}, enable_f32_to_f16_conversion {mix.f32_to_f16}, "
             f"match-power-of-two-quant-kernel {mix.match_power_of_two}"
         )
-        yield _row(f"mixed precision {mix.model}", mix, tool="vitisai_config.json", note=note)
-    for rule in tables.rows(tables.Constraint):
-        arch = _products((rule.product,))
-        yield _row(f"constraint {rule.subject}", rule, tool="compiler", note=rule.text, arch=arch)
+        yield _row(f"mixed precision {mix.model}", mix, note, tool="vitisai_config.json")
+    for rule in rows(tables.Constraint):
+        yield _row(f"constraint {rule.subject}", rule, rule.text, tool="compiler", products=(rule.product,))
 
 
 def _releases() -> Iterator[CompatRow]:
-    for bound in tables.rows(tables.Bound):
+    for bound in rows(tables.Bound):
         note = f"NPU driver at least {bound.driver_min}"
-        yield _row(
-            "npu driver", bound, tool="driver", note=note, sdk=bound.ep_version, arch=_products((bound.product,))
-        )
+        yield _row("npu driver", bound, note, tool="driver", sdk=bound.ep_version, products=(bound.product,))
     for release in tables.releases():
-        if not release.established:
-            continue
-        changes = "; ".join(change.text for change in release.changes)
-        note = "; ".join(part for part in (f"Quark {release.quark}", changes) if part)
-        row = _row(f"release {release.name}", release, tool=release.name, note=note, sdk=release.version)
-        yield replace(row, since=release.version, until=release.version)
+        if release.established:
+            notes = (f"Quark {release.quark}", *(change.text for change in release.changes))
+            row = _row(f"release {release.name}", release, *notes, tool=release.name, sdk=release.version)
+            yield replace(row, since=release.version, until=release.version)

@@ -264,7 +264,12 @@ def check_float_set(candidate: Candidate) -> Iterator[Found]:
 def check_mixed_matmul(candidate: Candidate) -> Iterator[Found]:
     """Both operands are made at run time and differ in kind."""
     draft = candidate.draft
-    if draft.after is None or draft.completed is None or draft.intent is not Intent.MIXED or candidate.route.lent:
+    if (
+        draft.after is None
+        or draft.completed is None
+        or draft.intent is not Intent.MIXED
+        or candidate.route.by_provider
+    ):
         return  # the provider converts an operand that is of another type
     tensors = draft.situation.facts.tensors
     for node in draft.situation.facts.nodes:
@@ -299,7 +304,7 @@ def check_confidence(candidate: Candidate) -> Iterator[Found]:
             name=candidate.draft.sdk.version,
             message=f"route {candidate.route.id} is inferred, not proven on a device",
             hint="compare the types with 'deploykit verify', and the results on the device"
-            if candidate.route.lent
+            if candidate.route.by_provider
             else "",
             sources=candidate.route.source,
         )

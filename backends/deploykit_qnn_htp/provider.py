@@ -21,44 +21,44 @@ if TYPE_CHECKING:
     from deploykit.backend.plans import Plan, Step
     from deploykit.backend.targets import Target
 
-__all__ = ["Lent", "carried_for", "lend", "verify_lent"]
+__all__ = ["ProviderPart", "carried_for", "prepare_provider", "verify_provider"]
 
-LENDER = "ort-qnn"
+PROVIDER = "ort-qnn"
 """The backend that compiles."""
 
 _SHARED = ("emit",)
 """Options that both backends have, and that mean the same."""
 
 _ON_DEVICE = ("run", "scripts/run_on_device.sh")
-"""The lender's own step and script for the device: here the device has no ONNX Runtime."""
+"""The provider's own step and script for the device: here the device has no ONNX Runtime."""
 
 
 def carried_for(target: Target, *, insisted: bool = False, ask: str = "") -> Carried | None:
-    """The compiler in a public wheel for a target; None where there is no wheel, or the lender lacks the device."""
+    """The compiler in a public wheel for a target; None without a wheel, or without the device there."""
     runtime = target.requested or ("" if target.sdk is None else target.sdk.version)
     wheel = carrier_for(runtime)
-    if wheel is None or LENDER not in target.device.backends:
+    if wheel is None or PROVIDER not in target.device.backends:
         return None
     return Carried(wheel=wheel, device=target.device, runtime=runtime, insisted=insisted, ask=ask)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lent:
-    """What the lender prepared for one situation, and what it decided, None before it was asked."""
+class ProviderPart:
+    """What the provider's backend prepared for one situation, and what it decided, None before it was asked."""
 
     backend: AnyBackend
     prepared: Any
     plan: Plan[Any] | None = None
 
-    def planned(self) -> Lent:
-        """With the lender's decision. Pure."""
+    def planned(self) -> ProviderPart:
+        """With the provider's decision. Pure."""
         return replace(self, plan=self.backend.plan(self.prepared))
 
     @property
     def decision(self) -> Plan[Any]:
-        """The lender's plan; only where it was asked."""
+        """The provider's plan; only where it was asked."""
         if self.plan is None:
-            raise DefectError(f"{LENDER}: rendered without a plan")
+            raise DefectError(f"{PROVIDER}: rendered without a plan")
         return self.plan
 
     @property
@@ -91,29 +91,31 @@ class Lent:
         return (file for file in files if file.path != _ON_DEVICE[1])
 
     def execute(self, package: Path, aids: Aids) -> Execution:
-        """Compile and emulate what can be here; another request that the lender would start with is not ours."""
+        """Compile and emulate what can be here; the other backend's proposals of other requests are dropped."""
         return replace(self.backend.execute(package, self.prepared, self.decision, aids), instead=None)
 
 
-def lend(situation: Situation, carried: Carried, shared: SharedWork, *, dlc: bool = False) -> Lent:
-    """Have the lender prepare the situation for the wheel, with a DLC beside the context where one is wanted."""
-    backend = load_backend(LENDER)
+def prepare_provider(situation: Situation, carried: Carried, shared: SharedWork, *, dlc: bool = False) -> ProviderPart:
+    """Prepare the situation for the wheel by the provider's backend, with a DLC beside the context where wanted."""
+    backend = load_backend(PROVIDER)
     own = situation.request.adapter_options
     same = {name: own[name] for name in _SHARED if name in own}
     request = replace(
         situation.request,
-        backend=LENDER,
+        backend=PROVIDER,
         sdk=carried.wheel.version,
         options=(),
         adapter_options=own_options(backend, {**same, "dlc": dlc}),
     )
     target = backend.resolve(carried.device, carried.wheel.version)
-    return Lent(backend=backend, prepared=backend.prepare(replace(situation, request=request, target=target), shared))
+    return ProviderPart(
+        backend=backend, prepared=backend.prepare(replace(situation, request=request, target=target), shared)
+    )
 
 
-def verify_lent(package: Path, manifest: Mapping[str, Any]) -> Verification:
-    """The lender's judgement, and whether the runtime of this package loads the binary as one whole graph."""
-    backend = load_backend(LENDER)
+def verify_provider(package: Path, manifest: Mapping[str, Any]) -> Verification:
+    """The provider's judgement, and whether the runtime of this package loads the binary as one whole graph."""
+    backend = load_backend(PROVIDER)
     judged = backend.verify(package, manifest)
     return replace(judged, checks=(*judged.checks, *_binary(backend, package, manifest)))
 
