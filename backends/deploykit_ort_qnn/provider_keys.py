@@ -116,7 +116,7 @@ class Chosen:
 def load_options() -> OptionTable:
     """The table of this adapter."""
     path = Path(__file__).parent / "data" / "options.toml"
-    table = read_toml(path)
+    table = read_toml(path, shipped=True)
     write_out(table, structure(Mapping[str, str], table.get("sources"), where=f"{path.name}: sources"))  # type: ignore[type-abstract]
     return structure(OptionTable, table, where=f"{path.name}:")
 

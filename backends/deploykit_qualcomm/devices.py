@@ -115,7 +115,7 @@ def _unsupported(path: Path) -> tuple[Device, ...]:
     """Its devices; none where there is no such file, as in a folder of tables for a test."""
     if not path.is_file():
         return ()
-    table = read_toml(path)
+    table = read_toml(path, shipped=True)
     write_out(table, table.get("sources", {}))
     file = structure(UnsupportedFile, table, where=f"{path.name}:")
     shared = {"schema": file.schema, "vendor": file.vendor, "backends": file.backends}

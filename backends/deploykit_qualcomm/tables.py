@@ -514,7 +514,7 @@ class Tables:
         return self._read(MethodFile, "methods.toml").method
 
     def _read(self, kind: type[T], name: str, *, since: str = "") -> T:
-        raw = read_toml(self.data / name)
+        raw = read_toml(self.data / name, shipped=True)
         write_out(raw, self.source_file.sources)
         _fill(raw, name, since, self.source_file.extents)
         return structure(kind, raw, where=f"{name}:")

@@ -6,15 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
 from deploykit.tables.capabilities import Change
 from deploykit.tables.devices import Device, load_device_of_id, load_devices
-from deploykit.tables.known_errors import Catalog, load_catalog
 from deploykit.tables.reading import parse_rows, read_toml, structure
 from deploykit.tables.sources import read_source_file, read_sources, write_out
+
+if TYPE_CHECKING:
+    from deploykit.tables.known_errors import Catalog
 
 __all__ = [
     "DATA",
@@ -358,7 +360,7 @@ def source_dates() -> Mapping[str, str]:
 @cache
 def read_table(file: str) -> dict[str, Any]:
     """One data file, its sources written out."""
-    table = read_toml(DATA / file)
+    table = read_toml(DATA / file, shipped=True)
     write_out(table, sources())
     return table
 
@@ -435,4 +437,6 @@ _FOLDER = Path(__file__).parent / "data" / "known_errors"
 @cache
 def known_errors() -> Catalog:
     """Every known error of these tools, those without a message included."""
+    from deploykit.tables.known_errors import load_catalog
+
     return load_catalog(sorted(_FOLDER.glob("*.toml")))

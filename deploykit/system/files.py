@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 from deploykit.errors import InputError, PackageError
 
-__all__ = ["copy_hashed", "open_regular", "read_regular", "regular_size", "write_files"]
+__all__ = ["copy_hashed", "is_own", "open_regular", "read_regular", "regular_size", "write_files"]
 
 # Without waiting for the other end of a pipe, should the name have become one since it was looked at.
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
@@ -63,6 +63,11 @@ def regular_size(path: Path) -> int:
         raise _unreadable(path, error) from None
     _check(path, status, None, None)
     return status.st_size
+
+
+def is_own(path: Path) -> bool:
+    """Whether a file or folder belongs to whoever runs this."""
+    return path.lstat().st_uid == os.getuid()
 
 
 def _check(path: Path, status: os.stat_result, size: int | None, limit: int | None) -> None:

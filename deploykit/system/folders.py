@@ -17,13 +17,14 @@ from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 
+from deploykit.system.files import is_own
+
 __all__ = [
     "GONE",
     "abandoned",
     "discard",
     "exchange",
     "holding",
-    "is_own",
     "is_waited_for",
     "put_in_place",
     "scratch",
@@ -176,11 +177,6 @@ def is_waited_for(path: Path) -> bool:
         return True
     except OSError:
         return False
-
-
-def is_own(path: Path) -> bool:
-    """Whether a file or folder belongs to whoever runs this."""
-    return path.lstat().st_uid == os.getuid()
 
 
 def _lock_file(path: Path) -> Path:

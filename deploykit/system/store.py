@@ -11,8 +11,6 @@ import json
 import os
 import re
 import stat
-import tempfile
-import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -21,7 +19,7 @@ from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from deploykit.system.folders import is_own
+from deploykit.system.files import is_own
 
 __all__ = [
     "Room",
@@ -106,33 +104,40 @@ class Store:
             return None
         return found if isinstance(found, dict) else None
 
-    def put(self, key: str, answer: Mapping[str, Any]) -> None:
-        """Keep an answer, whole or not at all; a folder that cannot be written to keeps none."""
-        self._write(f"{key}.json", json.dumps(answer).encode())
+    def put(self, key: str, answer: Mapping[str, Any], *, tidy: bool = True) -> None:
+        """Keep an answer, whole or not at all; a folder that cannot be written to keeps none.
+
+        Without ``tidy`` nothing else makes room for it: for many small answers one after another.
+        """
+        self._write(f"{key}.json", json.dumps(answer).encode(), tidy=tidy)
 
     def take(self, key: str, folder: Path) -> bool:
         """Put the files of an entry back into an empty folder; False where there is no such entry, or not all of it."""
+        from zipfile import BadZipFile, ZipFile
+
         data = self._read(f"{key}.zip")
         if data is None:
             return False
         try:
-            with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            with ZipFile(io.BytesIO(data)) as archive:
                 for name in archive.namelist():
                     pure = PurePosixPath(name)
                     if not pure.parts or pure.is_absolute() or ".." in pure.parts or "\\" in name:
                         return False
                 archive.extractall(folder)
-        except (OSError, ValueError, zipfile.BadZipFile):
+        except (OSError, ValueError, BadZipFile):
             return False
         return True
 
     def keep(self, key: str, folder: Path, names: Iterable[str]) -> None:
         """Keep files by their path within a folder; none where they are too many bytes."""
+        from zipfile import ZipFile
+
         paths = {name: folder / name for name in names}
         if sum(path.stat().st_size for path in paths.values()) > _LARGEST:
             return
         made = io.BytesIO()
-        with zipfile.ZipFile(made, "w") as archive:
+        with ZipFile(made, "w") as archive:
             for name, path in paths.items():
                 archive.write(path, name)
         self._write(f"{key}.zip", made.getvalue())
@@ -151,9 +156,11 @@ class Store:
             os.utime(path)  # the oldest use goes first
         return data
 
-    def _write(self, name: str, data: bytes) -> None:
+    def _write(self, name: str, data: bytes, *, tidy: bool = True) -> None:
         if is_off() or len(data) > limit():
             return
+        import tempfile
+
         with suppress(OSError):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not _is_private(self.folder):
@@ -167,7 +174,8 @@ class Store:
                 except OSError:
                     made.unlink(missing_ok=True)
                     raise
-            _make_room(self.folder.parent)
+            if tidy:
+                _make_room(self.folder.parent)
 
 
 def _is_private(folder: Path) -> bool:

@@ -81,7 +81,7 @@ class Device:
 
 def load_device(path: Path, sources: Mapping[str, str] = NO_SOURCES) -> Device:
     """Read one device file; the id must equal the file's stem. ``sources`` says what short names stand for."""
-    table = read_toml(path)
+    table = read_toml(path, shipped=True)
     write_out(table, sources)
     device = structure(Device, table, where=f"{path.parent.name}/{path.name}:")
     if device.id != path.stem:

@@ -244,7 +244,7 @@ def load_catalog(paths: Iterable[Path]) -> Catalog:
     """Read catalogue files; an unknown key, a bad word or an id used twice is answered with its place."""
     catalogs, seen = [], set[str]()
     for path in paths:
-        file = structure(CatalogFile, read_toml(path), where=path.name)
+        file = structure(CatalogFile, read_toml(path, shipped=True), where=path.name)
         if file.schema != 1:
             raise InputError(f"{path.name}: schema: {file.schema} is not known", next="schema 1 is read")
         for error in file.error:

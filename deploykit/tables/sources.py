@@ -55,7 +55,7 @@ class SourceFile:
 
 def read_source_file(path: Path) -> SourceFile:
     """The short names of one folder, and the releases that their sources speak of."""
-    return structure(SourceFile, read_toml(path), where=f"{path.name}:")
+    return structure(SourceFile, read_toml(path, shipped=True), where=f"{path.name}:")
 
 
 def extent_of(sources: Iterable[str], extents: Mapping[str, Extent]) -> Extent | None:

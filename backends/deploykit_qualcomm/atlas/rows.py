@@ -116,7 +116,8 @@ def _holds(wanted: str | float, value: str | float) -> bool:
 def atlas_rows(folder: Path = FOLDER) -> tuple[Row, ...]:
     """Every row of the files that there are, in their order; InputError where one is damaged."""
     paths = [folder / f"{name}.toml" for name in FILES]
-    rows = [parse_rows(Row, read_toml(path).get("row", []), where=path.name) for path in paths if path.exists()]
+    tables = {path.name: read_toml(path, shipped=True) for path in paths if path.exists()}
+    rows = [parse_rows(Row, table.get("row", []), where=name) for name, table in tables.items()]
     return tuple(row for found in rows for row in found)
 
 
@@ -178,7 +179,7 @@ class Place:
 @cache
 def places(path: Path = PLACES) -> tuple[Place, ...]:
     """In the order of the file; InputError where it is damaged."""
-    return parse_rows(Place, read_toml(path).get("place", []), where=path.name)
+    return parse_rows(Place, read_toml(path, shipped=True).get("place", []), where=path.name)
 
 
 def place_of(sdk: str, soc: int | None) -> Place | None:
@@ -282,7 +283,7 @@ class Limits:
 @cache
 def costs(path: Path = COSTS) -> Mapping[tuple[str, str], Cost]:
     """The file, by operator and type; InputError where it is damaged."""
-    rows = parse_rows(Cost, read_toml(path).get("cost", []), where=path.name) if path.exists() else ()
+    rows = parse_rows(Cost, read_toml(path, shipped=True).get("cost", []), where=path.name) if path.exists() else ()
     return {(row.op, row.type): row for row in rows}
 
 
