@@ -30,10 +30,9 @@ if TYPE_CHECKING:
     from deploykit.findings import Finding
     from deploykit.fleet.results import CellResult, Difference, Results
     from deploykit.fleet.scouting import Scouted
-    from deploykit.flow.mixing_layers import Mixed
+    from deploykit.flow.candidates import Mixed, SimulatedLadder
     from deploykit.flow.pipeline import Packaged
     from deploykit.flow.quantizing.command import Quantization
-    from deploykit.flow.simulated_ladder import SimulatedLadder
     from deploykit.packages.building import BuildReport
     from deploykit.packages.verifying import VerifyReport
     from deploykit.report.explaining import Explanation
@@ -498,7 +497,7 @@ def ladder(
     field: an ``.npz``, ``.npy`` or a folder. Raises InputError for files that cannot be read or do not fit.
     """
     from deploykit.accuracy.judge.metric import user_metric
-    from deploykit.flow.simulated_ladder import simulated_ladder
+    from deploykit.flow.candidates import simulated_ladder
     from deploykit.model.load import blaming
 
     with blaming(Path(model)):
@@ -542,7 +541,7 @@ def mix(
     """
     from deploykit.accuracy.judge.metric import user_metric
     from deploykit.accuracy.search.goals import parse_goal
-    from deploykit.flow.mixing_layers import mix_files
+    from deploykit.flow.candidates import mix_files
     from deploykit.model.load import blaming
 
     with blaming(Path(model)):

@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from deploykit.accuracy.search.sensitivity import LayerLoss, Loss, Sensitivity, TensorLoss
     from deploykit.accuracy.simulate.simulation import Simulation
     from deploykit.answers.precision_advice import Advice, Conclusion
+    from deploykit.flow.candidates import Mixed, SimulatedLadder
     from deploykit.flow.ladder import Ladder, Rung
-    from deploykit.flow.mixing_layers import Mixed
-    from deploykit.flow.simulated_ladder import SimulatedLadder
 
 __all__ = ["command"]
 

@@ -11,7 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy.typing as npt
+
 from deploykit.accuracy.judge.verdict import Verdict
+from deploykit.accuracy.simulate.chain import Chain
+from deploykit.accuracy.simulate.sessions import Session
+from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.backend.backend import AnyBackend, MixedSupport, Progress, Same, SharedWork, Situation
 from deploykit.backend.status import Correctness, correctness_of
 from deploykit.encodings.float_sets import predict_float_set
@@ -20,7 +25,7 @@ from deploykit.encodings.values import Float
 from deploykit.errors import DeploykitError, UsageError
 from deploykit.flow.rewriting import RewriteStep, Rewriting, rewrite, rewrite_quantized
 from deploykit.flow.samples import evidence_of, samples_of
-from deploykit.flow.ways import WAYS, WIDER_END, BuiltWay, Ground, Way
+from deploykit.flow.ways import WAYS, WIDER_END, BuiltWay, Ground, Way, segment_chain
 from deploykit.model import wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.weights import lean_weights, whole_model
@@ -29,9 +34,20 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from deploykit.accuracy.samples.gathering import Samples
+    from deploykit.accuracy.simulate.sessions import Feed
     from deploykit.encodings.backward import Conclusion, Inference, OpenTensor
 
-__all__ = ["ChosenWay", "Explored", "WayChoice", "choose", "choose_unjudged", "choose_way", "explore", "is_proven"]
+__all__ = [
+    "ChosenWay",
+    "Explored",
+    "WayChoice",
+    "choose",
+    "choose_unjudged",
+    "choose_way",
+    "explore",
+    "is_proven",
+    "run_of",
+]
 
 _EQUAL_DB = 0.05
 """A difference that is none: simulations of the same thing on the same samples agree better than that."""
@@ -491,3 +507,15 @@ def _lost(way: Way, winner: Way, reference_db: float, mixed: str) -> str:
 
 def _db(value: float) -> str:
     return f"{value:.1f} dB" if math.isfinite(value) else ("no error" if value > 0 else "no signal")
+
+
+def run_of(chosen: ChosenWay) -> Callable[[Feed], Mapping[str, npt.NDArray[Any]]]:
+    """What computes the outputs of a way that was chosen."""
+    situation, won = chosen.situation, chosen.prepared
+    if situation.segments:
+        return segment_chain(situation.segments, quantized=True, half=True).run
+    model = lean_weights(situation.model) if won is None else won.model
+    encodings = situation.encodings if won is None else won.encodings
+    assert encodings is not None
+    tail = [] if won is None or won.tail is None else [Session(won.tail)]
+    return Chain([Simulator(model, encodings), *tail]).run

@@ -1,11 +1,14 @@
 """The ladder of precisions: measure the candidates, conclude, take the next step, choose the cheapest that is good.
 
-How a candidate is measured is handed in: on deploykit's simulation, or by whoever quantizes. It runs nothing itself.
+How a candidate is measured is handed in: on deploykit's simulation, or by whoever quantizes. Where weights are the
+cause, methods that learn better integers for them are tried; which there are is the quantizer's word. Nothing is run
+here.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,11 +16,10 @@ from typing import Any
 from deploykit.accuracy.search.goals import Goal, Reached
 from deploykit.accuracy.search.raising import Raised, WideType
 from deploykit.accuracy.simulate.costs import Cost
-from deploykit.answers.precision_advice import Advice, advise
+from deploykit.answers.precision_advice import Advice, Conclusion, advise
 from deploykit.encodings.values import EncodingSet
-from deploykit.flow.learned_weights import LearnedStep, Learning, learn_weights
 
-__all__ = ["Ladder", "Rung", "Step", "walk"]
+__all__ = ["Ladder", "LearnedStep", "Learning", "Rung", "Step", "TriedMethod", "walk"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -58,12 +60,8 @@ class Rung:
             "runs_here": self.runs_here,
             "way": self.way,
             "refused": self.refused,
-            "on_npu": _finite(self.on_npu),
+            "on_npu": self.on_npu if math.isfinite(self.on_npu) else None,
         }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -83,6 +81,66 @@ class Step:
     def to_json(self) -> dict[str, Any]:
         """The published shape."""
         return {"why": self.why, "raised": self.raised.to_json(), "candidate": self.rung.to_json()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learning:
+    """Who can learn weights. ``methods`` are names in the order to try them, none where ``missing`` says what lacks.
+
+    ``measure`` takes ``PRECISION+METHOD``; no method is begun after ``seconds``. ``install`` is the command for what is
+    missing.
+    """
+
+    methods: tuple[str, ...] = ()
+    seconds: float = math.inf
+    missing: str = ""
+    install: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TriedMethod:
+    """One method: the candidate that came out, with why none did where that is so, and what it took."""
+
+    method: str
+    rung: Rung
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape."""
+        return {"method": self.method, "seconds": round(self.seconds, 1), "candidate": self.rung.to_json()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LearnedStep:
+    """That better weights were looked for: from which candidate, with what, and the best that came out."""
+
+    why: str
+    base: Rung
+    tried: tuple[TriedMethod, ...]
+    rung: Rung
+    met: bool | None
+    left: tuple[str, ...] = ()
+    """Methods that were not begun, since the time was up."""
+
+    @property
+    def told(self) -> str:
+        """What was done, in one line."""
+        return f"tried {', '.join(one.method for one in self.tried)}"
+
+    @property
+    def is_better(self) -> bool:
+        """True where the best that came out has more of the signal left than what it was made from."""
+        return self.rung.reached.sqnr_db > self.base.reached.sqnr_db
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape; ``raised`` is None, as no layer was."""
+        learned = {
+            "from": self.base.to_json(),
+            "tried": [one.to_json() for one in self.tried],
+            "left": list(self.left),
+            "meets_goal": self.met,
+        }
+        return {"why": self.why, "raised": None, "learned": learned, "candidate": self.rung.to_json()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -145,7 +203,7 @@ def walk(
     steps: list[Step | LearnedStep] = []
     bases = list(rungs)
     if learning is not None and advice is not None:
-        learned, further = learn_weights(_whole(rungs), goal, learning, measure, tell)
+        learned, further = _learn_weights(_whole(rungs), goal, learning, measure, tell)
         advice = replace(advice, conclusions=(*advice.conclusions, *further))
         if learned is not None:
             steps.append(learned)
@@ -154,7 +212,8 @@ def walk(
         raised = _steps(dict(zip(names, bases, strict=True)), goal, mix, wides, tell)
         steps += [replace(step, rung=confirm(step.rung)) for step in raised]
     known = (*rungs, *(step.rung for step in steps))
-    chosen = _cheapest(known, goal)
+    good = [rung for rung in known if rung.may_win and goal.is_met(rung.reached)]
+    chosen = min(good, key=_price, default=None)
     return Ladder(
         goal=goal, rungs=tuple(rungs), advice=advice, steps=tuple(steps), chosen=chosen, why=_why(chosen, known, goal)
     )
@@ -195,29 +254,87 @@ def _steps(
         wanted.append(("w8a8", "float16", "w8a8 poor, fp16 good: some layers need float16"))
     steps = []
     for base, wide, why in wanted:
-        if wide in wides and by_name[base].encodings is not None:
-            tell(f"raising layers of {base} to {wide}")
-            raised = mix(by_name[base], wide)
-            steps.append(Step(why=why, raised=raised, rung=_mixed(by_name[base], raised)))
+        start = by_name[base]
+        if wide not in wides or start.encodings is None:
+            continue
+        tell(f"raising layers of {base} to {wide}")
+        raised = mix(start, wide)
+        best, count = raised.best, len(raised.best.layers)
+        rung = Rung(
+            precision=f"{start.precision} with {count} layer{'' if count == 1 else 's'} in {best.wide}",
+            reached=best.reached,
+            cost=best.cost,
+            borders=best.borders,
+            made_by=start.made_by,
+            encodings=raised.encodings,
+            way=start.way,
+        )
+        steps.append(Step(why=why, raised=raised, rung=rung))
     return steps
 
 
-def _mixed(base: Rung, raised: Raised) -> Rung:
-    count = len(raised.best.layers)
-    return Rung(
-        precision=f"{base.precision} with {count} layer{'' if count == 1 else 's'} in {raised.best.wide}",
-        reached=raised.best.reached,
-        cost=raised.best.cost,
-        borders=raised.best.borders,
-        made_by=base.made_by,
-        encodings=raised.encodings,
-        way=base.way,
-    )
+def _learn_weights(
+    rungs: Sequence[Rung],
+    goal: Goal,
+    learning: Learning,
+    measure: Callable[[str], Rung],
+    tell: Callable[[str], None],
+) -> tuple[LearnedStep | None, tuple[Conclusion, ...]]:
+    """Try each method until one reaches the goal, where the candidates say that weights are the cause.
 
+    The step is None where they do not, or where nothing came out; the conclusions say what is left to do. Where 8-bit
+    weights are good, 4 bits are worth the quickest method and no training.
+    """
+    by_name = {rung.precision: rung for rung in rungs}
+    met = {name: goal.is_met(rung.reached) for name, rung in by_name.items()}
+    eight_bits = met.get("w8a16")
+    if eight_bits is False and met.get("w16a16"):
+        base, why = by_name["w8a16"], "w8a16 poor, w16a16 good: weights are sensitive"
+    elif met.get("w4a16") is False and eight_bits and not met.get("w8a8"):  # else 8 bits are as cheap as 4-bit weights
+        base, why = by_name["w4a16"], "w4a16 poor, w8a16 good: 4-bit weights are too coarse as they are"
+    else:
+        return None, ()
+    if not learning.methods:
+        to_install = Conclusion(
+            says=f"better weights for {base.precision} were not looked for",
+            because=(learning.missing,),
+            next="install it, and ask again: SeqMSE and AdaRound are then tried by themselves",
+            command=learning.install,
+        )
+        return None, (to_install,) if learning.missing else ()
+    methods = learning.methods[:1] if eight_bits else learning.methods
+    tried, begun = list[TriedMethod](), time.monotonic()
+    for method in methods:
+        if tried and time.monotonic() - begun > learning.seconds:
+            break
+        tell(f"better weights for {base.precision}: {method}")
+        since = time.monotonic()
+        rung = measure(f"{base.precision}+{method}")
+        tried.append(TriedMethod(method=method, rung=rung, seconds=time.monotonic() - since))
+        if goal.is_met(rung.reached):
+            break
 
-def _cheapest(rungs: Sequence[Rung], goal: Goal) -> Rung | None:
-    good = [rung for rung in rungs if rung.may_win and goal.is_met(rung.reached)]
-    return min(good, key=_price, default=None)
+    def rank(rung: Rung) -> tuple[bool, float]:
+        db = rung.reached.sqnr_db
+        return goal.is_met(rung.reached) is True, -math.inf if math.isnan(db) else db
+
+    best = max((one.rung for one in tried), key=rank)
+    is_met = goal.is_met(best.reached)
+    further: tuple[Conclusion, ...] = ()
+    if not is_met and not eight_bits:  # training is the user's: what to begin with, and what to bring back
+        to_train = Conclusion(
+            says=f"no method after training makes {base.precision} good enough",
+            because=tuple(f"{one.method}: {one.rung.missing or f'{one.rung.reached.sqnr_db:.1f} dB'}" for one in tried),
+            next="train with quantization (QAT) in the framework that made the model: begin with its float weights,"
+            f" simulate {base.precision} with these ranges, train some epochs at a small rate, export ONNX and"
+            " encodings",
+            command="deploykit package TRAINED.onnx --encodings TRAINED.encodings --target DEVICE -o OUT",
+        )
+        further = (to_train,)
+    if best.missing:
+        return None, further
+    left = () if is_met else methods[len(tried) :]
+    return LearnedStep(why=why, base=base, tried=tuple(tried), rung=best, met=is_met, left=left), further
 
 
 def _price(rung: Rung) -> tuple[bool, float, float]:

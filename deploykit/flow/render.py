@@ -19,8 +19,8 @@ from deploykit.backend.backend import AnyBackend, Execution, PackageFile, Seen, 
 from deploykit.backend.status import Status
 from deploykit.errors import DeploykitError
 from deploykit.findings import Finding
+from deploykit.flow.choose import run_of
 from deploykit.flow.plan import Decision
-from deploykit.flow.quantizing.delivering import run_of
 from deploykit.model.weights import lean_weights
 from deploykit.report.detection_pictures import DetectionPictures, draw_detections
 from deploykit.report.pages import render_readme, render_report

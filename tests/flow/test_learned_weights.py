@@ -17,8 +17,7 @@ from deploykit.accuracy.simulate.costs import Cost
 from deploykit.backend.backend import Request
 from deploykit.backend.quantizers import WeightMethod
 from deploykit.encodings.values import EncodingSet
-from deploykit.flow.ladder import Ladder, Rung, walk
-from deploykit.flow.learned_weights import LearnedStep, Learning
+from deploykit.flow.ladder import Ladder, LearnedStep, Learning, Rung, walk
 from deploykit.flow.quantizing import choosing
 from deploykit.flow.quantizing.choosing import asked_of, learning_with, pick
 from deploykit.flow.read import resolve_target

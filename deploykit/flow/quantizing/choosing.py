@@ -16,7 +16,7 @@ from deploykit.backend.plugins import load_backends
 from deploykit.backend.quantizers import Quantizer, QuantizerAsked, QuantizerJob, bits_of
 from deploykit.backend.targets import Target, nearest_names
 from deploykit.errors import DefectError, UsageError
-from deploykit.flow.learned_weights import Learning
+from deploykit.flow.ladder import Learning
 from deploykit.system.environments import Environment, environment_of
 from deploykit.system.specs import select
 

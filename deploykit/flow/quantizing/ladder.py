@@ -6,7 +6,7 @@ samples that it did not see.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, TypeAlias
@@ -14,24 +14,22 @@ from typing import TYPE_CHECKING, TypeAlias
 from deploykit.accuracy.judge.metric import UserMetric, user_metric
 from deploykit.accuracy.samples.gathering import InputSource, Samples
 from deploykit.accuracy.samples.inputs import Label
-from deploykit.accuracy.search.goals import Goal, Reached, goal_for
-from deploykit.accuracy.search.raising import MOST_SHOWN, Raised, Raiser, WideType
+from deploykit.accuracy.search.goals import Goal, goal_for
+from deploykit.accuracy.search.raising import Raised, WideType
 from deploykit.accuracy.search.reaching import Reaching
-from deploykit.accuracy.search.sensitivity_analysis import analyze
-from deploykit.accuracy.simulate.costs import CostModel
 from deploykit.accuracy.simulate.min_max import min_max_encodings, precision_of
-from deploykit.accuracy.simulate.partial_runs import PartialRuns
-from deploykit.accuracy.simulate.simulation import Simulator
+from deploykit.backend.backend import SharedWork
 from deploykit.encodings.float_sets import find_borders
 from deploykit.encodings.formats.conversion import convert
 from deploykit.encodings.place import layouts
 from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import ToolError
+from deploykit.flow.candidates import ModelOnSamples, wide_types
+from deploykit.flow.choose import ChosenWay, choose_way, run_of
 from deploykit.flow.ladder import Ladder, Rung, walk
-from deploykit.flow.mixing_layers import wide_types
+from deploykit.flow.plan import decide
 from deploykit.flow.quantizing.choosing import learning_with, pick
-from deploykit.flow.quantizing.delivering import deliver, refused_by
 from deploykit.flow.quantizing.making import Made
 from deploykit.flow.quantizing.making import measure as measure_numbers
 from deploykit.flow.quantizing.running import read_held_out
@@ -40,12 +38,8 @@ from deploykit.model.collect import collect_facts
 from deploykit.model.weights import load_weights
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
-
-    from deploykit.accuracy.simulate.sessions import Feed
     from deploykit.backend.backend import AnyBackend, Progress, Request, Situation
     from deploykit.backend.targets import Target
-    from deploykit.model.facts import GraphFacts
 
 __all__ = ["AUTO", "Best", "MakeOne", "Packaging", "make_best"]
 
@@ -112,24 +106,25 @@ def make_best(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Opened:
-    """What a quantizer left, opened: its float model (rewritten, mostly), the encodings on it, the float run.
+    """What a quantizer left, opened: its float model (rewritten, mostly) on the held-out samples.
 
     ``start`` are the entries to go on from: as packaging would change them, where it leaves the graph as it is.
     """
 
     made: Made
-    model: ModelProto
-    facts: GraphFacts
-    encodings: EncodingSet
-    exact: PartialRuns
-    reaching: Reaching
-    costs: CostModel
+    judged: ModelOnSamples
     start: EncodingSet
 
-    def simulated(self, encodings: EncodingSet) -> Reached:
-        """What entries on this model reach as they are."""
-        simulator = Simulator(self.model, encodings, capture=self.reaching.shown)
-        return self.reaching.reached([simulator.run(feed) for feed in self.exact.feeds])
+    def with_encodings(self, encodings: EncodingSet, precision: str) -> Made:
+        """What was made, with other encodings in a file of their own beside the quantizer's, measured anew."""
+        made = self.made
+        text = convert(encodings, "1.0.0", layouts=layouts(self.judged.facts)).text
+        path = made.ran.folder / f"raised-{sha256(text.encode()).hexdigest()[:16]}.encodings"
+        path.write_text(text, "utf-8")
+        ran = replace(made.ran, encodings=path, qdq=None)
+        numbers = measure_numbers(made.model, collect_facts(made.model), ran, self.judged.feeds, seen=made.numbers.seen)
+        numbers = replace(numbers, quantizer_db=None, agreement_db=None)
+        return replace(made, precision=precision, ran=ran, numbers=numbers)
 
 
 class _Candidates:
@@ -155,75 +150,73 @@ class _Candidates:
         if name == "fp16":
             return self._float16()
         try:
-            opened = _open(self._make(name), self._metric)
+            made = self._make(name)
+            read = load_model(made.ran.model)
+            facts, model = collect_facts(read), load_weights(read)
+            places, count = made.division.judged_at
+            reaching = Reaching(facts, metric=None if self._metric is None else self._metric.of_some(places, count))
+            judged = ModelOnSamples(model, facts, read_held_out(made.ran.folder), reaching)
+            encodings = read_placed(made.ran.encodings, facts)
         except ToolError as error:
             return Rung(precision=name, missing=error.what)
-        rung = Rung(precision=name, made_by=opened.made.picked.quantizer.id, runs_here=name != "w16a16")
-        rung, start = self._measured(rung, opened, opened.made, opened.encodings)
-        self._opened[name] = replace(opened, start=start)
+        rung = Rung(precision=name, made_by=made.picked.quantizer.id, runs_here=name != "w16a16")
+        rung, start = self._measured(rung, judged, made, encodings)
+        self._opened[name] = _Opened(made=made, judged=judged, start=start)
         return rung
 
-    def _measured(self, rung: Rung, opened: _Opened, made: Made, encodings: EncodingSet) -> tuple[Rung, EncodingSet]:
+    def _measured(
+        self, rung: Rung, judged: ModelOnSamples, made: Made, encodings: EncodingSet
+    ) -> tuple[Rung, EncodingSet]:
         """A candidate with its numbers, as it would be packaged where that is asked; and the entries to go on from."""
         if self._packaging is None:
-            return self._counted(rung, opened, opened.simulated(encodings), encodings), encodings
+            return judged.measured(rung, encodings), encodings
         self._tell(f"deciding how {rung.precision} would be packaged")
-        situation = self._packaging.situate(made)
-        found = deliver(self._backend, situation, plans=rung.runs_here, tell=lambda _: None)
-        reached = opened.reaching.reached([found.run(feed) for feed in opened.exact.feeds])
-        start = found.encodings or encodings
-        rung = replace(rung, way=found.way, refused=found.refused, on_npu=found.on_npu)
-        return replace(self._counted(rung, opened, reached, start), borders=found.borders), start
-
-    def _counted(self, rung: Rung, opened: _Opened, reached: Reached, encodings: EncodingSet) -> Rung:
-        return replace(
-            rung,
-            reached=reached,
-            cost=opened.costs.cost({entry.name: entry.value for entry in encodings}),
-            borders=len(find_borders(opened.facts, encodings.floats)),
-            encodings=encodings,
+        chosen, refused = _decided(self._backend, self._packaging.situate(made), plans=rung.runs_here)
+        situation, won = chosen.situation, chosen.prepared
+        reached = judged.reaching.reached([*map(run_of(chosen), judged.feeds)])
+        start, own, borders = encodings, situation.encodings, 0
+        if won is not None:
+            own, borders = won.encodings, won.way.borders
+        elif own is not None:
+            borders = len(find_borders(situation.facts, own.floats))
+        # Entries go on from what packaging chose only where they are still entries of the same graph.
+        if own and not (chosen.simplified or situation.rewritten or situation.segments):
+            start = own
+        on_host = len(won.tail.graph.node) if won is not None and won.tail is not None else 0
+        on_npu = len(situation.facts.nodes)
+        rung = replace(
+            rung, way=chosen.explains, refused=refused, on_npu=on_npu / (on_npu + on_host) if on_npu else 1.0
         )
+        return replace(judged.measured(rung, start, reached), borders=borders), start
 
     def _float16(self) -> Rung:
         """Every tensor cast, in the model that the first quantizer left: nothing needs to be calibrated for it."""
         opened = next(iter(self._opened.values()), None)
         if opened is None:
             return Rung(precision="fp16", missing="no quantizer left a model to measure on", runs_here=self._has_float)
-        halves = min_max_encodings(opened.exact, opened.facts, precision_of("fp16"))
+        judged = opened.judged
+        halves = min_max_encodings(judged.exact, judged.facts, precision_of("fp16"))
         rung = Rung(precision="fp16", made_by="casts", runs_here=self._has_float)
         if self._packaging is not None and self._has_float:
             given = self._packaging.given
             asked = replace(given, request=replace(given.request, precision="fp16"))
-            rung = replace(rung, refused=refused_by(self._backend, asked, lambda _: None), on_npu=1.0)
-        rung = self._counted(rung, opened, opened.simulated(halves), halves)
-        return replace(rung, borders=0, encodings=None)
+            rung = replace(rung, refused=_decided(self._backend, asked, plans=True)[1], on_npu=1.0)
+        return replace(judged.measured(rung, halves), borders=0, encodings=None)
 
     def mix(self, base: Rung, wide: WideType) -> Raised:
         """The fewest layers of what a quantizer made in a wider type, and a few other numbers of them."""
         opened = self._opened[base.precision]
+        judged = opened.judged
         source = InputSource(label=Label.GIVEN, why="the calibration data")
-        samples = Samples(feeds=tuple(opened.exact.feeds), of_inputs=dict.fromkeys(opened.exact.graph.inputs, source))
-        found = analyze(opened.model, opened.facts, samples, encodings=opened.start, tell=self._tell)
-        raiser = Raiser(
-            opened.model,
-            opened.facts,
-            opened.start,
-            [row.layer for row in found.worst_layers],
-            opened.exact.feeds,
-            shown=opened.reaching.shown,
-            measure=opened.reaching.reached,
-            costs=opened.costs,
-            tell=self._tell,
-        )
-        raiser.front([wide], self._goal, most=_MOST_TRIED)
-        return replace(raiser.smallest(wide, self._goal), worst=found.worst_layers[:MOST_SHOWN])
+        samples = Samples(feeds=tuple(judged.feeds), of_inputs=dict.fromkeys(judged.exact.graph.inputs, source))
+        return judged.mix(opened.start, samples, wide, self._goal, self._tell, more=_MOST_TRIED)
 
     def confirmed(self, rung: Rung) -> Rung:
         """A candidate with raised layers, measured as it would be packaged."""
         assert rung.encodings is not None
         opened = self._opened_for(rung)
-        made = _with_encodings(opened, rung.encodings, rung.precision)
-        return replace(self._measured(rung, opened, made, rung.encodings)[0], encodings=rung.encodings)
+        made = opened.with_encodings(rung.encodings, rung.precision)
+        return replace(self._measured(rung, opened.judged, made, rung.encodings)[0], encodings=rung.encodings)
 
     def chosen(self, ladder: Ladder) -> Made | None:
         """What the quantizer made, with raised layers where these were chosen."""
@@ -233,40 +226,17 @@ class _Candidates:
         if rung.precision in self._opened:
             return self._opened[rung.precision].made
         assert rung.encodings is not None
-        return _with_encodings(self._opened_for(rung), rung.encodings, rung.precision)
+        return self._opened_for(rung).with_encodings(rung.encodings, rung.precision)
 
     def _opened_for(self, rung: Rung) -> _Opened:
         return next(found for name, found in self._opened.items() if rung.precision.startswith(f"{name} with"))
 
 
-def _open(made: Made, metric: UserMetric | None) -> _Opened:
-    read = load_model(made.ran.model)
-    facts, model = collect_facts(read), load_weights(read)
-    places, count = made.division.judged_at
-    reaching = Reaching(facts, metric=None if metric is None else metric.of_some(places, count))
-    feeds: Sequence[Feed] = read_held_out(made.ran.folder)
-    exact = PartialRuns(model, feeds, wanted=reaching.shown)
-    reaching.hold(feeds, exact.reference)
-    encodings = read_placed(made.ran.encodings, facts)
-    return _Opened(
-        made=made,
-        model=model,
-        facts=facts,
-        encodings=encodings,
-        exact=exact,
-        reaching=reaching,
-        costs=CostModel(exact, facts),
-        start=encodings,
-    )
-
-
-def _with_encodings(opened: _Opened, encodings: EncodingSet, precision: str) -> Made:
-    """What was made, with other encodings in a file of their own beside the quantizer's, measured anew."""
-    made = opened.made
-    text = convert(encodings, "1.0.0", layouts=layouts(opened.facts)).text
-    path = made.ran.folder / f"raised-{sha256(text.encode()).hexdigest()[:16]}.encodings"
-    path.write_text(text, "utf-8")
-    ran = replace(made.ran, encodings=path, qdq=None)
-    facts = collect_facts(made.model)
-    numbers = measure_numbers(made.model, facts, ran, opened.exact.feeds, seen=made.numbers.seen)
-    return replace(made, precision=precision, ran=ran, numbers=replace(numbers, quantizer_db=None, agreement_db=None))
+def _decided(backend: AnyBackend, situation: Situation, *, plans: bool) -> tuple[ChosenWay, str]:
+    """The way that packaging takes, decided as it decides; and why it refuses, which without ``plans`` is not asked."""
+    if not plans:
+        return choose_way(backend, situation, SharedWork(), lambda _: None), ""
+    decision = decide(backend, situation, SharedWork(), lambda _: None)
+    blocking = [] if decision.plan.feasible else [finding for finding in decision.plan.findings if finding.blocks]
+    refused = "; ".join(f"{one.code} {one.message}" for one in blocking[:2])
+    return decision.chosen, refused if refused or decision.plan.feasible else "no route is open"
