@@ -19,9 +19,10 @@ __all__ = ["Collected", "ErrorLine", "Finish", "Hit", "Sighting", "collect"]
 _MOST_HITS = 2000  # lines kept of one cause, and lines of one shape that are read; more are only counted
 _MOST_ERROR_LINES = 400  # distinct lines of trouble; past them there is no all-clear
 _MOST_SHAPES = 60_000  # shapes remembered, about 20 MB; then the memory begins anew
+_LONGEST_SHAPE = 2000
 _TAIL_LINES = 12
 _MOST_HARMLESS = 10_000
-_NOT_ZERO = re.compile(rb"0*[1-9][\d.,]*|0[.,]\d+")  # "0 errors" is harmless and "3 errors" is not
+_NOT_ZERO = re.compile(r"0*[1-9][\d.,]*|0[.,]\d+")  # "0 errors" is harmless and "3 errors" is not
 _VARIABLE = re.compile(r"0x[0-9a-fA-F]+|\d+")
 _STRENGTHS = ("match", "weak", "general", "follows", "mild")
 
@@ -164,17 +165,21 @@ class _Collector:
         self._targets, self._search = _targets(catalog)
         self._shapes: dict[bytes, _Shape] = {}
         self._plain: set[bytes] = set()
-        self._harmless: set[bytes] = set()
+        self._harmless: set[str] = set()
 
     def take(self, block: Block) -> None:
         """Read the new lines of one block."""
         lines = block.lines[block.start : block.stop]
         shapes = shape_of(b"\n".join(lines)).split(b"\n")
-        self._learn(set(shapes) - self._shapes.keys() - self._plain)
+        fresh = set(shapes) - self._shapes.keys() - self._plain
+        self._learn(fresh)
         found = [(block.start + at, self._shapes[shape]) for at, shape in enumerate(shapes) if shape in self._shapes]
         hits = [index for index, shape in found if any(targets.errors for targets, _ in shape.spots)]
         for index, shape in found:
             self._read(block, index, shape, hits)
+        for dump in (line for line in fresh if len(line) > _LONGEST_SHAPE):  # it comes once, and would fill the memory
+            self._shapes.pop(dump, None)
+            self._plain.discard(dump)
         self.seen.lines = block.number(block.stop) - 1
         self.seen.size += block.size
         last = b"\n".join(block.lines[-_TAIL_LINES:]).decode("utf-8", "replace")
@@ -230,10 +235,10 @@ class _Collector:
             self.seen.numbers[observation.id] = tuple(float(group) for group in match.groups())
 
     def _take_trouble(self, block: Block, index: int, position: int) -> ErrorLine | None:
-        plain = _NOT_ZERO.sub(b"1", block.lines[index])
+        text = text_around(block.lines[index], position)
+        plain = _NOT_ZERO.sub("1", text)
         if plain in self._harmless:
             return None
-        text = text_around(block.lines[index], position)
         key = _VARIABLE.sub("#", text)
         known = self.seen.error_lines.get(key)
         if known is not None:
