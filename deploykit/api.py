@@ -16,8 +16,8 @@ from deploykit.system.limits import limited_time, memory_budget, with_memory
 
 if TYPE_CHECKING:
     from deploykit.accuracy.judge.compare import Evaluation
+    from deploykit.accuracy.search.layer_losses import Sensitivity
     from deploykit.accuracy.search.locating import Located
-    from deploykit.accuracy.search.sensitivity import Sensitivity
     from deploykit.accuracy.simulate.simulation import Simulation
     from deploykit.answers.capability_answers import Answer
     from deploykit.answers.diagnosis import Diagnosis
@@ -439,7 +439,7 @@ def sensitivity(
     measurements of an earlier call are taken over. Losses are signal to noise in dB. Raises InputError for files that
     cannot be read.
     """
-    from deploykit.accuracy.search.sensitivity_analysis import Budget, analyze_files
+    from deploykit.accuracy.search.layer_losses import Budget, analyze_files
     from deploykit.model.load import blaming
 
     with with_memory(memory), blaming(Path(model)):

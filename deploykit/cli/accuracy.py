@@ -19,9 +19,10 @@ from deploykit.system.files import write_files
 
 if TYPE_CHECKING:
     from deploykit.accuracy.judge.compare import Comparison, Evaluation
+    from deploykit.accuracy.search.layer_losses import LayerLoss, Sensitivity, TensorLoss
     from deploykit.accuracy.search.locating import Located, TensorView
+    from deploykit.accuracy.search.output_losses import Loss
     from deploykit.accuracy.search.raising import Trial
-    from deploykit.accuracy.search.sensitivity import LayerLoss, Loss, Sensitivity, TensorLoss
     from deploykit.accuracy.simulate.simulation import Simulation
     from deploykit.answers.precision_advice import Advice, Conclusion
     from deploykit.flow.candidates import Mixed, SimulatedLadder

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from deploykit.accuracy.search.goals import Goal, parse_goal
+from deploykit.accuracy.search.layer_losses import LayerLoss, Sensitivity, TensorLoss
+from deploykit.accuracy.search.output_losses import Loss
 from deploykit.accuracy.search.raising import Raised, Trial
-from deploykit.accuracy.search.sensitivity import LayerLoss, Loss, Sensitivity, TensorLoss
 from deploykit.findings import Finding
 from deploykit.report.charts import Bar, Place, loss_bars, places, spark
 from deploykit.report.rendering import render

@@ -14,7 +14,7 @@ from onnx import parser
 
 import deploykit
 from deploykit.accuracy.search.goals import Reached, parse_goal
-from deploykit.accuracy.search.layers import layers_of
+from deploykit.accuracy.search.layer_losses import layers_of
 from deploykit.accuracy.search.raising import Raiser, Trial, pareto
 from deploykit.accuracy.simulate.costs import Cost, CostModel
 from deploykit.accuracy.simulate.partial_runs import PartialRuns

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,31 @@ import numpy.typing as npt
 
 from deploykit.accuracy.judge.measures import overall_db
 from deploykit.accuracy.judge.rows import ChosenRows, Matched
-from deploykit.accuracy.search.sensitivity import Loss
 from deploykit.model.facts import GraphFacts
 
-__all__ = ["OutputLosses"]
+__all__ = ["Loss", "OutputLosses"]
 
 _Values = Mapping[str, npt.NDArray[Any]]
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """Signal to noise of each output against the float model, in dB; infinite without any difference."""
+
+    outputs: Mapping[str, float]
+
+    @property
+    def db(self) -> float:
+        """Of the output that suffers most."""
+        return min(self.outputs.values(), default=math.inf)
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape: None where there is no difference, or no signal at all."""
+        return {"db": _finite(self.db), "outputs": {name: _finite(db) for name, db in self.outputs.items()}}
 
 
 class OutputLosses:

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from deploykit.accuracy.search.goals import Goal, Reached
-from deploykit.accuracy.search.layers import Layer
-from deploykit.accuracy.search.sensitivity import LayerLoss
+from deploykit.accuracy.search.layer_losses import Layer, LayerLoss
 from deploykit.accuracy.simulate.costs import Cost, CostModel
 from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.encodings.float_sets import find_borders, float_nodes
