@@ -17,7 +17,7 @@ from deploykit.system.limits import limited_time, memory_budget, with_memory
 if TYPE_CHECKING:
     from deploykit.accuracy.judge.compare import Evaluation
     from deploykit.accuracy.search.layer_losses import Sensitivity
-    from deploykit.accuracy.search.locating import Located
+    from deploykit.accuracy.search.locate import Located
     from deploykit.accuracy.simulate.simulation import Simulation
     from deploykit.answers.capability_answers import Answer
     from deploykit.answers.diagnosis import Diagnosis
@@ -403,7 +403,7 @@ def locate(
     After ``time_limit`` seconds the nearest operator known by then is named, and ``exhausted`` says so. They diverge
     below ``threshold_db`` of signal to noise. Raises InputError for files that cannot be read.
     """
-    from deploykit.accuracy.search.probes import locate_files
+    from deploykit.accuracy.search.locate import locate_files
     from deploykit.model.load import blaming
 
     with limited_time(time_limit), with_memory(memory), blaming(Path(model)):

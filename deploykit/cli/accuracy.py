@@ -20,7 +20,7 @@ from deploykit.system.files import write_files
 if TYPE_CHECKING:
     from deploykit.accuracy.judge.compare import Comparison, Evaluation
     from deploykit.accuracy.search.layer_losses import LayerLoss, Sensitivity, TensorLoss
-    from deploykit.accuracy.search.locating import Located, TensorView
+    from deploykit.accuracy.search.locate import Located, TensorView
     from deploykit.accuracy.search.output_losses import Loss
     from deploykit.accuracy.search.raising import Trial
     from deploykit.accuracy.simulate.simulation import Simulation

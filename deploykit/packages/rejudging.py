@@ -15,8 +15,7 @@ from onnx import ModelProto
 from deploykit.accuracy.judge.judge import Judge
 from deploykit.accuracy.judge.verdict import Verdict
 from deploykit.accuracy.samples.gathering import RECORDED_FILE, gather
-from deploykit.accuracy.search.locating import locate
-from deploykit.accuracy.search.probes import ModelProbe, SimulationProbe
+from deploykit.accuracy.search.locate import ModelProbe, SimulationProbe, locate
 from deploykit.accuracy.simulate.chain import Chain
 from deploykit.accuracy.simulate.fitting import fit_judge, settled
 from deploykit.accuracy.simulate.sessions import Session

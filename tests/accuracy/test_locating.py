@@ -15,8 +15,7 @@ from click.testing import CliRunner
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from deploykit.accuracy.search.locating import SESSIONS, Located, locate
-from deploykit.accuracy.search.probes import ModelProbe, SimulationProbe, locate_files
+from deploykit.accuracy.search.locate import SESSIONS, Located, ModelProbe, SimulationProbe, locate, locate_files
 from deploykit.accuracy.simulate.sessions import Feed
 from deploykit.cli.accuracy import locate as command
 from deploykit.encodings.formats.aimet import read_encodings

@@ -19,7 +19,7 @@ from onnx import ModelProto, TensorProto, parser
 from deploykit.accuracy.samples.gathering import InputSource, Samples, gather
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.search.layer_losses import analyze
-from deploykit.accuracy.search.probes import ModelProbe, SimulationProbe
+from deploykit.accuracy.search.locate import ModelProbe, SimulationProbe
 from deploykit.accuracy.simulate import fitting, sessions
 from deploykit.accuracy.simulate.fitting import fit_judge
 from deploykit.accuracy.simulate.sessions import Feed, Session

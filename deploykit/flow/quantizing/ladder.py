@@ -15,8 +15,8 @@ from deploykit.accuracy.judge.metric import UserMetric, user_metric
 from deploykit.accuracy.samples.gathering import InputSource, Samples
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.search.goals import Goal, goal_for
+from deploykit.accuracy.search.output_losses import Reaching
 from deploykit.accuracy.search.raising import Raised, WideType
-from deploykit.accuracy.search.reaching import Reaching
 from deploykit.accuracy.simulate.min_max import min_max_encodings, precision_of
 from deploykit.backend.backend import SharedWork
 from deploykit.encodings.float_sets import find_borders

@@ -8,20 +8,146 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from deploykit.accuracy.judge.measures import sqnr_db
 from deploykit.accuracy.judge.rows import ChosenRows, Matched
-from deploykit.accuracy.search.located import Culprit, Divergence, Located, TensorView
-from deploykit.accuracy.simulate.sessions import Feed
-from deploykit.errors import InputError, ToolError
+from deploykit.accuracy.samples.gathering import MOST, gather
+from deploykit.accuracy.simulate.quantized_graph import quantize_graph
+from deploykit.accuracy.simulate.quantizers import fake_quantize
+from deploykit.accuracy.simulate.sessions import Feed, Session
+from deploykit.encodings.qdq import extract_qdq
+from deploykit.encodings.read import read_placed
+from deploykit.encodings.values import EncodingSet
+from deploykit.errors import InputError, ToolError, UsageError
+from deploykit.model import load_model
+from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts, NodeFact, static_tensors
+from deploykit.model.load import wrap_proto
+from deploykit.model.values import constant_tensor
+from deploykit.model.weights import lean_weights, mapped_bytes, stored_values
 from deploykit.system.limits import time_left
+from deploykit.system.published import Published
 
-__all__ = ["SESSIONS", "Divergence", "Located", "Probe", "ShowsAll", "TensorView", "locate"]
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from deploykit.encodings.values import Value
+
+
+__all__ = [
+    "SESSIONS",
+    "Culprit",
+    "Divergence",
+    "Located",
+    "ModelProbe",
+    "Probe",
+    "ShowsAll",
+    "SimulationProbe",
+    "TensorView",
+    "locate",
+    "locate_files",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorView:
+    """One tensor on both sides. ``lost`` is the share of rows that only one side has (behind a TopK).
+
+    ``typical`` is the median magnitude on the left; ``not_finite`` counts infinities and NaN on either side.
+    """
+
+    name: str
+    sqnr_db: float
+    left_range: tuple[float, float]
+    right_range: tuple[float, float]
+    left_dtype: str
+    right_dtype: str
+    reordered: bool = False
+    lost: float = 0.0
+    typical: float = 0.0
+    not_finite: tuple[int, int] = (0, 0)
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape; what is not finite is None."""
+        return {
+            "tensor": self.name,
+            "sqnr_db": _finite(self.sqnr_db),
+            "left": _side(self.left_dtype, self.left_range, self.not_finite[0]),
+            "right": _side(self.right_dtype, self.right_range, self.not_finite[1]),
+            "reordered": self.reordered,
+            "lost": round(self.lost, 4),
+        }
+
+
+def _side(dtype: str, ends: tuple[float, float], odd: int) -> dict[str, Any]:
+    return {"dtype": dtype, "range": [_finite(end) for end in ends], "not_finite": odd}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Culprit:
+    """A stored tensor that an operator fails by, and its value of the largest magnitude."""
+
+    tensor: str
+    value: float
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape; a value that is not finite is a word."""
+        return {"tensor": self.tensor, "value": self.value if math.isfinite(self.value) else str(self.value)}
+
+    def __str__(self) -> str:
+        return f"the constant {self.tensor} ({self.value:.3g})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divergence(Published):
+    """The operator, its diverging output, and what it reads, on both sides; ``culprit`` is the constant behind it."""
+
+    node: str
+    op_type: str
+    output: TensorView
+    inputs: tuple[TensorView, ...]
+    culprit: Culprit | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Located:
+    """``first`` is None when every output agrees. ``rounds`` and ``compared`` say how much was looked at.
+
+    ``hidden`` are computed tensors that one side cannot show: a divergence may lie in one of them instead.
+    ``exhausted`` is True when the budget ended before the search did.
+    """
+
+    first: Divergence | None
+    outputs: tuple[TensorView, ...]
+    rounds: int
+    compared: int
+    hidden: tuple[str, ...]
+    threshold_db: float
+    exhausted: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape of ``deploykit accuracy locate --json``."""
+        return {
+            "diverges": self.first is not None,
+            "first": None if self.first is None else self.first.to_json(),
+            "outputs": [view.to_json() for view in self.outputs],
+            "rounds": self.rounds,
+            "compared": self.compared,
+            "hidden": len(self.hidden),
+            "threshold_db": self.threshold_db,
+            "exhausted": self.exhausted,
+        }
+
 
 Numbers: TypeAlias = npt.NDArray[Any]
 
@@ -321,3 +447,102 @@ def _range(values: Numbers) -> tuple[float, float]:
     finite = np.asarray(values, np.float64)
     finite = finite[np.isfinite(finite)]
     return (float(finite.min()), float(finite.max())) if finite.size else (math.nan, math.nan)
+
+
+class ModelProbe:
+    """An ONNX model as ONNX Runtime runs it on the CPU, without graph optimisations."""
+
+    def __init__(
+        self,
+        model: ModelProto,
+        *,
+        feeds: Mapping[str, str] | None = None,
+        values: Mapping[str, Value] | None = None,
+    ) -> None:
+        self._model = model
+        self._values = dict(values or {})
+        self._feeds = dict(feeds or {})
+        self._session: Session | None = None
+        self._names: tuple[str, ...] = ()
+
+    def tensors(self) -> Iterable[str]:
+        """Everything a node of the main graph makes."""
+        return {name for node in self._model.graph.node for name in node.output if name}
+
+    def show(self, names: Sequence[str], feed: Feed) -> Mapping[str, npt.NDArray[Any]]:
+        """The values of some tensors for one sample."""
+        return self.show_all(names, [feed])[0]
+
+    @property
+    def reads_files(self) -> bool:
+        """True where its weights lie in files, to be read in each run."""
+        return mapped_bytes(self._model) > 0
+
+    def show_all(self, names: Sequence[str], feeds: Sequence[Feed]) -> Sequence[Mapping[str, npt.NDArray[Any]]]:
+        """``show`` for each of several samples: of a model too large for memory every weight is read once for all."""
+        if self._session is None or self._names != tuple(names):
+            self._names = tuple(names)
+            self._session = Session(self._model, capture=names, values=self._values)
+        fed = [{self._feeds.get(name, name): value for name, value in feed.items()} for feed in feeds]
+        return [{name: values[name] for name in names} for values in self._session.runs(fed)]
+
+    def stored(self, name: str) -> npt.NDArray[Any] | None:
+        """The values of an initializer or Constant of this model."""
+        for tensor in self._model.graph.initializer:
+            if tensor.name == name:
+                values, value = stored_values(tensor), self._values.get(name)
+                return values if value is None else fake_quantize(values, value)
+        node = next((n for n in self._model.graph.node if name in n.output and n.op_type == "Constant"), None)
+        held = None if node is None else constant_tensor(node)
+        return None if held is None else stored_values(held)
+
+
+class SimulationProbe(ModelProbe):
+    """A model with the quantizers of its encodings; tensors show their quantized values."""
+
+    def __init__(self, model: ModelProto, encodings: EncodingSet) -> None:
+        graph = quantize_graph(model, encodings)
+        super().__init__(graph.model, feeds=graph.feeds, values=graph.later)
+
+
+def locate_files(
+    model: Path,
+    candidate: Path | None = None,
+    *,
+    encodings: Path | None = None,
+    data: Path | None = None,
+    samples: int | None = None,
+    seed: int = 0,
+    threshold_db: float = 20.0,
+    sessions: int = SESSIONS,
+) -> Located:
+    """``locate`` for files: a model against another with the same tensor names, or against its own simulation.
+
+    A QDQ model by itself is held against the float model that it quantizes. Raises UsageError when both ``candidate``
+    and ``encodings`` are given, or neither for a float model.
+    """
+    several = UsageError("locate compares two executions", next="give a second model, or --encodings")
+    if candidate is not None and encodings is not None:
+        raise several
+    read = load_model(model)
+    facts, proto = collect_facts(read), lean_weights(read)
+    if candidate is None and encodings is None and not facts.is_qdq:
+        raise several
+    placed: EncodingSet | None = None
+    if candidate is not None:
+        right = ModelProbe(lean_weights(load_model(candidate)))
+    else:
+        proto, facts, placed = _quantized(proto, facts, encodings)
+        right = SimulationProbe(proto, placed)
+    made = gather(proto, facts, calibration=data, encodings=placed, most=samples or MOST, seed=seed)
+    return locate(facts, ModelProbe(proto), right, made.varied, threshold_db=threshold_db, sessions=sessions)
+
+
+def _quantized(
+    proto: ModelProto, facts: GraphFacts, encodings: Path | None
+) -> tuple[ModelProto, GraphFacts, EncodingSet]:
+    """The float model with its facts and placed encodings: those of the file, else those in the model itself."""
+    if encodings is not None:
+        return proto, facts, read_placed(encodings, facts)
+    taken = extract_qdq(proto)
+    return taken.model, collect_facts(wrap_proto(taken.model, path=Path(facts.model_name))), taken.encodings
