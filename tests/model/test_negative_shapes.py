@@ -50,8 +50,8 @@ def test_a_slice_of_fewer_than_no_elements_is_refused(kind: str, before: bool, t
     shrunk = helper.make_node(op_type, inputs, ["less"], name="shrunk", **attributes)
     path = tmp_path / "m.onnx"
     onnx.save(_model(*first, shrunk, _slice("less", "y")), path)
-    for words in (["check", "--target", "sm8650"], ["accuracy", "simulate", "--encodings", "absent"]):
-        argv = [sys.executable, "-m", "deploykit", words[0], str(path), *words[1:]]
+    for words in (["check", path, "--target", "sm8650"], ["accuracy", "simulate", path, "--encodings", "absent"]):
+        argv = [sys.executable, "-m", "deploykit", *map(str, words)]
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
         assert done.returncode == 3, done.stderr
     with pytest.raises(InputError, match="'less' would have fewer than no elements"):
