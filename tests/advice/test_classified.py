@@ -85,7 +85,8 @@ def options_of(code: str) -> set[str]:
 def _options_of_command(name: str) -> frozenset[str]:
     command = cli.get_command(None, name)  # type: ignore[arg-type]
     assert command is not None
-    shared = [spec for spec in command.params if getattr(spec, "opts", None)]
+    inner = [*getattr(command, "commands", {}).values(), *getattr(command, "branches", {}).values()]
+    shared = [spec for one in (command, *inner) for spec in one.params if getattr(spec, "opts", None)]
     return frozenset(option for spec in shared for option in (*spec.opts, *spec.secondary_opts))
 
 

@@ -231,6 +231,7 @@ def slices(bench: Any) -> None:
 def locate(bench: Any) -> None:
     vit = bench.aimet / "vit"
     answer = bench.run(
+        "accuracy",
         "locate",
         str(vit / "model.onnx"),
         "--encodings",
