@@ -37,15 +37,7 @@ def test_every_command_of_the_tutorial_ends_as_it_says(tmp_path: Path, monkeypat
     for name, script in zip(SCRIPTS, _blocks("python"), strict=True):
         Path(name).write_text(script, "utf-8")
     lines = "".join(_blocks("sh")).splitlines()
-    assert {line.split()[1] for line in lines} >= {
-        *SCRIPTS,
-        "package",
-        "quantize",
-        "sensitivity",
-        "mix",
-        "ladder",
-        "verify",
-    }
+    assert {line.split()[1] for line in lines} >= {*SCRIPTS, "package", "quantize", "accuracy", "verify"}
     for line in lines:
         assert _run(line) == (1 if line.endswith("# status 1") else 0), line
     told = {name: json.loads(Path(name, "manifest.json").read_text()) for name in ("first", "second", "best", "seen")}
