@@ -39,7 +39,7 @@ FAMILY = "kernels of QAIRT"
 DATA = Path(__file__).parent / "data" / "atlas" / "kernels.jsonl"
 
 LIMITS = {"fp16": 35.0, "w8a16": 35.0, "w8a8": 20.0}
-"""dB below which a kernel is wrong, as in the core's table of limits ("sqnr/device", "sqnr/device/8")."""
+"""dB below which a kernel alone is called wrong, by its type. A whole model may lose more: the core has limits for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,9 +12,10 @@ from deploykit_ort_qnn.compat import LIMITS, Cell, operator_rows
 from deploykit_ort_qnn.compiler import hosts, worker
 
 
-def test_the_limits_are_those_of_the_core() -> None:
-    for kind, bits in (("fp16", 0), ("w8a8", 8), ("w8a16", 16)):
-        assert LIMITS[kind] == limit_for(Measure.SQNR, same_graph=True, bits=bits).value
+def test_no_kernel_is_called_right_that_the_core_would_call_wrong() -> None:
+    """A whole model may lose more than one kernel alone."""
+    for kind, keys in (("fp16", ("same/float",)), ("w8a16", ("same",)), ("w8a8", ("same",))):
+        assert LIMITS[kind] >= limit_for(Measure.SQNR, *keys).value
 
 
 def test_a_worker_and_a_host_say_the_same_of_a_graph_of_which_nothing_is_taken() -> None:
