@@ -39,7 +39,7 @@ FAMILY = "kernels of QAIRT"
 DATA = Path(__file__).parent / "data" / "atlas" / "kernels.jsonl"
 
 LIMITS = {"fp16": 35.0, "w8a16": 35.0, "w8a8": 20.0}
-"""dB below which a kernel alone is called wrong, by its type. A whole model may lose more: the core has limits for it."""
+"""dB below which a kernel alone is called wrong, by its type. A whole model may lose more, as the core says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
