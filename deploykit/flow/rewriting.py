@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deploykit.accuracy.judge.measures import sqnr_db
-from deploykit.accuracy.simulate.reference import reference_outputs
-from deploykit.accuracy.simulate.sessions import Feed, Session
+from deploykit.accuracy.simulate.sessions import Feed, Session, reference_outputs
 from deploykit.encodings.backward import Conclusion, Evidence, Inference
 from deploykit.encodings.cut import chain_models
 from deploykit.encodings.infer import infer_entries

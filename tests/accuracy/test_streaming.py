@@ -22,9 +22,8 @@ from deploykit.accuracy.search.layer_losses import analyze
 from deploykit.accuracy.search.locate import ModelProbe, SimulationProbe
 from deploykit.accuracy.simulate import fitting, sessions
 from deploykit.accuracy.simulate.fitting import fit_judge
-from deploykit.accuracy.simulate.sessions import Feed, Session
+from deploykit.accuracy.simulate.sessions import Feed, Session, StreamedModel
 from deploykit.accuracy.simulate.simulation import Simulator
-from deploykit.accuracy.simulate.streaming import StreamedModel
 from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.errors import InputError

@@ -18,8 +18,7 @@ import numpy.typing as npt
 from deploykit.accuracy.judge.measures import sqnr_db
 from deploykit.accuracy.judge.rows import ChosenRows, Matched
 from deploykit.accuracy.samples.gathering import MOST, gather
-from deploykit.accuracy.simulate.quantized_graph import quantize_graph
-from deploykit.accuracy.simulate.quantizers import fake_quantize
+from deploykit.accuracy.simulate.quantizers import fake_quantize, quantize_graph
 from deploykit.accuracy.simulate.sessions import Feed, Session
 from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.read import read_placed

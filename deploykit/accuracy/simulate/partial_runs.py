@@ -13,14 +13,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, helper
 
 from deploykit.accuracy.simulate.graph_pieces import GraphPieces
-from deploykit.accuracy.simulate.quantized_graph import RAW, quantize_graph
-from deploykit.accuracy.simulate.quantizers import check_shape, fake_quantize
+from deploykit.accuracy.simulate.quantizers import RAW, fake_quantize, quantize_graph, quantized_tensor
 from deploykit.accuracy.simulate.sessions import Feed, Session, check_feed
 from deploykit.encodings.values import Encoding, EncodingSet, Value
-from deploykit.errors import InputError
 from deploykit.model.values import byte_size
 from deploykit.model.weights import is_mapped, stored_values
 from deploykit.system.limits import memory_budget
@@ -254,17 +252,9 @@ def _same(one: npt.NDArray[Any], two: npt.NDArray[Any]) -> bool:
 
 
 def _stored(tensor: TensorProto, value: Value | None) -> TensorProto:
-    """A stored tensor as an encoding holds it; one that lies in a file as it is: sessions quantize what they read."""
-    if value is None or tensor.data_type != TensorProto.FLOAT:
-        return tensor
-    try:
-        if is_mapped(tensor):
-            check_shape(value, tuple(tensor.dims))
-            return tensor
-        return numpy_helper.from_array(fake_quantize(stored_values(tensor), value), tensor.name)
-    except (ValueError, IndexError) as error:
-        raise InputError(
-            f"the entry of {tensor.name!r} does not fit its tensor of shape {tuple(tensor.dims)}",
-            why=str(error),
-            next="place the encodings on the model they were made from",
-        ) from None
+    """A stored tensor as an encoding holds it; sessions quantize what they read out of files."""
+    return (
+        tensor
+        if value is None or tensor.data_type != TensorProto.FLOAT
+        else quantized_tensor(tensor, value, tensor.name)
+    )

@@ -1,17 +1,23 @@
-"""Runs ONNX models on the CPU exactly as written: no graph optimisation, asked tensors added as outputs."""
+"""Runs ONNX models on the CPU exactly as written: no graph optimisation, asked tensors added as outputs.
+
+A model whose weights lie in files is run group by group: each group is opened once, for all samples, and let go. In
+memory at a time are one group's weights and, of each sample, what later groups read. Results are those of the whole
+model, bit for bit. Old models that the runtime no longer knows run in ONNX's own reference, for proofs only.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
-from onnx import ModelProto, TensorProto, ValueInfoProto
+from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
+from deploykit.accuracy.simulate.graph_pieces import GraphPieces
 from deploykit.accuracy.simulate.quantizers import fake_quantize
-from deploykit.accuracy.simulate.streaming import StreamedModel, may_stream
 from deploykit.errors import InputError
 from deploykit.model.running import CpuSession
 from deploykit.model.values import byte_size
@@ -21,7 +27,7 @@ from deploykit.system.limits import memory_budget
 if TYPE_CHECKING:
     from deploykit.encodings.values import Value
 
-__all__ = ["Feed", "Session", "check_feed", "group_room"]
+__all__ = ["Feed", "Session", "StreamedModel", "check_feed", "group_room", "may_stream", "reference_outputs"]
 
 Feed: TypeAlias = Mapping[str, npt.NDArray[Any]]
 """One sample: arrays by input name."""
@@ -130,14 +136,14 @@ class _Opened:
         self.inputs = frozenset(i.name for i in session.inputs())
 
     def runs(self, feeds: Sequence[Feed]) -> list[dict[str, npt.NDArray[Any]]]:
-        return [self._run(feed) for feed in feeds]
-
-    def _run(self, feed: Feed) -> dict[str, npt.NDArray[Any]]:
-        try:
-            values = self._session.run(None, {name: feed[name] for name in self.inputs})
-        except Exception as error:
-            raise InputError("the model does not run on this sample", why=_first_line(error)) from None
-        return dict(zip(self._wanted, values, strict=True))
+        made = []
+        for feed in feeds:
+            try:
+                values = self._session.run(None, {name: feed[name] for name in self.inputs})
+            except Exception as error:
+                raise InputError("the model does not run on this sample", why=_first_line(error)) from None
+            made.append(dict(zip(self._wanted, values, strict=True)))
+        return made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,3 +218,85 @@ def _options(nodes: int, weight_bytes: int) -> Any:
 
 def _first_line(error: Exception) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+_Values: TypeAlias = dict[str, npt.NDArray[Any]]
+
+
+def may_stream(model: ModelProto) -> bool:
+    """False for models with weights or results of a kind that no group can be cut around."""
+    graph = model.graph
+    tensors = all(item.type.WhichOneof("value") in ("tensor_type", None) for item in (*graph.input, *graph.output))
+    known = {entry.domain for entry in model.opset_import} <= {"", "ai.onnx", "com.microsoft"}
+    return tensors and known and not graph.sparse_initializer
+
+
+class StreamedModel:
+    """A model cut into groups of at most ``room`` bytes of weights; ``wanted`` are the tensors that runs return."""
+
+    def __init__(
+        self, model: ModelProto, wanted: Sequence[str], open_group: Callable[[ModelProto], _Opened], *, room: int
+    ) -> None:
+        self.wanted = tuple(wanted)
+        self._open = open_group
+        self._pieces = GraphPieces(model, wanted, room=room)
+        self.inputs = frozenset(self._pieces.inputs)
+        self._declared = {item.name: item for item in model.graph.input}
+        last: dict[str, int] = {}  # the last group that reads each computed tensor; what is wanted stays
+        for place, names in enumerate(self._pieces.reads):
+            last.update(dict.fromkeys(names, self._pieces.piece_of[place]))
+        self._last: dict[int, list[str]] = {}
+        for name, number in last.items():
+            if name not in self.wanted:
+                self._last.setdefault(number, []).append(name)
+
+    @property
+    def groups(self) -> int:
+        """How many groups there are."""
+        return len(self._pieces.pieces)
+
+    @property
+    def largest(self) -> int:
+        """The bytes of the weights of the largest group."""
+        stored, holds = self._pieces.stored, self._pieces.holds
+        groups = ({name for place in piece for name in holds[place]} for piece in self._pieces.pieces)
+        return max((sum(byte_size(stored[name], name) for name in names) for names in groups), default=0)
+
+    def runs(self, feeds: Sequence[Mapping[str, npt.NDArray[Any]]]) -> list[_Values]:
+        """The wanted tensors of each sample. Raises whatever opening and running a group raises."""
+        kept = [{name: np.asarray(feed[name]) for name in self._pieces.inputs} for feed in feeds]
+        types: dict[str, int] = {}
+        for number in range(self.groups if feeds else 0):
+            fresh = {name: value for name, value in kept[0].items() if name not in types}
+            types |= {name: helper.np_dtype_to_tensor_dtype(value.dtype) for name, value in fresh.items()}
+            self._run(number, kept, types)
+            for values in kept:
+                for name in self._last.get(number, ()):
+                    values.pop(name, None)
+        return [{name: self._value(name, values) for name in self.wanted} for values in kept]
+
+    def _run(self, number: int, kept: Sequence[_Values], types: Mapping[str, int]) -> None:
+        """One group on all samples; it is let go when this returns."""
+        pieces, outputs = self._pieces, self._pieces.crossing[number]
+        if outputs:
+            places = pieces.pieces[number]
+            model = pieces.model_of(places, outputs, stored=pieces.stored, types=types, declared=self._declared)
+            group = self._open(model)
+            for values in kept:
+                values.update(*group.runs([{name: values[name] for name in group.inputs}]))
+
+    def _value(self, name: str, values: _Values) -> npt.NDArray[Any]:
+        return values[name] if name in values else np.array(stored_values(self._pieces.stored[name]))
+
+
+def reference_outputs(model: ModelProto, feeds: Sequence[Feed]) -> list[Feed]:
+    """The outputs for each sample. Raises InputError where the reference cannot compute them either."""
+    from onnx.reference import ReferenceEvaluator
+
+    names = [output.name for output in model.graph.output]
+    try:
+        evaluator = ReferenceEvaluator(model)
+        return [dict(zip(names, map(np.asarray, evaluator.run(None, dict(feed))), strict=True)) for feed in feeds]
+    except Exception as error:  # it raises whatever numpy raises, and errors of its own
+        why = _first_line(error)
+        raise InputError(f"{model.graph.name}: ONNX's reference does not run the model", why=why) from None

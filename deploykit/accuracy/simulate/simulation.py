@@ -18,7 +18,7 @@ import numpy.typing as npt
 from deploykit.accuracy.judge.judge import Judge
 from deploykit.accuracy.judge.measures import cosine, max_error, sqnr_db
 from deploykit.accuracy.samples.gathering import MOST, gather
-from deploykit.accuracy.simulate.quantized_graph import quantize_graph
+from deploykit.accuracy.simulate.quantizers import quantize_graph
 from deploykit.accuracy.simulate.sessions import Feed, Session, check_feed
 from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import Affine, EncodingSet

@@ -18,7 +18,7 @@ _ELEMENT_TYPES = ("to", "dtype")
 
 def outputs_in_double(model: Any, feed: Mapping[str, Any]) -> dict[str, Any]:
     """The outputs by ONNX's reference, with every float32 replaced by float64. Raises InputError where it cannot."""
-    from deploykit.accuracy.simulate.reference import reference_outputs
+    from deploykit.accuracy.simulate.sessions import reference_outputs
 
     wide = type(model)()
     wide.CopyFrom(model)
