@@ -19,8 +19,8 @@ __all__ = ["HOST", "Argv", "Paths", "from_dlc", "graph_name", "net_run", "shared
 
 
 HOST = "x86_64-linux-clang"
+# What the context-binary generator reads DLCs with.
 DLC_LIBRARY = "libQnnModelDlc.so"
-"""What the context-binary generator reads DLCs with."""
 
 
 class Argv:

@@ -49,8 +49,8 @@ __all__ = [
 ]
 
 
+# The tool of routes and steps that no part of the SDK takes part in.
 PROVIDER_TOOL = "onnxruntime-qnn"
-"""The tool of routes and steps that no part of the SDK takes part in."""
 
 
 class Intent(StrEnum):
@@ -79,8 +79,8 @@ class RouteRow:
     confidence: Confidence
     quantizer_v2: bool = False
     explicit_float: bool = False
+    # True where the provider makes a DLC, which the SDK's own generator compiles. Such a route is only offered.
     dlc: bool = False
-    """True where the provider makes a DLC, which the SDK's own generator compiles. Such a route is only offered."""
 
     @property
     def legacy(self) -> bool:
@@ -135,8 +135,8 @@ def preference(intent: Intent, version: Version) -> Preference:
     return max(rows, key=lambda row: Version(row.since))
 
 
+# Elements of a stored tensor that is still read to derive an entry from its values.
 _LARGEST_BIAS = 1 << 20
-"""Elements of a stored tensor that is still read to derive an entry from its values."""
 
 
 def complete(encodings: EncodingSet, situation: Situation, floats: frozenset[str]) -> EncodingSet:
@@ -186,8 +186,8 @@ def _is_param(situation: Situation, name: str) -> bool:
     return fact is not None and fact.is_weight
 
 
+# The type of every activation where the intent is float as a whole.
 FLOAT_KINDS = {Intent.FLOAT16: "float16", Intent.FLOAT32: "float32"}
-"""The type of every activation where the intent is float as a whole."""
 
 _PRECISIONS = {"fp32": Intent.FLOAT32, "fp16": Intent.FLOAT16}
 _CALIBRATED = ("w8a8", "w8a16", "w4a8", "w4a16", "w16a16")

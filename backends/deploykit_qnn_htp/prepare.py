@@ -25,10 +25,10 @@ class DraftedPart:
     draft: Draft
     paths: Paths
     segment: str = ""
+    # The context that its graph shares with others, or with nothing but is one of several; "" otherwise.
     context: str = ""
-    """The context that its graph shares with others, or with nothing but is one of several; "" otherwise."""
+    # What the provider's backend prepared, where its route is the one.
     provider: ProviderPart | None = None
-    """What the provider's backend prepared, where its route is the one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

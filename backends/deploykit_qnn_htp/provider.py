@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 __all__ = ["ProviderPart", "carried_for", "prepare_provider", "verify_provider"]
 
+# The backend that compiles.
 PROVIDER = "ort-qnn"
-"""The backend that compiles."""
 
+# Options that both backends have, and that mean the same.
 _SHARED = ("emit",)
-"""Options that both backends have, and that mean the same."""
 
+# The provider's own step and script for the device: here the device has no ONNX Runtime.
 _ON_DEVICE = ("run", "scripts/run_on_device.sh")
-"""The provider's own step and script for the device: here the device has no ONNX Runtime."""
 
 
 def carried_for(target: Target, *, insisted: bool = False, ask: str = "") -> Carried | None:

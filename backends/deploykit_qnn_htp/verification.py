@@ -22,12 +22,12 @@ from deploykit_qualcomm.tables import load_sdk_table
 
 __all__ = ["verify"]
 
+# How the files of intended types begin; the conversion's number follows where there are several.
 _TYPES = "intended_types"
-"""How the files of intended types begin; the conversion's number follows where there are several."""
 
 
+# Files of the provider's backend, whose keys it checks itself.
 _OF_THE_PROVIDER = ("compile_options", "run_options")
-"""Files of the provider's backend, whose keys it checks itself."""
 
 
 def verify(package: Path, manifest: Mapping[str, Any]) -> Verification:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["AIMET", "configuration", "encodings_version"]
 
+# The HTP versions that aimet-onnx 2.42 has a configuration for (htp_v66 and so on).
 _CONFIGURATIONS = (66, 68, 69, 73, 75, 79, 81, 85)
-"""The HTP versions that aimet-onnx 2.42 has a configuration for (``htp_v66`` and so on)."""
 
 _VERSIONS = ("1.0.0", "2.0.0", "0.6.1")
 _CONVERTERS = ("qairt-converter", "qnn-onnx-converter")
@@ -140,8 +140,8 @@ def _mixed(given: Mapping[str, OptionValue], precision: str, widths: tuple[int, 
     }
 
 
+# The quantizer of the toolchain aimet.
 AIMET: Quantizer = _Aimet()
-"""The quantizer of the toolchain ``aimet``."""
 
 
 def configuration(target: Target) -> str:

@@ -278,8 +278,8 @@ def _known(arch: str) -> int | None:
     return number
 
 
+# The chip of the Windows machines that ARM64 wheels were met on: theirs is the only stub library inside.
 _ON_ARM = "sc8380xp"
-"""The chip of the Windows machines that ARM64 wheels were met on: theirs is the only stub library inside."""
 
 
 @cache
@@ -309,8 +309,8 @@ class Carried:
     runtime: str = ""
     insisted: bool = False
     ask: str = ""
+    # The chip of the machine that an ARM64 compiler stands on.
     stands_on: Device = field(default_factory=chip_on_arm)
-    """The chip of the machine that an ARM64 compiler stands on."""
 
     @property
     def obeys(self) -> bool:

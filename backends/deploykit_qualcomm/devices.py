@@ -74,8 +74,8 @@ def lacks(name: str, device: Device) -> bool:
     return fact is not None and fact.value is False
 
 
+# Capabilities of an architecture, and what the precision they stand for is called.
 _PRECISIONS = {"a16w8": "w8a16", "a16w16": "w16a16", "fp16": "fp16", "bf16": "bf16", "lpbq": "lpbq"}
-"""Capabilities of an architecture, and what the precision they stand for is called."""
 
 
 def qualcomm_devices(data: Path = DATA) -> tuple[Device, ...]:

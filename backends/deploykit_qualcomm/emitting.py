@@ -11,5 +11,5 @@ EMIT = OptionSpec(
     help="Add a workflow to the package that compiles it on a machine that can.",
 )
 
+# Where the workflow lies in the package.
 WORKFLOW = "scripts/github-actions/compile.yml"
-"""Where the workflow lies in the package."""

@@ -32,11 +32,11 @@ __all__ = [
 ]
 
 
+# The variable that names the folder to record into, which must exist.
 RECORD = "DEPLOYKIT_QNN_RECORD"
-"""The variable that names the folder to record into, which must exist."""
 
+# Bytes of one line; the longest seen, a layer with scales per channel, has some 100 kB.
 _LONGEST = 1 << 28
-"""Bytes of one line; the longest seen, a layer with scales per channel, has some 100 kB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,11 +23,11 @@ from deploykit_qualcomm.tables import tables
 __all__ = ["probe_adb", "probe_ndk", "probe_sdks", "probe_wheel", "provider_probes", "sdk_probes", "unloadable_library"]
 
 
+# In the words of ONNX Runtime's provider, and of Python.
 _SAID = re.compile(r"Unable to load backend, error:\s*(?P<provider>.+)|^OSError: (?P<python>\S*\.so[\d.]*: .+)")
-"""In the words of ONNX Runtime's provider, and of Python."""
 _ABSENT = re.compile(r"(?P<file>[^\s/]+): cannot open shared object")
+# Of Debian and Ubuntu, by the library: slim container images leave it out (seen with the wheel 2.7.0 on Debian).
 _PACKAGES = {"libatomic.so.1": "libatomic1"}
-"""Of Debian and Ubuntu, by the library: slim container images leave it out (seen with the wheel 2.7.0 on Debian)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

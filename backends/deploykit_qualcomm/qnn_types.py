@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 __all__ = ["TYPE_CODES", "mangled", "same_grid", "step_units", "type_name", "whole_step"]
 
 
+# Qnn_DataType_t values as seen in graphs dumped by onnxruntime-qnn 2.7.0; fixed-point codes by their grid.
 TYPE_CODES = {
     0x0008: "int8",
     0x0016: "int16",
@@ -33,7 +34,6 @@ TYPE_CODES = {
     0x0416: "uint16",
     0x0432: "uint32",
 }
-"""Qnn_DataType_t values as seen in graphs dumped by onnxruntime-qnn 2.7.0; fixed-point codes by their grid."""
 
 _STATIC = {("int4", "int8"), ("uint4", "uint8"), ("float16", "float32")}
 
@@ -65,14 +65,14 @@ def _width(kind: str) -> int:
     return int(digits.group()) if digits else 0
 
 
+# With a smaller step the results are wrong, whatever the values are: 18 dB for rows of 16.
 LEAST_UNITS = 16
-"""With a smaller step the results are wrong, whatever the values are: 18 dB for rows of 16."""
 
+# How many units a factor of two has, by the width of the input.
 _UNITS = {16: 2.0**22, 8: 2.0**18}
-"""How many units a factor of two has, by the width of the input."""
 
+# How far above a whole number a step is put: rounded to float32 it must not fall below.
 _ABOVE = 1e-3
-"""How far above a whole number a step is put: rounded to float32 it must not fall below."""
 
 
 def step_units(grid: Affine) -> float | None:

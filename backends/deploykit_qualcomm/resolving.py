@@ -28,9 +28,9 @@ __all__ = ["RULES", "SdkChoice", "SdkMatch", "resolve_sdk", "resolve_target"]
 
 _CADENCE = "Qualcomm Linux documentation, installation pages: monthly releases"
 _OWN = "the tables of this package (backends/deploykit_qualcomm/data/sdks)"
+# How a table was found: the version itself, its series, a listed or unlisted build of it, the nearest lower table
+# between two, the newest for a newer version, the oldest for an older one.
 SdkMatch = Literal["exact", "series", "build", "unlisted-build", "lower", "newer", "below"]
-"""How a table was found: the version itself, its series, a listed or unlisted build of it, the nearest lower table
-between two, the newest for a newer version, the oldest for an older one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -373,13 +373,13 @@ class MethodFile:
 
 LINUX = "linux-x86-64"
 WINE = "wine-x86-64"
+# Where a compiler can be executed, in words.
 MACHINES = {
     LINUX: "Linux x86-64",
     WINE: "Linux x86-64 under Wine",
     "windows-x86-64": "Windows x86-64",
     "windows-arm64": "Windows on ARM",
 }
-"""Where a compiler can be executed, in words."""
 
 DATA = Path(__file__).parent / "data"
 BASE = "base"

@@ -36,10 +36,10 @@ RECIPE = "config/quantize.json"
 SESSION = "config/session.json"
 VALIDATION = "config/validation_only_bf16.json"
 CACHE = "artifacts/cache"
+# How many calibration samples the quantizer does not see where they are to be measured on.
 HOLD_OUT = {"one_in": 5, "most": 8}
-"""How many calibration samples the quantizer does not see where they are to be measured on."""
+# Bytes of weights beyond which a model does not fit into one file.
 _PROTOBUF_ROOM = 1_900_000_000
-"""Bytes of weights beyond which a model does not fit into one file."""
 _VINT8 = "VINT8"
 TOP_LEVEL = ("passes", "target", "targets")
 

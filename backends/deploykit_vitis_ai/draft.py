@@ -31,8 +31,8 @@ __all__ = [
 ]
 
 
+# The format of a model that is quantized already.
 AS_IS = "as-is"
-"""The format of a model that is quantized already."""
 
 
 def route_row(form: str) -> RouteRow | None:
@@ -93,8 +93,8 @@ def _parts(facts: GraphFacts, found: PostProcessing) -> Iterator[FloatPart]:
 DEFAULT_TOOLCHAIN = "quark==0.13"
 MIXED = "mixed"
 AUTO = "auto"
+# The way from a float16 model to VINT8 that turns only what is quantized into float32.
 PARTS = "subgraphs_to_include"
-"""The way from a float16 model to VINT8 that turns only what is quantized into float32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,8 @@ from deploykit.model.operators import Trait, has
 __all__ = ["GRAPH_INPUT", "Exclusions", "activation_types", "in_float16", "resolve_exclusions"]
 
 
+# What a leak calls its origin when no node makes the tensor.
 GRAPH_INPUT = "the graph's inputs"
-"""What a leak calls its origin when no node makes the tensor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,6 +201,7 @@ def _depends_on_input(facts: GraphFacts, node: NodeFact) -> bool:
     return False
 
 
+# Operators that put no quantizer on a float input; Identity is removed altogether.
 PASSIVE = frozenset(
     {
         "Clip",
@@ -216,7 +217,6 @@ PASSIVE = frozenset(
         "Unsqueeze",
     }
 )
-"""Operators that put no quantizer on a float input; Identity is removed altogether."""
 
 
 def activation_types(facts: GraphFacts, excluded: Collection[int], integer: str) -> Mapping[str, str]:

@@ -29,8 +29,8 @@ from deploykit_vitis_ai.tables import DATA, known_errors
 
 __all__ = ["RESULT", "QuarkRun", "keep_run", "quark_environment", "run_key", "run_quark", "take_run"]
 
+# Seconds after which a run is ended; fine-tuning a large net takes minutes, a hung compiler for ever.
 TIMEOUT = 3600.0
-"""Seconds after which a run is ended; fine-tuning a large net takes minutes, a hung compiler for ever."""
 
 RESULT = "logs/quantize.json"
 

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 __all__ = ["Measured", "Quality", "SearchResult", "find_better", "measure"]
 
 
+# What the names of samples begin with that the quantizer did not see (scripts/quantize.py).
 _HELD_OUT = "held_out_"
-"""What the names of samples begin with that the quantizer did not see (``scripts/quantize.py``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +80,8 @@ def measure(
     return Measured(run=run, comparison=comparison, quality=quality)
 
 
+# The share of detections to be kept on the few samples held out: too few to show more than the share itself.
 _FEW_KEPT = 0.95
-"""The share of detections to be kept on the few samples held out: too few to show more than the share itself."""
 
 _SAME_SHARE = 0.01
 

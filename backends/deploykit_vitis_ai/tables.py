@@ -74,8 +74,8 @@ class QuarkOption(Sourced):
     type: str
     effect: str
     values: tuple[str, ...] = ()
+    # Names of methods that the option stands for.
     words: tuple[str, ...] = ()
-    """Names of methods that the option stands for."""
     vint8_mandatory: str = ""
     vint8_preset: Mapping[str, str] = field(default_factory=dict)
     status: str = ""
@@ -365,6 +365,7 @@ def read_table(file: str) -> dict[str, Any]:
     return table
 
 
+# Where the rows of each kind stand: the file, and the list in it.
 _LISTS: Mapping[type[Sourced], tuple[str, str]] = {
     QuarkOption: ("quark.toml", "option"),
     Metric: ("quark.toml", "metric"),
@@ -384,7 +385,6 @@ _LISTS: Mapping[type[Sourced], tuple[str, str]] = {
     Product: ("products.toml", "product"),
     RouteRow: ("routes.toml", "route"),
 }
-"""Where the rows of each kind stand: the file, and the list in it."""
 
 
 @cache

@@ -39,10 +39,10 @@ __all__ = [
 
 
 FOLDER = Path(__file__).parents[1] / "data" / "atlas"
+# Rows by their verdict, then those that were stated by a mechanism. The first row that holds for a node counts.
 FILES = ("wrong", "narrowed", "refused", "stated")
-"""Rows by their verdict, then those that were stated by a mechanism. The first row that holds for a node counts."""
+# What became of each row's case on other chips and releases, run there.
 PLACES = FOLDER / "places.toml"
-"""What became of each row's case on other chips and releases, run there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,26 +238,26 @@ class Verdict(StrEnum):
     UNJUDGED = "not judged"
 
 
+# Operators with edges: a value next to one may fall to its other side, and that alone is no fault.
 EDGED = frozenset(
     {"ArgMax", "ArgMin", "Cast", "Ceil", "Equal", "Floor", "Greater", "GreaterOrEqual", "GridSample", "Hardmax"}
     | {"Less", "LessOrEqual", "Mod", "NonMaxSuppression", "NonZero", "Resize", "RoiAlign", "Round", "Shrink", "Sign"}
     | {"ThresholdedRelu", "TopK", "Where"}
 )
-"""Operators with edges: a value next to one may fall to its other side, and that alone is no fault."""
 
+# The share of values that may fall to the other side of an edge.
 _FEW = 0.02
-"""The share of values that may fall to the other side of an edge."""
+# How many times as far off as the middle form of its operator a kernel may be: forms differ in sizes and ranges.
 _SPREAD = 4.0
-"""How many times as far off as the middle form of its operator a kernel may be: forms differ in sizes and ranges."""
+# Steps that every kernel may be off: 1 by rounding and 1 by its factor; in 16 bits a factor has some 12 of them.
 _FLOORS = {"u8": 2.05, "u16": 24.0, "float": 8.0}
-"""Steps that every kernel may be off: 1 by rounding and 1 by its factor; in 16 bits a factor has some 12 of them."""
 _EIGHT_BITS = 257.0
+# The part of the range that no single value may be off.
 _FAR = 0.05
-"""The part of the range that no single value may be off."""
+# The share of values that may be off by a hundredth of the range.
 _SHARE = 0.005
-"""The share of values that may be off by a hundredth of the range."""
+# The part of the range that a wrong kernel is off somewhere: in 8 bits a hundredth is a matter of rounding thrice.
 _PLAIN = 0.02
-"""The part of the range that a wrong kernel is off somewhere: in 8 bits a hundredth is a matter of rounding thrice."""
 _LEAST_SPAN = 8.0
 
 

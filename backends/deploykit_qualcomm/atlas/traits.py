@@ -24,6 +24,7 @@ Trait: TypeAlias = float | str
 
 _PAIR = ("QuantizeLinear", "DequantizeLinear", "Cast", "Identity")
 _SIZES = {2: ("rows", "last"), 3: ("batch", "channels", "last"), 4: ("batch", "channels", "height", "last")}
+# Operators that do the same with values that are all so many times as large: only how grids relate can matter.
 _SCALE_FREE = frozenset(
     {
         "Abs",
@@ -42,7 +43,6 @@ _SCALE_FREE = frozenset(
     | {"ReduceMean", "ReduceMin", "ReduceSum", "Relu", "Reshape", "Resize", "ScatterElements", "ScatterND", "Slice"}
     | {"SpaceToDepth", "Split", "Sub", "Tile", "TopK", "Transpose", "Unsqueeze"}
 )
-"""Operators that do the same with values that are all so many times as large: only how grids relate can matter."""
 _SECOND = 1
 _FACTORS = 2
 _DIGITS = 6
@@ -50,12 +50,12 @@ _LEAST_SPAN = 1e-30
 _MOST_FACTOR = 4
 SAME, ANOTHER = "the same", "another"
 
+# Traits of grids, which are others in another type.
 RANGES = frozenset(
     {"in steps per out step", "second steps per out step", "grid of the result", "grids apart", "grids of the inputs"}
     | {"grid of the gate", "steps beyond its bounds"}
     | {f"{side} {end}" for side in ("in", "out", "second") for end in ("bits", "low", "high", "span")}
 )
-"""Traits of grids, which are others in another type."""
 
 _OF_GRIDS = RANGES | {f"{side} channels of scales" for side in ("in", "out", "second")}
 

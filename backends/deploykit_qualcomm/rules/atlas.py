@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["suspects_in"]
 
 
+# Of a result's range: a kernel that is off by less is a note, as most outputs bear it and the audit can tell.
 _GROSS = 0.05
-"""Of a result's range: a kernel that is off by less is a note, as most outputs bear it and the audit can tell."""
 
 _SAID = {
     "wrong": "a kernel like this computes something else than the model says",
@@ -41,8 +41,8 @@ _SAID = {
 _TYPES = {"u8": "8 bits", "u16": "16 bits", "float": "float16"}
 
 _SIDES = {"in": "its input", "out": "its result", "second": "its second input"}
+# Attributes of one word, beside those that are written with an underscore.
 _SETTINGS = frozenset({"axis", "exclusive", "group", "mode", "reduction", "reverse", "to"})
-"""Attributes of one word, beside those that are written with an underscore."""
 _OTHERWISE = {
     "factors": "resize by another factor",
     "gate": "leave what the gate makes out of the encodings",

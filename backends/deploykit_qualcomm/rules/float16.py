@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["RULES", "Float16Plan"]
 
+# Constants with more elements are weights, not range problems; they are not read for this question.
 _WORTH_READING = 1 << 20
-"""Constants with more elements are weights, not range problems; they are not read for this question."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ from deploykit_qualcomm.rules import (
 
 __all__ = ["CONVERTERS", "PROVIDER", "REGISTRIES", "RESERVED", "SHARED", "run_lint"]
 
+# Limits of the HTP and its compiler, whatever leads there.
 _HTP: tuple[Registry[Situation], ...] = (
     shapes.RULES,
     operators.RULES,
@@ -34,20 +35,20 @@ _HTP: tuple[Registry[Situation], ...] = (
     atlas.RULES,
     options.RULES,
 )
-"""Limits of the HTP and its compiler, whatever leads there."""
 
+# What QAIRT's own converters make of a model.
 CONVERTERS: tuple[Registry[Situation], ...] = (converters.RULES,)
-"""What QAIRT's own converters make of a model."""
 
+# Limits of ONNX Runtime's QNN provider, not necessarily of the hardware.
 PROVIDER: tuple[Registry[Situation], ...] = (provider.RULES,)
-"""Limits of ONNX Runtime's QNN provider, not necessarily of the hardware."""
 
+# What every adapter of this vendor applies.
 SHARED: tuple[Registry[Any], ...] = (resolving.RULES, target.RULES, carriers.RULES, float16.RULES, *_HTP)
-"""What every adapter of this vendor applies."""
 
+# Every registry of this package.
 REGISTRIES: tuple[Registry[Any], ...] = (*SHARED, *CONVERTERS, *PROVIDER)
-"""Every registry of this package."""
 
+# Codes of rules that another rule took over, with its code.
 RESERVED: Mapping[str, str] = {
     "QNN201": "DK001",
     "QNN202": "DK002",
@@ -55,7 +56,6 @@ RESERVED: Mapping[str, str] = {
     "QNN245": "QNN127",
     **dict.fromkeys(("QNN290", "QNN291", "QNN292"), "QNN320"),
 }
-"""Codes of rules that another rule took over, with its code."""
 
 
 def run_lint(situation: Situation, way_in: Iterable[Registry[Situation]]) -> tuple[Finding, ...]:

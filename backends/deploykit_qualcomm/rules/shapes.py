@@ -229,8 +229,8 @@ _PASSING = frozenset(
 _COMPILERS = {"qnn-htp": "qnn-context-binary-generator", "ort-qnn": "onnxruntime-qnn"}
 _REACH = 64
 _MOST_WORK = 250_000
+# An extension of so many operators is looked for, unless borders times nodes is too much work for a lint.
 _SMALL = 12
-"""An extension of so many operators is looked for, unless borders times nodes is too much work for a lint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

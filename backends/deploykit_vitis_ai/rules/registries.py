@@ -11,8 +11,8 @@ from deploykit_vitis_ai.rules import execution, model, quantized, request, summa
 
 __all__ = ["DRAFT_REGISTRIES", "REGISTRIES"]
 
+# The rules that judge a draft, before anything is decided.
 DRAFT_REGISTRIES: tuple[Registry[Draft], ...] = (request.RULES, model.RULES)
-"""The rules that judge a draft, before anything is decided."""
 
 REGISTRIES: tuple[Registry[Any], ...] = (
     targets.RULES,
