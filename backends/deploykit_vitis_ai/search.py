@@ -83,6 +83,7 @@ def measure(
 # The share of detections to be kept on the few samples held out: too few to show more than the share itself.
 _FEW_KEPT = 0.95
 
+# Shares of detections that differ by less are the same: one box more or less is chance.
 _SAME_SHARE = 0.01
 
 

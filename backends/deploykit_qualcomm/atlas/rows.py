@@ -251,14 +251,14 @@ _FEW = 0.02
 _SPREAD = 4.0
 # Steps that every kernel may be off: 1 by rounding and 1 by its factor; in 16 bits a factor has some 12 of them.
 _FLOORS = {"u8": 2.05, "u16": 24.0, "float": 8.0}
-_EIGHT_BITS = 257.0
+_EIGHT_BITS = 257.0  # 65535 / 255: a step of 8 bits in steps of 16
 # The part of the range that no single value may be off.
 _FAR = 0.05
 # The share of values that may be off by a hundredth of the range.
 _SHARE = 0.005
 # The part of the range that a wrong kernel is off somewhere: in 8 bits a hundredth is a matter of rounding thrice.
 _PLAIN = 0.02
-_LEAST_SPAN = 8.0
+_LEAST_SPAN = 8.0  # a result that uses fewer steps than this says nothing about its kernel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

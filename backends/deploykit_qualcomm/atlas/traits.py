@@ -43,11 +43,9 @@ _SCALE_FREE = frozenset(
     | {"ReduceMean", "ReduceMin", "ReduceSum", "Relu", "Reshape", "Resize", "ScatterElements", "ScatterND", "Slice"}
     | {"SpaceToDepth", "Split", "Sub", "Tile", "TopK", "Transpose", "Unsqueeze"}
 )
-_SECOND = 1
-_FACTORS = 2
-_DIGITS = 6
-_LEAST_SPAN = 1e-30
-_MOST_FACTOR = 4
+_DIGITS = 6  # float32 holds no more, and equal grids must compare as equal
+_LEAST_SPAN = 1e-30  # a grid of one value has no range to divide by
+_MOST_FACTOR = 4  # larger whole factors share one word
 SAME, ANOTHER = "the same", "another"
 
 # Traits of grids, which are others in another type.
@@ -121,7 +119,7 @@ def _gate(facts: GraphFacts, node: NodeFact) -> Iterator[tuple[str, Trait]]:
 
 def _gated(facts: GraphFacts, node: NodeFact) -> tuple[NodeFact | None, str]:
     """The operator that makes one factor of a product of the other alone, and the name of the other."""
-    if node.op_type == "Mul" and len(node.inputs) == len({*node.inputs}) == _FACTORS:
+    if node.op_type == "Mul" and len(node.inputs) == len({*node.inputs}) == 2:
         for x, made in (node.inputs, reversed(node.inputs)):
             gate = facts.producer_of(_origin(facts, made))
             if gate is not None and len(gate.inputs) == 1 and _origin(facts, gate.inputs[0]) == _origin(facts, x):
@@ -172,7 +170,7 @@ def _shapes(facts: GraphFacts, node: NodeFact) -> Iterator[tuple[str, Trait]]:
     if first is not None:
         yield from _windows(node, first)
         yield from _factors(node, first, made)
-    second = shapes[_SECOND] if len(shapes) > _SECOND else None
+    second = shapes[1] if len(shapes) > 1 else None
     if first is not None and second is not None:
         yield "second rank", float(len(second))
         yield "second elements", float(math.prod(second))
@@ -233,8 +231,8 @@ def _ranges(graph: Grids, node: NodeFact) -> Iterator[tuple[str, Trait]]:
     """Of the grids of the first two inputs and of the result; and how a step of the result relates to the input's."""
     steps = {}
     sides = [("out", node.outputs[0] if node.outputs else ""), ("in", node.inputs[0] if node.inputs else "")]
-    if len(node.inputs) > _SECOND:
-        sides.append(("second", node.inputs[_SECOND]))
+    if len(node.inputs) > 1:
+        sides.append(("second", node.inputs[1]))
     for side, name in sides:
         grid = grid_of(graph, name) if name else None
         if grid is None:

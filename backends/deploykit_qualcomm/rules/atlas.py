@@ -27,7 +27,7 @@ from deploykit_qualcomm.rules.views import Grids
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-__all__ = ["suspects_in"]
+__all__ = ["RULES", "suspects_in"]
 
 
 # Of a result's range: a kernel that is off by less is a note, as most outputs bear it and the audit can tell.

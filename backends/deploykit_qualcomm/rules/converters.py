@@ -12,10 +12,10 @@ from deploykit.model.operators import Trait, has
 from deploykit_qualcomm.rules.constraints import constraint
 from deploykit_qualcomm.rules.views import at_node, dynamic_matmuls, grid_of, listed, nodes, quantized, rewrite_advice
 
-__all__ = []
+__all__ = ["RULES"]
 
-_MOST_MOVES = 16
-_NARROW_LOG = 4.0
+_MOST_MOVES = 16  # operators that only move data, one behind the other
+_NARROW_LOG = 4.0  # the least range at which the kernel was seen to be right
 _LOG_SEEN_IN = ("2.51",)
 _FOLDED_INTO = ("Conv", "ConvTranspose", "Gemm")
 

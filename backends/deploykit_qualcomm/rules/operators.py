@@ -23,10 +23,10 @@ from deploykit_qualcomm.rules.views import (
     weight_name,
 )
 
-__all__ = []
+__all__ = ["RULES"]
 
 
-_LARGEST_INDEX_LIST = 4096
+_LARGEST_INDEX_LIST = 4096  # elements: reading longer ones takes too long for a lint
 _TRIED_WITH = (2, 51)
 _CONVERTER = "qnn-onnx-converter"
 
@@ -328,8 +328,8 @@ def check_scatter(situation: Situation) -> Iterator[Found]:
             yield at_node(node, f"reduction {reduction} is taken in part only")
 
 
-_SHALLOW = 4
-_WIDE = 128
+_SHALLOW = 4  # channels: pictures have three, or four
+_WIDE = 128  # what counts as a large picture
 _RMS_TAIL = ("ReduceMean", "Add", "Sqrt")
 
 

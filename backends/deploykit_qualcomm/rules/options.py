@@ -15,7 +15,7 @@ from deploykit.tables.capabilities import Status
 from deploykit_qualcomm.devices import qualcomm_devices
 from deploykit_qualcomm.rules.views import option
 
-__all__ = ["about_option"]
+__all__ = ["RULES", "about_option"]
 
 _GENERATOR = "qnn-context-binary-generator"
 _RUN_TIME_KEYS = frozenset(

@@ -27,13 +27,13 @@ from deploykit_qualcomm.rules.views import (
     weight_name,
 )
 
-__all__ = []
+__all__ = ["RULES"]
 
 
 _PAIRS = ("QuantizeLinear", "DequantizeLinear")
 _LAB = "onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64"
 _SEEN = Claim(answered_by=Answerer.TOOLS, confidence=Confidence.OBSERVED, seen_with="2.51")
-_MOST_NODES = 20
+_MOST_NODES = 20  # more names help nobody; the count is told beside them
 # Types of scale and input that go with an int32 bias, besides a uint8 scale.
 _NORM_TYPES = (("int16", "uint16"), ("int16", "int16"), ("int8", "int8"))
 _SETTINGS = frozenset({"Shape", "Constant", "ConstantOfShape", "Identity", "Cast", "Range", "Size"})

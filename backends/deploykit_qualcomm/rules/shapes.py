@@ -27,10 +27,10 @@ from deploykit_qualcomm.rules.views import (
     weight_name,
 )
 
-__all__ = []
+__all__ = ["RULES"]
 
 
-_MAX_RANK = 5
+_MAX_RANK = 5  # row rank-max-5 of constraints.toml
 _MOVES = frozenset({"Reshape", "Transpose", "QuantizeLinear", "DequantizeLinear"})
 _REFUSES_MOVES = (2, 36)
 # One unsigned process domain on SM8750: 3.652 GB were refused, about 3.62 GB loaded.
@@ -227,8 +227,8 @@ _PASSING = frozenset(
     | {"Cast", "Concat", "QuantizeLinear", "DequantizeLinear"}
 )
 _COMPILERS = {"qnn-htp": "qnn-context-binary-generator", "ort-qnn": "onnxruntime-qnn"}
-_REACH = 64
-_MOST_WORK = 250_000
+_REACH = 64  # tensors looked at behind a layer: attention is a few operators away
+_MOST_WORK = 250_000  # borders times nodes: more takes too long for a lint
 # An extension of so many operators is looked for, unless borders times nodes is too much work for a lint.
 _SMALL = 12
 

@@ -39,8 +39,8 @@ __all__ = [
     "weight_name",
 ]
 
-_SHOWN = 4
-_MOST_SCALES = 65_536
+_SHOWN = 4  # names in a message; the evidence has all
+_MOST_SCALES = 65_536  # more are blocks, which are no grid per channel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

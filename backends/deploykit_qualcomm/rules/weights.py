@@ -17,12 +17,12 @@ from deploykit_qualcomm.devices import capability, has, lacks
 from deploykit_qualcomm.rules.constraints import constraint
 from deploykit_qualcomm.rules.views import arch, at_node, grid_of, listed, nodes, option, quantized, weight_name
 
-__all__ = []
+__all__ = ["RULES"]
 
 
 _BIASED = ("Conv", "ConvTranspose", "Gemm")
-_TOLERANCE = 1e-3
-_FLOOR = 2.0**-23
+_TOLERANCE = 1e-3  # scales are stored as float32, and products of two are off by far less
+_FLOOR = 2.0**-23  # AIMET writes no smaller scale
 
 RULES: Registry[Situation] = Registry("situation")
 
@@ -233,7 +233,7 @@ def check_dead_channels(situation: Situation) -> Iterator[Found]:
         yield _about(situation, names, f"{len(names)} weights have channels at the floor scale")
 
 
-_SWAMPED = 1e6
+_SWAMPED = 1e6  # with 16 bits a step of 15: nothing that a network computes with is that coarse
 
 
 @RULES.rule(

@@ -29,8 +29,8 @@ PROGRAMS = {"runner.exe": ("runner.c", "json.c", "npy.c"), "dxcore.dll": ("dxcor
 RELAY = {**PROGRAMS, "QnnHtp.dll": ("recorder.c", "record_writing.c", "json.c", "platform.c")}
 TARGET = "x86_64-windows-gnu"
 FLAGS = ("-O2", "-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror", "-s")
-DEADLINE = 1200.0
-START = 180.0
+DEADLINE = 1200.0  # seconds to download the compiler, or to run it
+START = 180.0  # seconds: Wine makes its folder when it starts for the first time
 
 
 def pip(*words: str) -> None:
