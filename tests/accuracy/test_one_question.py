@@ -42,7 +42,7 @@ def detector() -> GraphFacts:
 
 def found(samples: int = 6) -> Outputs:
     """What the float model finds: 20 clear objects in each picture, 20 rows of nothing."""
-    made = []
+    made: Outputs = []
     for _ in range(samples):
         corner = RNG.uniform(0, 200, (1, 40, 2))
         boxes = np.concatenate([corner, corner + RNG.uniform(30, 100, (1, 40, 2))], axis=2).astype(np.float32)
