@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from deploykit.system.specs import ToolchainSpec
     from deploykit.tables.capabilities import CompatRow
     from deploykit.tables.devices import Device
-    from deploykit_ort_qnn.prepare import Draft as Prepared
+    from deploykit_ort_qnn.prepare import ProviderDraft as Prepared
 
 __all__ = ["OrtQnn"]
 

@@ -27,7 +27,7 @@ __all__ = [
     "DATA",
     "FAMILY",
     "LIMITS",
-    "Cell",
+    "KernelCell",
     "kernel_rows",
     "operator_rows",
     "option_rows",
@@ -43,7 +43,7 @@ LIMITS = {"fp16": 35.0, "w8a16": 35.0, "w8a8": 20.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class KernelCell:
     """What one release makes of one form in one type.
 
     ``answer`` is taken, refused, failed (to be finalized), crashed or timed-out; ``decibels`` are of the worst output
@@ -67,9 +67,9 @@ class Cell:
 
 
 @cache
-def recorded(path: Path = DATA) -> tuple[Cell, ...]:
+def recorded(path: Path = DATA) -> tuple[KernelCell, ...]:
     """Every cell of the file. Raises InputError for a line that is none."""
-    cells: list[Cell] = []
+    cells: list[KernelCell] = []
     for number, text in enumerate(path.read_text("utf-8").splitlines(), 1):
         try:
             line = json.loads(text)
@@ -77,7 +77,7 @@ def recorded(path: Path = DATA) -> tuple[Cell, ...]:
                 answer, _, why = short.partition(": ") if isinstance(short, str) else ("taken", "", "")
                 decibels = None if isinstance(short, str) else float(short)
                 about = {name: line[name] for name in ("op", "form", "type")}
-                cells.append(Cell(**about, release=release, answer=answer, why=why, decibels=decibels))
+                cells.append(KernelCell(**about, release=release, answer=answer, why=why, decibels=decibels))
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"{path.name}: line {number} is no row", why=f"{type(error).__name__}: {error}") from None
     return tuple(cells)
@@ -123,11 +123,11 @@ _SPANS = (
 """Releases whose compiler does not run here, and the one that speaks for them: the nearest."""
 
 
-def operator_rows(cells: Iterable[Cell] | None = None) -> Iterator[CompatRow]:
+def operator_rows(cells: Iterable[KernelCell] | None = None) -> Iterator[CompatRow]:
     """A row per operator, state and release, in the order of the operators."""
     ordered = sorted(recorded() if cells is None else cells, key=lambda cell: cell.op)
     for op, found in groupby(ordered, key=lambda cell: cell.op):
-        columns: dict[str, list[Cell]] = {}
+        columns: dict[str, list[KernelCell]] = {}
         for cell in found:
             columns.setdefault(cell.release, []).append(cell)
         for span in _spans(sorted(columns, key=_numbers)):
@@ -145,8 +145,8 @@ def _spans(releases: Sequence[str]) -> Iterator[_Span]:
         yield _Span(since=release, until=f"{major}.{minor - 1}.99" if following else "", ran=release, observed=True)
 
 
-def _rows(op: str, span: _Span, cells: Sequence[Cell]) -> Iterator[CompatRow]:
-    states: dict[str, list[Cell]] = {}
+def _rows(op: str, span: _Span, cells: Sequence[KernelCell]) -> Iterator[CompatRow]:
+    states: dict[str, list[KernelCell]] = {}
     builds = {wheel.sdk: wheel.build for wheel in tables().wheels}
     for cell in cells:
         states.setdefault(cell.state, []).append(cell)
@@ -169,7 +169,7 @@ def _rows(op: str, span: _Span, cells: Sequence[Cell]) -> Iterator[CompatRow]:
         )
 
 
-def _forms(cells: Sequence[Cell]) -> str:
+def _forms(cells: Sequence[KernelCell]) -> str:
     """The forms by type, with a number or the compiler's words where that is not just what was expected."""
     by_type: dict[str, list[str]] = {}
     for cell in cells:

@@ -22,7 +22,7 @@ from deploykit_ort_qnn.bench.audit import audit_draft, with_count
 from deploykit_ort_qnn.bench.crashes import rescue
 from deploykit_ort_qnn.bench.repair import done_otherwise, wanted_repairs
 from deploykit_ort_qnn.compiler.dlc import DLC
-from deploykit_ort_qnn.compiler.emulation import NUMBERS, Comparison, compare, correctness, narrowest, numbers_json
+from deploykit_ort_qnn.compiler.emulation import NUMBERS, EmulationJob, compare, correctness, narrowest, numbers_json
 from deploykit_ort_qnn.compiler.hosts import Host, toolchain_host
 from deploykit_ort_qnn.compiler.jobs import (
     CompileJob,
@@ -34,7 +34,7 @@ from deploykit_ort_qnn.compiler.jobs import (
 )
 from deploykit_ort_qnn.compiler.precision import EVIDENCE, PrecisionScope, dlc_scope, evidence_json, precision_scope
 from deploykit_ort_qnn.planning import COMPILE, CONTEXT, MODEL, TAIL
-from deploykit_ort_qnn.prepare import Draft
+from deploykit_ort_qnn.prepare import ProviderDraft
 from deploykit_ort_qnn.rules.compiled import DLC_RULES, ENVIRONMENT_RULES, DlcScope, EnvironmentScope
 from deploykit_ort_qnn.rules.compiled import RULES as COMPILE_RULES
 from deploykit_ort_qnn.rules.numerics import PRECISION_RULES, NumericScope
@@ -46,7 +46,7 @@ AUDIT = "artifacts/audit.json"
 _DURATION = re.compile(r" \(\d+ us\)$")
 
 
-def execute(package: Path, draft: Draft, plan: Plan[None], aids: Aids) -> Execution:
+def execute(package: Path, draft: ProviderDraft, plan: Plan[None], aids: Aids) -> Execution:
     """Compile and compare; without the planned wheel nothing is compiled, and a finding says so."""
     installed, host, progress = installed_wheel(), toolchain_host(draft.wheel), aids.progress
     if installed is None and host is None and draft.situation.request.compile:
@@ -115,7 +115,7 @@ def execute(package: Path, draft: Draft, plan: Plan[None], aids: Aids) -> Execut
     )
 
 
-def _audited(package: Path, draft: Draft, right: Correctness, progress: Progress) -> Audit | None:
+def _audited(package: Path, draft: ProviderDraft, right: Correctness, progress: Progress) -> Audit | None:
     """Kernels run by themselves, where that is wanted and there are any; written beside the other evidence.
 
     Where the outputs are right on inputs that mean something, a kernel that is wrong elsewhere is a warning.
@@ -137,7 +137,7 @@ def _audited(package: Path, draft: Draft, right: Correctness, progress: Progress
 
 
 def _rescued(
-    job: CompileJob, outcome: CompileOutcome, draft: Draft, progress: Progress
+    job: CompileJob, outcome: CompileOutcome, draft: ProviderDraft, progress: Progress
 ) -> tuple[CompileOutcome, Instead | None]:
     """The outcome with the operators that end a compilation without an answer, and what to do instead."""
     if outcome.status not in ("crashed", "timed-out"):
@@ -148,7 +148,7 @@ def _rescued(
     return replace(outcome, culprit=culprit), found.instead
 
 
-def _job(package: Path, draft: Draft, plan: Plan[None], host: Host | None) -> CompileJob:
+def _job(package: Path, draft: ProviderDraft, plan: Plan[None], host: Host | None) -> CompileJob:
     config = plan.configs[COMPILE]
     entries = dict(config["session_entries"])
     embed = entries.pop("ep.context_embed_mode") == "1"
@@ -183,7 +183,7 @@ def _record(plan: Plan[None], wheel: Mapping[str, str], outcome: CompileOutcome)
     }
 
 
-def _judge_types(package: Path, draft: Draft, outcome: CompileOutcome) -> tuple[Finding, ...]:
+def _judge_types(package: Path, draft: ProviderDraft, outcome: CompileOutcome) -> tuple[Finding, ...]:
     (package / EVIDENCE).write_text(json_text(evidence_json(outcome)), "utf-8")
     if draft.prepared is None:
         return PRECISION_RULES.run(
@@ -202,12 +202,14 @@ def _judge_types(package: Path, draft: Draft, outcome: CompileOutcome) -> tuple[
     )
 
 
-def _judge_numbers(package: Path, draft: Draft, plan: Plan[None], aids: Aids, host: Host | None) -> NumericScope:
+def _judge_numbers(
+    package: Path, draft: ProviderDraft, plan: Plan[None], aids: Aids, host: Host | None
+) -> NumericScope:
     """The emulator judged against the file on the CPU and against float; ``not_run`` says why it was not."""
     if installed_wheel() is None and (host is None or host.emulator is None):
         return NumericScope(not_run="no emulator is installed here: pip install 'deploykit[ort-qnn]' (Linux x86-64)")
     prepared, samples, original = draft.prepared, aids.samples(), aids.original()
-    job = Comparison(
+    job = EmulationJob(
         root=package,
         qdq=MODEL,
         context=CONTEXT,

@@ -15,7 +15,7 @@ from deploykit.backend.targets import Target
 from deploykit.findings import Confidence, Finding, exit_status
 from deploykit.tables.devices import Device
 from deploykit_ort_qnn.compiler.dlc import DLC
-from deploykit_ort_qnn.prepare import Draft, wheel_for
+from deploykit_ort_qnn.prepare import ProviderDraft, wheel_for
 from deploykit_ort_qnn.rules.prepared import RULES as DRAFT_RULES
 from deploykit_qualcomm.carriers import forms_of, machines
 from deploykit_qualcomm.devices import capability
@@ -81,7 +81,7 @@ TYPES = "config/intended_types.json"
 _OURS = ("ep.context_embed_mode", "session.disable_cpu_ep_fallback")
 
 
-def build_configs(draft: Draft) -> dict[str, Any]:
+def build_configs(draft: ProviderDraft) -> dict[str, Any]:
     """Path to JSON value. ``soc_model`` is always there when compiling; on the device the binary has its own."""
     mode = draft.options.get("finalization_mode")
     extra = {} if mode is None else {"htp_graph_finalization_optimization_mode": str(mode)}
@@ -145,7 +145,7 @@ _ANSWERED = {
 """Shared rules about the model as given, by what the preparation does about them."""
 
 
-def make_plan(draft: Draft) -> Plan[None]:
+def make_plan(draft: ProviderDraft) -> Plan[None]:
     """Decide for one prepared model."""
     situation = draft.situation
     findings = (*DRAFT_RULES.run(draft), *_answered(draft))
@@ -182,7 +182,7 @@ def make_plan(draft: Draft) -> Plan[None]:
     )
 
 
-def _sdk(draft: Draft) -> dict[str, Any]:
+def _sdk(draft: ProviderDraft) -> dict[str, Any]:
     target = draft.situation.target
     return {
         "name": "onnxruntime-qnn",
@@ -194,7 +194,7 @@ def _sdk(draft: Draft) -> dict[str, Any]:
     }
 
 
-def _answered(draft: Draft) -> tuple[Finding, ...]:
+def _answered(draft: ProviderDraft) -> tuple[Finding, ...]:
     """The shared rules about shapes and operators; what preparation already changed is judged by the compiler."""
     prepared = draft.prepared
     done = None if prepared is None else {step.id: frozenset(step.names) for step in prepared.steps}

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from deploykit.encodings.backward import Evidence
     from deploykit_ort_qnn.provider_model import ProviderModel
 
-__all__ = ["Draft", "Source", "prepare", "prepared_model", "wheel_for", "whole_model"]
+__all__ = ["ProviderDraft", "Source", "prepare", "prepared_model", "wheel_for", "whole_model"]
 
 Source = Literal["encodings", "qdq", "float"]
 _INTEGER = ("w8a8", "w8a16", "w4a8", "w4a16", "w16a16")
@@ -43,7 +43,7 @@ _SUSPECT = ("wrong", "narrowed", "refused")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
+class ProviderDraft:
     """The facts a plan is made of.
 
     ``prepared`` is the QDQ model to compile, None for a float one; ``lint`` is what the shared rules say
@@ -92,7 +92,7 @@ def wheel_for(requested: str | None, table: str = "") -> Wheel:
     )
 
 
-def prepare(situation: Situation, shared: SharedWork) -> Draft:
+def prepare(situation: Situation, shared: SharedWork) -> ProviderDraft:
     """The facts for one request and the model to compile; UsageError for options that the wheel does not know."""
     request, device = situation.request, situation.target.device
     wheel = wheel_for(situation.target.requested or None)
@@ -115,7 +115,7 @@ def prepare(situation: Situation, shared: SharedWork) -> Draft:
     insisted = request.sdk == wheel.version
     carried = Carried(wheel=wheel, device=device, insisted=insisted, ask="" if insisted else f"--sdk {wheel.version}")
     lint = (*run_lint(situation, PROVIDER), *FLOAT16_RULES.run(halves), *CARRIER_RULES.run(carried))
-    return Draft(
+    return ProviderDraft(
         situation=given,
         wheel=wheel,
         soc_model=soc if isinstance(soc, int) else None,
@@ -134,7 +134,7 @@ def _repaired(situation: Situation, prepared: ProviderModel | None) -> tuple[Sit
     """What is compiled with nodes done in other ways: the prepared model, or the float one itself."""
     from deploykit_ort_qnn.bench.repair import repaired_model, repairs_of
     from deploykit_ort_qnn.bench.ways import WAYS
-    from deploykit_ort_qnn.provider_model import Step
+    from deploykit_ort_qnn.provider_model import PreparationStep
 
     repairs = repairs_of(situation.request.adapter_options)
     if prepared is None:
@@ -142,7 +142,7 @@ def _repaired(situation: Situation, prepared: ProviderModel | None) -> tuple[Sit
         return replace(situation, model=made, rewritten=True), None
     ways = sorted(set(repairs.values()))
     names = {way: tuple(node for node, done in repairs.items() if done == way) for way in ways}
-    steps = tuple(Step(id=way, why=WAYS[way].told, names=names[way]) for way in ways)
+    steps = tuple(PreparationStep(id=way, why=WAYS[way].told, names=names[way]) for way in ways)
     made = repaired_model(prepared.model, repairs)
     return situation, replace(prepared, model=made, steps=(*prepared.steps, *steps))
 

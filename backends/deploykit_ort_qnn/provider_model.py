@@ -32,7 +32,7 @@ from deploykit_ort_qnn.forms.missing_grids import Observer, constant_grids, fuse
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-__all__ = ["ProviderModel", "Step", "provider_model"]
+__all__ = ["PreparationStep", "ProviderModel", "provider_model"]
 
 _STRUCTURAL = (
     *("fold-batchnorm", "fuse-gelu", "fuse-hardswish", "fuse-layernorm", "expand-before-norm", "longer-axes"),
@@ -55,7 +55,7 @@ _WHY = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class PreparationStep:
     """One thing that was done to the model: its name, how often, why, and on which nodes or tensors."""
 
     id: str
@@ -83,7 +83,7 @@ class ProviderModel:
     encodings: EncodingSet
     intended: Mapping[str, str]
     placed: Mapping[str, str]
-    steps: tuple[Step, ...]
+    steps: tuple[PreparationStep, ...]
     stored: Mapping[str, str] = field(default_factory=dict)
     activations: frozenset[str] = frozenset()
     skipped: tuple[Skipped, ...] = ()
@@ -115,12 +115,12 @@ def provider_model(
         model, encodings = extracted.model, extracted.encodings
         refusals += [f"{name}: {reason}" for name, reason in extracted.kept.items()]
     given = encodings
-    work = _Work(model=model, encodings=encodings, refusals=refusals)
+    work = _Preparation(model=model, encodings=encodings, refusals=refusals)
     for name in (name for name in _STRUCTURAL if name not in without):
         work.apply(load_transform(name))
     work.complete()
     work.model, work.encodings, forms = older_forms(work.model, work.encodings, set(lacks) - set(without))
-    work.steps += [Step(id=name, why=why, names=names) for name, (why, names) in forms.items()]
+    work.steps += [PreparationStep(id=name, why=why, names=names) for name, (why, names) in forms.items()]
     if "fused-grids" not in without:
         work.look_inside_fused(observer)
     if lpbq:
@@ -141,19 +141,19 @@ def provider_model(
 
 
 @dataclass(slots=True, kw_only=True)
-class _Work:
+class _Preparation:
     """The model and its encodings as they stand, and what was done to them."""
 
     model: ModelProto
     encodings: EncodingSet
-    steps: list[Step] = field(default_factory=list)
+    steps: list[PreparationStep] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
 
     def note(self, step: str, names: Iterable[str], why: str = "", losses: Mapping[str, Loss] | None = None) -> None:
         """A step, if it changed anything."""
         changed = tuple(names)
         if changed:
-            self.steps.append(Step(id=step, why=why or _WHY[step], names=changed, losses=losses or {}))
+            self.steps.append(PreparationStep(id=step, why=why or _WHY[step], names=changed, losses=losses or {}))
 
     def apply(self, transform: Transform) -> bool:
         """Rewrite what a transform finds; whether it found anything."""

@@ -13,7 +13,7 @@ from deploykit.report.rendering import render
 from deploykit.tables.capabilities import Status
 from deploykit_ort_qnn.compiler.dlc import DLC
 from deploykit_ort_qnn.planning import COMPILE, CONTEXT, MODEL, RUN, TAIL, TYPES
-from deploykit_ort_qnn.prepare import Draft
+from deploykit_ort_qnn.prepare import ProviderDraft
 from deploykit_ort_qnn.provider_keys import has_option
 from deploykit_qualcomm.carriers import Carried, host_toolchain, machines
 from deploykit_qualcomm.emitting import WORKFLOW
@@ -23,7 +23,7 @@ from deploykit_qualcomm.tables import LINUX
 __all__ = ["package_files"]
 
 
-def package_files(draft: Draft, plan: Plan[None], templates: Path | None) -> Iterator[PackageFile]:
+def package_files(draft: ProviderDraft, plan: Plan[None], templates: Path | None) -> Iterator[PackageFile]:
     """The files of the package."""
     situation, prepared = draft.situation, draft.prepared
     if prepared is None:
@@ -45,7 +45,7 @@ def package_files(draft: Draft, plan: Plan[None], templates: Path | None) -> Ite
         yield TextFile(path=WORKFLOW, text=text)
 
 
-def _values(draft: Draft) -> dict[str, Any]:
+def _values(draft: ProviderDraft) -> dict[str, Any]:
     """What every template is told."""
     situation, wheel = draft.situation, draft.wheel
     carried, spec = Carried(wheel=wheel, device=situation.target.device), host_toolchain(wheel.sdk)
@@ -72,7 +72,7 @@ def _values(draft: Draft) -> dict[str, Any]:
     }
 
 
-def _runner(draft: Draft) -> dict[str, Any]:
+def _runner(draft: ProviderDraft) -> dict[str, Any]:
     """A hosted machine that can execute the compiler, and what is installed there."""
     wheel = draft.wheel
     if wheel.runs_on(LINUX) is not None:
@@ -89,7 +89,7 @@ def _runner(draft: Draft) -> dict[str, Any]:
     return {**where, "packages": packages, "soc_model": draft.soc_model}
 
 
-def _types(plan: Plan[None], draft: Draft) -> dict[str, Any]:
+def _types(plan: Plan[None], draft: ProviderDraft) -> dict[str, Any]:
     prepared = draft.prepared
     return {
         "schema": 1,
@@ -100,7 +100,7 @@ def _types(plan: Plan[None], draft: Draft) -> dict[str, Any]:
     }
 
 
-def _toolchain(draft: Draft) -> dict[str, Any] | None:
+def _toolchain(draft: ProviderDraft) -> dict[str, Any] | None:
     """What compile.py needs to know of the toolchain that runs this wheel, None where the wheel runs by itself."""
     spec = host_toolchain(draft.wheel.sdk)
     if spec is None or draft.wheel.runs_on(LINUX) is not None:

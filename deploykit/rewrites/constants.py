@@ -20,14 +20,14 @@ from deploykit.model.nodes import attribute, label
 from deploykit.model.operators import ROLES, Trait, data_outputs, is_standard, ops
 from deploykit.model.ranges import ANYTHING, Interval, LateBounds, clip_bounds, graph_bounds
 from deploykit.rewrites.contract import (
-    Found,
-    Look,
+    Match,
     MatchResult,
+    ModelLook,
+    NodeSteps,
     NoMatchError,
     Refusal,
     Rewritten,
     Site,
-    Steps,
     Transform,
     rewrite,
     rewrite_graph,
@@ -287,7 +287,7 @@ saturating_constant = _shrinking(
     none="no Log of a Div of two operands that are never negative",
     ulps=64.0,
 )
-def log_of_ratio(look: Look) -> Iterator[Found | Refusal]:
+def log_of_ratio(look: ModelLook) -> Iterator[Match | Refusal]:
     """Ranges of +-12 in place of 1e5; equal where neither operand can be negative."""
     bounds = LateBounds(look.graph)
     for log in look.graph.nodes:
@@ -304,10 +304,10 @@ def log_of_ratio(look: Look) -> Iterator[Found | Refusal]:
         else:
             why = "both operands are never negative"
             tensors = (quotient, output)
-            yield Found(why=why, write=_difference_of_logs, output=output, nodes=nodes, tensors=tensors)
+            yield Match(why=why, write=_difference_of_logs, output=output, nodes=nodes, tensors=tensors)
 
 
-def _difference_of_logs(to: Steps) -> None:
+def _difference_of_logs(to: NodeSteps) -> None:
     made, stem = to.node.output[0], label(to.node)
     ratio = to.graph.makers[to.node.input[0]]
     to.gone = [to.node, ratio]
@@ -325,7 +325,7 @@ def _difference_of_logs(to: Steps) -> None:
     none="no inverse sigmoid over a Sigmoid",
     ulps=64.0,
 )
-def logit_of_sigmoid(look: Look, node: NodeProto) -> Found | None:
+def logit_of_sigmoid(look: ModelLook, node: NodeProto) -> Match | None:
     """Log(Clip(s, eps) / Clip(1 - s, eps)) with s = Sigmoid(u) gives u back, cut at +-log(eps).
 
     In float32 the chain is the less exact of the two: near s = 1 it loses all but a few digits of 1 - s.
@@ -349,7 +349,7 @@ def logit_of_sigmoid(look: Look, node: NodeProto) -> Found | None:
     sigmoid = _sigmoid(graph, base)
     logit, output, ends = sigmoid.input[0], node.output[0], (math.log(low), -math.log(high))
 
-    def write(to: Steps) -> None:
+    def write(to: NodeSteps) -> None:
         name = f"{label(to.node)}/logit"
         if to.graph.opset < 11:
             to.end("Clip", [logit], name=name, min=ends[0], max=ends[1])
@@ -364,7 +364,7 @@ def logit_of_sigmoid(look: Look, node: NodeProto) -> Found | None:
         to.note(f"{output}: now {logit} clipped to [{ends[0]:.6g}, {ends[1]:.6g}]")
 
     nodes = tuple(label(step) for step in (sigmoid, sub, node))
-    return Found(why=f"it undoes the Sigmoid of {logit}", write=write, nodes=nodes, tensors=(logit, output))
+    return Match(why=f"it undoes the Sigmoid of {logit}", write=write, nodes=nodes, tensors=(logit, output))
 
 
 def _clipped(graph: GraphCopy, name: str) -> tuple[str, float]:

@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LIST_IS_AN_INPUT",
-    "Found",
-    "Look",
+    "Match",
     "MatchResult",
+    "ModelLook",
     "NoMatchError",
+    "NodeSteps",
     "Refusal",
     "Rewritten",
     "Site",
-    "Steps",
     "Transform",
     "load_transform",
     "moved_to",
@@ -132,7 +132,7 @@ class Transform:
     until: str = ""
 
 
-class Look:
+class ModelLook:
     """A graph that a rewrite looks through; types and shapes are inferred when they are first asked for."""
 
     def __init__(self, model: ModelProto, encodings: EncodingSet | None = None) -> None:
@@ -184,7 +184,7 @@ class Look:
 LIST_IS_AN_INPUT = {"Pad": 11, "Split": 13, "Squeeze": 13, "Unsqueeze": 13, "ReduceSum": 13, "ReduceMean": 18}
 
 
-class Steps:
+class NodeSteps:
     """The nodes that are written in the place of one found node, and what becomes of encodings.
 
     ``node`` makes the tensor that the find names, and ``gone`` are the nodes that vanish: that one unless the rewrite
@@ -294,7 +294,7 @@ class _Edit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Match:
     """A node that a rewrite is for: why, and what writes it anew on a copy of the graph.
 
     ``output`` names the tensor whose maker is replaced, ``nodes`` and ``tensors`` are what the report speaks of; left
@@ -303,28 +303,28 @@ class Found:
     """
 
     why: str
-    write: Callable[[Steps], None]
+    write: Callable[[NodeSteps], None]
     output: str = ""
     nodes: tuple[str, ...] = ()
     tensors: tuple[str, ...] = ()
     opset: int = 0
 
 
-Finder = Callable[[Look], Iterator[Found | Refusal]]
+Finder = Callable[[ModelLook], Iterator[Match | Refusal]]
 """Looks through a graph and gives what a rewrite is for, and what it is not for though it looks like it."""
 
 
 def rewrite(
     *op_types: str, none: str, quiet: bool = False, **how: Any
-) -> Callable[[Callable[[Look, NodeProto], Found | None]], Transform]:
+) -> Callable[[Callable[[ModelLook, NodeProto], Match | None]], Transform]:
     """Makes a Transform of a function that looks at one node of the given standard operators at a time.
 
     The function returns None for a node that it is not for. ``none`` is said where nothing was found and nothing
     refused; ``quiet`` drops the refusals. The rest is as for ``rewrite_graph``.
     """
 
-    def made(find: Callable[[Look, NodeProto], Found | None]) -> Transform:
-        def each(look: Look) -> Iterator[Found | Refusal]:
+    def made(find: Callable[[ModelLook, NodeProto], Match | None]) -> Transform:
+        def each(look: ModelLook) -> Iterator[Match | Refusal]:
             for node in look.graph.nodes:
                 if node.op_type not in op_types or not is_standard(node):
                     continue
@@ -336,7 +336,7 @@ def rewrite(
                         yield Refusal(nodes=(error.node,) if error.node else nodes, reason=error.reason)
                     continue
                 if found is not None:
-                    yield Found(
+                    yield Match(
                         why=found.why,
                         write=found.write,
                         output=found.output or output,
@@ -367,12 +367,12 @@ def rewrite_graph(
     """
 
     def match(find: Finder, model: ModelProto, encodings: EncodingSet | None = None) -> MatchResult:
-        results = list(find(Look(model, encodings)))
+        results = list(find(ModelLook(model, encodings)))
         refusals = tuple(result for result in results if isinstance(result, Refusal))
         sites = tuple(
             Site(nodes=found.nodes, tensors=found.tensors, why=found.why, data=found)
             for found in results
-            if isinstance(found, Found)
+            if isinstance(found, Match)
         )
         reason = "" if sites else refusals[0].reason if refusals else none
         return MatchResult(sites=sites, refusals=refusals, reason=reason)
@@ -384,7 +384,7 @@ def rewrite_graph(
         gone: list[NodeProto] = []
         written: dict[int, list[NodeProto]] = {}
         for site in matched.sites:
-            steps = Steps(edit, graph.makers[site.data.output])
+            steps = NodeSteps(edit, graph.makers[site.data.output])
             site.data.write(steps)
             gone += steps.gone
             written.setdefault(graph.index_of(steps.node), []).extend(steps.nodes)
@@ -418,15 +418,15 @@ def rewrite_graph(
 
 def regrid(
     *, name: str, summary: str, alone: bool = False, until: str = ""
-) -> Callable[[Callable[[Look], Mapping[str, Affine]]], Transform]:
+) -> Callable[[Callable[[ModelLook], Mapping[str, Affine]]], Transform]:
     """Makes a Transform of a function that gives tensors other grids; the graph stays as it is.
 
     What a tensor is only moved to and shares its grid gets the new one too, unless ``alone``.
     """
 
-    def made(find: Callable[[Look], Mapping[str, Affine]]) -> Transform:
+    def made(find: Callable[[ModelLook], Mapping[str, Affine]]) -> Transform:
         def match(model: ModelProto, encodings: EncodingSet | None = None) -> MatchResult:
-            grids = {} if encodings is None else find(Look(model, encodings))
+            grids = {} if encodings is None else find(ModelLook(model, encodings))
             sites = (Site(nodes=(), tensors=(tensor,), why=summary, data=grid) for tensor, grid in grids.items())
             return MatchResult(sites=tuple(sites), reason="" if grids else "no grid needs to be another")
 

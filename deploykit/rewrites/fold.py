@@ -207,7 +207,7 @@ def _is_neutral(graph: GraphCopy, node: NodeProto, types: _Types) -> bool:
 def _handed_on(graph: GraphCopy, node: NodeProto) -> str:
     """The operand that an idle node hands on."""
     neutral = node.op_type in _NEUTRAL and graph.scalar(node.input[0]) == _NEUTRAL[node.op_type]
-    return node.input[1] if neutral else node.input[0]
+    return str(node.input[1 if neutral else 0])
 
 
 def _is_idle(node: NodeProto, types: _Types) -> bool:

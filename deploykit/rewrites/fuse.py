@@ -18,7 +18,7 @@ from deploykit.encodings.values import Affine
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, changed_operators, label, opset_of
 from deploykit.model.operators import is_standard
-from deploykit.rewrites.contract import Found, Look, NoMatchError, Steps, rewrite
+from deploykit.rewrites.contract import Match, ModelLook, NodeSteps, NoMatchError, rewrite
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -87,7 +87,7 @@ class _ScalarFunction:
             return None
         return 1.0 if abs(factor - 1.0) <= _TOLERANCE else float(np.float32(factor))
 
-    def keeps_shape(self, look: Look) -> bool:
+    def keeps_shape(self, look: ModelLook) -> bool:
         """True unless a scalar stored with more dimensions than x has may add some to the result."""
         scalars = [look.graph.stored.get(look.graph.origin(name)) for node in self.nodes for name in node.input]
         made = look.shape(self.output)
@@ -135,8 +135,8 @@ def _between(graph: GraphCopy, source: str, output: str) -> tuple[NodeProto, ...
 
 
 def _fused(
-    look: Look, node: NodeProto, op_type: str, values: _Floats, *, since: int, domain: str = "", **attributes: Any
-) -> Found:
+    look: ModelLook, node: NodeProto, op_type: str, values: _Floats, *, since: int, domain: str = "", **attributes: Any
+) -> Match:
     """The function around a node: without a factor if there is one, else the first that has one.
 
     ``since`` is the operator set that has the operator, ``domain`` one that has it before.
@@ -158,7 +158,7 @@ def _fused(
     inner = tuple(step.output[0] for step in function.nodes[:-1])
     name = f"{label(node).removesuffix(f'/{node.op_type}')}/{op_type}"
 
-    def write(to: Steps) -> None:
+    def write(to: NodeSteps) -> None:
         to.gone = [to.node, *(to.graph.makers[made] for made in inner)]
         # The operator of another domain stands in only where no other site needs a newer operator set anyway.
         where = "" if to.graph.opset >= since else domain
@@ -180,10 +180,10 @@ def _fused(
     times = "" if factor == 1.0 else f"{factor:g} times "
     why = f"{function.output} is {times}the {op_type} of {function.source}"
     opset = 0 if domain else since
-    return Found(why=why, write=write, output=function.output, tensors=inner, opset=opset)
+    return Match(why=why, write=write, output=function.output, tensors=inner, opset=opset)
 
 
-def _check_opset(look: Look, since: int) -> None:
+def _check_opset(look: ModelLook, since: int) -> None:
     changed = changed_operators(look.model, since) if opset_of(look.model) < since else ()
     if changed:
         raise NoMatchError(f"it needs operator set {since}, until which {', '.join(changed)} changed")
@@ -205,7 +205,7 @@ _HARDSWISH = _POINTS * np.clip(_POINTS / 6.0 + 0.5, 0.0, 1.0)
     note="{} times what is written out became one Gelu",
     ulps=16.0,
 )
-def fuse_gelu(look: Look, node: NodeProto) -> Found | None:
+def fuse_gelu(look: ModelLook, node: NodeProto) -> Match | None:
     """Exact with Erf, approximated with Tanh. A near miss is worth a word only for Erf: hardly anything else has it."""
     if node.op_type == "Erf":
         return _fused(look, node, "Gelu", _EXACT_GELU, since=_GELU_SINCE, domain="com.microsoft")
@@ -226,7 +226,7 @@ def fuse_gelu(look: Look, node: NodeProto) -> Found | None:
     note="{} times what is written out became one HardSwish",
     ulps=16.0,
 )
-def fuse_hardswish(look: Look, node: NodeProto) -> Found | None:
+def fuse_hardswish(look: ModelLook, node: NodeProto) -> Match | None:
     """Clips are everywhere, so that one that belongs to no HardSwish is no near miss."""
     try:
         found = _fused(look, node, "HardSwish", _HARDSWISH, since=_HARDSWISH_SINCE)

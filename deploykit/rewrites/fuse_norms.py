@@ -18,7 +18,7 @@ from deploykit.model.graph import GraphCopy, copy_of
 from deploykit.model.nodes import attribute, changed_operators, label, opset_of, raise_opset
 from deploykit.model.operators import Trait, has
 from deploykit.model.weights import constant_values, element_type
-from deploykit.rewrites.contract import Found, Look, NoMatchError, Refusal, Steps, rewrite, rewrite_graph
+from deploykit.rewrites.contract import Match, ModelLook, NodeSteps, NoMatchError, Refusal, rewrite, rewrite_graph
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -35,9 +35,9 @@ _LAYERNORM_SINCE = 17
     none="no Sqrt belongs to a normalization",
     ulps=64.0,
 )
-def fuse_layernorm(look: Look) -> Iterator[Found | Refusal]:
+def fuse_layernorm(look: ModelLook) -> Iterator[Match | Refusal]:
     """``(x - mean) / sqrt(mean((x - mean)^2) + epsilon)`` over the last axis, with an optional factor and shift."""
-    sites, cannot = list[Found](), ""
+    sites, cannot = list[Match](), ""
     for root, variance in _candidates(look.graph):
         try:
             sites.append(_layernorm(look, root, variance))
@@ -69,7 +69,7 @@ def _cannot_raise(model: ModelProto) -> str:
     return ""
 
 
-def _layernorm(look: Look, root: NodeProto, variance: NodeProto) -> Found:
+def _layernorm(look: ModelLook, root: NodeProto, variance: NodeProto) -> Match:
     """The normalization around a Sqrt and the mean of squares under it."""
     graph = look.graph
     plus, square = graph.makers[root.input[0]], graph.makers[variance.input[0]]
@@ -106,7 +106,7 @@ def _layernorm(look: Look, root: NodeProto, variance: NodeProto) -> Found:
             raise NoMatchError(f"{name} is read elsewhere too")
     name = f"{label(chain[-1]).rpartition('/')[0] or last}/LayerNormalization"
 
-    def write(to: Steps) -> None:
+    def write(to: NodeSteps) -> None:
         to.gone = [to.node, *(to.graph.makers[made] for made in inner)]
         factor = gamma
         if not factor:  # the operator cannot do without a scale
@@ -117,10 +117,10 @@ def _layernorm(look: Look, root: NodeProto, variance: NodeProto) -> Found:
 
     why = f"the layer normalization of {source} over its last {size} values"
     nodes = (label(chain[-1]),)
-    return Found(why=why, write=write, output=last, nodes=nodes, tensors=inner, opset=_LAYERNORM_SINCE)
+    return Match(why=why, write=write, output=last, nodes=nodes, tensors=inner, opset=_LAYERNORM_SINCE)
 
 
-def _last_axis(look: Look, source: str, means: tuple[NodeProto, NodeProto]) -> int:
+def _last_axis(look: ModelLook, source: str, means: tuple[NodeProto, NodeProto]) -> int:
     """The length of the last axis, over which both means go."""
     shape = look.shape(source) if look.dtype(source) == "float" else None
     size = shape[-1] if shape else None
@@ -155,7 +155,7 @@ def _stored_operand(graph: GraphCopy, node: NodeProto, op_type: str, size: int) 
     none="the graph has no BatchNormalization",
     ulps=64.0,
 )
-def fold_batchnorm(look: Look, node: NodeProto) -> Found:
+def fold_batchnorm(look: ModelLook, node: NodeProto) -> Match:
     """An integer weight grid is carried exactly: a channel's scale is multiplied by the channel's factor."""
     graph, layer = look.graph, look.graph.maker(node.input[0])
     if attribute(node, "training_mode", 0) or len([name for name in node.output if name]) > 1:
@@ -177,7 +177,7 @@ def fold_batchnorm(look: Look, node: NodeProto) -> Found:
         raise NoMatchError(f"the weight {weight} is used elsewhere too")
     axis = int(layer.op_type == "ConvTranspose" or (layer.op_type == "Gemm" and not attribute(layer, "transB", 0)))
 
-    def write(to: Steps) -> None:
+    def write(to: NodeSteps) -> None:
         norm, layer = to.node, to.graph.makers[made]
         stored = (constant_values(to.graph.stored[name]).astype(np.float64) for name in norm.input[1:5])
         gamma, beta, mean, variance = stored
@@ -198,7 +198,7 @@ def fold_batchnorm(look: Look, node: NodeProto) -> Found:
             to.put(_scaled(entry, factor, axis))
 
     why = f"{label(node)} scales the channels of {label(layer)}"
-    return Found(why=why, write=write, nodes=(label(layer), label(node)), tensors=(made,))
+    return Match(why=why, write=write, nodes=(label(layer), label(node)), tensors=(made,))
 
 
 def _along(axis: int, rank: int) -> Sequence[int]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from deploykit.model.nodes import attribute, label
 from deploykit.model.ranges import ANYTHING, graph_bounds
-from deploykit.rewrites.contract import Found, Look, NoMatchError, Steps, rewrite
+from deploykit.rewrites.contract import Match, ModelLook, NodeSteps, NoMatchError, rewrite
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +45,7 @@ _MOST_FACTORS = 4096
     ulps=16.0,
     completes=True,
 )
-def einsum_to_matmul(look: Look, node: NodeProto) -> Found:
+def einsum_to_matmul(look: ModelLook, node: NodeProto) -> Match:
     """Letters of both operands that the result keeps are batches, those that it lacks are summed over."""
     given, arrow, result = str(attribute(node, "equation", "")).replace(" ", "").partition("->")
     terms = given.split(",")
@@ -64,7 +64,7 @@ def einsum_to_matmul(look: Look, node: NodeProto) -> Found:
     summed = "".join(letter for letter in a if letter not in result)
     right = "".join(letter for letter in result if letter not in a)
 
-    def write(to: Steps) -> None:
+    def write(to: NodeSteps) -> None:
         made = to.node.output[0]
         flat = [math.prod(size[letter] for letter in batch)] if batch else []
         rows, inner, columns = (math.prod(size[letter] for letter in part) for part in (left, summed, right))
@@ -83,10 +83,10 @@ def einsum_to_matmul(look: Look, node: NodeProto) -> Found:
         to.share(made, product, shaped, turned)
         to.nodes[-1].output[0], to.nodes[-1].name = made, to.node.name
 
-    return Found(why=f"it sums over {summed or 'nothing'} and repeats over {batch or 'nothing'}", write=write)
+    return Match(why=f"it sums over {summed or 'nothing'} and repeats over {batch or 'nothing'}", write=write)
 
 
-def _letter_sizes(look: Look, node: NodeProto, terms: Sequence[str]) -> dict[str, int]:
+def _letter_sizes(look: ModelLook, node: NodeProto, terms: Sequence[str]) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for name, term in zip(node.input, terms, strict=True):
         known = look.sizes(name)
@@ -98,14 +98,14 @@ def _letter_sizes(look: Look, node: NodeProto, terms: Sequence[str]) -> dict[str
     return sizes
 
 
-def _ordered(to: Steps, source: str, term: str, order: str) -> str:
+def _ordered(to: NodeSteps, source: str, term: str, order: str) -> str:
     """With its axes in another order, itself where that is the same."""
     if term == order:
         return source
     return to.add("Transpose", [source], f"{to.node.output[0]}_transpose", perm=[term.index(x) for x in order])
 
 
-def _shaped(to: Steps, source: str, shape: Sequence[int], wanted: Sequence[int]) -> str:
+def _shaped(to: NodeSteps, source: str, shape: Sequence[int], wanted: Sequence[int]) -> str:
     """With its values under another shape, itself where that is the same."""
     if list(shape) == list(wanted):
         return source
@@ -119,7 +119,7 @@ def _shaped(to: Steps, source: str, shape: Sequence[int], wanted: Sequence[int])
     none="no GatherND has stored indices",
     note="{} GatherNDs take rows",
 )
-def gathernd_to_gather(look: Look, node: NodeProto) -> Found | None:
+def gathernd_to_gather(look: ModelLook, node: NodeProto) -> Match | None:
     """The axes that an index points into become one axis of rows, and each index the number of a row."""
     indices = look.graph.array(node.input[1])
     if indices is None or node.input[0] in look.graph.static():
@@ -132,7 +132,7 @@ def gathernd_to_gather(look: Look, node: NodeProto) -> Found | None:
     numbers = np.ravel_multi_index(tuple(np.moveaxis(counted, -1, 0)), pointed).reshape(-1)
     result = (*indices.shape[:-1], *rest)
 
-    def write(to: Steps) -> None:
+    def write(to: NodeSteps) -> None:
         source, made = to.node.input[0], to.node.output[0]
         if not np.array_equal(numbers, np.arange(math.prod(pointed))):
             rows = to.reshape(source, (math.prod(pointed), *rest), f"{made}_rows")
@@ -142,7 +142,7 @@ def gathernd_to_gather(look: Look, node: NodeProto) -> Found | None:
             source = picked
         to.reshape(source, result)
 
-    return Found(why="its indices are stored", write=write)
+    return Match(why="its indices are stored", write=write)
 
 
 @rewrite(
@@ -152,7 +152,7 @@ def gathernd_to_gather(look: Look, node: NodeProto) -> Found | None:
     none="no computed list is gathered from by a stored index of several dimensions",
     note="{} lists are gathered from by flat indices",
 )
-def flat_index(look: Look, node: NodeProto) -> Found | None:
+def flat_index(look: ModelLook, node: NodeProto) -> Match | None:
     """An index that counts through the whole list leaves nothing to gather."""
     index = look.graph.array(node.input[1])
     if index is None or index.ndim < 2 or node.input[0] in look.graph.static():
@@ -164,7 +164,7 @@ def flat_index(look: Look, node: NodeProto) -> Found | None:
         return None
     whole = shape[0] == index.size and bool((index.reshape(-1) == np.arange(index.size)).all())
 
-    def write(to: Steps) -> None:
+    def write(to: NodeSteps) -> None:
         source, made = to.node.input[0], to.node.output[0]
         if whole:
             to.reshape(source, index.shape)
@@ -174,7 +174,7 @@ def flat_index(look: Look, node: NodeProto) -> Found | None:
         to.share(made, flat)
         to.reshape(flat, index.shape, name=to.graph.fresh(f"{made}_shaped"))
 
-    return Found(why=f"an index of {index.ndim} dimensions into a list", write=write)
+    return Match(why=f"an index of {index.ndim} dimensions into a list", write=write)
 
 
 @rewrite(
@@ -184,7 +184,7 @@ def flat_index(look: Look, node: NodeProto) -> Found | None:
     none="no stored index of a Gather, GatherElements or GatherND is negative",
     note="{} index lists count from the front",
 )
-def index_from_front(look: Look, node: NodeProto) -> Found | None:
+def index_from_front(look: ModelLook, node: NodeProto) -> Match | None:
     """Devices count from the front only; the sum is stored beside the indices, which others may read as they are."""
     indices: Any = look.graph.array(node.input[1])
     if indices is None or indices.dtype.kind != "i" or not (indices < 0).any():
@@ -200,13 +200,13 @@ def index_from_front(look: Look, node: NodeProto) -> Found | None:
         raise NoMatchError(f"the dimension it indexes in {node.input[0]} varies")
     added = np.asarray(sizes if len(sizes) > 1 else sizes[0], indices.dtype)
 
-    def write(to: Steps) -> None:
+    def write(to: NodeSteps) -> None:
         to.gone = []
         counted = np.where(indices < 0, indices + added, indices)
         to.node.input[1] = to.graph.store(f"{to.node.input[1]}_from_front", counted)
 
     why = f"{node.input[1]} counts from the end of a dimension that is known"
-    return Found(why=why, write=write, tensors=(node.input[1],))
+    return Match(why=why, write=write, tensors=(node.input[1],))
 
 
 @rewrite(
@@ -216,7 +216,7 @@ def index_from_front(look: Look, node: NodeProto) -> Found | None:
     none="no ArgMax or ArgMin selects the last index",
     note="{} searches take the first of equal values in reversed order",
 )
-def last_index(look: Look, node: NodeProto) -> Found | None:
+def last_index(look: ModelLook, node: NodeProto) -> Match | None:
     """The first over the reversed axis, counted from the end."""
     if not attribute(node, "select_last_index", 0):
         return None
@@ -225,7 +225,7 @@ def last_index(look: Look, node: NodeProto) -> Found | None:
     if not isinstance(size, int):
         raise NoMatchError(f"the size of axis {axis} is not known")
 
-    def write(to: Steps) -> None:
+    def write(to: NodeSteps) -> None:
         source, made = to.node.input[0], to.node.output[0]
         turned = _reversed(to, source, f"{made}_reversed", (axis, size))
         keeps = int(attribute(to.node, "keepdims", 1))
@@ -234,10 +234,10 @@ def last_index(look: Look, node: NodeProto) -> Found | None:
         to.end("Sub", [last, first], name=f"{made}_from_end")
         to.share(source, turned)
 
-    return Found(why=f"the last of {size} places is wanted where values are equal", write=write)
+    return Match(why=f"the last of {size} places is wanted where values are equal", write=write)
 
 
-def _reversed(to: Steps, source: str, made: str, along: tuple[int, int], *, ends: bool = False) -> str:
+def _reversed(to: NodeSteps, source: str, made: str, along: tuple[int, int], *, ends: bool = False) -> str:
     """The values along an axis of a size from the last to the first."""
     axis, size = along
     order = to.store(f"{made}_order", np.arange(size - 1, -1, -1))
@@ -255,7 +255,7 @@ def _reversed(to: Steps, source: str, made: str, along: tuple[int, int], *, ends
     note="{} cumulative sums run forwards over all values",
     ulps=4.0,
 )
-def cumulate_forward(look: Look, node: NodeProto) -> Found | None:
+def cumulate_forward(look: ModelLook, node: NodeProto) -> Match | None:
     """Turn, shift by a zero, cumulate, turn back."""
     shifts, turns = (bool(attribute(node, name, 0)) for name in ("exclusive", "reverse"))
     if not (shifts or turns):
@@ -272,7 +272,7 @@ def cumulate_forward(look: Look, node: NodeProto) -> Found | None:
     if not isinstance(size, int) or size < 1:
         raise NoMatchError(f"the size of axis {axis} is not known")
 
-    def write(to: Steps) -> None:
+    def write(to: NodeSteps) -> None:
         made, source = to.node.output[0], to.node.input[0]
         given = _reversed(to, source, f"{made}_turned", (axis, size)) if turns else source
         if shifts:  # one zero in front, and the last value gone
@@ -290,7 +290,7 @@ def cumulate_forward(look: Look, node: NodeProto) -> Found | None:
         _reversed(to, summed, made, (axis, size), ends=True)
 
     words = [word for word, holds in (("exclusive", shifts), ("reverse", turns)) if holds]
-    return Found(why=f"it is {' and '.join(words)}", write=write)
+    return Match(why=f"it is {' and '.join(words)}", write=write)
 
 
 @rewrite(
@@ -300,7 +300,7 @@ def cumulate_forward(look: Look, node: NodeProto) -> Found | None:
     none="no Mod keeps the sign of its dividend",
     note="{} remainders of integers need no fmod",
 )
-def integer_remainder(look: Look, node: NodeProto) -> Found | None:
+def integer_remainder(look: ModelLook, node: NodeProto) -> Match | None:
     """The other Mod where signs cannot differ, else a - (a / b) * b: integer division cuts towards zero."""
     if not attribute(node, "fmod", 0):
         return None
@@ -309,7 +309,7 @@ def integer_remainder(look: Look, node: NodeProto) -> Found | None:
     bounds = graph_bounds(look.graph)
     positive = all(bounds.get(name, ANYTHING)[0] >= 0 for name in node.input)
 
-    def write(to: Steps) -> None:
+    def write(to: NodeSteps) -> None:
         (dividend, divisor), made = to.node.input, to.node.output[0]
         if positive:
             to.end("Mod", [dividend, divisor])
@@ -318,7 +318,7 @@ def integer_remainder(look: Look, node: NodeProto) -> Found | None:
         whole = to.add("Mul", [quotient, divisor], f"{made}_whole")
         to.end("Sub", [dividend, whole])
 
-    return Found(why="it is a remainder of integers", write=write)
+    return Match(why="it is a remainder of integers", write=write)
 
 
 @rewrite(
@@ -330,7 +330,7 @@ def integer_remainder(look: Look, node: NodeProto) -> Found | None:
     ulps=64.0,
     completes=True,
 )
-def product_by_halves(look: Look, node: NodeProto) -> Found:
+def product_by_halves(look: ModelLook, node: NodeProto) -> Match:
     """Axes are brought to the end and made one; then one half times the other, until one value is left."""
     sizes = look.sizes(node.input[0])
     axes = look.axes(node, len(sizes))
@@ -341,7 +341,7 @@ def product_by_halves(look: Look, node: NodeProto) -> Found:
     keeps = bool(attribute(node, "keepdims", 1))
     result = [1 if axis in axes else size for axis, size in enumerate(sizes) if keeps or axis not in axes]
 
-    def write(to: Steps) -> None:
+    def write(to: NodeSteps) -> None:
         made = to.node.output[0]
         ordered = to.add("Transpose", [to.node.input[0]], f"{made}_ordered", perm=[*kept, *axes])
         last, left = to.reshape(ordered, [rows, columns], f"{made}_matrix"), columns
@@ -357,7 +357,7 @@ def product_by_halves(look: Look, node: NodeProto) -> Found:
         to.reshape(last, result)
         to.share(made, last)
 
-    return Found(why=f"it multiplies {columns} values", write=write)
+    return Match(why=f"it multiplies {columns} values", write=write)
 
 
 @rewrite(
@@ -369,7 +369,7 @@ def product_by_halves(look: Look, node: NodeProto) -> Found:
     ulps=64.0,
     completes=True,
 )
-def norm_statistics(look: Look, node: NodeProto) -> Found | None:
+def norm_statistics(look: ModelLook, node: NodeProto) -> Match | None:
     """Mean, deviation from it, its square's mean, and one over the root; what nothing reads is dropped."""
     if not any(node.output[1:]):
         return None
@@ -380,7 +380,7 @@ def norm_statistics(look: Look, node: NodeProto) -> Found | None:
         raise NoMatchError(f"{node.input[0]} is {dtype or 'of unknown type'}, its statistics need not be")
     axes = list(range(int(attribute(node, "axis", -1)) % len(shape), len(shape)))
 
-    def write(to: Steps) -> None:
+    def write(to: NodeSteps) -> None:
         source, made = to.node.input[0], to.node.output[0]
         given = zip([*to.node.output[1:], ""][:2], ("mean", "inverse"), strict=True)
         mean, inverse = (name or to.graph.fresh(f"{made}_{what}") for name, what in given)
@@ -397,7 +397,7 @@ def norm_statistics(look: Look, node: NodeProto) -> Found | None:
         to.add("Reciprocal", [root], f"{inverse}_of_root")
         to.nodes[-1].output[0] = to.nodes[-1].name = inverse
 
-    return Found(why="it gives its statistics beside its result", write=write)
+    return Match(why="it gives its statistics beside its result", write=write)
 
 
 @rewrite(
@@ -408,7 +408,7 @@ def norm_statistics(look: Look, node: NodeProto) -> Found | None:
     note="{} products with the reciprocal of a root are quotients",
     ulps=4.0,
 )
-def divide_by_root(look: Look, node: NodeProto) -> Found | None:
+def divide_by_root(look: ModelLook, node: NodeProto) -> Match | None:
     """As norms have it; it changes the order of two roundings and nothing else."""
     root, inverse = node.input[0], node.output[0]
     if look.graph.maker(root, "Sqrt") is None:
@@ -417,11 +417,11 @@ def divide_by_root(look: Look, node: NodeProto) -> Found | None:
     if product is None or product.op_type != "Mul" or list(product.input).count(inverse) != 1:
         raise NoMatchError(f"{inverse} is read by something else than one product")
 
-    def write(to: Steps) -> None:
+    def write(to: NodeSteps) -> None:
         (dividend,) = (name for name in to.node.input if name != inverse)
         to.gone = [to.node, to.graph.makers[inverse]]
         to.end("Div", [dividend, root])
 
     why = f"{product.output[0]} is a quotient by {root}"
     nodes = (label(node), label(product))
-    return Found(why=why, write=write, output=product.output[0], nodes=nodes, tensors=(inverse,))
+    return Match(why=why, write=write, output=product.output[0], nodes=nodes, tensors=(inverse,))

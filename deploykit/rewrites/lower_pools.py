@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deploykit.model.nodes import attribute
-from deploykit.rewrites.contract import Found, Look, NoMatchError, Steps, rewrite
+from deploykit.rewrites.contract import Match, ModelLook, NodeSteps, NoMatchError, rewrite
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -33,7 +33,7 @@ _MOST_TAPS = 32
     note="{} pools are over the whole map",
     ulps=16.0,
 )
-def global_pool(look: Look, node: NodeProto) -> Found | None:
+def global_pool(look: ModelLook, node: NodeProto) -> Match | None:
     """Exporters write such windows counting on the rounding up of their number; the mean is the same."""
     shape = look.shape(node.input[0]) or ()
     window, sizes = attribute(node, "kernel_shape", []), [size for size in shape[2:] if isinstance(size, int)]
@@ -43,7 +43,7 @@ def global_pool(look: Look, node: NodeProto) -> Found | None:
     covered = all(size <= side for size, side in zip(sizes, window, strict=True))
     if not covered or list(window) == sizes:
         return None
-    return Found(
+    return Match(
         why=f"its window holds all of {list(shape)}",
         write=lambda to: to.end("GlobalAveragePool", [to.node.input[0]]),
     )
@@ -73,7 +73,7 @@ class _Window:
     ulps=16.0,
     completes=True,
 )
-def pool_by_taps(look: Look, node: NodeProto) -> Found | None:
+def pool_by_taps(look: ModelLook, node: NodeProto) -> Match | None:
     """What each place of a window sees, combined."""
     kernel = tuple(attribute(node, "kernel_shape", ()))
     dilations = tuple(attribute(node, "dilations", ())) or (1,) * len(kernel)
@@ -93,12 +93,12 @@ def pool_by_taps(look: Look, node: NodeProto) -> Found | None:
     ]
     covered = " x ".join(str(window.places.shape[1]) for window in windows)
 
-    def write(to: Steps) -> None:
+    def write(to: NodeSteps) -> None:
         taps = _Taps(to, list(given))
         (taps.greatest if node.op_type == "MaxPool" else taps.average)(windows)
         to.share(to.node.input[0], *taps.moved)
 
-    return Found(why=f"its windows cover {covered} places", write=write)
+    return Match(why=f"its windows cover {covered} places", write=write)
 
 
 def _window(node: NodeProto, spatial: int, sizes: tuple[int, int], how: tuple[int, int, int]) -> _Window:
@@ -122,7 +122,7 @@ class _Taps:
     ``moved`` are tensors that hold nothing but values of the input.
     """
 
-    def __init__(self, to: Steps, shape: list[int]) -> None:
+    def __init__(self, to: NodeSteps, shape: list[int]) -> None:
         self.moved: list[str] = []
         self._to, self._shape = to, shape
         self._source, self._made = to.node.input[0], to.node.output[0]

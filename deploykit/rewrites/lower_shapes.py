@@ -22,14 +22,14 @@ from deploykit.model.nodes import attribute, label
 from deploykit.model.patterns import over_short_axes, repeated_before_norm
 from deploykit.model.shape_inference import Shape
 from deploykit.rewrites.contract import (
-    Found,
-    Look,
+    Match,
     MatchResult,
+    ModelLook,
+    NodeSteps,
     NoMatchError,
     Refusal,
     Rewritten,
     Site,
-    Steps,
     Transform,
     rewrite,
     rewrite_graph,
@@ -69,7 +69,7 @@ Move = tuple[tuple[int, ...], tuple[int, ...]]
     none="nothing of six or more dimensions is transposed",
     note=f"{{}} transpositions of six or more dimensions need at most {_MOST_AXES}",
 )
-def merge_axes(look: Look, node: NodeProto) -> Found | None:
+def merge_axes(look: ModelLook, node: NodeProto) -> Match | None:
     """Window partitions and pixel shuffles: axes that move together become one; where needed in two steps."""
     given, turned = node.input[0], node.output[0]
     if len(look.shape(given) or ()) <= _MOST_AXES:
@@ -88,7 +88,7 @@ def merge_axes(look: Look, node: NodeProto) -> Found | None:
     if steps is None:
         raise NoMatchError(f"the order cannot be reached in two steps of at most {_MOST_AXES} dimensions")
 
-    def write(to: Steps) -> None:
+    def write(to: NodeSteps) -> None:
         to.gone = []
         (first, *further), move, target = steps, to.node, to.graph.readers(turned)[0]
         for reshape, sizes in ((to.graph.makers[given], first[0]), (target, last)):
@@ -106,7 +106,7 @@ def merge_axes(look: Look, node: NodeProto) -> Found | None:
         declared.extend(kept)
 
     why = f"{len(shape)} dimensions move as {' then '.join(str(len(moved)) for moved, _ in steps)}"
-    return Found(why=why, write=write, nodes=(label(before), label(node), label(after)), tensors=(given, turned))
+    return Match(why=why, write=write, nodes=(label(before), label(node), label(after)), tensors=(given, turned))
 
 
 def _static(shape: Shape | None) -> tuple[int, ...] | None:
@@ -156,7 +156,7 @@ def _merged(shape: Sequence[int], order: Sequence[int]) -> Move:
     note=f"{{}} batch normalizations have {_BATCHNORM_RANK} dimensions",
     ulps=4.0,
 )
-def batchnorm_rank(look: Look, node: NodeProto) -> Found | None:
+def batchnorm_rank(look: ModelLook, node: NodeProto) -> Match | None:
     """The statistics are per channel, so all axes behind the third may be one."""
     rank = len(look.shape(node.input[0]) or ())
     if rank <= _BATCHNORM_RANK:
@@ -165,7 +165,7 @@ def batchnorm_rank(look: Look, node: NodeProto) -> Found | None:
     if any(node.output[1:]):
         raise NoMatchError("it gives its statistics too")
 
-    def write(to: Steps) -> None:
+    def write(to: NodeSteps) -> None:
         source, made = to.node.input[0], to.node.output[0]
         front = sizes[: _BATCHNORM_RANK - 1]
         given = to.reshape(source, (*front, math.prod(sizes[len(front) :])), f"{made}_merged")
@@ -174,10 +174,10 @@ def batchnorm_rank(look: Look, node: NodeProto) -> Found | None:
         to.share(source, given)
         to.share(made, normalized)
 
-    return Found(why=f"{node.input[0]} has {rank} dimensions", write=write)
+    return Match(why=f"{node.input[0]} has {rank} dimensions", write=write)
 
 
-def _same_node(to: Steps, inputs: Sequence[str], made: str, **changed: Any) -> str:
+def _same_node(to: NodeSteps, inputs: Sequence[str], made: str, **changed: Any) -> str:
     """The operator that is replaced, with its attributes, on other inputs."""
     settings = {a.name: helper.get_attribute_value(a) for a in to.node.attribute} | changed
     return to.add(to.node.op_type, inputs, made, name=to.node.name, **settings)
@@ -191,7 +191,7 @@ def _same_node(to: Steps, inputs: Sequence[str], made: str, **changed: Any) -> s
     note="{} norms are over the rows of a matrix",
     ulps=16.0,
 )
-def norm_rows(look: Look, node: NodeProto) -> Found | None:
+def norm_rows(look: ModelLook, node: NodeProto) -> Match | None:
     """A Reshape to rows in front, and one back behind; no value changes."""
     given, axis = look.shape(node.input[0]) or (), int(attribute(node, "axis", -1))
     several = node.op_type == "RMSNormalization" and len(given) > 2 and given[0] != 1
@@ -209,7 +209,7 @@ def norm_rows(look: Look, node: NodeProto) -> Found | None:
         if dims is None or math.prod(dims) != columns:
             raise NoMatchError(f"{name} has not one value for each column, as far as is known")
 
-    def write(to: Steps) -> None:
+    def write(to: NodeSteps) -> None:
         source, made = to.node.input[0], to.node.output[0]
         inputs = [to.reshape(source, (rows, columns), f"{made}_rows")]
         to.share(source, inputs[0])
@@ -227,7 +227,7 @@ def norm_rows(look: Look, node: NodeProto) -> Found | None:
         to.reshape(normalized, shape, name=f"{normalized}_back")
         to.share(made, normalized)
 
-    return Found(why=f"{node.input[0]} has {rows} rows of {columns}", write=write)
+    return Match(why=f"{node.input[0]} has {rows} rows of {columns}", write=write)
 
 
 @rewrite_graph(
@@ -237,7 +237,7 @@ def norm_rows(look: Look, node: NodeProto) -> Found | None:
     note="{} means and sums leave out axes of length 1",
     ulps=4.0,
 )
-def longer_axes(look: Look) -> Iterator[Found | Refusal]:
+def longer_axes(look: ModelLook) -> Iterator[Match | Refusal]:
     """A reduction that drops its axes keeps them first, and a Reshape drops them; no value changes."""
     for found in over_short_axes(facts_seen(look.graph)):
         nodes, shape = (found.node.label,), found.shape
@@ -250,7 +250,7 @@ def longer_axes(look: Look) -> Iterator[Found | Refusal]:
         longer = [axis for axis in axes if shape[axis] > 1]
         left = [size for axis, size in enumerate(shape) if axis not in axes]
 
-        def write(to: Steps, longer: list[int] = longer, left: list[int] = left) -> None:
+        def write(to: NodeSteps, longer: list[int] = longer, left: list[int] = left) -> None:
             node, made = to.node, to.node.output[0]
             if attribute(node, "keepdims", 1):
                 to.listed(node.op_type, node.input[0], "axes", longer, made, keepdims=1)
@@ -263,7 +263,7 @@ def longer_axes(look: Look) -> Iterator[Found | Refusal]:
             to.share(made, kept)
 
         why = f"it is over axes {axes} of {list(shape)}"
-        yield Found(why=why, write=write, output=node.output[0], nodes=nodes, tensors=(found.source,))
+        yield Match(why=why, write=write, output=node.output[0], nodes=nodes, tensors=(found.source,))
 
 
 @rewrite_graph(
@@ -272,7 +272,7 @@ def longer_axes(look: Look) -> Iterator[Found | Refusal]:
     none="no Add or Mul in front of a normalization repeats an operand",
     note="{} operands in front of norms are repeated",
 )
-def expand_before_norm(look: Look) -> Iterator[Found | Refusal]:
+def expand_before_norm(look: ModelLook) -> Iterator[Match | Refusal]:
     """A stored operand is stored repeated, a computed one goes through a Tile: an Expand is computed wrong as well."""
     for found in repeated_before_norm(facts_seen(look.graph)):
         nodes, operand, given, shape = (found.node.label,), found.operand, found.given, found.shape
@@ -284,7 +284,7 @@ def expand_before_norm(look: Look) -> Iterator[Found | Refusal]:
             continue
 
         def write(
-            to: Steps, operand: str = operand, given: tuple[int, ...] = given, shape: tuple[int, ...] = shape
+            to: NodeSteps, operand: str = operand, given: tuple[int, ...] = given, shape: tuple[int, ...] = shape
         ) -> None:
             to.gone = []
             value = to.graph.array(operand) if operand in to.graph.stored else None
@@ -303,7 +303,7 @@ def expand_before_norm(look: Look) -> Iterator[Found | Refusal]:
                 to.needs(made)  # an entry per channel is not shared: its axis may mean nothing there
 
         why = f"{operand} is repeated to {list(shape)}"
-        yield Found(why=why, write=write, output=found.node.outputs[0], nodes=nodes, tensors=(operand,))
+        yield Match(why=why, write=write, output=found.node.outputs[0], nodes=nodes, tensors=(operand,))
 
 
 @rewrite(
@@ -313,7 +313,7 @@ def expand_before_norm(look: Look) -> Iterator[Found | Refusal]:
     none="no MatMul of a rank-3 activation by a stored weight",
     ulps=64.0,
 )
-def linear_to_conv(look: Look, node: NodeProto) -> Found | None:
+def linear_to_conv(look: ModelLook, node: NodeProto) -> Match | None:
     """Encodings go along: the weight's along its new axes, the others to the moved copies of their tensors."""
     source, weight = node.input
     if weight not in look.graph.stored:
@@ -330,7 +330,7 @@ def linear_to_conv(look: Look, node: NodeProto) -> Found | None:
     last = add if add is not None and bias else node
     output, stem = last.output[0], label(node)
 
-    def write(to: Steps) -> None:
+    def write(to: NodeSteps) -> None:
         stored: Any = to.graph.array(weight)
         to.gone = [to.node] if not bias else [to.node, to.graph.makers[node.output[0]]]
         turned = to.add("Transpose", [source], f"{output}_turned", name=f"{stem}/turn", perm=[0, 2, 1])
@@ -351,10 +351,10 @@ def linear_to_conv(look: Look, node: NodeProto) -> Found | None:
         to.note(f"{output}: a 1x1 Conv on rank 4")
 
     nodes = (stem,) if last is node else (stem, label(last))
-    return Found(why="a linear layer on rank 3", write=write, output=output, nodes=nodes, tensors=(source, output))
+    return Match(why="a linear layer on rank 3", write=write, output=output, nodes=nodes, tensors=(source, output))
 
 
-def _rank_step(to: Steps, op_type: str, source: str, made: str, name: str) -> str:
+def _rank_step(to: NodeSteps, op_type: str, source: str, made: str, name: str) -> str:
     """Adds or drops axis 2."""
     result = to.listed(op_type, source, "axes", [2], to.graph.fresh(made))
     to.nodes[-1].name = name

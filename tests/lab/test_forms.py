@@ -16,7 +16,7 @@ from atlas.writing import keep
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit_ort_qnn.bench import together
 from deploykit_ort_qnn.bench.together import Ran, joined
-from deploykit_ort_qnn.compat import Cell, recorded
+from deploykit_ort_qnn.compat import KernelCell, recorded
 
 FORMS = {form.id: form for form in all_forms()}
 
@@ -58,8 +58,10 @@ def test_graphs_side_by_side_give_what_they_give_alone(kind: Kind) -> None:
             assert (together[name] == value).all()
 
 
-def row(**more: Any) -> Cell:
-    return Cell(**{"op": "Add", "form": "rank 3", "type": "w8a16", "release": "2.36.1", "answer": "taken", **more})
+def row(**more: Any) -> KernelCell:
+    return KernelCell(
+        **{"op": "Add", "form": "rank 3", "type": "w8a16", "release": "2.36.1", "answer": "taken", **more}
+    )
 
 
 def test_the_file_keeps_what_was_measured_and_takes_what_is_new(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from deploykit.accuracy.judge.verdict import Measure, limit_for
 from deploykit.answers.asking import ask
 from deploykit.findings import Confidence
 from deploykit.tables.capabilities import Status
-from deploykit_ort_qnn.compat import LIMITS, Cell, operator_rows
+from deploykit_ort_qnn.compat import LIMITS, KernelCell, operator_rows
 from deploykit_ort_qnn.compiler import hosts, worker
 
 
@@ -22,8 +22,10 @@ def test_a_worker_and_a_host_say_the_same_of_a_graph_of_which_nothing_is_taken()
     assert worker.NOTHING_TAKEN == hosts.NOTHING_TAKEN
 
 
-def row(**more: Any) -> Cell:
-    return Cell(**{"op": "Add", "form": "rank 3", "type": "w8a16", "release": "2.36.1", "answer": "taken", **more})
+def row(**more: Any) -> KernelCell:
+    return KernelCell(
+        **{"op": "Add", "form": "rank 3", "type": "w8a16", "release": "2.36.1", "answer": "taken", **more}
+    )
 
 
 def test_a_release_that_does_not_run_is_answered_by_the_nearest_one_that_does() -> None:

@@ -27,7 +27,7 @@ from deploykit.flow.read import read_situations
 from deploykit.packages.building import build_package
 from deploykit.packages.verifying import verify_package as verify
 from deploykit_ort_qnn import backend
-from deploykit_ort_qnn.compiler.emulation import Comparison, compare
+from deploykit_ort_qnn.compiler.emulation import EmulationJob, compare
 from deploykit_ort_qnn.compiler.jobs import CompileJob, compile_model
 from deploykit_ort_qnn.prepare import prepare
 from deploykit_ort_qnn.provider_model import provider_model
@@ -159,7 +159,7 @@ def test_an_lpbq_gemm_compiles_and_is_caught_as_wrong(tmp_path: Path, lpbq_gemm:
     options = {"soc_model": "57"}
     assert compile_model(CompileJob(root=tmp_path, model="model.onnx", context="c.onnx", options=options)).ok
     scope = compare(
-        Comparison(
+        EmulationJob(
             root=tmp_path,
             qdq="model.onnx",
             context="c.onnx",
@@ -287,8 +287,8 @@ def test_a_cut_off_end_is_run_by_the_script(tmp_path: Path) -> None:
 
 def test_an_emulation_that_takes_too_long_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The compiler has its time, the emulator has none."""
-    hurried = lambda **job: Comparison(**{**job, "timeout": 0.01})  # noqa: E731
-    monkeypatch.setattr("deploykit_ort_qnn.execution.Comparison", hurried)
+    hurried = lambda **job: EmulationJob(**{**job, "timeout": 0.01})  # noqa: E731
+    monkeypatch.setattr("deploykit_ort_qnn.execution.EmulationJob", hurried)
     packaged = make_package(request("mlp/w8a8.qdq.onnx"), tmp_path / "p")
     assert packaged.exit_status == 1 and packaged.executed == ("compile",)
     assert packaged.status.right.broken and "emulation" in packaged.status.right.why

@@ -23,7 +23,7 @@ from deploykit_ort_qnn.bench.ask import Bench, Memory, Question
 from deploykit_ort_qnn.bench.audit import audit_model
 from deploykit_ort_qnn.bench.kernels import kernels_of
 from deploykit_ort_qnn.bench.pieces import PAIR
-from deploykit_ort_qnn.bench.repair import Trial, find_repairs, outlooks, repaired_model, repairs_of, suspects_of
+from deploykit_ort_qnn.bench.repair import RepairTrial, find_repairs, outlooks, repaired_model, repairs_of, suspects_of
 from deploykit_ort_qnn.bench.together import Ran
 from deploykit_ort_qnn.bench.ways import WAYS
 
@@ -211,7 +211,7 @@ class Device:
 
     def run(self, probes: Sequence[Any]) -> Iterator[Ran]:
         for probe in probes:
-            kernel, way = (probe.kernel, probe.way) if isinstance(probe, Trial) else (probe, AS_IT_IS)
+            kernel, way = (probe.kernel, probe.way) if isinstance(probe, RepairTrial) else (probe, AS_IT_IS)
             self.asked.append(way)
             session = Session(probe.model)
             made = session.runs(probe.samples)

@@ -28,9 +28,9 @@ from deploykit_ort_qnn import backend
 from deploykit_ort_qnn.compiler.graphs import QnnGraph, QnnNode, QnnTensor, Schematic, SchematicOp
 from deploykit_ort_qnn.compiler.jobs import CompileOutcome, RefusedNode
 from deploykit_ort_qnn.compiler.precision import PrecisionScope
-from deploykit_ort_qnn.prepare import Draft, prepare, wheel_for
+from deploykit_ort_qnn.prepare import ProviderDraft, prepare, wheel_for
 from deploykit_ort_qnn.provider_keys import Chosen
-from deploykit_ort_qnn.provider_model import Step
+from deploykit_ort_qnn.provider_model import PreparationStep
 from deploykit_ort_qnn.rules.compiled import EnvironmentScope, PackageScope
 from deploykit_ort_qnn.rules.numerics import NumericScope
 from sample_models.tiny_graphs import TinyGraph
@@ -40,22 +40,22 @@ Case = Callable[[], Any]
 
 
 @cache
-def base(model: str = "mlp/w8a8.qdq.onnx", target: str = "sm8550") -> Draft:
+def base(model: str = "mlp/w8a8.qdq.onnx", target: str = "sm8550") -> ProviderDraft:
     _, situation = read_situation(Request(model=AIMET / model, target=target, backend="ort-qnn"))
     return prepare(situation, SharedWork())
 
 
-def draft(model: str = "mlp/w8a8.qdq.onnx", target: str = "sm8550", **changes: Any) -> Draft:
+def draft(model: str = "mlp/w8a8.qdq.onnx", target: str = "sm8550", **changes: Any) -> ProviderDraft:
     return replace(base(model, target), **changes)
 
 
-def prepared(**changes: Any) -> Draft:
+def prepared(**changes: Any) -> ProviderDraft:
     known = base().prepared
     assert known is not None
     return draft(prepared=replace(known, **changes))
 
 
-def with_operator(op_type: str) -> Draft:
+def with_operator(op_type: str) -> ProviderDraft:
     from onnx import ModelProto
 
     known = base().prepared
@@ -66,7 +66,7 @@ def with_operator(op_type: str) -> Draft:
     return prepared(model=model)
 
 
-def float_draft(op_type: str, *gate: str, opset: int = 17) -> Draft:
+def float_draft(op_type: str, *gate: str, opset: int = 17) -> ProviderDraft:
     """A float model of one operator on x, multiplied with x where the order of the two is given."""
     graph = TinyGraph(opset)
     slopes = {"alpha": 1 / 6, "beta": 0.5} if op_type == "HardSigmoid" else {}
@@ -74,7 +74,7 @@ def float_draft(op_type: str, *gate: str, opset: int = 17) -> Draft:
     return of_float(graph.model(graph.op("Mul", gate, "y") if gate else made))
 
 
-def rms_draft(how: str) -> Draft:
+def rms_draft(how: str) -> ProviderDraft:
     """An RMS normalization with a scale, x times the reciprocal of a root or divided by it."""
     graph = TinyGraph()
     square = graph.op("Pow", [graph.input("x", (1, 4)), graph.stored("two", 2.0)], "square")
@@ -87,31 +87,31 @@ def rms_draft(how: str) -> Draft:
     return of_float(graph.model(graph.op("Mul", [made, graph.stored("scale", np.ones(4))], "y")))
 
 
-def samples_draft(samples: int) -> Draft:
+def samples_draft(samples: int) -> ProviderDraft:
     graph = TinyGraph(23)
     made = graph.op("RMSNormalization", [graph.input("x", (samples, 16, 8)), graph.stored("scale", np.ones(8))], "y")
     return of_float(graph.model(made))
 
 
-def window_draft(side: int) -> Draft:
+def window_draft(side: int) -> ProviderDraft:
     graph = TinyGraph()
     settings = {"kernel_shape": [side] * 2, "strides": [side] * 2, "ceil_mode": 1}
     return of_float(graph.model(graph.op("AveragePool", [graph.input("x", (1, 4, 8, 8))], "y", **settings)))
 
 
-def pointed_draft(rank: int) -> Draft:
+def pointed_draft(rank: int) -> ProviderDraft:
     graph = TinyGraph()
     index = graph.stored("index", np.ones((1,) * rank), "int64")
     return of_float(graph.model(graph.op("GatherND", [graph.input("x", (4, 8)), index], "y")))
 
 
-def of_float(model: onnx.ModelProto) -> Draft:
+def of_float(model: onnx.ModelProto) -> ProviderDraft:
     facts = collect_facts(wrap_proto(model, path=Path("m.onnx")))
     known = base()
     return replace(known, source="float", prepared=None, situation=replace(known.situation, facts=facts))
 
 
-def gated_draft(*operands: str) -> Draft:
+def gated_draft(*operands: str) -> ProviderDraft:
     return float_draft("HardSigmoid", *operands)
 
 
@@ -128,7 +128,7 @@ def blocks() -> EncodingSet:
     return EncodingSet(version="2.0.0", entries={"w": Encoding(name="w", value=value)})
 
 
-def block_draft(fp16: bool) -> Draft:
+def block_draft(fp16: bool) -> ProviderDraft:
     return replace(prepared(encodings=blocks()), fp16=fp16)
 
 
@@ -211,7 +211,7 @@ UNDER_WINE = {"wheel": "1.22.2", "qairt": "2.36.1", "onnxruntime": "1.22.2"}
 GOOD_TYPES = types(graph(("uint16", "uint16", "int8")), made("QUInt16"))
 
 
-def index_draft(*shape: int) -> Draft:
+def index_draft(*shape: int) -> ProviderDraft:
     """A list that is gathered from by an index of a shape."""
     built = TinyGraph()
     built.op("Gather", [built.input("x", (48,)), built.stored("index", np.arange(48).reshape(shape), "int64")], "y")
@@ -220,13 +220,13 @@ def index_draft(*shape: int) -> Draft:
     return replace(given, situation=replace(given.situation, facts=facts))
 
 
-def step(identifier: str) -> Draft:
-    return prepared(steps=(Step(id=identifier, why="because", names=("y",)),))
+def step(identifier: str) -> ProviderDraft:
+    return prepared(steps=(PreparationStep(id=identifier, why="because", names=("y",)),))
 
 
-def lossy_step(identifier: str) -> Draft:
+def lossy_step(identifier: str) -> ProviderDraft:
     losses = {"w": Loss(scale_error=0.03, sqnr_db=30.0, refined_sqnr_db=35.0)}
-    return prepared(steps=(Step(id=identifier, why="because", names=("w",), losses=losses),))
+    return prepared(steps=(PreparationStep(id=identifier, why="because", names=("w",), losses=losses),))
 
 
 CASES: dict[str, tuple[Case, Case]] = {

@@ -14,7 +14,7 @@ from deploykit.flow.pipeline import make_package
 from deploykit.system.environments import environment_of
 from deploykit.system.installing import install
 from deploykit_ort_qnn.compiler.contexts import inspect_context
-from deploykit_ort_qnn.compiler.hosts import WheelHost, Worker, installed_wheel, toolchain_host
+from deploykit_ort_qnn.compiler.hosts import LinuxHost, Worker, installed_wheel, toolchain_host
 from deploykit_ort_qnn.prepare import wheel_for
 from deploykit_qualcomm.carriers import host_toolchain
 
@@ -22,20 +22,20 @@ CNN = Path(__file__).parents[1] / "data" / "aimet" / "cnn"
 
 
 @pytest.fixture(scope="module")
-def host() -> WheelHost:
+def host() -> LinuxHost:
     """The compiler of 2.48, installed by its own toolchain if it is not yet: one wheel, and no more."""
     spec = host_toolchain("2.48.40")
     assert spec is not None
     if environment_of(spec).state(with_size=False).state != "ready":
         install(spec, print)
     found = toolchain_host(wheel_for("2.48"))
-    assert isinstance(found, WheelHost)
+    assert isinstance(found, LinuxHost)
     return found
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("precision", ["w8a16", "fp16"])
-def test_exactly_that_release_compiles_and_emulates(host: WheelHost, tmp_path: Path, precision: str) -> None:
+def test_exactly_that_release_compiles_and_emulates(host: LinuxHost, tmp_path: Path, precision: str) -> None:
     encodings = None if precision == "fp16" else CNN / f"{precision}.v2.0.0.encodings"
     request = Request(model=CNN / "model.onnx", encodings=encodings, target="sm8650", backend="ort-qnn", sdk="2.48")
     packaged = make_package(request, tmp_path / "p")

@@ -28,7 +28,7 @@ from deploykit_qualcomm.atlas.rows import Verdict, limits_of, verdict_of
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from deploykit_ort_qnn.bench.together import Outputs, Probe, Ran
+    from deploykit_ort_qnn.bench.together import BenchGraph, Outputs, Ran
 
 __all__ = [
     "Bench",
@@ -173,7 +173,7 @@ class KernelAnswer:
     from_float: tuple[float, float] | None = None
 
 
-Runner: TypeAlias = "Callable[[Sequence[Probe]], Iterator[Ran]]"
+Runner: TypeAlias = "Callable[[Sequence[BenchGraph]], Iterator[Ran]]"
 """Runs graphs on an emulator and gives what became of each, in any order."""
 
 
@@ -220,7 +220,7 @@ def bench_of(
 ) -> Bench:
     """The bench of one compiler and chip, with what is remembered of these; ``what`` is told while it runs."""
 
-    def run(probes: Sequence[Probe]) -> Iterator[Ran]:
+    def run(probes: Sequence[BenchGraph]) -> Iterator[Ran]:
         def tell(line: str) -> None:
             progress(f"{what}: {line}")
 

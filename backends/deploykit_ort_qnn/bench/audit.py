@@ -25,7 +25,7 @@ from deploykit_ort_qnn.bench.repair import outlooks, repairs_of
 from deploykit_ort_qnn.bench.together import COVERING
 from deploykit_ort_qnn.compiler.hosts import toolchain_host
 from deploykit_ort_qnn.compiler.jobs import installed_wheel
-from deploykit_ort_qnn.prepare import Draft, whole_model
+from deploykit_ort_qnn.prepare import ProviderDraft, whole_model
 from deploykit_ort_qnn.rules.audit import BEYOND, COUNT_RULES, RULES, Counted
 from deploykit_qualcomm.atlas.rows import Verdict, operators
 from deploykit_qualcomm.rules.atlas import suspects_in
@@ -67,7 +67,9 @@ _ALIKE = 4
 T = TypeVar("T")
 
 
-def audit_draft(draft: Draft, *, level: str, progress: Callable[[str], None], given: Situation | None = None) -> Audit:
+def audit_draft(
+    draft: ProviderDraft, *, level: str, progress: Callable[[str], None], given: Situation | None = None
+) -> Audit:
     """The kernels of what a package would compile.
 
     ``full`` are all of them, ``auto`` as many as are affordable, ``quick`` those that a row calls wrong. With ``given``
@@ -97,7 +99,7 @@ def audit_draft(draft: Draft, *, level: str, progress: Callable[[str], None], gi
     return replace(found, findings=findings, settled=settled_by(found, draft.lint))
 
 
-def with_count(audit: Audit, draft: Draft) -> Audit:
+def with_count(audit: Audit, draft: ProviderDraft) -> Audit:
     """With the finding that says how many kernels were run: for whoever tells nothing else of the whole audit."""
     nodes = {finding.subject.name for finding in audit.findings if finding.handled} | repairs_of(draft.options).keys()
     return replace(audit, findings=(*audit.findings, *COUNT_RULES.run(Counted(audit=audit, otherwise=len(nodes)))))

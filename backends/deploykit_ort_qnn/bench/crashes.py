@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from deploykit_ort_qnn.compiler.jobs import CompileJob, CompileOutcome
 
-__all__ = ["Culprit", "Rescue", "find_culprit", "rescue"]
+__all__ = ["CrashCulprit", "Rescue", "find_culprit", "rescue"]
 
 # For all trials together: the package that was asked for is late already.
 _SECONDS = 300.0
@@ -39,7 +39,7 @@ _MODES = ("3", "1", "2")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Culprit:
+class CrashCulprit:
     """Operators that do it on their own: the model of them, and each one's label and type in graph order.
 
     ``whole`` is False where the time was over before fewer were tried.
@@ -57,7 +57,7 @@ class Culprit:
 class Rescue:
     """The operators that do it, None where no part does; and what to do instead, None where nothing helped."""
 
-    culprit: Culprit | None
+    culprit: CrashCulprit | None
     instead: Instead | None
 
 
@@ -81,7 +81,7 @@ def rescue(job: CompileJob, outcome: CompileOutcome, request: Request, progress:
     return Rescue(culprit=culprit, instead=instead)
 
 
-def find_culprit(model: ModelProto, status: str, bench: TimedBench) -> Culprit | None:
+def find_culprit(model: ModelProto, status: str, bench: TimedBench) -> CrashCulprit | None:
     """The operators whose compilation alone has that status; None where no part of the model does it again."""
     excerpts, nodes = Excerpts(model), list(model.graph.node)
     operators = [index for index, node in enumerate(nodes) if node.op_type not in (*PAIR, "Constant")]
@@ -104,7 +104,7 @@ def find_culprit(model: ModelProto, status: str, bench: TimedBench) -> Culprit |
     found = excerpts.cut(left)
     assert found is not None
     named = tuple((label(nodes[index]), nodes[index].op_type) for index in left)
-    return Culprit(model=found.model, operators=named, whole=not bench.is_over)
+    return CrashCulprit(model=found.model, operators=named, whole=not bench.is_over)
 
 
 def _least(low: int, high: int, holds: Callable[[int], bool]) -> int:
@@ -118,7 +118,7 @@ def _least(low: int, high: int, holds: Callable[[int], bool]) -> int:
     return high
 
 
-def _rewritten(culprit: Culprit, request: Request, bench: TimedBench) -> Iterator[tuple[Request, str]]:
+def _rewritten(culprit: CrashCulprit, request: Request, bench: TimedBench) -> Iterator[tuple[Request, str]]:
     """The rewrites after which the operators compile, with the request that asks for each."""
     for name in transform_names():
         transform = load_transform(name)
@@ -131,7 +131,7 @@ def _rewritten(culprit: Culprit, request: Request, bench: TimedBench) -> Iterato
             yield replace(request, rewrite=(*request.rewrite, name)), f"the graph is rewritten ({name})"
 
 
-def _other_modes(culprit: Culprit, request: Request, bench: TimedBench) -> Iterator[tuple[Request, str]]:
+def _other_modes(culprit: CrashCulprit, request: Request, bench: TimedBench) -> Iterator[tuple[Request, str]]:
     """The finalization modes with which the operators compile, unless one was asked for."""
     if request.adapter_options.get("finalization_mode") is not None or _MODE in bench.options:
         return

@@ -20,7 +20,7 @@ from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, label
 from deploykit.model.ranges import ANYTHING, graph_bounds
 from deploykit.model.weights import constant_values
-from deploykit_ort_qnn.bench.pieces import PAIR, Excerpts, Runs, anonymous, renamed, with_conversions
+from deploykit_ort_qnn.bench.pieces import PAIR, Excerpts, KernelRuns, anonymous, renamed, with_conversions
 from deploykit_ort_qnn.bench.together import Span, covering
 from deploykit_ort_qnn.rules.audit import BACKWARD, BEYOND
 
@@ -92,7 +92,7 @@ def kernels_of(model: ModelProto, *, only: Collection[str] | None = None) -> Ite
         return
     graph, excerpts = GraphCopy(model, copy=False), Excerpts(model)
     static = graph.static()
-    runs, counts_forward = Runs(graph, static), _forward_counter(graph, static)
+    runs, counts_forward = KernelRuns(graph, static), _forward_counter(graph, static)
     nodes = [(at, node) for at, node in enumerate(graph.nodes) if only is None or label(node) in only]
     chosen = [at for at, node in nodes if runs.computes(node)]
     around = [run for index in chosen if len(run := runs.inside(index)) > 1]
@@ -126,7 +126,7 @@ def _forward_counter(graph: GraphCopy, static: Collection[str]) -> Callable[[Ite
 
 def _kernel(graph: GraphCopy, cut: _Cut, key: str, prefix: str) -> Kernel:
     named = renamed(cut.model, lambda n: n and prefix + n, lambda number, node: f"{prefix}{number}:{node.op_type}")
-    inside = _Piece(named)
+    inside = _KernelGraph(named)
     steps = {value.name: step for value in named.graph.output if (step := inside.step(value.name))}
     samples, why = inside.samples(forward=cut.forward)
     return Kernel(
@@ -143,7 +143,7 @@ def _kernel(graph: GraphCopy, cut: _Cut, key: str, prefix: str) -> Kernel:
     )
 
 
-class _Piece:
+class _KernelGraph:
     """The small graph of one kernel: its grids, and what its inputs may hold."""
 
     def __init__(self, model: ModelProto) -> None:

@@ -15,7 +15,7 @@ from deploykit.model.collect import facts_of
 from deploykit.model.graph import GraphCopy, copy_of, view_of
 from deploykit.model.nodes import bodies
 
-__all__ = ["PAIR", "Excerpt", "Excerpts", "Runs", "anonymous", "renamed", "with_conversions"]
+__all__ = ["PAIR", "Excerpt", "Excerpts", "KernelRuns", "anonymous", "renamed", "with_conversions"]
 
 PAIR = ("QuantizeLinear", "DequantizeLinear")
 
@@ -102,7 +102,7 @@ def _is_static(item: ValueInfoProto) -> bool:
     return tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
 
 
-class Runs:
+class KernelRuns:
     """Which operators of one graph are one kernel, by their positions; ``static`` are tensors that no input decides."""
 
     def __init__(self, graph: GraphCopy, static: Collection[str]) -> None:

@@ -24,7 +24,7 @@ from deploykit.model.weights import constant_values
 from deploykit.rewrites.contract import NoMatchError
 from deploykit_ort_qnn.bench.pieces import PAIR
 
-__all__ = ["Grid", "Numbers", "Place"]
+__all__ = ["Numbers", "OperatorPlace", "PairGrid"]
 
 Numbers = npt.NDArray[Any]
 # From here on the operator set itself has pairs of 16 bits.
@@ -33,7 +33,7 @@ _WIDE_OPSET = 21
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
+class PairGrid:
     """The scale and the zero point of a pair; one of each, or one per channel along ``axis``."""
 
     scale: Numbers
@@ -55,14 +55,14 @@ class Grid:
         """Of its integers."""
         return 8 * self.zero.dtype.itemsize
 
-    def is_same(self, other: Grid | None) -> bool:
+    def is_same(self, other: PairGrid | None) -> bool:
         """True where both have the same integers for the same values."""
         if other is None or self.zero.dtype != other.zero.dtype:
             return False
         return np.array_equal(self.zero, other.zero) and np.array_equal(self.scale, other.scale)
 
     @classmethod
-    def over(cls, low: float, high: float, dtype: npt.DTypeLike) -> Grid:
+    def over(cls, low: float, high: float, dtype: npt.DTypeLike) -> PairGrid:
         """That holds this range and zero; symmetric where the type has a sign."""
         info, low, high = np.iinfo(np.dtype(dtype)), min(low, 0.0), max(high, 0.0)
         if info.min < 0:
@@ -78,7 +78,7 @@ class Grid:
         return np.clip(steps, info.min, info.max).astype(self.zero.dtype)
 
 
-class Place:
+class OperatorPlace:
     """An operator with one result. NoMatchError where it has more, or where a size is not known.
 
     Names of what is built end in what the ways call them; ``finish`` puts it into the graph.
@@ -132,16 +132,16 @@ class Place:
         return attribute(self.node, name, default)
 
     @cached_property
-    def grid(self) -> Grid | None:
+    def grid(self) -> PairGrid | None:
         """Of the result; None for a float."""
         return next((self._read(node) for node in self.graph.readers(self.result) if node.op_type == PAIR[0]), None)
 
-    def grid_of(self, name: str) -> Grid | None:
+    def grid_of(self, name: str) -> PairGrid | None:
         """Of what the operator reads; None for a float."""
         maker = self.graph.makers.get(name)
         return self._read(maker) if maker is not None and maker.op_type == PAIR[1] else None
 
-    def one_grid(self, name: str) -> Grid:
+    def one_grid(self, name: str) -> PairGrid:
         """Of what the operator reads, of one scale; NoMatchError where it has none."""
         grid = self.grid_of(name)
         if grid is None or grid.scale.size != 1:
@@ -149,19 +149,19 @@ class Place:
         return grid
 
     @property
-    def result_grid(self) -> Grid:
+    def result_grid(self) -> PairGrid:
         """Of the result; NoMatchError for a float."""
         if self.grid is None:
             raise NoMatchError("its result has no grid")
         return self.grid
 
-    def _read(self, pair: NodeProto) -> Grid:
+    def _read(self, pair: NodeProto) -> PairGrid:
         scale, zero = (self.graph.stored.get(name) for name in pair.input[1:3])
         if scale is None or zero is None:
             raise NoMatchError("a grid around it is not stored")
         one, two = constant_values(scale), constant_values(zero)
         shaped = (one.reshape(()), two.reshape(())) if one.size == 1 else (one, two)
-        return Grid(scale=shaped[0], zero=shaped[1], axis=int(attribute(pair, "axis", 1)))
+        return PairGrid(scale=shaped[0], zero=shaped[1], axis=int(attribute(pair, "axis", 1)))
 
     def integers(self, name: str) -> Numbers | None:
         """The stored integers behind a tensor that the operator reads."""
@@ -219,27 +219,27 @@ class Place:
         """A stored value as it is."""
         return self.graph.store(f"{self.result}_{name}", value)
 
-    def constant(self, name: str, integers: Numbers, grid: Grid) -> str:
+    def constant(self, name: str, integers: Numbers, grid: PairGrid) -> str:
         """Stored integers with the half of a pair that reads them."""
         return self._half(PAIR[1], self.number(f"{name}_q", integers), f"{self.result}_{name}", grid)
 
-    def floats(self, name: str, values: Numbers, grid: Grid | None) -> str:
+    def floats(self, name: str, values: Numbers, grid: PairGrid | None) -> str:
         """Stored floats, on a grid where there is one."""
         if grid is None:
             return self.number(name, values.astype(self.dtype))
         return self.constant(name, grid.integers(values), grid)
 
-    def weight(self, values: Numbers, grid: Grid | None) -> str:
+    def weight(self, values: Numbers, grid: PairGrid | None) -> str:
         """Stored weights: integers with their grid, or floats."""
         return self.number("weight", values) if grid is None else self.constant("weight", values, grid)
 
-    def step(self, op: str, inputs: Sequence[str], grid: Grid | None, name: str = "", **settings: Any) -> str:
+    def step(self, op: str, inputs: Sequence[str], grid: PairGrid | None, name: str = "", **settings: Any) -> str:
         """An operator more, and its result: on that grid, where there is one."""
         made = self.graph.fresh(f"{self.result}_{name or op.lower()}")
         self._made.append(helper.make_node(op, list(inputs), [made], name=made, **settings))
         return made if grid is None else self.converted(made, grid)
 
-    def taken(self, source: str, places: Mapping[int, npt.NDArray[Any]], grid: Grid | None) -> str:
+    def taken(self, source: str, places: Mapping[int, npt.NDArray[Any]], grid: PairGrid | None) -> str:
         """Of the operator's input, converted or not, what is at those places of each axis; zeros for those below zero.
 
         A mask makes the zeros: Pad and Concat put other integers there on some grids (QAIRT 2.51).
@@ -254,14 +254,14 @@ class Place:
                 name = self.step("Gather", [name, stored], grid, axis=axis)
         if mask.all():
             return name
-        ones = None if grid is None else Grid.over(0.0, 1.0, grid.zero.dtype)
+        ones = None if grid is None else PairGrid.over(0.0, 1.0, grid.zero.dtype)
         return self.step("Mul", [name, self.floats("mask", mask, ones)], grid)
 
-    def converted(self, source: str, grid: Grid) -> str:
+    def converted(self, source: str, grid: PairGrid) -> str:
         """A pair behind a tensor."""
         return self._half(PAIR[1], self._half(PAIR[0], source, f"{source}_to", grid), f"{source}_on", grid)
 
-    def _half(self, op: str, source: str, name: str, grid: Grid) -> str:
+    def _half(self, op: str, source: str, name: str, grid: PairGrid) -> str:
         made = self.graph.fresh(name)
         scale, zero = self.number("scale", grid.scale), self.number("zero", grid.zero)
         settings: dict[str, Any] = {"axis": grid.axis} if grid.scale.size > 1 else {}
@@ -269,7 +269,7 @@ class Place:
         self._made.append(node)
         return made
 
-    def _domain(self, grid: Grid) -> str:
+    def _domain(self, grid: PairGrid) -> str:
         if grid.bits == 8 or self.graph.opset >= _WIDE_OPSET:
             return ""
         known = self.graph.model.opset_import

@@ -26,12 +26,12 @@ from deploykit.rewrites.contract import NoMatchError
 from deploykit_ort_qnn.bench.ask import Bench, KernelAnswer, answer_of, bench_of, numbers_of, verdict_on
 from deploykit_ort_qnn.bench.kernels import Kernel, kernels_of, within_grids
 from deploykit_ort_qnn.bench.pieces import PAIR, renamed
-from deploykit_ort_qnn.bench.place import Place
+from deploykit_ort_qnn.bench.place import OperatorPlace
 from deploykit_ort_qnn.bench.ways import WAYS
 from deploykit_ort_qnn.compiler.emulation import correctness
 from deploykit_ort_qnn.compiler.hosts import Host
 from deploykit_ort_qnn.compiler.jobs import installed_wheel
-from deploykit_ort_qnn.prepare import Draft, whole_model
+from deploykit_ort_qnn.prepare import ProviderDraft, whole_model
 from deploykit_ort_qnn.rules.audit import OFTEN
 from deploykit_ort_qnn.rules.numerics import NumericScope
 from deploykit_qualcomm.atlas.rows import Verdict
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Outlook",
     "Repair",
-    "Trial",
+    "RepairTrial",
     "done_otherwise",
     "find_repairs",
     "outlooks",
@@ -98,7 +98,7 @@ class Outlook:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class RepairTrial:
     """A kernel with its operator at a position done in another way; its names begin with ``prefix``."""
 
     kernel: Kernel
@@ -161,7 +161,7 @@ def outlooks(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Case:
+class _RepairCase:
     """An operator of equal nodes, where it is worst and what it is there.
 
     ``bad`` are the other places where it is so: a way that is right there too is better. In those that are ``right`` it
@@ -206,7 +206,7 @@ class _Case:
 
 def _cases(
     model: ModelProto, suspects: Collection[str], bench: Bench, *, named: Collection[str], faults: Collection[Verdict]
-) -> list[_Case]:
+) -> list[_RepairCase]:
     kernels = [kernel for kernel in kernels_of(model, only=suspects) if not kernel.why]
     operators = {label(node): node.op_type for node in model.graph.node}
     known = {kernel.prefix: answer for kernel, answer in bench.ask(kernels)}
@@ -227,7 +227,9 @@ def _cases(
         if bad:
             (first, answer), also = bad[0], tuple(spot for spot, _ in bad[1:])
             right = tuple(spot for spot, _ in spots if spot is not first and spot not in also)
-            cases.append(_Case(nodes=alone.nodes, operator=operator, worst=first, answer=answer, bad=also, right=right))
+            cases.append(
+                _RepairCase(nodes=alone.nodes, operator=operator, worst=first, answer=answer, bad=also, right=right)
+            )
     return cases
 
 
@@ -263,7 +265,7 @@ def _otherwise(bench: Bench, asked: Sequence[tuple[_Spot, str]]) -> dict[_Asked,
 def _tried(bench: Bench, asked: Sequence[tuple[_Spot, str]]) -> Iterator[tuple[_Spot, str, KernelAnswer]]:
     kernels = {kernel.prefix: kernel for (kernel, _), _ in asked}
     kernels = {prefix: within_grids(kernel) for prefix, kernel in kernels.items()}
-    trials: dict[str, Trial] = {}
+    trials: dict[str, RepairTrial] = {}
     for (kernel, at), way in asked:
         within = kernels[kernel.prefix]
         try:
@@ -286,13 +288,13 @@ def _tried(bench: Bench, asked: Sequence[tuple[_Spot, str]]) -> Iterator[tuple[_
         yield (kernel, trial.at), trial.way, answer_of(ran, wanted[kernel.prefix], got, kernel)
 
 
-def _trial_of(kernel: Kernel, at: int, way: str, number: int) -> Trial:
+def _trial_of(kernel: Kernel, at: int, way: str, number: int) -> RepairTrial:
     """``number`` is of the prefix; raises NoMatchError where the way is none for that operator."""
     graph = GraphCopy(kernel.model)
     operators = [node for node in graph.nodes if node.op_type not in (*PAIR, "Constant")]
     if [node.op_type for node in operators[at : at + 1]] != [kernel.operators[at]]:
         raise NoMatchError("the operator does not stand where it was")
-    WAYS[way].build(Place(graph, operators[at]))
+    WAYS[way].build(OperatorPlace(graph, operators[at]))
     prefix = f"u{number}/"
 
     def named(name: str) -> str:
@@ -300,7 +302,7 @@ def _trial_of(kernel: Kernel, at: int, way: str, number: int) -> Trial:
 
     model = renamed(graph.model, named, lambda _, node: named(node.name))
     samples = [{named(name): value for name, value in one.items()} for one in kernel.samples]
-    return Trial(kernel=kernel, at=at, way=way, prefix=prefix, model=model, samples=samples)
+    return RepairTrial(kernel=kernel, at=at, way=way, prefix=prefix, model=model, samples=samples)
 
 
 def _is_right(spot: _Spot, way: str, answers: _Answers) -> bool:
@@ -340,14 +342,14 @@ def repaired_model(model: ModelProto, repairs: Mapping[str, str]) -> ModelProto:
         if node is None:
             raise UsageError(f"--repair {name}={way}: there is no such node", next="name one of the prepared model")
         try:
-            WAYS[way].build(Place(graph, node))
+            WAYS[way].build(OperatorPlace(graph, node))
         except NoMatchError as error:
             raise UsageError(f"--repair {name}={way}: {error.reason}", next="another way") from None
     return graph.model
 
 
 def wanted_repairs(
-    draft: Draft, audit: Audit | None, numeric: NumericScope, host: Host | None, progress: Progress
+    draft: ProviderDraft, audit: Audit | None, numeric: NumericScope, host: Host | None, progress: Progress
 ) -> Instead | None:
     """Another request, with every node that is wrong and can be done otherwise; None where there is none.
 
@@ -393,7 +395,7 @@ def suspects_of(audit: Audit, *, is_right: bool) -> set[str]:
     return {name for one in wrong for name in (one.node, *one.nodes)}
 
 
-def done_otherwise(draft: Draft) -> dict[tuple[str, str], str]:
+def done_otherwise(draft: ProviderDraft) -> dict[tuple[str, str], str]:
     """What was said of nodes that are done in another way now."""
     repairs = repairs_of(draft.options)
     return {

@@ -28,10 +28,10 @@ from deploykit_ort_qnn.compiler.jobs import CompileJob, CompileOutcome, compile_
 __all__ = [
     "COVERING",
     "FLOAT_STEP",
+    "BenchGraph",
     "Deviation",
     "Numbers",
     "Outputs",
-    "Probe",
     "Ran",
     "Span",
     "covering",
@@ -99,7 +99,7 @@ _NO_GRAPH = "Load model from"
 _PAIR = ("QuantizeLinear", "DequantizeLinear")
 
 
-class Probe(Protocol):
+class BenchGraph(Protocol):
     """One graph to run: every name in it begins with ``prefix`` (``u`` and a number and ``/``)."""
 
     @property
@@ -123,7 +123,7 @@ class Ran:
     ``why`` says why.
     """
 
-    probe: Probe
+    probe: BenchGraph
     answer: str
     why: str = ""
     wanted: Outputs = field(default_factory=dict)
@@ -136,7 +136,7 @@ class Ran:
 
 
 def run_together(
-    probes: Sequence[Probe],
+    probes: Sequence[BenchGraph],
     *,
     host: Host | None,
     soc_model: int,
@@ -148,7 +148,7 @@ def run_together(
 
     ``options`` are further provider options. Graphs of one batch should have as many input sets each.
     """
-    groups: dict[Any, list[Probe]] = {}
+    groups: dict[Any, list[BenchGraph]] = {}
     for one in probes:
         opsets = tuple(sorted((entry.domain, entry.version) for entry in one.model.opset_import))
         groups.setdefault((opsets, len(one.samples)), []).append(one)
@@ -182,7 +182,7 @@ def joined(models: Iterable[ModelProto]) -> ModelProto:
     return whole
 
 
-def _halved(batch: Sequence[Probe], host: Host | None, options: Mapping[str, str]) -> Iterator[Ran]:
+def _halved(batch: Sequence[BenchGraph], host: Host | None, options: Mapping[str, str]) -> Iterator[Ran]:
     """A batch, or its halves where it cannot be compiled or run as one."""
     with tempfile.TemporaryDirectory() as folder:
         found = _attempt(batch, host, options, Path(folder))
@@ -196,7 +196,7 @@ def _halved(batch: Sequence[Probe], host: Host | None, options: Mapping[str, str
         yield found
 
 
-def _attempt(batch: Sequence[Probe], host: Host | None, options: Mapping[str, str], root: Path) -> list[Ran] | Ran:
+def _attempt(batch: Sequence[BenchGraph], host: Host | None, options: Mapping[str, str], root: Path) -> list[Ran] | Ran:
     """What comes of each graph; or the one answer of all, where they could not be compiled or run together."""
     (root / "model.onnx").write_bytes(joined(one.model for one in batch).SerializeToString())
     limit = _SECONDS * (1 + len(batch) / 10)
@@ -230,7 +230,7 @@ def _attempt(batch: Sequence[Probe], host: Host | None, options: Mapping[str, st
     return [_one(probe, _left(left, probe), cpu, npu) for probe in batch]
 
 
-def _one(probe: Probe, left: str, cpu: Mapping[str, Any], npu: Mapping[str, Any]) -> Ran:
+def _one(probe: BenchGraph, left: str, cpu: Mapping[str, Any], npu: Mapping[str, Any]) -> Ran:
     if left:
         return Ran(probe=probe, answer="refused", why=left)
     names = [value.name for value in probe.model.graph.output]
@@ -257,14 +257,14 @@ def _left_over(context: Path, outcome: CompileOutcome) -> dict[str, set[str]]:
     return found
 
 
-def _left(left: Mapping[str, set[str]], probe: Probe) -> str:
+def _left(left: Mapping[str, set[str]], probe: BenchGraph) -> str:
     """Why a graph was not taken, "" where it was: the operators left out, pairs only where nothing else was."""
     words = left.get(probe.prefix, set())
     operators = {why for why in words if not why.startswith(_PAIR)}
     return ", ".join(sorted(operators or words))
 
 
-def _inputs(batch: Sequence[Probe], root: Path) -> Path:
+def _inputs(batch: Sequence[BenchGraph], root: Path) -> Path:
     """Every input set of every graph; a tensor that a graph does not read any more is left out."""
     wanted = {value.name for one in batch for value in one.model.graph.input}
     feeds = {

@@ -16,14 +16,14 @@ import numpy.typing as npt
 from onnx import TensorProto
 
 from deploykit.rewrites.contract import NoMatchError
-from deploykit_ort_qnn.bench.place import Grid, Numbers, Place
+from deploykit_ort_qnn.bench.place import Numbers, OperatorPlace, PairGrid
 
-__all__ = ["WAYS", "Way"]
+__all__ = ["WAYS", "RepairWay"]
 
 _WIDER = 2.0
 
 
-def all_on_result_grid(place: Place) -> None:
+def all_on_result_grid(place: OperatorPlace) -> None:
     """Whatever it computes from is converted to the grid of its result first."""
     grid = place.result_grid
     found = {name: place.grid_of(name) for name in place.node.input if name}
@@ -37,7 +37,7 @@ def all_on_result_grid(place: Place) -> None:
     place.finish(place.again([again.get(name, name) for name in place.node.input]))
 
 
-def on_input_grid(place: Place) -> None:
+def on_input_grid(place: OperatorPlace) -> None:
     """Its result has the grid of its input, and is converted behind it."""
     grid = place.one_grid(place.node.input[0])
     if grid.is_same(place.result_grid):
@@ -45,14 +45,14 @@ def on_input_grid(place: Place) -> None:
     place.finish(place.converted(place.again(place.node.input), grid))
 
 
-def wider_result(place: Place) -> None:
+def wider_result(place: OperatorPlace) -> None:
     """Its result has a grid twice as wide, and is converted behind it."""
     grid = place.result_grid
-    wide = Grid.over(_WIDER * grid.low, _WIDER * grid.high, grid.zero.dtype)
+    wide = PairGrid.over(_WIDER * grid.low, _WIDER * grid.high, grid.zero.dtype)
     place.finish(place.converted(place.again(place.node.input), wide))
 
 
-def even_result(place: Place) -> None:
+def even_result(place: OperatorPlace) -> None:
     """Its result has a grid with zero in the middle, and is converted behind it."""
     grid = place.result_grid
     info = np.iinfo(grid.zero.dtype)
@@ -60,11 +60,11 @@ def even_result(place: Place) -> None:
     if int(grid.zero) == middle:
         raise NoMatchError("zero is in the middle")
     scale = max(-grid.low, grid.high) / (info.max - middle)
-    even = Grid(scale=np.asarray(scale, np.float32), zero=np.asarray(middle, info.dtype))
+    even = PairGrid(scale=np.asarray(scale, np.float32), zero=np.asarray(middle, info.dtype))
     place.finish(place.converted(place.again(place.node.input), even))
 
 
-def in_16_bits(place: Place) -> None:
+def in_16_bits(place: OperatorPlace) -> None:
     """It reads and gives 16 bits."""
     if place.result_grid.bits != 8:
         raise NoMatchError("its result has no 8 bits")
@@ -72,12 +72,12 @@ def in_16_bits(place: Place) -> None:
     for name in dict.fromkeys(place.node.input):
         grid = place.grid_of(name) if name and place.value(name) is None else None
         if grid is not None:
-            again[name] = place.converted(name, Grid.over(grid.low, grid.high, np.uint16))
+            again[name] = place.converted(name, PairGrid.over(grid.low, grid.high, np.uint16))
     name = place.again([again.get(name, name) for name in place.node.input])
-    place.finish(place.converted(name, Grid.over(place.result_grid.low, place.result_grid.high, np.uint16)))
+    place.finish(place.converted(name, PairGrid.over(place.result_grid.low, place.result_grid.high, np.uint16)))
 
 
-def in_float16(place: Place) -> None:
+def in_float16(place: OperatorPlace) -> None:
     """It computes in float16."""
     if place.grid is None:
         raise NoMatchError("its result has no grid")
@@ -92,7 +92,7 @@ def in_float16(place: Place) -> None:
     place.finish(place.step("Cast", [name], None, to=TensorProto.FLOAT))
 
 
-def _of_the_first_type(place: Place) -> list[str]:
+def _of_the_first_type(place: OperatorPlace) -> list[str]:
     """What the operator reads that has the type of its first input, by its definition, which must allow float16."""
     schema = place.definition()
     given = [*schema.inputs, *([schema.inputs[-1]] * (len(place.node.input) - len(schema.inputs)))]
@@ -108,7 +108,7 @@ def _of_the_first_type(place: Place) -> list[str]:
 _MOST_WEIGHTS = 1 << 22
 
 
-def without_groups(place: Place) -> None:
+def without_groups(place: OperatorPlace) -> None:
     """One group: the weights that lead from one group to another are zeros."""
     place.assert_is("Conv", "ConvTranspose")
     if place.setting("group", 1) == 1:
@@ -117,7 +117,7 @@ def without_groups(place: Place) -> None:
     place.finish(place.again([place.node.input[0], weight, *place.node.input[2:]], group=None))
 
 
-def as_ordinary(place: Place) -> None:
+def as_ordinary(place: OperatorPlace) -> None:
     """A Conv over the input with zeros between and around its values, with the weights turned round."""
     place.assert_is("ConvTranspose")
     source = place.node.input[0]
@@ -139,7 +139,7 @@ def as_ordinary(place: Place) -> None:
     place.finish(place.step("Conv", inputs, None, dilations=gaps, kernel_shape=kernel))
 
 
-def _cut_off(place: Place, at: int) -> int:
+def _cut_off(place: OperatorPlace, at: int) -> int:
     """How much of the beginning is cut off along one axis."""
     if place.setting("auto_pad", "NOTSET") != "NOTSET" or place.setting("output_shape", ()):
         raise NoMatchError("its pads follow from its size")
@@ -147,7 +147,7 @@ def _cut_off(place: Place, at: int) -> int:
     return int(pads[at]) if pads else 0
 
 
-def _one_group(place: Place) -> tuple[Any, Grid | None]:
+def _one_group(place: OperatorPlace) -> tuple[Any, PairGrid | None]:
     """The weights as of one group: integers with their grid, or floats."""
     group, weight = place.setting("group", 1), place.node.input[1]
     grid, values = place.grid_of(weight), place.integers(weight)
@@ -168,7 +168,7 @@ def _one_group(place: Place) -> tuple[Any, Grid | None]:
     return whole, grid
 
 
-def max_without_pads(place: Place) -> None:
+def max_without_pads(place: OperatorPlace) -> None:
     """The greatest of windows that lie inside: values at a border come again, where they are in the window anyway."""
     place.assert_is("MaxPool")
     source = place.only_computed
@@ -180,7 +180,7 @@ def max_without_pads(place: Place) -> None:
     place.finish(place.again([taken], pads=None, auto_pad=None, ceil_mode=None))
 
 
-def mean_without_pads(place: Place) -> None:
+def mean_without_pads(place: OperatorPlace) -> None:
     """The mean over windows in a map with zeros around it, times what of each window counts."""
     place.assert_is("AveragePool")
     source = place.only_computed
@@ -197,11 +197,11 @@ def mean_without_pads(place: Place) -> None:
         return
     name = place.again([name], **settings)
     name = name if grid is None else place.converted(name, grid)
-    spread = None if grid is None else Grid.over(0.0, float(factors.max()), grid.zero.dtype)
+    spread = None if grid is None else PairGrid.over(0.0, float(factors.max()), grid.zero.dtype)
     place.finish(place.step("Mul", [name, place.floats("counts", factors, spread)], None))
 
 
-def _mean_inside(place: Place, made: tuple[int, ...]) -> Any:
+def _mean_inside(place: OperatorPlace, made: tuple[int, ...]) -> Any:
     """Of ones with zeros around them, the mean over each window, all of it counted."""
     whole = np.ones((1, 1, *([1] * len(made))))
     for at, (axis, places, given) in enumerate(_windows(place)):
@@ -214,13 +214,13 @@ def _mean_inside(place: Place, made: tuple[int, ...]) -> Any:
     return whole
 
 
-def _kernel_steps(place: Place) -> tuple[tuple[int, int], ...]:
+def _kernel_steps(place: OperatorPlace) -> tuple[tuple[int, int], ...]:
     """The size and the step of a pool's window along each axis."""
     kernel = tuple(place.setting("kernel_shape", ()))
     return tuple(zip(kernel, tuple(place.setting("strides", ())) or (1,) * len(kernel), strict=True))
 
 
-def _windows(place: Place) -> Iterator[tuple[int, Any, int]]:
+def _windows(place: OperatorPlace) -> Iterator[tuple[int, Any, int]]:
     """Of each axis of a map all places that a pool's windows reach, from below zero on, and how many there are.
 
     NoMatchError where a window has gaps, or holds nothing.
@@ -239,7 +239,7 @@ def _windows(place: Place) -> Iterator[tuple[int, Any, int]]:
         yield at + 2, places, there
 
 
-def _pad_before(place: Place, at: int, missing: int) -> int:
+def _pad_before(place: OperatorPlace, at: int, missing: int) -> int:
     """Of the window's first place, before the first value along one axis."""
     word = place.setting("auto_pad", "NOTSET")
     if word.startswith("SAME"):
@@ -255,7 +255,7 @@ _MOST_MOVED = 1 << 22
 _MOST_FLAT = 1 << 16
 
 
-def by_places(place: Place) -> None:
+def by_places(place: OperatorPlace) -> None:
     """Gathers with stored places along each axis, where what goes where is settled axis by axis."""
     found, given = _sources(place), place.shape(place.only_computed)
     if found.ndim != len(given):
@@ -269,7 +269,7 @@ def by_places(place: Place) -> None:
     _finish_moved(place, name)
 
 
-def by_places_in_a_row(place: Place) -> None:
+def by_places_in_a_row(place: OperatorPlace) -> None:
     """One Gather from all values in a row."""
     found = _sources(place)
     if found.size > _MOST_FLAT or found.ndim == 0:
@@ -280,7 +280,7 @@ def by_places_in_a_row(place: Place) -> None:
     _finish_moved(place, place.step("Reshape", [name, place.number("shape", np.asarray(found.shape, np.int64))], None))
 
 
-def _sources(place: Place) -> npt.NDArray[np.int64]:
+def _sources(place: OperatorPlace) -> npt.NDArray[np.int64]:
     """For each value of the result its place among those of the input."""
     shape = place.shape(place.only_computed)
     size = math.prod(shape)
@@ -311,12 +311,12 @@ def _places_along(coordinates: npt.NDArray[Any], axis: int) -> npt.NDArray[np.in
     return np.ascontiguousarray(row, np.int64)
 
 
-def _on_result_grid(place: Place) -> str:
+def _on_result_grid(place: OperatorPlace) -> str:
     """What is read, in the integers that the result has: what moves them need not convert."""
     return place.only_computed if place.grid is None else place.converted(place.only_computed, place.grid)
 
 
-def _finish_moved(place: Place, name: str) -> None:
+def _finish_moved(place: OperatorPlace, name: str) -> None:
     if name == place.only_computed:
         raise NoMatchError("it changes nothing")
     place.finish(name)
@@ -330,19 +330,19 @@ _CLOSE = 1e-4
 _RANKS = (2, 3, 4)
 
 
-def by_sums(place: Place) -> None:
+def by_sums(place: OperatorPlace) -> None:
     """With factors in 8 bits, where the result has a grid."""
     _by_sums(place, np.uint8)
 
 
-def by_wide_sums(place: Place) -> None:
+def by_wide_sums(place: OperatorPlace) -> None:
     """With factors in 16 bits."""
     if place.result_grid.bits != 16:
         raise NoMatchError("its result has no 16 bits")
     _by_sums(place, np.int16)
 
 
-def _by_sums(place: Place, kind: npt.DTypeLike) -> None:
+def _by_sums(place: OperatorPlace, kind: npt.DTypeLike) -> None:
     name = place.only_computed
     shape = list(place.shape(name))
     factors = {axis: one for axis, one in _factors(place).items() if not np.array_equal(one, np.eye(len(one)))}
@@ -356,7 +356,7 @@ def _by_sums(place: Place, kind: npt.DTypeLike) -> None:
     place.finish(name)
 
 
-def _factors(place: Place) -> dict[int, Numbers]:
+def _factors(place: OperatorPlace) -> dict[int, Numbers]:
     """For each axis what each place of the result is made of, [made, given]; their product over the axes is it all."""
     given, made = place.shape(place.only_computed), place.shape(place.result)
     if len(given) != len(made) or max(given) > _MOST_PLACES or math.prod(given) > _MOST_SUMMED:
@@ -375,7 +375,7 @@ def _factors(place: Place) -> dict[int, Numbers]:
     return found
 
 
-def _row_through(place: Place, given: tuple[int, ...], axis: int, top: Sequence[Any]) -> Numbers:
+def _row_through(place: OperatorPlace, given: tuple[int, ...], axis: int, top: Sequence[Any]) -> Numbers:
     """What a one in each place of an axis comes to, in the row through the greatest sum."""
     row = tuple(slice(None) if other == axis else at for other, at in enumerate(top))
     columns = []
@@ -386,7 +386,7 @@ def _row_through(place: Place, given: tuple[int, ...], axis: int, top: Sequence[
     return np.stack(columns, axis=1)
 
 
-def _assert_is_all(place: Place, given: tuple[int, ...], factors: dict[int, Numbers]) -> None:
+def _assert_is_all(place: OperatorPlace, given: tuple[int, ...], factors: dict[int, Numbers]) -> None:
     """NoMatchError where it does something else with other values."""
     random = np.random.default_rng(0)
     for values in (random.normal(size=given), np.zeros(given), random.uniform(-3, 0, given)):
@@ -400,19 +400,19 @@ def _assert_is_all(place: Place, given: tuple[int, ...], factors: dict[int, Numb
             raise NoMatchError("it is no sum with fixed factors along each axis")
 
 
-def _reached(grid: Grid, factors: Numbers) -> Grid:
+def _reached(grid: PairGrid, factors: Numbers) -> PairGrid:
     """What sums of values of a grid come to."""
     above, below = np.clip(factors, 0, None), np.clip(factors, None, 0)
     high, low = above * grid.high + below * grid.low, above * grid.low + below * grid.high
-    return Grid.over(float(low.sum(1).min()), float(high.sum(1).max()), grid.zero.dtype)
+    return PairGrid.over(float(low.sum(1).min()), float(high.sum(1).max()), grid.zero.dtype)
 
 
 def _summed(
-    place: Place,
+    place: OperatorPlace,
     name: str,
     shape: Sequence[int],
     what: tuple[int, Numbers, npt.DTypeLike],
-    grids: tuple[Grid | None, Grid | None],
+    grids: tuple[PairGrid | None, PairGrid | None],
 ) -> str:
     """Sums along one axis of a tensor of that shape: the axis is brought to the end and back; grids before, after."""
     axis, factors, kind = what
@@ -423,7 +423,7 @@ def _summed(
     flat = len(shape) not in _RANKS
     if flat:
         name = _shaped(place, name, [math.prod(shape) // shape[axis], shape[axis]], before)
-    spread = None if before is None else Grid.over(float(factors.min()), float(factors.max()), kind)
+    spread = None if before is None else PairGrid.over(float(factors.min()), float(factors.max()), kind)
     name = place.step("MatMul", [name, place.floats("factors", factors.T, spread)], after)
     if flat:
         name = _shaped(place, name, [*(shape[other] for other in order[:-1]), len(factors)], after)
@@ -432,38 +432,42 @@ def _summed(
     return name
 
 
-def _shaped(place: Place, name: str, shape: Sequence[int], grid: Grid | None) -> str:
+def _shaped(place: OperatorPlace, name: str, shape: Sequence[int], grid: PairGrid | None) -> str:
     return place.step("Reshape", [name, place.number("shape", np.asarray(shape, np.int64))], grid)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class RepairWay:
     """``build`` raises NoMatchError where it is none for an operator; ``told`` says of the operator what was done."""
 
     name: str
     told: str
-    build: Callable[[Place], None]
+    build: Callable[[OperatorPlace], None]
 
 
 _ALL = (
-    Way(name="one-grid", told="what it reads is converted to its result's grid first", build=all_on_result_grid),
-    Way(name="input-grid", told="its result has its input's grid, and is converted behind it", build=on_input_grid),
-    Way(name="no-groups", told="its groups are one, with zeros between them", build=without_groups),
-    Way(name="as-conv", told="it is a Conv over its input with zeros between the values", build=as_ordinary),
-    Way(name="max-inside", told="its windows lie inside: values at a border come again", build=max_without_pads),
-    Way(
+    RepairWay(name="one-grid", told="what it reads is converted to its result's grid first", build=all_on_result_grid),
+    RepairWay(
+        name="input-grid", told="its result has its input's grid, and is converted behind it", build=on_input_grid
+    ),
+    RepairWay(name="no-groups", told="its groups are one, with zeros between them", build=without_groups),
+    RepairWay(name="as-conv", told="it is a Conv over its input with zeros between the values", build=as_ordinary),
+    RepairWay(name="max-inside", told="its windows lie inside: values at a border come again", build=max_without_pads),
+    RepairWay(
         name="mean-inside",
         told="zeros are put around its map, and what of a window counts is a factor",
         build=mean_without_pads,
     ),
-    Way(name="by-places", told="Gathers with stored places move what it moved", build=by_places),
-    Way(name="wider-result", told="its result has a grid twice as wide, converted behind it", build=wider_result),
-    Way(name="even-result", told="its result has a grid around zero, converted behind it", build=even_result),
-    Way(name="by-wide-sums", told="MatMuls with its factors in 16 bits add up what it added up", build=by_wide_sums),
-    Way(name="by-sums", told="MatMuls with its factors add up what it added up", build=by_sums),
-    Way(name="in-16-bits", told="it computes in 16 bits", build=in_16_bits),
-    Way(name="by-places-in-a-row", told="one Gather moves all values in a row", build=by_places_in_a_row),
-    Way(name="in-float16", told="it computes in float16", build=in_float16),
+    RepairWay(name="by-places", told="Gathers with stored places move what it moved", build=by_places),
+    RepairWay(name="wider-result", told="its result has a grid twice as wide, converted behind it", build=wider_result),
+    RepairWay(name="even-result", told="its result has a grid around zero, converted behind it", build=even_result),
+    RepairWay(
+        name="by-wide-sums", told="MatMuls with its factors in 16 bits add up what it added up", build=by_wide_sums
+    ),
+    RepairWay(name="by-sums", told="MatMuls with its factors add up what it added up", build=by_sums),
+    RepairWay(name="in-16-bits", told="it computes in 16 bits", build=in_16_bits),
+    RepairWay(name="by-places-in-a-row", told="one Gather moves all values in a row", build=by_places_in_a_row),
+    RepairWay(name="in-float16", told="it computes in float16", build=in_float16),
 )
 
-WAYS: Mapping[str, Way] = {way.name: way for way in _ALL}
+WAYS: Mapping[str, RepairWay] = {way.name: way for way in _ALL}

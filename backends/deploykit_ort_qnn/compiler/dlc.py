@@ -78,7 +78,7 @@ def read_dlc(path: Path) -> Dlc:
         data = members["model"]
         if data[_HEAD + 4 : _HEAD + 8] != _IDENTIFIER:
             raise _FormError("the member 'model' is no NETD buffer")
-        root = _Table(data, _HEAD + _number("<I", data, _HEAD), _Budget(len(data) // 4))
+        root = _FlatTable(data, _HEAD + _number("<I", data, _HEAD), _Budget(len(data) // 4))
         graphs = list(root.tables(_GRAPHS))
         tensors = [_tensor(table) for graph in graphs for table in graph.tables(_GRAPH_TENSORS)]
         operators = [(op.text(_OP_NAME), op.text(_OP_TYPE)) for graph in graphs for op in graph.tables(_GRAPH_OPS)]
@@ -152,7 +152,7 @@ def _members(path: Path) -> dict[str, bytes]:
     return found
 
 
-def _tensor(table: _Table) -> DlcTensor:
+def _tensor(table: _FlatTable) -> DlcTensor:
     name, code = table.text(_TENSOR_NAME), table.integer(_TENSOR_TYPE)
     if code not in TYPE_CODES:
         raise _FormError(f"tensor {name!r} has the type {code:#x}")
@@ -167,7 +167,7 @@ def _tensor(table: _Table) -> DlcTensor:
     )
 
 
-def _grid(table: _Table | None) -> tuple[tuple[float, ...], tuple[int, ...], int | None]:
+def _grid(table: _FlatTable | None) -> tuple[tuple[float, ...], tuple[int, ...], int | None]:
     if table is None:
         return (), (), None
     along, whole = table.table(_GRID_ALONG), table.table(_GRID_WHOLE)
@@ -197,7 +197,7 @@ class _Budget:
             raise _FormError("its lists hold more than there is room for")
 
 
-class _Table:
+class _FlatTable:
     """One table of a FlatBuffers buffer; its fields are found through the list of offsets that it points to."""
 
     def __init__(self, data: bytes, at: int, budget: _Budget) -> None:
@@ -247,12 +247,12 @@ class _Table:
             return ()
         return struct.unpack_from(f"<{self._count(target, _MOST_DIMS)}I", self._data, target + 4)
 
-    def table(self, field: int) -> _Table | None:
+    def table(self, field: int) -> _FlatTable | None:
         """A table of its own, None where it is left out."""
         target = self._target(field)
-        return None if target is None else _Table(self._data, target, self._budget)
+        return None if target is None else _FlatTable(self._data, target, self._budget)
 
-    def tables(self, field: int) -> Iterator[_Table]:
+    def tables(self, field: int) -> Iterator[_FlatTable]:
         """Every table of a list."""
         target = self._target(field)
         if target is None:
@@ -261,7 +261,7 @@ class _Table:
         self._budget.take(count)
         for index in range(count):
             at = target + 4 + 4 * index
-            yield _Table(self._data, at + _number("<I", self._data, at), self._budget)
+            yield _FlatTable(self._data, at + _number("<I", self._data, at), self._budget)
 
 
 _CLOSE = 1.6e-5

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from deploykit.accuracy.simulate.fitting import Original
     from deploykit.model.facts import GraphFacts
 
-__all__ = ["NUMBERS", "Comparison", "compare", "correctness", "narrowest", "numbers_json", "numbers_scope"]
+__all__ = ["NUMBERS", "EmulationJob", "compare", "correctness", "narrowest", "numbers_json", "numbers_scope"]
 
 NUMBERS = "artifacts/numbers.json"
 
@@ -104,7 +104,7 @@ _LEAST_DB = 20.0  # a tensor on the emulator that is farther from the CPU's is w
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class EmulationJob:
     """What to compare: paths relative to ``root``, input sets by input name, and what those mean (``label``).
 
     ``bits`` is the narrowest activation type (0: float). ``original`` judges the outputs of the model as it was handed
@@ -133,7 +133,7 @@ def narrowest(types: Iterable[str]) -> int:
     return min((width for width in bits if width in (8, 16)), default=0)
 
 
-def compare(job: Comparison, progress: Progress | None = None) -> NumericScope:
+def compare(job: EmulationJob, progress: Progress | None = None) -> NumericScope:
     """The verdict on what the package gives on the emulator, and the first node that loses. Raises ToolError."""
     facts = collect_facts(load_model(job.root / job.qdq))
     with tempfile.TemporaryDirectory(prefix=".numbers-", dir=job.root) as folder:
@@ -179,7 +179,7 @@ class _Ran:
 
 
 def _judged(
-    job: Comparison, facts: GraphFacts, cpu: Sequence[Mapping[str, Numbers]], npu: Sequence[Mapping[str, Numbers]]
+    job: EmulationJob, facts: GraphFacts, cpu: Sequence[Mapping[str, Numbers]], npu: Sequence[Mapping[str, Numbers]]
 ) -> tuple[Verdict, Verdict | None]:
     """The package on the emulator beside its quantization, and what that loses against float, if there is a float."""
     original = job.original
@@ -217,7 +217,7 @@ def _save(path: Path, sets: Iterable[Mapping[str, Numbers]]) -> None:
 
 
 def _first_difference(
-    job: Comparison, facts: GraphFacts, folder: Path, progress: Progress | None
+    job: EmulationJob, facts: GraphFacts, folder: Path, progress: Progress | None
 ) -> tuple[str, str, float | None]:
     """Compile once more with every quantized tensor as an output; name the node that makes the first that differs."""
     model = onnx.load(job.root / job.qdq)

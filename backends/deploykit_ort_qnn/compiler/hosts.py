@@ -29,8 +29,8 @@ __all__ = [
     "HERE",
     "NOTHING_TAKEN",
     "Host",
+    "LinuxHost",
     "ToolchainHost",
-    "WheelHost",
     "Work",
     "Worker",
     "installed_wheel",
@@ -231,7 +231,7 @@ class ToolchainHost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WheelHost:
+class LinuxHost:
     """The compiler and emulator of a Linux wheel, in the Python of its toolchain."""
 
     wheel: Wheel
@@ -267,18 +267,18 @@ class WheelHost:
         return self.emulator.work(request, root, scratch, timeout, progress)
 
 
-Host: TypeAlias = ToolchainHost | WheelHost
+Host: TypeAlias = ToolchainHost | LinuxHost
 """Who compiles in the place of the provider installed beside this Python."""
 
 
-def toolchain_host(wheel: Wheel) -> ToolchainHost | WheelHost | None:
+def toolchain_host(wheel: Wheel) -> ToolchainHost | LinuxHost | None:
     """The toolchain that compiles for a wheel; None where the wheel is installed, or the toolchain is not ready."""
     installed, spec = installed_wheel(), host_toolchain(wheel.sdk)
     if installed is not None and installed["wheel"] == wheel.version:
         return None
     if spec is None or environment_of(spec).state(with_size=False).state != "ready":
         return None
-    host = ToolchainHost if wheel.runs_on(LINUX) is None else WheelHost
+    host = ToolchainHost if wheel.runs_on(LINUX) is None else LinuxHost
     return host(wheel=wheel, spec=spec)
 
 

@@ -20,7 +20,7 @@ from deploykit.encodings.lpbq import Loss
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Lpbq
 from deploykit.model.nodes import attribute
 from deploykit.model.weights import constant_values
-from deploykit.rewrites.contract import Found, Look, NoMatchError, Steps, rewrite
+from deploykit.rewrites.contract import Match, ModelLook, NodeSteps, NoMatchError, rewrite
 
 if TYPE_CHECKING:
     from onnx import NodeProto, TensorProto
@@ -35,7 +35,7 @@ __all__ = ["block_losses", "block_weight_path", "blocks_to_matmul", "value_grid"
     none="no layer with block-quantized weights needs another form",
     until="2.52",
 )
-def blocks_to_matmul(look: Look, node: NodeProto) -> Found | None:
+def blocks_to_matmul(look: ModelLook, node: NodeProto) -> Match | None:
     """Gemm, 1x1 Conv, and MatMul with a bias behind it; results change by float32 rounding only."""
     weight = node.input[1] if len(node.input) > 1 else ""
     entry = look.encodings.get(weight) if look.encodings is not None else None
@@ -53,7 +53,7 @@ def blocks_to_matmul(look: Look, node: NodeProto) -> Found | None:
         if add is None or not biases:
             return None
         total = add.output[0]
-        return Found(why=why, write=lambda to: _keep_apart(to, product, total, biases[0]), tensors=(weight,))
+        return Match(why=why, write=lambda to: _keep_apart(to, product, total, biases[0]), tensors=(weight,))
     if node.op_type == "Gemm" and (attribute(node, "alpha", 1.0) != 1.0 or attribute(node, "beta", 1.0) != 1.0):
         raise NoMatchError("it has factors of its own")
     if node.op_type == "Conv":
@@ -63,16 +63,16 @@ def blocks_to_matmul(look: Look, node: NodeProto) -> Found | None:
             raise NoMatchError("it is no 1x1 convolution with stride 1, without padding and groups")
     if node.op_type == "ConvTranspose":
         raise NoMatchError("ConvTranspose has no form as MatMul")
-    return Found(why=why, write=lambda to: _as_matmul(to, rank), tensors=(weight,))
+    return Match(why=why, write=lambda to: _as_matmul(to, rank), tensors=(weight,))
 
 
-def _keep_apart(to: Steps, product: str, total: str, bias: str) -> None:
+def _keep_apart(to: NodeSteps, product: str, total: str, bias: str) -> None:
     """MatMul and Add stay; the product gets a grid of its own, so that nobody fuses the two."""
     to.gone = []
     _derive_product(to, product, total, bias)
 
 
-def _as_matmul(to: Steps, rank: int) -> None:
+def _as_matmul(to: NodeSteps, rank: int) -> None:
     node, output, is_conv = to.node, to.node.output[0], to.node.op_type == "Conv"
     (source, weight), bias = node.input[:2], node.input[2] if len(node.input) > 2 else ""
     stem = node.name or output
@@ -94,7 +94,7 @@ def _as_matmul(to: Steps, rank: int) -> None:
         to.end("Transpose", [result], name=f"{stem}/to_first", perm=[0, rank - 1, *range(1, rank - 1)])
 
 
-def _turned_weight(to: Steps, weight: str) -> str:
+def _turned_weight(to: NodeSteps, weight: str) -> str:
     """The weight as [inputs, outputs], with its grid; further dimensions are all 1."""
     values = constant_values(to.graph.stored[weight])
     name = to.graph.store(f"{weight}_matmul", np.ascontiguousarray(values.reshape(values.shape[:2]).T))
@@ -109,7 +109,7 @@ def _turned_weight(to: Steps, weight: str) -> str:
     return name
 
 
-def _derive_product(to: Steps, product: str, total: str, bias: str) -> None:
+def _derive_product(to: NodeSteps, product: str, total: str, bias: str) -> None:
     """Product = sum - bias, so its range follows from both; the bias gets the range of its values."""
     entry = None if to.encodings is None else to.encodings.get(total)
     if entry is None or not isinstance(entry.value, Affine) or entry.value.scale.size != 1:

@@ -19,7 +19,7 @@ from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.model.operators import Trait, has, is_standard
 from deploykit.model.ranges import clip_bounds
 from deploykit.rewrites.constants import LEAST_LOG_RANGE
-from deploykit.rewrites.contract import Look, Transform, regrid, shares_grid
+from deploykit.rewrites.contract import ModelLook, Transform, regrid, shares_grid
 from deploykit_qualcomm.qnn_types import whole_step
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Conversions:
 
 def find_conversions(model: ModelProto, encodings: EncodingSet, *, int16_matmul: bool) -> Conversions:
     """Conversions for every node of mixed widths, and for 16-bit MatMuls of two activations where that is wanted."""
-    look, found = Look(model, encodings), Conversions()
+    look, found = ModelLook(model, encodings), Conversions()
     wide, int16, narrowed = list[str](), list[str](), list[str]()
     for node in model.graph.node:
         grids, made = list(node_grids(look, node)), node.output[0] if node.output else ""
@@ -87,7 +87,7 @@ def find_conversions(model: ModelProto, encodings: EncodingSet, *, int16_matmul:
     return replace(found, widened=tuple(wide), int16=tuple(int16), narrowed=tuple(narrowed))
 
 
-def node_grids(look: Look, node: NodeProto) -> Iterator[tuple[int, str, Affine]]:
+def node_grids(look: ModelLook, node: NodeProto) -> Iterator[tuple[int, str, Affine]]:
     """Inputs (position) and outputs (-1) that have an integer grid per tensor."""
     for position, name in [*enumerate(node.input), *((-1, name) for name in node.output)]:
         value = look.grid(name) if name and not (position > 0 and node.op_type in _KEEPS_WEIGHTS) else None
@@ -95,7 +95,7 @@ def node_grids(look: Look, node: NodeProto) -> Iterator[tuple[int, str, Affine]]
             yield position, name, value
 
 
-def is_wide_product(look: Look, node: NodeProto) -> bool:
+def is_wide_product(look: ModelLook, node: NodeProto) -> bool:
     """True for a MatMul of two activations with 16 bits on all sides."""
     if node.op_type != "MatMul" or any(name in look.graph.stored for name in node.input):
         return False
@@ -138,7 +138,7 @@ _UNTIL = "2.52"
     alone=True,
     until=_UNTIL,
 )
-def widen_logs(look: Look) -> dict[str, Affine]:
+def widen_logs(look: ModelLook) -> dict[str, Affine]:
     """The same type over a range that the kernel knows, grown downward."""
     grids = {node.output[0]: look.grid(node.output[0]) for node in look.graph.nodes if node.op_type == "Log"}
     wider = {}
@@ -159,7 +159,7 @@ def widen_logs(look: Look) -> dict[str, Affine]:
     summary="a Clip behind a convolution loses its bounds: only the ends of the grid cut off (QAIRT 2.51)",
     until=_UNTIL,
 )
-def clipped_ends(look: Look) -> dict[str, Affine]:
+def clipped_ends(look: ModelLook) -> dict[str, Affine]:
     """Grids that end where the Clip ends: 1 to 18 dB with bounds inside of the grid.
 
     Values beyond the bounds do not occur, so that nothing is lost by a finer grid.
@@ -182,7 +182,7 @@ def clipped_ends(look: Look) -> dict[str, Affine]:
     summary="a 16-bit product of two activations is rounded to symmetric steps; its own grid has the same ones",
     until=_UNTIL,
 )
-def even_results(look: Look) -> dict[str, Affine]:
+def even_results(look: ModelLook) -> dict[str, Affine]:
     """Steps of symmetric int16 for 16-bit MatMuls of two activations.
 
     A result is rounded to those steps first, so that other ones only round it once more. And a fully connected layer
@@ -198,7 +198,7 @@ def even_results(look: Look) -> dict[str, Affine]:
     summary="a 16-bit Softmax cuts off to a grid from 0 to 1; to one with 0 in the middle it rounds",
     until=_UNTIL,
 )
-def rounded_softmaxes(look: Look) -> dict[str, Affine]:
+def rounded_softmaxes(look: ModelLook) -> dict[str, Affine]:
     """To a grid of 0 to 1 it is half a step too little on average, which whatever adds up such results collects.
 
     With steps of 2^-15 around the middle of the type an error is as large, and 0 on average.
@@ -219,7 +219,7 @@ def _is_from_0_to_1(value: Affine | None) -> bool:
     summary="a Softmax goes on with the whole part of its input's step, counted in 2^-22 of a factor of two",
     until=_UNTIL,
 )
-def whole_softmax_steps(look: Look) -> dict[str, Affine]:
+def whole_softmax_steps(look: ModelLook) -> dict[str, Affine]:
     """Steps that the kernel takes as they are, for the tensor from where it is computed on.
 
     A conversion in front of a Softmax is folded away, and with it the step (seen behind Add, Mul and Transpose).
@@ -239,7 +239,7 @@ def whole_softmax_steps(look: Look) -> dict[str, Affine]:
     return grids
 
 
-def _origin(look: Look, name: str) -> str:
+def _origin(look: ModelLook, name: str) -> str:
     """The tensor that one was moved from and shares its grid with."""
     grid = look.grid(name)
     while True:
@@ -256,7 +256,7 @@ def _origin(look: Look, name: str) -> str:
     alone=True,
     until=_UNTIL,
 )
-def one_grids(look: Look) -> dict[str, Affine]:
+def one_grids(look: ModelLook) -> dict[str, Affine]:
     """The result's grid for what such an operator alone reads.
 
     Another grid behind it makes every value wrong by the ratio of the steps. Values on the result's grid from the
@@ -267,7 +267,7 @@ def one_grids(look: Look) -> dict[str, Affine]:
     todo = [node for node in reversed(graph.nodes) if _takes_over(node, look.encodings)]
     while todo:
         node = todo.pop(0)
-        for _, name, wanted in _on_other_grids(Look(look.model, replace(look.encodings, entries=entries)), node):
+        for _, name, wanted in _on_other_grids(ModelLook(look.model, replace(look.encodings, entries=entries)), node):
             if name in graph.outputs or len(graph.readers(name)) != 1:
                 continue
             entries[name], changed[name] = replace(entries[name], value=wanted), wanted
@@ -279,7 +279,7 @@ def one_grids(look: Look) -> dict[str, Affine]:
 
 def conversions_before_moves(model: ModelProto, encodings: EncodingSet) -> dict[tuple[str, int], Affine]:
     """The result's grid for inputs that are read elsewhere too: there they are converted for the one reader."""
-    look = Look(model, encodings)
+    look = ModelLook(model, encodings)
     return {
         (node.output[0], position): wanted
         for node in look.graph.nodes
@@ -292,7 +292,7 @@ def _takes_over(node: NodeProto, encodings: EncodingSet) -> bool:
     return node.op_type in _ONE_GRID and is_standard(node) and node.output[0] in encodings
 
 
-def _on_other_grids(look: Look, node: NodeProto) -> Iterator[tuple[int, str, Affine]]:
+def _on_other_grids(look: ModelLook, node: NodeProto) -> Iterator[tuple[int, str, Affine]]:
     """Computed inputs with another grid than the result's, of the same width, and that of the result."""
     wanted = look.grid(node.output[0])
     for position, name in enumerate(node.input):
@@ -309,7 +309,7 @@ def gates_apart(model: ModelProto, encodings: EncodingSet) -> dict[tuple[str, in
     and widths (of 160 tried at 34), and at all where the Sigmoid's grid has its 0 in the middle. With x in other steps
     the two stay apart; what they are rounded by once more moves a gate by an eighth of its own step.
     """
-    look, grids = Look(model, encodings), dict[tuple[str, int], Affine]()
+    look, grids = ModelLook(model, encodings), dict[tuple[str, int], Affine]()
     for node in look.graph.nodes:
         value = look.grid(node.input[0]) if node.op_type == "Sigmoid" else None
         if value is None or value.bits != 16:

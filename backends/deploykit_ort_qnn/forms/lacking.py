@@ -18,7 +18,7 @@ from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.model.nodes import attribute, label
 from deploykit.model.ranges import ANYTHING, graph_bounds
-from deploykit.rewrites.contract import Found, Look, Steps, Transform, regrid, rewrite
+from deploykit.rewrites.contract import Match, ModelLook, NodeSteps, Transform, regrid, rewrite
 from deploykit_ort_qnn.forms.kernel_grids import is_centred, regridded, symmetric_uint16
 
 if TYPE_CHECKING:
@@ -61,13 +61,13 @@ def older_forms(
     none="no Mod",
     until="2.47",
 )
-def without_mod(look: Look, node: NodeProto) -> Found | None:
+def without_mod(look: ModelLook, node: NodeProto) -> Match | None:
     """The backend refuses to subtract int64, so the arithmetic is done in int32: the chip has no wider integers."""
     kind, bounds = look.dtype(node.input[0]), graph_bounds(look.graph)
     if kind not in ("int32", "int64") or any(bounds.get(name, ANYTHING)[0] < 0 for name in node.input):
         return None
 
-    def write(to: Steps) -> None:
+    def write(to: NodeSteps) -> None:
         names, made = list(to.node.input), to.node.output[0]
         if kind == "int64":
             names = [to.add("Cast", [name], f"{made}_cast", to=TensorProto.INT32) for name in names]
@@ -80,7 +80,7 @@ def without_mod(look: Look, node: NodeProto) -> Found | None:
             rest = to.add("Sub", [dividend, whole], f"{made}_sub")
             to.end("Cast", [rest], to=TensorProto.INT64)
 
-    return Found(why="its operands are never negative", write=write)
+    return Match(why="its operands are never negative", write=write)
 
 
 @rewrite(
@@ -90,20 +90,20 @@ def without_mod(look: Look, node: NodeProto) -> Found | None:
     none="no IsNaN of integers",
     until="2.47",
 )
-def without_isnan(look: Look, node: NodeProto) -> Found | None:
+def without_isnan(look: ModelLook, node: NodeProto) -> Match | None:
     """Where(IsNaN(x), a, b) is b, and what read its result reads b."""
     readers = look.graph.readers(node.output[0])
     is_choice = all(reader.op_type == "Where" and reader.output[0] not in look.graph.outputs for reader in readers)
     if look.grid(node.input[0]) is None or not is_choice:
         return None
 
-    def write(to: Steps) -> None:
+    def write(to: NodeSteps) -> None:
         to.gone = []
         for choice in to.graph.readers(to.node.output[0]):
             for reader, at in to.graph.uses(choice.output[0]):
                 reader.input[at] = choice.input[2]
 
-    return Found(why="it reads integers", write=write)
+    return Match(why="it reads integers", write=write)
 
 
 @rewrite(
@@ -113,12 +113,12 @@ def without_isnan(look: Look, node: NodeProto) -> Found | None:
     none="no Reshape with allowzero",
     until="2.47",
 )
-def without_allowzero(look: Look, node: NodeProto) -> Found | None:
+def without_allowzero(look: ModelLook, node: NodeProto) -> Match | None:
     """The attribute alone goes."""
     shape = look.graph.array(node.input[1]) if attribute(node, "allowzero", 0) else None
     if shape is None or 0 in shape:
         return None
-    return Found(why="its shape has no zero", write=lambda to: to.end("Reshape", to.node.input))
+    return Match(why="its shape has no zero", write=lambda to: to.end("Reshape", to.node.input))
 
 
 @rewrite(
@@ -128,16 +128,16 @@ def without_allowzero(look: Look, node: NodeProto) -> Found | None:
     none="no Reciprocal",
     until="2.47",
 )
-def without_reciprocal(look: Look, node: NodeProto) -> Found | None:
+def without_reciprocal(look: ModelLook, node: NodeProto) -> Match | None:
     """The one is a constant beside integers, which gets the grid of its value later."""
     if node.input[0] in look.graph.static():
         return None
 
-    def write(to: Steps) -> None:
+    def write(to: NodeSteps) -> None:
         one = to.graph.store(f"{to.node.output[0]}_one", np.asarray(1.0, np.float32))
         to.end("Div", [one, to.node.input[0]])
 
-    return Found(why="its input is computed", write=write)
+    return Match(why="its input is computed", write=write)
 
 
 @rewrite(
@@ -147,7 +147,7 @@ def without_reciprocal(look: Look, node: NodeProto) -> Found | None:
     none="no Gather of truth values",
     until="2.47",
 )
-def without_bool_gather(look: Look, node: NodeProto) -> Found | None:
+def without_bool_gather(look: ModelLook, node: NodeProto) -> Match | None:
     """A flat index, since a Cast to truth values is refused on five dimensions; one that counts through needs none."""
     index = look.graph.array(node.input[1]) if look.dtype(node.input[0]) == "bool" else None
     if index is None or node.input[0] in look.graph.static():
@@ -156,7 +156,7 @@ def without_bool_gather(look: Look, node: NodeProto) -> Found | None:
     axis = int(attribute(node, "axis", 0)) % len(shape)
     whole = index.size == shape[axis] and bool((index.reshape(-1) % shape[axis] == np.arange(index.size)).all())
 
-    def write(to: Steps) -> None:
+    def write(to: NodeSteps) -> None:
         source, made = to.node.input[0], to.node.output[0]
         if not whole:
             flat = to.graph.store(f"{made}_index", index.reshape(-1))
@@ -165,7 +165,7 @@ def without_bool_gather(look: Look, node: NodeProto) -> Found | None:
             source = to.add("Cast", [taken], f"{made}_flags", to=TensorProto.BOOL)
         to.reshape(source, (*shape[:axis], *index.shape, *shape[axis + 1 :]), name=to.graph.fresh(f"{made}_shaped"))
 
-    return Found(why="its index is stored", write=write)
+    return Match(why="its index is stored", write=write)
 
 
 @rewrite(
@@ -176,7 +176,7 @@ def without_bool_gather(look: Look, node: NodeProto) -> Found | None:
     quiet=True,
     until="2.36",
 )
-def without_channel_bias(look: Look, node: NodeProto) -> Found | None:
+def without_channel_bias(look: ModelLook, node: NodeProto) -> Match | None:
     """A Conv computes the same products and sums; around it tensors only change their shape.
 
     A layer stays where a shape is not known, where its input or output has no integer grid, and where a Gemm does more
@@ -199,7 +199,7 @@ def without_channel_bias(look: Look, node: NodeProto) -> Found | None:
         return None
     flat = replace(value, scale=value.scale.reshape(-1), zero_point=value.zero_point.reshape(-1), axis=0)
 
-    def write(to: Steps) -> None:
+    def write(to: NodeSteps) -> None:
         """Rows become places of one image, whose channels are last: the provider undoes turning those to the front."""
         name, stored = label(node), look.graph.array(weight)
         assert stored is not None
@@ -216,10 +216,10 @@ def without_channel_bias(look: Look, node: NodeProto) -> Found | None:
         to.share(output, conv, back)
         to.put(Encoding(name=kernel, value=flat, is_param=True))
 
-    return Found(why="its weight has a scale per channel", write=write, output=output)
+    return Match(why="its weight has a scale per channel", write=write, output=output)
 
 
-def _biased_layer(look: Look, node: NodeProto) -> tuple[str, int, NodeProto] | None:
+def _biased_layer(look: ModelLook, node: NodeProto) -> tuple[str, int, NodeProto] | None:
     """(stored bias, the weight's axis of outputs, the last node) of a linear layer; None where it is none.
 
     ONNX Runtime makes one layer of a MatMul and an Add where the product has no grid of its own.
@@ -249,7 +249,7 @@ def _biased_layer(look: Look, node: NodeProto) -> tuple[str, int, NodeProto] | N
     quiet=True,
     until="2.47",
 )
-def without_gather_before_concat(look: Look, node: NodeProto) -> Found | None:
+def without_gather_before_concat(look: ModelLook, node: NodeProto) -> Match | None:
     """Behind LayerNormalization, Gather and Concat, where the Concat has another grid: QAIRT 2.36.1."""
     index = look.graph.array(node.input[1])
     if index is None or index.size != 1 or node.input[0] in look.graph.static():
@@ -260,7 +260,7 @@ def without_gather_before_concat(look: Look, node: NodeProto) -> Found | None:
     axis = int(attribute(node, "axis", 0)) % len(sizes)
     number = int(index.reshape(())) % sizes[axis]
 
-    def write(to: Steps) -> None:
+    def write(to: NodeSteps) -> None:
         made = to.node.output[0]
         ends = (("start", number), ("end", number + 1), ("axis", axis))
         bounds = [to.store(f"{made}_row_{what}", [value]) for what, value in ends]
@@ -269,7 +269,7 @@ def without_gather_before_concat(look: Look, node: NodeProto) -> Found | None:
         to.reshape(row, shape, name=to.graph.fresh(f"{made}_shaped"))
         to.share(made, row)
 
-    return Found(why="one row goes into a Concat", write=write)
+    return Match(why="one row goes into a Concat", write=write)
 
 
 @rewrite(
@@ -280,7 +280,7 @@ def without_gather_before_concat(look: Look, node: NodeProto) -> Found | None:
     quiet=True,
     until="2.47",
 )
-def without_sigmoid_before_linear(look: Look, node: NodeProto) -> Found | None:
+def without_sigmoid_before_linear(look: ModelLook, node: NodeProto) -> Match | None:
     """Its code dies on a number of rows; between two Reshapes the values and their grids stay as they are."""
     graph, grids = look.graph, [look.grid(name) for name in (node.input[0], node.output[0])]
     before = graph.maker(node.input[0], "Add", "Mul")
@@ -299,7 +299,7 @@ def without_sigmoid_before_linear(look: Look, node: NodeProto) -> Found | None:
     if len(shape) < 2 or not shape[-2] or shape[-2] % _ROWS or not any(map(reads_weights, [*readers, *behind])):
         return None
 
-    def write(to: Steps) -> None:
+    def write(to: NodeSteps) -> None:
         source, made = to.node.input[0], to.node.output[0]
         row = to.reshape(source, (*shape[:-2], 1, shape[-2] * shape[-1]), f"{made}_row")
         value = to.add("Sigmoid", [row], f"{made}_flat", name=to.node.name)
@@ -307,7 +307,7 @@ def without_sigmoid_before_linear(look: Look, node: NodeProto) -> Found | None:
         to.share(source, row)
         to.share(made, value)
 
-    return Found(why=f"it has {shape[-2]} rows", write=write)
+    return Match(why=f"it has {shape[-2]} rows", write=write)
 
 
 @regrid(
@@ -315,7 +315,7 @@ def without_sigmoid_before_linear(look: Look, node: NodeProto) -> Found | None:
     summary="a stored 16-bit operand of a MatMul is taken with its 0 in the middle only (code 3110)",
     until="2.47",
 )
-def without_asymmetric_operand(look: Look) -> dict[str, Affine]:
+def without_asymmetric_operand(look: ModelLook) -> dict[str, Affine]:
     """Grids with 0 in the middle for stored operands 1; a step grows to twice its size at most."""
     static, grids = look.graph.static() | look.graph.stored.keys(), dict[str, Affine]()
     for node in look.graph.nodes:
@@ -330,7 +330,7 @@ def without_asymmetric_operand(look: Look) -> dict[str, Affine]:
     summary="a 16-bit HardSigmoid is right on the grid from 0 to 1 only (6 to 26 dB on any other)",
     until="2.48",
 )
-def without_hardsigmoid_range(look: Look) -> dict[str, Affine]:
+def without_hardsigmoid_range(look: ModelLook) -> dict[str, Affine]:
     """QAIRT 2.36.1 computes 93 dB on this grid."""
     made = [node.output[0] for node in look.graph.nodes if node.op_type == "HardSigmoid"]
     grids = {name: look.grid(name) for name in made}

@@ -14,7 +14,7 @@ from deploykit.model.facts import NodeFact
 from deploykit.model.nodes import label, opset_of
 from deploykit.model.operators import is_standard
 from deploykit.model.patterns import find_blocks
-from deploykit_ort_qnn.prepare import Draft
+from deploykit_ort_qnn.prepare import ProviderDraft
 from deploykit_qualcomm.carriers import forms_of
 
 __all__ = ["RULES"]
@@ -37,7 +37,7 @@ _LIKELY = Claim(answered_by=Answerer.TOOLS, confidence=Confidence.INFERRED, seen
 _NEAR = 1e-3
 _LEAST_OPSET = 7
 
-RULES: Registry[Draft] = Registry("ort-qnn plan")
+RULES: Registry[ProviderDraft] = Registry("ort-qnn plan")
 
 
 @RULES.rule(
@@ -49,7 +49,7 @@ RULES: Registry[Draft] = Registry("ort-qnn plan")
     fix="Choose a device whose soc_model is known; 'deploykit targets' shows it.",
     sources=[_LAB],
 )
-def check_soc_model(draft: Draft) -> Iterator[Found]:
+def check_soc_model(draft: ProviderDraft) -> Iterator[Found]:
     """A device without a number."""
     if draft.soc_model is None:
         device = draft.situation.target.device
@@ -65,7 +65,7 @@ def check_soc_model(draft: Draft) -> Iterator[Found]:
     fix="Give --encodings, or a QDQ model.",
     sources=["docs/ort-qnn.md"],
 )
-def check_needs_encodings(draft: Draft) -> Iterator[Found]:
+def check_needs_encodings(draft: ProviderDraft) -> Iterator[Found]:
     """A float model with an integer precision."""
     if draft.source == "float" and draft.wants_integers:
         name = draft.situation.request.model.name
@@ -82,7 +82,7 @@ def check_needs_encodings(draft: Draft) -> Iterator[Found]:
     sources=[_LAB],
     claim=_SEEN,
 )
-def check_float8(draft: Draft) -> Iterator[Found]:
+def check_float8(draft: ProviderDraft) -> Iterator[Found]:
     """float8 weights, each by name."""
     for name in () if draft.prepared is None else draft.prepared.float8:
         yield Found(kind=SubjectKind.TENSOR, name=name, message=f"{name}: float8 is not taken by the provider")
@@ -97,7 +97,7 @@ def check_float8(draft: Draft) -> Iterator[Found]:
     fix="Quantize the model, or take a chip with FP16 (HTP v69 and later).",
     sources=[_LAB],
 )
-def check_fp16(draft: Draft) -> Iterator[Found]:
+def check_fp16(draft: ProviderDraft) -> Iterator[Found]:
     """Float model on v68."""
     if draft.source == "float" and draft.fp16 is False:
         device = draft.situation.target.device
@@ -114,7 +114,7 @@ def check_fp16(draft: Draft) -> Iterator[Found]:
     "there.",
     sources=[_LAB],
 )
-def check_blocks_fp16(draft: Draft) -> Iterator[Found]:
+def check_blocks_fp16(draft: ProviderDraft) -> Iterator[Found]:
     """Per-block weights on v68."""
     if draft.fp16 is False:
         for name in _block_weights(draft):
@@ -132,7 +132,7 @@ def check_blocks_fp16(draft: Draft) -> Iterator[Found]:
     fix="--lpbq makes integer layers of them, with a loss that is reported per weight.",
     sources=[_LAB, "onnxruntime/onnxruntime-qnn#476"],
 )
-def check_blocks(draft: Draft) -> Iterator[Found]:
+def check_blocks(draft: ProviderDraft) -> Iterator[Found]:
     """Per-block weights where FP16 exists."""
     if draft.fp16 is not False:
         for name in _block_weights(draft):
@@ -150,7 +150,7 @@ def check_blocks(draft: Draft) -> Iterator[Found]:
     fix="The message says what does not fit; correct the encoding.",
     sources=["ONNX operators QuantizeLinear and DequantizeLinear"],
 )
-def check_skipped(draft: Draft) -> Iterator[Found]:
+def check_skipped(draft: ProviderDraft) -> Iterator[Found]:
     """What the insertion skipped."""
     for entry in () if draft.prepared is None else draft.prepared.skipped:
         yield Found(kind=SubjectKind.TENSOR, name=entry.tensor, message=f"{entry.tensor}: {entry.reason}")
@@ -166,7 +166,7 @@ def check_skipped(draft: Draft) -> Iterator[Found]:
     sources=[_LAB],
     cure="simplify",
 )
-def check_narrowing(draft: Draft) -> Iterator[Found]:
+def check_narrowing(draft: ProviderDraft) -> Iterator[Found]:
     """16-bit dynamic MatMuls where int16 is not to be had."""
     for name in () if draft.prepared is None else draft.prepared.narrowed:
         message = f"the MatMul that makes {name}: its operand 1 will be read with 8 bits"
@@ -174,7 +174,7 @@ def check_narrowing(draft: Draft) -> Iterator[Found]:
         yield Found(kind=SubjectKind.TENSOR, name=name, message=message, severity=strict, hint=_kept_whole(draft))
 
 
-def _kept_whole(draft: Draft) -> str:
+def _kept_whole(draft: ProviderDraft) -> str:
     """Where the provider refuses the form that keeps 16 bits, another chip does not help; "" for the rule's words."""
     if "symmetric-int16" not in forms_of(draft.wheel).refuses:
         return ""
@@ -190,7 +190,7 @@ def _kept_whole(draft: Draft) -> str:
     fix="Nothing to do: the plan avoids it.",
     sources=[_LAB],
 )
-def check_wrong_kernels(draft: Draft) -> Iterator[Found]:
+def check_wrong_kernels(draft: ProviderDraft) -> Iterator[Found]:
     """What preparation stepped around."""
     for step in () if draft.prepared is None else draft.prepared.steps:
         if step.id in _HANDLED:
@@ -208,7 +208,7 @@ def check_wrong_kernels(draft: Draft) -> Iterator[Found]:
     fix="Nothing to do, unless the message names what you can change in the model.",
     sources=["docs/ort-qnn.md"],
 )
-def check_refusals(draft: Draft) -> Iterator[Found]:
+def check_refusals(draft: ProviderDraft) -> Iterator[Found]:
     """Near misses of the rewrites."""
     for text in () if draft.prepared is None else draft.prepared.refusals:
         yield Found(kind=SubjectKind.NODE, name=text.partition(":")[0], message=text)
@@ -224,7 +224,7 @@ def check_refusals(draft: Draft) -> Iterator[Found]:
     sources=[_LAB],
     claim=_LIKELY,
 )
-def check_operators(draft: Draft) -> Iterator[Found]:
+def check_operators(draft: ProviderDraft) -> Iterator[Found]:
     """Operators seen refused that no rewrite removed."""
     if draft.prepared is None:
         return
@@ -247,7 +247,7 @@ def check_operators(draft: Draft) -> Iterator[Found]:
     fix="Use the newest wheel, or leave the option out.",
     sources=[_LAB],
 )
-def check_unchecked(draft: Draft) -> Iterator[Found]:
+def check_unchecked(draft: ProviderDraft) -> Iterator[Found]:
     """Options whose first wheel is not known."""
     for name in draft.chosen.unchecked:
         message = f"{name}: not looked up in onnxruntime-qnn {draft.wheel.version}"
@@ -263,7 +263,7 @@ def check_unchecked(draft: Draft) -> Iterator[Found]:
     fix="Look at the numbers; quantize with such scales in the first place to lose nothing.",
     sources=["docs/lpbq.md"],
 )
-def check_lpbq_loss(draft: Draft) -> Iterator[Found]:
+def check_lpbq_loss(draft: ProviderDraft) -> Iterator[Found]:
     """What LPBQ costs, per weight."""
     for step in () if draft.prepared is None else draft.prepared.steps:
         for name, loss in step.losses.items():
@@ -285,7 +285,7 @@ def check_lpbq_loss(draft: Draft) -> Iterator[Found]:
     sources=[_LAB],
     cure="fuse-gelu",
 )
-def check_erf(draft: Draft) -> Iterator[Found]:
+def check_erf(draft: ProviderDraft) -> Iterator[Found]:
     """Every Erf, where nothing is quantized."""
     for node in draft.situation.facts.nodes if draft.source == "float" else ():
         if node.op_type == "Erf":
@@ -303,7 +303,7 @@ def check_erf(draft: Draft) -> Iterator[Found]:
     sources=[f"{_LAB}: six forms of it, float and soc_model 57"],
     cure="fuse-hardswish",
 )
-def check_hard_sigmoid_gate(draft: Draft) -> Iterator[Found]:
+def check_hard_sigmoid_gate(draft: ProviderDraft) -> Iterator[Found]:
     """Mul(x, HardSigmoid(x)), in this order."""
     facts = draft.situation.facts
     for node in facts.nodes if draft.source == "float" else ():
@@ -327,7 +327,7 @@ def check_hard_sigmoid_gate(draft: Draft) -> Iterator[Found]:
     claim=_LIKELY,
     cure="divide-by-root",
 )
-def check_reciprocal(draft: Draft) -> Iterator[Found]:
+def check_reciprocal(draft: ProviderDraft) -> Iterator[Found]:
     """RMS norms with a scale whose inner nodes include a Reciprocal."""
     facts = draft.situation.facts
     for block in find_blocks(facts) if draft.source == "float" else ():
@@ -351,7 +351,7 @@ def check_reciprocal(draft: Draft) -> Iterator[Found]:
     sources=[f"{_LAB}: two samples, lengths of 10 and 16, with and without another operator in front"],
     cure="norm-rows",
 )
-def check_rms_samples(draft: Draft) -> Iterator[Found]:
+def check_rms_samples(draft: ProviderDraft) -> Iterator[Found]:
     """By rank and first dimension."""
     facts = draft.situation.facts
     for node in facts.nodes if draft.source == "float" else ():
@@ -371,7 +371,7 @@ def check_rms_samples(draft: Draft) -> Iterator[Found]:
     sources=[f"{_LAB}: 112 models of set 6 of onnx's backend tests, 99 of them taken once raised"],
     cure="raise-opset",
 )
-def check_opset(draft: Draft) -> Iterator[Found]:
+def check_opset(draft: ProviderDraft) -> Iterator[Found]:
     """By its number."""
     facts = draft.situation.facts
     if 0 < facts.opset < _LEAST_OPSET and draft.source == "float":
@@ -390,7 +390,7 @@ def check_opset(draft: Draft) -> Iterator[Found]:
     sources=[f"{_LAB}: 24 exports of ConvNeXt with layer scale, float and W8A16; of 17 small forms the 6 like that"],
     cure="flat-index",
 )
-def check_index(draft: Draft) -> Iterator[Found]:
+def check_index(draft: ProviderDraft) -> Iterator[Found]:
     """By the ranks of data and index."""
     tensors = draft.situation.facts.tensors
     for node in draft.situation.facts.nodes:
@@ -404,7 +404,7 @@ def check_index(draft: Draft) -> Iterator[Found]:
             yield Found(kind=SubjectKind.NODE, name=node.label, message=message)
 
 
-def _block_weights(draft: Draft) -> list[str]:
+def _block_weights(draft: ProviderDraft) -> list[str]:
     if draft.prepared is None:
         return []
     return [entry.name for entry in draft.prepared.encodings if entry.value.granularity == "per-block"]
@@ -422,7 +422,7 @@ _OLD = "onnxruntime-qnn 1.22.2 (QAIRT 2.36.1) for Windows, run under Wine 8.0 on
     fix="Quantize these weights per channel, or take a later release.",
     sources=[_OLD, "onnxruntime-qnn 2.3.0 (QAIRT 2.47.0) on Linux x86-64: 5.6 dB where 2.4.0 has 31.6"],
 )
-def check_blocks_in_release(draft: Draft) -> Iterator[Found]:
+def check_blocks_in_release(draft: ProviderDraft) -> Iterator[Found]:
     """Per-block and LPBQ weights where the wheel's row says that they are not taken."""
     refuses = forms_of(draft.wheel).refuses
     lpbq = "block-weights" in refuses
@@ -444,7 +444,7 @@ def check_blocks_in_release(draft: Draft) -> Iterator[Found]:
     fix="Export the model with an operator set that this wheel reads, or take a later release.",
     sources=["models of each operator set and IR version, opened with ONNX Runtime 1.18 to 1.31 and 1.22.2 under Wine"],
 )
-def check_reads(draft: Draft) -> Iterator[Found]:
+def check_reads(draft: ProviderDraft) -> Iterator[Found]:
     """The file that is compiled, against the limits in the wheel's row."""
     limits = draft.wheel.newest_read
     if limits is None:
@@ -474,7 +474,7 @@ _FLOAT32 = (
     sources=[_FLOAT32],
     cure="write-out-functions",
 )
-def check_float_model(draft: Draft) -> Iterator[Found]:
+def check_float_model(draft: ProviderDraft) -> Iterator[Found]:
     """A float source, for a wheel whose own row says so: it was seen with that release alone."""
     if draft.source == "float" and "float16-of-float" in draft.wheel.refuses:
         message = f"onnxruntime-qnn {draft.wheel.version} would compile it in float32"
@@ -491,7 +491,7 @@ def check_float_model(draft: Draft) -> Iterator[Found]:
     fix="Give these tensors 16-bit integers, or take a later release.",
     sources=[_FLOAT32],
 )
-def check_float_parts(draft: Draft) -> Iterator[Found]:
+def check_float_parts(draft: ProviderDraft) -> Iterator[Found]:
     """Tensors of a quantized model whose intended type is float16."""
     if draft.prepared is None or "float16-of-float" not in draft.wheel.refuses:
         return
@@ -515,7 +515,7 @@ def check_float_parts(draft: Draft) -> Iterator[Found]:
     fix="Export it in other operators, take a later release, or allow the CPU.",
     sources=[_OLD],
 )
-def check_operators_in_release(draft: Draft) -> Iterator[Found]:
+def check_operators_in_release(draft: ProviderDraft) -> Iterator[Found]:
     """Nodes of the prepared model whose type the wheel's row names as absent."""
     if draft.prepared is None or draft.chosen.allows_cpu:
         return
@@ -539,7 +539,7 @@ _MOST_INDEX_DIMENSIONS = 4
     sources=[f"{_LAB}: windows of 8 and 320 on maps of 6, of 6 on 6"],
     cure="global-pool",
 )
-def check_window(draft: Draft) -> Iterator[Found]:
+def check_window(draft: ProviderDraft) -> Iterator[Found]:
     """By shapes."""
     for node in _standard_nodes(draft, "AveragePool"):
         fact = draft.situation.facts.tensors.get(node.inputs[0])
@@ -559,7 +559,7 @@ def check_window(draft: Draft) -> Iterator[Found]:
     sources=[f"{_LAB}: float and bool, indices of 2 to 6 dimensions"],
     cure="gathernd-to-gather",
 )
-def check_gather(draft: Draft) -> Iterator[Found]:
+def check_gather(draft: ProviderDraft) -> Iterator[Found]:
     """By the type of the data and the rank of the index."""
     tensors = draft.situation.facts.tensors
     for node in _standard_nodes(draft, "GatherND"):
@@ -570,7 +570,7 @@ def check_gather(draft: Draft) -> Iterator[Found]:
             yield _at_node(node, f"{node.label}: an index of {index.rank} dimensions")
 
 
-def _standard_nodes(draft: Draft, op_type: str) -> list[NodeFact]:
+def _standard_nodes(draft: ProviderDraft, op_type: str) -> list[NodeFact]:
     """Those of a model that comes without Q/DQ: with them, the preparation writes other forms while they are out."""
     if draft.source == "qdq":
         return []

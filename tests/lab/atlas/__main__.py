@@ -29,7 +29,7 @@ from atlas.sweep import sweep
 from atlas.units import TYPES, unit
 from atlas.writing import keep, write_place
 from deploykit.fleet.cluster import address_of
-from deploykit_ort_qnn.compat import DATA, Cell
+from deploykit_ort_qnn.compat import DATA, KernelCell
 from deploykit_ort_qnn.prepare import wheel_for
 
 __all__ = ["main"]
@@ -103,7 +103,7 @@ def _column(given: argparse.Namespace) -> None:
     sdk = wheel_for(given.release).sdk
     measured = sweep(units, host=host_of(given.release), soc_model=given.soc, progress=_say)
     cells = (
-        Cell(
+        KernelCell(
             op=one.unit.form.op,
             form=one.unit.form.name,
             type=one.unit.kind,

@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from deploykit_ort_qnn.compat import DATA, Cell, recorded
+from deploykit_ort_qnn.compat import DATA, KernelCell, recorded
 from deploykit_qualcomm.atlas.rows import COSTS, FILES, FOLDER, PLACES, Cost, Place, Row, atlas_rows, costs, places
 
 __all__ = ["keep", "write_costs", "write_place", "write_rows", "write_stated"]
@@ -100,7 +100,7 @@ def _text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else str(value)
 
 
-def keep(cells: Iterable[Cell], path: Path = DATA) -> None:
+def keep(cells: Iterable[KernelCell], path: Path = DATA) -> None:
     """Put cells in the place of those with the same form, type and release."""
     merged = {_key(cell): cell for cell in (*(recorded(path) if path.exists() else ()), *cells)}
     lines: dict[tuple[str, str, str], dict[str, Any]] = {}
@@ -113,11 +113,11 @@ def keep(cells: Iterable[Cell], path: Path = DATA) -> None:
     recorded.cache_clear()
 
 
-def _key(cell: Cell) -> tuple[str, str, str, tuple[int, ...]]:
+def _key(cell: KernelCell) -> tuple[str, str, str, tuple[int, ...]]:
     return cell.op, cell.form, cell.type, tuple(map(int, cell.release.split(".")))
 
 
-def _short(cell: Cell) -> float | str:
+def _short(cell: KernelCell) -> float | str:
     """A number for what was taken and ran, else the answer and the compiler's words."""
     if cell.answer == "taken" and cell.decibels is not None:
         return cell.decibels
