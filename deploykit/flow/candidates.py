@@ -20,9 +20,8 @@ from deploykit.accuracy.search.goals import Goal, Reached, goal_for
 from deploykit.accuracy.search.layer_losses import Budget, Sensitivity, analyze, read_question
 from deploykit.accuracy.search.output_losses import Reaching
 from deploykit.accuracy.search.raising import MOST_SHOWN, Raised, Raiser, Trial, WideType
-from deploykit.accuracy.simulate.costs import CostModel
-from deploykit.accuracy.simulate.min_max import min_max_encodings, precision_of
 from deploykit.accuracy.simulate.partial_runs import PartialRuns
+from deploykit.accuracy.simulate.precisions import CostModel, min_max_encodings, precision_of
 from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.backend.backend import Request
 from deploykit.encodings.float_sets import find_borders

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from deploykit.accuracy.judge.verdict import Verdict
-from deploykit.accuracy.simulate.chain import Chain
-from deploykit.accuracy.simulate.sessions import Session
+from deploykit.accuracy.simulate.sessions import Chain, Session
 from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.backend.backend import AnyBackend, MixedSupport, Progress, Same, SharedWork, Situation
 from deploykit.backend.status import Correctness, correctness_of

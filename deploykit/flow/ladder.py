@@ -15,7 +15,7 @@ from typing import Any
 
 from deploykit.accuracy.search.goals import Goal, Reached
 from deploykit.accuracy.search.raising import Raised, WideType
-from deploykit.accuracy.simulate.costs import Cost
+from deploykit.accuracy.simulate.precisions import Cost
 from deploykit.answers.precision_advice import Advice, Conclusion, advise
 from deploykit.encodings.values import EncodingSet
 

@@ -19,9 +19,8 @@ from deploykit.accuracy.judge.judge import Judge, Numbers
 from deploykit.accuracy.judge.kinds import detection_sets
 from deploykit.accuracy.judge.verdict import Verdict
 from deploykit.accuracy.samples.gathering import Samples
-from deploykit.accuracy.simulate.chain import Chain
 from deploykit.accuracy.simulate.fitting import FIRST, Fitted, fit_judge, settled
-from deploykit.accuracy.simulate.sessions import Feed, Session
+from deploykit.accuracy.simulate.sessions import Chain, Feed, Session
 from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.encodings.backward import Inference, OpenTensor
 from deploykit.encodings.float_sets import FloatPrediction, find_borders, predict_float_set

@@ -16,9 +16,8 @@ from deploykit.accuracy.judge.judge import Judge
 from deploykit.accuracy.judge.verdict import Verdict
 from deploykit.accuracy.samples.gathering import RECORDED_FILE, gather
 from deploykit.accuracy.search.locate import ModelProbe, SimulationProbe, locate
-from deploykit.accuracy.simulate.chain import Chain
 from deploykit.accuracy.simulate.fitting import fit_judge, settled
-from deploykit.accuracy.simulate.sessions import Session
+from deploykit.accuracy.simulate.sessions import Chain, Session
 from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.backend.backend import Check
 from deploykit.backend.status import Correctness, correctness_of

@@ -14,8 +14,7 @@ import pytest
 from deploykit.accuracy.judge.judge import OutputJudge
 from deploykit.accuracy.judge.kinds import Task, pieces_of
 from deploykit.accuracy.judge.verdict import Verdict
-from deploykit.accuracy.simulate.chain import Chain
-from deploykit.accuracy.simulate.sessions import Session
+from deploykit.accuracy.simulate.sessions import Chain, Session
 from deploykit.model import wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts

@@ -16,8 +16,8 @@ import deploykit
 from deploykit.accuracy.search.goals import Reached, parse_goal
 from deploykit.accuracy.search.layer_losses import layers_of
 from deploykit.accuracy.search.raising import Raiser, Trial, pareto
-from deploykit.accuracy.simulate.costs import Cost, CostModel
 from deploykit.accuracy.simulate.partial_runs import PartialRuns
+from deploykit.accuracy.simulate.precisions import Cost, CostModel
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.encodings.new_grids import GridKind, affine_for_range

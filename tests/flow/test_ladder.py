@@ -12,7 +12,7 @@ import pytest
 import deploykit
 from deploykit.accuracy.search.goals import Reached, parse_goal
 from deploykit.accuracy.search.raising import Raised, Trial, WideType
-from deploykit.accuracy.simulate.costs import Cost
+from deploykit.accuracy.simulate.precisions import Cost
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.encodings.values import EncodingSet

@@ -13,7 +13,7 @@ import pytest
 import deploykit
 from deploykit.accuracy.search.goals import Reached, parse_goal
 from deploykit.accuracy.search.raising import Raised, Trial, WideType
-from deploykit.accuracy.simulate.costs import Cost
+from deploykit.accuracy.simulate.precisions import Cost
 from deploykit.backend.backend import Request
 from deploykit.backend.quantizers import WeightMethod
 from deploykit.encodings.values import EncodingSet

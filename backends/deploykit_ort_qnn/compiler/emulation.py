@@ -23,9 +23,8 @@ from deploykit.accuracy.judge.measures import overall_db, sqnr_db
 from deploykit.accuracy.judge.rows import ChosenRows, Matched
 from deploykit.accuracy.judge.verdict import Against, Context, Measure, Verdict
 from deploykit.accuracy.samples.inputs import Label
-from deploykit.accuracy.simulate.chain import Chain
 from deploykit.accuracy.simulate.fitting import settled
-from deploykit.accuracy.simulate.sessions import Session
+from deploykit.accuracy.simulate.sessions import Chain, Session
 from deploykit.backend.backend import Seen
 from deploykit.backend.status import Correctness, correctness_of
 from deploykit.errors import InputError

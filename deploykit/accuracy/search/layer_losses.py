@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from deploykit.accuracy.judge.measures import overall_db
 from deploykit.accuracy.samples.gathering import MOST, Samples, gather
 from deploykit.accuracy.search.output_losses import Loss, OutputLosses
-from deploykit.accuracy.simulate.min_max import min_max_encodings, precision_of
 from deploykit.accuracy.simulate.partial_runs import PartialRuns
+from deploykit.accuracy.simulate.precisions import min_max_encodings, precision_of
 from deploykit.accuracy.simulate.quantizers import fake_quantize, is_simulated
 from deploykit.accuracy.simulate.sessions import Feed
 from deploykit.accuracy.simulate.tensor_statistics import TensorStatistics, statistics_of

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from deploykit.accuracy.search.goals import Goal, Reached
 from deploykit.accuracy.search.layer_losses import Layer, LayerLoss
-from deploykit.accuracy.simulate.costs import Cost, CostModel
+from deploykit.accuracy.simulate.precisions import Cost, CostModel
 from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.encodings.float_sets import find_borders, float_nodes
 from deploykit.encodings.new_grids import GridKind, affine_for_range

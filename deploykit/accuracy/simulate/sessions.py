@@ -2,14 +2,15 @@
 
 A model whose weights lie in files is run group by group: each group is opened once, for all samples, and let go. In
 memory at a time are one group's weights and, of each sample, what later groups read. Results are those of the whole
-model, bit for bit. Old models that the runtime no longer knows run in ONNX's own reference, for proofs only.
+model, bit for bit. Old models that the runtime no longer knows run in ONNX's own reference, for proofs only. A
+``Chain`` runs the pieces of a package in order: what is judged are the outputs of the model as it was given.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +28,17 @@ from deploykit.system.limits import memory_budget
 if TYPE_CHECKING:
     from deploykit.encodings.values import Value
 
-__all__ = ["Feed", "Session", "StreamedModel", "check_feed", "group_room", "may_stream", "reference_outputs"]
+__all__ = [
+    "Chain",
+    "Feed",
+    "Runs",
+    "Session",
+    "StreamedModel",
+    "check_feed",
+    "group_room",
+    "may_stream",
+    "reference_outputs",
+]
 
 Feed: TypeAlias = Mapping[str, npt.NDArray[Any]]
 """One sample: arrays by input name."""
@@ -300,3 +311,29 @@ def reference_outputs(model: ModelProto, feeds: Sequence[Feed]) -> list[Feed]:
     except Exception as error:  # it raises whatever numpy raises, and errors of its own
         why = _first_line(error)
         raise InputError(f"{model.graph.name}: ONNX's reference does not run the model", why=why) from None
+
+
+class Runs(Protocol):
+    """One piece: a ``Session``, a ``Simulator``, or what a device gives."""
+
+    def runs(self, feeds: Sequence[Feed]) -> Sequence[Feed]:
+        """The outputs for each sample; what it does not read is passed over."""
+
+
+class Chain:
+    """Pieces in order; each reads the model's inputs and what the pieces before it made, by name."""
+
+    def __init__(self, pieces: Iterable[Runs]) -> None:
+        self._pieces = tuple(pieces)
+
+    def runs(self, feeds: Sequence[Feed]) -> list[_Values]:
+        """Every input and everything that was made, for each sample."""
+        known: list[_Values] = [dict(feed) for feed in feeds]
+        for piece in self._pieces:
+            for values, made in zip(known, piece.runs(known), strict=True):
+                values.update(made)
+        return known
+
+    def run(self, feed: Feed) -> _Values:
+        """``runs`` for one sample."""
+        return self.runs([feed])[0]

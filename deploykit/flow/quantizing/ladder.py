@@ -17,7 +17,7 @@ from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.search.goals import Goal, goal_for
 from deploykit.accuracy.search.output_losses import Reaching
 from deploykit.accuracy.search.raising import Raised, WideType
-from deploykit.accuracy.simulate.min_max import min_max_encodings, precision_of
+from deploykit.accuracy.simulate.precisions import min_max_encodings, precision_of
 from deploykit.backend.backend import SharedWork
 from deploykit.encodings.float_sets import find_borders
 from deploykit.encodings.formats.conversion import convert

@@ -1,13 +1,16 @@
-"""Encodings of deploykit's own: the range of every tensor on given samples, at a precision that a name says.
+"""What a precision makes of a float run: encodings from the ranges of every tensor, and what they cost.
 
-A measure of what a precision costs, and no replacement for a quantizer: no rounding is learned, no range is tuned.
+A measure of what a precision loses, and no replacement for a quantizer: no rounding is learned, no range is tuned.
+Costs are counted from shapes and widths, without a clock or a device.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,13 +20,14 @@ from deploykit.encodings.complete import copy_over_movement
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Value
 from deploykit.errors import UsageError
-from deploykit.model.facts import GraphFacts, setting_of
+from deploykit.model.facts import GraphFacts, NodeFact, setting_of
 from deploykit.model.fusion import fusions
 from deploykit.model.operators import BIAS, WEIGHT, Trait, has
 from deploykit.model.parameters import ParameterUse, parameter_uses
 from deploykit.model.weights import stored_values
+from deploykit.system.published import Published
 
-__all__ = ["Precision", "min_max_encodings", "precision_of"]
+__all__ = ["Cost", "CostModel", "Precision", "min_max_encodings", "precision_of"]
 
 _WIDTHS = re.compile(r"w(4|8|16)a(8|16)")
 _FLOATS = {"fp16": "float16", "bf16": "bfloat16"}
@@ -83,27 +87,28 @@ def _activation(low: float, high: float, precision: Precision) -> Value:
 
 
 def _ranges(runs: PartialRuns, facts: GraphFacts) -> Iterator[tuple[str, float, float]]:
-    """Every computed or fed float tensor that is read or given out, with its finite range."""
-    found = [(name, runs.before_quantizer(name)) for name in runs.graph.inputs if facts.tensors[name].is_float]
-    for name, arrays in found:
-        yield from _range(name, arrays)
-    for number, piece in enumerate(runs.graph.pieces):
-        inner = runs.inner_values(number)
-        for name in runs.graph.made(piece):
-            if _is_data(facts, name) and inner[0][name].dtype == np.float32:
-                yield from _range(name, [values[name] for values in inner])
+    """Every computed or fed float tensor that is read or given out, with its range where that is finite."""
+
+    def arrays_of() -> Iterator[tuple[str, list[npt.NDArray[Any]]]]:
+        for name in runs.graph.inputs:
+            if facts.tensors[name].is_float:
+                yield name, runs.before_quantizer(name)
+        for number, piece in enumerate(runs.graph.pieces):
+            inner = runs.inner_values(number)
+            for name in runs.graph.made(piece):
+                if _is_data(facts, name) and inner[0][name].dtype == np.float32:
+                    yield name, [values[name] for values in inner]
+
+    for name, arrays in arrays_of():
+        filled = [array for array in arrays if array.size]
+        if filled and all(np.isfinite(array).all() for array in filled):
+            yield name, min(float(a.min()) for a in filled), max(float(a.max()) for a in filled)
 
 
 def _is_data(facts: GraphFacts, name: str) -> bool:
     """False for what nobody reads, and for what is read as a setting only: a factor of Resize, a bound of Clip."""
     fact = facts.tensors.get(name)
     return fact is not None and (fact.is_output or bool(fact.consumers)) and setting_of(facts, name) is None
-
-
-def _range(name: str, arrays: Iterable[npt.NDArray[np.float32]]) -> Iterator[tuple[str, float, float]]:
-    filled = [array for array in arrays if array.size]
-    if filled and all(np.isfinite(array).all() for array in filled):
-        yield name, min(float(a.min()) for a in filled), max(float(a.max()) for a in filled)
 
 
 def _stored_entries(
@@ -134,3 +139,71 @@ def _of_stored(values: npt.NDArray[np.float32], axis: int | None, precision: Pre
         symmetric=True,
         axis=axis,
     )
+
+
+_FLOAT_BITS = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost(Published):
+    """``bit_operations`` are multiplications times the widths of both factors, of one sample."""
+
+    weight_bytes: int
+    activation_bytes: int
+    bit_operations: int
+
+
+class CostModel:
+    """Element counts of one float run, asked once; then costs of any set of encodings are sums.
+
+    A tensor without an entry counts 32 bits, except what follows from others: biases, and what is inside a fused
+    operator, count as the float they are. It is a measure to compare candidates of one model with.
+    """
+
+    def __init__(self, runs: PartialRuns, facts: GraphFacts) -> None:
+        inputs = runs.graph.inputs
+        shapes = {name: tuple(array.shape) for name in inputs for array in runs.before_quantizer(name)[:1]}
+        for number, piece in enumerate(runs.graph.pieces):
+            inner = runs.inner_values(number)[0]
+            shapes |= {name: tuple(inner[name].shape) for name in runs.graph.made(piece)}
+        stored = {name: tuple(tensor.dims) for name, tensor in runs.graph.stored.items()}
+        floats = {name for name, fact in facts.tensors.items() if fact.is_float or not fact.dtype}
+        self._weights = {name: math.prod(dims) for name, dims in stored.items() if name in floats}
+        self._activations = {name: math.prod(dims) for name, dims in shapes.items() if name in floats}
+        self._products = tuple(_products(facts, {**stored, **shapes}))
+
+    def cost(self, values: Mapping[str, Value]) -> Cost:
+        """The cost with some entries in force."""
+        return Cost(
+            weight_bytes=sum(count * _bits(values, name) for name, count in self._weights.items()) // 8,
+            activation_bytes=sum(count * _bits(values, name) for name, count in self._activations.items()) // 8,
+            bit_operations=sum(count * _bits(values, one) * _bits(values, two) for count, one, two in self._products),
+        )
+
+
+def _bits(values: Mapping[str, Value], name: str) -> int:
+    value = values.get(name)
+    if value is None:
+        return _FLOAT_BITS
+    bits = getattr(value, "bits", None)
+    return int(bits) if bits is not None else 8 if value.dtype.startswith("float8") else 16
+
+
+def _products(facts: GraphFacts, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[int, str, str]]:
+    """Multiplications of every linear operator, with the names of both factors."""
+    for node in facts.nodes:
+        if has(node, Trait.LINEAR) and len(node.inputs) > 1 and {*node.inputs[:2], node.outputs[0]} <= shapes.keys():
+            yield _multiplications(node, shapes), node.inputs[0], node.inputs[1]
+
+
+def _multiplications(node: NodeFact, shapes: Mapping[str, tuple[int, ...]]) -> int:
+    made, factor, data = math.prod(shapes[node.outputs[0]]), shapes[node.inputs[1]], shapes[node.inputs[0]]
+    match node.op_type:
+        case "Conv":
+            return made * math.prod(factor[1:])
+        case "ConvTranspose":
+            return math.prod(data) * math.prod(factor[1:])
+        case "Gemm":
+            return made * factor[1 if node.attributes.get("transB") else 0]
+        case _:
+            return made * data[-1]
