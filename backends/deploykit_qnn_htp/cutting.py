@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from deploykit.backend.backend import Request, Situation
+from deploykit.backend.backend import Situation
 from deploykit.encodings.cut import CutPart, cut_alike, large_weights
 from deploykit.encodings.float_sets import predict_float_set
 from deploykit.encodings.values import Affine, Lpbq
@@ -227,9 +227,11 @@ def _situation_of(whole: Draft, segment: Segment) -> Situation:
     model = wrap_proto(segment.model, path=situation.model.path)
     facts = collect_facts(model)
     encodings = _encodings_of(whole, segment, facts)
+    floats = "fp32" if situation.request.precision == "fp32" else "fp16"
+    precision = None if encodings is not None else floats
     return replace(
         situation,
-        request=replace(situation.request, calibration=None, precision=_precision_of(situation.request, encodings)),
+        request=replace(situation.request, calibration=None, precision=precision),
         model=model,
         facts=facts,
         encodings=encodings,
@@ -253,12 +255,6 @@ def _encodings_of(whole: Draft, segment: Segment, facts: GraphFacts) -> Encoding
     return replace(segment.encodings, entries=entries)
 
 
-def _precision_of(request: Request, encodings: EncodingSet | None) -> str | None:
-    if encodings is not None:
-        return None
-    return "fp32" if request.precision == "fp32" else "fp16"
-
-
 def _wholly_integer(draft: Draft) -> Draft:
     """A quantized segment has no float set: what has no entry there is a gap, not an intent."""
     if draft.intent is not Intent.MIXED or draft.source is None or draft.before is None:
@@ -278,10 +274,12 @@ def crossing_findings(whole: Draft, drafts: Sequence[Draft]) -> tuple[Finding, .
     found = DRAFT_RULES["QNN128"].run(whole)
     if whole.before is None:
         return tuple(found)
-    floats = {name for draft in drafts if draft.source is None for name in _activations(draft)}
+    floats = {
+        name
+        for draft in drafts
+        if draft.source is None
+        for name, fact in draft.situation.facts.tensors.items()
+        if fact.is_float and not fact.is_weight
+    }
     wider = replace(whole.before, intended=whole.before.intended | floats)
     return (*found, *FLOAT16_RULES.run(float16_plan(replace(whole, before=wider, intent=Intent.MIXED))))
-
-
-def _activations(draft: Draft) -> list[str]:
-    return [name for name, fact in draft.situation.facts.tensors.items() if fact.is_float and not fact.is_weight]

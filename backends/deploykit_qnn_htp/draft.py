@@ -168,8 +168,9 @@ def written(candidate: Candidate) -> Conversion | None:
         return None
     encodings = draft.completed
     if candidate.route.explicit_float:
+        tensors = draft.situation.facts.tensors
         floats = {
-            n: Encoding(name=n, value=Float(dtype="float16"), is_param=_is_param(draft.situation, n))
+            n: Encoding(name=n, value=Float(dtype="float16"), is_param=n in tensors and tensors[n].is_weight)
             for n in sorted(draft.float_set)
         }
         encodings = replace(encodings, entries={**encodings.entries, **floats})
@@ -179,11 +180,6 @@ def written(candidate: Candidate) -> Conversion | None:
         named = replace(conversion.encodings, float_tensors=draft.float_set)
         return replace(conversion, encodings=named)
     return conversion
-
-
-def _is_param(situation: Situation, name: str) -> bool:
-    fact = situation.facts.tensors.get(name)
-    return fact is not None and fact.is_weight
 
 
 # The type of every activation where the intent is float as a whole.
@@ -304,6 +300,9 @@ def draft_of(situation: Situation) -> Draft:
     )
     after = predict_float_set(facts, completed) if completed is not None else None
     wanted = situation.request.adapter_options.get("input_list")
+    by_provider = [row.id for row in load_routes().route if row.by_provider]
+    # Who names the route without a converter insists on its compiler.
+    insisted = situation.request.adapter_options.get("route") in by_provider
     return Draft(
         situation=situation,
         intent=intent,
@@ -313,15 +312,8 @@ def draft_of(situation: Situation) -> Draft:
         after=after,
         widths=_widths(situation),
         input_list_wanted=wanted if isinstance(wanted, bool) else None,
-        carried=_carried(situation),
+        carried=carried_for(situation.target, insisted=insisted, ask="" if insisted else f"--route {by_provider[0]}"),
     )
-
-
-def _carried(situation: Situation) -> Carried | None:
-    """The compiler of the route without a converter; who names the route insists on it."""
-    provider = [row.id for row in load_routes().route if row.by_provider]
-    insisted = situation.request.adapter_options.get("route") in provider
-    return carried_for(situation.target, insisted=insisted, ask="" if insisted else f"--route {provider[0]}")
 
 
 def _intent(situation: Situation, before: FloatPrediction | None) -> Intent:

@@ -10,7 +10,7 @@ from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from deploykit.backend.plans import Alternative, Plan, Precision, Rejected, Route, Step
+from deploykit.backend.plans import Plan, Precision, Rejected, Route, Step
 from deploykit.errors import DefectError, UsageError
 from deploykit.findings import Finding, exit_status
 from deploykit_qnn_htp.commands import from_dlc, net_run, shared_steps, steps
@@ -143,13 +143,16 @@ def make_plan(prepared: Prepared) -> Plan[tuple[Part, ...]]:
     kept: dict[tuple[str, str, str], Finding] = {}
     for finding in findings:
         kept.setdefault((finding.code, finding.subject.name, finding.message), finding)
+    # The other routes for the whole model are those that the selection did not come to.
+    seen = [part.candidate.route.id for part in parts if part.selection.candidate is not None and not part.segment]
+    seen += [row.id for part in parts for row in part.selection.rejected]
     plan: Plan[tuple[Part, ...]] = Plan(
         backend="qnn-htp",
         target=situation.target.device.to_json(),
         sdk=situation.target.sdk_json(),
         route=_route(parts),
         rejected=_rejected(parts),
-        alternatives=_alternatives(draft, parts),
+        alternatives=alternatives(draft, seen),
         precision=joined_precision(draft, parts) if cut else parts[0].precision,
         findings=tuple(kept.values()),
     )
@@ -190,12 +193,6 @@ def _rejected(parts: Iterable[Part]) -> tuple[Rejected, ...]:
         where = f"{part.segment}: " if part.segment else ""
         rows += [replace(row, id=f"{where}{row.id}") for row in part.selection.rejected]
     return tuple(rows)
-
-
-def _alternatives(draft: Draft, parts: Iterable[Part]) -> tuple[Alternative, ...]:
-    """The routes for the whole model that the selection did not come to."""
-    taken = [part.candidate.route.id for part in parts if part.selection.candidate is not None and not part.segment]
-    return alternatives(draft, (*taken, *(row.id for part in parts for row in part.selection.rejected)))
 
 
 def _steps_of(group: tuple[Part, ...]) -> tuple[Step, ...]:

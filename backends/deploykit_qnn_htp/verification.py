@@ -32,7 +32,8 @@ _OF_THE_PROVIDER = ("compile_options", "run_options")
 
 def verify(package: Path, manifest: Mapping[str, Any]) -> Verification:
     """Checks and, after a build, intended against actual types of every tensor that the converter kept."""
-    if _is_provider(manifest):
+    route = manifest.get("route") or {}
+    if any(row.id == route.get("id") and row.by_provider for row in load_routes().route):
         provider = verify_provider(package, manifest)
         return replace(provider, checks=(*provider.checks, *_flags(manifest), *_configs(package, manifest)))
     compared = tuple(_compared(package, manifest))
@@ -44,12 +45,6 @@ def verify(package: Path, manifest: Mapping[str, Any]) -> Verification:
         intended={row.tensor: row.intended for row in ordered},
         actual={row.tensor: row.actual for row in ordered},
     )
-
-
-def _is_provider(manifest: Mapping[str, Any]) -> bool:
-    """True for a package whose binary the compiler of a wheel makes."""
-    route = manifest.get("route") or {}
-    return any(row.id == route.get("id") and row.by_provider for row in load_routes().route)
 
 
 def _encodings(package: Path) -> Iterator[Check]:

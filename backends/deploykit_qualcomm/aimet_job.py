@@ -25,7 +25,7 @@ from aimet_onnx.quant_analyzer import analyze_per_layer_sensitivity  # noqa: E40
 from aimet_onnx.quantsim import set_lpbq_for_params  # noqa: E402
 from aimet_onnx.utils import duplicate_shared_initializers  # noqa: E402
 
-__all__ = []
+__all__ = ["main"]
 
 _LARGE = 1_900_000_000
 _SCORED = 4

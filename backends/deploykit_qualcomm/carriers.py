@@ -152,7 +152,7 @@ def binary_rows(backend: str, built_with: str, built_for: str, runtime: str, arc
     """The judgement as rows: one for the whole, then one per part."""
     parts = judge_loading(built_with, built_for, runtime, arch)
     what = f"context-binary built with {built_with} for {built_for or 'an unknown architecture'}"
-    verdict = _worst(parts)
+    verdict = min((part.status for part in parts), key=(Status.UNSUPPORTED, Status.UNKNOWN, Status.SUPPORTED).index)
     why = f"on {runtime}, {arch or 'an unknown architecture'}: {'; '.join(part.why for part in parts)}"
     sources = tuple(dict.fromkeys(source for part in parts for source in part.source))
     contradicts = "; ".join(part.contradicts for part in parts if part.contradicts)
@@ -248,11 +248,6 @@ def _arch(status: Status, why: str, *, contradicts: str = "") -> Loading:
         confidence=Confidence.OBSERVED,
         contradicts=contradicts,
     )
-
-
-def _worst(parts: tuple[Loading, ...]) -> Status:
-    order = (Status.UNSUPPORTED, Status.UNKNOWN, Status.SUPPORTED)
-    return min((part.status for part in parts), key=order.index)
 
 
 def _weakest(parts: Iterator[Loading]) -> Confidence | None:

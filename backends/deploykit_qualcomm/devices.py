@@ -78,9 +78,11 @@ def lacks(name: str, device: Device) -> bool:
 _PRECISIONS = {"a16w8": "w8a16", "a16w16": "w16a16", "fp16": "fp16", "bf16": "bf16", "lpbq": "lpbq"}
 
 
+@cache
 def qualcomm_devices(data: Path = DATA) -> tuple[Device, ...]:
     """Every device of the data folder, by id."""
-    return _all(data)
+    devices = (*load_devices(data / "devices"), *_unsupported(data / "unsupported.toml"))
+    return tuple(map(_with_precisions, sorted(devices, key=lambda device: device.id)))
 
 
 def device_of_id(name: str, data: Path = DATA) -> Device | None:
@@ -92,12 +94,6 @@ def device_of_id(name: str, data: Path = DATA) -> Device | None:
 def qualcomm_device(name: str, data: Path = DATA) -> Device:
     """One device by id, alias, chip or marketing name; raises UnknownTargetError with the nearest names."""
     return device_of_id(name, data) or find_device(qualcomm_devices(data), name)
-
-
-@cache
-def _all(data: Path) -> tuple[Device, ...]:
-    devices = (*load_devices(data / "devices"), *_unsupported(data / "unsupported.toml"))
-    return tuple(map(_with_precisions, sorted(devices, key=lambda device: device.id)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

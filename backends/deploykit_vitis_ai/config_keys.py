@@ -69,13 +69,9 @@ def quark_keys() -> Mapping[str, QuarkKey]:
             confidence=row.confidence,
         )
         for row in rows(QuarkOption)
-        if _is_set_as_it_is(row)
+        if row.where in ("attribute", "extra") and not row.renamed_to
     )
     return {key.name: key for key in (*described, *further_keys())}
-
-
-def _is_set_as_it_is(row: QuarkOption) -> bool:
-    return row.where in ("attribute", "extra") and not row.renamed_to
 
 
 @cache
@@ -280,7 +276,7 @@ def _take(chosen: ChosenOptions, key: str, value: str, product: str, device_clas
         raise UsageError(
             f"--option {key}: deploykit sets it itself", why="cache key, file names and target belong together"
         )
-    elif (row := _vaiml_key(key)) is not None:
+    elif (row := next((row for row in rows(VaimlKey) if key in (row.name, *row.aliases)), None)) is not None:
         if product not in row.products:
             raise UsageError(f"--option {key}: not a key of this product", why=f"known for {', '.join(row.products)}")
         if key != row.name:
@@ -289,7 +285,7 @@ def _take(chosen: ChosenOptions, key: str, value: str, product: str, device_clas
         if row.values and not any(_matches(typed, allowed, device_class) for allowed in row.values):
             chosen.beyond.append((row.name, value, ", ".join(row.values)))
         chosen.vaiml[row.name] = typed
-    elif (option := _provider_option(key)) is not None:
+    elif (option := next((row for row in rows(ProviderOption) if row.name == key), None)) is not None:
         if option.status == "superseded" or product not in option.products:
             raise UsageError(
                 f"--option {option.name}: not an option of this product",
@@ -320,14 +316,6 @@ def _quark_version(value: str) -> str:
     if value not in known:
         raise UsageError(f"--option quark={value}: no toolchain has that version", next=f"known: {', '.join(known)}")
     return value
-
-
-def _vaiml_key(name: str) -> VaimlKey | None:
-    return next((row for row in rows(VaimlKey) if name in (row.name, *row.aliases)), None)
-
-
-def _provider_option(name: str) -> ProviderOption | None:
-    return next((row for row in rows(ProviderOption) if row.name == name), None)
 
 
 def _take_quark(chosen: ChosenOptions, typed: str, name: str, value: str) -> None:

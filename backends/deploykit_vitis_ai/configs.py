@@ -200,7 +200,8 @@ def _vaiml(draft: Draft) -> dict[str, Any]:
         values = {"device": draft.device_facts["config_device"], **values}
     values |= draft.options.vaiml
     if draft.precision == "mixed":
-        values["fe_args"] = _joined(values.get("fe_args", ""), "match-power-of-two-quant-kernel=1")
+        given, needed = values.get("fe_args", ""), "match-power-of-two-quant-kernel=1"
+        values["fe_args"] = given if needed in given.split() else f"{given} {needed}".strip()
     return values
 
 
@@ -210,10 +211,6 @@ def _conversions(draft: Draft) -> dict[str, Any]:
     if draft.precision == "fp16" or asked or draft.keep_float16:
         return {"enable_f32_to_bf16_conversion": False, "enable_f32_to_f16_conversion": True}
     return {"enable_f32_to_bf16_conversion": True} if draft.precision in ("bf16", "mixed") else {}
-
-
-def _joined(given: str, needed: str) -> str:
-    return given if needed in given.split() else f"{given} {needed}".strip()
 
 
 def session_config(draft: Draft) -> dict[str, Any]:

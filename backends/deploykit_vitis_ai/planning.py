@@ -12,7 +12,6 @@ from deploykit_vitis_ai import configs
 from deploykit_vitis_ai.draft import AS_IS, Draft, route_row
 from deploykit_vitis_ai.exclusions import activation_types, in_float16
 from deploykit_vitis_ai.prepare import Prepared
-from deploykit_vitis_ai.tables import RouteRow
 
 __all__ = ["make_plan"]
 
@@ -46,16 +45,12 @@ def _route(draft: Draft) -> Route:
     row = route_row(AS_IS if draft.source == "qdq" else draft.precision)
     if row is None:
         raise DefectError(f"no route for {draft.precision!r}")
-    return Route(id=_route_id(draft), why=_why(draft, row), confidence=row.confidence, sources=row.source)
-
-
-def _why(draft: Draft, row: RouteRow) -> str:
-    """Why this format; what follows it where packaging measures and chooses."""
-    if not draft.ladder:
-        return row.why
-    enough = f"reach {draft.goal}" if draft.goal is not None and draft.goal.name != GOAL else "are right"
-    order = ", then ".join((draft.precision, "the same with its post-processing in float", *draft.ladder[1:]))
-    return f"{row.why}; packaging measures and takes the first whose outputs {enough}: {order}"
+    why = row.why
+    if draft.ladder:
+        enough = f"reach {draft.goal}" if draft.goal is not None and draft.goal.name != GOAL else "are right"
+        order = ", then ".join((draft.precision, "the same with its post-processing in float", *draft.ladder[1:]))
+        why += f"; packaging measures and takes the first whose outputs {enough}: {order}"
+    return Route(id=_route_id(draft), why=why, confidence=row.confidence, sources=row.source)
 
 
 def _steps(draft: Draft) -> tuple[Step, ...]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from deploykit.encodings.values import Affine, Lpbq
 from deploykit.findings import SubjectKind, listed
 from deploykit.findings.rules import Found, Registry
-from deploykit.tables.capabilities import Feature, Status
+from deploykit.tables.capabilities import Status
 from deploykit_qnn_htp.draft import Draft, Intent
 from deploykit_qualcomm.devices import lacks
 
@@ -118,7 +118,9 @@ def check_block_quantization(draft: Draft) -> Iterator[Found]:
             for entry in draft.completed or ()
             if (entry.value.granularity if getattr(entry.value, "placed", True) else "per-block") == kind
         ]
-        row = draft.sdk.feature("lpbq", arch=draft.arch) if kind == "lpbq" else _converter_row(draft)
+        # Of blocks with a float scale the converters' row counts: what the provider can do does not help here.
+        blocks = (row for row in draft.sdk.features if row.feature == "bq" and row.tool in _CONVERTERS)
+        row = draft.sdk.feature("lpbq", arch=draft.arch) if kind == "lpbq" else next(blocks, None)
         status = Status.UNKNOWN if row is None else row.status
         # A float scale per block has no known way through the converters, so that unknown is not good enough there.
         if not names or status is Status.SUPPORTED or (status is Status.UNKNOWN and kind == "lpbq"):
@@ -131,12 +133,6 @@ def check_block_quantization(draft: Draft) -> Iterator[Found]:
             sources=() if row is None else row.source,
             evidence={"tensors": names},
         )
-
-
-def _converter_row(draft: Draft) -> Feature | None:
-    """What is known of block quantization through the converters; what the provider can do does not help here."""
-    rows = (row for row in draft.sdk.features if row.feature == "bq" and row.tool in _CONVERTERS)
-    return next(rows, None)
 
 
 @RULES.rule(

@@ -80,7 +80,9 @@ class Row:
     def condition(self) -> str:
         """In words."""
         told = (
-            f"{name} {value}" if isinstance(value, str) and value[:2] in ("<=", ">=") else f"{name} is {_plain(value)}"
+            f"{name} {value}"
+            if isinstance(value, str) and value[:2] in ("<=", ">=")
+            else f"{name} is {value if isinstance(value, str) else format(value, 'g')}"
             for name, value in self.when.items()
         )
         return ", ".join(told) or "as far as tried, always"
@@ -97,10 +99,6 @@ class Row:
     def holds(self, traits: Mapping[str, str | float]) -> bool:
         """True where every part of the condition is known to hold."""
         return all(name in traits and _holds(value, traits[name]) for name, value in self.when.items())
-
-
-def _plain(value: str | float) -> str:
-    return value if isinstance(value, str) else f"{value:g}"
 
 
 def _holds(wanted: str | float, value: str | float) -> bool:

@@ -144,7 +144,8 @@ def _numbers(row: Row) -> str:
 def _other(name: str, value: str | float) -> str:
     side, _, what = name.partition(" ")
     if side in _SIDES and what in ("span", "high", "low") and isinstance(value, str):
-        return f"give {_SIDES[side]} an encoding whose {what} is {_turned(value)}"
+        turned = f"{'above' if value.startswith('<=') else 'below'} {value[3:]}"
+        return f"give {_SIDES[side]} an encoding whose {what} is {turned}"
     if name in _OTHERWISE:
         return _OTHERWISE[name]
     if name in ("behind", "before"):
@@ -154,10 +155,6 @@ def _other(name: str, value: str | float) -> str:
     if not is_setting or str(value)[:2] in ("<=", ">="):
         return ""
     return f"another {setting} than {value if isinstance(value, str) else f'{value:g}'}"
-
-
-def _turned(value: str) -> str:
-    return f"above {value[3:]}" if value.startswith("<=") else f"below {value[3:]}"
 
 
 def _is_right(graph: Grids, node: NodeFact, row: Row, kind: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -212,7 +213,8 @@ def check_negative_indices(situation: Situation) -> Iterator[Found]:
         return
     for node in nodes(situation, "Gather", "GatherND", "GatherElements"):
         fact = situation.facts.tensors.get(node.inputs[1])
-        if fact is None or not fact.is_weight or not _is_small(fact.shape):
+        size = 1 if fact is None else math.prod(dim for dim in fact.shape or () if isinstance(dim, int))
+        if fact is None or not fact.is_weight or size > _LARGEST_INDEX_LIST:
             continue
         from deploykit.model.collect import constant_range
 
@@ -220,13 +222,6 @@ def check_negative_indices(situation: Situation) -> Iterator[Found]:
         lowest = None if bounds is None else bounds[0]
         if lowest is not None and lowest < 0:
             yield at_node(node, f"its index {lowest:g} is negative")
-
-
-def _is_small(shape: tuple[int | str | None, ...] | None) -> bool:
-    size = 1
-    for dim in shape or ():
-        size *= dim if isinstance(dim, int) else 1
-    return size <= _LARGEST_INDEX_LIST
 
 
 @RULES.rule(

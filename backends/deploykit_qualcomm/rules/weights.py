@@ -108,7 +108,9 @@ def check_bfloat16(situation: Situation) -> Iterator[Found]:
     device = situation.target.device
     soc, gate = device.fact("soc_model"), capability("bf16_provider_soc_model", device=device)
     bound = None if gate is None or situation.target.backend != "ort-qnn" else gate.value
-    taken = has("bf16", device) and (bound is None or _reaches(soc, bound))
+    taken = has("bf16", device) and (
+        bound is None or (isinstance(soc, int) and isinstance(bound, int) and soc >= bound)
+    )
     if (wanted or entries or tensors) and not taken:
         yield Found(
             kind=SubjectKind.TARGET,
@@ -129,18 +131,13 @@ def check_bfloat16(situation: Situation) -> Iterator[Found]:
 )
 def check_per_channel(situation: Situation) -> Iterator[Found]:
     """Entries with a channel axis and another zero point than the middle."""
-    names = [name for name in _asymmetric(situation) if _granularity(situation, name) == "per-channel"]
+    names = [
+        name
+        for name in _asymmetric(situation)
+        if (found := quantized(situation, name)) and found.granularity == "per-channel"
+    ]
     if names:
         yield _about(situation, names, f"{len(names)} per-channel weights are not symmetric")
-
-
-def _reaches(number: object, bound: object) -> bool:
-    return isinstance(number, int) and isinstance(bound, int) and number >= bound
-
-
-def _granularity(situation: Situation, name: str) -> str:
-    found = quantized(situation, name)
-    return "" if found is None else found.granularity
 
 
 def _asymmetric(situation: Situation) -> Iterator[str]:

@@ -124,9 +124,8 @@ def check_left(outcome: Outcome) -> Iterator[Found]:
     """The part that was measured better in float, with both measurements and its share of the model."""
     for trial in outcome.trials:
         if trial.kept:
-            yield _tried(
-                trial, f"{trial.words} stay in float ({_cost(trial)}): {trial.after}; quantized {trial.before}"
-            )
+            cost = f"{trial.of_nodes:.0%} of the nodes, {trial.of_values:.0%} of the values computed"
+            yield _tried(trial, f"{trial.words} stay in float ({cost}): {trial.after}; quantized {trial.before}")
 
 
 @RULES.rule(
@@ -169,10 +168,6 @@ def check_chosen(outcome: Outcome) -> Iterator[Found]:
         message=f"chosen: {chosen}{end[outcome.choice.reached]}. Tried: {tried}",
         evidence={"rungs": [{"tried": r.words, "outcome": r.outcome, "chosen": r.chosen} for r in rungs]},
     )
-
-
-def _cost(trial: Trial) -> str:
-    return f"{trial.of_nodes:.0%} of the nodes, {trial.of_values:.0%} of the values computed"
 
 
 def _tried(trial: Trial, message: str) -> Found:
