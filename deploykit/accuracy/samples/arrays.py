@@ -57,7 +57,7 @@ def read_headers(path: Path) -> dict[str, ArrayHeader]:
         if not _is_zip(stream):
             return {"": _header(path, stream, packed)}
         with zipfile.ZipFile(stream) as archive:
-            found = {name: _member_header(path, archive, info) for name, info in _members(path, archive)}
+            found = dict(_member_headers(path, archive))
     total = sum(header.size for header in found.values())
     most = min(_LARGEST, max(_SMALL, _DENSEST * packed))
     if total > most:
@@ -77,11 +77,17 @@ def read_arrays(path: Path, names: Collection[str] | None = None) -> dict[str, n
     wanted = [name for name in headers if names is None or name in names]
     with _reporting(path), open_regular(path) as stream:
         if not _is_zip(stream):
-            if headers[""].size > _MAPPED:
-                return {"": _mapped(stream, headers[""])}
+            head = headers[""]
+            if head.size > _MAPPED:
+                order: Literal["F", "C"] = "F" if head.column_major else "C"
+                return {"": np.memmap(stream, head.dtype, "r", head.start, head.shape, order)}
             return {"": np.lib.format.read_array(stream, allow_pickle=False)}
         with zipfile.ZipFile(stream) as archive:
-            return {name: _member(archive, f"{name}.npy") for name in wanted}
+            found: dict[str, npt.NDArray[np.generic]] = {}
+            for name in wanted:
+                with archive.open(f"{name}.npy") as member:
+                    found[name] = np.lib.format.read_array(member, allow_pickle=False)
+            return found
 
 
 def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -117,7 +123,7 @@ def _reporting(path: Path) -> Iterator[None]:
         raise InputError(f"{path}: damaged", why=f"{type(error).__name__}: {error}") from None
 
 
-def _members(path: Path, archive: zipfile.ZipFile) -> Iterator[tuple[str, zipfile.ZipInfo]]:
+def _member_headers(path: Path, archive: zipfile.ZipFile) -> Iterator[tuple[str, ArrayHeader]]:
     seen: set[str] = set()
     for info in archive.infolist():
         if not info.filename.endswith(".npy"):
@@ -125,20 +131,8 @@ def _members(path: Path, archive: zipfile.ZipFile) -> Iterator[tuple[str, zipfil
         if info.filename in seen:
             raise InputError(f"{path}: damaged", why=f"it holds {info.filename!r} twice")
         seen.add(info.filename)
-        yield info.filename.removesuffix(".npy"), info
-
-
-def _member_header(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> ArrayHeader:
-    with archive.open(info) as stream:
-        return _header(path, stream, info.file_size)
-
-
-def _member(archive: zipfile.ZipFile, name: str) -> npt.NDArray[np.generic]:
-    import numpy as np
-
-    with archive.open(name) as stream:
-        array: npt.NDArray[np.generic] = np.lib.format.read_array(stream, allow_pickle=False)
-        return array
+        with archive.open(info) as stream:
+            yield info.filename.removesuffix(".npy"), _header(path, stream, info.file_size)
 
 
 def _header(path: Path, stream: IO[bytes], length: int) -> ArrayHeader:
@@ -158,11 +152,3 @@ def _header(path: Path, stream: IO[bytes], length: int) -> ArrayHeader:
         why = f"an array of shape {list(shape)} and type {dtype} has {size:,} bytes, there are {there:,}"
         raise InputError(f"{path}: cut off or damaged", why=why)
     return ArrayHeader(shape=shape, dtype=dtype, size=size, start=head.tell(), column_major=column_major)
-
-
-def _mapped(stream: IO[bytes], header: ArrayHeader) -> npt.NDArray[np.generic]:
-    """The array that follows its header in an open .npy file, read from disk where it is looked at."""
-    import numpy as np
-
-    order: Literal["F", "C"] = "F" if header.column_major else "C"
-    return np.memmap(stream, dtype=header.dtype, mode="r", offset=header.start, shape=header.shape, order=order)

@@ -103,16 +103,29 @@ def _declaration(text: str, spec: InputSpec, said: str) -> Declaration:
     parts = [_ONE.fullmatch(part) for part in said.split(",")]
     if all(parts):
         values = tuple(_number(text, spec, part[1]) for part in parts if part is not None)
-        _check_broadcast(text, spec, len(values))
+        last = spec.shape[-1] if spec.shape else 1
+        if len(values) != 1 and last is not None and len(values) != last:
+            why = f"the last dimension of {spec} is {last}" if spec.shape else f"{spec} is a single number"
+            advice = "give one value for all, or one for each"
+            raise UsageError(f"--input {text}: {len(values)} values", why=why, next=advice)
         return Declaration(name=spec.name, kind="value", values=values)
     if said.endswith((".npy", ".npz")):
-        return _file(spec, Path(said))
+        path = Path(said)
+        if not places_in(path, (spec,)):
+            raise InputError(f"{path}: holds no sample for the input {spec}")
+        digest = hashlib.sha256()
+        with open_regular(path) as stream:
+            while block := stream.read(1 << 20):
+                digest.update(block)
+        return Declaration(name=spec.name, kind="file", file=path, sha256=digest.hexdigest())
     raise UsageError(f"--input {text}: neither numbers nor a range nor a .npy file", next=f"write {_FORMS}")
 
 
 def _number(text: str, spec: InputSpec, word: str) -> _Number:
     """A number that the type of the input holds."""
     import numpy as np
+
+    from deploykit.accuracy.samples.claims import stored_integers
 
     dtype = spec.numpy_type
     if word in ("true", "false"):
@@ -128,31 +141,7 @@ def _number(text: str, spec: InputSpec, word: str) -> _Number:
     if not value.is_integer():
         raise UsageError(f"--input {text}: {word} is no whole number", why=f"the input is {spec}")
     whole = int(word) if re.fullmatch(r"[-+]?\d+", word) else int(value)
-    low, high = _integer_ends(spec)
+    low, high = stored_integers(spec.dtype) or (0, 1)
     if not low <= whole <= high:
         raise UsageError(f"--input {text}: {word} is not within {low}..{high}", why=f"the input is {spec}")
     return whole
-
-
-def _integer_ends(spec: InputSpec) -> tuple[int, int]:
-    from deploykit.accuracy.samples.claims import stored_integers
-
-    return stored_integers(spec.dtype) or (0, 1)
-
-
-def _check_broadcast(text: str, spec: InputSpec, count: int) -> None:
-    last = spec.shape[-1] if spec.shape else 1
-    if count != 1 and last is not None and count != last:
-        why = f"the last dimension of {spec} is {last}" if spec.shape else f"{spec} is a single number"
-        raise UsageError(f"--input {text}: {count} values", why=why, next="give one value for all, or one for each")
-
-
-def _file(spec: InputSpec, path: Path) -> Declaration:
-    places = places_in(path, (spec,))
-    if not places:
-        raise InputError(f"{path}: holds no sample for the input {spec}")
-    digest = hashlib.sha256()
-    with open_regular(path) as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return Declaration(name=spec.name, kind="file", file=path, sha256=digest.hexdigest())

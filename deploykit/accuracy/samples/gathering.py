@@ -11,7 +11,7 @@ import hashlib
 import io
 import math
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -21,7 +21,6 @@ import numpy.typing as npt
 from numpy.lib import format as npy
 
 from deploykit.accuracy.samples.calibration import (
-    Place,
     load_calibration,
     places_in,
     places_of,
@@ -51,7 +50,6 @@ from deploykit.system.published import Published
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from deploykit.accuracy.samples.claims import ReadConstant
     from deploykit.encodings.values import EncodingSet
     from deploykit.model.facts import GraphFacts
 
@@ -217,7 +215,14 @@ def _stored(
             places = places_of(data, inputs, optional=declared.keys())
             if not places:
                 raise InputError(f"{calibration}: holds no sample")
-            return _given(places, declared, most)
+            feeds: tuple[Feed, ...] = tuple(read_places(places[index] for index in spread(len(places), most)))
+            names = frozenset.intersection(*(frozenset(feed) for feed in feeds))
+            for name in sorted(names & declared.keys()):
+                if not all(_agrees(declared[name], feed[name]) for feed in feeds):
+                    why = f"the data holds other values than {declared[name].described}"
+                    error = f"--input {name}: contradicts the calibration data"
+                    raise UsageError(error, why=why, next="give one of them")
+            return _Stored(feeds=feeds, names=names, available=len(places))
         more = f" ({WANTED})" if data.kind == "images" else ""
         note = f"the calibration data ({data.kind}) is not decoded here{more}"
     if recorded is not None:
@@ -227,16 +232,6 @@ def _stored(
         chosen = tuple(feeds[index] for index in spread(len(feeds), most))
         return _Stored(feeds=chosen, names=names, available=len(feeds), note=note, source=source)
     return _Stored(note=note)
-
-
-def _given(places: Sequence[Place], declared: Mapping[str, Declaration], most: int) -> _Stored:
-    feeds = tuple(read_places(places[index] for index in spread(len(places), most)))
-    names = frozenset.intersection(*(frozenset(feed) for feed in feeds))
-    for name in sorted(names & declared.keys()):
-        if not all(_agrees(declared[name], feed[name]) for feed in feeds):
-            why = f"the data holds other values than {declared[name].described}"
-            raise UsageError(f"--input {name}: contradicts the calibration data", why=why, next="give one of them")
-    return _Stored(feeds=feeds, names=names, available=len(places))
 
 
 def _agrees(declaration: Declaration, values: npt.NDArray[Any]) -> bool:
@@ -261,8 +256,19 @@ def _makers(
 ) -> dict[str, _Maker]:
     if not inputs:
         return {}
-    _check_size(inputs)
-    read = _constants(model)
+    size = sum(math.prod(spec.made_shape) * spec.numpy_type.itemsize for spec in inputs)
+    if size > _LARGEST:
+        raise InputError(
+            f"one sample of this model takes {size / 2**20:,.0f} MiB",
+            why=f"samples of at most {_LARGEST >> 20} MiB are made here",
+            next="give calibration data, if that is what the model really reads",
+        )
+    graph = view_of(model)
+
+    def read(name: str) -> npt.NDArray[Any] | None:
+        tensor = graph.stored.get(graph.origin(name))
+        return graph.array(name) if tensor is not None and element_count(tensor, name) <= _READ else None
+
     domains = input_domains(facts, read)
     makers = {}
     for spec in inputs:
@@ -273,27 +279,6 @@ def _makers(
         domain = domains.get(spec.name)
         makers[spec.name] = _derived(spec, found, domain, seed) or _arbitrary(spec, domain, seed)
     return makers
-
-
-def _check_size(inputs: tuple[InputSpec, ...]) -> None:
-    size = sum(math.prod(spec.made_shape) * spec.numpy_type.itemsize for spec in inputs)
-    if size > _LARGEST:
-        raise InputError(
-            f"one sample of this model takes {size / 2**20:,.0f} MiB",
-            why=f"samples of at most {_LARGEST >> 20} MiB are made here",
-            next="give calibration data, if that is what the model really reads",
-        )
-
-
-def _constants(model: ModelProto) -> ReadConstant:
-    """Reads stored tensors of moderate size out of the model itself."""
-    graph = view_of(model)
-
-    def read(name: str) -> npt.NDArray[Any] | None:
-        tensor = graph.stored.get(graph.origin(name))
-        return graph.array(name) if tensor is not None and element_count(tensor, name) <= _READ else None
-
-    return read
 
 
 def _declared(spec: InputSpec, declaration: Declaration, most: int, seed: int) -> _Maker:
@@ -321,27 +306,25 @@ def _declared(spec: InputSpec, declaration: Declaration, most: int, seed: int) -
 
 def _derived(spec: InputSpec, found: EncodedRange | None, domain: Domain | None, seed: int) -> _Maker | None:
     """From the encoding's range, within what the graph states of integers; None where neither says enough."""
-    if domain is not None:
-        return _derived_integers(spec, found, domain, seed)
-    if found is None:
-        return None
-    source = InputSource(label=Label.DERIVED, why=f"points of {found.why}")
-    return _Maker(source=source, sets=len(SETS), make=_points(spec, seed, make_floats, found.low, found.high))
-
-
-def _derived_integers(spec: InputSpec, found: EncodedRange | None, domain: Domain, seed: int) -> _Maker | None:
-    at = f" ({domain.node})" if domain.node else ""
-    low, high, why = domain.low, domain.high, f"{domain.why}{at}"
-    if found is not None and not domain.is_mask:
-        least, most = int(np.ceil(found.low.max())), int(np.floor(found.high.min()))
-        least, most = least if low is None else max(least, low), most if high is None else min(most, high)
-        if least <= most:
-            low, high, why = least, most, f"points of {found.why}"
-    if low is None or high is None:
-        return None
-    source = InputSource(label=Label.DERIVED, why=f"{low} to {high}: {why}")
-    make = _points(spec, seed, make_mask) if domain.is_mask else _points(spec, seed, make_integers, low, high)
-    return _Maker(source=source, sets=len(SETS), make=make)
+    if domain is None:
+        if found is None:
+            return None
+        why = f"points of {found.why}"
+        make = _points(spec, seed, make_floats, found.low, found.high)
+    else:
+        low, high = domain.low, domain.high
+        why = domain.why + (f" ({domain.node})" if domain.node else "")
+        if found is not None and not domain.is_mask:
+            least, most = int(np.ceil(found.low.max())), int(np.floor(found.high.min()))
+            least, most = least if low is None else max(least, low), most if high is None else min(most, high)
+            if least <= most:
+                low, high, why = least, most, f"points of {found.why}"
+        if low is None or high is None:
+            return None
+        why = f"{low} to {high}: {why}"
+        ends = () if domain.is_mask else (low, high)
+        make = _points(spec, seed, make_mask if domain.is_mask else make_integers, *ends)
+    return _Maker(source=InputSource(label=Label.DERIVED, why=why), sets=len(SETS), make=make)
 
 
 def _point(number: int) -> Point:
