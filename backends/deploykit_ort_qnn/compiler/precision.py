@@ -202,7 +202,6 @@ def _narrowed_by_compiler(scope: PrecisionScope, seen: set[str]) -> Iterator[Nar
     for graph in scope.graphs:
         for node in graph.nodes:
             data = [name for name in (*node.inputs, *node.outputs) if graph.tensors[name].role != "static"]
-            data = [name for name in (*node.inputs, *node.outputs) if graph.tensors[name].role != "static"]
             asked = {graph.tensors[name].dtype for name in data}
             got = types.get(node.name, frozenset())
             if node.name not in seen and node.type not in _BORDER and asked and asked <= {"uint16", "int16"}:
