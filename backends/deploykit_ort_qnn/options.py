@@ -1,7 +1,7 @@
 """The options of this backend's own; provider options and session entries for ``--option`` are in ``provider_keys``."""
 
 from deploykit.backend.options import AUDIT, OptionSpec
-from deploykit_qualcomm.emitting import EMIT
+from deploykit_qualcomm.backend import EMIT
 
 __all__ = ["OPTIONS"]
 

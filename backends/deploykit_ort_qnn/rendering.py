@@ -15,8 +15,8 @@ from deploykit_ort_qnn.compiler.dlc import DLC
 from deploykit_ort_qnn.planning import COMPILE, CONTEXT, MODEL, RUN, TAIL, TYPES
 from deploykit_ort_qnn.prepare import ProviderDraft
 from deploykit_ort_qnn.provider_keys import has_option
+from deploykit_qualcomm.backend import WORKFLOW
 from deploykit_qualcomm.carriers import Carried, host_toolchain, machines
-from deploykit_qualcomm.emitting import WORKFLOW
 from deploykit_qualcomm.qnn_types import TYPE_CODES
 from deploykit_qualcomm.tables import LINUX
 

@@ -1,7 +1,7 @@
 """The options of this backend's own; configuration keys for ``--option`` stand in the SDK tables instead."""
 
 from deploykit.backend.options import MAX_SEGMENTS, OptionSpec
-from deploykit_qualcomm.emitting import EMIT
+from deploykit_qualcomm.backend import EMIT
 
 __all__ = ["OPTIONS"]
 

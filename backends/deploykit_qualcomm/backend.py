@@ -1,4 +1,4 @@
-"""What the backends for these chips answer alike, whatever converts the model; each adds what is its own.
+"""What the backends for these chips answer and ask alike, whatever converts the model; each adds what is its own.
 
 Cheap to import; what needs more is imported when it is called.
 """
@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from deploykit.backend.backend import Backend
+from deploykit.backend.options import OptionSpec
 
 if TYPE_CHECKING:
     from deploykit.backend.quantizers import Quantizer
@@ -18,7 +19,18 @@ if TYPE_CHECKING:
     from deploykit.tables.devices import Device
     from deploykit.tables.known_errors import Catalog
 
-__all__ = ["QualcommBackend"]
+__all__ = ["EMIT", "WORKFLOW", "QualcommBackend"]
+
+
+EMIT = OptionSpec(
+    name="emit",
+    kind="choice",
+    choices=("github-actions",),
+    help="Add a workflow to the package that compiles it on a machine that can.",
+)
+
+# Where the workflow lies in the package.
+WORKFLOW = "scripts/github-actions/compile.yml"
 
 
 P = TypeVar("P")
