@@ -94,16 +94,13 @@ def quantize(
             return _written(made, out, force=force)
         best = make_best(request, backend, target, make=making.candidate, progress=tell)
     if best.made is None:
-        raise _nothing_to_write(best.ladder)
+        ladder = best.ladder
+        said = "; ".join(item.says for item in ladder.advice.conclusions) if ladder.advice is not None else ""
+        if ladder.chosen is None:
+            raise ToolError(f"no precision was chosen: {ladder.why}", why=said, next="ask for less with --goal")
+        raise ToolError("float16 is the answer: there is nothing to quantize", why=said, next="package with fp16")
     steps.begin(_WRITING)
     return _written(best.made, out, force=force, ladder=best.ladder)
-
-
-def _nothing_to_write(ladder: Ladder) -> ToolError:
-    said = "; ".join(item.says for item in ladder.advice.conclusions) if ladder.advice is not None else ""
-    if ladder.chosen is None:
-        return ToolError(f"no precision was chosen: {ladder.why}", why=said, next="ask for less with --goal")
-    return ToolError("float16 is the answer: there is nothing to quantize", why=said, next="package with fp16")
 
 
 def _written(made: Made, out: Path, *, force: bool, ladder: Ladder | None = None) -> Quantization:
@@ -142,7 +139,10 @@ def _while_packaging(backend: AnyBackend, request: Request, out: Path, *, force:
             None if packaged.package is None else backend.quantized(packaged.package, read_manifest(packaged.package))
         )
         if packaged.package is None or model is None:
-            raise _refused(packaged.findings, backend.quantizer)
+            blocking = [finding for finding in packaged.findings if finding.blocks]
+            why = "; ".join(f"{one.code} {one.message}" for one in blocking[:3])
+            advice = blocking[0].hint if blocking else ""
+            raise ToolError(f"{backend.quantizer} quantized nothing", why=why, next=advice)
         manifest = read_manifest(packaged.package)
         files = {"qdq": "model.qdq.onnx"}
         record = {
@@ -161,12 +161,6 @@ def _while_packaging(backend: AnyBackend, request: Request, out: Path, *, force:
 
         publish_results(out, fill, force=force)
     return Quantization(folder=out, files=files, record=record, findings=packaged.findings)
-
-
-def _refused(findings: tuple[Finding, ...], quantizer: str) -> ToolError:
-    blocking = [finding for finding in findings if finding.blocks]
-    why = "; ".join(f"{one.code} {one.message}" for one in blocking[:3])
-    return ToolError(f"{quantizer} quantized nothing", why=why, next=blocking[0].hint if blocking else "")
 
 
 def _report(
@@ -216,7 +210,7 @@ def page(record: Mapping[str, Any], findings: Iterable[Finding], files: Iterable
         "## Signal to noise against the model as it was given",
         "",
         f"* deploykit's simulation: **{_db(numbers['sqnr_db'])}**",
-        f"* the quantizer's own: {_db(own['sqnr_db']) if _has_own(own) else 'none'}"
+        f"* the quantizer's own: {_db(own['sqnr_db']) if own['exact'] or own['agreement_db'] is not None else 'none'}"
         f"; the two agree to {'the bit' if own['exact'] else _db(own['agreement_db'])}",
         "",
         "| output | SQNR | cosine | largest error |",
@@ -231,10 +225,6 @@ def page(record: Mapping[str, Any], findings: Iterable[Finding], files: Iterable
         f"Files: {', '.join(files)}.",
     ]
     return "\n".join(lines) + "\n"
-
-
-def _has_own(own: Mapping[str, Any]) -> bool:
-    return bool(own["exact"]) or own["agreement_db"] is not None
 
 
 def _named(values: Mapping[str, Any]) -> str:

@@ -9,7 +9,6 @@ import os
 import shutil
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deploykit.backend.quantizers import QuantizedModel, bits_of
@@ -68,7 +67,15 @@ def _situated(
     given: Situation, request: Request, own: tuple[tuple[str, str], ...], made: Made, ladder: Ladder | None = None
 ) -> Situation:
     """The situation with what was made in place of the float model; options of the quantizer are used up."""
-    model, encodings = _named(made, request.model.name)
+    folder = made.ran.folder / "named"  # under the user's own name, which is what packages and reports show
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    model, encodings = folder / request.model.name, (folder / request.model.name).with_suffix(".encodings")
+    sources = {model: made.ran.model, encodings: made.ran.encodings}
+    sources |= {folder / external.location: external.path for external in load_model(made.ran.model).external}
+    for place, source in sources.items():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        os.link(source, place)
     rest = tuple(pair for pair in request.options if pair not in own)
     changed = replace(request, model=model, encodings=encodings, options=rest)
     reread = load_model(model)
@@ -136,17 +143,3 @@ def _refuse_unused(backend: AnyBackend, request: Request) -> None:
         "takes encodings",
         next="give --precision w8a16 and --calibration, or leave it out",
     )
-
-
-def _named(made: Made, name: str) -> tuple[Path, Path]:
-    """The quantizer's files under the user's own name, which is what packages and reports show."""
-    folder = made.ran.folder / "named"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    sources = {folder / name: made.ran.model, (folder / name).with_suffix(".encodings"): made.ran.encodings}
-    for external in load_model(made.ran.model).external:
-        sources[folder / external.location] = external.path
-    for place, source in sources.items():
-        place.parent.mkdir(parents=True, exist_ok=True)
-        os.link(source, place)
-    return folder / name, (folder / name).with_suffix(".encodings")
