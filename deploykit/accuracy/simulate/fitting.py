@@ -97,8 +97,16 @@ def fit_judge(
 
 
 def _drawn(samples: Samples, factors: Iterable[float]) -> list[Feed]:
-    """The samples at each of some sizes."""
-    return [feed if factor == 1 else _smaller(feed, factor, samples) for factor in factors for feed in samples.varied]
+    """The samples at each of some sizes: float inputs that were derived are drawn towards zero, nothing else is."""
+    derived = {name for name, source in samples.of_inputs.items() if source.label is Label.DERIVED}
+
+    def at(factor: float, feed: Feed) -> Feed:
+        return {
+            name: value * value.dtype.type(factor) if name in derived and value.dtype.kind == "f" else value
+            for name, value in feed.items()
+        }
+
+    return [feed if factor == 1 else at(factor, feed) for factor in factors for feed in samples.varied]
 
 
 def _tried(judge: Judge, simulator: Simulator, samples: Samples) -> list[Fitted]:
@@ -127,13 +135,13 @@ def _rounds(model: ModelProto, facts: GraphFacts) -> tuple[tuple[float, ...], ..
 
 def _numbers(facts: GraphFacts) -> float:
     """How many numbers the nodes give together; without end where a shape is not known."""
-    shapes = (fact.shape for fact in facts.tensors.values() if not fact.is_weight)
-    return sum(_product(shape) for shape in shapes)
-
-
-def _product(shape: tuple[int | str | None, ...] | None) -> float:
-    known = [dim for dim in shape or (None,) if isinstance(dim, int)]
-    return math.prod(known) if shape is not None and len(known) == len(shape) else math.inf
+    count = 0.0
+    for fact in facts.tensors.values():
+        if not fact.is_weight:
+            known = [dim for dim in fact.shape or () if isinstance(dim, int)]
+            is_known = fact.shape is not None and len(known) == len(fact.shape)
+            count += math.prod(known) if is_known else math.inf
+    return count
 
 
 def settled(verdict: Verdict, label: Label) -> Verdict:
@@ -145,12 +153,3 @@ def settled(verdict: Verdict, label: Label) -> Verdict:
 
 def _order(value: float) -> float:
     return value if value == value else -np.inf
-
-
-def _smaller(feed: Feed, factor: float, samples: Samples) -> Feed:
-    """Float inputs that were derived, drawn towards zero; what was declared or counts things stays."""
-    derived = {name for name, source in samples.of_inputs.items() if source.label is Label.DERIVED}
-    return {
-        name: value * value.dtype.type(factor) if name in derived and value.dtype.kind == "f" else value
-        for name, value in feed.items()
-    }

@@ -41,8 +41,10 @@ _FLOAT8 = {"float8e4m3fn": (3, -6, 448.0), "float8e5m2": (2, -14, 57344.0)}
 """Per type: bits of the mantissa, exponent of the smallest normal number, largest finite value."""
 
 
-_AT_ONCE = 1 << 16
-"""Numbers that are quantized at once."""
+_AT_ONCE = 1 << 16  # numbers that stay in the processor's cache
+
+RAW = "::raw"
+"""Appended to a tensor's name: its value before the quantizer."""
 
 
 def is_simulated(value: Value) -> bool:
@@ -125,15 +127,11 @@ def spread_scale(numbers: Array, value: Value, shape: tuple[int, ...]) -> Floats
     elif narrow.size == 1:
         return narrow.reshape(())
     elif getattr(value, "axis", None) is not None:
-        narrow = _along(narrow, value.axis, shape)  # type: ignore[union-attr, arg-type]
+        place = [1] * len(shape)
+        place[value.axis] = narrow.size  # type: ignore[union-attr, index]
+        narrow = narrow.reshape(place)
     np.broadcast_shapes(narrow.shape, shape)
     return narrow
-
-
-def _along(numbers: Floats, axis: int, shape: tuple[int, ...]) -> Floats:
-    place = [1] * len(shape)
-    place[axis] = numbers.size
-    return numbers.reshape(place)
 
 
 def _unblock(numbers: Floats, value: Any, block_size: int, shape: tuple[int, ...]) -> Floats:
@@ -162,10 +160,6 @@ def _float8(x: Floats, value: Float8) -> Floats:
     exponent = np.maximum(np.frexp(scaled)[1] - 1, smallest)
     step = np.ldexp(1.0, exponent - mantissa)
     return np.asarray((np.rint(scaled / step) * step).astype(np.float32) * s, dtype=np.float32)
-
-
-RAW = "::raw"
-"""Appended to a tensor's name: its value before the quantizer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,7 +279,12 @@ class _Chains:
     def chain(self, name: str, value: Value) -> list[NodeProto]:
         """The nodes that compute ``name`` from ``name::raw``."""
         if isinstance(value, Float):
-            return self._casts(name, value.dtype)
+            narrow = {"float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16, "float32": TensorProto.FLOAT}
+            inner = f"{name}::{value.dtype}"
+            return [
+                helper.make_node("Cast", [name + RAW], [inner], name=f"{name}::narrow", to=narrow[value.dtype]),
+                helper.make_node("Cast", [inner], [name], name=f"{name}::widen", to=TensorProto.FLOAT),
+            ]
         if isinstance(value, Float8 | Lpbq) or value.scale.size != 1:
             raise InputError(
                 f"the entry of {name!r} is {value.dtype}, {value.granularity}: only weights can be",
@@ -309,17 +308,6 @@ class _Chains:
             ("Add", ("q", offset), "shifted"),
             ("Mul", ("shifted", scale), ""),
         ]
-        return self._nodes(name, steps)
-
-    def _casts(self, name: str, dtype: str) -> list[NodeProto]:
-        narrow = {"float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16, "float32": TensorProto.FLOAT}
-        inner = f"{name}::{dtype}"
-        return [
-            helper.make_node("Cast", [name + RAW], [inner], name=f"{name}::narrow", to=narrow[dtype]),
-            helper.make_node("Cast", [inner], [name], name=f"{name}::widen", to=TensorProto.FLOAT),
-        ]
-
-    def _nodes(self, name: str, steps: list[tuple[str, tuple[str, ...], str]]) -> list[NodeProto]:
         inner = {made for _, _, made in steps}
         nodes = []
         for op, inputs, made in steps:
