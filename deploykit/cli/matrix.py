@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,6 @@ from deploykit.errors import UsageError
 from deploykit.system.steps import Begun
 
 if TYPE_CHECKING:
-    from deploykit.fleet.cells import Cell
     from deploykit.fleet.results import CellResult, Difference, Results
     from deploykit.fleet.scouting import Scouted
 
@@ -63,7 +62,11 @@ def command(
     from deploykit.fleet.running import select
 
     if dry_run:
-        return _dry_run(select(file, only=only).cells)
+        cells = select(file, only=only).cells
+        rows = [(cell.id, cell.request.model.name, cell.request.target, cell.request.backend or "-") for cell in cells]
+        listed = table(rows, header=("cell", "model", "device", "backend"))
+        emit({"cells": [cell.to_json() for cell in cells]}, f"{listed}\n{len(cells)} cells")
+        return 0
     if engine is not None:
         click.echo(api.matrix_emit(engine, file, only=only), nl=False)
         return 0
@@ -80,13 +83,6 @@ def command(
         results = api.matrix(file, out=out, only=only, progress=news, on_result=shown, **how)
     emit(results.to_json(), lambda: _text(results, out))
     return results.exit_status
-
-
-def _dry_run(cells: Sequence[Cell]) -> int:
-    rows = [(cell.id, cell.request.model.name, cell.request.target, cell.request.backend or "-") for cell in cells]
-    header = ("cell", "model", "device", "backend")
-    emit({"cells": [cell.to_json() for cell in cells]}, lambda: f"{table(rows, header=header)}\n{len(cells)} cells")
-    return 0
 
 
 def _results_shower(tell: News, total: int) -> Callable[[CellResult], None]:

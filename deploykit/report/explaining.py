@@ -303,14 +303,12 @@ def _codes(row: Mapping[str, Any]) -> str:
 
 def _tried(decision: Mapping[str, Any]) -> tuple[str, ...]:
     rows = sorted(_rows(decision, "candidates"), key=lambda row: not row.get("won"))
-    return tuple(
-        f"{row.get('id')}{' (taken)' if row.get('won') else ''}: {_decibels(row)}{row.get('why')}." for row in rows
-    )
-
-
-def _decibels(row: Mapping[str, Any]) -> str:
-    value = row.get("overall_db")
-    return f"{value:.1f} dB in simulation; " if isinstance(value, int | float) else ""
+    told = []
+    for row in rows:
+        db = row.get("overall_db")
+        shown = f"{db:.1f} dB in simulation; " if isinstance(db, int | float) else ""
+        told.append(f"{row.get('id')}{' (taken)' if row.get('won') else ''}: {shown}{row.get('why')}.")
+    return tuple(told)
 
 
 def _changed(decision: Mapping[str, Any], findings: Sequence[Finding]) -> tuple[str, ...]:

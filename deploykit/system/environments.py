@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -91,7 +91,10 @@ class Environment:
         """What a stage runs, with this machine's places filled in."""
         places = {"root": str(self.path), "files": self.spec.files}
         places |= {need.name: self.program(need.name) for need in self.spec.needs}
-        return tuple(_filled(argument, places) for argument in stage.run)
+        filled = list(stage.run)
+        for name, value in places.items():
+            filled = [argument.replace(f"{{{name}}}", value) for argument in filled]
+        return tuple(filled)
 
     def finished(self, stage: Stage) -> bool:
         """True when this very stage, pins included, has run to its end."""
@@ -198,12 +201,6 @@ def locked(path: Path, spec: ToolchainSpec, *, waiting: Callable[[str], None] | 
 def is_locked(path: Path) -> bool:
     """True while some process holds the lock of the environment at ``path``."""
     return is_waited_for(path)
-
-
-def _filled(argument: str, places: Mapping[str, str]) -> str:
-    for name, value in places.items():
-        argument = argument.replace(f"{{{name}}}", value)
-    return argument
 
 
 def _size_mb(path: Path) -> int:
