@@ -61,6 +61,8 @@ Values: TypeAlias = Mapping[str, Numbers]
 
 # A probability that is off by less is the same in practice: classes that never occur may round to nothing.
 _PROBABILITY_TOLERANCE = 0.05
+# Noise of a tenth of the signal: a single decision that differs is no sign of anything then.
+_CLEAN_DB = 20.0
 # Tasks with a measure of their own: there decibels are told, and decide only that a sample is not broken.
 _SIGNALS = (Task.SIGNAL, Task.REGRESSION, Task.IMAGE, Task.CLASSES)
 
@@ -240,9 +242,12 @@ def _piece_numbers(context: Context, piece: Piece, pairs: Sequence[Pair]) -> Ite
         yield number(Measure.SQNR, db, note=_without_signal(pairs))
         return
     measured = list(_of_task(number, piece, pairs))
-    yield from measured
+    too_few = db >= _CLEAN_DB and any(n.is_open for n in measured)
+    yield from (
+        replace(n, note="one of few differs: decibels decide") if too_few and n.is_open else n for n in measured
+    )
     # Without a Softmax nobody says that the values are classes: then decibels decide as well.
-    told = bool(measured) and not context.same_graph and piece.kind is not OutputKind.LOGITS
+    told = bool(measured) and not too_few and not context.same_graph and piece.kind is not OutputKind.LOGITS
     asked = context.thresholds is not None and context.thresholds.min_sqnr is not None
     yield number(Measure.SQNR, db, note="the task's own measure decides" if told and not asked else "")
     yield number(Measure.GAIN, gain_error(pairs))
