@@ -15,6 +15,7 @@ from deploykit.accuracy.judge.rows import ChosenRows, match_contents
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.model.facts import GraphFacts
 from sample_models.tiny_graphs import TinyGraph
+from tables import each_row
 
 Collect = Callable[[onnx.ModelProto], GraphFacts]
 
@@ -59,7 +60,7 @@ def _chain(graph: TinyGraph, rows: str, name: str) -> str:
 
 
 @pytest.mark.parametrize("way", ["plain", "transpose", "matmul", "heads", "flat", "concat", "reduce", "einsum"])
-@pytest.mark.parametrize("pick", ["GatherElements", "Gather"])
+@each_row("pick", ["GatherElements", "Gather"])
 def test_rows_stay_matched_through_operators(collect: Collect, way: str, pick: str) -> None:
     graph = TinyGraph()
     graph.op("TopK", [graph.input("scores", (1, 12)), graph.stored("k", [6], "int64")], ["v", "i"], axis=1)

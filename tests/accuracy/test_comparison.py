@@ -22,6 +22,7 @@ from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.errors import InputError, UsageError
 from deploykit.findings import Finding, Severity
+from tables import each_row
 
 QUARK = Path(__file__).parents[1] / "data" / "quark"
 
@@ -83,7 +84,7 @@ CASES: dict[str, tuple[Judged, Judged]] = {
 }
 
 
-@pytest.mark.parametrize("code", [rule.code for rule in COMPARISON_RULES])
+@each_row("code", [rule.code for rule in COMPARISON_RULES])
 def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
     triggering, clean = CASES[code]
     rule = COMPARISON_RULES[code]
@@ -150,7 +151,7 @@ def levels(count: int) -> np.ndarray:
     return np.resize(np.arange(count, dtype=np.float64), (1, 1024))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("baseline", "candidate", "swapped"),
     [(256, 385, 1), (256, 384, 0), (257, 1024, 0), (4, 33, 1), (4, 32, 0), (2, 3, 0)],
 )

@@ -24,6 +24,7 @@ from deploykit.findings import Finding
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import wrap_proto
 from sample_models.tiny_graphs import TinyGraph
+from tables import each_row
 
 GOOD = DataFit(origin="frames", input="x", low=0.0, high=1.0, whole_numbers=False, image_like=True)
 
@@ -48,7 +49,7 @@ CASES: dict[str, tuple[DataFit, DataFit]] = {
 }
 
 
-@pytest.mark.parametrize("code", [rule.code for rule in FIT_RULES])
+@each_row("code", [rule.code for rule in FIT_RULES])
 def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
     triggering, clean = CASES[code]
     as_expected(code, FIT_RULES[code].run(triggering))
@@ -106,7 +107,7 @@ def _codes(model: onnx.ModelProto, pictures: Pictures) -> set[str]:
 PLAIN = _pictures(24)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("trained_on", "given", "code"),
     [
         (_normalised(PLAIN), _normalised(PLAIN[::2]), None),

@@ -9,6 +9,7 @@ import pytest
 from deploykit.accuracy.judge.verdict import KeptCount
 from deploykit.accuracy.search.goals import Reached, goal_for, parse_goal
 from deploykit.errors import UsageError
+from tables import each_row
 
 ENOUGH = KeptCount(wanted=(100, 100), made=(100, 100), kept=(99, 99), score=0.25, overlap=0.5)
 SHORT = KeptCount(wanted=(100, 100), made=(100, 100), kept=(96, 95), score=0.25, overlap=0.5)
@@ -16,7 +17,7 @@ FEW = KeptCount(wanted=(15,), made=(15,), kept=(15,), score=0.25, overlap=0.5)
 NONE = KeptCount(wanted=(0,), made=(0,), kept=(0,), score=0.25, overlap=0.5)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("goal", "reached", "met"),
     [
         ("right", Reached(right=True, detections=ENOUGH, sqnr_db=20), True),
@@ -64,7 +65,7 @@ def test_the_usual_goal() -> None:
         goal_for("drop<=1%", has_metric=False)
 
 
-@pytest.mark.parametrize("text", ["kept>=100%", "kept>=95", "lost<=0%", "lost<=2", "kept<=5%", "kept>=95db"])
+@each_row("text", ["kept>=100%", "kept>=95", "lost<=0%", "lost<=2", "kept<=5%", "kept>=95db"])
 def test_shares_that_nobody_can_show(text: str) -> None:
     with pytest.raises(UsageError, match="--goal"):
         parse_goal(text)

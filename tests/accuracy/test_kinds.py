@@ -10,6 +10,7 @@ import pytest
 from deploykit.accuracy.judge.kinds import OutputKind, detection_sets, kind_of, pieces_of
 from deploykit.model.facts import GraphFacts
 from sample_models.tiny_graphs import TinyGraph
+from tables import each_row
 
 Collect = Callable[[onnx.ModelProto], GraphFacts]
 
@@ -40,7 +41,7 @@ def test_a_vector_divided_by_another_norm_is_none(collect: Collect) -> None:
     assert kind_of(collect(graph.model("y")), "y") is OutputKind.LOGITS
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("op", "shape", "attributes", "kind"),
     [
         ("ArgMax", (1, 5, 8, 8), {"axis": 1}, OutputKind.LABELS),
@@ -97,7 +98,7 @@ def test_boxes_beside_scores_in_one_output_are_detections(collect: Collect, last
 
 
 @pytest.mark.parametrize("form", ["map", "flattened", "turned", "levels"])
-@pytest.mark.parametrize("raw", [False, True])
+@each_row("raw", [False, True])
 def test_boxes_beside_scores_in_maps_are_two_pieces(collect: Collect, form: str, raw: bool) -> None:
     """As heads of detectors are exported: channels of a map, small beside them, flattened and turned afterwards."""
     graph = TinyGraph()

@@ -13,6 +13,7 @@ import pytest
 
 from deploykit.accuracy.judge.metric import UserMetric, user_metric
 from deploykit.errors import InputError, ToolError, UsageError
+from tables import each_row
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "metrics"
 Samples = list[dict[str, Any]]
@@ -87,7 +88,7 @@ def test_a_command_without_a_number_is_an_error(here: Path) -> None:
     assert "fine" in caught.value.why
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("function", "command", "says"),
     [
         ("accuracy", None, "package.module:function"),

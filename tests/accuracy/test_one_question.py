@@ -19,6 +19,7 @@ from deploykit.model import wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from sample_models.tiny_graphs import TinyGraph
+from tables import each_row
 
 Outputs: TypeAlias = list[dict[str, npt.NDArray[Any]]]
 RNG = np.random.default_rng(11)
@@ -103,7 +104,7 @@ def judged(outputs: Outputs, quantized: Outputs | None = None) -> Verdict:
     return verdict if quantized is None else verdict.beside(judge.compare(FOUND, quantized, FEEDS))
 
 
-@pytest.mark.parametrize("name", WRONG)
+@each_row("name", WRONG)
 def test_a_wrong_package_is_no(name: str) -> None:
     verdict = judged(WRONG[name], noisy())
     assert verdict.right is False, verdict.lines()

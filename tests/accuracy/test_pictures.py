@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from deploykit.report.sample_pictures import picture_in, png
+from tables import each_row
 
 RAMP = np.add.outer(np.arange(40.0), np.arange(60.0))  # 0 to 98, smooth
 PHOTO = np.stack([RAMP, RAMP.max() - RAMP, RAMP / 2])  # (3, 40, 60)
@@ -34,7 +35,7 @@ def test_channels_may_stand_last() -> None:
     assert found is not None and found.size == (60, 40)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "values",
     [
         np.random.default_rng(0).uniform(size=(1, 3, 64, 64)),

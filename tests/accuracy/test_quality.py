@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploykit.accuracy.judge.measures import Quality, cosine, max_error, measure, psnr_db, sqnr_db, ssim
+from tables import each_row
 
 DATA = Path(__file__).parents[1] / "data" / "quark"
 EXPECTED: dict[str, Any] = json.loads((DATA / "expected.json").read_text())
@@ -24,7 +25,7 @@ def pairs(case: dict[str, Any]) -> list[Quality]:
     return [measure(np.load(file), np.load(DATA / case["candidate"] / file.name)) for file in files]
 
 
-@pytest.mark.parametrize("name", EXPECTED)
+@each_row("name", EXPECTED)
 def test_same_numbers_as_the_evaluate_tool(name: str) -> None:
     case = EXPECTED[name]
     measured = pairs(case)
@@ -67,7 +68,7 @@ def test_a_dead_half_hides_in_the_whole_and_shows_in_its_slice() -> None:
     assert dead == 0.0
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (3,), (1, 84, 8400), (1, 3, 5, 7), (1, 1, 2, 3, 4), (2, 3, 600)])
+@each_row("shape", [(), (1,), (3,), (1, 84, 8400), (1, 3, 5, 7), (1, 1, 2, 3, 4), (2, 3, 600)])
 def test_every_rank_is_measured(shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)
     baseline = rng.random(shape, dtype=np.float32)

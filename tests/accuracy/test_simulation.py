@@ -22,6 +22,7 @@ from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.errors import InputError
 from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph
+from tables import each_row
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 RUNS = sorted(str(path.relative_to(AIMET))[: -len(".io.npz")] for path in AIMET.rglob("*.io.npz"))
@@ -57,7 +58,7 @@ def test_there_are_fixtures() -> None:
     assert len(RUNS) >= 20
 
 
-@pytest.mark.parametrize("run", RUNS)
+@each_row("run", RUNS)
 def test_quantizers_and_outputs_equal_aimet(run: str) -> None:
     data = _load(run)
     names = [key[len("qdq.0:") :] for key in data if key.startswith("qdq.0:")]

@@ -20,6 +20,7 @@ from deploykit.accuracy.simulate.sessions import Session
 from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.model.facts import GraphFacts
 from sample_models.tiny_graphs import TinyGraph
+from tables import each_row
 
 Collect: TypeAlias = Callable[[onnx.ModelProto], GraphFacts]
 Outputs: TypeAlias = dict[str, np.ndarray]
@@ -96,9 +97,7 @@ CASES: list[tuple[str, str, dict[str, Any], np.ndarray, Callable[[np.ndarray], n
 ]
 
 
-@pytest.mark.parametrize(
-    ("op", "attributes", "reference", "change", "right"), [c[1:] for c in CASES], ids=[c[0] for c in CASES]
-)
+@each_row(("op", "attributes", "reference", "change", "right"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
 def test_right_and_wrong_by_construction(
     collect: Collect,
     op: str,
@@ -289,7 +288,7 @@ def _chosen(collect: Collect) -> GraphFacts:
     return collect(graph.model("labels", "boxes", "scores"))
 
 
-@pytest.mark.parametrize(("change", "right"), [case[1:] for case in DETECTIONS], ids=[case[0] for case in DETECTIONS])
+@each_row(("change", "right"), [case[1:] for case in DETECTIONS], ids=[case[0] for case in DETECTIONS])
 def test_detections_are_judged_as_detections(collect: Collect, change: Change, right: bool) -> None:
     verdict = _judged(_chosen(collect), FOUND, change({name: value.copy() for name, value in FOUND.items()}))
     assert verdict.right is right, verdict.lines()
@@ -319,7 +318,7 @@ def _pair(collect: Collect, form: str) -> tuple[GraphFacts, Callable[[np.ndarray
 
 
 @pytest.mark.parametrize("form", ["two outputs", "[1, N, 4+C]", "[1, 4+C, N]"])
-@pytest.mark.parametrize("top", [0.9, 0.1])
+@each_row("top", [0.9, 0.1])
 def test_raw_layouts_are_judged_in_place(collect: Collect, form: str, top: float) -> None:
     """With ``top`` 0.1 no score reaches a working one, as with random weights: the best rows are judged."""
     facts, made = _pair(collect, form)

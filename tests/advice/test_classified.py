@@ -9,8 +9,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from deploykit.answers.rule_pages import all_rules
 from deploykit.backend.plugins import load_backend
 from deploykit.cli import COMMANDS, cli
@@ -18,6 +16,7 @@ from deploykit.findings import Finding
 from deploykit.flow.rules import CORE_REGISTRIES
 from deploykit.flow.ways import WIDER_END
 from deploykit.rewrites.contract import transform_names
+from tables import each_row
 
 Lines = tuple[Any, ...]
 
@@ -34,7 +33,7 @@ def unclassified(lines: Lines, code: str, words: str) -> str:
     return "" if BETWEEN.fullmatch(words) else words
 
 
-@pytest.mark.parametrize("code", sorted(RULES))
+@each_row("code", sorted(RULES))
 def test_every_advice_is_in_the_file(code: str, bench: Any, lines: Lines) -> None:
     """A new rule, or new words, need a line in ``data/advice.toml`` that says how the advice is tried."""
     findings: tuple[Finding, ...] = bench.found(code)
@@ -90,7 +89,7 @@ def _options_of_command(name: str) -> frozenset[str]:
     return frozenset(option for spec in shared for option in (*spec.opts, *spec.secondary_opts))
 
 
-@pytest.mark.parametrize("code", sorted(RULES))
+@each_row("code", sorted(RULES))
 def test_options_commands_and_rewrites_that_are_named_exist(code: str, bench: Any) -> None:
     words = {RULES[code].fix, *(finding.hint for finding in bench.found(code))}
     for text in words:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import io
 from string import ascii_lowercase
 
-import pytest
-
 from deploykit.answers.diagnosis import diagnose
 from deploykit.answers.diagnosis.trouble import FAILURES, LEVELS, trouble_of
 from deploykit.cli.diagnose import diagnosis_text
 from deploykit.findings import Confidence, Severity
 from deploykit.tables.known_errors import Catalog, KnownError, Tool
 from deploykit_qualcomm.known_errors import known_errors
+from tables import each_row
 
 NOTED = KnownError(
     id="x",
@@ -40,7 +39,7 @@ def test_warnings_and_information_make_no_failure() -> None:
     assert "line 3" in diagnosis_text(diagnosis)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("log", "said"),
     [
         ("press 1.0\nnote this\n", "nothing says that a tool did its job"),
@@ -73,7 +72,7 @@ def test_a_failure_behind_thousands_of_warnings_is_not_lost() -> None:
     assert diagnose(io.BytesIO(kinds + b"pressed, all of it\n"), PRESS).overlooked
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line",
     [
         "F20251101 12:00:00.1 7 main.cc:3] Check failed: a == b",
@@ -96,7 +95,7 @@ def test_trouble_is_seen(line: str) -> None:
     assert LEVELS.search(line.encode()) or any(fragment in line for fragment in FAILURES)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line",
     [
         "converted, 0 errors",

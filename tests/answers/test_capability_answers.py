@@ -10,6 +10,7 @@ from deploykit.errors import UnknownTargetError
 from deploykit.findings import Confidence
 from deploykit.tables.capabilities import CompatRow, Status
 from deploykit.tables.devices import Device, Fact
+from tables import each_row
 
 
 def row(feature: str, status: str = "supported", since: str = "", until: str = "", **more: Any) -> CompatRow:
@@ -57,7 +58,7 @@ def test_whole_words_beat_parts_and_the_exact_name_comes_first() -> None:
     assert features("delu") == ["fast-mode-deluxe"]
 
 
-@pytest.mark.parametrize("word", ["--go_fast", "go_fast", "go-fast", "GO_FAST", "--speedy", "-f", "speedy"])
+@each_row("word", ["--go_fast", "go_fast", "go-fast", "GO_FAST", "--speedy", "-f", "speedy"])
 def test_a_flag_is_found_by_every_spelling(word: str) -> None:
     assert features(word) == ["flag --go_fast"]
 

@@ -10,6 +10,7 @@ from deploykit.answers.diagnosis import diagnose
 from deploykit.tables.known_errors import Tool, general_errors
 from deploykit_qualcomm.known_errors import known_errors as qualcomm_errors
 from deploykit_vitis_ai.tables import known_errors as vitis_errors
+from tables import each_row
 
 CATALOGS = (general_errors(), qualcomm_errors(), vitis_errors())
 
@@ -69,7 +70,7 @@ CATALOGS = (general_errors(), qualcomm_errors(), vitis_errors())
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-@pytest.mark.parametrize("backwards", [False, True], ids=["as-printed", "backwards"])
+@each_row("backwards", [False, True], ids=["as-printed", "backwards"])
 def test_the_root_comes_before_what_follows(lines: tuple[str, ...], first: str, backwards: bool) -> None:
     """In the order of the log and in any other: logs of several threads are not in order."""
     text = "\n".join(reversed(lines) if backwards else lines)
@@ -77,9 +78,7 @@ def test_the_root_comes_before_what_follows(lines: tuple[str, ...], first: str, 
     assert [cause.error.id for cause in diagnosis.causes][:1] == [first]
 
 
-@pytest.mark.parametrize(
-    "number", ["3110", "1002", "1100", "6031", "6999", "8002", "14001", "0x36b1", "0x80000406"], ids=str
-)
+@each_row("number", ["3110", "1002", "1100", "6031", "6999", "8002", "14001", "0x36b1", "0x80000406"], ids=str)
 def test_a_number_beside_words_does_not_come_first(number: str) -> None:
     log = f"error code {number}\nModuleNotFoundError: No module named 'timm'\nfailed: {number}\n"
     diagnosis = diagnose(io.BytesIO(log.encode()), CATALOGS)
@@ -111,14 +110,14 @@ def test_letters_of_another_case_are_the_same_words() -> None:
 FINISHED = [row for catalog in CATALOGS for row in catalog.tools if row.done]
 
 
-@pytest.mark.parametrize("row", FINISHED, ids=lambda row: row.id)
+@each_row("row", FINISHED, ids=lambda row: row.id)
 def test_each_word_of_success_is_evidence(row: Tool) -> None:
     for mark in row.done:
         diagnosis = diagnose(io.BytesIO(f"starting\n{mark}\n".encode()), CATALOGS)
         assert diagnosis.conclusion == "finished", mark
 
 
-@pytest.mark.parametrize("row", FINISHED, ids=lambda row: row.id)
+@each_row("row", FINISHED, ids=lambda row: row.id)
 def test_no_word_of_success_outweighs_a_failure(row: Tool) -> None:
     for mark in row.done:
         diagnosis = diagnose(io.BytesIO(f"[ERROR] the last tensor failed\n{mark}\n".encode()), CATALOGS)

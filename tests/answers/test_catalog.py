@@ -16,6 +16,7 @@ from deploykit.tables.known_errors import (
     search_errors,
 )
 from stub_backend import StubBackend
+from tables import each_row
 
 ROW = """
 [[error]]
@@ -39,7 +40,7 @@ def test_short_source_keys_are_spelled_out(tmp_path: Path) -> None:
     assert load_catalog([path]).errors[0].source == ("the manual: page 3", "elsewhere")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "where"),
     [
         (ROW.replace("cause", "couse"), "errors.toml.error[0].couse: unknown key"),

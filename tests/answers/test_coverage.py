@@ -6,9 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import deploykit
+from tables import each_row
 
 PAGE = Path(__file__).parents[2] / "tests/data/compat_words.md"
 SECTIONS = dict(part.partition("\n")[::2] for part in PAGE.read_text("utf-8").split("\n## ")[1:])
@@ -24,7 +23,7 @@ def names(row: Any, word: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", told, re.IGNORECASE) is not None
 
 
-@pytest.mark.parametrize("section", SECTIONS)
+@each_row("section", SECTIONS)
 def test_every_word_has_a_sourced_answer(section: str) -> None:
     assert words(section)
     for word in words(section):

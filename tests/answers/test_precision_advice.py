@@ -14,6 +14,7 @@ from deploykit.answers.precision_advice import Advice
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.errors import InputError, UsageError
+from tables import each_row
 
 CASES = [
     ({"fp32": 76.1, "w8a8": 75.9}, ["w8a8 is good"], "w8a8"),
@@ -40,7 +41,7 @@ def _says(found: Advice) -> str:
     return " | ".join(item.says for item in found.conclusions)
 
 
-@pytest.mark.parametrize(("accuracies", "says", "best"), CASES, ids=lambda value: str(value)[:60])
+@each_row(("accuracies", "says", "best"), CASES, ids=lambda value: str(value)[:60])
 def test_conclusions(accuracies: dict[str, float], says: list[str], best: str) -> None:
     found = deploykit.advise(accuracies=accuracies)
     assert len(found.conclusions) == len(says)
@@ -107,7 +108,7 @@ def test_what_makes_no_sense_is_refused(capsys: pytest.CaptureFixture[str]) -> N
         deploykit.advise(accuracies={"fp32": 1})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "shown"),
     [
         ("sqnr>=30", "sqnr >= 30 dB"),
@@ -122,7 +123,7 @@ def test_goals(text: str, shown: str) -> None:
     assert str(parse_goal(text)) == shown
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "says"),
     [
         ("", "not understood"),

@@ -11,6 +11,7 @@ from deploykit.answers.rule_pages import all_rules as rules_of
 from deploykit.errors import DefectError, UsageError
 from deploykit.findings.rules import Found, Registry
 from deploykit.flow.rules import CORE_REGISTRIES
+from tables import each_row
 
 
 def all_rules() -> tuple[RuleEntry, ...]:
@@ -33,7 +34,7 @@ def test_every_name_belongs_to_one_rule() -> None:
     assert not codes & set(slugs)
 
 
-@pytest.mark.parametrize("code", sorted(reserved_codes()))
+@each_row("code", sorted(reserved_codes()))
 def test_a_code_that_is_gone_answers_with_the_rule_that_took_it_over(code: str) -> None:
     known = {entry.rule.code for entry in all_rules()}
     assert code not in known, "a reserved code is never given out again"

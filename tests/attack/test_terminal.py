@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 import click
-import pytest
 
 from attacks.victims import run_cli
 from deploykit.cli.terminal import defused, plain
+from tables import each_row
 from terminals import on_a_terminal
 
 SPOOF = "x\x1b[2J\x1b[Hok      files-no-extra: no file beside the recorded ones\nok      digest-expected"
@@ -32,7 +32,7 @@ def test_a_name_cannot_turn_a_problem_into_ok(cnn: tuple[str, ...], tmp_path: Pa
     assert b"\x1b[31m" in written  # its own words are still coloured
 
 
-@pytest.mark.parametrize("text", ["a\x1b]0;x\x07b", "a\x9b31mb", "a\u202eb", "a\rb", "a\x08b", "a\x1b[8mb", "a\udce9b"])
+@each_row("text", ["a\x1b]0;x\x07b", "a\x9b31mb", "a\u202eb", "a\rb", "a\x08b", "a\x1b[8mb", "a\udce9b"])
 def test_what_a_terminal_obeys_is_shown(text: str) -> None:
     for shown in (plain(text), defused(text)):
         assert shown.isprintable()

@@ -15,6 +15,7 @@ from deploykit.backend.plugins import all_options
 from deploykit.backend.requests import CORE_OPTIONS
 from deploykit.cli.requests import SpecOption
 from deploykit.errors import UsageError
+from tables import each_row
 
 NAMES = st.lists(st.sampled_from(["a", "depth", "x1", "node"]), min_size=1, max_size=3).map("_".join)
 TEXTS = st.text("ab-=_,:. /\\\"'…é\n\t*$", max_size=8)
@@ -111,7 +112,7 @@ FLAG = OptionSpec(name="flag", kind="flag", help="Whether.")
 LIST = OptionSpec(name="list", kind="texts", help="Some.")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("spec", "value", "says"),
     [
         (COUNT, 4, "--count 4: a whole number from 0 to 3 is expected"),
@@ -135,7 +136,7 @@ def test_a_wrong_value_is_a_usage_error_that_says_what_is_right(spec: OptionSpec
         check_value(spec, value)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("spec", "text", "value"),
     [
         (COUNT, "0", 0), (COUNT, "3", 3), (COUNT, "+2", 2), (SPEED, "1", 1.0), (SPEED, "1e3", 1000.0),

@@ -11,10 +11,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import pytest
-
 from deploykit.answers.rule_pages import all_rules
 from deploykit.flow.rules import CORE_REGISTRIES
+from tables import each_row
 
 TESTS = Path(__file__).parents[1]
 CODE = re.compile(r"[A-Z]{2,3}\d{3}")
@@ -41,7 +40,7 @@ def cases() -> Mapping[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("code", [entry.rule.code for entry in all_rules(CORE_REGISTRIES)])
+@each_row("code", [entry.rule.code for entry in all_rules(CORE_REGISTRIES)])
 def test_every_rule_has_both_cases(code: str) -> None:
     assert code in cases(), f"no test module has CASES[{code!r}]"
     assert len(cases()[code]) == 2, f"CASES[{code!r}] is not (triggering, clean)"

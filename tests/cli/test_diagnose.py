@@ -15,6 +15,7 @@ from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit_qualcomm.known_errors import known_errors as qualcomm_errors
 from deploykit_vitis_ai.tables import known_errors as vitis_errors
+from tables import each_row
 
 FAILURE = (
     '<E> "_block_0_value_Add" generated: could not create op\ngraph_prepare.cc:1:ERROR:could not create op: q::Foo\n'
@@ -83,7 +84,7 @@ def test_every_known_error_is_reachable_by_its_id(capsys: pytest.CaptureFixture[
     assert "no message" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("text", COMMANDS)
+@each_row("text", COMMANDS)
 def test_the_commands_that_are_advised_exist(text: str) -> None:
     """Every way out is a call that this installation understands, word for word."""
     program, *words = shlex.split(text)

@@ -13,6 +13,7 @@ import pytest
 
 from deploykit.cli import COMMANDS, cli
 from deploykit.cli.frame import run
+from tables import each_row
 
 HEAVY = ("onnx", "onnxruntime", "numpy", "jinja2")
 
@@ -37,7 +38,7 @@ def traced(*args: str) -> tuple[int, set[str], list[str]]:
     return status, set(modules), tables
 
 
-@pytest.mark.parametrize(
+@each_row(
     "args",
     [
         ("--help",),
@@ -58,7 +59,7 @@ def test_help_and_queries_import_nothing_heavy(args: tuple[str, ...]) -> None:
     assert args[-1] != "--help" or not tables
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("args", "devices", "folders"),
     [
         (("targets", "sm8650"), {"sm8650"}, {"deploykit_qualcomm"}),
@@ -103,7 +104,7 @@ def test_global_options_stand_before_and_after_the_command(args: list[str], caps
     assert json.loads(capsys.readouterr().out)["schema"] == 1
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("args", "status", "says"),
     [
         (["nonsense"], 2, "nonsense"),

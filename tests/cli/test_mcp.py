@@ -13,6 +13,7 @@ import pytest
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.cli.mcp import READING, argv, schema
+from tables import each_row
 
 
 async def _session(name: str, arguments: dict[str, Any]) -> tuple[set[str], bool, str]:
@@ -44,7 +45,7 @@ def test_an_error_is_told() -> None:
     assert failed and json.loads(text)["error"]["exit_status"] == 3
 
 
-@pytest.mark.parametrize("name", READING)
+@each_row("name", READING)
 def test_the_schema_is_made_from_the_command(name: str) -> None:
     made = schema(name)
     assert made["additionalProperties"] is False and set(made["required"]) <= set(made["properties"])

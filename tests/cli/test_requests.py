@@ -12,6 +12,7 @@ import pytest
 
 from deploykit.cli import cli
 from deploykit.cli.frame import run
+from tables import each_row
 
 SNAPSHOTS = Path(__file__).parents[1] / "data" / "help"
 THIRD_PARTY = """
@@ -91,7 +92,7 @@ def test_a_third_partys_options_are_checked(third_party: dict[str, str]) -> None
     assert right.returncode == 3 and "absent.onnx" in right.stderr
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("args", "says"),
     [
         (["--lpbq"], "it is an option of ort-qnn"),

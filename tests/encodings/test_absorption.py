@@ -17,13 +17,14 @@ from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.fusion import BLOCKS, PAIRS
 from sample_models.tiny_graphs import TinyGraph
+from tables import each_row
 
 ZOO = Path(__file__).parents[1] / "data" / "zoo"
 MODELS = ("distilbert", "gru_lstm", "segformer", "superres")
 
 
 @pytest.mark.parametrize("version", ["v1.0.0", "v2.0.0"])
-@pytest.mark.parametrize("name", MODELS)
+@each_row("name", MODELS)
 def test_true_files_that_quantize_everything_intend_no_float(name: str, version: str) -> None:
     facts = collect_facts(load_model(ZOO / name / "model.onnx"))
     encodings = read_encodings(ZOO / name / f"w8a16.{version}.encodings")
@@ -64,7 +65,7 @@ def _conv_then(op_type: str) -> GraphFacts:
 ACTIVATIONS = ["Relu", "PRelu", "LeakyRelu", "Clip", "HardSwish", "SiLU"]
 
 
-@pytest.mark.parametrize("op_type", ACTIVATIONS)
+@each_row("op_type", ACTIVATIONS)
 def test_between_a_conv_and_its_activation_no_entry_is_needed(op_type: str) -> None:
     facts = _conv_then(op_type)
     encodings = _encodings("x", "w", "y", "slope", "0", "6")
@@ -72,7 +73,7 @@ def test_between_a_conv_and_its_activation_no_entry_is_needed(op_type: str) -> N
     assert collect_coverage(facts, encodings).missing == ()
 
 
-@pytest.mark.parametrize("op_type", ACTIVATIONS)
+@each_row("op_type", ACTIVATIONS)
 def test_where_the_result_has_none_either_the_whole_is_float(op_type: str) -> None:
     assert {"c", "y"} <= predict_float_set(_conv_then(op_type), _encodings("x", "w", "slope")).intended
 
@@ -96,7 +97,7 @@ def test_every_row_of_the_table_says_where_it_is_known_from() -> None:
     assert not BLOCKS["Gelu"].certain
 
 
-@pytest.mark.parametrize("op_type", ACTIVATIONS)
+@each_row("op_type", ACTIVATIONS)
 def test_what_the_file_speaks_about_is_not_explained_away(op_type: str) -> None:
     """Neither an entry of its own, nor the word that it is float."""
     facts, encodings = _conv_then(op_type), _encodings("x", "w", "y", "slope", "0", "6")

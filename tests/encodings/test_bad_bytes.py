@@ -7,6 +7,7 @@ import pytest
 
 from deploykit.encodings.formats.aimet import LIMIT, read_encodings
 from deploykit.errors import InputError
+from tables import each_row
 
 ENTRY = {"name": "act", "output_dtype": "uint8", "y_scale": 0.1, "y_zero_point": 100}
 WHOLE = json.dumps({"version": "2.0.0", "encodings": [ENTRY]})
@@ -46,7 +47,7 @@ BYTES: dict[str, tuple[bytes, str]] = {
 }
 
 
-@pytest.mark.parametrize(("data", "words"), BYTES.values(), ids=BYTES.keys())
+@each_row(("data", "words"), BYTES.values(), ids=BYTES.keys())
 def test_wrong_bytes_are_refused(data: bytes, words: str, tmp_path: Path) -> None:
     path = tmp_path / "w.encodings"
     path.write_bytes(data)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.errors import InputError
+from tables import each_row
 
 ITEM = {
     "bitwidth": 8,
@@ -234,7 +235,7 @@ def save(tmp_path: Path, document: Any) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("document", "words"), WRONG.values(), ids=WRONG.keys())
+@each_row(("document", "words"), WRONG.values(), ids=WRONG.keys())
 def test_wrong_content_is_refused(document: dict[str, Any], words: str, tmp_path: Path) -> None:
     path = save(tmp_path, document)
     with pytest.raises(InputError) as caught:
@@ -309,7 +310,7 @@ EDGES: dict[str, tuple[dict[str, Any], str, Any]] = {
 """What lies just inside of what is allowed, and what becomes of it: (document, entry and property, value)."""
 
 
-@pytest.mark.parametrize(("document", "what", "expected"), EDGES.values(), ids=EDGES.keys())
+@each_row(("document", "what", "expected"), EDGES.values(), ids=EDGES.keys())
 def test_what_is_just_allowed_is_read(document: dict[str, Any], what: str, expected: Any, tmp_path: Path) -> None:
     name, key = what.split(".")
     found = getattr(read_encodings(save(tmp_path, document)).entries[name].value, key)
@@ -331,7 +332,7 @@ SHAPES: dict[str, tuple[dict[str, tuple[int, ...]], str]] = {
 }
 
 
-@pytest.mark.parametrize(("shapes", "words"), SHAPES.values(), ids=SHAPES.keys())
+@each_row(("shapes", "words"), SHAPES.values(), ids=SHAPES.keys())
 def test_lengths_must_match_the_axis(shapes: dict[str, tuple[int, ...]], words: str, tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         read_encodings(save(tmp_path, V200), shapes=shapes)

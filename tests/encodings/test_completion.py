@@ -20,6 +20,7 @@ from deploykit.model import Model, load_model, wrap_proto
 from deploykit.model.collect import collect_facts, constant_value
 from deploykit.model.facts import GraphFacts
 from sample_models.tiny_graphs import TinyGraph
+from tables import each_row
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -50,7 +51,7 @@ def without_floats(encodings: EncodingSet) -> EncodingSet:
     return replace(encodings, entries=entries)
 
 
-@pytest.mark.parametrize(("model_path", "path"), EXPORTS, ids=lambda v: v if isinstance(v, str) else v.name)
+@each_row(("model_path", "path"), EXPORTS, ids=lambda v: v if isinstance(v, str) else v.name)
 def test_completed_100_is_aimets_200(model_path: str, path: Path) -> None:
     model = load_model(DATA / model_path)
     facts = collect_facts(model)
@@ -65,7 +66,7 @@ def test_completed_100_is_aimets_200(model_path: str, path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["cnn", "cnn_bnfold", "vit", "detr", "mlp"])
-@pytest.mark.parametrize("version", ["0.6.1", "1.0.0"])
+@each_row("version", ["0.6.1", "1.0.0"])
 def test_int32_biases_are_aimets_own(name: str, version: str) -> None:
     folder = DATA / "aimet" / name
     model = load_model(folder / "model.onnx")
@@ -95,7 +96,7 @@ def test_a_masked_minimum_is_only_known_by_its_values() -> None:
     assert with_values == {"lowest_t"} and without == {"lowest_t", "lowest"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("axis", "softmax", "far", "masked"),
     [
         (-1, -1, -20.0, True),

@@ -17,6 +17,7 @@ from deploykit.encodings.place import layouts, place
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Float8, Lpbq
 from deploykit.errors import InputError, UsageError
 from deploykit.model.facts import GraphFacts
+from tables import each_row
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 
@@ -72,14 +73,14 @@ FORCED = [
 ]
 
 
-@pytest.mark.parametrize("variant", PLAIN)
+@each_row("variant", PLAIN)
 def test_061_to_100_is_aimets_own_file(variant: str, graph_of: GraphOf) -> None:
     result = change(variant, "0.6.1", "1.0.0", graph_of)
     assert result.counts["lossless"] == len(result.outcomes) > 0
     assert entries(json.loads(result.text)) == entries(text_of(variant, "1.0.0"))
 
 
-@pytest.mark.parametrize("variant", PLAIN)
+@each_row("variant", PLAIN)
 def test_100_to_061_is_aimets_own_file(variant: str, graph_of: GraphOf) -> None:
     for placed in (True, False):
         source = read(variant, "1.0.0", graph_of if placed else None)
@@ -88,7 +89,7 @@ def test_100_to_061_is_aimets_own_file(variant: str, graph_of: GraphOf) -> None:
         assert json.loads(result.text) == text_of(variant, "0.6.1")
 
 
-@pytest.mark.parametrize("variant", PLAIN)
+@each_row("variant", PLAIN)
 def test_061_to_100_to_061_returns_the_same_values(variant: str) -> None:
     """Even without a model: a list of channels keeps its order in both."""
     source = read(variant, "0.6.1")
@@ -99,7 +100,7 @@ def test_061_to_100_to_061_returns_the_same_values(variant: str) -> None:
     assert not diff(source, back.encodings)
 
 
-@pytest.mark.parametrize(("variant", "tag", "signedness"), FORCED)
+@each_row(("variant", "tag", "signedness"), FORCED)
 def test_100_to_200_is_aimets_own_export(variant: str, tag: str, signedness: Signedness, graph_of: GraphOf) -> None:
     path = AIMET / f"{variant}{tag}.v2.0.0.encodings"
     result = change(variant, "1.0.0", "2.0.0", graph_of, signedness)
@@ -117,7 +118,7 @@ def test_100_to_200_is_aimets_own_export(variant: str, tag: str, signedness: Sig
         assert entry == theirs[name], name
 
 
-@pytest.mark.parametrize(("variant", "tag"), [forced[:2] for forced in FORCED])
+@each_row(("variant", "tag"), [forced[:2] for forced in FORCED])
 def test_200_to_100_is_aimets_own_export(variant: str, tag: str, graph_of: GraphOf) -> None:
     result = change(variant + tag, "2.0.0", "1.0.0", graph_of)
     ours, theirs = entries(json.loads(result.text)), entries(text_of(variant, "1.0.0"))
@@ -171,7 +172,7 @@ def test_the_only_block_size_that_fits_is_the_right_one(variant: str, graph_of: 
 
 
 @pytest.mark.parametrize("variant", ["mlp/bq-w4a16", "mlp/bq-asym-w4a16", "mlp/bq-w2a16-zpshift"])
-@pytest.mark.parametrize("version", ["1.0.0", "2.0.0"])
+@each_row("version", ["1.0.0", "2.0.0"])
 def test_blockwise_to_061_loses_the_size_and_keeps_the_order(variant: str, version: str, graph_of: GraphOf) -> None:
     result = change(variant, version, "0.6.1", graph_of)
     assert not result.of(OutcomeKind.IMPOSSIBLE)

@@ -20,6 +20,7 @@ from deploykit.model import load_model, wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.fusion import fusions
+from tables import each_row
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 VERSIONS = ("0.6.1", "1.0.0", "2.0.0")
@@ -41,7 +42,7 @@ def coverage(name: str, variant: str) -> Coverage:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("variant", ["w8a8", "w8a16"])
-@pytest.mark.parametrize("name", MODELS)
+@each_row("name", MODELS)
 def test_nothing_is_missing_where_aimet_quantized_everything(name: str, variant: str, version: str) -> None:
     found = coverage(name, f"{variant}.v{version}")
     assert found.missing == ()
@@ -50,13 +51,13 @@ def test_nothing_is_missing_where_aimet_quantized_everything(name: str, variant:
     assert {row.tensor for row in found.of(S.ENCODED)} == set(entries.entries)
 
 
-@pytest.mark.parametrize("path", sorted(AIMET.glob("mlp/**/*.encodings")), ids=lambda path: path.stem)
+@each_row("path", sorted(AIMET.glob("mlp/**/*.encodings")), ids=lambda path: path.stem)
 def test_nor_in_any_blockwise_or_narrow_variant(path: Path) -> None:
     assert collect_coverage(facts_of("mlp"), read_encodings(path)).missing == ()
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize(
+@each_row(
     ("variant", "floats"),
     [("w8a8-fp16mix-omit", LITEMP), ("aimet-2.31.0/w8a8-litemp-fp16", LITEMP), ("w8a16-fp16mix-omit", DECODER)],
 )

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from deploykit.encodings.formats.aimet import read_encodings
@@ -19,6 +18,7 @@ from deploykit.model import load_model, wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from sample_models.finished_detectors import yolo_like
+from tables import each_row
 
 DATA = Path(__file__).parents[1] / "data"
 AIMET = DATA / "aimet"
@@ -90,7 +90,7 @@ CASES: dict[str, tuple[EncodingsOnGraph, EncodingsOnGraph]] = {
 }
 
 
-@pytest.mark.parametrize("code", sorted(CASES))
+@each_row("code", sorted(CASES))
 def test_rules_trigger_and_keep_silent(code: str, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
     trigger, clean = CASES[code]
     rule = ENCODING_RULES[code]
@@ -155,7 +155,7 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize(("name", "codes"), EXPECTED.items(), ids=EXPECTED.keys())
+@each_row(("name", "codes"), EXPECTED.items(), ids=EXPECTED.keys())
 def test_fixtures(name: str, codes: set[str]) -> None:
     facts = collect_facts(load_model(AIMET / name.split("/")[0] / "model.onnx"))
     encodings = place(read_encodings(AIMET / f"{name}.encodings"), facts)

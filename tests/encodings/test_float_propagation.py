@@ -25,6 +25,7 @@ from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import wrap_proto
 from sample_models.tiny_graphs import TinyGraph
+from tables import each_row
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 FLIPPED = frozenset(json.loads((AIMET / "detr" / "litemp.json").read_text())["flipped_tensors"])
@@ -49,7 +50,7 @@ MIXES = [
 
 
 @pytest.mark.parametrize("version", ["v0.6.1", "v1.0.0", "v2.0.0"])
-@pytest.mark.parametrize(("variant", "flipped"), MIXES)
+@each_row(("variant", "flipped"), MIXES)
 def test_the_intended_set_is_what_aimet_flipped(variant: str, flipped: frozenset[str], version: str) -> None:
     prediction = _predict("detr", f"{variant}.{version}")
     assert prediction.intended == flipped
@@ -58,7 +59,7 @@ def test_the_intended_set_is_what_aimet_flipped(variant: str, flipped: frozenset
 
 
 @pytest.mark.parametrize("version", ["v0.6.1", "v1.0.0"])
-@pytest.mark.parametrize(("variant", "flipped"), MIXES)
+@each_row(("variant", "flipped"), MIXES)
 def test_only_biases_stay_float_by_accident(variant: str, flipped: frozenset[str], version: str) -> None:
     """Version 2.0.0 brings int32 biases; without them a float fallback leaves every bias float."""
     unexpected = _predict("detr", f"{variant}.{version}").unexpected

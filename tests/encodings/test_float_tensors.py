@@ -7,6 +7,7 @@ import pytest
 from deploykit.encodings.read import float_tensors_to_json, read_float_tensors, with_float_tensors
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.errors import InputError
+from tables import each_row
 
 NAMES = {"/decoder/Div_output_0", "onnx::Add_4934", "größe"}
 
@@ -44,7 +45,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("data", "words"), WRONG.values(), ids=WRONG.keys())
+@each_row(("data", "words"), WRONG.values(), ids=WRONG.keys())
 def test_wrong_lists_are_refused(data: bytes, words: str, tmp_path: Path) -> None:
     path = tmp_path / "floats"
     path.write_bytes(data)

@@ -20,6 +20,7 @@ from deploykit.model import load_model, wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.range_functions import Interval
 from sample_models.tiny_graphs import TinyGraph
+from tables import each_row
 
 SIXTEEN = GridKind(bits=16, signed=False)
 
@@ -196,7 +197,7 @@ def test_a_divisor_says_enough_where_it_spreads_by_256_at_most(least: float, tol
         assert found.concluded["x"].interval == pytest.approx((-512, 256), rel=1e-3)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("op", "first", "expected"),
     [
         ("Add", True, (-5, -1)),
@@ -348,7 +349,7 @@ def test_every_inferred_range_holds_what_the_model_computes() -> None:
 
 
 @pytest.mark.parametrize("name", ["segformer", "distilbert"])
-@pytest.mark.parametrize("first", [0, 1, 2])
+@each_row("first", [0, 1, 2])
 def test_what_is_inferred_holds_what_aimet_saw(name: str, first: int) -> None:
     """Every third entry of a true file is taken out and inferred again, without any data."""
     folder = Path(__file__).parents[1] / "data" / "zoo" / name

@@ -18,6 +18,7 @@ from deploykit.encodings.lpbq_files import WeightReport, convert_file
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Lpbq
 from deploykit.errors import InputError, PackageError, UsageError
 from deploykit.model.weights import integer_tensor
+from tables import each_row
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 
@@ -175,7 +176,7 @@ def test_a_bias_is_an_input_or_an_add_behind_a_matmul(tmp_path: Path, op: str, a
     assert convert(tmp_path, model).has_bias is has_bias
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changes", "reason"),
     [
         ({"dtype": "int8"}, "int8; LPBQ expands int4"),
@@ -298,7 +299,7 @@ def test_encodings_are_turned_too() -> None:
     assert set(left) == {"v"} and "8-bit" in left["v"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changes", "reason"),
     [
         ({}, ""),

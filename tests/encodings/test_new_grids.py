@@ -7,6 +7,7 @@ import pytest
 
 from deploykit.encodings.new_grids import GridKind, affine_for_range, entry_for_range, kind_of_entry, usual_grid
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
+from tables import each_row
 
 
 def affine(
@@ -25,7 +26,7 @@ def entries(*params: str, floats: tuple[str, ...] = (), **values: Affine) -> Enc
     return EncodingSet(version="1.0.0", entries=made)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("ends", "kind", "scale", "zero"),
     [
         ((0, 255), GridKind(bits=8, signed=False), 1.0, 0),
@@ -48,7 +49,7 @@ def test_a_range_as_a_grid(ends: tuple[float, float], kind: GridKind, scale: flo
     assert float(made.minimum) <= ends[0] and ends[1] <= float(made.maximum)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("encodings", "least", "kind"),
     [
         (entries(), 0, GridKind(bits=16, signed=False)),

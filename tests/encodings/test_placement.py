@@ -18,6 +18,7 @@ from deploykit.encodings.values import Affine, EncodingSet, Lpbq
 from deploykit.errors import InputError
 from deploykit.model.facts import GraphFacts
 from deploykit.model.parameters import parameter_uses
+from tables import each_row
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 
@@ -45,7 +46,7 @@ def test_the_order_trap_of_100(graph_of: GraphOf) -> None:
         assert np.array_equal(affine(old, name).scale, affine(truth, name).scale.reshape(-1))
 
 
-@pytest.mark.parametrize("variant", ["bq-w4a16", "bq-asym-w4a16", "bq-w2a16-zpshift", "lpbq-w4a16", "w8a8", "w4a8"])
+@each_row("variant", ["bq-w4a16", "bq-asym-w4a16", "bq-w2a16-zpshift", "lpbq-w4a16", "w8a8", "w4a8"])
 def test_placed_100_equals_200(variant: str, graph_of: GraphOf) -> None:
     facts = graph_of("mlp")
     old = place(read_encodings(AIMET / f"mlp/{variant}.v1.0.0.encodings"), facts)
@@ -229,7 +230,7 @@ def test_lpbq_of_a_batched_weight(collect: Collect) -> None:
     assert isinstance(settled, Lpbq) and (settled.axis, settled.block_axis) == (2, 1)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changes", "size", "expected"),
     [
         ({}, 16, (2, 1, 3)),

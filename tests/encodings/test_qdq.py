@@ -17,6 +17,7 @@ from deploykit.encodings.qdq import read_qdq
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float8, Lpbq
 from deploykit.errors import InputError
 from deploykit.model.facts import GraphFacts
+from tables import each_row
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 MODELS = sorted(AIMET.rglob("*.qdq.onnx"))
@@ -30,7 +31,7 @@ def expected(path: Path, facts: GraphFacts) -> EncodingSet:
     return place(read_encodings(path.with_name(f"{stem}.v2.0.0.encodings")), facts)
 
 
-@pytest.mark.parametrize("path", MODELS, ids=lambda p: p.relative_to(AIMET).as_posix())
+@each_row("path", MODELS, ids=lambda p: p.relative_to(AIMET).as_posix())
 def test_fixtures_read_back_to_the_same_scales(path: Path, graph_of: Callable[[str], GraphFacts]) -> None:
     facts = graph_of(path.parent.name)
     found = read_qdq(onnx.load(path), source=path.name)
@@ -224,7 +225,7 @@ BAD: dict[str, tuple[onnx.ModelProto, str]] = {
 }
 
 
-@pytest.mark.parametrize(("model", "words"), BAD.values(), ids=BAD.keys())
+@each_row(("model", "words"), BAD.values(), ids=BAD.keys())
 def test_what_is_no_encoding_is_refused(model: onnx.ModelProto, words: str) -> None:
     with pytest.raises(InputError) as caught:
         read_qdq(model, source="m.onnx")

@@ -23,6 +23,7 @@ from deploykit.errors import InputError
 from deploykit.model import load_model
 from deploykit.model.nodes import changed_operators, raise_opset
 from sample_models.tiny_graphs import TinyGraph
+from tables import each_row
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 QDQ_FILES = sorted(path.relative_to(AIMET).as_posix() for path in AIMET.glob("*/*.qdq.onnx"))
@@ -45,7 +46,7 @@ def test_the_fixtures_are_there() -> None:
     assert len(QDQ_FILES) == 27
 
 
-@pytest.mark.parametrize("file", QDQ_FILES)
+@each_row("file", QDQ_FILES)
 def test_taken_apart_and_put_together_it_computes_the_same(file: str) -> None:
     model = onnx.load(AIMET / file)
     extracted = extract_qdq(model)
@@ -59,7 +60,7 @@ def test_taken_apart_and_put_together_it_computes_the_same(file: str) -> None:
 
 
 @pytest.mark.parametrize("file", [f for f in QDQ_FILES if "prequant" not in f and "fp8" not in f])
-@pytest.mark.parametrize("version", ["1.0.0", "2.0.0"])
+@each_row("version", ["1.0.0", "2.0.0"])
 def test_encodings_of_a_file_make_the_model_that_aimet_makes(file: str, version: str) -> None:
     from deploykit.model.collect import collect_facts
 
@@ -195,7 +196,7 @@ def _linear(weights: Any) -> onnx.ModelProto:
     return model
 
 
-@pytest.mark.parametrize("file", QDQ_FILES)
+@each_row("file", QDQ_FILES)
 def test_taking_out_and_reading_find_the_same_entries(file: str) -> None:
     model = onnx.load(AIMET / file)
     extracted, read = extract_qdq(model), read_qdq(model)

@@ -12,6 +12,7 @@ from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import wrap_proto
 from sample_models.tiny_graphs import TinyGraph
+from tables import each_row
 
 
 def facts_of(graph: TinyGraph, *outputs: str) -> GraphFacts:
@@ -71,7 +72,7 @@ def reach_of(op_type: str, *operands: tuple[float, float] | None, **attributes: 
     return collect_reach(facts, None, ranges.get).get("y")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("op_type", "operands", "expected"),
     [
         ("Neg", [(-3.0, 2.0)], (-2, 3)),
@@ -115,7 +116,7 @@ def test_what_one_operator_reaches(
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("op_type", "operands", "cause", "attained"),
     [
         ("Add", [(0.0, 2.0), (0.0, 5.0)], "c1", True),
@@ -137,7 +138,7 @@ def test_what_makes_it_that_large(
     assert (found.cause, found.attained) == (cause, attained)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("reach", "after", "mask"),
     [
         ((-1e9, 0.0), "Softmax", True),

@@ -9,6 +9,7 @@ from deploykit.encodings.formats.aimet import read_encodings, write_encodings
 from deploykit.encodings.formats.differences import diff
 from deploykit.encodings.values import Affine, Encoding, Float, Float8, Lpbq
 from deploykit.errors import InputError
+from tables import each_row
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 FILES = sorted(AIMET.rglob("*.encodings"))
@@ -36,7 +37,7 @@ def test_the_fixtures_are_there() -> None:
     assert len(FILES) == 103
 
 
-@pytest.mark.parametrize("path", FILES, ids=ids)
+@each_row("path", FILES, ids=ids)
 def test_every_fixture_reads_and_writes_back_what_aimet_wrote(path: Path) -> None:
     encodings = read_encodings(path)
     text = path.read_text()
@@ -160,7 +161,7 @@ WRONG_210 = {
 }
 
 
-@pytest.mark.parametrize(("key", "value", "words"), WRONG_210.values(), ids=WRONG_210.keys())
+@each_row(("key", "value", "words"), WRONG_210.values(), ids=WRONG_210.keys())
 def test_wrong_210_scales_are_refused(key: str, value: Any, words: str, tmp_path: Path) -> None:
     document = json.loads((AIMET.parent / "aimet_derived/mlp-lpbq-w4a16.v2.1.0.encodings").read_text())
     entry = next(entry for entry in document["encodings"] if entry["name"] == "onnx::MatMul_57")

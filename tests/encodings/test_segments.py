@@ -28,6 +28,7 @@ from deploykit.model.facts import GraphFacts
 from deploykit.model.load import wrap_proto
 from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph
+from tables import each_row
 
 DETR = Path(__file__).parents[1] / "data" / "aimet" / "detr"
 MIXES = [
@@ -69,7 +70,7 @@ def _check_parts(segments: tuple[Segment, ...], model: onnx.ModelProto) -> None:
 
 
 @pytest.mark.parametrize("most", [None, 2, 1])
-@pytest.mark.parametrize("variant", MIXES)
+@each_row("variant", MIXES)
 def test_the_detector_in_segments_equals_the_whole(variant: str, most: int | None) -> None:
     model, facts, encodings, feeds = _detr(variant)
     cut = _cut(facts, encodings, most)
@@ -82,7 +83,7 @@ def test_the_detector_in_segments_equals_the_whole(variant: str, most: int | Non
     assert proof.holds
 
 
-@pytest.mark.parametrize(("variant", "least"), [*((v, 60.0) for v in MIXES), (MIXES[0], 73.0), (MIXES[1], 73.0)])
+@each_row(("variant", "least"), [*((v, 60.0) for v in MIXES), (MIXES[0], 73.0), (MIXES[1], 73.0)])
 def test_the_cut_detector_keeps_its_accuracy(variant: str, least: float) -> None:
     """With float segments wholly in float16, as the device computes them; AIMET's all-float16 model has 73.55 dB."""
     model, facts, encodings, feeds = _detr(variant)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.errors import InputError
 from deploykit.tables.reading import parse_json
+from tables import each_row
 
 DROPS = {
     "a key of an entry": b'{"version": "2.0.0", "encodings": [{"name": "a", "output_dtype": "int8", "y_scale": 1, '
@@ -32,7 +33,7 @@ def test_nothing_that_occurs_twice_is_dropped(data: bytes, tmp_path: Path) -> No
         read_encodings(path)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         '{"a": 1, "a": 2}',

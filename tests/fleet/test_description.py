@@ -14,6 +14,7 @@ from deploykit.errors import DeploykitError, InputError, UsageError
 from deploykit.fleet.cells import cells_of, chosen_cells, moved, request_from_json, request_to_json
 from deploykit.fleet.description import Shared, read_file, schema
 from deploykit.flow.pipeline import check
+from tables import each_row
 
 MODEL = '<ir_version: 8, opset_import: ["" : 17]> g (float[1,4] x) => (float[1,4] y) { y = Relu (x) }'
 DOCS = Path(__file__).parents[2] / "docs"
@@ -30,7 +31,7 @@ def test_every_option_of_the_core_can_be_said_and_no_other() -> None:
     assert said == {spec.name for spec in CORE_OPTIONS} - {"backend", "sdk"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "words"),
     [
         ("[models]\n[targets.a]\ndevice = 'sm8650'", "models: names none"),

@@ -8,6 +8,7 @@ import pytest
 
 import deploykit
 from deploykit.errors import UsageError
+from tables import each_row
 
 DATA = Path(__file__).parents[1] / "data" / "aimet"
 CNN = DATA / "cnn" / "model.onnx"
@@ -15,7 +16,7 @@ W8A16 = DATA / "cnn" / "w8a16.v1.0.0.encodings"
 
 
 @pytest.mark.parametrize("backend", ["qnn-htp", "ort-qnn"])
-@pytest.mark.parametrize("asked", ["nonsense", "int8", "w8", "bf16"])
+@each_row("asked", ["nonsense", "int8", "w8", "bf16"])
 def test_a_name_that_the_backend_does_not_have_is_refused(backend: str, asked: str) -> None:
     with pytest.raises(UsageError, match=f"--precision {asked}: not a precision of {backend}"):
         deploykit.plan(CNN, target="sm8650", backend=backend, precision=asked)
@@ -27,14 +28,14 @@ def test_a_compiler_that_makes_float16_of_everything_is_not_asked_for_float32() 
 
 
 @pytest.mark.parametrize("spelling", ["float16", "FP16", "Float16"])
-@pytest.mark.parametrize("backend", ["qnn-htp", "ort-qnn"])
+@each_row("backend", ["qnn-htp", "ort-qnn"])
 def test_a_precision_may_be_spelt_by_its_element_type(backend: str, spelling: str) -> None:
     plain = deploykit.plan(CNN, target="sm8650", backend=backend, precision="fp16")
     assert deploykit.plan(CNN, target="sm8650", backend=backend, precision=spelling).route == plain.route
 
 
 @pytest.mark.parametrize("backend", ["qnn-htp", "ort-qnn"])
-@pytest.mark.parametrize("asked", ["fp16", "float16", "w8a8", "w4a16", "w16a16"])
+@each_row("asked", ["fp16", "float16", "w8a8", "w4a16", "w16a16"])
 def test_a_precision_that_the_encodings_do_not_hold_is_refused(backend: str, asked: str) -> None:
     with pytest.raises(UsageError, match="not what the encodings say") as refused:
         deploykit.plan(CNN, target="sm8650", backend=backend, encodings=W8A16, precision=asked)

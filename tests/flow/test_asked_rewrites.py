@@ -24,6 +24,7 @@ from deploykit.flow.read import read_situation
 from deploykit.flow.rewriting import rewrite_quantized
 from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph
+from tables import each_row
 
 
 def linear(folder: Path) -> Path:
@@ -62,7 +63,7 @@ BACKENDS = [("qnn-htp", "sm8650"), ("ort-qnn", "sm8650"), ("vitis-ai", "strix")]
 
 
 @pytest.mark.parametrize(("backend", "target"), BACKENDS)
-@pytest.mark.parametrize(("model", "name", "made"), [("mlp", "linear-to-conv", "Conv"), ("vit", "fuse-gelu", "Gelu")])
+@each_row(("model", "name", "made"), [("mlp", "linear-to-conv", "Conv"), ("vit", "fuse-gelu", "Gelu")])
 def test_it_is_done_on_a_quantized_model(backend: str, target: str, model: str, name: str, made: str) -> None:
     given = AIMET / model / "w8a16.qdq.onnx"
     request = Request(model=given, target=target, backend=backend, rewrite=(name,), compile=False)
@@ -81,7 +82,7 @@ def test_it_is_done_on_a_quantized_model(backend: str, target: str, model: str, 
 
 
 @pytest.mark.parametrize(("backend", "target"), BACKENDS)
-@pytest.mark.parametrize("model", ["mlp/w8a8.qdq.onnx", "mlp/model.onnx"])
+@each_row("model", ["mlp/w8a8.qdq.onnx", "mlp/model.onnx"])
 def test_it_finds_no_site_and_says_why(backend: str, target: str, model: str) -> None:
     request = Request(model=AIMET / model, target=target, backend=backend, rewrite=("fuse-gelu",), compile=False)
     (said,) = [finding for finding in make_plan(request).findings if finding.code == "DK208"]

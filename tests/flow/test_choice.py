@@ -25,6 +25,7 @@ from deploykit.flow.choose import ChosenWay, choose_way
 from deploykit.flow.plan import decide
 from deploykit.flow.read import read_situation
 from deploykit.flow.rules import RULES as CHOICE_RULES
+from tables import each_row
 
 DETR = Path(__file__).parents[1] / "data" / "aimet" / "detr"
 
@@ -145,7 +146,7 @@ CASES["DK208"] = (lambda: asked("fuse-gelu"), lambda: asked("fold-batchnorm"))
 CASES["DK204"] = (_nothing_left, lambda: chosen(W8A16))
 
 
-@pytest.mark.parametrize("code", CASES)
+@each_row("code", CASES)
 def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
     triggering, clean = CASES[code]
     as_expected(code, CHOICE_RULES[code].run(triggering()))
@@ -184,7 +185,7 @@ def aimets_inputs(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("encodings", "simulated"), ENCODINGS)
+@each_row(("encodings", "simulated"), ENCODINGS)
 def test_detr_on_2_33_is_as_good_as_aimets_own_simulation(
     encodings: str, simulated: str | None, tmp_path: Path
 ) -> None:

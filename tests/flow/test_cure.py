@@ -22,6 +22,7 @@ from deploykit.rewrites import CURES, STRUCTURAL
 from deploykit.rewrites.contract import transform_names
 from sample_models.tiny_graphs import TinyGraph
 from stub_backend import StubBackend
+from tables import each_row
 
 DETR = Path(__file__).parents[1] / "data" / "zoo" / "detr"
 TARGETS = [("qnn-htp", "sm8650", "2.33"), ("qnn-htp", "sm8650", "2.44"), ("ort-qnn", "sm8650", None)]
@@ -127,7 +128,7 @@ def _cured(backend: Rules, folder: Path, **changes: Any) -> Cured[Situation, Non
     return cure(backend, judge(backend, situation, SharedWork()), SharedWork(), lambda line: None)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("before", "after", "taken"),
     [
         ((ERROR,), (), True),

@@ -11,6 +11,7 @@ import pytest
 from deploykit.backend.backend import Request, SharedWork
 from deploykit.flow.plan import Decision, decide
 from deploykit.flow.read import read_situation
+from tables import each_row
 
 EXPORTS = Path(__file__).parents[1] / "data" / "exports"
 TARGETS = [
@@ -29,7 +30,7 @@ def decided(path: Path, target: tuple[str, str, str | None]) -> Decision[Any, An
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("name", MODELS)
+@each_row("name", MODELS)
 def test_how_it_was_exported_makes_no_difference(name: str, target: tuple[str, str, str | None]) -> None:
     decisions = [decided(path, target) for path in sorted(EXPORTS.glob(f"{name}_*.onnx"))]
     for decision in decisions:
@@ -40,7 +41,7 @@ def test_how_it_was_exported_makes_no_difference(name: str, target: tuple[str, s
 
 
 @pytest.mark.parametrize("target", TARGETS[:3])
-@pytest.mark.parametrize("name", ["shuffle", "space_to_depth", "swin", "sam"])
+@each_row("name", ["shuffle", "space_to_depth", "swin", "sam"])
 def test_no_tensor_keeps_six_dimensions(name: str, target: tuple[str, str, str | None]) -> None:
     for path in EXPORTS.glob(f"{name}_*.onnx"):
         inferred = onnx.shape_inference.infer_shapes(decided(path, target).situation.model.proto)

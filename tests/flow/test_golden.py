@@ -9,10 +9,9 @@ import os
 import shutil
 from pathlib import Path
 
-import pytest
-
 from deploykit.backend.backend import Request
 from deploykit.flow.pipeline import make_package
+from tables import each_row
 
 DATA = Path(__file__).parents[1] / "data"
 GOLDEN = DATA / "golden"
@@ -72,7 +71,7 @@ def texts(folder: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("name", PACKAGES)
+@each_row("name", PACKAGES)
 def test_a_package_is_the_golden_one(name: str, tmp_path: Path) -> None:
     made = make_package(PACKAGES[name], tmp_path / "out")
     assert made.package is not None, [finding.message for finding in made.findings if finding.blocks]

@@ -17,6 +17,7 @@ from deploykit.flow.pinning import Pinned, pin
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.model.weights import lean_weights
+from tables import each_row
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 
@@ -45,7 +46,7 @@ DENSE = "g (float[n,3,h,w] x) => (float[n,3,h,w] y) { y = Relu (x) }"
 CLASSES = "g (float[n,3,h,w] x) => (float[n,3,1,1] y) { y = GlobalAveragePool (x) }"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("graph", "inputs", "shape", "why"),
     [
         (DENSE, (), (1, 3, 640, 640), "the usual size of detectors and segmentation at which it runs"),

@@ -28,6 +28,7 @@ from deploykit.flow.ways import Ground, Way
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from sample_models.limiting import limiting_tensors
+from tables import each_row
 
 DETR = Path(__file__).parents[1] / "data" / "aimet" / "detr"
 
@@ -180,7 +181,7 @@ VARIANTS = [
 ]
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@each_row("variant", VARIANTS)
 def test_the_detector_needs_no_float16_and_is_no_worse_than_aimets_simulation(variant: str) -> None:
     """The quality of AIMET's own simulation, and at least 70 dB where nothing but 16-bit integers was asked for."""
     explored = _explored(variant)

@@ -11,6 +11,7 @@ import pytest
 from deploykit.findings import Confidence
 from deploykit.flow.choose import choose, choose_unjudged, is_proven
 from deploykit.flow.ways import Way
+from tables import each_row
 
 
 def at(db: float, identity: str = "rewrite", kind: str = "integer", **more: object) -> Way:
@@ -65,7 +66,7 @@ def test_of_two_equals_fewer_borders_and_segments_win(one: dict[str, int], other
         assert choice.winner is not None and choice.winner.id == winner
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changes", "reference", "proven"),
     [
         ({"overall_db": 60.0}, 60.0, True),
@@ -94,7 +95,7 @@ def test_where_nobody_meant_float16_unjudged_ways_stay_integer() -> None:
     assert choice.winner is AS_IS
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("loser", "winner", "why"),
     [
         (FALLBACK, REWRITE, "5 float16 tensors and 6 borders that rewrite does without"),

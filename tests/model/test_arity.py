@@ -14,6 +14,7 @@ from onnx import TensorProto, defs, helper
 from deploykit.errors import InputError
 from deploykit.model import wrap_proto
 from deploykit.model.checks import check_graph
+from tables import each_row
 
 
 def model(
@@ -30,7 +31,7 @@ def model(
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("op_type", "inputs", "outputs", "says"),
     [
         ("Relu", [], ["y"], "has 0 inputs"),

@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from deploykit.model import wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.shape_inference import explosive_nodes
+from tables import each_row
 
 
 def node(op_type: str, inputs: str, output: str, **attributes: Any) -> onnx.NodeProto:
@@ -95,7 +96,7 @@ print(facts.tensors[facts.outputs[0]].shape, facts.inference_problem)
 """
 
 
-@pytest.mark.parametrize("case", BOMBS)
+@each_row("case", BOMBS)
 def test_bombs_stay_small_and_the_rest_is_known(case: str, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(BOMBS[case].SerializeToString())
@@ -247,27 +248,25 @@ EDGES = {
 """Both sides of the limit of 1024 dimensions: (how many more than fit) -> a model."""
 
 
-@pytest.mark.parametrize("case", EDGES)
+@each_row("case", EDGES)
 def test_both_sides_of_the_limit(case: str) -> None:
     assert not explosive_nodes(EDGES[case](0).graph)
     assert explosive_nodes(EDGES[case](1).graph)
 
 
-@pytest.mark.parametrize("op_type", ["Abs", "Cast", "Clip", "CumSum", "Flatten", "Identity", "Neg", "Reshape", "Slice"])
+@each_row("op_type", ["Abs", "Cast", "Clip", "CumSum", "Flatten", "Identity", "Neg", "Reshape", "Slice"])
 def test_a_number_of_numbers_goes_through(op_type: str) -> None:
     assert not explosive_nodes(resized(4, node(op_type, "i", "s"), by="s").graph)
     assert explosive_nodes(resized(1025, node(op_type, "i", "s"), by="s").graph)
 
 
-@pytest.mark.parametrize(
-    "op_type", ["Add", "Sub", "Mul", "Div", "Max", "Min", "Mod", "Equal", "Where", "Greater", "Pow"]
-)
+@each_row("op_type", ["Add", "Sub", "Mul", "Div", "Max", "Min", "Mod", "Equal", "Where", "Greater", "Pow"])
 def test_so_does_the_larger_of_two(op_type: str) -> None:
     assert not explosive_nodes(resized(4, node(op_type, "j i", "s"), by="s").graph)
     assert explosive_nodes(resized(1025, node(op_type, "j i", "s"), by="s").graph)
 
 
-@pytest.mark.parametrize("op_type", ["Cast", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze"])
+@each_row("op_type", ["Cast", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze"])
 def test_the_largest_size_goes_through(op_type: str) -> None:
     """What is made of one size has as many elements."""
     between = node(op_type, "n k", "m"), node("ConstantOfShape", "m", "s")

@@ -17,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from deploykit.errors import InputError, UsageError
 from deploykit.model import iter_weights, load_model, weight, wrap_proto
 from sample_models.networks import attention_net, conv_net, save_model, save_with_external_data
+from tables import each_row
 
 
 def external(**entries: str) -> onnx.ModelProto:
@@ -53,7 +54,7 @@ OUTSIDE = [
 ]
 
 
-@pytest.mark.parametrize("location", OUTSIDE)
+@each_row("location", OUTSIDE)
 def test_locations_outside_are_refused_by_their_spelling(location: str, tmp_path: Path) -> None:
     """The target of the first ones exists and is a pipe: opening it would block for ever."""
     os.mkfifo(tmp_path / "w.bin")
@@ -121,7 +122,7 @@ def test_missing_irregular_and_short_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", ["-1", "1e3", " 4", "٣", "0x10", "9" * 10_000, ""])
-@pytest.mark.parametrize("key", ["offset", "length"])
+@each_row("key", ["offset", "length"])
 def test_offsets_and_lengths_are_whole_numbers(key: str, number: str, tmp_path: Path) -> None:
     (tmp_path / "w.bin").write_bytes(b"\0" * 64)
     assert f"the {key}" in refusal(tmp_path / "m.onnx", **{"location": "w.bin", key: number})
@@ -165,7 +166,7 @@ def test_external_weights_equal_inline_ones(tmp_path: Path) -> None:
         assert first.dtype == second.dtype
 
 
-@pytest.mark.parametrize("kind", ["BFLOAT16", "FLOAT16", "INT4", "UINT4", "FLOAT8E4M3FN", "INT8", "BOOL", "DOUBLE"])
+@each_row("kind", ["BFLOAT16", "FLOAT16", "INT4", "UINT4", "FLOAT8E4M3FN", "INT8", "BOOL", "DOUBLE"])
 def test_every_element_type_is_read_from_outside(kind: str, tmp_path: Path) -> None:
     plain = helper.make_tensor("w", TensorProto.DataType.Value(kind), [2, 3], [1, 0, 1, 0, 1, 1])
     stored = numpy_helper.from_array(numpy_helper.to_array(plain), "w")

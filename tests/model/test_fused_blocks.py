@@ -14,6 +14,7 @@ from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.patterns import Block, find_blocks
 from sample_models.tiny_graphs import TinyGraph
+from tables import each_row
 
 ZOO = Path(__file__).parents[1] / "data" / "zoo"
 
@@ -58,7 +59,7 @@ FORMS = ["div", "reciprocal", "one-over", "pow"]
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("product", [True, False])
+@each_row("product", [True, False])
 def test_an_rms_norm_is_found_in_every_spelling(form: str, product: bool) -> None:
     graph = start()
     graph.op("Mul", ["scale", normalized(graph, "x", form, product=product)], "y")
@@ -144,7 +145,7 @@ GATES: list[tuple[str, Callable[[TinyGraph], None]]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "write"), GATES, ids=lambda value: getattr(value, "__name__", value))
+@each_row(("kind", "write"), GATES, ids=lambda value: getattr(value, "__name__", value))
 def test_gated_activations_are_found_in_their_forms(kind: str, write: Callable[[TinyGraph], None]) -> None:
     graph = start()
     graph.stored("six", 6.0)

@@ -15,6 +15,7 @@ from deploykit.model import wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.rules import RULES as GRAPH_RULES
 from sample_models.networks import conv_net, dynamic_net
+from tables import each_row
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 
@@ -112,7 +113,7 @@ def one(proto: onnx.ModelProto, code: str) -> Finding:
     return found
 
 
-@pytest.mark.parametrize("code", sorted(CASES))
+@each_row("code", sorted(CASES))
 def test_each_rule_fires_where_it_should_and_nowhere_else(
     code: str, as_expected: Callable[[str, Iterable[Finding]], None]
 ) -> None:

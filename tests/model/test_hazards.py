@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 from deploykit.errors import InputError
 from deploykit.model import wrap_proto
 from deploykit.model.collect import collect_facts
+from tables import each_row
 
 GOOD = ("ij->i", "ij", "...j->...", "a b -> a", "ij,jk->ik", "i...j,k->ik...j", "->", "", "Ab->bA", "ij->")
 ENDLESS = ("%s%n", "ij-", "ij>", "i.j", "....", "ab%")
@@ -33,13 +34,13 @@ def einsum(equation: str | bytes, *, operands: int = 1, nested: bool = False) ->
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-@pytest.mark.parametrize("equation", GOOD)
+@each_row("equation", GOOD)
 def test_equations(equation: str) -> None:
     wrap_proto(einsum(equation, operands=equation.count(",") + 1), path=Path("m.onnx"))
 
 
 @pytest.mark.parametrize("nested", [False, True])
-@pytest.mark.parametrize("equation", [*ENDLESS, "ij->i->", b"\xff", "i\n", "i......"])
+@each_row("equation", [*ENDLESS, "ij->i->", b"\xff", "i\n", "i......"])
 def test_what_is_no_equation(equation: str | bytes, nested: bool) -> None:
     with pytest.raises(InputError, match="'n' has the equation"):
         wrap_proto(einsum(equation, nested=nested), path=Path("m.onnx"))

@@ -17,6 +17,7 @@ from deploykit.accuracy.simulate.sessions import Session
 from deploykit.model.graph import GraphCopy
 from deploykit.model.ranges import graph_bounds
 from sample_models.tiny_graphs import TinyGraph
+from tables import each_row
 
 SHAPE = (2, 3, 4)
 TOLERANCE = 1e-4
@@ -324,7 +325,7 @@ def test_every_value_lies_within_its_bound(data: st.DataObject) -> None:
     _checked(grown.graph.model(*grown.made), grown.made, _feeds(data.draw(st.integers(0, 2**16)), ends), ends)
 
 
-@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__)
+@each_row("step", STEPS, ids=lambda step: step.__name__)
 @settings(max_examples=12, deadline=None)
 @given(data=st.data())
 def test_so_does_every_kind_of_step_alone(step: Callable[[Grown], str], data: st.DataObject) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from deploykit.model.ranges import Interval
+from tables import each_row
 
 INF = math.inf
 ALL = (-INF, INF)
@@ -176,7 +177,7 @@ NODES = [
 """One operator each, at the ends below; nothing is known of ``u``."""
 
 
-@pytest.mark.parametrize(("node", "expected"), NODES, ids=[node for node, _ in NODES])
+@each_row(("node", "expected"), NODES, ids=[node for node, _ in NODES])
 def test_one_operator(node: str, expected: Interval, bound: Bound) -> None:
     found = bound(
         f"u = NoSuchOperator (x)  y = {node}", x=(-3, 2), z=(0, 1), g=(-2, 2), n=(-7, 8), m=(-3, 2), r=(-3, 2)
@@ -184,7 +185,7 @@ def test_one_operator(node: str, expected: Interval, bound: Bound) -> None:
     assert found == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("node", "x", "expected"),
     [
         ("Abs (x)", (-3, -2), (2, 3)),
@@ -265,7 +266,7 @@ def test_integers_are_divided_with_room_for_the_cut(node: str, n: Interval, expe
     assert bound(f"d = Cast <to = 6> (x)  y = {node}", x=(2, 2), n=n) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("node", "opset", "expected"),
     [
         ("Clip <min = -1.0, max = 1.5> (x)", 10, (-1, 1.5)),
@@ -283,7 +284,7 @@ def test_operators_of_certain_sets(node: str, opset: int, expected: Interval, bo
     assert bound(f"y = {node}", opset, x=(-3, 2)) == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("node", "expected"),
     [
         ("first, y = Split <axis = 1> (x)", (-3, 2)),

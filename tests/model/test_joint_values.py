@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from deploykit.model.ranges import Interval
+from tables import each_row
 
 INF = math.inf
 ALL = (-INF, INF)
@@ -81,7 +82,7 @@ RATIOS = [
 ]
 
 
-@pytest.mark.parametrize(("body", "expected"), RATIOS, ids=[body for body, _ in RATIOS])
+@each_row(("body", "expected"), RATIOS, ids=[body for body, _ in RATIOS])
 def test_a_tensor_over_what_is_at_least_as_large(body: str, expected: Interval, bound: Bound) -> None:
     """Nothing is known of ``x`` and ``z``."""
     assert bound(body) == pytest.approx(expected, rel=1e-6)
@@ -93,7 +94,7 @@ def test_a_tensor_over_its_own_largest_is_at_most_one_where_it_is_not_negative(b
     assert bound(body, x=(-1, 9)) == ALL
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "opset", "expected"),
     [
         ("w = Softmax <axis = -1> (p)  y = MatMul (w, x)", 13, (1, 2)),
@@ -113,7 +114,7 @@ def test_weights_that_add_up_to_one(body: str, opset: int, expected: Interval, b
     assert bound(body, opset, x=(1, 2)) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "least"),
     [
         ("s = Sigmoid (x)  y = Mul (x, s)", SILU),
@@ -132,7 +133,7 @@ def test_a_gate_that_rises_with_its_operand_has_a_dip(body: str, least: float, b
     assert bound(body, x=(-50, 7))[0] == pytest.approx(least, rel=1e-3)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "body",
     [
         "s = Sigmoid (z)  y = Mul (x, s)",

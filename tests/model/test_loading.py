@@ -22,6 +22,7 @@ from deploykit.errors import InputError
 from deploykit.model import load_model, wrap_proto
 from deploykit.model.load import WireError, scan
 from sample_models.networks import conv_net
+from tables import each_row
 
 WHOLE = conv_net().SerializeToString()
 TEXT_FORM = b"ir_version: 8\ngraph {\n}\n"
@@ -52,7 +53,7 @@ def field(number: int, payload: bytes) -> bytes:
     return varint(number << 3 | 2) + varint(len(payload)) + payload
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("data", "says"),
     [
         (b"", "is empty"),
@@ -232,7 +233,7 @@ BAD_TENSORS: dict[str, tuple[Callable[[], TensorProto], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", BAD_TENSORS)
+@each_row("case", BAD_TENSORS)
 def test_stored_tensors_must_hold_what_they_claim(case: str, tmp_path: Path) -> None:
     make, says = BAD_TENSORS[case]
     model = relu_model()
@@ -255,7 +256,7 @@ def test_stored_tensors_must_hold_what_they_claim(case: str, tmp_path: Path) -> 
     ],
     ids=lambda value: str(value.dtype),
 )
-@pytest.mark.parametrize("raw", [True, False])
+@each_row("raw", [True, False])
 def test_honest_tensors_load(value: npt.NDArray[Any], raw: bool, tmp_path: Path) -> None:
     kind = helper.np_dtype_to_tensor_dtype(value.dtype)
     stored = numpy_helper.from_array(value, "w") if raw else helper.make_tensor("w", kind, value.shape, value.flatten())
@@ -267,7 +268,7 @@ def test_honest_tensors_load(value: npt.NDArray[Any], raw: bool, tmp_path: Path)
     assert model.SerializeToString() == before
 
 
-@pytest.mark.parametrize("kind", sorted(set(TensorProto.DataType.keys()) - {"UNDEFINED"}))
+@each_row("kind", sorted(set(TensorProto.DataType.keys()) - {"UNDEFINED"}))
 def test_every_element_type_of_onnx_has_a_size(kind: str, tmp_path: Path) -> None:
     model = relu_model()
     number = TensorProto.DataType.Value(kind)

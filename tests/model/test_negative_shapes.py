@@ -16,6 +16,7 @@ from deploykit.errors import InputError
 from deploykit.model import load_model, wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.shape_inference import infer
+from tables import each_row
 
 START = [
     numpy_helper.from_array(np.array([value], np.int64), name) for name, value in zip("sea", (0, 5, 2), strict=True)
@@ -41,7 +42,7 @@ def _slice(read: str, made: str) -> onnx.NodeProto:
 
 
 @pytest.mark.parametrize("kind", SMALLER)
-@pytest.mark.parametrize("before", [False, True])
+@each_row("before", [False, True])
 def test_a_slice_of_fewer_than_no_elements_is_refused(kind: str, before: bool, tmp_path: Path) -> None:
     """In a process of its own: where this is not seen, onnx or ONNX Runtime ends it."""
     op_type, inputs, attributes = SMALLER[kind]

@@ -15,6 +15,7 @@ from onnx import helper, numpy_helper
 
 from deploykit.model.facts import NodeFact
 from deploykit.model.operators import RANGES, ROLES, Trait, data_outputs, has, is_standard, ops, settings
+from tables import each_row
 
 PINNED: Mapping[Trait, str] = {
     Trait.REARRANGES: "Compress DepthToSpace Dropout Expand Flatten Gather GatherElements GatherND Identity Reshape "
@@ -54,7 +55,7 @@ def node(op_type: str, *inputs: str, domain: str = "") -> NodeFact:
     return NodeFact(index=0, name="n", op_type=op_type, domain=domain, inputs=inputs, outputs=("y",))
 
 
-@pytest.mark.parametrize("trait", Trait, ids=lambda trait: trait.name)
+@each_row("trait", Trait, ids=lambda trait: trait.name)
 def test_which_operators_have_a_trait(trait: Trait) -> None:
     assert " ".join(sorted(ops(trait))) == " ".join(sorted(PINNED[trait].split()))
 
@@ -176,14 +177,14 @@ def test_every_claim_about_values_is_run() -> None:
     assert RUNS.keys() == ops(Trait.REARRANGES, Trait.SELECTS, Trait.AVERAGES)
 
 
-@pytest.mark.parametrize("op_type", sorted(ops(Trait.REARRANGES, Trait.SELECTS)))
+@each_row("op_type", sorted(ops(Trait.REARRANGES, Trait.SELECTS)))
 def test_what_moves_data_gives_only_values_of_its_input(op_type: str) -> None:
     case = RUNS[op_type]
     for value in run(op_type, case).values():
         assert value.size and np.isin(value, case.data).all()
 
 
-@pytest.mark.parametrize("op_type", sorted(ops(Trait.REARRANGES)))
+@each_row("op_type", sorted(ops(Trait.REARRANGES)))
 def test_places_do_not_depend_on_values(op_type: str) -> None:
     """Numbering the elements shows where each went; any other values go the same ways."""
     case = RUNS[op_type]
@@ -193,7 +194,7 @@ def test_places_do_not_depend_on_values(op_type: str) -> None:
         np.testing.assert_array_equal(value, case.data.reshape(-1)[places[name].astype(np.int64)])
 
 
-@pytest.mark.parametrize("op_type", sorted(ops(Trait.REARRANGES)))
+@each_row("op_type", sorted(ops(Trait.REARRANGES)))
 def test_which_ops_keep_each_value_once(op_type: str) -> None:
     case = RUNS[op_type]
     found = np.concatenate([value.reshape(-1) for value in run(op_type, case).values()])
@@ -202,7 +203,7 @@ def test_which_ops_keep_each_value_once(op_type: str) -> None:
     assert each_once == (op_type in ops(Trait.PERMUTES) or op_type == "Split")
 
 
-@pytest.mark.parametrize("op_type", sorted(ops(Trait.SELECTS)))
+@each_row("op_type", sorted(ops(Trait.SELECTS)))
 def test_places_of_what_selects_do_depend_on_values(op_type: str) -> None:
     case = RUNS[op_type]
     turned = run(op_type, Run(data=-case.data, more=case.more, attributes=case.attributes, outputs=case.outputs))
@@ -231,7 +232,7 @@ ULP = 2.0**-23
 """ONNX Runtime's Tanh rounds one step beyond 1; the table speaks of exact arithmetic."""
 
 
-@pytest.mark.parametrize("op_type", sorted(RANGES))
+@each_row("op_type", sorted(RANGES))
 def test_bounded_operators_keep_their_range(op_type: str) -> None:
     data = np.linspace(-40.0, 40.0, 4001, dtype=np.float32)[None]
     found = run(op_type, Run(data=data))["y0"]

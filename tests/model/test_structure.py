@@ -14,6 +14,7 @@ from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
 from deploykit.errors import InputError
 from deploykit.model import Model, wrap_proto
+from tables import each_row
 
 PATH = Path("m.onnx")
 
@@ -76,7 +77,7 @@ BAD["nameless initializer"][0].graph.initializer.add(data_type=1, dims=[0])
 BAD["nameless initializer"] = (BAD["nameless initializer"][0], "an initializer of the graph has no name")
 
 
-@pytest.mark.parametrize("case", BAD)
+@each_row("case", BAD)
 def test_what_is_no_graph(case: str) -> None:
     proto, says = BAD[case]
     with pytest.raises(InputError) as caught:

@@ -15,6 +15,7 @@ from deploykit_ort_qnn import backend
 from deploykit_ort_qnn.prepare import wheel_for
 from deploykit_ort_qnn.provider_keys import choose_options, load_options
 from deploykit_qualcomm.devices import qualcomm_device
+from tables import each_row
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 
@@ -53,7 +54,7 @@ def test_option_names_are_unique_and_sourced() -> None:
     assert set(table.sources.values()) <= used
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("typed", "wheel"),
     [
         *((None, "2.7.0"), ("2.7.0", "2.7.0"), ("2.7", "2.7.0"), ("2.51", "2.7.0"), ("2.49.40", "2.5.0")),

@@ -25,6 +25,7 @@ from deploykit.model.fusion import fusions
 from deploykit.model.load import wrap_proto
 from deploykit_ort_qnn.forms.missing_grids import fused_grids
 from sample_models.tiny_graphs import TinyGraph
+from tables import each_row
 
 ZOO = Path(__file__).parents[1] / "data" / "zoo"
 WIDE = GridKind(bits=16, signed=False)
@@ -245,7 +246,7 @@ def test_a_norm_that_is_refused_or_wrong_as_it_is(norm: Any, opset: int, tmp_pat
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("precision", ["float", "w8a16"])
-@pytest.mark.parametrize("length", [8, 10, 16, 24, 32])
+@each_row("length", [8, 10, 16, 24, 32])
 def test_a_table_of_positions_of_any_length(length: int, precision: str, tmp_path: Path) -> None:
     model = positioned(length)
     proven(tmp_path, model, None if precision == "float" else calibrated(model, ["scale", "shift"]), 60.0)
@@ -253,7 +254,7 @@ def test_a_table_of_positions_of_any_length(length: int, precision: str, tmp_pat
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("precision", ["float", "w8a16", "w8a16, interior left out"])
-@pytest.mark.parametrize("form", CONVOLVED)
+@each_row("form", CONVOLVED)
 def test_every_form_between_convolutions(form: str, precision: str, tmp_path: Path) -> None:
     model = convolved(CONVOLVED[form])
     omitted = inside(model) if precision.endswith("out") else ()
@@ -262,7 +263,7 @@ def test_every_form_between_convolutions(form: str, precision: str, tmp_path: Pa
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("precision", ["float", "w8a16", "w8a16, interior left out"])
-@pytest.mark.parametrize("form", PROJECTED)
+@each_row("form", PROJECTED)
 def test_every_form_between_linear_layers(form: str, precision: str, tmp_path: Path) -> None:
     model = projected(PROJECTED[form])
     omitted = inside(model) if precision.endswith("out") else ()

@@ -10,6 +10,7 @@ import pytest
 from deploykit.backend.backend import Request
 from deploykit.errors import UnknownTargetError, UsageError
 from deploykit.flow.pipeline import make_plan
+from tables import each_row
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 
@@ -27,7 +28,7 @@ def test_a_wrong_option_name_is_refused_with_the_right_one() -> None:
     assert "enable_block_quant_weight_optimization" in caught.value.next
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("pair", "message"),
     [
         (("htp_performance_mode", "fastest"), "not one of"),

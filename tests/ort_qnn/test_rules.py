@@ -34,6 +34,7 @@ from deploykit_ort_qnn.provider_model import PreparationStep
 from deploykit_ort_qnn.rules.compiled import EnvironmentScope, PackageScope
 from deploykit_ort_qnn.rules.numerics import NumericScope
 from sample_models.tiny_graphs import TinyGraph
+from tables import each_row
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 Case = Callable[[], Any]
@@ -305,7 +306,7 @@ def test_every_rule_has_its_cases() -> None:
     assert sorted(CASES) == sorted(rules())
 
 
-@pytest.mark.parametrize("code", sorted(CASES))
+@each_row("code", sorted(CASES))
 def test_a_rule_finds_its_case_and_nothing_else(
     code: str, as_expected: Callable[[str, Iterable[Finding]], None]
 ) -> None:

@@ -15,6 +15,7 @@ from deploykit.cli.frame import run
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
 from deploykit.packages.manifests import sealed_text
 from deploykit.report.explaining import Word, costs_by_output, shipping
+from tables import each_row
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 NUMBER = {"output": "logits", "measure": "sqnr", "value": 40.0, "unit": "dB", "threshold": 12.0, "passes": True}
@@ -36,7 +37,7 @@ def test_a_yes_needs_all_of_it() -> None:
     assert answer.evidence == "compiled by a compiler; 1 number held to limits, on 8 given samples against float"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("status", "word", "says"),
     [
         (replace(GOOD, intact=False), Word.NO, "files"),
@@ -151,7 +152,7 @@ def test_no_package_is_an_error_and_no_explanation(tmp_path: Path, capsys: pytes
     assert "has no manifest.json" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("key", ["status", "decision", "quantization", "target", "findings", "executed"])
+@each_row("key", ["status", "decision", "quantization", "target", "findings", "executed"])
 def test_a_sealed_manifest_that_says_nothing_there_is_explained(key: str, rewritten: Path, tmp_path: Path) -> None:
     """Whoever can write to a package can seal it again."""
     told = json.loads((rewritten / "manifest.json").read_text())

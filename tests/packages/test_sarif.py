@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from deploykit.findings import Finding, Severity, Subject, SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit.flow.rules import CORE_REGISTRIES
 from deploykit.report.sarif import to_sarif
+from tables import each_row
 
 SCHEMA = json.loads((Path(__file__).parents[1] / "data" / "sarif" / "sarif-schema-2.1.0.json").read_text("utf-8"))
 VALIDATOR = jsonschema.Draft7Validator(SCHEMA, format_checker=jsonschema.Draft7Validator.FORMAT_CHECKER)
@@ -118,7 +118,7 @@ def test_any_text_validates(message: str, name: str, kind: SubjectKind, severity
     checked([finding(message=message, severity=severity, subject=Subject(kind=kind, name=name))])
 
 
-@pytest.mark.parametrize("kind", list(SubjectKind))
+@each_row("kind", list(SubjectKind))
 def test_every_kind_of_subject_has_a_place(kind: SubjectKind) -> None:
     (result,) = checked([finding(subject=Subject(kind=kind, name="x"))])["results"]
     assert result["locations"][0]["logicalLocations"][0]["name"] == "x"

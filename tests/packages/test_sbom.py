@@ -11,6 +11,7 @@ import pytest
 import deploykit
 from deploykit.packages.manifests import read_manifest
 from deploykit.packages.sbom import sbom_text
+from tables import each_row
 
 CNN = Path(__file__).parents[1] / "data" / "aimet" / "cnn"
 
@@ -51,7 +52,7 @@ NAMES = (
 )
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_row("name", NAMES)
 def test_names_that_are_weapons_stay_names(name: str) -> None:
     """Valid JSON of the standard without control characters, always the same, also where two inputs have one name."""
     validation = pytest.importorskip("cyclonedx.validation.json", reason="the extra sbom is not installed")

@@ -11,6 +11,7 @@ import pytest
 from deploykit.backend.backend import BytesFile, CopiedFile, JsonFile, PackageFile, TextFile
 from deploykit.errors import DefectError, InputError, PackageError
 from deploykit.packages.writing import MANIFEST, PackageWriter, list_files, read_manifest, record_build
+from tables import each_row
 
 
 def write(out: Path, *files: PackageFile, force: bool = False) -> Path:
@@ -137,7 +138,7 @@ def test_two_files_of_one_path_are_a_defect(tmp_path: Path) -> None:
         write(tmp_path / "out", FILES[0], FILES[0])
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"schema": 2, "files": {}}', '{"schema": 1}', "\udce9"])
+@each_row("text", ["", "[]", "{", '{"schema": 2, "files": {}}', '{"schema": 1}', "\udce9"])
 def test_a_damaged_manifest_is_one_clear_error(tmp_path: Path, text: str) -> None:
     write(tmp_path / "out", FILES[0])
     (tmp_path / "out" / MANIFEST).write_bytes(text.encode("utf-8", "surrogateescape"))

@@ -5,6 +5,7 @@ import pytest
 from deploykit.errors import DefectError
 from deploykit_qnn_htp.commands import Argv
 from deploykit_qualcomm.tables import load_sdk_table
+from tables import each_row
 
 
 def test_a_flag_that_the_table_lists_is_rendered() -> None:
@@ -20,7 +21,7 @@ def test_a_flag_that_the_table_lists_is_rendered() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("tool", "version", "flag", "values"),
     [
         ("qnn-onnx-converter", "2.33.0", "--use_quantize_v2", ()),  # absent below 2.35

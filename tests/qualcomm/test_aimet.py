@@ -13,6 +13,7 @@ from deploykit.backend.quantizers import QuantizerAsked
 from deploykit.errors import UsageError
 from deploykit.flow.read import resolve_target
 from deploykit_qualcomm.aimet import AIMET, configuration, encodings_version
+from tables import each_row
 
 
 def asked(precision: str = "w8a16", target: str = "sm8650", sdk: str | None = None, **options: Any) -> QuantizerAsked:
@@ -54,7 +55,7 @@ def test_encodings_are_written_in_a_form_that_a_converter_reads() -> None:
     assert AIMET.plan(asked(encoding_version="2.0.0")).settings["encoding_version"] == "2.0.0"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("precision", "options", "what"),
     [
         ("w8a16", {"lpbq": True}, "LPBQ holds 4-bit weights"),

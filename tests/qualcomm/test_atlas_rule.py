@@ -17,6 +17,7 @@ from deploykit.model.collect import collect_facts
 from deploykit.model.load import wrap_proto
 from deploykit_qualcomm.atlas.rows import Row, Verdict, atlas_rows, costs, nearest_sdk, rows_for, verdict_of
 from deploykit_qualcomm.atlas.traits import RANGES, SmallGraph, traits_of, traits_without_grids
+from tables import each_row
 
 Case = Mapping[str, Any]
 Lint = Callable[[Case], dict[str, list[Finding]]]
@@ -86,7 +87,7 @@ def test_of_a_release_that_was_not_measured_the_rule_says_nothing(lint: Lint) ->
 
 
 @pytest.mark.parametrize("name", KNOWN)
-@pytest.mark.parametrize("sdk", ["2.51", "2.33"])
+@each_row("sdk", ["2.51", "2.33"])
 def test_what_a_kernel_is_known_to_do_is_told_of_every_release(name: str, sdk: str, lint: Lint) -> None:
     told, untold = KNOWN[name]
     (found,) = lint({**told, "sdk": sdk})["QNN320"]

@@ -12,6 +12,7 @@ from deploykit_qualcomm.carriers import Carried, Fit, carrier_for, forms_of, mac
 from deploykit_qualcomm.devices import qualcomm_device
 from deploykit_qualcomm.rules.carriers import RULES
 from deploykit_qualcomm.tables import Wheel, tables
+from tables import each_row
 
 
 def wheel(version: str) -> Wheel:
@@ -37,7 +38,7 @@ def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str,
     assert not list(RULES[code].run(clean))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("runtime", "version"),
     [
         *(("2.33", "1.22.0"), ("2.33.2", "1.22.0"), ("2.33.0.250327", "1.21.1"), ("2.34.0", "1.22.0")),
@@ -50,7 +51,7 @@ def test_a_runtime_is_served_by_the_newest_wheel_that_is_not_newer(runtime: str,
     assert (None if found is None else found.version) == version
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("version", "device", "fit"),
     [
         *(("1.22.0", "sc8380xp", Fit.ITSELF), ("1.22.0", "sm8550", Fit.ACCEPTED), ("1.22.0", "sm8650", Fit.ACCEPTED)),

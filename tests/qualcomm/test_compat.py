@@ -13,6 +13,7 @@ from deploykit.answers.capability_answers import Query, answer, differences
 from deploykit.tables.capabilities import CompatRow
 from deploykit_qualcomm.carriers import binary_rows, judge_loading
 from deploykit_qualcomm.compat import compat_rows
+from tables import each_row
 
 ROWS: dict[str, Any] = tomllib.loads((Path(__file__).parents[1] / "data/qualcomm/rows.toml").read_text())
 LEGACY, CONVERTER, QUANTIZER = "qnn-onnx-converter", "qairt-converter", "qairt-quantizer"
@@ -63,7 +64,7 @@ def test_every_row_carries_source_and_confidence(backend: str) -> None:
 
 @pytest.mark.parametrize("feature", ["encodings-0.6.1", "encodings-1.0.0", "encodings-2.0.0"])
 @pytest.mark.parametrize("tool", [LEGACY, CONVERTER])
-@pytest.mark.parametrize("sdk", ["2.29", "2.33", "2.37", "2.44", "2.48", "2.50"])
+@each_row("sdk", ["2.29", "2.33", "2.37", "2.44", "2.48", "2.50"])
 def test_encodings_per_tool_and_sdk(feature: str, tool: str, sdk: str) -> None:
     expected = {
         ("encodings-2.0.0", LEGACY): ["unsupported", "unsupported", "supported", "supported", "broken", "unknown"],
@@ -117,7 +118,7 @@ def test_float_fallback() -> None:
         ("htp-arch", "2.47", "SSSSSS"),
     ],
 )
-@pytest.mark.parametrize("backend", ["qnn-htp", "ort-qnn"])
+@each_row("backend", ["qnn-htp", "ort-qnn"])
 def test_precisions_per_architecture(feature: str, sdk: str, expected: str, backend: str) -> None:
     letters = {"supported": "S", "unsupported": "N", "unknown": "?", "broken": "B"}
     archs = ("v68", "v69", "v73", "v75", "v79", "v81")
@@ -125,7 +126,7 @@ def test_precisions_per_architecture(feature: str, sdk: str, expected: str, back
     assert found == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("feature", "tool", "before", "after", "states"),
     [
         ("w4a16", "", "2.43", "2.44", ["unknown", "supported"]),
@@ -211,7 +212,7 @@ def test_what_an_unset_vtcm_size_means_changed() -> None:
     assert states == ["unknown", "unsupported", "unsupported", "unsupported", "supported", "supported"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("built", "built_for", "runtime", "arch", "expected"),
     [
         ("2.48", "v73", "2.51", "v73", "supported"),
@@ -253,7 +254,7 @@ def test_the_blob_version_is_named_where_it_decides() -> None:
 
 
 @pytest.mark.parametrize("built", range(5))
-@pytest.mark.parametrize("runtime", range(5))
+@each_row("runtime", range(5))
 def test_loading_by_release_as_measured_with_five_wheels(built: int, runtime: int) -> None:
     """All 25 pairs of builder and runtime, on the emulator: a binary loads where the runtime is at least as new."""
     releases = ("2.47.0", "2.48.40", "2.49.40", "2.50.40", "2.51.0")
@@ -274,7 +275,7 @@ def test_what_changes_for_a_v75_device_from_2_33_to_2_37() -> None:
     assert ("flag --float_bitwidth", CONVERTER) not in states
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("word", "told"),
     [
         ("IrQuantizerV2", "--use_quantize_v2"),

@@ -19,6 +19,7 @@ from deploykit_qualcomm.devices import (
     qualcomm_devices,
 )
 from deploykit_qualcomm.tables import DATA
+from tables import each_row
 
 ROWS: dict[str, Any] = tomllib.loads((Path(__file__).parents[1] / "data/qualcomm/rows.toml").read_text())
 DEVICES = {device.id: device for device in qualcomm_devices()}
@@ -44,7 +45,7 @@ def test_soc_models_and_architectures() -> None:
         assert of_chip(chip).fact("arch") == arch, chip
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "soc_model", "arch", "vtcm_mb"),
     [
         ("sm7550", 64, "v73", 2),
@@ -71,7 +72,7 @@ def test_chips_that_the_soc_table_gives_no_architecture() -> None:
     assert DEVICES["sdm845"].fact("arch") == "v65"
 
 
-@pytest.mark.parametrize("device", qualcomm_devices(), ids=lambda device: device.id)
+@each_row("device", qualcomm_devices(), ids=lambda device: device.id)
 def test_every_fact_has_a_source_and_the_names_resolve(device: Device) -> None:
     assert device.backends == ("qnn-htp", "ort-qnn")
     for name, fact in device.facts.items():
@@ -84,7 +85,7 @@ def test_every_fact_has_a_source_and_the_names_resolve(device: Device) -> None:
         assert qualcomm_device(name).id == device.id
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "expected"),
     [
         ("sa8775", "sa8775p"),
@@ -206,7 +207,7 @@ def test_folders_load_in_order_of_id() -> None:
     assert ids == sorted(ids)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "device"),
     [
         ("qualcomm-sa8295p", "sa8295"),

@@ -6,12 +6,12 @@ import re
 import tomllib
 from itertools import pairwise
 
-import pytest
 from packaging.version import Version
 
 from deploykit.findings import Confidence
 from deploykit.tables.sources import extent_of
 from deploykit_qualcomm.tables import DATA, tables
+from tables import each_row
 
 # Read here on its own, so that the loader is not tested against itself.
 SOURCES = tomllib.loads((DATA / "sources.toml").read_text("utf-8"))
@@ -77,7 +77,7 @@ def test_every_source_that_names_a_release_is_bound_to_it_or_says_why_not() -> N
     assert free == set()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("sources", "expected"),
     [
         (["TOOLS"], None),

@@ -13,6 +13,7 @@ from deploykit.findings import Confidence
 from deploykit.system.environments import environment_of
 from deploykit.system.specs import Need, Stage, ToolchainSpec
 from deploykit_qualcomm.hosted import Answer, ask_runner, read_answer, read_refusals
+from tables import each_row
 
 RUNTIME = '{"event":"runtime","version":"1.22.2","api":22}'
 RESULT = '{"event":"result","failures":0}'
@@ -24,7 +25,7 @@ def test_a_whole_answer() -> None:
     assert answer.ok and not answer.crashed
 
 
-@pytest.mark.parametrize(
+@each_row(
     "lines",
     [
         [],

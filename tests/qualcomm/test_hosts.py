@@ -12,6 +12,7 @@ from deploykit.tables.capabilities import Status
 from deploykit_qualcomm.carriers import carrier, compilable, host_toolchain, probe_hosts, qualcomm_toolchains
 from deploykit_qualcomm.compat import compat_rows
 from deploykit_qualcomm.tables import LINUX, WINE, tables
+from tables import each_row
 
 
 def test_every_file_of_a_host_has_a_hash_and_is_of_its_wheel() -> None:
@@ -55,7 +56,7 @@ def test_a_toolchain_installs_the_wheel_that_carries_its_release() -> None:
         assert spec.needs
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("build", "wheel"),
     [
         ("v2.36.1.250708151608_123266", "1.22.2"),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from deploykit.findings import Finding, Severity
+from tables import each_row
 
 Case = dict[str, Any]
 Lint = Callable[[Case], dict[str, list[Finding]]]
@@ -134,7 +135,7 @@ CASES: dict[str, tuple[Case, Case]] = {
 }
 
 
-@pytest.mark.parametrize("code", sorted(CASES))
+@each_row("code", sorted(CASES))
 def test_triggering_and_clean(code: str, lint: Lint, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
     trigger, clean = CASES[code]
     as_expected(code, lint(trigger)[code])
@@ -195,7 +196,7 @@ def test_the_chip_decides_what_is_too_big(lint: Lint) -> None:
     assert finding.evidence["bytes"] == 2 * 2 * 64 * 160 * 160
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("elements", "target", "fits"),
     [
         (1 << 21, "sm8550", True),

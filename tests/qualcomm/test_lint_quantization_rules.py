@@ -12,6 +12,7 @@ import pytest
 
 import deploykit
 from deploykit.findings import Finding, Severity
+from tables import each_row
 
 Case = dict[str, Any]
 Lint = Callable[[Case], dict[str, list[Finding]]]
@@ -104,7 +105,7 @@ CASES: dict[str, tuple[Case, Case]] = {
 }
 
 
-@pytest.mark.parametrize("code", sorted(CASES))
+@each_row("code", sorted(CASES))
 def test_triggering_and_clean(code: str, lint: Lint, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
     trigger, clean = CASES[code]
     as_expected(code, lint(trigger)[code])
@@ -197,7 +198,7 @@ def test_per_channel_bias_scales_are_compared_one_by_one(lint: Lint) -> None:
     assert finding.evidence["ratio"] == pytest.approx(2.0)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("weight", "bias", "ratio"),
     [
         ([0.2], [0.1], None),

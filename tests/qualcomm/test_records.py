@@ -10,6 +10,7 @@ import pytest
 
 from deploykit.errors import InputError
 from deploykit_qualcomm.hosted import Verdict, read_calls, read_refusals, read_verdicts, refusal_lines
+from tables import each_row
 
 ASKED = {
     "call": "validate",
@@ -51,7 +52,7 @@ def test_a_record_that_ends_early_is_read_up_to_there(tmp_path: Path) -> None:
     assert list(read_calls(record(tmp_path))) == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line",
     ["{", "[]", "7", "null", '{"call":1,"answer":0}', '{"call":"node"}', '{"call":"node","answer":"0"}', "[" * 100_000],
     ids=range(8),

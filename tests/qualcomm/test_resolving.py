@@ -11,6 +11,7 @@ from packaging.version import Version
 from deploykit.errors import UnknownTargetError
 from deploykit_qualcomm.resolving import resolve_sdk, resolve_target
 from deploykit_qualcomm.tables import Tables
+from tables import each_row
 
 FROZEN = Path(__file__).parents[1] / "data/tables"
 SHELF = Tables(FROZEN)
@@ -22,7 +23,7 @@ def codes(request: str | None, *, uses_tools: bool = True) -> tuple[str, list[st
     return table.version, [finding.code for finding in findings]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("request_", "table", "found"),
     [
         ("2.33", "2.33.0", []),
@@ -67,7 +68,7 @@ def test_a_number_of_sixty_characters_is_still_a_number(request_: str, shown: st
     assert near in refused.value.next
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("request_", "why"),
     [
         ("2.28", "no argument list older than 2.29.0"),

@@ -8,9 +8,10 @@ import pytest
 
 from deploykit_qualcomm.tables import DATA
 from schemas import SCHEMAS, schema_texts, write_schemas
+from tables import each_row
 
 
-@pytest.mark.parametrize("name", sorted(SCHEMAS))
+@each_row("name", sorted(SCHEMAS))
 def test_every_data_file_fits_its_schema(name: str) -> None:
     pattern, schema = SCHEMAS[name]
     jsonschema.Draft202012Validator.check_schema(schema)

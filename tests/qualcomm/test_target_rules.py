@@ -4,8 +4,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from deploykit.backend.targets import Target
 from deploykit.findings import Confidence, Finding, SubjectKind
 from deploykit.tables.devices import Device, Fact
@@ -14,6 +12,7 @@ from deploykit_qualcomm.resolving import RULES as SDK_RULES
 from deploykit_qualcomm.resolving import SdkChoice, SdkMatch
 from deploykit_qualcomm.rules.target import RULES as TARGET_RULES
 from deploykit_qualcomm.tables import load_sdk_table
+from tables import each_row
 
 
 def chosen(request: str, table: str, match: SdkMatch, *, uses_tools: bool = True) -> SdkChoice:
@@ -49,7 +48,7 @@ CASES: dict[str, tuple[Any, Any]] = {
 }
 
 
-@pytest.mark.parametrize("code", [rule.code for rule in (*SDK_RULES, *TARGET_RULES)])
+@each_row("code", [rule.code for rule in (*SDK_RULES, *TARGET_RULES)])
 def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
     rules: Any = SDK_RULES if code in [rule.code for rule in SDK_RULES] else TARGET_RULES
     triggering, clean = CASES[code]

@@ -16,6 +16,7 @@ from deploykit.flow.rewriting import Rewriting, rewrite
 from deploykit.rewrites.contract import load_transform
 from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph
+from tables import each_row
 
 GRID = Affine(bits=8, signed=False, scale=np.asarray(0.05), zero_point=np.asarray(128.0))
 
@@ -66,7 +67,7 @@ POOLS = [
 ]
 
 
-@pytest.mark.parametrize("model", POOLS)
+@each_row("model", POOLS)
 def test_pools_are_combinations_of_taps_of_rank_three(model: onnx.ModelProto) -> None:
     made = done(model, "pool-by-taps").model
     assert kinds(made) <= {"Gather", "Max", "Sum", "Mul", "Pad", "Reshape"}
@@ -104,7 +105,7 @@ def test_a_max_pool_holds_values_of_its_input_on_the_way() -> None:
 
 
 @pytest.mark.parametrize("op_type", ["ArgMax", "ArgMin"])
-@pytest.mark.parametrize(("axis", "keepdims"), [(0, 1), (1, 0), (-1, 1)])
+@each_row(("axis", "keepdims"), [(0, 1), (1, 0), (-1, 1)])
 def test_the_last_of_equal_values_is_found(op_type: str, axis: int, keepdims: int) -> None:
     model = one(op_type, (3, 4, 5), axis=axis, keepdims=keepdims, select_last_index=1)
     made = done(model, "last-index", given_entries("x"))
@@ -122,7 +123,7 @@ def test_the_first_of_equal_values_and_unknown_sizes_stay() -> None:
 
 
 @pytest.mark.parametrize("words", [{"reverse": 1}, {"exclusive": 1}, {"reverse": 1, "exclusive": 1}])
-@pytest.mark.parametrize(("shape", "axis"), [((5,), 0), ((3, 4), -1), ((3, 1, 4), 0), ((2, 1), 1)])
+@each_row(("shape", "axis"), [((5,), 0), ((3, 4), -1), ((3, 1, 4), 0), ((2, 1), 1)])
 def test_a_cumulative_sum_runs_forwards(words: dict[str, int], shape: tuple[int, ...], axis: int) -> None:
     made = done(cumulated(shape, axis, **words), "cumulate-forward", given_entries("x", "y"))
     (summing,) = (node for node in made.model.graph.node if node.op_type == "CumSum")
@@ -188,7 +189,7 @@ def with_statistics(opset: int, *outputs: str, axis: int = -1) -> onnx.ModelProt
 
 @pytest.mark.parametrize("opset", [17, 18])
 @pytest.mark.parametrize("outputs", [("mean",), ("inverse",), ("mean", "inverse")])
-@pytest.mark.parametrize("axis", [-1, 1])
+@each_row("axis", [-1, 1])
 def test_statistics_are_computed_on_their_own(opset: int, outputs: tuple[str, ...], axis: int) -> None:
     made = done(with_statistics(opset, *outputs, axis=axis), "norm-statistics")
     (norm,) = (node for node in made.model.graph.node if node.op_type == "LayerNormalization")
@@ -239,7 +240,7 @@ def counted(graph: TinyGraph) -> None:
 
 
 @pytest.mark.parametrize("build", [unbound, chunked, stacked, counted])
-@pytest.mark.parametrize("opset", [12, 17])
+@each_row("opset", [12, 17])
 def test_settled_sequences_are_tensors(build: Callable[[TinyGraph], None], opset: int) -> None:
     made = done(sequences(build, opset), "resolve-sequences").model
     assert not any("Sequence" in name for name in kinds(made))

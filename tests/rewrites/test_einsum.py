@@ -15,6 +15,7 @@ from deploykit.flow.rewriting import rewrite
 from deploykit.rewrites.contract import load_transform
 from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph
+from tables import each_row
 
 SIZES = {"b": 2, "h": 3, "q": 5, "k": 4, "d": 6}
 
@@ -27,7 +28,7 @@ def product(equation: str) -> onnx.ModelProto:
     return graph.model("y")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "equation",
     [
         *("bqd, bkd -> bqk", "bqd,bdhk->bqhk", "qd,dk->kq", "bhqd,bhkd->bhqk", "hbqd,bkd->bqhk", "qd,kd", "q,k->kq"),

@@ -12,6 +12,7 @@ from deploykit.flow.rewriting import rewrite
 from deploykit.rewrites.contract import load_transform
 from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph
+from tables import each_row
 
 NAME = "expand-before-norm"
 
@@ -28,7 +29,7 @@ def norm(graph: TinyGraph) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("op_type", ["Add", "Mul"])
-@pytest.mark.parametrize("shape", [(1, 16, 8), (16, 8), (2, 1, 8)])
+@each_row("shape", [(1, 16, 8), (16, 8), (2, 1, 8)])
 def test_a_table_of_positions_is_stored_for_each_sample(op_type: str, shape: tuple[int, ...]) -> None:
     model = normalized(op_type, shape)
     done = rewrite(model, None, [NAME], random_feeds(model))

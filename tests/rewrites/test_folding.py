@@ -21,6 +21,7 @@ from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.rewrites.contract import load_transform
 from deploykit_ort_qnn.forms.blocks import blocks_to_matmul
+from tables import each_row
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 FLOAT = onnx.TensorProto.FLOAT
@@ -146,7 +147,7 @@ def gelu(divide: bool = True, first: bool = True, opset: int = 17) -> onnx.Model
 
 @pytest.mark.parametrize("divide", [True, False])
 @pytest.mark.parametrize("first", [True, False])
-@pytest.mark.parametrize("opset", [17, 20])
+@each_row("opset", [17, 20])
 def test_every_order_of_gelu_is_fused(divide: bool, first: bool, opset: int) -> None:
     model, fuse = gelu(divide, first, opset=opset), load_transform("fuse-gelu")
     done = fuse.apply(model, None, fuse.match(model)).model

@@ -13,6 +13,7 @@ from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.flow.rewriting import rewrite
 from deploykit.rewrites.contract import load_transform
 from sample_models.tiny_graphs import TinyGraph
+from tables import each_row
 
 Store = Callable[[TinyGraph, str, float], str]
 FEED = {"x": np.linspace(-6, 6, 100, dtype=np.float32).reshape(2, 50)}
@@ -78,7 +79,7 @@ def check(model: onnx.ModelProto, name: str, op_types: list[str]) -> onnx.ModelP
 
 @pytest.mark.parametrize("store", [initializer, constant_node])
 @pytest.mark.parametrize("divide", [True, False])
-@pytest.mark.parametrize(("end", "factor"), ENDS.items())
+@each_row(("end", "factor"), ENDS.items())
 def test_a_gelu_with_erf(end: Callable[..., None], factor: float, divide: bool, store: Store) -> None:
     graph = TinyGraph()
     graph.input("x", (2, 50))
@@ -90,7 +91,7 @@ def test_a_gelu_with_erf(end: Callable[..., None], factor: float, divide: bool, 
 
 
 @pytest.mark.parametrize("power", [True, False])
-@pytest.mark.parametrize(("end", "factor"), ENDS.items())
+@each_row(("end", "factor"), ENDS.items())
 def test_a_gelu_with_tanh(end: Callable[..., None], factor: float, power: bool) -> None:
     graph = TinyGraph()
     graph.input("x", (2, 50))

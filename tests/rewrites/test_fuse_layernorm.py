@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime as ort
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.rewrites.contract import load_transform
+from tables import each_row
 
 FLOAT = onnx.TensorProto.FLOAT
 FUSE = load_transform("fuse-layernorm")
@@ -119,7 +119,7 @@ def test_the_fused_operator_computes_the_same(
     assert len(done.graph.initializer) == 1 + how["beta"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("how", "words"),
     [
         ({"axis": 1}, "no mean over the last axis"),

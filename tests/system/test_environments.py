@@ -22,6 +22,7 @@ from deploykit.findings import Confidence
 from deploykit.system.environments import environment_of, toolchains_root
 from deploykit.system.installing import install, remove
 from deploykit.system.specs import Stage, ToolchainSpec, select
+from tables import each_row
 
 THIS_PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
@@ -312,7 +313,7 @@ def test_on_another_machine_the_pins_decide(root: Path, tmp_path: Path, monkeypa
 LOCKED = [one for one in known_toolchains() if any(stage.lock for stage in one.stages)]
 
 
-@pytest.mark.parametrize("one", LOCKED, ids=lambda one: one.id)
+@each_row("one", LOCKED, ids=lambda one: one.id)
 def test_every_lock_pins_what_its_toolchain_pins(one: ToolchainSpec) -> None:
     """The two lists are one fact: the constraints count where no hash is known."""
     pinned: set[str] = set()
@@ -326,7 +327,7 @@ def test_every_lock_pins_what_its_toolchain_pins(one: ToolchainSpec) -> None:
     assert pinned == {pin.lower() for pin in one.constraints}
 
 
-@pytest.mark.parametrize("one", LOCKED, ids=lambda one: one.id)
+@each_row("one", LOCKED, ids=lambda one: one.id)
 def test_a_lock_is_for_the_pythons_that_its_toolchain_allows(one: ToolchainSpec) -> None:
     allowed = tuple(f"3.{minor}" for minor in range(11, 20) if SpecifierSet(one.python).contains(f"3.{minor}.0"))
     assert [stage.lock_python for stage in one.stages if stage.lock and stage.lock_python != allowed] == []

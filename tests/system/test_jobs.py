@@ -14,6 +14,7 @@ import pytest
 from deploykit.errors import ToolError
 from deploykit.system.folders import is_waited_for, waiting_for
 from deploykit.system.jobs import RESULT, Job, finished_job, run_job
+from tables import each_row
 
 WRITE = """
 import hashlib, json, pathlib
@@ -53,7 +54,7 @@ def test_progress_is_a_bar_and_everything_else_is_only_logged(tmp_path: Path) ->
     assert "chatter" in (tmp_path / "log.txt").read_text("utf-8")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("program", "what", "why"),
     [
         ("raise SystemExit(3)", "ended with status 3 and left no result", ""),

@@ -5,11 +5,10 @@ from __future__ import annotations
 from datetime import date
 from typing import Any
 
-import pytest
-
 from deploykit.findings import Confidence
 from deploykit.tables.capabilities import CompatRow, Status
 from table_audit import audit_tables, contradictions, source_form, stale_sources, unresolved
+from tables import each_row
 
 
 def row(status: str, since: str = "", until: str = "", **more: Any) -> CompatRow:
@@ -17,7 +16,7 @@ def row(status: str, since: str = "", until: str = "", **more: Any) -> CompatRow
     return CompatRow(feature="f", status=Status(status), since=since, until=until, **fields)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("source", "form"),
     [
         ("qualcomm/aimet#4102 (comment of 2026-06-08)", "thread"),
@@ -58,7 +57,7 @@ def test_a_source_is_old_after_a_year_unless_it_is_marked() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("rows", "count"),
     [
         ([row("supported", "2.29", "2.35"), row("broken", "2.35", "")], 1),

@@ -11,6 +11,7 @@ from deploykit.errors import InputError
 from deploykit.findings import Confidence
 from deploykit.tables.reading import structure
 from deploykit.tables.schemas import schema_of
+from tables import each_row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +49,7 @@ def test_a_schema_says_what_the_loader_accepts() -> None:
     assert schema["$defs"]["Part"]["description"] == "One part."
 
 
-@pytest.mark.parametrize(
+@each_row(
     "change",
     [
         {"confidence": "sure"},

@@ -25,6 +25,7 @@ from deploykit_vitis_ai.rules.registries import DRAFT_REGISTRIES
 from deploykit_vitis_ai.tables import releases
 from deploykit_vitis_ai.targets import RULES as TARGET_RULES
 from deploykit_vitis_ai.targets import Choice, resolve
+from tables import each_row
 
 DATA = Path(__file__).parents[1] / "data" / "quark"
 POST = "/post/Slice,/post/Slice_1,/post/Sigmoid:/post/Concat_1"
@@ -144,7 +145,7 @@ CASES: dict[str, tuple[Any, Any]] = {
 }
 
 
-@pytest.mark.parametrize("code", [*(rule.code for rule in TARGET_RULES), *DRAFT_RULES])
+@each_row("code", [*(rule.code for rule in TARGET_RULES), *DRAFT_RULES])
 def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
     triggering, clean = CASES[code]
     rules: Any = TARGET_RULES if code in [rule.code for rule in TARGET_RULES] else DRAFT_RULES
@@ -152,7 +153,7 @@ def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str,
     assert not list(rules[code].run(clean))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("asked", "exact"),
     [("", True), ("6.2", True), ("6.2.0", True), ("6.2.7", True), ("6.3", False), ("6.1.2", False), ("7.2", False)],
 )
@@ -162,7 +163,7 @@ def test_a_patch_release_belongs_to_its_series(asked: str, exact: bool) -> None:
         assert Choice(requested=asked, release=replace(release, version=version)).exact is exact
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("op", "target", "opset", "severity"),
     [
         ("Relu", "vek385", 20, ""),
@@ -306,7 +307,7 @@ def test_a_float16_source_for_the_compiler_is_refused() -> None:
     assert finding.blocks
 
 
-@pytest.mark.parametrize(
+@each_row(
     "pair",
     [
         ("NoSuchOption", "1"),

@@ -25,6 +25,7 @@ from deploykit.model.collect import collect_facts
 from deploykit.report.rendering import render
 from deploykit_vitis_ai import configs
 from deploykit_vitis_ai.config_keys import parse_options
+from tables import each_row
 
 DATA = Path(__file__).parents[1] / "data" / "quark"
 
@@ -74,7 +75,7 @@ def test_the_script_splits_samples_as_deploykit_does(
     assert all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in zip(mine, theirs, strict=True))
 
 
-@pytest.mark.parametrize("count", [1, 4, 5, 9, 10, 32, 40])
+@each_row("count", [1, 4, 5, 9, 10, 32, 40])
 def test_the_script_holds_out_the_samples_that_deploykit_would(script: ModuleType, count: int, tmp_path: Path) -> None:
     facts = collect_facts(load_model(DATA / "fp32.onnx"))
     np.save(tmp_path / "x.npy", np.zeros((count, 1, 3, 64, 64), np.float32))

@@ -22,6 +22,7 @@ from deploykit_vitis_ai.rules.execution import Choice, Outcome, Rung, Trial
 from deploykit_vitis_ai.rules.quantized import RULES as QUANTIZED_RULES
 from deploykit_vitis_ai.rules.summary import RULES as SUMMARY_RULES
 from deploykit_vitis_ai.rules.summary import CompileSummary, parse_summary
+from tables import each_row
 
 DATA = Path(__file__).parents[1] / "data" / "quark"
 FLOAT = collect_facts(load_model(DATA / "fp32.onnx"))
@@ -96,7 +97,7 @@ CASES: dict[str, tuple[Any, Any]] = {
 RULES = {rule.code: rule for registry in (QUANTIZED_RULES, OUTCOME_RULES, SUMMARY_RULES) for rule in registry}
 
 
-@pytest.mark.parametrize("code", RULES)
+@each_row("code", RULES)
 def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
     triggering, clean = CASES[code]
     as_expected(code, RULES[code].run(triggering))
@@ -174,9 +175,7 @@ def test_a_format_asks_only_what_its_row_says(precision: str, found: set[str]) -
     assert {finding.code for finding in QUANTIZED_RULES.run(odd(precision))} & asked == found
 
 
-@pytest.mark.parametrize(
-    "op_type", ["Relu", "QuantizeLinear", "DequantizeLinear", "Constant", "Shape", "Cast", "ConstantOfShape"]
-)
+@each_row("op_type", ["Relu", "QuantizeLinear", "DequantizeLinear", "Constant", "Shape", "Cast", "ConstantOfShape"])
 def test_only_operators_with_work_are_missed_on_the_grid(op_type: str) -> None:
     """One more reader of the float input."""
     reader = replace(VINT8.facts.nodes[0], name="extra", op_type=op_type, inputs=("images",), outputs=("y",))

@@ -10,13 +10,14 @@ from deploykit.errors import UsageError
 from deploykit.tables.capabilities import CompatRow
 from deploykit_vitis_ai import backend
 from deploykit_vitis_ai.config_keys import ChosenOptions, check_quark_version, parse_options, quark_keys, quark_recipes
+from tables import each_row
 
 
 def chosen(*pairs: tuple[str, str]) -> ChosenOptions:
     return parse_options(pairs, product="versal_ai_edge_gen2")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("key", "value", "where", "stored"),
     [
         ("calibrate_method", "PowerOfTwoMethod.MinMSE", "attributes", {"calibrate_method": "PowerOfTwoMethod.MinMSE"}),
@@ -43,7 +44,7 @@ def test_a_key_is_stored_where_quark_reads_it(key: str, value: str, where: str, 
     assert getattr(chosen((key, value)), where) == stored
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("key", "value", "told"),
     [
         ("calibrate_method", "MinMSE", "did you mean PowerOfTwoMethod.MinMSE or ExtendedCalibrationMethod.MinMSE"),

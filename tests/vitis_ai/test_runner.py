@@ -17,6 +17,7 @@ from deploykit.system.environments import Environment
 from deploykit.system.installing import install
 from deploykit.system.specs import Stage, ToolchainSpec
 from deploykit_vitis_ai.runner import RESULT, run_quark
+from tables import each_row
 
 WRITE = f"""
     import json, pathlib, sys
@@ -75,7 +76,7 @@ def test_a_bad_exit_status_does_not_matter_when_the_model_is_there(environment: 
     assert run(environment, package, "leave({'ok': True}); sys.exit(3)")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "told"),
     [
         ("leave({'ok': True}, model=False)", "status 0"),

@@ -12,11 +12,12 @@ from deploykit_vitis_ai import backend, tables
 from deploykit_vitis_ai.configs import config_problems
 from deploykit_vitis_ai.draft import meant_by
 from deploykit_vitis_ai.tables import product_of, products
+from tables import each_row
 
 ROWS = tuple(backend.compat())
 
 
-@pytest.mark.parametrize(
+@each_row(
     "words",
     [
         "exclude_nodes", "nodes_to_exclude", "Int32Bias", "vint8", "xint8", "bf16", "mixed", "cacheDir", "cache_dir",

@@ -17,6 +17,8 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from tables import each_row
+
 from .page import page
 from .records import archives, exceptions, info, keep, recorded
 from .rows import DEVICE, SETTINGS, Row
@@ -64,7 +66,7 @@ def written() -> str:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("name", NAMES)
+@each_row("name", NAMES)
 def test_every_row_is_as_recorded(name: str, runs: Runs) -> None:
     rows = runs[name].result()
     if WRITES:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from deploykit.accuracy.samples import InputSpec
 from deploykit.accuracy.samples.declared import Declaration, parse_declarations
 from deploykit.errors import InputError, UsageError
+from tables import each_row
 
 SIZES = InputSpec(name="orig_target_sizes", dtype="int64", shape=(1, 2))
 IMAGE = InputSpec(name="images", dtype="float32", shape=(1, 3, 4, 4))
@@ -30,7 +31,7 @@ def _one(text: str) -> Declaration:
     return declaration
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "name", "values"),
     [
         ("orig_target_sizes=640,640", "orig_target_sizes", (640, 640)),
@@ -65,7 +66,7 @@ def test_a_name_that_holds_what_a_range_looks_like_is_the_longest_that_matches()
     assert _one("a=1..2").kind == "range"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "message"),
     [
         ("orig_target_size=640", "did you mean 'orig_target_sizes'"),

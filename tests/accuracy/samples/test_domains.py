@@ -14,6 +14,7 @@ from deploykit.accuracy.samples.domains import Domain, input_domains
 from deploykit.model import wrap_proto
 from deploykit.model.collect import collect_facts
 from sample_models.tiny_graphs import TinyGraph
+from tables import each_row
 
 INT64 = "int64"
 
@@ -86,7 +87,7 @@ def _one_hot(graph: TinyGraph, x: str) -> str:
     return graph.op("OneHot", [x, _const(graph, 6), graph.stored("values", [0.0, 1.0])], "y")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("build", "shape", "ends"),
     [
         (_gather, (1, 4), (-10, 9)),

@@ -27,6 +27,7 @@ from deploykit.errors import InputError, UsageError
 from deploykit.model import load_model, wrap_proto
 from deploykit.model.collect import collect_facts
 from sample_models.tiny_graphs import TinyGraph
+from tables import each_row
 
 AIMET = Path(__file__).parents[2] / "data" / "aimet"
 
@@ -308,7 +309,7 @@ def test_derived_integers_never_leave_their_domain(low: int, high: int, point: P
 
 
 @pytest.mark.parametrize("point", Point)
-@pytest.mark.parametrize("ends", [(0, 2**64 - 1), (2**63, 2**64 - 1), (2**64 - 5, 2**64 - 1)])
+@each_row("ends", [(0, 2**64 - 1), (2**63, 2**64 - 1), (2**64 - 5, 2**64 - 1)])
 def test_the_widest_type_is_not_wrapped(point: Point, ends: tuple[int, int]) -> None:
     made = make_integers(point, *ends, (40,), np.dtype(np.uint64), generator(0, "x", 0))
     assert made.dtype == np.uint64

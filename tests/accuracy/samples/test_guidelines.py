@@ -19,6 +19,7 @@ from deploykit.errors import InputError, UsageError
 from deploykit.findings import Finding
 from deploykit.model.facts import GraphFacts, TensorFact, TensorRole
 from pictures import png
+from tables import each_row
 
 IMAGES = (InputSpec(name="images", dtype="float32", shape=(1, 3, 4, 4)),)
 RNG = np.random.default_rng(0)
@@ -41,14 +42,14 @@ CASES: dict[str, tuple[Survey, Survey]] = {
 }
 
 
-@pytest.mark.parametrize("code", [rule.code for rule in GUIDELINES])
+@each_row("code", [rule.code for rule in GUIDELINES])
 def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
     triggering, clean = CASES[code]
     as_expected(code, GUIDELINES[code].run(triggering))
     assert not list(GUIDELINES[code].run(clean))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "samples", "found"),
     [
         (kind, samples, found)
@@ -180,7 +181,7 @@ def test_a_cut_or_changed_png_is_refused(tmp_path_factory: pytest.TempPathFactor
         inspect_image(path)
 
 
-@pytest.mark.parametrize("length", range(len(JPEG)))
+@each_row("length", range(len(JPEG)))
 def test_a_cut_jpeg_is_refused(tmp_path: Path, length: int) -> None:
     (tmp_path / "x.jpg").write_bytes(JPEG[:length])
     with pytest.raises(InputError):
