@@ -221,7 +221,7 @@ def check_outputs(scope: NumericScope) -> Iterator[Found]:
     "warning",
     what="The package does what its encodings say, and that is far from the float model: lost by quantization.",
     why="What quantization loses no device gives back; a range that is too narrow or too wide somewhere is enough.",
-    fix="deploykit accuracy locate names the operator; widen its range, calibrate anew, or leave it in float",
+    fix="'deploykit accuracy locate' names the operator; widen its range, calibrate anew, or leave it in float",
     sources=[_LAB],
 )
 def check_quantization(scope: NumericScope) -> Iterator[Found]:
