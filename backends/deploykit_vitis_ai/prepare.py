@@ -7,7 +7,7 @@ from pathlib import Path
 
 from deploykit.accuracy.samples import Calibration, InputSpec, input_specs, load_calibration
 from deploykit.accuracy.samples.data_quality import survey
-from deploykit.accuracy.samples.data_rules import GUIDELINES, Survey
+from deploykit.accuracy.samples.data_rules import GUIDELINE_RULES, Survey
 from deploykit.backend.backend import Situation
 from deploykit.errors import InputError
 from deploykit.findings import Finding
@@ -40,7 +40,7 @@ def prepare(situation: Situation) -> Prepared:
     source = situation.request.calibration
     if draft.random_data and draft.needs_quark:
         seen = Survey(kind="random", origin="random data", samples=0)
-        return Prepared(draft=draft, inputs=inputs, survey=seen, findings=(*found, *GUIDELINES.run(seen)))
+        return Prepared(draft=draft, inputs=inputs, survey=seen, findings=(*found, *GUIDELINE_RULES.run(seen)))
     if source is None or not (draft.needs_quark or draft.precision == "bf16"):
         return Prepared(draft=draft, inputs=inputs, findings=found)
     calibration = load_calibration(source)
@@ -53,5 +53,5 @@ def prepare(situation: Situation) -> Prepared:
         calibration=calibration,
         survey=seen,
         files=tuple((f"calibration/{i:05}_{path.name}", path) for i, path in enumerate(usable)),
-        findings=(*found, *GUIDELINES.run(seen)),
+        findings=(*found, *GUIDELINE_RULES.run(seen)),
     )

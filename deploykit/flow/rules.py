@@ -400,7 +400,7 @@ def _about(opinions: Iterable[Opinion]) -> str:
 CORE_REGISTRIES: tuple[Registry[Any], ...] = (
     graph_rules.RULES,
     encoding_rules.RULES,
-    data_rules.GUIDELINES,
+    data_rules.GUIDELINE_RULES,
     data_rules.FIT_RULES,
     comparison_rules.RULES,
     RULES,

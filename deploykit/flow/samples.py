@@ -15,7 +15,7 @@ import numpy as np
 
 from deploykit.accuracy.samples.calibration import Calibration, load_calibration
 from deploykit.accuracy.samples.data_quality import LOOKED_AT, MOST, data_fit, range_growth, survey, takes_pictures
-from deploykit.accuracy.samples.data_rules import FIT_RULES, GUIDELINES, DataFit
+from deploykit.accuracy.samples.data_rules import FIT_RULES, GUIDELINE_RULES, DataFit
 from deploykit.accuracy.samples.declared import parse_declarations
 from deploykit.accuracy.samples.gathering import Samples, gather
 from deploykit.accuracy.samples.images import can_decode
@@ -155,6 +155,6 @@ def about_samples(
     if gives_ranges:
         said = {_CLASSES} if growth is None else {_CLASSES, _FEW}
         with suppress(InputError):  # an input without a rank is told by whoever wants one
-            guidelines = GUIDELINES.run(survey(calibration, input_specs(facts)))
+            guidelines = GUIDELINE_RULES.run(survey(calibration, input_specs(facts)))
             found += [finding for finding in guidelines if finding.code not in said]
     return sort_findings(found)

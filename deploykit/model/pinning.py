@@ -133,7 +133,8 @@ def branch_choices(model: ModelProto) -> dict[str, int]:
         asked = _asked_value(graph, item.name)
         if asked is not None:
             found[item.name] = asked
-    return found
+    # A model without any input left would be no model.
+    return found if len(found) < len(graph.inputs) else {}
 
 
 def _asked_value(graph: GraphCopy, name: str) -> int | None:

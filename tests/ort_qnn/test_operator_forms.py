@@ -175,7 +175,7 @@ def packaged(folder: Path, model: ModelProto, encodings: EncodingSet | None) -> 
 
 
 def decibels(folder: Path) -> float:
-    return float(json.loads((folder / "p/artifacts/numbers.json").read_text())["device"]["outputs"]["y"])
+    return float(json.loads((folder / "p/artifacts/numbers.json").read_text())["agreement_db"]["y"])
 
 
 def inside(model: ModelProto) -> set[str]:

@@ -13,7 +13,7 @@ from typing import Any
 from deploykit.findings import SubjectKind, listed
 from deploykit.findings.rules import Found, Registry
 
-__all__ = ["FIT_RULES", "GUIDELINES", "DataFit", "FirstLayer", "Preparation", "RangeGrowth", "Survey"]
+__all__ = ["FIT_RULES", "GUIDELINE_RULES", "DataFit", "FirstLayer", "Preparation", "RangeGrowth", "Survey"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ class DataFit:
     labels: Mapping[str, int] = field(default_factory=dict)
 
 
-GUIDELINES: Registry[Survey] = Registry("calibration")
+GUIDELINE_RULES: Registry[Survey] = Registry("calibration")
 FIT_RULES: Registry[DataFit] = Registry("calibration-fit")
 
 _GUIDE = "vendor user guide UG1414, quantizer flow: 100 to 1000 calibration images"
@@ -127,7 +127,7 @@ def _about(seen: Survey | DataFit, message: str, hint: str = "", **evidence: obj
     return Found(kind=SubjectKind.DATA, name=seen.origin, message=message, hint=hint, evidence=evidence)
 
 
-@GUIDELINES.rule(
+@GUIDELINE_RULES.rule(
     "DK621",
     "few-calibration-samples",
     "warning",
@@ -142,7 +142,7 @@ def check_number(survey: Survey) -> Iterator[Found]:
         yield _about(survey, f"{survey.samples} calibration samples", samples=survey.samples)
 
 
-@GUIDELINES.rule(
+@GUIDELINE_RULES.rule(
     "DK622",
     "no-calibration-sample",
     "error",
@@ -157,7 +157,7 @@ def check_any(survey: Survey) -> Iterator[Found]:
         yield _about(survey, "no calibration sample can be used")
 
 
-@GUIDELINES.rule(
+@GUIDELINE_RULES.rule(
     "DK623",
     "unusable-calibration-file",
     "error",
@@ -174,7 +174,7 @@ def check_usable(survey: Survey) -> Iterator[Found]:
         yield _about(survey, survey.misfit)
 
 
-@GUIDELINES.rule(
+@GUIDELINE_RULES.rule(
     "DK624",
     "identical-samples",
     "warning",
@@ -189,7 +189,7 @@ def check_identical(survey: Survey) -> Iterator[Found]:
         yield _about(survey, f"identical: {listed(group)}", samples=list(group))
 
 
-@GUIDELINES.rule(
+@GUIDELINE_RULES.rule(
     "DK625",
     "sequential-frames",
     "warning",
@@ -210,7 +210,7 @@ def check_sequential(survey: Survey) -> Iterator[Found]:
         )
 
 
-@GUIDELINES.rule(
+@GUIDELINE_RULES.rule(
     "DK626",
     "class-imbalance",
     "warning",
@@ -233,7 +233,7 @@ def _rarest_and_most(counts: Mapping[str, int]) -> tuple[str, str, str]:
     return f"class {often!r} has {counts[often]} samples, class {rare!r} has {counts[rare]}", rare, often
 
 
-@GUIDELINES.rule(
+@GUIDELINE_RULES.rule(
     "DK627",
     "random-calibration-data",
     "warning",
@@ -248,7 +248,7 @@ def check_random(survey: Survey) -> Iterator[Found]:
         yield _about(survey, "calibrated with random data: not for production")
 
 
-@GUIDELINES.rule(
+@GUIDELINE_RULES.rule(
     "DK628",
     "empty-looking-samples",
     "error",

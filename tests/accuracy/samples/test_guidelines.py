@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from deploykit.accuracy.samples import InputSpec, load_calibration
 from deploykit.accuracy.samples.calibration import samples_of
 from deploykit.accuracy.samples.data_quality import survey
-from deploykit.accuracy.samples.data_rules import GUIDELINES, Survey
+from deploykit.accuracy.samples.data_rules import GUIDELINE_RULES, Survey
 from deploykit.accuracy.samples.images import inspect_image
 from deploykit.errors import InputError, UsageError
 from deploykit.findings import Finding
@@ -42,11 +42,11 @@ CASES: dict[str, tuple[Survey, Survey]] = {
 }
 
 
-@each_row("code", [rule.code for rule in GUIDELINES])
+@each_row("code", [rule.code for rule in GUIDELINE_RULES])
 def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
     triggering, clean = CASES[code]
-    as_expected(code, GUIDELINES[code].run(triggering))
-    assert not list(GUIDELINES[code].run(clean))
+    as_expected(code, GUIDELINE_RULES[code].run(triggering))
+    assert not list(GUIDELINE_RULES[code].run(clean))
 
 
 @each_row(
@@ -59,16 +59,16 @@ def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str,
     + [("random data", 0, set()), ("random data", 3, set())],
 )
 def test_samples_are_counted_where_there_are_some_to_give(kind: str, samples: int, found: set[str]) -> None:
-    told = {finding.code for finding in GUIDELINES.run(good(kind=kind, samples=samples))}
+    told = {finding.code for finding in GUIDELINE_RULES.run(good(kind=kind, samples=samples))}
     assert told & {"DK621", "DK622"} == found
 
 
 def test_too_few_samples_say_nothing_of_their_likeness() -> None:
-    assert not list(GUIDELINES["DK625"].run(good(neighbours=1.0, samples=7)))
+    assert not list(GUIDELINE_RULES["DK625"].run(good(neighbours=1.0, samples=7)))
 
 
 def codes(folder: Path) -> set[str]:
-    return {finding.code for finding in GUIDELINES.run(survey(load_calibration(folder), IMAGES))}
+    return {finding.code for finding in GUIDELINE_RULES.run(survey(load_calibration(folder), IMAGES))}
 
 
 def save(folder: Path, count: int, name: str = "s{:03}") -> None:

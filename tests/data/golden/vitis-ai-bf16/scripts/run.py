@@ -3,7 +3,7 @@
     python scripts/run.py --data FOLDER --out artifacts/outputs [--cpu] [--model FILE.onnx]
 
 FOLDER holds .npz files (an array per input) or .npy files (models with one input); every file gives one .npz of the same
-name. Compare with `deploykit evaluate --baseline CPU_FOLDER --candidate NPU_FOLDER`. Nothing of deploykit is needed.
+name. Compare with `deploykit accuracy compare --baseline CPU_FOLDER --candidate NPU_FOLDER`. Nothing of deploykit is needed.
 """
 
 import argparse
