@@ -41,7 +41,7 @@ def test_what_the_quantizer_s_options_run_is_said_with_the_method() -> None:
     (row,) = [row for row in deploykit.compat("SeqMSE").rows if row.feature == "seq-mse"]
     assert "--option seq_mse=" in row.note
     from deploykit_qualcomm.aimet import AIMET
-    from deploykit_qualcomm.compat import tables
+    from deploykit_qualcomm.tables import tables
 
     named = {method.option for method in tables().methods} - {""}
     assert named <= {spec.name for spec in AIMET.options()}

@@ -78,7 +78,7 @@ def test_only_a_size_at_which_the_model_runs_is_taken(tmp_path: Path) -> None:
         rows = Reshape (patches, sizes)
         y = Add (rows, positions)
     }"""
-    stored = {
+    stored: dict[str, Any] = {
         "weight": np.ones((4, 3, 16, 16), np.float32),
         "sizes": np.array([0, 4, -1], np.int64),
         "positions": np.zeros((1, 4, 196), np.float32),
@@ -122,7 +122,7 @@ def branching(path: Path) -> Path:
     """Two branches for two sample rates, as voice detectors have them; each squeezes only what has one row."""
 
     def branch(name: str, factor: float) -> onnx.GraphProto:
-        made = [helper.make_node("Constant", [], ["c"], value=numpy_helper.from_array(np.float32(factor)))]
+        made = [helper.make_node("Constant", [], ["c"], value=numpy_helper.from_array(np.asarray(factor, np.float32)))]
         made.append(helper.make_node("Mul", ["x", "c"], [f"{name}_y"]))
         return helper.make_graph(made, name, [], [helper.make_tensor_value_info(f"{name}_y", FLOAT, None)])
 
@@ -135,7 +135,7 @@ def branching(path: Path) -> Path:
         "g",
         [helper.make_tensor_value_info("x", FLOAT, ("n", 4)), helper.make_tensor_value_info("sr", INT64, ())],
         [helper.make_tensor_value_info("y", FLOAT, ("n", 4))],
-        [numpy_helper.from_array(np.int64(16000), "rate")],
+        [numpy_helper.from_array(np.asarray(16000, np.int64), "rate")],
     )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
     return path
@@ -177,7 +177,10 @@ def looping(path: Path, rounds: int) -> Path:
         "g",
         [helper.make_tensor_value_info("x", FLOAT, (2,))],
         [helper.make_tensor_value_info("y", FLOAT, (2,)), helper.make_tensor_value_info("rows", FLOAT, (rounds, 2))],
-        [numpy_helper.from_array(np.int64(rounds), "count"), numpy_helper.from_array(np.bool_(True), "yes")],
+        [
+            numpy_helper.from_array(np.asarray(rounds, np.int64), "count"),
+            numpy_helper.from_array(np.asarray(True), "yes"),
+        ],
     )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
     return path

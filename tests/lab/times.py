@@ -14,7 +14,7 @@ import resource
 import subprocess
 import sys
 import tempfile
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -71,11 +71,12 @@ def main(arguments: list[str]) -> int:
 
 
 def show(rows: list[tuple[str, float]]) -> None:
-    tests = Counter[str]()
+    tests: dict[str, float] = defaultdict(float)
     for name, seconds in rows:
         tests[name] += seconds
     overhead = tests.pop("imports and collection", 0.0)
-    files, folders = Counter[str](), Counter[str]()
+    files: dict[str, float] = defaultdict(float)
+    folders: dict[str, float] = defaultdict(float)
     for name, seconds in tests.items():
         file = name.partition("::")[0]
         files[file] += seconds
@@ -90,7 +91,7 @@ def show(rows: list[tuple[str, float]]) -> None:
 
 
 def table(counted: Mapping[str, float], most: int) -> None:
-    for name, seconds in Counter(counted).most_common(most):
+    for name, seconds in sorted(counted.items(), key=lambda row: -row[1])[:most]:
         print(f"{seconds:8.2f} s  {name}")
 
 
