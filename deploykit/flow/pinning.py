@@ -63,7 +63,10 @@ def pin(request: Request, model: Model, facts: GraphFacts, encodings: EncodingSe
     Raises UsageError for a stated shape that the model contradicts. Sizes that nothing decides stay open; a rule asks.
     """
     unchanged = Pinned(model=model, facts=facts, encodings=encodings, inputs=request.inputs)
-    specs = input_specs(facts) if all(facts.tensors[name].shape is not None for name in facts.inputs) else ()
+    tensors = [facts.tensors[name] for name in facts.inputs]
+    # Inputs of unknown rank or of text cannot be fed here: rules say what is wrong with them.
+    known = all(tensor.shape is not None and tensor.dtype != "string" for tensor in tensors)
+    specs = input_specs(facts) if known else ()
     open_ = any(None in spec.shape for spec in specs)
     branches = any(node.op_type in ("If", "Loop") for node in facts.nodes)
     stale = not open_ and has_stale_shapes(model.proto)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from deploykit.accuracy.judge.measures import sqnr_db
 from deploykit.accuracy.simulate.sessions import Feed, Session, reference_outputs
@@ -230,9 +229,14 @@ def difference_in_ulps(wanted: Feed, got: Feed) -> float:
     the same places, or a shape differs.
     """
 
-    def ulps(value: npt.NDArray[Any], other: npt.NDArray[Any] | None) -> float:
-        if other is None or other.shape != value.shape:
-            return math.inf
+    def ulps(value: Any, other: Any) -> float:
+        if isinstance(value, list):  # an output that is a sequence of tensors
+            alike = isinstance(other, list) and len(other) == len(value)
+            return max(map(ulps, value, other), default=0.0) if alike else math.inf
+        if value is None or other is None:  # an optional that holds nothing
+            return 0.0 if value is other else math.inf
+        if other.shape != value.shape or value.dtype.kind in "OUS":
+            return 0.0 if np.array_equal(value, other) else math.inf
         a, b = np.asarray(value, dtype=np.float64), np.asarray(other, dtype=np.float64)
         odd = ~np.isfinite(a)
         if not np.array_equal(a[odd], b[odd], equal_nan=True) or not np.isfinite(b[~odd]).all():

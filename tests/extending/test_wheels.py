@@ -53,7 +53,7 @@ def test_what_runs_is_what_was_installed(installed: Installed) -> None:
 
 def test_its_device_option_and_compat_row_are_known(installed: Installed) -> None:
     assert "My Board" in installed.ask("targets", "mb1")
-    assert "--effort" in installed.ask("package", "--help")
+    assert "--effort" in installed.ask("package", "--help-backend", "my-npu")
     assert json.loads(installed.ask("compat", "npu-effort", "--json"))["rows"][0]["backend"] == "my-npu"
     wrong = installed.run("deploykit", "check", "--plan", str(MLP), "--target", "my-board", "--effort", "10")
     assert (wrong.returncode, "from 1 to 9" in wrong.stderr) == (2, True)

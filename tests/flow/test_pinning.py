@@ -194,3 +194,15 @@ def test_a_loop_of_known_length_is_unrolled(tmp_path: Path, rounds: int) -> None
     feed = {"x": np.array([1.0, -2.0], np.float32)}
     before, after = Session(onnx.load(path)).run(feed), Session(lean_weights(made.model)).run(feed)
     assert all(np.array_equal(before[name], after[name]) for name in ("y", "rows"))
+
+
+def test_outputs_that_are_sequences_are_compared_item_by_item(tmp_path: Path) -> None:
+    """A branch that gives a sequence is taken out like any other."""
+    graph = """g (float[n,3] x, bool c) => (seq(float[1,3]) y) {
+        y = If (c) <
+            then_branch = a () => (seq(float[1,3]) s) { s = SequenceConstruct (x) },
+            else_branch = b () => (seq(float[1,3]) t) { t = SequenceConstruct (x, x) }
+        >
+    }"""
+    made = pinned(save(tmp_path / "m.onnx", graph))
+    assert "If" not in {node.op_type for node in made.facts.nodes}
