@@ -14,7 +14,6 @@ import pytest
 import deploykit
 from deploykit.cli import cli
 from deploykit.errors import DeploykitError, InputError, PackageError, UnknownTargetError
-from tables import each_row
 
 DATA = Path(__file__).parent / "data"
 MLP = DATA / "aimet" / "mlp"
@@ -27,7 +26,7 @@ def test_every_command_has_its_function() -> None:
     assert commands - NOT_ONE_CALL <= set(deploykit.__all__)
 
 
-@each_row("name", deploykit.__all__)
+@pytest.mark.parametrize("name", deploykit.__all__)
 def test_a_function_is_one_even_after_its_module_was_imported(name: str) -> None:
     code = (
         "import importlib, deploykit\n"

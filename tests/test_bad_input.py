@@ -14,7 +14,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 from deploykit.cli import cli
 from deploykit.cli.frame import run
-from tables import each_row
 
 DATA = Path(__file__).parent / "data" / "aimet" / "cnn"
 
@@ -91,7 +90,7 @@ def _link(folder: Path) -> Path:
     return saved(external("w.bin"), inner / "m.onnx")
 
 
-@each_row("case", BAD_MODELS)
+@pytest.mark.parametrize("case", BAD_MODELS)
 def test_a_bad_model(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make, says = BAD_MODELS[case]
     refused(capsys, package(make(tmp_path), tmp_path), 3, *says)
@@ -148,7 +147,7 @@ BAD_ENCODINGS: dict[str, tuple[bytes, tuple[str, ...]]] = {
 }
 
 
-@each_row("case", BAD_ENCODINGS)
+@pytest.mark.parametrize("case", BAD_ENCODINGS)
 def test_bad_encodings(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, says = BAD_ENCODINGS[case]
     (tmp_path / "e.json").write_bytes(data)

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from documents import blocks_of, forms_of, problem_of_form, run_page
-from tables import each_row
 
 ROOT = Path(__file__).parents[1]
 PAGES = {str(path.relative_to(ROOT)): path for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))}
@@ -32,7 +31,7 @@ def test_every_block_of_the_page_does_as_it_says(name: str, tmp_path: Path, monk
     run_page(TEXTS[name])
 
 
-@each_row("name", [name for name, text in TEXTS.items() if any(forms_of(text))])
+@pytest.mark.parametrize("name", [name for name, text in TEXTS.items() if any(forms_of(text))])
 def test_every_form_on_the_page_exists(name: str) -> None:
     told = {line: problem_of_form(line) for line in forms_of(TEXTS[name])}
     assert {line: problem for line, problem in told.items() if problem} == {}

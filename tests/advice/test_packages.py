@@ -14,7 +14,6 @@ import pytest
 from deploykit.findings import Finding
 from sample_models.detectors import decoder_detector
 from sample_models.networks import attention_net, linear3d_net
-from tables import each_row
 
 ZOO = Path(__file__).parents[1] / "data/zoo"
 AIMET = ZOO.parent / "aimet"
@@ -94,7 +93,7 @@ def is_followed(finding: Finding, request: dict[str, Any], after: Iterable[Findi
     return not same or any(f"--rewrite {name}: " in message for name in asked for message in refused)
 
 
-@each_row(("name", "encoded", "release"), tuple(runs()))
+@pytest.mark.parametrize(("name", "encoded", "release"), tuple(runs()))
 def test_what_a_whole_run_advises_has_an_effect(name: str, encoded: bool, release: dict[str, Any], bench: Any) -> None:
     model, given = files(bench, name, encoded)
     given |= release

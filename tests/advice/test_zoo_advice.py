@@ -12,7 +12,6 @@ import pytest
 
 from deploykit.findings import Finding
 from deploykit.rewrites.contract import transform_names
-from tables import each_row
 
 Lines = tuple[Any, ...]
 
@@ -48,7 +47,7 @@ def subjects(findings: Sequence[Finding], code: str) -> set[str]:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("setting", SETTINGS)
-@each_row("archive", ZOO, ids=[path.stem for path in ZOO])
+@pytest.mark.parametrize("archive", ZOO, ids=[path.stem for path in ZOO])
 def test_advice_about_an_architecture_does_what_it_says(
     archive: Path, setting: str, bench: Any, lines: Lines, tmp_path: Path
 ) -> None:

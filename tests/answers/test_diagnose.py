@@ -15,7 +15,6 @@ from deploykit.cli.diagnose import diagnosis_text, error_text
 from deploykit.findings import Confidence
 from deploykit.tables.known_errors import KnownError
 from deploykit_qualcomm.known_errors import explain_types, known_errors
-from tables import each_row
 
 NODES = [f"/backbone/encoder/layer.{layer}/attention/value/Add" for layer in range(129)]
 
@@ -180,7 +179,7 @@ def test_numbers_that_tools_print_are_read() -> None:
     assert diagnosis.exit_status == 1
 
 
-@each_row(
+@pytest.mark.parametrize(
     "log",
     [
         b"\x1b[31m[ ERROR ]\x1b[0m Bitwidth \x1b[1mmust be\x1b[0m present\n",
@@ -219,7 +218,7 @@ def test_a_fragment_is_found_wherever_it_lies(position: int, width: int) -> None
     assert cause.first_line == before.count(b"\n") + 1
 
 
-@each_row(
+@pytest.mark.parametrize(
     ("word", "onnx", "exact"),
     [
         ("_model_0_conv_Conv", ("/model.0/conv/Conv",), True),

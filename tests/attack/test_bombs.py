@@ -16,7 +16,6 @@ import pytest
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from attacks.victims import acceptable, run_cli
-from tables import each_row
 
 pytestmark = pytest.mark.heavy
 MODELS = Callable[[], ModelProto]
@@ -132,7 +131,7 @@ BOMBS: tuple[MODELS, ...] = (
 
 
 @pytest.mark.parametrize("make", BOMBS, ids=lambda make: make.__name__)
-@each_row("backend", ["qnn-htp", "ort-qnn"])
+@pytest.mark.parametrize("backend", ["qnn-htp", "ort-qnn"])
 def test_a_small_model_takes_little(make: MODELS, backend: str, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(make().SerializeToString())

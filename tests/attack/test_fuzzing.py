@@ -12,7 +12,6 @@ import pytest
 
 from attacks.kinds import KINDS, MODEL, Ground
 from attacks.victims import acceptable, run_cli, run_many
-from tables import each_row
 
 pytestmark = pytest.mark.heavy
 Command = tuple[str, ...]
@@ -26,7 +25,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Ground:
     return Ground(tmp_path_factory.mktemp("ground"))
 
 
-@each_row("first", range(0, len(KINDS), _AT_ONCE))
+@pytest.mark.parametrize("first", range(0, len(KINDS), _AT_ONCE))
 def test_bad_files(first: int, seed: int, ground: Ground, tmp_path: Path) -> None:
     """What got no answer is kept and named."""
     chance = random.Random(f"{seed} {first}")
@@ -79,7 +78,7 @@ def test_deep_tables(data: bytes, tmp_path: Path) -> None:
 NAMES = ("a" * 300, "caf\udce9.onnx", "a\nb.onnx", "-rf.onnx", "$(touch pwned).onnx", "x\x1b[31m.onnx")
 
 
-@each_row("name", NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_names_of_files(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     try:

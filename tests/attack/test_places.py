@@ -13,7 +13,6 @@ import pytest
 
 from attacks.kinds import QUANTIZING, Ground
 from attacks.victims import Ending, run_cli
-from tables import each_row
 
 Command = tuple[str, ...]
 KILLS = 4
@@ -103,7 +102,7 @@ def test_a_file_that_comes_while_the_package_is_made_is_kept(cnn: Command, tmp_p
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("then", ["kill", "term", "full"])
-@each_row("over", [False, True])
+@pytest.mark.parametrize("over", [False, True])
 def test_a_run_that_dies_leaves_the_old_package_or_none(
     then: str, over: bool, cnn: Command, made: tuple[Path, Ending], tmp_path: Path, seed: int
 ) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from attacks.victims import acceptable, run_cli
-from tables import each_row
 
 pytestmark = pytest.mark.heavy
 Command = tuple[str, ...]
@@ -51,7 +50,7 @@ def package(cnn: Command, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@each_row("name", ["manifest.json", "model/model.onnx", "encodings/model.json", "scripts/build.sh"])
+@pytest.mark.parametrize("name", ["manifest.json", "model/model.onnx", "encodings/model.json", "scripts/build.sh"])
 def test_in_a_package(kind: str, name: str, package: Path, tmp_path: Path) -> None:
     copy = tmp_path / "out"
     for path in sorted(package.rglob("*")):
@@ -84,7 +83,7 @@ ARGUMENTS: dict[str, tuple[str, Callable[[Command, Path, Path], Command]]] = {
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "endless"])
-@each_row("what", ARGUMENTS)
+@pytest.mark.parametrize("what", ARGUMENTS)
 def test_as_an_argument(what: str, kind: str, cnn: Command, tmp_path: Path) -> None:
     name, arguments = ARGUMENTS[what]
     KINDS[kind](tmp_path / name)

@@ -19,7 +19,6 @@ from deploykit.errors import DeploykitError, PackageError
 from deploykit.packages.manifests import MANIFEST, digest_of, read_manifest, sealed_text
 from deploykit.packages.verifying import verify_package
 from deploykit.packages.writing import record_build
-from tables import each_row
 
 Command = tuple[str, ...]
 FLIPS = 300
@@ -132,7 +131,7 @@ EDITS: dict[str, Callable[[dict[str, Any]], object]] = {
 }
 
 
-@each_row("edit", EDITS)
+@pytest.mark.parametrize("edit", EDITS)
 def test_an_edited_manifest_is_an_answer(edit: str, package: Path) -> None:
     forge(package, EDITS[edit])
     for command in ("verify", "build"):
@@ -145,7 +144,7 @@ def test_an_edited_manifest_is_an_answer(edit: str, package: Path) -> None:
 CONTENTS = ("null", "[]", "3", '{"provider_options": 3}', '{"types": 3, "stored": 1, "strict": []}', "{", "")
 
 
-@each_row("content", CONTENTS)
+@pytest.mark.parametrize("content", CONTENTS)
 def test_a_configuration_of_another_shape_is_an_answer(content: str, package: Path) -> None:
     """With its hash brought up to date, so that the adapter has to read it."""
     import hashlib

@@ -13,7 +13,6 @@ import pytest
 
 from deploykit.cli import COMMANDS, cli
 from deploykit.cli.frame import run
-from tables import each_row
 
 HEAVY = ("onnx", "onnxruntime", "numpy", "jinja2")
 
@@ -38,7 +37,7 @@ def traced(*args: str) -> tuple[int, set[str], list[str]]:
     return status, set(modules), tables
 
 
-@each_row(
+@pytest.mark.parametrize(
     "args",
     [
         ("--help",),
@@ -59,7 +58,7 @@ def test_help_and_queries_import_nothing_heavy(args: tuple[str, ...]) -> None:
     assert args[-1] != "--help" or not tables
 
 
-@each_row(
+@pytest.mark.parametrize(
     ("args", "devices", "folders"),
     [
         (("targets", "sm8650"), {"sm8650"}, {"deploykit_qualcomm"}),
@@ -104,7 +103,7 @@ def test_global_options_stand_before_and_after_the_command(args: list[str], caps
     assert json.loads(capsys.readouterr().out)["schema"] == 1
 
 
-@each_row(
+@pytest.mark.parametrize(
     ("args", "status", "says"),
     [
         (["nonsense"], 2, "nonsense"),

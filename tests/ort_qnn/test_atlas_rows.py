@@ -19,7 +19,6 @@ from deploykit.findings import Confidence
 from deploykit.tables.capabilities import Status
 from deploykit_ort_qnn.bench.together import deviation
 from deploykit_qualcomm.atlas.rows import atlas_rows
-from tables import each_row
 
 GATE = "Mul: by its own Sigmoid behind Conv, 8 channels, 9 by 9 | w8a16"
 
@@ -45,7 +44,7 @@ STATED = {row.id: row.example for row in atlas_rows() if row.mechanism}
 STATED |= {name: NARROW_8 for name, example in STATED.items() if "w8a8" in example}  # not with a narrow result as well
 
 
-@each_row("row", STATED)
+@pytest.mark.parametrize("row", STATED)
 def test_what_the_preparation_avoids_is_told_as_handled(row: str, tmp_path: Path) -> None:
     model = tmp_path / "m.onnx"
     onnx.save(case_unit(case_of(STATED[row]), 0).model, model)

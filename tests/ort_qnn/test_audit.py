@@ -23,7 +23,6 @@ from deploykit_ort_qnn.bench.audit import affordable, settled_by
 from deploykit_ort_qnn.bench.kernels import kernels_of, spared, within_grids
 from deploykit_ort_qnn.rules.audit import BACKWARD, BEYOND, RULES, Counted
 from deploykit_ort_qnn.rules.audit import COUNT_RULES as COUNTED
-from tables import each_row
 
 
 def audit_of(verdict: str, place: str = "alone", **more: Any) -> Audit:
@@ -47,7 +46,7 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
 }
 
 
-@each_row("code", sorted(CASES))
+@pytest.mark.parametrize("code", sorted(CASES))
 def test_triggering_and_clean(code: str, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
     trigger, clean = CASES[code]
     rule: Any = COUNTED[code] if code == "QNN325" else RULES[code]

@@ -13,7 +13,6 @@ import pytest
 from deploykit.backend.backend import Request
 from deploykit.flow.pipeline import make_package
 from sample_models.tiny_graphs import TinyGraph
-from tables import each_row
 
 pytest.importorskip("onnxruntime_qnn", reason="the wheel is for Linux x86-64 only")
 pytestmark = pytest.mark.heavy
@@ -56,7 +55,7 @@ MODELS = {
 }
 
 
-@each_row("name", MODELS)
+@pytest.mark.parametrize("name", MODELS)
 def test_it_is_compiled_wholly_and_right(name: str, tmp_path: Path) -> None:
     onnx.save(MODELS[name], tmp_path / "model.onnx")
     request = Request(model=tmp_path / "model.onnx", target="sm8650", backend="ort-qnn", inputs=("x=-2..2",))

@@ -28,7 +28,6 @@ from deploykit_ort_qnn.provider_keys import choose_options
 from deploykit_ort_qnn.provider_model import ProviderModel, provider_model
 from deploykit_qualcomm.qnn_types import step_units, whole_step
 from sample_models.tiny_graphs import TinyGraph
-from tables import each_row
 
 UNIT = math.log(2) / 2**22
 
@@ -65,7 +64,7 @@ def ends(value: Affine) -> tuple[float, float]:
 @pytest.mark.parametrize(
     ("units", "wanted"), [(1.5, 16), (15.9, 16), (16.5, 17), (17.0005, None), (99.2, 100), (5000.4, 5001)]
 )
-@each_row("bits", [8, 16])
+@pytest.mark.parametrize("bits", [8, 16])
 def test_a_step_becomes_the_next_whole_number_of_units(units: float, wanted: int | None, bits: int) -> None:
     step = whole_step(stepped(units, bits))
     if wanted is None:

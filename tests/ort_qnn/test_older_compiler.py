@@ -20,7 +20,6 @@ from deploykit_ort_qnn.compiler.jobs import CompileJob, compile_model
 from deploykit_ort_qnn.prepare import wheel_for
 from deploykit_qualcomm.carriers import host_toolchain
 from deploykit_qualcomm.hosted import ask_runner
-from tables import each_row
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 ZOO = AIMET.with_name("zoo")
@@ -114,7 +113,7 @@ def test_its_own_emulator_agrees_where_it_ends(host: ToolchainHost, tmp_path: Pa
 
 
 @pytest.mark.heavy
-@each_row("name", TAKEN)
+@pytest.mark.parametrize("name", TAKEN)
 def test_it_compiles_emulates_and_judges(host: ToolchainHost, tmp_path: Path, name: str) -> None:
     packaged = make_package(request(name), tmp_path / "p")
     assert packaged.exit_status == 0, [finding.message for finding in packaged.findings if finding.blocks]

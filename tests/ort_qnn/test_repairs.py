@@ -26,7 +26,6 @@ from deploykit_ort_qnn.bench.pieces import PAIR
 from deploykit_ort_qnn.bench.repair import RepairTrial, find_repairs, outlooks, repaired_model, repairs_of, suspects_of
 from deploykit_ort_qnn.bench.together import Ran
 from deploykit_ort_qnn.bench.ways import WAYS
-from tables import each_row
 
 LAYER = "w = {0.5, -1, 0.25, 1, 1, -0.5, 0.75, -0.25, 0.5, 1, -1, 0.25, 0.125, 0.5, 1, -0.75}"
 
@@ -103,7 +102,7 @@ def stored_for(node: str) -> str:
     return ", ".join(text for name, text in STORED.items() if f" {name})" in node)
 
 
-@each_row("name", sorted(SAME))
+@pytest.mark.parametrize("name", sorted(SAME))
 def test_a_way_is_the_same_operator(name: str) -> None:
     way, node = SAME[name]
     model = float_model(node.format(x="x"), stored_for(node))
@@ -114,7 +113,7 @@ def test_a_way_is_the_same_operator(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["uint8", "uint16"])
-@each_row("name", sorted(name for name in SAME if "turned" not in name and "groups" not in name))
+@pytest.mark.parametrize("name", sorted(name for name in SAME if "turned" not in name and "groups" not in name))
 def test_on_grids_it_is_no_further_off_than_its_steps(name: str, kind: str) -> None:
     way, node = SAME[name]
     model = quantized(node.format(x="d"), stored_for(node), kind=kind)
@@ -139,7 +138,7 @@ def test_stored_integers_go_along(way: str) -> None:
 GRIDS = ("one-grid", "input-grid", "wider-result", "even-result", "in-16-bits", "in-float16")
 
 
-@each_row("way", GRIDS)
+@pytest.mark.parametrize("way", GRIDS)
 def test_other_grids_hold_the_same_values(way: str) -> None:
     model = quantized("Tanh (d)")
     made = repaired_model(model, {"the": way})

@@ -10,7 +10,6 @@ import pytest
 from deploykit.backend.backend import Request
 from deploykit.flow.pipeline import Packaged, make_package, read_jobs
 from deploykit.packages.verifying import verify_package as verify
-from tables import each_row
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 CHIPS = {"sm8350": 30, "sm8450": 36, "sm8550": 43, "sm8650": 57, "sm8750": 69, "sm8850": 87}
@@ -26,7 +25,7 @@ def least_db(model: str) -> float:
 
 
 @pytest.mark.heavy
-@each_row("model", MODELS)
+@pytest.mark.parametrize("model", MODELS)
 def test_every_fixture_is_wholly_on_the_npu(tmp_path: Path, model: str) -> None:
     # Whole models are the question here: their kernels by themselves are run in test_audit.py.
     quick = {"audit": "quick"}
@@ -58,7 +57,7 @@ def assert_wholly(packaged: Packaged, out: Path, model: str, target: str) -> Non
 @pytest.mark.heavy
 @pytest.mark.parametrize("version", ["0.6.1", "1.0.0", "2.0.0"])
 @pytest.mark.parametrize("variant", ["w8a8", "w8a16"])
-@each_row("name", ["cnn", "vit", "detr", "mlp"])
+@pytest.mark.parametrize("name", ["cnn", "vit", "detr", "mlp"])
 def test_encodings_of_every_version_reach_the_npu(tmp_path: Path, name: str, variant: str, version: str) -> None:
     encodings = AIMET / name / f"{variant}.v{version}.encodings"
     request = Request(model=AIMET / name / "model.onnx", encodings=encodings, target="sm8650", backend="ort-qnn")

@@ -13,7 +13,6 @@ import pytest
 
 import deploykit
 from deploykit.findings import Finding
-from tables import each_row
 
 DATA = Path(__file__).parents[1] / "data" / "aimet"
 DEVICES = {"v68": "sm8350", "v69": "sm8450", "v73": "sm8550", "v75": "sm8650", "v79": "sm8750", "v81": "sm8850"}
@@ -78,13 +77,13 @@ def assert_precise(out: Path, findings: tuple[Finding, ...]) -> None:
 
 
 @pytest.mark.parametrize("encodings", FILES, ids=str)
-@each_row("arch", ["v68", "v75"])
+@pytest.mark.parametrize("arch", ["v68", "v75"])
 def test_every_fixture_on_2_33(encodings: Path, arch: str, tmp_path: Path) -> None:
     check(encodings, arch, "2.33", tmp_path / "out")
 
 
 @pytest.mark.heavy
-@each_row(("arch", "sdk"), list(itertools.product(DEVICES, SDKS)))
+@pytest.mark.parametrize(("arch", "sdk"), list(itertools.product(DEVICES, SDKS)))
 def test_the_whole_matrix(arch: str, sdk: str, tmp_path: Path) -> None:
     for index, encodings in enumerate(FILES):
         check(encodings, arch, sdk, tmp_path / str(index))

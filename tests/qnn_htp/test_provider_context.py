@@ -23,7 +23,6 @@ from deploykit.model import load_model
 from deploykit.packages.manifests import sealed_text
 from deploykit.system.environments import environment_of
 from deploykit_qualcomm.carriers import host_toolchain
-from tables import each_row
 
 ROUTE = "provider-context"
 
@@ -47,7 +46,7 @@ def alternative(made: Plan[Any]) -> dict[str, Any]:
     return next(row for row in made.to_json()["alternatives"] if row["id"] == ROUTE)
 
 
-@each_row(
+@pytest.mark.parametrize(
     ("target", "sdk", "against"),
     [
         *(("sm8650", "2.33", ["QNN295"]), ("sc8380xp", "2.33", []), ("sm8650", "2.36", []), ("sm8650", "2.51", [])),

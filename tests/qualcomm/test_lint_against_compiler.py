@@ -18,7 +18,6 @@ import pytest
 
 from deploykit.backend.backend import Situation
 from deploykit.findings import Finding
-from tables import each_row
 
 pytest.importorskip("onnxruntime_qnn", reason="the wheel is for Linux x86-64 only")
 pytestmark = pytest.mark.heavy
@@ -66,7 +65,7 @@ def compiles(
     return compile_
 
 
-@each_row(
+@pytest.mark.parametrize(
     "code",
     [
         *("DK002", "QNN200", "QNN204", "QNN206", "QNN207", "QNN208", "QNN211", "QNN212", "QNN213"),

@@ -15,7 +15,6 @@ from deploykit.findings import Confidence
 from deploykit.tables.capabilities import ConfigKey, Feature, Flag, SdkTable, Status
 from deploykit.tables.reading import structure
 from deploykit_qualcomm.tables import DATA, FeatureFile, Tables, load_sdk_table, tables
-from tables import each_row
 
 LEGACY = "qnn-onnx-converter"
 ROWS: dict[str, Any] = tomllib.loads((Path(__file__).parents[1] / "data/qualcomm/rows.toml").read_text())
@@ -45,7 +44,7 @@ def test_releases_without_argument_lists_have_no_rows() -> None:
     assert tables().all()[0].version == "2.29.0"
 
 
-@each_row("tool", sorted(ROWS["flags"]))
+@pytest.mark.parametrize("tool", sorted(ROWS["flags"]))
 def test_every_flag_of_every_tool_is_in_the_newest_table(tool: str) -> None:
     newest = tables().all()[-1]
     assert tool in newest.tools()
@@ -68,7 +67,7 @@ def test_every_key_case_rule_and_wheel_is_there() -> None:
     assert [f"{wheel.version} {wheel.sdk}" for wheel in shelf.wheels] == ROWS["wheels"]
 
 
-@each_row("table", tables().all(), ids=lambda table: table.version)
+@pytest.mark.parametrize("table", tables().all(), ids=lambda table: table.version)
 def test_every_row_says_who_and_since_when(table: SdkTable) -> None:
     rows: list[Flag | Feature | ConfigKey] = [*table.flags, *table.features, *table.config_keys]
     for row in rows:
@@ -85,7 +84,7 @@ def test_a_flag_that_no_table_lists_is_not_there() -> None:
     assert not table.has_flag(LEGACY, "--no_such_flag")
 
 
-@each_row(
+@pytest.mark.parametrize(
     ("version", "status"),
     [
         ("2.29.0", "unsupported"),
@@ -193,7 +192,7 @@ BROKEN: dict[str, tuple[str, str, str, str]] = {
 }
 
 
-@each_row("case", sorted(BROKEN))
+@pytest.mark.parametrize("case", sorted(BROKEN))
 def test_one_wrong_row_is_named_by_its_path(case: str, data: Path) -> None:
     name, old, new, path = BROKEN[case]
     edit(data / name, old, new)
@@ -215,7 +214,7 @@ WRONG_FILES: dict[str, tuple[Callable[[Tables], object], str, str]] = {
 }
 
 
-@each_row("path", sorted(WRONG_FILES))
+@pytest.mark.parametrize("path", sorted(WRONG_FILES))
 def test_every_kind_of_file_is_checked(path: str, data: Path) -> None:
     read, old, new = WRONG_FILES[path]
     edit(data / path.split(":", 1)[0], old, new)

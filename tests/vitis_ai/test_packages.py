@@ -19,7 +19,6 @@ from deploykit.backend.backend import Request
 from deploykit.flow.pipeline import Packaged, make_package
 from deploykit.packages.verifying import verify_package as verify
 from deploykit_vitis_ai.runner import RESULT
-from tables import each_row
 
 DATA = Path(__file__).parents[1] / "data" / "quark"
 POST = "/post/Slice,/post/Slice_1,/post/Sigmoid:/post/Concat_1"
@@ -51,7 +50,7 @@ def read(packaged: Packaged, path: str) -> Any:
     return json.loads((packaged.package / path).read_text("utf-8"))
 
 
-@each_row(
+@pytest.mark.parametrize(
     ("target", "precision", "options"),
     [
         ("vek385", "vint8", {}),

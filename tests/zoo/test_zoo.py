@@ -17,8 +17,6 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from tables import each_row
-
 from .page import page
 from .records import archives, exceptions, info, keep, recorded
 from .rows import DEVICE, SETTINGS, Row
@@ -66,7 +64,7 @@ def written() -> str:
 
 
 @pytest.mark.heavy
-@each_row("name", NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_row_is_as_recorded(name: str, runs: Runs) -> None:
     rows = runs[name].result()
     if WRITES:
