@@ -18,7 +18,7 @@ from deploykit.flow.cure import Cured, JudgedSituation, cure, judge
 from deploykit.flow.opinions import second_opinions
 from deploykit.flow.rules import RULES as CHOICE_RULES
 from deploykit.flow.samples import data_findings
-from deploykit.model.changes import Change, changes_between
+from deploykit.model.changes import GraphChange, changes_between
 
 __all__ = ["Decision", "decide", "plan", "plan_as_given"]
 
@@ -41,7 +41,7 @@ class Decision(Generic[P, D]):
         return self.chosen.situation
 
     @property
-    def changes(self) -> tuple[Change, ...]:
+    def changes(self) -> tuple[GraphChange, ...]:
         """Where the graph that is packaged differs from the one that was given."""
         return changes_between(self.given.facts, self.situation.facts)
 

@@ -24,7 +24,7 @@ from deploykit.encodings.values import EncodingSet, Float
 from deploykit.errors import InputError
 from deploykit.model.collect import facts_of
 from deploykit.model.nodes import opset_of
-from deploykit.rewrites.contract import Refusal, Rewritten, Site, Transform, load_transform
+from deploykit.rewrites.contract import NearMiss, Rewritten, Site, Transform, load_transform
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -54,7 +54,7 @@ class RewriteStep:
     kept: bool
     reason: str
     sites: tuple[Site, ...] = ()
-    refusals: tuple[Refusal, ...] = ()
+    refusals: tuple[NearMiss, ...] = ()
     notes: tuple[str, ...] = ()
     ulps: float | None = None
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from deploykit.model.facts import GraphFacts, NodeFact, TensorFact
 from deploykit.model.operators import Trait, has, is_standard, ops
 from deploykit.model.parameters import bias_after_matmul
-from deploykit.model.patterns import Block, find_blocks
+from deploykit.model.patterns import FusedBlock, find_blocks
 
 __all__ = ["BLOCKS", "PAIRS", "FusedKind", "Fusion", "fusions"]
 
@@ -74,7 +74,7 @@ BLOCKS: Mapping[str, FusedKind] = {
     )
     for kind in kinds
 }
-"""Written-out operators (``Block.kind``). A norm over the last axes and one over the image have the same form."""
+"""Written-out operators (``FusedBlock.kind``). A norm over the last axes and one over the image have the same form."""
 
 _GATED = frozenset({"HardSwish", "Swish"})
 """Blocks that are fused with what computes their input, as HardSwish is in ``PAIRS``."""
@@ -141,7 +141,7 @@ def _only_reader(facts: GraphFacts, tensor: TensorFact) -> NodeFact | None:
     return reader if is_standard(reader) and reader.inputs.count(tensor.name) == 1 else None
 
 
-def _of_block(facts: GraphFacts, block: Block) -> Iterator[Fusion]:
+def _of_block(facts: GraphFacts, block: FusedBlock) -> Iterator[Fusion]:
     certain, node = BLOCKS[block.kind].certain, facts.nodes[block.nodes[-1]]
     inside, words = block.inside, f"inside the {block.kind} that {node.op_type} ends"
     maker = facts.producer_of(block.source)

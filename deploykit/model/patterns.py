@@ -7,27 +7,28 @@ of a pattern.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain
+from itertools import permutations
+from typing import Any
 
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import is_standard
 from deploykit.model.parameters import stored_behind
 
 __all__ = [
-    "Block",
-    "Reduction",
+    "FusedBlock",
     "Repeated",
     "dynamically_quantized",
     "find_blocks",
     "over_short_axes",
     "repeated_before_norm",
+    "written_layer_norms",
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class FusedBlock:
     """One written-out operator.
 
     ``kind`` is the operator's ONNX name. ``nodes`` are indices in graph order, ``source`` is the tensor it reads,
@@ -45,20 +46,33 @@ class Block:
     bias: str = ""
 
 
-def find_blocks(facts: GraphFacts) -> tuple[Block, ...]:
+def find_blocks(facts: GraphFacts) -> tuple[FusedBlock, ...]:
     """Every block, in the order of their last nodes; no two share a node, and the longer one wins."""
+
+    def make() -> tuple[FusedBlock, ...]:
+        finder, found = _Finder(facts), list[FusedBlock]()
+        for node in facts.nodes:
+            if is_standard(node) and node.op_type in _ENDS_OR_GATES:
+                found += filter(None, (match(finder, node) for match in _ENDS_OR_GATES[node.op_type]))
+        taken: set[int] = set()
+        kept = []
+        for block in sorted(found, key=lambda block: -len(block.nodes)):
+            if taken.isdisjoint(block.nodes):
+                taken.update(block.nodes)
+                kept.append(block)
+        return tuple(sorted(kept, key=lambda block: block.nodes[-1]))
+
+    return facts.once("blocks", make)
+
+
+def written_layer_norms(facts: GraphFacts) -> Iterator[FusedBlock]:
+    """Every layer normalization without what scales and shifts it, whose inside nothing else reads."""
     finder = _Finder(facts)
-    found: list[Block] = []
     for node in facts.nodes:
-        if is_standard(node) and node.op_type in _STARTS:
-            found += filter(None, (match(finder, node) for match in _STARTS[node.op_type]))
-    taken: set[int] = set()
-    kept = []
-    for block in sorted(found, key=lambda block: -len(block.nodes)):
-        if taken.isdisjoint(block.nodes):
-            taken.update(block.nodes)
-            kept.append(block)
-    return tuple(sorted(kept, key=lambda block: block.nodes[-1]))
+        found = finder.match(_LAYER_NORM, node.outputs[0], {}) if node.op_type in ("Div", "Mul") else None
+        block = None if found is None else finder.block("LayerNormalization", found["x"], finder.nodes(found))
+        if block is not None:
+            yield block
 
 
 class _Finder:
@@ -66,6 +80,35 @@ class _Finder:
 
     def __init__(self, facts: GraphFacts) -> None:
         self.facts = facts
+
+    def match(self, pattern: Any, name: str, found: Mapping[Any, Any]) -> Mapping[Any, Any] | None:
+        """``found`` with the names that a pattern gives to tensors and the nodes by index; None where it does not fit.
+
+        A text stands for one tensor, a float for a stored scalar, ``None`` for any stored tensor, a tuple for an
+        operator with its first operands, and a list for alternatives.
+        """
+        if isinstance(pattern, list):
+            return next((fit for each in pattern if (fit := self.match(each, name, found)) is not None), None)
+        if isinstance(pattern, str):
+            return {**found, pattern: name} if found.get(pattern, name) == name else None
+        if pattern is None or isinstance(pattern, float):
+            fits = self.stored(name) if pattern is None else self.scalar(name) == pattern
+            return found if fits else None
+        op_type, *operands = pattern
+        node = self.maker(name, op_type)
+        if node is None or len(node.inputs) < len(operands):
+            return None
+        for inputs in permutations(node.inputs) if op_type in ("Add", "Mul") else (node.inputs,):
+            made: Mapping[Any, Any] | None = {**found, node.index: node}
+            for each, used in zip(operands, inputs, strict=False):
+                made = None if made is None else self.match(each, used, made)
+            if made is not None:
+                return made
+        return None
+
+    def nodes(self, found: Mapping[Any, Any]) -> list[NodeFact]:
+        """The nodes of a match, without the names."""
+        return [found[index] for index in sorted(key for key in found if isinstance(key, int))]
 
     def maker(self, name: str, *op_types: str) -> NodeFact | None:
         """The node that makes a tensor, if it is one of the given types."""
@@ -88,16 +131,6 @@ class _Finder:
         behind = stored_behind(self.facts, name)
         return None if behind is None else self.facts.scalars.get(behind)
 
-    def other(self, node: NodeFact, name: str) -> str | None:
-        """The second operand beside ``name``; None where there is not exactly one."""
-        rest = [used for used in node.inputs if used != name]
-        return rest[0] if len(node.inputs) == 2 and len(rest) == 1 else None
-
-    def scalar_beside(self, node: NodeFact, name: str) -> float | None:
-        """The stored scalar that a node combines ``name`` with."""
-        other = self.other(node, name)
-        return None if other is None else self.scalar(other)
-
     def split(self, node: NodeFact) -> tuple[str, str] | None:
         """(computed, stored) operands of a node that has one of each, Identity seen through."""
         if len(node.inputs) != 2:
@@ -107,138 +140,105 @@ class _Finder:
             return None
         return (second, first) if self.stored(first) else (first, second)
 
-    def block(self, kind: str, source: str, nodes: Iterable[NodeFact], affine: _Affine | None = None) -> Block | None:
+    def block(
+        self, kind: str, source: str, nodes: Iterable[NodeFact], scale: str = "", bias: str = ""
+    ) -> FusedBlock | None:
         """The block of these nodes; None where something outside reads what is computed inside."""
-        ordered = sorted({node.index: node for node in nodes}.values(), key=lambda node: node.index)
-        indices = {node.index for node in ordered}
-        result = ordered[-1].outputs[0]
-        inside = {name for node in ordered for name in node.outputs if name} - {result}
-        for name in inside:
-            fact = self.facts.tensors[name]
-            if fact.is_output or not indices.issuperset(fact.consumers):
+        ordered = {node.index: node for node in sorted(nodes, key=lambda node: node.index)}
+        *_, last = ordered.values()
+        made = {name for node in ordered.values() for name in node.outputs if name}
+        inside = made - {last.outputs[0]}
+        for fact in map(self.facts.tensors.__getitem__, inside):
+            if fact.is_output or not ordered.keys() >= set(fact.consumers):
                 return None
-        read = set(chain.from_iterable(node.inputs for node in ordered))
-        scale, bias = ("", "") if affine is None else (affine.scale, affine.bias)
-        return Block(
+        read = {name for node in ordered.values() for name in node.inputs if self.stored(name)}
+        return FusedBlock(
             kind=kind,
-            nodes=tuple(sorted(indices)),
+            nodes=tuple(ordered),
             source=source,
-            result=result,
+            result=last.outputs[0],
             inside=frozenset(inside),
-            settings=frozenset(name for name in read if self.stored(name)) - {scale, bias},
+            settings=frozenset(read - {scale, bias}),
             scale=scale,
             bias=bias,
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Affine:
-    """The nodes behind a normalized tensor, and the stored scale and bias that they bring in."""
-
-    nodes: tuple[NodeFact, ...]
-    scale: str
-    bias: str = ""
-
-
-def _match_norm(finder: _Finder, root: NodeFact) -> Block | None:
-    """From Sqrt (or Pow with -0.5) of mean(c²) + eps: up to c, down to c / root, a scale and a bias."""
-    if root.op_type == "Pow" and finder.scalar(root.inputs[1]) != -0.5:
-        return None
-    upward = _mean_square(finder, root.inputs[0])
-    if upward is None:
-        return None
-    centred, nodes = upward
-    downward = _normalized(finder, root, centred)
-    if downward is None:
-        return None
-    nodes += [root, *downward]
-    kind, source = "RMSNormalization", centred
-    minus = finder.maker(centred, "Sub")
-    mean = None if minus is None else finder.maker(minus.inputs[1], "ReduceMean")
-    if minus is not None and mean is not None and mean.inputs[0] == minus.inputs[0]:
-        nodes += [minus, mean]
-        kind, source = "LayerNormalization", minus.inputs[0]
-    affine = _scale_and_bias(finder, downward[-1])
-    return finder.block(kind, source, [*nodes, *(affine.nodes if affine else ())], affine)
+def _norm_of(centred: Any) -> list[Any]:
+    """The forms of  c / sqrt(mean(c²) + epsilon)."""
+    mean_square = ("ReduceMean", [("Mul", centred, centred), ("Pow", centred, 2.0)])
+    variance = [("Add", mean_square, None), mean_square]
+    root = ("Sqrt", variance)
+    inverses = [("Reciprocal", root), ("Div", 1.0, root), ("Pow", variance, -0.5)]
+    return [("Div", centred, root), ("Mul", centred, inverses)]
 
 
-def _mean_square(finder: _Finder, name: str) -> tuple[str, list[NodeFact]] | None:
-    """(c, nodes) where a tensor is mean(c²), or that plus a stored scalar."""
-    nodes = []
-    plus = finder.maker(name, "Add")
-    operands = None if plus is None else finder.split(plus)
-    if plus is not None and operands is not None:
-        nodes.append(plus)
-        name = operands[0]
-    mean = finder.maker(name, "ReduceMean")
-    square = None if mean is None else finder.maker(mean.inputs[0], "Mul", "Pow")
-    if (
-        mean is None
-        or square is None
-        or not (
-            square.inputs[0] == square.inputs[1] if square.op_type == "Mul" else finder.scalar(square.inputs[1]) == 2.0
-        )
-    ):
-        return None
-    return square.inputs[0], [*nodes, mean, square]
+_LAYER_NORM, _RMS_NORM = _norm_of(("Sub", "x", ("ReduceMean", "x"))), _norm_of("x")
+_SOFTMAX = ("Div", "e", ("ReduceSum", "e"))
+_EXPONENTIAL = [("Exp", ("Sub", "x", ("ReduceMax", "x"))), ("Exp", "x")]
 
 
-def _normalized(finder: _Finder, root: NodeFact, centred: str) -> list[NodeFact] | None:
-    """The nodes from the root to c / root: one Div, or a reciprocal and a Mul."""
-    inverse = root if root.op_type == "Pow" else finder.reader(root.outputs[0], "Reciprocal", "Div")
-    if inverse is None:
-        return None
-    if inverse.op_type == "Div" and tuple(inverse.inputs) == (centred, root.outputs[0]):
-        return [inverse]
-    if inverse.op_type == "Div" and finder.scalar(inverse.inputs[0]) != 1.0:
-        return None
-    product = finder.reader(inverse.outputs[0], "Mul")
-    if product is None or finder.other(product, inverse.outputs[0]) != centred:
-        return None
-    return [product] if inverse is root else [inverse, product]
+def _match_norm(finder: _Finder, last: NodeFact) -> FusedBlock | None:
+    """What is divided by its root mean square, with the scale and bias behind it."""
+    for kind, pattern in (("LayerNormalization", _LAYER_NORM), ("RMSNormalization", _RMS_NORM)):
+        found = finder.match(pattern, last.outputs[0], {})
+        if found is not None:
+            more, scale, bias = _scale_and_bias(finder, last)
+            return finder.block(kind, found["x"], [*finder.nodes(found), *more], scale, bias)
+    return None
 
 
-def _scale_and_bias(finder: _Finder, node: NodeFact) -> _Affine | None:
+def _scale_and_bias(finder: _Finder, node: NodeFact) -> tuple[list[NodeFact], str, str]:
     """What follows a normalized tensor: Casts and a Reshape, a Mul by a stored scale, an Add of a stored bias."""
-    waiting: list[NodeFact] = []
+    nodes: list[NodeFact] = []
     after = finder.reader(node.outputs[0], "Cast", "Mul", "Reshape")
     while after is not None and after.op_type != "Mul":
-        waiting.append(after)
+        nodes.append(after)
         after = finder.reader(after.outputs[0], "Cast", "Mul", "Reshape")
-    operands = None if after is None else finder.split(after)
-    if after is None or operands is None:
-        return None
+    scaled = None if after is None else finder.split(after)
+    if after is None or scaled is None:
+        return [], "", ""
     plus = finder.reader(after.outputs[0], "Add")
     added = None if plus is None else finder.split(plus)
     if plus is None or added is None:
-        return _Affine((*waiting, after), operands[1])
-    return _Affine((*waiting, after, plus), operands[1], added[1])
+        return [*nodes, after], scaled[1], ""
+    return [*nodes, after, plus], scaled[1], added[1]
 
 
-def _match_grouped(finder: _Finder, node: NodeFact) -> Block | None:
+def _match_grouped(finder: _Finder, node: NodeFact) -> FusedBlock | None:
     """InstanceNormalization inside two Reshapes with a scale behind them is how a group norm is exported."""
-    before = finder.maker(node.inputs[0], "Reshape")
-    back = finder.reader(node.outputs[0], "Reshape")
-    affine = None if back is None else _scale_and_bias(finder, back)
-    if before is None or back is None or affine is None:
+    before, back = finder.maker(node.inputs[0], "Reshape"), finder.reader(node.outputs[0], "Reshape")
+    if before is None or back is None:
         return None
-    return finder.block("GroupNormalization", before.inputs[0], [before, node, back, *affine.nodes], affine)
+    more, scale, bias = _scale_and_bias(finder, back)
+    return (
+        finder.block("GroupNormalization", before.inputs[0], [before, node, back, *more], scale, bias) if more else None
+    )
+
+
+def _match_softmax(finder: _Finder, last: NodeFact) -> FusedBlock | None:
+    """exp(x - max(x)) over its own sum; the subtraction may be missing."""
+    found = finder.match(_SOFTMAX, last.outputs[0], {})
+    found = None if found is None else finder.match(_EXPONENTIAL, found["e"], found)
+    return None if found is None else finder.block("Softmax", found["x"], finder.nodes(found))
 
 
 _GATES = {"Erf": "Gelu", "Tanh": "Gelu", "Sigmoid": "Swish", "HardSigmoid": "HardSwish", "Clip": "HardSwish"}
 _SCALAR_STEPS = ("Add", "Div", "Mul", "Pow", "Sub")
+# Exporters write a GELU in at most eight steps.
 _MOST_STEPS = 8
 
 
-def _match_gate(finder: _Finder, gate: NodeFact) -> Block | None:
+def _match_gate(finder: _Finder, gate: NodeFact) -> FusedBlock | None:
     """x times a function of x that a Sigmoid, Erf, Tanh or Clip bounds, with scalar steps between and behind."""
     nodes, name, source = [gate], gate.outputs[0], ""
     for _ in range(_MOST_STEPS):
         node = finder.reader(name, *_SCALAR_STEPS)
-        if node is None:
+        beside = [] if node is None or len(node.inputs) != 2 else [used for used in node.inputs if used != name]
+        if node is None or len(beside) != 1:
             break
-        if finder.scalar_beside(node, name) is None:
-            above = None if source or node.op_type != "Mul" else _gated(finder, gate, finder.other(node, name))
+        if finder.scalar(beside[0]) is None:
+            above = None if source or node.op_type != "Mul" else _gated(finder, gate, beside[0])
             if above is None:
                 break
             source = above[0]
@@ -250,66 +250,36 @@ def _match_gate(finder: _Finder, gate: NodeFact) -> Block | None:
     return finder.block(_GATES[gate.op_type], source, nodes)
 
 
-def _gated(finder: _Finder, gate: NodeFact, beside: str | None) -> tuple[str, list[NodeFact]] | None:
-    """(x, nodes) where what stands beside a gate is x, or x times a scalar, and the gate is computed from x."""
-    if beside is None:
-        return None
+def _gated(finder: _Finder, gate: NodeFact, beside: str) -> tuple[str, list[NodeFact]] | None:
+    """(x, nodes) where what stands beside a gate is x, or x times a scalar, and the gate is computed from x alone."""
     scaled = finder.maker(beside, "Div", "Mul")
     operands = None if scaled is None else finder.split(scaled)
     candidates = [(beside, list[NodeFact]())]
     if scaled is not None and operands is not None and finder.scalar(operands[1]) is not None:
         candidates.append((operands[0], [scaled]))
     for source, steps in candidates:
-        cone = _scalar_cone(finder, gate.inputs[0], source)
-        if cone is not None:
-            return source, [*steps, *cone]
+        # The scalar steps from x to the gate, x + k·x³ among them.
+        nodes, todo = {node.index: node for node in steps}, [gate.inputs[0]]
+        while todo:
+            current = todo.pop()
+            if current == source or finder.scalar(current) is not None:
+                continue
+            node = finder.maker(current, *_SCALAR_STEPS)
+            if node is None or len(nodes) > _MOST_STEPS:
+                break
+            if node.index not in nodes:
+                nodes[node.index] = node
+                todo += node.inputs
+        else:
+            return source, list(nodes.values())
     return None
 
 
-def _scalar_cone(finder: _Finder, name: str, source: str) -> list[NodeFact] | None:
-    """The scalar steps from the source to a tensor, x + k·x³ among them; None where anything else takes part."""
-    nodes: dict[int, NodeFact] = {}
-    todo = [name]
-    while todo:
-        current = todo.pop()
-        if current == source or finder.scalar(current) is not None:
-            continue
-        node = finder.maker(current, *_SCALAR_STEPS)
-        if node is None or len(nodes) == _MOST_STEPS:
-            return None
-        if node.index not in nodes:
-            nodes[node.index] = node
-            todo += node.inputs
-    return list(nodes.values())
-
-
-def _match_softmax(finder: _Finder, exponential: NodeFact) -> Block | None:
-    """exp(x - max(x)) over its own sum; the subtraction may be missing."""
-    quotient = next((n for n in finder.facts.consumers_of(exponential.outputs[0]) if n.op_type == "Div"), None)
-    if quotient is None or quotient.inputs[0] != exponential.outputs[0]:
-        return None
-    total = finder.maker(quotient.inputs[1], "ReduceSum")
-    if total is None or total.inputs[0] != exponential.outputs[0]:
-        return None
-    nodes, source = [exponential, quotient, total], exponential.inputs[0]
-    minus = finder.maker(source, "Sub")
-    largest = None if minus is None else finder.maker(minus.inputs[1], "ReduceMax")
-    if minus is not None and largest is not None and largest.inputs[0] == minus.inputs[0]:
-        nodes += [minus, largest]
-        source = minus.inputs[0]
-    return finder.block("Softmax", source, nodes)
-
-
-_STARTS = {
-    "Clip": (_match_gate,),
-    "Erf": (_match_gate,),
-    "Exp": (_match_softmax,),
-    "HardSigmoid": (_match_gate,),
+_ENDS_OR_GATES = {
+    **dict.fromkeys(_GATES, (_match_gate,)),
+    "Div": (_match_norm, _match_softmax),
     "InstanceNormalization": (_match_grouped,),
-    "Pow": (_match_norm,),
-    "Sigmoid": (_match_gate,),
-    "Sqrt": (_match_norm,),
-    "Tanh": (_match_gate,),
+    "Mul": (_match_norm,),
 }
 """The operator that a block is found by, and what may stand around it."""
 
@@ -318,17 +288,11 @@ _SUMS = frozenset({"ReduceMean", "ReduceSum"})
 _PASSED = frozenset({"DequantizeLinear", "Identity", "QuantizeLinear", "Reshape", "Squeeze", "Unsqueeze"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reduction:
-    """The node, the tensor it reduces, and that tensor's shape."""
+def over_short_axes(facts: GraphFacts) -> Iterator[tuple[NodeFact, tuple[int, ...]]]:
+    """Every ReduceMean and ReduceSum whose axes hold one of length 1 beside longer ones, behind a Transpose.
 
-    node: NodeFact
-    source: str
-    shape: tuple[int, ...]
-
-
-def over_short_axes(facts: GraphFacts) -> Iterator[Reduction]:
-    """Every ReduceMean and ReduceSum whose axes hold one of length 1 beside longer ones, behind a Transpose."""
+    With each the shape of the tensor that it reduces.
+    """
     for node in facts.nodes:
         if node.op_type not in _SUMS or not is_standard(node):
             continue
@@ -343,7 +307,7 @@ def over_short_axes(facts: GraphFacts) -> Iterator[Reduction]:
         before = facts.maker_behind(source, _PASSED)
         turned = before is not None and before.op_type == "Transpose" and is_standard(before)
         if 0 < longer < count and turned:
-            yield Reduction(node=node, source=source, shape=given)
+            yield node, given
 
 
 _RESHAPES = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
@@ -388,22 +352,20 @@ def dynamically_quantized(facts: GraphFacts) -> frozenset[str]:
 
     A DynamicQuantizeLinear belongs to them where every reader of its integers does, and the model does not give them.
     """
+
+    def is_scaled(integer: NodeFact) -> bool:
+        """The sums become floats in one Cast, and that is multiplied by a scale."""
+        casts = facts.consumers_of(integer.outputs[0])
+        after = facts.consumers_of(casts[0].outputs[0]) if len(casts) == 1 and casts[0].op_type == "Cast" else ()
+        return len(after) == 1 and after[0].op_type == "Mul"
+
     whole: set[str] = set()
     for first in facts.nodes:
         if first.op_type != "DynamicQuantizeLinear":
             continue
         readers = facts.consumers_of(first.outputs[0])
-        inside = [reader.label for reader in readers if reader.op_type in _INTEGER and _scaled(facts, reader)]
+        inside = [reader.label for reader in readers if reader.op_type in _INTEGER and is_scaled(reader)]
         whole.update(inside)
         if readers and len(inside) == len(readers) and first.outputs[0] not in facts.outputs:
             whole.add(first.label)
     return frozenset(whole)
-
-
-def _scaled(facts: GraphFacts, integer: NodeFact) -> bool:
-    """Whether the sums become floats in one Cast, and that is multiplied by a scale."""
-    casts = facts.consumers_of(integer.outputs[0])
-    if len(casts) != 1 or casts[0].op_type != "Cast":
-        return False
-    after = facts.consumers_of(casts[0].outputs[0])
-    return len(after) == 1 and after[0].op_type == "Mul"

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MAPPED",
-    "Claim",
     "ExternalFile",
+    "FileSpan",
     "StoredTensor",
     "all_graphs",
     "byte_size",
@@ -213,7 +213,7 @@ _KEEP_BESIDE = "put the real file into the model's folder and point 'location' t
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class FileSpan:
     """What one tensor claims of an external file: ``length`` bytes from byte ``offset`` on."""
 
     tensor: str
@@ -228,7 +228,7 @@ class ExternalFile:
     location: str
     path: Path
     size: int
-    claims: tuple[Claim, ...] = ()
+    claims: tuple[FileSpan, ...] = ()
 
 
 def locate_external(path: Path, tensors: Iterable[StoredTensor]) -> tuple[ExternalFile, ...]:
@@ -273,7 +273,7 @@ def locate_external(path: Path, tensors: Iterable[StoredTensor]) -> tuple[Extern
     return tuple(_measure(path, file, users[file.location]) for file in files)
 
 
-def claim_of(path: Path, stored: StoredTensor, size: int) -> Claim:
+def claim_of(path: Path, stored: StoredTensor, size: int) -> FileSpan:
     """Which bytes of a file of ``size`` bytes a tensor claims; InputError where they are not there."""
     entries = _entries(path, stored)
     where = f"{path}: {stored.where}"
@@ -292,7 +292,7 @@ def claim_of(path: Path, stored: StoredTensor, size: int) -> Claim:
             why="the external data file is shorter than the model claims",
             next="copy the file again, completely; it belongs to exactly this model",
         )
-    return Claim(tensor=stored.proto.name, offset=offset, length=length)
+    return FileSpan(tensor=stored.proto.name, offset=offset, length=length)
 
 
 def _entries(path: Path, stored: StoredTensor) -> Mapping[str, str]:

@@ -9,7 +9,7 @@ from deploykit.backend.backend import Situation
 from deploykit.backend.plans import Plan
 
 if TYPE_CHECKING:
-    from deploykit.model.changes import Change
+    from deploykit.model.changes import GraphChange
 
 __all__ = ["recorded_decision", "recorded_quantization"]
 
@@ -17,7 +17,7 @@ _MOST_CHANGES = 200
 """A model of a thousand blocks is changed in a thousand places; the first ones, and their number, say as much."""
 
 
-def recorded_decision(plan: Plan[Any], changes: Sequence[Change]) -> dict[str, Any]:
+def recorded_decision(plan: Plan[Any], changes: Sequence[GraphChange]) -> dict[str, Any]:
     """The published shape of ``decision``; at most 200 ``changes``, of ``changed_places``."""
     return {
         "assumed": plan.assumed,

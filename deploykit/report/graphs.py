@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from deploykit.backend.plans import Precision
 from deploykit.findings import Finding
-from deploykit.model.changes import Change
+from deploykit.model.changes import GraphChange
 from deploykit.model.facts import GraphFacts, NodeFact
 
 __all__ = [
@@ -233,16 +233,16 @@ class ChangePicture:
     after: Drawing | None
 
 
-def change_pictures(changes: Sequence[Change]) -> tuple[ChangePicture, ...]:
+def change_pictures(changes: Sequence[GraphChange]) -> tuple[ChangePicture, ...]:
     """Each kind of change once, the most frequent first."""
-    kinds: dict[str, list[Change]] = {}
+    kinds: dict[str, list[GraphChange]] = {}
     for change in changes:
         kinds.setdefault(str(change), []).append(change)
     ordered = sorted(kinds.items(), key=lambda item: -len(item[1]))
     return tuple(_picture(words, alike, index < _MOST_PICTURES) for index, (words, alike) in enumerate(ordered))
 
 
-def _picture(words: str, alike: Sequence[Change], drawn: bool) -> ChangePicture:
+def _picture(words: str, alike: Sequence[GraphChange], drawn: bool) -> ChangePicture:
     first = alike[0]
     fits = drawn and max(len(first.before), len(first.after)) <= _MOST_IN_PICTURE
     return ChangePicture(

@@ -20,7 +20,7 @@ from deploykit.report.ladders import ladder_section
 from deploykit.report.rendering import render
 
 if TYPE_CHECKING:
-    from deploykit.model.changes import Change
+    from deploykit.model.changes import GraphChange
     from deploykit.packages.manifests import FileRecord
     from deploykit.report.detection_pictures import DetectionPictures
 
@@ -74,7 +74,7 @@ def _facts(plan: Plan[Any], status: Status) -> tuple[tuple[str, str], ...]:
 def render_report(
     plan: Plan[Any],
     situation: Situation,
-    changes: Sequence[Change],
+    changes: Sequence[GraphChange],
     execution: Execution,
     generated: tuple[str, ...],
     status: Status,

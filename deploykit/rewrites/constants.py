@@ -23,9 +23,9 @@ from deploykit.rewrites.contract import (
     Match,
     MatchResult,
     ModelLook,
+    NearMiss,
     NodeSteps,
     NoMatchError,
-    Refusal,
     Rewritten,
     Site,
     Transform,
@@ -91,7 +91,7 @@ def _follow(graph: GraphCopy, start: str, ends: Callable[[NodeProto, str, _Flow]
 
 
 def _shrinking(
-    *, name: str, summary: str, none: str, find: Callable[[GraphCopy], Iterator[tuple[Site | None, Refusal | None]]]
+    *, name: str, summary: str, none: str, find: Callable[[GraphCopy], Iterator[tuple[Site | None, NearMiss | None]]]
 ) -> Transform:
     """A Transform whose sites are constants that become smaller; nodes stay."""
 
@@ -122,18 +122,18 @@ def _shrinking(
 
 def _constants(
     graph: GraphCopy, candidates: Iterator[str], find: Callable[[GraphCopy, str], tuple[_Flow, str, _Shrink]]
-) -> Iterator[tuple[Site | None, Refusal | None]]:
+) -> Iterator[tuple[Site | None, NearMiss | None]]:
     for name in candidates:
         try:
             flow, why, shrink = find(graph, name)
         except NoMatchError as end:
-            yield None, Refusal(nodes=(end.node,), reason=f"{name}: {end.reason}")
+            yield None, NearMiss(nodes=(end.node,), reason=f"{name}: {end.reason}")
             continue
         nodes = tuple(label(node) for node in graph.readers(name))
         yield Site(nodes=nodes, tensors=(name, *flow.path), why=why, data=shrink), None
 
 
-def _masks(graph: GraphCopy) -> Iterator[tuple[Site | None, Refusal | None]]:
+def _masks(graph: GraphCopy) -> Iterator[tuple[Site | None, NearMiss | None]]:
     """Every stored tensor with values below -1e3 that is added to, or selected against, the input of a Softmax."""
     shapes: dict[str, tuple[int | None, ...]] = {}
 
@@ -197,7 +197,7 @@ mask_constant = _shrinking(
 )
 
 
-def _saturating(graph: GraphCopy) -> Iterator[tuple[Site | None, Refusal | None]]:
+def _saturating(graph: GraphCopy) -> Iterator[tuple[Site | None, NearMiss | None]]:
     """Every stored float tensor with values beyond 1e3 that reaches only saturating operators."""
 
     def candidates() -> Iterator[str]:
@@ -287,7 +287,7 @@ saturating_constant = _shrinking(
     none="no Log of a Div of two operands that are never negative",
     ulps=64.0,
 )
-def log_of_ratio(look: ModelLook) -> Iterator[Match | Refusal]:
+def log_of_ratio(look: ModelLook) -> Iterator[Match | NearMiss]:
     """Ranges of +-12 in place of 1e5; equal where neither operand can be negative."""
     bounds = LateBounds(look.graph)
     for log in look.graph.nodes:
@@ -297,10 +297,10 @@ def log_of_ratio(look: ModelLook) -> Iterator[Match | Refusal]:
         nodes, quotient, output = (label(ratio), label(log)), ratio.output[0], log.output[0]
         negative = [name for name in ratio.input if not bounds.get(name, ANYTHING)[0] >= 0]
         if look.graph.only_reader(quotient) is None:
-            yield Refusal(nodes=nodes, reason=f"{quotient} is used elsewhere too")
+            yield NearMiss(nodes=nodes, reason=f"{quotient} is used elsewhere too")
         elif negative:
             reason = f"{negative[0]} may be negative: the log of the ratio of two negative numbers exists"
-            yield Refusal(nodes=nodes, reason=reason)
+            yield NearMiss(nodes=nodes, reason=reason)
         else:
             why = "both operands are never negative"
             tensors = (quotient, output)

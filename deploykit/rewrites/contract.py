@@ -37,9 +37,9 @@ __all__ = [
     "Match",
     "MatchResult",
     "ModelLook",
+    "NearMiss",
     "NoMatchError",
     "NodeSteps",
-    "Refusal",
     "Rewritten",
     "Site",
     "Transform",
@@ -67,7 +67,7 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class NearMiss:
     """A place that looks like a site but is none, and the reason: the rewrite would change the result there."""
 
     nodes: tuple[str, ...]
@@ -88,7 +88,7 @@ class MatchResult:
     """Every site and every near miss of one rewrite on one graph; ``reason`` says why there is no site at all."""
 
     sites: tuple[Site, ...] = ()
-    refusals: tuple[Refusal, ...] = ()
+    refusals: tuple[NearMiss, ...] = ()
     reason: str = ""
 
     def __bool__(self) -> bool:
@@ -310,7 +310,7 @@ class Match:
     opset: int = 0
 
 
-Finder = Callable[[ModelLook], Iterator[Match | Refusal]]
+Finder = Callable[[ModelLook], Iterator[Match | NearMiss]]
 """Looks through a graph and gives what a rewrite is for, and what it is not for though it looks like it."""
 
 
@@ -324,7 +324,7 @@ def rewrite(
     """
 
     def made(find: Callable[[ModelLook, NodeProto], Match | None]) -> Transform:
-        def each(look: ModelLook) -> Iterator[Match | Refusal]:
+        def each(look: ModelLook) -> Iterator[Match | NearMiss]:
             for node in look.graph.nodes:
                 if node.op_type not in op_types or not is_standard(node):
                     continue
@@ -333,7 +333,7 @@ def rewrite(
                     found = find(look, node)
                 except NoMatchError as error:
                     if not quiet:
-                        yield Refusal(nodes=(error.node,) if error.node else nodes, reason=error.reason)
+                        yield NearMiss(nodes=(error.node,) if error.node else nodes, reason=error.reason)
                     continue
                 if found is not None:
                     yield Match(
@@ -368,7 +368,7 @@ def rewrite_graph(
 
     def match(find: Finder, model: ModelProto, encodings: EncodingSet | None = None) -> MatchResult:
         results = list(find(ModelLook(model, encodings)))
-        refusals = tuple(result for result in results if isinstance(result, Refusal))
+        refusals = tuple(result for result in results if isinstance(result, NearMiss))
         sites = tuple(
             Site(nodes=found.nodes, tensors=found.tensors, why=found.why, data=found)
             for found in results

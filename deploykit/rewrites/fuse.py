@@ -1,23 +1,23 @@
 """Fuses a function that is written out in scalar steps into one operator, times a factor: GELU and HardSwish.
 
-The form is not what counts: scalar steps are the function where they have its values at points. Norms are in
-``fuse_norms``.
+The form is not what counts: scalar steps around a gate are the function where they have its values at points.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from deploykit.encodings.values import Affine
+from deploykit.model.collect import facts_seen
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, changed_operators, label, opset_of
-from deploykit.model.operators import is_standard
+from deploykit.model.patterns import find_blocks
 from deploykit.rewrites.contract import Match, ModelLook, NodeSteps, NoMatchError, rewrite
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ _POINTS: _Floats = np.linspace(-6.0, 6.0, 241)
 _AT = 200
 # Of values, relative to the factor: constants of six digits pass, an approximation of the same function does not.
 _TOLERANCE = 1e-5
-# Exporters write a GELU in at most eight steps.
-_MOST_STEPS = 10
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
@@ -61,102 +59,48 @@ _STEPS: Mapping[str, Callable[..., Any]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ScalarFunction:
-    """What a graph computes element by element from ``source`` and stored scalars; ``output`` is the result.
-
-    ``nodes`` are in graph order; nothing outside of them reads what they make, the result apart.
-    """
-
-    source: str
-    output: str
-    nodes: tuple[NodeProto, ...]
-
-    def factor(self, graph: GraphCopy, wanted: _Floats) -> float | None:
-        """The positive number that ``wanted``, values at the points, is multiplied by; None where there is none."""
-        known: dict[str, _Floats] = {self.source: _POINTS}
-        with np.errstate(all="ignore"):
-            for node in self.nodes:
-                given = [known[n] if n in known else np.asarray(graph.scalar(n)) if n else None for n in node.input]
-                known[node.output[0]] = np.asarray(_STEPS[node.op_type](node, *given), np.float64)
-        values = known[self.output]
-        factor = float(values[_AT] / wanted[_AT])
-        if not np.isfinite(values).all() or factor <= 0.0:
-            return None
-        if np.abs(values - factor * wanted).max() > _TOLERANCE * factor:
-            return None
-        return 1.0 if abs(factor - 1.0) <= _TOLERANCE else float(np.float32(factor))
-
-    def keeps_shape(self, look: ModelLook) -> bool:
-        """True unless a scalar stored with more dimensions than x has may add some to the result."""
-        scalars = [look.graph.stored.get(look.graph.origin(name)) for node in self.nodes for name in node.input]
-        made = look.shape(self.output)
-        flat = all(tensor is None or len(tensor.dims) <= 1 for tensor in scalars)
-        return flat or (made is not None and made == look.shape(self.source))
-
-
-def _functions_through(graph: GraphCopy, node: NodeProto) -> Iterator[_ScalarFunction]:
-    """Every scalar function that ``node`` takes part in, results near the node first, then sources near it."""
-    sources = [name for name in node.input if name and graph.scalar(name) is None]
-    for name in sources:  # grows while it is walked: what the operands are made of, the nearest first
-        maker = graph.maker(name, *_STEPS)
-        if maker is not None and len(sources) <= _MOST_STEPS:
-            sources += [n for n in maker.input if n and n not in sources and graph.scalar(n) is None]
-    last: NodeProto | None = node
-    for _ in range(_MOST_STEPS):
-        if last is None or last.op_type not in _STEPS or not is_standard(last):
-            return
-        for source in sources:
-            nodes = _between(graph, source, last.output[0])
-            if any(found is node for found in nodes):
-                yield _ScalarFunction(source=source, output=last.output[0], nodes=nodes)
-        last = graph.only_reader(last.output[0])
-
-
-def _between(graph: GraphCopy, source: str, output: str) -> tuple[NodeProto, ...]:
-    """The steps that make ``output`` of ``source`` and scalars; none where something else takes part or reads them."""
-    found: dict[int, NodeProto] = {}
-    todo = [output]
-    while todo:
-        name = todo.pop()
-        if name == source or not name or graph.scalar(name) is not None:
-            continue
-        node = graph.maker(name, *_STEPS)
-        if node is None or len(found) > _MOST_STEPS:
-            return ()
-        if id(node) not in found:
-            found[id(node)] = node
-            todo += node.input
-    nodes = tuple(node for node in graph.nodes if id(node) in found)
-    for name in (node.output[0] for node in nodes[:-1]):
-        if name in graph.outputs or any(id(reader) not in found for reader in graph.readers(name)):
-            return ()
-    return nodes
+def _factor(graph: GraphCopy, nodes: Sequence[NodeProto], source: str, wanted: _Floats) -> float | None:
+    """The positive number that what the nodes make of ``source`` is of ``wanted``; None where it is something else."""
+    known: dict[str, _Floats] = {source: _POINTS}
+    with np.errstate(all="ignore"):
+        for node in nodes:
+            given = [known[n] if n in known else np.asarray(graph.scalar(n)) if n else None for n in node.input]
+            known[node.output[0]] = np.asarray(_STEPS[node.op_type](node, *given), np.float64)
+    values = known[nodes[-1].output[0]]
+    factor = float(values[_AT] / wanted[_AT])
+    if not np.isfinite(values).all() or factor <= 0.0 or np.abs(values - factor * wanted).max() > _TOLERANCE * factor:
+        return None
+    return 1.0 if abs(factor - 1.0) <= _TOLERANCE else float(np.float32(factor))
 
 
 def _fused(
-    look: ModelLook, node: NodeProto, op_type: str, values: _Floats, *, since: int, domain: str = "", **attributes: Any
+    look: ModelLook, gate: NodeProto, op_type: str, values: _Floats, *, since: int, domain: str = "", **attributes: Any
 ) -> Match:
-    """The function around a node: without a factor if there is one, else the first that has one.
+    """The function around a gate: without a factor if there is one, else the shortest that has one.
 
     ``since`` is the operator set that has the operator, ``domain`` one that has it before.
     """
-    found: tuple[_ScalarFunction, float] | None = None
-    tried = False
-    for function in _functions_through(look.graph, node):
-        tried = True
-        factor = function.factor(look.graph, values)
-        if factor is not None and function.keeps_shape(look) and (found is None or factor == 1.0):
-            found = function, factor
-            if factor == 1.0:
-                break
-    if found is None and not tried:
+    facts = facts_seen(look.graph)
+    blocks = (block for block in find_blocks(facts) if gate.output[0] in block.inside)
+    block = next((block for block in blocks if block.kind == op_type), None)
+    if block is None:
         raise NoMatchError("its result goes into no function of one tensor that is read nowhere else")
-    if found is None:
+    source, best = block.source, None
+    steps = [look.graph.makers[facts.nodes[index].outputs[0]] for index in block.nodes]
+    scalars = [look.graph.stored.get(look.graph.origin(name)) for node in steps for name in node.input]
+    # A scalar that is stored with more dimensions than x has may add some to the result.
+    flat = all(tensor is None or len(tensor.dims) <= 1 for tensor in scalars)
+    for end in range(steps.index(gate) + 1, len(steps)):
+        made = steps[end].output[0]
+        factor = _factor(look.graph, steps[: end + 1], source, values)
+        keeps_shape = flat or look.shape(made) == look.shape(source) is not None
+        if factor is not None and keeps_shape and (best is None or factor == 1.0):
+            best = end, factor
+    if best is None:
         raise NoMatchError(f"nothing around it has the values of a {op_type}, whatever the factor")
-    function, factor = found
-    inner = tuple(step.output[0] for step in function.nodes[:-1])
-    name = f"{label(node).removesuffix(f'/{node.op_type}')}/{op_type}"
+    (end, factor), output = best, steps[best[0]].output[0]
+    inner = tuple(step.output[0] for step in steps[:end])
+    name = f"{label(gate).removesuffix(f'/{gate.op_type}')}/{op_type}"
 
     def write(to: NodeSteps) -> None:
         to.gone = [to.node, *(to.graph.makers[made] for made in inner)]
@@ -165,22 +109,20 @@ def _fused(
         if where and not opset_of(to.graph.model, where):
             to.graph.model.opset_import.add(domain=where, version=1)
         if factor == 1.0:
-            to.end(op_type, [function.source], name=name, domain=where, **attributes)
+            to.end(op_type, [source], name=name, domain=where, **attributes)
             return
-        plain = f"{function.output}_plain"
-        plain = to.add(op_type, [function.source], plain, name=name, domain=where, **attributes)
-        times = to.graph.store(f"{function.output}_factor", np.asarray(factor, np.float32))
+        plain = to.add(op_type, [source], f"{output}_plain", name=name, domain=where, **attributes)
+        times = to.graph.store(f"{output}_factor", np.asarray(factor, np.float32))
         to.end("Mul", [plain, times], name=f"{name}_factor")
-        entry = None if to.encodings is None else to.encodings.get(function.output)
+        entry = None if to.encodings is None else to.encodings.get(output)
         if entry is not None and isinstance(entry.value, Affine):
             # The same integers, each standing for less or more.
             to.put(replace(entry, name=plain, value=replace(entry.value, scale=entry.value.scale / factor)))
         to.needs(plain, times)
 
     times = "" if factor == 1.0 else f"{factor:g} times "
-    why = f"{function.output} is {times}the {op_type} of {function.source}"
-    opset = 0 if domain else since
-    return Match(why=why, write=write, output=function.output, tensors=inner, opset=opset)
+    why = f"{output} is {times}the {op_type} of {source}"
+    return Match(why=why, write=write, output=output, tensors=inner, opset=0 if domain else since)
 
 
 def _check_opset(look: ModelLook, since: int) -> None:

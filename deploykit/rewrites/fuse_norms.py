@@ -14,14 +14,16 @@ import numpy as np
 
 from deploykit.encodings.values import Affine, Encoding, Float, Lpbq
 from deploykit.errors import InputError
-from deploykit.model.graph import GraphCopy, copy_of
+from deploykit.model.collect import facts_seen
+from deploykit.model.graph import copy_of
 from deploykit.model.nodes import attribute, changed_operators, label, opset_of, raise_opset
 from deploykit.model.operators import Trait, has
+from deploykit.model.patterns import written_layer_norms
 from deploykit.model.weights import constant_values, element_type
-from deploykit.rewrites.contract import Match, ModelLook, NodeSteps, NoMatchError, Refusal, rewrite, rewrite_graph
+from deploykit.rewrites.contract import Match, ModelLook, NearMiss, NodeSteps, NoMatchError, rewrite, rewrite_graph
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto
+    from onnx import NodeProto
 
 __all__ = ["fold_batchnorm", "fuse_layernorm"]
 
@@ -35,117 +37,72 @@ _LAYERNORM_SINCE = 17
     none="no Sqrt belongs to a normalization",
     ulps=64.0,
 )
-def fuse_layernorm(look: ModelLook) -> Iterator[Match | Refusal]:
+def fuse_layernorm(look: ModelLook) -> Iterator[Match | NearMiss]:
     """``(x - mean) / sqrt(mean((x - mean)^2) + epsilon)`` over the last axis, with an optional factor and shift."""
-    sites, cannot = list[Match](), ""
-    for root, variance in _candidates(look.graph):
+    facts, sites, sqrts = facts_seen(look.graph), list[Match](), set[str]()
+    for block in written_layer_norms(facts):
+        nodes = [look.graph.makers[facts.nodes[index].outputs[0]] for index in block.nodes]
+        root = next((label(node) for node in nodes if node.op_type == "Sqrt"), label(nodes[-1]))
+        sqrts.add(root)
         try:
-            sites.append(_layernorm(look, root, variance))
+            sites.append(_layernorm(look, nodes, block.source))
         except NoMatchError as error:
-            yield Refusal(nodes=(label(root),), reason=error.reason)
-    if sites:
-        cannot = _cannot_raise(look.model)
-    yield from (Refusal(nodes=site.nodes, reason=cannot) if cannot else site for site in sites)
+            yield NearMiss(nodes=(root,), reason=error.reason)
+    for node in look.graph.nodes:
+        plus = look.graph.maker(node.input[0], "Add") if node.op_type == "Sqrt" else None
+        means = [] if plus is None else [look.graph.maker(name, "ReduceMean") for name in plus.input]
+        squared = [mean for mean in means if mean is not None and look.graph.maker(mean.input[0], "Pow", "Mul")]
+        if squared and label(node) not in sqrts:
+            reason = "what is around it is no layer normalization, or is read elsewhere too"
+            yield NearMiss(nodes=(label(node),), reason=reason)
+    cannot = ""
+    if sites and changed_operators(look.model, _LAYERNORM_SINCE) and opset_of(look.model) < _LAYERNORM_SINCE:
+        try:
+            raise_opset(copy_of(look.model), _LAYERNORM_SINCE)
+        except InputError as error:
+            cannot = f"LayerNormalization needs operator set {_LAYERNORM_SINCE}: {error.what}, {error.why}"
+    yield from (NearMiss(nodes=site.nodes, reason=cannot) if cannot else site for site in sites)
 
 
-def _candidates(graph: GraphCopy) -> Iterator[tuple[NodeProto, NodeProto]]:
-    """Every Sqrt of a mean square plus something, with the ReduceMean."""
-    for node in graph.nodes:
-        plus = graph.maker(node.input[0], "Add") if node.op_type == "Sqrt" else None
-        for name in plus.input if plus is not None else ():
-            mean = graph.maker(name, "ReduceMean")
-            if mean is not None and graph.maker(mean.input[0], "Pow", "Mul") is not None:
-                yield node, mean
-                break
-
-
-def _cannot_raise(model: ModelProto) -> str:
-    if opset_of(model) >= _LAYERNORM_SINCE or not changed_operators(model, _LAYERNORM_SINCE):
-        return ""
-    try:
-        raise_opset(copy_of(model), _LAYERNORM_SINCE)
-    except InputError as error:
-        return f"LayerNormalization needs operator set {_LAYERNORM_SINCE}: {error.what}, {error.why}"
-    return ""
-
-
-def _layernorm(look: ModelLook, root: NodeProto, variance: NodeProto) -> Match:
-    """The normalization around a Sqrt and the mean of squares under it."""
-    graph = look.graph
-    plus, square = graph.makers[root.input[0]], graph.makers[variance.input[0]]
-    rest = [name for name in plus.input if name != variance.output[0]]
-    epsilon = graph.scalar(rest[0]) if len(rest) == 1 else None
-    if epsilon is None:
-        raise NoMatchError("what is added to the variance is not one stored number")
+def _layernorm(look: ModelLook, core: Sequence[NodeProto], source: str) -> Match:
+    """The normalization that these nodes write out, with what scales and shifts it over the last axis."""
+    graph, shape = look.graph, look.shape(source) if look.dtype(source) == "float" else None
+    size = shape[-1] if shape else None
+    if shape is None or not isinstance(size, int) or size < 1:
+        raise NoMatchError(f"{source} is not float32, or the length of its last axis is unknown")
+    for node in core:
+        if node.op_type != "ReduceMean":
+            continue
+        if look.axes(node, len(shape)) != [len(shape) - 1] or not attribute(node, "keepdims", 1):
+            raise NoMatchError(f"{label(node)} is no mean over the last axis alone that keeps it")
+    added = [graph.scalar(name) for node in core if node.op_type == "Add" for name in node.input]
+    epsilon = max((value for value in added if value is not None), default=-1.0)
     if epsilon < 0:
-        raise NoMatchError(f"the number added to the variance is negative: {epsilon:g}")
-    by_itself = square.op_type == "Mul" and square.input[0] == square.input[1]
-    if not by_itself and (square.op_type != "Pow" or graph.scalar(square.input[1]) != 2.0):
-        raise NoMatchError("the mean under the root is not one of squares")
-    centred = graph.maker(square.input[0], "Sub")
-    if centred is None:
-        raise NoMatchError("no mean is subtracted before squaring")
-    source, mean = centred.input[0], graph.maker(centred.input[1], "ReduceMean")
-    if mean is None or mean.input[0] != source:
-        raise NoMatchError("what is subtracted before squaring is not the mean of the same tensor")
-    size = _last_axis(look, source, (mean, variance))
-    div = graph.only_reader(root.output[0])
-    if div is None or div.op_type != "Div" or div.input[1] != root.output[0]:
-        raise NoMatchError("its result does not only divide")
-    numerator = graph.maker(div.input[0], "Sub")
-    if numerator is None or list(numerator.input) != [source, mean.output[0]]:
-        raise NoMatchError("what it divides is not x minus its mean")
-    scale, gamma = _stored_operand(graph, div, "Mul", size)
-    shift, beta = _stored_operand(graph, scale or div, "Add", size)
-    core = [mean, centred, numerator, square, variance, plus, root, div]
-    chain = [*core, *(node for node in (scale, shift) if node is not None)]
-    own, last = {id(node) for node in chain}, chain[-1].output[0]
-    inner = tuple(dict.fromkeys(node.output[0] for node in chain[:-1]))
-    for name in inner:
-        if name in graph.outputs or any(id(reader) not in own for reader in graph.readers(name)):
-            raise NoMatchError(f"{name} is read elsewhere too")
+        raise NoMatchError("what is added to the variance is not one stored number, or is negative")
+    chain, parameters = list(core), {"Mul": "", "Add": ""}
+    for op_type in parameters:
+        found = graph.only_reader(chain[-1].output[0])
+        others = [] if found is None else [name for name in found.input if name != chain[-1].output[0]]
+        tensor = graph.stored.get(others[0]) if len(others) == 1 else None
+        fits = tensor is not None and (list(tensor.dims), tensor.data_type) == ([size], element_type("float"))
+        if found is not None and found.op_type == op_type and fits:
+            chain.append(found)
+            parameters[op_type] = others[0]
+    last, inner = chain[-1].output[0], tuple(node.output[0] for node in chain[:-1])
     name = f"{label(chain[-1]).rpartition('/')[0] or last}/LayerNormalization"
 
     def write(to: NodeSteps) -> None:
         to.gone = [to.node, *(to.graph.makers[made] for made in inner)]
-        factor = gamma
+        factor = parameters["Mul"]
         if not factor:  # the operator cannot do without a scale
             factor = to.graph.store(f"{last}_scale", np.ones(size, np.float32))
             to.needs(factor)
-        inputs = [source, factor, *([beta] if beta else [])]
+        inputs = [source, factor, *filter(None, [parameters["Add"]])]
         to.end("LayerNormalization", inputs, name=name, axis=-1, epsilon=epsilon)
 
     why = f"the layer normalization of {source} over its last {size} values"
     nodes = (label(chain[-1]),)
     return Match(why=why, write=write, output=last, nodes=nodes, tensors=inner, opset=_LAYERNORM_SINCE)
-
-
-def _last_axis(look: ModelLook, source: str, means: tuple[NodeProto, NodeProto]) -> int:
-    """The length of the last axis, over which both means go."""
-    shape = look.shape(source) if look.dtype(source) == "float" else None
-    size = shape[-1] if shape else None
-    if shape is None or not isinstance(size, int) or size < 1:
-        raise NoMatchError(f"{source} is not float32, or the length of its last axis is unknown")
-    for node in means:
-        stored = look.graph.array(node.input[1]) if len(node.input) > 1 else None
-        axes = attribute(node, "axes") if stored is None else stored.reshape(-1).tolist()
-        if axes is None or len(axes) != 1 or int(axes[0]) not in (-1, len(shape) - 1):
-            raise NoMatchError(f"{label(node)} is no mean over the last axis alone")
-        if not attribute(node, "keepdims", 1):
-            raise NoMatchError(f"{label(node)} drops the axis")
-    return size
-
-
-def _stored_operand(graph: GraphCopy, node: NodeProto, op_type: str, size: int) -> tuple[NodeProto | None, str]:
-    """The factor or shift of the last axis that alone reads the node's result, and the stored tensor."""
-    found = graph.only_reader(node.output[0])
-    if found is None or found.op_type != op_type or len(set(found.input)) != 2:
-        return None, ""
-    name = next(name for name in found.input if name != node.output[0])
-    tensor = graph.stored.get(name)
-    if tensor is None or list(tensor.dims) != [size] or tensor.data_type != element_type("float"):
-        return None, ""
-    return found, name
 
 
 @rewrite(

@@ -25,9 +25,9 @@ from deploykit.rewrites.contract import (
     Match,
     MatchResult,
     ModelLook,
+    NearMiss,
     NodeSteps,
     NoMatchError,
-    Refusal,
     Rewritten,
     Site,
     Transform,
@@ -237,15 +237,14 @@ def norm_rows(look: ModelLook, node: NodeProto) -> Match | None:
     note="{} means and sums leave out axes of length 1",
     ulps=4.0,
 )
-def longer_axes(look: ModelLook) -> Iterator[Match | Refusal]:
+def longer_axes(look: ModelLook) -> Iterator[Match | NearMiss]:
     """A reduction that drops its axes keeps them first, and a Reshape drops them; no value changes."""
-    for found in over_short_axes(facts_seen(look.graph)):
-        nodes, shape = (found.node.label,), found.shape
-        node = look.graph.makers[found.node.outputs[0]]
+    for found, shape in over_short_axes(facts_seen(look.graph)):
+        nodes, node = (found.label,), look.graph.makers[found.outputs[0]]
         try:
             axes = look.axes(node, len(shape))
         except NoMatchError:
-            yield Refusal(nodes=nodes, reason="its axes are computed")
+            yield NearMiss(nodes=nodes, reason="its axes are computed")
             continue
         longer = [axis for axis in axes if shape[axis] > 1]
         left = [size for axis, size in enumerate(shape) if axis not in axes]
@@ -263,7 +262,7 @@ def longer_axes(look: ModelLook) -> Iterator[Match | Refusal]:
             to.share(made, kept)
 
         why = f"it is over axes {axes} of {list(shape)}"
-        yield Match(why=why, write=write, output=node.output[0], nodes=nodes, tensors=(found.source,))
+        yield Match(why=why, write=write, output=node.output[0], nodes=nodes, tensors=(node.input[0],))
 
 
 @rewrite_graph(
@@ -272,15 +271,15 @@ def longer_axes(look: ModelLook) -> Iterator[Match | Refusal]:
     none="no Add or Mul in front of a normalization repeats an operand",
     note="{} operands in front of norms are repeated",
 )
-def expand_before_norm(look: ModelLook) -> Iterator[Match | Refusal]:
+def expand_before_norm(look: ModelLook) -> Iterator[Match | NearMiss]:
     """A stored operand is stored repeated, a computed one goes through a Tile: an Expand is computed wrong as well."""
     for found in repeated_before_norm(facts_seen(look.graph)):
         nodes, operand, given, shape = (found.node.label,), found.operand, found.given, found.shape
         if operand in look.graph.stored and math.prod(shape) > _MOST_REPEATED:
-            yield Refusal(nodes=nodes, reason=f"{operand} would be {math.prod(shape):,} values")
+            yield NearMiss(nodes=nodes, reason=f"{operand} would be {math.prod(shape):,} values")
             continue
         if operand in look.graph.stored and look.graph.array(operand) is None:
-            yield Refusal(nodes=nodes, reason=f"the values of {operand} were not read")
+            yield NearMiss(nodes=nodes, reason=f"the values of {operand} were not read")
             continue
 
         def write(
@@ -393,7 +392,7 @@ def _open_batches(model: ModelProto) -> MatchResult:
         # The one dimension of a vector may as well be a length.
         if axes != [0] or len(dims) < 2 or dims[0].HasField("dim_value"):
             reason = f"{item.name} is dynamic in what need not be a batch"
-            return MatchResult(refusals=(Refusal(nodes=(), reason=reason),), reason=reason)
+            return MatchResult(refusals=(NearMiss(nodes=(), reason=reason),), reason=reason)
         names.append(item.name)
     if not names:
         return MatchResult(reason="no input has a dimension that is not a number")

@@ -18,7 +18,7 @@ from deploykit.model.nodes import label, opset_of
 from deploykit.model.nodes import raise_opset as raised_to
 from deploykit.model.operators import is_standard
 from deploykit.model.shape_inference import infer
-from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
+from deploykit.rewrites.contract import MatchResult, NearMiss, Rewritten, Site, Transform
 from deploykit.rewrites.fold import fold
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def _old_opset(model: ModelProto) -> MatchResult:
     try:
         raised_to(copy_of(model), _WANTED)
     except InputError as error:
-        return MatchResult(refusals=(Refusal(nodes=(), reason=error.why or error.what),), reason=error.what)
+        return MatchResult(refusals=(NearMiss(nodes=(), reason=error.why or error.what),), reason=error.what)
     return MatchResult(sites=(Site(nodes=(), tensors=(), why=f"its operator set is {given}"),))
 
 
@@ -91,7 +91,7 @@ raise_opset = Transform(
 def _with_bodies(model: ModelProto) -> MatchResult:
     """Every such operator that has a body in the model's operator set, or in one that the model can be raised to."""
     graph = view_of(model)
-    sites, refusals = list[Site](), list[Refusal]()
+    sites, refusals = list[Site](), list[NearMiss]()
     for node in graph.nodes:
         needed = None
         if node.op_type in _WRITTEN_OUT and is_standard(node):
@@ -101,7 +101,7 @@ def _with_bodies(model: ModelProto) -> MatchResult:
         try:
             raised_to(copy_of(model), needed)
         except InputError:
-            refusals.append(Refusal(nodes=(label(node),), reason=f"its body is of operator set {needed}"))
+            refusals.append(NearMiss(nodes=(label(node),), reason=f"its body is of operator set {needed}"))
             continue
         why = f"{node.op_type} is made of others"
         sites.append(Site(nodes=(label(node),), tensors=tuple(filter(None, node.output)), why=why, data=needed))
@@ -110,7 +110,7 @@ def _with_bodies(model: ModelProto) -> MatchResult:
             _inlined(model, sites)
     except Exception as error:  # the inliner's C++ code raises bare RuntimeErrors, for left out inputs for instance
         problem = f"onnx does not write it out: {str(error).strip().splitlines()[0]}"
-        refusals += [Refusal(nodes=site.nodes, reason=problem) for site in sites]
+        refusals += [NearMiss(nodes=site.nodes, reason=problem) for site in sites]
         sites = []
     reason = "" if sites else refusals[0].reason if refusals else "no operator is one that is written out"
     return MatchResult(sites=tuple(sites), refusals=tuple(refusals), reason=reason)

@@ -16,7 +16,15 @@ from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import attribute, captured_names, label
 from deploykit.model.operators import is_standard
 from deploykit.model.shape_inference import infer
-from deploykit.rewrites.contract import LIST_IS_AN_INPUT, MatchResult, NoMatchError, Refusal, Rewritten, Site, Transform
+from deploykit.rewrites.contract import (
+    LIST_IS_AN_INPUT,
+    MatchResult,
+    NearMiss,
+    NoMatchError,
+    Rewritten,
+    Site,
+    Transform,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -150,7 +158,7 @@ def _match(model: ModelProto) -> MatchResult:
     try:
         resolved = _Resolved(graph)
     except NoMatchError as error:
-        return MatchResult(refusals=(Refusal(nodes=(error.node,), reason=error.reason),), reason=error.reason)
+        return MatchResult(refusals=(NearMiss(nodes=(error.node,), reason=error.reason),), reason=error.reason)
     nodes = tuple(label(node) for node, _ in resolved.written)
     why = "it is settled which tensor each place holds"
     return MatchResult(sites=(Site(nodes=nodes, tensors=tuple(resolved.sequences), why=why),))

@@ -19,7 +19,7 @@ from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import label
 from deploykit.model.operators import Trait, has, ops
 from deploykit.model.ranges import ANYTHING, Interval, LateBounds
-from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
+from deploykit.rewrites.contract import MatchResult, NearMiss, Rewritten, Site, Transform
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -134,7 +134,7 @@ def _last_scales(model: ModelProto) -> MatchResult:
             continue
         problem = _no_scale(graph, node, free)
         if problem:
-            refusals.append(Refusal(nodes=(label(node),), reason=problem))
+            refusals.append(NearMiss(nodes=(label(node),), reason=problem))
         else:
             scales.append(index)
     later = _movable_end(graph, _MOVES, scales) if scales else frozenset()
@@ -193,7 +193,7 @@ def _joins(model: ModelProto) -> MatchResult:
         if node.op_type != "Concat":
             continue
         if len(set(node.input)) < 2 or _are_alike([bounds.get(name, ANYTHING) for name in node.input]):
-            refusals.append(Refusal(nodes=(label(node),), reason="its parts have like ranges"))
+            refusals.append(NearMiss(nodes=(label(node),), reason="its parts have like ranges"))
         else:
             chosen.append(index)
     if not chosen:

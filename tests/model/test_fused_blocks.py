@@ -12,7 +12,7 @@ import pytest
 from deploykit.model import load_model, wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
-from deploykit.model.patterns import Block, find_blocks
+from deploykit.model.patterns import FusedBlock, find_blocks
 from sample_models.tiny_graphs import TinyGraph
 from tables import each_row
 
@@ -23,7 +23,7 @@ def facts_of(graph: TinyGraph, *outputs: str) -> GraphFacts:
     return collect_facts(wrap_proto(graph.model(*outputs), path=Path("tiny.onnx")))
 
 
-def blocks(graph: TinyGraph, *outputs: str) -> tuple[Block, ...]:
+def blocks(graph: TinyGraph, *outputs: str) -> tuple[FusedBlock, ...]:
     return find_blocks(facts_of(graph, *outputs))
 
 

@@ -130,10 +130,10 @@ def check_statistics(situation: Situation) -> Iterator[Found]:
 )
 def check_short_axes(situation: Situation) -> Iterator[Found]:
     """By shapes; the type is that of what is reduced, else that of the result: files leave out what only moves."""
-    for found in over_short_axes(situation.facts):
-        held = quantized(situation, found.source) or quantized(situation, found.node.outputs[0])
+    for node, shape in over_short_axes(situation.facts):
+        held = quantized(situation, node.inputs[0]) or quantized(situation, node.outputs[0])
         if held is not None and held.bits == 16:
-            yield at_node(found.node, f"{found.source} ({'x'.join(map(str, found.shape))}) has an axis of length 1")
+            yield at_node(node, f"{node.inputs[0]} ({'x'.join(map(str, shape))}) has an axis of length 1")
 
 
 @RULES.rule(
