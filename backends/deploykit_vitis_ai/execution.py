@@ -22,7 +22,7 @@ from deploykit_vitis_ai.runner import RESULT, quark_environment
 from deploykit_vitis_ai.search import Measured, SearchResult, find_better, measure
 
 if TYPE_CHECKING:
-    from deploykit.accuracy.judge.compare import Comparison
+    from deploykit.accuracy.judge.compare import ComparedOutputs
 
 __all__ = ["execute"]
 
@@ -106,7 +106,7 @@ def _record(details: Prepared, measured: Measured) -> dict[str, Any]:
     return record
 
 
-def _quality_findings(details: Prepared, comparison: Comparison | None) -> tuple[Finding, ...]:
+def _quality_findings(details: Prepared, comparison: ComparedOutputs | None) -> tuple[Finding, ...]:
     """The rules of ``deploykit accuracy compare`` on the calibration samples: dead outputs are found at once."""
     if comparison is None:
         return ()

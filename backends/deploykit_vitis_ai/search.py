@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploykit.accuracy.judge.compare import Comparison, compare
+from deploykit.accuracy.judge.compare import ComparedOutputs, compare
 from deploykit.accuracy.judge.judge import OutputJudge
 from deploykit.accuracy.judge.outputs import read_outputs
 from deploykit.accuracy.judge.verdict import KeptCount, Verdict
@@ -50,7 +50,7 @@ class Measured:
     """One run, and how its model compares; both None for a model that was calibrated with random data."""
 
     run: QuarkRun
-    comparison: Comparison | None = None
+    comparison: ComparedOutputs | None = None
     quality: Quality | None = None
 
     @property

@@ -18,11 +18,11 @@ from deploykit.errors import UsageError
 from deploykit.system.files import write_files
 
 if TYPE_CHECKING:
-    from deploykit.accuracy.judge.compare import Comparison, Evaluation
+    from deploykit.accuracy.judge.compare import ComparedOutputs, Evaluation
     from deploykit.accuracy.search.layer_losses import LayerLoss, Sensitivity, TensorLoss
     from deploykit.accuracy.search.locate import Located, TensorView
-    from deploykit.accuracy.search.output_losses import Loss
-    from deploykit.accuracy.search.raising import Trial
+    from deploykit.accuracy.search.output_losses import OutputLoss
+    from deploykit.accuracy.search.raising import RaiseTrial
     from deploykit.accuracy.simulate.simulation import Simulation
     from deploykit.answers.precision_advice import Advice, Conclusion
     from deploykit.flow.candidates import Mixed, SimulatedLadder
@@ -154,7 +154,7 @@ def _evaluation_text(found: Evaluation, slices: bool) -> str:
     return "\n\n".join(parts)
 
 
-def _metrics(comparison: Comparison) -> str:
+def _metrics(comparison: ComparedOutputs) -> str:
     rows = []
     for output in comparison.outputs.values():
         s = output.summary()
@@ -231,12 +231,12 @@ def _tensor(row: TensorLoss, found: Sensitivity) -> tuple[str, ...]:
     return _loss(row.alone), _gain(row.without, found), decibels(row.own_db), reach, share, kind, row.name
 
 
-def _gain(loss: Loss | None, found: Sensitivity) -> str:
+def _gain(loss: OutputLoss | None, found: Sensitivity) -> str:
     difference = math.nan if loss is None else loss.db - found.whole.db
     return f"{difference:+.2f} dB" if math.isfinite(difference) else "-"
 
 
-def _loss(loss: Loss | None) -> str:
+def _loss(loss: OutputLoss | None) -> str:
     return "-" if loss is None else decibels(loss.db)
 
 
@@ -435,7 +435,7 @@ def _mixed_text(found: Mixed, out: Path | None) -> str:
     return "\n".join([*lines, *([] if out is None else [f"written to {out}"])])
 
 
-def _trial(trial: Trial, chosen: bool) -> tuple[object, ...]:
+def _trial(trial: RaiseTrial, chosen: bool) -> tuple[object, ...]:
     metric = "-" if math.isnan(trial.reached.metric) else f"{trial.reached.metric:.6g}"
     met, mark = "yes" if trial.met else "no", "chosen" if chosen else ""
     return trial.count, len(trial.tensors), decibels(trial.reached.sqnr_db), metric, trial.borders, met, mark

@@ -19,7 +19,7 @@ from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.search.goals import Goal, Reached, goal_for
 from deploykit.accuracy.search.layer_losses import Budget, Sensitivity, analyze, read_question
 from deploykit.accuracy.search.output_losses import Reaching
-from deploykit.accuracy.search.raising import MOST_SHOWN, Raised, Raiser, Trial, WideType
+from deploykit.accuracy.search.raising import MOST_SHOWN, Raised, Raiser, RaiseTrial, WideType
 from deploykit.accuracy.simulate.partial_runs import PartialRuns
 from deploykit.accuracy.simulate.precisions import CostModel, min_max_encodings, precision_of
 from deploykit.accuracy.simulate.simulation import Simulator
@@ -207,7 +207,7 @@ class Mixed:
     raised: Raised
     sensitivity: Sensitivity
     text: str
-    front: tuple[Trial, ...] = ()
+    front: tuple[RaiseTrial, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The published shape of ``deploykit accuracy ladder --raise --json``."""

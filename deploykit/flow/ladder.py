@@ -15,7 +15,7 @@ from typing import Any
 
 from deploykit.accuracy.search.goals import Goal, Reached
 from deploykit.accuracy.search.raising import Raised, WideType
-from deploykit.accuracy.simulate.precisions import Cost
+from deploykit.accuracy.simulate.precisions import ModelCost
 from deploykit.answers.precision_advice import Advice, Conclusion, advise
 from deploykit.encodings.values import EncodingSet
 
@@ -33,7 +33,7 @@ class Rung:
 
     precision: str
     reached: Reached = field(default_factory=Reached)
-    cost: Cost | None = None
+    cost: ModelCost | None = None
     borders: int = 0
     made_by: str = ""
     missing: str = ""

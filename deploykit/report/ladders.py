@@ -14,8 +14,8 @@ from typing import Any
 
 from deploykit.accuracy.search.goals import Goal, parse_goal
 from deploykit.accuracy.search.layer_losses import LayerLoss, Sensitivity, TensorLoss
-from deploykit.accuracy.search.output_losses import Loss
-from deploykit.accuracy.search.raising import Raised, Trial
+from deploykit.accuracy.search.output_losses import OutputLoss
+from deploykit.accuracy.search.raising import Raised, RaiseTrial
 from deploykit.findings import Finding
 from deploykit.report.charts import Bar, Place, loss_bars, places, spark
 from deploykit.report.rendering import render
@@ -340,7 +340,7 @@ def _front(points: Sequence[tuple[float, float]]) -> list[int]:
     return kept
 
 
-def render_mix(raised: Raised, front: Sequence[Trial], model_name: str, *, templates: Path | None = None) -> str:
+def render_mix(raised: Raised, front: Sequence[RaiseTrial], model_name: str, *, templates: Path | None = None) -> str:
     """The page."""
     words = {trial: f"{trial.reached.sqnr_db:.1f} dB" for trial in (*raised.trials, *front, raised.best)}
     trials = tuple(dict.fromkeys((*raised.trials, *front)))
@@ -423,7 +423,7 @@ def _gain(row: TensorLoss, found: Sensitivity) -> str:
     return f"{row.without.db - found.whole.db:+.2f} dB"
 
 
-def _words(loss: Loss | None) -> str:
+def _words(loss: OutputLoss | None) -> str:
     return "–" if loss is None else _decibels(loss.db)
 
 

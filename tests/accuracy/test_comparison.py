@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import deploykit
-from deploykit.accuracy.judge.compare import Comparison, compare
+from deploykit.accuracy.judge.compare import ComparedOutputs, compare
 from deploykit.accuracy.judge.outputs import OutputSet, read_outputs, read_pair
 from deploykit.accuracy.judge.rules import RULES as COMPARISON_RULES
 from deploykit.accuracy.judge.rules import Judged, Thresholds
@@ -34,11 +34,11 @@ def as_set(label: str, samples: dict[str, dict[str, np.ndarray]]) -> OutputSet:
     return OutputSet(label=label, samples={name: reader(value) for name, value in samples.items()})
 
 
-def pair(a: np.ndarray, b: np.ndarray) -> Comparison:
+def pair(a: np.ndarray, b: np.ndarray) -> ComparedOutputs:
     return compare(as_set("a", {"0": {"y": a}}), as_set("b", {"0": {"y": b}}))
 
 
-def fixture(name: str) -> Comparison:
+def fixture(name: str) -> ComparedOutputs:
     return compare(read_outputs(QUARK / "output_fp32"), read_outputs(QUARK / f"output_{name}"))
 
 

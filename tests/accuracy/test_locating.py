@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,9 +71,9 @@ class _Counting(ModelProbe):
 
     most = 0
 
-    def show(self, names: Sequence[str], feed: Feed) -> Mapping[str, Any]:
+    def show_all(self, names: Sequence[str], feeds: Sequence[Feed]) -> Any:
         self.most = max(self.most, len(names))
-        return super().show(names, feed)
+        return super().show_all(names, feeds)
 
 
 def _locate(model: onnx.ModelProto, other: onnx.ModelProto, *, seed: int = 0) -> Located:
@@ -127,9 +127,9 @@ def _ranking(*, wrong: bool) -> onnx.ModelProto:
 class _Noisy(ModelProbe):
     """Feeds other noise, so that near ties fall the other way."""
 
-    def show(self, names: Sequence[str], feed: Feed) -> Mapping[str, Any]:
+    def show_all(self, names: Sequence[str], feeds: Sequence[Feed]) -> Any:
         noise = np.asarray([[1e-3, -1e-3] * 6], dtype=np.float32)
-        return super().show(names, {**feed, "noise": noise})
+        return super().show_all(names, [{**feed, "noise": noise} for feed in feeds])
 
 
 def _ranked() -> dict[str, np.ndarray]:
@@ -204,9 +204,9 @@ def test_the_budget_is_kept_and_said(decoder_detector: Any) -> None:
     opened = []
 
     class Counting(ModelProbe):
-        def show(self, names: Sequence[str], feed: Feed) -> Mapping[str, Any]:
+        def show_all(self, names: Sequence[str], feeds: Sequence[Feed]) -> Any:
             opened.append(tuple(names))
-            return super().show(names, feed)
+            return super().show_all(names, feeds)
 
     left, right = Counting(decoder_detector.model), SimulationProbe(decoder_detector.model, decoder_detector.encodings)
     found = locate(decoder_detector.facts, left, right, decoder_detector.feeds, sessions=4, per_round=4)
@@ -302,12 +302,12 @@ class Slow(ModelProbe):
         super().__init__(model)
         self.rounds = rounds
 
-    def show(self, names: Sequence[str], feed: Feed) -> Mapping[str, np.ndarray]:
+    def show_all(self, names: Sequence[str], feeds: Sequence[Feed]) -> Any:
         self.rounds -= 1
         if self.rounds < 0:
             time.sleep(2.1)
             raise InputError("the model does not run on this sample", why="Exiting due to terminate flag")
-        return super().show(names, feed)
+        return super().show_all(names, feeds)
 
 
 def _limited(rounds: int, seconds: float | None) -> Located:

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploykit.accuracy.judge.measures import Quality, cosine, max_error, measure, psnr_db, sqnr_db, ssim
+from deploykit.accuracy.judge.measures import PairQuality, cosine, max_error, measure, psnr_db, sqnr_db, ssim
 from tables import each_row
 
 DATA = Path(__file__).parents[1] / "data" / "quark"
 EXPECTED: dict[str, Any] = json.loads((DATA / "expected.json").read_text())
 
 
-def pairs(case: dict[str, Any]) -> list[Quality]:
+def pairs(case: dict[str, Any]) -> list[PairQuality]:
     files = sorted((DATA / case["baseline"]).glob("*.npy"))
     return [measure(np.load(file), np.load(DATA / case["candidate"] / file.name)) for file in files]
 

@@ -15,9 +15,9 @@ from onnx import parser
 import deploykit
 from deploykit.accuracy.search.goals import Reached, parse_goal
 from deploykit.accuracy.search.layer_losses import layers_of
-from deploykit.accuracy.search.raising import Raiser, Trial, pareto
+from deploykit.accuracy.search.raising import Raiser, RaiseTrial, pareto
 from deploykit.accuracy.simulate.partial_runs import PartialRuns
-from deploykit.accuracy.simulate.precisions import Cost, CostModel
+from deploykit.accuracy.simulate.precisions import CostModel, ModelCost
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.encodings.new_grids import GridKind, affine_for_range
@@ -207,16 +207,18 @@ def test_costs_are_counted_from_shapes_and_widths() -> None:
     facts = collect_facts(wrap_proto(model, path=Path("g.onnx")))
     costs = CostModel(PartialRuns(model, [{"x": np.zeros((1, 4, 8), np.float32)}], wanted=["y"]), facts)
     grids = {name: _grid() for name in ("x", "w", "r", "t", "p", "y", "a")}
-    assert costs.cost(grids) == Cost(weight_bytes=64, activation_bytes=32 * 4 + 16 * 2, bit_operations=(256 + 128) * 64)
+    assert costs.cost(grids) == ModelCost(
+        weight_bytes=64, activation_bytes=32 * 4 + 16 * 2, bit_operations=(256 + 128) * 64
+    )
     wide = costs.cost({**grids, "x": _grid(16), "w": Float(dtype="float16")})
     assert wide.bit_operations == 256 * 256 + 128 * 64
     assert wide.weight_bytes == 128
 
 
-def _trial(bits: int, db: float) -> Trial:
-    cost = Cost(weight_bytes=0, activation_bytes=0, bit_operations=bits)
+def _trial(bits: int, db: float) -> RaiseTrial:
+    cost = ModelCost(weight_bytes=0, activation_bytes=0, bit_operations=bits)
     reached = Reached(sqnr_db=db)
-    return Trial(wide="int16", count=0, layers=(), tensors=(), reached=reached, met=False, cost=cost, borders=0)
+    return RaiseTrial(wide="int16", count=0, layers=(), tensors=(), reached=reached, met=False, cost=cost, borders=0)
 
 
 def test_the_front_holds_what_nothing_beats() -> None:

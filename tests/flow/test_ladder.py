@@ -11,8 +11,8 @@ import pytest
 
 import deploykit
 from deploykit.accuracy.search.goals import Reached, parse_goal
-from deploykit.accuracy.search.raising import Raised, Trial, WideType
-from deploykit.accuracy.simulate.precisions import Cost
+from deploykit.accuracy.search.raising import Raised, RaiseTrial, WideType
+from deploykit.accuracy.simulate.precisions import ModelCost
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.encodings.values import EncodingSet
@@ -21,7 +21,7 @@ from deploykit.flow.ladder import Ladder, Rung, Step, walk
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 BITS = {"fp16": 256, "w16a16": 256, "w8a16": 128, "w4a16": 64, "w8a8": 64}
-MIXED = Cost(weight_bytes=1, activation_bytes=1, bit_operations=90)
+MIXED = ModelCost(weight_bytes=1, activation_bytes=1, bit_operations=90)
 
 
 def _walked(
@@ -35,7 +35,7 @@ def _walked(
     goal = parse_goal("sqnr>=30")
 
     def measure(name: str) -> Rung:
-        cost = Cost(weight_bytes=BITS[name], activation_bytes=0, bit_operations=BITS[name])
+        cost = ModelCost(weight_bytes=BITS[name], activation_bytes=0, bit_operations=BITS[name])
         empty = EncodingSet(version="1.0.0", entries={})
         return Rung(
             precision=name,
@@ -46,7 +46,7 @@ def _walked(
         )
 
     def mix(base: Rung, wide: WideType) -> Raised:
-        trial = Trial(
+        trial = RaiseTrial(
             wide=wide,
             count=1,
             layers=(f"layer of {base.precision}",),
@@ -179,7 +179,7 @@ def test_what_leaves_work_to_the_host_wins_last_and_tells_nothing_about_bits() -
         return Rung(
             precision=name,
             reached=Reached(sqnr_db=numbers[name]),
-            cost=Cost(weight_bytes=0, activation_bytes=0, bit_operations=costs[name]),
+            cost=ModelCost(weight_bytes=0, activation_bytes=0, bit_operations=costs[name]),
             on_npu=0.5 if name == "w8a8" else 1.0,
         )
 

@@ -12,8 +12,8 @@ import pytest
 
 import deploykit
 from deploykit.accuracy.search.goals import Reached, parse_goal
-from deploykit.accuracy.search.raising import Raised, Trial, WideType
-from deploykit.accuracy.simulate.precisions import Cost
+from deploykit.accuracy.search.raising import Raised, RaiseTrial, WideType
+from deploykit.accuracy.simulate.precisions import ModelCost
 from deploykit.backend.backend import Request
 from deploykit.backend.quantizers import WeightMethod
 from deploykit.encodings.values import EncodingSet
@@ -41,7 +41,9 @@ def walked(
         asked.append(name)
         if name in missing:
             return Rung(precision=name, missing="it failed")
-        cost = Cost(weight_bytes=1, activation_bytes=1, bit_operations=256 if "16a" in name or name == "fp16" else 128)
+        cost = ModelCost(
+            weight_bytes=1, activation_bytes=1, bit_operations=256 if "16a" in name or name == "fp16" else 128
+        )
         return Rung(
             precision=name,
             reached=Reached(sqnr_db=numbers[name]),
@@ -52,14 +54,14 @@ def walked(
 
     def mix(base: Rung, wide: WideType) -> Raised:
         asked.append(f"raise {base.precision}")
-        trial = Trial(
+        trial = RaiseTrial(
             wide=wide,
             count=1,
             layers=("l",),
             tensors=("t",),
             reached=Reached(sqnr_db=raised_db),
             met=raised_db >= 30,
-            cost=Cost(weight_bytes=1, activation_bytes=1, bit_operations=130),
+            cost=ModelCost(weight_bytes=1, activation_bytes=1, bit_operations=130),
             borders=0,
         )
         return Raised(goal="", best=trial, encodings=NOTHING, trials=(trial,))

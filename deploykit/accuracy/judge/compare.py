@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deploykit.accuracy.judge.judge import OutputJudge
-from deploykit.accuracy.judge.measures import Quality, measure
+from deploykit.accuracy.judge.measures import PairQuality, measure
 from deploykit.accuracy.judge.outputs import Outputs, OutputSet, read_outputs, read_pair
 from deploykit.accuracy.judge.rules import RULES, Judged
 from deploykit.accuracy.judge.verdict import Thresholds, Verdict
@@ -27,7 +27,16 @@ from deploykit.model.collect import collect_facts
 if TYPE_CHECKING:
     from deploykit.model.facts import GraphFacts
 
-__all__ = ["AxisSlices", "Comparison", "Evaluation", "Mismatch", "OutputComparison", "SliceRun", "compare", "evaluate"]
+__all__ = [
+    "AxisSlices",
+    "ComparedOutputs",
+    "Evaluation",
+    "Mismatch",
+    "OutputComparison",
+    "SliceRun",
+    "compare",
+    "evaluate",
+]
 
 _Doubles = npt.NDArray[np.float64]
 
@@ -115,7 +124,7 @@ class OutputComparison:
 
     name: str
     shape: tuple[int, ...]
-    qualities: dict[str, Quality] = field(default_factory=dict)
+    qualities: dict[str, PairQuality] = field(default_factory=dict)
     axes: list[AxisSlices] = field(default_factory=list)
     finite: bool = True
     levels: tuple[int, int] = (0, 0)
@@ -123,7 +132,7 @@ class OutputComparison:
     def summary(self) -> dict[str, float]:
         """Mean and worst of each number over the samples; a nan in one sample is kept, as the vendor's tool does."""
         result: dict[str, float] = {}
-        for name in Quality.__slots__:
+        for name in PairQuality.__slots__:
             values = [getattr(quality, name) for quality in self.qualities.values()]
             side, worst = ("max", max) if name in ("l2", "max_error") else ("min", min)
             undefined = any(math.isnan(value) for value in values)
@@ -161,7 +170,7 @@ class Mismatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class ComparedOutputs:
     """Everything measured. ``missing`` samples are in the baseline only, ``extra`` in the candidate only."""
 
     baseline: str
@@ -190,13 +199,13 @@ class Comparison:
         }
 
 
-def compare(baseline: OutputSet, candidate: OutputSet) -> Comparison:
+def compare(baseline: OutputSet, candidate: OutputSet) -> ComparedOutputs:
     """Measure every sample that both sides have, in the order of the names."""
     outputs: dict[str, OutputComparison] = {}
     mismatches: list[Mismatch] = []
     for name in sorted(baseline.samples.keys() & candidate.samples.keys()):
         mismatches += _add_sample(outputs, name, baseline.samples[name](), candidate.samples[name]())
-    return Comparison(
+    return ComparedOutputs(
         baseline=baseline.label,
         candidate=candidate.label,
         outputs=outputs,
@@ -253,7 +262,7 @@ def _add_output(outputs: dict[str, OutputComparison], sample: str, name: str, a:
 class Evaluation:
     """The numbers and what they mean."""
 
-    comparison: Comparison
+    comparison: ComparedOutputs
     findings: tuple[Finding, ...]
     verdict: Verdict | None = None
 

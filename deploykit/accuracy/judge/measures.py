@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 __all__ = [
     "Pair",
-    "Quality",
+    "PairQuality",
     "WorstSlice",
     "cosine",
     "gain_error",
@@ -51,7 +51,7 @@ _LEAST_SPREAD = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quality:
+class PairQuality:
     """The numbers for one pair of tensors. ``nan`` where a number is not defined (cosine of a zero tensor)."""
 
     cosine: float
@@ -72,11 +72,11 @@ class Quality:
         return {name: told(getattr(self, name)) for name in self.__slots__}
 
 
-def measure(baseline: Numbers, candidate: Numbers) -> Quality:
+def measure(baseline: Numbers, candidate: Numbers) -> PairQuality:
     """All numbers for one pair of tensors of the same shape, of any rank; raises ValueError when the shapes differ."""
     if baseline.shape != candidate.shape:
         raise ValueError(f"shapes differ: {baseline.shape} and {candidate.shape}")
-    return Quality(
+    return PairQuality(
         cosine=cosine(baseline, candidate),
         l2=l2_distance(baseline, candidate),
         psnr_db=psnr_db(baseline, candidate),

@@ -14,7 +14,7 @@ from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import GraphFacts
 
 if TYPE_CHECKING:
-    from deploykit.accuracy.judge.compare import AxisSlices, Comparison, OutputComparison, SliceRun
+    from deploykit.accuracy.judge.compare import AxisSlices, ComparedOutputs, OutputComparison, SliceRun
 
 __all__ = ["RULES", "Judged", "Thresholds"]
 
@@ -32,7 +32,7 @@ class Judged:
     model says what its outputs are.
     """
 
-    comparison: Comparison
+    comparison: ComparedOutputs
     facts: GraphFacts | None = None
     model: str = "MODEL"
     target: str = "TARGET"

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Calibration",
-    "Place",
+    "SamplePlace",
     "load_calibration",
     "places_in",
     "places_of",
@@ -131,7 +131,7 @@ def _labels(folder: Path, files: Iterable[Path]) -> dict[Path, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SamplePlace:
     """Where one sample lies: the file, its array per input, and which of the samples in those arrays it is.
 
     Of an image ``recipe`` says how it feeds the one input.
@@ -166,7 +166,7 @@ def read_samples(source: Path, facts: GraphFacts) -> Iterator[dict[str, Any]]:
 
 def places_of(
     calibration: Calibration, inputs: tuple[InputSpec, ...], *, optional: Collection[str] = frozenset()
-) -> tuple[Place, ...]:
+) -> tuple[SamplePlace, ...]:
     """The samples of arrays or images. Inputs that are ``optional`` may come from elsewhere. Raises InputError."""
     recipe = calibration.recipe
     if recipe is None:
@@ -178,7 +178,7 @@ def places_of(
             f"{calibration.origin}: {misfit}",
             next="set width, height, layout and input in calibration.toml, or give .npz with an array for each input",
         )
-    return tuple(Place(file, ((fed, ""),), 0, recipe) for file in calibration.files)
+    return tuple(SamplePlace(file, ((fed, ""),), 0, recipe) for file in calibration.files)
 
 
 def samples_of(file: Path, inputs: tuple[InputSpec, ...]) -> Iterator[dict[str, Any]]:
@@ -188,18 +188,18 @@ def samples_of(file: Path, inputs: tuple[InputSpec, ...]) -> Iterator[dict[str, 
 
 def places_in(
     file: Path, inputs: tuple[InputSpec, ...], *, optional: Collection[str] = frozenset()
-) -> tuple[Place, ...]:
+) -> tuple[SamplePlace, ...]:
     """The samples of one file, from its headers. Inputs that are ``optional`` may have no array in it.
 
     Arrays are named after the inputs; a lone one is the only input's. ``<number>:<name>`` keys hold several samples,
     and so do arrays with an extra leading axis or a first axis that is a whole number of times as long as the input's.
     """
     headers = read_headers(file)
-    found: list[Place] = []
+    found: list[SamplePlace] = []
     for names in _numbered(headers):
         named = _named(file, names, inputs, optional)
         count = _together(file, {spec: headers[key].shape for spec, key in named})
-        found += (Place(file, named, index) for index in range(count))
+        found += (SamplePlace(file, named, index) for index in range(count))
     return tuple(found)
 
 
@@ -268,7 +268,7 @@ def spread(count: int, most: int) -> tuple[int, ...]:
     return tuple(round(step * (count - 1) / (most - 1)) for step in range(most)) if most > 1 else (0,)
 
 
-def read_places(places: Iterable[Place]) -> Iterator[dict[str, Any]]:
+def read_places(places: Iterable[SamplePlace]) -> Iterator[dict[str, Any]]:
     """The samples at these places; the arrays of a file are read once for places that follow each other."""
     for (file, named, recipe), group in groupby(places, key=lambda place: (place.file, place.arrays, place.recipe)):
         if recipe is not None:

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["SETS", "VARIED", "Point", "arbitrary_values", "generator", "make_floats", "make_integers", "make_mask"]
+__all__ = ["SETS", "VARIED", "ValuePoint", "arbitrary_values", "generator", "make_floats", "make_integers", "make_mask"]
 
 
-class Point(StrEnum):
+class ValuePoint(StrEnum):
     """Where the values of one set lie between the ends."""
 
     UNIFORM = "uniform"
@@ -28,12 +28,12 @@ class Point(StrEnum):
 
 
 SETS = (
-    *(Point.UNIFORM, Point.LOW, Point.HIGH, Point.UNIFORM),
-    *(Point.ZERO, Point.CORNERS, Point.UNIFORM, Point.CONSTANT),
+    *(ValuePoint.UNIFORM, ValuePoint.LOW, ValuePoint.HIGH, ValuePoint.UNIFORM),
+    *(ValuePoint.ZERO, ValuePoint.CORNERS, ValuePoint.UNIFORM, ValuePoint.CONSTANT),
 )
 """What is made of each derived input, set by set; whoever wants fewer gets the first ones."""
 
-VARIED = frozenset({Point.UNIFORM, Point.CORNERS})
+VARIED = frozenset({ValuePoint.UNIFORM, ValuePoint.CORNERS})
 """The points whose values differ within one array; both ends are among them."""
 
 _EXACT = 1 << 31
@@ -46,7 +46,7 @@ def generator(seed: int, name: str, number: int) -> np.random.Generator:
 
 
 def make_floats(
-    point: Point,
+    point: ValuePoint,
     low: npt.NDArray[np.float64],
     high: npt.NDArray[np.float64],
     shape: tuple[int, ...],
@@ -55,17 +55,17 @@ def make_floats(
 ) -> npt.NDArray[Any]:
     """Floats from ``low`` to ``high``, which broadcast to ``shape``; rounding to ``dtype`` leads out on no side."""
     match point:
-        case Point.LOW:
+        case ValuePoint.LOW:
             values = low
-        case Point.HIGH:
+        case ValuePoint.HIGH:
             values = high
-        case Point.ZERO:
+        case ValuePoint.ZERO:
             values = np.clip(0.0, low, high)
-        case Point.CORNERS:
+        case ValuePoint.CORNERS:
             values = np.where(_sides(shape, rng), low, high)
-        case Point.CONSTANT:
+        case ValuePoint.CONSTANT:
             values = low + (high - low) * rng.random()
-        case Point.UNIFORM:
+        case ValuePoint.UNIFORM:
             values = low + (high - low) * rng.random(shape)
     return _inside(np.broadcast_to(values, shape), low, high, dtype)
 
@@ -87,18 +87,18 @@ def _inside(
 
 
 def make_integers(
-    point: Point, low: int, high: int, shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Generator
+    point: ValuePoint, low: int, high: int, shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Generator
 ) -> npt.NDArray[Any]:
     """Integers from ``low`` to ``high``; uniform ones are every value in turn, evenly dense where there is no room."""
     match point:
-        case Point.LOW | Point.HIGH | Point.ZERO:
-            value = {Point.LOW: low, Point.HIGH: high, Point.ZERO: min(max(0, low), high)}[point]
+        case ValuePoint.LOW | ValuePoint.HIGH | ValuePoint.ZERO:
+            value = {ValuePoint.LOW: low, ValuePoint.HIGH: high, ValuePoint.ZERO: min(max(0, low), high)}[point]
             return np.full(shape, value).astype(dtype)
-        case Point.CORNERS:
+        case ValuePoint.CORNERS:
             return np.where(_sides(shape, rng), np.array(low).astype(dtype), np.array(high).astype(dtype))
-        case Point.CONSTANT:
+        case ValuePoint.CONSTANT:
             return np.full(shape, _whole(rng, low, high, 1)[0]).astype(dtype)
-        case Point.UNIFORM:
+        case ValuePoint.UNIFORM:
             return _cycled(rng, low, high, math.prod(shape)).reshape(shape).astype(dtype)
 
 
@@ -119,7 +119,9 @@ def _whole(rng: np.random.Generator, low: int, high: int, size: int) -> npt.NDAr
     return np.asarray(rng.integers(low, high, size, dtype=wide, endpoint=True))
 
 
-def make_mask(point: Point, shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Generator) -> npt.NDArray[Any]:
+def make_mask(
+    point: ValuePoint, shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Generator
+) -> npt.NDArray[Any]:
     """Zeros and ones. Along a last axis of several positions at least one is 1: what hides all of them is no input.
 
     Where values vary at least one is 0 as well, since some models mean by 1 what is hidden.

@@ -31,7 +31,7 @@ from deploykit.accuracy.samples.declared import Declaration
 from deploykit.accuracy.samples.derived import (
     SETS,
     VARIED,
-    Point,
+    ValuePoint,
     arbitrary_values,
     generator,
     make_floats,
@@ -89,7 +89,7 @@ class Samples:
 
     feeds: tuple[Feed, ...]
     of_inputs: Mapping[str, InputSource]
-    points: tuple[Point, ...] = ()
+    points: tuple[ValuePoint, ...] = ()
     available: int = 0
     note: str = ""
 
@@ -327,7 +327,7 @@ def _derived(spec: InputSpec, found: EncodedRange | None, domain: Domain | None,
     return _Maker(source=InputSource(label=Label.DERIVED, why=why), sets=len(SETS), make=make)
 
 
-def _point(number: int) -> Point:
+def _point(number: int) -> ValuePoint:
     return SETS[number % len(SETS)]
 
 

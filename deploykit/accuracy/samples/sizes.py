@@ -101,7 +101,7 @@ def _stated(text: str, inputs: Sequence[InputSpec]) -> tuple[InputSpec | None, s
 
 
 @dataclass(slots=True)
-class _Draft:
+class _SizeDraft:
     """The sizes known so far, by input and axis; dimensions of one symbol are one."""
 
     specs: tuple[InputSpec, ...]
@@ -145,7 +145,7 @@ def decide_sizes(
     outputs grow with the picture, as those of detectors and segmentation do.
     """
     specs = input_specs(facts)
-    draft = _Draft(specs=specs, symbols=_symbols(facts, specs))
+    draft = _SizeDraft(specs=specs, symbols=_symbols(facts, specs))
     waiting = tuple(spec for spec in specs if draft.open_axes(spec))
     if not waiting:
         return Sizes()
@@ -177,7 +177,7 @@ def _symbols(facts: GraphFacts, specs: Sequence[InputSpec]) -> dict[tuple[str, i
     return found
 
 
-def _shared_reason(draft: _Draft, spec: InputSpec) -> str:
+def _shared_reason(draft: _SizeDraft, spec: InputSpec) -> str:
     keys = {draft.key(spec, axis) for axis, dim in enumerate(spec.shape) if dim is None}
     for other in draft.specs:
         if other.name in draft.why and keys & {draft.key(other, axis) for axis in range(len(other.shape))}:
@@ -185,7 +185,7 @@ def _shared_reason(draft: _Draft, spec: InputSpec) -> str:
     return ""
 
 
-def _settle_batch(draft: _Draft, facts: GraphFacts) -> None:
+def _settle_batch(draft: _SizeDraft, facts: GraphFacts) -> None:
     """One sample: the first dimension, dimensions that are called a batch, and what is open in a state."""
     outputs = {tuple(d if isinstance(d, int) else None for d in facts.tensors[n].shape or ()) for n in facts.outputs}
     for spec in draft.specs:
@@ -197,7 +197,7 @@ def _settle_batch(draft: _Draft, facts: GraphFacts) -> None:
                 draft.known.setdefault(draft.key(spec, axis), 1)
 
 
-def _settle_by_metadata(draft: _Draft, metadata: Mapping[str, str]) -> None:
+def _settle_by_metadata(draft: _SizeDraft, metadata: Mapping[str, str]) -> None:
     """``imgsz`` is what ultralytics writes into its exports: height and width."""
     try:
         said = json.loads(metadata.get("imgsz", "null"))
@@ -229,14 +229,14 @@ def _streams(facts: GraphFacts) -> bool:
     return any(len(shape) == 3 and isinstance(shape[-1], int) for shape in shapes) and len(facts.inputs) > 1
 
 
-def _settle_by_trial(draft: _Draft, runs: Runs, *, dense: bool, streams: bool) -> None:
+def _settle_by_trial(draft: _SizeDraft, runs: Runs, *, dense: bool, streams: bool) -> None:
     """Try usual sizes until the model runs, one input after the other; what no usual size fits stays open."""
     for spec in draft.specs:
         if not draft.open_axes(spec):
             continue
 
         def fits(shape: Shape, spec: InputSpec = spec) -> bool:
-            trial = _Draft(specs=draft.specs, symbols=draft.symbols, known=dict(draft.known))
+            trial = _SizeDraft(specs=draft.specs, symbols=draft.symbols, known=dict(draft.known))
             trial.settle(spec, shape, "")
             shapes = {other.name: trial.shape(other) for other in draft.specs}
             whole = {name: shape for name, shape in shapes.items() if shape is not None}
@@ -249,7 +249,7 @@ def _settle_by_trial(draft: _Draft, runs: Runs, *, dense: bool, streams: bool) -
 
 
 def _usual_shapes(
-    draft: _Draft, spec: InputSpec, fits: Callable[[Shape], bool], *, dense: bool, streams: bool
+    draft: _SizeDraft, spec: InputSpec, fits: Callable[[Shape], bool], *, dense: bool, streams: bool
 ) -> Iterator[tuple[Shape, str]]:
     """Shapes that an input of this kind usually has; none where the kind is not known."""
     open_ = draft.open_axes(spec)

@@ -10,20 +10,19 @@ import json
 import math
 import pickle
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from deploykit.accuracy.judge.measures import overall_db
 from deploykit.accuracy.samples.gathering import MOST, Samples, gather
-from deploykit.accuracy.search.output_losses import Loss, OutputLosses
+from deploykit.accuracy.search.output_losses import OutputLoss, OutputLosses
 from deploykit.accuracy.simulate.partial_runs import PartialRuns
 from deploykit.accuracy.simulate.precisions import min_max_encodings, precision_of
 from deploykit.accuracy.simulate.quantizers import fake_quantize, is_simulated
-from deploykit.accuracy.simulate.sessions import Feed
 from deploykit.accuracy.simulate.tensor_statistics import TensorStatistics, statistics_of
 from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.read import read_placed
@@ -34,9 +33,10 @@ from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.fusion import BLOCKS
 from deploykit.model.load import wrap_proto
-from deploykit.model.parameters import ParameterUse, bias_after_matmul, parameter_uses
+from deploykit.model.parameters import bias_after_matmul, parameter_uses
 from deploykit.model.patterns import find_blocks
 from deploykit.model.weights import lean_weights, mapped_bytes, stored_values
+from deploykit.system.published import published
 from deploykit.system.store import Store, key_of
 
 if TYPE_CHECKING:
@@ -82,20 +82,7 @@ def layers_of(facts: GraphFacts, names: Collection[str]) -> tuple[Layer, ...]:
 
     A tensor that enters the graph belongs to every operator that reads it.
     """
-    uses = parameter_uses(facts)
-    heads = _heads(facts)
-    groups: dict[int, list[NodeFact]] = {}
-    for node in facts.nodes:
-        if node.op_type != "Constant":
-            groups.setdefault(heads.get(node.index, node.index), []).append(node)
-    known = frozenset(names)
-    made = (_layer(facts, nodes, known, uses) for nodes in groups.values())
-    return tuple(layer for layer in made if layer.tensors)
-
-
-def _heads(facts: GraphFacts) -> dict[int, int]:
-    """The first node of its layer, by node, for those that are in a layer with others."""
-    heads = {}
+    heads: dict[int, int] = {}  # the first node of its layer, by node, for those that share a layer
     for block in find_blocks(facts):
         if BLOCKS[block.kind].certain:
             heads.update(dict.fromkeys(block.nodes, block.nodes[0]))
@@ -104,32 +91,24 @@ def _heads(facts: GraphFacts) -> dict[int, int]:
         maker = next((maker for maker in makers if maker is not None and bias_after_matmul(facts, maker)), None)
         if maker is not None:
             heads[node.index] = maker.index
-    return heads
-
-
-def _layer(
-    facts: GraphFacts, nodes: list[NodeFact], known: frozenset[str], uses: dict[str, tuple[ParameterUse, ...]]
-) -> Layer:
-    inside = {node.index for node in nodes}
-    read = dict.fromkeys(name for node in nodes for name in _entering(facts, node))
+    groups: dict[int, list[NodeFact]] = {}
+    for node in facts.nodes:
+        if node.op_type != "Constant":
+            groups.setdefault(heads.get(node.index, node.index), []).append(node)
     # A weight may reach its MatMul through Identity or Transpose; the use knows, the list of inputs does not.
-    weights = {name for name, found in uses.items() if name in known and any(u.node.index in inside for u in found)}
-    made = [name for node in nodes for name in node.outputs]
-    activations = dict.fromkeys(name for name in (*read, *made) if name in known and name not in uses)
-    return Layer(
-        name=nodes[0].label,
-        op_type=nodes[0].op_type,
-        weights=tuple(sorted(weights)),
-        activations=tuple(activations),
-    )
-
-
-def _entering(facts: GraphFacts, node: NodeFact) -> Iterator[str]:
-    """Inputs and stored values that a node reads: nothing of the graph makes them."""
-    for name in node.inputs:
-        fact = facts.tensors.get(name)
-        if fact is not None and (fact.producer is None or fact.is_weight):
-            yield name
+    homes = {name: {use.node.index for use in uses} for name, uses in parameter_uses(facts).items()}
+    outside = {name for name, fact in facts.tensors.items() if fact.producer is None or fact.is_weight}
+    found = []
+    for nodes in groups.values():
+        inside = {node.index for node in nodes}
+        read = [name for node in nodes for name in node.inputs if name in outside]
+        held = dict.fromkeys(name for name in (*read, *(n for node in nodes for n in node.outputs)) if name in names)
+        weights = sorted(name for name in names if not inside.isdisjoint(homes.get(name, ())))
+        activations = tuple(name for name in held if name not in homes)
+        first = nodes[0]
+        layer = Layer(name=first.label, op_type=first.op_type, weights=tuple(weights), activations=activations)
+        found += [layer] if layer.tensors else []
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,29 +124,13 @@ class TensorLoss:
     layers: tuple[str, ...]
     own_db: float
     statistics: TensorStatistics | None
-    alone: Loss | None = None
-    without: Loss | None = None
+    alone: OutputLoss | None = None
+    without: OutputLoss | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The published shape."""
-        return {
-            "tensor": self.name,
-            "kind": self.kind,
-            "dtype": self.dtype,
-            "layers": list(self.layers),
-            "own_db": _finite(self.own_db),
-            "alone": _json(self.alone),
-            "without": _json(self.without),
-            "statistics": None if self.statistics is None else self.statistics.to_json(),
-        }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _json(loss: Loss | None) -> dict[str, Any] | None:
-    return None if loss is None else loss.to_json()
+        own = self.own_db if math.isfinite(self.own_db) else None
+        return {"tensor": self.name, **published(self, without=("name",)), "own_db": own}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,23 +138,20 @@ class LayerLoss:
     """One layer, all its tensors together. ``weights`` and ``activations``: only these of the layer are quantized."""
 
     layer: Layer
-    alone: Loss | None = None
-    without: Loss | None = None
-    weights: Loss | None = None
-    activations: Loss | None = None
+    alone: OutputLoss | None = None
+    without: OutputLoss | None = None
+    weights: OutputLoss | None = None
+    activations: OutputLoss | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The published shape."""
-        return {
-            "layer": self.layer.name,
-            "op_type": self.layer.op_type,
-            "weights": list(self.layer.weights),
-            "activations": list(self.layer.activations),
-            "alone": _json(self.alone),
-            "without": _json(self.without),
-            "weights_alone": _json(self.weights),
-            "activations_alone": _json(self.activations),
-        }
+        layer = {"layer": self.layer.name, **published(self.layer, without=("name",))}
+        losses = published(self, without=("layer", "weights", "activations"))
+        parts = {"weights_alone": self.weights, "activations_alone": self.activations}
+        return {**layer, **losses, **{name: None if loss is None else loss.to_json() for name, loss in parts.items()}}
+
+
+_Row = TypeVar("_Row", LayerLoss, TensorLoss)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,9 +163,9 @@ class Sensitivity:
     """
 
     precision: str
-    whole: Loss
-    weights: Loss
-    activations: Loss
+    whole: OutputLoss
+    weights: OutputLoss
+    activations: OutputLoss
     layers: tuple[LayerLoss, ...]
     tensors: tuple[TensorLoss, ...]
     samples: Samples
@@ -215,14 +175,12 @@ class Sensitivity:
     @property
     def worst_layers(self) -> tuple[LayerLoss, ...]:
         """The measured layers, the one whose quantizing alone costs most first."""
-        known = [row for row in self.layers if row.alone is not None]
-        return tuple(sorted(known, key=lambda row: row.alone.db if row.alone is not None else math.inf))
+        return tuple(_worst_first(self.layers))
 
     @property
     def worst_tensors(self) -> tuple[TensorLoss, ...]:
         """The measured tensors, the one whose quantizing alone costs most first."""
-        known = [row for row in self.tensors if row.alone is not None]
-        return tuple(sorted(known, key=lambda row: row.alone.db if row.alone is not None else math.inf))
+        return tuple(_worst_first(self.tensors))
 
     def to_json(self) -> dict[str, Any]:
         """The published shape of ``deploykit accuracy layers --json``."""
@@ -247,42 +205,28 @@ class Budget:
     bytes: int = 2 << 30
 
 
+def _worst_first(rows: Iterable[_Row]) -> list[_Row]:
+    known = [(row.alone.db, row) for row in rows if row.alone is not None]
+    return [row for _, row in sorted(known, key=lambda item: item[0])]
+
+
 def analyze_files(
     model: Path,
     *,
-    encodings: Path | None = None,
     precision: str | None = None,
-    float_tensors: Path | None = None,
-    data: Path | None = None,
-    samples: int | None = None,
-    seed: int = 0,
     budget: Budget | None = None,
     resume: bool = True,
     tell: Tell = lambda _: None,
+    **asked: Any,
 ) -> Sensitivity:
     """``analyze`` for files: encodings of a file or of a QDQ model, else of deploykit's own at a ``precision``.
 
-    Raises UsageError where neither is given, or both.
+    ``asked`` is what ``read_question`` takes besides, and refuses.
     """
-    given = read_question(
-        model,
-        encodings=encodings,
-        precision=precision,
-        float_tensors=float_tensors,
-        data=data,
-        samples=samples,
-        seed=seed,
-    )
-    return analyze(
-        given.model,
-        given.facts,
-        given.samples,
-        encodings=given.encodings,
-        precision=precision or "",
-        budget=budget,
-        resume=resume,
-        tell=tell,
-    )
+    given = read_question(model, precision=precision, **asked)
+    more: dict[str, Any] = {"budget": budget, "resume": resume, "tell": tell}
+    encodings = given.encodings
+    return analyze(given.model, given.facts, given.samples, encodings=encodings, precision=precision or "", **more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -343,17 +287,25 @@ def analyze(
     deadline = None if limits.seconds is None else time.monotonic() + limits.seconds
     losses = OutputLosses(facts)
     tell("running the float model")
-    exact = _fitting(model, samples.varied, losses, limits)
+    exact = PartialRuns(model, samples.varied[:1], wanted=losses.shown)
+    # The quantized run is kept beside the float run, so each sample is held twice.
+    most = min(len(samples.varied), max(1, limits.bytes // max(1, 2 * exact.bytes_per_sample)))
+    if most > 1:
+        exact = PartialRuns(model, samples.varied[:most], wanted=losses.shown)
     given = encodings or min_max_encodings(exact, facts, precision_of(precision))
     losses.hold(exact.reference)
-    work = _Work(model, facts, exact, _simulated(given, facts, exact), losses, resume=resume)
-    whole, weights, activations = work.totals()
+    # The entries that change something: those of float tensors that the main graph has.
+    values: dict[str, Value] = {entry.name: entry.value for entry in given if is_simulated(entry.value)}
+    values |= {name: Float(dtype="float16") for name in given.float_tensors if name not in values}
+    known = {*exact.graph.makers, *exact.graph.stored, *exact.graph.inputs} & facts.tensors.keys()
+    values = {n: v for n, v in values.items() if n in known and facts.tensors[n].dtype in ("", "float")}
+    work = _Measurements(model, facts, exact, values, losses, resume=resume)
     work.measure(deadline, tell)
     return Sensitivity(
         precision=f"{precision}, ranges of the same samples" if precision else f"encodings {given.version}",
-        whole=whole,
-        weights=weights,
-        activations=activations,
+        whole=losses.loss(work.quantized.reference),
+        weights=work.total(work.weights),
+        activations=work.total(values.keys() - work.weights),
         layers=tuple(map(work.layer_loss, work.layers)),
         tensors=tuple(work.tensor_losses()),
         samples=samples,
@@ -362,54 +314,13 @@ def analyze(
     )
 
 
-def _fitting(model: ModelProto, feeds: Sequence[Feed], losses: OutputLosses, limits: Budget) -> PartialRuns:
-    """The float run on as many samples as may be kept, twice over: the quantized run is kept beside it."""
-    first = PartialRuns(model, feeds[:1], wanted=losses.shown)
-    most = min(len(feeds), max(1, limits.bytes // max(1, 2 * first.bytes_per_sample)))
-    return first if most == 1 else PartialRuns(model, feeds[:most], wanted=losses.shown)
-
-
-def _simulated(encodings: EncodingSet, facts: GraphFacts, runs: PartialRuns) -> dict[str, Value]:
-    """The entries that change something: those of float tensors that the main graph has."""
-    values: dict[str, Value] = {entry.name: entry.value for entry in encodings if is_simulated(entry.value)}
-    values |= {name: Float(dtype="float16") for name in encodings.float_tensors if name not in values}
-    known = {*runs.graph.makers, *runs.graph.stored, *runs.graph.inputs}
-    return {
-        name: value
-        for name, value in values.items()
-        if name in known and name in facts.tensors and facts.tensors[name].dtype in ("", "float")
-    }
-
-
 _SAVE_EVERY = 2.0  # seconds: an analysis may be ended at any moment, and writing costs milliseconds
 _LARGEST_HASHED = 1_900_000_000  # bytes: protobuf writes no larger message
 _METHOD = 1  # raised with every change of the method that makes other numbers
 
 
-def _key_of(model: ModelProto, values: Mapping[str, Value], feeds: Sequence[Feed]) -> str:
-    """The name under which answers are kept between calls; empty for a model that is too large to be hashed."""
-    if mapped_bytes(model) or model.ByteSize() > _LARGEST_HASHED:
-        return ""
-    said = sha256(pickle.dumps((sorted(values.items()), [sorted(feed.items()) for feed in feeds]))).hexdigest()
-    return key_of(model.SerializeToString(deterministic=True), {"method": _METHOD, "said": said})
-
-
-def _earlier_answers(key: str) -> dict[_Question, Loss]:
-    found: dict[_Question, Loss] = {}
-    for question, outputs in (Store("sensitivity").get(key) or {}).items():
-        alone, *names = json.loads(question)
-        found[bool(alone), tuple(names)] = Loss(outputs=outputs)
-    return found
-
-
-def _save_answers(key: str, answers: Mapping[_Question, Loss]) -> None:
-    if key:
-        told = {json.dumps([alone, *names]): dict(loss.outputs) for (alone, names), loss in answers.items()}
-        Store("sensitivity").put(key, told)
-
-
-class _Work:
-    """The questions of one analysis, and the answers so far."""
+class _Measurements:
+    """The questions of one analysis, and the answers so far, which are kept between calls."""
 
     def __init__(
         self,
@@ -421,33 +332,35 @@ class _Work:
         *,
         resume: bool,
     ) -> None:
-        self._model = model
-        self._exact = exact
-        self._values = values
-        self._losses = losses
-        self._weights = frozenset(name for name in parameter_uses(facts) if name in values)
+        self._exact, self._values, self._losses = exact, values, losses
+        self._run_all = partial(PartialRuns, model, exact.feeds, wanted=losses.shown)
+        self.quantized = self._run_all(values=values)
+        self.weights = frozenset(name for name in parameter_uses(facts) if name in values)
         self.layers = layers_of(facts, values.keys())
-        self._key = _key_of(model, values, exact.feeds)
-        self._answers = _earlier_answers(self._key) if resume and self._key else {}
         self.unmeasured = 0
+        self._answers: dict[_Question, OutputLoss] = {}
+        self._key = ""  # of a model that is too large to be hashed nothing is kept
+        if not mapped_bytes(model) and model.ByteSize() <= _LARGEST_HASHED:
+            fed = [sorted(feed.items()) for feed in exact.feeds]
+            said = sha256(pickle.dumps((sorted(values.items()), fed))).hexdigest()
+            self._key = key_of(model.SerializeToString(deterministic=True), {"method": _METHOD, "said": said})
+        for question, outputs in ((Store("sensitivity").get(self._key) or {}) if resume and self._key else {}).items():
+            alone, *names = json.loads(question)
+            self._answers[bool(alone), tuple(names)] = OutputLoss(outputs=outputs)
 
-    @cached_property
-    def _quantized(self) -> PartialRuns:
-        return PartialRuns(self._model, self._exact.feeds, wanted=self._losses.shown, values=self._values)
-
-    def totals(self) -> tuple[Loss, Loss, Loss]:
-        """Everything quantized, only weights, only activations."""
-        whole = self._losses.loss(self._quantized.reference)
-        return whole, self._total(self._weights), self._total(self._values.keys() - self._weights)
-
-    def _total(self, names: Iterable[str]) -> Loss:
-        values = {name: self._values[name] for name in names}
-        runs = PartialRuns(self._model, self._exact.feeds, wanted=self._losses.shown, values=values)
-        return self._losses.loss(runs.reference)
+    def total(self, names: Iterable[str]) -> OutputLoss:
+        """The loss with these tensors quantized and no others."""
+        return self._losses.loss(self._run_all(values={name: self._values[name] for name in names}).reference)
 
     def measure(self, deadline: float | None, tell: Tell) -> None:
         """Ask everything, until the time is over; layers come first, since they say most."""
-        questions = [question for question in self._questions() if question not in self._answers]
+        layers = [tuple(sorted(layer.tensors)) for layer in self.layers]
+        parts = [tuple(sorted(part)) for layer in self.layers for part in (layer.weights, layer.activations) if part]
+        tensors = [(name,) for name in self._values]
+        asked: dict[_Question, None] = {}
+        for alone, groups in ((True, layers), (True, tensors), (False, layers), (False, tensors), (True, parts)):
+            asked |= dict.fromkeys((alone, names) for names in sorted(groups, key=self._exact.first_piece))
+        questions = [question for question in asked if question not in self._answers]
         saved = time.monotonic()
         try:
             for done, (alone, names) in enumerate(questions):
@@ -457,24 +370,22 @@ class _Work:
                 if alone:
                     outputs = self._exact.run({name: self._values[name] for name in names})
                 else:
-                    outputs = self._quantized.run(dict.fromkeys(names))
+                    outputs = self.quantized.run(dict.fromkeys(names))
                 self._answers[alone, names] = self._losses.loss(outputs)
                 tell(f"{done + 1} of {len(questions)} measurements")
                 if time.monotonic() - saved > _SAVE_EVERY:
-                    _save_answers(self._key, self._answers)
+                    self._save()
                     saved = time.monotonic()
         finally:
-            _save_answers(self._key, self._answers)
+            self._save()
 
-    def _questions(self) -> list[_Question]:
-        """Each question once, by rounds, and in a round in the order of the graph."""
-        layers = [tuple(sorted(layer.tensors)) for layer in self.layers]
-        parts = [tuple(sorted(part)) for layer in self.layers for part in (layer.weights, layer.activations) if part]
-        tensors = [(name,) for name in self._values]
-        found: dict[_Question, None] = {}
-        for alone, groups in ((True, layers), (True, tensors), (False, layers), (False, tensors), (True, parts)):
-            found |= dict.fromkeys((alone, names) for names in sorted(groups, key=self._exact.first_piece))
-        return list(found)
+    def _save(self) -> None:
+        if self._key:
+            told = {json.dumps([alone, *names]): dict(loss.outputs) for (alone, names), loss in self._answers.items()}
+            Store("sensitivity").put(self._key, told)
+
+    def _answer(self, alone: bool, names: Iterable[str]) -> OutputLoss | None:
+        return self._answers.get((alone, tuple(sorted(names))))
 
     def layer_loss(self, layer: Layer) -> LayerLoss:
         """What is known of one layer."""
@@ -486,9 +397,6 @@ class _Work:
             activations=self._answer(True, layer.activations),
         )
 
-    def _answer(self, alone: bool, names: tuple[str, ...]) -> Loss | None:
-        return self._answers.get((alone, tuple(sorted(names))))
-
     def tensor_losses(self) -> Iterator[TensorLoss]:
         """What is known of every tensor, in the order in which the graph meets them."""
         homes: dict[str, list[str]] = {}
@@ -496,21 +404,15 @@ class _Work:
             for name in layer.tensors:
                 homes.setdefault(name, []).append(layer.name)
         for name in sorted(self._values, key=lambda name: self._exact.first_piece([name])):
-            own, statistics = self._values_of(name)
+            stored, value = self._exact.graph.stored.get(name), self._values[name]
+            arrays = self._exact.before_quantizer(name) if stored is None else [stored_values(stored)]
             yield TensorLoss(
                 name=name,
-                kind="weight" if name in self._weights else "activation",
-                dtype=self._values[name].dtype,
+                kind="weight" if name in self.weights else "activation",
+                dtype=value.dtype,
                 layers=tuple(homes.get(name, ())),
-                own_db=own,
-                statistics=statistics,
+                own_db=overall_db([(array, fake_quantize(array, value)) for array in arrays]),
+                statistics=statistics_of(arrays),
                 alone=self._answer(True, (name,)),
                 without=self._answer(False, (name,)),
             )
-
-    def _values_of(self, name: str) -> tuple[float, TensorStatistics | None]:
-        """How well the tensor's own grid holds it, and what its values are."""
-        stored = self._exact.graph.stored.get(name)
-        arrays = self._exact.before_quantizer(name) if stored is None else [stored_values(stored)]
-        own = overall_db([(array, fake_quantize(array, self._values[name])) for array in arrays])
-        return own, statistics_of(arrays)

@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deploykit.accuracy.judge.judge import OutputJudge
-from deploykit.accuracy.judge.measures import overall_db
-from deploykit.accuracy.judge.rows import ChosenRows, Matched
+from deploykit.accuracy.judge.rows import ChosenRows
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.search.goals import Reached
 from deploykit.model.facts import GraphFacts
@@ -25,17 +24,13 @@ if TYPE_CHECKING:
     from deploykit.accuracy.judge.metric import UserMetric
     from deploykit.accuracy.simulate.sessions import Feed
 
-__all__ = ["Loss", "OutputLosses", "Reaching"]
+__all__ = ["OutputLoss", "OutputLosses", "Reaching"]
 
 _Values = Mapping[str, npt.NDArray[Any]]
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
+class OutputLoss:
     """Signal to noise of each output against the float model, in dB; infinite without any difference."""
 
     outputs: Mapping[str, float]
@@ -47,7 +42,8 @@ class Loss:
 
     def to_json(self) -> dict[str, Any]:
         """The published shape: None where there is no difference, or no signal at all."""
-        return {"db": _finite(self.db), "outputs": {name: _finite(db) for name, db in self.outputs.items()}}
+        outputs = {name: db if math.isfinite(db) else None for name, db in self.outputs.items()}
+        return {"db": self.db if math.isfinite(self.db) else None, "outputs": outputs}
 
 
 class OutputLosses:
@@ -70,53 +66,38 @@ class OutputLosses:
     def hold(self, reference: Sequence[_Values]) -> None:
         """Take the float outputs of all samples as what others are compared with."""
         self._reference = reference
-        self._energy = {
-            name: math.fsum(_energy(_doubles(values[name])) for values in reference) for name in self._names
-        }
+        self._energy = {name: math.fsum(_energy(values[name]) for values in reference) for name in self._names}
 
-    def loss(self, outputs: Sequence[_Values]) -> Loss:
+    def loss(self, outputs: Sequence[_Values]) -> OutputLoss:
         """The loss of one run of all samples."""
+        both = list(zip(self._reference, outputs, strict=True))
         if self._matches:
-            sides = zip(self._reference, outputs, strict=True)
-            matched = [self._rows.all_matched(self.shown, one, two) for one, two in sides]
-            return Loss(outputs={name: _matched_db([sample[name] for sample in matched]) for name in self._names})
-        return Loss(outputs={name: self._sqnr(name, outputs) for name in self._names})
-
-    def _sqnr(self, name: str, outputs: Sequence[_Values]) -> float:
-        noise = math.fsum(_difference(one[name], two[name]) for one, two in zip(self._reference, outputs, strict=True))
-        if noise == 0:
-            return math.inf
-        signal = self._energy[name]
-        return 10 * math.log10(signal / noise) if signal > 0 and signal / noise > 0 else -math.inf
-
-
-def _matched_db(samples: Sequence[Matched]) -> float:
-    """Of one output; nothing is left of one that became no number, or has another shape."""
-    if any(item.left.shape != item.right.shape for item in samples):
-        return -math.inf
-    if not all(np.isfinite(item.right[np.isfinite(item.left)]).all() for item in samples):
-        return -math.inf
-    return overall_db([(item.left, item.right) for item in samples])
+            matched = [self._rows.all_matched(self.shown, one, two) for one, two in both]
+            pairs = {n: [(sample[n].left, sample[n].right) for sample in matched] for n in self._names}
+            energy = {n: math.fsum(_energy(one) for one, _ in found) for n, found in pairs.items()}
+        else:
+            pairs, energy = {n: [(one[n], two[n]) for one, two in both] for n in self._names}, self._energy
+        found: dict[str, float] = {}
+        for name in self._names:
+            noise, signal = math.fsum(_noise(one, two) for one, two in pairs[name]), energy[name]
+            ratio = signal / noise if noise else math.inf
+            found[name] = math.inf if noise == 0 else 10 * math.log10(ratio) if ratio > 0 else -math.inf
+        return OutputLoss(outputs=found)
 
 
-def _doubles(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    return np.asarray(values, np.float64).ravel()
-
-
-def _energy(values: npt.NDArray[np.float64]) -> float:
-    finite = np.where(np.isfinite(values), values, 0.0)
+def _energy(values: npt.NDArray[Any]) -> float:
+    flat = np.asarray(values, np.float64).ravel()
+    finite = np.where(np.isfinite(flat), flat, 0.0)
     return float(finite @ finite)
 
 
-def _difference(one: npt.NDArray[Any], two: npt.NDArray[Any]) -> float:
+def _noise(one: npt.NDArray[Any], two: npt.NDArray[Any]) -> float:
     """Energy of what differs; infinite where a value became no number, or the shape is another."""
     if one.shape != two.shape:
         return math.inf
-    left, right = _doubles(one), _doubles(two)
+    left, right = np.asarray(one, np.float64).ravel(), np.asarray(two, np.float64).ravel()
     known = np.isfinite(left)
-    if not np.isfinite(right[known]).all():
-        return math.inf
-    return _energy(left[known] - right[known])
+    return _energy(left[known] - right[known]) if np.isfinite(right[known]).all() else math.inf
 
 
 class Reaching:

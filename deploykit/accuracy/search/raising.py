@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from deploykit.accuracy.search.goals import Goal, Reached
 from deploykit.accuracy.search.layer_losses import Layer, LayerLoss
-from deploykit.accuracy.simulate.precisions import Cost, CostModel
+from deploykit.accuracy.simulate.precisions import CostModel, ModelCost
 from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.encodings.float_sets import find_borders, float_nodes
 from deploykit.encodings.new_grids import GridKind, affine_for_range
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from deploykit.accuracy.simulate.sessions import Feed
 
-__all__ = ["MOST_SHOWN", "Raised", "Raiser", "Trial", "WideType"]
+__all__ = ["MOST_SHOWN", "RaiseTrial", "Raised", "Raiser", "WideType"]
 
 MOST_SHOWN = 20
 """Of the layers that cost most, in what is published of a search."""
@@ -37,7 +37,7 @@ Measure: TypeAlias = Callable[[Sequence[Mapping[str, Any]]], Reached]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class RaiseTrial:
     """One set that was measured: the first ``count`` layers of the order, raised to ``wide``.
 
     ``layers`` are their names, ``tensors`` all that was raised with them; ``borders`` count conversions to and from
@@ -50,7 +50,7 @@ class Trial:
     tensors: tuple[str, ...]
     reached: Reached
     met: bool
-    cost: Cost
+    cost: ModelCost
     borders: int
 
     def to_json(self) -> dict[str, Any]:
@@ -74,9 +74,9 @@ class Raised:
     """
 
     goal: str
-    best: Trial
+    best: RaiseTrial
     encodings: EncodingSet
-    trials: tuple[Trial, ...]
+    trials: tuple[RaiseTrial, ...]
     worst: tuple[LayerLoss, ...] = ()
 
     @property
@@ -132,7 +132,7 @@ class Raiser:
         self._costs = costs
         self._tell = tell
         self._params = parameter_uses(facts)
-        self._known: dict[tuple[str, int], Trial] = {}
+        self._known: dict[tuple[str, int], RaiseTrial] = {}
 
     def smallest(self, wide: WideType, goal: Goal) -> Raised:
         """Bisection over the order, as if more layers were never worse; the cheapest of all that were tried counts.
@@ -151,7 +151,7 @@ class Raiser:
         best = min(met, key=_price) if met else max(known, key=lambda trial: _order(goal.quality(trial.reached)))
         return Raised(goal=str(goal), best=best, encodings=self.encodings(best), trials=self._trials(wide))
 
-    def front(self, wides: Iterable[WideType], goal: Goal, *, most: int = 12) -> tuple[Trial, ...]:
+    def front(self, wides: Iterable[WideType], goal: Goal, *, most: int = 12) -> tuple[RaiseTrial, ...]:
         """At most ``most`` sets per type, spread over the order: what is not both cheaper and better elsewhere."""
         for wide in wides:
             count = len(self._order)
@@ -159,7 +159,7 @@ class Raiser:
                 self.trial(wide, place, goal)
         return pareto(tuple(self._known.values()), goal)
 
-    def trial(self, wide: WideType, count: int, goal: Goal) -> Trial:
+    def trial(self, wide: WideType, count: int, goal: Goal) -> RaiseTrial:
         """Measure the first ``count`` layers; asked again it is known."""
         key = (wide, count)
         if key not in self._known:
@@ -171,7 +171,7 @@ class Raiser:
             reached = self._measure([simulator.run(feed) for feed in self._feeds])
             values = {entry.name: entry.value for entry in made}
             floats = {name for name, value in values.items() if isinstance(value, Float)} | made.float_tensors
-            self._known[key] = Trial(
+            self._known[key] = RaiseTrial(
                 wide=wide,
                 count=count,
                 layers=tuple(layer.name for layer in layers),
@@ -183,11 +183,11 @@ class Raiser:
             )
         return self._known[key]
 
-    def encodings(self, trial: Trial) -> EncodingSet:
+    def encodings(self, trial: RaiseTrial) -> EncodingSet:
         """The encodings of a trial."""
         return self._with(set(trial.tensors), trial.wide)
 
-    def _trials(self, wide: str) -> tuple[Trial, ...]:
+    def _trials(self, wide: str) -> tuple[RaiseTrial, ...]:
         return tuple(sorted((t for t in self._known.values() if t.wide == wide), key=lambda trial: trial.count))
 
     def _with(self, names: set[str], wide: str) -> EncodingSet:
@@ -239,20 +239,20 @@ class Raiser:
         return ()
 
 
-def pareto(trials: Sequence[Trial], goal: Goal) -> tuple[Trial, ...]:
+def pareto(trials: Sequence[RaiseTrial], goal: Goal) -> tuple[RaiseTrial, ...]:
     """Those that nothing beats in bit operations and in what the goal asks about at once, the cheapest first."""
 
-    def quality(trial: Trial) -> float:
+    def quality(trial: RaiseTrial) -> float:
         return _order(goal.quality(trial.reached))
 
-    kept: list[Trial] = []
+    kept: list[RaiseTrial] = []
     for trial in sorted(trials, key=lambda t: (*_price(t)[:2], -quality(t))):
         if not kept or quality(trial) > quality(kept[-1]):
             kept.append(trial)
     return tuple(kept)
 
 
-def _price(trial: Trial) -> tuple[int, int, int]:
+def _price(trial: RaiseTrial) -> tuple[int, int, int]:
     return trial.cost.bit_operations, trial.cost.activation_bytes, trial.count
 
 

@@ -118,17 +118,6 @@ class GraphPieces:
         """What some nodes make, in graph order; sequences are left out."""
         return [name for place in places for name in self.nodes[place].output if name and name not in self.opaque]
 
-    def with_sequences(self, places: Iterable[int]) -> list[int]:
-        """The places in order, and those of the nodes that make the sequences which they read."""
-        found, todo = set(places), list(places)
-        while todo:
-            for name in self.reads[todo.pop()]:
-                maker = self.makers[name] if name in self.opaque else None
-                if maker is not None and maker not in found:
-                    found.add(maker)
-                    todo.append(maker)
-        return sorted(found)
-
     def model_of(
         self,
         places: Sequence[int],

@@ -1,14 +1,13 @@
 """Runs a model once on samples, then again only from the tensors that change to the outputs, as often as asked.
 
-The graph is cut into pieces. Of a change, the nodes behind it are run in the pieces where it happens, on the values
-that were kept, and later pieces as a whole where something that they read is another. Results are those of whole runs,
-bit for bit. Memory grows linearly with the graph: what crosses between pieces, and one piece's inner values.
+The graph is cut into pieces. Of a change, the pieces where it happens are run with other quantizers, on the values that
+were kept, and later pieces where something that they read is another. Results are those of whole runs, bit for bit.
+Memory grows linearly with the graph: what crosses between pieces, and one piece's inner values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -33,19 +32,6 @@ _SHARES = 16
 a model, float and quantized, are held side by side."""
 
 _Values: TypeAlias = dict[str, npt.NDArray[Any]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Step:
-    """One piece of a changed run: ``session`` runs the nodes behind the change, and the piece as a whole otherwise.
-
-    ``starts`` are changed tensors whose makers read nothing that changed.
-    """
-
-    piece: int
-    session: Session | None
-    starts: tuple[str, ...] = ()
-    inner: bool = False
 
 
 class PartialRuns:
@@ -146,8 +132,6 @@ class PartialRuns:
             raw = [name + RAW for name in made if name in self._values]
             session = self._open(places, [*made, *raw], self._values, self._stored)
             found = [self._run(session, kept) for kept in self._kept]
-            for values in found[:1]:
-                self._learn({name: value for name, value in values.items() if not name.endswith(RAW)})
             self._inner = (number, found)
         return self._inner[1]
 
@@ -171,80 +155,25 @@ class PartialRuns:
 
         Names that the graph does not have change nothing.
         """
-        steps = self._steps(change)
         fed = [name for name in change if name in self.graph.inputs]
-        found = [{name: self._on_grid(name, np.asarray(f[name]), change) for name in fed} for f in self.feeds]
-        for step in steps:
-            inner = self.inner_values(step.piece) if step.inner else [{}] * len(self._kept)
-            for sample, new in enumerate(found):
-                self._take(step, change, sample, inner[sample], new)
+        others = [name for name in change if name not in self.graph.inputs]
+        touched = {self.graph.piece_of[place] for name in others for place in self._places(name)}
+        # Per sample, what is another than in the run that is kept.
+        found = [{name: self._on_grid(name, np.asarray(feed[name]), change) for name in fed} for feed in self.feeds]
+        for number in range(self.first_piece(list(change)), len(self.graph.pieces)):
+            session = self._changed(number, change) if number in touched else self._session_of(number)
+            for kept, new in zip(self._kept, found, strict=True):
+                if number in touched or any(name in new for name in session.inputs):
+                    made = self._run(session, new, kept)
+                    new.update((name, value) for name, value in made.items() if not _same(value, kept[name]))
         return [self._answers({**kept, **new}) for kept, new in zip(self._kept, found, strict=True)]
 
-    def _take(
-        self, step: _Step, change: Change, sample: int, inner: Mapping[str, npt.NDArray[Any]], new: _Values
-    ) -> None:
-        """One step of one sample; ``new`` holds what is another than in the run that is kept, and what starts it."""
-        kept = self._kept[sample]
-        for name in step.starts:
-            new[name] = self._on_grid(name, inner.get(name + RAW, inner[name]), change)
-        session = step.session
-        if session is None and step.inner:
-            return
-        if session is None:
-            session = self._session_of(step.piece)
-            if not any(name in new for name in session.inputs):
-                return
-        made = self._run(session, new, inner, kept)
-        new.update((name, value) for name, value in made.items() if not _same(value, kept[name]))
-
-    def _steps(self, change: Change) -> list[_Step]:
-        """All pieces from the first that the change reaches on."""
-        touched: dict[int, list[str]] = {}
-        for name in change:
-            if name not in self.graph.inputs:
-                for place in self._places(name):
-                    touched.setdefault(self.graph.piece_of[place], []).append(name)
-        first = self.first_piece(list(change))
-        affected = {name for name in change if name in self.graph.inputs}
-        steps = []
-        for number in range(first, len(self.graph.pieces)):
-            if number in touched:
-                steps.append(self._special(number, change, affected))
-            else:
-                steps.append(_Step(piece=number, session=None))
-                if number < max(touched, default=0):
-                    self._spread(number, affected)
-        return steps
-
-    def _spread(self, number: int, affected: set[str]) -> None:
-        """Add what a piece makes of affected tensors."""
-        for place in self.graph.pieces[number]:
-            if not affected.isdisjoint(self.graph.reads[place]):
-                affected.update(self.graph.nodes[place].output)
-
-    def _special(self, number: int, change: Change, affected: set[str]) -> _Step:
-        """A piece in which tensors change: a session of the nodes behind them, and where that starts."""
-        self.inner_values(number)  # the types of what is read
-        places, starts = [], []
-        for place in self.graph.pieces[number]:
-            node = self.graph.nodes[place]
-            if not affected.isdisjoint(self.graph.reads[place]) or any(n in change for n in self.graph.holds[place]):
-                places.append(place)
-                affected.update(node.output)
-            else:
-                here = [name for name in node.output if name in change]
-                starts += here
-                affected.update(here)
-        places = self.graph.with_sequences(places)
-        made = set(self.graph.made(places)) - set(starts)
-        outputs = [name for name in self.graph.crossing[number] if name in made]
-        session = self._open_changed(places, outputs, change) if outputs else None
-        return _Step(piece=number, session=session, starts=tuple(starts), inner=True)
-
-    def _open_changed(self, places: Sequence[int], outputs: Sequence[str], change: Change) -> Session:
+    def _changed(self, number: int, change: Change) -> Session:
+        """A piece with other quantizers."""
+        places = self.graph.pieces[number]
         held = {name for place in places for name in self.graph.holds[place] if name in change}
         stored = {**self._stored, **{name: _stored(self.graph.stored[name], change[name]) for name in held}}
-        return self._open(places, outputs, {**self._values, **change}, stored)
+        return self._open(places, self.graph.crossing[number], {**self._values, **change}, stored)
 
 
 def _same(one: npt.NDArray[Any], two: npt.NDArray[Any]) -> bool:
@@ -253,8 +182,6 @@ def _same(one: npt.NDArray[Any], two: npt.NDArray[Any]) -> bool:
 
 def _stored(tensor: TensorProto, value: Value | None) -> TensorProto:
     """A stored tensor as an encoding holds it; sessions quantize what they read out of files."""
-    return (
-        tensor
-        if value is None or tensor.data_type != TensorProto.FLOAT
-        else quantized_tensor(tensor, value, tensor.name)
-    )
+    if value is None or tensor.data_type != TensorProto.FLOAT:
+        return tensor
+    return quantized_tensor(tensor, value, tensor.name)

@@ -27,14 +27,14 @@ from deploykit.model.parameters import ParameterUse, parameter_uses
 from deploykit.model.weights import stored_values
 from deploykit.system.published import Published
 
-__all__ = ["Cost", "CostModel", "Precision", "min_max_encodings", "precision_of"]
+__all__ = ["CostModel", "ModelCost", "SimulatedPrecision", "min_max_encodings", "precision_of"]
 
 _WIDTHS = re.compile(r"w(4|8|16)a(8|16)")
 _FLOATS = {"fp16": "float16", "bf16": "bfloat16"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Precision:
+class SimulatedPrecision:
     """What a name like w8a16 or fp16 says: widths in bits, or a float type for everything."""
 
     name: str
@@ -43,20 +43,20 @@ class Precision:
     float_type: str = ""
 
 
-def precision_of(name: str) -> Precision:
+def precision_of(name: str) -> SimulatedPrecision:
     """Raises UsageError for a name that says no widths and no 16-bit float type."""
     if name in _FLOATS:
-        return Precision(name=name, float_type=_FLOATS[name])
+        return SimulatedPrecision(name=name, float_type=_FLOATS[name])
     widths = _WIDTHS.fullmatch(name)
     if widths is None:
         raise UsageError(
             f"--precision {name}: cannot be simulated",
             why=f"known are w4, w8 or w16 with a8 or a16, like w8a16, and {', '.join(_FLOATS)}",
         )
-    return Precision(name=name, weights=int(widths[1]), activations=int(widths[2]))
+    return SimulatedPrecision(name=name, weights=int(widths[1]), activations=int(widths[2]))
 
 
-def min_max_encodings(runs: PartialRuns, facts: GraphFacts, precision: Precision) -> EncodingSet:
+def min_max_encodings(runs: PartialRuns, facts: GraphFacts, precision: SimulatedPrecision) -> EncodingSet:
     """Encodings for the model and samples of a float run.
 
     Weights of linear operators are symmetric and per channel, everything else asymmetric and per tensor. Biases have no
@@ -80,7 +80,7 @@ def min_max_encodings(runs: PartialRuns, facts: GraphFacts, precision: Precision
     return EncodingSet(version="1.0.0", entries=entries, producer={"package": "deploykit", "scheme": "min-max"})
 
 
-def _activation(low: float, high: float, precision: Precision) -> Value:
+def _activation(low: float, high: float, precision: SimulatedPrecision) -> Value:
     if precision.float_type:
         return Float(dtype=precision.float_type)
     return affine_for_range(low, high, GridKind(bits=precision.activations, signed=False))
@@ -112,7 +112,7 @@ def _is_data(facts: GraphFacts, name: str) -> bool:
 
 
 def _stored_entries(
-    runs: PartialRuns, facts: GraphFacts, uses: Mapping[str, tuple[ParameterUse, ...]], precision: Precision
+    runs: PartialRuns, facts: GraphFacts, uses: Mapping[str, tuple[ParameterUse, ...]], precision: SimulatedPrecision
 ) -> Iterator[tuple[str, Encoding]]:
     for name, tensor in runs.graph.stored.items():
         roles = {use.role for use in uses.get(name, ())}
@@ -125,7 +125,7 @@ def _stored_entries(
         yield name, Encoding(name=name, value=_of_stored(values, axis, precision), is_param=bool(roles))
 
 
-def _of_stored(values: npt.NDArray[np.float32], axis: int | None, precision: Precision) -> Value:
+def _of_stored(values: npt.NDArray[np.float32], axis: int | None, precision: SimulatedPrecision) -> Value:
     if axis is None or precision.float_type:
         return _activation(float(values.min()), float(values.max()), precision)
     others = tuple(place for place in range(values.ndim) if place != axis)
@@ -145,7 +145,7 @@ _FLOAT_BITS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cost(Published):
+class ModelCost(Published):
     """``bit_operations`` are multiplications times the widths of both factors, of one sample."""
 
     weight_bytes: int
@@ -172,9 +172,9 @@ class CostModel:
         self._activations = {name: math.prod(dims) for name, dims in shapes.items() if name in floats}
         self._products = tuple(_products(facts, {**stored, **shapes}))
 
-    def cost(self, values: Mapping[str, Value]) -> Cost:
+    def cost(self, values: Mapping[str, Value]) -> ModelCost:
         """The cost with some entries in force."""
-        return Cost(
+        return ModelCost(
             weight_bytes=sum(count * _bits(values, name) for name, count in self._weights.items()) // 8,
             activation_bytes=sum(count * _bits(values, name) for name, count in self._activations.items()) // 8,
             bit_operations=sum(count * _bits(values, one) * _bits(values, two) for count, one, two in self._products),

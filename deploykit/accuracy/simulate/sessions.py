@@ -83,9 +83,9 @@ class Session:
     ) -> None:
         self.outputs: tuple[str, ...] = tuple(o.name for o in model.graph.output)
         size, room = mapped_bytes(model), group_room() if room is None else room
-        opener = _Opener(optimize=optimize, values=values or {}, size=size)
+        opener = _ModelOpener(optimize=optimize, values=values or {}, size=size)
         whole = _with_outputs(model, capture)
-        self._runner: _Opened | StreamedModel
+        self._runner: _OpenModel | StreamedModel
         if size > room and may_stream(whole):
             self._runner = StreamedModel(whole, [o.name for o in whole.graph.output], opener.open, room=room)
             self._check_room(model.graph.name, self._runner.largest, "its largest layer has")
@@ -138,7 +138,7 @@ def _with_outputs(model: ModelProto, capture: Iterable[str]) -> ModelProto:
     return copy
 
 
-class _Opened:
+class _OpenModel:
     """A model that is in memory as a whole."""
 
     def __init__(self, session: CpuSession) -> None:
@@ -158,14 +158,14 @@ class _Opened:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Opener:
+class _ModelOpener:
     """Opens a model, or a group of one that has ``size`` bytes of weights in files: groups run as the whole would."""
 
     optimize: bool
     values: Mapping[str, Value] = field(default_factory=dict)
     size: int = 0
 
-    def open(self, model: ModelProto) -> _Opened:
+    def open(self, model: ModelProto) -> _OpenModel:
         """Raises InputError for what the runtime refuses."""
         inline = sum(byte_size(tensor, "") for tensor in model.graph.initializer if not is_mapped(tensor))
         options = _options(len(model.graph.node), max(inline, self.size))
@@ -183,7 +183,7 @@ class _Opener:
                 options.add_external_initializers(list(beside), values)
             data = model.SerializeToString()
             size = len(data) + sum(array.nbytes for array in beside.values())
-            return _Opened(CpuSession(data, options, size=size))
+            return _OpenModel(CpuSession(data, options, size=size))
         except Exception as error:
             name = model.graph.name
             raise InputError(f"{name}: the model does not load in ONNX Runtime", why=_first_line(error)) from None
@@ -246,7 +246,7 @@ class StreamedModel:
     """A model cut into groups of at most ``room`` bytes of weights; ``wanted`` are the tensors that runs return."""
 
     def __init__(
-        self, model: ModelProto, wanted: Sequence[str], open_group: Callable[[ModelProto], _Opened], *, room: int
+        self, model: ModelProto, wanted: Sequence[str], open_group: Callable[[ModelProto], _OpenModel], *, room: int
     ) -> None:
         self.wanted = tuple(wanted)
         self._open = open_group

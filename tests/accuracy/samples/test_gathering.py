@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 
 from deploykit.accuracy.samples import input_specs
 from deploykit.accuracy.samples.declared import parse_declarations
-from deploykit.accuracy.samples.derived import SETS, VARIED, Point, generator, make_floats, make_integers, make_mask
+from deploykit.accuracy.samples.derived import (
+    SETS,
+    VARIED,
+    ValuePoint,
+    generator,
+    make_floats,
+    make_integers,
+    make_mask,
+)
 from deploykit.accuracy.samples.gathering import Samples, gather, record
 from deploykit.accuracy.samples.inputs import Label, weakest
 from deploykit.accuracy.simulate.sessions import Session
@@ -298,29 +306,31 @@ def test_derived_floats_never_leave_their_range(low: float, width: float, dtype:
 @given(
     low=st.integers(-(2**63), 2**63 - 1),
     high=st.integers(-(2**63), 2**63 - 1),
-    point=st.sampled_from(Point),
+    point=st.sampled_from(ValuePoint),
     size=st.integers(1, 40),
     seed=st.integers(0, 9),
 )
-def test_derived_integers_never_leave_their_domain(low: int, high: int, point: Point, size: int, seed: int) -> None:
+def test_derived_integers_never_leave_their_domain(
+    low: int, high: int, point: ValuePoint, size: int, seed: int
+) -> None:
     low, high = sorted((low, high))
     made = make_integers(point, low, high, (size,), np.dtype(np.int64), generator(seed, "x", 0))
     assert low <= int(made.min()) <= int(made.max()) <= high
 
 
-@pytest.mark.parametrize("point", Point)
+@pytest.mark.parametrize("point", ValuePoint)
 @each_row("ends", [(0, 2**64 - 1), (2**63, 2**64 - 1), (2**64 - 5, 2**64 - 1)])
-def test_the_widest_type_is_not_wrapped(point: Point, ends: tuple[int, int]) -> None:
+def test_the_widest_type_is_not_wrapped(point: ValuePoint, ends: tuple[int, int]) -> None:
     made = make_integers(point, *ends, (40,), np.dtype(np.uint64), generator(0, "x", 0))
     assert made.dtype == np.uint64
     assert ends[0] <= int(made.min()) <= int(made.max()) <= ends[1]
-    if point is Point.CORNERS:
+    if point is ValuePoint.CORNERS:
         assert (int(made.min()), int(made.max())) == ends
 
 
 @given(low=st.integers(-50, 50), width=st.integers(1, 60), size=st.integers(1, 200), seed=st.integers(0, 99))
 def test_every_legal_value_occurs_where_there_is_room(low: int, width: int, size: int, seed: int) -> None:
-    made = make_integers(Point.UNIFORM, low, low + width - 1, (size,), np.dtype(np.int64), generator(seed, "x", 0))
+    made = make_integers(ValuePoint.UNIFORM, low, low + width - 1, (size,), np.dtype(np.int64), generator(seed, "x", 0))
     values = np.unique(made)
     assert len(values) == min(width, size)
     if size >= width:
@@ -328,20 +338,22 @@ def test_every_legal_value_occurs_where_there_is_room(low: int, width: int, size
 
 
 @settings(max_examples=50)
-@given(point=st.sampled_from(Point), shape=st.tuples(st.integers(1, 3), st.integers(2, 9)), seed=st.integers(0, 99))
-def test_no_mask_hides_everything(point: Point, shape: tuple[int, int], seed: int) -> None:
+@given(
+    point=st.sampled_from(ValuePoint), shape=st.tuples(st.integers(1, 3), st.integers(2, 9)), seed=st.integers(0, 99)
+)
+def test_no_mask_hides_everything(point: ValuePoint, shape: tuple[int, int], seed: int) -> None:
     mask = make_mask(point, shape, np.dtype(np.int64), generator(seed, "x", 0))
     assert set(np.unique(mask)) <= {0, 1}
     assert mask.any(axis=-1).all()
     assert point not in VARIED or not mask.all(axis=-1).any()
-    if point is Point.HIGH:
+    if point is ValuePoint.HIGH:
         assert mask.all()
 
 
 def test_the_first_sets_hold_uniform_points_and_both_ends() -> None:
-    assert set(SETS[:3]) == {Point.UNIFORM, Point.LOW, Point.HIGH}
-    assert SETS.count(Point.UNIFORM) == 3
-    assert set(SETS) == set(Point)
+    assert set(SETS[:3]) == {ValuePoint.UNIFORM, ValuePoint.LOW, ValuePoint.HIGH}
+    assert SETS.count(ValuePoint.UNIFORM) == 3
+    assert set(SETS) == set(ValuePoint)
 
 
 def test_weights_of_one_entry_do_not_stand_for_another() -> None:
