@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from deploykit.encodings.lpbq_files import LpbqReport
     from deploykit.encodings.split_files import PartReport
     from deploykit.findings import Finding
-    from deploykit.fleet.results import CellResult, Difference, Results
+    from deploykit.fleet.results import CellResult, Results, RunDifference
     from deploykit.fleet.scouting import Scouted
     from deploykit.flow.candidates import Mixed, SimulatedLadder
     from deploykit.flow.pipeline import Packaged
@@ -301,7 +301,7 @@ def matrix(
     )
 
 
-def matrix_diff(old: AnyPath, new: AnyPath) -> Difference:
+def matrix_diff(old: AnyPath, new: AnyPath) -> RunDifference:
     """What changed between two result folders; InputError where one is none."""
     from deploykit.fleet.results import compare, read_results
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from deploykit.backend.backend import MixedSupport
-from deploykit.backend.plans import Plan, Precision, Rejected, Route, Step
+from deploykit.backend.plans import Plan, PlannedPrecision, Rejected, Route, Step
 from deploykit.backend.targets import Target
 from deploykit.findings import Confidence, Finding, exit_status
 from deploykit.tables.devices import Device
@@ -153,11 +153,11 @@ def make_plan(draft: ProviderDraft) -> Plan[None]:
         findings = situation.opinions.applied(findings)
     name, why = _ROUTES[draft.source]
     blocked = exit_status(findings) or exit_status(situation.target.findings)
-    precision = Precision()
+    precision = PlannedPrecision()
     if draft.prepared is not None:
         intended = dict(draft.prepared.intended)
         expected = {name: draft.prepared.placed.get(name, kind) for name, kind in intended.items()}
-        precision = Precision(intended=intended, expected=expected)
+        precision = PlannedPrecision(intended=intended, expected=expected)
     common: dict[str, Any] = {
         "backend": "ort-qnn",
         "target": situation.target.device.to_json(),

@@ -10,7 +10,7 @@ from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from deploykit.backend.plans import Plan, Precision, Rejected, Route, Step
+from deploykit.backend.plans import Plan, PlannedPrecision, Rejected, Route, Step
 from deploykit.errors import DefectError, UsageError
 from deploykit.findings import Finding, exit_status
 from deploykit_qnn_htp.commands import from_dlc, net_run, shared_steps, steps
@@ -51,7 +51,7 @@ class Part(DraftedPart):
         return written(self.candidate)
 
     @property
-    def precision(self) -> Precision:
+    def precision(self) -> PlannedPrecision:
         """Intended and expected type of every tensor of this conversion that has one."""
         return precision_of(self.draft) if self.provider is None else self.provider.decision.precision
 
@@ -82,22 +82,22 @@ def part_of(drafted: DraftedPart) -> Part:
     )
 
 
-def precision_of(draft: Draft) -> Precision:
+def precision_of(draft: Draft) -> PlannedPrecision:
     """Intended and expected type of every tensor of a draft that has one."""
     if draft.source is None or draft.after is None or draft.completed is None:
         if draft.intent not in FLOAT_KINDS:
-            return Precision()
+            return PlannedPrecision()
         names = [name for name, fact in draft.situation.facts.tensors.items() if fact.is_float and not fact.is_weight]
         types = dict.fromkeys(names, FLOAT_KINDS[draft.intent])
-        return Precision(intended=types, expected=types)
+        return PlannedPrecision(intended=types, expected=types)
     intended = {entry.name: entry.dtype for entry in draft.completed}
     intended |= dict.fromkeys(sorted(draft.float_set), "float16")
     expected: dict[str, Any] = {entry.name: entry.dtype for entry in draft.completed}
     expected |= dict.fromkeys(sorted(draft.after.predicted), "float16")
-    return Precision(intended=intended, expected=expected)
+    return PlannedPrecision(intended=intended, expected=expected)
 
 
-def joined_precision(whole: Draft, parts: Iterable[Part]) -> Precision:
+def joined_precision(whole: Draft, parts: Iterable[Part]) -> PlannedPrecision:
     """The types of the whole: as the encodings mean it, against as the segment that makes a tensor will have it."""
     intended = precision_of(whole).intended
     expected: dict[str, str] = {}
@@ -107,7 +107,7 @@ def joined_precision(whole: Draft, parts: Iterable[Part]) -> Precision:
             tensors = part.draft.situation.facts.tensors
             types |= {name: kind for name in tensors if tensors[name].is_weight and name in intended}
         expected = {**types, **expected}
-    return Precision(intended=intended, expected=expected)
+    return PlannedPrecision(intended=intended, expected=expected)
 
 
 def explanation(parts: Sequence[Part]) -> str:

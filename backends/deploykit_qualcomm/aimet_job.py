@@ -32,7 +32,7 @@ _SCORED = 4
 """Samples that each of the many runs of a sensitivity analysis is scored on."""
 
 
-def prepared(job: child.Job) -> Any:
+def prepared(job: child.ChildJob) -> Any:
     """The float model as AIMET takes it: BatchNormalization folded, channels equalized, no weight shared."""
     model = onnx.load(job.model)
     settings = job.settings
@@ -70,7 +70,7 @@ def simulation(model: Any, settings: Any) -> Any:
     return sim
 
 
-def improve(job: child.Job, sim: Any) -> None:
+def improve(job: child.ChildJob, sim: Any) -> None:
     """What is asked for to get better weights; both freeze the encodings of the weights that they changed."""
     settings = job.settings
     if settings["seq_mse"]:
@@ -89,7 +89,7 @@ class Score:
     Each output counts with its own signal, so that a small one is not drowned by a large one.
     """
 
-    def __init__(self, job: child.Job, stage: str) -> None:
+    def __init__(self, job: child.ChildJob, stage: str) -> None:
         self._feeds = job.calibration.named("")[:_SCORED]
         session = onnxruntime.InferenceSession(str(job.model), providers=["CPUExecutionProvider"])
         self._wanted = [session.run(None, feed) for feed in self._feeds]
@@ -109,7 +109,7 @@ class Score:
         return 10 * float(np.log10(max(signal, 1e-30) / max(noise, signal * 1e-15, 1e-30)))
 
 
-def mix(job: child.Job, sim: Any) -> None:
+def mix(job: child.ChildJob, sim: Any) -> None:
     """Some layers in a wider type: a share of them by QuantAnalyzer (LiteMP), or the fewest for a number (AMP)."""
     lite, amp = job.settings["lite_mp"], job.settings["amp"]
     if lite is None and amp is None:
@@ -140,7 +140,7 @@ def _type_of(quantizer: Any) -> tuple[Any, int]:
     return quantizer.data_type, quantizer.bitwidth
 
 
-def export(job: child.Job, sim: Any) -> None:
+def export(job: child.ChildJob, sim: Any) -> None:
     """The model without quantizers, in one file where it fits, and its encodings with int32 biases."""
     child.tell("exporting")
     sim.export(str(job.out), "model", encoding_version=job.settings["encoding_version"], export_int32_bias=True)
@@ -152,7 +152,7 @@ def export(job: child.Job, sim: Any) -> None:
     job.stage_done("export")
 
 
-def work(job: child.Job) -> None:
+def work(job: child.ChildJob) -> None:
     """The whole job."""
     job.result["versions"] = {
         "aimet-onnx": version("aimet-onnx"),

@@ -15,7 +15,7 @@ from typing import Any
 
 from deploykit.errors import InputError
 from deploykit.system.environments import environment_of
-from deploykit.system.processes import Completed, run
+from deploykit.system.processes import ProgramEnd, run
 from deploykit.system.specs import ToolchainSpec
 
 __all__ = [
@@ -128,7 +128,7 @@ class Answer:
     log: tuple[str, ...] = ()
     runtime: str = ""
     crashed: bool = False
-    done: Completed | None = None
+    done: ProgramEnd | None = None
 
     @property
     def ok(self) -> bool:
@@ -168,7 +168,7 @@ def ask_runner(
     return read_answer(lines, done)
 
 
-def read_answer(lines: Iterable[str], done: Completed | None = None) -> Answer:
+def read_answer(lines: Iterable[str], done: ProgramEnd | None = None) -> Answer:
     """The events of a run. A damaged or missing last event, or a failure in between, makes it an error."""
     log, failures, runtime, ended, crash = list[str](), list[str](), "", False, ""
     for line in lines:

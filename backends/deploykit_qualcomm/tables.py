@@ -16,7 +16,7 @@ from packaging.version import InvalidVersion, Version
 
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
-from deploykit.tables.capabilities import Change, ConfigKey, Feature, Flag, SdkTable, Status
+from deploykit.tables.capabilities import ConfigKey, Feature, Flag, ReleaseChange, SdkTable, Status
 from deploykit.tables.devices import Fact
 from deploykit.tables.reading import read_toml, structure
 from deploykit.tables.sources import Extent, SourceFile, extent_of, read_source_file, write_out
@@ -138,7 +138,7 @@ class SdkFile:
     stamp: str = ""
     carrier: str = ""
     facts: Mapping[str, Fact] = field(default_factory=dict)
-    change: tuple[Change, ...] = ()
+    change: tuple[ReleaseChange, ...] = ()
     flag: tuple[Flag, ...] = ()
     feature: tuple[Feature, ...] = ()
     key: tuple[ConfigKey, ...] = ()

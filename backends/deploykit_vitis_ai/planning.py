@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from deploykit.accuracy.search.goals import GOAL
-from deploykit.backend.plans import Plan, Precision, Rejected, Route, Step
+from deploykit.backend.plans import Plan, PlannedPrecision, Rejected, Route, Step
 from deploykit.errors import DefectError
 from deploykit_vitis_ai import configs
 from deploykit_vitis_ai.draft import AS_IS, Draft, route_row
@@ -105,13 +105,13 @@ def _configs(details: Prepared) -> dict[str, Any]:
     return dict(sorted(made.items()))
 
 
-def _precision(draft: Draft) -> Precision:
+def _precision(draft: Draft) -> PlannedPrecision:
     """Per activation: the format that was asked for, float where the user left a node out."""
     row = draft.route
     if row is None or not row.activation or (row.maker == "quark" and not draft.needs_quark):
-        return Precision()
+        return PlannedPrecision()
     excluded = draft.exclusions.indices if draft.needs_quark else ()
     types = activation_types(draft.facts, excluded, row.activation)
     if draft.keep_float16:
         types = in_float16(draft.facts, excluded, types)
-    return Precision(intended=types, expected=dict(types))
+    return PlannedPrecision(intended=types, expected=dict(types))

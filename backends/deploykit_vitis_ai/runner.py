@@ -21,7 +21,7 @@ from deploykit.backend.toolchains import load_toolchains
 from deploykit.errors import InputError, ToolError
 from deploykit.system.environments import Environment, environment_of
 from deploykit.system.folders import scratch
-from deploykit.system.processes import Completed
+from deploykit.system.processes import ProgramEnd
 from deploykit.system.specs import select
 from deploykit.system.store import Store, key_of
 from deploykit.tables.reading import read_json
@@ -169,7 +169,7 @@ def _result(package: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _failure(environment: Environment, done: Completed, result: Mapping[str, Any], log: Path) -> ToolError:
+def _failure(environment: Environment, done: ProgramEnd, result: Mapping[str, Any], log: Path) -> ToolError:
     how = "made a model and logged an error" if result.get("logged") else "made no model"
     how = "took longer than its time limit and was ended" if done.timed_out else how
     why, way_out = _known_cause(log)

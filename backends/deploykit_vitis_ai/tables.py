@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
-from deploykit.tables.capabilities import Change
+from deploykit.tables.capabilities import ReleaseChange
 from deploykit.tables.devices import Device, load_device_of_id, load_devices
 from deploykit.tables.reading import parse_rows, read_toml, structure
 from deploykit.tables.sources import read_source_file, read_sources, write_out
@@ -241,7 +241,7 @@ class Release(Sourced):
     quark: str = ""
     toolchain: str = ""
     float16_warning: str = ""
-    changes: tuple[Change, ...] = ()
+    changes: tuple[ReleaseChange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from deploykit.backend.backend import AnyBackend
 from deploykit.backend.probes import CheckLine, Probe, Surroundings, start
 from deploykit.errors import DeploykitError
-from deploykit.system.processes import Completed
+from deploykit.system.processes import ProgramEnd
 
 __all__ = ["examine", "examine_core"]
 
@@ -121,7 +121,7 @@ def _disk(name: str, folder: Path) -> CheckLine:
     )
 
 
-def _last(completed: Completed) -> str:
+def _last(completed: ProgramEnd) -> str:
     lines = [line for line in completed.tail if line.strip()]
     ending = "timed out" if completed.timed_out else f"exit status {completed.returncode}"
     return lines[-1].strip()[:300] if lines else ending

@@ -13,7 +13,7 @@ from deploykit.backend.status import Correctness
 from deploykit.findings import Confidence, Finding, sort_findings
 from deploykit.system.published import Published
 
-__all__ = ["Alternative", "Plan", "Precision", "Rejected", "Route", "Step"]
+__all__ = ["Alternative", "Plan", "PlannedPrecision", "Rejected", "Route", "Step"]
 
 D = TypeVar("D")
 
@@ -65,7 +65,7 @@ class Step(Published):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Precision:
+class PlannedPrecision:
     """Per tensor, what the encodings intend and what the tool chain is expected to make of it.
 
     Types by their ONNX-like names (``uint8``, ``float16`` …). A tensor in neither map is not spoken about.
@@ -121,7 +121,7 @@ class Plan(Generic[D]):
     alternatives: tuple[Alternative, ...] = ()
     steps: tuple[Step, ...] = ()
     configs: Mapping[str, Any] = field(default_factory=dict)
-    precision: Precision = field(default_factory=Precision)
+    precision: PlannedPrecision = field(default_factory=PlannedPrecision)
     findings: tuple[Finding, ...] = ()
     candidates: tuple[Mapping[str, Any], ...] = ()
     right: Correctness = field(default_factory=Correctness)

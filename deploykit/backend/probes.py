@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from deploykit.errors import ToolError
-from deploykit.system.processes import ONLY_INSTALLED, Completed, run
+from deploykit.system.processes import ONLY_INSTALLED, ProgramEnd, run
 from deploykit.system.published import Published
 from deploykit.system.store import user_home
 
@@ -45,7 +45,7 @@ class Surroundings:
     root: Path = Path("/")
     python: str = sys.executable
     which: Callable[[str], str | None] = shutil.which
-    run: Callable[..., Completed] = run
+    run: Callable[..., ProgramEnd] = run
 
 
 Probe: TypeAlias = Callable[[Surroundings], Iterable[CheckLine]]
@@ -53,9 +53,9 @@ Probe: TypeAlias = Callable[[Surroundings], Iterable[CheckLine]]
 
 def start(
     around: Surroundings, *argv: str, timeout: float = _TIMEOUT, env: Mapping[str, str] | None = None
-) -> Completed:
+) -> ProgramEnd:
     """Start a program and wait for its end; one that cannot be started ends with 127 and the reason as its output."""
     try:
         return around.run(argv, timeout=timeout, env={**ONLY_INSTALLED, **(env or {})})
     except ToolError as error:
-        return Completed(argv=argv, returncode=127, tail=(str(error.why or error.what),), seconds=0.0)
+        return ProgramEnd(argv=argv, returncode=127, tail=(str(error.why or error.what),), seconds=0.0)

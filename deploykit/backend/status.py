@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
-__all__ = ["Compilation", "Compiled", "Correctness", "Right", "Status", "correctness_of", "status_from_json"]
+__all__ = ["Compilation", "Compiled", "Correctness", "PackageStatus", "Right", "correctness_of", "status_from_json"]
 
 if TYPE_CHECKING:
     from deploykit.accuracy.judge.verdict import Verdict
@@ -87,7 +87,7 @@ def correctness_of(verdict: Verdict, *, where: str, label: str = "", count: int 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
+class PackageStatus:
     """``intact``: hashes and schemas hold. The defaults are what is known before anything ran."""
 
     intact: bool = True
@@ -100,7 +100,7 @@ class Status:
         refused = self.compiled.state is Compiled.REFUSED
         return self.intact and not refused and self.right.state is not Right.NO and not self.right.broken
 
-    def damaged(self) -> Status:
+    def damaged(self) -> PackageStatus:
         """The same package with files that are not as recorded: what was judged then says nothing now."""
         return replace(self, intact=False)
 
@@ -126,12 +126,12 @@ class Status:
         }
 
 
-def status_from_json(value: Mapping[str, Any]) -> Status:
+def status_from_json(value: Mapping[str, Any]) -> PackageStatus:
     """The facts as a manifest recorded them; what it does not hold is not run and not judged."""
     samples = value.get("samples")
     on = samples if isinstance(samples, Mapping) else {}
     numbers = value.get("numbers")
-    return Status(
+    return PackageStatus(
         intact=value.get("intact") != "no",
         compiled=Compilation(
             state=_word(Compiled, value.get("compiled"), Compiled.NOT_RUN),

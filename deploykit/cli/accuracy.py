@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from deploykit.accuracy.simulate.simulation import Simulation
     from deploykit.answers.precision_advice import Advice, Conclusion
     from deploykit.flow.candidates import Mixed, SimulatedLadder
-    from deploykit.flow.ladder import Ladder, Rung
+    from deploykit.flow.ladder import Ladder, LadderRung
 
 __all__ = ["command"]
 
@@ -389,7 +389,7 @@ def _ladder_text(found: SimulatedLadder) -> str:
     return "\n\n".join(parts)
 
 
-def _rung(ladder: Ladder, rung: Rung) -> tuple[str, ...]:
+def _rung(ladder: Ladder, rung: LadderRung) -> tuple[str, ...]:
     met = ladder.meets(rung)
     metric = "-" if math.isnan(rung.reached.metric) else f"{rung.reached.metric:.6g}"
     ratio = "-" if math.isnan(rung.reached.sqnr_db) else decibels(rung.reached.sqnr_db)

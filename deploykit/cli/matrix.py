@@ -16,7 +16,7 @@ from deploykit.errors import UsageError
 from deploykit.system.steps import Begun
 
 if TYPE_CHECKING:
-    from deploykit.fleet.results import CellResult, Difference, Results
+    from deploykit.fleet.results import CellResult, Results, RunDifference
     from deploykit.fleet.scouting import Scouted
 
 __all__ = ["command"]
@@ -126,7 +126,7 @@ def _text(results: Results, out: Path) -> str:
     return f"{shown}\n\n{counts}{not_run}\nresults    {out} (open matrix.html)"
 
 
-def _difference(difference: Difference) -> str:
+def _difference(difference: RunDifference) -> str:
     lines = [
         f"{click.style('worse' if change.worse else 'other', fg='red' if change.worse else 'yellow')}  {change.cell}: "
         f"{'; '.join(change.what)}"

@@ -21,7 +21,7 @@ from deploykit.findings import Finding, group_findings, headline, listed, sort_f
 __all__ = ["columns", "decibels", "defused", "emit", "findings_text", "plain", "status_lines", "table"]
 
 if TYPE_CHECKING:
-    from deploykit.backend.status import Status
+    from deploykit.backend.status import PackageStatus
 
 _COLORS = {"error": "red", "warning": "yellow", "info": "cyan"}
 # What commands style their own words with: bold, dim, and four colours that are none to hide in.
@@ -121,7 +121,7 @@ def _finding(finding: Finding, others: str = "") -> str:
     return f"{line}\n    next: {finding.hint}" if finding.hint else line
 
 
-def status_lines(status: Status) -> list[str]:
+def status_lines(status: PackageStatus) -> list[str]:
     """The three facts about a package, one line each: what is bad red, what is good green, what is open yellow."""
     bad = {
         "intact": not status.intact,

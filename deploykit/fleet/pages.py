@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-from deploykit.fleet.results import CELLS, PACKAGE, CellResult, Results, Verdict
+from deploykit.fleet.results import CELLS, PACKAGE, CellResult, CellVerdict, Results
 from deploykit.report.rendering import render
 
 __all__ = ["junit_text", "render_matrix", "size_text"]
@@ -88,9 +88,9 @@ def _add(suite: ElementTree.Element, cell: str, result: CellResult | None) -> No
         ElementTree.SubElement(case, "skipped", message="not run")
         return
     case.set("time", f"{result.seconds:.3f}")
-    if result.verdict is Verdict.NO:
+    if result.verdict is CellVerdict.NO:
         ElementTree.SubElement(case, "failure", message=_clean(result.why))
-    elif result.verdict is Verdict.FAILED:
+    elif result.verdict is CellVerdict.FAILED:
         error = ElementTree.SubElement(case, "error", message=_clean(result.why))
         error.text = _clean("\n".join(str(text) for text in result.error.values() if text))
     else:

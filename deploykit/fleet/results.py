@@ -22,11 +22,11 @@ __all__ = [
     "CELLS",
     "PACKAGE",
     "RESULT",
+    "CellChange",
     "CellResult",
-    "Change",
-    "Difference",
+    "CellVerdict",
     "Results",
-    "Verdict",
+    "RunDifference",
     "compare",
     "error_result",
     "finished",
@@ -43,7 +43,7 @@ _MOST_DB = 0.1  # decibels by which a number may differ between two runs without
 _MOST_SIZE = 0.01
 
 
-class Verdict(StrEnum):
+class CellVerdict(StrEnum):
     """The word of one cell: what ``package`` answers, and ``FAILED`` where it gave no answer."""
 
     YES = "yes"
@@ -69,14 +69,14 @@ class CellResult:
     error: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> CellVerdict:
         """``YES`` only where the numbers were judged and hold."""
         if self.error or self.exit_status not in (0, 1):
-            return Verdict.FAILED
+            return CellVerdict.FAILED
         if self.exit_status == 1:
-            return Verdict.NO
+            return CellVerdict.NO
         right = self.outcome.get("status", {}).get("right")
-        return Verdict.YES if right == "yes" else Verdict.NOT_JUDGED
+        return CellVerdict.YES if right == "yes" else CellVerdict.NOT_JUDGED
 
     @property
     def compiled(self) -> str:
@@ -133,12 +133,12 @@ class Results:
     def counts(self) -> dict[str, int]:
         """How many cells have which verdict."""
         found = Counter(str(cell.verdict) for cell in self.cells)
-        return {str(verdict): found[str(verdict)] for verdict in Verdict}
+        return {str(verdict): found[str(verdict)] for verdict in CellVerdict}
 
     @property
     def exit_status(self) -> int:
         """1 where a cell is a no, failed, or did not run."""
-        bad = any(cell.verdict in (Verdict.NO, Verdict.FAILED) for cell in self.cells)
+        bad = any(cell.verdict in (CellVerdict.NO, CellVerdict.FAILED) for cell in self.cells)
         return int(bad or bool(self.not_run))
 
     def to_json(self) -> dict[str, Any]:
@@ -177,7 +177,7 @@ def read_result(folder: Path, cell: str) -> CellResult | None:
 def finished(folder: Path, cell: str, key: str) -> CellResult | None:
     """The answer that is there already: of the same inputs, with the package still as it was sealed; else None."""
     result = read_result(folder, cell)
-    if result is None or (result.cell, result.key) != (cell, key) or result.verdict is Verdict.FAILED:
+    if result is None or (result.cell, result.key) != (cell, key) or result.verdict is CellVerdict.FAILED:
         return None
     if not result.outcome.get("package"):
         return result
@@ -221,7 +221,7 @@ def _result(value: Mapping[str, Any]) -> CellResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change(Published):
+class CellChange(Published):
     """One cell that is not as it was; ``worse`` where its verdict or its compilation went down."""
 
     cell: str
@@ -230,10 +230,10 @@ class Change(Published):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference(Published):
+class RunDifference(Published):
     """Two runs beside each other."""
 
-    changes: tuple[Change, ...]
+    changes: tuple[CellChange, ...]
     gone: tuple[str, ...]
     new: tuple[str, ...]
     same: int
@@ -244,13 +244,13 @@ class Difference(Published):
         return int(any(change.worse for change in self.changes))
 
 
-def compare(old: Results, new: Results) -> Difference:
+def compare(old: Results, new: Results) -> RunDifference:
     """Every cell that both runs have an answer for, and those that only one has."""
     before = {cell.cell: cell for cell in old.cells}
     after = {cell.cell: cell for cell in new.cells}
     both = [(before[name], after[name]) for name in after if name in before]
     changes = tuple(change for one, other in both if (change := _change(one, other)) is not None)
-    return Difference(
+    return RunDifference(
         changes=changes,
         gone=tuple(name for name in before if name not in after),
         new=tuple(name for name in after if name not in before),
@@ -258,7 +258,7 @@ def compare(old: Results, new: Results) -> Difference:
     )
 
 
-def _change(old: CellResult, new: CellResult) -> Change | None:
+def _change(old: CellResult, new: CellResult) -> CellChange | None:
     what = []
     if old.verdict is not new.verdict:
         what.append(f"{old.verdict} -> {new.verdict}{f': {new.why}' if new.why else ''}")
@@ -271,7 +271,7 @@ def _change(old: CellResult, new: CellResult) -> Change | None:
         what.append(f"{old.worst_db:.1f} dB -> {new.worst_db:.1f} dB")
     if old.bytes and new.bytes and abs(new.bytes - old.bytes) > _MOST_SIZE * old.bytes:
         what.append(f"{old.bytes:,} bytes -> {new.bytes:,} bytes")
-    order = (Verdict.YES, Verdict.NOT_JUDGED, Verdict.NO, Verdict.FAILED)
+    order = (CellVerdict.YES, CellVerdict.NOT_JUDGED, CellVerdict.NO, CellVerdict.FAILED)
     refused = old.compiled == "yes" and new.compiled == "refused"
     worse = order.index(new.verdict) > order.index(old.verdict) or refused
-    return Change(cell=new.cell, what=tuple(what), worse=worse) if what else None
+    return CellChange(cell=new.cell, what=tuple(what), worse=worse) if what else None

@@ -18,7 +18,7 @@ from deploykit.errors import DeploykitError, InputError
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 
-__all__ = ["Found", "Scouted", "scout", "toml_text"]
+__all__ = ["FoundModel", "Scouted", "scout", "toml_text"]
 
 _DATA = ("calibration", "calib", "frames", "images", "samples", "data")
 """Folders that hold samples for every model beside them."""
@@ -28,7 +28,7 @@ _MOST = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundModel:
     """One model; paths are relative to the folder. ``about`` says what it takes."""
 
     name: str
@@ -42,7 +42,7 @@ class Found:
 class Scouted:
     """What a folder holds; ``skipped`` are files that are no models, with why."""
 
-    models: tuple[Found, ...]
+    models: tuple[FoundModel, ...]
     skipped: tuple[tuple[str, str], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def scout(folder: Path) -> Scouted:
     paths = sorted(path for path in folder.rglob("*.onnx") if not _is_hidden(path, folder))[: _MOST + 1]
     if len(paths) > _MOST:
         raise InputError(f"{folder}: holds more than {_MOST:,} models", next="name a folder with fewer")
-    models: list[Found] = []
+    models: list[FoundModel] = []
     skipped: list[tuple[str, str]] = []
     for path, name in zip(paths, _names(paths, folder), strict=True):
         try:
@@ -67,7 +67,7 @@ def scout(folder: Path) -> Scouted:
             skipped.append((path.relative_to(folder).as_posix(), error.what))
             continue
         models.append(
-            Found(
+            FoundModel(
                 name=name,
                 path=path.relative_to(folder).as_posix(),
                 encodings=_relative(_first(path.with_name(path.stem + suffix) for suffix in _ENCODINGS), folder),

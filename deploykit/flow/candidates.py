@@ -30,7 +30,7 @@ from deploykit.encodings.place import layouts
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import DeploykitError, InputError, UsageError
 from deploykit.findings import Finding, exit_status
-from deploykit.flow.ladder import Ladder, Rung, walk
+from deploykit.flow.ladder import Ladder, LadderRung, walk
 from deploykit.flow.read import resolve_target
 from deploykit.flow.samples import about_samples
 from deploykit.model import load_model
@@ -63,7 +63,7 @@ class ModelOnSamples:
         reaching.hold(feeds, self.exact.reference)
         self.costs = CostModel(self.exact, facts)
 
-    def measured(self, rung: Rung, encodings: EncodingSet, reached: Reached | None = None) -> Rung:
+    def measured(self, rung: LadderRung, encodings: EncodingSet, reached: Reached | None = None) -> LadderRung:
         """A candidate with what its encodings cost and reach, in the simulation unless that is known."""
         if reached is None:
             simulator = Simulator(self.model, encodings, capture=self.reaching.shown)
@@ -151,7 +151,7 @@ def simulated_ladder(
         about = load_calibration(data)
         findings = about_samples(read, facts, about, made.feeds, available=made.available, gives_ranges=True)
 
-    def mix(base: Rung, wide: WideType) -> Raised:
+    def mix(base: LadderRung, wide: WideType) -> Raised:
         assert base.encodings is not None
         return simulated.judged.mix(base.encodings, made, wide, wanted, tell)
 
@@ -189,9 +189,9 @@ class _Simulated:
         """The float model on the samples that are measured on."""
         return ModelOnSamples(self._model, self._facts, self.held_out, self._reaching)
 
-    def rung(self, name: str) -> Rung:
+    def rung(self, name: str) -> LadderRung:
         """One candidate; what cannot be simulated says why."""
-        rung = Rung(precision=name, runs_here=name != "w16a16" and (name != "fp16" or self._has_float))
+        rung = LadderRung(precision=name, runs_here=name != "w16a16" and (name != "fp16" or self._has_float))
         try:
             encodings = min_max_encodings(self._ranges, self._facts, precision_of(name))
             rung = self.judged.measured(replace(rung, made_by="ranges of the data (deploykit)"), encodings)

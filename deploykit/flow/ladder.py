@@ -19,11 +19,11 @@ from deploykit.accuracy.simulate.precisions import ModelCost
 from deploykit.answers.precision_advice import Advice, Conclusion, advise
 from deploykit.encodings.values import EncodingSet
 
-__all__ = ["Ladder", "LearnedStep", "Learning", "Rung", "Step", "TriedMethod", "walk"]
+__all__ = ["Ladder", "LadderRung", "LearnedStep", "Learning", "RaisedStep", "TriedMethod", "walk"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Rung:
+class LadderRung:
     """One candidate. ``made_by`` says who made its encodings; ``missing`` why it was not measured, else "".
 
     ``runs_here`` is False for what the target cannot run: measured to tell causes apart, and never chosen; so is what
@@ -65,12 +65,12 @@ class Rung:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Step:
+class RaisedStep:
     """A next step that was taken: why, and what came of it."""
 
     why: str
     raised: Raised
-    rung: Rung
+    rung: LadderRung
 
     @property
     def told(self) -> str:
@@ -102,7 +102,7 @@ class TriedMethod:
     """One method: the candidate that came out, with why none did where that is so, and what it took."""
 
     method: str
-    rung: Rung
+    rung: LadderRung
     seconds: float
 
     def to_json(self) -> dict[str, Any]:
@@ -115,9 +115,9 @@ class LearnedStep:
     """That better weights were looked for: from which candidate, with what, and the best that came out."""
 
     why: str
-    base: Rung
+    base: LadderRung
     tried: tuple[TriedMethod, ...]
-    rung: Rung
+    rung: LadderRung
     met: bool | None
     left: tuple[str, ...] = ()
     """Methods that were not begun, since the time was up."""
@@ -148,13 +148,13 @@ class Ladder:
     """The story of one model: candidates, conclusions, steps, and what was chosen; None where nothing is good."""
 
     goal: Goal
-    rungs: tuple[Rung, ...]
+    rungs: tuple[LadderRung, ...]
     advice: Advice | None
-    steps: tuple[Step | LearnedStep, ...]
-    chosen: Rung | None
+    steps: tuple[RaisedStep | LearnedStep, ...]
+    chosen: LadderRung | None
     why: str
 
-    def meets(self, rung: Rung) -> bool | None:
+    def meets(self, rung: LadderRung) -> bool | None:
         """Whether a candidate reaches the goal; None where it was not measured."""
         return self.goal.is_met(rung.reached)
 
@@ -169,7 +169,7 @@ class Ladder:
             "why": self.why,
         }
 
-    def _told(self, rung: Rung) -> dict[str, Any]:
+    def _told(self, rung: LadderRung) -> dict[str, Any]:
         met = self.meets(rung)
         return {
             **rung.to_json(),
@@ -182,10 +182,10 @@ def walk(
     names: Sequence[str],
     goal: Goal,
     *,
-    measure: Callable[[str], Rung],
-    mix: Callable[[Rung, WideType], Raised] | None = None,
+    measure: Callable[[str], LadderRung],
+    mix: Callable[[LadderRung, WideType], Raised] | None = None,
     wides: Sequence[WideType] = (),
-    confirm: Callable[[Rung], Rung] = lambda rung: rung,
+    confirm: Callable[[LadderRung], LadderRung] = lambda rung: rung,
     learning: Learning | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Ladder:
@@ -200,7 +200,7 @@ def walk(
         tell(f"measuring {name}")
         rungs.append(measure(name))
     advice = _advice(rungs, goal)
-    steps: list[Step | LearnedStep] = []
+    steps: list[RaisedStep | LearnedStep] = []
     bases = list(rungs)
     if learning is not None and advice is not None:
         learned, further = _learn_weights(_whole(rungs), goal, learning, measure, tell)
@@ -219,12 +219,12 @@ def walk(
     )
 
 
-def _whole(rungs: Sequence[Rung]) -> list[Rung]:
+def _whole(rungs: Sequence[LadderRung]) -> list[LadderRung]:
     """Without those that leave a part to the host: they are other models, whose numbers tell nothing about the bits."""
     return [rung for rung in rungs if not rung.on_npu < 1]
 
 
-def _advice(rungs: Sequence[Rung], goal: Goal) -> Advice | None:
+def _advice(rungs: Sequence[LadderRung], goal: Goal) -> Advice | None:
     measured = {rung.precision: rung.reached for rung in _whole(rungs) if goal.is_met(rung.reached) is not None}
     if goal.needs_metric and measured:
         reference = next(iter(measured.values())).reference
@@ -233,12 +233,12 @@ def _advice(rungs: Sequence[Rung], goal: Goal) -> Advice | None:
 
 
 def _steps(
-    by_name: Mapping[str, Rung],
+    by_name: Mapping[str, LadderRung],
     goal: Goal,
-    mix: Callable[[Rung, WideType], Raised],
+    mix: Callable[[LadderRung, WideType], Raised],
     wides: Sequence[WideType],
     tell: Callable[[str], None],
-) -> list[Step]:
+) -> list[RaisedStep]:
     """Lite mixed precision from the cheapest base that is poor, upwards to the type that was seen to be good."""
 
     def is_met(name: str) -> bool | None:
@@ -260,7 +260,7 @@ def _steps(
         tell(f"raising layers of {base} to {wide}")
         raised = mix(start, wide)
         best, count = raised.best, len(raised.best.layers)
-        rung = Rung(
+        rung = LadderRung(
             precision=f"{start.precision} with {count} layer{'' if count == 1 else 's'} in {best.wide}",
             reached=best.reached,
             cost=best.cost,
@@ -269,15 +269,15 @@ def _steps(
             encodings=raised.encodings,
             way=start.way,
         )
-        steps.append(Step(why=why, raised=raised, rung=rung))
+        steps.append(RaisedStep(why=why, raised=raised, rung=rung))
     return steps
 
 
 def _learn_weights(
-    rungs: Sequence[Rung],
+    rungs: Sequence[LadderRung],
     goal: Goal,
     learning: Learning,
-    measure: Callable[[str], Rung],
+    measure: Callable[[str], LadderRung],
     tell: Callable[[str], None],
 ) -> tuple[LearnedStep | None, tuple[Conclusion, ...]]:
     """Try each method until one reaches the goal, where the candidates say that weights are the cause.
@@ -314,7 +314,7 @@ def _learn_weights(
         if goal.is_met(rung.reached):
             break
 
-    def rank(rung: Rung) -> tuple[bool, float]:
+    def rank(rung: LadderRung) -> tuple[bool, float]:
         db = rung.reached.sqnr_db
         return goal.is_met(rung.reached) is True, -math.inf if math.isnan(db) else db
 
@@ -337,7 +337,7 @@ def _learn_weights(
     return LearnedStep(why=why, base=base, tried=tuple(tried), rung=best, met=is_met, left=left), further
 
 
-def _price(rung: Rung) -> tuple[bool, float, float]:
+def _price(rung: LadderRung) -> tuple[bool, float, float]:
     """What leaves work to the host comes last, whatever it saves: somebody has to write and to run that part."""
     on_host = rung.on_npu < 1
     if rung.cost is None:
@@ -345,7 +345,7 @@ def _price(rung: Rung) -> tuple[bool, float, float]:
     return on_host, rung.cost.bit_operations, rung.cost.weight_bytes + rung.cost.activation_bytes
 
 
-def _why(chosen: Rung | None, rungs: Sequence[Rung], goal: Goal) -> str:
+def _why(chosen: LadderRung | None, rungs: Sequence[LadderRung], goal: Goal) -> str:
     if chosen is not None:
         where = "" if chosen.on_npu < 1 or not any(rung.on_npu < 1 for rung in rungs) else " without work for the host"
         return f"the fewest bit operations of all that reach {goal}{where}"

@@ -16,7 +16,7 @@ from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.fitting import FIRST
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.backend.backend import AnyBackend, Execution, PackageFile, Seen, TextFile
-from deploykit.backend.status import Status
+from deploykit.backend.status import PackageStatus
 from deploykit.errors import DeploykitError
 from deploykit.findings import Finding
 from deploykit.flow.choose import run_of
@@ -42,7 +42,7 @@ def documents(
     decision: Decision[Any, Any],
     writer: PackageWriter,
     execution: Execution,
-    status: Status,
+    status: PackageStatus,
     findings: tuple[Finding, ...],
     generated: tuple[str, ...],
     templates: Path | None,

@@ -14,7 +14,7 @@ from deploykit.accuracy.latency import Estimate
 from deploykit.accuracy.samples.gathering import RECORDED_FILE, record
 from deploykit.backend.backend import BytesFile, Execution, Situation, TextFile
 from deploykit.backend.plans import Plan, Step
-from deploykit.backend.status import Correctness, Status
+from deploykit.backend.status import Correctness, PackageStatus
 from deploykit.errors import DefectError, InputError, PackageError
 from deploykit.findings import Finding, exit_status, sort_findings
 from deploykit.flow.plan import Decision
@@ -54,7 +54,7 @@ class Packaged:
     executed: tuple[str, ...] = ()
     generated: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
-    status: Status = field(default_factory=Status)
+    status: PackageStatus = field(default_factory=PackageStatus)
     estimate: Estimate | None = None
 
     @property
@@ -117,7 +117,7 @@ def seal(ran: RanPackage, out: Path, how: Output) -> Packaged:
     decision, writer, execution, plan = ran.decision, ran.writer, ran.execution, ran.decision.plan
     writer.record_outputs()
     findings = ran.findings
-    status = Status(compiled=execution.compiled, right=ran.right)
+    status = PackageStatus(compiled=execution.compiled, right=ran.right)
     generated = tuple(step.id for step in plan.steps if step.id not in execution.executed)
     quantized = () if decision.given.quantized is None else (QUANTIZE,)
     execution = replace(execution, executed=(*quantized, *execution.executed))

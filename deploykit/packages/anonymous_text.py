@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["Names", "clean_text", "personal_words"]
+__all__ = ["BundleNames", "clean_text", "personal_words"]
 
 _NOBODY = frozenset({"root", "user", "home", "localhost", "runner", "build", "work", "model"})
 _TOKEN = re.compile(r"[A-Za-z]:[\\/][^\s'\"`,;()<>|=]+|\\\\[^\s'\"`,;()<>|=]+|~?/[^\s'\"`,;:()<>|=\]\[{}]+|[\w./$-]+")
@@ -17,7 +17,7 @@ _SUFFIX = re.compile(r"\.[A-Za-z]\w{0,9}$")
 
 
 @dataclass(slots=True, kw_only=True)
-class Names:
+class BundleNames:
     """What tensors and nodes are called: as they were, or with ``numbered`` by numbers, in the order they are met.
 
     A name that holds one of the ``personal`` words is always numbered.
@@ -56,7 +56,7 @@ def personal_words(account: str, machine: str, home: str) -> tuple[str, ...]:
     return tuple(sorted({word for word in words if len(word) > 2 and word not in _NOBODY}, key=len, reverse=True))
 
 
-def clean_text(text: str, names: Names, personal: Iterable[str]) -> str:
+def clean_text(text: str, names: BundleNames, personal: Iterable[str]) -> str:
     """The text with every absolute path, address and personal word replaced, and names as they are in the model."""
     mangled = {re.sub(r"\W", "_", old): new for old, new in names.given.items() if new != old}
     known, scopes = {**mangled, **names.given}, names.scopes

@@ -19,7 +19,7 @@ from deploykit.errors import DefectError, InputError, PackageError
 from deploykit.model import load_model
 from deploykit.model.emptying import Emptied, emptied
 from deploykit.model.weights import load_small_weights
-from deploykit.packages.anonymous_text import Names, clean_text, personal_words
+from deploykit.packages.anonymous_text import BundleNames, clean_text, personal_words
 from deploykit.system.files import read_regular
 from deploykit.system.folders import workspace
 from deploykit.system.published import Published
@@ -56,7 +56,7 @@ def pack_bundle(
     """
     home = os.path.expanduser("~")  # noqa: PTH111 (Path.home raises where there is none)
     personal = personal_words(_account(), platform.node(), Path(home).name)
-    names = Names(numbered=numbered, personal=personal)
+    names = BundleNames(numbered=numbered, personal=personal)
     made = emptied(load_small_weights(load_model(model), limit=1024), names.of_kind("t"), names.of_kind("n"))
     texts = {"versions.txt": versions}
     if encodings is not None:
@@ -84,7 +84,7 @@ def _account() -> str:
         return ""
 
 
-def _encodings(path: Path, names: Names, personal: Iterable[str]) -> str:
+def _encodings(path: Path, names: BundleNames, personal: Iterable[str]) -> str:
     """The file with its own layout; names as in the model, other texts cleaned."""
     data = read_regular(path, limit=_LARGEST)
     tensor = names.of_kind("t")
@@ -107,7 +107,7 @@ def _encodings(path: Path, names: Names, personal: Iterable[str]) -> str:
         raise InputError(f"{path}: is nested too deeply") from None
 
 
-def _contents(made: Emptied, texts: Mapping[str, str], names: Names) -> dict[str, str]:
+def _contents(made: Emptied, texts: Mapping[str, str], names: BundleNames) -> dict[str, str]:
     changed = sum(new != old for old, new in names.given.items())
     told = {
         "model.onnx": f"the graph; {made.replaced} stored values are ones of the same type and shape; {made.kept} "

@@ -174,7 +174,7 @@ def _is_sealed(data: bytes) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Step:
+class _ManifestStep:
     """One step of a manifest."""
 
     id: str
@@ -204,7 +204,7 @@ class _Manifest:
     sdk: dict[str, Any] = field(default_factory=dict)
     route: dict[str, Any] | None = None
     inputs: list[Any] | None = None
-    steps: tuple[_Step, ...] | None = None
+    steps: tuple[_ManifestStep, ...] | None = None
     precision: dict[str, dict[str, str]] | None = None
     executed: tuple[str, ...] = ()
     generated: tuple[str, ...] = ()

@@ -14,7 +14,7 @@ from typing import Any
 
 from deploykit.backend.backend import Check, Verification
 from deploykit.backend.plugins import load_backend
-from deploykit.backend.status import Status, status_from_json
+from deploykit.backend.status import PackageStatus, status_from_json
 from deploykit.errors import DeploykitError, InputError, PackageError, ToolError
 from deploykit.findings import Finding, exit_status
 from deploykit.model import load_model
@@ -41,7 +41,7 @@ class VerifyReport:
     intended: Mapping[str, str] = field(default_factory=dict)
     actual: Mapping[str, str] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
-    status: Status = field(default_factory=Status)
+    status: PackageStatus = field(default_factory=PackageStatus)
 
     @property
     def ok(self) -> bool:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from deploykit.backend.status import Compiled, Right, Status, status_from_json
+from deploykit.backend.status import Compiled, PackageStatus, Right, status_from_json
 from deploykit.findings import Finding, Severity, Subject, SubjectKind, group_findings
 from deploykit.model.changes import in_words
 from deploykit.packages.manifests import read_manifest
@@ -47,7 +47,7 @@ class Shipping(Published):
     next: str = ""
 
 
-def shipping(status: Status, findings: Iterable[Finding]) -> Shipping:
+def shipping(status: PackageStatus, findings: Iterable[Finding]) -> Shipping:
     """The answer for a package with these facts and findings; what speaks against it comes first."""
     blocking = [finding for finding in findings if finding.blocks]
     if not status.intact:
@@ -69,7 +69,7 @@ _LOCATE = (
 )
 
 
-def _without_objection(status: Status) -> Shipping:
+def _without_objection(status: PackageStatus) -> Shipping:
     """Nothing speaks against it: is there enough that speaks for it?"""
     judged = status.right.state is Right.YES
     if not judged:
@@ -92,17 +92,17 @@ def _without_objection(status: Status) -> Shipping:
     return Shipping(word=Word.SHIP, why=why, evidence=f"{_compiler(status)}; {_numbers(status)}")
 
 
-def _against_float(status: Status) -> bool:
+def _against_float(status: PackageStatus) -> bool:
     """Whether a number was held against the float model, and passed; one without a limit judges nothing."""
     judged = any(number.get("against") == "float" and number.get("passes") for number in status.right.numbers)
     return status.right.against == "float" or judged
 
 
-def _compiler(status: Status) -> str:
+def _compiler(status: PackageStatus) -> str:
     return f"compiled by {status.compiled.by}" if status.compiled.by else ""
 
 
-def _numbers(status: Status) -> str:
+def _numbers(status: PackageStatus) -> str:
     """How many numbers were held to limits, on which samples, against what."""
     judged = [number for number in status.right.numbers if number.get("passes") is not None]
     count, references = len(judged), dict.fromkeys(str(number.get("against")) for number in judged)

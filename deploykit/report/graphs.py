@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from deploykit.backend.plans import Precision
+from deploykit.backend.plans import PlannedPrecision
 from deploykit.findings import Finding
 from deploykit.model.changes import GraphChange
 from deploykit.model.facts import GraphFacts, NodeFact
@@ -185,7 +185,10 @@ class PrecisionMap:
 
 
 def precision_map(
-    precision: Precision, facts: GraphFacts, findings: Iterable[Finding], verdicts: Mapping[str, str] | None = None
+    precision: PlannedPrecision,
+    facts: GraphFacts,
+    findings: Iterable[Finding],
+    verdicts: Mapping[str, str] | None = None,
 ) -> PrecisionMap | None:
     """The whole graph; None where it has no node. ``verdicts`` are an audit's, by the nodes' labels."""
     computing = [node for node in facts.nodes if any(node.inputs)]
@@ -206,7 +209,7 @@ def _codes(findings: Iterable[Finding]) -> Mapping[str, tuple[str, ...]]:
 
 
 def _mapped(
-    box: Box, precision: Precision, codes: Mapping[str, tuple[str, ...]], verdicts: Mapping[str, str]
+    box: Box, precision: PlannedPrecision, codes: Mapping[str, tuple[str, ...]], verdicts: Mapping[str, str]
 ) -> MappedNode:
     node = box.node
     return MappedNode(

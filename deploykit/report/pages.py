@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from deploykit.backend.audits import Audit, AuditedKernel
 from deploykit.backend.backend import Execution, Situation
 from deploykit.backend.plans import Plan
-from deploykit.backend.status import Status
+from deploykit.backend.status import PackageStatus
 from deploykit.encodings.coverage import collect_coverage
 from deploykit.findings import Finding, group_findings, headline
 from deploykit.report.charts import Bar, range_chart
@@ -45,7 +45,7 @@ def render_readme(
     model_name: str,
     execution: Execution,
     generated: tuple[str, ...],
-    status: Status,
+    status: PackageStatus,
     findings: tuple[Finding, ...],
     templates: Path | None,
 ) -> str:
@@ -65,7 +65,7 @@ def render_readme(
     return render("README.md.j2", values, templates=templates)
 
 
-def _facts(plan: Plan[Any], status: Status) -> tuple[tuple[str, str], ...]:
+def _facts(plan: Plan[Any], status: PackageStatus) -> tuple[tuple[str, str], ...]:
     """What heads the page: the precision that was assumed, where one was, and the three facts."""
     assumed = (("assumed", plan.assumed),) if plan.assumed else ()
     return (*assumed, *status.lines())
@@ -77,7 +77,7 @@ def render_report(
     changes: Sequence[GraphChange],
     execution: Execution,
     generated: tuple[str, ...],
-    status: Status,
+    status: PackageStatus,
     findings: tuple[Finding, ...],
     files: Sequence[FileRecord],
     templates: Path | None,
@@ -122,7 +122,7 @@ def _coverage(situation: Situation) -> Mapping[str, int]:
     return dict(sorted(counts.items(), key=lambda item: -item[1]))
 
 
-def _cost_bars(status: Status) -> tuple[Bar, ...]:
+def _cost_bars(status: PackageStatus) -> tuple[Bar, ...]:
     """Per output, the noise of quantization and of the device; () where neither was measured."""
     rows = [
         (cost.name, {_SERIES[against]: value for against, value in cost.decibels.items() if against in _SERIES})

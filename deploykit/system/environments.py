@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 
 from deploykit.errors import ToolError
 from deploykit.system.folders import is_waited_for, waiting_for
-from deploykit.system.processes import ONLY_INSTALLED, Completed, run
+from deploykit.system.processes import ONLY_INSTALLED, ProgramEnd, run
 from deploykit.system.specs import Stage, ToolchainSpec
 from deploykit.system.store import user_cache
 
@@ -141,7 +141,7 @@ class Environment:
         timeout: float | None = None,
         log: Path | None = None,
         on_line: Callable[[str], None] | None = None,
-    ) -> Completed:
+    ) -> ProgramEnd:
         """Run the environment's Python with these arguments; see ``deploykit.system.processes.run``.
 
         Without ``cwd`` it runs in the environment's own folder: older Pythons import what lies where they are started.

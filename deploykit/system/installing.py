@@ -13,7 +13,7 @@ from packaging.specifiers import SpecifierSet
 
 from deploykit.errors import ToolError
 from deploykit.system.environments import Environment, ToolchainState, environment_of, locked
-from deploykit.system.processes import ONLY_INSTALLED, Completed, run
+from deploykit.system.processes import ONLY_INSTALLED, ProgramEnd, run
 from deploykit.system.specs import Stage, ToolchainSpec
 from deploykit.system.steps import Begun
 
@@ -190,7 +190,7 @@ def _install_locked(environment: Environment, stage: Stage, title: str, show: Ca
     _expect_success(done, environment, title)
 
 
-def _expect_success(done: Completed, environment: Environment, title: str) -> None:
+def _expect_success(done: ProgramEnd, environment: Environment, title: str) -> None:
     if done.ok:
         return
     how = "took too long" if done.timed_out else f"ended with status {done.returncode}"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from deploykit.errors import ToolError
-from deploykit.system.processes import Completed, run
+from deploykit.system.processes import ProgramEnd, run
 
 __all__ = ["LOG", "RESULT", "Job", "finished_job", "run_job"]
 
@@ -79,7 +79,7 @@ def run_job(job: Job, *, progress: Callable[[str], None], timeout: float | None)
     return result
 
 
-def _problem(done: Completed, said: Mapping[str, Any], timeout: float | None) -> str:
+def _problem(done: ProgramEnd, said: Mapping[str, Any], timeout: float | None) -> str:
     if done.timed_out:
         return f"took longer than its {timeout:g} seconds and was ended"
     if not said:

@@ -24,7 +24,7 @@ from typing import IO, Any
 from deploykit.errors import ToolError
 from deploykit.system.limits import limited_time, time_left
 
-__all__ = ["ONLY_INSTALLED", "Completed", "run"]
+__all__ = ["ONLY_INSTALLED", "ProgramEnd", "run"]
 
 ONLY_INSTALLED: Mapping[str, str] = {"PYTHONSAFEPATH": "1"}
 """For a Python that is started with ``-m`` or ``-c`` (3.11 and newer): what lies in the folder it is started in, beside
@@ -40,7 +40,7 @@ _GUARD = ("/bin/sh", "-c", "trap '' HUP INT TERM; read -r _; kill -s KILL 0", "d
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Completed:
+class ProgramEnd:
     """How a program ended. ``returncode`` is negative for a signal; ``tail`` holds its last lines of output.
 
     ``peak_rss_mb`` is the largest resident set of the program, in MiB, None where the system does not tell; ``grown``
@@ -71,7 +71,7 @@ def run(
     on_line: Callable[[str], None] | None = None,
     given: bytes | None = None,
     memory: int | None = None,
-) -> Completed:
+) -> ProgramEnd:
     """Run a program to its end and give its output line by line to ``on_line`` and ``log``.
 
     Standard error is merged into standard output; ``given`` is its standard input. ``env`` is added to the caller's
@@ -113,7 +113,7 @@ def run(
         finally:
             over.set()
             process.stdout.close()
-    return Completed(
+    return ProgramEnd(
         argv=tuple(argv),
         returncode=returncode,
         tail=tuple(tail),

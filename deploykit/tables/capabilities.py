@@ -15,7 +15,7 @@ from packaging.version import Version
 
 from deploykit.findings import Confidence
 
-__all__ = ["Change", "CompatRow", "ConfigKey", "Feature", "Flag", "SdkTable", "Status", "release_range"]
+__all__ = ["CompatRow", "ConfigKey", "Feature", "Flag", "ReleaseChange", "SdkTable", "Status", "release_range"]
 
 
 class Status(StrEnum):
@@ -113,7 +113,7 @@ class ConfigKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class ReleaseChange:
     """One thing that a release changed, in words."""
 
     text: str
@@ -187,7 +187,7 @@ class SdkTable:
     flags: tuple[Flag, ...] = ()
     features: tuple[Feature, ...] = ()
     config_keys: tuple[ConfigKey, ...] = ()
-    changes: tuple[Change, ...] = ()
+    changes: tuple[ReleaseChange, ...] = ()
     carrier: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
 

@@ -11,12 +11,12 @@ import pytest
 from deploykit.answers.machine import examine, examine_core
 from deploykit.backend.probes import CheckLine, Probe, Surroundings, start
 from deploykit.errors import InputError
-from deploykit.system.processes import Completed
+from deploykit.system.processes import ProgramEnd
 from stub_backend import StubBackend
 
 
-def ended(code: int = 0, *tail: str) -> Completed:
-    return Completed(argv=("x",), returncode=code, tail=tail, seconds=0.0)
+def ended(code: int = 0, *tail: str) -> ProgramEnd:
+    return ProgramEnd(argv=("x",), returncode=code, tail=tail, seconds=0.0)
 
 
 def around(tmp_path: Path, *, programs: tuple[str, ...] = (), code: int = 0) -> Surroundings:

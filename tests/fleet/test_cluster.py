@@ -17,7 +17,7 @@ import pytest
 from deploykit import api
 from deploykit.errors import InputError, ToolError
 from deploykit.fleet.cluster import packed, unpack
-from deploykit.fleet.results import Results, Verdict
+from deploykit.fleet.results import CellVerdict, Results
 
 distributed = pytest.importorskip("distributed")
 
@@ -72,7 +72,7 @@ def test_a_killed_worker_and_one_with_too_little_memory_cost_nothing(
         ran_on_little = client.run(_cells_made, workers=[little])
     assert killed == [victim]
     assert {cell.cell: cell.error for cell in results.cells} == {cell: {} for cell in digests(results)}
-    assert {cell.verdict for cell in results.cells} == {Verdict.YES}
+    assert {cell.verdict for cell in results.cells} == {CellVerdict.YES}
     assert ran_on_little == {little: 0}
     here = api.matrix(fleet, out=tmp_path / "here", processes=1)
     assert digests(results) == digests(here)
@@ -93,7 +93,7 @@ def test_a_model_that_no_worker_has_the_memory_for_is_said(fleet: Path, tmp_path
     ) as small:
         address = str(small.scheduler_address).removeprefix("tcp://")
         results = api.matrix(fleet, out=tmp_path / "out", executor=f"dask://{address}")
-    assert {cell.verdict for cell in results.cells} == {Verdict.FAILED}
+    assert {cell.verdict for cell in results.cells} == {CellVerdict.FAILED}
     assert "no worker has the memory" in results.cells[0].why
 
 

@@ -13,11 +13,11 @@ from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.errors import UsageError
 from deploykit.fleet.pool import batches_of, run_batch
-from deploykit.fleet.results import Results, Verdict, read_result, read_results
+from deploykit.fleet.results import CellVerdict, Results, read_result, read_results
 from deploykit.fleet.running import select
 
 
-def verdicts(results: Results) -> dict[str, Verdict]:
+def verdicts(results: Results) -> dict[str, CellVerdict]:
     return {cell.cell: cell.verdict for cell in results.cells}
 
 
@@ -25,7 +25,7 @@ def test_a_fleet_is_packaged_and_what_is_the_same_is_kept(fleet: Path, tmp_path:
     out = tmp_path / "out"
     first = api.matrix(fleet, out=out, processes=1)
     assert set(verdicts(first)) == {"cnn/phone", "cnn/old", "mlp/phone", "mlp/old"}
-    assert set(verdicts(first).values()) == {Verdict.YES}
+    assert set(verdicts(first).values()) == {CellVerdict.YES}
     assert first.kept == frozenset()
     for cell in first.cells:
         package = out / "cells" / cell.cell / "package"
@@ -40,7 +40,9 @@ def test_a_fleet_is_packaged_and_what_is_the_same_is_kept(fleet: Path, tmp_path:
     assert second.kept == {"cnn/phone", "mlp/phone"}
     third = api.matrix(fleet, out=out, processes=1)
     assert third.kept == {"cnn/phone", "mlp/phone"}
-    assert verdicts(third)["cnn/old"] is Verdict.FAILED  # what stands there is no package of ours: it is not replaced
+    assert (
+        verdicts(third)["cnn/old"] is CellVerdict.FAILED
+    )  # what stands there is no package of ours: it is not replaced
     assert "not everything in it was written by deploykit" in third.cells[1].why
     assert third.exit_status == 1
 
@@ -61,11 +63,11 @@ def test_a_broken_model_and_an_unknown_device_cost_their_own_cells_only(fleet: P
     results = api.matrix(fleet, out=tmp_path / "out", processes=2, only=["cnn", "*/phone"])
     found = verdicts(results)
     assert found == {
-        "cnn/phone": Verdict.YES,
-        "cnn/old": Verdict.YES,
-        "cnn/moon": Verdict.FAILED,
-        "broken/phone": Verdict.FAILED,
-        "gone/phone": Verdict.FAILED,
+        "cnn/phone": CellVerdict.YES,
+        "cnn/old": CellVerdict.YES,
+        "cnn/moon": CellVerdict.FAILED,
+        "broken/phone": CellVerdict.FAILED,
+        "gone/phone": CellVerdict.FAILED,
     }
     errors = {cell.cell: cell.exit_status for cell in results.cells if cell.error}
     assert errors == {"cnn/moon": 4, "broken/phone": 3, "gone/phone": 3}
@@ -93,7 +95,7 @@ sys.exit(subprocess.run([{sys.executable!r}, *sys.argv[1:]], input=json.dumps(ce
     monkeypatch.setattr("deploykit.fleet.pool.sys.executable", str(stand_in))
     (batch,) = batches_of((cell, "key") for cell in select(fleet, only=["cnn"]).cells)
     made = list(run_batch(batch, tmp_path / "out", limit=100, tell=lambda _cell, _line: None))
-    assert [result.verdict for result in made] == [Verdict.FAILED, Verdict.YES]
+    assert [result.verdict for result in made] == [CellVerdict.FAILED, CellVerdict.YES]
     assert "signal 6" in made[0].why
     assert "about to break" in made[0].error["why"]
     kept = read_result(tmp_path / "out", "cnn/phone")
@@ -104,7 +106,7 @@ sys.exit(subprocess.run([{sys.executable!r}, *sys.argv[1:]], input=json.dumps(ce
 def test_a_cell_that_takes_too_long_is_ended(fleet: Path, tmp_path: Path) -> None:
     (batch,) = batches_of((cell, "key") for cell in select(fleet, only=["cnn"]).cells)
     made = list(run_batch(batch, tmp_path / "out", limit=0.001, tell=lambda _cell, _line: None))
-    assert [result.verdict for result in made] == [Verdict.FAILED] * 2
+    assert [result.verdict for result in made] == [CellVerdict.FAILED] * 2
     assert all("took longer than 0.001 seconds" in result.why for result in made)
 
 
@@ -112,7 +114,7 @@ def test_fail_fast_begins_nothing_new(fleet: Path, tmp_path: Path) -> None:
     text = fleet.read_text("utf-8").replace('device = "sm8650"', 'device = "moonbase-9"')
     fleet.write_text(text, "utf-8")
     results = api.matrix(fleet, out=tmp_path / "out", processes=1, fail_fast=True)
-    assert verdicts(results) == {"cnn/phone": Verdict.FAILED}
+    assert verdicts(results) == {"cnn/phone": CellVerdict.FAILED}
     assert set(results.not_run) == {"cnn/old", "mlp/phone", "mlp/old"}
     assert results.exit_status == 1
 

@@ -10,7 +10,7 @@ from deploykit import api
 from deploykit.errors import InputError, PackageError, UnknownTargetError
 from deploykit.fleet.description import read_file
 from deploykit.fleet.pages import junit_text, render_matrix, size_text
-from deploykit.fleet.results import CellResult, Results, Verdict, compare
+from deploykit.fleet.results import CellResult, CellVerdict, Results, compare
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 
@@ -32,12 +32,12 @@ def results(*cells: CellResult, not_run: tuple[str, ...] = ()) -> Results:
 
 
 def test_no_answer_is_never_a_yes() -> None:
-    assert cell("a/b").verdict is Verdict.YES
-    assert cell("a/b", right="not judged").verdict is Verdict.NOT_JUDGED
-    assert cell("a/b", status=1).verdict is Verdict.NO
-    assert cell("a/b", status=5).verdict is Verdict.FAILED
-    assert cell("a/b", error={"what": "x"}).verdict is Verdict.FAILED
-    assert CellResult(cell="a/b", key="", exit_status=0).verdict is Verdict.NOT_JUDGED
+    assert cell("a/b").verdict is CellVerdict.YES
+    assert cell("a/b", right="not judged").verdict is CellVerdict.NOT_JUDGED
+    assert cell("a/b", status=1).verdict is CellVerdict.NO
+    assert cell("a/b", status=5).verdict is CellVerdict.FAILED
+    assert cell("a/b", error={"what": "x"}).verdict is CellVerdict.FAILED
+    assert CellResult(cell="a/b", key="", exit_status=0).verdict is CellVerdict.NOT_JUDGED
     assert results(cell("a/b"), not_run=("a/c",)).exit_status == 1
 
 

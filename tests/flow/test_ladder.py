@@ -17,7 +17,7 @@ from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import InputError
-from deploykit.flow.ladder import Ladder, Rung, Step, walk
+from deploykit.flow.ladder import Ladder, LadderRung, Step, walk
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 BITS = {"fp16": 256, "w16a16": 256, "w8a16": 128, "w4a16": 64, "w8a8": 64}
@@ -34,10 +34,10 @@ def _walked(
     """A walk over candidates of these decibels; raising layers gives ``repaired``."""
     goal = parse_goal("sqnr>=30")
 
-    def measure(name: str) -> Rung:
+    def measure(name: str) -> LadderRung:
         cost = ModelCost(weight_bytes=BITS[name], activation_bytes=0, bit_operations=BITS[name])
         empty = EncodingSet(version="1.0.0", entries={})
-        return Rung(
+        return LadderRung(
             precision=name,
             reached=Reached(sqnr_db=numbers[name]),
             cost=cost,
@@ -45,7 +45,7 @@ def _walked(
             encodings=empty,
         )
 
-    def mix(base: Rung, wide: WideType) -> Raised:
+    def mix(base: LadderRung, wide: WideType) -> Raised:
         trial = RaiseTrial(
             wide=wide,
             count=1,
@@ -58,7 +58,7 @@ def _walked(
         )
         return Raised(goal="", best=trial, encodings=EncodingSet(version="1.0.0", entries={}), trials=(trial,))
 
-    def confirmed(rung: Rung) -> Rung:
+    def confirmed(rung: LadderRung) -> LadderRung:
         return rung if confirm is None else replace(rung, reached=confirm)
 
     return walk(list(numbers), goal, measure=measure, mix=mix, wides=wides, confirm=confirmed)
@@ -175,8 +175,8 @@ def test_what_leaves_work_to_the_host_wins_last_and_tells_nothing_about_bits() -
     costs = {"fp16": 256, "w16a16": 256, "w8a16": 128, "w8a8": 64}
     numbers = {"fp16": 60.0, "w16a16": 10.0, "w8a16": 10.0, "w8a8": 50.0}
 
-    def measure(name: str) -> Rung:
-        return Rung(
+    def measure(name: str) -> LadderRung:
+        return LadderRung(
             precision=name,
             reached=Reached(sqnr_db=numbers[name]),
             cost=ModelCost(weight_bytes=0, activation_bytes=0, bit_operations=costs[name]),
@@ -194,7 +194,7 @@ def test_what_leaves_work_to_the_host_wins_last_and_tells_nothing_about_bits() -
 
 
 def test_what_packaging_refuses_is_never_chosen() -> None:
-    refused = Rung(precision="w8a8", reached=Reached(sqnr_db=50), refused="QNN001 no")
+    refused = LadderRung(precision="w8a8", reached=Reached(sqnr_db=50), refused="QNN001 no")
     found = walk(["w8a8"], parse_goal("sqnr>=30"), measure=lambda name: refused)
     assert found.chosen is None
 

@@ -17,7 +17,7 @@ from deploykit.accuracy.simulate.precisions import ModelCost
 from deploykit.backend.backend import Request
 from deploykit.backend.quantizers import WeightMethod
 from deploykit.encodings.values import EncodingSet
-from deploykit.flow.ladder import Ladder, LearnedStep, Learning, Rung, walk
+from deploykit.flow.ladder import Ladder, LadderRung, LearnedStep, Learning, walk
 from deploykit.flow.quantizing import choosing
 from deploykit.flow.quantizing.choosing import asked_of, learning_with, pick
 from deploykit.flow.read import resolve_target
@@ -37,14 +37,14 @@ def walked(
     """A walk over candidates of these decibels, and which were measured or raised, in order."""
     asked: list[str] = []
 
-    def measure(name: str) -> Rung:
+    def measure(name: str) -> LadderRung:
         asked.append(name)
         if name in missing:
-            return Rung(precision=name, missing="it failed")
+            return LadderRung(precision=name, missing="it failed")
         cost = ModelCost(
             weight_bytes=1, activation_bytes=1, bit_operations=256 if "16a" in name or name == "fp16" else 128
         )
-        return Rung(
+        return LadderRung(
             precision=name,
             reached=Reached(sqnr_db=numbers[name]),
             cost=cost,
@@ -52,7 +52,7 @@ def walked(
             encodings=NOTHING,
         )
 
-    def mix(base: Rung, wide: WideType) -> Raised:
+    def mix(base: LadderRung, wide: WideType) -> Raised:
         asked.append(f"raise {base.precision}")
         trial = RaiseTrial(
             wide=wide,

@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 from deploykit.answers.binaries import BinaryReport
 from deploykit.cli import cli, frame
 from deploykit.errors import InputError, ToolError, UnknownTargetError, UsageError
-from deploykit.system.processes import Completed, run
+from deploykit.system.processes import ProgramEnd, run
 from deploykit_ort_qnn.compiler import hosts as workers
 from deploykit_ort_qnn.compiler.contexts import inspect_context, judged
 from deploykit_ort_qnn.compiler.jobs import CompileJob, compile_model
@@ -166,7 +166,7 @@ class Deaths:
         self.left, self.started, self.timed_out = times, 0, timed_out
         monkeypatch.setattr(workers, "run", self.run)
 
-    def run(self, argv: Any, *, on_line: Any, **given: Any) -> Completed:
+    def run(self, argv: Any, *, on_line: Any, **given: Any) -> ProgramEnd:
         self.started += 1
         if self.left <= 0:
             return run(argv, on_line=on_line, **given)
@@ -174,7 +174,7 @@ class Deaths:
         on_line("deploykit-progress: loading the library")
         on_line("deploykit-progress: having the library read the binary")
         code = -signal.SIGKILL if self.timed_out else -signal.SIGSEGV
-        return Completed(argv=tuple(argv), returncode=code, tail=(), seconds=1.0, timed_out=self.timed_out)
+        return ProgramEnd(argv=tuple(argv), returncode=code, tail=(), seconds=1.0, timed_out=self.timed_out)
 
 
 def test_a_crash_is_tried_once_again(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,7 +223,7 @@ def test_a_library_that_really_dies_says_in_which_part(compiled: Path, monkeypat
         "sys.exit(worker.main(sys.argv[1:]))"
     )
 
-    def die(argv: Any, **given: Any) -> Completed:
+    def die(argv: Any, **given: Any) -> ProgramEnd:
         return run((argv[0], "-c", dying, *argv[3:]), **given)
 
     monkeypatch.setattr(workers, "run", die)

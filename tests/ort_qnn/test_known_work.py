@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deploykit.system.processes import Completed
+from deploykit.system.processes import ProgramEnd
 from deploykit_ort_qnn.compiler import jobs as module
 from deploykit_ort_qnn.compiler.hosts import Work
 from deploykit_ort_qnn.compiler.jobs import known_work
@@ -36,7 +36,7 @@ class Desk:
             for name in ("request.json", "result.json", "out/context.bin"):
                 (scratch / name).write_bytes(f"{name} {self.asked}".encode())
             answer, status = self.ends
-            return Completed(argv=("x",), returncode=status, tail=(), seconds=1.0), answer, ("a line",)
+            return ProgramEnd(argv=("x",), returncode=status, tail=(), seconds=1.0), answer, ("a line",)
 
         return known_work("compiled", asked, [self.model], scratch, run, tell=tell), scratch
 

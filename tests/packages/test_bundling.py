@@ -19,7 +19,7 @@ from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.errors import DefectError, InputError, PackageError
-from deploykit.packages.anonymous_text import Names, clean_text, personal_words
+from deploykit.packages.anonymous_text import BundleNames, clean_text, personal_words
 from deploykit.packages.bundling import Bundle, pack_bundle
 
 AIMET = Path(__file__).parents[1] / "data/aimet"
@@ -203,6 +203,6 @@ def test_words_that_say_nothing_about_anybody_stay() -> None:
     assert personal_words("root", "localhost", "root") == ()
     assert personal_words("jo", "pc", "") == ()
     assert personal_words("Erika", "lab.example.org", "erika") == ("lab.example.org", "erika", "lab")
-    names = Names(numbered=False, personal=())
+    names = BundleNames(numbered=False, personal=())
     kept = "2.33.0.250327: graph_prepare.cc:12 src/plugins/x.cpp 3/4 and/or 10.0 done."
     assert clean_text(kept, names, ()) == kept

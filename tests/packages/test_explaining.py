@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import deploykit
-from deploykit.backend.status import Compilation, Compiled, Correctness, Right, Status
+from deploykit.backend.status import Compilation, Compiled, Correctness, PackageStatus, Right
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
@@ -20,7 +20,7 @@ from tables import each_row
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 NUMBER = {"output": "logits", "measure": "sqnr", "value": 40.0, "unit": "dB", "threshold": 12.0, "passes": True}
 RIGHT = Correctness(state=Right.YES, label="given", count=8, against="float", numbers=({**NUMBER, "against": "float"},))
-GOOD = Status(compiled=Compilation(state=Compiled.YES, by="a compiler"), right=RIGHT)
+GOOD = PackageStatus(compiled=Compilation(state=Compiled.YES, by="a compiler"), right=RIGHT)
 ERROR = Finding(
     code="DK001",
     slug="dynamic-input",
@@ -69,7 +69,7 @@ def test_a_yes_needs_all_of_it() -> None:
         ),
     ],
 )
-def test_whatever_is_missing_is_no_yes_and_is_named(status: Status, word: Word, says: str) -> None:
+def test_whatever_is_missing_is_no_yes_and_is_named(status: PackageStatus, word: Word, says: str) -> None:
     answer = shipping(status, ())
     assert answer.word is word
     assert says in answer.why

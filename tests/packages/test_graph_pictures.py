@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx.parser
 import pytest
 
-from deploykit.backend.plans import Precision
+from deploykit.backend.plans import PlannedPrecision
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
 from deploykit.model import wrap_proto
@@ -68,7 +68,7 @@ def test_the_map_shows_types_what_became_of_them_and_what_is_open() -> None:
         subject=Subject(kind=SubjectKind.TENSOR, name="b"),
         message="",
     )
-    precision = Precision(intended={"a": "uint16", "b": "uint16"}, expected={"a": "uint8", "b": "uint16"})
+    precision = PlannedPrecision(intended={"a": "uint16", "b": "uint16"}, expected={"a": "uint8", "b": "uint16"})
     shown = precision_map(precision, graph, [open_one, open_one.with_handled("done")])
     assert shown is not None
     relu, neg, absolute = shown.nodes

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from deploykit.backend.probes import CheckLine, Surroundings
-from deploykit.system.processes import Completed, run
+from deploykit.system.processes import ProgramEnd, run
 from deploykit_qualcomm.carriers import probe_hosts
 from deploykit_qualcomm.probes import probe_adb, probe_ndk, probe_sdks, probe_wheel, provider_probes, sdk_probes
 
 TOOLS = "bin/x86_64-linux-clang"
 
 
-def completed(code: int, *tail: str) -> Completed:
-    return Completed(argv=("x",), returncode=code, tail=tail, seconds=0.0)
+def completed(code: int, *tail: str) -> ProgramEnd:
+    return ProgramEnd(argv=("x",), returncode=code, tail=tail, seconds=0.0)
 
 
 def sdk(folder: Path, *, tools: Mapping[str, str], version: str = "") -> Path:
@@ -36,7 +36,7 @@ def around(
     *,
     env: Mapping[str, str] | None = None,
     programs: tuple[str, ...] = (),
-    answer: Callable[..., Completed] = run,
+    answer: Callable[..., ProgramEnd] = run,
 ) -> Surroundings:
     (tmp_path / "home").mkdir(exist_ok=True)
     return Surroundings(
@@ -168,10 +168,10 @@ def test_no_adb(tmp_path: Path) -> None:
     assert line.state == "absent"
 
 
-def wheel_machine(registers: Completed) -> Callable[..., Completed]:
+def wheel_machine(registers: ProgramEnd) -> Callable[..., ProgramEnd]:
     """Answers the questions for versions with 1.28.0 and 2.3.0, and the attempt to load with what is given."""
 
-    def answer(argv: tuple[str, ...], **_: object) -> Completed:
+    def answer(argv: tuple[str, ...], **_: object) -> ProgramEnd:
         if "importlib.metadata" not in argv[-1]:
             return registers
         return completed(0, "2.3.0" if "onnxruntime-qnn" in argv[-1] else "1.28.0")

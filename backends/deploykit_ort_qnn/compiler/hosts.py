@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 
 from deploykit.errors import ToolError
 from deploykit.system.environments import environment_of
-from deploykit.system.processes import ONLY_INSTALLED, Completed, run
+from deploykit.system.processes import ONLY_INSTALLED, ProgramEnd, run
 from deploykit.system.specs import ToolchainSpec
 from deploykit_qualcomm.carriers import host_toolchain
 from deploykit_qualcomm.hosted import RECORD, ask_runner, read_calls, read_verdicts, refusal_lines
@@ -37,7 +37,7 @@ __all__ = [
     "toolchain_host",
 ]
 
-Work = tuple[Completed, dict[str, Any] | None, tuple[str, ...]]
+Work = tuple[ProgramEnd, dict[str, Any] | None, tuple[str, ...]]
 """How the process ended, the worker's answer (None when it died before giving one), and the log."""
 
 _PROGRESS = "deploykit-progress: "

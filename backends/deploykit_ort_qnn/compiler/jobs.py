@@ -25,7 +25,7 @@ from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.packages.manifests import hash_file
 from deploykit.system.folders import scratch
 from deploykit.system.limits import time_left
-from deploykit.system.processes import Completed
+from deploykit.system.processes import ProgramEnd
 from deploykit.system.store import Store, code_digest, is_off
 from deploykit_ort_qnn.compiler.dlc import with_check_sums
 from deploykit_ort_qnn.compiler.estimates import read_estimate
@@ -71,7 +71,7 @@ def known_work(
         kept = json.loads((scratch / _ANSWER).read_text("utf-8"))
         if tell is not None:
             tell("done before with the same files, options and tools: taken from what is kept")
-        return Completed(argv=(), returncode=0, tail=(), seconds=0.0), kept["answer"], tuple(kept["log"])
+        return ProgramEnd(argv=(), returncode=0, tail=(), seconds=0.0), kept["answer"], tuple(kept["log"])
     before = set(_files(scratch))
     done, answer, log = run()
     if answer is not None and answer.get("ok"):
@@ -340,7 +340,7 @@ def _request(job: CompileJob, scratch: Path) -> dict[str, Any]:
 
 
 def _outcome(
-    job: CompileJob, done: Completed, answer: dict[str, Any] | None, log: tuple[str, ...], scratch: Path
+    job: CompileJob, done: ProgramEnd, answer: dict[str, Any] | None, log: tuple[str, ...], scratch: Path
 ) -> CompileOutcome:
     refused = tuple(RefusedNode(name=found.name, type=found.type, why=found.why) for found in read_refusals(log))
     common: dict[str, Any] = {"seconds": round(done.seconds, 3), "peak_rss_mb": done.peak_rss_mb, "log": log}
@@ -390,7 +390,7 @@ def _schematics(folder: Path) -> list[Schematic]:
     return found
 
 
-def _death(done: Completed, timeout: float, who: str = "the compiler's process") -> str:
+def _death(done: ProgramEnd, timeout: float, who: str = "the compiler's process") -> str:
     if done.timed_out:
         return f"not finished after {timeout:g} s, the time limit"
     if done.grown:

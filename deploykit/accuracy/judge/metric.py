@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from deploykit.accuracy.samples.arrays import read_arrays, write_arrays
 from deploykit.errors import InputError, ToolError, UsageError
-from deploykit.system.processes import Completed, run
+from deploykit.system.processes import ProgramEnd, run
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -111,14 +111,14 @@ class UserMetric:
             )
         return given if self.places is None else [given[place] for place in self.places]
 
-    def _check(self, done: Completed) -> None:
+    def _check(self, done: ProgramEnd) -> None:
         if done.timed_out:
             raise ToolError(f"--metric {self.name}: took longer than {self.deadline:g} s and was ended")
         if not done.ok:
             said = next((line for line in reversed(done.tail) if line.strip()), "it said nothing")
             raise ToolError(f"--metric {self.name}: failed with status {done.returncode}", why=said)
 
-    def _number(self, folder: Path, done: Completed) -> float:
+    def _number(self, folder: Path, done: ProgramEnd) -> float:
         if self.is_function:
             return self._left_by_child(folder)
         last = next((line.strip() for line in reversed(done.tail) if line.strip()), "")

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Job", "Samples", "main", "tell"]
+__all__ = ["ChildJob", "SampleFiles", "main", "tell"]
 
 Feed = dict[str, Any]
 
@@ -29,7 +29,7 @@ def tell(stage: str, done: int | None = None, of: int | None = None) -> None:
     print(json.dumps({"progress": stage, "done": done, "of": of}), flush=True)
 
 
-class Samples(Sequence[Feed]):
+class SampleFiles(Sequence[Feed]):
     """Samples in files, one each, read when they are asked for; ``stage`` is told while they are gone through."""
 
     def __init__(self, folder: Path, stage: str = "") -> None:
@@ -53,14 +53,14 @@ class Samples(Sequence[Feed]):
         if self._stage:
             tell(self._stage, len(self), len(self))
 
-    def named(self, stage: str) -> Samples:
+    def named(self, stage: str) -> SampleFiles:
         """The same samples for another stage."""
-        other = Samples(Path(), stage)
+        other = SampleFiles(Path(), stage)
         other._files = self._files
         return other
 
 
-class Job:
+class ChildJob:
     """The job in the current folder: its settings, the model's path, samples to calibrate on and to judge on."""
 
     def __init__(self, folder: Path) -> None:
@@ -73,14 +73,14 @@ class Job:
         self._since = time.monotonic()
 
     @property
-    def calibration(self) -> Samples:
+    def calibration(self) -> SampleFiles:
         """The samples to calibrate on."""
-        return Samples(self.folder / "samples", "calibrating")
+        return SampleFiles(self.folder / "samples", "calibrating")
 
     @property
-    def held_out(self) -> Samples:
+    def held_out(self) -> SampleFiles:
         """The samples that calibration never saw."""
-        return Samples(self.folder / "held_out", "simulating")
+        return SampleFiles(self.folder / "held_out", "simulating")
 
     def stage_done(self, name: str) -> None:
         """Note the seconds since the last stage."""
@@ -116,9 +116,9 @@ def _watched() -> list[str]:
     return lines
 
 
-def main(work: Callable[[Job], None]) -> int:
+def main(work: Callable[[ChildJob], None]) -> int:
     """Decode what is still to be decoded, do the work, and leave ``result.json``; 0 when that says ok."""
-    job = Job(Path.cwd())
+    job = ChildJob(Path.cwd())
     errors = _watched()
     job.out.mkdir(exist_ok=True)
     job.result["ok"] = False
@@ -146,7 +146,7 @@ def _digest(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _decode(job: Job) -> None:
+def _decode(job: ChildJob) -> None:
     """Images become samples by their recipe, once."""
     images = job.told.get("images")
     if images is None:

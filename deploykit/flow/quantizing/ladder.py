@@ -27,7 +27,7 @@ from deploykit.encodings.values import EncodingSet
 from deploykit.errors import ToolError
 from deploykit.flow.candidates import ModelOnSamples, wide_types
 from deploykit.flow.choose import ChosenWay, choose_way, run_of
-from deploykit.flow.ladder import Ladder, Rung, walk
+from deploykit.flow.ladder import Ladder, LadderRung, walk
 from deploykit.flow.plan import decide
 from deploykit.flow.quantizing.choosing import learning_with, pick
 from deploykit.flow.quantizing.making import Made
@@ -105,7 +105,7 @@ def make_best(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Opened:
+class _QuantizedModel:
     """What a quantizer left, opened: its float model (rewritten, mostly) on the held-out samples.
 
     ``start`` are the entries to go on from: as packaging would change them, where it leaves the graph as it is.
@@ -143,9 +143,9 @@ class _Candidates:
     ) -> None:
         self._make, self._goal, self._backend, self._packaging = make, goal, backend, packaging
         self._metric, self._has_float, self._tell = metric, has_float, tell
-        self._opened: dict[str, _Opened] = {}
+        self._opened: dict[str, _QuantizedModel] = {}
 
-    def rung(self, name: str) -> Rung:
+    def rung(self, name: str) -> LadderRung:
         """One candidate; a quantizer that fails is told, and the others go on."""
         if name == "fp16":
             return self._float16()
@@ -158,15 +158,15 @@ class _Candidates:
             judged = ModelOnSamples(model, facts, read_held_out(made.ran.folder), reaching)
             encodings = read_placed(made.ran.encodings, facts)
         except ToolError as error:
-            return Rung(precision=name, missing=error.what)
-        rung = Rung(precision=name, made_by=made.picked.quantizer.id, runs_here=name != "w16a16")
+            return LadderRung(precision=name, missing=error.what)
+        rung = LadderRung(precision=name, made_by=made.picked.quantizer.id, runs_here=name != "w16a16")
         rung, start = self._measured(rung, judged, made, encodings)
-        self._opened[name] = _Opened(made=made, judged=judged, start=start)
+        self._opened[name] = _QuantizedModel(made=made, judged=judged, start=start)
         return rung
 
     def _measured(
-        self, rung: Rung, judged: ModelOnSamples, made: Made, encodings: EncodingSet
-    ) -> tuple[Rung, EncodingSet]:
+        self, rung: LadderRung, judged: ModelOnSamples, made: Made, encodings: EncodingSet
+    ) -> tuple[LadderRung, EncodingSet]:
         """A candidate with its numbers, as it would be packaged where that is asked; and the entries to go on from."""
         if self._packaging is None:
             return judged.measured(rung, encodings), encodings
@@ -189,21 +189,23 @@ class _Candidates:
         )
         return replace(judged.measured(rung, start, reached), borders=borders), start
 
-    def _float16(self) -> Rung:
+    def _float16(self) -> LadderRung:
         """Every tensor cast, in the model that the first quantizer left: nothing needs to be calibrated for it."""
         opened = next(iter(self._opened.values()), None)
         if opened is None:
-            return Rung(precision="fp16", missing="no quantizer left a model to measure on", runs_here=self._has_float)
+            return LadderRung(
+                precision="fp16", missing="no quantizer left a model to measure on", runs_here=self._has_float
+            )
         judged = opened.judged
         halves = min_max_encodings(judged.exact, judged.facts, precision_of("fp16"))
-        rung = Rung(precision="fp16", made_by="casts", runs_here=self._has_float)
+        rung = LadderRung(precision="fp16", made_by="casts", runs_here=self._has_float)
         if self._packaging is not None and self._has_float:
             given = self._packaging.given
             asked = replace(given, request=replace(given.request, precision="fp16"))
             rung = replace(rung, refused=_decided(self._backend, asked, plans=True)[1], on_npu=1.0)
         return replace(judged.measured(rung, halves), borders=0, encodings=None)
 
-    def mix(self, base: Rung, wide: WideType) -> Raised:
+    def mix(self, base: LadderRung, wide: WideType) -> Raised:
         """The fewest layers of what a quantizer made in a wider type, and a few other numbers of them."""
         opened = self._opened[base.precision]
         judged = opened.judged
@@ -211,7 +213,7 @@ class _Candidates:
         samples = Samples(feeds=tuple(judged.feeds), of_inputs=dict.fromkeys(judged.exact.graph.inputs, source))
         return judged.mix(opened.start, samples, wide, self._goal, self._tell, more=_MOST_TRIED)
 
-    def confirmed(self, rung: Rung) -> Rung:
+    def confirmed(self, rung: LadderRung) -> LadderRung:
         """A candidate with raised layers, measured as it would be packaged."""
         assert rung.encodings is not None
         opened = self._opened_for(rung)
@@ -228,7 +230,7 @@ class _Candidates:
         assert rung.encodings is not None
         return self._opened_for(rung).with_encodings(rung.encodings, rung.precision)
 
-    def _opened_for(self, rung: Rung) -> _Opened:
+    def _opened_for(self, rung: LadderRung) -> _QuantizedModel:
         return next(found for name, found in self._opened.items() if rung.precision.startswith(f"{name} with"))
 
 

@@ -19,10 +19,10 @@ __all__ = ["main"]
 QDQ = "model.qdq.onnx"
 
 
-class _Reader(CalibrationDataReader):  # type: ignore[misc]  # its package has no types
+class _SampleReader(CalibrationDataReader):  # type: ignore[misc]  # its package has no types
     """What ONNX Runtime asks for: one sample after the other, then None."""
 
-    def __init__(self, samples: child.Samples) -> None:
+    def __init__(self, samples: child.SampleFiles) -> None:
         self._samples = samples
         self.rewind()
 
@@ -39,7 +39,7 @@ _AXES_SINCE = 13
 """The first operator set whose QuantizeLinear and DequantizeLinear have an axis, which a scale per channel needs."""
 
 
-def _with_axes(job: child.Job) -> Path:
+def _with_axes(job: child.ChildJob) -> Path:
     """The job's model, as a copy of a newer operator set where its own knows no scale per channel."""
     model = onnx.load(job.model)
     if opset_of(model) >= _AXES_SINCE:
@@ -53,14 +53,14 @@ def _with_axes(job: child.Job) -> Path:
     return raised
 
 
-def work(job: child.Job) -> None:
+def work(job: child.ChildJob) -> None:
     """Calibrate, write the QDQ model, run it on the samples that were held out."""
     settings = job.settings
     job.result["versions"] = {"onnxruntime": onnxruntime.__version__, "onnx": onnx.__version__}
     quantize_static(
         str(_with_axes(job) if settings["per_channel"] else job.model),
         str(job.out / QDQ),
-        _Reader(job.calibration),
+        _SampleReader(job.calibration),
         quant_format=QuantFormat.QDQ,
         per_channel=bool(settings["per_channel"]),
         activation_type=QuantType[settings["activation"]],

@@ -17,7 +17,7 @@ from packaging.version import Version
 
 from deploykit.errors import InputError, ToolError
 from deploykit.findings import Confidence
-from deploykit.system.processes import Completed, run
+from deploykit.system.processes import ProgramEnd, run
 from deploykit.tables.reading import parse_rows, read_toml
 from deploykit_qualcomm.hosted import Verdict, read_answer, read_event, read_verdicts
 from deploykit_qualcomm.tables import Wheel
@@ -79,7 +79,7 @@ class Replayed:
     outputs: Mapping[str, int]
     binary: int = 0
     left: tuple[int, ...] = ()
-    done: Completed | None = None
+    done: ProgramEnd | None = None
 
     @property
     def ok(self) -> bool:
@@ -151,7 +151,7 @@ def replay(
     return read_replay(lines, done)
 
 
-def read_replay(lines: Iterable[str], done: Completed | None = None) -> Replayed:
+def read_replay(lines: Iterable[str], done: ProgramEnd | None = None) -> Replayed:
     """The replayer's lines; without its last line, with a failure or a damaged event, it is an error."""
     told = list(lines)
     answer = read_answer(told, done)
@@ -162,7 +162,7 @@ def read_replay(lines: Iterable[str], done: Completed | None = None) -> Replayed
         return Replayed(error=f"an event of the replayer is damaged: {error}", outputs={}, done=done)
 
 
-def _replayed(told: Iterable[str], error: str, done: Completed | None) -> Replayed:
+def _replayed(told: Iterable[str], error: str, done: ProgramEnd | None) -> Replayed:
     events = [event for line in told if (event := read_event(line)) is not None]
     asked = [{**event, "call": "validate"} for event in events if event.get("event") == "verdict"]
     return Replayed(
