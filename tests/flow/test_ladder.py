@@ -17,7 +17,7 @@ from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import InputError
-from deploykit.flow.ladder import Ladder, LadderRung, Step, walk
+from deploykit.flow.ladder import Ladder, LadderRung, RaisedStep, walk
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 BITS = {"fp16": 256, "w16a16": 256, "w8a16": 128, "w4a16": 64, "w8a8": 64}
@@ -64,8 +64,8 @@ def _walked(
     return walk(list(numbers), goal, measure=measure, mix=mix, wides=wides, confirm=confirmed)
 
 
-def _raised(ladder: Ladder) -> list[Step]:
-    return [step for step in ladder.steps if isinstance(step, Step)]
+def _raised(ladder: Ladder) -> list[RaisedStep]:
+    return [step for step in ladder.steps if isinstance(step, RaisedStep)]
 
 
 def _says(ladder: Ladder) -> str:
@@ -202,7 +202,7 @@ def test_what_packaging_refuses_is_never_chosen() -> None:
 def test_what_came_out_of_a_step_is_measured_again() -> None:
     """The layers reach the goal, and as it would be packaged they do not: then it is not taken."""
     again = _walked({"fp16": 60, "w16a16": 10, "w8a16": 10, "w8a8": 5}, confirm=Reached(sqnr_db=20))
-    assert [step.raised.met for step in again.steps if isinstance(step, Step)] == [True]
+    assert [step.raised.met for step in again.steps if isinstance(step, RaisedStep)] == [True]
     assert again.chosen is not None
     assert again.chosen.precision == "fp16"
 
