@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
+import recorded
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
@@ -22,6 +23,7 @@ from deploykit.model.facts import GraphFacts
 from sample_models.detectors import decoder_detector as build_detector
 from sample_models.detectors import decoder_feeds
 
+recorded.unpack()
 AIMET = Path(__file__).parent / "data" / "aimet"
 
 # A time says nothing about the code on a machine that has other work.

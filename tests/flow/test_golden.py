@@ -32,14 +32,6 @@ PACKAGES = {
         encodings=AIMET / "detr/w8a16-fp16mix-explicit.v0.6.1.encodings",
         mixed="fallback",
     ),
-    "qnn-htp-mixed-2.37": Request(
-        model=AIMET / "detr/model.onnx",
-        target="sm8750",
-        sdk="2.37",
-        backend="qnn-htp",
-        encodings=AIMET / "detr/w8a16-fp16mix-explicit.v0.6.1.encodings",
-        mixed="fallback",
-    ),
     "ort-qnn-integer": Request(
         model=AIMET / "cnn_bnfold/model.onnx",
         target="sm8550",

@@ -55,8 +55,6 @@ def _unpacked(models: Path) -> list[Path]:
     for archive in sorted(ZOO.glob("*.zip")):
         with zipfile.ZipFile(archive) as packed:
             packed.extractall(models / archive.stem)
-    for folder in sorted(path.parent for path in ZOO.glob("*/model.onnx")):
-        shutil.copytree(folder, models / f"{folder.name}-plain", dirs_exist_ok=True)
     return sorted(path.parent for path in models.glob("*/model.onnx"))
 
 

@@ -32,16 +32,16 @@ def make(name: str, folder: Path) -> None:
     with np.errstate(all="ignore"):
         simulated = quantize(folder, feeds[:SEEN], feeds[SEEN:])
     for kind, rows in (("calibration", feeds[:KEPT]), ("held_out", feeds[SEEN:]), ("aimet", simulated)):
-        np.savez_compressed(folder / f"{kind}.npz", **{key: np.stack([row[key] for row in rows]) for key in rows[0]})
+        np.savez(folder / f"{kind}.npz", **{key: np.stack([row[key] for row in rows]) for key in rows[0]})
     info = {"name": name, "group": architecture.group, **info, "configuration": CONFIGURATION}
     (folder / "info.json").write_text(json.dumps(info, indent=1) + "\n", encoding="utf-8")
 
 
 def record(folder: Path, archive: Path) -> None:
     """What the tests need of one model, the same bytes for the same files."""
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as packed:
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_LZMA) as packed:
         for name in RECORDED:
-            packed.writestr(zipfile.ZipInfo(name), (folder / name).read_bytes(), zipfile.ZIP_DEFLATED, 9)
+            packed.writestr(zipfile.ZipInfo(name), (folder / name).read_bytes(), zipfile.ZIP_LZMA)
 
 
 def main(target: Path, names: list[str]) -> int:

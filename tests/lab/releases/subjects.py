@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from recorded import unpack
 from zoo_subjects import samples_of
 
 __all__ = ["SUBJECTS", "Asked", "asked"]
 
+unpack()
 DATA = Path(__file__).parents[2] / "data"
 
 FIXTURES = (

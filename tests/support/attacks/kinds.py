@@ -20,11 +20,13 @@ from attacks.graphs import broken_models
 from attacks.mutations import broken_bytes, broken_json, broken_lines, broken_npz, json_with_change
 from attacks.victims import Case, run_cli
 from pictures import png
+from recorded import unpack
 
 __all__ = ["AIMET", "COMPILING", "KINDS", "MODEL", "PACKAGING", "QUANTIZING", "Ground", "Kind"]
 
 Mutate = Callable[[random.Random, bytes], bytes]
 
+unpack()
 DATA = Path(__file__).parents[2] / "data"
 AIMET = DATA / "aimet"
 MODEL = AIMET / "cnn" / "model.onnx"

@@ -1,0 +1,49 @@
+"""Unpacks what ``tests/data`` keeps packed, beside its archives; what was unpacked once is not unpacked again.
+
+Every process of a test run may ask at the same time. What lies there unpacked is not in git.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import lzma
+import tarfile
+import zipfile
+from pathlib import Path
+
+__all__ = ["unpack"]
+
+DATA = Path(__file__).parents[1] / "data"
+FOLDERS = {
+    DATA / "aimet" / "recorded.tar.xz": DATA / "aimet",
+    DATA / "exports" / "recorded.tar.xz": DATA / "exports",
+    # The models that tests of single rules ask about; the rest of the zoo is unpacked by who goes through it.
+    **{
+        DATA / "zoo" / f"{name}.zip": DATA / "zoo" / name
+        for name in ("detr", "distilbert", "gru_lstm", "segformer", "superres")
+    },
+}
+
+
+def unpack() -> None:
+    """All of it, unless each archive is the one that was unpacked last."""
+    stamp = DATA / ".unpacked"
+    archives = {archive: archive.read_bytes() for archive in FOLDERS}
+    wanted = hashlib.sha256(b"".join(archives.values())).hexdigest()
+    with stamp.open("a+", encoding="ascii") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        held.seek(0)
+        if held.read() == wanted:
+            return
+        for archive, folder in FOLDERS.items():
+            folder.mkdir(exist_ok=True)
+            if archive.suffix == ".zip":
+                with zipfile.ZipFile(archive) as packed:
+                    packed.extractall(folder)
+            else:
+                with lzma.open(archive) as stream, tarfile.open(fileobj=stream) as packed_tar:
+                    # The archives are ours; Python 3.11.0 to 3.11.3 know no filters.
+                    packed_tar.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+        held.truncate(0)
+        held.write(wanted)
