@@ -11,6 +11,7 @@ import lzma
 import tarfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 __all__ = ["unpack"]
 
@@ -24,6 +25,8 @@ FOLDERS = {
         for name in ("detr", "distilbert", "gru_lstm", "segformer", "superres")
     },
 }
+SAFELY: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+"""Python 3.11.0 to 3.11.3 know no filters; the archives are ours."""
 
 
 def unpack() -> None:
@@ -43,7 +46,6 @@ def unpack() -> None:
                     packed.extractall(folder)
             else:
                 with lzma.open(archive) as stream, tarfile.open(fileobj=stream) as packed_tar:
-                    # The archives are ours; Python 3.11.0 to 3.11.3 know no filters.
-                    packed_tar.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+                    packed_tar.extractall(folder, **SAFELY)
         held.truncate(0)
         held.write(wanted)
