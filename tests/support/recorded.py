@@ -30,22 +30,32 @@ SAFELY: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") e
 
 
 def unpack() -> None:
-    """All of it, unless each archive is the one that was unpacked last."""
+    """All of it, unless each archive is the one that was unpacked last and all of its files are still there."""
     stamp = DATA / ".unpacked"
     archives = {archive: archive.read_bytes() for archive in FOLDERS}
     wanted = hashlib.sha256(b"".join(archives.values())).hexdigest()
-    with stamp.open("a+", encoding="ascii") as held:
+    with stamp.open("a+", encoding="utf-8") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         held.seek(0)
-        if held.read() == wanted:
+        digest, *files = held.read().splitlines() or [""]
+        if digest == wanted and all((DATA / file).exists() for file in files):
             return
-        for archive, folder in FOLDERS.items():
-            folder.mkdir(exist_ok=True)
-            if archive.suffix == ".zip":
-                with zipfile.ZipFile(archive) as packed:
-                    packed.extractall(folder)
-            else:
-                with lzma.open(archive) as stream, tarfile.open(fileobj=stream) as packed_tar:
-                    packed_tar.extractall(folder, **SAFELY)
+        written = [
+            f"{folder.relative_to(DATA)}/{name}"
+            for archive, folder in FOLDERS.items()
+            for name in _extract(archive, folder)
+        ]
         held.truncate(0)
-        held.write(wanted)
+        held.write("\n".join([wanted, *written]))
+
+
+def _extract(archive: Path, folder: Path) -> list[str]:
+    """The names of its files, which are in the folder then."""
+    folder.mkdir(exist_ok=True)
+    if archive.suffix == ".zip":
+        with zipfile.ZipFile(archive) as packed:
+            packed.extractall(folder)
+            return packed.namelist()
+    with lzma.open(archive) as stream, tarfile.open(fileobj=stream) as packed_tar:
+        packed_tar.extractall(folder, **SAFELY)
+        return packed_tar.getnames()
