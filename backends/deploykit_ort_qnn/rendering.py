@@ -16,7 +16,7 @@ from deploykit_ort_qnn.planning import COMPILE, CONTEXT, MODEL, RUN, TAIL, TYPES
 from deploykit_ort_qnn.prepare import ProviderDraft
 from deploykit_ort_qnn.provider_keys import has_option
 from deploykit_qualcomm.backend import WORKFLOW
-from deploykit_qualcomm.carriers import Carried, host_toolchain, machines
+from deploykit_qualcomm.carriers import Carried, host_toolchain, machines, obeys
 from deploykit_qualcomm.qnn_types import TYPE_CODES
 from deploykit_qualcomm.tables import LINUX
 
@@ -55,7 +55,7 @@ def _values(draft: ProviderDraft) -> dict[str, Any]:
         "qairt": wheel.sdk,
         "provider": wheel.provider,
         "machines": machines(wheel),
-        "obeys": carried.obeys,
+        "obeys": obeys(carried.wheel),
         "stands_on": f"{carried.stands_on.name} ({carried.stands_on.fact('marketing')})",
         "device": situation.target.device.name,
         "model": MODEL,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
@@ -50,13 +51,10 @@ def qualcomm_toolchains(backend: str) -> tuple[ToolchainSpec, ...]:
     return load_toolchains(here / "data" / "toolchains", backend=backend, files=here)
 
 
-_TOOLCHAIN = "htp"
-
-
 @cache
 def host_toolchain(sdk: str) -> ToolchainSpec | None:
     """The toolchain that holds the compiler of one release, None where there is none."""
-    named = (spec for spec in qualcomm_toolchains("ort-qnn") if spec.name == _TOOLCHAIN)
+    named = (spec for spec in qualcomm_toolchains("ort-qnn") if spec.name == "htp")
     return next((spec for spec in named if spec.version == sdk), None)
 
 
@@ -77,17 +75,34 @@ def machines(wheel: Wheel) -> str:
 
 def carrier(build: str) -> Wheel | None:
     """The newest wheel that carries a build, by its id as binaries state it: ``v2.36.1.250708151608_123266``."""
-    plain = f"{build.removeprefix('v').partition('_')[0]}"
-    found = [wheel for wheel in tables().wheels if plain.startswith(wheel.build)]
-    return found[-1] if found else None
+    plain = build.removeprefix("v")
+    return next((wheel for wheel in reversed(tables().wheels) if plain.startswith(wheel.build)), None)
 
 
 def probe_hosts(around: Surroundings) -> Iterator[CheckLine]:
     """One line per compiler that a toolchain brings, and one that names those for which another machine is needed."""
     for wheel in tables().wheels:
         spec = host_toolchain(wheel.sdk)
-        if spec is not None:
-            yield _toolchain_line(around, wheel, spec)
+        if spec is None:
+            continue
+        missing = [need for need in spec.needs if need.find(around.which) is None]
+        state = environment_of(spec).state(with_size=False)
+        ready = state.state == "ready" and not missing
+        words = f"{state.state}{f' ({state.detail})' if state.detail else ''}"
+        lacks = "".join(f"; {need.name} is not installed" for need in missing)
+        ways = [*(need.install for need in missing), f"deploykit toolchain install {spec.name}-{spec.version}"]
+        yield CheckLine(
+            id=f"{spec.name}-{spec.version}",
+            state="ok" if ready else "absent",
+            detail=f"the compiler of QAIRT {wheel.sdk} (onnxruntime-qnn {wheel.version}): {words}{lacks}",
+            next="" if ready else "; ".join(ways),
+            facts={
+                "sdk": wheel.sdk,
+                "wheel": wheel.version,
+                "toolchain": state.state,
+                "missing": [need.name for need in missing],
+            },
+        )
     elsewhere = {wheel.sdk: wheel.version for wheel in tables().wheels if not compilable(wheel)}
     named = ", ".join(f"{sdk} (wheel {version})" for sdk, version in elsewhere.items())
     yield CheckLine(
@@ -96,27 +111,6 @@ def probe_hosts(around: Surroundings) -> Iterator[CheckLine]:
         detail=f"compilers in public wheels that no route here runs: {named}",
         next="'deploykit compat wheel --sdk X' says what machine each needs",
         facts={"sdks": list(elsewhere)},
-    )
-
-
-def _toolchain_line(around: Surroundings, wheel: Wheel, spec: ToolchainSpec) -> CheckLine:
-    missing = [need for need in spec.needs if need.find(around.which) is None]
-    state = environment_of(spec).state(with_size=False)
-    ready = state.state == "ready" and not missing
-    words = f"{state.state}{f' ({state.detail})' if state.detail else ''}"
-    lacks = "".join(f"; {need.name} is not installed" for need in missing)
-    way = "; ".join([*(need.install for need in missing), f"deploykit toolchain install {spec.name}-{spec.version}"])
-    return CheckLine(
-        id=f"{spec.name}-{spec.version}",
-        state="ok" if ready else "absent",
-        detail=f"the compiler of QAIRT {wheel.sdk} (onnxruntime-qnn {wheel.version}): {words}{lacks}",
-        next="" if ready else way,
-        facts={
-            "sdk": wheel.sdk,
-            "wheel": wheel.version,
-            "toolchain": state.state,
-            "missing": [n.name for n in missing],
-        },
     )
 
 
@@ -145,25 +139,23 @@ def judge_loading(built_with: str, built_for: str, runtime: str, arch: str) -> t
     Versions as typed, ``2.48`` or ``2.48.0.260626``; architectures ``v73``, or "" for unknown. Raises
     UnknownTargetError for what is neither.
     """
-    return _by_release(_version(built_with), _version(runtime)), _by_arch(_known(built_for), _known(arch))
+    return _by_release(_version(built_with), _version(runtime)), _by_arch(built_for, arch)
 
 
 def binary_rows(backend: str, built_with: str, built_for: str, runtime: str, arch: str) -> Iterator[CompatRow]:
     """The judgement as rows: one for the whole, then one per part."""
     parts = judge_loading(built_with, built_for, runtime, arch)
-    what = f"context-binary built with {built_with} for {built_for or 'an unknown architecture'}"
     verdict = min((part.status for part in parts), key=(Status.UNSUPPORTED, Status.UNKNOWN, Status.SUPPORTED).index)
-    why = f"on {runtime}, {arch or 'an unknown architecture'}: {'; '.join(part.why for part in parts)}"
-    sources = tuple(dict.fromkeys(source for part in parts for source in part.source))
-    contradicts = "; ".join(part.contradicts for part in parts if part.contradicts)
+    sure = [part.confidence for part in parts if part.status is verdict and part.confidence is not None]
     whole = Loading(
         part="",
         status=verdict,
-        why=why,
-        source=sources,
-        confidence=_weakest(part for part in parts if part.status is verdict),
-        contradicts=contradicts,
+        why=f"on {runtime}, {arch or 'an unknown architecture'}: {'; '.join(part.why for part in parts)}",
+        source=tuple(dict.fromkeys(source for part in parts for source in part.source)),
+        confidence=max(sure, key=lambda confidence: confidence.rank, default=None),
+        contradicts="; ".join(part.contradicts for part in parts if part.contradicts),
     )
+    what = f"context-binary built with {built_with} for {built_for or 'an unknown architecture'}"
     for part in (whole, *parts):
         yield CompatRow(
             feature=f"{what}{f' ({part.part})' if part.part else ''}",
@@ -183,104 +175,70 @@ def binary_rows(backend: str, built_with: str, built_for: str, runtime: str, arc
 
 
 def _by_release(built: Version, runtime: Version) -> Loading:
-    if _comparable(built, runtime) <= _comparable(runtime, built):
-        if _comparable(built, runtime) == runtime and any(built.release[len(runtime.release) : 3]):
+    known: dict[str, Any] = {
+        "part": "release",
+        "source": (_CACHE, _MAINTAINER, _LAB),
+        "confidence": Confidence.OBSERVED,
+    }
+    # Only numbers that both name are compared: a build of 2.48 is not newer than a runtime that is called 2.48.
+    both = min(len(built.release), len(runtime.release))
+    if built.release[:both] <= runtime.release[:both]:
+        if built.release[:both] == runtime.release and any(built.release[both:3]):
             why = f"{runtime} may be an older build than {built}: name it with all its numbers"
             return Loading(part="release", status=Status.UNKNOWN, why=why)
-        return _release(Status.SUPPORTED, f"a binary of {built} is not newer than the runtime {runtime}")
-    # The blob version of the oldest release from ``runtime`` on of which it is known: at most that is read.
-    written, read = _blob_written(built), next((blob for version, blob in _blobs() if version >= runtime), None)
-    why = f"{built} is newer than the runtime {runtime}"
-    if written and read and Version(written) > Version(read):
-        why += f"; it writes context blobs of version {written} or later, the runtime reads at most {read}"
-    return _release(Status.UNSUPPORTED, why)
-
-
-def _blob_written(built: Version) -> str | None:
-    """The blob version of the newest release up to ``built`` of which it is known: at least that is written."""
-    known = [blob for version, blob in _blobs() if version <= built]
-    return known[-1] if known else None
-
-
-def _blobs() -> list[tuple[Version, str]]:
+        why = f"a binary of {built} is not newer than the runtime {runtime}"
+        return Loading(status=Status.SUPPORTED, why=why, **known)
     shelf = tables()
     files = (shelf.file(version) for version in shelf.versions)
     told = {f.version: str(f.facts["context_blob"].value) for f in files if "context_blob" in f.facts}
     told.update({wheel.sdk: wheel.blob for wheel in shelf.wheels if wheel.blob})
-    return sorted((Version(version), blob) for version, blob in told.items())
+    blobs = sorted((Version(version), blob) for version, blob in told.items())
+    # At least what the newest known release up to the builder writes; at most what the next one reads.
+    written = next((blob for version, blob in reversed(blobs) if version <= built), None)
+    read = next((blob for version, blob in blobs if version >= runtime), None)
+    why = f"{built} is newer than the runtime {runtime}"
+    if written and read and Version(written) > Version(read):
+        why += f"; it writes context blobs of version {written} or later, the runtime reads at most {read}"
+    return Loading(status=Status.UNSUPPORTED, why=why, **known)
 
 
-def _release(status: Status, why: str) -> Loading:
-    source = (_CACHE, _MAINTAINER, _LAB)
-    return Loading(part="release", status=status, why=why, source=source, confidence=Confidence.OBSERVED)
-
-
-def _comparable(version: Version, other: Version) -> Version:
-    """Cut to the numbers that both name: a build of 2.48 is not newer than a runtime that is called 2.48."""
-    numbers = version.release[: len(other.release)]
-    return Version(".".join(map(str, numbers)))
-
-
-def _by_arch(built_for: int | None, arch: int | None) -> Loading:
+def _by_arch(built: str, wanted: str) -> Loading:
+    for name in (built, wanted):
+        if name and arch_number(name) is None:
+            raise UnknownTargetError(f"unknown architecture {name!r}", next=f"known: {', '.join(known_archs())}")
+    built_for, arch = arch_number(built), arch_number(wanted)
     if built_for is None or arch is None:
         return Loading(part="architecture", status=Status.UNKNOWN, why="an architecture is unknown")
-    if built_for == arch:
-        return _arch(Status.SUPPORTED, f"built for v{arch} itself: optimal")
+    status, why, contradicts = Status.SUPPORTED, f"built for v{arch} itself: optimal", ""
     if built_for < arch:
-        return _arch(
-            Status.SUPPORTED,
-            f"built for v{built_for}, below v{arch}: accepted, recompilation preferred",
-            contradicts="the vendor's HTP backend page (2.39) calls loading a binary of another arch indeterminate",
-        )
-    return _arch(
-        Status.UNSUPPORTED,
-        f"built for v{built_for}, above v{arch}: refused",
-        contradicts="" if built_for >= _V81 else "the x86 emulator loads such a binary all the same",
-    )
-
-
-def _arch(status: Status, why: str, *, contradicts: str = "") -> Loading:
+        why = f"built for v{built_for}, below v{arch}: accepted, recompilation preferred"
+        contradicts = "the vendor's HTP backend page (2.39) calls loading a binary of another arch indeterminate"
+    elif built_for > arch:
+        status, why = Status.UNSUPPORTED, f"built for v{built_for}, above v{arch}: refused"
+        contradicts = "" if built_for >= _V81 else "the x86 emulator loads such a binary all the same"
+    source = (_CACHE, _EMULATOR)
     return Loading(
         part="architecture",
         status=status,
         why=why,
-        source=(_CACHE, _EMULATOR),
+        source=source,
         confidence=Confidence.OBSERVED,
         contradicts=contradicts,
     )
-
-
-def _weakest(parts: Iterator[Loading]) -> Confidence | None:
-    known = [part.confidence for part in parts if part.confidence is not None]
-    return max(known, key=lambda confidence: confidence.rank) if known else None
 
 
 def _version(text: str) -> Version:
     try:
         return Version(text)
     except InvalidVersion:
-        raise UnknownTargetError(
-            f"unknown SDK version {text[:60]!r}", next="a version looks like 2.48 or 2.48.0"
-        ) from None
-
-
-def _known(arch: str) -> int | None:
-    if not arch:
-        return None
-    number = arch_number(arch)
-    if number is None:
-        raise UnknownTargetError(f"unknown architecture {arch!r}", next=f"known: {', '.join(known_archs())}")
-    return number
-
-
-# The chip of the Windows machines that ARM64 wheels were met on: theirs is the only stub library inside.
-_ON_ARM = "sc8380xp"
+        like = "a version looks like 2.48 or 2.48.0"
+        raise UnknownTargetError(f"unknown SDK version {text[:60]!r}", next=like) from None
 
 
 @cache
 def chip_on_arm() -> Device:
-    """The chip of the machines that an ARM64 compiler stands on."""
-    return qualcomm_device(_ON_ARM)
+    """The chip of the Windows machines that an ARM64 compiler stands on: theirs is the only stub library inside."""
+    return qualcomm_device("sc8380xp")
 
 
 class Fit(StrEnum):
@@ -308,15 +266,10 @@ class Carried:
     stands_on: Device = field(default_factory=chip_on_arm)
 
     @property
-    def obeys(self) -> bool:
-        """True when the compiler makes what ``soc_model`` asks for."""
-        return obeys(self.wheel)
-
-    @property
     def fit(self) -> Fit:
         """Whether the binary is for this device."""
         made_for, device = self.stands_on, self.device
-        if self.obeys or made_for.fact("soc_model") == device.fact("soc_model"):
+        if obeys(self.wheel) or made_for.fact("soc_model") == device.fact("soc_model"):
             return Fit.ITSELF
         _, by_arch = judge_loading(self.wheel.sdk, arch_of(made_for) or "", self.wheel.sdk, arch_of(device) or "")
         wanted, has = made_for.fact("vtcm_mb"), device.fact("vtcm_mb")
@@ -344,9 +297,9 @@ def carrier_for(runtime: str) -> Wheel | None:
     A series as typed (2.33) means any build of it, so that a wheel of the series (2.33.2) serves it. Raises
     UnknownTargetError for what is no version.
     """
-    verdicts = ((wheel, judge_loading(wheel.sdk, "", runtime, "")[0].status) for wheel in tables().wheels)
-    loads = (wheel for wheel, status in verdicts if status is not Status.UNSUPPORTED)
-    return max(loads, key=lambda wheel: tables().wheels.index(wheel), default=None)
+    newest = reversed(tables().wheels)
+    loads = (w for w in newest if judge_loading(w.sdk, "", runtime, "")[0].status is not Status.UNSUPPORTED)
+    return next(loads, None)
 
 
 def forms_of(wheel: Wheel) -> Wheel:
@@ -354,11 +307,7 @@ def forms_of(wheel: Wheel) -> Wheel:
 
     Those with ONNX Runtime inside go by the newest such, whose provider refuses more than the plugins' do.
     """
-    if wheel.refuses or wheel.lacks or _was_run(wheel) or wheel.provider == "plugin":
+    run = [known for known in tables().wheels if known.loadable and any("compile" in h.observed for h in known.host)]
+    if wheel.refuses or wheel.lacks or wheel in run or wheel.provider == "plugin":
         return wheel
-    inside = [known for known in tables().wheels if known.provider != "plugin" and known.loadable and _was_run(known)]
-    return inside[-1] if inside else wheel
-
-
-def _was_run(wheel: Wheel) -> bool:
-    return wheel.loadable and any("compile" in host.observed for host in wheel.host)
+    return next((known for known in reversed(run) if known.provider != "plugin"), wheel)

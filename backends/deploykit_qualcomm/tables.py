@@ -6,7 +6,7 @@ path of the offending entry, for instance ``sdks/2.33.0.toml: flag[3].confidence
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -18,65 +18,22 @@ from deploykit.errors import InputError
 from deploykit.findings import Confidence
 from deploykit.tables.capabilities import ConfigKey, Feature, Flag, ReleaseChange, SdkTable, Status
 from deploykit.tables.devices import Fact
-from deploykit.tables.reading import read_toml, structure
-from deploykit.tables.sources import Extent, SourceFile, extent_of, read_source_file, write_out
+from deploykit.tables.reading import parse_rows, read_toml, structure
+from deploykit.tables.sources import SourceFile, extent_of, read_source_file, write_out
 
-__all__ = ["DATA", "LINUX", "MACHINES", "WINE", "FeatureFile", "Tables", "Wheel", "load_sdk_table", "tables"]
-
-
-def beyond_sources(row: Feature, version: str) -> bool:
-    """True when the row's sources are bound to releases and this is none of them."""
-    if not row.extent:
-        return False
-    first, last = row.extent
-    return _before(version, first) or bool(last and _before(last, version))
-
-
-def judged_features(stated: Mapping[Any, Feature], parent: Mapping[Any, Feature], version: str) -> dict[Any, Feature]:
-    """The rows as they hold at one release; a row that did not change is the very object of the parent release."""
-    found = {}
-    for key, row in stated.items():
-        made = _beyond_extent(row) if beyond_sources(row, version) else row
-        before = parent.get(key)
-        if before is made:
-            found[key] = before
-            continue
-        same = before is not None and _say_the_same(made, before)
-        found[key] = before if same and before is not None else replace(made, since=version) if before else made
-    return found
-
-
-@cache
-def _say_the_same(one: Feature, other: Feature) -> bool:
-    """Equal but for when that began; release after release asks it of the same two."""
-    return replace(one, since=other.since) == other
-
-
-@cache
-def _beyond_extent(row: Feature) -> Feature:
-    if row.confidence is Confidence.INFERRED:
-        return row
-    first, last = row.extent
-    seen = f"its sources speak of {first}{'' if last == first else f' to {last}' if last else ' and later'}"
-    note = "; ".join(part for part in (row.confidence_note, f"{seen}; for this release by inference") if part)
-    return replace(row, confidence=Confidence.INFERRED, confidence_note=note)
-
-
-def _before(version: str, other: str) -> bool:
-    """Older, as far as both have numbers: 2.36 is not older than 2.36.1, it is the series."""
-    one, two = _release(version), _release(other)
-    length = min(len(one), len(two))
-    return one[:length] < two[:length]
-
-
-@cache
-def _release(version: str) -> tuple[int, ...]:
-    """The numbers of a version; the same few are asked about for every row of every release."""
-    return Version(version).release
+__all__ = ["DATA", "LINUX", "MACHINES", "WINE", "Tables", "Wheel", "load_sdk_table", "tables"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolFile:
+class SourcedRow:
+    """What a row of any file says of itself: who says so, and how sure that is."""
+
+    source: tuple[str, ...]
+    confidence: Confidence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolFlags:
     """``tools/<tool>.toml``: the flags of one tool. ``read_at`` is the release whose flags the rows describe."""
 
     schema: int
@@ -86,15 +43,7 @@ class ToolFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FeatureFile:
-    """``features.toml``: the features of the oldest table."""
-
-    schema: int
-    feature: tuple[Feature, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyLayout:
+class KeyLayout(SourcedRow):
     """How the two configuration files hang together."""
 
     outer_file: str
@@ -119,7 +68,7 @@ class KeyFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SdkFile:
+class SdkFile(SourcedRow):
     """``sdks/<version>.toml``: one release and what it changes.
 
     ``extends`` is the earlier release whose rows hold here too, ``base`` for the files beside ``sdks/``, or empty for
@@ -132,8 +81,6 @@ class SdkFile:
     version: str
     extends: str
     builds: tuple[str, ...]
-    source: tuple[str, ...]
-    confidence: Confidence
     month: str = ""
     stamp: str = ""
     carrier: str = ""
@@ -145,7 +92,7 @@ class SdkFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
+class Series(SourcedRow):
     """``series.toml``: how a version that no table has is answered."""
 
     schema: int
@@ -159,7 +106,7 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MissingEncoding:
+class MissingEncoding(SourcedRow):
     """What becomes of a tensor without an encoding, for one tool and one choice of options."""
 
     id: str
@@ -169,8 +116,6 @@ class MissingEncoding:
     float_fallback: str
     status: Status
     result: str
-    source: tuple[str, ...]
-    confidence: Confidence
     trigger: str = ""
     needs: str = ""
     known_bad: str = ""
@@ -179,36 +124,18 @@ class MissingEncoding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MissingEncodingFile:
-    """``missing_encoding.toml``."""
-
-    schema: int
-    case: tuple[MissingEncoding, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompatRule:
+class CompatRule(SourcedRow):
     """One statement about files and libraries of different releases; ``words`` are other names that find it."""
 
     topic: str
     text: str
-    source: tuple[str, ...]
-    confidence: Confidence
     confidence_note: str = ""
     contradicts: str = ""
     words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompatRuleFile:
-    """``compat_rules.toml``."""
-
-    schema: int
-    rule: tuple[CompatRule, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpChange:
+class OpChange(SourcedRow):
     """What the documents say one release brought for one operator; ``onnx`` are the operators lowered to it."""
 
     op: str
@@ -217,14 +144,6 @@ class OpChange:
     text: str
     source: tuple[str, ...]
     confidence: Confidence
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpHistoryFile:
-    """``op_history.toml``."""
-
-    schema: int
-    op: tuple[OpChange, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +158,7 @@ class WheelPair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WheelReads:
+class WheelReads(SourcedRow):
     """The newest operator set and IR version that the ONNX Runtime inside a wheel reads."""
 
     opset: int
@@ -264,7 +183,7 @@ class WheelHost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wheel:
+class Wheel(SourcedRow):
     """One onnxruntime-qnn wheel: the QAIRT inside, the form of its provider, and where its compiler runs.
 
     ``loadable`` is False where ONNX Runtime is inside the Python module only; then ``asked_by`` is the wheel whose
@@ -280,8 +199,6 @@ class Wheel:
     sdk: str
     build: str
     provider: Literal["built-in", "append", "plugin"]
-    source: tuple[str, ...]
-    confidence: Confidence
     qnn_api: str = ""
     htp_api: str = ""
     blob: str = ""
@@ -325,14 +242,6 @@ class Wheel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WheelFile:
-    """``wheels.toml``."""
-
-    schema: int
-    wheel: tuple[Wheel, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Arch:
     """One HTP architecture: its number and what it can do, by name; an absent name is unknown."""
 
@@ -351,24 +260,14 @@ class ArchFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Method:
+class Method(SourcedRow):
     """One method: the spellings that find it, and the option of the quantizer that runs it ("" for none)."""
 
     name: str
     words: tuple[str, ...]
     status: Status
     note: str
-    source: tuple[str, ...]
-    confidence: Confidence
     option: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MethodFile:
-    """``methods.toml``."""
-
-    schema: int
-    method: tuple[Method, ...]
 
 
 LINUX = "linux-x86-64"
@@ -396,6 +295,7 @@ class Tables:
         self.data = data
         self._files: dict[str, SdkFile] = {}
         self._tables: dict[str, SdkTable] = {}
+        # The features of each table before their confidence was judged for its release.
         self._stated: dict[str, dict[Any, Feature]] = {}
 
     @cached_property
@@ -413,7 +313,7 @@ class Tables:
         """What ``sdks/<version>.toml`` itself says."""
         if version not in self._files:
             name = f"sdks/{version}.toml"
-            made = self._read(SdkFile, name, since=version)
+            made = structure(SdkFile, self._raw(name, since=version), where=f"{name}:")
             if made.version != version:
                 raise InputError(f"{name}: version: {made.version!r} differs from the file name")
             self._files[version] = made
@@ -421,140 +321,70 @@ class Tables:
 
     def table(self, version: str) -> SdkTable:
         """One release with the rows of its ancestors. A release without rows has empty ``flags``."""
-        missing = [step for step in self._lineage(version) if step not in self._tables]
-        for step in reversed(missing):
-            file = self.file(step)
-            flags, features, keys = self._inherited(file)
-            name = f"sdks/{step}.toml"
-            _replace_rows(flags, file.flag, _flag_key, f"{name}: flag")
-            _replace_rows(features, file.feature, _feature_key, f"{name}: feature")
-            _replace_rows(keys, file.key, _config_key, f"{name}: key")
-            self._stated[step] = features
-            parent = self._tables[file.extends].features if file.extends in self._tables else ()
-            judged = judged_features(features, {_feature_key(row): row for row in parent}, step)
-            self._tables[step] = SdkTable(
-                sdk=file.sdk,
-                version=step,
-                extends=file.extends,
-                builds=file.builds,
-                source=file.source,
-                confidence=file.confidence,
-                flags=tuple(flags.values()),
-                features=tuple(judged.values()),
-                config_keys=tuple(keys.values()),
-                changes=file.change,
-                carrier=file.carrier,
-                facts=file.facts,
-            )
-        return self._tables[version]
-
-    def all(self) -> tuple[SdkTable, ...]:
-        """Every release that has rows, oldest first."""
-        return tuple(self.table(version) for version in self.with_rows)
-
-    @cached_property
-    def _oldest(self) -> str:
-        """The release that the files beside ``sdks/`` describe: the one that extends them."""
-        return next((version for version in self.versions if self.file(version).extends == BASE), "")
-
-    @cached_property
-    def series(self) -> Series:
-        """How a version that no table has is answered."""
-        return self._read(Series, "series.toml")
-
-    @cached_property
-    def missing_encodings(self) -> tuple[MissingEncoding, ...]:
-        """What becomes of tensors without encodings."""
-        return self._read(MissingEncodingFile, "missing_encoding.toml").case
-
-    @cached_property
-    def compat_rules(self) -> tuple[CompatRule, ...]:
-        """Statements about files and libraries of different releases."""
-        return self._read(CompatRuleFile, "compat_rules.toml").rule
-
-    @cached_property
-    def op_history(self) -> tuple[OpChange, ...]:
-        """What documents say releases brought for operators; none where a folder has no such file."""
-        there = (self.data / "op_history.toml").is_file()
-        return self._read(OpHistoryFile, "op_history.toml").op if there else ()
-
-    @cached_property
-    def wheels(self) -> tuple[Wheel, ...]:
-        """The onnxruntime-qnn wheels, oldest first."""
-        return self._read(WheelFile, "wheels.toml").wheel
-
-    @cached_property
-    def archs(self) -> ArchFile:
-        """What each HTP architecture can do."""
-        return self._read(ArchFile, "archs.toml")
-
-    @cached_property
-    def keys(self) -> KeyFile:
-        """The configuration keys of the oldest table, with the layout of the two files."""
-        return self._read(KeyFile, "config_keys.toml", since=self._oldest)
-
-    @cached_property
-    def tools(self) -> tuple[ToolFile, ...]:
-        """The flags of every tool, each as of the release its list was read at."""
-        names = sorted(path.name for path in (self.data / "tools").glob("*.toml"))
-        made = {name: self._read(ToolFile, f"tools/{name}", since=self._oldest) for name in names}
-        for name, file in made.items():
-            if file.tool != name.removesuffix(".toml"):
-                raise InputError(f"tools/{name}: tool: {file.tool!r} differs from the file name")
-        return tuple(made.values())
-
-    @cached_property
-    def source_file(self) -> SourceFile:
-        """What the short names of sources stand for, and the releases that they speak of."""
-        return read_source_file(self.data / "sources.toml")
-
-    @cached_property
-    def methods(self) -> tuple[Method, ...]:
-        """AIMET's methods."""
-        return self._read(MethodFile, "methods.toml").method
-
-    def _read(self, kind: type[T], name: str, *, since: str = "") -> T:
-        raw = read_toml(self.data / name, shipped=True)
-        write_out(raw, self.source_file.sources)
-        _fill(raw, name, since, self.source_file.extents)
-        return structure(kind, raw, where=f"{name}:")
-
-    def _lineage(self, version: str) -> Iterator[str]:
-        """The release and its ancestors, youngest first, up to the first that is built already."""
-        while version not in self._tables:
-            yield version
-            parent = self.file(version).extends
+        lineage = [version]
+        while lineage[-1] not in self._tables:
+            parent, where = self.file(lineage[-1]).extends, f"sdks/{lineage[-1]}.toml: extends"
             if parent in ("", BASE):
-                return
-            where = f"sdks/{version}.toml: extends"
+                break
             if parent not in self.versions:
                 raise InputError(f"{where}: there is no sdks/{parent}.toml")
-            if _parsed(parent) >= _parsed(version):
-                raise InputError(f"{where}: {parent} is not an earlier release than {version}")
+            if _parsed(parent) >= _parsed(lineage[-1]):
+                raise InputError(f"{where}: {parent} is not an earlier release than {lineage[-1]}")
             if not self.file(parent).extends:
                 raise InputError(f"{where}: {parent} has no rows to extend")
-            version = parent
+            lineage.append(parent)
+        for step in reversed(lineage):
+            if step not in self._tables:
+                self._tables[step] = self._merged(self.file(step))
+        return self._tables[version]
 
-    def _inherited(self, file: SdkFile) -> tuple[dict[Any, Flag], dict[Any, Feature], dict[Any, ConfigKey]]:
-        if not file.extends:
-            return {}, {}, {}
-        if file.extends == BASE:
-            flags: dict[Any, Flag] = {}
-            for tool in self.tools:
-                later = _parsed(tool.read_at) > _parsed(file.version)
-                rows = tuple(_lowered(row, tool.read_at) for row in tool.flag) if later else tool.flag
-                _replace_rows(flags, rows, _flag_key, f"tools/{tool.tool}.toml: flag")
-            features = {_feature_key(row): row for row in self._arch_features(file.version)}
-            base = self._read(FeatureFile, "features.toml", since=file.version).feature
-            _replace_rows(features, base, _feature_key, "features.toml: feature")
-            keys: dict[Any, ConfigKey] = {}
-            _replace_rows(keys, self.keys.key, _config_key, "config_keys.toml: key")
-            return flags, features, keys
-        parent = self._tables[file.extends]
-        flags = {_flag_key(row): row for row in parent.flags}
-        self._raise_confidence(flags, file)
-        features = dict(self._stated[file.extends])
-        return flags, features, {_config_key(row): row for row in parent.config_keys}
+    def _merged(self, file: SdkFile) -> SdkTable:
+        """The rows of the release before, with those of one file in their places."""
+        name, parent = f"sdks/{file.version}.toml", self._tables.get(file.extends)
+        flags: dict[Any, Flag] = {}
+        features: dict[Any, Feature] = {}
+        keys: dict[Any, ConfigKey] = {}
+        before: dict[Any, Feature] = {}
+        if parent is not None:
+            flags, before = {_key(row): row for row in parent.flags}, {_key(row): row for row in parent.features}
+            features, keys = dict(self._stated[file.extends]), {_key(row): row for row in parent.config_keys}
+        elif file.extends:
+            features = {_key(row): row for row in self._arch_features(file.version)}
+            _replace_rows(
+                features, self._rows(Feature, "features.toml", "feature", file.version), "features.toml: feature"
+            )
+            _replace_rows(keys, self.keys.key, "config_keys.toml: key")
+        # A list of flags speaks of the release at which it was read, and is an inference for those before it.
+        for tool in self.tools if file.extends else ():
+            note, here = _LOWERED.format(read_at=tool.read_at), _parsed(tool.read_at) <= _parsed(file.version)
+            if parent is None:
+                sure = () if here else [row for row in tool.flag if row.confidence is not Confidence.INFERRED]
+                lowered = {
+                    _key(row): replace(row, confidence=Confidence.INFERRED, confidence_note=note) for row in sure
+                }
+                _replace_rows(flags, tool.flag, f"tools/{tool.tool}.toml: flag")
+                flags |= lowered
+            elif here and _parsed(file.extends) < _parsed(tool.read_at):
+                raised = [row for row in tool.flag if flags[_key(row)].confidence_note == note]
+                flags |= {_key(row): replace(row, since=file.version) for row in raised}
+        _replace_rows(flags, file.flag, f"{name}: flag")
+        _replace_rows(features, file.feature, f"{name}: feature")
+        _replace_rows(keys, file.key, f"{name}: key")
+        self._stated[file.version] = features
+        return SdkTable(
+            sdk=file.sdk,
+            version=file.version,
+            extends=file.extends,
+            builds=file.builds,
+            source=file.source,
+            confidence=file.confidence,
+            flags=tuple(flags.values()),
+            features=tuple(_judged(row, before.get(key), file.version) for key, row in features.items()),
+            config_keys=tuple(keys.values()),
+            changes=file.change,
+            carrier=file.carrier,
+            facts=file.facts,
+        )
 
     def _arch_features(self, since: str) -> Iterator[Feature]:
         """What an architecture can or cannot do, as a feature of the oldest release that has rows."""
@@ -573,15 +403,98 @@ class Tables:
                         since=since,
                     )
 
-    def _raise_confidence(self, flags: dict[Any, Flag], file: SdkFile) -> None:
-        """Give rows their own confidence from the release on that their list describes."""
-        for tool in self.tools:
-            if not _parsed(file.extends) < _parsed(tool.read_at) <= _parsed(file.version):
-                continue
-            note = _LOWERED.format(read_at=tool.read_at)
-            for row in tool.flag:
-                if flags[_flag_key(row)].confidence_note == note:
-                    flags[_flag_key(row)] = replace(row, since=file.version)
+    def all(self) -> tuple[SdkTable, ...]:
+        """Every release that has rows, oldest first."""
+        return tuple(self.table(version) for version in self.with_rows)
+
+    @cached_property
+    def series(self) -> Series:
+        """How a version that no table has is answered."""
+        return structure(Series, self._raw("series.toml"), where="series.toml:")
+
+    @cached_property
+    def archs(self) -> ArchFile:
+        """What each HTP architecture can do."""
+        return structure(ArchFile, self._raw("archs.toml"), where="archs.toml:")
+
+    @cached_property
+    def keys(self) -> KeyFile:
+        """The configuration keys of the oldest table, with the layout of the two files."""
+        return structure(KeyFile, self._raw("config_keys.toml", since=self._oldest), where="config_keys.toml:")
+
+    @cached_property
+    def tools(self) -> tuple[ToolFlags, ...]:
+        """The flags of every tool, each as of the release its list was read at."""
+        found = []
+        for path in sorted((self.data / "tools").glob("*.toml")):
+            name = f"tools/{path.name}"
+            found.append(structure(ToolFlags, self._raw(name, since=self._oldest), where=f"{name}:"))
+            if found[-1].tool != path.stem:
+                raise InputError(f"{name}: tool: {found[-1].tool!r} differs from the file name")
+        return tuple(found)
+
+    @cached_property
+    def missing_encodings(self) -> tuple[MissingEncoding, ...]:
+        """What becomes of tensors without encodings."""
+        return self._rows(MissingEncoding, "missing_encoding.toml", "case")
+
+    @cached_property
+    def compat_rules(self) -> tuple[CompatRule, ...]:
+        """Statements about files and libraries of different releases."""
+        return self._rows(CompatRule, "compat_rules.toml", "rule")
+
+    @cached_property
+    def op_history(self) -> tuple[OpChange, ...]:
+        """What documents say releases brought for operators; none where a folder has no such file."""
+        there = (self.data / "op_history.toml").is_file()
+        return self._rows(OpChange, "op_history.toml", "op") if there else ()
+
+    @cached_property
+    def wheels(self) -> tuple[Wheel, ...]:
+        """The onnxruntime-qnn wheels, oldest first."""
+        return self._rows(Wheel, "wheels.toml", "wheel")
+
+    @cached_property
+    def methods(self) -> tuple[Method, ...]:
+        """AIMET's methods."""
+        return self._rows(Method, "methods.toml", "method")
+
+    @cached_property
+    def source_file(self) -> SourceFile:
+        """What the short names of sources stand for, and the releases that they speak of."""
+        return read_source_file(self.data / "sources.toml")
+
+    @cached_property
+    def _oldest(self) -> str:
+        """The release that the files beside ``sdks/`` describe: the one that extends them."""
+        return next((version for version in self.versions if self.file(version).extends == BASE), "")
+
+    def _rows(self, kind: type[T], name: str, key: str, since: str = "") -> tuple[T, ...]:
+        """A file that is one list of rows."""
+        raw = self._raw(name, since=since)
+        for unknown in raw.keys() - {"schema", key}:
+            raise InputError(f"{name}: {unknown}: unknown key", next=f"known keys: schema, {key}")
+        return parse_rows(kind, raw.get(key), where=f"{name}: {key}")
+
+    def _raw(self, name: str, *, since: str = "") -> dict[str, Any]:
+        """A file with what follows from it and from its sources; written by hand that could contradict them."""
+        raw = read_toml(self.data / name, shipped=True)
+        write_out(raw, self.source_file.sources)
+        for section in ("flag", "feature", "key"):
+            rows = raw.get(section, ())
+            for index, row in enumerate(rows if isinstance(rows, list) else ()):
+                if not isinstance(row, dict):
+                    continue
+                for filled in ("since", "extent") if section == "feature" else ("since",):
+                    if filled in row:
+                        raise InputError(f"{name}: {section}[{index}].{filled}: unknown key", why="the loader fills it")
+                row["since"] = since
+                if section == "flag" and row.setdefault("tool", raw.get("tool")) != raw.get("tool", row["tool"]):
+                    raise InputError(f"{name}: flag[{index}].tool: {row['tool']!r} is not the tool of this file")
+                if section == "feature" and isinstance(row.get("source"), list):
+                    extent = extent_of(map(str, row["source"]), self.source_file.extents)
+                    row |= {} if extent is None else {"extent": list(extent)}
+        return raw
 
 
 @cache
@@ -595,51 +508,46 @@ def load_sdk_table(version: str) -> SdkTable:
     return tables().table(version)
 
 
-def _fill(raw: dict[str, Any], name: str, since: str, extents: Mapping[str, Extent]) -> None:
-    """What follows from the file and the sources of a row; written by hand it could contradict them."""
-    for section in ("flag", "feature", "key"):
-        rows = raw.get(section, ())
-        for index, row in enumerate(rows if isinstance(rows, list) else ()):
-            if not isinstance(row, dict):
-                continue
-            for filled in ("since", "extent") if section == "feature" else ("since",):
-                if filled in row:
-                    raise InputError(f"{name}: {section}[{index}].{filled}: unknown key", why="the loader fills it")
-            row["since"] = since
-            if section == "flag" and row.setdefault("tool", raw.get("tool")) != raw.get("tool", row["tool"]):
-                raise InputError(f"{name}: flag[{index}].tool: {row['tool']!r} is not the tool of this file")
-            sources = row.get("source")
-            if section == "feature" and isinstance(sources, list):
-                extent = extent_of(map(str, sources), extents)
-                row |= {} if extent is None else {"extent": list(extent)}
+def _judged(row: Feature, before: Feature | None, version: str) -> Feature:
+    """A row as it holds at one release: an inference where its sources are bound to releases and this is none of them.
 
-
-def _lowered(row: Flag, read_at: str) -> Flag:
-    if row.confidence is Confidence.INFERRED:
+    What did not change is the very object of the release before.
+    """
+    if row.extent and row.confidence is not Confidence.INFERRED:
+        first, last = row.extent
+        if _is_before(version, first) or (last and _is_before(last, version)):
+            seen = f"its sources speak of {first}{'' if last == first else f' to {last}' if last else ' and later'}"
+            note = "; ".join(part for part in (row.confidence_note, f"{seen}; for this release by inference") if part)
+            row = replace(row, confidence=Confidence.INFERRED, confidence_note=note)
+    if before is None:
         return row
-    return replace(row, confidence=Confidence.INFERRED, confidence_note=_LOWERED.format(read_at=read_at))
+    return before if replace(row, since=before.since) == before else replace(row, since=version)
 
 
-def _replace_rows(into: dict[Any, R], rows: Iterable[R], key: Callable[[R], Any], where: str) -> None:
+def _is_before(version: str, other: str) -> bool:
+    """Older, as far as both have numbers: 2.36 is not older than 2.36.1, it is the series."""
+    pairs = zip(_parsed(version).release, _parsed(other).release, strict=False)
+    return next((one < two for one, two in pairs if one != two), False)
+
+
+def _replace_rows(into: dict[Any, R], rows: Iterable[R], where: str) -> None:
     seen: set[Any] = set()
     for index, row in enumerate(rows):
-        name = key(row)
-        if name in seen:
-            raise InputError(f"{where}[{index}]: the same row occurs twice: {name}")
-        seen.add(name)
-        into[name] = row
+        if _key(row) in seen:
+            raise InputError(f"{where}[{index}]: the same row occurs twice: {_key(row)}")
+        seen.add(_key(row))
+        into[_key(row)] = row
 
 
-def _flag_key(row: Flag) -> tuple[str, tuple[str, ...]]:
-    return row.tool, row.flags
-
-
-def _feature_key(row: Feature) -> tuple[str, str, str]:
-    return row.feature, row.tool, row.arch
-
-
-def _config_key(row: ConfigKey) -> str:
-    return row.path
+def _key(row: Flag | Feature | ConfigKey) -> Any:
+    """What tells one row of a table from another."""
+    match row:
+        case Flag():
+            return row.tool, row.flags
+        case Feature():
+            return row.feature, row.tool, row.arch
+        case ConfigKey():
+            return row.path
 
 
 @cache

@@ -13,8 +13,8 @@ import pytest
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
 from deploykit.tables.capabilities import ConfigKey, Feature, Flag, SdkTable, Status
-from deploykit.tables.reading import structure
-from deploykit_qualcomm.tables import DATA, FeatureFile, Tables, load_sdk_table, tables
+from deploykit.tables.reading import parse_rows
+from deploykit_qualcomm.tables import DATA, Tables, load_sdk_table, tables
 
 LEGACY = "qnn-onnx-converter"
 ROWS: dict[str, Any] = tomllib.loads((Path(__file__).parents[1] / "data/qualcomm/rows.toml").read_text())
@@ -271,7 +271,7 @@ def test_what_an_architecture_can_do_stands_in_one_file() -> None:
     assert said["lpbq", "v69"] is True
     oldest = shelf.all()[0]
     twice = []
-    for row in structure(FeatureFile, read_rows(shelf.data / "features.toml"), where="features.toml").feature:
+    for row in parse_rows(Feature, read_rows(shelf.data / "features.toml")["feature"], where="features.toml"):
         if (row.feature, row.arch) in said:
             assert row.status is not (Status.SUPPORTED if said[row.feature, row.arch] else Status.UNSUPPORTED)
             twice.append((row.feature, row.arch))

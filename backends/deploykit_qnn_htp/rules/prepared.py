@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterator
+from typing import Any
 
 from deploykit.encodings.values import Affine, Lpbq
 from deploykit.findings import SubjectKind, listed
 from deploykit.findings.rules import Found, Registry
+from deploykit.model.facts import NodeFact
 from deploykit.tables.capabilities import Status
 from deploykit_qnn_htp.draft import Draft, Intent
 from deploykit_qualcomm.devices import lacks
 
-if TYPE_CHECKING:
-    pass
-
-__all__ = ["RULES"]
+__all__ = ["RULES", "about_encodings", "products"]
 
 RULES: Registry[Draft] = Registry("draft")
 
@@ -23,9 +21,22 @@ RULES: Registry[Draft] = Registry("draft")
 _CONVERTERS = ("qnn-onnx-converter", "qairt-converter")
 
 
-def _encodings_name(draft: Draft) -> str:
+def about_encodings(draft: Draft, message: str, names: Collection[str] | None = None, **more: Any) -> Found:
+    """A finding about the encodings as a whole; ``names`` are the tensors that it is about."""
     path = draft.situation.request.encodings
-    return "" if path is None else path.name
+    if names is not None:
+        message = f"{message}: {listed(list(names))}"
+        more["evidence"] = {"tensors": list(names), **more.get("evidence", {})}
+    return Found(kind=SubjectKind.ENCODINGS, name="" if path is None else path.name, message=message, **more)
+
+
+def products(draft: Draft) -> Iterator[NodeFact]:
+    """Every MatMul of two tensors that are no weights."""
+    tensors = draft.situation.facts.tensors
+    for node in draft.situation.facts.nodes:
+        operands = [name for name in node.inputs[:2] if name in tensors and not tensors[name].is_weight]
+        if node.op_type == "MatMul" and len(operands) == 2:
+            yield node
 
 
 @RULES.rule(
@@ -80,17 +91,13 @@ def check_matmul_16(draft: Draft) -> Iterator[Found]:
     row = draft.sdk.feature("matmul-16bit", arch=draft.arch)
     if row is None or row.status is not Status.UNSUPPORTED or draft.completed is None:
         return
-    tensors = draft.situation.facts.tensors
-    for node in draft.situation.facts.nodes:
-        operands = [name for name in node.inputs[:2] if name in tensors and not tensors[name].is_weight]
-        if node.op_type != "MatMul" or len(operands) != 2:
-            continue
-        entry = draft.completed.get(operands[1])
+    for node in products(draft):
+        entry = draft.completed.get(node.inputs[1])
         if entry is not None and entry.dtype in ("int16", "uint16"):
             yield Found(
                 kind=SubjectKind.NODE,
                 name=node.label,
-                message=f"{node.label}: the second operand {operands[1]} is {entry.dtype}, which needs v73",
+                message=f"{node.label}: the second operand {node.inputs[1]} is {entry.dtype}, which needs v73",
                 sources=row.source,
             )
 
@@ -125,14 +132,9 @@ def check_block_quantization(draft: Draft) -> Iterator[Found]:
         # A float scale per block has no known way through the converters, so that unknown is not good enough there.
         if not names or status is Status.SUPPORTED or (status is Status.UNKNOWN and kind == "lpbq"):
             continue
-        yield Found(
-            kind=SubjectKind.ENCODINGS,
-            name=_encodings_name(draft),
-            message=f"{len(names)} weights are {kind} quantized, which is {status} on {draft.arch} with "
-            f"{draft.sdk.sdk} {draft.sdk.version}: {listed(names)}",
-            sources=() if row is None else row.source,
-            evidence={"tensors": names},
-        )
+        where = f"{draft.arch} with {draft.sdk.sdk} {draft.sdk.version}"
+        message = f"{len(names)} weights are {kind} quantized, which is {status} on {where}"
+        yield about_encodings(draft, message, names, sources=() if row is None else row.source)
 
 
 @RULES.rule(
@@ -148,12 +150,7 @@ def check_float8(draft: Draft) -> Iterator[Found]:
     """Float8 entries by name."""
     names = [entry.name for entry in draft.completed or () if entry.dtype.startswith("float8")]
     if names:
-        yield Found(
-            kind=SubjectKind.ENCODINGS,
-            name=_encodings_name(draft),
-            message=f"{len(names)} tensors are float8: {listed(names)}",
-            evidence={"tensors": names},
-        )
+        yield about_encodings(draft, f"{len(names)} tensors are float8", names)
 
 
 @RULES.rule(
@@ -170,17 +167,13 @@ def check_float8(draft: Draft) -> Iterator[Found]:
 )
 def check_weight_width(draft: Draft) -> Iterator[Found]:
     """Integer entries of 1, 2, 3 … bits."""
-    odd = [
-        e for e in draft.completed or () if isinstance(e.value, Affine | Lpbq) and e.value.bits not in (4, 8, 16, 32)
-    ]
+    odd = {
+        entry.name: entry.dtype
+        for entry in draft.completed or ()
+        if isinstance(entry.value, Affine | Lpbq) and entry.value.bits not in (4, 8, 16, 32)
+    }
     if odd:
-        widths = sorted({e.dtype for e in odd})
-        yield Found(
-            kind=SubjectKind.ENCODINGS,
-            name=_encodings_name(draft),
-            message=f"{len(odd)} tensors are {', '.join(widths)}: {listed([e.name for e in odd])}",
-            evidence={"tensors": [e.name for e in odd]},
-        )
+        yield about_encodings(draft, f"{len(odd)} tensors are {', '.join(sorted(set(odd.values())))}", odd)
 
 
 @RULES.rule(
@@ -199,12 +192,7 @@ def check_omission(draft: Draft) -> Iterator[Found]:
     if draft.intent is not Intent.MIXED or draft.before is None or draft.before.explicit:
         return
     names = sorted(draft.float_set)
-    yield Found(
-        kind=SubjectKind.ENCODINGS,
-        name=_encodings_name(draft),
-        message=f"{len(names)} tensors have no entry and are taken as float16: {listed(names)}",
-        evidence={"tensors": names},
-    )
+    yield about_encodings(draft, f"{len(names)} tensors have no entry and are taken as float16", names)
 
 
 @RULES.rule(
@@ -222,11 +210,7 @@ def check_not_empty(draft: Draft) -> Iterator[Found]:
     if source is None or draft.situation.request.precision is not None:
         return
     if not any(entry.name in draft.situation.facts.tensors for entry in source) and not source.float_tensors:
-        yield Found(
-            kind=SubjectKind.ENCODINGS,
-            name=_encodings_name(draft),
-            message=f"none of the {len(source)} entries names a tensor of this model",
-        )
+        yield about_encodings(draft, f"none of the {len(source)} entries names a tensor of this model")
 
 
 @RULES.rule(

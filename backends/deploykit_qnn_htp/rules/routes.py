@@ -6,24 +6,21 @@ They read the draft and the tables and decide nothing else.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from deploykit.findings import Severity, SubjectKind, listed
+from deploykit.findings import Severity, SubjectKind
 from deploykit.findings.rules import Found, Registry
-from deploykit.tables.capabilities import Feature, Status
-from deploykit_qnn_htp.draft import Candidate, Draft, Intent
+from deploykit.tables.capabilities import Status
+from deploykit_qnn_htp.draft import Candidate, Intent
+from deploykit_qnn_htp.rules.prepared import about_encodings, products
 
 __all__ = ["RULES"]
 
 RULES: Registry[Candidate] = Registry("route")
 
 
-def _encodings_name(draft: Draft) -> str:
-    path = draft.situation.request.encodings
-    return "" if path is None else path.name
-
-
-def _sources(row: Feature | None) -> tuple[str, ...]:
-    return () if row is None else row.source
+def _about_sdk(candidate: Candidate, message: str, **more: Any) -> Found:
+    return Found(kind=SubjectKind.SDK, name=candidate.draft.sdk.version, message=message, **more)
 
 
 @RULES.rule(
@@ -47,12 +44,12 @@ def check_silent_downgrade(candidate: Candidate) -> Iterator[Found]:
         return
     bits = draft.widths.activation
     names = sorted(draft.float_set)
-    yield Found(
-        kind=SubjectKind.ENCODINGS,
-        name=_encodings_name(draft),
-        message=f"{len(names)} tensors meant to be float16 would become UFIXED_POINT_{bits} with --input_list "
-        f"(UFIXED_POINT_8 at the converter's default): {listed(names)}",
-        evidence={"tensors": names, "would_become": "UFIXED_POINT_8"},
+    yield about_encodings(
+        draft,
+        f"{len(names)} tensors meant to be float16 would become UFIXED_POINT_{bits} with --input_list "
+        "(UFIXED_POINT_8 at the converter's default)",
+        names,
+        evidence={"would_become": "UFIXED_POINT_8"},
     )
 
 
@@ -78,18 +75,17 @@ def check_explicit_floats(candidate: Candidate) -> Iterator[Found]:
     status = Status.UNKNOWN if row is None else row.status
     if status is Status.SUPPORTED:
         return
-    yield Found(
-        kind=SubjectKind.ENCODINGS,
-        name=_encodings_name(draft),
-        severity=Severity.ERROR if status in (Status.BROKEN, Status.UNSUPPORTED) else Severity.WARNING,
-        message=f"{len(names)} explicit float16 entries are {status} with {route.tool} of "
-        f"{draft.sdk.sdk} {draft.sdk.version}: {listed(names)}",
+    yield about_encodings(
+        draft,
+        f"{len(names)} explicit float16 entries are {status} with {route.tool} of {draft.sdk.sdk} {draft.sdk.version}",
+        names,
+        severity=Severity.WARNING if status is Status.UNKNOWN else Severity.ERROR,
         handled="the encodings are written without these entries (omit form), and there is no input list, so they "
         "stay float16"
         if route.float_fallback
         else None,
-        sources=_sources(row),
-        evidence={"tensors": names, "status": str(status)},
+        sources=() if row is None else row.source,
+        evidence={"status": str(status)},
     )
 
 
@@ -112,10 +108,9 @@ def check_encodings_version(candidate: Candidate) -> Iterator[Found]:
     if row is None or row.status is not Status.UNSUPPORTED:
         return
     written = candidate.version
-    yield Found(
-        kind=SubjectKind.ENCODINGS,
-        name=_encodings_name(draft),
-        message=f"{route.tool} of {draft.sdk.sdk} {draft.sdk.version} does not read encodings {given}"
+    yield about_encodings(
+        draft,
+        f"{route.tool} of {draft.sdk.sdk} {draft.sdk.version} does not read encodings {given}"
         + (f" ({row.note})" if row.note else ""),
         handled=None if written is None else f"the encodings are converted to {written}",
         sources=row.source,
@@ -139,10 +134,9 @@ def check_writable(candidate: Candidate) -> Iterator[Found]:
         return
     kinds = sorted({entry.value.granularity for entry in draft.completed} - {"per-tensor", "per-channel"})
     versions = ", ".join(route.encodings)
-    yield Found(
-        kind=SubjectKind.ENCODINGS,
-        name=_encodings_name(draft),
-        message=f"no encodings version that {route.tool} of {draft.sdk.version} may be given ({versions}) can hold "
+    yield about_encodings(
+        draft,
+        f"no encodings version that {route.tool} of {draft.sdk.version} may be given ({versions}) can hold "
         f"these entries{': ' + ', '.join(kinds) if kinds else ''}",
         evidence={"granularities": kinds},
     )
@@ -164,13 +158,8 @@ def check_gaps(candidate: Candidate) -> Iterator[Found]:
     if draft.intent is not Intent.INTEGER or not draft.gaps:
         return
     filled = f"calibrated from the input list at {draft.widths.activation} bit" if route.input_list else None
-    yield Found(
-        kind=SubjectKind.ENCODINGS,
-        name=_encodings_name(draft),
-        message=f"{len(draft.gaps)} tensors have no encoding and none can be derived: {listed(draft.gaps)}",
-        handled=filled,
-        evidence={"tensors": list(draft.gaps)},
-    )
+    message = f"{len(draft.gaps)} tensors have no encoding and none can be derived"
+    yield about_encodings(draft, message, draft.gaps, handled=filled)
 
 
 @RULES.rule(
@@ -187,17 +176,12 @@ def check_gaps(candidate: Candidate) -> Iterator[Found]:
 )
 def check_quantizer_v2(candidate: Candidate) -> Iterator[Found]:
     """The feature row decides."""
-    row = candidate.draft.sdk.feature("quantizer-v2", tool=candidate.route.tool)
-    if not candidate.route.quantizer_v2 or (row is not None and row.status is Status.SUPPORTED):
-        return
-    yield Found(
-        kind=SubjectKind.SDK,
-        name=candidate.draft.sdk.version,
-        message=f"quantizer V2 is {'unknown' if row is None else row.status} in {candidate.draft.sdk.version}"
-        + (f": {row.note}" if row is not None and row.note else ""),
-        sources=_sources(row),
-        evidence={"status": "unknown" if row is None else str(row.status)},
-    )
+    sdk, tool = candidate.draft.sdk, candidate.route.tool
+    row, status = sdk.feature("quantizer-v2", tool=tool), sdk.status("quantizer-v2", tool=tool)
+    if candidate.route.quantizer_v2 and status is not Status.SUPPORTED:
+        note, sources = ("", ()) if row is None else (row.note, row.source)
+        message = f"quantizer V2 is {status} in {sdk.version}{f': {note}' if note else ''}"
+        yield _about_sdk(candidate, message, sources=sources, evidence={"status": str(status)})
 
 
 @RULES.rule(
@@ -213,11 +197,8 @@ def check_quantizer_v2(candidate: Candidate) -> Iterator[Found]:
 def check_quantizer_v2_accuracy(candidate: Candidate) -> Iterator[Found]:
     """Said whenever V2 is used."""
     if candidate.route.quantizer_v2:
-        yield Found(
-            kind=SubjectKind.SDK,
-            name=candidate.draft.sdk.version,
-            message="quantizer V2 is a beta feature by AIMET's own word, and zero accuracy was reported with it",
-        )
+        message = "quantizer V2 is a beta feature by AIMET's own word, and zero accuracy was reported with it"
+        yield _about_sdk(candidate, message)
 
 
 @RULES.rule(
@@ -235,20 +216,11 @@ def check_float_set(candidate: Candidate) -> Iterator[Found]:
     draft = candidate.draft
     if draft.intent is not Intent.MIXED or draft.after is None:
         return
-    for names, text in (
-        (sorted(draft.gaps), "will be float16 though not meant to be"),
-        (
-            sorted(draft.float_set - draft.after.predicted - draft.after.absorbed.keys()),
-            "are meant to be float16 but will be quantized",
-        ),
-    ):
-        if names:
-            yield Found(
-                kind=SubjectKind.ENCODINGS,
-                name=_encodings_name(draft),
-                message=f"{len(names)} tensors {text}: {listed(names)}",
-                evidence={"tensors": names},
-            )
+    lost = sorted(draft.float_set - draft.after.predicted - draft.after.absorbed.keys())
+    if draft.gaps:
+        yield about_encodings(draft, f"{len(draft.gaps)} tensors will be float16 though not meant to be", draft.gaps)
+    if lost:
+        yield about_encodings(draft, f"{len(lost)} tensors are meant to be float16 but will be quantized", lost)
 
 
 @RULES.rule(
@@ -264,27 +236,18 @@ def check_float_set(candidate: Candidate) -> Iterator[Found]:
 def check_mixed_matmul(candidate: Candidate) -> Iterator[Found]:
     """Both operands are made at run time and differ in kind."""
     draft = candidate.draft
-    if (
-        draft.after is None
-        or draft.completed is None
-        or draft.intent is not Intent.MIXED
-        or candidate.route.by_provider
-    ):
-        return  # the provider converts an operand that is of another type
-    tensors = draft.situation.facts.tensors
-    for node in draft.situation.facts.nodes:
-        operands = node.inputs[:2]
-        if node.op_type != "MatMul" or any(n not in tensors or tensors[n].is_weight for n in operands):
-            continue
-        floats = [name for name in operands if name in draft.after.predicted]
-        entries = [draft.completed.get(name) for name in operands if name not in draft.after.predicted]
-        if len(floats) == 1 and entries and entries[0] is not None and entries[0].dtype == "uint8":
-            yield Found(
-                kind=SubjectKind.NODE,
-                name=node.label,
-                message=f"{node.label} would multiply float16 {floats[0]} by uint8 {entries[0].name}",
-                evidence={"operands": list(operands)},
-            )
+    if draft.after is None or draft.completed is None or draft.intent is not Intent.MIXED:
+        return
+    # The provider converts an operand that is of another type.
+    for node in () if candidate.route.by_provider else products(draft):
+        floats, others = list[str](), list[str]()
+        for name in node.inputs[:2]:
+            (floats if name in draft.after.predicted else others).append(name)
+        entry = draft.completed.get(others[0]) if len(others) == 1 else None
+        if entry is not None and entry.dtype == "uint8":
+            message = f"{node.label} would multiply float16 {floats[0]} by uint8 {entry.name}"
+            evidence = {"operands": list(node.inputs[:2])}
+            yield Found(kind=SubjectKind.NODE, name=node.label, message=message, evidence=evidence)
 
 
 @RULES.rule(
@@ -299,13 +262,11 @@ def check_mixed_matmul(candidate: Candidate) -> Iterator[Found]:
 def check_confidence(candidate: Candidate) -> Iterator[Found]:
     """Inferred rows are said to be inferred."""
     if candidate.route.confidence == "inferred":
-        yield Found(
-            kind=SubjectKind.SDK,
-            name=candidate.draft.sdk.version,
-            message=f"route {candidate.route.id} is inferred, not proven on a device",
-            hint="compare the types with 'deploykit verify', and the results on the device"
-            if candidate.route.by_provider
-            else "",
+        way = "compare the types with 'deploykit verify', and the results on the device"
+        yield _about_sdk(
+            candidate,
+            f"route {candidate.route.id} is inferred, not proven on a device",
+            hint=way if candidate.route.by_provider else "",
             sources=candidate.route.source,
         )
 
@@ -324,16 +285,12 @@ def check_version_proven(candidate: Candidate) -> Iterator[Found]:
     version = candidate.version
     if version is None or candidate.draft.completed is None:
         return
-    row = candidate.draft.sdk.feature(f"encodings-{version}", tool=candidate.route.tool)
+    tool, sdk = candidate.route.tool, candidate.draft.sdk
+    row = sdk.feature(f"encodings-{version}", tool=tool)
     if row is None or row.status is Status.UNKNOWN:
-        yield Found(
-            kind=SubjectKind.SDK,
-            name=candidate.draft.sdk.version,
-            message=f"whether {candidate.route.tool} of {candidate.draft.sdk.version} reads encodings {version} is "
-            "not established",
-            sources=_sources(row),
-            evidence={"status": str(Status.UNKNOWN)},
-        )
+        message = f"whether {tool} of {sdk.version} reads encodings {version} is not established"
+        sources = () if row is None else row.source
+        yield _about_sdk(candidate, message, sources=sources, evidence={"status": str(Status.UNKNOWN)})
 
 
 @RULES.rule(
@@ -352,8 +309,5 @@ def check_calibration(candidate: Candidate) -> Iterator[Found]:
     """The route needs an input list and there is nothing to make it of."""
     draft = candidate.draft
     if candidate.route.input_list and draft.calibration is None:
-        yield Found(
-            kind=SubjectKind.DATA,
-            name="calibration",
-            message=f"route {candidate.route.id} needs calibration data and none was given",
-        )
+        message = f"route {candidate.route.id} needs calibration data and none was given"
+        yield Found(kind=SubjectKind.DATA, name="calibration", message=message)

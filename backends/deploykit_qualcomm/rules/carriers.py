@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from deploykit.findings import Severity, SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit.tables.devices import Device
-from deploykit_qualcomm.carriers import Carried, Fit, compilable, forms_of
+from deploykit_qualcomm.carriers import Carried, Fit, compilable, forms_of, obeys
 
 __all__ = ["RULES"]
 
@@ -72,8 +72,10 @@ def check_machine(carried: Carried) -> Iterator[Found]:
     wheel = carried.wheel
     if compilable(wheel):
         return
-    place = "Windows x86-64" if carried.obeys else "Windows on ARM with a Snapdragon"
-    runner = "" if carried.obeys else "; whether a hosted ARM runner is enough is not known (inferred: it is not)"
+    place = "Windows x86-64" if obeys(carried.wheel) else "Windows on ARM with a Snapdragon"
+    runner = (
+        "" if obeys(carried.wheel) else "; whether a hosted ARM runner is enough is not known (inferred: it is not)"
+    )
     yield Found(
         kind=SubjectKind.ENVIRONMENT,
         name="onnxruntime-qnn",
