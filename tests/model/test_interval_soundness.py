@@ -257,7 +257,7 @@ def _checked(model: ModelProto, names: list[str], feeds: list[dict[str, npt.NDAr
 STEPPING = ["Ceil", "Floor", "Round", "Sign", "Cast"]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_steps_keep_to_their_bounds_to_the_last_bit(data: st.DataObject) -> None:
     """A hair above 3 is 4 for Ceil, so that no tolerance can stand for what float32 rounds before a step."""
@@ -311,7 +311,7 @@ def _feeds(seed: int, ends: dict[str, tuple[float, float]]) -> list[dict[str, np
     return inside + corners + even
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_every_value_lies_within_its_bound(data: st.DataObject) -> None:
     grown = Grown(draw=data.draw)
@@ -326,7 +326,7 @@ def test_every_value_lies_within_its_bound(data: st.DataObject) -> None:
 
 
 @each_row("step", STEPS, ids=lambda step: step.__name__)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(data=st.data())
 def test_so_does_every_kind_of_step_alone(step: Callable[[Grown], str], data: st.DataObject) -> None:
     grown = Grown(draw=data.draw)

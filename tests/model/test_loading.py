@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -95,7 +92,7 @@ def test_a_file_beyond_the_limit_of_protobuf_is_not_even_read(tmp_path: Path) ->
     assert "2 GiB" in refusal(path)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=15)
 @given(cut=st.integers(1, len(WHOLE) - 8))
 def test_every_cut_inside_the_graph_is_refused(cut: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("cut") / "m.onnx"
@@ -103,7 +100,7 @@ def test_every_cut_inside_the_graph_is_refused(cut: int, tmp_path_factory: pytes
     refusal(path)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=25)
 @given(place=st.integers(0, len(WHOLE) - 1), byte=st.integers(0, 255))
 def test_a_damaged_byte_never_ends_in_anything_but_an_answer(
     place: int, byte: int, tmp_path_factory: pytest.TempPathFactory
@@ -116,20 +113,13 @@ def test_a_damaged_byte_never_ends_in_anything_but_an_answer(
         assert str(path) in error.what
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=25)
 @given(data=st.binary(max_size=200))
 def test_the_scan_of_any_bytes_ends_in_an_answer(data: bytes) -> None:
     try:
         scan(memoryview(data))
     except WireError as error:
         assert str(error)
-
-
-def test_the_scan_accepts_what_protobuf_wrote() -> None:
-    scan(memoryview(WHOLE))
-    for cut in (10, 200, len(WHOLE) - 20):
-        with pytest.raises(WireError):
-            scan(memoryview(WHOLE[:cut]))
 
 
 def hostile_nesting(depth: int) -> bytes:
@@ -149,69 +139,27 @@ def test_subgraphs_nested_without_end(tmp_path: Path) -> None:
     assert "nested" in refusal(path)
 
 
-def test_millions_of_empty_parts(tmp_path: Path) -> None:
+def test_millions_of_empty_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deploykit.model.load.PART_LIMIT", 200_000)
     path = tmp_path / "m.onnx"
-    path.write_bytes(b"\x08\x08" + field(7, field(1, b"\x2a\x00" * 5_000_000)))
-    assert "4,000,000 parts" in refusal(path)
+    path.write_bytes(b"\x08\x08" + field(7, field(1, b"\x2a\x00" * 200_001)))
+    assert "200,000 parts" in refusal(path)
 
 
-def test_more_nodes_than_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "m.onnx"
-    path.write_bytes(b"\x08\x08" + field(7, b"\x0a\x00" * 300_000))
-    text = refusal(path)
-    assert "200,000 nodes" in text
-    assert "too large" in text
-
-
-LIMITED = """
-import resource, sys
-from pathlib import Path
-resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
-from deploykit.errors import InputError
-from deploykit.model.collect import collect_facts
-from deploykit.model import load_model
-try:
-    collect_facts(load_model(Path(sys.argv[1])))
-except InputError as error:
-    print("refused:", error.what)
-"""
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
+def test_hostile_files_are_refused_and_a_large_one_loads_within_a_gigabyte(
+    within_a_gigabyte: Callable[..., list[str]],
+) -> None:
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("t0", "t20000")]
+    nodes = [helper.make_node("Relu", [f"t{i}"], [f"t{i + 1}"], name=f"n{i}") for i in range(20_000)]
+    *hostile, large = within_a_gigabyte(
         hostile_nesting(100_000),
         b"\x08\x08" + field(7, b"\x0a\x00" * 5_000_000),
-        b"\x08\x08" + field(7, b"\x0a\x00" * 199_000),
+        b"\x08\x08" + field(7, b"\x0a\x00" * 50_000),
         b"\x08\x08" + field(7, field(5, b"\x08\xff\xff\xff\xff\xff\xff\xff\xff\x7f" * 2 + b"\x10\x01\x42\x01w")),
-    ],
-    ids=["nesting", "too many nodes", "many empty nodes", "dimensions beyond 64 bits"],
-)
-def test_hostile_files_are_refused_within_a_gigabyte(data: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "m.onnx"
-    path.write_bytes(data)
-    done = subprocess.run(
-        [sys.executable, "-c", LIMITED, str(path)], capture_output=True, encoding="utf-8", check=False, timeout=120
+        helper.make_model(helper.make_graph(nodes, "g", infos[:1], infos[1:])).SerializeToString(),
     )
-    assert done.returncode == 0, done.stderr
-    assert "refused:" in done.stdout
-
-
-def test_a_model_of_many_nodes_loads_within_a_gigabyte(tmp_path: Path) -> None:
-    script = textwrap.dedent("""
-        import sys
-        from onnx import TensorProto, helper
-        infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [4]) for n in ("t0", "t60000")]
-        nodes = [helper.make_node("Relu", [f"t{i}"], [f"t{i + 1}"], name=f"n{i}") for i in range(60000)]
-        model = helper.make_model(helper.make_graph(nodes, "g", infos[:1], infos[1:]))
-        open(sys.argv[1], "wb").write(model.SerializeToString())
-    """)
-    path = tmp_path / "m.onnx"
-    subprocess.run([sys.executable, "-c", script, str(path)], check=True, timeout=120)
-    done = subprocess.run(
-        [sys.executable, "-c", LIMITED, str(path)], capture_output=True, encoding="utf-8", check=False, timeout=120
-    )
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert all(line.startswith("refused:") for line in hostile)
+    assert large == "(4,) "
 
 
 def tensor(**fields: object) -> TensorProto:
