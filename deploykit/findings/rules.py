@@ -5,7 +5,7 @@ It knows neither models nor vendors; what a rule looks at is the type parameter 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -60,8 +60,7 @@ class Rule(Generic[C]):
 
     def run(self, context: C) -> Iterator[Finding]:
         """The findings of this rule for one context."""
-        for found in self.check(context):
-            yield self.finding(found)
+        return map(self.finding, self.check(context))
 
     def finding(self, found: Found) -> Finding:
         """Stamp what the rule function yielded with this rule's identity."""
@@ -101,14 +100,18 @@ class Registry(Generic[C]):
         what: str,
         why: str,
         fix: str,
-        sources: Iterable[str],
+        sources: Sequence[str],
         claim: Claim | None = None,
         cure: str | tuple[str, ...] = (),
     ) -> Callable[[Callable[[C], Iterable[Found]]], Callable[[C], Iterable[Found]]]:
         """Register the decorated function under ``code``; a code or slug used twice is a defect."""
 
         def register(check: Callable[[C], Iterable[Found]]) -> Callable[[C], Iterable[Found]]:
-            rule = Rule(
+            if any(known.code == code or known.slug == slug for known in self._rules.values()):
+                raise DefectError(f"rule {code} {slug}: the code or the slug is taken")
+            if not sources:
+                raise DefectError(f"rule {code} {slug}: no source")
+            self._rules[code] = Rule(
                 code=code,
                 slug=slug,
                 severity=Severity(severity),
@@ -121,17 +124,9 @@ class Registry(Generic[C]):
                 claim=claim,
                 cure=(cure,) if isinstance(cure, str) else cure,
             )
-            self._add(rule)
             return check
 
         return register
-
-    def _add(self, rule: Rule[C]) -> None:
-        if any(known.code == rule.code or known.slug == rule.slug for known in self._rules.values()):
-            raise DefectError(f"rule {rule.code} {rule.slug}: the code or the slug is taken")
-        if not rule.sources:
-            raise DefectError(f"rule {rule.code} {rule.slug}: no source")
-        self._rules[rule.code] = rule
 
     def __iter__(self) -> Iterator[Rule[C]]:
         return iter(sorted(self._rules.values(), key=lambda rule: rule.code))
@@ -144,4 +139,7 @@ class Registry(Generic[C]):
 
     def run(self, context: C) -> tuple[Finding, ...]:
         """All findings of all rules for one context."""
-        return tuple(finding for rule in self for finding in rule.run(context))
+        findings: list[Finding] = []
+        for rule in self:
+            findings += map(rule.finding, rule.check(context))
+        return tuple(findings)

@@ -15,7 +15,6 @@ from deploykit.accuracy.samples.calibration import load_calibration
 from deploykit.accuracy.samples.derived import arbitrary_values, generator
 from deploykit.accuracy.samples.images import fed_by_images
 from deploykit.accuracy.samples.inputs import input_specs
-from deploykit.accuracy.samples.sizes import decide_sizes, runs_with, split_shapes
 from deploykit.errors import DeploykitError
 from deploykit.flow.rewriting import rewrite
 from deploykit.model import wrap_proto
@@ -72,6 +71,8 @@ def pin(request: Request, model: Model, facts: GraphFacts, encodings: EncodingSe
     stale = not open_ and has_stale_shapes(model.proto)
     if not specs or not (open_ or branches or stale):
         return unchanged
+    from deploykit.accuracy.samples.sizes import decide_sizes, runs_with, split_shapes
+
     declared, texts = split_shapes(request.inputs, specs)
     proto = lean_weights(model)
     choices, texts = _stated_choices(branch_choices(proto) if branches else {}, texts)

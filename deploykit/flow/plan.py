@@ -5,22 +5,29 @@ It writes nothing; what a device or an SDK can do is the adapter's business.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+
+from packaging.version import InvalidVersion, Version
 
 from deploykit.backend.backend import Backend, Progress, SharedWork, Situation
+from deploykit.backend.opinions import Compiler, Opinion, Opinions, OpinionState
 from deploykit.backend.plans import Plan
+from deploykit.backend.plugins import load_backends
 from deploykit.backend.status import Correctness
-from deploykit.findings import Finding, Severity, sort_findings
+from deploykit.findings import Answerer, Confidence, Finding, Severity, sort_findings
 from deploykit.flow.choose import ChosenWay, choose_way
 from deploykit.flow.cure import Cured, JudgedSituation, cure, judge
-from deploykit.flow.opinions import second_opinions
 from deploykit.flow.rules import RULES as CHOICE_RULES
 from deploykit.flow.samples import data_findings
 from deploykit.model.changes import GraphChange, changes_between
 
-__all__ = ["Decision", "decide", "plan", "plan_as_given"]
+__all__ = ["SECONDS", "Decision", "decide", "plan", "plan_as_given", "second_opinions"]
+
+SECONDS = 120.0
+"""What all questions to compilers about one model may take together."""
 
 P = TypeVar("P")
 D = TypeVar("D")
@@ -110,6 +117,63 @@ def _with_opinions(
         return judged
     situation = replace(judged.situation, opinions=opinions)
     return judge(backend, situation, shared) if opinions.any_refuted else replace(judged, situation=situation)
+
+
+def second_opinions(
+    backend: Backend[Any, Any], situation: Situation, findings: Iterable[Finding], shared: SharedWork, tell: Progress
+) -> Opinions | None:
+    """What the compiler that is installed here says of findings that would refuse the model and are not sure.
+
+    Or why none was asked; None where there is nothing to ask. The backend that has the compiler judges its answers.
+    """
+    claims = [finding for finding in findings if finding.blocks and finding.claim is not None]
+    target, device = situation.target, situation.target.device
+    givers = (known for known in load_backends() if known.offers("settle") and known.id in device.backends)
+    giver = next(givers, None) if claims else None
+    if giver is None:
+        return None
+    compilers = [Compiler(missing="switched off", instead="leave --no-second-opinion out to have it asked")]
+    if situation.request.second_opinion:
+        compilers = list(giver.compilers(device, "" if target.sdk is None else target.sdk.version))
+    usable = [compiler for compiler in compilers if not compiler.missing]
+    if not usable:
+        missing = compilers[0]
+        unasked = tuple(Opinion.on(finding, OpinionState.OPEN, missing.missing) for finding in claims)
+        return Opinions(compiler=missing, opinions=unasked)
+    own = giver.id == backend.id
+    asked = [finding for finding in claims if any(_may_answer(one, finding, own=own) for one in usable)]
+    if not asked:
+        return None
+    # Each finding goes to the nearest compiler, to the next what that one left open: the nearer answer counts.
+    started, by, left = time.monotonic(), dict[int, Opinion](), list(range(len(asked)))
+    for compiler in usable:
+        rest = SECONDS - (time.monotonic() - started) if by else SECONDS
+        if not left or (by and rest <= 0):
+            break
+        tell(f"asking {compiler.name} about what is not sure")
+        open_ones = [asked[place] for place in left]
+        told = giver.settle(situation, open_ones, compiler=compiler, shared=shared, seconds=rest, progress=tell)
+        for place, opinion in zip(left, told, strict=True):
+            if place not in by or opinion.state is not OpinionState.OPEN:
+                by[place] = replace(opinion, by=compiler) if len(usable) > 1 else opinion
+        left = [place for place in left if by[place].state is OpinionState.OPEN]
+    # The SDK of the package is named where the compiler does not belong to it.
+    other = "" if target.sdk is None or target.sdk.version == usable[0].release else target.sdk.sdk
+    other = f"{other} {target.requested or target.sdk.version}" if other and target.sdk is not None else ""
+    return Opinions(compiler=usable[0], opinions=tuple(by[place] for place in range(len(asked))), unasked=other)
+
+
+def _may_answer(compiler: Compiler, finding: Finding, *, own: bool) -> bool:
+    """True where this compiler may answer, and nobody has seen with its release what it would say."""
+    claim = finding.claim
+    if claim is None or (claim.answered_by is Answerer.TOOLS and not own):
+        return False
+    if claim.confidence.rank >= Confidence.REPORTED.rank:
+        return True
+    try:  # by series (2.51 of 2.51.0); what nobody dated, or with another kind of number, counts as older
+        return Version(claim.seen_with).release[:2] < Version(compiler.release).release[:2]
+    except InvalidVersion:
+        return True
 
 
 def _settled(findings: Iterable[Finding], situation: Situation) -> tuple[Finding, ...]:

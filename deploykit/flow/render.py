@@ -22,13 +22,12 @@ from deploykit.findings import Finding
 from deploykit.flow.choose import run_of
 from deploykit.flow.plan import Decision
 from deploykit.model.weights import lean_weights
-from deploykit.report.detection_pictures import DetectionPictures, draw_detections
 from deploykit.report.pages import render_readme, render_report
-from deploykit.report.sample_pictures import picture_in
 
 if TYPE_CHECKING:
     from deploykit.accuracy.simulate.sessions import Feed
     from deploykit.packages.writing import PackageWriter
+    from deploykit.report.detection_pictures import DetectionPictures
 
 __all__ = ["documents", "drawn_detections", "render"]
 
@@ -67,6 +66,9 @@ def drawn_detections(decision: Decision[Any, Any], execution: Execution) -> Dete
     samples, groups = decision.chosen.samples, detection_sets(decision.given.facts)
     if not decision.given.request.keep_samples or samples is None or not groups:
         return None
+    from deploykit.report.detection_pictures import draw_detections
+    from deploykit.report.sample_pictures import picture_in
+
     feeds = (samples.feeds if execution.seen is None else execution.seen.feeds)[:FIRST]
     shown = picture_in(feeds[0]) if feeds else None
     if shown is None or samples.of_inputs[shown.input].label not in (Label.GIVEN, Label.RECORDED):

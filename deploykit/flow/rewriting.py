@@ -16,7 +16,6 @@ import numpy as np
 from deploykit.accuracy.judge.measures import sqnr_db
 from deploykit.accuracy.simulate.sessions import Feed, Session, reference_outputs
 from deploykit.encodings.backward import Conclusion, Evidence, Inference
-from deploykit.encodings.cut import chain_models
 from deploykit.encodings.infer import infer_entries
 from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.encodings.qdq import extract_qdq
@@ -173,7 +172,11 @@ def _step(state: Rewriting, transform: Transform, proof: _Proof) -> Rewriting:
     encodings = made.encodings if inferred is None else inferred.encodings
     missing = frozenset(() if inferred is None else (tensor.name for tensor in inferred.open))
     concluded = {} if inferred is None else inferred.concluded
-    tail = made.tail if state.tail is None else chain_models(made.tail, state.tail) if made.tail else state.tail
+    tail = made.tail or state.tail
+    if made.tail is not None and state.tail is not None:
+        from deploykit.encodings.cut import chain_models
+
+        tail = chain_models(made.tail, state.tail)
     return Rewriting(
         model=made.model,
         encodings=encodings,

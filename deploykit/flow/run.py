@@ -1,4 +1,7 @@
-"""The stage ``run``: compile, emulate, quantize or audit whatever can run on this machine. It judges no number."""
+"""The stage ``run``: compile, emulate, quantize or audit whatever can run on this machine. It judges no number.
+
+What a package is judged by is the model as it was handed in, run on the samples of the request.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from deploykit.accuracy.judge.judge import Judge
+from deploykit.accuracy.judge.verdict import Against
+from deploykit.accuracy.samples.inputs import Label
+from deploykit.accuracy.simulate.fitting import Original, fit_judge
 from deploykit.backend.audits import settled_findings
 from deploykit.backend.backend import Aids, AnyBackend, Execution, Progress, SharedWork
 from deploykit.backend.options import AUDIT
 from deploykit.backend.plugins import load_backends
-from deploykit.errors import UsageError
+from deploykit.errors import DeploykitError, UsageError
 from deploykit.findings import Finding, sort_findings
-from deploykit.flow.originals import original_of
 from deploykit.flow.plan import Decision
 from deploykit.flow.samples import samples_of
+from deploykit.model.weights import lean_weights
 
 __all__ = ["auditor", "execute", "with_kernels"]
 
@@ -25,10 +32,26 @@ def execute(
     """What the backend runs inside the package folder; nothing where the user wants nothing to run."""
     if decision.given.request.compile is False:
         return Execution()
+    given, reference = decision.given, decision.chosen.reference
+
+    def original() -> Original | None:
+        """The model as given; without encodings it is its own reference, and more is asked of the very same graph."""
+        samples, model, facts = samples_of(given, shared), lean_weights(given.model), given.facts
+        try:
+            if given.encodings is None:
+                against, bits = (Against.QUANTIZED, 8) if facts.is_qdq else (Against.FLOAT, 0)
+                return Original(judge=Judge(model, facts, samples, against=against, same_graph=True, bits=bits))
+            if samples.may_judge and (reference is None or samples.label is Label.DERIVED):
+                fitted = fit_judge(model, facts, given.encodings, samples)
+                return Original(judge=fitted.judge, quantization=fitted.verdict)
+            return Original(judge=Judge(model, facts, samples), quantization=reference)
+        except DeploykitError:  # it does not run on the CPU
+            return None
+
     aids = Aids(
         progress=tell,
-        samples=partial(samples_of, decision.given, shared),
-        original=partial(original_of, decision, shared),
+        samples=partial(samples_of, given, shared),
+        original=original,
         opinion=next((known for known in load_backends() if known.offers("preflight")), None),
     )
     return backend.execute(folder, decision.prepared, decision.plan, aids)

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from deploykit.accuracy.samples.calibration import Calibration, load_calibration
-from deploykit.accuracy.samples.data_quality import LOOKED_AT, MOST, data_fit, range_growth, survey, takes_pictures
-from deploykit.accuracy.samples.data_rules import FIT_RULES, GUIDELINE_RULES, DataFit
 from deploykit.accuracy.samples.declared import parse_declarations
 from deploykit.accuracy.samples.gathering import Samples, gather
 from deploykit.accuracy.samples.images import can_decode
@@ -105,6 +103,7 @@ def data_findings(given: Situation, shared: SharedWork) -> tuple[Finding, ...]:
     source, model, facts = given.request.calibration, given.model, given.facts
     if source is None:
         return ()
+    from deploykit.accuracy.samples.data_quality import LOOKED_AT, MOST
 
     def find() -> tuple[Finding, ...]:
         calibration = load_calibration(source)
@@ -140,6 +139,9 @@ def about_samples(
     With ``gives_ranges`` the data is what a quantizer takes its ranges from: then it is also asked whether there is
     enough of it, and whether its classes are alike in number.
     """
+    from deploykit.accuracy.samples.data_quality import data_fit, range_growth, survey, takes_pictures
+    from deploykit.accuracy.samples.data_rules import FIT_RULES, GUIDELINE_RULES, DataFit
+
     all_read = gives_ranges and 0 < available == len(feeds)
     growth = None
     # Of some of many samples nothing is known; of a model that does not run here, or has empty tensors, neither.

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx
 
-from deploykit.accuracy.latency import Estimate
 from deploykit.accuracy.samples.gathering import RECORDED_FILE, record
 from deploykit.backend.backend import BytesFile, Execution, Situation, TextFile
 from deploykit.backend.plans import Plan, Step
@@ -19,12 +18,17 @@ from deploykit.errors import DefectError, InputError, PackageError
 from deploykit.findings import Finding, exit_status, sort_findings
 from deploykit.flow.plan import Decision
 from deploykit.flow.render import documents
-from deploykit.packages.recorded_decision import recorded_decision, recorded_quantization
 from deploykit.packages.sbom import SBOM, sbom_text
 from deploykit.packages.verifying import verify_package
 from deploykit.packages.writing import PackageWriter
 
+if TYPE_CHECKING:
+    from deploykit.accuracy.latency import Estimate
+
 __all__ = ["Output", "Packaged", "RanPackage", "seal"]
+
+_MOST_CHANGES = 200
+"""A model of a thousand blocks is changed in a thousand places; the first ones, and their number, say as much."""
 
 QUANTIZE = "quantize"
 """The step that makes encodings out of a float model, before anything is planned."""
@@ -122,6 +126,9 @@ def seal(ran: RanPackage, out: Path, how: Output) -> Packaged:
     quantized = () if decision.given.quantized is None else (QUANTIZE,)
     execution = replace(execution, executed=(*quantized, *execution.executed))
     samples = _recorded_samples(decision, writer)
+    changes, given = decision.changes, decision.given
+    account = {} if given.quantized is None else dict(given.quantized.record)
+    ladder = {} if given.ladder is None else {"ladder": dict(given.ladder)}  # also where it led to float16
     writer.add(documents(decision, writer, execution, status, findings, generated, how.templates))
     manifest = {
         "schema": 1,
@@ -130,14 +137,21 @@ def seal(ran: RanPackage, out: Path, how: Output) -> Packaged:
         "target": dict(plan.target),
         "sdk": dict(plan.sdk),
         "route": None if plan.route is None else plan.route.to_json(),
-        "decision": recorded_decision(plan, decision.changes),
-        "inputs": _inputs(decision.given, writer),
-        "steps": [*_quantizing(decision.given), *(step.to_json() for step in plan.steps)],
+        "decision": {
+            "assumed": plan.assumed,
+            "rejected": [row.to_json() for row in plan.rejected],
+            "alternatives": [row.to_json() for row in plan.alternatives],
+            "candidates": [dict(row) for row in plan.candidates],
+            "changed_places": len(changes),
+            "changes": [change.to_json() for change in changes[:_MOST_CHANGES]],
+        },
+        "inputs": _inputs(given, writer),
+        "steps": [*_quantizing(given), *(step.to_json() for step in plan.steps)],
         "precision": {"intended": dict(plan.precision.intended), "expected": dict(plan.precision.expected)},
-        "float_tensors": sorted(decision.given.encodings.floats) if decision.given.encodings is not None else [],
+        "float_tensors": [] if given.encodings is None else sorted(given.encodings.floats),
         "executed": list(execution.executed),
         "generated": list(generated),
-        "quantization": recorded_quantization(decision.given),
+        "quantization": {**account, **ladder} or None,
         "record": dict(execution.record),
         "estimate": None if execution.estimate is None else execution.estimate.to_json(),
         "status": status.to_json(),
@@ -146,7 +160,7 @@ def seal(ran: RanPackage, out: Path, how: Output) -> Packaged:
     }
     writer.add([TextFile(path=SBOM, text=sbom_text(manifest))] if how.sbom else [])
     writer.seal(manifest)
-    _assert_sound(writer, decision.given.request.model)
+    _assert_sound(writer, given.request.model)
     return Packaged(
         plan=plan,
         package=out,

@@ -10,7 +10,7 @@ import inspect
 import json
 import re
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from hashlib import sha256
@@ -108,8 +108,28 @@ def structure(kind: type[T], value: Any, *, where: str) -> T:
     ``where`` is the path of the value: ``sdks/2.33.toml: flag[3]``, or ``sdks/2.33.toml:`` for a whole file. The error
     says which key is unknown, missing or of the wrong type.
     """
-    for path, known in _unknown_keys(kind, value, ""):
-        raise InputError(f"{_joined(where, path)}: unknown key", next=f"known keys: {', '.join(sorted(known))}")
+    # msgspec lets unknown keys of a dataclass pass.
+    left: list[tuple[Any, Any, str]] = [(kind, value, "")]
+    while left:
+        inner, data, path = left.pop()
+        if dataclasses.is_dataclass(inner):
+            names, nested = _fields(cast("Any", inner))
+            for name in data if isinstance(data, dict) else ():
+                if name not in names:
+                    known = ", ".join(sorted(names))
+                    raise InputError(f"{_joined(where, f'{path}.{name}')}: unknown key", next=f"known keys: {known}")
+            if isinstance(data, dict):
+                left += [(hint, data[name], f"{path}.{name}") for name, hint in nested.items() if name in data]
+            continue
+        for arg in typing.get_args(inner):
+            if not _holds_dataclass(arg):
+                continue
+            if isinstance(data, list):
+                left += [(arg, item, f"{path}[{index}]") for index, item in enumerate(data)]
+            elif typing.get_origin(inner) is not Mapping:
+                left.append((arg, data, path))
+            elif isinstance(data, dict):
+                left += [(arg, item, f"{path}.{key}") for key, item in data.items()]
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
@@ -134,41 +154,24 @@ def _joined(where: str, path: str) -> str:
     return f"{where} {path[1:]}".removesuffix(" ").removesuffix(":") if where.endswith(":") else where + path
 
 
-def _unknown_keys(kind: Any, value: Any, path: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The path of every key that no dataclass in ``kind`` has, and the keys that it has; msgspec lets them pass."""
-    if dataclasses.is_dataclass(kind):
-        names, nested = _fields(cast("Any", kind))
-        if isinstance(value, dict):
-            yield from ((f"{path}.{name}", names) for name in value if name not in names)
-            for name, inner in nested:
-                if name in value:
-                    yield from _unknown_keys(inner, value[name], f"{path}.{name}")
-        return
-    args = [arg for arg in typing.get_args(kind) if _holds_dataclass(arg)]
-    for arg in args:
-        if isinstance(value, list):
-            for index, item in enumerate(value):
-                yield from _unknown_keys(arg, item, f"{path}[{index}]")
-        elif typing.get_origin(kind) is Mapping:
-            for key, item in value.items() if isinstance(value, dict) else ():
-                yield from _unknown_keys(arg, item, f"{path}.{key}")
-        else:
-            yield from _unknown_keys(arg, value, path)
-
-
 @cache
-def _fields(kind: Any) -> tuple[tuple[str, ...], tuple[tuple[str, Any], ...]]:
-    """The fields of a dataclass, and those among them whose type holds a dataclass, with that type."""
+def _fields(kind: Any) -> tuple[frozenset[str], dict[str, Any]]:
+    """The names of a dataclass's fields, and the types of those that hold a dataclass."""
     hints: dict[str, Any] = {}
     for owner in reversed(kind.__mro__):  # each annotation in the words of the module that has it
         hints |= inspect.get_annotations(owner, eval_str=True)
-    names = tuple(field.name for field in dataclasses.fields(kind))
-    return names, tuple((name, hints[name]) for name in names if _holds_dataclass(hints[name]))
+    names = frozenset(field.name for field in dataclasses.fields(kind))
+    return names, {name: hint for name, hint in hints.items() if name in names and _holds_dataclass(hint)}
 
 
 @cache
 def _holds_dataclass(kind: Any) -> bool:
-    return dataclasses.is_dataclass(kind) or any(map(_holds_dataclass, typing.get_args(kind)))
+    kinds = [kind]
+    for one in kinds:
+        if dataclasses.is_dataclass(one):
+            return True
+        kinds += typing.get_args(one)
+    return False
 
 
 def _with_keys(kind: Any, value: Any, path: str) -> str:

@@ -13,7 +13,7 @@ import pytest
 from deploykit.backend.backend import AnyBackend, Request, SharedWork, Situation
 from deploykit.backend.opinions import Compiler, Opinion, Opinions, OpinionState
 from deploykit.findings import Answerer, Claim, Confidence, Finding, Severity, Subject, SubjectKind
-from deploykit.flow import opinions
+from deploykit.flow.plan import SECONDS, second_opinions
 from deploykit.flow.read import read_situation
 from stub_backend import StubBackend
 
@@ -32,7 +32,7 @@ class Giver(StubBackend):
         return [Compiler(name=f"the compiler for {device.id}", release="2.51.0", missing=self.missing)]
 
     def settle(self, situation: Any, findings: Sequence[Finding], **given: Any) -> Sequence[Opinion]:
-        assert given["seconds"] == opinions.SECONDS
+        assert given["seconds"] == SECONDS
         self.asked += [finding.subject.name for finding in findings]
         return [Opinion.on(finding, OpinionState.CONFIRMED, "no") for finding in findings]
 
@@ -51,9 +51,9 @@ def read(backend: str, target: str = "sm8650", sdk: str | None = None) -> tuple[
 def ask(
     giver: Giver, findings: list[Finding], monkeypatch: pytest.MonkeyPatch, *, backend: str = "qnn-htp", **given: Any
 ) -> Opinions | None:
-    monkeypatch.setattr(opinions, "load_backends", lambda: (StubBackend(), giver))
+    monkeypatch.setattr("deploykit.flow.plan.load_backends", lambda: (StubBackend(), giver))
     chosen, situation = read(backend, **given)
-    return opinions.second_opinions(chosen, situation, findings, SharedWork(), lambda line: None)
+    return second_opinions(chosen, situation, findings, SharedWork(), lambda line: None)
 
 
 @pytest.mark.parametrize(

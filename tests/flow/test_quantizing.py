@@ -27,9 +27,9 @@ from deploykit.findings import Finding
 from deploykit.flow.quantizing import running
 from deploykit.flow.quantizing.choosing import EMBEDDED, Picked, environment_for, options_of, pick
 from deploykit.flow.quantizing.making import Numbers
-from deploykit.flow.quantizing.rules import RULES, QuantizedNumbers
 from deploykit.flow.quantizing.running import divide
 from deploykit.flow.read import resolve_target
+from deploykit.flow.rules import QUANTIZED_RULES, QuantizedNumbers
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.system.environments import Environment
@@ -376,10 +376,10 @@ CASES: dict[str, tuple[Callable[[], QuantizedNumbers], Callable[[], QuantizedNum
 @pytest.mark.parametrize("code", CASES)
 def test_rules(code: str, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
     triggering, clean = CASES[code]
-    found = RULES.run(triggering())
+    found = QUANTIZED_RULES.run(triggering())
     as_expected(code, found)
     if clean is not None:
-        assert code not in {finding.code for finding in RULES.run(clean())}
+        assert code not in {finding.code for finding in QUANTIZED_RULES.run(clean())}
     if code == "DK220":
         (said,) = [finding for finding in found if finding.code == code]
         assert "toolchain install aimet==" in said.hint

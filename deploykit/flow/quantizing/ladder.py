@@ -41,9 +41,7 @@ if TYPE_CHECKING:
     from deploykit.backend.backend import AnyBackend, Progress, Request, Situation
     from deploykit.backend.targets import Target
 
-__all__ = ["AUTO", "Best", "MakeOne", "Packaging", "make_best"]
-
-AUTO = "auto"
+__all__ = ["Best", "MakeOne", "Packaging", "make_best"]
 
 _ORDER = ("w16a16", "w8a16", "w4a16", "w8a8")
 

@@ -23,8 +23,8 @@ from deploykit.backend.quantizers import QuantizerAsked
 from deploykit.encodings.read import read_placed
 from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.flow.quantizing.choosing import SECONDS, Picked, asked_of, options_of, pick
-from deploykit.flow.quantizing.rules import RULES, QuantizedNumbers
 from deploykit.flow.quantizing.running import Division, QuantizerRun, divide, read_decoded, read_held_out, run_quantizer
+from deploykit.flow.rules import QUANTIZED_RULES, QuantizedNumbers
 from deploykit.flow.samples import about_samples
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
@@ -138,10 +138,9 @@ class Made:
     @property
     def findings(self) -> tuple[Finding, ...]:
         """What the rules say of what was made; ``about_data`` says the same of what it was made from."""
-        return RULES.run(
-            QuantizedNumbers(
-                model=self.model.path.name, precision=self.precision, picked=self.picked, numbers=self.numbers
-            )
+        name = self.model.path.name
+        return QUANTIZED_RULES.run(
+            QuantizedNumbers(model=name, precision=self.precision, picked=self.picked, numbers=self.numbers)
         )
 
     def about_data(self) -> tuple[Finding, ...]:

@@ -11,21 +11,20 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from deploykit.backend.quantizers import QuantizedModel, bits_of
 from deploykit.encodings.read import read_placed
 from deploykit.errors import UsageError
-from deploykit.flow.ladder import Ladder
-from deploykit.flow.quantizing.choosing import quantizers_for
-from deploykit.flow.quantizing.ladder import AUTO, Best, Packaging, make_best
-from deploykit.flow.quantizing.making import Made, Making
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 
 if TYPE_CHECKING:
     from deploykit.backend.backend import AnyBackend, Progress, Request, Situation
+    from deploykit.flow.ladder import Ladder
+    from deploykit.flow.quantizing.ladder import Best
+    from deploykit.flow.quantizing.making import Made
 
-__all__ = ["NONE", "quantized_situation", "quantizes"]
+__all__ = ["AUTO", "NONE", "quantized_situation", "quantizes"]
 
+AUTO = "auto"
 NONE = "none"
 """As the name of a quantizer: the target's own tools calibrate."""
 
@@ -39,6 +38,11 @@ def quantized_situation(backend: AnyBackend, given: Situation, tell: Progress) -
     if not quantizes(backend, given):
         _refuse_unused(backend, request)
         return given
+    # A model that comes with encodings, as most do, needs none of what quantizes.
+    from deploykit.flow.quantizing.choosing import quantizers_for
+    from deploykit.flow.quantizing.ladder import Packaging, make_best
+    from deploykit.flow.quantizing.making import Making
+
     ids = {one.id for one in quantizers_for(backend, given.target)}
     own = tuple((key, value) for key, value in request.options if key.partition(".")[0] in ids)
     making = Making(
@@ -67,6 +71,8 @@ def _situated(
     given: Situation, request: Request, own: tuple[tuple[str, str], ...], made: Made, ladder: Ladder | None = None
 ) -> Situation:
     """The situation with what was made in place of the float model; options of the quantizer are used up."""
+    from deploykit.backend.quantizers import QuantizedModel
+
     folder = made.ran.folder / "named"  # under the user's own name, which is what packages and reports show
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -111,11 +117,12 @@ def _in_float16(given: Situation, best: Best) -> Situation:
 def quantizes(backend: AnyBackend, given: Situation) -> bool:
     """True where ``quantized_situation`` would make encodings."""
     request = given.request
+    if given.encodings is not None or given.facts.is_qdq or not backend.offers("quantizers"):
+        return False
+    from deploykit.backend.quantizers import bits_of
+
     return (
-        backend.offers("quantizers")
-        and given.encodings is None
-        and not given.facts.is_qdq
-        and (request.precision == AUTO or bits_of(request.precision or "") is not None)
+        (request.precision == AUTO or bits_of(request.precision or "") is not None)
         and request.calibration is not None
         and request.compile is not False
         and request.quantizer != NONE
