@@ -172,7 +172,7 @@ class QdqGraph:
             return grids.checked(
                 where, Float8(dtype=dtype, scale=scale, axis=axis, block_axis=block_axis, block_size=size)
             )
-        grid = grids.split_dtype(dtype)
+        grid = grids.INTEGER_TYPES.get(dtype)
         if grid is None:
             self.fail(node, f"makes {dtype or 'a type that is not stated'}, which is no grid that encodings know")
         zeros = self._numbers(node, node.input[2]) if _has_zero_point(node) else np.zeros(scale.shape)
@@ -206,7 +206,7 @@ class QdqGraph:
 
     def _lpbq(self, node: NodeProto, scale_node: NodeProto, where: str, dtype: str) -> Value:
         """Integer block scales that are dequantized by a float scale per channel."""
-        grid, size = grids.split_dtype(dtype), int(attribute(node, "block_size", 0))
+        grid, size = grids.INTEGER_TYPES.get(dtype), int(attribute(node, "block_size", 0))
         blocks = self._numbers(scale_node, scale_node.input[0])
         channels = self._numbers(scale_node, scale_node.input[1])
         zeros = [self._numbers(owner, owner.input[2]) for owner in (node, scale_node) if _has_zero_point(owner)]

@@ -29,6 +29,7 @@ T = TypeVar("T")
 
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
 _PLAIN = {"`object`": "a table", "`array`": "a list", "`str`": "a text", "`null`": "nothing"}
+_SPACED_COLON = re.compile(rb'"\s+:')
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 
 
@@ -70,6 +71,11 @@ def read_json(path: Path, *, limit: int | None = None) -> Any:
 
 def parse_json(data: bytes, *, where: str) -> Any:
     """JSON text in UTF-8. Raises InputError for duplicate keys, NaN, Infinity and nesting beyond the parser's depth."""
+    with suppress(ValueError, RecursionError):
+        value = msgspec.json.decode(data)
+        # msgspec takes a third of json's time, but drops a key that occurs twice: then the text has more of them.
+        if _count_keys(value) == data.count(b'":') + len(_SPACED_COLON.findall(data)):
+            return value
     try:
         text = data.decode("utf-8-sig")
         return json.loads(text, object_pairs_hook=_unique_pairs, parse_constant=_refuse_constant)
@@ -83,6 +89,19 @@ def parse_json(data: bytes, *, where: str) -> Any:
         raise InputError(f"{where}: nested too deeply to be a real file") from None
     except ValueError as error:  # whole numbers of more digits than Python converts
         raise InputError(f"{where}: not JSON that can be read", why=str(error)) from None
+
+
+def _count_keys(value: Any) -> int:
+    """The keys of all objects, but of those behind numbers at the begin of a list: such lists can be very long."""
+    count, todo = 0, [value]
+    while todo:
+        value = todo.pop()
+        if type(value) is dict:
+            count += len(value)
+            todo += [item for item in value.values() if type(item) is dict or type(item) is list]
+        elif value and type(value) is list and (type(value[0]) is dict or type(value[0]) is list):
+            todo += value
+    return count
 
 
 class _RefusedJSONError(ValueError):

@@ -156,7 +156,7 @@ WRONG_210 = {
     "zero point": ("x_zero_point", 1, "'x_zero_point' must be left out or 0"),
     "axis": ("axis", 0, "'x_scale'"),
     "far axis": ("axis", 5, "axis 5 is out of range"),
-    "unknown key": ("y", 1, "'y' is not a key"),
+    "unknown key": ("y", 1, "such an entry: `y`"),
     "flat": ("x", [1, 2], "must be nested"),
 }
 

@@ -125,17 +125,18 @@ def parse_encodings(document: Any, *, where: str, shapes: Mapping[str, tuple[int
     _check_sections(document, version, where)
     entries: dict[str, Encoding] = {}
     for entry in layout.parse(document, where):
-        if entry.name in entries:
+        name = entry.name
+        if name in entries:
             raise InputError(
-                f"{where}: {entry.name!r} has two entries",
+                f"{where}: {name!r} has two entries",
                 why="one of them would be used and the other silently dropped",
                 next="remove one of them, or export the encodings again",
             )
-        if not entry.name:
+        if not name:
             raise InputError(f"{where}: an entry without a tensor name")
-        if not entry.name.isascii() and entry.name.encode(errors="ignore").decode() != entry.name:
-            raise InputError(f"{where}: {entry.name!a} is not a valid name: it holds half a character")
-        entries[entry.name] = fit(entry, shapes.get(entry.name), where) if shapes else entry
+        if not name.isascii() and name.encode(errors="ignore").decode() != name:
+            raise InputError(f"{where}: {name!a} is not a valid name: it holds half a character")
+        entries[name] = fit(entry, shapes.get(name), where) if shapes else entry
     for key in ("producer", "quantizer_args"):
         if not isinstance(document.get(key), dict | None):
             raise InputError(f"{where}: {key!r} must be an object, not {json_name(document[key])}")

@@ -1,16 +1,16 @@
-"""Typed access to the JSON of one encoding, and checks of the values made of its numbers.
+"""What the layouts of encodings files have in common: typed rows of JSON, and checks of the values made of its numbers.
 
-Every complaint names the file, the tensor and the key. Whatever version or format the numbers come from, the same
-things are impossible and refused here.
+Every complaint names the file and the tensor. Whatever version or format the numbers come from, the same things are
+impossible and refused here.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Any, NoReturn, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
+import msgspec
 import numpy as np
 
 from deploykit.encodings.values import Affine, Array, Float8, Lpbq
@@ -18,111 +18,77 @@ from deploykit.errors import InputError
 
 __all__ = [
     "FLOAT8_TYPES",
+    "INTEGER_TYPES",
     "WIDEST",
-    "Fields",
+    "BlockSize",
+    "Width",
     "checked",
     "is_symmetric",
     "json_name",
     "nested",
     "normal_axis",
-    "numbers",
     "offset_of",
     "other_axis",
-    "scalar",
-    "split_dtype",
+    "places",
     "states_symmetry",
+    "typed_rows",
     "zero_point_of",
 ]
 
 Grid = TypeVar("Grid", Affine, Lpbq, Float8)
+Number = TypeVar("Number", float, Array)
 
+# The widest integer grid; biases have it.
 WIDEST = 32
-"""The widest integer grid; biases have it."""
+Width: TypeAlias = Annotated[int, msgspec.Meta(ge=2, le=WIDEST)]
+BlockSize: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=1 << 31)]
 
 FLOAT8_TYPES = ("float8e4m3fn", "float8e5m2", "float8e4m3fnuz", "float8e5m2fnuz")
 
+# No tensor of a real model has more dimensions, so deeper nesting is refused before it costs anything.
 _DEEPEST = 8
-"""No tensor of a real model has more dimensions, so deeper nesting is refused before it costs anything."""
 
+# A scale below it reaches no infinity on any grid.
 _FAR_FROM_INFINITY = 1e290
-"""A scale below it reaches no infinity on any grid."""
 
-_DTYPES = {f"{word}int{bits}": (bits, word == "") for word in ("", "u") for bits in range(2, WIDEST + 1)}
+# The decoder's words, and those of a message.
+_PLAIN = {
+    "Object missing required field": "missing is",
+    "Object contains unknown field": "not a key of such an entry:",
+    "`object`": "an object",
+    "`array`": "a list",
+    "`str`": "a string",
+    "`int`": "a whole number",
+    "`float`": "a number",
+    "`bool`": "true or false",
+}
+
+# (bits, signed) of every integer type, "int4" and "uint16" among them.
+INTEGER_TYPES = {f"{word}int{bits}": (bits, word == "") for word in ("", "u") for bits in range(2, WIDEST + 1)}
 
 
-class Fields:
-    """One JSON object; ``where`` says which one, for instance ``w.encodings: 'fc.weight'``."""
+def places(items: Sequence[Any], section: str, file: str) -> list[str]:
+    """What each item of a list is called in messages: by the tensor's name, or by its position without one."""
+    names = [item.get("name") if isinstance(item, dict) else None for item in items]
+    return [f"{file}: {name!r}" if isinstance(name, str) else f"{section}[{index}]" for index, name in enumerate(names)]
 
-    __slots__ = ("_data", "where")
 
-    def __init__(self, value: Any, where: str) -> None:
-        if not isinstance(value, dict):
-            raise InputError(
-                f"{where}: an object is expected, not {json_name(value)}",
-                next="export the file again; entries cannot be repaired by guessing",
-            )
-        self._data: dict[str, Any] = value
-        self.where = where
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._data
-
-    def fail(self, key: str, complaint: str, *, why: str = "", next: str = "") -> NoReturn:  # noqa: A002
-        """Raise the InputError for one key."""
-        raise InputError(f"{self.where}: {key!r} {complaint}", why=why, next=next)
-
-    def known(self, keys: frozenset[str]) -> None:
-        """Refuse keys that the layout does not have, because any of them may change what the others mean."""
-        if not self._data.keys() <= keys:
-            self.fail(
-                min(self._data.keys() - keys),
-                "is not a key of this version's entries",
-                why="an unknown key may change what the other keys mean",
-                next=f"known keys here: {', '.join(sorted(keys))}",
-            )
-
-    def raw(self, key: str) -> Any:
-        """The value as it stands in the file; InputError where it is missing."""
-        if key not in self._data:
-            self.fail(key, "is missing", next="does the file's 'version' match its content?")
-        return self._data[key]
-
-    def text(self, key: str, *, choices: Iterable[str] = ()) -> str:
-        """A string, one of ``choices`` where given."""
-        value = self.raw(key)
-        if not isinstance(value, str):
-            self.fail(key, f"must be a string, not {json_name(value)}")
-        if choices and value not in choices:
-            self.fail(key, f"is {value!r}, not one of {', '.join(map(repr, choices))}")
-        return value
-
-    def flag(self, key: str) -> bool:
-        """A JSON boolean."""
-        value = self.raw(key)
-        if not isinstance(value, bool):
-            self.fail(key, f"must be true or false, not {json_name(value)}")
-        return value
-
-    def whole(self, key: str, low: int, high: int) -> int:
-        """A whole number within ``low`` .. ``high``."""
-        value = self.raw(key)
-        if type(value) is not int:
-            self.fail(key, f"must be a whole number, not {json_name(value)}")
-        if not low <= value <= high:
-            text = str(value) if value.bit_length() < 200 else "a number of hundreds of digits"
-            self.fail(key, f"is {text if len(text) <= 40 else f'{text[:37]}…'}, outside {low} .. {high}")
-        return value
-
-    def numbers(self, key: str) -> Array:
-        """A flat, non-empty list of finite numbers."""
-        value = self.raw(key)
-        if not isinstance(value, list):
-            self.fail(key, f"must be a list of numbers, not {json_name(value)}")
-        return numbers(value, f"{self.where}: {key!r}")
-
-    def nested(self, key: str) -> Array:
-        """A number, or an evenly nested list of numbers, as an array of the same rank."""
-        return nested(self.raw(key), f"{self.where}: {key!r}")
+def typed_rows(kind: Any, items: Sequence[Any], where: Sequence[str]) -> Iterator[tuple[Any, str]]:
+    """Each item as a ``kind`` with its place; InputError names the place and the first key that does not fit."""
+    try:
+        rows = msgspec.convert(items, list[kind])
+    except (msgspec.ValidationError, RecursionError):
+        rows = []
+        for item, place in zip(items, where, strict=True):
+            try:
+                rows.append(msgspec.convert(item, kind))
+            except msgspec.ValidationError as error:
+                message, _, path = str(error).partition(" - at `$")
+                for word, plain in _PLAIN.items():
+                    message = message.replace(word, plain)
+                hint = "does the file's 'version' match its content?"
+                raise InputError(f"{place}{path.removesuffix('`')}: {message}", next=hint) from None
+    return zip(rows, where, strict=True)
 
 
 def json_name(value: Any) -> str:
@@ -131,66 +97,57 @@ def json_name(value: Any) -> str:
     return names.get(type(value), "a number")
 
 
-def numbers(values: Sequence[Any], where: str) -> Array:
-    """A non-empty sequence of JSON numbers as float64; strings, booleans, null and infinities are refused."""
-    if not values:
-        raise InputError(f"{where} is empty")
-    if not set(map(type, values)) <= {int, float}:
-        index = next(i for i, value in enumerate(values) if type(value) not in (int, float))
-        raise InputError(f"{where}[{index}] must be a number, not {json_name(values[index])}")
+def nested(value: Any, where: str, key: str = "") -> Array:
+    """A number or an evenly nested list of numbers as float64; the array has one dimension per level of nesting."""
     try:
-        array = np.array(values, dtype=np.float64)
+        if type(value) is float or type(value) is int:  # most numbers of a file
+            return np.array(value + 0.0)  # -0.0 means the same as 0.0, and does not read the same
+        where = f"{where}: {key!r}" if key else where
+        if value is msgspec.UNSET:
+            raise InputError(f"{where} is missing", next="does the file's 'version' match its content?")
+        shape: list[int] = []
+        level: list[Any] = [value]
+        while list in (kinds := set(map(type, level))):
+            if kinds != {list} or len(set(map(len, level))) != 1 or len(shape) == _DEEPEST:
+                raise InputError(f"{where} is nested unevenly or deeper than {_DEEPEST} levels")
+            shape.append(len(level[0]))
+            level = list(chain.from_iterable(level))
+        if not level:
+            raise InputError(f"{where} is empty")
+        if not kinds <= {int, float}:
+            wrong = next(item for item in level if type(item) not in (int, float))
+            raise InputError(f"{where} must hold numbers, not {json_name(wrong)}")
+        return np.array(level, dtype=np.float64).reshape(shape) + 0.0
     except OverflowError:
-        raise InputError(f"{where} holds a number too large for a double") from None
-    if not np.isfinite(array).all():
-        raise InputError(f"{where}[{int(np.argmin(np.isfinite(array)))}] is not finite")
-    return array
-
-
-def scalar(value: Any, where: str) -> Array:
-    """One JSON number as an array without dimensions."""
-    if type(value) is float and math.isfinite(value):  # most numbers of a file: ten times faster than a list of one
-        return np.array(value)
-    return np.array(numbers([value], where)[0])
-
-
-def nested(value: Any, where: str) -> Array:
-    """A number or an evenly nested list of numbers; the array has one dimension per level of nesting."""
-    if type(value) is not list:
-        return scalar(value, where)
-    shape: list[int] = []
-    level: list[Any] = [value]
-    while any(type(item) is list for item in level):
-        lengths = {len(item) if type(item) is list else -1 for item in level}
-        if len(lengths) != 1 or len(shape) == _DEEPEST:
-            raise InputError(f"{where} is nested unevenly or deeper than {_DEEPEST} levels")
-        shape.append(lengths.pop())
-        level = list(chain.from_iterable(level))
-    return numbers(level, where).reshape(shape)
+        raise InputError(f"{where}: a number is too large for a double") from None
 
 
 def checked(where: str, value: Grid) -> Grid:
     """The value, where its scales are positive and its zero points or block scales lie on the grid; else InputError."""
-    if isinstance(value, Lpbq):
+    if isinstance(value, Affine):
+        low, high, scale, zero = value.lowest, value.highest, value.scale, value.zero_point
+        if scale.ndim or zero.ndim:
+            bound = (scale > 0) & (scale < _FAR_FROM_INFINITY) if scale.shape == zero.shape else np.False_
+            good = bool((bound & (zero >= low) & (zero <= high)).all())
+        else:  # most entries, for which Python's own numbers are ten times faster than arrays of one
+            good = 0 < scale.item() < _FAR_FROM_INFINITY and low <= zero.item() <= high
+        if not good:
+            _refuse_affine(where, value)
+    elif isinstance(value, Lpbq):
         _check_lpbq(where, value)
-    elif isinstance(value, Float8):
-        _check_scales(where, value.scale)
     else:
-        _check_affine(where, value)
+        _check_scales(where, value.scale)
     return value
 
 
-def _check_affine(where: str, value: Affine) -> None:
+def _refuse_affine(where: str, value: Affine) -> None:
+    """Say what is wrong, if it is more than the distance from infinity."""
     scale, zero_point = value.scale, value.zero_point
-    single = not scale.ndim and not zero_point.ndim
-    # Most entries have one scale, and Python's own numbers are ten times faster than arrays of one.
-    if single and 0 < scale.item() < _FAR_FROM_INFINITY and value.lowest <= zero_point.item() <= value.highest:
-        return
     _check_scales(where, scale)
     if scale.shape != zero_point.shape:
         raise InputError(f"{where}: {scale.size} scales of shape {scale.shape}, but zero points of {zero_point.shape}")
     _check_reach(where, scale, value.bits)
-    outside = (zero_point < value.lowest) | (zero_point > value.highest)
+    outside = ~((zero_point >= value.lowest) & (zero_point <= value.highest))  # true for what is no number too
     if outside.any():
         worst = float(zero_point[outside].flat[0])
         raise InputError(
@@ -206,7 +163,7 @@ def _check_lpbq(where: str, value: Lpbq) -> None:
     if not value.bits < value.decompressed_bits <= WIDEST:
         raise InputError(f"{where}: {value.bits} bits cannot be decompressed to {value.decompressed_bits}")
     blocks, largest = value.block_scale, 1 << (value.decompressed_bits - value.bits)
-    wrong = (blocks % 1 != 0) | (blocks < 1) | (blocks > largest)
+    wrong = ~((blocks >= 1) & (blocks <= largest)) | (np.floor(blocks) != blocks)
     if wrong.any():
         worst = float(blocks[wrong].flat[0])
         raise InputError(
@@ -235,20 +192,15 @@ def _check_reach(where: str, scale: Array, bits: int) -> None:
         raise InputError(f"{where}: the scale {float(scale.max()):g} reaches beyond what a double can hold")
 
 
-def split_dtype(name: str) -> tuple[int, bool] | None:
-    """``(bits, signed)`` of ``int4`` or ``uint16``; None for anything else, widths beyond 2 .. 32 included."""
-    return _DTYPES.get(name)
-
-
-def zero_point_of(offset: Array, bits: int, *, signed: bool) -> Array:
+def zero_point_of(offset: Number, bits: int, *, signed: bool) -> Number:
     """The zero point of ``dtype``'s own grid for an offset of 0.6.1 or 1.0.0, which speaks of the unsigned grid."""
     # Adding 0.0 turns -0.0 into 0.0: both mean the same, and only one of them compares equal as text.
-    return np.asarray(-offset - (1 << (bits - 1) if signed else 0) + 0.0)
+    return -offset - (1 << (bits - 1) if signed else 0) + 0.0
 
 
 def offset_of(value: Affine) -> Array:
     """The offset that 0.6.1 and 1.0.0 write, of the shape of the zero point; the same step back."""
-    return zero_point_of(value.zero_point, value.bits, signed=value.signed)
+    return np.asarray(zero_point_of(value.zero_point, value.bits, signed=value.signed))
 
 
 def states_symmetry(value: Affine) -> bool:

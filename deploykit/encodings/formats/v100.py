@@ -6,107 +6,125 @@ Rank-2 blockwise weights whose channel axis is the last are written transposed; 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from deploykit.encodings.formats import grids
-from deploykit.encodings.formats.grids import Fields
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float, Lpbq, Value
+from deploykit.errors import InputError
 
 __all__ = ["SECTIONS", "format_sections", "parse_sections"]
 
 SECTIONS: dict[str, type] = {"activation_encodings": list, "param_encodings": list}
 
-_FLOAT_KEYS = frozenset(("bw", "dtype", "enc_type", "name"))
-_INT_KEYS = _FLOAT_KEYS | {"is_sym", "offset", "scale"}
-_KEYS = {
-    "PER_TENSOR": _INT_KEYS | {"zero_point_shift"},
-    "PER_CHANNEL": _INT_KEYS | {"zero_point_shift"},
-    "PER_BLOCK": _INT_KEYS | {"zero_point_shift", "block_size"},
-    "LPBQ": _INT_KEYS | {"block_size", "compressed_bw", "per_block_int_scale"},
-}
-_LARGEST_BLOCK = 1 << 31
+_Numbers = Annotated[list[float], Meta(min_length=1)]
+
+
+class GridItem(Struct, kw_only=True, tag_field="enc_type", forbid_unknown_fields=True):
+    """The numbers of one tensor; a float has none of them."""
+
+    name: str
+    bw: grids.Width
+    dtype: Literal["INT", "FLOAT"]
+    is_sym: bool | UnsetType = UNSET
+    offset: _Numbers | UnsetType = UNSET
+    scale: _Numbers | UnsetType = UNSET
+
+
+class TensorItem(GridItem, kw_only=True, tag="PER_TENSOR"):
+    """One scale; ``zero_point_shift`` holds the fractions of the offsets, where there are any."""
+
+    zero_point_shift: list[float] | UnsetType = UNSET
+
+
+class ChannelItem(TensorItem, kw_only=True, tag="PER_CHANNEL"):
+    """One scale per channel."""
+
+
+class BlockItem(TensorItem, kw_only=True, tag="PER_BLOCK"):
+    """One scale per block."""
+
+    block_size: grids.BlockSize
+
+
+class LpbqItem(GridItem, kw_only=True, tag="LPBQ"):
+    """A scale per channel times a whole number per block."""
+
+    block_size: grids.BlockSize
+    compressed_bw: grids.Width
+    per_block_int_scale: _Numbers
 
 
 def parse_sections(document: dict[str, Any], where: str) -> Iterator[Encoding]:
     """The entries of both sections in the file's order; everything but per-tensor entries is unplaced."""
+    kind = TensorItem | ChannelItem | BlockItem | LpbqItem
     for section in SECTIONS:
-        is_param = section == "param_encodings"
-        for index, item in enumerate(document[section]):
-            entry = Fields(item, f"{where}: {section}[{index}]")
-            name = entry.text("name")
-            entry.where = f"{where}: {name!r}"
-            yield Encoding(name=name, value=_parse_value(entry), is_param=is_param)
+        items, is_param = document[section], section == "param_encodings"
+        for row, place in grids.typed_rows(kind, items, grids.places(items, f"{where}: {section}", where)):
+            yield Encoding(name=row.name, value=_parse_value(row, place), is_param=is_param)
 
 
-def _parse_value(entry: Fields) -> Value:
-    kind = entry.text("enc_type", choices=_KEYS)
-    if entry.text("dtype", choices=("INT", "FLOAT")) == "FLOAT":
-        entry.known(_FLOAT_KEYS)
-        if kind != "PER_TENSOR" or entry.whole("bw", 1, 64) != 16:
+def _parse_value(row: Any, where: str) -> Value:
+    if row.dtype == "FLOAT":
+        if row != TensorItem(name=row.name, bw=16, dtype="FLOAT"):
             why = "the layout knows no other float than float16"
-            entry.fail("bw", "of a float entry must be 16, per tensor", why=why)
+            raise InputError(f"{where}: a float entry must be 16 bits per tensor, without scales", why=why)
         return Float(dtype="float16")
-    entry.known(_KEYS[kind])
-    if kind == "LPBQ":
-        return _parse_lpbq(entry)
-    bits = entry.whole("bw", 2, grids.WIDEST)
-    signed = entry.flag("is_sym")
-    scale, offset = entry.numbers("scale"), _parse_offset(entry)
-    single = kind == "PER_TENSOR"
-    if single and scale.size != 1:
-        entry.fail("scale", f"has {scale.size} items, but enc_type is PER_TENSOR")
-    if offset.size != scale.size:
-        entry.fail("offset", f"has {offset.size} items, but 'scale' has {scale.size}")
-    if single:
-        scale, offset = np.array(scale[0]), np.array(offset[0])
+    for key in ("is_sym", "offset", "scale"):
+        if getattr(row, key) is UNSET:
+            raise InputError(f"{where}: {key!r} is missing", next="does the file's 'version' match its content?")
+    count, signed = len(row.scale), row.is_sym
+    if len(row.offset) != count:
+        raise InputError(f"{where}: 'offset' has {len(row.offset)} items, but 'scale' has {count}")
+    if type(row) is LpbqItem:
+        return _parse_lpbq(row, where)
+    single = type(row) is TensorItem
+    if single and count != 1:
+        raise InputError(f"{where}: 'scale' has {count} items, but enc_type is PER_TENSOR")
+    offset = row.offset
+    if not all(map(float.is_integer, offset)):
+        why = "this version puts fractions into 'zero_point_shift'"
+        raise InputError(f"{where}: 'offset' holds a fraction", why=why)
+    if row.zero_point_shift is not UNSET:
+        if len(row.zero_point_shift) != count or not all(0 <= shift < 1 for shift in row.zero_point_shift):
+            raise InputError(f"{where}: 'zero_point_shift' must be {count} numbers in 0 .. 1, without 1")
+        offset = [whole + shift for whole, shift in zip(offset, row.zero_point_shift, strict=True)]
+    zero = grids.zero_point_of(offset[0] if single else np.array(offset), row.bw, signed=signed)
     value = Affine(
-        bits=bits,
+        bits=row.bw,
         signed=signed,
-        scale=scale,
-        zero_point=grids.zero_point_of(offset, bits, signed=signed),
+        scale=np.array(row.scale[0] if single else row.scale),
+        zero_point=np.array(zero) if single else zero,
         symmetric=signed,
-        block_size=entry.whole("block_size", 1, _LARGEST_BLOCK) if kind == "PER_BLOCK" else None,
+        block_size=row.block_size if type(row) is BlockItem else None,
         placed=single,
     )
-    return grids.checked(entry.where, value)
+    return grids.checked(where, value)
 
 
-def _parse_offset(entry: Fields) -> Array:
-    """The true offsets: the whole part plus the shift, which is only written when some offset is fractional."""
-    offset = entry.numbers("offset")
-    if (offset % 1 != 0).any():
-        entry.fail("offset", "holds a fraction", why="this version puts fractions into 'zero_point_shift'")
-    if "zero_point_shift" not in entry:
-        return offset
-    shift = entry.numbers("zero_point_shift")
-    if shift.size != offset.size or not ((shift >= 0) & (shift < 1)).all():
-        entry.fail("zero_point_shift", f"must be {offset.size} numbers in 0 .. 1, without 1")
-    return np.asarray(offset + shift)
-
-
-def _parse_lpbq(entry: Fields) -> Lpbq:
-    decompressed, bits = entry.whole("bw", 2, grids.WIDEST), entry.whole("compressed_bw", 2, grids.WIDEST)
-    channels, blocks = entry.numbers("scale"), entry.numbers("per_block_int_scale")
-    if not entry.flag("is_sym"):
-        entry.fail("is_sym", "is false, but LPBQ is always symmetric")
-    offset = entry.numbers("offset")
-    if offset.size != channels.size or not (offset == -(1 << (decompressed - 1))).all():
-        entry.fail("offset", f"must be {channels.size} times {-(1 << (decompressed - 1))}, since LPBQ is symmetric")
+def _parse_lpbq(row: LpbqItem, where: str) -> Lpbq:
+    channels, blocks = np.array(row.scale), np.array(row.per_block_int_scale)
+    if not row.is_sym:
+        raise InputError(f"{where}: 'is_sym' is false, but LPBQ is always symmetric")
+    lowest = -(1 << (row.bw - 1))
+    if any(offset != lowest for offset in row.offset):  # type: ignore[union-attr]
+        raise InputError(f"{where}: 'offset' must be {channels.size} times {lowest}, since LPBQ is symmetric")
     if blocks.size % channels.size:
-        entry.fail("per_block_int_scale", f"has {blocks.size} items, not a multiple of the {channels.size} channels")
+        what = f"has {blocks.size} items, not a multiple of the {channels.size} channels"
+        raise InputError(f"{where}: 'per_block_int_scale' {what}")
     value = Lpbq(
-        bits=bits,
-        decompressed_bits=decompressed,
+        bits=row.compressed_bw,
+        decompressed_bits=row.bw,
         channel_scale=channels,
         block_scale=blocks,
-        block_size=entry.whole("block_size", 1, _LARGEST_BLOCK),
+        block_size=row.block_size,
         axis=None,
         block_axis=None,
         placed=False,
     )
-    return grids.checked(entry.where, value)
+    return grids.checked(where, value)
 
 
 def format_sections(encodings: EncodingSet) -> dict[str, Any]:

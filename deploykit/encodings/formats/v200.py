@@ -6,133 +6,158 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from deploykit.encodings.formats import grids
-from deploykit.encodings.formats.grids import Fields, nested
+from deploykit.encodings.formats.grids import nested
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float8, Lpbq, Value
+from deploykit.errors import InputError
 
 __all__ = ["SECTIONS", "format_sections", "parse_sections"]
 
 SECTIONS: dict[str, type] = {"encodings": list}
 
-_COMMON = frozenset(("name", "output_dtype", "axis", "block_size"))
-_AFFINE_KEYS = _COMMON | {"y_scale", "y_zero_point"}
-_LPBQ_KEYS = _COMMON | {"per_block_int_scale", "per_channel_float_scale"}
-_NESTED_KEYS = _COMMON | {"y_scale", "input_dtype"}
-_SCALE_KEYS = frozenset(("x", "x_scale", "axis", "x_zero_point", "input_dtype", "block_size"))
-_LARGEST_BLOCK = 1 << 31
-_FAR = 64
-"""Axes beyond it are none of any tensor."""
+# Axes beyond 64 are none of any tensor.
+_Axis = Annotated[int, Meta(ge=-64, le=64)]
+
+
+class LinearItem(Struct, kw_only=True, forbid_unknown_fields=True):
+    """One tensor; the numbers are nested as deep as its granularity asks for."""
+
+    name: str
+    output_dtype: str
+    y_scale: Any = UNSET
+    y_zero_point: Any = UNSET
+    input_dtype: Any = UNSET
+    axis: _Axis | UnsetType = UNSET
+    block_size: grids.BlockSize | UnsetType = UNSET
+    per_block_int_scale: Any = UNSET
+    per_channel_float_scale: Any = UNSET
+
+
+class ScaleOfScales(Struct, kw_only=True, forbid_unknown_fields=True):
+    """What 2.1.0 writes as the scale of LPBQ: whole block scales with a scale per channel."""
+
+    x: Any
+    x_scale: Any
+    axis: _Axis
+    x_zero_point: Any = 0
+    input_dtype: Any = UNSET
+    block_size: Any = UNSET
 
 
 def parse_sections(document: dict[str, Any], where: str) -> Iterator[Encoding]:
     """The entries in the file's order; ``is_param`` is None, since the layout does not say."""
-    for index, item in enumerate(document["encodings"]):
-        entry = Fields(item, f"{where}: encodings[{index}]")
-        name = entry.text("name")
-        entry.where = f"{where}: {name!r}"
-        yield Encoding(name=name, value=_parse_value(entry, document["version"]))
+    items = document["encodings"]
+    for row, place in grids.typed_rows(LinearItem, items, grids.places(items, f"{where}: encodings", where)):
+        yield Encoding(name=row.name, value=_parse_value(row, place, document["version"]))
 
 
-def _parse_value(entry: Fields, version: str) -> Value:
-    dtype = entry.text("output_dtype")
-    grid = grids.split_dtype(dtype)
-    of_blocks = "per_block_int_scale" in entry or "per_channel_float_scale" in entry
-    nested_scale = not of_blocks and "y_scale" in entry and isinstance(entry.raw("y_scale"), dict)
+def _parse_value(row: LinearItem, where: str, version: str) -> Value:
+    dtype, blocks, scales = row.output_dtype, row.per_block_int_scale, row.per_channel_float_scale
+    grid = grids.INTEGER_TYPES.get(dtype)
+    nested_scale = isinstance(row.y_scale, dict)
     if nested_scale and version == "2.0.0":
-        entry.fail("y_scale", "is an object, as from version 2.1.0 on", next="correct the file's 'version'")
-    if of_blocks or nested_scale:
-        entry.known(_LPBQ_KEYS if of_blocks else _NESTED_KEYS)
+        raise InputError(
+            f"{where}: 'y_scale' is an object, as from version 2.1.0 on", next="correct the file's 'version'"
+        )
+    if blocks is not UNSET or scales is not UNSET or nested_scale:
         if grid is None or not grid[1] or 2 * grid[0] > grids.WIDEST:
-            entry.fail("output_dtype", f"is {dtype!r}, but LPBQ weights are int2 .. int16")
-        return _parse_lpbq(entry, grid[0]) if of_blocks else _parse_nested_scale(entry, grid[0])
-    entry.known(_AFFINE_KEYS)
+            raise InputError(f"{where}: 'output_dtype' is {dtype!r}, but LPBQ weights are int2 .. int16")
+        _refuse(where, row, "y_zero_point", *(("per_block_int_scale",) if nested_scale else ("y_scale", "input_dtype")))
+        if nested_scale:
+            return _parse_scale_of_scales(row, grid[0], where)
+        return _lpbq(row, grid[0], nested(scales, where), nested(blocks, where), None, where)
+    _refuse(where, row, "input_dtype")
     if grid is None and dtype not in grids.FLOAT8_TYPES:
         types = f"int2 .. int{grids.WIDEST}, uint2 .. uint{grids.WIDEST}, {', '.join(grids.FLOAT8_TYPES)}"
-        entry.fail("output_dtype", f"is {dtype!r}", why=f"known types: {types}")
-    scale = entry.nested("y_scale")
-    zero_point = entry.nested("y_zero_point") if "y_zero_point" in entry else np.zeros(scale.shape)
-    if grid is None and zero_point.any():
-        entry.fail("y_zero_point", "of a float8 must be left out or 0")
-    axis, block_axis, size = _parse_axes(entry, scale)
+        raise InputError(f"{where}: 'output_dtype' is {dtype!r}", why=f"known types: {types}")
+    scale = nested(row.y_scale, where, "y_scale")
+    zero_point = nested(row.y_zero_point, where, "y_zero_point") if row.y_zero_point is not UNSET else None
+    axis, block_axis, size = _axes(row, scale, where)
     if grid is None:
+        if zero_point is not None and zero_point.any():
+            raise InputError(f"{where}: 'y_zero_point' of a float8 must be left out or 0")
         scaled = Float8(dtype=dtype, scale=scale, axis=axis, block_axis=block_axis, block_size=size)
-        return grids.checked(entry.where, scaled)
+        return grids.checked(where, scaled)
     value = Affine(
         bits=grid[0],
         signed=grid[1],
         scale=scale,
-        zero_point=np.asarray(zero_point + 0.0),
+        zero_point=np.zeros(scale.shape) if zero_point is None else zero_point,
         axis=axis,
         block_axis=block_axis,
         block_size=size,
     )
-    return grids.checked(entry.where, value)
+    return grids.checked(where, value)
 
 
-def _parse_axes(entry: Fields, scale: Array) -> tuple[int | None, int | None, int | None]:
+def _refuse(where: str, row: LinearItem, *keys: str) -> None:
+    """Keys that belong to entries of another kind: what they are meant to change nobody knows."""
+    for key in keys:
+        if getattr(row, key) is not UNSET:
+            raise InputError(f"{where}: {key!r} is not a key of such an entry")
+
+
+def _axes(row: LinearItem, scale: Array, where: str) -> tuple[int | None, int | None, int | None]:
     """``(channel axis, block axis, block size)``; a negative channel axis stays so until the rank is known."""
-    if "block_size" in entry:
+    if row.block_size is not UNSET:
         if scale.ndim < 2:
-            entry.fail("y_scale", "must be nested as deep as the tensor has dimensions, because 'block_size' is given")
-        block_axis = _axis(entry, scale.ndim)
-        return grids.other_axis(scale.shape, block_axis), block_axis, entry.whole("block_size", 1, _LARGEST_BLOCK)
-    if "axis" not in entry:
+            raise InputError(f"{where}: 'y_scale' must be nested as deep as the tensor, because of its 'block_size'")
+        block_axis = _block_axis(row, scale.ndim, where)
+        return grids.other_axis(scale.shape, block_axis), block_axis, row.block_size
+    if row.axis is UNSET:
         if scale.ndim:
-            entry.fail("y_scale", "is a list, but no 'axis' says along which dimension")
+            raise InputError(f"{where}: 'y_scale' is a list, but no 'axis' says along which dimension")
         return None, None, None
     if scale.ndim != 1:
-        entry.fail("y_scale", "must be a flat list, because 'axis' is given without 'block_size'")
-    return entry.whole("axis", -_FAR, _FAR), None, None
+        raise InputError(f"{where}: 'y_scale' must be a flat list, because 'axis' is given without 'block_size'")
+    return row.axis, None, None
 
 
-def _axis(entry: Fields, rank: int) -> int:
-    return grids.normal_axis(entry.whole("axis", -_FAR, _FAR), rank, entry.where)
+def _block_axis(row: LinearItem, rank: int, where: str) -> int:
+    if row.axis is UNSET:
+        raise InputError(f"{where}: 'axis' is missing")
+    return grids.normal_axis(row.axis, rank, where)
 
 
-def _parse_lpbq(entry: Fields, bits: int) -> Lpbq:
-    channels, blocks = entry.nested("per_channel_float_scale"), entry.nested("per_block_int_scale")
-    block_axis = _axis(entry, blocks.ndim) if blocks.ndim else 0
-    expected = tuple(1 if axis == block_axis else dim for axis, dim in enumerate(blocks.shape))
-    if blocks.ndim < 2 or channels.shape != expected:
-        entry.fail(
-            "per_channel_float_scale",
-            f"has the shape {list(channels.shape)}, but {list(blocks.shape)} block scales along axis {block_axis}",
-            next=f"the shape {list(expected)} would fit" if blocks.ndim > 1 else "both are nested lists of equal depth",
-        )
-    return _lpbq(entry, bits, channels, blocks, grids.other_axis(channels.shape, block_axis), block_axis)
-
-
-def _parse_nested_scale(entry: Fields, bits: int) -> Lpbq:
-    """The form of 2.1.0: the block scales are themselves integers with a scale per channel."""
-    scale = Fields(entry.raw("y_scale"), f"{entry.where}: 'y_scale'")
-    scale.known(_SCALE_KEYS)
-    blocks, channels = scale.nested("x"), nested(scale.raw("x_scale"), f"{scale.where}: 'x_scale'").reshape(-1)
-    if "x_zero_point" in scale and scale.nested("x_zero_point").any():
-        scale.fail("x_zero_point", "must be left out or 0, since LPBQ is symmetric")
+def _parse_scale_of_scales(row: LinearItem, bits: int, where: str) -> Lpbq:
+    (scale, _), *_ = grids.typed_rows(ScaleOfScales, [row.y_scale], [f"{where}: 'y_scale'"])
+    blocks, channels = nested(scale.x, where, "x"), nested(scale.x_scale, where, "x_scale").reshape(-1)
+    if nested(scale.x_zero_point, where, "x_zero_point").any():
+        raise InputError(f"{where}: 'x_zero_point' must be left out or 0, since LPBQ is symmetric")
     if blocks.ndim < 2:
-        scale.fail("x", "must be nested as deep as the tensor has dimensions")
-    axis, block_axis = _axis(scale, blocks.ndim), _axis(entry, blocks.ndim)
-    if axis == block_axis or channels.size != blocks.shape[axis]:
-        scale.fail("x_scale", f"has {channels.size} items, but 'x' has {blocks.shape[axis]} channels along axis {axis}")
+        raise InputError(f"{where}: 'x' must be nested as deep as the tensor has dimensions")
+    axis = grids.normal_axis(scale.axis, blocks.ndim, where)
+    if axis == _block_axis(row, blocks.ndim, where) or channels.size != blocks.shape[axis]:
+        what = f"{channels.size} items, but 'x' has {blocks.shape[axis]} channels along axis {axis}"
+        raise InputError(f"{where}: 'x_scale' has {what}")
     shape = [blocks.shape[axis] if dim == axis else 1 for dim in range(blocks.ndim)]
-    return _lpbq(entry, bits, channels.reshape(shape), blocks, axis, block_axis)
+    return _lpbq(row, bits, channels.reshape(shape), blocks, axis, where)
 
 
-def _lpbq(entry: Fields, bits: int, channels: Array, blocks: Array, axis: int | None, block_axis: int) -> Lpbq:
+def _lpbq(row: LinearItem, bits: int, channels: Array, blocks: Array, axis: int | None, where: str) -> Lpbq:
+    block_axis = _block_axis(row, blocks.ndim, where) if blocks.ndim else 0
+    expected = tuple(1 if dim == block_axis else size for dim, size in enumerate(blocks.shape))
+    if axis is None and (blocks.ndim < 2 or channels.shape != expected):
+        what = f"the shape {list(channels.shape)}, but {list(blocks.shape)} block scales along axis {block_axis}"
+        fits = f"the shape {list(expected)} would fit" if blocks.ndim > 1 else "both are nested lists of equal depth"
+        raise InputError(f"{where}: 'per_channel_float_scale' has {what}", next=fits)
+    if row.block_size is UNSET:
+        raise InputError(f"{where}: 'block_size' is missing")
     value = Lpbq(
         bits=bits,
         decompressed_bits=2 * bits,
         channel_scale=channels,
         block_scale=blocks,
-        block_size=entry.whole("block_size", 1, _LARGEST_BLOCK),
-        axis=axis,
+        block_size=row.block_size,
+        axis=grids.other_axis(channels.shape, block_axis) if axis is None else axis,
         block_axis=block_axis,
     )
-    return grids.checked(entry.where, value)
+    return grids.checked(where, value)
 
 
 def format_sections(encodings: EncodingSet) -> dict[str, Any]:
