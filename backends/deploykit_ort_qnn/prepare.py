@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from deploykit.encodings.backward import Evidence
     from deploykit_ort_qnn.provider_model import ProviderModel
 
-__all__ = ["ProviderDraft", "Source", "prepare", "prepared_model", "wheel_for", "whole_model"]
+__all__ = ["ProviderDraft", "Source", "compiled_model", "prepare", "prepared_model", "wheel_for", "whole_model"]
 
 Source = Literal["encodings", "qdq", "float"]
 _INTEGER = ("w8a8", "w8a16", "w4a8", "w4a16", "w16a16")
@@ -197,7 +197,6 @@ def prepared_model(situation: Situation, shared: SharedWork, wheel: Wheel | None
         from deploykit_ort_qnn.provider_model import provider_model
 
         model, encodings = whole_model(situation), situation.encodings
-
         return provider_model(
             model,
             encodings,
@@ -247,3 +246,8 @@ def whole_model(situation: Situation) -> ModelProto:
     model = ModelProto()
     model.CopyFrom(load_weights(given))
     return model
+
+
+def compiled_model(draft: ProviderDraft) -> ModelProto:
+    """What is compiled: the prepared model, or the float one with its weights."""
+    return whole_model(draft.situation) if draft.prepared is None else draft.prepared.model

@@ -11,7 +11,8 @@ from deploykit.backend.audits import Audit, AuditedKernel
 from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.encodings.qdq import extract_qdq
 from deploykit.findings import Finding, Severity
-from deploykit_ort_qnn.bench.audit import InPlaceOf, mended
+from deploykit.model.graph import view_of
+from deploykit_ort_qnn.bench.audit import in_place_of, mended
 from deploykit_ort_qnn.rules.audit import RULES
 
 PAIRS = "float s = {0.1}, uint8 z = {128}"
@@ -29,6 +30,10 @@ def pair(name: str, source: str) -> str:
 GIVEN = parsed(f"{pair('a', 'x')} [wrong] r = Tanh (a) {pair('b', 'r')} [last] t = Neg (b) {pair('y', 't')}")
 
 
+def place(made: onnx.ModelProto, name: str = "wrong") -> frozenset[str]:
+    return in_place_of(view_of(GIVEN), view_of(made), name)
+
+
 @pytest.mark.parametrize(
     ("body", "there"),
     [
@@ -41,16 +46,16 @@ GIVEN = parsed(f"{pair('a', 'x')} [wrong] r = Tanh (a) {pair('b', 'r')} [last] t
     ids=["renamed", "several", "fused with what follows", "fused with its pair", "left out"],
 )
 def test_what_computes_a_tensor_stands_in_the_place_of_what_did(body: str, there: set[str]) -> None:
-    assert InPlaceOf(GIVEN, parsed(body)).of("wrong") == there
+    assert place(parsed(body)) == there
 
 
 def test_an_unknown_node_has_no_place() -> None:
-    assert InPlaceOf(GIVEN, GIVEN).of("another") == set() and InPlaceOf(GIVEN, GIVEN).of("last") == {"last"}
+    assert place(GIVEN, "another") == set() and place(GIVEN, "last") == {"last"}
 
 
 def test_pairs_that_are_taken_away_and_put_back_leave_the_place() -> None:
     taken = extract_qdq(GIVEN)
-    assert InPlaceOf(GIVEN, insert_qdq(taken.model, taken.encodings, bias="int32").model).of("wrong") == {"wrong"}
+    assert place(insert_qdq(taken.model, taken.encodings, bias="int32").model) == {"wrong"}
 
 
 def kernel(node: str, verdict: str, *nodes: str) -> AuditedKernel:

@@ -48,6 +48,7 @@ _LEAST_SECONDS = 2.0
 _TOGETHER = 48
 # What is remembered of a kernel: a death or a time that ran out may have had another reason.
 _LASTING = ("taken", "refused")
+_LASTING_WAYS = (*_LASTING, "failed", "invalid", "none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +173,11 @@ class KernelAnswer:
     deviation: Deviation | None = None
     from_float: tuple[float, float] | None = None
 
+    @property
+    def most(self) -> float:
+        """The largest deviation in steps, 0 where nothing ran."""
+        return 0.0 if self.deviation is None else self.deviation.most
+
 
 Runner: TypeAlias = "Callable[[Sequence[BenchGraph]], Iterator[Ran]]"
 """Runs graphs on an emulator and gives what became of each, in any order."""
@@ -185,33 +191,32 @@ class Bench:
     memory: Memory
     seen: dict[str, KernelAnswer] = field(default_factory=dict)
 
-    def known(self, kernels: Iterable[Kernel]) -> dict[str, KernelAnswer]:
-        """What was measured before, by prefix."""
-        found = {}
-        for kernel in kernels:
-            if kernel.key in self.seen:
-                found[kernel.prefix] = self.seen[kernel.key]
-            elif (kept := self.memory.get(numbers_of(kernel))) is not None:
-                found[kernel.prefix] = msgspec.convert(kept, KernelAnswer)
-        return found
+    def known(self, kernel: Kernel, way: str = "") -> KernelAnswer | None:
+        """What was measured of a kernel before, as it is or with one of its operators done in another way."""
+        if not way and kernel.key in self.seen:
+            return self.seen[kernel.key]
+        kept = self.memory.get(_numbers_of(kernel, way))
+        return None if kept is None else msgspec.convert(kept, KernelAnswer)
 
-    def ask(
-        self, kernels: Sequence[Kernel], known: Mapping[str, KernelAnswer] | None = None
-    ) -> list[tuple[Kernel, KernelAnswer | None]]:
+    def keep(self, kernel: Kernel, answer: KernelAnswer, way: str = "") -> None:
+        """Keep what lasts: that a way is none, or does not compile, is an answer too."""
+        if answer.answer in (_LASTING_WAYS if way else _LASTING):
+            self.memory.put(_numbers_of(kernel, way), asdict(answer))
+
+    def ask(self, kernels: Sequence[Kernel]) -> list[tuple[Kernel, KernelAnswer | None]]:
         """Each kernel with what is known or found of it now; None where it cannot be asked."""
-        found = dict(self.known(kernels) if known is None else known)
+        found = {one.prefix: known for one in kernels if (known := self.known(one)) is not None}
         asked = [kernel if kernel.prefix in found or kernel.why else within_grids(kernel) for kernel in kernels]
         new = {kernel.prefix: kernel for kernel in asked if kernel.prefix not in found and not kernel.why}
         for ran in self.run([*new.values()]) if new else ():
             kernel = new[ran.probe.prefix]
             answer = answer_of(ran, ran.wanted, ran.got, kernel)
-            off = answer.deviation
             # Among neighbours the file may be as far off as the kernel, in its own way.
-            if kernel.place == "inside" and off is not None and _by_limits(kernel, off) is not Verdict.RIGHT:
+            off = answer.deviation if kernel.place == "inside" and kernel.steps else None
+            if off is not None and _by_limits(kernel, off) is not Verdict.RIGHT:
                 answer = replace(answer, from_float=_from_float(kernel, ran))
             found[kernel.prefix] = self.seen[kernel.key] = answer
-            if answer.answer in _LASTING:
-                self.memory.put(numbers_of(kernel), asdict(answer))
+            self.keep(kernel, answer)
         return [(kernel, found.get(kernel.prefix)) for kernel in asked]
 
 
@@ -229,8 +234,7 @@ def bench_of(
     return Bench(run=run, memory=Memory({**wheel, "soc_model": soc_model}))
 
 
-def numbers_of(kernel: Kernel, way: str = "") -> Question:
-    """What a kernel computes, as it is or with one of its operators done in another way."""
+def _numbers_of(kernel: Kernel, way: str) -> Question:
     return Question(content=kernel.key.encode(), want=f"numbers {way}".strip(), piece=kernel.model)
 
 
@@ -238,6 +242,16 @@ def answer_of(ran: Ran, wanted: Outputs, got: Outputs, kernel: Kernel) -> Kernel
     """What became of a kernel, with how far its outputs are off the wanted ones."""
     off = deviation(wanted, got, kernel.steps) if ran.ran else None
     return KernelAnswer(answer=ran.answer, why=ran.why, deviation=off)
+
+
+def _from_float(kernel: Kernel, ran: Ran) -> tuple[float, float] | None:
+    """The most steps that the file and the kernel are off the model without its pairs; None where these stay."""
+    taken = extract_qdq(kernel.model)
+    if taken.kept:
+        return None
+    made = Session(taken.model).runs(kernel.samples)
+    meant = {name: [one[name] for one in made] for name in ran.wanted}
+    return deviation(meant, ran.wanted, kernel.steps).most, deviation(meant, ran.got, kernel.steps).most
 
 
 def verdict_on(kernel: Kernel, answer: KernelAnswer | None) -> Verdict:
@@ -252,41 +266,28 @@ def judged(kernel: Kernel, answer: KernelAnswer | None) -> tuple[Verdict, str, M
     off = answer.deviation
     if answer.answer == "refused":
         return Verdict.REFUSED, answer.why, {}
+    if answer.answer == "failed":
+        return Verdict.REFUSED, f"not finalized: {answer.why}", {}
     if off is None:
-        said = "not finalized" if answer.answer == "failed" else answer.answer
-        return (Verdict.REFUSED if answer.answer == "failed" else Verdict.UNJUDGED), f"{said}: {answer.why}", {}
+        return Verdict.UNJUDGED, f"{answer.answer}: {answer.why}", {}
     verdict = _by_limits(kernel, off)
     if kernel.place == "inside" and verdict is not Verdict.RIGHT:
         # Steps of one operator grow in the next one: only what is far off in most places is laid to the kernels.
         far = off.usual > off.span / 20 and off.share > 0.05
         verdict = Verdict.WRONG if far or off.odd else Verdict.RIGHT
-    limits = limits_of(kernel.operators, kernel.type)
-    told = {**asdict(off), "unit": "steps", "limit": limits.most}
+    told = {**asdict(off), "unit": "steps", "limit": limits_of(kernel.operators, kernel.type).most}
     if answer.from_float is not None:
         told |= {"file_from_float": answer.from_float[0], "from_float": answer.from_float[1]}
-    return verdict, "" if verdict is Verdict.RIGHT else _in_words(off), told
+    if verdict is Verdict.RIGHT:
+        return verdict, "", told
+    if off.odd:
+        return verdict, f"{off.odd} values are not finite", told
+    times = off.factor is not None and abs(off.factor - 1) > 0.02
+    factor = f"about {off.factor:.3g} times what it should be, " if times else ""
+    how = f"up to {off.most:.4g} of {off.span:.4g} steps off, {100 * off.share:.3g} % of values far, {factor}"
+    return verdict, f"{how}most in input set {off.set}", told
 
 
 def _by_limits(kernel: Kernel, off: Deviation) -> Verdict:
-    numbers = {name: getattr(off, name) for name in ("most", "usual", "span", "share")}
-    return verdict_of(kernel.operators, kernel.type, odd=off.odd, **numbers)
-
-
-def _in_words(off: Deviation) -> str:
-    """How far, of what, where, and by which factor."""
-    if off.odd:
-        return f"{off.odd} values are not finite"
-    parts = [f"up to {off.most:.4g} of {off.span:.4g} steps off", f"{100 * off.share:.3g} % of values far"]
-    if off.factor is not None and abs(off.factor - 1) > 0.02:
-        parts.append(f"about {off.factor:.3g} times what it should be")
-    return f"{', '.join(parts)}, most in input set {off.set}"
-
-
-def _from_float(kernel: Kernel, ran: Ran) -> tuple[float, float] | None:
-    """The most steps that the file and the kernel are off the model without its pairs; None where these stay."""
-    taken = extract_qdq(kernel.model)
-    if taken.kept or not kernel.steps:
-        return None
-    made = Session(taken.model).runs(kernel.samples)
-    meant = {name: [one[name] for one in made] for name in ran.wanted}
-    return deviation(meant, ran.wanted, kernel.steps).most, deviation(meant, ran.got, kernel.steps).most
+    numbers = {name: getattr(off, name) for name in ("most", "usual", "span", "share", "odd")}
+    return verdict_of(kernel.operators, kernel.type, **numbers)

@@ -8,7 +8,7 @@ before or from a clock, so that two machines look at the same ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,31 +16,31 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from deploykit.backend.audits import Audit, AuditedKernel
 from deploykit.findings import Finding, Severity, SubjectKind, listed
 from deploykit.model.collect import facts_of
-from deploykit.model.graph import view_of
+from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import label
-from deploykit_ort_qnn.bench.ask import Bench, KernelAnswer, bench_of, judged, verdict_on
+from deploykit_ort_qnn.bench.ask import Bench, bench_of, judged, verdict_on
 from deploykit_ort_qnn.bench.kernels import Kernel, kernels_of, spared
 from deploykit_ort_qnn.bench.pieces import PAIR
 from deploykit_ort_qnn.bench.repair import outlooks, repairs_of
 from deploykit_ort_qnn.bench.together import COVERING
 from deploykit_ort_qnn.compiler.hosts import toolchain_host
 from deploykit_ort_qnn.compiler.jobs import installed_wheel
-from deploykit_ort_qnn.prepare import ProviderDraft, whole_model
+from deploykit_ort_qnn.prepare import ProviderDraft, compiled_model, whole_model
 from deploykit_ort_qnn.rules.audit import BEYOND, COUNT_RULES, RULES, Counted
 from deploykit_qualcomm.atlas.rows import Verdict, operators
 from deploykit_qualcomm.rules.atlas import suspects_in
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto
+    from onnx import ModelProto
 
     from deploykit.backend.backend import Situation
     from deploykit.model.facts import GraphFacts, NodeFact
 
 __all__ = [
-    "InPlaceOf",
     "affordable",
     "audit_draft",
     "audit_model",
+    "in_place_of",
     "mended",
     "settled_by",
     "with_count",
@@ -85,17 +85,16 @@ def audit_draft(
     if level == "auto" and facts.weight_bytes > _LARGEST:
         found = Audit(level=level, by="nobody: its weights are not loaded for it", left_out=len(facts.nodes))
         return replace(found, findings=tuple(RULES.run(found)))
-    model = whole_model(draft.situation) if draft.prepared is None else draft.prepared.model
+    model = compiled_model(draft)
     suspects = frozenset() if level == "full" else suspects_in(model, draft.wheel.sdk, verdicts=_SUSPECT[level])
     bench = bench_of(wheel, host, draft.soc_model, progress, "auditing kernels")
     run = partial(audit_model, bench=bench, by=f"QAIRT {wheel['qairt']} for soc_model {draft.soc_model}")
     found = run(model, level=level, suspects=suspects)
-    as_given: tuple[Finding, ...] = ()
+    findings = RULES.run(found)
     if given is not None and level != "quick" and given.facts.is_qdq and not found.left_out:
         whole = whole_model(given)
         first = run(whole, level="auto", suspects=frozenset(), ways=False)
-        as_given = tuple(mended(RULES.run(first), first, whole, found, model))
-    findings = (*RULES.run(found), *as_given)
+        findings += tuple(mended(RULES.run(first), first, whole, found, model))
     return replace(found, findings=findings, settled=settled_by(found, draft.lint))
 
 
@@ -115,9 +114,23 @@ def audit_model(
     only, beyond = within_reach(facts_of(model), suspects) if level == "auto" else (suspects, 0)
     there = list(kernels_of(model, only=None if level == "full" else only))
     kernels = list(affordable(there, suspects)) if level == "auto" else there
-    known = bench.known(kernels)
-    found = {kernel.prefix: (kernel, answer) for kernel, answer in bench.ask(kernels, known)}
-    audited = [_audited(*found[kernel.prefix]) for kernel in kernels]
+    known = sum(bench.known(kernel) is not None for kernel in kernels)
+    audited = []
+    for kernel, answer in bench.ask(kernels):
+        verdict, why, measured = judged(kernel, answer)
+        audited.append(
+            AuditedKernel(
+                node=kernel.nodes[0],
+                nodes=kernel.nodes,
+                count=len(kernel.nodes),
+                operators=kernel.operators,
+                type=kernel.type,
+                place=kernel.place,
+                verdict=verdict,
+                why=why,
+                measured=measured,
+            )
+        )
     faulty = [place for fault in _FAULTS for place, one in enumerate(audited) if one.verdict == fault][:_MOST_TRIED]
     names = {name for place in faulty for name in kernels[place].nodes}
     outlook = outlooks(model, names, bench, faults=_FAULTS) if ways and names else ()
@@ -131,22 +144,7 @@ def audit_model(
         told = right.get(kernel.nodes[0])
         audited[place] = replace(audited[place], ways=told, shown_by=shown.get(kernel.prefix, ""))
     left_out = beyond + len(there) - len(kernels)
-    return Audit(level=level, by=by, kernels=tuple(audited), known=len(known), left_out=left_out)
-
-
-def _audited(kernel: Kernel, answer: KernelAnswer | None) -> AuditedKernel:
-    verdict, why, measured = judged(kernel, answer)
-    return AuditedKernel(
-        node=kernel.nodes[0],
-        nodes=kernel.nodes,
-        operators=kernel.operators,
-        type=kernel.type,
-        place=kernel.place,
-        verdict=verdict,
-        count=len(kernel.nodes),
-        why=why,
-        measured=measured,
-    )
+    return Audit(level=level, by=by, kernels=tuple(audited), known=known, left_out=left_out)
 
 
 def settled_by(audit: Audit, lint: Iterable[Finding]) -> dict[tuple[str, str], str]:
@@ -157,25 +155,25 @@ def settled_by(audit: Audit, lint: Iterable[Finding]) -> dict[tuple[str, str], s
     """
     named = [(kernel, {kernel.node, *kernel.nodes}) for kernel in audit.kernels]
     alone = {name: kernel for kernel, names in named if kernel.place == "alone" for name in names}
-    open_ = {
-        name for kernel, names in named if kernel.verdict != "right" for name in names if kernel.shown_by != BEYOND
-    }
+    doubted = (names for kernel, names in named if kernel.verdict != "right" and kernel.shown_by != BEYOND)
+    open_ = set[str]().union(*doubted)
     doubtful = {alone[name].operators for name in open_ & alone.keys()}
     settled = {}
     for finding in lint:
-        kernel = alone.get(finding.subject.name)
+        name = finding.subject.name
+        kernel = alone.get(name)
         if kernel is None:
             continue
         fails_otherwise = kernel.verdict in _FAULTS and kernel.verdict != finding.evidence.get("verdict")
         refuted = {
-            "QNN320": finding.subject.name not in open_ or fails_otherwise,
-            "QNN214": finding.subject.name not in open_,
+            "QNN320": name not in open_ or fails_otherwise,
+            "QNN214": name not in open_,
             "QNN284": kernel.operators not in doubtful and not audit.left_out,
         }
         if refuted.get(finding.code):
             is_now = "right" if kernel.shown_by == BEYOND else kernel.verdict
             how = f"this model's own kernel was run over its grid ({audit.by}): it is {is_now}"
-            settled[finding.code, finding.subject.name] = how
+            settled[finding.code, name] = how
     return settled
 
 
@@ -187,26 +185,20 @@ def within_reach(facts: GraphFacts, suspects: Set[str]) -> tuple[frozenset[str],
 
     sized = []
     for node in facts.nodes:
-        given, stored = (0, 0) if node.op_type in (*PAIR, "Constant") else _values_of(facts, node)
+        given = stored = 0
+        for name in filter(None, node.inputs if node.op_type not in (*PAIR, "Constant") else ()):
+            fact, maker = facts.tensors.get(name), facts.producer_of(name)
+            size = math.prod(dim if isinstance(dim, int) else 0 for dim in fact.shape or ()) if fact is not None else 0
+            source = maker.inputs[0] if maker is not None and maker.op_type == PAIR[1] else name
+            if source in facts.tensors and facts.tensors[source].is_weight:
+                stored += size
+            else:
+                given += COVERING * size
         if given:
             sized.append((node, _EACH + _PER_VALUE * (given + stored)))
     near = [(node, seconds) for node, seconds in sized if seconds <= _SECONDS]
     chosen = _filled(near, urgency, _ALIKE * _SECONDS)
     return frozenset(node.label for node in chosen), len(sized) - len(chosen)
-
-
-def _values_of(facts: GraphFacts, node: NodeFact) -> tuple[int, int]:
-    """Values that would go into an operator, in all sets together, and those that it has stored; 0 where not known."""
-    given = stored = 0
-    for name in filter(None, node.inputs):
-        fact, maker = facts.tensors.get(name), facts.producer_of(name)
-        size = math.prod(dim if isinstance(dim, int) else 0 for dim in fact.shape or ()) if fact is not None else 0
-        source = maker.inputs[0] if maker is not None and maker.op_type == "DequantizeLinear" else name
-        if source in facts.tensors and facts.tensors[source].is_weight:
-            stored += size
-        else:
-            given += COVERING * size
-    return given, stored
 
 
 def affordable(kernels: Sequence[Kernel], suspects: Set[str]) -> tuple[Kernel, ...]:
@@ -220,12 +212,12 @@ def affordable(kernels: Sequence[Kernel], suspects: Set[str]) -> tuple[Kernel, .
         is_known = not operators().isdisjoint(kernel.operators)
         return (suspects.isdisjoint(kernel.nodes), kernel.place != "alone", not is_known)
 
-    def seconds(kernel: Kernel) -> float:
+    sized = []
+    for kernel in kernels:
         given = sum(values.size for sample in kernel.samples for values in sample.values())
         stored = sum(math.prod(tensor.dims) for tensor in kernel.model.graph.initializer)
-        return 0.0 if kernel.why else _EACH + _PER_VALUE * (given + stored)
-
-    chosen = {kernel.prefix for kernel in _filled([(kernel, seconds(kernel)) for kernel in kernels], urgency, _SECONDS)}
+        sized.append((kernel, 0.0 if kernel.why else _EACH + _PER_VALUE * (given + stored)))
+    chosen = {kernel.prefix for kernel in _filled(sized, urgency, _SECONDS)}
     return tuple(kernel for kernel in kernels if kernel.prefix in chosen)
 
 
@@ -247,12 +239,19 @@ def mended(
     Where that is wrong too it is told by itself. Where it could not be run, or nothing is seen in their place, they
     stay, as warnings.
     """
-    places, verdicts = InPlaceOf(given, made), _worst_verdicts(found)
+    views = view_of(given), view_of(made)
+    # By label what is known of a node's kernels: the worst fault, else right where one is.
+    rank = (*_FAULTS, Verdict.RIGHT)
+    verdicts: dict[str, Verdict] = {}
+    for kernel in found.kernels:
+        verdict = Verdict(kernel.verdict)
+        for name in (kernel.node, *kernel.nodes) if verdict in rank else ():
+            verdicts[name] = min(verdicts.get(name, verdict), verdict, key=rank.index)
     for finding in before:
         if finding.subject.kind is not SubjectKind.NODE or finding.severity is Severity.INFO:
             continue
         alike = {name for one in first.kernels if one.node == finding.subject.name for name in one.nodes}
-        instead = [places.of(name) for name in sorted(alike or {finding.subject.name})]
+        instead = [in_place_of(*views, name) for name in sorted(alike or {finding.subject.name})]
         now = {verdicts.get(name, Verdict.UNJUDGED) for names in instead for name in names or ("",)}
         if now == {Verdict.RIGHT}:
             told = listed(sorted({name for names in instead for name in names}), most=3)
@@ -261,72 +260,34 @@ def mended(
             yield replace(finding, severity=max(finding.severity, Severity.WARNING, key=lambda one: one.rank))
 
 
-def _worst_verdicts(found: Audit) -> Mapping[str, Verdict]:
-    """By label what is known of a node's kernels: the worst fault, else right where one is; others are not there."""
-    rank = (Verdict.WRONG, Verdict.REFUSED, Verdict.NARROWED, Verdict.RIGHT)
-    known: dict[str, Verdict] = {}
-    for kernel in found.kernels:
-        verdict = Verdict(kernel.verdict)
-        for name in (kernel.node, *kernel.nodes) if verdict in rank else ():
-            known[name] = min(known.get(name, verdict), verdict, key=rank.index)
-    return known
+def in_place_of(given: GraphCopy, made: GraphCopy, name: str) -> frozenset[str]:
+    """The labels of the operators of one form of a model that stand in the place of a node of another form.
 
-
-class InPlaceOf:
-    """Two forms of one model, to find what computes in the second what a node computed in the first.
-
-    Tensors keep their names through a preparation, nodes need not.
+    Tensors keep their names through a preparation, nodes need not. None where that cannot be told.
     """
-
-    def __init__(self, given: ModelProto, made: ModelProto) -> None:
-        self._given, self._made = view_of(given), view_of(made)
-        self._nodes = {label(node): node for node in self._given.nodes}
-        self._tensors = {name for node in self._given.nodes for name in node.output}
-        self._static = self._made.static()
-
-    def of(self, name: str) -> frozenset[str]:
-        """The labels of the operators that stand in a node's place; none where that cannot be told.
-
-        Where its own result is gone, as inside of what was fused, they are those up to the next result that is there.
-        """
-        node = self._nodes.get(name)
-        found, left, seen = set[str](), [] if node is None else [*node.output], set[str]()
-        while left:
-            output = left.pop()
-            if not output or output in seen:
-                continue
-            seen.add(output)
-            names, readers = self._along_pairs(output)
-            if any(one in self._made.makers for one in names):
-                found |= self._computing(names)
-            else:
-                left += [made for reader in readers for made in reader.output]
-        return frozenset(found)
-
-    def _along_pairs(self, output: str) -> tuple[set[str], list[NodeProto]]:
-        """What a result is called before and behind its pairs, and the operators that read it."""
-        readers: list[NodeProto] = []
-        names, left = {output}, [output]
-        while left:
-            for reader in self._given.readers(left.pop()):
-                if reader.op_type in PAIR:
-                    names |= {*reader.output}
-                    left += reader.output
-                else:
-                    readers.append(reader)
-        return names, readers
-
-    def _computing(self, names: Set[str]) -> set[str]:
-        """The operators that inputs decide, from there back to whatever tensor the given model had, too."""
-        found, left, seen = set[str](), [*names], set(names)
-        ends = self._tensors - names
-        while left:
-            node = self._made.makers.get(left.pop())
-            if node is None or self._static.issuperset(node.output):
+    tensors, static = {output for node in given.nodes for output in node.output}, made.static()
+    left = [output for node in given.nodes if label(node) == name for output in node.output]
+    found, seen = set[str](), set[str]()
+    while left:
+        output = left.pop()
+        if not output or output in seen:
+            continue
+        seen.add(output)
+        # What the result is called before and behind its pairs, and what the operators that read it make.
+        names, further = [output], list[str]()
+        for one in names:
+            for reader in given.readers(one):
+                (names if reader.op_type in PAIR else further).extend(reader.output)
+        if not any(one in made.makers for one in names):
+            left += further  # its own result is gone, as inside of what was fused
+            continue
+        # The operators that inputs decide, from there back to whatever other tensor the given model has, too.
+        back = [*names]
+        for one in back:
+            node = made.makers.get(one)
+            if node is None or static.issuperset(node.output):
                 continue
             if node.op_type not in PAIR:
                 found.add(label(node))
-            further = {*node.input} - seen - ends
-            seen |= further
-            left += further
-        return found
+            back += [source for source in dict.fromkeys(node.input) if source not in back and source not in tensors]
+    return frozenset(found)

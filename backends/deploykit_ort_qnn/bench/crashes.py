@@ -19,7 +19,7 @@ from deploykit.model.nodes import label
 from deploykit.model.weights import load_weights
 from deploykit.rewrites.contract import load_transform, transform_names
 from deploykit_ort_qnn.bench.ask import TimedBench
-from deploykit_ort_qnn.bench.pieces import PAIR, Excerpts, anonymous
+from deploykit_ort_qnn.bench.pieces import PAIR, Pieces, anonymous
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -83,15 +83,15 @@ def rescue(job: CompileJob, outcome: CompileOutcome, request: Request, progress:
 
 def find_culprit(model: ModelProto, status: str, bench: TimedBench) -> CrashCulprit | None:
     """The operators whose compilation alone has that status; None where no part of the model does it again."""
-    excerpts, nodes = Excerpts(model), list(model.graph.node)
+    pieces, nodes = Pieces(model), list(model.graph.node)
     operators = [index for index, node in enumerate(nodes) if node.op_type not in (*PAIR, "Constant")]
 
     def does(chosen: Sequence[int]) -> bool:
-        excerpt = excerpts.cut(chosen) if chosen else None
-        if excerpt is None:
+        piece = pieces.cut(chosen) if chosen else None
+        if piece is None:
             return False
         bench.progress(f"looking for what kills the compiler: {len(chosen)} of {len(operators)} operators")
-        return bench.ask(excerpt.model, anonymous(excerpt.model)).status == status
+        return bench.ask(piece, anonymous(piece)).status == status
 
     if not does(operators):
         return None
@@ -101,10 +101,10 @@ def find_culprit(model: ModelProto, status: str, bench: TimedBench) -> CrashCulp
     for index in tuple(left) if len(left) <= _FEW else ():
         fewer = [other for other in left if other != index]
         left = fewer if does(fewer) else left
-    found = excerpts.cut(left)
+    found = pieces.cut(left)
     assert found is not None
     named = tuple((label(nodes[index]), nodes[index].op_type) for index in left)
-    return CrashCulprit(model=found.model, operators=named, whole=not bench.is_over)
+    return CrashCulprit(model=found, operators=named, whole=not bench.is_over)
 
 
 def _least(low: int, high: int, holds: Callable[[int], bool]) -> int:

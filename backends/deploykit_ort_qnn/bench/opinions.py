@@ -20,7 +20,7 @@ from deploykit.findings import Finding
 from deploykit.system.folders import scratch
 from deploykit.tables.devices import Device
 from deploykit_ort_qnn.bench.ask import CompileAnswer, TimedBench
-from deploykit_ort_qnn.bench.pieces import PAIR, Excerpts, anonymous
+from deploykit_ort_qnn.bench.pieces import PAIR, Pieces, anonymous
 from deploykit_ort_qnn.compiler.hosts import toolchain_host
 from deploykit_ort_qnn.compiler.jobs import CompileJob, CompileOutcome, compile_model, installed_wheel
 from deploykit_ort_qnn.compiler.precision import precision_scope
@@ -103,7 +103,7 @@ class _Asking:
     situation: Situation
     prepared: ProviderModel | None
     model: ModelProto
-    excerpts: Excerpts
+    pieces: Pieces
     bench: TimedBench
 
     @classmethod
@@ -125,7 +125,7 @@ class _Asking:
             situation=situation,
             prepared=prepared,
             model=model,
-            excerpts=shared.once(("excerpts", Same(model)), lambda: Excerpts(model)),
+            pieces=shared.once(("pieces", Same(model)), lambda: Pieces(model)),
             bench=TimedBench(
                 options={**options, "soc_model": soc},
                 deadline=deadline,
@@ -138,12 +138,12 @@ class _Asking:
     def about_operators(self, finding: Finding) -> Opinion:
         """What the operators say on their own; open where they cannot be cut out or something else stops them."""
         outputs, kinds = self._operators(finding)
-        positions = self.excerpts.makers(outputs, kinds)
-        excerpt = self.excerpts.cut(positions) if len(positions) == len(outputs) and positions else None
-        if excerpt is None:
+        positions = self.pieces.makers(outputs, kinds)
+        piece = self.pieces.cut(positions) if len(positions) == len(outputs) and positions else None
+        if piece is None:
             return Opinion.on(finding, OpinionState.OPEN, "its operators cannot be compiled on their own")
-        scope = "1 operator" if excerpt.operators == 1 else f"{excerpt.operators} operators"
-        answer = self._ask(excerpt.model, anonymous(excerpt.model))
+        scope = "1 operator" if len(positions) == 1 else f"{len(positions)} operators"
+        answer = self._ask(piece, anonymous(piece))
         if answer.taken:
             lost = [change for _, change in answer.changes]
             return _opinion(finding, scope, refuted=not lost, why=lost[0] if lost else "it is taken")
@@ -158,7 +158,7 @@ class _Asking:
             return before
         answer = self._ask(self.model, bytes(self.model.SerializeToString(deterministic=True)))
         outputs, kinds = self._operators(finding)
-        found = [self.model.graph.node[position] for position in self.excerpts.makers(outputs, kinds)]
+        found = [self.model.graph.node[position] for position in self.pieces.makers(outputs, kinds)]
         names = {node.name for node in found if node.name}
         if answer.taken and (len(found) == len(outputs) or self.situation.target.backend == "ort-qnn"):
             lost = [change for name, change in answer.changes if name in names or not name]

@@ -1,4 +1,4 @@
-"""Cuts single operators out of the model that the provider gets, with the Q/DQ pairs around them. It compiles nothing.
+"""Cuts operators out of the model that the provider gets, with the Q/DQ pairs around them. It compiles nothing.
 
 Types and values stay as they are in the model; where a size is not known nothing is cut.
 """
@@ -6,16 +6,15 @@ Types and values stay as they are in the model; where a size is not known nothin
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from deploykit.encodings.cut import part_of
 from deploykit.model.collect import facts_of
-from deploykit.model.graph import GraphCopy, copy_of, view_of
+from deploykit.model.graph import copy_of, view_of
 from deploykit.model.nodes import bodies
 
-__all__ = ["PAIR", "Excerpt", "Excerpts", "KernelRuns", "anonymous", "renamed", "with_conversions"]
+__all__ = ["PAIR", "Pieces", "anonymous", "renamed", "with_conversions"]
 
 PAIR = ("QuantizeLinear", "DequantizeLinear")
 
@@ -23,145 +22,103 @@ PAIR = ("QuantizeLinear", "DequantizeLinear")
 _LONGEST_RUN = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Excerpt:
-    """A model of some operators alone; ``operators`` counts them without the pairs around."""
+class Pieces:
+    """One prepared model to cut from, and which of its operators are one kernel. Operators are told by their positions.
 
-    model: ModelProto
-    operators: int
-
-
-class Excerpts:
-    """One prepared model to cut from; the indexes are made once."""
+    The indexes are made once.
+    """
 
     def __init__(self, model: ModelProto) -> None:
-        self._graph = view_of(model)
+        self.graph = view_of(model)
+        self.static = self.graph.static()
+        self._at = {id(node): index for index, node in enumerate(self.graph.nodes)}
         self._types = {
             name: helper.make_tensor_value_info(name, TensorProto.DataType.Value(fact.dtype.upper()), fact.shape)
             for name, fact in facts_of(model).tensors.items()
             if fact.dtype
         }
-        self._positions = {id(node): index for index, node in enumerate(self._graph.nodes)}
-
-    def makers(self, tensors: Iterable[str], op_types: Iterable[str]) -> tuple[int, ...]:
-        """Positions of the nodes of these types that make these tensors, the float form of an output included."""
-        kinds, found = frozenset(op_types), dict[int, None]()
-        for name in tensors:
-            node = self._graph.makers.get(name)
-            while node is not None and node.op_type in PAIR and node.op_type not in kinds:
-                node = self._graph.makers.get(node.input[0])
-            if node is not None and node.op_type in kinds:
-                found[self._positions[id(node)]] = None
-        return tuple(found)
-
-    def cut(self, positions: Sequence[int]) -> Excerpt | None:
-        """These nodes with their pairs as a model; None where a tensor at its border has no static shape."""
-        wanted = dict.fromkeys(positions)
-        outputs: dict[str, None] = {}
-        for position in positions:
-            node = self._graph.nodes[position]
-            for name in node.input:
-                wanted.update(dict.fromkeys(self._pair_before(name)))
-            for name in node.output:
-                behind, seen = self._pairs_behind(name)
-                wanted.update(dict.fromkeys(seen))
-                outputs.update(dict.fromkeys(behind or ((name,) if name else ())))
-        made = {name for position in wanted for name in self._graph.nodes[position].output}
-        read = {name for position in wanted for name in self._graph.nodes[position].input}
-        ends = [name for name in outputs if name not in read or name in self._graph.outputs]
-        part = part_of(self._graph, wanted, ends or [*outputs], name="excerpt", types=self._types)
-        if not made or not all(_is_static(item) for item in (*part.graph.input, *part.graph.output)):
-            return None
-        return Excerpt(model=part, operators=len(set(positions)))
-
-    def _pair_before(self, name: str) -> Iterator[int]:
-        """The DequantizeLinear that makes a tensor, and the QuantizeLinear before it."""
-        node = self._graph.makers.get(name)
-        for kind in reversed(PAIR):
-            if node is None or node.op_type != kind:
-                return
-            yield self._positions[id(node)]
-            node = self._graph.makers.get(node.input[0])
-
-    def _pairs_behind(self, name: str) -> tuple[list[str], list[int]]:
-        """(results, positions) of the pairs that read a tensor."""
-        ends, seen = list[str](), list[int]()
-        for quantize in self._graph.readers(name) if name else ():
-            if quantize.op_type != "QuantizeLinear":
-                continue
-            seen.append(self._positions[id(quantize)])
-            for dequantize in self._graph.readers(quantize.output[0]):
-                if dequantize.op_type == "DequantizeLinear":
-                    seen.append(self._positions[id(dequantize)])
-                    ends.append(dequantize.output[0])
-        return ends, seen
-
-
-def _is_static(item: ValueInfoProto) -> bool:
-    tensor = item.type.tensor_type
-    return tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
-
-
-class KernelRuns:
-    """Which operators of one graph are one kernel, by their positions; ``static`` are tensors that no input decides."""
-
-    def __init__(self, graph: GraphCopy, static: Collection[str]) -> None:
-        self._graph, self._static = graph, static
-        self._positions = {id(node): index for index, node in enumerate(graph.nodes)}
 
     def computes(self, node: NodeProto) -> bool:
         """True for operators on something that an input decides."""
-        return node.op_type not in (*PAIR, "Constant") and any(name not in self._static for name in node.input if name)
+        return node.op_type not in (*PAIR, "Constant") and any(name not in self.static for name in node.input if name)
+
+    def makers(self, tensors: Iterable[str], op_types: Collection[str]) -> tuple[int, ...]:
+        """Positions of the nodes of these types that make these tensors, the float form of an output included."""
+        found = (self._maker(name, op_types) for name in tensors)
+        return tuple(
+            dict.fromkeys(self._at[id(node)] for node in found if node is not None and node.op_type in op_types)
+        )
+
+    def _maker(self, name: str, op_types: Collection[str] = ()) -> NodeProto | None:
+        """What makes a tensor, through pairs that are not of these types; None for inputs and what is stored."""
+        node = self.graph.makers.get(name)
+        while node is not None and node.op_type in PAIR and node.op_type not in op_types:
+            node = self.graph.makers.get(node.input[0])
+        return node
+
+    def cut(self, positions: Sequence[int]) -> ModelProto | None:
+        """These nodes with their pairs as a model; None where a tensor at its border has no static shape."""
+        graph = self.graph
+        nodes = {index: graph.nodes[index] for index in positions}
+        ends: dict[str, None] = {}
+        for node in tuple(nodes.values()):
+            for name in node.input:
+                maker = graph.makers.get(name)
+                for kind in reversed(PAIR):
+                    if maker is None or maker.op_type != kind:
+                        break
+                    nodes[self._at[id(maker)]] = maker
+                    maker = graph.makers.get(maker.input[0])
+            for name in filter(None, node.output):
+                first = [reader for reader in graph.readers(name) if reader.op_type == PAIR[0]]
+                second = [one for half in first for one in graph.readers(half.output[0]) if one.op_type == PAIR[1]]
+                nodes |= {self._at[id(half)]: half for half in (*first, *second)}
+                ends |= dict.fromkeys([half.output[0] for half in second] or [name])
+        if not ends:
+            return None
+        read = {name for node in nodes.values() for name in node.input}
+        outputs = [name for name in ends if name not in read or name in graph.outputs] or [*ends]
+        part = part_of(graph, nodes, outputs, name="excerpt", types=self._types)
+        for item in (*part.graph.input, *part.graph.output):
+            tensor = item.type.tensor_type
+            if not tensor.HasField("shape") or not all(dim.HasField("dim_value") for dim in tensor.shape.dim):
+                return None
+        return part
 
     def alone(self, index: int) -> tuple[int, ...]:
         """The operator, with those that no pair parts from it: a layer and the sum behind it are one kernel.
 
         Where no pair stands behind the last of them either, they compute in float, each by itself.
         """
-        run = [self._graph.nodes[index]]
+        run = [self.graph.nodes[index]]
         while len(run) < _LONGEST_RUN:
-            before = next((made for name in run[0].input if (made := self._unpaired(name)) is not None), None)
+            makers = (self.graph.makers.get(name) for name in run[0].input if len(self.graph.readers(name)) == 1)
+            before = next((made for made in makers if made and self.computes(made) and self._reads_pair(made)), None)
             if before is None:
                 break
             run.insert(0, before)
-        while not any(reader.op_type == "QuantizeLinear" for reader in self._graph.readers(run[-1].output[0])):
-            readers = self._graph.readers(run[-1].output[0])
+        while not any(reader.op_type == PAIR[0] for reader in self.graph.readers(run[-1].output[0])):
+            readers = self.graph.readers(run[-1].output[0])
             if len(readers) != 1 or len(run) == _LONGEST_RUN or not self.computes(readers[0]):
                 return (index,)
             run.append(readers[0])
-        return self._places(run) if self._reads_pair(run[0]) else (index,)
+        return tuple(self._at[id(node)] for node in run) if self._reads_pair(run[0]) else (index,)
+
+    def _reads_pair(self, node: NodeProto) -> bool:
+        makers = (self.graph.makers.get(name) for name in node.input)
+        return any(maker is not None and maker.op_type == PAIR[1] for maker in makers)
 
     def inside(self, index: int) -> tuple[int, ...]:
         """The operator that makes its first computed input, itself, and the only one that reads its result."""
-        node = self._graph.nodes[index]
+        node = self.graph.nodes[index]
         before = next((maker for name in node.input if (maker := self._maker(name)) is not None), None)
-        readers = [reader for reader in self._readers(node.output[0]) if reader.op_type not in PAIR]
-        around = [before, node, readers[0] if len(readers) == 1 else None]
-        return self._places([one for one in around if one is not None and self.computes(one)])
-
-    def _places(self, nodes: Collection[NodeProto]) -> tuple[int, ...]:
-        return tuple(self._positions[id(node)] for node in nodes)
-
-    def _unpaired(self, name: str) -> NodeProto | None:
-        """What makes a tensor, where no pair stands behind it and there is one in front of what it reads."""
-        node = self._graph.makers.get(name)
-        if node is None or not self.computes(node) or len(self._graph.readers(name)) != 1:
-            return None
-        return node if self._reads_pair(node) else None
-
-    def _reads_pair(self, node: NodeProto) -> bool:
-        makers = (self._graph.makers.get(name) for name in node.input)
-        return any(maker is not None and maker.op_type == "DequantizeLinear" for maker in makers)
-
-    def _maker(self, name: str) -> NodeProto | None:
-        """What makes a tensor, through the pairs; None for inputs and what is stored."""
-        node = self._graph.makers.get(name)
-        while node is not None and node.op_type in PAIR:
-            node = self._graph.makers.get(node.input[0])
-        return node
+        readers = [*self._readers(node.output[0])]
+        around = (before, node, readers[0] if len(readers) == 1 else None)
+        return tuple(self._at[id(one)] for one in around if one is not None and self.computes(one))
 
     def _readers(self, name: str) -> Iterator[NodeProto]:
-        for reader in self._graph.readers(name):
+        """What reads a tensor, through the pairs."""
+        for reader in self.graph.readers(name):
             if reader.op_type in PAIR:
                 yield from self._readers(reader.output[0])
             else:
@@ -169,7 +126,7 @@ class KernelRuns:
 
 
 def with_conversions(model: ModelProto, ends: Collection[str]) -> ModelProto:
-    """The excerpt between float32 borders, but for those of its tensors that are ``ends`` of the whole model.
+    """The piece between float32 borders, but for those of its tensors that are ``ends`` of the whole model.
 
     What is given to a graph in float16 is not what lies in its midst: an AveragePool of QAIRT 2.51 that reads it so is
     off by half its range, and right behind a conversion.
@@ -197,16 +154,15 @@ def renamed(model: ModelProto, name: Callable[[str], str], node_name: Callable[[
     """A copy whose tensors and nodes have other names; declarations of inner tensors go."""
     copy = copy_of(model)
     graph = copy.graph
+    # Inputs first: ``name`` may count.
     for item in graph.input:
         item.name = name(item.name)
     for number, node in enumerate(graph.node):
         node.input[:] = [name(one) for one in node.input]
         node.output[:] = [name(one) for one in node.output]
         node.name = node_name(number, node)
-    for tensor in graph.initializer:
-        tensor.name = name(tensor.name)
-    for item in graph.output:
-        item.name = name(item.name)
+    for stored in (*graph.initializer, *graph.output):
+        stored.name = name(stored.name)
     del graph.value_info[:]
     return copy
 

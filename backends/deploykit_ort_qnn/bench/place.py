@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import NodeProto, TensorProto, helper, numpy_helper
 from onnx.defs import OpSchema, SchemaError, get_schema
 
 from deploykit.accuracy.simulate.sessions import Session
@@ -20,7 +20,6 @@ from deploykit.errors import DeploykitError
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute
 from deploykit.model.shape_inference import infer
-from deploykit.model.weights import constant_values
 from deploykit.rewrites.contract import NoMatchError
 from deploykit_ort_qnn.bench.pieces import PAIR
 
@@ -87,10 +86,8 @@ class OperatorPlace:
     def __init__(self, graph: GraphCopy, node: NodeProto) -> None:
         if len([name for name in node.output if name]) != 1:
             raise NoMatchError("it has more than one result")
-        self.graph, self.node = graph, node
+        self.graph, self.node, self.result = graph, node, str(node.output[0])
         self._made: list[NodeProto] = []
-
-    # What is there.
 
     @cached_property
     def _types(self) -> Any:
@@ -103,17 +100,6 @@ class OperatorPlace:
         if known is None or not all(isinstance(size, int) and size > 0 for size in known):
             raise NoMatchError(f"the shape of {name} is not known")
         return tuple(known)
-
-    @property
-    def result(self) -> str:
-        """The operator's result."""
-        return str(self.node.output[0])
-
-    @cached_property
-    def dtype(self) -> np.dtype[Any]:
-        """Of the floats that it reads."""
-        half = self._types.get(self.node.input[0], ("", None))[0] == "float16"
-        return np.dtype(np.float16 if half else np.float32)
 
     def definition(self) -> OpSchema:
         """What ONNX says of the operator; NoMatchError for another's."""
@@ -136,10 +122,22 @@ class OperatorPlace:
         """Of the result; None for a float."""
         return next((self._read(node) for node in self.graph.readers(self.result) if node.op_type == PAIR[0]), None)
 
+    @property
+    def result_grid(self) -> PairGrid:
+        """Of the result; NoMatchError for a float."""
+        if self.grid is None:
+            raise NoMatchError("its result has no grid")
+        return self.grid
+
+    def _pair(self, name: str) -> NodeProto | None:
+        """The half of a pair that makes what the operator reads."""
+        maker = self.graph.makers.get(name)
+        return maker if maker is not None and maker.op_type == PAIR[1] else None
+
     def grid_of(self, name: str) -> PairGrid | None:
         """Of what the operator reads; None for a float."""
-        maker = self.graph.makers.get(name)
-        return self._read(maker) if maker is not None and maker.op_type == PAIR[1] else None
+        pair = self._pair(name)
+        return None if pair is None else self._read(pair)
 
     def one_grid(self, name: str) -> PairGrid:
         """Of what the operator reads, of one scale; NoMatchError where it has none."""
@@ -148,38 +146,26 @@ class OperatorPlace:
             raise NoMatchError(f"{name} has no grid of one scale")
         return grid
 
-    @property
-    def result_grid(self) -> PairGrid:
-        """Of the result; NoMatchError for a float."""
-        if self.grid is None:
-            raise NoMatchError("its result has no grid")
-        return self.grid
-
     def _read(self, pair: NodeProto) -> PairGrid:
-        scale, zero = (self.graph.stored.get(name) for name in pair.input[1:3])
+        scale, zero = (self.graph.array(name) for name in pair.input[1:3])
         if scale is None or zero is None:
             raise NoMatchError("a grid around it is not stored")
-        one, two = constant_values(scale), constant_values(zero)
-        shaped = (one.reshape(()), two.reshape(())) if one.size == 1 else (one, two)
+        shaped = (scale.reshape(()), zero.reshape(())) if scale.size == 1 else (scale, zero)
         return PairGrid(scale=shaped[0], zero=shaped[1], axis=int(attribute(pair, "axis", 1)))
 
     def integers(self, name: str) -> Numbers | None:
         """The stored integers behind a tensor that the operator reads."""
-        maker = self.graph.makers.get(name)
-        stored = self.graph.stored.get(maker.input[0]) if maker is not None and maker.op_type == PAIR[1] else None
-        return None if stored is None else constant_values(stored)
+        pair = self._pair(name)
+        return None if pair is None else self.graph.array(pair.input[0])
 
     def value(self, name: str) -> Numbers | None:
         """What is stored, as the operator reads it; None for what is computed."""
-        stored = self.graph.stored.get(name)
-        if stored is not None:
-            return constant_values(stored)
-        integers, grid = self.integers(name), self.grid_of(name)
-        if integers is None or grid is None:
-            return None
+        stored, integers, grid = self.graph.array(name), self.integers(name), self.grid_of(name)
+        if stored is not None or integers is None or grid is None:
+            return stored
         sides = [-1 if axis == grid.axis else 1 for axis in range(integers.ndim)]
         scale, zero = (side.reshape(sides) if side.size > 1 else side for side in (grid.scale, grid.zero))
-        return ((integers.astype(np.float64) - zero.astype(np.float64)) * scale).astype(np.float32)
+        return np.asarray((integers.astype(np.float64) - zero.astype(np.float64)) * scale, np.float32)
 
     @cached_property
     def only_computed(self) -> str:
@@ -192,52 +178,45 @@ class OperatorPlace:
     @cached_property
     def function(self) -> Callable[[Numbers], Numbers]:
         """What it makes of the one tensor that it computes from, in float32 on the CPU."""
-        source = self.only_computed
-        copy = NodeProto()
-        copy.CopyFrom(self.node)
-        stored = [
-            numpy_helper.from_array(value, name)
-            for name in dict.fromkeys(self.node.input)
-            if name and (value := self.value(name)) is not None
-        ]
+        source, names = self.only_computed, dict.fromkeys(filter(None, self.node.input))
+        values = {name: value for name in names if (value := self.value(name)) is not None}
         given = helper.make_tensor_value_info(source, TensorProto.FLOAT, self.shape(source))
         made = helper.make_tensor_value_info(self.result, TensorProto.FLOAT, None)
-        model = ModelProto()
-        model.CopyFrom(helper.make_model(helper.make_graph([copy], "alone", [given], [made], stored)))
-        model.ir_version = self.graph.model.ir_version
-        del model.opset_import[:]
-        model.opset_import.extend(self.graph.model.opset_import)
+        stored = [numpy_helper.from_array(value, name) for name, value in values.items()]
+        graph = helper.make_graph([self.node], "alone", [given], [made], stored)
+        version, opsets = self.graph.model.ir_version, self.graph.model.opset_import
         try:
-            session = Session(model)
+            session = Session(helper.make_model(graph, ir_version=version, opset_imports=opsets))
         except DeploykitError as error:
             raise NoMatchError(f"it does not run by itself: {error.what}") from None
         return lambda values: session.run({source: values.astype(np.float32)})[self.result]
-
-    # What is built.
 
     def number(self, name: str, value: Numbers) -> str:
         """A stored value as it is."""
         return self.graph.store(f"{self.result}_{name}", value)
 
-    def constant(self, name: str, integers: Numbers, grid: PairGrid) -> str:
-        """Stored integers with the half of a pair that reads them."""
-        return self._half(PAIR[1], self.number(f"{name}_q", integers), f"{self.result}_{name}", grid)
-
     def floats(self, name: str, values: Numbers, grid: PairGrid | None) -> str:
-        """Stored floats, on a grid where there is one."""
-        if grid is None:
-            return self.number(name, values.astype(self.dtype))
-        return self.constant(name, grid.integers(values), grid)
+        """Stored floats of the type that the operator reads, on a grid where there is one."""
+        if grid is not None:
+            return self._half(PAIR[1], self.number(f"{name}_q", grid.integers(values)), f"{self.result}_{name}", grid)
+        half = self._types.get(self.node.input[0], ("", None))[0] == "float16"
+        return self.number(name, values.astype(np.float16 if half else np.float32))
 
     def weight(self, values: Numbers, grid: PairGrid | None) -> str:
         """Stored weights: integers with their grid, or floats."""
-        return self.number("weight", values) if grid is None else self.constant("weight", values, grid)
+        if grid is None:
+            return self.number("weight", values)
+        return self._half(PAIR[1], self.number("weight_q", values), f"{self.result}_weight", grid)
 
-    def step(self, op: str, inputs: Sequence[str], grid: PairGrid | None, name: str = "", **settings: Any) -> str:
+    def step(self, op: str, inputs: Sequence[str], grid: PairGrid | None, **settings: Any) -> str:
         """An operator more, and its result: on that grid, where there is one."""
-        made = self.graph.fresh(f"{self.result}_{name or op.lower()}")
+        made = self.graph.fresh(f"{self.result}_{op.lower()}")
         self._made.append(helper.make_node(op, list(inputs), [made], name=made, **settings))
         return made if grid is None else self.converted(made, grid)
+
+    def moved_on_result_grid(self) -> str:
+        """What it reads, in the integers that the result has: what moves them need not convert."""
+        return self.only_computed if self.grid is None else self.converted(self.only_computed, self.grid)
 
     def taken(self, source: str, places: Mapping[int, npt.NDArray[Any]], grid: PairGrid | None) -> str:
         """Of the operator's input, converted or not, what is at those places of each axis; zeros for those below zero.
@@ -265,17 +244,13 @@ class OperatorPlace:
         made = self.graph.fresh(name)
         scale, zero = self.number("scale", grid.scale), self.number("zero", grid.zero)
         settings: dict[str, Any] = {"axis": grid.axis} if grid.scale.size > 1 else {}
-        node = helper.make_node(op, [source, scale, zero], [made], name=made, domain=self._domain(grid), **settings)
-        self._made.append(node)
+        if grid.bits == 16 and self.graph.opset < _WIDE_OPSET:
+            settings["domain"] = _MICROSOFT
+            known = self.graph.model.opset_import
+            if not any(entry.domain == _MICROSOFT for entry in known):
+                known.add(domain=_MICROSOFT, version=1)
+        self._made.append(helper.make_node(op, [source, scale, zero], [made], name=made, **settings))
         return made
-
-    def _domain(self, grid: PairGrid) -> str:
-        if grid.bits == 8 or self.graph.opset >= _WIDE_OPSET:
-            return ""
-        known = self.graph.model.opset_import
-        if not any(entry.domain == _MICROSOFT for entry in known):
-            known.add(domain=_MICROSOFT, version=1)
-        return _MICROSOFT
 
     def again(self, inputs: Sequence[str], **settings: Any) -> str:
         """The operator itself on other tensors; a setting that is None is left out."""

@@ -8,12 +8,10 @@ request for the core to start again with.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.backend.audits import Audit
@@ -23,7 +21,7 @@ from deploykit.errors import DeploykitError, UsageError
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import label
 from deploykit.rewrites.contract import NoMatchError
-from deploykit_ort_qnn.bench.ask import Bench, KernelAnswer, answer_of, bench_of, numbers_of, verdict_on
+from deploykit_ort_qnn.bench.ask import Bench, KernelAnswer, answer_of, bench_of, verdict_on
 from deploykit_ort_qnn.bench.kernels import Kernel, kernels_of, within_grids
 from deploykit_ort_qnn.bench.pieces import PAIR, renamed
 from deploykit_ort_qnn.bench.place import OperatorPlace
@@ -31,7 +29,7 @@ from deploykit_ort_qnn.bench.ways import WAYS
 from deploykit_ort_qnn.compiler.emulation import correctness
 from deploykit_ort_qnn.compiler.hosts import Host
 from deploykit_ort_qnn.compiler.jobs import installed_wheel
-from deploykit_ort_qnn.prepare import ProviderDraft, whole_model
+from deploykit_ort_qnn.prepare import ProviderDraft, compiled_model
 from deploykit_ort_qnn.rules.audit import OFTEN
 from deploykit_ort_qnn.rules.numerics import NumericScope
 from deploykit_qualcomm.atlas.rows import Verdict
@@ -61,9 +59,6 @@ _LESS = 0.5
 # Nodes of a model of which all are looked at where its outputs differ and none could be named.
 _FEW = 12
 _WORST_FIRST = (Verdict.WRONG, Verdict.REFUSED, Verdict.NARROWED)
-_NONE = "none"
-# What is remembered of a way: that it is none for an operator, or does not compile, is an answer too.
-_LASTING = ("taken", "refused", "failed", "invalid", _NONE)
 # What is said of a node whose kernel is wrong.
 _ABOUT = ("QNN320", "QNN321")
 
@@ -113,7 +108,6 @@ class RepairTrial:
 _Spot = tuple[Kernel, int]
 # The prefix of a kernel, which of its operators, and a way.
 _Asked = tuple[str, int, str]
-_Answers = Mapping[_Asked, KernelAnswer]
 
 
 def find_repairs(
@@ -141,22 +135,25 @@ def outlooks(
     tried: dict[_Asked, KernelAnswer] = {}
     # All ways at once; where one alone is much to emulate, none after the first that is right.
     for turn in zip_longest(*(case.turns for case in cases), fillvalue=()):
-        asked = [
-            (case.worst, way)
-            for case, ways in zip(cases, turn, strict=True)
-            if ways and not case.near(tried, Verdict.RIGHT)
-            for way in ways
-        ]
-        tried |= _otherwise(bench, asked)
+        pairs = zip(cases, turn, strict=True)
+        tried |= _otherwise(
+            bench,
+            [(case.worst, way) for case, ways in pairs if not case.near(tried, Verdict.RIGHT) for way in ways],
+        )
     kept: list[tuple[Repair, ...]] = [() for _ in cases]
     for wanted in (Verdict.RIGHT, Verdict.NARROWED):
         near = [() if found else case.near(tried, wanted) for case, found in zip(cases, kept, strict=True)]
-        pairs = [*zip(cases, near, strict=True)]
-        among = _otherwise(bench, [(spot, way) for case, ways in pairs for spot in case.others for way in ways])
-        for number, (case, ways) in enumerate(pairs):
-            stays = [way for way in ways if all(_is_right(spot, way, among) for spot in case.right)]
-            everywhere = [way for way in stays if all(_is_right(spot, way, among) for spot in case.bad)]
-            kept[number] = kept[number] or tuple(case.repair(way, tried) for way in everywhere or stays)
+        spots = [(spot, way) for case, ways in zip(cases, near, strict=True) for spot in case.others for way in ways]
+        among = _otherwise(bench, spots)
+
+        def stays_right(way: str, spots: Iterable[_Spot], among: Mapping[_Asked, KernelAnswer] = among) -> bool:
+            answers = ((one, among.get((one.prefix, at, way))) for one, at in spots)
+            return all(verdict_on(one, answer) is Verdict.RIGHT for one, answer in answers)
+
+        for number, (case, ways) in enumerate(zip(cases, near, strict=True)):
+            stays = [way for way in ways if stays_right(way, case.right)]
+            chosen = [way for way in stays if stays_right(way, case.bad)] or stays
+            kept[number] = kept[number] or tuple(case.repair(way, tried) for way in chosen)
     return tuple(Outlook(nodes=case.nodes, repairs=found) for case, found in zip(cases, kept, strict=True))
 
 
@@ -187,21 +184,30 @@ class _RepairCase:
         size = max(math.prod(dim.dim_value for dim in one.type.tensor_type.shape.dim) for one in given)
         return [[way] for way in WAYS] if size > _MUCH else [[*WAYS]]
 
-    def near(self, tried: _Answers, wanted: Verdict) -> list[str]:
+    def near(self, tried: Mapping[_Asked, KernelAnswer], wanted: Verdict) -> list[str]:
         """The ways that come to this and are near enough: what is nearly right is done much better, or left."""
-        (kernel, at), found = self.worst, list[str]()
+        kernel, at = self.worst
         is_lost = verdict_on(kernel, self.answer) in (Verdict.WRONG, Verdict.REFUSED)
-        limit = math.inf if is_lost else _most(self.answer) * _LESS
-        for way in WAYS:
-            answer = tried.get((kernel.prefix, at, way))
-            if answer is not None and verdict_on(kernel, answer) is wanted and _most(answer) < limit:
-                found.append(way)
-        return found
+        limit = math.inf if is_lost else self.answer.most * _LESS
+        answers = {way: tried.get((kernel.prefix, at, way)) for way in WAYS}
+        return [
+            way
+            for way, answer in answers.items()
+            if answer is not None and verdict_on(kernel, answer) is wanted and answer.most < limit
+        ]
 
-    def repair(self, way: str, tried: _Answers) -> Repair:
+    def repair(self, way: str, tried: Mapping[_Asked, KernelAnswer]) -> Repair:
         """This way, with how far off it is before and after."""
-        after = tried[self.worst[0].prefix, self.worst[1], way]
-        return Repair(nodes=self.nodes, operator=self.operator, way=way, before=_told(self.answer), after=_told(after))
+        told = []
+        for answer in (self.answer, tried[self.worst[0].prefix, self.worst[1], way]):
+            off = answer.deviation
+            if off is None:
+                told.append(f"{answer.answer}: {answer.why}")
+            elif off.odd:
+                told.append(f"{off.odd} values are not finite")
+            else:
+                told.append(f"up to {off.most:.4g} of {off.span:.4g} steps off")
+        return Repair(nodes=self.nodes, operator=self.operator, way=way, before=told[0], after=told[1])
 
 
 def _cases(
@@ -223,7 +229,7 @@ def _cases(
         bad = [one for one, verdict in zip(spots, verdicts, strict=True) if verdict is worst]
         if worst is None:  # of a named one without any fault, where it is furthest off
             is_named = not set(named).isdisjoint(alone.nodes)
-            bad = sorted(spots, key=lambda one: _most(one[1]))[-1:] if is_named else []
+            bad = sorted(spots, key=lambda one: one[1].most)[-1:] if is_named else []
         if bad:
             (first, answer), also = bad[0], tuple(spot for spot, _ in bad[1:])
             right = tuple(spot for spot, _ in spots if spot is not first and spot not in also)
@@ -248,35 +254,21 @@ def _spots_of(alone: Kernel, kernels: Sequence[Kernel], suspects: Collection[str
 def _otherwise(bench: Bench, asked: Sequence[tuple[_Spot, str]]) -> dict[_Asked, KernelAnswer]:
     """What each way comes to in each place, held against the kernel as it is on the CPU."""
     found: dict[_Asked, KernelAnswer] = {}
-    new: list[tuple[_Spot, str]] = []
-    for (kernel, at), way in asked:
-        kept = bench.memory.get(numbers_of(kernel, f"{at} {way}"))
-        if kept is None:
-            new.append(((kernel, at), way))
-        else:
-            found[kernel.prefix, at, way] = msgspec.convert(kept, KernelAnswer)
-    for (kernel, at), way, answer in _tried(bench, new):
-        found[kernel.prefix, at, way] = answer
-        if answer.answer in _LASTING:
-            bench.memory.put(numbers_of(kernel, f"{at} {way}"), asdict(answer))
-    return found
-
-
-def _tried(bench: Bench, asked: Sequence[tuple[_Spot, str]]) -> Iterator[tuple[_Spot, str, KernelAnswer]]:
-    kernels = {kernel.prefix: kernel for (kernel, _), _ in asked}
-    kernels = {prefix: within_grids(kernel) for prefix, kernel in kernels.items()}
     trials: dict[str, RepairTrial] = {}
+    kernels: dict[str, Kernel] = {}
     for (kernel, at), way in asked:
-        within = kernels[kernel.prefix]
-        try:
-            if within.why:
-                raise NoMatchError(within.why)
-            trial = _trial_of(within, at, way, len(trials))
-            trials[trial.prefix] = trial
-        except NoMatchError as error:
-            yield (kernel, at), way, KernelAnswer(answer=_NONE, why=error.reason)
-        except DeploykitError as error:
-            yield (kernel, at), way, KernelAnswer(answer=_NONE, why=str(error))
+        known = bench.known(kernel, f"{at} {way}")
+        if known is None:
+            if kernel.prefix not in kernels:
+                kernels[kernel.prefix] = within_grids(kernel)
+            try:
+                trial = _trial_of(kernels[kernel.prefix], at, way, len(trials))
+                trials[trial.prefix] = trial
+                continue
+            except (NoMatchError, DeploykitError) as error:
+                known = KernelAnswer(answer="none", why=str(error))
+                bench.keep(kernel, known, f"{at} {way}")
+        found[kernel.prefix, at, way] = known
     wanted: dict[str, Outputs] = {}
     for ran in bench.run([*trials.values()]) if trials else ():
         trial = trials[ran.probe.prefix]
@@ -285,11 +277,16 @@ def _tried(bench: Bench, asked: Sequence[tuple[_Spot, str]]) -> Iterator[tuple[_
             made = Session(kernel.model).runs(kernel.samples)
             wanted[kernel.prefix] = {name: [one[name] for one in made] for name in made[0]}
         got = {kernel.prefix + name.removeprefix(trial.prefix): values for name, values in ran.got.items()}
-        yield (kernel, trial.at), trial.way, answer_of(ran, wanted[kernel.prefix], got, kernel)
+        answer = answer_of(ran, wanted[kernel.prefix], got, kernel)
+        found[kernel.prefix, trial.at, trial.way] = answer
+        bench.keep(kernel, answer, f"{trial.at} {trial.way}")
+    return found
 
 
 def _trial_of(kernel: Kernel, at: int, way: str, number: int) -> RepairTrial:
     """``number`` is of the prefix; raises NoMatchError where the way is none for that operator."""
+    if kernel.why:
+        raise NoMatchError(kernel.why)
     graph = GraphCopy(kernel.model)
     operators = [node for node in graph.nodes if node.op_type not in (*PAIR, "Constant")]
     if [node.op_type for node in operators[at : at + 1]] != [kernel.operators[at]]:
@@ -303,22 +300,6 @@ def _trial_of(kernel: Kernel, at: int, way: str, number: int) -> RepairTrial:
     model = renamed(graph.model, named, lambda _, node: named(node.name))
     samples = [{named(name): value for name, value in one.items()} for one in kernel.samples]
     return RepairTrial(kernel=kernel, at=at, way=way, prefix=prefix, model=model, samples=samples)
-
-
-def _is_right(spot: _Spot, way: str, answers: _Answers) -> bool:
-    kernel, at = spot
-    return verdict_on(kernel, answers.get((kernel.prefix, at, way))) is Verdict.RIGHT
-
-
-def _most(answer: KernelAnswer) -> float:
-    return 0.0 if answer.deviation is None else answer.deviation.most
-
-
-def _told(answer: KernelAnswer) -> str:
-    off = answer.deviation
-    if off is None:
-        return f"{answer.answer}: {answer.why}"
-    return f"{off.odd} values are not finite" if off.odd else f"up to {off.most:.4g} of {off.span:.4g} steps off"
 
 
 def repairs_of(options: Mapping[str, Any]) -> dict[str, str]:
@@ -365,7 +346,7 @@ def wanted_repairs(
     differs = numeric.device is not None and numeric.device.right is False
     if not suspects and not differs:
         return None
-    model = whole_model(draft.situation) if draft.prepared is None else draft.prepared.model
+    model = compiled_model(draft)
     named = {numeric.first} if numeric.first else set()
     if differs and not suspects and not named:
         labels = {label(node) for node in model.graph.node if node.op_type not in (*PAIR, "Constant")}

@@ -198,8 +198,8 @@ def _halved(batch: Sequence[BenchGraph], host: Host | None, options: Mapping[str
 
 def _attempt(batch: Sequence[BenchGraph], host: Host | None, options: Mapping[str, str], root: Path) -> list[Ran] | Ran:
     """What comes of each graph; or the one answer of all, where they could not be compiled or run together."""
+    first, limit = batch[0], _SECONDS * (1 + len(batch) / 10)
     (root / "model.onnx").write_bytes(joined(one.model for one in batch).SerializeToString())
-    limit = _SECONDS * (1 + len(batch) / 10)
     job = CompileJob(
         root=root,
         model="model.onnx",
@@ -214,35 +214,42 @@ def _attempt(batch: Sequence[BenchGraph], host: Host | None, options: Mapping[st
     outcome = compile_model(job)
     if not outcome.ok:
         if outcome.message == NOTHING_TAKEN:
-            kinds = (node.op_type for node in batch[0].model.graph.node if node.op_type not in _PAIR)
-            return Ran(probe=batch[0], answer="refused", why=", ".join(dict.fromkeys(kinds)))
+            kinds = (node.op_type for node in first.model.graph.node if node.op_type not in _PAIR)
+            return Ran(probe=first, answer="refused", why=", ".join(dict.fromkeys(kinds)))
         answer = "invalid" if _NO_GRAPH in outcome.message else outcome.status
         named = sorted({f"{node.type}{f': {node.why}' if node.why else ''}" for node in outcome.refused})
-        return Ran(probe=batch[0], answer=answer, why=", ".join(named) or outcome.message)
+        return Ran(probe=first, answer=answer, why=", ".join(named) or outcome.message)
     left = _left_over(root / "c.onnx", outcome)
+    # A tensor that a graph does not read any more is left out.
+    feeds = {
+        f"{number}:{name}": sample[name]
+        for one in batch
+        for number, sample in enumerate(one.samples)
+        for name in (value.name for value in one.model.graph.input)
+        if name in sample
+    }
+    with (root / "inputs.npz").open("wb") as file:
+        np.savez(file, **feeds)  # type: ignore[arg-type]
     try:
-        cpu, npu = execute_both(
-            root, "model.onnx", "c.onnx", _inputs(batch, root), options=options, timeout=limit, host=host
+        sides = execute_both(
+            root, "model.onnx", "c.onnx", root / "inputs.npz", options=options, timeout=limit, host=host
         )
     except ToolError as error:
-        why = _left(left, batch[0])
-        return Ran(probe=batch[0], answer="refused" if why else "taken", why=why or f"not run: {error.why}")
-    return [_one(probe, _left(left, probe), cpu, npu) for probe in batch]
+        why = left.get(first.prefix, "")
+        return Ran(probe=first, answer="refused" if why else "taken", why=why or f"not run: {error.why}")
+    found = []
+    for one in batch:
+        if one.prefix in left:
+            found.append(Ran(probe=one, answer="refused", why=left[one.prefix]))
+            continue
+        names, count = [value.name for value in one.model.graph.output], len(one.samples)
+        cpu, npu = ({name: [side[f"{number}:{name}"] for number in range(count)] for name in names} for side in sides)
+        found.append(Ran(probe=one, answer="taken", wanted=cpu, got=npu))
+    return found
 
 
-def _one(probe: BenchGraph, left: str, cpu: Mapping[str, Any], npu: Mapping[str, Any]) -> Ran:
-    if left:
-        return Ran(probe=probe, answer="refused", why=left)
-    names = [value.name for value in probe.model.graph.output]
-    sides = [
-        {name: [side[f"{number}:{name}"] for number in range(len(probe.samples))] for name in names}
-        for side in (cpu, npu)
-    ]
-    return Ran(probe=probe, answer="taken", wanted=sides[0], got=sides[1])
-
-
-def _left_over(context: Path, outcome: CompileOutcome) -> dict[str, set[str]]:
-    """By the prefix of a graph, what is said of its nodes that stayed outside of the compiled one."""
+def _left_over(context: Path, outcome: CompileOutcome) -> dict[str, str]:
+    """By the prefix of a graph that was not taken: the operators left out, pairs only where nothing else was."""
     graph = onnx.load(context, load_external_data=False).graph
     whys = {node.name: node.why for node in outcome.refused}
     # A stored value may be shared by graphs that have the same one.
@@ -254,30 +261,10 @@ def _left_over(context: Path, outcome: CompileOutcome) -> dict[str, set[str]]:
             read = (name for name in node.input if name not in stored)
             for prefix in _NUMBER.findall(" ".join((node.name, *node.output, *read))):
                 found.setdefault(prefix, set()).add(words)
-    return found
-
-
-def _left(left: Mapping[str, set[str]], probe: BenchGraph) -> str:
-    """Why a graph was not taken, "" where it was: the operators left out, pairs only where nothing else was."""
-    words = left.get(probe.prefix, set())
-    operators = {why for why in words if not why.startswith(_PAIR)}
-    return ", ".join(sorted(operators or words))
-
-
-def _inputs(batch: Sequence[BenchGraph], root: Path) -> Path:
-    """Every input set of every graph; a tensor that a graph does not read any more is left out."""
-    wanted = {value.name for one in batch for value in one.model.graph.input}
-    feeds = {
-        f"{number}:{name}": value
-        for one in batch
-        for number, sample in enumerate(one.samples)
-        for name, value in sample.items()
-        if name in wanted
+    return {
+        prefix: ", ".join(sorted({why for why in words if not why.startswith(_PAIR)} or words))
+        for prefix, words in found.items()
     }
-    target = root / "inputs.npz"
-    with target.open("wb") as file:
-        np.savez(file, **feeds)  # type: ignore[arg-type]
-    return target
 
 
 FLOAT_STEP = 2.0**-10
@@ -313,48 +300,32 @@ def deviation(wanted: Outputs, got: Outputs, steps: Mapping[str, float]) -> Devi
 def _of_output(wanted: Sequence[Any], got: Sequence[Any], step: float | None) -> Deviation:
     if any(one.shape != two.shape for one, two in zip(wanted, got, strict=True)):
         return Deviation(most=_MOST, usual=_MOST, span=0.0, share=1.0)
+    one, two = (np.concatenate([np.ravel(value).astype(np.float64) for value in side]) for side in (wanted, got))
+    ends = np.cumsum([value.size for value in wanted])
     if not np.issubdtype(wanted[0].dtype, np.floating):
-        return _of_whole_numbers(wanted, got)
-    one, two = _flat(wanted), _flat(got)
-    known = np.isfinite(one)
-    if not step:  # computed in float16: what that does not hold is no fault of a kernel, infinite is as far as it goes
-        one, two = np.clip(one, -_FLOAT16, _FLOAT16), np.clip(two, -_FLOAT16, _FLOAT16)
-    odd = int((known & ~np.isfinite(two)).sum())
-    both = known & np.isfinite(two)
-    if not both.any():
-        return Deviation(most=_MOST if odd else 0.0, usual=0.0, span=0.0, share=float(bool(odd)), odd=odd)
-    step = step or FLOAT_STEP * max(float(np.abs(one[both]).max()), 2.0**-20)
-    errors = np.where(both, np.abs(two - one) / step, 0.0)
-    span, square = float(np.ptp(one[both])) / step, float(one[both] @ one[both])
+        errors, span, odd, factor, far = (one != two).astype(np.float64), 1.0, 0, None, 0.5
+    else:
+        known = np.isfinite(one)
+        if not step:
+            # Computed in float16: what that does not hold is no fault of a kernel, infinite is as far as it goes.
+            one, two = np.clip(one, -_FLOAT16, _FLOAT16), np.clip(two, -_FLOAT16, _FLOAT16)
+        both = known & np.isfinite(two)
+        odd = int(known.sum() - both.sum())
+        if not both.any():
+            return Deviation(most=_MOST if odd else 0.0, usual=0.0, span=0.0, share=float(bool(odd)), odd=odd)
+        step = step or FLOAT_STEP * max(float(np.abs(one[both]).max()), 2.0**-20)
+        errors = np.where(both, np.abs(two - one) / step, 0.0)
+        span, square = float(np.ptp(one[both])) / step, float(one[both] @ one[both])
+        factor, far = round(float(one[both] @ two[both]) / square, 4) if square > 0 else None, max(2.5, span / 100)
     return Deviation(
         most=_rounded(float(errors.max())),
         usual=_rounded(float(np.quantile(errors, 0.99))),
         span=_rounded(span),
-        share=_rounded(float((errors > max(2.5, span / 100)).mean())),
-        factor=round(float(one[both] @ two[both]) / square, 4) if square > 0 else None,
-        set=_where(errors, wanted),
+        share=_rounded(float((errors > far).mean())),
+        factor=factor,
+        set=int(np.searchsorted(ends, int(errors.argmax()), side="right")),
         odd=odd,
     )
-
-
-def _of_whole_numbers(wanted: Sequence[Any], got: Sequence[Any]) -> Deviation:
-    errors = (_flat(wanted) != _flat(got)).astype(np.float64)
-    return Deviation(
-        most=float(errors.max()),
-        usual=float(np.quantile(errors, 0.99)),
-        span=1.0,
-        share=_rounded(float(errors.mean())),
-        set=_where(errors, wanted),
-    )
-
-
-def _flat(values: Sequence[Any]) -> Any:
-    return np.concatenate([np.ravel(value).astype(np.float64) for value in values])
-
-
-def _where(errors: Any, wanted: Sequence[Any]) -> int:
-    ends = np.cumsum([value.size for value in wanted])
-    return int(np.searchsorted(ends, int(errors.argmax()), side="right"))
 
 
 def _rounded(value: float) -> float:
