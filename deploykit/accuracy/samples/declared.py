@@ -125,7 +125,7 @@ def _number(text: str, spec: InputSpec, word: str) -> _Number:
     """A number that the type of the input holds."""
     import numpy as np
 
-    from deploykit.accuracy.samples.claims import stored_integers
+    from deploykit.accuracy.samples.domains import stored_integers
 
     dtype = spec.numpy_type
     if word in ("true", "false"):

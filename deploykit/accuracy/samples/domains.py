@@ -1,19 +1,21 @@
 """Which values an input may hold, as far as the graph, its quantizers or the encodings say; the rest stays unknown.
 
-Nothing is run. Limits that a reader enforces (an index, a stored grid) count before what a comparison suggests.
+What each reader of an integer tensor states is told backwards to the input, through operators that move values or shift
+and scale them by constants. Limits that a reader enforces (an index, a stored grid) count before what a comparison
+suggests. Nothing is run.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from deploykit.accuracy.samples.claims import Claim, Rank, ReadConstant, Walk, stored_integers
 from deploykit.encodings.values import Affine, EncodingSet, Float8
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import Trait, is_standard, ops
@@ -21,11 +23,24 @@ from deploykit.model.operators import Trait, is_standard, ops
 if TYPE_CHECKING:
     from deploykit.encodings.values import Value
 
-__all__ = ["Domain", "EncodedRange", "encoded_range", "input_domains"]
+__all__ = ["Domain", "EncodedRange", "ReadConstant", "encoded_range", "input_domains", "stored_integers"]
 
+ReadConstant: TypeAlias = Callable[[str], "npt.NDArray[Any] | None"]
+"""The values of a stored tensor, or None for one that is computed or not read."""
+_Bounds: TypeAlias = tuple[float, float]
+
+# Ops whose first input (of Concat: every input) keeps its values.
+_MOVES = ops(Trait.REARRANGES) | {"Concat", "Pad", "ReduceMax", "ReduceMin"}
+# Ops that tell what is stated of their result to their operand.
+_PULLS = frozenset({"Add", "Cast", "Clip", "Div", "Mul", "Sub", "Where"})
+# Ops whose second input is an index into their first.
+_INDEXED = frozenset({"Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND"})
+_STORED = frozenset({"ConvInteger", "DequantizeLinear", "MatMulInteger", "QLinearConv", "QLinearMatMul"})
+_COMPARES = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
+# Ops behind an input that leave every value as it is, so that an entry of their result is one of the input.
 _KEEPS = ops(Trait.PERMUTES) | {"Cast"}
-"""Ops behind an input that leave every value as it is, so that an entry of their result is one of the input."""
-
+# From this factor on a mask is made into what is added to scores before a Softmax (-100, -1e4, -3.4e38).
+_FAR = 100.0
 _FLOAT8_LARGEST = {"float8e4m3fn": 448.0, "float8e5m2": 57344.0}
 
 
@@ -48,39 +63,248 @@ class Domain:
         return self.low is not None and self.high is not None
 
 
+class _Rank(IntEnum):
+    """How much a statement counts: those of a higher rank leave the lower ones out."""
+
+    UNKNOWN = 0
+    LOOKS_LIKE = 1  # compared with 0 or 1
+    BY_TYPE = 2  # bytes that are taken as numbers, such as pixels
+    ONE_SIDED = 3  # a size, a count
+    MASK = 4  # turned into a choice
+    LIMIT = 5  # an index, a stored grid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stated:
+    """The values that one reader, ``node``, is made for; infinite where it states no end."""
+
+    rank: _Rank
+    low: float
+    high: float
+    why: str
+    node: str
+
+
+def stored_integers(dtype: str) -> tuple[int, int] | None:
+    """The smallest and largest value of an integer type by its ONNX name, None for other types."""
+    digits = dtype.removeprefix("u").removeprefix("int")
+    if not digits.isdecimal() or not dtype.removeprefix("u").startswith("int"):
+        return None
+    bits = int(digits)
+    return (0, (1 << bits) - 1) if dtype.startswith("u") else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+
+
 def input_domains(facts: GraphFacts, read: ReadConstant) -> dict[str, Domain]:
     """The domain of every integer and bool input. ``read`` is asked for constants beside the paths of these inputs."""
-    walk = Walk(facts, read)
     chosen = [name for name in facts.inputs if not facts.tensors[name].is_float]
-    return {name: _domain(facts.tensors[name].dtype, walk.claims(name)) for name in chosen}
+    reached, todo = set(chosen), list(chosen)
+    while todo:
+        telling = (node for node in facts.consumers_of(todo.pop()) if node.op_type in _PULLS | _MOVES)
+        fresh = {name for node in telling for name in node.outputs} - reached
+        reached |= fresh
+        todo += fresh
+    readings = _Readings(facts, read)
+    order = [*facts.inputs, *(name for node in facts.nodes for name in node.outputs)]
+    for name in reversed(order):
+        if name in reached:
+            readers = facts.consumers_of(name)
+            readings.stated[name] = tuple(item for node in readers for item in readings.of_reader(node, name))
+    return {name: _domain(facts.tensors[name].dtype, readings.stated[name]) for name in chosen}
 
 
-def _domain(dtype: str, claims: tuple[Claim, ...]) -> Domain:
+def _domain(dtype: str, stated: tuple[_Stated, ...]) -> Domain:
     if dtype == "bool":
         return Domain(low=0, high=1, why="it is of type bool", is_mask=True)
-    rank = max((claim.rank for claim in claims), default=Rank.UNKNOWN)
-    heard = [claim for claim in claims if claim.rank == rank]
-    if rank is Rank.LOOKS_LIKE and any(claim.rank is Rank.UNKNOWN for claim in claims):
-        rank, heard = Rank.UNKNOWN, [claim for claim in claims if claim.rank is Rank.UNKNOWN]
+    rank = max((item.rank for item in stated), default=_Rank.UNKNOWN)
+    if rank is _Rank.LOOKS_LIKE and any(item.rank is _Rank.UNKNOWN for item in stated):
+        rank = _Rank.UNKNOWN
+    heard = [item for item in stated if item.rank == rank]
     if not heard:
         return Domain(low=0, high=1, why="nothing in the graph looks at its values")
-    if rank is Rank.UNKNOWN:
+    if rank is _Rank.UNKNOWN:
         return Domain(low=None, high=None, why=heard[0].why, node=heard[0].node)
-    low, high = _within(dtype, max(claim.low for claim in heard), min(claim.high for claim in heard))
-    tightest = min(heard, key=lambda claim: (claim.high - claim.low, claim.node))
+    # Whole numbers inside the stated ones, within what the type holds; None for an open end.
+    least, most = stored_integers(dtype) or (-math.inf, math.inf)
+    start, end = max(item.low for item in heard), min(item.high for item in heard)
+    low = math.ceil(max(start, least)) if math.isfinite(start) else None
+    high = math.floor(min(end, most)) if math.isfinite(end) else None
+    tightest = min(heard, key=lambda item: (item.high - item.low, item.node))
     if low is not None and high is not None and low > high:
-        why = f"what its readers state excludes each other ({'; '.join(claim.why for claim in heard)})"
+        why = f"what its readers state excludes each other ({'; '.join(item.why for item in heard)})"
         return Domain(low=None, high=None, why=why, node=tightest.node)
-    is_mask = rank in (Rank.MASK, Rank.LOOKS_LIKE) and (low, high) == (0, 1)
+    is_mask = rank in (_Rank.MASK, _Rank.LOOKS_LIKE) and (low, high) == (0, 1)
     return Domain(low=low, high=high, why=tightest.why, node=tightest.node, is_mask=is_mask)
 
 
-def _within(dtype: str, low: float, high: float) -> tuple[int | None, int | None]:
-    """Whole numbers inside the claimed ones, within what the type holds; None for an open end."""
-    least, most = stored_integers(dtype) or (-math.inf, math.inf)
-    start = max(low, least) if math.isfinite(low) else low
-    end = min(high, most) if math.isfinite(high) else high
-    return (math.ceil(start) if math.isfinite(start) else None, math.floor(end) if math.isfinite(end) else None)
+class _Readings:
+    """What the readers of each tensor state, the last tensors of the graph first."""
+
+    def __init__(self, facts: GraphFacts, read: ReadConstant) -> None:
+        self._facts, self._read = facts, read
+        self.stated: dict[str, tuple[_Stated, ...]] = {}
+
+    def of_reader(self, node: NodeFact, name: str) -> Iterator[_Stated]:
+        """What one operator states of a tensor that it reads."""
+
+        def state(rank: _Rank, low: float, high: float, why: str) -> _Stated:
+            return _Stated(rank=rank, low=low, high=high, why=why, node=node.label)
+
+        def unknown(why: str) -> _Stated:
+            return state(_Rank.UNKNOWN, -math.inf, math.inf, why)
+
+        op, no_limit = node.op_type, f"it is used in {node.op_type}, which states no limit"
+        if not is_standard(node) or name not in node.inputs:
+            yield unknown(f"it is read by {op}, which is not looked into")
+            return
+        place, fact = node.inputs.index(name), self._facts.tensors[name]
+        behind = self.stated.get(node.outputs[0], ()) if node.outputs else ()
+        if op in _INDEXED and place == 1:
+            rows = self._rows(node)
+            # The specifications allow -n .. n-1 into n rows, except Gather before operator set 11.
+            if rows is None or rows < 1:
+                yield unknown(f"{op} looks up rows, how many there are is not known")
+            else:
+                low = 0 if self._facts.opset < 11 else -rows
+                yield state(_Rank.LIMIT, low, rows - 1, f"{op} looks up {rows} rows")
+        elif op in _MOVES and (op == "Concat" or place == 0):
+            for made in node.outputs:
+                yield from self.stated.get(made, ())
+        elif op in ("Shape", "Size"):
+            return  # they do not look at the values
+        elif op in ("Add", "Sub", "Mul", "Div", "Mod"):
+            told = self._of_arithmetic(node, name, behind)
+            yield from (unknown(no_limit),) if told is None else told
+        elif op == "Cast":
+            yield from self._of_cast(node, fact.dtype, behind)
+        elif op == "OneHot" and place == 0 and (depth := self._constant(node.inputs[1])) is not None:
+            yield state(_Rank.LIMIT, -int(depth[0]), int(depth[0]) - 1, f"OneHot has depth {int(depth[0])}")
+        elif op in _STORED and place == 0 and (grid := stored_integers(fact.dtype)) is not None:
+            yield state(_Rank.LIMIT, *grid, f"it holds stored integers ({fact.dtype})")
+        elif op in ("Clip", "Where", *_COMPARES) and (op != "Clip" or place == 0):
+            yield from self._of_choice(node, name, behind)
+        else:
+            yield unknown(no_limit)
+
+    def _of_choice(self, node: NodeFact, name: str, behind: Iterable[_Stated]) -> Iterator[_Stated]:
+        """What a Clip, a comparison or a Where states of the tensor that it decides on or passes on."""
+        op, limit = node.op_type, _Stated(rank=_Rank.LIMIT, low=0, high=1, why="", node=node.label)
+        if op == "Clip":
+            # Within its bounds it changes nothing; beyond them the graph says what it does with a wrong value.
+            ends = [self._constant(end) for end in (*node.inputs[1:3], "", "")[:2]]
+            low, high = -math.inf if ends[0] is None else ends[0][0], math.inf if ends[1] is None else ends[1][1]
+            yield from (replace(item, low=max(item.low, low), high=min(item.high, high)) for item in behind)
+            if math.isfinite(low) and math.isfinite(high):
+                yield replace(limit, low=low, high=high, why=f"it is clipped to {low:g}..{high:g}")
+        elif op != "Where":
+            other = self._beside(node, name)
+            is_sign = op == "Less" and other == (0.0, 0.0)
+            if other is not None and 0 <= other[0] == other[1] <= 1 and not is_sign:
+                yield replace(limit, rank=_Rank.LOOKS_LIKE, why=f"it is compared with {other[0]:g}")
+            else:
+                why = f"it is compared by {op}, which states no limit"
+                yield replace(limit, rank=_Rank.UNKNOWN, low=-math.inf, high=math.inf, why=why)
+        elif node.inputs[0] == name:
+            yield replace(limit, rank=_Rank.MASK, why="it chooses between two values")
+        else:
+            wrapped = self._wrapped(node, name)
+            for item in behind:
+                is_index = wrapped is not None and item.rank is _Rank.LIMIT
+                yield replace(item, low=max(item.low, -(wrapped or 0.0))) if is_index else item
+
+    def _of_arithmetic(self, node: NodeFact, name: str, behind: Iterable[_Stated]) -> list[_Stated] | None:
+        """What is stated of the result, told of the operand; None where nothing is stated."""
+        op, other, first = node.op_type, self._beside(node, name), node.inputs[0] == name
+        is_float = self._facts.tensors[name].is_float
+        readers = self._facts.consumers_of(node.outputs[0])
+        positive = "positive, with no stated upper end"
+        one_sided = _Stated(rank=_Rank.ONE_SIDED, low=1, high=math.inf, why="", node=node.label)
+        if op in ("Add", "Sub") and other is not None:
+            least, most = other if op == "Add" else (-other[1], -other[0])
+            if op == "Add" and any(self._wrapped(reader, name) for reader in readers):
+                return []  # the Where that takes it speaks for both
+            if op == "Add" or first:
+                told = [replace(item, low=item.low - least, high=item.high - most) for item in behind]
+            else:
+                told = [replace(item, low=other[1] - item.high, high=other[0] - item.low) for item in behind]
+            # A mask in ``(1 - mask) * -10000``: a difference from 1 that is multiplied by a large constant.
+            for reader in readers if other == ((-1.0, -1.0) if op == "Add" else (1.0, 1.0)) else ():
+                factor = self._beside(reader, node.outputs[0]) if reader.op_type == "Mul" else None
+                if factor is not None and min(map(abs, factor)) >= _FAR:
+                    why = f"its difference from 1 is multiplied by {factor[0]:g}"
+                    told.append(_Stated(rank=_Rank.MASK, low=0, high=1, why=why, node=reader.label))
+            return told
+        if (
+            op in ("Div", "Mod")
+            and node.inputs[1] == name
+            and (op == "Div" or not first)
+            and not (op == "Div" and is_float)
+        ):
+            why = "others are divided by it: it is not zero, and no upper end is stated"
+            return [replace(one_sided, why=why)]
+        scales = other is not None and other[0] == other[1] > 0
+        if scales and other is not None and (op == "Mul" or (op == "Div" and first and is_float)):
+            ends = [
+                (x.low / other[0], x.high / other[0]) if op == "Mul" else (x.low * other[0], x.high * other[0])
+                for x in behind
+            ]
+            return [replace(item, low=low, high=high) for item, (low, high) in zip(behind, ends, strict=True)]
+        # Sizes and counts scale other values; as numbers, so only once they are floats.
+        if op == "Mul" and is_float and other is None and node.inputs[0] != node.inputs[1]:
+            return [
+                replace(one_sided, why=f"it is multiplied into computed values, as a size or a count is: {positive}")
+            ]
+        if op == "Div" and is_float and node.inputs[1] == name:
+            return [
+                replace(one_sided, why=f"it is divided out of computed values, as a size or a count is: {positive}")
+            ]
+        return None
+
+    def _of_cast(self, node: NodeFact, given: str, behind: Iterable[_Stated]) -> Iterator[_Stated]:
+        made = self._facts.tensors[node.outputs[0]].dtype
+        if made == "bool":
+            why = "it is turned into true and false"
+            yield _Stated(rank=_Rank.MASK, low=0, high=1, why=why, node=node.label)
+            return
+        grid = stored_integers(given) if given in ("uint8", "int8") and made.startswith("float") else None
+        for item in behind:
+            if grid is not None and item.rank is _Rank.UNKNOWN:
+                why = f"{given} values are taken as numbers"
+                yield replace(item, rank=_Rank.BY_TYPE, low=grid[0], high=grid[1], why=why)
+            else:
+                yield item
+
+    def _constant(self, name: str) -> _Bounds | None:
+        """The smallest and largest value of a stored tensor."""
+        values = self._read(name) if name else None
+        if values is None or not values.size or values.dtype.kind not in "fiub" or not np.isfinite(values).all():
+            return None
+        return float(values.min()), float(values.max())
+
+    def _beside(self, node: NodeFact, name: str) -> _Bounds | None:
+        """The constant on the other side of a binary operator."""
+        others = [given for given in node.inputs if given != name]
+        return self._constant(others[0]) if len(others) == 1 else None
+
+    def _wrapped(self, node: NodeFact, name: str) -> float | None:
+        """The n of ``Where(x < 0, x + n, x)``, by which negative indices are made positive."""
+        moved = self._facts.producer_of(node.inputs[1]) if node.op_type == "Where" else None
+        if moved is None or moved.op_type != "Add" or name not in moved.inputs or node.inputs[2] != name:
+            return None
+        shift = self._beside(moved, name)
+        return None if shift is None else shift[0]
+
+    def _rows(self, node: NodeFact) -> int | None:
+        """How many rows an index chooses from: the least of the dimensions that it counts off."""
+        shapes = [fact.shape if (fact := self._facts.tensors.get(name)) else None for name in node.inputs[:2]]
+        table, index = ((),) * 2 if None in shapes else shapes
+        first, count = int(node.attributes.get("axis", 0)), 1
+        if node.op_type.endswith("ND"):
+            last = index[-1] if index else None
+            first, count = int(node.attributes.get("batch_dims", 0)), last if isinstance(last, int) else 0
+        rank = len(table or ())
+        sizes = [table[at] for at in range(first, first + count) if table and -rank <= at < rank]
+        known = [size for size in sizes if isinstance(size, int)]
+        return min(known) if known and len(known) == count else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -103,10 +327,12 @@ def encoded_range(
         entry = None if encodings is None else encodings.get(tensor)
         if entry is not None and entry.value.granularity == "per-tensor":
             return _of_value(entry.value, 0, f"the encoding of {tensor!r}, which holds its values")
-        if node.op_type == "QuantizeLinear":
-            found = _of_quantizer(facts, read, node)
-            if found is not None:
-                return found
+        if node.op_type == "QuantizeLinear":  # what it can hold, per tensor and with stored parameters
+            scale, grid = read(node.inputs[1]), stored_integers(facts.tensors[tensor].dtype)
+            zero = read(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else np.zeros(1)
+            if scale is not None and zero is not None and grid is not None and scale.size == zero.size == 1:
+                low, high = (np.asarray((end - float(zero.item())) * float(scale.item())) for end in grid)
+                return EncodedRange(low=low, high=high, why=f"the quantizer behind it ({node.label})")
     return None
 
 
@@ -115,19 +341,16 @@ def _behind(facts: GraphFacts, name: str) -> Iterator[tuple[str, NodeFact]]:
     waiting = [name]
     while waiting:
         for node in facts.consumers_of(waiting.pop()):
-            if not is_standard(node) or not node.outputs:
+            if not is_standard(node) or not node.outputs or node.op_type not in _KEEPS | {"QuantizeLinear"}:
                 continue
-            if node.op_type in _KEEPS and not _cuts(facts, node):
+            given, made = facts.tensors[node.inputs[0]], facts.tensors[node.outputs[0]]
+            # A Cast to bool, or from floats to integers, does not keep the values.
+            cuts = made.dtype == "bool" or (given.is_float and not made.is_float)
+            if node.op_type in _KEEPS and not cuts:
                 waiting.append(node.outputs[0])
                 yield node.outputs[0], node
             elif node.op_type == "QuantizeLinear":
                 yield node.outputs[0], node
-
-
-def _cuts(facts: GraphFacts, node: NodeFact) -> bool:
-    """True for a Cast that does not keep the values: to bool, or from floats to integers."""
-    given, made = facts.tensors[node.inputs[0]], facts.tensors[node.outputs[0]]
-    return made.dtype == "bool" or (given.is_float and not made.is_float)
 
 
 def _of_value(value: Value, rank: int, why: str) -> EncodedRange | None:
@@ -148,15 +371,3 @@ def _of_value(value: Value, rank: int, why: str) -> EncodedRange | None:
     if not (np.isfinite(low).all() and np.isfinite(high).all() and (low <= high).all()):
         return None
     return EncodedRange(low=low, high=high, why=why)
-
-
-def _of_quantizer(facts: GraphFacts, read: ReadConstant, node: NodeFact) -> EncodedRange | None:
-    """What a per-tensor QuantizeLinear with stored parameters can hold."""
-    scale = read(node.inputs[1])
-    has_zero = len(node.inputs) > 2 and bool(node.inputs[2])
-    zero = read(node.inputs[2]) if has_zero else np.zeros(1)
-    grid = stored_integers(facts.tensors[node.outputs[0]].dtype)
-    if scale is None or zero is None or grid is None or scale.size != 1 or zero.size != 1:
-        return None
-    low, high = ((end - float(zero.reshape(()))) * float(scale.reshape(())) for end in grid)
-    return EncodedRange(low=np.asarray(low), high=np.asarray(high), why=f"the quantizer behind it ({node.label})")
