@@ -5,8 +5,7 @@ An estimate is the accelerator's time alone: transport and the host come on top.
 
 from __future__ import annotations
 
-import heapq
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -135,60 +134,18 @@ def _shares(ordered: list[TraceEvent]) -> tuple[dict[str, float], dict[str, floa
     """How much of the whole time belongs to each operator, and how much of that it only waits."""
     shares: dict[str, float] = defaultdict(float)
     waits: dict[str, float] = defaultdict(float)
-    computing, moving = _Running(), _Running()
+    computing, moving = Counter[str](), Counter[str]()  # how many kernels of each operator run at a moment
+    starts = [(event.start, 1, place) for place, event in enumerate(ordered)]
+    ends = [(event.start + event.duration, -1, place) for place, event in enumerate(ordered) if event.duration > 0]
     now = ordered[0].start if ordered else 0.0
-    for place, event in enumerate(ordered):
-        now = _advance(now, event.start, computing, moving, ordered[place].node, shares, waits)
-        (moving if event.unit == "dma" else computing).add(event)
-    end = max((event.start + event.duration for event in ordered), default=now)
-    _advance(now, end, computing, moving, ordered[-1].node if ordered else "", shares, waits)
-    return shares, waits
-
-
-class _Running:
-    """The operators whose kernels run at a moment, each with the end of its last one."""
-
-    def __init__(self) -> None:
-        self._ends: list[tuple[float, str]] = []
-        self.nodes: dict[str, int] = {}
-
-    def add(self, event: TraceEvent) -> None:
-        if event.duration > 0:
-            heapq.heappush(self._ends, (event.start + event.duration, event.node))
-            self.nodes[event.node] = self.nodes.get(event.node, 0) + 1
-
-    @property
-    def next_end(self) -> float:
-        return self._ends[0][0] if self._ends else float("inf")
-
-    def drop_until(self, now: float) -> None:
-        while self._ends and self._ends[0][0] <= now:
-            _, node = heapq.heappop(self._ends)
-            self.nodes[node] -= 1
-            if not self.nodes[node]:
-                del self.nodes[node]
-
-
-def _advance(
-    now: float,
-    until: float,
-    computing: _Running,
-    moving: _Running,
-    following: str,
-    shares: dict[str, float],
-    waits: dict[str, float],
-) -> float:
-    """Give the time up to a moment to whoever runs in it."""
-    while now < until:
-        step = min(until, computing.next_end, moving.next_end)
-        if step > now:
-            nodes = list(computing.nodes) or list(moving.nodes) or [following]
-            part = (step - now) / len(nodes)
+    for moment, change, place in sorted([*starts, *ends]):
+        event = ordered[place]
+        if moment > now:  # where nothing runs, the operator that comes next has waited
+            nodes = list(+computing) or list(+moving) or [event.node]
             for node in nodes:
-                shares[node] += part
-                if not computing.nodes:
-                    waits[node] += part
-            now = step
-        computing.drop_until(now)
-        moving.drop_until(now)
-    return now
+                shares[node] += (moment - now) / len(nodes)
+                waits[node] += 0.0 if +computing else (moment - now) / len(nodes)
+            now = moment
+        if event.duration > 0:
+            (moving if event.unit == "dma" else computing)[event.node] += change
+    return shares, waits

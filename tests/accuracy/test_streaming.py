@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import zipfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, parser
 
-from deploykit.accuracy.samples.gathering import InputSource, Samples, gather
-from deploykit.accuracy.samples.inputs import Label
+from deploykit.accuracy.samples.gathering import gather
 from deploykit.accuracy.search.layer_losses import analyze
 from deploykit.accuracy.search.locate import ModelProbe, SimulationProbe
-from deploykit.accuracy.simulate import fitting, sessions
+from deploykit.accuracy.simulate import sessions
 from deploykit.accuracy.simulate.fitting import fit_judge
-from deploykit.accuracy.simulate.sessions import Feed, Session, StreamedModel
+from deploykit.accuracy.simulate.sessions import Feed, Session
 from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
@@ -141,51 +138,7 @@ def test_models_of_the_zoo_give_the_same_bits(tmp_path: Path, monkeypatch: pytes
     whole = fit_judge(model, facts, encodings, samples).verdict
     monkeypatch.setattr(sessions, "_LEAST_GROUP", size // 7)
     monkeypatch.setattr(sessions, "_GROUP", size // 7)
-    assert Simulator(lean, encodings).streams
     assert fit_judge(lean, facts, encodings, samples).verdict == whole
-
-
-@pytest.mark.parametrize(("reach", "enough"), [(0.2, False), (3.0, False), (100.0, True)])
-def test_inputs_that_are_run_together_are_judged_one_size_after_the_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reach: float, enough: bool
-) -> None:
-    """The fewer rounds, the fewer groups are opened; what is said of the encodings does not depend on it."""
-    model = _tower([1, 2, 3, 1, 2, 4], 3)
-    facts, lean = collect_facts(wrap_proto(model, path=Path("tower.onnx"))), _lean(model, tmp_path)
-    value = Affine(bits=16, signed=False, scale=np.array(2 * reach / 65535), zero_point=np.array(32768.0))
-    entries = {"m0": Encoding(name="m0", value=value)}
-    encodings = EncodingSet(version="1.0.0", entries=entries)
-    feeds = tuple({"x": np.random.default_rng(n).standard_normal((2, 8)).astype(np.float32)} for n in range(2))
-    samples = Samples(feeds=feeds, of_inputs={"x": InputSource(label=Label.DERIVED, why="its encoding")})
-    whole = fit_judge(model, facts, encodings, samples)
-    opened, original = list[int](), StreamedModel._run
-
-    def counted(self: StreamedModel, number: int, *given: Any) -> None:
-        opened.append(number)
-        original(self, number, *given)
-
-    monkeypatch.setattr(StreamedModel, "_run", counted)
-    counts = []
-    for read_for in (10**9, 0):
-        monkeypatch.setattr(fitting, "_READ_FOR", read_for)
-        monkeypatch.setattr(sessions, "_LEAST_GROUP", 600)
-        monkeypatch.setattr(sessions, "_GROUP", 600)
-        opened.clear()
-        found = fit_judge(lean, facts, encodings, samples)
-        counts.append(len(opened))
-        assert found.verdict == whole.verdict
-        assert _same(found.judge.feeds, whole.judge.feeds)
-        assert _same(found.judge.reference, whole.judge.reference)
-    assert counts[0] == counts[1] * (1 if enough else 2)
-
-
-def test_sizes_go_together_only_where_reading_is_most_of_the_work() -> None:
-    model = _tower([1, 2, 3, 1, 2, 4], 3)
-    facts = collect_facts(wrap_proto(model, path=Path("tower.onnx")))
-    unknown = replace(facts, tensors={**facts.tensors, "x": replace(facts.tensors["x"], shape=(None, 8))})
-    assert fitting._numbers(facts) == 13 * 16
-    assert fitting._numbers(unknown) == math.inf
-    assert fitting._rounds(model, facts) == ((1.0,), (0.5,), (0.25,))
 
 
 BODIES = """

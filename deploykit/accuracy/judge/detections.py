@@ -25,6 +25,7 @@ __all__ = [
     "count_kept",
     "judge_detections",
     "overlaps",
+    "read_both",
     "read_detections",
 ]
 
@@ -91,6 +92,13 @@ def read_detections(group: DetectionSet, values: Values) -> Detections | None:
     labels = labels.astype(np.int64)
     scores, classes = ranked[:, -1], table.shape[1]
     return Detections(boxes=np.nan_to_num(boxes), scores=scores, labels=labels, margins=margins, classes=classes)
+
+
+def read_both(group: DetectionSet, samples: Sequence[tuple[Values, Values]]) -> list[tuple[Detections, Detections]]:
+    """The rows of both sides of each sample; none where the shapes of any do not fit together."""
+    read = [(read_detections(group, one), read_detections(group, two)) for one, two in samples]
+    known = [(one, two) for one, two in read if one is not None and two is not None]
+    return known if len(known) == len(read) else []
 
 
 def _columns(piece: Piece, array: Numbers, width: int) -> _Doubles | None:
@@ -228,9 +236,8 @@ def judge_detections(
     sides, place by place.
     """
     name, kind = "+".join(group.outputs), OutputKind.DETECTIONS
-    read = [(read_detections(group, one), read_detections(group, two)) for one, two in samples]
-    pairs = [(one, two) for one, two in read if one is not None and two is not None]
-    if len(pairs) < len(read) or not pairs:
+    pairs = read_both(group, samples)
+    if not pairs:
         yield context.number(name, kind, Measure.ROWS, float("nan"), where="unlike shapes")
         return
     top = max((float(one.scores.max()) for one, _ in pairs if one.scores.size), default=0.0)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -23,8 +22,8 @@ from deploykit.accuracy.judge.decisions import (
     neighbours_kept,
     texts_read,
 )
-from deploykit.accuracy.judge.detections import count_kept, judge_detections, read_detections
-from deploykit.accuracy.judge.kinds import DetectionSet, OutputKind, Piece, Task, detection_sets, pieces_of
+from deploykit.accuracy.judge.detections import count_kept, judge_detections, read_both
+from deploykit.accuracy.judge.kinds import OutputKind, Piece, Task, detection_sets, pieces_of
 from deploykit.accuracy.judge.measures import (
     Pair,
     gain_error,
@@ -68,12 +67,11 @@ _SIGNALS = (Task.SIGNAL, Task.REGRESSION, Task.IMAGE, Task.CLASSES)
 
 
 class Judge:
-    """One model's outputs on samples.
+    """One model's outputs on samples, and what they are held against: the model's own (``session``: opened before).
 
     Plain feeds come from nowhere in particular: their label is ``arbitrary`` unless it is given, and then nothing is
     judged. Of samples only those that vary are judged on. ``against`` says what the model is; ``same_graph`` that the
-    very graph is judged that was given, of which more is asked. One that ``stays_open`` keeps its model for ``on``,
-    until ``close``.
+    very graph is judged that was given, of which more is asked.
     """
 
     def __init__(
@@ -83,41 +81,13 @@ class Judge:
         samples: Sequence[Feed] | Samples,
         *,
         label: str = "arbitrary",
-        against: Against = Against.FLOAT,
-        same_graph: bool = False,
-        bits: int = 0,
-        thresholds: Thresholds | None = None,
-        stays_open: bool = False,
+        session: Session | None = None,
+        **asked: Any,
     ) -> None:
-        self.feeds: Sequence[Feed]
-        if isinstance(samples, Samples):
-            self.feeds, label = samples.varied, samples.label
-        else:
-            self.feeds = samples
         self.names = tuple(item.name for item in model.graph.output)
-        self._judge = OutputJudge(
-            facts, label=label, against=against, same_graph=same_graph, bits=bits, thresholds=thresholds
-        )
-        session = Session(model)
-        self.reference = session.runs(self.feeds)
-        self._session = session if stays_open else None
-
-    def on(self, feeds: Sequence[Feed]) -> Judge:
-        """The same judge on other feeds of the same label; only for one that stays open, which both then do."""
-        assert self._session is not None
-        other = copy(self)
-        other.feeds, other.reference = feeds, self._session.runs(feeds)
-        return other
-
-    def part(self, first: int, last: int) -> Judge:
-        """The same judge on some of its samples."""
-        other = copy(self)
-        other.feeds, other.reference = self.feeds[first:last], self.reference[first:last]
-        return other
-
-    def close(self) -> None:
-        """Let go of the opened model; what it gave stays."""
-        self._session = None
+        self.feeds: Sequence[Feed] = samples.varied if isinstance(samples, Samples) else samples
+        self._judge = OutputJudge(facts, label=samples.label if isinstance(samples, Samples) else label, **asked)
+        self.reference = (session or Session(model)).runs(self.feeds)
 
     def judge(self, run: Callable[[Feed], Values]) -> Verdict:
         """Run every sample and compare; what ``run`` returns must hold the outputs."""
@@ -155,7 +125,18 @@ class OutputJudge:
         An output that a sample lacks on either side is not compared. ``feeds`` are needed only for the sizes of images.
         """
         context = replace(self._context, count=len(reference))
-        oddities, broken = tuple(self._oddities(reference, outputs)), self._broken(reference)
+        oddities, broken = list[Oddity](), ""
+        for name in self._facts.outputs:
+            pairs = [
+                (one[name], two[name])
+                for one, two in zip(reference, outputs, strict=True)
+                if {name} <= one.keys() & two.keys()
+            ]
+            oddities += self._oddity(name, [(_unexpected(one, two), two) for one, two in pairs])
+            values = [np.asarray(one[name], np.float64) for one in reference if name in one]
+            # An output that is NaN in the reference already: there is nothing to hold the other side against.
+            for found in self._oddity(name, [(np.isnan(one), one) for one in values]):
+                broken = broken or f"not judged: {found.operator} gives {found.count} NaN in the reference already"
         both = [_comparable(one, two) for one, two in zip(reference, outputs, strict=True)]
         known = [name for name in self._facts.outputs if all(name in one and name in two for one, two in both)]
         samples = [self._rows.all_matched(known, one, two) for one, two in both]
@@ -164,7 +145,10 @@ class OutputJudge:
         shapes = [self._facts.tensors[name].shape or () for name in self._facts.inputs]
         static = [tuple(dim for dim in shape if isinstance(dim, int)) for shape in shapes]
         numbers: list[JudgedNumber] = []
+        counts: list[KeptCount] = []
         for group in groups:
+            count = count_kept(read_both(group, both))
+            counts += [] if count is None else [count]
             in_order = not self._rows.is_behind(group.boxes.output)
             numbers += judge_detections(context, group, both, feeds, static, in_order=in_order)
         for name in known:
@@ -176,11 +160,11 @@ class OutputJudge:
             right=right,
             reason=reason,
             numbers=tuple(numbers),
-            oddities=oddities,
+            oddities=tuple(oddities),
             overall_db=overall_db([pair for name in known for pair in _pairs(matched[name])]),
             sqnr_db={name: overall_db(_pairs(pairs)) for name, pairs in matched.items()},
             lost=max((item.lost for pairs in matched.values() for item in pairs), default=0.0),
-            detections=_least_kept(groups, both),
+            detections=min(counts, key=lambda count: count.surely, default=None),
             broken=broken,
         )
 
@@ -198,23 +182,12 @@ class OutputJudge:
         if lost and loses_rows:
             yield context.number(output, kind, Measure.ROWS, 1 - lost)
         for piece in pieces:
-            pairs = [_cut(piece, item) for item in matched]
+            pairs = [(item.left, item.right) for item in matched]
+            if piece.axis is not None:
+                at = (*(slice(None),) * piece.axis, slice(piece.start, piece.stop))
+                pairs = [(a[at], b[at]) if a.ndim > len(at) - 1 else (a, b) for a, b in pairs]
             if any(one.size for one, _ in pairs):
                 yield from _piece_numbers(context, piece, pairs)
-
-    def _oddities(self, reference: Sequence[Values], outputs: Sequence[Values]) -> Iterator[Oddity]:
-        for name in self._facts.outputs:
-            sides = zip(reference, outputs, strict=True)
-            both = [(one[name], two[name]) for one, two in sides if name in one and name in two]
-            yield from self._oddity(name, [(_unexpected(one, two), two) for one, two in both])
-
-    def _broken(self, reference: Sequence[Values]) -> str:
-        """Why there is nothing to hold the other side against: an output that is NaN in the reference already."""
-        for name in self._facts.outputs:
-            values = [np.asarray(one[name], np.float64) for one in reference if name in one]
-            for found in self._oddity(name, [(np.isnan(one), one) for one in values]):
-                return f"not judged: {found.operator} gives {found.count} NaN in the reference already"
-        return ""
 
     def _oddity(self, name: str, seen: Sequence[tuple[npt.NDArray[np.bool_], Numbers]]) -> Iterator[Oddity]:
         """One output's, from where values are bad and what they are."""
@@ -239,7 +212,10 @@ def _piece_numbers(context: Context, piece: Piece, pairs: Sequence[Pair]) -> Ite
         return
     db = overall_db(pairs)
     if not signal_in(pairs):
-        yield number(Measure.SQNR, db, note=_without_signal(pairs))
+        left, right = map(np.nan_to_num, _both_sides(pairs))
+        near = bool(np.all(np.abs(left - right) <= 2 * math.ldexp(float(np.abs(left).max()), -11)))  # of float16
+        note = "not judged: no signal, the reference hardly varies" + ("" if near else ", and the values differ")
+        yield number(Measure.SQNR, db, note=note)
         return
     measured = list(_of_task(number, piece, pairs))
     too_few = db >= _CLEAN_DB and any(n.is_open for n in measured)
@@ -295,23 +271,18 @@ def _of_task(number: Callable[..., JudgedNumber], piece: Piece, pairs: Sequence[
             yield number(Measure.ERROR, value, words=f"relative error {value:.2%}")
 
 
+def _both_sides(pairs: Sequence[Pair]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    left, right = (np.concatenate([np.asarray(pair[at], np.float64).ravel() for pair in pairs]) for at in (0, 1))
+    return left, right
+
+
 def _picture_db(pairs: Sequence[Pair]) -> float:
     """Peak signal to noise with the range that the reference has as the peak."""
-    left, right = (np.concatenate([np.asarray(pair[at], np.float64).ravel() for pair in pairs]) for at in (0, 1))
+    left, right = _both_sides(pairs)
     both = np.isfinite(left) & np.isfinite(right)
     error = float(np.mean((left[both] - right[both]) ** 2)) if both.any() else 0.0
     peak = float(np.ptp(left[both])) if both.any() else 0.0
     return 10 * math.log10(peak**2 / error) if error and peak else math.inf
-
-
-def _without_signal(pairs: Sequence[Pair]) -> str:
-    """Why a reference that does not vary is no ground for a verdict, and whether the other side has its value."""
-    left, right = (
-        np.nan_to_num(np.concatenate([np.asarray(p[at], np.float64).ravel() for p in pairs])) for at in (0, 1)
-    )
-    step = 2 * math.ldexp(float(np.abs(left).max()), -11)  # of float16
-    near = bool(np.all(np.abs(left - right) <= step))
-    return "not judged: no signal, the reference hardly varies" + ("" if near else ", and the values differ")
 
 
 def _unexpected(one: Numbers, two: Numbers) -> npt.NDArray[np.bool_]:
@@ -337,23 +308,5 @@ def _comparable(one: Values, two: Values) -> tuple[Values, Values]:
     return cleared(one), cleared(two)
 
 
-def _least_kept(groups: Sequence[DetectionSet], both: Sequence[tuple[Values, Values]]) -> KeptCount | None:
-    """The strict count of the set of detections that keeps least; None without any, and where shapes do not fit."""
-    counts = []
-    for group in groups:
-        read = [(read_detections(group, one), read_detections(group, two)) for one, two in both]
-        known = [(one, two) for one, two in read if one is not None and two is not None]
-        count = count_kept(known) if known and len(known) == len(read) else None
-        counts += [] if count is None else [count]
-    return min(counts, key=lambda count: count.surely, default=None)
-
-
 def _pairs(matched: Sequence[Matched]) -> list[Pair]:
     return [(item.left, item.right) for item in matched if item.left.shape == item.right.shape]
-
-
-def _cut(piece: Piece, item: Matched) -> Pair:
-    if piece.axis is None or item.left.ndim <= piece.axis:
-        return item.left, item.right
-    kept = (slice(None),) * piece.axis + (slice(piece.start, piece.stop),)
-    return item.left[kept], item.right[kept]

@@ -400,46 +400,18 @@ def _among(facts: GraphFacts, name: str, others: dict[str, Piece]) -> DetectionS
 
 def _size_input(facts: GraphFacts, boxes: str) -> str:
     """The graph input that boxes are multiplied by, "" when there is none: a few numbers such as the target's size."""
-    seen, todo = {boxes}, [boxes]
-    while todo and len(seen) < _MOST_STEPS:
-        node = facts.producer_of(todo.pop())
-        if node is None:
-            continue
-        if node.op_type == "Mul":
-            source = next(filter(None, (_single_input(facts, name) for name in node.inputs)), "")
-            if source:
-                return source
-        if node.op_type in _MOVES or node.op_type in _ARITHMETIC or node.op_type == "Cast":
-            reached = node.inputs if node.op_type in _ARITHMETIC else node.inputs[:1]
-            fresh = [name for name in reached if name and name not in seen]
-            seen.update(fresh)
-            todo += fresh
-    return ""
-
-
-def _single_input(facts: GraphFacts, tensor: str) -> str:
-    """The one small graph input that a tensor is made of by moving, casting and constants, or ""."""
-    sources: set[str] = set()
-    seen, todo = {tensor}, [tensor]
-    while todo:
-        name = todo.pop()
-        fact = facts.tensors.get(name)
-        if fact is None or fact.is_weight:
-            continue
-        if name in facts.inputs:
-            sources.add(name)
-            continue
+    small = set()
+    for name in facts.inputs:
+        shape = facts.tensors[name].shape or (None, None)
+        sides = [dim for dim in shape[1:] or shape if isinstance(dim, int)]
+        if len(sides) == len(shape[1:] or shape) and prod(sides) <= _BOX:
+            small.add(name)
+    todo = [boxes]
+    for name in todo:  # grows while it is walked
         node = facts.producer_of(name)
-        if node is None or node.op_type not in _MOVES | {"Cast", "Concat", "Mul", "Div"} or len(seen) > 40:
-            return ""
-        fresh = [other for other in node.inputs if other and other not in seen]
-        seen.update(fresh)
-        todo += fresh
-    if len(sources) != 1:
-        return ""
-    (source,) = sources
-    shape = facts.tensors[source].shape
-    sides = None if shape is None else shape[1:] or shape
-    if sides is None or not all(isinstance(dim, int) for dim in (shape or ())[1:]):
-        return ""
-    return source if prod(dim for dim in sides if isinstance(dim, int)) <= _BOX else ""
+        if name in small:
+            return name
+        if node is not None and len(todo) < _MOST_STEPS and node.op_type in _MOVES | _ARITHMETIC | {"Cast", "Div"}:
+            reached = node.inputs if node.op_type in _ARITHMETIC | {"Div"} else node.inputs[:1]
+            todo += [other for other in reached if other and other not in todo]
+    return ""

@@ -14,11 +14,11 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from deploykit.accuracy.samples.arrays import read_arrays, write_arrays
 from deploykit.errors import InputError, ToolError, UsageError
-from deploykit.system.processes import ProgramEnd, run
+from deploykit.system.processes import run
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -30,8 +30,6 @@ DEADLINE = 600.0
 
 _CHILD = Path(__file__).with_name("metric_child.py")
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-_PLACES = ("{outputs}", "{references}")
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,66 +64,23 @@ class UserMetric:
         with tempfile.TemporaryDirectory(prefix="deploykit-metric-") as made:
             folder = Path(made)
             _write(folder / "outputs", outputs)
-            self._write_references(folder, reference)
-            places = {"{outputs}": str(folder / "outputs"), "{references}": self._place(folder), "{folder}": made}
-            argv = [_filled(word, places) for word in self.argv]
+            places = {"{outputs}": folder / "outputs", "{references}": self._hand_over(folder, reference)}
+            argv = list(self.argv)
+            for place, path in {**places, "{folder}": folder}.items():
+                argv = [word.replace(place, str(path)) for word in argv]
             done = run(argv, timeout=self.deadline)
-            self._check(done)
-            return self._number(folder, done)
-
-    def _place(self, folder: Path) -> str:
-        """Where a command finds the references: the user's own folder or file, else what was written for it."""
-        if self.references is None or self.places is not None:
-            return str(next(folder.glob("references*")))
-        return str(self.references.resolve())
-
-    def _write_references(self, folder: Path, reference: Sequence[Mapping[str, npt.NDArray[Any]]]) -> None:
-        if self.references is None:
-            _write(folder / "references", reference)
-        elif self.references.is_dir():
-            files = sorted(path.resolve() for path in self.references.iterdir() if path.is_file())
-            self._hand_files(folder, self._taken(files, len(reference)))
-        elif self.is_function:
-            _write(folder / "references", self._taken(_read_samples(self.references), len(reference)))
-        elif self.places is not None:
-            rows = self._taken(_read_samples(self.references), len(reference))
-            _write_stacked(folder / f"references{self.references.suffix}", rows)
-
-    def _hand_files(self, folder: Path, files: Sequence[Path]) -> None:
-        """A function is given paths; a command the user's folder, or one with the files that are measured."""
-        if self.is_function:
-            (folder / "references.json").write_text(json.dumps([str(path) for path in files]), "utf-8")
-        elif self.places is not None:
-            (folder / "references").mkdir()
-            for path in files:
-                (folder / "references" / path.name).symlink_to(path)
-
-    def _taken(self, given: Sequence[_T], measured: int) -> Sequence[_T]:
-        """Those of the samples that are measured; a command that reads all of them itself may have any number."""
-        wanted = measured if self.places is None else self.count
-        if len(given) != wanted and (self.is_function or self.places is not None):
-            raise InputError(
-                f"{self.references}: holds {len(given)} references for {wanted} samples",
-                why="they are matched by their order",
-                next="give as many as the data has, and no --samples",
-            )
-        return given if self.places is None else [given[place] for place in self.places]
-
-    def _check(self, done: ProgramEnd) -> None:
-        if done.timed_out:
-            raise ToolError(f"--metric {self.name}: took longer than {self.deadline:g} s and was ended")
-        if not done.ok:
-            said = next((line for line in reversed(done.tail) if line.strip()), "it said nothing")
-            raise ToolError(f"--metric {self.name}: failed with status {done.returncode}", why=said)
-
-    def _number(self, folder: Path, done: ProgramEnd) -> float:
-        if self.is_function:
-            return self._left_by_child(folder)
-        last = next((line.strip() for line in reversed(done.tail) if line.strip()), "")
-        try:
-            value = float(last)
-        except ValueError:
-            value = math.nan
+            last = next((line.strip() for line in reversed(done.tail) if line.strip()), "")
+            if done.timed_out:
+                raise ToolError(f"--metric {self.name}: took longer than {self.deadline:g} s and was ended")
+            if not done.ok:
+                why = last or "it said nothing"
+                raise ToolError(f"--metric {self.name}: failed with status {done.returncode}", why=why)
+            try:
+                value = float(json.loads((folder / "result.json").read_text("utf-8")) if self.is_function else last)
+            except (OSError, ValueError, TypeError, RecursionError):
+                value = math.nan
+        if not math.isfinite(value) and self.is_function:
+            raise ToolError(f"--metric {self.name}: ended well and left no number", why="it may have ended the program")
         if not math.isfinite(value):
             raise ToolError(
                 f"--metric-command {self.name}: its last line is no finite number",
@@ -134,14 +89,43 @@ class UserMetric:
             )
         return value
 
-    def _left_by_child(self, folder: Path) -> float:
-        try:
-            value = float(json.loads((folder / "result.json").read_text("utf-8")))
-        except (OSError, ValueError, TypeError, RecursionError):
-            value = math.nan
-        if not math.isfinite(value):
-            raise ToolError(f"--metric {self.name}: ended well and left no number", why="it may have ended the program")
-        return value
+    def _hand_over(self, folder: Path, reference: Sequence[Mapping[str, npt.NDArray[Any]]]) -> Path:
+        """Write the references of the samples that are measured; where they are found.
+
+        A command reads the user's own folder or file where all samples are measured, and it may hold any number.
+        """
+        given, place = self.references, folder / "references"
+        if given is None:
+            _write(place, reference)
+            return place
+        if not self.is_function and self.places is None:
+            return given.resolve()
+        is_folder = given.is_dir()
+        files = sorted(path.resolve() for path in given.iterdir() if path.is_file()) if is_folder else []
+        rows: list[Any] = files if is_folder else _read_samples(given)
+        wanted = len(reference) if self.places is None else self.count
+        if len(rows) != wanted:
+            raise InputError(
+                f"{given}: holds {len(rows)} references for {wanted} samples",
+                why="they are matched by their order",
+                next="give as many as the data has, and no --samples",
+            )
+        taken = rows if self.places is None else [rows[at] for at in self.places]
+        if self.is_function and is_folder:
+            (folder / "references.json").write_text(json.dumps([str(path) for path in taken]), "utf-8")
+        elif self.is_function:
+            _write(place, taken)
+        elif is_folder:
+            place.mkdir()
+            for path in taken:
+                (place / path.name).symlink_to(path)
+        else:
+            import numpy as np
+
+            place = place.with_suffix(given.suffix)
+            stacked = {name: np.stack([row[name] for row in taken]) for name in taken[0]}
+            write_arrays(place, stacked) if given.suffix == ".npz" else np.save(place, stacked[""])
+        return place
 
 
 def user_metric(
@@ -161,30 +145,20 @@ def user_metric(
             raise UsageError(
                 f"--metric {function}: package.module:function is expected", next="--metric scores:accuracy"
             )
-        argv = (sys.executable, str(_CHILD), function, "{folder}")
-        return UserMetric(name=function, argv=argv, is_function=True, references=references, deadline=deadline)
-    return _command(command or "", references, deadline)
-
-
-def _command(text: str, references: Path | None, deadline: float) -> UserMetric:
+        child = (sys.executable, str(_CHILD), function, "{folder}")
+        return UserMetric(name=function, argv=child, is_function=True, references=references, deadline=deadline)
     try:
-        argv = tuple(shlex.split(text))
+        argv = tuple(shlex.split(command or ""))
     except ValueError as error:
-        raise UsageError(f"--metric-command {text}: cannot be split into words", why=str(error)) from None
+        raise UsageError(f"--metric-command {command}: cannot be split into words", why=str(error)) from None
     if not argv:
         raise UsageError("--metric-command: is empty")
-    if not any(_PLACES[0] in word for word in argv):
+    if not any("{outputs}" in word for word in argv):
         raise UsageError(
-            f"--metric-command {text}: does not say where the outputs go",
+            f"--metric-command {command}: does not say where the outputs go",
             next="write {outputs}, and {references}, where their folders shall stand",
         )
     return UserMetric(name=argv[0], argv=argv, is_function=False, references=references, deadline=deadline)
-
-
-def _filled(word: str, places: Mapping[str, str]) -> str:
-    for place, value in places.items():
-        word = word.replace(place, value)
-    return word
 
 
 def _write(folder: Path, samples: Sequence[Mapping[str, npt.NDArray[Any]]]) -> None:
@@ -197,17 +171,6 @@ def _write(folder: Path, samples: Sequence[Mapping[str, npt.NDArray[Any]]]) -> N
     for number, values in enumerate(samples):
         arrays: dict[str, Any] = {f"v{place}": values[name] for place, name in enumerate(names)}
         np.savez(folder / f"{number:06}.npz", **arrays)
-
-
-def _write_stacked(path: Path, rows: Sequence[Mapping[str, npt.NDArray[Any]]]) -> None:
-    """As ``_read_samples`` reads it."""
-    import numpy as np
-
-    stacked = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
-    if path.suffix == ".npz":
-        write_arrays(path, stacked)
-    else:
-        np.save(path, stacked[""])
 
 
 def _read_samples(path: Path) -> list[dict[str, npt.NDArray[Any]]]:

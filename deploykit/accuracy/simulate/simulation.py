@@ -33,15 +33,7 @@ if TYPE_CHECKING:
     from deploykit.accuracy.samples.gathering import Samples
     from deploykit.model.facts import GraphFacts
 
-__all__ = [
-    "Fidelity",
-    "Simulation",
-    "Simulator",
-    "compare_outputs",
-    "overall_sqnr_db",
-    "simulate",
-    "simulate_files",
-]
+__all__ = ["Fidelity", "Simulation", "Simulator", "compare_outputs", "overall_sqnr_db", "simulate", "simulate_files"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,11 +109,6 @@ class Simulator:
         self._feeds = graph.feeds
         self._session = Session(graph.model, capture=capture, values=graph.later, room=room)
 
-    @property
-    def streams(self) -> bool:
-        """True where each run reads the weights anew: several samples are then best run together."""
-        return self._session.streams
-
     def run(self, feed: Feed) -> dict[str, npt.NDArray[Any]]:
         """Outputs and captured tensors by name for one sample."""
         return self.runs([feed])[0]
@@ -182,47 +169,32 @@ def simulate_files(
     facts = collect_facts(read)
     placed = read_placed(encodings, facts, float_tensors=float_tensors)
     proto = lean_weights(read)
-    made = gather(proto, facts, calibration=data, encodings=placed, most=_most(data, samples), seed=seed)
+    # All that was given; of what is made up, as much as a judgement uses.
+    most = samples if samples is not None else MOST if data is None else sys.maxsize
+    made = gather(proto, facts, calibration=data, encodings=placed, most=most, seed=seed)
     done = simulate(proto, placed, made.varied, facts=facts, label=made.label, thresholds=thresholds)
     return replace(done, samples=made)
-
-
-def _most(data: Path | None, samples: int | None) -> int:
-    """What was asked for; else all that was given, and of what is made as much as a judgement uses."""
-    if samples is not None:
-        return samples
-    return MOST if data is None else sys.maxsize
 
 
 def compare_outputs(
     reference: Sequence[Feed], outputs: Sequence[Feed], encodings: EncodingSet | None = None
 ) -> tuple[Fidelity, ...]:
     """One Fidelity per output name of the reference, over all samples together."""
-    names = list(reference[0]) if reference else []
-    return tuple(_fidelity(name, reference, outputs, encodings) for name in names)
+    found = []
+    for name in reference[0] if reference else ():
+        wanted, got = _stacked(reference, [name]), _stacked(outputs, [name])
+        entry = encodings.get(name) if encodings is not None else None
+        step = float(entry.value.scale.max()) if entry is not None and isinstance(entry.value, Affine) else None
+        numbers = {"sqnr_db": sqnr_db(wanted, got), "cosine": cosine(wanted, got), "max_error": max_error(wanted, got)}
+        found.append(Fidelity(name=name, **numbers, step=step))
+    return tuple(found)
 
 
-def _fidelity(name: str, reference: Sequence[Feed], outputs: Sequence[Feed], encodings: EncodingSet | None) -> Fidelity:
-    wanted, got = _stacked(reference, name), _stacked(outputs, name)
-    entry = encodings.get(name) if encodings is not None else None
-    step = float(entry.value.scale.max()) if entry is not None and isinstance(entry.value, Affine) else None
-    return Fidelity(
-        name=name,
-        sqnr_db=sqnr_db(wanted, got),
-        cosine=cosine(wanted, got),
-        max_error=max_error(wanted, got),
-        step=step,
-    )
-
-
-def _stacked(samples: Sequence[Feed], name: str) -> npt.NDArray[np.float64]:
-    return np.concatenate([np.asarray(sample[name], dtype=np.float64).ravel() for sample in samples])
+def _stacked(samples: Sequence[Feed], names: Sequence[str]) -> npt.NDArray[np.float64]:
+    return np.concatenate([np.asarray(sample[n], np.float64).ravel() for n in names for sample in samples])
 
 
 def overall_sqnr_db(reference: Sequence[Feed], outputs: Sequence[Feed]) -> float:
     """Signal to noise over all outputs and samples together, in dB; infinite without any difference."""
     names = list(reference[0]) if reference else []
-    if not names:
-        return math.inf
-    wanted = np.concatenate([_stacked(reference, name) for name in names])
-    return sqnr_db(wanted, np.concatenate([_stacked(outputs, name) for name in names]))
+    return sqnr_db(_stacked(reference, names), _stacked(outputs, names)) if names else math.inf
