@@ -75,29 +75,22 @@ def split_shapes(texts: Iterable[str], inputs: Sequence[InputSpec]) -> tuple[dic
     shapes: dict[str, Shape] = {}
     rest = []
     for text in texts:
-        spec, said, plain = _stated(text, inputs)
+        # A name may hold the signs itself: the longest that matches is meant.
+        fitting = [(spec, sign) for sign in ":=" for spec in inputs if text.startswith(spec.name + sign)]
+        spec, sign = max(fitting, key=lambda item: (item[1] == ":", len(item[0].name)), default=(None, ""))
+        said = "" if spec is None else text[len(spec.name) + 1 :]
         if spec is None or not re.fullmatch(r"\s*\d+(\s*[,x]\s*\d+)*\s*", said):
             rest.append(text)
             continue
         shape = tuple(int(word) for word in re.split(r"[,x]", said))
         open_ = None in spec.shape and len(shape) == len(spec.shape) and len(shape) > 1
-        if not plain and not (open_ and min(shape) > 0 and spec.fits(shape)):
+        if sign == "=" and not (open_ and min(shape) > 0 and spec.fits(shape)):
             rest.append(text)
             continue
         if not spec.fits(shape) or min(shape) < 1:
             raise UsageError(f"--input {text}: the shape does not fit", why=f"the model wants {spec}")
         shapes[spec.name] = shape
     return shapes, tuple(rest)
-
-
-def _stated(text: str, inputs: Sequence[InputSpec]) -> tuple[InputSpec | None, str, bool]:
-    """The input that a text speaks of, what it says, and whether it can only be a shape."""
-    for sign in (":", "="):
-        fitting = [spec for spec in inputs if text.startswith(spec.name + sign)]
-        if fitting:
-            spec = max(fitting, key=lambda item: len(item.name))
-            return spec, text[len(spec.name) + 1 :], sign == ":"
-    return None, "", False
 
 
 @dataclass(slots=True)
@@ -145,7 +138,10 @@ def decide_sizes(
     outputs grow with the picture, as those of detectors and segmentation do.
     """
     specs = input_specs(facts)
-    draft = _SizeDraft(specs=specs, symbols=_symbols(facts, specs))
+    # The symbol of each open dimension; "?" and the like name nothing.
+    dims = [(spec.name, axis, dim) for spec in specs for axis, dim in enumerate(facts.tensors[spec.name].shape or ())]
+    symbols = {(name, axis): dim for name, axis, dim in dims if isinstance(dim, str) and re.search(r"\w", dim)}
+    draft = _SizeDraft(specs=specs, symbols=symbols)
     waiting = tuple(spec for spec in specs if draft.open_axes(spec))
     if not waiting:
         return Sizes()
@@ -155,34 +151,22 @@ def decide_sizes(
                 draft.settle(spec, shapes[spec.name], why)
     _settle_batch(draft, facts)
     _settle_by_metadata(draft, metadata)
-    _settle_by_trial(draft, runs, dense=dense, streams=_streams(facts))
+    _settle_by_trial(draft, facts, runs, dense=dense)
     pinned, still_open = [], []
     for spec in waiting:
         shape = draft.shape(spec)
         if shape is None:
             still_open.append(spec)
-        else:
-            why = draft.why.get(spec.name) or _shared_reason(draft, spec) or "one sample at a time"
-            pinned.append(PinnedInput(name=spec.name, shape=shape, why=why, usual=spec.name in draft.usual))
+            continue
+        keys = {draft.key(spec, axis) for axis, dim in enumerate(spec.shape) if dim is None}
+        shared = (
+            f"as {other.name}, which has the same dimension"
+            for other in specs
+            if other.name in draft.why and keys & {draft.key(other, axis) for axis in range(len(other.shape))}
+        )
+        why = draft.why.get(spec.name) or next(shared, "one sample at a time")
+        pinned.append(PinnedInput(name=spec.name, shape=shape, why=why, usual=spec.name in draft.usual))
     return Sizes(pinned=tuple(pinned), open=tuple(still_open))
-
-
-def _symbols(facts: GraphFacts, specs: Sequence[InputSpec]) -> dict[tuple[str, int], str]:
-    """The symbol of each open dimension; "?" and the like name nothing."""
-    found: dict[tuple[str, int], str] = {}
-    for spec in specs:
-        for axis, dim in enumerate(facts.tensors[spec.name].shape or ()):
-            if isinstance(dim, str) and re.search(r"\w", dim):
-                found[spec.name, axis] = dim
-    return found
-
-
-def _shared_reason(draft: _SizeDraft, spec: InputSpec) -> str:
-    keys = {draft.key(spec, axis) for axis, dim in enumerate(spec.shape) if dim is None}
-    for other in draft.specs:
-        if other.name in draft.why and keys & {draft.key(other, axis) for axis in range(len(other.shape))}:
-            return f"as {other.name}, which has the same dimension"
-    return ""
 
 
 def _settle_batch(draft: _SizeDraft, facts: GraphFacts) -> None:
@@ -223,14 +207,11 @@ def _picture_axes(spec: InputSpec) -> tuple[int, int] | None:
     return (1, 2) if spec.shape[3] in _CHANNELS else None
 
 
-def _streams(facts: GraphFacts) -> bool:
-    """True where an output looks like the next state of an input: the model is fed piece by piece."""
-    shapes = [facts.tensors[name].shape or () for name in facts.inputs]
-    return any(len(shape) == 3 and isinstance(shape[-1], int) for shape in shapes) and len(facts.inputs) > 1
-
-
-def _settle_by_trial(draft: _SizeDraft, runs: Runs, *, dense: bool, streams: bool) -> None:
+def _settle_by_trial(draft: _SizeDraft, facts: GraphFacts, runs: Runs, *, dense: bool) -> None:
     """Try usual sizes until the model runs, one input after the other; what no usual size fits stays open."""
+    # An input that looks like a state, beside others: the model is fed piece by piece.
+    states = [spec for spec in draft.specs if len(spec.shape) == 3 and spec.shape[-1] is not None]
+    streams = bool(states) and len(facts.inputs) > 1
     for spec in draft.specs:
         if not draft.open_axes(spec):
             continue
@@ -255,41 +236,33 @@ def _usual_shapes(
     open_ = draft.open_axes(spec)
     filled = [draft.size(spec, axis) or 1 for axis in range(len(spec.shape))]
 
-    def at(**sizes: int) -> Shape:
-        return tuple(sizes.get(f"a{axis}", size) for axis, size in enumerate(filled))
+    def at(*sizes: tuple[int, int]) -> Shape:
+        return tuple(dict(sizes).get(axis, size) for axis, size in enumerate(filled))
 
     picture = _picture_axes(spec)
     if picture is not None:
         high, wide = picture
         if open_ == [wide] or open_ == [high]:
             for width in _LINE_WIDTH if open_ == [wide] else _DENSE:
-                yield at(**{f"a{open_[0]}": width}), "the usual size of models that read lines"
+                yield at((open_[0], width)), "the usual size of models that read lines"
             return
         kind, sides = ("detectors and segmentation", _DENSE) if dense else ("classifiers", _CLASSIFIER)
-        squares = [at(**{f"a{high}": side, f"a{wide}": side}) for side in sides]
-        lines = [at(**{f"a{high}": height, f"a{wide}": width}) for height, width in _TEXT_LINE]
+        squares = [at((high, side), (wide, side)) for side in sides]
+        lines = [at((high, height), (wide, width)) for height, width in _TEXT_LINE]
         # What runs on lines of text and on no small square reads text. Both trials are cheap; a large square is not.
-        small = at(**{f"a{high}": _SMALL_SQUARE, f"a{wide}": _SMALL_SQUARE})
+        small = at((high, _SMALL_SQUARE), (wide, _SMALL_SQUARE))
         if not fits(small):
             yield from ((shape, "the usual size of text lines at which it runs") for shape in lines)
         yield from ((shape, f"the usual size of {kind} at which it runs") for shape in squares)
     elif not spec.is_float and open_ == [len(spec.shape) - 1]:
         for length in _TOKENS:
-            yield at(**{f"a{open_[0]}": length}), "a usual number of tokens"
+            yield at((open_[0], length)), "a usual number of tokens"
     elif spec.is_float and len(open_) == 1 and len([s for s in filled if s > 1]) == 0:
         for length in _SOUND_CHUNK if streams else _SOUND:
-            yield at(**{f"a{open_[0]}": length}), "a usual number of sound samples at which it runs"
+            yield at((open_[0], length)), "a usual number of sound samples at which it runs"
     elif spec.is_float and len(spec.shape) == 3 and len(open_) == 1:
         for frames in _FRAMES:
-            yield at(**{f"a{open_[0]}": frames}), "a usual number of frames at which it runs"
-
-
-def trial_feed(specs: Iterable[InputSpec], shapes: Mapping[str, Shape]) -> dict[str, np.ndarray]:
-    """Something to run on that tells nothing but whether the sizes fit: zeros, and true for masks."""
-    return {
-        spec.name: np.full(shapes.get(spec.name, spec.made_shape), spec.numpy_type.kind == "b", spec.numpy_type)
-        for spec in specs
-    }
+            yield at((open_[0], frames)), "a usual number of frames at which it runs"
 
 
 def runs_with(model: ModelProto, facts: GraphFacts, values: Mapping[str, int]) -> Runs:
@@ -302,8 +275,15 @@ def runs_with(model: ModelProto, facts: GraphFacts, values: Mapping[str, int]) -
     def runs(shapes: Mapping[str, Shape]) -> bool:
         if contradicts(model, shapes):
             return False
-        feed = trial_feed(specs, shapes)
-        feed |= {name: np.full_like(feed[name], value) for name, value in values.items() if name in feed}
+        # Something to run on that tells nothing but whether the sizes fit: zeros, and true for masks.
+        feed = {
+            spec.name: np.full(
+                shapes.get(spec.name, spec.made_shape),
+                values.get(spec.name, spec.numpy_type.kind == "b"),
+                spec.numpy_type,
+            )
+            for spec in specs
+        }
         try:
             if not opened:
                 opened.append(Session(model))
