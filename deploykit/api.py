@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from deploykit.accuracy.search.layer_losses import Sensitivity
     from deploykit.accuracy.search.locate import Located
     from deploykit.accuracy.simulate.simulation import Simulation
-    from deploykit.answers.capability_answers import Answer
+    from deploykit.answers.capability_answers import CompatAnswer
     from deploykit.answers.diagnosis import Diagnosis
     from deploykit.answers.precision_advice import Advice
     from deploykit.backend.audits import Audit
@@ -212,7 +212,9 @@ def targets(words: str = "") -> tuple[Device, ...]:
     return search_devices(all_devices(), words)
 
 
-def compat(*words: str, sdk: str = "", target: str = "", arch: str = "", tool: str = "", backend: str = "") -> Answer:
+def compat(
+    *words: str, sdk: str = "", target: str = "", arch: str = "", tool: str = "", backend: str = ""
+) -> CompatAnswer:
     """What the tables of all backends say about ``words``, for one SDK version, target, architecture, tool, backend.
 
     Each row has its status, since when, its sources and how sure it is; what has no row is unknown. Raises

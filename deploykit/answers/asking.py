@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from deploykit.answers.capability_answers import (
-    Answer,
-    Difference,
+    CompatAnswer,
     Query,
+    ReleaseDifference,
     answer,
     device_rows,
     differences,
@@ -27,16 +27,16 @@ from deploykit.tables.capabilities import CompatRow
 if TYPE_CHECKING:
     from deploykit.tables.devices import Device
 
-__all__ = ["Comparison", "ask", "ask_binary", "compare", "features"]
+__all__ = ["ReleaseComparison", "ask", "ask_binary", "compare", "features"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison(Published):
+class ReleaseComparison(Published):
     """What differs between two releases: states of features, and what the releases in between are said to change."""
 
     before: str
     after: str
-    differences: tuple[Difference, ...]
+    differences: tuple[ReleaseDifference, ...]
     releases: tuple[CompatRow, ...]
 
 
@@ -48,7 +48,7 @@ def ask(
     arch: str = "",
     tool: str = "",
     backend: str = "",
-) -> Answer:
+) -> CompatAnswer:
     """The rows about ``words``; with ``target`` those of its architecture, and what is known about the device itself.
 
     Raises UnknownTargetError for an unknown device, backend or SDK version.
@@ -72,11 +72,11 @@ def compare(
     arch: str = "",
     tool: str = "",
     backend: str = "",
-) -> Comparison:
+) -> ReleaseComparison:
     """What changes from one SDK release to another, for one backend and device where they are given."""
     query, _ = _query(words, "", target, arch, tool, backend)
     rows = tuple(_rows(query))
-    return Comparison(
+    return ReleaseComparison(
         before=before,
         after=after,
         differences=differences(rows, before, after, query),
@@ -84,7 +84,7 @@ def compare(
     )
 
 
-def ask_binary(built_with: str, built_for: str, runtime: str, *, target: str = "", arch: str = "") -> Answer:
+def ask_binary(built_with: str, built_for: str, runtime: str, *, target: str = "", arch: str = "") -> CompatAnswer:
     """Will a binary built with one release for one architecture load on another release and architecture?
 
     ``runtime`` is the release on the device; its architecture is ``arch`` or that of ``target``.
@@ -96,7 +96,7 @@ def ask_binary(built_with: str, built_for: str, runtime: str, *, target: str = "
     rows = tuple(
         row for backend in load_backends() for row in backend.binary_rows(built_with, built_for, runtime, wanted)
     )
-    return Answer(rows=rows)
+    return CompatAnswer(rows=rows)
 
 
 def features() -> Iterator[str]:

@@ -17,9 +17,9 @@ from deploykit.tables.capabilities import CompatRow, Status, release_range
 from deploykit.tables.devices import Device
 
 __all__ = [
-    "Answer",
-    "Difference",
+    "CompatAnswer",
     "Query",
+    "ReleaseDifference",
     "answer",
     "device_rows",
     "differences",
@@ -48,7 +48,7 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class CompatAnswer:
     """The rows that answer a query, best match first. ``answered_by`` names the release that speaks per family.
 
     ``near`` are features that look like the words when no row matched.
@@ -69,7 +69,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class ReleaseDifference:
     """One thing that differs between two releases; None on the side that has no row."""
 
     before: CompatRow | None
@@ -94,7 +94,7 @@ class Difference:
         }
 
 
-def answer(rows: Iterable[CompatRow], query: Query) -> Answer:
+def answer(rows: Iterable[CompatRow], query: Query) -> CompatAnswer:
     """The rows for a query: every range of releases, or only the state at ``query.sdk`` when that is given.
 
     Raises UnknownTargetError when ``query.sdk`` is no version, or no table speaks for it.
@@ -109,7 +109,7 @@ def answer(rows: Iterable[CompatRow], query: Query) -> Answer:
     near = () if found else _near(wanted, query.words)
     answered_by.update({row.family: row.ran for row in found if row.ran and row.family in answered_by})
     shown = tuple(_stamped(row, answered_by) for row in found)
-    return Answer(rows=shown, requested=query.sdk, answered_by=answered_by, near=near)
+    return CompatAnswer(rows=shown, requested=query.sdk, answered_by=answered_by, near=near)
 
 
 def search(rows: Iterable[CompatRow], words: Sequence[str]) -> tuple[CompatRow, ...]:
@@ -127,11 +127,15 @@ def search(rows: Iterable[CompatRow], words: Sequence[str]) -> tuple[CompatRow, 
         found = [row for row in everything if matches(f" {_names(row)} ", phrases)]
         if found:
             found.sort(key=lambda row: _normal(row.feature) != joined)
-            return _with_renamed(found, everything)
+            wanted = {(row.backend, row.renamed_to) for row in found if row.renamed_to}
+            if not wanted:
+                return tuple(found)
+            right = (row for row in everything if (row.backend, row.feature) in wanted)
+            return tuple(dict.fromkeys((*found, *right)))
     return tuple(row for row in everything if _part(_normal(row.note), phrases))
 
 
-def differences(rows: Iterable[CompatRow], before: str, after: str, query: Query) -> tuple[Difference, ...]:
+def differences(rows: Iterable[CompatRow], before: str, after: str, query: Query) -> tuple[ReleaseDifference, ...]:
     """What has another status, lifecycle or name at the release ``after`` than at ``before``."""
     everything = tuple(rows)
     wanted = [row for row in everything if _passes(row, query) and not row.feature.startswith(RELEASE)]
@@ -145,7 +149,7 @@ def differences(rows: Iterable[CompatRow], before: str, after: str, query: Query
         one, other = old.get(key), new.get(key)
         if one is None or other is None or (one is not other and _state(one) != _state(other)):
             sides = [None if row is None else _stamped(row, {}) for row in (one, other)]
-            found.append(Difference(before=sides[0], after=sides[1]))
+            found.append(ReleaseDifference(before=sides[0], after=sides[1]))
     return tuple(found)
 
 
@@ -269,14 +273,6 @@ def _whole(names: str, phrases: Iterable[str]) -> bool:
 
 def _part(names: str, phrases: Iterable[str]) -> bool:
     return all(phrase in names for phrase in phrases)
-
-
-def _with_renamed(found: list[CompatRow], everything: Iterable[CompatRow]) -> tuple[CompatRow, ...]:
-    wanted = {(row.backend, row.renamed_to) for row in found if row.renamed_to}
-    if not wanted:
-        return tuple(found)
-    right = (row for row in everything if (row.backend, row.feature) in wanted)
-    return tuple(dict.fromkeys((*found, *right)))
 
 
 def _near(rows: Iterable[CompatRow], words: Sequence[str]) -> tuple[str, ...]:

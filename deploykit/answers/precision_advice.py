@@ -17,7 +17,7 @@ from deploykit.errors import UsageError
 from deploykit.system.published import Published
 from deploykit.tables.reading import read_json, read_toml, structure
 
-__all__ = ["KNOWN", "Advice", "Conclusion", "advise", "advise_on"]
+__all__ = ["KNOWN", "Advice", "Advised", "advise", "advise_on"]
 
 KNOWN = ("fp32", "fp16", "bf16", "w16a16", "w8a16", "w4a16", "w8a8", "w4a8", "vint8", "mixed")
 """Precisions that conclusions speak of, the most precise first."""
@@ -27,7 +27,7 @@ _NESTED = (("w16a16", "w8a16"), ("w8a16", "w8a8"), ("w8a16", "w4a16"), ("w8a8", 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conclusion(Published):
+class Advised(Published):
     """One statement with what it rests on, and what to do next; ``command`` is an example, or empty."""
 
     says: str
@@ -45,7 +45,7 @@ class Advice:
     met: Mapping[str, bool]
     values: Mapping[str, float]
     best: str
-    conclusions: tuple[Conclusion, ...]
+    conclusions: tuple[Advised, ...]
 
     def to_json(self) -> dict[str, Any]:
         """The published shape of ``deploykit accuracy ladder --json``."""
@@ -71,7 +71,7 @@ def advise(values: Mapping[str, Reached], goal: Goal) -> Advice:
         raise UsageError(
             f"{unknown[0]}: no conclusion is known about this precision", next=f"known: {', '.join(KNOWN)}"
         )
-    table = _Table(values, goal)
+    table = _JudgedPrecisions(values, goal)
     if not table.met:
         raise UsageError(
             "nothing to compare",
@@ -121,7 +121,7 @@ def advise_on(
     return advise({name: Reached(metric=value) for name, value in known.items()}, wanted)
 
 
-class _Table:
+class _JudgedPrecisions:
     """The candidates with the verdict on each."""
 
     def __init__(self, values: Mapping[str, Reached], goal: Goal) -> None:
@@ -168,22 +168,41 @@ class _Table:
         return self.poor(more) and self.good(fewer)
 
 
-def _conclusions(table: _Table) -> Iterator[Conclusion]:
+def _conclusions(table: _JudgedPrecisions) -> Iterator[Advised]:
     odd = list(_contradictions(table))
     yield from odd
     if table.poor("fp16"):
         yield _float_fails(table)
     elif not odd:
         yield from _of_integers(table)
-    yield from _of_four_bits(table)
-    yield from _of_other_types(table)
+    if table.good("w4a16"):
+        yield Advised(
+            says="weights hold in 4 bits",
+            because=table.evidence("w4a16"),
+            next="package w4a16: the weights take half the memory of w8a16",
+            command="deploykit package MODEL --precision w4a16 --calibration DATA --target DEVICE -o OUT",
+        )
+    elif table.poor("w4a16") and table.good("w8a16"):
+        yield Advised(
+            says="4-bit weights are too coarse as they are",
+            because=table.evidence("w4a16", "w8a16"),
+            next="stay with w8a16, or quantize in blocks (LPBQ) and learn the rounding (SeqMSE, AdaRound)",
+            command="deploykit accuracy layers MODEL --precision w4a16 --data DATA",
+        )
+    if table.poor("vint8") and (table.good("bf16") or table.good("mixed")):
+        yield Advised(
+            says="8-bit integers with power-of-two scales lose, floats do not: some operators must stay out",
+            because=table.evidence("vint8", "bf16", "mixed"),
+            next="exclude the operators that integers destroy (mixed), mostly decoding behind the last convolutions",
+            command="deploykit package MODEL --precision mixed --calibration DATA --target DEVICE -o OUT",
+        )
 
 
-def _contradictions(table: _Table) -> Iterator[Conclusion]:
+def _contradictions(table: _JudgedPrecisions) -> Iterator[Advised]:
     """More bits that are worse: something else than the precision differs, and no cause can be named."""
     for more, fewer in _NESTED:
         if table.is_worse(more, fewer):
-            yield Conclusion(
+            yield Advised(
                 says=f"{more} is worse than {fewer}, which cannot come from the bits alone",
                 because=(*table.evidence(more, fewer), "seen where tools raise other tensors too: qualcomm/aimet#4108"),
                 next="make both from one calibration, and compare them tensor by tensor before concluding anything",
@@ -191,9 +210,9 @@ def _contradictions(table: _Table) -> Iterator[Conclusion]:
             )
 
 
-def _float_fails(table: _Table) -> Conclusion:
+def _float_fails(table: _JudgedPrecisions) -> Advised:
     ranges = " and values beyond 65504 overflow: bfloat16 holds them" if table.good("bf16") else ""
-    return Conclusion(
+    return Advised(
         says=f"half precision already loses: quantization is not the cause{ranges}",
         because=table.evidence("fp32", "fp16", "bf16"),
         next="find the operator where float16 leaves float32, and rewrite it or keep it in a wider type",
@@ -201,23 +220,23 @@ def _float_fails(table: _Table) -> Conclusion:
     )
 
 
-def _of_integers(table: _Table) -> Iterator[Conclusion]:
+def _of_integers(table: _JudgedPrecisions) -> Iterator[Advised]:
     if table.good("w8a8"):
-        yield Conclusion(
+        yield Advised(
             says="w8a8 is good: 8 bits are enough everywhere",
             because=table.evidence("w8a8", table.reference),
             next="package it",
             command="deploykit package MODEL --precision w8a8 --calibration DATA --target DEVICE -o OUT",
         )
     elif table.poor("w8a8") and table.good("w8a16"):
-        yield Conclusion(
+        yield Advised(
             says="w8a8 poor, w8a16 good: activations are sensitive",
             because=table.evidence("w8a8", "w8a16"),
             next="use w8a16; where speed needs 8 bits, raise only the worst layers of w8a8 to 16 bits (LiteMP)",
             command='deploykit quantize MODEL --precision w8a8 --goal "GOAL" --calibration DATA --target DEVICE -o OUT',
         )
     elif table.poor("w8a16") and table.good("w16a16"):
-        yield Conclusion(
+        yield Advised(
             says="only w16a16 good: weights are sensitive",
             because=table.evidence("w8a8", "w8a16", "w16a16"),
             next="keep w8a16 and learn the rounding of the weights: SeqMSE first, then AdaRound; cross-layer"
@@ -230,16 +249,16 @@ def _of_integers(table: _Table) -> Iterator[Conclusion]:
         yield from _what_to_measure(table)
 
 
-def _only_float(table: _Table) -> Conclusion:
+def _only_float(table: _JudgedPrecisions) -> Advised:
     if table.good("fp16") or table.reference == "fp16":
-        return Conclusion(
+        return Advised(
             says="only fp16: even 16-bit integers lose, so single tensors have ranges that no grid holds",
             because=table.evidence("w8a16", "w16a16", "fp16"),
             next="keep the few worst tensors in float16 (LiteMP) and let a rewrite remove huge constants;"
             " when nothing is left to keep, train with quantization (QAT)",
             command="deploykit accuracy layers MODEL --precision w16a16 --data DATA",
         )
-    return Conclusion(
+    return Advised(
         says="no measured precision is good, and fp16 was not measured",
         because=table.evidence("w8a8", "w8a16", "w16a16"),
         next="measure fp16: it tells whether the numbers are lost by integers or by the conversion",
@@ -247,60 +266,33 @@ def _only_float(table: _Table) -> Conclusion:
     )
 
 
-def _what_to_measure(table: _Table) -> Iterator[Conclusion]:
+def _what_to_measure(table: _JudgedPrecisions) -> Iterator[Advised]:
     """One of the precisions that tell weights and activations apart is missing."""
     if table.poor("w8a16"):
-        yield Conclusion(
+        yield Advised(
             says="w8a16 poor: weights or single ranges are at fault, and it is not known which",
             because=table.evidence("w8a8", "w8a16", "fp16"),
             next="measure w16a16: good means weights, poor means ranges",
             command="deploykit accuracy layers MODEL --precision w16a16 --data DATA",
         )
     elif table.poor("w8a8"):
-        yield Conclusion(
+        yield Advised(
             says="w8a8 poor: activations or weights are at fault, and it is not known which",
             because=table.evidence("w8a8", "fp16"),
             next="measure w8a16: good means activations",
             command="deploykit accuracy layers MODEL --precision w8a16 --data DATA",
         )
     elif table.good("w8a16"):
-        yield Conclusion(
+        yield Advised(
             says="w8a16 good; whether 8-bit activations are enough was not measured",
             because=table.evidence("w8a16"),
             next="measure w8a8, which is faster and smaller",
             command="deploykit accuracy layers MODEL --precision w8a8 --data DATA",
         )
     elif table.good("w16a16"):
-        yield Conclusion(
+        yield Advised(
             says="w16a16 good; fewer bits were not measured",
             because=table.evidence("w16a16"),
             next="measure w8a16",
             command="deploykit accuracy layers MODEL --precision w8a16 --data DATA",
-        )
-
-
-def _of_four_bits(table: _Table) -> Iterator[Conclusion]:
-    if table.good("w4a16"):
-        yield Conclusion(
-            says="weights hold in 4 bits",
-            because=table.evidence("w4a16"),
-            next="package w4a16: the weights take half the memory of w8a16",
-            command="deploykit package MODEL --precision w4a16 --calibration DATA --target DEVICE -o OUT",
-        )
-    elif table.poor("w4a16") and table.good("w8a16"):
-        yield Conclusion(
-            says="4-bit weights are too coarse as they are",
-            because=table.evidence("w4a16", "w8a16"),
-            next="stay with w8a16, or quantize in blocks (LPBQ) and learn the rounding (SeqMSE, AdaRound)",
-            command="deploykit accuracy layers MODEL --precision w4a16 --data DATA",
-        )
-
-
-def _of_other_types(table: _Table) -> Iterator[Conclusion]:
-    if table.poor("vint8") and (table.good("bf16") or table.good("mixed")):
-        yield Conclusion(
-            says="8-bit integers with power-of-two scales lose, floats do not: some operators must stay out",
-            because=table.evidence("vint8", "bf16", "mixed"),
-            next="exclude the operators that integers destroy (mixed), mostly decoding behind the last convolutions",
-            command="deploykit package MODEL --precision mixed --calibration DATA --target DEVICE -o OUT",
         )

@@ -90,6 +90,9 @@ def find_rule(name: str, entries: Iterable[RuleEntry]) -> RuleEntry:
 def rule_page(entry: RuleEntry) -> str:
     """The page of one rule, in Markdown."""
     rule, applied_by = entry.rule, ", ".join(entry.backends) or "every backend"
+    # Hints are written as they appear after 'next:'; a page has sentences.
+    text = rule.fix
+    text = text[:1].upper() + text[1:]
     return "\n".join(
         [
             f"# {rule.code}: {rule.slug}",
@@ -106,7 +109,7 @@ def rule_page(entry: RuleEntry) -> str:
             "",
             "## How to fix it",
             "",
-            _sentence(rule.fix),
+            (text if text.endswith((".", "!", "?")) else f"{text}."),
             "",
             "## Sources",
             "",
@@ -130,9 +133,3 @@ def _trial(rule: Rule[Any]) -> tuple[str, ...]:
     seen = f", seen with {rule.claim.seen_with}" if rule.claim.seen_with else ""
     told = f"It is {rule.claim.confidence}{seen}; {_ANSWERERS[rule.claim.answered_by]}, can refute it by trying"
     return ("## Second opinion", "", f"{told}.", "")
-
-
-def _sentence(text: str) -> str:
-    """Hints are written as they appear after 'next:'; a page has sentences."""
-    text = text[:1].upper() + text[1:]
-    return text if text.endswith((".", "!", "?")) else f"{text}."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,15 +18,14 @@ from deploykit.errors import UsageError
 from deploykit.system.files import write_files
 
 if TYPE_CHECKING:
-    from deploykit.accuracy.judge.compare import ComparedOutputs, Evaluation
-    from deploykit.accuracy.search.layer_losses import LayerLoss, Sensitivity, TensorLoss
-    from deploykit.accuracy.search.locate import Located, TensorView
+    from deploykit.accuracy.judge.compare import Evaluation
+    from deploykit.accuracy.search.goals import Reached
+    from deploykit.accuracy.search.layer_losses import Sensitivity
+    from deploykit.accuracy.search.locate import Located
     from deploykit.accuracy.search.output_losses import OutputLoss
-    from deploykit.accuracy.search.raising import RaiseTrial
     from deploykit.accuracy.simulate.simulation import Simulation
-    from deploykit.answers.precision_advice import Advice, Conclusion
-    from deploykit.flow.candidates import Mixed, SimulatedLadder
-    from deploykit.flow.ladder import Ladder, LadderRung
+    from deploykit.answers.precision_advice import Advised
+    from deploykit.flow.candidates import SimulatedLadder
 
 __all__ = ["command"]
 
@@ -138,25 +137,8 @@ def compare(
 
 
 def _evaluation_text(found: Evaluation, slices: bool) -> str:
-    comparison, findings = found.comparison, found.findings
-    parts = [f"{comparison.samples} samples, {len(comparison.outputs)} outputs"]
-    parts += [_metrics(comparison)] if comparison.outputs else ["nothing could be compared"]
-    parts += ["\n".join(found.verdict.lines())] if found.verdict is not None else []
-    if slices:
-        rows = [
-            (output.name or "output", axis.axis, index, f"{sqnr:.2f}", f"{worst:.5g}", "dead" if dead else "")
-            for output in comparison.outputs.values()
-            for axis in output.axes
-            for index, (sqnr, worst, dead) in enumerate(zip(axis.sqnr_db, axis.worst, axis.dead, strict=True))
-        ]
-        parts.append(table(rows, header=("output", "axis", "slice", "SQNR dB", "max error", "")))
-    parts += [findings_text(findings)] if findings else []
-    return "\n\n".join(parts)
-
-
-def _metrics(comparison: ComparedOutputs) -> str:
-    rows = []
-    for output in comparison.outputs.values():
+    outputs, rows = found.comparison.outputs, []
+    for output in outputs.values():
         s = output.summary()
         rows.append(
             (
@@ -171,7 +153,19 @@ def _metrics(comparison: ComparedOutputs) -> str:
             )
         )
     header = ("output", "shape", "cosine mean/min", "L2 mean/max", "PSNR mean/min", "SSIM mean/min", "SQNR mean/min")
-    return table(rows, header=(*header, "max error"))
+    parts = [f"{found.comparison.samples} samples, {len(outputs)} outputs"]
+    parts.append(table(rows, header=(*header, "max error")) if rows else "nothing could be compared")
+    parts += ["\n".join(found.verdict.lines())] if found.verdict is not None else []
+    if slices:
+        every = [
+            (output.name or "output", axis.axis, index, f"{sqnr:.2f}", f"{worst:.5g}", "dead" if dead else "")
+            for output in outputs.values()
+            for axis in output.axes
+            for index, (sqnr, worst, dead) in enumerate(zip(axis.sqnr_db, axis.worst, axis.dead, strict=True))
+        ]
+        parts.append(table(every, header=("output", "axis", "slice", "SQNR dB", "max error", "")))
+    parts += [findings_text(found.findings)] if found.findings else []
+    return "\n\n".join(parts)
 
 
 @command.command("layers")
@@ -200,44 +194,43 @@ def layers(model: Path, top: int, report: Path | None, force: bool, fresh: bool,
 
 
 def _layers_text(found: Sensitivity, top: int) -> str:
-    layer_header = ("alone", "weights", "activations", "gain if float", "layer")
-    tensor_header = ("alone", "gain if float", "own grid", "range", "outliers", "kind", "tensor")
+    def loss(one: OutputLoss | None) -> str:
+        return "-" if one is None else decibels(one.db)
+
+    def gain(one: OutputLoss | None) -> str:
+        difference = math.nan if one is None else one.db - found.whole.db
+        return f"{difference:+.2f} dB" if math.isfinite(difference) else "-"
+
+    layer_rows = [
+        (
+            *map(loss, (row.alone, row.weights, row.activations)),
+            gain(row.without),
+            f"{row.layer.name} ({row.layer.op_type})",
+        )
+        for row in found.worst_layers[:top]
+    ]
+    tensor_rows = []
+    for row in found.worst_tensors[:top]:
+        shape = row.statistics
+        reach, share = (
+            ("-", "-") if shape is None else (f"{shape.low:.4g} .. {shape.high:.4g}", f"{shape.outliers:.2%}")
+        )
+        losses = (loss(row.alone), gain(row.without), decibels(row.own_db))
+        tensor_rows.append((*losses, reach, share, f"{row.kind} {row.dtype}", row.name))
     lines = [
-        f"{found.precision}: {_loss(found.whole)} with everything quantized, {_loss(found.weights)} with only weights, "
-        f"{_loss(found.activations)} with only activations",
+        f"{found.precision}: {loss(found.whole)} with everything quantized, {loss(found.weights)} with only weights, "
+        f"{loss(found.activations)} with only activations",
         f"on {found.samples.described_for_humans}, {found.used} measured on",
         "",
-        table([_layer(row, found) for row in found.worst_layers[:top]], header=layer_header),
+        table(layer_rows, header=("alone", "weights", "activations", "gain if float", "layer")),
         "",
-        table([_tensor(row, found) for row in found.worst_tensors[:top]], header=tensor_header),
+        table(tensor_rows, header=("alone", "gain if float", "own grid", "range", "outliers", "kind", "tensor")),
     ]
     if str(found.samples.label) == "arbitrary":
         lines.append("the inputs are made up: this order is no evidence; give --data")
     if found.unmeasured:
         lines.append(f"the budget left {found.unmeasured} measurements open; the same command goes on with them")
     return "\n".join(lines)
-
-
-def _layer(row: LayerLoss, found: Sensitivity) -> tuple[str, ...]:
-    name = f"{row.layer.name} ({row.layer.op_type})"
-    return _loss(row.alone), _loss(row.weights), _loss(row.activations), _gain(row.without, found), name
-
-
-def _tensor(row: TensorLoss, found: Sensitivity) -> tuple[str, ...]:
-    shape = row.statistics
-    reach = "-" if shape is None else f"{shape.low:.4g} .. {shape.high:.4g}"
-    share = "-" if shape is None else f"{shape.outliers:.2%}"
-    kind = f"{row.kind} {row.dtype}"
-    return _loss(row.alone), _gain(row.without, found), decibels(row.own_db), reach, share, kind, row.name
-
-
-def _gain(loss: OutputLoss | None, found: Sensitivity) -> str:
-    difference = math.nan if loss is None else loss.db - found.whole.db
-    return f"{difference:+.2f} dB" if math.isfinite(difference) else "-"
-
-
-def _loss(loss: OutputLoss | None) -> str:
-    return "-" if loss is None else decibels(loss.db)
 
 
 @command.command("locate")
@@ -284,15 +277,15 @@ def _located_text(found: Located) -> str:
         views = (*found.first.inputs, found.first.output)
         head = f"first divergence: {found.first.op_type} {found.first.node}, output {found.first.output.name}"
         head += "" if found.first.culprit is None else f", from {found.first.culprit}"
-    rows = [_view(view) for view in views]
+    rows = []
+    for view in views:
+        ratio = f"{view.sqnr_db:.2f}" if math.isfinite(view.sqnr_db) else ("equal" if view.sqnr_db > 0 else "none")
+        sides = (
+            f"{lo:.5g} .. {hi:.5g}" if math.isfinite(lo) else "-" for lo, hi in (view.left_range, view.right_range)
+        )
+        reordered = f" (rows reordered, {view.lost:.0%} without partner)" if view.reordered else ""
+        rows.append((ratio, *sides, f"{view.name}{reordered}"))
     return "\n".join([head, table(rows, header=("SQNR dB", "left range", "right range", "tensor")), seen])
-
-
-def _view(view: TensorView) -> tuple[str, ...]:
-    ratio = f"{view.sqnr_db:.2f}" if math.isfinite(view.sqnr_db) else ("equal" if view.sqnr_db > 0 else "none")
-    sides = [f"{lo:.5g} .. {hi:.5g}" if math.isfinite(lo) else "-" for lo, hi in (view.left_range, view.right_range)]
-    name = f"{view.name} (rows reordered, {view.lost:.0%} without partner)" if view.reordered else view.name
-    return ratio, *sides, name
 
 
 @command.command("ladder")
@@ -353,33 +346,31 @@ def ladder(
     for name, value in (*of_raise.items(), ("out", out)):
         if value is not None:
             raise UsageError(f"--{name.replace('_', '-')} goes with --raise", next="add --raise, or leave it out")
-    return _climb(model, **asked)
-
-
-def _climb(model: Path, *, report: Path | None, force: bool, **asked: Any) -> int:
+    report, force = asked.pop("report"), asked.pop("force")
     with progress() as tell:
         found = api.ladder(model, progress=tell, **asked)
+    made = found.samples.described_for_humans
+    held_out = f", ranges of {found.seen} and numbers of the other {found.measured}"
+    split = made + (held_out if found.held_out else ", ranges and numbers of the same")
     if report is not None:
         from deploykit.report.ladders import render_ladder
 
-        page = render_ladder(found.ladder.to_json(), model.name, _split_of(found), findings=found.findings)
+        page = render_ladder(found.ladder.to_json(), model.name, split, findings=found.findings)
         write_files({report: page}, force=force)
-    emit(found.to_json, lambda: _ladder_text(found))
+    emit(found.to_json, lambda: _ladder_text(found, split))
     return found.exit_status
 
 
-def _split_of(found: SimulatedLadder) -> str:
-    made = found.samples.described_for_humans
-    if not found.held_out:
-        return f"{made}, ranges and numbers of the same"
-    return f"{made}, ranges of {found.seen} and numbers of the other {found.measured}"
-
-
-def _ladder_text(found: SimulatedLadder) -> str:
-    ladder = found.ladder
-    every = (*ladder.rungs, *(step.rung for step in ladder.steps))
-    header = ("SQNR", "metric", "kept", str(ladder.goal), "candidate")
-    parts = [f"on {_split_of(found)}", table([_rung(ladder, rung) for rung in every], header=header)]
+def _ladder_text(found: SimulatedLadder, split: str) -> str:
+    ladder, rows = found.ladder, []
+    for rung in (*ladder.rungs, *(step.rung for step in ladder.steps)):
+        met, reached, count = ladder.meets(rung), rung.reached, rung.reached.counted
+        kept = "-" if count is None else f"{count.share:.1%} of {sum(count.wanted)}, at least {count.surely:.1%}"
+        name = rung.precision if rung.runs_here else f"{rung.precision} (to compare with; not chosen)"
+        why = rung.missing or ("" if met is not None else ladder.goal.why_open(reached))
+        words = "not measured" if met is None else "yes" if met else "no"
+        rows.append((_sqnr(reached), _metric(reached), kept, words, f"{name}: {why}" if why else name))
+    parts = [f"on {split}", table(rows, header=("SQNR", "metric", "kept", str(ladder.goal), "candidate"))]
     parts += [findings_text(found.findings)] if found.findings else []
     parts += map(_conclusion, ladder.advice.conclusions if ladder.advice is not None else ())
     parts += [f"taken: {step.why}\n  {step.told}" for step in ladder.steps]
@@ -389,19 +380,15 @@ def _ladder_text(found: SimulatedLadder) -> str:
     return "\n\n".join(parts)
 
 
-def _rung(ladder: Ladder, rung: LadderRung) -> tuple[str, ...]:
-    met = ladder.meets(rung)
-    metric = "-" if math.isnan(rung.reached.metric) else f"{rung.reached.metric:.6g}"
-    ratio = "-" if math.isnan(rung.reached.sqnr_db) else decibels(rung.reached.sqnr_db)
-    words = "not measured" if met is None else "yes" if met else "no"
-    name = rung.precision if rung.runs_here else f"{rung.precision} (to compare with; not chosen)"
-    count = rung.reached.counted
-    kept = "-" if count is None else f"{count.share:.1%} of {sum(count.wanted)}, at least {count.surely:.1%}"
-    why = rung.missing or ("" if met is not None else ladder.goal.why_open(rung.reached))
-    return ratio, metric, kept, words, f"{name}: {why}" if why else name
+def _sqnr(reached: Reached) -> str:
+    return "-" if math.isnan(reached.sqnr_db) else decibels(reached.sqnr_db)
 
 
-def _conclusion(item: Conclusion) -> str:
+def _metric(reached: Reached) -> str:
+    return "-" if math.isnan(reached.metric) else f"{reached.metric:.6g}"
+
+
+def _conclusion(item: Advised) -> str:
     lines = [click.style(item.says, bold=True), *(f"  because {line}" for line in item.because)]
     lines += [f"  next: {item.next}"] if item.next else []
     lines += [f"  {item.command}"] if item.command else []
@@ -413,58 +400,50 @@ def _raise_layers(model: Path, out: Path | None, *, report: Path | None, force: 
         raise UsageError("--raise needs --goal and --data", next="for instance --goal 'sqnr>=30' --data frames")
     with progress() as tell:
         found = api.mix(model, front=report is not None, progress=tell, **asked)
+    raised = found.raised
     files = {} if out is None else {out: found.text}
     if report is not None:
         from deploykit.report.ladders import render_mix
 
-        files[report] = render_mix(found.raised, found.front, model.name)
+        files[report] = render_mix(raised, found.front, model.name)
     write_files(files, force=force)
-    emit(found.to_json, lambda: _mixed_text(found, out))
-    return 0 if found.raised.met else 1
 
+    def text() -> str:
+        rows = []
+        for trial in raised.trials:
+            quality = (_sqnr(trial.reached), _metric(trial.reached), trial.borders, "yes" if trial.met else "no")
+            rows.append((trial.count, len(trial.tensors), *quality, "chosen" if trial is raised.best else ""))
+        lines = [table(rows, header=("layers", "tensors", "SQNR", "metric", "borders", raised.goal, "")), ""]
+        lines.append(f"raised to {raised.best.wide}: {', '.join(raised.best.layers) or 'nothing'}")
+        if not raised.met:
+            lines.append(f"no number of layers in {raised.best.wide} reaches {raised.goal}: this is the best")
+        if str(found.sensitivity.samples.label) == "arbitrary":
+            lines.append("the inputs are made up: these numbers are no evidence")
+        return "\n".join([*lines, *([] if out is None else [f"written to {out}"])])
 
-def _mixed_text(found: Mixed, out: Path | None) -> str:
-    best, goal = found.raised.best, found.raised.goal
-    rows = [_trial(trial, trial is best) for trial in found.raised.trials]
-    lines = [table(rows, header=("layers", "tensors", "SQNR", "metric", "borders", goal, "")), ""]
-    lines += [f"raised to {best.wide}: {', '.join(best.layers) or 'nothing'}"]
-    if not found.raised.met:
-        lines.append(f"no number of layers in {best.wide} reaches {goal}: this is the best")
-    if str(found.sensitivity.samples.label) == "arbitrary":
-        lines.append("the inputs are made up: these numbers are no evidence")
-    return "\n".join([*lines, *([] if out is None else [f"written to {out}"])])
-
-
-def _trial(trial: RaiseTrial, chosen: bool) -> tuple[object, ...]:
-    metric = "-" if math.isnan(trial.reached.metric) else f"{trial.reached.metric:.6g}"
-    met, mark = "yes" if trial.met else "no", "chosen" if chosen else ""
-    return trial.count, len(trial.tensors), decibels(trial.reached.sqnr_db), metric, trial.borders, met, mark
+    emit(found.to_json, text)
+    return 0 if raised.met else 1
 
 
 def _from_numbers(file: Path | None, accuracies: tuple[str, ...], **asked: Any) -> int:
-    found = api.advise(file, accuracies=_numbers(accuracies), **asked)
-    emit(found.to_json, lambda: _advice_text(found))
-    return 0 if found.best else 1
-
-
-def _numbers(texts: tuple[str, ...]) -> Mapping[str, float]:
-    made = {}
-    for text in texts:
+    values = {}
+    for text in accuracies:
         name, _, value = text.partition("=")
         try:
-            made[name.strip().lower()] = float(value)
+            values[name.strip().lower()] = float(value)
         except ValueError:
             next_ = "for instance --accuracy w8a16=75.9"
             raise UsageError(f"--accuracy {text}: NAME=VALUE is expected", next=next_) from None
-    return made
+    found = api.advise(file, accuracies=values, **asked)
 
+    def told() -> str:
+        rows = [
+            (name, f"{value:.6g}", "reference" if name == found.reference else "yes" if found.met.get(name) else "no")
+            for name, value in found.values.items()
+        ]
+        parts = [table(rows, header=("precision", "measured", found.goal)), *map(_conclusion, found.conclusions)]
+        parts += [f"the cheapest that reaches the goal: {found.best}"] if found.best else []
+        return "\n\n".join(parts)
 
-def _advice_text(found: Advice) -> str:
-    rows = []
-    for name, value in found.values.items():
-        verdict = "reference" if name == found.reference else "yes" if found.met.get(name) else "no"
-        rows.append((name, f"{value:.6g}", verdict))
-    parts = [table(rows, header=("precision", "measured", found.goal)), *map(_conclusion, found.conclusions)]
-    if found.best:
-        parts.append(f"the cheapest that reaches the goal: {found.best}")
-    return "\n\n".join(parts)
+    emit(found.to_json, told)
+    return 0 if found.best else 1

@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from deploykit.answers.asking import Comparison, ask, ask_binary, compare, features
-from deploykit.answers.capability_answers import Answer
+from deploykit.answers.asking import ask, ask_binary, compare, features
+from deploykit.answers.capability_answers import CompatAnswer
+from deploykit.backend.plugins import catalog_of, load_backends
 from deploykit.cli.frame import BranchingCommand, Command
 from deploykit.cli.terminal import emit, table
 from deploykit.errors import UsageError
 from deploykit.findings import Confidence
 from deploykit.tables.capabilities import CompatRow
-
-if TYPE_CHECKING:
-    from deploykit.flow.sdk_search import SdkSearch
-    from deploykit.tables.known_errors import KnownError
+from deploykit.tables.known_errors import KnownError, search_errors
 
 __all__ = ["command"]
 
@@ -68,13 +65,51 @@ def command(
     if len(sdks) > 1 and model:
         raise UsageError("more than one --sdk goes with a feature", next="ask for one release at a time")
     if model is not None:
-        _emit_search(_search(model, encodings, target, backend))
-    elif not (feature or sdks or target or arch or tool or backend):
+        if not target:
+            raise UsageError("--model needs --target", next="name the device")
+        return _lowest(model, encodings, target, backend)
+    if not (feature or sdks or target or arch or tool or backend):
         emit(lambda: ask().to_json(), lambda: _overview(features()))
+        return 0
+    asked = [ask(feature, sdk=one, target=target, arch=arch, tool=tool, backend=backend) for one in sdks or ("",)]
+    # Words that no row has may be those of a message: the known causes of failures that have them are named.
+    causes: Sequence[KnownError] = ()
+    if feature and not any(found.rows for found in asked):
+        causes = search_errors(catalog_of(load_backends()), " ".join(feature))
+
+    def text() -> str:
+        answers = [
+            _answer_text(found, feature) if feature or tool else _overview(row.feature for row in found.rows)
+            for found in asked
+        ]
+        if causes:
+            named = "\n".join(f"    {row.id}: {row.cause}" for row in causes[:_CAUSES_SHOWN])
+            answers.append(f"known causes of failures ('deploykit diagnose --known WORDS' says all of each):\n{named}")
+        return "\n\n".join(answers)
+
+    if len(asked) == 1:
+        emit(lambda: {**asked[0].to_json(), "causes": [row.id for row in causes]}, text)
     else:
-        asked = [ask(feature, sdk=one, target=target, arch=arch, tool=tool, backend=backend) for one in sdks or ("",)]
-        _emit_states(asked, feature, narrowed=bool(feature or tool))
+        emit({"answers": [found.to_json() for found in asked]}, text)
     return 0
+
+
+def _lowest(model: Path, encodings: Path | None, target: str, backend: str) -> int:
+    """The lowest release that takes a model; exit status 1 where none does."""
+    from deploykit.backend.backend import Request
+    from deploykit.flow.sdk_search import lowest_sdk
+
+    found = lowest_sdk(Request(model=model, target=target, backend=backend or None, encodings=encodings))
+
+    def text() -> str:
+        rows = [(trial.sdk, trial.state, " ".join((*trial.blocking, *trial.open))) for trial in found.trials]
+        known = "no release is known to take it" if any(trial.open for trial in found.trials) else "no release takes it"
+        closing = f"lowest: {found.lowest}" if found.lowest else known
+        shown = table(rows, header=("sdk", "", "what stops it, or is not known"))
+        return f"{shown}\n{closing} ({found.backend}, {found.target})"
+
+    emit(found.to_json, text)
+    return 0 if found.lowest is not None else 1
 
 
 @command.branch
@@ -89,7 +124,21 @@ def command(
 def diff_command(before: str, after: str, feature: tuple[str, ...], **only: str) -> int:
     """What changes from release A to release B, about FEATURE or altogether."""
     found = compare(before, after, feature, **only)
-    emit(found.to_json, lambda: _comparison_text(found))
+
+    def state(row: CompatRow | None) -> str:
+        return "no row" if row is None else " ".join(word for word in (row.status, row.lifecycle) if word)
+
+    def text() -> str:
+        rows = []
+        for one in found.differences:
+            row = one.row
+            rows.append((row.feature, row.backend, row.tool, row.arch, state(one.before), state(one.after)))
+        header = ("feature", "backend", "tool", "arch", found.before, found.after)
+        notes = dict.fromkeys((row.since, row.note) for row in found.releases)
+        lines = [table(rows, header=header) if rows else "no row differs"]
+        return "\n".join([*lines, *(f"{release}: {note}" for release, note in notes)])
+
+    emit(found.to_json, text)
     return 0
 
 
@@ -117,46 +166,7 @@ def binary_command(
     return 0
 
 
-def _emit_states(asked: Sequence[Answer], words: tuple[str, ...], *, narrowed: bool) -> None:
-    """One answer as it is, several one below the other; as JSON a list of them.
-
-    Words that no row has may be those of a message: the known causes of failures that have them are named.
-    """
-    causes = [] if any(found.rows for found in asked) else _causes(words)
-
-    def text() -> str:
-        answers = [
-            _answer_text(found, words) if narrowed else _overview(row.feature for row in found.rows) for found in asked
-        ]
-        if causes:
-            named = "\n".join(f"    {row.id}: {row.cause}" for row in causes[:_CAUSES_SHOWN])
-            answers.append(f"known causes of failures ('deploykit diagnose --known WORDS' says all of each):\n{named}")
-        return "\n\n".join(answers)
-
-    if len(asked) == 1:
-        emit(lambda: {**asked[0].to_json(), "causes": [row.id for row in causes]}, text)
-    else:
-        emit({"answers": [found.to_json() for found in asked]}, text)
-
-
-def _causes(words: Iterable[str]) -> Sequence[KnownError]:
-    from deploykit.backend.plugins import catalog_of, load_backends
-    from deploykit.tables.known_errors import search_errors
-
-    wanted = " ".join(words)
-    return search_errors(catalog_of(load_backends()), wanted) if wanted else ()
-
-
-def _search(model: Path, encodings: Path | None, target: str, backend: str) -> SdkSearch:
-    from deploykit.backend.backend import Request
-    from deploykit.flow.sdk_search import lowest_sdk
-
-    if not target:
-        raise UsageError("--model needs --target", next="name the device")
-    return lowest_sdk(Request(model=model, target=target, backend=backend or None, encodings=encodings))
-
-
-def _answer_text(found: Answer, words: Iterable[str]) -> str:
+def _answer_text(found: CompatAnswer, words: Iterable[str]) -> str:
     if not found.rows:
         near = f"; did you mean {', '.join(found.near)}?" if found.near else ""
         return f"unknown: no row about {' '.join(words)!r}{near}"
@@ -171,28 +181,25 @@ def _answer_text(found: Answer, words: Iterable[str]) -> str:
     return "\n".join(lines)
 
 
-def _rows_text(rows: Iterable[CompatRow]) -> str:
-    """Columns that line up, and under each row what is to be said about it."""
-    shown = list(rows)
+def _rows_text(shown: Sequence[CompatRow]) -> str:
+    """Columns that line up, and under each row the right name, the note, the contradiction, the sources."""
     cells = [
         (row.feature, row.backend, row.tool, row.arch, row.sdk, str(row.status), str(row.confidence or ""))
         for row in shown
     ]
     used = [index for index in range(len(_HEADER)) if any(cell[index] for cell in cells)]
     lines = table([[cell[i] for i in used] for cell in cells], header=[_HEADER[i] for i in used]).split("\n")
-    blocks = ["\n".join([line, *_remarks(row)]) for line, row in zip(lines[1:], shown, strict=True)]
-    return "\n".join([lines[0], *blocks])
-
-
-def _remarks(row: CompatRow) -> list[str]:
-    """Indented lines: the right name, the note, the contradiction, the sources."""
-    parts = (
-        f"use {row.renamed_to}" if row.renamed_to else "",
-        row.note,
-        f"but: {row.contradicts}" if row.contradicts else "",
-        f"source: {'; '.join(row.source)}" if row.source else "",
-    )
-    return [click.style(f"    {part}", dim=part.startswith("source:")) for part in parts if part]
+    blocks = [lines[0]]
+    for line, row in zip(lines[1:], shown, strict=True):
+        parts = (
+            f"use {row.renamed_to}" if row.renamed_to else "",
+            row.note,
+            f"but: {row.contradicts}" if row.contradicts else "",
+            f"source: {'; '.join(row.source)}" if row.source else "",
+        )
+        remarks = [click.style(f"    {part}", dim=part.startswith("source:")) for part in parts if part]
+        blocks += [line, *remarks]
+    return "\n".join(blocks)
 
 
 def _overview(every: Iterable[str]) -> str:
@@ -202,33 +209,3 @@ def _overview(every: Iterable[str]) -> str:
     kinds = Counter(feature.split(" ", 1)[0] for feature in found if feature.startswith(counted))
     lines = [*sorted(names), "", ", ".join(f"{kind}: {count} rows" for kind, count in kinds.items())]
     return "\n".join([*lines, "'deploykit compat NAME' answers for one of them, a flag, a key or a device"])
-
-
-def _comparison_text(found: Comparison) -> str:
-    rows = []
-    for difference in found.differences:
-        row = difference.row
-        states = (_state(difference.before), _state(difference.after))
-        rows.append((row.feature, row.backend, row.tool, row.arch, *states))
-    header = ("feature", "backend", "tool", "arch", found.before, found.after)
-    lines = [table(rows, header=header) if rows else "no row differs"]
-    notes = dict.fromkeys((row.since, row.note) for row in found.releases)
-    lines.extend(f"{release}: {note}" for release, note in notes)
-    return "\n".join(lines)
-
-
-def _state(row: CompatRow | None) -> str:
-    return "no row" if row is None else " ".join(word for word in (row.status, row.lifecycle) if word)
-
-
-def _emit_search(found: SdkSearch) -> None:
-    def text() -> str:
-        rows = [(trial.sdk, trial.state, " ".join((*trial.blocking, *trial.open))) for trial in found.trials]
-        known = "no release is known to take it" if any(trial.open for trial in found.trials) else "no release takes it"
-        closing = f"lowest: {found.lowest}" if found.lowest else known
-        shown = table(rows, header=("sdk", "", "what stops it, or is not known"))
-        return f"{shown}\n{closing} ({found.backend}, {found.target})"
-
-    emit(found.to_json, text)
-    if found.lowest is None:
-        raise click.exceptions.Exit(1)

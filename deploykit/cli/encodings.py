@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal
 
 import click
 
@@ -14,15 +13,9 @@ from deploykit.errors import UsageError
 from deploykit.findings import exit_status, summarize
 from deploykit.system.files import write_files
 
-if TYPE_CHECKING:
-    from deploykit.encodings.formats.conversion import Conversion
-    from deploykit.encodings.formats.differences import Difference
-
 __all__ = ["command", "show_text"]
 
 _PATH = click.Path(path_type=Path)
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 @click.group("encodings", cls=Group)
@@ -30,11 +23,8 @@ def command() -> None:
     """Read quantization encodings: AIMET 0.6.1, 1.0.0 and 2.0.0 files, and the Q/DQ nodes of ONNX models."""
 
 
-def _model_option(required: bool = False) -> Callable[[F], F]:
-    text = "The ONNX model they are for: gives axes and order, and what is a parameter."
-    return click.option("--model", type=_PATH, required=required, metavar="MODEL", help=text)
-
-
+_MODEL_HELP = "The ONNX model they are for: gives axes and order, and what is a parameter."
+_model_option = click.option("--model", type=_PATH, metavar="MODEL", help=_MODEL_HELP)
 _float_option = click.option(
     "--float-tensors", type=_PATH, metavar="FILE", help="Names of tensors meant to be float16 (2.0.0 cannot say)."
 )
@@ -43,7 +33,7 @@ _float_option = click.option(
 @command.command("show")
 @click.argument("file", type=_PATH)
 @click.argument("names", nargs=-1)
-@_model_option()
+@_model_option
 @click.option("--values", is_flag=True, help="With --json: every scale and zero point.")
 def show(file: Path, names: tuple[str, ...], model: Path | None, values: bool) -> None:
     """Show what FILE says about every tensor, or about those named."""
@@ -55,45 +45,34 @@ def show(file: Path, names: tuple[str, ...], model: Path | None, values: bool) -
 
 def show_text(found: dict[str, Any]) -> str:
     """What ``encodings show`` found, for people."""
-    producer = found["producer"] or {}
+
+    def span(bounds: list[float] | None) -> str:
+        if bounds is None:
+            return ""
+        return f"{bounds[0]:.6g}" if bounds[0] == bounds[1] else f"{bounds[0]:.4g} .. {bounds[1]:.4g}"
+
+    producer, counts = found["producer"] or {}, found["counts"]
     made = " ".join(str(producer[key]) for key in ("package", "version") if key in producer)
-    counts = ", ".join(f"{count} {dtype}" for dtype, count in found["counts"]["dtypes"].items())
-    head = (
-        f"version {found['version']}{f', by {made}' if made else ''}: {found['counts']['tensors']} tensors ({counts})"
-    )
-    rows = [
-        (
-            row["dtype"],
-            row["granularity"],
-            {True: "param", False: "act", None: "?"}[row["is_param"]],
-            _axes_text(row),
-            _span(row.get("scale")),
-            _span(row.get("zero_point")),
-            f"{row['min']:.6g} .. {row['max']:.6g}" if "min" in row else "",
-            row["name"],
-        )
-        for row in found["tensors"]
-    ]
+    dtypes = ", ".join(f"{count} {dtype}" for dtype, count in counts["dtypes"].items())
+    head = f"version {found['version']}{f', by {made}' if made else ''}: {counts['tensors']} tensors ({dtypes})"
+    rows = []
+    for row in found["tensors"]:
+        axes = "" if row.get("axis") is None else str(row["axis"])
+        if row.get("placed") is False:
+            axes = "not stated"
+        elif row.get("block_size"):
+            axes = f"{axes}, blocks of {row['block_size']} along {row['block_axis']}"
+        role = {True: "param", False: "act", None: "?"}[row["is_param"]]
+        reach = f"{row['min']:.6g} .. {row['max']:.6g}" if "min" in row else ""
+        grid = (span(row.get("scale")), span(row.get("zero_point")))
+        rows.append((row["dtype"], row["granularity"], role, axes, *grid, reach, row["name"]))
     header = ("dtype", "granularity", "role", "axis", "scale", "zero point", "range", "tensor")
     return f"{head}\n{table(rows, header=header)}" if rows else head
 
 
-def _axes_text(row: dict[str, Any]) -> str:
-    if row.get("placed") is False:
-        return "not stated"
-    axis = "" if row.get("axis") is None else str(row["axis"])
-    return f"{axis}, blocks of {row['block_size']} along {row['block_axis']}" if row.get("block_size") else axis
-
-
-def _span(bounds: list[float] | None) -> str:
-    if bounds is None:
-        return ""
-    return f"{bounds[0]:.6g}" if bounds[0] == bounds[1] else f"{bounds[0]:.4g} .. {bounds[1]:.4g}"
-
-
 @command.command("check")
 @click.argument("file", type=_PATH)
-@_model_option(required=True)
+@click.option("--model", type=_PATH, required=True, metavar="MODEL", help=_MODEL_HELP)
 @_float_option
 def check(file: Path, model: Path, float_tensors: Path | None) -> int:
     """Check FILE against the model it is for; exit status 1 when an error was found."""
@@ -108,7 +87,7 @@ def check(file: Path, model: Path, float_tensors: Path | None) -> int:
 @command.command("convert")
 @click.argument("file", type=_PATH)
 @click.option("--to", "to_version", required=True, metavar="VERSION", help="0.6.1, 1.0.0, 2.0.0; of a model lpbq.")
-@_model_option()
+@_model_option
 @_float_option
 @click.option(
     "-o", "--output", "--out", type=_PATH, metavar="FILE", help="Where to write; without it, only losses are said."
@@ -146,14 +125,30 @@ def convert(
             raise UsageError("--to lpbq needs -o FILE", next="name the model to write")
         return _to_lpbq(file, output, refine=refine, backend=backend, sdk=sdk, force=force)
     from deploykit.encodings.files import convert_encodings
+    from deploykit.encodings.read import float_tensors_to_json
 
     conversion = convert_encodings(file, **how)
     complete = not conversion.counts["impossible"]
-    written = output is not None and (complete or partial)
-    files = _files(conversion, output) if output is not None and written else {}
+    files: dict[Path, str] = {}
+    if output is not None and (complete or partial):
+        if conversion.float_tensors:
+            side = output.with_name(f"{output.name}.float_tensors.json")
+            files[side] = float_tensors_to_json(conversion.float_tensors)
+        files[output] = conversion.text
     write_files(files, force=force)
-    result = {**conversion.to_json(), "written": [str(path) for path in files]}
-    emit(result, lambda: _convert_text(conversion, list(files), refused=output is not None and not written))
+
+    def text() -> str:
+        counts = ", ".join(f"{count} {kind}" for kind, count in conversion.counts.items() if count)
+        lines = [f"{conversion.source_version} -> {conversion.version}: {counts or 'no tensors'}"]
+        lossy = [(outcome.kind, outcome.name, outcome.what) for outcome in conversion.outcomes if outcome.what]
+        lines += [table(lossy, header=("outcome", "tensor", "what"))] if lossy else []
+        lines += [f"note: {note}" for note in conversion.notes]
+        lines += [f"warning: {warning}" for warning in conversion.warnings]
+        lines += [f"written: {path}" for path in files]
+        lines += ["nothing was written; --partial writes the rest"] if output is not None and not files else []
+        return "\n".join(lines)
+
+    emit({**conversion.to_json(), "written": [str(path) for path in files]}, text)
     return 0 if complete else 1
 
 
@@ -186,34 +181,10 @@ def _to_lpbq(model: Path, out: Path, *, refine: bool, backend: str | None, sdk: 
     return 0
 
 
-def _files(conversion: Conversion, output: Path) -> dict[Path, str]:
-    from deploykit.encodings.read import float_tensors_to_json
-
-    files = {output: conversion.text}
-    if conversion.float_tensors:
-        side = output.with_name(f"{output.name}.float_tensors.json")
-        files = {side: float_tensors_to_json(conversion.float_tensors), **files}
-    return files
-
-
-def _convert_text(conversion: Conversion, written: list[Path], *, refused: bool) -> str:
-    counts = ", ".join(f"{count} {kind}" for kind, count in conversion.counts.items() if count)
-    lines = [f"{conversion.source_version} -> {conversion.version}: {counts or 'no tensors'}"]
-    lossy = [(outcome.kind, outcome.name, outcome.what) for outcome in conversion.outcomes if outcome.what]
-    if lossy:
-        lines.append(table(lossy, header=("outcome", "tensor", "what")))
-    lines += [f"note: {note}" for note in conversion.notes]
-    lines += [f"warning: {warning}" for warning in conversion.warnings]
-    lines += [f"written: {path}" for path in written]
-    if refused:
-        lines.append("nothing was written; --partial writes the rest")
-    return "\n".join(lines)
-
-
 @command.command("diff")
 @click.argument("first", type=_PATH)
 @click.argument("second", type=_PATH)
-@_model_option()
+@_model_option
 @click.option("--tolerance", type=float, default=0.0, show_default=True, help="Relative, for scales.")
 @click.option("--grid", "grid_only", is_flag=True, help="Compare real values only: an int8 grid may equal a uint8 one.")
 def compare(first: Path, second: Path, **options: Any) -> int:
@@ -223,15 +194,13 @@ def compare(first: Path, second: Path, **options: Any) -> int:
     if not 0 <= options["tolerance"] < 1:
         raise UsageError(f"--tolerance {options['tolerance']}: a number in 0 .. 1 is expected")
     found = diff_encodings(first, second, **options)
-    emit({"differences": [item.to_json() for item in found]}, lambda: _diff_text(found))
+
+    def text() -> str:
+        rows = [(item.kind, item.name, "; ".join(str(change) for change in item.changes)) for item in found]
+        return table(rows, header=("kind", "tensor", "changes")) if rows else "no differences"
+
+    emit({"differences": [item.to_json() for item in found]}, text)
     return int(bool(found))
-
-
-def _diff_text(found: tuple[Difference, ...]) -> str:
-    if not found:
-        return "no differences"
-    rows = [(item.kind, item.name, "; ".join(str(change) for change in item.changes)) for item in found]
-    return table(rows, header=("kind", "tensor", "changes"))
 
 
 @command.command("apply")

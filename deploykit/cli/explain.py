@@ -60,7 +60,22 @@ def command(what: str, backend: str | None, sdk: str, target: str, time_limit: f
         return emit_binary(path, backend=backend, runtime=sdk, target=target, time_limit=time_limit)
     if path.exists():
         return _explain_file(path, time_limit)
-    return _explain_rule(what)
+    from deploykit.answers.rule_pages import all_rules, find_rule, rule_page
+    from deploykit.flow.rules import CORE_REGISTRIES
+
+    entries = all_rules(CORE_REGISTRIES)
+    if what == "rules":
+        rows = [(one.rule.code, one.rule.severity, one.rule.slug, one.rule.what) for one in entries]
+        emit(
+            {"rules": [one.to_json() for one in entries]},
+            lambda: f"{table(rows, header=('CODE', 'SEVERITY', 'NAME', 'WHAT'))}\n{len(rows)} rules",
+        )
+        return 0
+    if "/" in what or "." in what:
+        raise UsageError(f"{what}: no such file or folder", next="name a package, a rule, a binary or encodings")
+    entry = find_rule(what, entries)
+    emit({"rule": entry.to_json()}, lambda: rule_page(entry))
+    return 0
 
 
 def _explain_file(path: Path, time_limit: float) -> int:
@@ -81,25 +96,6 @@ def _explain_file(path: Path, time_limit: float) -> int:
         except DeploykitError:
             raise first from None
     emit(found, lambda: show_text(found))
-    return 0
-
-
-def _explain_rule(name: str) -> int:
-    from deploykit.answers.rule_pages import all_rules, find_rule, rule_page
-    from deploykit.flow.rules import CORE_REGISTRIES
-
-    entries = all_rules(CORE_REGISTRIES)
-    if name == "rules":
-        rows = [(one.rule.code, one.rule.severity, one.rule.slug, one.rule.what) for one in entries]
-        emit(
-            {"rules": [one.to_json() for one in entries]},
-            lambda: f"{table(rows, header=('CODE', 'SEVERITY', 'NAME', 'WHAT'))}\n{len(rows)} rules",
-        )
-        return 0
-    if "/" in name or "." in name:
-        raise UsageError(f"{name}: no such file or folder", next="name a package, a rule, a binary or encodings")
-    entry = find_rule(name, entries)
-    emit({"rule": entry.to_json()}, lambda: rule_page(entry))
     return 0
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import click
 
 from deploykit.cli.terminal import defused
-from deploykit.errors import DeploykitError, PackageError, ToolError, UsageError
+from deploykit.errors import DefectError, DeploykitError, InputError, PackageError, ToolError, UsageError
 from deploykit.system.limits import VARIABLE as MEMORY
 from deploykit.system.limits import with_memory
 
@@ -31,6 +31,7 @@ __all__ = ["BranchingCommand", "Command", "Ended", "Group", "Settings", "run", "
 _ENV = "DEPLOYKIT"  # the environment variables of all options begin with it
 _NO_CACHE = f"{_ENV}_NO_CACHE"
 _FULL = frozenset({errno.ENOSPC, errno.EFBIG, errno.EROFS, getattr(errno, "EDQUOT", errno.ENOSPC)})
+_SIZE = {"metavar": "SIZE"}
 _ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
@@ -48,64 +49,53 @@ def settings() -> Settings:
     return context.ensure_object(Settings) if context is not None else Settings()
 
 
-def _global_options() -> list[click.Parameter]:
-    def set_json(context: click.Context, _param: click.Parameter, value: bool) -> None:
-        context.ensure_object(Settings).json |= value
-
-    def louder(context: click.Context, _param: click.Parameter, value: int) -> None:
-        context.ensure_object(Settings).verbosity += value
-
-    def quieter(context: click.Context, _param: click.Parameter, value: int) -> None:
-        context.ensure_object(Settings).verbosity -= value
-
-    def set_color(context: click.Context, _param: click.Parameter, value: bool) -> None:
-        if value:
+def _remember(context: click.Context, param: click.Parameter, value: Any) -> None:
+    """Keep a global option where ``settings`` or the room that asks for it finds it."""
+    known = context.ensure_object(Settings)
+    match param.name:
+        case "json":
+            known.json |= value
+        case "verbose":
+            known.verbosity += value
+        case "quiet":
+            known.verbosity -= value
+        case "no_color" if value:
             context.color = False
-
-    def set_no_cache(context: click.Context, _param: click.Parameter, value: bool) -> None:
-        # The store asks the variable, also in the processes that this one starts.
-        if value and _NO_CACHE not in os.environ:
+        case "no_cache" if value and _NO_CACHE not in os.environ:
+            # The store asks the variable, also in the processes that this one starts.
             os.environ[_NO_CACHE] = "1"
             context.call_on_close(lambda: os.environ.pop(_NO_CACHE, None))
-
-    def set_memory(context: click.Context, _param: click.Parameter, value: str | None) -> None:
-        if value is not None:
+        case "memory" if value is not None:
             context.with_resource(with_memory(value))
 
-    json_help = "Machine-readable output on stdout, nothing else there."
-    memory_help = "What simulations may take, such as 3G; larger models run in parts. Default: 60 % of what is free."
-    made: list[tuple[list[str], dict[str, Any]]] = [
-        (["--json"], {"is_flag": True, "callback": set_json, "envvar": f"{_ENV}_JSON", "help": json_help}),
+
+def _global_options() -> list[click.Parameter]:
+    flag, count = {"is_flag": True}, {"count": True}
+    rows: tuple[tuple[list[str], str | list[str], str, dict[str, Any]], ...] = (
+        (["--json"], f"{_ENV}_JSON", "Machine-readable output on stdout, nothing else there.", flag),
         # Eager: before --version, which says more with it.
-        (
-            ["-v", "--verbose"],
-            {"count": True, "is_eager": True, "callback": louder, "envvar": f"{_ENV}_VERBOSE", "help": "Say more."},
-        ),
-        (["-q", "--quiet"], {"count": True, "callback": quieter, "envvar": f"{_ENV}_QUIET", "help": "Say less."}),
-        (
-            ["--no-color"],
-            {"is_flag": True, "callback": set_color, "envvar": [f"{_ENV}_NO_COLOR", "NO_COLOR"], "help": "Plain text."},
-        ),
-        (
-            ["--no-cache"],
-            {
-                "is_flag": True,
-                "callback": set_no_cache,
-                "envvar": _NO_CACHE,
-                "help": "Take and keep nothing between runs.",
-            },
-        ),
-        (["--memory"], {"callback": set_memory, "envvar": MEMORY, "metavar": "SIZE", "help": memory_help}),
+        (["-v", "--verbose"], f"{_ENV}_VERBOSE", "Say more.", {**count, "is_eager": True}),
+        (["-q", "--quiet"], f"{_ENV}_QUIET", "Say less.", count),
+        (["--no-color"], [f"{_ENV}_NO_COLOR", "NO_COLOR"], "Plain text.", flag),
+        (["--no-cache"], _NO_CACHE, "Take and keep nothing between runs.", flag),
+        (["--memory"], MEMORY, "What simulations may take, such as 3G. Default: 60 % of what is free.", _SIZE),
+    )
+    return [
+        click.Option(flags, callback=_remember, expose_value=False, envvar=envvar, help=words, **shape)
+        for flags, envvar, words, shape in rows
     ]
-    return [click.Option(flags, expose_value=False, **shape) for flags, shape in made]
+
+
+def _with_globals(kwargs: dict[str, Any]) -> dict[str, Any]:
+    kwargs.setdefault("context_settings", {}).setdefault("help_option_names", ["-h", "--help"])
+    return kwargs
 
 
 class Command(click.Command):
     """A command that also takes the global options."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        kwargs.setdefault("context_settings", {}).setdefault("help_option_names", ["-h", "--help"])
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, **_with_globals(kwargs))
         self.params.extend(_global_options())
 
 
@@ -146,8 +136,7 @@ class Group(click.Group):
     command_class = Command
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        kwargs.setdefault("context_settings", {}).setdefault("help_option_names", ["-h", "--help"])
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, **_with_globals(kwargs))
         self.params.extend(_global_options())
 
 
@@ -157,9 +146,17 @@ Group.group_class = Group
 def run(command: click.Command, args: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit status; only the interpreter's own interrupts get out."""
     arguments = list(sys.argv[1:] if args is None else args)
+    # A command makes hundreds of thousands of values that live until it ends, and few that hold each other: with
+    # Python's own 700, looking for such cycles takes a tenth of the time of reading tables.
+    collecting = gc.get_threshold()
+    gc.set_threshold(50_000, *collecting[1:])
     try:
-        _check_text(arguments)
-        with _ended_by_signals(), _seldom_collecting():
+        for argument in arguments:
+            # Names that are no text could be written into no manifest and no JSON.
+            if any("\ud800" <= letter <= "\udfff" for letter in argument):
+                shown = argument.encode("utf-8", "backslashreplace").decode()
+                raise UsageError(f"{shown}: is not UTF-8", next="rename the file")
+        with _ended_by_signals():
             result = command.main(arguments, prog_name="deploykit", standalone_mode=False, auto_envvar_prefix=_ENV)
         sys.stdout.flush()
     except click.exceptions.Exit as exit_:
@@ -170,7 +167,7 @@ def run(command: click.Command, args: Sequence[str] | None = None) -> int:
         advice = "'deploykit targets' lists the devices" if wanted is not None and wanted.metavar == "DEVICE" else ""
         if advice:
             click.echo(f"  next: {advice}", err=True)
-        _show_json_error(arguments, what=error.format_message(), why="", next_=advice, status=2)
+        _show_json_error(arguments, what=error.format_message(), next_=advice, status=2)
         return 2
     except click.Abort as abort:
         if isinstance(abort.__cause__, EOFError):  # a file that ended too early, which click takes for a user who left
@@ -187,12 +184,17 @@ def run(command: click.Command, args: Sequence[str] | None = None) -> int:
     except DeploykitError as error:
         return _show_error(arguments, error)
     except MemoryError:
-        click.echo(f"{_error_word()} this takes more memory than there is", err=True)
-        _show_json_error(arguments, what="this takes more memory than there is", why="", next_="", status=3)
-        return 3
+        return _show_error(arguments, InputError("this takes more memory than there is"))
     except Exception as error:
-        full = isinstance(error, OSError) and error.errno in _FULL
-        return _show_error(arguments, _no_room(error)) if full else _show_defect(arguments, error)
+        if not isinstance(error, OSError) or error.errno not in _FULL:
+            return _show_defect(arguments, error)
+        # A disk that is full, or may not be written to, is no defect, wherever the work that is written there lies.
+        file = error.filename2 or error.filename or "the output, or a file of the work in progress"
+        why = error.strerror or str(error)
+        next_ = "make room there; TMPDIR and DEPLOYKIT_CACHE say where else work and what is kept may lie"
+        return _show_error(arguments, PackageError(f"{file}: cannot be written", why=why, next=next_))
+    finally:
+        gc.set_threshold(*collecting)
     return result if isinstance(result, int) else 0
 
 
@@ -234,25 +236,6 @@ def _ended_by_signals() -> Iterator[None]:
             signal.signal(number, before[number])
 
 
-@contextmanager
-def _seldom_collecting() -> Iterator[None]:
-    """A command makes hundreds of thousands of values that live until it ends, and few that hold each other."""
-    before = gc.get_threshold()
-    gc.set_threshold(50_000, *before[1:])  # Python's own 700 costs a tenth of the time of reading tables
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-
-
-def _check_text(arguments: Sequence[str]) -> None:
-    """Refuse names that are no text: they could be written into no manifest and no JSON."""
-    for argument in arguments:
-        if not argument.isascii() and any("\ud800" <= letter <= "\udfff" for letter in argument):
-            shown = argument.encode("utf-8", "backslashreplace").decode()
-            raise UsageError(f"{shown}: is not UTF-8", next="rename the file")
-
-
 def show_crash(by: signal.Signals) -> int:
     """What is said of a library that ended the process; the exit status."""
     error = ToolError(
@@ -263,37 +246,22 @@ def show_crash(by: signal.Signals) -> int:
     return _show_error(sys.argv[1:], error)
 
 
-def _no_room(error: Exception) -> PackageError:
-    """A disk that is full, or may not be written to, is no defect, wherever the work that is written there lies."""
-    named = [str(name) for name in (getattr(error, "filename2", None), getattr(error, "filename", None)) if name]
-    return PackageError(
-        f"{named[0] if named else 'the output, or a file of the work in progress'}: cannot be written",
-        why=getattr(error, "strerror", None) or str(error),
-        next="make room there; TMPDIR and DEPLOYKIT_CACHE say where else work and what is kept may lie",
-    )
-
-
-def _error_word() -> str:
-    return click.style("error:", fg="red", bold=True)
-
-
 def _show_error(arguments: Sequence[str], error: DeploykitError) -> int:
-    click.echo(f"{_error_word()} {defused(str(error))}", err=True)
+    click.echo(f"{click.style('error:', fg='red', bold=True)} {defused(str(error))}", err=True)
     _show_json_error(arguments, what=error.what, why=error.why, next_=error.next, status=error.exit_status)
     return error.exit_status
 
 
 def _show_defect(arguments: Sequence[str], error: Exception) -> int:
     what = f"a defect of deploykit: {type(error).__name__}: {error}"
-    click.echo(f"{_error_word()} {defused(what)}", err=True)
-    click.echo("  next: please report it, with the output of the same call and -v", err=True)
+    next_ = "please report it, with the output of the same call and -v"
+    _show_error(arguments, DefectError(what, next=next_))
     if os.environ.get("DEPLOYKIT_DEBUG") or {"-v", "--verbose"} & set(arguments):
-        traceback.print_exc()
-    _show_json_error(arguments, what=what, why="", next_="", status=70)
+        traceback.print_exception(error)
     return 70
 
 
-def _show_json_error(arguments: Sequence[str], *, what: str, why: str, next_: str, status: int) -> None:
+def _show_json_error(arguments: Sequence[str], *, what: str, why: str = "", next_: str = "", status: int) -> None:
     """With --json an error is a JSON value on stdout as well, so that programs need not read prose."""
     if "--json" in arguments or os.environ.get("DEPLOYKIT_JSON"):
         error = {"what": what, "why": why, "next": next_, "exit_status": status}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from deploykit.cli.progress import progress
-from deploykit.cli.requests import TargetsCommand, request_from
+from deploykit.cli.requests import RequestCommand, request_from
 from deploykit.cli.terminal import emit, findings_text, status_lines
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 
-@click.command(cls=TargetsCommand)
+@click.command(cls=RequestCommand, several=True)
 @click.option("-o", "--out", type=click.Path(path_type=Path), required=True, metavar="DIR", help="The package folder.")
 @click.option("--templates", type=click.Path(path_type=Path), metavar="DIR", help="Own templates; they win.")
 @click.option("--force", is_flag=True, help="Replace a package that stands there, as it was made.")

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
 from deploykit.cli.frame import settings
 from deploykit.cli.terminal import columns, defused, plain
@@ -26,28 +25,14 @@ _PATIENCE, _AGAIN = 5.0, 30.0
 _CLEAR = "\r\x1b[2K"
 
 
-class News(Protocol):
-    """Called with a line of news, a ``Begun`` where one begins."""
-
-    def __call__(self, line: str) -> None:
-        """Tell what is being done now."""
-
-    def say(self, line: str) -> None:
-        """Tell what is to stay, such as why nothing moves; a log that is read later needs that with --json too."""
-
-
 @contextmanager
 def progress() -> Iterator[News]:
     """What commands tell their news to; silent with --json and -q."""
-    if settings().json or settings().verbosity < 0:
-        yield _Silent(is_quiet=settings().verbosity < 0)
-        return
-    is_live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-    shown = _Live() if is_live else _Log()
+    news = News(is_shown=not settings().json and settings().verbosity >= 0, is_quiet=settings().verbosity < 0)
     try:
-        yield shown
+        yield news
     finally:
-        shown.stop()
+        news.stop()
 
 
 def elapsed(seconds: float) -> str:
@@ -60,127 +45,89 @@ def elapsed(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-class _Silent:
-    def __init__(self, *, is_quiet: bool) -> None:
+class News:
+    """Called with a line of news, a ``Begun`` where a step begins; a thread looks at the clock meanwhile.
+
+    A terminal has one line, as wide as it is at the time. A file or a pipe gets plain lines: once work takes long, each
+    step, and every half minute that it still runs.
+    """
+
+    def __init__(self, *, is_shown: bool, is_quiet: bool) -> None:
         self._is_quiet = is_quiet
-
-    def __call__(self, line: str) -> None:
-        del line
-
-    def say(self, line: str) -> None:
-        if not self._is_quiet:
-            _write(f"{defused(line)}\n")
-
-
-class _Waiting:
-    """What is being done, since when; a thread looks at the clock while the work says nothing."""
-
-    def __init__(self) -> None:
-        self.began = self.step_began = time.monotonic()
-        self.step = self.detail = ""
+        self._is_live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._is_drawn = False
+        self._began = self._step_began = time.monotonic()
+        self._step = self._detail = self._told = ""
+        self._when = 0.0
         self._lock = threading.RLock()
         self._over = threading.Event()
-        self._clock = threading.Thread(target=self._watch, daemon=True)
-        self._clock.start()
+        self._clock = threading.Thread(target=self._watch, daemon=True) if is_shown else None
+        if self._clock is not None:
+            self._clock.start()
 
     def __call__(self, line: str) -> None:
+        """Tell what is being done now."""
+        if self._clock is None:
+            return
         with self._lock:
-            if isinstance(line, Begun):
-                self.step, self.detail, self.step_began = plain(line), "", time.monotonic()
+            begins = isinstance(line, Begun)
+            if begins:
+                self._step, self._detail, self._step_began = plain(line), "", time.monotonic()
             else:
-                self.detail = plain(line)
-            self.changed(isinstance(line, Begun))
+                self._detail = plain(line)
+            if self._is_drawn:
+                self._draw()
+            elif begins and not self._is_live and time.monotonic() - self._began >= _PATIENCE:
+                self._line()
+
+    def say(self, line: str) -> None:
+        """Tell what is to stay, such as why nothing moves; a log that is read later needs that with --json too."""
+        with self._lock:
+            if not self._is_quiet:
+                _write(f"{_CLEAR if self._is_drawn else ''}{defused(line)}\n")
+            if self._is_drawn:
+                self._draw()
 
     def stop(self) -> None:
         """Nothing is shown from here on."""
         self._over.set()
-        self._clock.join()
-
-    def words(self) -> str:
-        """The step, and what within it is being waited for."""
-        return ": ".join(part for part in (self.step, self.detail) if part)
-
-    def times(self) -> str:
-        """For how long: the step, and all where that is more."""
-        now = time.monotonic()
-        step, whole = elapsed(now - self.step_began), elapsed(now - self.began)
-        return step if step == whole else f"{step}, {whole} in all"
-
-    def changed(self, is_step: bool) -> None:
-        raise NotImplementedError
-
-    def tick(self) -> None:
-        raise NotImplementedError
+        if self._clock is not None:
+            self._clock.join()
+        if self._is_drawn:
+            _write(_CLEAR)
 
     def _watch(self) -> None:
         wait = _FIRST
         while not self._over.wait(wait):
             wait = _TICK
             with self._lock:
-                self.tick()
+                now = time.monotonic()
+                is_late = now - self._began >= _PATIENCE and (not self._told or now - self._when >= _AGAIN)
+                if not self._words:
+                    continue
+                if self._is_live:
+                    self._draw()
+                elif is_late:
+                    self._line()
 
+    @property
+    def _words(self) -> str:
+        return ": ".join(part for part in (self._step, self._detail) if part)
 
-class _Live(_Waiting):
-    """One line of a terminal, as wide as that is at the time."""
-
-    def __init__(self) -> None:
-        self._is_drawn = False
-        super().__init__()
-
-    def changed(self, is_step: bool) -> None:
-        del is_step
-        if self._is_drawn:
-            self.tick()
-
-    def tick(self) -> None:
-        if self.words():
-            self._is_drawn = True
-            _write(_CLEAR + _fitted(self.words(), f" · {self.times()}", columns(100) - 1))
-
-    def say(self, line: str) -> None:
-        with self._lock:
-            _write(f"{_CLEAR if self._is_drawn else ''}{defused(line)}\n")
-            if self._is_drawn:
-                self.tick()
-
-    def stop(self) -> None:
-        super().stop()
-        if self._is_drawn:
-            _write(_CLEAR)
-
-
-class _Log(_Waiting):
-    """Plain lines for a file or a pipe: once work takes long, each step, and every half minute that it still runs."""
-
-    def __init__(self) -> None:
-        self._told, self._when = "", 0.0
-        super().__init__()
-
-    def changed(self, is_step: bool) -> None:
-        if is_step and time.monotonic() - self.began >= _PATIENCE:
-            self._line()
-
-    def tick(self) -> None:
-        now = time.monotonic()
-        is_late = now - self.began >= _PATIENCE
-        if is_late and self.words() and (not self._told or now - self._when >= _AGAIN):
-            self._line()
-
-    def say(self, line: str) -> None:
-        with self._lock:
-            _write(f"{defused(line)}\n")
+    def _draw(self) -> None:
+        """The line of a terminal: the step for how long, and all where that is more. It is the words that are cut."""
+        now, width = time.monotonic(), columns(100) - 1
+        step, whole = elapsed(now - self._step_began), elapsed(now - self._began)
+        times = f" · {step}" if step == whole else f" · {step}, {whole} in all"
+        words, room = self._words, width - len(times)
+        if len(words) > room >= 2:
+            words = f"{words[: room - 1]}…"
+        self._is_drawn = True
+        _write(_CLEAR + f"{words}{times}"[: max(width, 0)])
 
     def _line(self) -> None:
-        self._told, self._when = self.words(), time.monotonic()
-        _write(f"{self._told} ({elapsed(self._when - self.began)})\n")
-
-
-def _fitted(words: str, times: str, width: int) -> str:
-    """Both within ``width`` columns; it is the words that are cut."""
-    room = width - len(times)
-    if room < 2:
-        return f"{words}{times}"[: max(width, 0)]
-    return (words if len(words) <= room else f"{words[: room - 1]}…") + times
+        self._told, self._when = self._words, time.monotonic()
+        _write(f"{self._told} ({elapsed(self._when - self._began)})\n")
 
 
 def _write(text: str) -> None:

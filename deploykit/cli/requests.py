@@ -5,7 +5,7 @@ A backend's options appear here because its specs say so. The values become a re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from deploykit.errors import UsageError
 if TYPE_CHECKING:
     from deploykit.backend.backend import Request
 
-__all__ = ["RequestCommand", "SpecOption", "TargetsCommand", "pair", "request_from"]
+__all__ = ["RequestCommand", "SpecOption", "pair", "request_from"]
 
 _TARGET = "DEPLOYKIT_TARGET"
 _TARGET_HELP = "Device id, chip or marketing name."
@@ -31,29 +31,25 @@ _SEVERAL_HELP = f"{_TARGET_HELP} Repeatable: one package each, in a folder by it
 _RARE = frozenset({"metric_command", "references", "no_rewrite", "samples", "options", "float_tensors"})
 
 
-def _reader(specs: tuple[OptionSpec, ...]) -> Callable[[Any], OptionValue]:
-    """Reads a value that at least one of the specs of a name takes; the chosen backend's has the last word later."""
-
-    def read(given: Any) -> OptionValue:
-        if not isinstance(given, str):
-            return given  # type: ignore[no-any-return]  # a default
-        for spec in specs[:-1]:
-            try:
-                return read_value(spec, given)
-            except UsageError:
-                continue
-        return read_value(specs[-1], given)
-
-    return read
-
-
 class SpecOption(click.Option):
     """The command-line form of one name; ``owners`` are the backends that have it, none for an option of the core."""
 
     def __init__(self, specs: tuple[OptionSpec, ...], owners: tuple[str, ...] = ()) -> None:
         spec, self.owners = specs[0], owners
         metavar = spec.metavar or (f"[{'|'.join(spec.choices)}]" if spec.choices else spec.kind.upper())
-        shape: dict[str, Any] = {"type": _reader(specs), "default": spec.default, "metavar": metavar}
+
+        def read(given: Any) -> OptionValue:
+            """A value that at least one of the specs takes; the chosen backend's has the last word later."""
+            if not isinstance(given, str):
+                return given  # type: ignore[no-any-return]  # a default
+            for spec in specs[:-1]:
+                try:
+                    return read_value(spec, given)
+                except UsageError:
+                    continue
+            return read_value(specs[-1], given)
+
+        shape: dict[str, Any] = {"type": read, "default": spec.default, "metavar": metavar}
         if spec.kind in ("flag", "switch"):
             shape = {"is_flag": True, "default": spec.unset}
         elif spec.kind == "texts":
@@ -79,10 +75,15 @@ def _backend_params(taken: frozenset[str]) -> tuple[SpecOption, ...]:
 
 
 class RequestCommand(Command):
-    """A command about one model and one target, with the options of the core and of every backend."""
+    """A command about one model and one target, or ``several``, with the options of the core and of every backend."""
 
-    def __init__(self, *args: Any, params: Iterable[click.Parameter] = (), **kwargs: Any) -> None:
-        model = click.Argument(["model"], type=click.Path(path_type=Path))
+    def __init__(
+        self, *args: Any, params: Iterable[click.Parameter] = (), several: bool = False, **kwargs: Any
+    ) -> None:
+        named: dict[str, Any] = {"required": True, "envvar": _TARGET, "metavar": "DEVICE", "help": _TARGET_HELP}
+        target = click.Option(["--target"], **named)
+        if several:
+            target = click.Option(["targets", "--target"], multiple=True, **(named | {"help": _SEVERAL_HELP}))
         more = click.Option(
             ["--help-backend"],
             is_eager=True,
@@ -91,11 +92,9 @@ class RequestCommand(Command):
             metavar="ID",
             help="Show the options of one backend, or 'all', and exit.",
         )
+        model = click.Argument(["model"], type=click.Path(path_type=Path))
         core = [SpecOption((spec,)) for spec in CORE_OPTIONS]
-        super().__init__(*args, params=[model, self._target(), *core, *params, more], **kwargs)
-
-    def _target(self) -> click.Option:
-        return click.Option(["--target"], required=True, envvar=_TARGET, metavar="DEVICE", help=_TARGET_HELP)
+        super().__init__(*args, params=[model, target, *core, *params, more], **kwargs)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """The command's own, then those of the backends, which are looked for here and not when this is imported."""
@@ -133,15 +132,6 @@ def _write(ctx: click.Context, formatter: click.HelpFormatter, title: str, param
     records = [param.get_help_record(ctx) for param in params if isinstance(param, click.Option)]
     with formatter.section(title):
         formatter.write_dl([record for record in records if record is not None])
-
-
-class TargetsCommand(RequestCommand):
-    """A command about one model and one target or several."""
-
-    def _target(self) -> click.Option:
-        return click.Option(
-            ["targets", "--target"], required=True, multiple=True, envvar=_TARGET, metavar="DEVICE", help=_SEVERAL_HELP
-        )
 
 
 def request_from(*, model: Path, target: str, options: Iterable[str], **given: Any) -> Request:

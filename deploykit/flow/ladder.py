@@ -16,7 +16,7 @@ from typing import Any
 from deploykit.accuracy.search.goals import Goal, Reached
 from deploykit.accuracy.search.raising import Raised, WideType
 from deploykit.accuracy.simulate.precisions import ModelCost
-from deploykit.answers.precision_advice import Advice, Conclusion, advise
+from deploykit.answers.precision_advice import Advice, Advised, advise
 from deploykit.encodings.values import EncodingSet
 
 __all__ = ["Ladder", "LadderRung", "LearnedStep", "Learning", "RaisedStep", "TriedMethod", "walk"]
@@ -279,7 +279,7 @@ def _learn_weights(
     learning: Learning,
     measure: Callable[[str], LadderRung],
     tell: Callable[[str], None],
-) -> tuple[LearnedStep | None, tuple[Conclusion, ...]]:
+) -> tuple[LearnedStep | None, tuple[Advised, ...]]:
     """Try each method until one reaches the goal, where the candidates say that weights are the cause.
 
     The step is None where they do not, or where nothing came out; the conclusions say what is left to do. Where 8-bit
@@ -295,7 +295,7 @@ def _learn_weights(
     else:
         return None, ()
     if not learning.methods:
-        to_install = Conclusion(
+        to_install = Advised(
             says=f"better weights for {base.precision} were not looked for",
             because=(learning.missing,),
             next="install it, and ask again: SeqMSE and AdaRound are then tried by themselves",
@@ -320,9 +320,9 @@ def _learn_weights(
 
     best = max((one.rung for one in tried), key=rank)
     is_met = goal.is_met(best.reached)
-    further: tuple[Conclusion, ...] = ()
+    further: tuple[Advised, ...] = ()
     if not is_met and not eight_bits:  # training is the user's: what to begin with, and what to bring back
-        to_train = Conclusion(
+        to_train = Advised(
             says=f"no method after training makes {base.precision} good enough",
             because=tuple(f"{one.method}: {one.rung.missing or f'{one.rung.reached.sqnr_db:.1f} dB'}" for one in tried),
             next="train with quantization (QAT) in the framework that made the model: begin with its float weights,"

@@ -27,7 +27,7 @@ from deploykit.report.pages import render_readme, render_report
 if TYPE_CHECKING:
     from deploykit.accuracy.simulate.sessions import Feed
     from deploykit.packages.writing import PackageWriter
-    from deploykit.report.detection_pictures import DetectionPictures
+    from deploykit.report.detections import DetectionPictures
 
 __all__ = ["documents", "drawn_detections", "render"]
 
@@ -66,7 +66,7 @@ def drawn_detections(decision: Decision[Any, Any], execution: Execution) -> Dete
     samples, groups = decision.chosen.samples, detection_sets(decision.given.facts)
     if not decision.given.request.keep_samples or samples is None or not groups:
         return None
-    from deploykit.report.detection_pictures import draw_detections
+    from deploykit.report.detections import draw_detections
     from deploykit.report.sample_pictures import picture_in
 
     feeds = (samples.feeds if execution.seen is None else execution.seen.feeds)[:FIRST]

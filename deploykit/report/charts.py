@@ -6,7 +6,7 @@ Pure arithmetic on plain values and encodings; it knows neither models nor pages
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,18 @@ from deploykit.encodings.values import Affine
 if TYPE_CHECKING:
     from deploykit.encodings.values import EncodingSet
 
-__all__ = ["Bar", "Place", "RangeBar", "RangeChart", "loss_bars", "places", "range_chart", "spark"]
+__all__ = [
+    "Bar",
+    "RangeBar",
+    "RangeChart",
+    "Spot",
+    "decibels",
+    "loss_bars",
+    "range_chart",
+    "share_of",
+    "spark",
+    "spread",
+]
 
 _ROOM_DB = 10.0
 """The best bar of a chart still shows: its end lies so far from the start of the axis."""
@@ -30,27 +41,34 @@ class Bar:
     words: Mapping[str, str]
 
 
-def loss_bars(rows: Sequence[tuple[str, Mapping[str, float]]]) -> tuple[Bar, ...]:
-    """Bars for signal to noise in dB: the longer, the worse. What shows no difference at all has no length."""
+def share_of(value: float, most: float) -> float:
+    """``value`` in percent of the longest bar, 0 to 100."""
+    return round(100 * min(max(value / most, 0.0), 1.0), 2) if most > 0 else 0.0
+
+
+def decibels(value: float) -> str:
+    """A signal-to-noise ratio for people."""
+    if math.isnan(value):
+        return "–"
+    return f"{value:.1f} dB" if math.isfinite(value) else ("no difference" if value > 0 else "nothing left")
+
+
+def loss_bars(rows: Sequence[tuple[str, Mapping[str, float]]], clean: float | None = None) -> tuple[Bar, ...]:
+    """Bars for signal to noise in dB: the longer, the worse. What shows no difference at all has no length.
+
+    ``clean`` is where a bar has no length and 0 dB fills it; without it the axis spans what is there.
+    """
     known = [db for _, series in rows for db in series.values() if math.isfinite(db)]
-    best = max(known, default=0.0) + _ROOM_DB
-    worst = min(known, default=0.0)
-    span = max(best - worst, 1.0)
+    best = max(known, default=0.0) + _ROOM_DB if clean is None else clean
+    span = max(best - min(known, default=0.0), 1.0) if clean is None else clean
     return tuple(
         Bar(
             label=label,
-            lengths={
-                name: round(100 * (best - db) / span, 2) if math.isfinite(db) else (0.0 if db > 0 else 100.0)
-                for name, db in series.items()
-            },
-            words={name: _words(db) for name, db in series.items()},
+            lengths={name: 0.0 if db == math.inf else share_of(best - db, span) for name, db in series.items()},
+            words={name: decibels(db) for name, db in series.items()},
         )
         for label, series in rows
     )
-
-
-def _words(db: float) -> str:
-    return f"{db:.1f} dB" if math.isfinite(db) else ("no difference" if db > 0 else "nothing left")
 
 
 def spark(counts: Sequence[int]) -> tuple[float, ...]:
@@ -60,7 +78,7 @@ def spark(counts: Sequence[int]) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Spot:
     """One point of a chart, in percent from the left and from the top, and what it is in words."""
 
     left: float
@@ -68,23 +86,22 @@ class Place:
     title: str
 
 
-def places(points: Sequence[tuple[float, float, str]]) -> tuple[Place, ...]:
+def spread(points: Sequence[tuple[float, float, str]]) -> tuple[Spot, ...]:
     """Points by (x, y, title), spread over the chart; values that are not finite lie on the nearer edge."""
-    across, upwards = _edges([x for x, _, _ in points]), _edges([y for _, y, _ in points])
+
+    def shares(values: Sequence[float]) -> list[float]:
+        known = [value for value in values if math.isfinite(value)]
+        low, high = (min(known), max(known)) if known else (0.0, 1.0)
+        return [
+            50.0 if math.isnan(value) or high == low else 4 + 92 * (min(max(value, low), high) - low) / (high - low)
+            for value in values
+        ]
+
+    across, upwards = shares([x for x, _, _ in points]), shares([y for _, y, _ in points])
     return tuple(
-        Place(left=_share(x, *across), top=round(100 - _share(y, *upwards), 2), title=title) for x, y, title in points
+        Spot(left=round(x, 2), top=round(100 - y, 2), title=title)
+        for x, y, (_, _, title) in zip(across, upwards, points, strict=True)
     )
-
-
-def _edges(values: Sequence[float]) -> tuple[float, float]:
-    known = [value for value in values if math.isfinite(value)]
-    return (min(known), max(known)) if known else (0.0, 1.0)
-
-
-def _share(value: float, low: float, high: float) -> float:
-    if math.isnan(value) or high == low:
-        return 50.0
-    return round(4 + 92 * (min(max(value, low), high) - low) / (high - low), 2)
 
 
 _MOST_BARS = 60
@@ -119,49 +136,42 @@ class RangeChart:
 
 def range_chart(encodings: EncodingSet) -> RangeChart | None:
     """The 60 activations of largest magnitude with a grid of one step each; None without any."""
-    rows = [row for row in _ranges(encodings) if _reach(row) > 0]
-    shown = sorted(rows, key=lambda row: (-_reach(row), row[0]))[:_MOST_BARS]
-    if not shown:
-        return None
-    steps = [max((high - low) / 65535, _LEAST) for _, _, low, high in shown]
-    first = math.floor(math.log10(max(min(*steps, _FLOAT16[0][1]), _LEAST)))
-    last = math.ceil(math.log10(min(max(_reach(shown[0]), _FLOAT16[1][1]), _MOST)))
-    axis = (first, last)
-    every = max(1, round((last - first) / 8))
-    return RangeChart(
-        bars=tuple(_bar(row, axis) for row in shown),
-        ticks=tuple((f"1e{power}", _place(10.0**power, axis)) for power in range(first, last + 1, every)),
-        limits=tuple((words, _place(value, axis)) for words, value in _FLOAT16),
-        total=len(rows),
-    )
-
-
-def _ranges(encodings: EncodingSet) -> Iterable[tuple[str, str, float, float]]:
+    rows = []
     for entry in encodings:
         value = entry.value
         if isinstance(value, Affine) and not entry.is_param and value.granularity == "per-tensor":
-            yield entry.name, entry.dtype, float(value.minimum.min()), float(value.maximum.max())
+            low, high = float(value.minimum.min()), float(value.maximum.max())
+            if reach := max(abs(low), abs(high)):
+                rows.append((reach, entry.name, entry.dtype, low, high))
+    if not rows:
+        return None
+    shown = sorted(rows, key=lambda row: (-row[0], row[1]))[:_MOST_BARS]
+    steps = [max((high - low) / 65535, _LEAST) for *_, low, high in shown]
+    first = math.floor(math.log10(max(min(*steps, _FLOAT16[0][1]), _LEAST)))
+    last = math.ceil(math.log10(min(max(shown[0][0], _FLOAT16[1][1]), _MOST)))
 
+    def place(value: float) -> float:
+        # In percent from the left; what lies beyond the axis is at its end.
+        power = math.log10(min(max(value, _LEAST), _MOST))
+        return share_of(power - first, last - first)
 
-def _reach(row: tuple[str, str, float, float]) -> float:
-    return max(abs(row[2]), abs(row[3]))
-
-
-def _bar(row: tuple[str, str, float, float], axis: tuple[int, int]) -> RangeBar:
-    name, dtype, low, high = row
-    return RangeBar(
-        name=name,
-        dtype=dtype,
-        low=low,
-        high=high,
-        sixteen=_place((high - low) / 65535, axis),
-        eight=_place((high - low) / 255, axis),
-        end=_place(_reach(row), axis),
-        beyond=_reach(row) > _FLOAT16[1][1],
+    return RangeChart(
+        bars=tuple(
+            RangeBar(
+                name=name,
+                dtype=dtype,
+                low=low,
+                high=high,
+                sixteen=place((high - low) / 65535),
+                eight=place((high - low) / 255),
+                end=place(reach),
+                beyond=reach > _FLOAT16[1][1],
+            )
+            for reach, name, dtype, low, high in shown
+        ),
+        ticks=tuple(
+            (f"1e{power}", place(10.0**power)) for power in range(first, last + 1, max(1, round((last - first) / 8)))
+        ),
+        limits=tuple((words, place(value)) for words, value in _FLOAT16),
+        total=len(rows),
     )
-
-
-def _place(value: float, axis: tuple[int, int]) -> float:
-    """In percent from the left; what lies beyond the axis is at its end."""
-    power = math.log10(min(max(value, _LEAST), _MOST))
-    return round(100 * min(max((power - axis[0]) / (axis[1] - axis[0]), 0.0), 1.0), 2)

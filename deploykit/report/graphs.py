@@ -58,73 +58,56 @@ class Drawing:
 def lay_out(nodes: Sequence[NodeFact]) -> Drawing:
     """The picture of nodes in graph order; those without inputs, stored constants, are left out."""
     shown = [node for node in nodes if any(node.inputs)]
-    feeds = _feeds(shown)
-    layers = _layers(feeds)
+    makers = {name: index for index, node in enumerate(shown) for name in node.outputs if name}
+    # For each node those that it reads from, each once, and how deep that puts it.
+    feeds: list[list[int]] = []
+    layers: list[list[int]] = []
+    depths: list[int] = []
+    for index, node in enumerate(shown):
+        feeds.append(list(dict.fromkeys(makers[name] for name in node.inputs if makers.get(name, index) < index)))
+        depths.append(1 + max((depths[source] for source in feeds[-1]), default=-1))
+        if depths[-1] == len(layers):
+            layers.append([])
+        layers[depths[-1]].append(index)
     places, width, height = _places(layers, feeds)
+    wires = []
+    for index, sources in enumerate(feeds):
+        for source in sources:
+            x1, y1 = places[source][0] + BOX_WIDTH // 2, places[source][1] + BOX_HEIGHT
+            x2, y2 = places[index][0] + BOX_WIDTH // 2, places[index][1]
+            wires.append(f"M{x1} {y1}C{x1} {y1 + _DOWN} {x2} {y2 - _DOWN} {x2} {y2}")
     boxes = tuple(Box(node=shown[index], x=x, y=y) for index, (x, y) in sorted(places.items()))
-    wires = [_wire(places[source], places[index]) for index, sources in enumerate(feeds) for source in sources]
     return Drawing(boxes=boxes, wires="".join(wires), width=width, height=height)
 
 
-def _feeds(nodes: Sequence[NodeFact]) -> list[tuple[int, ...]]:
-    """For each node the indices of those that it reads from, each once."""
-    makers = {name: index for index, node in enumerate(nodes) for name in node.outputs if name}
-    return [
-        tuple(dict.fromkeys(makers[name] for name in node.inputs if makers.get(name, index) < index))
-        for index, node in enumerate(nodes)
-    ]
-
-
-def _layers(feeds: Sequence[tuple[int, ...]]) -> list[list[int]]:
-    depths: list[int] = []
-    for sources in feeds:
-        depths.append(1 + max((depths[source] for source in sources), default=-1))
-    layers: list[list[int]] = [[] for _ in range(max(depths, default=-1) + 1)]
-    for index, depth in enumerate(depths):
-        layers[depth].append(index)
-    return layers
-
-
-def _places(
-    layers: Sequence[list[int]], feeds: Sequence[tuple[int, ...]]
-) -> tuple[dict[int, tuple[int, int]], int, int]:
-    """Where each node stands, and the size of all."""
-    per_column = _column_height(layers)
+def _places(layers: Sequence[list[int]], feeds: Sequence[Sequence[int]]) -> tuple[dict[int, tuple[int, int]], int, int]:
+    """Where each node stands, and the size of all: columns of so many layers that the whole is shaped like a screen."""
+    per_column = max(len(layers), 1)
+    if len(layers) > _FOLDED_FROM:
+        widest = sorted(map(len, layers))[len(layers) * 9 // 10]
+        column_width = widest * (BOX_WIDTH + _ACROSS) + _BETWEEN
+        square = math.sqrt(len(layers) * column_width / (_LANDSCAPE * (BOX_HEIGHT + _DOWN)))
+        per_column = max(_FOLDED_FROM, math.ceil(square))
     places: dict[int, tuple[int, int]] = {}
     centres: dict[int, float] = {}
+
+    def centre(index: int) -> float:
+        known = [centres[source] for source in feeds[index]]
+        return sum(known) / len(known) if known else 0.0
+
     left = 0
     for start in range(0, len(layers), per_column):
         column = layers[start : start + per_column]
         width = max(len(layer) for layer in column) * (BOX_WIDTH + _ACROSS) - _ACROSS
         for row, layer in enumerate(column):
             margin = (width - len(layer) * (BOX_WIDTH + _ACROSS) + _ACROSS) // 2
-            for slot, index in enumerate(sorted(layer, key=lambda index: _centre(index, feeds, centres))):
+            for slot, index in enumerate(sorted(layer, key=centre)):
                 places[index] = (left + margin + slot * (BOX_WIDTH + _ACROSS), row * (BOX_HEIGHT + _DOWN))
                 # Within its column, so that what follows in the next one keeps its order.
                 centres[index] = places[index][0] - left - width / 2
         left += width + _BETWEEN
     rows = min(per_column, len(layers))
     return places, max(left - _BETWEEN, 0), max(rows * (BOX_HEIGHT + _DOWN) - _DOWN, 0)
-
-
-def _centre(index: int, feeds: Sequence[tuple[int, ...]], centres: dict[int, float]) -> float:
-    known = [centres[source] for source in feeds[index]]
-    return sum(known) / len(known) if known else 0.0
-
-
-def _column_height(layers: Sequence[list[int]]) -> int:
-    """How many layers one column holds, so that the whole has about the shape of a screen."""
-    if len(layers) <= _FOLDED_FROM:
-        return max(len(layers), 1)
-    widest = sorted(map(len, layers))[len(layers) * 9 // 10]
-    column = widest * (BOX_WIDTH + _ACROSS) + _BETWEEN
-    return max(_FOLDED_FROM, math.ceil(math.sqrt(len(layers) * column / (_LANDSCAPE * (BOX_HEIGHT + _DOWN)))))
-
-
-def _wire(source: tuple[int, int], target: tuple[int, int]) -> str:
-    x1, y1 = source[0] + BOX_WIDTH // 2, source[1] + BOX_HEIGHT
-    x2, y2 = target[0] + BOX_WIDTH // 2, target[1]
-    return f"M{x1} {y1}C{x1} {y1 + _DOWN} {x2} {y2 - _DOWN} {x2} {y2}"
 
 
 _MOST_NODES = 2500
@@ -195,34 +178,27 @@ def precision_map(
     if not computing:
         return None
     drawing = lay_out(computing[:_MOST_NODES])
-    codes = _codes(findings)
-    nodes = tuple(_mapped(box, precision, codes, verdicts or {}) for box in drawing.boxes)
-    return PrecisionMap(drawing=drawing, nodes=nodes, total=len(computing))
-
-
-def _codes(findings: Iterable[Finding]) -> Mapping[str, tuple[str, ...]]:
-    found: dict[str, dict[str, None]] = {}
+    codes: dict[str, dict[str, None]] = {}
     for finding in findings:
         if finding.handled is None:
-            found.setdefault(finding.subject.name, {})[f"{finding.code} {finding.slug}"] = None
-    return {name: tuple(codes) for name, codes in found.items()}
+            codes.setdefault(finding.subject.name, {})[f"{finding.code} {finding.slug}"] = None
 
+    def first(types: Mapping[str, str], node: NodeFact) -> str:
+        return next((types[name] for name in node.outputs if name in types), "")
 
-def _mapped(
-    box: Box, precision: PlannedPrecision, codes: Mapping[str, tuple[str, ...]], verdicts: Mapping[str, str]
-) -> MappedNode:
-    node = box.node
-    return MappedNode(
-        box=box,
-        intended=_first(precision.intended, node),
-        expected=_first(precision.expected, node),
-        codes=tuple(dict.fromkeys(code for name in (node.label, *node.outputs) for code in codes.get(name, ()))),
-        verdict=verdicts.get(node.label, ""),
+    nodes = tuple(
+        MappedNode(
+            box=box,
+            intended=first(precision.intended, box.node),
+            expected=first(precision.expected, box.node),
+            codes=tuple(
+                dict.fromkeys(code for name in (box.node.label, *box.node.outputs) for code in codes.get(name, ()))
+            ),
+            verdict=(verdicts or {}).get(box.node.label, ""),
+        )
+        for box in drawing.boxes
     )
-
-
-def _first(types: Mapping[str, str], node: NodeFact) -> str:
-    return next((types[name] for name in node.outputs if name in types), "")
+    return PrecisionMap(drawing=drawing, nodes=nodes, total=len(computing))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,17 +217,17 @@ def change_pictures(changes: Sequence[GraphChange]) -> tuple[ChangePicture, ...]
     kinds: dict[str, list[GraphChange]] = {}
     for change in changes:
         kinds.setdefault(str(change), []).append(change)
-    ordered = sorted(kinds.items(), key=lambda item: -len(item[1]))
-    return tuple(_picture(words, alike, index < _MOST_PICTURES) for index, (words, alike) in enumerate(ordered))
-
-
-def _picture(words: str, alike: Sequence[GraphChange], drawn: bool) -> ChangePicture:
-    first = alike[0]
-    fits = drawn and max(len(first.before), len(first.after)) <= _MOST_IN_PICTURE
-    return ChangePicture(
-        words=words,
-        count=len(alike),
-        places=tuple(change.where for change in alike[:5]),
-        before=lay_out(first.before) if fits else None,
-        after=lay_out(first.after) if fits else None,
-    )
+    pictures: list[ChangePicture] = []
+    for words, alike in sorted(kinds.items(), key=lambda item: -len(item[1])):
+        first = alike[0]
+        fits = len(pictures) < _MOST_PICTURES and max(len(first.before), len(first.after)) <= _MOST_IN_PICTURE
+        pictures.append(
+            ChangePicture(
+                words=words,
+                count=len(alike),
+                places=tuple(change.where for change in alike[:5]),
+                before=lay_out(first.before) if fits else None,
+                after=lay_out(first.after) if fits else None,
+            )
+        )
+    return tuple(pictures)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +15,7 @@ from deploykit.backend.plans import Plan
 from deploykit.backend.status import PackageStatus
 from deploykit.encodings.coverage import collect_coverage
 from deploykit.findings import Finding, group_findings, headline
-from deploykit.report.charts import Bar, range_chart
+from deploykit.report.charts import decibels, loss_bars, range_chart, share_of
 from deploykit.report.explaining import costs_by_output, shipping
 from deploykit.report.graphs import change_pictures, precision_map
 from deploykit.report.ladders import ladder_section
@@ -22,7 +24,7 @@ from deploykit.report.rendering import render
 if TYPE_CHECKING:
     from deploykit.model.changes import GraphChange
     from deploykit.packages.manifests import FileRecord
-    from deploykit.report.detection_pictures import DetectionPictures
+    from deploykit.report.detections import DetectionPictures
 
 __all__ = [
     "AuditSection",
@@ -87,6 +89,18 @@ def render_report(
 
     ``files`` are those that are written so far; ``detections`` are drawn where there are any.
     """
+    coverage: Counter[str] = Counter()
+    if situation.encodings is not None:
+        coverage.update(str(row.status) for row in collect_coverage(situation.facts, situation.encodings).rows)
+    types = []
+    for title, kinds in (("intended", plan.precision.intended), ("expected", plan.precision.expected)):
+        counts = Counter(kinds.values())
+        parts = [(kind, n, share_of(n, len(kinds))) for kind, n in sorted(counts.items())]
+        types.append({"title": title, "total": len(kinds), "parts": parts})
+    costs = [
+        (cost.name, {_SERIES[against]: value for against, value in cost.decibels.items() if against in _SERIES})
+        for cost in costs_by_output(status.right.numbers)
+    ]
     values = {
         "plan": plan,
         "facts": situation.facts,
@@ -99,56 +113,18 @@ def render_report(
         "handled": group_findings(findings)[1],
         "ladder": None if situation.ladder is None else ladder_section(situation.ladder),
         "made": None if situation.quantized is None else quantized_section(situation.quantized.record),
-        "coverage": _coverage(situation),
-        "types": _type_bars(plan),
+        "coverage": dict(coverage.most_common()),
+        "types": types,
         "map": precision_map(plan.precision, situation.facts, findings, verdicts_by_node(execution.audit)),
         "audit": audit_section(execution.audit),
         "detections": detections,
         "ranges": None if situation.encodings is None else range_chart(situation.encodings),
         "shipping": shipping(status, findings),
-        "costs": _cost_bars(status),
+        "costs": loss_bars([(label, series) for label, series in costs if series], _CLEAN_DB),
         "changes": change_pictures(changes),
         "files": files,
     }
     return render("report.html.j2", values, templates=templates)
-
-
-def _coverage(situation: Situation) -> Mapping[str, int]:
-    if situation.encodings is None:
-        return {}
-    counts: dict[str, int] = {}
-    for row in collect_coverage(situation.facts, situation.encodings).rows:
-        counts[str(row.status)] = counts.get(str(row.status), 0) + 1
-    return dict(sorted(counts.items(), key=lambda item: -item[1]))
-
-
-def _cost_bars(status: PackageStatus) -> tuple[Bar, ...]:
-    """Per output, the noise of quantization and of the device; () where neither was measured."""
-    rows = [
-        (cost.name, {_SERIES[against]: value for against, value in cost.decibels.items() if against in _SERIES})
-        for cost in costs_by_output(status.right.numbers)
-    ]
-    return tuple(
-        Bar(
-            label=label,
-            lengths={name: round(100 * min(max(1 - db / _CLEAN_DB, 0.0), 1.0), 2) for name, db in series.items()},
-            words={name: f"{db:.1f} dB" for name, db in series.items()},
-        )
-        for label, series in rows
-        if series
-    )
-
-
-def _type_bars(plan: Plan[Any]) -> list[dict[str, Any]]:
-    rows = []
-    for title, types in (("intended", plan.precision.intended), ("expected", plan.precision.expected)):
-        counts: dict[str, int] = {}
-        for kind in types.values():
-            counts[kind] = counts.get(kind, 0) + 1
-        total = sum(counts.values())
-        parts = [(kind, n, round(100 * n / total, 2)) for kind, n in sorted(counts.items())]
-        rows.append({"title": title, "total": total, "parts": parts})
-    return rows
 
 
 _WORST_FIRST = ("wrong", "refused", "narrowed", "not judged", "right")
@@ -209,54 +185,41 @@ class QuantizedSection:
 
 def quantized_section(record: Mapping[str, Any]) -> QuantizedSection:
     """The section about an account in its published shape."""
+
+    def said(db: float | None) -> str:
+        return decibels(math.inf if db is None else db)  # the account has null where nothing differs
+
     numbers, calibration = record["numbers"], record["calibration"]
     own, samples = numbers["quantizers_own"], numbers["samples"]
     tool = record["toolchain"] or record["quantizer"]
     versions = ", ".join(f"{name} {version}" for name, version in sorted(record["versions"].items()))
     judged = "held out" if samples["held_out"] else "of the same"
-    facts = (
-        ("made by", f"{tool} ({versions})" if versions else tool),
-        ("precision", record["precision"]),
-        ("options", _options(record["options"])),
-        ("samples", f"{calibration['seen']} to calibrate, {samples['count']} {judged} to judge"),
-        ("took", _duration(sum(record["seconds"].values()))),
-        ("signal to noise, of what was written", _decibels(numbers["sqnr_db"])),
-        ("in the quantizer's own simulation", _own(own)),
-    )
+    # A switch that is off, and what is not set, say nothing.
+    options = {name: value for name, value in record["options"].items() if value is not None and value is not False}
+    seconds = sum(record["seconds"].values())
+    simulated = f"{said(own['sqnr_db'])}; the two agree to {said(own['agreement_db'])}"
+    if own["exact"]:
+        simulated = f"{said(own['sqnr_db'])}, the same to the bit"
+    elif own["agreement_db"] is None:
+        simulated = "it has none"
     return QuantizedSection(
-        facts=facts,
+        facts=(
+            ("made by", f"{tool} ({versions})" if versions else tool),
+            ("precision", record["precision"]),
+            ("options", ", ".join(k if v is True else f"{k} {v}" for k, v in options.items()) or "none"),
+            ("samples", f"{calibration['seen']} to calibrate, {samples['count']} {judged} to judge"),
+            ("took", f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"),
+            ("signal to noise, of what was written", said(numbers["sqnr_db"])),
+            ("in the quantizer's own simulation", simulated),
+        ),
         notes=tuple(record["notes"]),
         seconds=tuple(record["seconds"].items()),
         outputs=tuple(
-            (row["name"], _decibels(row["sqnr_db"]), _number(row["cosine"]), _number(row["max_error"]))
+            (
+                row["name"],
+                said(row["sqnr_db"]),
+                *("–" if row[key] is None else f"{row[key]:.6g}" for key in ("cosine", "max_error")),
+            )
             for row in numbers["outputs"]
         ),
     )
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-
-
-def _options(options: Mapping[str, Any]) -> str:
-    """Only what says something: a switch that is off, and what is not set, are left out."""
-    said = {name: value for name, value in options.items() if value is not None and value is not False}
-    told = [name if value is True else f"{name} {value}" for name, value in said.items()]
-    return ", ".join(told) or "none"
-
-
-def _own(own: Mapping[str, Any]) -> str:
-    if own["exact"]:
-        return f"{_decibels(own['sqnr_db'])}, the same to the bit"
-    if own["agreement_db"] is None:
-        return "it has none"
-    return f"{_decibels(own['sqnr_db'])}; the two agree to {_decibels(own['agreement_db'])}"
-
-
-def _decibels(value: float | None) -> str:
-    """In words; None is what the account has where nothing differs."""
-    return "no difference" if value is None else f"{value:.1f} dB"
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.6g}"

@@ -40,46 +40,31 @@ class Picture:
 
 def picture_in(feed: Mapping[str, _Pixels]) -> Picture | None:
     """The first input that is one picture: (1, 1|3, H, W) or (1, H, W, 1|3) whose neighbouring pixels are alike."""
-    for name, values in feed.items():
-        placed = _channels_last(values)
-        if placed is not None and _is_smooth(placed):
-            return _shown(name, placed)
+    for name, given in feed.items():
+        if given.ndim != 4 or given.shape[0] != 1 or not np.issubdtype(given.dtype, np.number):
+            continue
+        channels_first, channels_last = given.shape[1] in _CHANNELS, given.shape[3] in _CHANNELS
+        values = (given[0].transpose(1, 2, 0) if channels_first else given[0]).astype(np.float64)
+        grey = values.mean(axis=2)
+        if channels_first == channels_last or min(grey.shape) < _LEAST_SIDE or not np.isfinite(grey).all():
+            continue
+        if min(_likeness(grey[:, 1:], grey[:, :-1]), _likeness(grey[1:], grey[:-1])) < _LIKENESS:
+            continue
+        # 0..255 as they are, 0..1 made brighter, anything else spread from its least to its largest, per channel.
+        low, high = float(values.min()), float(values.max())
+        is_stretched = low < 0 or high > 255
+        if is_stretched:
+            least, most = values.min(axis=(0, 1)), values.max(axis=(0, 1))
+            values = (values - least) / np.maximum(most - least, 1e-12) * 255
+        elif high <= 1:
+            values = values * 255
+        return Picture(input=name, pixels=np.rint(values).astype(np.uint8), is_stretched=is_stretched)
     return None
-
-
-def _channels_last(values: _Pixels) -> _Pixels | None:
-    if values.ndim != 4 or values.shape[0] != 1 or not np.issubdtype(values.dtype, np.number):
-        return None
-    first, last = values.shape[1] in _CHANNELS, values.shape[3] in _CHANNELS
-    if first == last:
-        return None
-    placed = values[0].transpose(1, 2, 0) if first else values[0]
-    return placed if min(placed.shape[:2]) >= _LEAST_SIDE else None
-
-
-def _is_smooth(pixels: _Pixels) -> bool:
-    grey = pixels.astype(np.float64).mean(axis=2)
-    if not np.isfinite(grey).all():
-        return False
-    return min(_likeness(grey[:, 1:], grey[:, :-1]), _likeness(grey[1:], grey[:-1])) >= _LIKENESS
 
 
 def _likeness(one: _Pixels, two: _Pixels) -> float:
     spread = float(one.std() * two.std())
     return float(((one - one.mean()) * (two - two.mean())).mean()) / spread if spread > 0 else 0.0
-
-
-def _shown(name: str, pixels: _Pixels) -> Picture:
-    """0..255 as they are, 0..1 made brighter, anything else spread from its least to its largest, per channel."""
-    values = pixels.astype(np.float64)
-    low, high = float(values.min()), float(values.max())
-    is_stretched = low < 0 or high > 255
-    if is_stretched:
-        least, most = values.min(axis=(0, 1)), values.max(axis=(0, 1))
-        values = (values - least) / np.maximum(most - least, 1e-12) * 255
-    elif high <= 1:
-        values = values * 255
-    return Picture(input=name, pixels=np.rint(values).astype(np.uint8), is_stretched=is_stretched)
 
 
 def png(pixels: npt.NDArray[np.uint8], *, longest: int) -> bytes:
@@ -99,8 +84,7 @@ def png(pixels: npt.NDArray[np.uint8], *, longest: int) -> bytes:
         (b"IDAT", zlib.compress(rows.tobytes(), 9)),
         (b"IEND", b""),
     )
-    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, body) for kind, body in parts)
-
-
-def _chunk(kind: bytes, body: bytes) -> bytes:
-    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        (struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)))
+        for kind, body in parts
+    )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from deploykit.accuracy.judge.kinds import DetectionSet, OutputKind, Piece
-from deploykit.report.detection_boxes import KeptBox, boxes_beside, kept_boxes, overlap, reads_corners
+from deploykit.report.detections import KeptBox, boxes_beside, kept_boxes
 
 GROUP = DetectionSet(
     boxes=Piece(output="boxes", kind=OutputKind.BOXES), scores=Piece(output="scores", kind=OutputKind.SCORES)
@@ -18,7 +18,6 @@ SIZE = (200, 100)
 
 def kept(boxes: np.ndarray, *, corners: bool) -> tuple[KeptBox, ...]:
     values = {"boxes": boxes[None], "scores": SCORES[None]}
-    assert reads_corners(GROUP, values) is corners
     return kept_boxes(GROUP, values, {}, SIZE, corners=corners)
 
 
@@ -44,7 +43,7 @@ def test_what_is_seen_by_one_side_only_stays_alone() -> None:
     here = KeptBox(left=0, top=0, right=0.5, bottom=0.5, score=0.9, label=0)
     near = KeptBox(left=0, top=0, right=0.5, bottom=0.4, score=0.8, label=0)
     other = KeptBox(left=0, top=0, right=0.5, bottom=0.5, score=0.8, label=1)
-    assert overlap(here, near) == pytest.approx(0.8)
+    assert here.overlap(near) == pytest.approx(0.8)
     assert boxes_beside([here], [near]) == ((here, near),)
     assert boxes_beside([here], [other]) == ((here, None), (None, other))
     assert boxes_beside([here, here], [near]) == ((here, near), (here, None)), "a box has one partner"

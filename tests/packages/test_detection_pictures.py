@@ -15,7 +15,7 @@ from deploykit.accuracy.judge.kinds import DetectionSet, OutputKind, Piece
 from deploykit.backend.audits import Audit, AuditedKernel
 from deploykit.backend.backend import Seen
 from deploykit.errors import InputError
-from deploykit.report.detection_pictures import draw_detections
+from deploykit.report.detections import draw_detections
 from deploykit.report.pages import audit_section, verdicts_by_node
 
 GROUP = DetectionSet(
@@ -36,9 +36,9 @@ def test_both_sides_are_drawn_on_the_picture() -> None:
     assert drawn is not None and (drawn.by, drawn.corners) == ("the device", True)
     (picture,) = drawn.pictures
     assert picture.uri.startswith("data:image/png;base64,")
-    assert [(box.left, box.width) for box in picture.before] == [(12.5, 50.0), (68.75, 25.0)]
-    assert picture.after[0].left == 18.75
-    assert [pair.overlap for pair in picture.pairs] == pytest.approx([28 / 36, 1.0])
+    assert [(box.left, box.right) for box in picture.before] == [(0.125, 0.625), (0.6875, 0.9375)]
+    assert picture.after[0].left == 0.1875
+    assert [one.overlap(two) for one, two in picture.pairs if one and two] == pytest.approx([28 / 36, 1.0])
     assert picture.differences == 0
 
 
@@ -50,7 +50,7 @@ def test_a_class_that_stands_for_nothing_is_not_drawn() -> None:
     side = Seen(by="float", feeds=({"image": PICTURE},), outputs=(values,))
     drawn = draw_detections(GROUP, side, side)
     assert drawn is not None
-    assert [box.words for box in drawn.pictures[0].before] == ["class 1, 0.90"]
+    assert [(box.label, box.score) for box in drawn.pictures[0].before] == [(1, 0.9)]
 
 
 def test_noise_is_no_picture_and_pages_stay_small() -> None:
