@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -19,6 +20,7 @@ __all__ = ["Collected", "ErrorLine", "Finish", "Hit", "Sighting", "collect"]
 _MOST_HITS = 2000  # lines kept of one cause, and lines of one shape that are read; more are only counted
 _MOST_ERROR_LINES = 400  # distinct lines of trouble; past them there is no all-clear
 _MOST_SHAPES = 60_000  # shapes remembered, about 20 MB; then the memory begins anew
+_MOST_UNLIKE = 50_000  # lines of unlike shapes that hold one anchor; more of them say nothing new
 _LONGEST_SHAPE = 2000
 _TAIL_LINES = 12
 _MOST_HARMLESS = 10_000
@@ -105,16 +107,24 @@ class _Targets:
 
 
 @dataclass(slots=True, kw_only=True)
+class _Form:
+    """Lines with the same anchors: how many were read, and which known errors the last one showed."""
+
+    read: int = 0
+    sightings: tuple[Sighting, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
 class _Shape:
-    """Lines that differ in numbers only: where their anchors are, how many were read, what the last one showed.
+    """Lines that differ in numbers only: where their anchors are, and the line of trouble that stands for them.
 
     ``suspect`` is where a word of trouble stands.
     """
 
+    form: _Form
     spots: list[tuple[_Targets, int]] = field(default_factory=list)
     suspect: int | None = None
     read: int = 0
-    sightings: tuple[Sighting, ...] = ()
     error_line: ErrorLine | None = None
 
 
@@ -163,7 +173,10 @@ class _Collector:
     def __init__(self, catalog: Catalog) -> None:
         self.seen = Collected()
         self._targets, self._search = _targets(catalog)
+        self._sought = set(self._targets)
+        self._found: Counter[bytes] = Counter()
         self._shapes: dict[bytes, _Shape] = {}
+        self._forms: dict[frozenset[bytes], _Form] = {}
         self._plain: set[bytes] = set()
         self._harmless: set[str] = set()
 
@@ -189,17 +202,35 @@ class _Collector:
         """Search the shapes that were not met before, and remember what leads where."""
         if len(self._shapes) + len(self._plain) > _MOST_SHAPES:
             self._shapes.clear()
+            self._forms.clear()
             self._plain.clear()
         shapes = list(fresh)
+        spots: dict[int, dict[bytes, int]] = {at: {} for at, shape in enumerate(shapes) if _LEVELS.match(shape)}
         for index, anchor, position in self._search.find(shapes):
-            known = self._shapes.setdefault(shapes[index], _Shape())
-            if anchor in _TROUBLE and known.suspect is None:
-                known.suspect = position
-            known.spots.append((self._targets[anchor], position))
-        for shape in shapes:
-            if _LEVELS.match(shape):
-                self._shapes.setdefault(shape, _Shape()).suspect = 0
+            spots.setdefault(index, {})[anchor] = position
+            self._found[anchor] += 1
+        self._let_go_of_floods()
+        for index, anchors in spots.items():
+            words = [position for anchor, position in anchors.items() if anchor in _TROUBLE]
+            self._shapes[shapes[index]] = _Shape(
+                form=self._forms.setdefault(frozenset(anchors), _Form()),
+                spots=[(self._targets[anchor], position) for anchor, position in anchors.items()],
+                suspect=0 if _LEVELS.match(shapes[index]) else min(words, default=None),
+            )
         self._plain |= fresh - self._shapes.keys()
+
+    def _let_go_of_floods(self) -> None:
+        """Stop looking for what a flood of unlike lines holds; the log then gets no all-clear.
+
+        The last line of a tool that finished, and the last number that it counted, are looked for to the end.
+        """
+        floods = {anchor for anchor, count in self._found.items() if count > _MOST_UNLIKE}
+        floods = {anchor for anchor in floods if not (self._targets[anchor].done or self._targets[anchor].numbers)}
+        if floods:
+            self.seen.overlooked = True
+            self._found = Counter({anchor: n for anchor, n in self._found.items() if anchor not in floods})
+            self._sought -= floods
+            self._search = AnchorSearch(self._sought)
 
     def _read(self, block: Block, index: int, shape: _Shape, hits: Sequence[int]) -> None:
         number, line = block.number(index), block.lines[index]
@@ -211,10 +242,12 @@ class _Collector:
             shape.error_line = self._take_trouble(block, index, shape.suspect)
         elif shape.error_line is not None:
             shape.error_line.count += 1
-        if shape.read <= _MOST_HITS:
-            shape.sightings = tuple(self._take_errors(block, index, shape, hits))
+        form = shape.form
+        form.read += 1
+        if form.read <= _MOST_HITS or not form.sightings:
+            form.sightings = tuple(self._take_errors(block, index, shape, hits))
         else:
-            for sighting in shape.sightings:
+            for sighting in form.sightings:
                 sighting.count += 1
 
     def _take_marks(self, targets: _Targets, number: int, line: bytes, position: int) -> None:
@@ -235,6 +268,8 @@ class _Collector:
             self.seen.numbers[observation.id] = tuple(float(group) for group in match.groups())
 
     def _take_trouble(self, block: Block, index: int, position: int) -> ErrorLine | None:
+        if self.seen.overlooked:  # nothing that follows could take the doubt away
+            return None
         text = text_around(block.lines[index], position)
         plain = _NOT_ZERO.sub("1", text)
         if plain in self._harmless:

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO
 
-from deploykit.answers.diagnosis.collecting import Collected, Sighting, collect
+from deploykit.answers.diagnosis.collecting import Collected, ErrorLine, Sighting, collect
 from deploykit.answers.diagnosis.events import codes_of, event_of
 from deploykit.answers.diagnosis.lines import CONTEXT_LINES
 from deploykit.answers.diagnosis.names import MappedName, Names
@@ -33,6 +33,7 @@ _GENERAL = frozenset(
 )
 _MOST_UNKNOWN = 8
 _MOST_CODES = 20
+_MOST_PARSED = 120  # lines of trouble that are parsed into events; parsing takes milliseconds a line
 _MOST_BY_CODE = 3
 _NO_NAMES = Names()
 _NO_ROW_SAYS_WHY = "by what the line itself says; rows have words of this log, and none says why"
@@ -73,7 +74,7 @@ def diagnose(
     loose = sorted(
         (line for line in seen.error_lines.values() if line.line not in hit_lines), key=lambda line: line.line
     )
-    events = tuple(event_of(line, catalog) for line in loose)
+    events = tuple(event_of(line, catalog) for line in _first_and_last(loose))
     foreign = {tool.id for tool in catalog.tools if tool.foreign}
     failures = [line for line in loose if line.trouble == "failure"]
     done = max((finish.line for finish in seen.finishes.values()), default=0)
@@ -98,6 +99,11 @@ def diagnose(
     return replace(diagnosis, tail=seen.tail, collect=(*asked, *_COLLECT))
 
 
+def _first_and_last(lines: list[ErrorLine]) -> list[ErrorLine]:
+    """Those of many lines that can tell why: where trouble began, and where the run ended."""
+    return lines if len(lines) <= _MOST_PARSED else [*lines[: _MOST_PARSED // 2], *lines[-_MOST_PARSED // 2 :]]
+
+
 def _by_structure(shown: Sequence[Cause], seen: Collected, catalog: Catalog, tools: set[str]) -> Iterator[Cause]:
     """Where no row says why: what follows from whose code failed and how. Never beside a row that does."""
     roots = {cause.error.root for cause in shown if cause.error.severity is Severity.ERROR}
@@ -107,6 +113,7 @@ def _by_structure(shown: Sequence[Cause], seen: Collected, catalog: Catalog, too
     lines = [line for line in seen.error_lines.values() if line.line not in harmless]
     if seen.finishes:
         lines = [line for line in lines if line.trouble == "failure"]
+    lines = _first_and_last(lines)
     cause = answer_by_structure(lines, catalog, tools)
     if cause is None or (roots and cause.error.severity is not Severity.ERROR):
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
@@ -14,9 +15,10 @@ if TYPE_CHECKING:
 
 __all__ = ["AnchorSearch", "anchor_of", "fold", "match_pattern", "shape_of"]
 
-_GRAM = 4
-_FACTORS = (31, 157, 2053, 1)  # odd and unlike, so that few grams share a number
-_TABLE = 1 << 16
+_WIDTHS = (8, 4)  # bytes of a gram, of long anchors and of short ones
+_TABLE_BITS = 20  # some thousand anchors fill less than a hundredth of it, and it stays in the cache
+_TABLE = 1 << _TABLE_BITS
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # the golden ratio: its product spreads in the upper bits; overflow is meant
 _REACH = 4096  # so many bytes of a long line are looked at on either side of an anchor
 _FIELD = re.compile(r"\{(\w+)(:n)?\}|…")
 _ENDS_IN_NUMBER = re.compile(r"(?:0x[0-9a-f]+|\d+)$")
@@ -88,43 +90,61 @@ def _compiled(text: str) -> re.Pattern[bytes]:
 
 
 class AnchorSearch:
-    """Finds which of many anchors (at least four bytes each) a block of shapes holds, and where.
+    """Finds which of many anchors a block of shapes holds, and where.
 
-    The block is first reduced to the set of its four-byte grams, hashed to 16 bits; only an anchor whose grams
-    all occur is looked for with ``bytes.find``. The work per byte does not grow with the number of anchors.
+    Each anchor is known by one of its grams (eight bytes, or four of a short one): the gram that fewest anchors share.
+    Every position of the block is hashed once and looked up in a table of these; only where the table says so are
+    anchors compared. The work per byte does not grow with the number of anchors.
     """
 
     def __init__(self, anchors: Iterable[bytes]) -> None:
-        self._anchors = sorted(set(anchors))
-        lengths = np.array([len(anchor) for anchor in self._anchors], np.int64)
-        ends = np.cumsum(lengths)
-        every = _hash(np.frombuffer(b"".join(self._anchors), np.uint8))
-        across = (ends[:-1, None] - np.arange(1, _GRAM)[None, :]).ravel()  # grams that reach into the next anchor
-        self._grams: npt.NDArray[np.uint16] = np.delete(every, across)
-        self._starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths - _GRAM + 1)[:-1]])
+        every = sorted(set(anchors))
+        self._tiny = [anchor for anchor in every if len(anchor) < _WIDTHS[-1]]
+        self._known: list[tuple[int, npt.NDArray[np.bool_], dict[int, list[tuple[bytes, int]]]]] = []
+        for width, longer in zip(_WIDTHS, (1 << 16, _WIDTHS[0]), strict=True):
+            found = [anchor for anchor in every if width <= len(anchor) < longer]
+            hashes = {
+                anchor: [_hash(anchor[at : at + width], width, 0)[0] for at in range(len(anchor) - width + 1)]
+                for anchor in found
+            }
+            shared = Counter(number for numbers in hashes.values() for number in set(numbers))
+            table, buckets = np.zeros(_TABLE, np.bool_), defaultdict[int, list[tuple[bytes, int]]](list)
+            for anchor, numbers in hashes.items():
+                offset = min(range(len(numbers)), key=lambda at: shared[numbers[at]])
+                table[numbers[offset]] = True
+                buckets[int(numbers[offset])].append((anchor, offset))
+            self._known.append((width, table, buckets))
 
     def find(self, shapes: Sequence[bytes]) -> Iterator[tuple[int, bytes, int]]:
         """Index of a shape, an anchor in it, and the anchor's first position there."""
         data = b"\n".join(shapes)
-        if not self._anchors or len(data) < _GRAM:
-            return
-        present = np.zeros(_TABLE, np.bool_)
-        present[_hash(np.frombuffer(data, np.uint8))] = True
+        places = [(place, anchor) for anchor in self._tiny for place in _places(data, anchor)]
+        for width, table, buckets in self._known:
+            for phase in range(min(width, max(0, len(data) - width + 1))):
+                numbers = _hash(data, width, phase)
+                at = np.flatnonzero(table[numbers])
+                for place, number in zip((at * width + phase).tolist(), numbers[at].tolist(), strict=True):
+                    for anchor, offset in buckets[number]:
+                        if place >= offset and data.startswith(anchor, place - offset):
+                            places.append((place - offset, anchor))
+        places.sort()
         starts = np.cumsum([0, *(len(shape) + 1 for shape in shapes)])
-        for index in np.flatnonzero(np.logical_and.reduceat(present[self._grams], self._starts)):
-            anchor = self._anchors[index]
-            position = data.find(anchor)
-            while position >= 0:
-                line = int(np.searchsorted(starts, position, "right")) - 1
-                yield line, anchor, position - int(starts[line])
-                position = data.find(anchor, int(starts[line + 1]))
+        lines = np.searchsorted(starts, [place for place, _ in places], "right") - 1
+        known: set[tuple[int, bytes]] = set()
+        for line, begin, (place, anchor) in zip(lines.tolist(), starts[lines].tolist(), places, strict=True):
+            if (line, anchor) not in known:
+                known.add((line, anchor))
+                yield line, anchor, place - begin
 
 
-def _hash(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint16]:
-    """One 16-bit number per four-byte gram; overflow is meant."""
-    wide = data.astype(np.uint16)
-    size = max(0, len(wide) - _GRAM + 1)
-    total = np.zeros(size, np.uint16)
-    for offset, factor in enumerate(_FACTORS):
-        total += wide[offset : offset + size] * np.uint16(factor)
-    return total
+def _places(data: bytes, anchor: bytes) -> Iterator[int]:
+    place = data.find(anchor)
+    while place >= 0:
+        yield place
+        place = data.find(anchor, place + 1)
+
+
+def _hash(data: bytes, width: int, phase: int) -> npt.NDArray[np.uint64]:
+    """One number below the size of the table for every ``width`` bytes, from a phase on."""
+    words = np.frombuffer(data, f"<u{width}", (len(data) - phase) // width, phase)
+    return (words.astype(np.uint64) * _FACTOR) >> np.uint64(64 - _TABLE_BITS)
