@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,12 @@ def aimet() -> Path:
     return DATA
 
 
-@pytest.fixture
-def make_sdk(tmp_path: Path) -> Callable[..., Path]:
+@pytest.fixture(scope="session")
+def make_sdk_in() -> Callable[..., Path]:
     """Lay out a folder like an SDK's whose tools are stand-ins of one table version."""
 
-    def make(version: str = "2.33.0.250327", table: str = "2.33.0", root: str = "qairt") -> Path:
-        folder = tmp_path / root / version
+    def make(place: Path, version: str = "2.33.0.250327", table: str = "2.33.0", root: str = "qairt") -> Path:
+        folder = place / root / version
         tools = folder / "bin" / "x86_64-linux-clang"
         tools.mkdir(parents=True)
         (folder / "sdk.yaml").write_text(f"name: qairt\nversion: {version}\n")
@@ -46,6 +47,12 @@ def make_sdk(tmp_path: Path) -> Callable[..., Path]:
         return folder
 
     return make
+
+
+@pytest.fixture
+def make_sdk(make_sdk_in: Callable[..., Path], tmp_path: Path) -> Callable[..., Path]:
+    """The same in the folder of the test."""
+    return partial(make_sdk_in, tmp_path)
 
 
 @pytest.fixture

@@ -81,13 +81,9 @@ def test_the_request_may_rule_it_in(aimet: Path) -> None:
     assert won["id"] == "fallback" and won["float16_tensors"] == 5
     assert made.precision.intended["/decoder/Div_output_0"] == "float16"
     assert [step.id for step in made.steps] == ["compile", "emulate", "net-run"]
+    assert {step.tool for step in made.steps} == {"onnxruntime-qnn", "qnn-net-run"}  # no converter, no quantizer
     argv = made.steps[-1].argv
     assert argv[argv.index("--retrieve_context") + 1] == "artifacts/model_ctx_qnn.bin"
-
-
-def test_no_converter_and_no_quantizer_is_asked(aimet: Path) -> None:
-    tools = {step.tool for step in plan(aimet, route=ROUTE).steps}
-    assert tools == {"onnxruntime-qnn", "qnn-net-run"}
 
 
 def test_a_chip_that_cannot_load_the_binary_is_refused(aimet: Path) -> None:
@@ -224,24 +220,29 @@ def test_the_script_runs_the_context_on_a_device(
     assert done.returncode == 5 and "artifacts/model_ctx_qnn.bin is not built" in done.stderr
 
 
-def test_here_the_binary_of_the_newest_release_is_compiled_typed_and_judged(aimet: Path, tmp_path: Path) -> None:
-    made = package(aimet, tmp_path / "p", "cnn/w8a16.v2.0.0", sdk="2.51.0", route=ROUTE)
+@pytest.fixture(scope="module")
+def compiled(aimet: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A package of the newest release, whose compiler runs here."""
+    made = package(aimet, tmp_path_factory.mktemp("compiled") / "p", "cnn/w8a16.v2.0.0", sdk="2.51.0", route=ROUTE)
     assert made.package is not None and made.executed == ("compile", "emulate")
-    report = deploykit.verify(made.package)
+    return made.package
+
+
+def test_here_the_binary_of_the_newest_release_is_compiled_typed_and_judged(compiled: Path) -> None:
+    report = deploykit.verify(compiled)
     checks = {check.id: check for check in report.checks}
     assert report.ok and not report.mismatches and report.intended
     assert "soc_model 57" in checks["context-loads"].detail and checks["context-loads"].ok
     assert "one graph" in checks["context-whole"].detail and checks["context-whole"].ok
 
 
-def test_a_binary_that_the_runtime_does_not_load_fails_verification(aimet: Path, tmp_path: Path) -> None:
-    made = package(aimet, tmp_path / "p", "cnn/w8a16.v2.0.0", sdk="2.51.0", route=ROUTE)
-    assert made.package is not None
-    path = made.package / "manifest.json"
+def test_a_binary_that_the_runtime_does_not_load_fails_verification(compiled: Path, tmp_path: Path) -> None:
+    place = shutil.copytree(compiled, tmp_path / "copy")
+    path = place / "manifest.json"
     manifest = json.loads(path.read_text("utf-8"))
     manifest["sdk"]["version"] = "2.44"
     path.write_text(sealed_text(manifest), "utf-8")
-    failed = {check.id: check.detail for check in deploykit.verify(made.package).checks if not check.ok}
+    failed = {check.id: check.detail for check in deploykit.verify(place).checks if not check.ok}
     assert set(failed) == {"context-loads"} and "is newer than the runtime" in failed["context-loads"]
 
 
@@ -289,6 +290,7 @@ def with_dlc(aimet: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made.package
 
 
+@pytest.mark.heavy
 def test_the_dlc_is_written_compared_and_left_to_the_sdks_generator(with_dlc: Path) -> None:
     manifest = json.loads((with_dlc / "manifest.json").read_text("utf-8"))
     steps = {step["id"]: step for step in manifest["steps"]}
@@ -307,6 +309,7 @@ def test_a_setting_of_a_graph_without_a_name_is_refused(aimet: Path) -> None:
         plan(aimet, "cnn/w8a16.v2.0.0", sdk="2.51.0", route=DLC_ROUTE, options={"graphs[].O": "3"})
 
 
+@pytest.mark.heavy
 def test_its_script_has_the_sdk_compile_the_dlc(
     with_dlc: Path, make_sdk: Callable[..., Path], run_script: Callable[..., Any], tmp_path: Path
 ) -> None:

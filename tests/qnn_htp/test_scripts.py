@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import deploykit
+from deploykit.flow.pipeline import Packaged
 from tables import each_row
 
 SHELLCHECK = str(Path(sys.executable).parent / "shellcheck")
@@ -22,72 +23,62 @@ MakeSdk = Callable[..., Path]
 RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-@pytest.fixture
-def package(aimet: Path, tmp_path: Path) -> Path:
+@pytest.fixture(scope="session")
+def mixed(aimet: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A mixed-precision package for 2.33."""
     made = deploykit.package(
         aimet / "detr/model.onnx",
         target="sm8650",
         sdk="2.33",
         encodings=aimet / "detr/w8a16-fp16mix-omit.v0.6.1.encodings",
-        out=tmp_path / "out",
+        out=tmp_path_factory.mktemp("mixed") / "out",
         mixed="fallback",
     )
     assert made.package is not None
     return made.package
 
 
-def calls(record: Path) -> list[list[str]]:
-    return [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
+@pytest.fixture
+def package(mixed: Path, tmp_path: Path) -> Path:
+    """A copy that a test may build in."""
+    return Path(shutil.copytree(mixed, tmp_path / "out"))
 
 
-def test_the_scripts_are_clean(package: Path) -> None:
+def calls(record: Path) -> list[str]:
+    return [json.loads(line)[0] for line in record.read_text().splitlines()] if record.exists() else []
+
+
+def assert_clean(package: Path) -> None:
     for script in sorted((package / "scripts").glob("*.sh")):
-        assert subprocess.run(["bash", "-n", str(script)], check=False).returncode == 0
-        linted = subprocess.run([SHELLCHECK, str(script)], capture_output=True, encoding="utf-8", check=False)
+        linted = subprocess.run([SHELLCHECK, "--", str(script)], capture_output=True, encoding="utf-8", check=False)
         assert linted.returncode == 0, linted.stdout
-    compile((package / "scripts/check_types.py").read_text(), "check_types.py", "exec")
+    for script in sorted((package / "scripts").glob("*.py")):
+        compile(script.read_text(), script.name, "exec")
 
 
-def test_build_runs_every_step_and_compares_the_types(
-    package: Path, make_sdk: MakeSdk, run_script: RunScript, tmp_path: Path
+def test_the_scripts_are_clean(mixed: Path, cut_packages: dict[str, Packaged]) -> None:
+    assert_clean(mixed)
+    assert cut_packages["omit"].package is not None
+    assert_clean(cut_packages["omit"].package)
+
+
+@each_row(
+    ("version", "table", "says"),
+    [
+        ("2.37.0.250724", "2.37.0", ("2.37.0.250724", "2.33")),
+        ("2.330.0", "2.33.0", ("2.330.0",)),  # versions are compared by their parts, not by their letters
+        ("", "", ("next:",)),
+        ("/no/such/sdk", "", ("next:",)),
+    ],
+)
+def test_another_sdk_and_none_are_refused(
+    package: Path, make_sdk: MakeSdk, run_script: RunScript, version: str, table: str, says: tuple[str, ...]
 ) -> None:
-    record = tmp_path / "calls"
-    done = run_script(package / "scripts/build.sh", QAIRT_SDK_ROOT=str(make_sdk()), STANDIN_CALLS=str(record))
-    assert done.returncode == 0, done.stderr
-    assert [call[0] for call in calls(record)] == [
-        "qnn-onnx-converter",
-        "qnn-model-lib-generator",
-        "qnn-context-binary-generator",
-    ]
-    assert (package / "artifacts/model_ctx.bin").exists()
-    assert "0 differ" in done.stderr
-    assert deploykit.verify(package).ok
-
-
-def test_the_older_variable_works_too(package: Path, make_sdk: MakeSdk, run_script: RunScript) -> None:
-    assert run_script(package / "scripts/build.sh", QNN_SDK_ROOT=str(make_sdk())).returncode == 0
-
-
-def test_another_sdk_version_is_refused(package: Path, make_sdk: MakeSdk, run_script: RunScript) -> None:
-    done = run_script(package / "scripts/build.sh", QAIRT_SDK_ROOT=str(make_sdk("2.37.0.250724", "2.37.0")))
-    assert done.returncode == 5
-    assert "2.37.0.250724" in done.stderr
-    assert "2.33" in done.stderr
-    assert not (package / "artifacts").exists()
-
-
-def test_2_3_is_not_2_33(package: Path, make_sdk: MakeSdk, run_script: RunScript) -> None:
-    """Versions are compared by their parts, not by their letters."""
-    done = run_script(package / "scripts/build.sh", QAIRT_SDK_ROOT=str(make_sdk("2.330.0")))
-    assert done.returncode == 5
-
-
-@pytest.mark.parametrize("root", ["", "/no/such/sdk"])
-def test_an_sdk_that_is_not_there(package: Path, run_script: RunScript, root: str) -> None:
+    root = str(make_sdk(version, table)) if table else version
     done = run_script(package / "scripts/build.sh", QAIRT_SDK_ROOT=root)
     assert done.returncode == 5
-    assert "next:" in done.stderr
+    assert all(text in done.stderr for text in says)
+    assert not (package / "artifacts").exists()
 
 
 def test_a_missing_tool_is_named_before_anything_runs(
@@ -101,19 +92,27 @@ def test_a_missing_tool_is_named_before_anything_runs(
     assert calls(record) == []
 
 
-def test_a_failed_step_leaves_no_half_artifact_and_is_resumed(
-    package: Path, make_sdk: MakeSdk, run_script: RunScript, tmp_path: Path
+def test_a_failed_step_is_diagnosed_leaves_no_half_artifact_and_is_resumed(
+    package: Path, make_sdk: MakeSdk, run_script: RunScript, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sdk, record = make_sdk(), tmp_path / "calls"
-    environment = {"QAIRT_SDK_ROOT": str(sdk), "STANDIN_CALLS": str(record)}
-    done = run_script(package / "scripts/build.sh", **environment, STANDIN_FAIL="qnn-context-binary-generator")
-    assert done.returncode == 5
-    assert "flat_from_vtcm" in done.stderr
+    environment = {"QNN_SDK_ROOT": str(sdk), "STANDIN_CALLS": str(record)}  # the older variable works too
+    with monkeypatch.context() as patch:
+        for name, value in {**environment, "STANDIN_FAIL": "qnn-context-binary-generator"}.items():
+            patch.setenv(name, value)
+        report = deploykit.build(package)
+    assert report.exit_status == 5
+    assert report.diagnosis is not None
+    assert "flat-from-vtcm" in json.dumps(report.to_json())
     assert not (package / "artifacts/model_ctx.bin").exists()
     assert (package / "artifacts/model.cpp").exists()
     again = run_script(package / "scripts/build.sh", **environment)
     assert again.returncode == 0, again.stderr
-    assert [call[0] for call in calls(record)].count("qnn-onnx-converter") == 1
+    assert calls(record).count("qnn-onnx-converter") == 1
+    encodings = package / "encodings/model.json"
+    encodings.write_text(encodings.read_text() + "\n")
+    run_script(package / "scripts/build.sh", **environment, STANDIN_FAIL="qnn-model-lib-generator")
+    assert calls(record).count("qnn-onnx-converter") == 2, "changed encodings are converted again"
 
 
 def test_a_half_written_file_is_removed(package: Path, make_sdk: MakeSdk, run_script: RunScript) -> None:
@@ -122,59 +121,39 @@ def test_a_half_written_file_is_removed(package: Path, make_sdk: MakeSdk, run_sc
     assert not (package / "artifacts/model.cpp").exists()
 
 
-def test_changed_encodings_are_converted_again(
-    package: Path, make_sdk: MakeSdk, run_script: RunScript, tmp_path: Path
-) -> None:
-    sdk, record = make_sdk(), tmp_path / "calls"
-    environment = {"QAIRT_SDK_ROOT": str(sdk), "STANDIN_CALLS": str(record)}
-    assert run_script(package / "scripts/build.sh", **environment).returncode == 0
-    encodings = package / "encodings/model.json"
-    encodings.write_text(encodings.read_text() + "\n")
-    assert run_script(package / "scripts/build.sh", **environment).returncode == 0
-    assert [call[0] for call in calls(record)].count("qnn-onnx-converter") == 2
-
-
+@each_row("lost", [("/decoder/Sigmoid_output_0",), ()])
 def test_a_converter_that_changes_the_precision_fails_the_build(
-    package: Path, make_sdk: MakeSdk, run_script: RunScript
+    mixed: Path, make_sdk: MakeSdk, run_script: RunScript, tmp_path: Path, lost: tuple[str, ...]
 ) -> None:
-    """The silent downgrade, caught after the fact: one entry is lost on the way, and the tensor comes out float."""
+    """The silent downgrade, caught after the fact: entries are lost on the way, and tensors come out float."""
+    package = Path(shutil.copytree(mixed, tmp_path / "package"))
     encodings = package / "encodings/model.json"
     data = json.loads(encodings.read_text())
-    data["activation_encodings"].pop("/decoder/Sigmoid_output_0")
-    encodings.write_text(json.dumps(data))
-    done = run_script(package / "scripts/build.sh", QAIRT_SDK_ROOT=str(make_sdk()))
+    kept = {name: item for name, item in data["activation_encodings"].items() if lost and name not in lost}
+    changed = {"activation_encodings": kept, "param_encodings": data["param_encodings"] if lost else {}}
+    encodings.write_text(json.dumps(data | changed))
+    done = run_script(package / "scripts/build.sh", QAIRT_SDK_ROOT=str(make_sdk(root=f"sdk{len(lost)}")))
     assert done.returncode == 1
-    assert "/decoder/Sigmoid_output_0 is float16, intended uint16" in done.stderr
+    says = "/decoder/Sigmoid_output_0 is float16, intended uint16" if lost else "no encoding was applied"
+    assert says in done.stderr
     assert not (package / "artifacts/model_net.json").exists()
     assert not (package / "artifacts/model_ctx.bin").exists()
 
 
-def test_encodings_that_match_nothing_fail_the_build(package: Path, make_sdk: MakeSdk, run_script: RunScript) -> None:
-    encodings = package / "encodings/model.json"
-    data = json.loads(encodings.read_text())
-    encodings.write_text(json.dumps(data | {"activation_encodings": {}, "param_encodings": {}}))
-    done = run_script(package / "scripts/build.sh", QAIRT_SDK_ROOT=str(make_sdk()))
-    assert done.returncode == 1
-    assert "no encoding was applied" in done.stderr
+HOSTILE = ("a b", "a'b", 'a"b', "$(touch pwned)", "`touch pwned`", "a\nb", "-rf", "a;touch pwned", "a&b", "*")
 
 
-HOSTILE = ["a b", "a'b", 'a"b', "$(touch pwned)", "`touch pwned`", "a\nb", "-rf", "a;touch pwned", "a&b", "*"]
-
-
-@each_row("name", HOSTILE)
+@each_row("name", ["-rf a\nb'$(touch pwned)", 'a"`touch pwned`;touch pwned&*'])
 def test_names_cannot_break_out(
     name: str, aimet: Path, make_sdk: MakeSdk, run_script: RunScript, tmp_path: Path
 ) -> None:
     """Hostile names of the model's file, the encodings' file, the package and the SDK folder."""
-    model = tmp_path / f"{name}.onnx"
+    model, encodings = tmp_path / f"{name}.onnx", tmp_path / f"{name}.encodings"
     shutil.copy(aimet / "mlp/model.onnx", model)
-    encodings = tmp_path / f"{name}.encodings"
     shutil.copy(aimet / "mlp/w8a8-int32bias.v0.6.1.encodings", encodings)
     made = deploykit.package(model, target="sm8650", sdk="2.33", encodings=encodings, out=tmp_path / f"{name} out")
     assert made.package is not None, [finding.message for finding in made.findings if finding.blocks]
-    for script in (made.package / "scripts").glob("*.sh"):
-        linted = subprocess.run([SHELLCHECK, "--", str(script)], capture_output=True, encoding="utf-8", check=False)
-        assert linted.returncode == 0, linted.stdout
+    assert_clean(made.package)
     done = run_script(made.package / "scripts/build.sh", QAIRT_SDK_ROOT=str(make_sdk(root=f"{name} sdk")))
     assert done.returncode == 0, done.stderr
     assert not list(tmp_path.rglob("pwned"))
@@ -199,13 +178,17 @@ def test_hostile_tensor_and_graph_names_cannot_break_out(
     assert not list(tmp_path.rglob("pwned"))
 
 
-def test_deploykit_build_records_what_it_made(
-    package: Path, make_sdk: MakeSdk, monkeypatch: pytest.MonkeyPatch
+def test_deploykit_build_runs_every_step_compares_the_types_and_records_what_it_made(
+    package: Path, make_sdk: MakeSdk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("QAIRT_SDK_ROOT", str(make_sdk()))
+    monkeypatch.setenv("STANDIN_CALLS", str(tmp_path / "calls"))
     report = deploykit.build(package)
     assert report.exit_status == 0
     assert report.done == ("convert", "model-lib", "context-binary")
+    tools = ["qnn-onnx-converter", "qnn-model-lib-generator", "qnn-context-binary-generator"]
+    assert calls(tmp_path / "calls") == tools
+    assert "0 differ" in (package / "logs/build.log").read_text()
     manifest = json.loads((package / "manifest.json").read_text())
     assert manifest["executed"] == ["convert", "model-lib", "context-binary"]
     assert manifest["generated"] == ["net-run"]
@@ -213,12 +196,3 @@ def test_deploykit_build_records_what_it_made(
     assert deploykit.verify(package).ok
     (package / "artifacts/model_ctx.bin").write_bytes(b"swapped")
     assert deploykit.verify(package).exit_status == 6
-
-
-def test_deploykit_build_diagnoses_a_failure(package: Path, make_sdk: MakeSdk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("QAIRT_SDK_ROOT", str(make_sdk()))
-    monkeypatch.setenv("STANDIN_FAIL", "qnn-context-binary-generator")
-    report = deploykit.build(package)
-    assert report.exit_status == 5
-    assert report.diagnosis is not None
-    assert "flat-from-vtcm" in json.dumps(report.to_json())

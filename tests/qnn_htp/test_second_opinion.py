@@ -33,6 +33,7 @@ def test_a_refusal_is_a_warning_and_a_yes_is_a_note(
     assert [finding.severity for finding in nobody] == ["warning"]
 
 
+@pytest.mark.heavy
 def test_the_compiler_is_asked_and_named(aimet: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_qnn")
     made = deploykit.package(  # type: ignore[call-arg]
