@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from deploykit.accuracy.judge.verdict import Thresholds, Verdict
-from deploykit.encodings.post_processing import Mixing, find_mixing, output_of_shape
+from deploykit.encodings.post_processing import find_mixing, output_of_shape
 from deploykit.findings import Severity, SubjectKind, listed
 from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import GraphFacts
@@ -70,14 +70,21 @@ def _tells(output: OutputComparison, axis: AxisSlices, run: SliceRun) -> bool:
 
 
 def _dead(judged: Judged, output: OutputComparison, run: SliceRun, elements: int) -> Found:
-    mixing = _mixing(judged, output, run.axis)
+    facts = judged.facts
+    name = None if facts is None else output_of_shape(facts, output.name, output.shape)
+    mixing = None if facts is None or name is None else find_mixing(facts, name, run.axis)
     where = f"slices {run} of axis {run.axis}" if run.stop - run.start > 1 else f"slice {run} of axis {run.axis}"
     message = f"{where} hold a single value in the candidate; in the baseline they reach {run.peak:.4g}"
-    hint = ""
+    hint, names = "", dict[str, object]()
     if mixing is not None:
+        names = {"concat": mixing.concat.label, "exclude_subgraph": mixing.exclusion}
         lost = ", ".join(mixing.part_of(run.start, run.stop))
         message += f". They come from {lost}, joined with other ranges by the Concat {mixing.concat.label!r}"
-        hint = _command(judged, mixing)
+        # A command that can be pasted, capitals for what is not known here.
+        hint = f"deploykit package {shlex.quote(judged.model)} --target {shlex.quote(judged.target)} --precision "
+        hint += f"{judged.precision} --exclude-subgraph {shlex.quote(mixing.exclusion)} --calibration FOLDER -o OUT"
+        if not mixing.exclusion:
+            hint = f"keep {mixing.concat.label!r} and what feeds it in float; name its nodes first, some have no name"
     sure = mixing is not None or (len(output.shape) > 2 and elements >= 16)
     return Found(
         kind=SubjectKind.TENSOR,
@@ -85,30 +92,7 @@ def _dead(judged: Judged, output: OutputComparison, run: SliceRun, elements: int
         message=message,
         hint=hint,
         severity=Severity.ERROR if sure else Severity.WARNING,
-        evidence={"axis": run.axis, "start": run.start, "stop": run.stop, "baseline_peak": run.peak, **_names(mixing)},
-    )
-
-
-def _names(mixing: Mixing | None) -> dict[str, object]:
-    if mixing is None:
-        return {}
-    return {"concat": mixing.concat.label, "exclude_subgraph": mixing.exclusion}
-
-
-def _mixing(judged: Judged, output: OutputComparison, axis: int) -> Mixing | None:
-    if judged.facts is None:
-        return None
-    name = output_of_shape(judged.facts, output.name, output.shape)
-    return None if name is None else find_mixing(judged.facts, name, axis)
-
-
-def _command(judged: Judged, mixing: Mixing) -> str:
-    """The way out as a command that can be pasted, capitals for what is not known here."""
-    if not mixing.exclusion:
-        return f"keep {mixing.concat.label!r} and what feeds it in float; name its nodes first, some have no name"
-    return (
-        f"deploykit package {shlex.quote(judged.model)} --target {shlex.quote(judged.target)} "
-        f"--precision {judged.precision} --exclude-subgraph {shlex.quote(mixing.exclusion)} --calibration FOLDER -o OUT"
+        evidence={"axis": run.axis, "start": run.start, "stop": run.stop, "baseline_peak": run.peak, **names},
     )
 
 
@@ -251,8 +235,17 @@ def check_swapped(judged: Judged) -> Iterator[Found]:
 def check_thresholds(judged: Judged) -> Iterator[Found]:
     """Every output against every threshold."""
     for output in judged.comparison.outputs.values():
-        for text in _misses(output.summary(), judged.thresholds):
-            yield Found(kind=SubjectKind.TENSOR, name=output.name or "the output", message=text)
+        summary, asked = output.summary(), judged.thresholds
+        rows = (
+            ("cosine", summary["min_cosine"], asked.min_cosine, 1),
+            ("PSNR (dB)", summary["min_psnr_db"], asked.min_psnr, 1),
+            ("SQNR (dB)", summary["min_sqnr_db"], asked.min_sqnr, 1),
+            ("largest error", summary["max_max_error"], asked.max_error, -1),
+        )
+        for name, value, limit, sign in rows:
+            if limit is not None and not sign * value >= sign * limit:  # nan misses every threshold
+                text = f"{name} {value:.6g} misses {limit:g}"
+                yield Found(kind=SubjectKind.TENSOR, name=output.name or "the output", message=text)
 
 
 @RULES.rule(
@@ -291,15 +284,3 @@ def check_right(judged: Judged) -> Iterator[Found]:
             sources=(number.limit.source,),
             evidence=number.to_json(),
         )
-
-
-def _misses(summary: dict[str, float], asked: Thresholds) -> Iterable[str]:
-    rows = (
-        ("cosine", summary["min_cosine"], asked.min_cosine, 1),
-        ("PSNR (dB)", summary["min_psnr_db"], asked.min_psnr, 1),
-        ("SQNR (dB)", summary["min_sqnr_db"], asked.min_sqnr, 1),
-        ("largest error", summary["max_max_error"], asked.max_error, -1),
-    )
-    for name, value, limit, sign in rows:
-        if limit is not None and not sign * value >= sign * limit:  # nan misses every threshold
-            yield f"{name} {value:.6g} misses {limit:g}"

@@ -11,24 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from deploykit.errors import InputError
+from deploykit.system.published import Published
 from deploykit.tables.reading import read_toml, structure
 
-__all__ = [
-    "ASKED",
-    "NOT_JUDGED",
-    "Against",
-    "Context",
-    "JudgedNumber",
-    "KeptCount",
-    "Limit",
-    "Measure",
-    "Oddity",
-    "Thresholds",
-    "Verdict",
-    "fewest_for",
-    "limit_for",
-    "limits",
-]
+__all__ = ["ASKED", "NOT_JUDGED", "Against", "Context", "JudgedNumber", "KeptCount", "Limit", "Measure", "Oddity"]
+__all__ += ["Thresholds", "Verdict", "fewest_for", "limit_for", "limits"]
 
 NOT_JUDGED = "not judged: give --calibration or --input"
 ASKED = "you asked for it"
@@ -139,16 +126,9 @@ class Thresholds:
 
     def of(self, measure: Measure) -> float | None:
         """What was asked of one measure."""
-        match measure:
-            case Measure.SQNR:
-                return self.min_sqnr
-            case Measure.BOX_ERROR:
-                return self.max_box_error
-            case Measure.COSINE:
-                return self.min_cosine
-            case Measure.AGREEMENT | Measure.TOP_1:
-                return self.min_agreement
-        return None
+        asked = {Measure.SQNR: self.min_sqnr, Measure.BOX_ERROR: self.max_box_error, Measure.COSINE: self.min_cosine}
+        asked |= {Measure.AGREEMENT: self.min_agreement, Measure.TOP_1: self.min_agreement}
+        return asked.get(measure)
 
 
 def limit_for(measure: Measure, *keys: str, asked: Thresholds | None = None, side: float = _REFERENCE_SIDE) -> Limit:
@@ -311,7 +291,8 @@ class KeptCount:
     @property
     def share(self) -> float:
         """The smaller of two shares: of the reference's detections that are kept, of the candidate's that are meant."""
-        return min(_share(self.kept, self.wanted), _share(self.kept, self.made))
+        kept = sum(self.kept)
+        return min(kept / of if (of := sum(side)) else 1.0 for side in (self.wanted, self.made))
 
     @property
     def surely(self) -> float:
@@ -355,10 +336,6 @@ def fewest_for(share: float) -> int:
     return math.ceil(_SURE**2 * share / (1 - share) - 1e-9) if share < 1 else 0
 
 
-def _share(kept: Sequence[int], of: Sequence[int]) -> float:
-    return sum(kept) / sum(of) if sum(of) else 1.0
-
-
 def _at_least(kept: Sequence[int], of: Sequence[int]) -> float:
     """Wilson's lower bound, for as many independent detections as these are worth.
 
@@ -380,17 +357,13 @@ def _at_least(kept: Sequence[int], of: Sequence[int]) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Oddity:
+class Oddity(Published):
     """Values of an output that are not finite although the reference's are, and the operator that made them."""
 
     output: str
     operator: str
     what: str
     count: int
-
-    def to_json(self) -> dict[str, Any]:
-        """The published shape."""
-        return {"output": self.output, "operator": self.operator, "what": self.what, "count": self.count}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ import hashlib
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -53,14 +53,10 @@ _Run: TypeAlias = Callable[[Sequence[_Array]], npt.NDArray[np.float64]]
 
 def survey(calibration: Calibration, inputs: tuple[InputSpec, ...]) -> Survey:
     """Look at every file of ``calibration`` once; a user's reader cannot be looked at without running it."""
-    if calibration.kind == "images":
-        return _images(calibration, inputs)
     if calibration.kind == "arrays":
         return _arrays(calibration, inputs)
-    return Survey(kind=calibration.kind, origin=calibration.origin, samples=0)
-
-
-def _images(calibration: Calibration, inputs: tuple[InputSpec, ...]) -> Survey:
+    if calibration.kind != "images":
+        return Survey(kind=calibration.kind, origin=calibration.origin, samples=0)
     unusable, usable, digests = [], [], {}
     for path in calibration.files:
         try:
@@ -179,18 +175,14 @@ def range_growth(model: ModelProto, facts: GraphFacts, feeds: Sequence[Feed]) ->
 
 def takes_pictures(facts: GraphFacts) -> bool:
     """True where the first float input looks like a picture, whose first layers then tell how it was prepared."""
-    return _colours(facts, _float_input(facts)) > 0
+    return _first_float(facts)[1] > 0
 
 
-def _float_input(facts: GraphFacts) -> str:
-    """The first one; "" where there is none."""
-    return next((name for name in facts.inputs if facts.tensors[name].is_float), "")
-
-
-def _colours(facts: GraphFacts, name: str) -> int:
-    """1 or 3 for a picture, channels first; 0 for anything else."""
+def _first_float(facts: GraphFacts) -> tuple[str, int]:
+    """The first float input, "" for none, and its colours: 1 or 3 for a picture, channels first, else 0."""
+    name = next((name for name in facts.inputs if facts.tensors[name].is_float), "")
     shape = facts.tensors[name].shape if name else None
-    return int(shape[1]) if shape is not None and len(shape) == 4 and shape[1] in (1, 3) else 0
+    return name, int(shape[1]) if shape is not None and len(shape) == 4 and shape[1] in (1, 3) else 0
 
 
 def data_fit(
@@ -206,17 +198,26 @@ def data_fit(
 
     The weights of a model that takes pictures are loaded. Raises InputError where its first layers do not run on them.
     """
-    name, counted = _float_input(facts), dict(labels or {})
+    (name, colours), counted = _first_float(facts), dict(labels or {})
     if not name:
         return DataFit(origin=origin, growth=growth, labels=counted)
     some = [feeds[at] for at in spread(len(feeds), LOOKED_AT)]
     values = [np.asarray(feed[name], np.float64) for feed in some]
     low, high = min(float(value.min()) for value in values), max(float(value.max()) for value in values)
-    graph, colours = GraphPieces(model, facts.outputs), _colours(facts, name)
-    chain = tuple(_single_steps(facts, name)) if colours else ()
+    graph, chain, reached = GraphPieces(model, facts.outputs), list[NodeFact](), name
+    # The nodes behind a picture for as long as each result has one reader.
+    while colours and len(chain) < _STEPS and len(readers := facts.consumers_of(reached)) == 1:
+        chain.append(readers[0])
+        reached = readers[0].outputs[0]
     changes = _changes([feed[name] for feed in some], low, high, colours) if chain else {}
     preparation = _preparation(chain, graph, some, name, changes)
     layer = next((node for node in chain if has(node, Trait.CONVOLVES)), None)
+    divides_by = 0.0  # by the first operator behind the input; a factor counts as its reciprocal
+    for node in facts.consumers_of(name):
+        stored = [graph.stored[other] for other in node.inputs if other in graph.stored]
+        is_scale = node.op_type in ("Div", "Mul") and len(stored) == 1 and math.prod(stored[0].dims) == 1
+        value = float(stored_values(stored[0]).reshape(())) if is_scale else 0.0
+        divides_by = divides_by or (value if not value or node.op_type == "Div" else 1 / value)
     first_layer = None
     if preparation is None and layer is not None:
         made = _runner(graph, some, name, layer.outputs[0])([np.asarray(feed[name]) for feed in some])
@@ -228,34 +229,12 @@ def data_fit(
         high=high,
         whole_numbers=all(bool((value == np.round(value)).all()) for value in values),
         image_like=colours > 0,
-        divides_by=_divides_by(graph, facts, name),
+        divides_by=divides_by,
         preparation=preparation,
         first_layer=first_layer,
         growth=growth,
         labels=counted,
     )
-
-
-def _single_steps(facts: GraphFacts, name: str) -> Iterator[NodeFact]:
-    """The nodes behind an input for as long as each result has one reader."""
-    for _ in range(_STEPS):
-        readers = facts.consumers_of(name)
-        if len(readers) != 1:
-            return
-        yield readers[0]
-        name = readers[0].outputs[0]
-
-
-def _divides_by(graph: GraphPieces, facts: GraphFacts, name: str) -> float:
-    """What the first operator behind an input divides it by, a factor counted as its reciprocal."""
-    for node in facts.consumers_of(name):
-        stored = [graph.stored[other] for other in node.inputs if other in graph.stored]
-        if node.op_type not in ("Div", "Mul") or len(stored) != 1 or math.prod(stored[0].dims) != 1:
-            continue
-        value = float(stored_values(stored[0]).reshape(()))
-        if value:
-            return value if node.op_type == "Div" else 1 / value
-    return 0.0
 
 
 def _preparation(

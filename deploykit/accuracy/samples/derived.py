@@ -67,23 +67,18 @@ def make_floats(
             values = low + (high - low) * rng.random()
         case ValuePoint.UNIFORM:
             values = low + (high - low) * rng.random(shape)
-    return _inside(np.broadcast_to(values, shape), low, high, dtype)
-
-
-def _sides(shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[np.bool_]:
-    """One end or the other, each for half of the elements."""
-    return np.asarray(rng.permutation(np.arange(math.prod(shape)) % 2 == 0).reshape(shape))
-
-
-def _inside(
-    values: npt.NDArray[np.float64], low: npt.NDArray[np.float64], high: npt.NDArray[np.float64], dtype: np.dtype[Any]
-) -> npt.NDArray[Any]:
+    values = np.broadcast_to(values, shape)
     with np.errstate(over="ignore"):  # ends beyond what the type holds round to infinity, and come back one step
         made = np.clip(values, low, high).astype(dtype)
         up, down = (np.nextafter(made, np.array(end, dtype)) for end in (np.inf, -np.inf))
     made = np.where(made.astype(np.float64) < low, up, made)
     made = np.where(made.astype(np.float64) > high, down, made)
     return np.ascontiguousarray(made, dtype=dtype)
+
+
+def _sides(shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[np.bool_]:
+    """One end or the other, each for half of the elements."""
+    return np.asarray(rng.permutation(np.arange(math.prod(shape)) % 2 == 0).reshape(shape))
 
 
 def make_integers(

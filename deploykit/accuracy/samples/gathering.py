@@ -184,7 +184,7 @@ def gather(
     return Samples(
         feeds=tuple({spec.name: feed[spec.name] for spec in inputs} for feed in feeds),
         of_inputs={spec.name: sources[spec.name] for spec in inputs},
-        points=() if stored.feeds or count == 1 else tuple(map(_point, range(count))),
+        points=() if stored.feeds or count == 1 else tuple(SETS[number % len(SETS)] for number in range(count)),
         available=stored.available,
         note=stored.note,
     )
@@ -277,7 +277,7 @@ def _makers(
             continue
         found = encoded_range(facts, read, encodings, spec.name)
         domain = domains.get(spec.name)
-        makers[spec.name] = _derived(spec, found, domain, seed) or _arbitrary(spec, domain, seed)
+        makers[spec.name] = _made_up(spec, found, domain, seed)
     return makers
 
 
@@ -304,53 +304,42 @@ def _declared(spec: InputSpec, declaration: Declaration, most: int, seed: int) -
             return _Maker(source=source, sets=len(arrays), make=lambda number: arrays[number % len(arrays)])
 
 
-def _derived(spec: InputSpec, found: EncodedRange | None, domain: Domain | None, seed: int) -> _Maker | None:
-    """From the encoding's range, within what the graph states of integers; None where neither says enough."""
-    if domain is None:
-        if found is None:
-            return None
+def _made_up(spec: InputSpec, found: EncodedRange | None, domain: Domain | None, seed: int) -> _Maker:
+    """From the encoding's range, within what the graph states of integers; arbitrary where neither says enough.
+
+    Arbitrary are standard normal floats, and integers from the end that is known, else 0 and 1: something to run.
+    """
+    why = "it has no encoding, and a graph does not say what floats it is made for"
+    make, start = None, 0
+    if domain is None and found is not None:
         why = f"points of {found.why}"
         make = _points(spec, seed, make_floats, found.low, found.high)
-    else:
-        low, high = domain.low, domain.high
+    elif domain is not None:
+        low, high, start = domain.low, domain.high, domain.low or 0
         why = domain.why + (f" ({domain.node})" if domain.node else "")
         if found is not None and not domain.is_mask:
             least, most = int(np.ceil(found.low.max())), int(np.floor(found.high.min()))
             least, most = least if low is None else max(least, low), most if high is None else min(most, high)
             if least <= most:
                 low, high, why = least, most, f"points of {found.why}"
-        if low is None or high is None:
-            return None
-        why = f"{low} to {high}: {why}"
-        ends = () if domain.is_mask else (low, high)
-        make = _points(spec, seed, make_mask if domain.is_mask else make_integers, *ends)
-    return _Maker(source=InputSource(label=Label.DERIVED, why=why), sets=len(SETS), make=make)
+        if low is not None and high is not None:
+            why = f"{low} to {high}: {why}"
+            ends = () if domain.is_mask else (low, high)
+            make = _points(spec, seed, make_mask if domain.is_mask else make_integers, *ends)
+    if make is not None:
+        return _Maker(source=InputSource(label=Label.DERIVED, why=why), sets=len(SETS), make=make)
 
+    def anything(number: int) -> npt.NDArray[Any]:
+        rng = generator(seed, spec.name, number)
+        return arbitrary_values(rng, spec.made_shape, spec.numpy_type, is_float=spec.is_float, low=start)
 
-def _point(number: int) -> ValuePoint:
-    return SETS[number % len(SETS)]
+    return _Maker(source=InputSource(label=Label.ARBITRARY, why=why), sets=_ARBITRARY_SETS, make=anything)
 
 
 def _points(spec: InputSpec, seed: int, make: Callable[..., npt.NDArray[Any]], *ends: Any) -> _Make:
     """What ``make`` gives between these ends for each point in turn."""
-    shape, dtype = spec.made_shape, spec.numpy_type
-    return lambda number: make(_point(number), *ends, shape, dtype, generator(seed, spec.name, number))
-
-
-def _arbitrary(spec: InputSpec, domain: Domain | None, seed: int) -> _Maker:
-    """Standard normal floats; integers from the end that is known, else 0 and 1: something to run, nothing more."""
-    if domain is None:
-        why = "it has no encoding, and a graph does not say what floats it is made for"
-    else:
-        why = domain.why + (f" ({domain.node})" if domain.node else "")
-    shape, dtype = spec.made_shape, spec.numpy_type
-    low = 0 if domain is None or domain.low is None else domain.low
-
-    def make(number: int) -> npt.NDArray[Any]:
-        rng = generator(seed, spec.name, number)
-        return arbitrary_values(rng, shape, dtype, is_float=spec.is_float, low=low)
-
-    return _Maker(source=InputSource(label=Label.ARBITRARY, why=why), sets=_ARBITRARY_SETS, make=make)
+    rest, sets = (spec.made_shape, spec.numpy_type), len(SETS)
+    return lambda number: make(SETS[number % sets], *ends, *rest, generator(seed, spec.name, number))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -390,9 +379,17 @@ def record(
         why_not = "samples are private: only their hashes are kept"
     elif not room:
         why_not = f"one sample has {size / 2**20:.0f} MiB, at most {most_bytes >> 20} are kept"
+    hashes = []
+    for feed in chosen:
+        digest = hashlib.sha256()
+        for name in sorted(feed):
+            value = feed[name]
+            digest.update(f"{name}\0{value.dtype}\0{value.shape}\0".encode())
+            digest.update(value.tobytes())
+        hashes.append(digest.hexdigest())
     return Recording(
         data=None if why_not else _packed(chosen),
-        hashes=tuple(map(_hash, chosen)),
+        hashes=tuple(hashes),
         samples=samples.to_json(),
         why_not=why_not,
     )
@@ -405,15 +402,6 @@ def read_recorded(path: Path, inputs: tuple[InputSpec, ...]) -> tuple[Feed, ...]
     if not feeds or len({frozenset(feed) for feed in feeds}) != 1:
         raise InputError(f"{path}: holds no sample for this model, or not the same inputs in each")
     return feeds
-
-
-def _hash(feed: Feed) -> str:
-    digest = hashlib.sha256()
-    for name in sorted(feed):
-        value = feed[name]
-        digest.update(f"{name}\0{value.dtype}\0{value.shape}\0".encode())
-        digest.update(value.tobytes())
-    return digest.hexdigest()
 
 
 def _packed(feeds: Iterable[Feed]) -> bytes:

@@ -191,12 +191,16 @@ class Raiser:
         return tuple(sorted((t for t in self._known.values() if t.wide == wide), key=lambda trial: trial.count))
 
     def _with(self, names: set[str], wide: str) -> EncodingSet:
-        changed = {
-            name: replace(entry, value=_raised(entry.value, wide))
-            for name, entry in self._encodings.entries.items()
-            if name in names
-        }
-        return replace(self._encodings, entries={**self._encodings.entries, **changed})
+        entries = dict(self._encodings.entries)
+        for name in names & entries.keys():
+            value: Value = entries[name].value
+            if wide == "float16" or not isinstance(value, Affine):
+                value = Float(dtype="float16")
+            else:
+                kind = GridKind(bits=16, signed=value.signed, symmetric=bool(value.symmetric))
+                value = affine_for_range(float(value.minimum.min()), float(value.maximum.max()), kind)
+            entries[name] = replace(entries[name], value=value)
+        return replace(self._encodings, entries=entries)
 
     def together(self, names: set[str], wide: WideType) -> set[str]:
         """The entries to raise so that no operator is left with types that do not go together.
@@ -258,10 +262,3 @@ def _price(trial: RaiseTrial) -> tuple[int, int, int]:
 
 def _order(value: float) -> float:
     return value if value == value else -math.inf
-
-
-def _raised(value: Value, wide: str) -> Value:
-    if wide == "float16" or not isinstance(value, Affine):
-        return Float(dtype="float16")
-    kind = GridKind(bits=16, signed=value.signed, symmetric=bool(value.symmetric))
-    return affine_for_range(float(value.minimum.min()), float(value.maximum.max()), kind)

@@ -21,19 +21,8 @@ from deploykit.errors import InputError
 from deploykit.model.nodes import opset_of
 from deploykit.model.weights import is_mapped, stored_values
 
-__all__ = [
-    "RAW",
-    "Floats",
-    "QuantizedGraph",
-    "check_shape",
-    "fake_quantize",
-    "grid_scale",
-    "is_simulated",
-    "offset",
-    "quantize_graph",
-    "quantized_tensor",
-    "spread_scale",
-]
+__all__ = ["RAW", "Floats", "QuantizedGraph", "check_shape", "fake_quantize", "is_simulated", "quantize_graph"]
+__all__ += ["grid_scale", "quantized_tensor", "spread_scale"]
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 
@@ -123,7 +112,11 @@ def spread_scale(numbers: Array, value: Value, shape: tuple[int, ...]) -> Floats
     if narrow.size > 1 and not getattr(value, "placed", True):
         raise ValueError(f"a scale of {narrow.size} numbers has not been placed on an axis of its tensor")
     if block_size is not None:
-        narrow = _unblock(narrow, value, block_size, shape)
+        block_axis = getattr(value, "block_axis", None)
+        if block_axis is None or narrow.ndim != len(shape):
+            raise ValueError(f"a scale of shape {narrow.shape} has not been placed on a tensor of shape {shape}")
+        axis = block_axis % len(shape)
+        narrow = np.take(np.repeat(narrow, block_size, axis=axis), np.arange(shape[axis]), axis=axis)
     elif narrow.size == 1:
         return narrow.reshape(())
     elif getattr(value, "axis", None) is not None:
@@ -132,14 +125,6 @@ def spread_scale(numbers: Array, value: Value, shape: tuple[int, ...]) -> Floats
         narrow = narrow.reshape(place)
     np.broadcast_shapes(narrow.shape, shape)
     return narrow
-
-
-def _unblock(numbers: Floats, value: Any, block_size: int, shape: tuple[int, ...]) -> Floats:
-    if value.block_axis is None or numbers.ndim != len(shape):
-        raise ValueError(f"a scale of shape {numbers.shape} has not been placed on a tensor of shape {shape}")
-    axis = value.block_axis % len(shape)
-    repeated = np.repeat(numbers, block_size, axis=axis)
-    return np.take(repeated, np.arange(shape[axis]), axis=axis)
 
 
 def _cast(x: Floats, dtype: str) -> Floats:
@@ -291,9 +276,6 @@ class _Chains:
                 why="an activation has one scale and one offset",
                 next="correct the entry",
             )
-        return self._grid(name, value)
-
-    def _grid(self, name: str, value: Affine) -> list[NodeProto]:
         scale = self._constant(float(value.scale.reshape(())))
         offset = self._constant(float(value.lowest - value.zero_point.reshape(())))
         zero, half, top = self._constant(0.0), self._constant(0.5), self._constant(float((1 << value.bits) - 1))
@@ -308,10 +290,10 @@ class _Chains:
             ("Add", ("q", offset), "shifted"),
             ("Mul", ("shifted", scale), ""),
         ]
-        inner = {made for _, _, made in steps}
+        between = {made for _, _, made in steps}
         nodes = []
         for op, inputs, made in steps:
-            full = [f"{name}::{i}" if i in inner else i for i in inputs]
+            full = [f"{name}::{i}" if i in between else i for i in inputs]
             output = f"{name}::{made}" if made else name
             nodes.append(helper.make_node(op, full, [output], name=f"{name}::{op}::{made or 'value'}"))
         return nodes
