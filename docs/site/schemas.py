@@ -9,41 +9,48 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import make_dataclass
 from pathlib import Path
 from typing import Any
 
 from deploykit.errors import UsageError
 from deploykit.fleet.description import schema
+from deploykit.tables.capabilities import Feature
 from deploykit.tables.devices import Device
 from deploykit.tables.schemas import schema_of
 from deploykit.tables.sources import SourceFile
 from deploykit_qualcomm.tables import (
     ArchFile,
-    CompatRuleFile,
-    FeatureFile,
+    CompatRule,
     KeyFile,
-    MissingEncodingFile,
-    OpHistoryFile,
+    MissingEncoding,
+    OpChange,
     SdkFile,
     Series,
-    ToolFile,
-    WheelFile,
+    ToolFlags,
+    Wheel,
 )
 
 __all__ = ["SCHEMAS", "schema_texts", "write_schemas"]
 
 _FILLED = ("since", "extent")
 
+
+def rows_of(kind: type, key: str, **options: Any) -> dict[str, Any]:
+    """The schema of a file that is one list of rows."""
+    return schema_of(make_dataclass("Rows", [("schema", int), (key, tuple[kind, ...])]), **options)  # type: ignore[valid-type]
+
+
 SCHEMAS: dict[str, tuple[str, dict[str, Any]]] = {
     "device": ("devices/*.toml", schema_of(Device)),
     "qualcomm-sdk": ("sdks/*.toml", schema_of(SdkFile, hidden=_FILLED)),
-    "qualcomm-tool": ("tools/*.toml", schema_of(ToolFile, hidden=_FILLED, optional=("tool",))),
-    "qualcomm-features": ("features.toml", schema_of(FeatureFile, hidden=_FILLED)),
+    "qualcomm-tool": ("tools/*.toml", schema_of(ToolFlags, hidden=_FILLED, optional=("tool",))),
+    "qualcomm-features": ("features.toml", rows_of(Feature, "feature", hidden=_FILLED)),
     "qualcomm-config-keys": ("config_keys.toml", schema_of(KeyFile, hidden=_FILLED)),
-    "qualcomm-missing-encoding": ("missing_encoding.toml", schema_of(MissingEncodingFile)),
-    "qualcomm-compat-rules": ("compat_rules.toml", schema_of(CompatRuleFile)),
-    "qualcomm-wheels": ("wheels.toml", schema_of(WheelFile)),
-    "qualcomm-op-history": ("op_history.toml", schema_of(OpHistoryFile)),
+    "qualcomm-missing-encoding": ("missing_encoding.toml", rows_of(MissingEncoding, "case")),
+    "qualcomm-compat-rules": ("compat_rules.toml", rows_of(CompatRule, "rule")),
+    "qualcomm-wheels": ("wheels.toml", rows_of(Wheel, "wheel")),
+    "qualcomm-op-history": ("op_history.toml", rows_of(OpChange, "op")),
     "qualcomm-archs": ("archs.toml", schema_of(ArchFile)),
     "qualcomm-series": ("series.toml", schema_of(Series)),
     "qualcomm-sources": ("sources.toml", schema_of(SourceFile)),
