@@ -119,7 +119,7 @@ class OrtQnn(QualcommBackend["Prepared", None]):
         """The metadata of a compiled context binary or model; InputError where it is none."""
         from deploykit_ort_qnn.compiler.contexts import inspect_context
 
-        return inspect_context(path).to_json()
+        return inspect_context(path)
 
     def mixed_support(self, target: Target, options: Mapping[str, Any]) -> MixedSupport:
         """Integers everywhere; float16 tensors inside the same graph where the chip has it."""

@@ -72,7 +72,7 @@ def _package_findings(package: Path, manifest: Mapping[str, Any], checks: list[C
     context: dict[str, Any] = {}
     if (package / BINARY).exists() or (package / CONTEXT).exists():
         try:
-            context = inspect_context(package / (BINARY if (package / BINARY).exists() else CONTEXT)).to_json()
+            context = inspect_context(package / (BINARY if (package / BINARY).exists() else CONTEXT))
             checks.append(Check(id="context-readable", ok=True, detail=f"built by QAIRT {context['build']}"))
         except DeploykitError as error:
             # Without the vendor's library the binary cannot be read: that says nothing against the package.

@@ -179,7 +179,7 @@ class Deaths:
 
 def test_a_crash_is_tried_once_again(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deaths = Deaths(monkeypatch, 1)
-    assert inspect_context(compiled / "beside_qnn.bin").soc_model == 57
+    assert inspect_context(compiled / "beside_qnn.bin")["soc_model"] == 57
     assert deaths.started == 2
 
 

@@ -151,11 +151,10 @@ def emulated(folder: Path, made: ModelProto, feed: dict[str, Any]) -> tuple[Any,
     """The first output on the CPU and on the emulator."""
     folder.mkdir()
     onnx.save(made, folder / "model.onnx")
-    np.savez(folder / "inputs.npz", **{f"0:{name}": value for name, value in feed.items()})
     options = {"soc_model": "57"}
     outcome = compile_model(CompileJob(root=folder, model="model.onnx", context="c.onnx", options=options, trace=False))
     assert outcome.ok, outcome.message
-    cpu, npu = execute_both(folder, "model.onnx", "c.onnx", folder / "inputs.npz", options=options)
+    (cpu,), (npu,) = execute_both(folder, "model.onnx", "c.onnx", [feed], options=options)
     return next(iter(cpu.values())), next(iter(npu.values()))
 
 

@@ -136,10 +136,10 @@ def block_draft(fp16: bool) -> ProviderDraft:
 def graph(types: tuple[str, str, str], *, encoding: str = "") -> QnnGraph:
     """Quantize -> MatMul(x, w) -> Quantize, with the types of x, the product and w."""
     tensors = {
-        "x": QnnTensor(name="x", dtype=types[0], role="native", dims=(1, 4), fixed=types[0][0] in "ui"),
-        "w": QnnTensor(name="w", dtype=types[2], role="static", dims=(4, 4), encoding=encoding, fixed=True),
-        "y": QnnTensor(name="y", dtype=types[1], role="native", dims=(1, 4), fixed=types[1][0] in "ui"),
-        "y_q": QnnTensor(name="y_q", dtype="uint16", role="native", dims=(1, 4), fixed=True),
+        "x": QnnTensor(dtype=types[0], role="native", dims=(1, 4), fixed=types[0][0] in "ui"),
+        "w": QnnTensor(dtype=types[2], role="static", dims=(4, 4), encoding=encoding, fixed=True),
+        "y": QnnTensor(dtype=types[1], role="native", dims=(1, 4), fixed=types[1][0] in "ui"),
+        "y_q": QnnTensor(dtype="uint16", role="native", dims=(1, 4), fixed=True),
     }
     nodes = (
         QnnNode(name="m", type="MatMul", inputs=("x", "w"), outputs=("y",)),
@@ -180,7 +180,7 @@ def types(asked: QnnGraph, schematic: Schematic | None = None, *, intended: str 
 def converted(made_type: str, *, asked_for: bool) -> PrecisionScope:
     """x (16 bits) is converted on its way into the MatMul."""
     plain = graph(("uint16", "uint16", "int8"))
-    extra = QnnTensor(name="x8", dtype=made_type, role="native", dims=(1, 4), fixed=True)
+    extra = QnnTensor(dtype=made_type, role="native", dims=(1, 4), fixed=True)
     nodes = (
         QnnNode(name="c", type="Convert", inputs=("x",), outputs=("x8",)),
         QnnNode(name="m", type="MatMul", inputs=("w", "x8"), outputs=("y",)),

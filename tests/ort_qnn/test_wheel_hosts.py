@@ -44,7 +44,7 @@ def test_exactly_that_release_compiles_and_emulates(host: LinuxHost, tmp_path: P
     assert record["compile"]["qairt"] == "2.48.40" and record["compile"]["onnxruntime"] == "1.31.1"
     assert record["compile"]["schematic"] and record["compile"]["nodes_on_cpu"] == 0
     assert next(iter(record["numbers"]["outputs"].values())) > 50
-    assert inspect_context(tmp_path / "p/artifacts/model_ctx_qnn.bin").release == "2.48.40"
+    assert inspect_context(tmp_path / "p/artifacts/model_ctx_qnn.bin")["release"] == "2.48.40"
     assert not {finding.code for finding in packaged.findings} & {"ORT141", "ORT142", "ORT143"}
 
 

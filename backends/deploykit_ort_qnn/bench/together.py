@@ -221,19 +221,13 @@ def _attempt(batch: Sequence[BenchGraph], host: Host | None, options: Mapping[st
         return Ran(probe=first, answer=answer, why=", ".join(named) or outcome.message)
     left = _left_over(root / "c.onnx", outcome)
     # A tensor that a graph does not read any more is left out.
-    feeds = {
-        f"{number}:{name}": sample[name]
-        for one in batch
-        for number, sample in enumerate(one.samples)
-        for name in (value.name for value in one.model.graph.input)
-        if name in sample
-    }
-    with (root / "inputs.npz").open("wb") as file:
-        np.savez(file, **feeds)  # type: ignore[arg-type]
+    read = {value.name for one in batch for value in one.model.graph.input}
+    merged = (
+        {name: value for sample in samples for name, value in sample.items() if name in read}
+        for samples in zip(*(one.samples for one in batch), strict=True)
+    )
     try:
-        sides = execute_both(
-            root, "model.onnx", "c.onnx", root / "inputs.npz", options=options, timeout=limit, host=host
-        )
+        cpu, npu = execute_both(root, "model.onnx", "c.onnx", [*merged], options=options, timeout=limit, host=host)
     except ToolError as error:
         why = left.get(first.prefix, "")
         return Ran(probe=first, answer="refused" if why else "taken", why=why or f"not run: {error.why}")
@@ -242,9 +236,9 @@ def _attempt(batch: Sequence[BenchGraph], host: Host | None, options: Mapping[st
         if one.prefix in left:
             found.append(Ran(probe=one, answer="refused", why=left[one.prefix]))
             continue
-        names, count = [value.name for value in one.model.graph.output], len(one.samples)
-        cpu, npu = ({name: [side[f"{number}:{name}"] for number in range(count)] for name in names} for side in sides)
-        found.append(Ran(probe=one, answer="taken", wanted=cpu, got=npu))
+        names = [value.name for value in one.model.graph.output]
+        meant, got = ({name: [sample[name] for sample in side] for name in names} for side in (cpu, npu))
+        found.append(Ran(probe=one, answer="taken", wanted=meant, got=got))
     return found
 
 

@@ -7,7 +7,6 @@ nothing, nothing is judged.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from deploykit_ort_qnn.compiler.jobs import read_context
 from deploykit_qualcomm.carriers import carrier
 from deploykit_qualcomm.devices import arch_of, capability, qualcomm_devices
 
-__all__ = ["ContextInfo", "inspect_context", "judged"]
+__all__ = ["inspect_context", "judged"]
 
 _SERIALIZED = ("constants", "op_data", "shared_weights")
 """What the limit counts: buffers for activations, inputs and outputs are made when the binary is loaded."""
@@ -36,7 +35,11 @@ def judged(graph: Mapping[str, Any], arch: str, limit_mb: int | None) -> dict[st
     if any(use not in memory for use in _SERIALIZED):
         return {**graph, "fits": None}
     counted = sum(memory[use] for use in _SERIALIZED)
-    limit, source = _limit(arch, limit_mb)
+    limit, source = None, list[str]()
+    if limit_mb is not None:
+        limit, source = limit_mb << 20, ["the binary's own record (memory_alloc_limit)"]
+    elif (fact := capability("graph_limit_kb", arch=arch)) is not None and isinstance(fact.value, int):
+        limit, source = fact.value << 10, list(fact.source)
     return {
         **graph,
         "fits": {
@@ -49,103 +52,40 @@ def judged(graph: Mapping[str, Any], arch: str, limit_mb: int | None) -> dict[st
     }
 
 
-def _limit(arch: str, limit_mb: int | None) -> tuple[int | None, list[str]]:
-    if limit_mb is not None:
-        return limit_mb << 20, ["the binary's own record (memory_alloc_limit)"]
-    fact = capability("graph_limit_kb", arch=arch)
-    if fact is None or not isinstance(fact.value, int):
-        return None, []
-    return fact.value << 10, list(fact.source)
+def inspect_context(path: Path) -> dict[str, Any]:
+    """A binary's own words, as ``deploykit explain`` publishes them: who built it, for which chip, with which graphs.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContextInfo:
-    """A binary's own words: who built it, for which chip, with which graphs.
-
+    InputError for a file that is neither a context binary nor a context model, ToolError without the vendor's library.
     ``soc_model`` is None where a binary does not name its chip (those of 2.27 and before). ``arch`` is the binary's own
     word where it has one, else the tables'; ``devices`` are those of that chip; ``onnx`` is the ONNX side's metadata.
     """
-
-    path: Path
-    build: str
-    soc_model: int | None
-    core_api: str
-    backend_api: str
-    blob_version: str
-    graph_count: int
-    graphs: tuple[dict[str, Any], ...]
-    arch: str = ""
-    devices: tuple[str, ...] = ()
-    onnx: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def release(self) -> str:
-        """The release that built it, 2.51.0 of v2.51.0.260929181845."""
-        return ".".join(self.build.removeprefix("v").split(".")[:3])
-
-    @property
-    def carrier(self) -> str:
-        """The wheel that carries this very build, "" where none is known."""
-        found = carrier(self.build)
-        return "" if found is None else f"onnxruntime-qnn {found.version}"
-
-    def to_json(self) -> dict[str, Any]:
-        """The published shape of ``deploykit explain``."""
-        return {
-            "file": self.path.name,
-            "maker": "QAIRT",
-            "release": self.release,
-            "build": self.build,
-            "carrier": self.carrier,
-            "soc_model": self.soc_model,
-            "arch": self.arch,
-            "devices": list(self.devices),
-            "core_api": self.core_api,
-            "backend_api": self.backend_api,
-            "blob_version": self.blob_version,
-            "graph_count": self.graph_count,
-            "graphs": list(self.graphs),
-            "onnx": self.onnx,
-        }
-
-
-def inspect_context(path: Path) -> ContextInfo:
-    """Read a context binary or a context model; InputError for another file, ToolError without the vendor's library."""
     if not path.is_file():
         raise InputError(f"{path}: no such file")
-    onnx_side: dict[str, Any] = {}
     with scratch() as folder:
-        binary = path
-        if path.suffix == ".onnx":
-            onnx_side, binary = _context_model(path, folder)
+        onnx_side, binary = _context_model(path, folder) if path.suffix == ".onnx" else ({}, path)
         answer = read_context(binary)
     if not answer["ok"]:
         raise InputError(f"{path}: not readable as a context binary", why=answer["error"])
     context = answer["context"]
-    arch, devices = _chips(context["soc_model"])
-    arch = arch if context["arch"] is None else f"v{context['arch']}"
-    return ContextInfo(
-        path=path,
-        build=context["build"],
-        soc_model=context["soc_model"],
-        core_api=_dotted(context["core_api"]),
-        backend_api=_dotted(context["backend_api"]),
-        blob_version=_dotted(context["blob_version"]),
-        graph_count=context["graph_count"],
-        graphs=tuple(judged(graph, arch, context["alloc_limit_mb"]) for graph in context["graphs"]),
-        arch=arch,
-        devices=devices,
-        onnx=onnx_side,
-    )
-
-
-def _chips(soc_model: int | None) -> tuple[str, tuple[str, ...]]:
-    """The architecture and the devices of that chip number, as far as the tables know."""
-    if soc_model is None:
-        return "", ()
-    found = [device for device in qualcomm_devices() if device.fact("soc_model") == soc_model]
-    archs = {arch for device in found if (arch := arch_of(device))}
-    return (archs.pop() if len(archs) == 1 else ""), tuple(device.id for device in found)
+    build, soc_model = context["build"], context["soc_model"]
+    devices = [one for one in qualcomm_devices() if soc_model is not None and one.fact("soc_model") == soc_model]
+    archs = {found for device in devices if (found := arch_of(device))}
+    arch = f"v{context['arch']}" if context["arch"] is not None else archs.pop() if len(archs) == 1 else ""
+    known = carrier(build)
+    return {
+        "file": path.name,
+        "maker": "QAIRT",
+        "release": ".".join(build.removeprefix("v").split(".")[:3]),  # 2.51.0 of v2.51.0.260929181845
+        "build": build,
+        "carrier": "" if known is None else f"onnxruntime-qnn {known.version}",
+        "soc_model": soc_model,
+        "arch": arch,
+        "devices": [device.id for device in devices],
+        **{name: ".".join(map(str, context[name])) for name in ("core_api", "backend_api", "blob_version")},
+        "graph_count": context["graph_count"],
+        "graphs": [judged(graph, arch, context["alloc_limit_mb"]) for graph in context["graphs"]],
+        "onnx": onnx_side,
+    }
 
 
 def _context_model(path: Path, folder: Path) -> tuple[dict[str, Any], Path]:
@@ -177,7 +117,3 @@ def _context_model(path: Path, folder: Path) -> tuple[dict[str, Any], Path]:
     if not (path.parent / name).is_file():
         raise InputError(f"{path}: its binary {name} is not beside it", next="copy both files together")
     return side, path.parent / name
-
-
-def _dotted(numbers: list[int]) -> str:
-    return ".".join(map(str, numbers))

@@ -6,21 +6,20 @@ Emulated times are host noise and are not even kept. Limits and verdicts are the
 from __future__ import annotations
 
 import math
-import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper
 
 from deploykit.accuracy.judge.judge import OutputJudge
 from deploykit.accuracy.judge.measures import overall_db, sqnr_db
-from deploykit.accuracy.judge.rows import ChosenRows, Matched
+from deploykit.accuracy.judge.rows import ChosenRows
 from deploykit.accuracy.judge.verdict import Against, Context, Measure, Verdict
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.fitting import settled
@@ -31,7 +30,7 @@ from deploykit.errors import InputError
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts, facts_of
 from deploykit_ort_qnn.compiler.hosts import Host
-from deploykit_ort_qnn.compiler.jobs import CompileJob, Progress, compile_model, execute_both
+from deploykit_ort_qnn.compiler.jobs import CompileJob, Feed, Progress, compile_model, execute_both
 from deploykit_ort_qnn.rules.numerics import NumericScope
 
 if TYPE_CHECKING:
@@ -49,8 +48,8 @@ def numbers_json(scope: NumericScope) -> dict[str, Any]:
     """The JSON value of a comparison."""
     return {
         "schema": 1,
-        "device": _verdict_json(scope.device),
-        "quantization": _verdict_json(scope.quantization),
+        "device": None if scope.device is None else scope.device.to_json(),
+        "quantization": None if scope.quantization is None else scope.quantization.to_json(),
         "agreement_db": {name: value if math.isfinite(value) else None for name, value in scope.agreement.items()},
         "first_node": scope.first,
         "first_node_type": scope.first_type,
@@ -58,16 +57,13 @@ def numbers_json(scope: NumericScope) -> dict[str, Any]:
     }
 
 
-def _verdict_json(verdict: Verdict | None) -> dict[str, Any] | None:
-    return None if verdict is None else verdict.to_json()
-
-
 def numbers_scope(value: Mapping[str, Any]) -> NumericScope:
     """What the rules look at, from the JSON value; raises InputError."""
     try:
+        verdicts = [value[name] and Verdict.from_json(value[name]) for name in ("device", "quantization")]
         return NumericScope(
-            device=_verdict(value["device"]),
-            quantization=_verdict(value["quantization"]),
+            device=verdicts[0],
+            quantization=verdicts[1],
             agreement={n: math.nan if db is None else float(db) for n, db in value["agreement_db"].items()},
             first=value["first_node"],
             first_type=value["first_node_type"],
@@ -75,10 +71,6 @@ def numbers_scope(value: Mapping[str, Any]) -> NumericScope:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{NUMBERS}: not the numbers of a comparison", why=repr(error)) from None
-
-
-def _verdict(value: Any) -> Verdict | None:
-    return None if value is None else Verdict.from_json(value)
 
 
 def correctness(scope: NumericScope) -> Correctness:
@@ -135,26 +127,16 @@ def narrowest(types: Iterable[str]) -> int:
 def compare(job: EmulationJob, progress: Progress | None = None) -> NumericScope:
     """The verdict on what the package gives on the emulator, and the first node that loses. Raises ToolError."""
     facts = collect_facts(load_model(job.root / job.qdq))
-    with tempfile.TemporaryDirectory(prefix=".numbers-", dir=job.root) as folder:
-        inputs = Path(folder) / "inputs.npz"
-        _save(inputs, [{name: feed[name] for name in facts.inputs} for feed in job.inputs])
-        cpu, npu = execute_both(
-            job.root,
-            job.qdq,
-            job.context,
-            inputs,
-            options=job.options,
-            timeout=job.timeout,
-            progress=progress,
-            host=job.host,
-        )
-        ends = [Session(onnx.load(job.root / job.tail))] if job.tail else []
-        whole = [Chain([_Ran(_samples(side)), *ends]).runs(job.inputs) for side in (cpu, npu)]
-        device, quantization = _judged(job, facts, *whole)
-        first, kind, value = "", "", None
-        if device.right is False:
-            first, kind, value = _first_difference(job, facts, Path(folder), progress)
-    pairs = list(zip(_samples(cpu), _samples(npu), strict=True))
+    run = partial(execute_both, options=job.options, timeout=job.timeout, progress=progress, host=job.host)
+    feeds = [{name: feed[name] for name in facts.inputs} for feed in job.inputs]
+    sides = run(job.root, job.qdq, job.context, feeds)
+    ends = [Session(onnx.load(job.root / job.tail))] if job.tail else []
+    cpu, npu = ([*Chain([_Ran(side), *ends]).runs(job.inputs)] for side in sides)
+    device, quantization = _judged(job, facts, cpu, npu)
+    first, kind, value = "", "", None
+    if device.right is False:
+        first, kind, value = _first_difference(job, feeds[:_LOCATED_ON], run, progress)
+    pairs = list(zip(*sides, strict=True))
     return NumericScope(
         device=device,
         quantization=quantization,
@@ -162,7 +144,7 @@ def compare(job: EmulationJob, progress: Progress | None = None) -> NumericScope
         first=first,
         first_type=kind,
         first_db=value,
-        seen=Seen(by="the emulated device", feeds=tuple(job.inputs[:_SEEN]), outputs=tuple(whole[1][:_SEEN])),
+        seen=Seen(by="the emulated device", feeds=tuple(job.inputs[:_SEEN]), outputs=tuple(npu[:_SEEN])),
     )
 
 
@@ -200,68 +182,40 @@ def _judged(
     return settled(beside, job.label), settled(quantization, job.label)
 
 
-def _samples(outputs: Mapping[str, Numbers]) -> list[dict[str, Numbers]]:
-    """Outputs by name, one mapping per input set, from keys ``<set>:<name>``."""
-    found: dict[int, dict[str, Numbers]] = {}
-    for key, value in outputs.items():
-        number, name = key.split(":", 1)
-        found.setdefault(int(number), {})[name] = value
-    return [found[number] for number in sorted(found)]
-
-
-def _save(path: Path, sets: Iterable[Mapping[str, Numbers]]) -> None:
-    arrays = {f"{index}:{name}": value for index, feed in enumerate(sets) for name, value in feed.items()}
-    with path.open("wb") as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type]
-
-
 def _first_difference(
-    job: EmulationJob, facts: GraphFacts, folder: Path, progress: Progress | None
+    job: EmulationJob,
+    feeds: Sequence[Mapping[str, Numbers]],
+    run: Callable[..., tuple[list[Feed], list[Feed]]],
+    progress: Progress | None,
 ) -> tuple[str, str, float | None]:
     """Compile once more with every quantized tensor as an output; name the node that makes the first that differs."""
     model = onnx.load(job.root / job.qdq)
     shown = _show_all(model)
-    root = folder / "located"
-    root.mkdir()
-    inputs = folder / "few.npz"
-    _save(inputs, [{name: feed[name] for name in facts.inputs} for feed in job.inputs[:_LOCATED_ON]])
-    onnx.save(model, root / "model.onnx")
-    again = CompileJob(
-        root=root,
-        model="model.onnx",
-        context="c.onnx",
-        options=job.options,
-        allow_cpu=job.allow_cpu,
-        trace=False,
-        timeout=job.timeout,
-        host=job.host,
-    )
-    done = compile_model(again, progress)
-    if not done.ok:
-        return "", "", None
-    cpu, npu = execute_both(
-        root,
-        "model.onnx",
-        "c.onnx",
-        inputs,
-        options=job.options,
-        timeout=job.timeout,
-        progress=progress,
-        host=job.host,
-    )
-    shutil.rmtree(root)
-    sides = list(zip(_samples(cpu), _samples(npu), strict=True))
+    with tempfile.TemporaryDirectory(prefix=".numbers-", dir=job.root) as folder:
+        root = Path(folder)
+        onnx.save(model, root / "model.onnx")
+        again = CompileJob(
+            root=root,
+            model="model.onnx",
+            context="c.onnx",
+            options=job.options,
+            allow_cpu=job.allow_cpu,
+            trace=False,
+            timeout=job.timeout,
+            host=job.host,
+        )
+        if not compile_model(again, progress).ok:
+            return "", "", None
+        sides = list(zip(*run(root, "model.onnx", "c.onnx", feeds), strict=True))
     rows = ChosenRows(facts_of(model))
     for tensor, (node, kind) in shown.items():
-        value = min(_tensor_db(rows.matched(tensor, one[tensor], two[tensor])) for one, two in sides)
+        found = [rows.matched(tensor, one[tensor], two[tensor]) for one, two in sides]
+        # A kernel may give another shape than the model says: then nothing is right.
+        same = all(one.left.shape == one.right.shape for one in found)
+        value = min(sqnr_db(one.left, one.right) for one in found) if same else -math.inf
         if not value >= _LEAST_DB:
-            return node, kind, value if np.isfinite(value) else None
+            return node, kind, value if math.isfinite(value) else None
     return "", "", None
-
-
-def _tensor_db(found: Matched) -> float:
-    """SQNR of an inner tensor in dB; a kernel may give another shape than the model says: then nothing is right."""
-    return -math.inf if found.left.shape != found.right.shape else sqnr_db(found.left, found.right)
 
 
 def _show_all(model: ModelProto) -> dict[str, tuple[str, str]]:

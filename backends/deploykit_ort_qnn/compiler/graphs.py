@@ -14,6 +14,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from deploykit.errors import InputError
 from deploykit.tables.reading import read_json
 from deploykit_qualcomm.qnn_types import type_name
@@ -41,14 +43,12 @@ _ENCODINGS = {
 _ROLES = {0: "input", 1: "output", 3: "native", 4: "static"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QnnTensor:
+class QnnTensor(msgspec.Struct, frozen=True, array_like=True):
     """One tensor: its type by ONNX-like name, its role, and its encoding's kind ("" when it has none).
 
     ``scale`` and ``zero_point`` are None unless the encoding is per tensor. ``fixed`` is True on an integer grid.
     """
 
-    name: str
     dtype: str
     role: str
     dims: tuple[int, ...]
@@ -63,8 +63,7 @@ class QnnTensor:
         return self.dtype in ("float16", "float32")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QnnNode:
+class QnnNode(msgspec.Struct, frozen=True, array_like=True):
     """One node with the names of its tensors."""
 
     name: str
@@ -105,7 +104,7 @@ def parse_graph(value: Any, *, where: str, name: str) -> QnnGraph:
     """Parse the JSON value of one file."""
     try:
         graph = value["graph"]
-        tensors = {key: _tensor(key, tensor) for key, tensor in graph["tensors"].items()}
+        tensors = {key: _tensor(tensor) for key, tensor in graph["tensors"].items()}
         nodes = tuple(
             QnnNode(
                 name=key,
@@ -120,13 +119,12 @@ def parse_graph(value: Any, *, where: str, name: str) -> QnnGraph:
     return QnnGraph(name=name, nodes=nodes, tensors=tensors)
 
 
-def _tensor(name: str, value: Mapping[str, Any]) -> QnnTensor:
+def _tensor(value: Mapping[str, Any]) -> QnnTensor:
     code, params = int(value["data_type"]), value.get("quant_params", {})
     fixed = code >> 8 in (3, 4)
     kind = _ENCODINGS.get(params.get("encoding", -1), "unknown") if fixed and params.get("definition") == 1 else ""
     grid = params.get("scale_offset", {}) if kind == "per-tensor" else {}
     return QnnTensor(
-        name=name,
         dtype=type_name(code),
         role=_ROLES.get(int(value["type"]), "other"),
         dims=tuple(int(dim) for dim in value.get("dims", ())),
@@ -148,8 +146,7 @@ _GRAPH = re.compile(r'^qnn_graph_name = "(.*)"')
 _ORIGIN = 0xFFFFFFFF
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchematicOp:
+class SchematicOp(msgspec.Struct, frozen=True, array_like=True):
     """One optimized operation; ``dtypes`` are the compiler's names of its outputs' types (``QUInt16``, ``Float16``)."""
 
     id: int

@@ -38,6 +38,7 @@ __all__ = [
     "CompileOutcome",
     "RefusedNode",
     "compile_model",
+    "execute",
     "execute_both",
     "installed_wheel",
     "known_work",
@@ -99,6 +100,8 @@ def _key(kind: str, asked: Mapping[str, Any], inputs: Iterable[Path], host: Host
 
 
 Progress = Callable[[str], None]
+Feed = Mapping[str, Any]
+"""Arrays by the names of inputs or outputs."""
 Status = Literal["compiled", "refused", "failed", "crashed", "timed-out"]
 
 
@@ -227,39 +230,44 @@ def execute_both(
     root: Path,
     qdq: str,
     context: str,
-    inputs: Path,
+    sets: Sequence[Feed],
     *,
     options: Mapping[str, str],
     timeout: float = 600.0,
     progress: Progress | None = None,
     host: Host | None = None,
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The outputs of a model on the CPU and of its compiled form on an emulator. Raises ToolError.
+) -> tuple[list[Feed], list[Feed]]:
+    """The outputs of a model on the CPU and of its compiled form on an emulator, for each input set. Raises ToolError.
 
     The emulator is that of the host which compiled, where it has one that can be used, else the one installed here.
     """
     reference, emulated = ("cpu", qdq, dict[str, str]()), ("npu", context, dict(options))
     emulator = None if host is None else host.emulator
     if emulator is None:
-        cpu, npu = _execute(HERE, root, (reference, emulated), inputs, timeout, progress)
+        cpu, npu = execute(HERE, root, (reference, emulated), sets, timeout, progress)
     else:
-        (cpu,) = _execute(HERE, root, (reference,), inputs, timeout, progress)
-        (npu,) = _execute(emulator, root, (emulated,), inputs, timeout, progress)
+        (cpu,) = execute(HERE, root, (reference,), sets, timeout, progress)
+        (npu,) = execute(emulator, root, (emulated,), sets, timeout, progress)
     return cpu, npu
 
 
-def _execute(
+def execute(
     worker: Worker,
     root: Path,
     runs: Sequence[tuple[str, str, dict[str, str]]],
-    inputs: Path,
+    sets: Sequence[Feed],
     timeout: float,
     progress: Progress | None,
-) -> list[dict[str, Any]]:
+) -> list[list[Feed]]:
+    """The outputs of each run (provider, model, options) for each input set. Raises ToolError."""
     import numpy as np
 
     with tempfile.TemporaryDirectory(prefix=".run-", dir=root) as folder:
         scratch = Path(folder)
+        inputs = scratch / "inputs.npz"
+        feeds = {f"{number}:{name}": value for number, one in enumerate(sets) for name, value in one.items()}
+        with inputs.open("wb") as file:
+            np.savez(file, **feeds)
         requests = [
             {
                 "model": model,
@@ -284,8 +292,12 @@ def _execute(
             raise ToolError(f"{named}: cannot be run ({where})", why=why, next="\n".join(log[-3:]))
         results = []
         for request in requests:
+            made: list[dict[str, Any]] = [{} for _ in sets]
             with np.load(str(request["outputs"])) as data:
-                results.append({key: data[key] for key in data.files})
+                for key in data.files:
+                    number, _, name = key.partition(":")
+                    made[int(number)][name] = data[key]
+            results.append(list[Feed](made))
         return results
 
 

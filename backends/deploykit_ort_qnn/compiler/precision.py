@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import onnx
 
 from deploykit.errors import InputError
@@ -42,6 +43,7 @@ __all__ = [
 ]
 
 _BORDER = frozenset({"Quantize", "Dequantize", "Convert", "Cast"})
+_WIDE, _NARROW = frozenset({"uint16", "int16"}), frozenset({"uint8", "int8"})
 _ACTIVATION = {
     "QUInt8": "uint8",
     "QInt8": "int8",
@@ -76,7 +78,11 @@ class PrecisionScope:
                 name = schematic.names.get(op.origin)
                 if name is None or not op.computes or any(word in op.kind for word in _PREPARED):
                     continue
-                found.setdefault(name, set()).update(_types_of(op))
+                kinds = {_ACTIVATION[dtype] for dtype in op.dtypes if dtype in _ACTIVATION}
+                if "fp16" in op.kind and "float32" in kinds:
+                    # What computes in float16 and writes float32 converts at the graph's border as well.
+                    kinds = kinds - {"float32"} | {"float16"}
+                found.setdefault(name, set()).update(kinds)
         return {name: frozenset(types) for name, types in found.items()}
 
 
@@ -132,40 +138,32 @@ def actual_types(scope: PrecisionScope) -> dict[str, str]:
 
 def float_nodes(scope: PrecisionScope) -> Iterator[FloatNode]:
     """Nodes that compute in float, by what was asked; a graph wholly in float has them too."""
-    made = _made(scope)
     for graph in scope.graphs:
-        producers, consumers = graph.producers, graph.consumers
-        for node in graph.nodes:
-            if _computes_in_float(graph, node) and not _only_moves(graph, node, producers, consumers):
-                yield _float_node(scope, graph, node, made.get(node.name, ""))
 
+        def in_float(node: QnnNode, graph: QnnGraph = graph) -> bool:
+            return node.type not in _BORDER and any(graph.tensors[name].is_float for name in node.outputs)
 
-def _computes_in_float(graph: QnnGraph, node: QnnNode) -> bool:
-    return node.type not in _BORDER and any(graph.tensors[name].is_float for name in node.outputs)
-
-
-def _only_moves(
-    graph: QnnGraph, node: QnnNode, producers: Mapping[str, QnnNode], consumers: Mapping[str, list[QnnNode]]
-) -> bool:
-    """True for a reshape beside a node that computes in float: it follows that one."""
-    if node.type not in ("Reshape", "Transpose"):
-        return False
-    beside = [*(producers[name] for name in node.inputs[:1] if name in producers)]
-    beside += [reader for name in node.outputs for reader in consumers.get(name, ())]
-    return any(_computes_in_float(graph, other) for other in beside)
-
-
-def _float_node(scope: PrecisionScope, graph: QnnGraph, node: QnnNode, made: str) -> FloatNode:
-    tensor = _tensor_of(graph, node)
-    wanted = scope.intended.get(tensor, "")
-    return FloatNode(
-        name=node.name,
-        type=node.type,
-        tensor=tensor,
-        wanted="" if wanted.startswith(("float", "bfloat")) else wanted,
-        made=made or ("float16" if graph.tensors[node.outputs[0]].dtype == "float16" else ""),
-        block_weights=any(graph.tensors[name].encoding == "per-block" for name in node.inputs),
-    )
+        for node in filter(in_float, graph.nodes):
+            if node.type in ("Reshape", "Transpose"):
+                # Beside a node that computes in float it follows that one.
+                beside = [graph.producers[name] for name in node.inputs[:1] if name in graph.producers]
+                beside += [reader for name in node.outputs for reader in graph.consumers.get(name, ())]
+                if any(map(in_float, beside)):
+                    continue
+            tensor = _tensor_of(graph, node)
+            wanted = scope.intended.get(tensor, "")
+            kinds = scope.activation_types.get(node.name, frozenset())
+            # float16 wins, since borders are converted through float32.
+            made = next((kind for kind in ("float16", "float32") if kind in kinds), "")
+            asked = graph.tensors[node.outputs[0]].dtype
+            yield FloatNode(
+                name=node.name,
+                type=node.type,
+                tensor=tensor,
+                wanted="" if wanted.startswith(("float", "bfloat")) else wanted,
+                made=made or ("float16" if asked == "float16" else ""),
+                block_weights=any(graph.tensors[name].encoding == "per-block" for name in node.inputs),
+            )
 
 
 def _tensor_of(graph: QnnGraph, node: QnnNode) -> str:
@@ -183,54 +181,28 @@ def narrowed(scope: PrecisionScope) -> Iterator[Narrowed]:
     """Conversions from 16 to 8 bits that the provider put in by itself, and operations the compiler narrowed."""
     seen = set[str]()
     for graph in scope.graphs:
-        consumers = graph.consumers
         for node in graph.nodes:
             if node.type not in ("Convert", "Cast") or node.outputs[0] in scope.quantized:
                 continue
-            before, after = graph.tensors[node.inputs[0]], graph.tensors[node.outputs[0]]
-            if before.dtype in ("uint16", "int16") and after.dtype in ("uint8", "int8"):
-                for reader in consumers.get(node.outputs[0], []):
-                    seen.add(reader.name)
-                    yield Narrowed(
-                        node=reader.name, type=reader.type, tensor=node.inputs[0], asked=before.dtype, made=after.dtype
-                    )
-    yield from _narrowed_by_compiler(scope, seen)
-
-
-def _narrowed_by_compiler(scope: PrecisionScope, seen: set[str]) -> Iterator[Narrowed]:
-    types = scope.activation_types
+            asked, made = graph.tensors[node.inputs[0]].dtype, graph.tensors[node.outputs[0]].dtype
+            for reader in graph.consumers.get(node.outputs[0], ()) if asked in _WIDE and made in _NARROW else ():
+                seen.add(reader.name)
+                yield Narrowed(node=reader.name, type=reader.type, tensor=node.inputs[0], asked=asked, made=made)
     for graph in scope.graphs:
         for node in graph.nodes:
-            data = [name for name in (*node.inputs, *node.outputs) if graph.tensors[name].role != "static"]
-            asked = {graph.tensors[name].dtype for name in data}
-            got = types.get(node.name, frozenset())
-            if node.name not in seen and node.type not in _BORDER and asked and asked <= {"uint16", "int16"}:
-                for kind in sorted(got & {"uint8", "int8", "float16", "float32"}):
-                    yield Narrowed(
-                        node=node.name,
-                        type=node.type,
-                        tensor=_tensor_of(graph, node),
-                        asked="/".join(sorted(asked)),
-                        made=kind,
-                    )
-
-
-def _types_of(op: SchematicOp) -> Iterator[str]:
-    """Of an operation's outputs; what computes in float16 and writes float32 converts at the graph's border as well."""
-    for dtype in op.dtypes:
-        kind = _ACTIVATION.get(dtype, "")
-        if kind:
-            yield "float16" if kind == "float32" and "fp16" in op.kind else kind
-
-
-def _made(scope: PrecisionScope) -> dict[str, str]:
-    """Per node, the float type in the optimized graph; float16 wins, since borders are converted through float32."""
-    found: dict[str, str] = {}
-    for name, kinds in scope.activation_types.items():
-        floats = kinds & {"float16", "float32"}
-        if floats:
-            found[name] = "float16" if "float16" in floats else "float32"
-    return found
+            tensors = (graph.tensors[name] for name in (*node.inputs, *node.outputs))
+            kinds = {tensor.dtype for tensor in tensors if tensor.role != "static"}
+            if node.name in seen or node.type in _BORDER or not kinds or not kinds <= _WIDE:
+                continue
+            got = scope.activation_types.get(node.name, frozenset())
+            for kind in sorted(got & (_NARROW | {"float16", "float32"})):
+                yield Narrowed(
+                    node=node.name,
+                    type=node.type,
+                    tensor=_tensor_of(graph, node),
+                    asked="/".join(sorted(kinds)),
+                    made=kind,
+                )
 
 
 EVIDENCE = "artifacts/compiled_types.json"
@@ -238,20 +210,48 @@ EVIDENCE = "artifacts/compiled_types.json"
 
 def evidence_json(outcome: CompileOutcome) -> dict[str, Any]:
     """The JSON value of one compilation."""
-    return {
-        "schema": 1,
-        "asked": [_graph_json(graph) for graph in outcome.graphs],
-        "made": [_schematic_json(schematic) for schematic in outcome.schematics],
-    }
+    asked = [
+        {"name": graph.name, "nodes": graph.nodes, "tensors": dict(sorted(graph.tensors.items()))}
+        for graph in outcome.graphs
+    ]
+    # Only operations that compute and belong to a named node: what the rules read.
+    made = [
+        {
+            "graph": schematic.graph,
+            "names": {str(number): name for number, name in sorted(schematic.names.items())},
+            "operations": [
+                (op.origin, op.kind, op.dtypes)
+                for op in schematic.after
+                if op.computes and op.origin in schematic.names
+            ],
+        }
+        for schematic in outcome.schematics
+    ]
+    value: dict[str, Any] = msgspec.to_builtins({"schema": 1, "asked": asked, "made": made})
+    return value
 
 
 def read_evidence(path: Path) -> tuple[tuple[QnnGraph, ...], tuple[Schematic, ...]]:
     """Graphs and schematics back from the file; raises InputError."""
     value = read_json(path)
     try:
-        graphs = tuple(_graph(entry) for entry in value["asked"])
-        return graphs, tuple(_schematic(entry) for entry in value["made"])
-    except (KeyError, TypeError, ValueError) as error:
+        graphs = tuple(
+            QnnGraph(
+                name=entry["name"],
+                nodes=msgspec.convert(entry["nodes"], tuple[QnnNode, ...]),
+                tensors=msgspec.convert(entry["tensors"], dict[str, QnnTensor]),
+            )
+            for entry in value["asked"]
+        )
+        return graphs, tuple(
+            Schematic(
+                graph=entry["graph"],
+                after=msgspec.convert(entry["operations"], tuple[SchematicOp, ...]),
+                names={int(number): name for number, name in entry["names"].items()},
+            )
+            for entry in value["made"]
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{path}: not the evidence of a compilation", why=f"{type(error).__name__}: {error}") from None
 
 
@@ -281,54 +281,3 @@ def dlc_scope(package: Path) -> DlcScope:
     dlc = read_dlc(package / DLC)
     model = onnx.load(package / MODEL, load_external_data=False)
     return DlcScope(qairt=dlc.writer, metadata=dlc.metadata, compared=tuple(compare_dlc(model, dlc)))
-
-
-def _graph_json(graph: QnnGraph) -> dict[str, Any]:
-    return {
-        "name": graph.name,
-        "nodes": [[node.name, node.type, list(node.inputs), list(node.outputs)] for node in graph.nodes],
-        "tensors": {
-            name: [t.dtype, t.role, list(t.dims), t.encoding, t.scale, t.zero_point, t.fixed]
-            for name, t in sorted(graph.tensors.items())
-        },
-    }
-
-
-def _graph(value: Mapping[str, Any]) -> QnnGraph:
-    tensors = {}
-    for name, (dtype, role, dims, encoding, scale, zero, fixed) in value["tensors"].items():
-        tensors[name] = QnnTensor(
-            name=name,
-            dtype=dtype,
-            role=role,
-            dims=tuple(dims),
-            encoding=encoding,
-            scale=scale,
-            zero_point=zero,
-            fixed=fixed,
-        )
-    nodes = tuple(
-        QnnNode(name=name, type=kind, inputs=tuple(inputs), outputs=tuple(outputs))
-        for name, kind, inputs, outputs in value["nodes"]
-    )
-    return QnnGraph(name=value["name"], nodes=nodes, tensors=tensors)
-
-
-def _schematic_json(schematic: Schematic) -> dict[str, Any]:
-    """Only operations that compute and belong to a named node: what the rules read."""
-    ops = [
-        [op.origin, op.kind, list(op.dtypes)] for op in schematic.after if op.computes and op.origin in schematic.names
-    ]
-    return {
-        "graph": schematic.graph,
-        "names": {str(number): name for number, name in sorted(schematic.names.items())},
-        "operations": ops,
-    }
-
-
-def _schematic(value: Mapping[str, Any]) -> Schematic:
-    after = tuple(
-        SchematicOp(id=number, kind=kind, dtypes=tuple(dtypes)) for number, kind, dtypes in value["operations"]
-    )
-    names = {int(number): name for number, name in value["names"].items()}
-    return Schematic(graph=value["graph"], after=after, names=names)

@@ -202,21 +202,13 @@ def _delivered(case: Case, unit: Unit, ran: Ran, path: Path, out: Path) -> tuple
     codes = " ".join(sorted({one.code for one in made.findings if str(one.severity) != "info" and not one.handled}))
     if made.exit_status:
         return "no", codes, ()
-    inputs = Path(out) / "artifacts" / "covering.npz"
     model = onnx.load(out / "model" / "model.onnx", load_external_data=False)
     names = {value.name for value in model.graph.input}
-    feeds = {
-        f"{number}:{name}": value
-        for number, sample in enumerate(unit.samples)
-        for name, value in sample.items()
-        if name in names
-    }
-    with inputs.open("wb") as file:
-        np.savez(file, **feeds)  # type: ignore[arg-type]
+    sets = [{name: value for name, value in sample.items() if name in names} for sample in unit.samples]
     wanted, got = execute_both(
-        out, "model/model.onnx", "artifacts/model_ctx.onnx", inputs, options={"soc_model": str(_SOC)}
+        out, "model/model.onnx", "artifacts/model_ctx.onnx", sets, options={"soc_model": str(_SOC)}
     )
-    of_file, of_package = ran.wanted or _sets(wanted, len(unit.samples)), _sets(got, len(unit.samples))
+    of_file, of_package = ran.wanted or _by_name(wanted), _by_name(got)
     word, off = _compared(case, of_file, of_package)
     if case.kind == "fp16":
         return word, codes, (round(off, 4),)
@@ -226,9 +218,8 @@ def _delivered(case: Case, unit: Unit, ran: Ran, path: Path, out: Path) -> tuple
     return word, codes, (round(off, 4), round(off_float, 4), round(file_off, 4))
 
 
-def _sets(values: Mapping[str, Any], count: int) -> dict[str, list[Any]]:
-    names = dict.fromkeys(key.partition(":")[2] for key in values)
-    return {name: [values[f"{number}:{name}"] for number in range(count)] for name in names}
+def _by_name(sets: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    return {name: [one[name] for one in sets] for name in sets[0]}
 
 
 def confusion(answers: Sequence[Answer]) -> Iterator[str]:

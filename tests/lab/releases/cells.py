@@ -8,8 +8,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import deploykit
 from deploykit.errors import ToolError
 from deploykit_ort_qnn.compiler.hosts import Host, toolchain_host
@@ -75,15 +73,15 @@ def cell(name: str, release: str, one: Asked, host: Host | None, folder: Path) -
     outcome = compile_model(job)
     if not outcome.ok:
         return Cell(**about, answer=outcome.status, why=_told(outcome), refused=_refused(outcome))
-    inputs = _inputs(folder / "p/model/model.onnx", one, folder / "inputs.npz")
+    sets = _sets(folder / "p/model/model.onnx", one)
     soc = {"soc_model": options["soc_model"]}
     try:
         sides = execute_both(
-            job.root, job.model, job.context, inputs, options=soc, timeout=LONGEST, host=host, progress=None
+            job.root, job.model, job.context, sets, options=soc, timeout=LONGEST, host=host, progress=None
         )
     except ToolError as error:
         return Cell(**about, answer="compiled", not_run=error.why)
-    cpu, npu = map(_stacked, sides)
+    cpu, npu = (stacked([dict(one) for one in side]) for side in sides)
     return Cell(**about, answer="compiled", decibels=distances(cpu, npu))
 
 
@@ -96,29 +94,12 @@ def _refused(outcome: CompileOutcome) -> tuple[tuple[str, str, str], ...]:
     return tuple(sorted((node.name, node.type, node.why) for node in outcome.refused))
 
 
-def _inputs(model: Path, one: Asked, target: Path) -> Path:
-    """The samples as the worker reads them, of the inputs that the prepared file still has."""
+def _sets(model: Path, one: Asked) -> list[dict[str, Any]]:
+    """The samples, of the inputs that the prepared file still has."""
     import onnx
 
     wanted = {value.name for value in onnx.load(model, load_external_data=False).graph.input}
-    feeds = {
-        f"{number}:{name}": value
-        for number, sample in enumerate(one.samples)
-        for name, value in sample.items()
-        if name in wanted
-    }
-    with target.open("wb") as file:
-        np.savez(file, **feeds)  # type: ignore[arg-type]
-    return target
-
-
-def _stacked(outputs: Mapping[str, Any]) -> dict[str, Any]:
-    samples: dict[str, dict[str, Any]] = {}
-    for key, value in outputs.items():
-        number, _, name = key.partition(":")
-        samples.setdefault(number, {})[name] = value
-    made: dict[str, Any] = stacked(list(samples.values()))
-    return made
+    return [{name: value for name, value in sample.items() if name in wanted} for sample in one.samples]
 
 
 def recorded() -> list[Cell]:
