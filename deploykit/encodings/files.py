@@ -19,11 +19,11 @@ from deploykit.encodings.formats.conversion import Conversion, convert
 from deploykit.encodings.formats.differences import Difference, Signedness, describe_encodings, diff
 from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.encodings.lpbq import lpbq_encodings, scale_error
-from deploykit.encodings.on_graph import EncodingsOnGraph
 from deploykit.encodings.place import layouts
 from deploykit.encodings.qdq import QDQ_VERSION, extract_qdq
 from deploykit.encodings.read import read_given, read_placed
 from deploykit.encodings.rules import RULES as ENCODING_RULES
+from deploykit.encodings.rules import EncodingsOnGraph
 from deploykit.encodings.values import Affine, EncodingSet, Lpbq
 from deploykit.errors import InputError, PackageError, UsageError
 from deploykit.findings import Finding, sort_findings

@@ -7,21 +7,64 @@ business.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
-from deploykit.findings import Severity, SubjectKind
+from deploykit.encodings.values import Affine, Encoding, EncodingSet, Lpbq
+from deploykit.findings import Severity, SubjectKind, listed
 from deploykit.findings.rules import Found, Registry
-from deploykit.model.operators import LARGEST_FLOAT16
+from deploykit.model.operators import BIAS, LARGEST_FLOAT16, WEIGHT, Trait, has
 
 if TYPE_CHECKING:
-    from deploykit.encodings.on_graph import EncodingsOnGraph
+    from deploykit.model.facts import GraphFacts
+    from deploykit.model.parameters import ParameterUse
 
-__all__ = ["RULES"]
+__all__ = ["RULES", "EncodingsOnGraph"]
 
+# Names in a message.
 _SHOWN = 10
+# Editorial: with fewer of its own steps a part of a Concat is as good as lost.
+_FEW_STEPS = 32
+# Names of a model up to which the nearest one is looked for.
 _COMPARED = 20_000
 _AIMET = "aimet-onnx 2.42.0, observed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodingsOnGraph:
+    """Encodings, placed on the graph they are for. What needs arrays is imported where it is asked for, since every
+    listing of rules loads this file."""
+
+    encodings: EncodingSet
+    facts: GraphFacts
+
+    @property
+    def source(self) -> str:
+        """The file, for messages."""
+        return self.encodings.source or "the encodings"
+
+    @cached_property
+    def uses(self) -> dict[str, tuple[ParameterUse, ...]]:
+        """Which stored tensors are read as parameters."""
+        from deploykit.model.parameters import parameter_uses
+
+        return parameter_uses(self.facts)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every tensor that is spoken of: with an entry, or named as float."""
+        return tuple(dict.fromkeys((*self.encodings.entries, *sorted(self.encodings.float_tensors))))
+
+    @property
+    def strangers(self) -> tuple[str, ...]:
+        """Those of ``names`` that the graph does not have."""
+        return tuple(name for name in self.names if name not in self.facts.tensors)
+
+    def known(self) -> Iterator[Encoding]:
+        """The entries of tensors that the graph has."""
+        return (entry for entry in self.encodings if entry.name in self.facts.tensors)
 
 
 RULES: Registry[EncodingsOnGraph] = Registry("encodings")
@@ -38,8 +81,8 @@ RULES: Registry[EncodingsOnGraph] = Registry("encodings")
 )
 def check_unknown_tensor(context: EncodingsOnGraph) -> Iterator[Found]:
     """One finding for all of them, unless none fits at all."""
-    strangers = context.strangers
-    if not strangers or len(strangers) == len(context.names):
+    names, strangers = context.names, context.strangers
+    if not strangers or len(strangers) == len(names):
         return
     # The tensor whose name looks most like it; comparing with very many names would take too long.
     near = {
@@ -54,7 +97,8 @@ def check_unknown_tensor(context: EncodingsOnGraph) -> Iterator[Found]:
     yield Found(
         kind=SubjectKind.ENCODINGS,
         name=context.source,
-        message=f"{len(strangers)} of {len(context.names)} names are no tensor of the model: {shown}{_more(strangers)}",
+        message=f"{len(strangers)} of {len(names)} names are no tensor of the model: {shown}"
+        + listed(strangers, most=_SHOWN).removeprefix(", ".join(strangers[:_SHOWN])),
         evidence={"names": list(strangers), "nearest": {name: found[0] for name, found in near.items() if found}},
     )
 
@@ -96,8 +140,14 @@ def check_float_set_unknown(context: EncodingsOnGraph) -> Iterator[Found]:
     """A warning where tensors are left, an info where every tensor has an entry or a reason to have none."""
     if not context.encodings.version.startswith("2.") or context.encodings.float_tensors:
         return
-    missing = context.coverage.missing
-    left = f"{len(missing)} tensors have no entry: {_listed(missing)}" if missing else "no tensor lacks an entry"
+    from deploykit.encodings.coverage import missing_entries
+
+    missing = missing_entries(context.facts, context.encodings)
+    left = (
+        f"{len(missing)} tensors have no entry: {listed(missing, most=_SHOWN)}"
+        if missing
+        else "no tensor lacks an entry"
+    )
     yield Found(
         kind=SubjectKind.ENCODINGS,
         name=context.source,
@@ -119,13 +169,15 @@ def check_float_set_unknown(context: EncodingsOnGraph) -> Iterator[Found]:
 )
 def check_step_beyond_float16(context: EncodingsOnGraph) -> Iterator[Found]:
     """One finding per tensor."""
-    for entry, step in context.steps_beyond(LARGEST_FLOAT16):
-        yield Found(
-            kind=SubjectKind.TENSOR,
-            name=entry.name,
-            message=f"{entry.name}: one {entry.dtype} step is {step:.3g}, so that values below half of it become 0",
-            evidence={"scale": step},
-        )
+    for entry in context.known():
+        step = float(entry.value.scale.max()) if isinstance(entry.value, Affine) else 0.0
+        if step > LARGEST_FLOAT16:
+            yield Found(
+                kind=SubjectKind.TENSOR,
+                name=entry.name,
+                message=f"{entry.name}: one {entry.dtype} step is {step:.3g}, so that values below half of it become 0",
+                evidence={"scale": step},
+            )
 
 
 @RULES.rule(
@@ -139,7 +191,11 @@ def check_step_beyond_float16(context: EncodingsOnGraph) -> Iterator[Found]:
 )
 def check_unplaceable_list(context: EncodingsOnGraph) -> Iterator[Found]:
     """One finding per tensor that stayed unplaced on a graph that has it."""
-    for entry, count in context.unplaced():
+    for entry in context.known():
+        value = entry.value
+        if not isinstance(value, Affine | Lpbq) or value.placed:
+            continue
+        count = int(value.block_scale.size if isinstance(value, Lpbq) else value.scale.size)
         shape = context.facts.tensors[entry.name].shape
         known = "unknown shape" if shape is None else "x".join("?" if d is None else str(d) for d in shape)
         yield Found(
@@ -167,12 +223,26 @@ def check_unplaceable_list(context: EncodingsOnGraph) -> Iterator[Found]:
 )
 def check_asymmetric_weight(context: EncodingsOnGraph) -> Iterator[Found]:
     """One finding for all weights together, since a file is usually all one way."""
-    names = context.asymmetric_weights()
+    import numpy as np
+
+    # Weights of norms only scale, and are left out.
+    linear = {
+        name
+        for name, uses in context.uses.items()
+        if any(use.role == WEIGHT and use.channel_axis is not None for use in uses)
+    }
+    names = []
+    for entry in context.known():
+        value = entry.value
+        if isinstance(value, Affine) and entry.name in linear:
+            middle = value.lowest + (1 << (value.bits - 1))
+            if not np.isin(value.zero_point - middle, (0.0, -0.5)).all():
+                names.append(entry.name)
     if names:
         yield Found(
             kind=SubjectKind.ENCODINGS,
             name=context.source,
-            message=f"{len(names)} weights are asymmetric: {_listed(names)}",
+            message=f"{len(names)} weights are asymmetric: {listed(names, most=_SHOWN)}",
             evidence={"names": list(names)},
         )
 
@@ -188,13 +258,15 @@ def check_asymmetric_weight(context: EncodingsOnGraph) -> Iterator[Found]:
 )
 def check_narrow_bias(context: EncodingsOnGraph) -> Iterator[Found]:
     """One finding per bias."""
-    for entry in context.narrow_biases(32):
-        yield Found(
-            kind=SubjectKind.TENSOR,
-            name=entry.name,
-            message=f"{entry.name}: a bias on a grid of {entry.dtype}",
-            evidence={"dtype": entry.dtype},
-        )
+    for entry in context.known():
+        roles = {use.role for use in context.uses.get(entry.name, ())}
+        if isinstance(entry.value, Affine) and entry.value.bits < 32 and BIAS in roles:
+            yield Found(
+                kind=SubjectKind.TENSOR,
+                name=entry.name,
+                message=f"{entry.name}: a bias on a grid of {entry.dtype}",
+                evidence={"dtype": entry.dtype},
+            )
 
 
 @RULES.rule(
@@ -209,19 +281,25 @@ def check_narrow_bias(context: EncodingsOnGraph) -> Iterator[Found]:
 )
 def check_regrid_in_movement(context: EncodingsOnGraph) -> Iterator[Found]:
     """One finding per pair of tensors."""
-    for found in context.regrids():
-        yield Found(
-            kind=SubjectKind.NODE,
-            name=found.node.label,
-            message=f"{found.node.op_type} {found.node.label}: {found.source.name} is {found.source.dtype}, "
-            f"{found.copy.name} is {found.copy.dtype}, with another "
-            + " and ".join(change.field for change in found.changes),
-            evidence={
-                "input": found.source.name,
-                "output": found.copy.name,
-                "changes": [str(change) for change in found.changes],
-            },
-        )
+    from deploykit.encodings.formats.differences import compare_values
+
+    for node in context.facts.nodes:
+        holds_same = has(node, Trait.REARRANGES, Trait.SELECTS) and has(node, Trait.AIMET_COPIES)
+        source = context.encodings.get(node.inputs[0]) if holds_same and node.inputs else None
+        if source is None:
+            continue
+        for copy in filter(None, map(context.encodings.get, node.outputs)):
+            if {source.value.granularity, copy.value.granularity} != {"per-tensor"}:
+                continue
+            changes = compare_values(source.value, copy.value, grid_only=True, tolerance=1e-6)
+            if changes:
+                yield Found(
+                    kind=SubjectKind.NODE,
+                    name=node.label,
+                    message=f"{node.op_type} {node.label}: {source.name} is {source.dtype}, {copy.name} is "
+                    f"{copy.dtype}, with another " + " and ".join(change.field for change in changes),
+                    evidence={"input": source.name, "output": copy.name, "changes": list(map(str, changes))},
+                )
 
 
 @RULES.rule(
@@ -235,13 +313,15 @@ def check_regrid_in_movement(context: EncodingsOnGraph) -> Iterator[Found]:
 )
 def check_entry_on_integers(context: EncodingsOnGraph) -> Iterator[Found]:
     """One finding per tensor."""
-    for entry, dtype in context.on_integers():
-        yield Found(
-            kind=SubjectKind.TENSOR,
-            name=entry.name,
-            message=f"{entry.name} holds {dtype} in the model, but has an entry of {entry.dtype}",
-            evidence={"dtype": dtype, "encoding": entry.dtype},
-        )
+    for entry in () if context.facts.is_qdq else context.known():
+        fact = context.facts.tensors[entry.name]
+        if fact.dtype and not fact.is_float:
+            yield Found(
+                kind=SubjectKind.TENSOR,
+                name=entry.name,
+                message=f"{entry.name} holds {fact.dtype} in the model, but has an entry of {entry.dtype}",
+                evidence={"dtype": fact.dtype, "encoding": entry.dtype},
+            )
 
 
 @RULES.rule(
@@ -255,13 +335,19 @@ def check_entry_on_integers(context: EncodingsOnGraph) -> Iterator[Found]:
 )
 def check_symmetric_off_centre(context: EncodingsOnGraph) -> Iterator[Found]:
     """One finding per tensor; strict and unsigned symmetry, which AIMET has, are no contradiction."""
-    for entry, zero_point in context.symmetric_off_centre():
-        yield Found(
-            kind=SubjectKind.TENSOR,
-            name=entry.name,
-            message=f"{entry.name}: called symmetric, but zero lies at step {zero_point:g} of {entry.dtype}",
-            evidence={"zero_point": zero_point},
-        )
+    for entry in context.known():
+        value = entry.value
+        if not isinstance(value, Affine) or not value.symmetric or not value.signed:
+            continue
+        centres = (0.0, -0.5, -1.0, float(value.lowest))
+        odd = next((zero for zero in value.zero_point.ravel().tolist() if zero not in centres), None)
+        if odd is not None:
+            yield Found(
+                kind=SubjectKind.TENSOR,
+                name=entry.name,
+                message=f"{entry.name}: called symmetric, but zero lies at step {odd:g} of {entry.dtype}",
+                evidence={"zero_point": odd},
+            )
 
 
 @RULES.rule(
@@ -275,12 +361,17 @@ def check_symmetric_off_centre(context: EncodingsOnGraph) -> Iterator[Found]:
 )
 def check_mixed_widths(context: EncodingsOnGraph) -> Iterator[Found]:
     """One finding for all of them."""
-    nodes = context.mixed_widths()
+    nodes = []
+    for node in context.facts.nodes:
+        values = (entry.value for entry in map(context.encodings.get, node.inputs) if entry is not None)
+        widths = {value.bits for value in values if isinstance(value, Affine)}
+        if len(widths) > 1 and has(node, Trait.COMBINES, Trait.JOINS):
+            nodes.append(node.label)
     if nodes:
         yield Found(
             kind=SubjectKind.MODEL,
             name=context.facts.model_name or "model",
-            message=f"{len(nodes)} ops join inputs of different widths: {_listed(nodes)}",
+            message=f"{len(nodes)} ops join inputs of different widths: {listed(nodes, most=_SHOWN)}",
             evidence={"nodes": list(nodes)},
         )
 
@@ -298,19 +389,25 @@ def check_mixed_widths(context: EncodingsOnGraph) -> Iterator[Found]:
 )
 def check_coarse_joins(context: EncodingsOnGraph) -> Iterator[Found]:
     """Each part with the steps that are left to it."""
-    for join in context.coarse_joins():
-        yield Found(
-            kind=SubjectKind.NODE,
-            name=join.node,
-            message=f"{join.node}: one step is {join.step:.4g}, which leaves {join.part} {max(join.steps, 1):.0f} of "
-            f"them; it is joined with {', '.join(join.others)}",
-            evidence={"part": join.part, "steps": join.steps, "step": join.step},
-        )
+    from deploykit.encodings.new_grids import range_of
+    from deploykit.encodings.post_processing import Harm, find_post_processing
 
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + _more(names)
-
-
-def _more(names: Sequence[str]) -> str:
-    return f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    ranges = {entry.name: ends for entry in context.known() if (ends := range_of(entry)) is not None}
+    found = find_post_processing(context.facts, ranges)
+    made = {node.label: node.outputs[0] for node in context.facts.nodes if node.op_type == "Concat"}
+    for hurt in found.hurts if found is not None else ():
+        entry = context.encodings.get(made[hurt.node]) if hurt.harm is Harm.UNLIKE else None
+        if entry is None or range_of(entry) is None or not isinstance(entry.value, Affine):
+            continue
+        step = float(entry.value.scale.max())
+        for part in hurt.parts:
+            steps = (part.high - part.low) / step
+            if steps < _FEW_STEPS:
+                others = ", ".join(str(other) for other in hurt.parts if other is not part)
+                yield Found(
+                    kind=SubjectKind.NODE,
+                    name=hurt.node,
+                    message=f"{hurt.node}: one step is {step:.4g}, which leaves {part} {max(steps, 1):.0f} of them; it "
+                    f"is joined with {others}",
+                    evidence={"part": str(part), "steps": steps, "step": step},
+                )

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from deploykit.backend.backend import Backend, Progress, Same, SharedWork, Situation
 from deploykit.backend.plans import Plan
-from deploykit.encodings.on_graph import EncodingsOnGraph
 from deploykit.encodings.rules import RULES as ENCODING_RULES
+from deploykit.encodings.rules import EncodingsOnGraph
 from deploykit.errors import DeploykitError
 from deploykit.findings import Finding, Severity
 from deploykit.flow.rewriting import RewriteStep, rewrite

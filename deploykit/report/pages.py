@@ -91,7 +91,7 @@ def render_report(
     """
     coverage: Counter[str] = Counter()
     if situation.encodings is not None:
-        coverage.update(str(row.status) for row in collect_coverage(situation.facts, situation.encodings).rows)
+        coverage.update(map(str, collect_coverage(situation.facts, situation.encodings).values()))
     types = []
     for title, kinds in (("intended", plan.precision.intended), ("expected", plan.precision.expected)):
         counts = Counter(kinds.values())

@@ -9,9 +9,9 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 from deploykit.encodings.formats.aimet import read_encodings
-from deploykit.encodings.on_graph import EncodingsOnGraph
 from deploykit.encodings.place import place
 from deploykit.encodings.rules import RULES as ENCODING_RULES
+from deploykit.encodings.rules import EncodingsOnGraph
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Value
 from deploykit.findings import Finding, Severity
 from deploykit.model import load_model, wrap_proto

@@ -85,8 +85,7 @@ def test_damaged_graphs_never_end_in_a_traceback(case: tuple[onnx.ModelProto, En
     except InputError as error:
         assert error.what.startswith("m.onnx: ")
         return
-    found = collect_coverage(facts, encodings)
-    assert sum(found.counts.values()) == len(found.rows)
+    assert collect_coverage(facts, encodings).keys() <= facts.tensors.keys()
     assert all(finding.message for finding in GRAPH_RULES.run(facts))
 
 
