@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import tomllib
+import types
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,9 +27,20 @@ from sample_models.detectors import decoder_feeds
 recorded.unpack()
 AIMET = Path(__file__).parent / "data" / "aimet"
 
-# A time says nothing about the code on a machine that has other work.
-hypothesis.settings.register_profile("deploykit", deadline=None)
-hypothesis.settings.load_profile("deploykit")
+EXAMPLES = int(os.environ.get("DEPLOYKIT_EXAMPLES", "15"))
+"""Of each property, the same in every run; the laboratory looks for new ones with ``DEPLOYKIT_EXAMPLES=1000``."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Properties are tried on few examples, whatever they ask for themselves: all of them run while a person waits."""
+    for item in items:
+        test = getattr(item, "obj", None)
+        if isinstance(test, types.FunctionType) and hasattr(test, "_hypothesis_internal_use_settings"):
+            own = test._hypothesis_internal_use_settings or hypothesis.settings()
+            most = min(own.max_examples, EXAMPLES) if EXAMPLES < 100 else EXAMPLES
+            # A time says nothing about the code on a machine that has other work.
+            fixed = hypothesis.settings(own, max_examples=most, derandomize=EXAMPLES < 100, deadline=None, database=None)
+            test._hypothesis_internal_use_settings = fixed  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="session", autouse=True)

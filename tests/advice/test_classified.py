@@ -73,20 +73,23 @@ def test_no_way_is_tried_that_nobody_advises(lines: Lines) -> None:
 
 def options_of(code: str) -> set[str]:
     """The options of all commands and of the backends that apply a rule."""
-    names = {option for command in cli.list_commands(None) for option in _options_of_command(command)}  # type: ignore[arg-type]
-    for backend in ("qnn-htp", "ort-qnn", "vitis-ai"):
-        if any(rule.code == code for registry in load_backend(backend).registries() for rule in registry):
-            names |= {f"--{spec.name.replace('_', '-')}" for spec in load_backend(backend).options()}
+    names = set(_options_of_commands())
+    for backend in map(load_backend, ("qnn-htp", "ort-qnn", "vitis-ai")):
+        if any(rule.code == code for registry in backend.registries() for rule in registry):
+            names |= {f"--{spec.name.replace('_', '-')}" for spec in backend.options()}
     return names
 
 
 @cache
-def _options_of_command(name: str) -> frozenset[str]:
-    command = cli.get_command(None, name)  # type: ignore[arg-type]
-    assert command is not None
-    inner = [*getattr(command, "commands", {}).values(), *getattr(command, "branches", {}).values()]
-    shared = [spec for one in (command, *inner) for spec in one.params if getattr(spec, "opts", None)]
-    return frozenset(option for spec in shared for option in (*spec.opts, *spec.secondary_opts))
+def _options_of_commands() -> frozenset[str]:
+    found: set[str] = set()
+    for name in cli.list_commands(None):  # type: ignore[arg-type]
+        command = cli.get_command(None, name)  # type: ignore[arg-type]
+        assert command is not None
+        inner = [*getattr(command, "commands", {}).values(), *getattr(command, "branches", {}).values()]
+        shared = [spec for one in (command, *inner) for spec in one.params if getattr(spec, "opts", None)]
+        found |= {option for spec in shared for option in (*spec.opts, *spec.secondary_opts)}
+    return frozenset(found)
 
 
 @each_row("code", sorted(RULES))
@@ -94,7 +97,7 @@ def test_options_commands_and_rewrites_that_are_named_exist(code: str, bench: An
     words = {RULES[code].fix, *(finding.hint for finding in bench.found(code))}
     for text in words:
         named = set(re.findall(r"(?<![\w-])--[a-z][\w-]*", text)) - OF_OTHER_TOOLS
-        assert named <= options_of(code), text
+        assert not named or named <= options_of(code), text
         commands = re.findall(r"(?:^|')deploykit ([a-z]+)", text)
         assert set(commands) <= set(COMMANDS), text
         rewrites = re.findall(r"-rewrite ([a-z][a-z0-9-]*)(?: or ([a-z]+-[a-z0-9-]+))?", text)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import deploykit
+from deploykit.backend.plugins import load_backends
 from tables import each_row
 
 PAGE = Path(__file__).parents[2] / "tests/data/compat_words.md"
@@ -21,6 +25,16 @@ def names(row: Any, word: str) -> bool:
     """True where an answer speaks of the word, and not of a longer one that it is a part of (``mAP``: mapped)."""
     told = " ".join((row.feature, *row.words, row.note, row.contradicts))
     return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", told, re.IGNORECASE) is not None
+
+
+@pytest.fixture(scope="module", autouse=True)
+def rows_made_once() -> Iterator[None]:
+    """The rows of a backend are the same for every word, and making them takes a tenth of a second."""
+    with pytest.MonkeyPatch.context() as patch:
+        for backend in load_backends():
+            rows = tuple(backend.compat())
+            patch.setattr(type(backend), "compat", lambda self, rows=rows: rows)
+        yield
 
 
 @each_row("section", SECTIONS)
