@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             most = min(own.max_examples, EXAMPLES) if EXAMPLES < 100 else EXAMPLES
             # A time says nothing about the code on a machine that has other work.
             fixed = hypothesis.settings(own, max_examples=most, derandomize=EXAMPLES < 100, deadline=None, database=None)
-            test._hypothesis_internal_use_settings = fixed  # type: ignore[attr-defined]
+            test._hypothesis_internal_use_settings = fixed
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from attacks.victims import run_cli
+from attacks.victims import run_here
 from deploykit.backend.backend import TextFile
 from deploykit.errors import InputError, PackageError
 from deploykit.packages import replacing, results, verifying
@@ -18,18 +18,6 @@ from deploykit.packages.writing import PackageWriter
 from deploykit.system.files import open_regular, read_regular
 
 SCRIPT = "scripts/build.sh"
-
-
-@pytest.fixture(scope="module")
-def made(cnn: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("made") / "out"
-    assert run_cli(*cnn, out).status == 0
-    return out
-
-
-@pytest.fixture
-def package(made: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made, tmp_path / "out"))
 
 
 def linked(path: Path, aside: Path) -> None:
@@ -96,7 +84,7 @@ def test_a_manifest_that_is_a_link_is_none(package: Path, tmp_path: Path) -> Non
     linked(package / MANIFEST, tmp_path / "aside")
     with pytest.raises(PackageError, match=MANIFEST):
         verifying.verify_package(package)
-    assert run_cli("build", package).status == 6
+    assert run_here("build", package).status == 6
 
 
 def test_a_link_among_what_force_would_replace_is_kept(

@@ -71,6 +71,7 @@ def answered(cases: list[Case], titles: list[str]) -> None:
     assert not faults, "\n".join(faults)
 
 
+@pytest.mark.heavy
 def test_texts_of_a_model(tmp_path: Path) -> None:
     model = talkative()
     data, chosen = model.SerializeToString(), sorted({text for text in texts(model) if text})

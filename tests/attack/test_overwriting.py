@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from attacks.kinds import AIMET, MODEL, QUANTIZING, Ground
-from attacks.victims import run_cli
+from attacks.victims import run_here
 from deploykit.errors import PackageError, UsageError
 from deploykit.packages.replacing import tidy
 from deploykit.packages.results import publish_results
@@ -39,14 +39,14 @@ def test_quantize_replaces_its_own_results_only(tmp_path: Path) -> None:
     (mine / "src").mkdir(parents=True)
     (mine / "src" / "thesis.tex").write_text("mine")
     before = content(mine)
-    ending = run_cli(*QUANTIZING, ground.data(), "-o", mine, "--force")
+    ending = run_here(*QUANTIZING, ground.data(), "-o", mine, "--force")
     assert ending.status == 6, ending.output
     assert "src/thesis.tex" in ending.output
     assert content(mine) == before
     out = tmp_path / "out"
-    assert run_cli(*QUANTIZING, ground.data(), "-o", out).status == 0
-    assert run_cli(*QUANTIZING, ground.data(), "-o", out).status == 6
-    assert run_cli(*QUANTIZING, ground.data(), "-o", out, "--force").status == 0
+    assert run_here(*QUANTIZING, ground.data(), "-o", out).status == 0
+    assert run_here(*QUANTIZING, ground.data(), "-o", out).status == 6
+    assert run_here(*QUANTIZING, ground.data(), "-o", out, "--force").status == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data.npz", "out", "thesis"]
 
 
@@ -103,10 +103,10 @@ def test_results_that_were_set_aside_are_put_back(tmp_path: Path) -> None:
 def test_a_baseline_replaces_only_its_like(tmp_path: Path) -> None:
     mine = tmp_path / "mine.txt"
     mine.write_text("mine")
-    assert run_cli("check", MODEL, "--target", "sm8650", "--write-baseline", mine).status == 3
+    assert run_here("check", MODEL, "--target", "sm8650", "--write-baseline", mine).status == 3
     assert mine.read_text() == "mine"
     for _ in range(2):
-        assert run_cli("check", MODEL, "--target", "sm8650", "--write-baseline", tmp_path / "baseline").status == 0
+        assert run_here("check", MODEL, "--target", "sm8650", "--write-baseline", tmp_path / "baseline").status == 0
 
 
 def test_weights_beside_a_model_are_not_replaced_unasked(tmp_path: Path) -> None:
@@ -157,13 +157,12 @@ def _remove_deep(path: Path) -> None:
     shutil.rmtree(path)
 
 
-def test_a_folder_too_deep_to_look_into_is_named(cnn: Command, tmp_path: Path) -> None:
+def test_a_folder_too_deep_to_look_into_is_named(cnn: Command, package: Path) -> None:
     """Passed over, it hid any number of files from ``verify``, and ``--force`` deleted them."""
-    out = tmp_path / "out"
-    assert run_cli(*cnn, out).status == 0
+    out = package
     _make_deep(Path(out, *["d" * 200] * 40))
     for words in (("verify", str(out)), (*cnn, str(out), "--force")):
-        ending = run_cli(*words)
+        ending = run_here(*words)
         assert ending.status == 6, ending.output
         assert "dddd" in ending.output
     assert out.exists()
@@ -171,12 +170,11 @@ def test_a_folder_too_deep_to_look_into_is_named(cnn: Command, tmp_path: Path) -
 
 
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may look into every folder")
-def test_a_closed_folder_is_named(cnn: Command, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    assert run_cli(*cnn, out).status == 0
+def test_a_closed_folder_is_named(package: Path) -> None:
+    out = package
     (out / "model" / "more").mkdir(mode=0)
     try:
-        ending = run_cli("verify", out)
+        ending = run_here("verify", out)
     finally:
         (out / "model" / "more").chmod(0o755)
     assert ending.status == 6, ending.output

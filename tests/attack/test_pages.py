@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from attacks.kinds import AIMET
-from attacks.victims import run_cli
+from attacks.victims import run_here
 from deploykit.report.rendering import markdown_text
 
 Command = tuple[str, ...]
@@ -36,7 +36,7 @@ def armed(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 node.input[place] = f"{name}{NAME}"
     onnx.save(model, folder / "m.onnx")
     target = ("--target", "sm8650", "--sdk", "2.33", "--precision", "fp16", "--no-compile")
-    ending = run_cli("package", folder / "m.onnx", *target, "-o", folder / "out", cwd=folder)
+    ending = run_here("package", folder / "m.onnx", *target, "-o", folder / "out", cwd=folder)
     assert ending.status in (0, 1), ending.output
     assert (folder / "out").is_dir(), ending.output
     return folder
@@ -101,7 +101,7 @@ def test_powershell_reads_what_is_written_for_it(tmp_path: Path) -> None:
     """A package for a machine that runs Windows, of a model whose file has a weapon for a name."""
     model = tmp_path / "$(New-Item pwned)';`\".onnx"
     shutil.copy(AIMET / "cnn" / "model.onnx", model)
-    ending = run_cli("package", model, "--target", "strix", "--no-compile", "-o", tmp_path / "out", cwd=tmp_path)
+    ending = run_here("package", model, "--target", "strix", "--no-compile", "-o", tmp_path / "out", cwd=tmp_path)
     assert ending.status in (0, 1), ending.output
     scripts = sorted((tmp_path / "out" / "scripts").glob("*.ps1"))
     assert scripts
@@ -127,7 +127,7 @@ ESCAPES = (
 def test_templates_do_not_leave_their_sandbox(text: str, cnn: Command, tmp_path: Path) -> None:
     (tmp_path / "templates").mkdir()
     (tmp_path / "templates" / "README.md.j2").write_text(text)
-    ending = run_cli(*cnn, tmp_path / "out", "--templates", tmp_path / "templates", cwd=tmp_path)
+    ending = run_here(*cnn, tmp_path / "out", "--templates", tmp_path / "templates", cwd=tmp_path)
     assert ending.status == 2, ending.output
     assert "README.md.j2" in ending.output
     assert sorted(path.name for path in tmp_path.iterdir()) == ["templates"]
@@ -136,7 +136,7 @@ def test_templates_do_not_leave_their_sandbox(text: str, cnn: Command, tmp_path:
 def test_a_template_of_the_users_still_works(cnn: Command, tmp_path: Path) -> None:
     (tmp_path / "templates").mkdir()
     (tmp_path / "templates" / "README.md.j2").write_text("{{ model_name | upper }}: {{ plan.route.id }}\n")
-    ending = run_cli(*cnn, tmp_path / "out", "--templates", tmp_path / "templates", cwd=tmp_path)
+    ending = run_here(*cnn, tmp_path / "out", "--templates", tmp_path / "templates", cwd=tmp_path)
     assert ending.status == 0, ending.output
     assert (tmp_path / "out" / "README.md").read_text().startswith("MODEL.ONNX: ")
 
@@ -146,6 +146,6 @@ def test_a_link_out_of_the_calibration_folder_is_refused(cnn: Command, tmp_path:
     folder.mkdir()
     shutil.copy(AIMET / "cnn" / "w8a8.io.npz", tmp_path / "elsewhere.npz")
     (folder / "sample.npz").symlink_to(tmp_path / "elsewhere.npz")
-    ending = run_cli(*cnn, tmp_path / "out", "--calibration", folder)
+    ending = run_here(*cnn, tmp_path / "out", "--calibration", folder)
     assert ending.status == 3, ending.output
     assert "sample.npz" in ending.output

@@ -12,17 +12,11 @@ from pathlib import Path
 import pytest
 
 from attacks.kinds import QUANTIZING, Ground
-from attacks.victims import Ending, run_cli
+from attacks.victims import run_cli, run_here
 
 Command = tuple[str, ...]
 KILLS = 4
 """Of each kind in one run of the tests; ``python tests/attack`` makes hundreds."""
-
-
-@pytest.fixture(scope="module")
-def made(cnn: Command, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ending]:
-    out = tmp_path_factory.mktemp("made") / "out"
-    return out, run_cli(*cnn, out)
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -39,15 +33,16 @@ def test_force_keeps_a_folder_that_only_looks_like_a_package(cnn: Command, tmp_p
         '{"schema": 1, "deploykit": "0.1.0", "files": {}, "digest": "x"}',
     ):
         (out / "manifest.json").write_text(manifest)
-        ending = run_cli(*cnn, out, "--force")
+        ending = run_here(*cnn, out, "--force")
         assert ending.status == 6, ending.output
         assert (out / "src" / "thesis.tex").read_text() == "mine"
 
 
 @pytest.mark.parametrize("change", ["a new file", "a changed file", "a signature", "a link"])
-def test_force_names_and_keeps_what_the_user_put_into_a_package(change: str, cnn: Command, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    assert run_cli(*cnn, out).status == 0
+def test_force_names_and_keeps_what_the_user_put_into_a_package(
+    change: str, cnn: Command, package: Path, tmp_path: Path
+) -> None:
+    out = package
     name = {"a new file": "notes.txt", "a changed file": "scripts/build.sh", "a signature": "manifest.json.sig"}.get(
         change, "artifacts"
     )
@@ -55,19 +50,18 @@ def test_force_names_and_keeps_what_the_user_put_into_a_package(change: str, cnn
         (out / name).symlink_to(tmp_path)
     else:
         (out / name).write_text("mine")
-    ending = run_cli(*cnn, out, "--force")
+    ending = run_here(*cnn, out, "--force")
     assert ending.status == 6, ending.output
     assert name in ending.output
     assert (out / name).is_symlink() or (out / name).read_text() == "mine"
 
 
-def test_force_replaces_a_package_as_it_was_made(cnn: Command, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    assert run_cli(*cnn, out).status == 0
-    assert run_cli(*cnn, out, "--force").status == 0
+def test_force_replaces_a_package_as_it_was_made(cnn: Command, package: Path, tmp_path: Path) -> None:
+    assert run_here(*cnn, package, "--force").status == 0
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("more", [(), ("--force",)])
 def test_of_two_runs_at_one_place_one_is_told_no(more: Command, cnn: Command, tmp_path: Path) -> None:
     """They are one and the same package here, so with --force both may say yes; another model makes the difference."""
@@ -104,43 +98,44 @@ def test_a_file_that_comes_while_the_package_is_made_is_kept(cnn: Command, tmp_p
 @pytest.mark.parametrize("then", ["kill", "term", "full"])
 @pytest.mark.parametrize("over", [False, True])
 def test_a_run_that_dies_leaves_the_old_package_or_none(
-    then: str, over: bool, cnn: Command, made: tuple[Path, Ending], tmp_path: Path, seed: int
+    then: str, over: bool, cnn: Command, made: Path, tmp_path: Path, seed: int
 ) -> None:
-    old, ending = made
+    events = run_cli(*cnn, tmp_path / "first").events
     more = ("--force",) if over else ()
     chance = random.Random(f"{seed} {then} {over}")
     # Most of a run's file events read tables; half of the tries go to the last hundred, where the package is written.
-    last = ending.events + (60 if over else 0)
+    last = events + (60 if over else 0)
     for at in (*chance.sample(range(1, last), KILLS // 2), *chance.sample(range(last - 100, last), KILLS // 2)):
         out = tmp_path / str(at)
         if over:
-            assert run_cli(*cnn, out).status == 0
+            shutil.copytree(made, out)
         died = run_cli(*cnn, out, *more, at_event=at, then=then)
         assert died.status in (-9, 143, 6, 5, 0), (at, died.output)
         assert "Traceback" not in died.output, (at, died.output)
         if out.exists():
-            assert content(out) == content(old), at
+            assert content(out) == content(made), at
         if then != "kill":
             assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")], (at, died.output)
         again = run_cli(*cnn, out, "--force")
         assert again.status == 0, (at, again.output)
-        assert content(out) == content(old)
+        assert content(out) == content(made)
         assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")], at
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("largest", [4 << 10, 20 << 10])
 @pytest.mark.parametrize("over", [False, True])
 def test_a_disk_that_is_full_in_the_middle_of_a_file(
-    over: bool, largest: int, cnn: Command, made: tuple[Path, Ending], tmp_path: Path
+    over: bool, largest: int, cnn: Command, made: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     if over:
-        shutil.copytree(made[0], out)
+        shutil.copytree(made, out)
     ending = run_cli(*cnn, out, *(["--force"] if over else []), largest=largest)
     assert ending.status == 6, ending.output
     assert "cannot be written" in ending.output
     assert [path.name for path in tmp_path.iterdir()] == (["out"] if over else [])
-    assert not over or content(out) == content(made[0])
+    assert not over or content(out) == content(made)
 
 
 @pytest.mark.parametrize("more", [(), ("--json",)])
@@ -170,26 +165,24 @@ def test_a_disk_that_is_full_while_a_model_is_quantized(largest: int, tmp_path: 
     assert [path.name for path in place.iterdir()] == ["out"]
 
 
-def test_a_package_that_was_set_aside_is_put_back(cnn: Command, made: tuple[Path, Ending], tmp_path: Path) -> None:
+def test_a_package_that_was_set_aside_is_put_back(cnn: Command, made: Path, tmp_path: Path) -> None:
     """What a run leaves that dies between two renames, where the system cannot exchange two names in one step."""
-    shutil.copytree(made[0], tmp_path / ".out.deploykit-dead" / "old")
-    shutil.copytree(made[0], tmp_path / ".out.deploykit-dead" / "new")
-    ending = run_cli(*cnn, tmp_path / "out")
+    shutil.copytree(made, tmp_path / ".out.deploykit-dead" / "old")
+    shutil.copytree(made, tmp_path / ".out.deploykit-dead" / "new")
+    ending = run_here(*cnn, tmp_path / "out")
     assert ending.status == 6, ending.output
     assert "put back" in ending.output
-    assert content(tmp_path / "out") == content(made[0])
+    assert content(tmp_path / "out") == content(made)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_what_a_dead_run_holds_of_the_user_is_kept_and_named(
-    cnn: Command, made: tuple[Path, Ending], tmp_path: Path
-) -> None:
+def test_what_a_dead_run_holds_of_the_user_is_kept_and_named(cnn: Command, made: Path, tmp_path: Path) -> None:
     held = tmp_path / ".out.deploykit-dead" / "old"
-    shutil.copytree(made[0], held)
+    shutil.copytree(made, held)
     (held / "notes.txt").write_text("mine")
-    assert run_cli(*cnn, tmp_path / "out").status == 6
+    assert run_here(*cnn, tmp_path / "out").status == 6
     assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
-    assert run_cli(*cnn, tmp_path / "out", "--force").status == 6
+    assert run_here(*cnn, tmp_path / "out", "--force").status == 6
     assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
 
 

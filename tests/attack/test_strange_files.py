@@ -42,13 +42,6 @@ def plug(path: Path) -> None:
 KINDS: dict[str, Callable[[Path], None]] = {"pipe": pipe, "device": device, "endless": endless, "socket": plug}
 
 
-@pytest.fixture(scope="module")
-def package(cnn: Command, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("package") / "out"
-    assert run_cli(*cnn, out).status == 0
-    return out
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["manifest.json", "model/model.onnx", "encodings/model.json", "scripts/build.sh"])
 def test_in_a_package(kind: str, name: str, package: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from attacks.kinds import MODEL
-from attacks.victims import Case, acceptable, run_cli, run_many
+from attacks.victims import Case, acceptable, run_here, run_many
 from deploykit.errors import InputError, ToolError
 from deploykit.system.processes import run
 from deploykit_ort_qnn.compiler.dlc import read_dlc
@@ -43,10 +43,11 @@ def test_a_log_of_long_lines_full_of_words_that_tell_of_trouble_is_answered(tmp_
     """Each line is looked at once, whatever leads to it, and patterns do not begin at every letter of it."""
     words = "ret failed error cannot open no such file OSError: E QnnDsp not supported undefined symbol (12) err -13"
     chance = random.Random(0)
-    lines = ("[ERROR] " + " ".join(chance.choices(words.split(), k=500)) for _ in range(300))
+    lines = ("[ERROR] " + " ".join(chance.choices(words.split(), k=500)) for _ in range(60))
     (tmp_path / "a.log").write_text("\n".join(lines))
-    ending = run_cli("diagnose", tmp_path / "a.log")
-    assert acceptable(ending), ending
+    began = time.process_time()
+    assert run_here("diagnose", tmp_path / "a.log").status in (0, 1)
+    assert time.process_time() - began < 4
 
 
 @pytest.mark.heavy

@@ -7,6 +7,7 @@ many command lines share a child.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import multiprocessing
 import os
@@ -24,7 +25,7 @@ from typing import Any
 
 from deploykit.cli.guarding import CRASHES
 
-__all__ = ["FILE_EVENTS", "Case", "Ending", "acceptable", "leftovers", "run_cli", "run_many"]
+__all__ = ["FILE_EVENTS", "Case", "Ending", "acceptable", "leftovers", "run_cli", "run_here", "run_many"]
 
 FILE_EVENTS = (
     "open",
@@ -130,6 +131,17 @@ def run_cli(
         text = output.read_text("utf-8", "replace") if output.exists() else ""
         status = None if hung and after_seconds is None else told.get("status", child.exitcode)
         return Ending(status=status, output=text, **{key: told[key] for key in told if key != "status"})
+
+
+def run_here(*arguments: str | Path, cwd: Path | None = None) -> Ending:
+    """The same in this process, where the process itself is not what is looked at."""
+    from deploykit.cli import cli
+    from deploykit.cli.frame import run
+
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out), contextlib.chdir(cwd or Path.cwd()):
+        status = run(cli, [str(argument) for argument in arguments])
+    return Ending(status=status, output=out.getvalue())
 
 
 def run_many(cases: Sequence[Case]) -> list[Ending]:
