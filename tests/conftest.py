@@ -37,10 +37,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         test = getattr(item, "obj", None)
         if isinstance(test, types.FunctionType) and hasattr(test, "_hypothesis_internal_use_settings"):
             own = test._hypothesis_internal_use_settings or hypothesis.settings()
-            most = min(own.max_examples, EXAMPLES) if EXAMPLES < 100 else EXAMPLES
-            # A time says nothing about the code on a machine that has other work.
-            fixed = hypothesis.settings(own, max_examples=most, derandomize=EXAMPLES < 100, deadline=None, database=None)
-            test._hypothesis_internal_use_settings = fixed
+            few = EXAMPLES < 100
+            test._hypothesis_internal_use_settings = hypothesis.settings(
+                own,
+                max_examples=min(own.max_examples, EXAMPLES) if few else EXAMPLES,
+                derandomize=few,
+                database=None,
+                deadline=None,  # a time says nothing about the code on a machine that has other work
+            )
 
 
 @pytest.fixture(scope="session", autouse=True)
