@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from deploykit.model.nodes import bodies
+from deploykit.model.operators import is_standard
 
 if TYPE_CHECKING:
-    from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
+    from onnx import AttributeProto, ModelProto, TensorProto
 
 __all__ = ["Emptied", "emptied"]
 
@@ -46,122 +49,65 @@ def emptied(model: ModelProto, tensor: Callable[[str], str], node: Callable[[str
     copy = ModelProto()
     copy.CopyFrom(model)
     made = Emptied(model=copy)
-    for unwanted in ("doc_string", "metadata_props", "training_info", "domain"):
+    for unwanted in ("training_info", "domain"):
         copy.ClearField(unwanted)
+    _forget(copy)
     for body in (copy.graph, *copy.functions):
-        _Work(made=made, tensor=tensor, node=node).empty(body)
+        _empty(made, body, tensor, node)
     return made
 
 
-@dataclass(slots=True, kw_only=True)
-class _Work:
-    made: Emptied
-    tensor: Callable[[str], str]
-    node: Callable[[str], str]
-
-    def empty(self, body: GraphProto | FunctionProto) -> None:
-        uses = _uses(body.node)
-        body.ClearField("doc_string")
-        body.ClearField("metadata_props")
-        for node in body.node:
-            node.ClearField("doc_string")
-            node.ClearField("metadata_props")
-            read = uses.get(node.output[0], set()) if node.op_type == "Constant" and node.output else set()
-            for attribute in node.attribute:
-                self._attribute(node, attribute, read)
-            node.name = self.node(node.name) if node.name else ""
-            self._rename(node.input)
-            self._rename(node.output)
-        for value in body.value_info:
-            self._value(value)
-        if not hasattr(body, "initializer"):
-            self._rename(body.input)
-            self._rename(body.output)
-            return
-        body.name = "graph"
-        body.ClearField("quantization_annotation")
-        for tensor in body.initializer:
-            self._stub(tensor, uses.get(tensor.name, set()))
-            tensor.name = self.tensor(tensor.name)
-        for sparse in body.sparse_initializer:
-            self._stub(sparse.values, set())
-            sparse.values.name = self.tensor(sparse.values.name)
-        for value in (*body.input, *body.output):
-            self._value(value)
-
-    def _attribute(self, node: NodeProto, attribute: AttributeProto, read: set[tuple[str, int]]) -> None:
-        attribute.ClearField("doc_string")
-        for tensor in _tensors(attribute):
-            self._stub(tensor, read)
-            tensor.name = self.tensor(tensor.name) if tensor.name else ""
-        for graph in (attribute.g, *attribute.graphs) if attribute.HasField("g") or attribute.graphs else ():
-            self.empty(graph)
-        if node.domain in ("", "ai.onnx") and node.op_type != "Constant":
-            return
-        if attribute.name != "value_float" or not read & _STRUCTURE:
-            # Numbers and texts that are written into a node without being a tensor.
-            if attribute.HasField("f"):
-                attribute.f = 1.0
-            if attribute.HasField("s"):
-                attribute.s = b""
-            attribute.floats[:] = [1.0] * len(attribute.floats)
-            attribute.strings[:] = [b""] * len(attribute.strings)
-
-    def _rename(self, names: object) -> None:
-        names[:] = [self.tensor(name) if name else "" for name in names]  # type: ignore[index,attr-defined]
-
-    def _value(self, value: object) -> None:
-        value.ClearField("doc_string")  # type: ignore[attr-defined]
-        value.ClearField("metadata_props")  # type: ignore[attr-defined]
-        value.name = self.tensor(value.name)  # type: ignore[attr-defined]
-        for dim in value.type.tensor_type.shape.dim:  # type: ignore[attr-defined]
-            if dim.dim_param:
-                dim.dim_param = self.tensor(dim.dim_param)
-            dim.ClearField("denotation")
-
-    def _stub(self, tensor: TensorProto, read: set[tuple[str, int]]) -> None:
-        tensor.ClearField("doc_string")
-        tensor.ClearField("metadata_props")
-        if _is_structure(tensor, read):
-            self.made.kept += 1
-            return
-        self.made.replaced += 1
-        count = prod(tensor.dims)
-        kind = tensor.data_type
-        shape, name = list(tensor.dims), tensor.name
-        tensor.Clear()
-        tensor.name, tensor.data_type = name, kind
-        tensor.dims.extend(shape)
-        element, size = _ones(kind, count)
-        if not element:
-            tensor.string_data.extend([b""] * count)
-        elif size <= _INLINE:
-            tensor.raw_data = (element * (size // len(element) + 1))[:size]
-        else:
-            self._outside(tensor, element, size)
-
-    def _outside(self, tensor: TensorProto, element: bytes, size: int) -> None:
-        """All stubs of a type share the beginning of one file."""
-        from onnx import TensorProto
-
-        file = f"ones-{TensorProto.DataType.Name(tensor.data_type).lower()}.bin"
-        _, longest = self.made.files.get(file, (b"", 0))
-        self.made.files[file] = (element, max(longest, size))
-        tensor.data_location = TensorProto.EXTERNAL
-        for key, value in (("location", file), ("offset", "0"), ("length", str(size))):
-            tensor.external_data.add(key=key, value=value)
+def _forget(message: Any) -> None:
+    """Leave out what is written for people, at any depth."""
+    for known, value in message.ListFields():
+        if known.name in ("doc_string", "metadata_props", "denotation", "quantization_annotation"):
+            message.ClearField(known.name)
+        elif known.message_type is not None:
+            for inner in [value] if hasattr(value, "ListFields") else value:
+                _forget(inner)
 
 
-def _uses(nodes: object) -> dict[str, set[tuple[str, int]]]:
-    """By tensor, as which input of which operator it is read."""
+def _empty(made: Emptied, body: Any, tensor: Callable[[str], str], node: Callable[[str], str]) -> None:
+    """Empty one graph or function, and the graphs that its nodes run."""
     uses: dict[str, set[tuple[str, int]]] = {}
-    for node in nodes:  # type: ignore[attr-defined]
-        for place, name in enumerate(node.input):
-            uses.setdefault(name, set()).add((node.op_type, place))
-    return uses
+    for reader in body.node:
+        for place, name in enumerate(reader.input):
+            uses.setdefault(name, set()).add((reader.op_type, place))
+
+    def stub(stored: TensorProto, read: set[tuple[str, int]]) -> None:
+        _stub(made, stored, read)
+        stored.name = tensor(stored.name) if stored.name else ""
+
+    for one in body.node:
+        read = uses.get(one.output[0], set()) if one.op_type == "Constant" and one.output else set()
+        for inner in bodies(one):
+            _empty(made, inner, tensor, node)
+        for attribute in one.attribute:
+            for stored in _held(attribute):
+                stub(stored, read)
+            structure = attribute.name == "value_float" and bool(read & _STRUCTURE)
+            if not structure and (one.op_type == "Constant" or not is_standard(one)):
+                _blank(attribute)
+        one.name = node(one.name) if one.name else ""
+    is_graph, values = hasattr(body, "initializer"), [*body.value_info]
+    if is_graph:
+        body.name = "graph"
+        values += [*body.input, *body.output]
+        for stored in body.initializer:
+            stub(stored, uses.get(stored.name, set()))
+        for each in body.sparse_initializer:
+            stub(each.values, set())
+    for value in values:
+        value.name = tensor(value.name)
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param:
+                dim.dim_param = tensor(dim.dim_param)
+    for named in (*body.node, *(() if is_graph else (body,))):
+        named.input[:] = [tensor(name) if name else "" for name in named.input]
+        named.output[:] = [tensor(name) if name else "" for name in named.output]
 
 
-def _tensors(attribute: AttributeProto) -> Iterator[TensorProto]:
+def _held(attribute: AttributeProto) -> Iterator[TensorProto]:
     if attribute.HasField("t"):
         yield attribute.t
     yield from attribute.tensors
@@ -170,24 +116,43 @@ def _tensors(attribute: AttributeProto) -> Iterator[TensorProto]:
     yield from (sparse.values for sparse in attribute.sparse_tensors)
 
 
-def _is_structure(tensor: TensorProto, read: set[tuple[str, int]]) -> bool:
-    from onnx import TensorProto
+def _blank(attribute: AttributeProto) -> None:
+    """Take out numbers and texts that are written into a node without being a tensor."""
+    if attribute.HasField("f"):
+        attribute.f = 1.0
+    if attribute.HasField("s"):
+        attribute.s = b""
+    attribute.floats[:] = [1.0] * len(attribute.floats)
+    attribute.strings[:] = [b""] * len(attribute.strings)
 
-    if ("DequantizeLinear", 0) in read or tensor.data_location == TensorProto.EXTERNAL:
-        return False
-    if read and read <= _STRUCTURE | _GRIDS:
-        return True
-    whole = (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)
-    return tensor.data_type in whole and prod(tensor.dims) <= _SMALL
 
-
-def _ones(kind: int, count: int) -> tuple[bytes, int]:
-    """One element, or one byte of narrow ones, and the length of all; no bytes for texts."""
+def _stub(made: Emptied, stored: TensorProto, read: set[tuple[str, int]]) -> None:
+    """Put ones in the place of a stored value that is no structure; ``read`` is as which inputs it is read."""
     from onnx import TensorProto, helper
 
+    kind, name, shape = stored.data_type, stored.name, list(stored.dims)
+    count, outside = prod(shape), stored.data_location == TensorProto.EXTERNAL
+    small = kind in (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL) and count <= _SMALL
+    structure = bool(read) and read <= _STRUCTURE | _GRIDS
+    if (structure or small) and not outside and ("DequantizeLinear", 0) not in read:
+        made.kept += 1
+        return
+    made.replaced += 1
+    stored.Clear()
+    stored.name, stored.data_type = name, kind
+    stored.dims.extend(shape)
     if kind == TensorProto.STRING:
-        return b"", 0
-    if kind in (TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT4E2M1):
-        return b"\x11", (count + 1) // 2
-    element = helper.tensor_dtype_to_np_dtype(kind).type(1).tobytes()
-    return element, len(element) * count
+        stored.string_data.extend([b""] * count)
+        return
+    narrow = kind in (TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT4E2M1)
+    element = b"\x11" if narrow else helper.tensor_dtype_to_np_dtype(kind).type(1).tobytes()
+    size = (count + 1) // 2 if narrow else len(element) * count
+    if size <= _INLINE:
+        stored.raw_data = (element * (size // len(element) + 1))[:size]
+        return
+    # All stubs of a type share the beginning of one file.
+    file = f"ones-{TensorProto.DataType.Name(kind).lower()}.bin"
+    made.files[file] = (element, max(made.files.get(file, (b"", 0))[1], size))
+    stored.data_location = TensorProto.EXTERNAL
+    for key, value in (("location", file), ("offset", "0"), ("length", str(size))):
+        stored.external_data.add(key=key, value=value)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from deploykit.errors import DeploykitError, InputError
 from deploykit.model.checks import check_graph
@@ -54,44 +54,6 @@ NODE_LIMIT = 200_000
 DEPTH_LIMIT = 100
 """Levels of nested messages that protobuf reads; one subgraph takes three."""
 
-# Message type -> field number -> message type of that field; fields that are not listed are opaque.
-_NESTED: Mapping[str, Mapping[int, str]] = {
-    "model": {7: "graph", 8: "flat", 14: "flat", 20: "training", 25: "function", 26: "flat"},
-    "training": {1: "graph", 2: "graph", 3: "flat", 4: "flat"},
-    "function": {7: "node", 9: "flat", 11: "attribute", 12: "value", 14: "flat"},
-    "graph": {
-        1: "node",
-        5: "tensor",
-        11: "value",
-        12: "value",
-        13: "value",
-        14: "annotation",
-        15: "sparse",
-        16: "flat",
-    },
-    "node": {5: "attribute", 9: "flat", 10: "flat"},
-    "attribute": {
-        5: "tensor",
-        6: "graph",
-        10: "tensor",
-        11: "graph",
-        14: "type",
-        15: "type",
-        22: "sparse",
-        23: "sparse",
-    },
-    "sparse": {1: "tensor", 2: "tensor"},
-    "tensor": {13: "flat", 16: "flat"},
-    "annotation": {2: "flat"},
-    "value": {2: "type", 4: "flat"},
-    "type": {1: "tensor type", 4: "element", 5: "map", 8: "tensor type", 9: "element"},
-    "element": {1: "type"},
-    "map": {2: "type"},
-    "tensor type": {2: "shape"},
-    "shape": {1: "flat"},
-    "flat": {},
-}
-
 
 class WireError(ValueError):
     """The bytes are not a whole model of a sane size; the text says why."""
@@ -106,13 +68,15 @@ def scan(data: memoryview) -> None:
 
     Payloads (weights, strings) are stepped over, never looked at.
     """
-    stack: list[tuple[Mapping[int, str], int]] = []
-    fields, end, position, parts, nodes = _NESTED["model"], len(data), 0, 0, 0
+    from onnx import ModelProto
+
+    stack: list[tuple[Any, int]] = []
+    message, end, position, parts, nodes = ModelProto.DESCRIPTOR, len(data), 0, 0, 0
     while True:
         if position == end:
             if not stack:
                 return
-            fields, end = stack.pop()
+            message, end = stack.pop()
             continue
         parts += 1
         if parts > PART_LIMIT or nodes > NODE_LIMIT:
@@ -135,13 +99,13 @@ def scan(data: memoryview) -> None:
                 position = end + 1
         if tag < 8 or position > end:
             raise WireError(f"what starts at byte {start - 1:,} is no part of an ONNX model, or is cut off")
-        kind = fields.get(tag >> 3) if tag & 7 == 2 else None
-        if kind is not None:
+        inner = message.fields_by_number.get(tag >> 3) if tag & 7 == 2 else None
+        if inner is not None and inner.message_type is not None:
             if len(stack) >= DEPTH_LIMIT:
                 raise ExcessError(f"its messages are nested more than {DEPTH_LIMIT} levels deep")
-            nodes += kind == "node"
-            stack.append((fields, end))
-            fields, end, position = _NESTED[kind], position, start
+            nodes += inner.message_type.name == "NodeProto"
+            stack.append((message, end))
+            message, end, position = inner.message_type, position, start
 
 
 def _varint(data: memoryview, position: int, end: int) -> tuple[int, int]:

@@ -314,8 +314,8 @@ def _difference_of_logs(to: NodeSteps) -> None:
     parts = zip(ratio.input, ("dividend", "divisor"), strict=True)
     logs = [to.add("Log", [name], f"{made}_{part}", name=f"{stem}/{part}") for name, part in parts]
     to.end("Sub", logs, name=f"{stem}/difference")
-    to.bounded(*logs, made)
-    to.note(f"{made}: Log(a / b) is now Log(a) - Log(b)")
+    to.bounded.update((*logs, made))
+    to.notes.append(f"{made}: Log(a / b) is now Log(a) - Log(b)")
 
 
 @rewrite(
@@ -359,9 +359,9 @@ def logit_of_sigmoid(look: ModelLook, node: NodeProto) -> Match | None:
                 for word, value in zip(("lowest", "highest"), ends, strict=True)
             ]
             to.end("Clip", [logit, *stored], name=name)
-        to.changes(output)
-        to.proven(output, *ends)
-        to.note(f"{output}: now {logit} clipped to [{ends[0]:.6g}, {ends[1]:.6g}]")
+        to.touched.add(output)
+        to.ranges[output] = ends
+        to.notes.append(f"{output}: now {logit} clipped to [{ends[0]:.6g}, {ends[1]:.6g}]")
 
     nodes = tuple(label(step) for step in (sigmoid, sub, node))
     return Match(why=f"it undoes the Sigmoid of {logit}", write=write, nodes=nodes, tensors=(logit, output))

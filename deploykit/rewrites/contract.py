@@ -185,17 +185,24 @@ LIST_IS_AN_INPUT = {"Pad": 11, "Split": 13, "Squeeze": 13, "Unsqueeze": 13, "Red
 
 
 class NodeSteps:
-    """The nodes that are written in the place of one found node, and what becomes of encodings.
+    """The copy that is edited, its encodings, and the nodes that are written in the place of one found node.
 
     ``node`` makes the tensor that the find names, and ``gone`` are the nodes that vanish: that one unless the rewrite
-    says otherwise. Stored values and new names come from ``graph``, the copy that is edited.
+    says otherwise. Of tensors, ``needed`` need an entry unless they have got one by the end, ``touched`` a new one even
+    so, and ``bounded`` one within bounds that follow from the graph once all is written; ``ranges`` need no sample.
     """
 
-    def __init__(self, edit: _Edit, node: NodeProto) -> None:
-        self.graph, self.node = edit.graph, node
+    def __init__(self, graph: GraphCopy, encodings: EncodingSet | None) -> None:
+        self.graph, self.encodings = graph, encodings
+        self.needed, self.touched, self.bounded = set[str](), set[str](), set[str]()
+        self.ranges: dict[str, tuple[float, float]] = {}
+        self.notes: list[str] = []
+
+    def start(self, node: NodeProto) -> None:
+        """Go on to the next place."""
+        self.node = node
         self.nodes: list[NodeProto] = []
         self.gone: list[NodeProto] = [node]
-        self._edit = edit
 
     def write(self, op_type: str, inputs: Iterable[str], made: str, *, name: str = "", **attributes: Any) -> str:
         """A node whose result is the tensor of exactly that name; the name."""
@@ -212,12 +219,9 @@ class NodeSteps:
 
     def reshape(self, source: str, sizes: Sequence[int], made: str = "", *, name: str = "") -> str:
         """A Reshape to fixed sizes; without ``made`` it ends the steps."""
-        made = self.graph.fresh(made) if made else ""
-        result = made or self.node.output[0]
+        result = self.graph.fresh(made) if made else self.node.output[0]
         shape = self.store(f"{result}_shape", sizes)
-        name = name or made or self.node.name
-        self.nodes.append(helper.make_node("Reshape", [source, shape], [result], name=name))
-        return result
+        return self.write("Reshape", [source, shape], result, name=name or (result if made else self.node.name))
 
     def listed(
         self, op_type: str, source: str, word: str, values: Sequence[int], made: str | Sequence[str], **attributes: Any
@@ -226,11 +230,11 @@ class NodeSteps:
 
         ``made`` is the exact name of the result, or the names where there are several.
         """
-        results = [made] if isinstance(made, str) else list(made)
+        results, inputs = [made] if isinstance(made, str) else list(made), [source]
         if self.graph.opset < LIST_IS_AN_INPUT[op_type]:
-            inputs, attributes = [source], {**attributes, word: list(values)}
+            attributes[word] = list(values)
         else:
-            inputs = [source, self.store(f"{results[0]}_{word}", values)]
+            inputs.append(self.store(f"{results[0]}_{word}", values))
         self.nodes.append(helper.make_node(op_type, inputs, results, name=results[0], **attributes))
         return results[0]
 
@@ -240,57 +244,16 @@ class NodeSteps:
 
     def share(self, source: str, *made: str) -> None:
         """Say of new tensors what is said of ``source`` as a whole: they hold nothing but its values."""
-        self._edit.encodings = share_entry(self._edit.encodings, source, made)
+        self.encodings = share_entry(self.encodings, source, made)
 
-    @property
-    def encodings(self) -> EncodingSet | None:
-        """The encodings as they stand."""
-        return self._edit.encodings
+    def entry(self, name: str) -> Encoding | None:
+        """What is said of a tensor."""
+        return None if self.encodings is None else self.encodings.get(name)
 
     def put(self, entry: Encoding) -> None:
         """Set one entry, if there are encodings at all."""
-        known = self._edit.encodings
-        if known is not None:
-            self._edit.encodings = replace(known, entries={**known.entries, entry.name: entry})
-
-    def drop(self, *names: str) -> None:
-        """Forget the entries of these tensors."""
-        known = self._edit.encodings
-        if known is not None:
-            kept = {name: entry for name, entry in known.entries.items() if name not in names}
-            self._edit.encodings = replace(known, entries=kept)
-
-    def needs(self, *made: str) -> None:
-        """These tensors need an entry, unless they have got one by the end."""
-        self._edit.needed.update(made)
-
-    def changes(self, *names: str) -> None:
-        """These tensors need a new entry even if they have one."""
-        self._edit.touched.update(names)
-
-    def bounded(self, *names: str) -> None:
-        """These tensors need a new entry, and what bounds them follows from the graph once all is written."""
-        self._edit.bounded.update(names)
-
-    def note(self, text: str) -> None:
-        """One line for the report."""
-        self._edit.notes.append(text)
-
-    def proven(self, name: str, low: float, high: float) -> None:
-        """A range that needs no sample."""
-        self._edit.ranges[name] = (low, high)
-
-
-class _Edit:
-    """The copy under work and what is noted on the way."""
-
-    def __init__(self, graph: GraphCopy, encodings: EncodingSet | None) -> None:
-        self.graph, self.encodings = graph, encodings
-        self.needed: set[str] = set()
-        self.touched: set[str] = set()
-        self.bounded: set[str] = set()
-        self.notes: list[str] = []
-        self.ranges: dict[str, tuple[float, float]] = {}
+        if self.encodings is not None:
+            self.encodings = replace(self.encodings, entries={**self.encodings.entries, entry.name: entry})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,14 +299,8 @@ def rewrite(
                         yield NearMiss(nodes=(error.node,) if error.node else nodes, reason=error.reason)
                     continue
                 if found is not None:
-                    yield Match(
-                        why=found.why,
-                        write=found.write,
-                        output=found.output or output,
-                        nodes=found.nodes or nodes,
-                        tensors=found.tensors or (output,),
-                        opset=found.opset,
-                    )
+                    tensors = found.tensors or (output,)
+                    yield replace(found, output=found.output or output, nodes=found.nodes or nodes, tensors=tensors)
 
         return rewrite_graph(none=none, **how)(each)
 
@@ -380,38 +337,31 @@ def rewrite_graph(
     def apply(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
         opset = max((site.data.opset for site in matched.sites), default=0)
         graph = GraphCopy(raise_opset(copy_of(model), opset) if opset else model, copy=not opset)
-        edit = _Edit(graph, encodings)
+        to = NodeSteps(graph, encodings)
         gone: list[NodeProto] = []
         written: dict[int, list[NodeProto]] = {}
         for site in matched.sites:
-            steps = NodeSteps(edit, graph.makers[site.data.output])
-            site.data.write(steps)
-            gone += steps.gone
-            written.setdefault(graph.index_of(steps.node), []).extend(steps.nodes)
+            to.start(graph.makers[site.data.output])
+            site.data.write(to)
+            gone += to.gone
+            written.setdefault(graph.index_of(to.node), []).extend(to.nodes)
             if completes:
-                edit.needed.update(made for step in steps.nodes for made in step.output if made != site.data.output)
+                to.needed.update(made for step in to.nodes for made in step.output if made != site.data.output)
         graph.replace_nodes(gone, written)
-        kept = keep_entries(edit.encodings, graph)
-        bounds = graph_bounds(graph) if edit.bounded else {}
-        proven = {made: bounds[made] for made in edit.bounded if all(math.isfinite(end) for end in bounds[made])}
-        needed = {made for made in edit.needed if made in graph.tensor_names and (kept is None or made not in kept)}
+        kept = keep_entries(to.encodings, graph)
+        bounds = graph_bounds(graph) if to.bounded else {}
+        proven = {made: bounds[made] for made in to.bounded if all(math.isfinite(end) for end in bounds[made])}
+        needed = {made for made in to.needed if made in graph.tensor_names and (kept is None or made not in kept)}
         return Rewritten(
             model=graph.model,
             encodings=kept,
-            touched=frozenset(edit.touched | edit.bounded | needed),
-            ranges={**edit.ranges, **proven},
-            notes=(*edit.notes, *([note.format(len(matched.sites))] if note else [])),
+            touched=frozenset(to.touched | to.bounded | needed),
+            ranges={**to.ranges, **proven},
+            notes=(*to.notes, *([note.format(len(matched.sites))] if note else [])),
         )
 
     def made(find: Finder) -> Transform:
-        return Transform(
-            name=name,
-            summary=summary,
-            match=partial(match, find),
-            apply=apply,
-            ulps=ulps,
-            until=until,
-        )
+        return Transform(name=name, summary=summary, match=partial(match, find), apply=apply, ulps=ulps, until=until)
 
     return made
 

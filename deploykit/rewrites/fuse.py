@@ -114,11 +114,11 @@ def _fused(
         plain = to.add(op_type, [source], f"{output}_plain", name=name, domain=where, **attributes)
         times = to.graph.store(f"{output}_factor", np.asarray(factor, np.float32))
         to.end("Mul", [plain, times], name=f"{name}_factor")
-        entry = None if to.encodings is None else to.encodings.get(output)
+        entry = to.entry(output)
         if entry is not None and isinstance(entry.value, Affine):
             # The same integers, each standing for less or more.
             to.put(replace(entry, name=plain, value=replace(entry.value, scale=entry.value.scale / factor)))
-        to.needs(plain, times)
+        to.needed |= {plain, times}
 
     times = "" if factor == 1.0 else f"{factor:g} times "
     why = f"{output} is {times}the {op_type} of {source}"

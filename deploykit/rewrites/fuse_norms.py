@@ -96,7 +96,7 @@ def _layernorm(look: ModelLook, core: Sequence[NodeProto], source: str) -> Match
         factor = parameters["Mul"]
         if not factor:  # the operator cannot do without a scale
             factor = to.graph.store(f"{last}_scale", np.ones(size, np.float32))
-            to.needs(factor)
+            to.needed.add(factor)
         inputs = [source, factor, *filter(None, [parameters["Add"]])]
         to.end("LayerNormalization", inputs, name=name, axis=-1, epsilon=epsilon)
 
@@ -148,9 +148,8 @@ def fold_batchnorm(look: ModelLook, node: NodeProto) -> Match:
         bias = to.graph.store(f"{layer.name or made}.bias", new)
         layer.input[:] = [*layer.input[:2], bias]
         layer.output[0] = norm.output[0]
-        to.changes(bias)
-        to.drop(bias, *norm.input[1:5], made)
-        entry = None if to.encodings is None else to.encodings.get(weight)
+        to.touched.add(bias)
+        entry = to.entry(weight)
         if entry is not None:
             to.put(_scaled(entry, factor, axis))
 

@@ -298,8 +298,8 @@ def expand_before_norm(look: ModelLook) -> Iterator[Match | NearMiss]:
             for position, name in enumerate(to.node.input):
                 to.node.input[position] = made if name == operand else name
             to.share(operand, made)
-            if to.encodings is not None and operand in to.encodings:
-                to.needs(made)  # an entry per channel is not shared: its axis may mean nothing there
+            if to.entry(operand) is not None:
+                to.needed.add(made)  # an entry per channel is not shared: its axis may mean nothing there
 
         why = f"{operand} is repeated to {list(shape)}"
         yield Match(why=why, write=write, output=found.node.outputs[0], nodes=nodes, tensors=(operand,))
@@ -341,13 +341,13 @@ def linear_to_conv(look: ModelLook, node: NodeProto) -> Match | None:
         to.end("Transpose", [flat], name=f"{stem}/return", perm=[0, 2, 1])
         for made, held in ((turned, source), (image, source), (result, output), (flat, output)):
             to.share(held, made)
-            entry = to.encodings.get(held) if to.encodings is not None else None
+            entry = to.entry(held)
             if entry is not None:
                 to.put(replace(entry, name=made))
-        entry = to.encodings.get(weight) if to.encodings is not None else None
+        entry = to.entry(weight)
         if entry is not None:
             to.put(replace(entry, name=kernel, value=_turned(entry.value)))
-        to.note(f"{output}: a 1x1 Conv on rank 4")
+        to.notes.append(f"{output}: a 1x1 Conv on rank 4")
 
     nodes = (stem,) if last is node else (stem, label(last))
     return Match(why="a linear layer on rank 3", write=write, output=output, nodes=nodes, tensors=(source, output))

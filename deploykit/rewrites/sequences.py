@@ -6,20 +6,19 @@ themselves say the same. Sequences that come from outside or leave the graph sta
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from onnx import helper
 
-from deploykit.encodings.place import keep_entries, share_entry
-from deploykit.model.graph import GraphCopy, view_of
+from deploykit.encodings.place import keep_entries
+from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, captured_names, label
 from deploykit.model.operators import is_standard
 from deploykit.model.shape_inference import infer
 from deploykit.rewrites.contract import (
-    LIST_IS_AN_INPUT,
     MatchResult,
     NearMiss,
+    NodeSteps,
     NoMatchError,
     Rewritten,
     Site,
@@ -27,8 +26,6 @@ from deploykit.rewrites.contract import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from onnx import ModelProto, NodeProto
 
     from deploykit.encodings.values import EncodingSet
@@ -39,24 +36,22 @@ __all__ = ["resolve_sequences"]
 _MOST_PARTS = 1024
 
 
-class _Resolved:
+class _Resolved(NodeSteps):
     """What each sequence holds, in graph order, and the nodes on tensors that take the place of nodes on sequences."""
 
-    def __init__(self, graph: GraphCopy) -> None:
+    def __init__(self, model: ModelProto, encodings: EncodingSet | None = None) -> None:
         """Raises NoMatchError at the first sequence that is not settled."""
+        super().__init__(GraphCopy(model), encodings)
         self.sequences: dict[str, list[str]] = {}
         self.written: list[tuple[NodeProto, list[NodeProto]]] = []
-        self.moved: list[tuple[str, str]] = []
-        self._graph = graph
-        self._types = infer(graph.model).types
-        self._steps: list[NodeProto] = []
-        for node in graph.nodes:
-            self._steps = []
+        self._types = infer(model).types
+        for node in self.graph.nodes:
+            self.start(node)
             if is_standard(node) and self._takes(node):
-                self.written.append((node, self._steps))
+                self.written.append((node, self.nodes))
             elif any(name in self.sequences for name in (*node.input, *captured_names(node))):
                 raise NoMatchError(f"{node.op_type} reads a sequence as a whole", node=label(node))
-        left = graph.outputs.intersection(self.sequences)
+        left = self.graph.outputs.intersection(self.sequences)
         if left:
             raise NoMatchError(f"{min(left)} is a sequence and an output of the model")
 
@@ -78,12 +73,12 @@ class _Resolved:
                 held = self._held(node)
                 self._copy(held[self._place(node, 1, len(held), 0)], made)
             case "SequenceLength":
-                self._copy(self._graph.store(f"{made}_settled", np.asarray(len(self._held(node)), np.int64)), made)
+                self._copy(self.store(f"{made}_settled", len(self._held(node))), made)
             case "ConcatFromSequence":
                 held, axis = self._held(node), int(attribute(node, "axis", 0))
                 if attribute(node, "new_axis", 0):
                     held = [self._with_axis("Unsqueeze", name, axis, f"{made}_part") for name in held]
-                self._steps.append(helper.make_node("Concat", held, [made], name=node.name, axis=axis))
+                self.end("Concat", held, axis=axis)
             case "SplitToSequence":
                 self.sequences[made] = self._split(node)
             case _:
@@ -99,7 +94,7 @@ class _Resolved:
             raise NoMatchError(f"the size of axis {axis} of {source} is not known", node=label(node))
         is_sized = len(node.input) > 1 and bool(node.input[1])
         if is_sized:
-            stored = self._graph.array(node.input[1])
+            stored = self.graph.array(node.input[1])
             if stored is None:
                 raise NoMatchError(f"{node.input[1]} is not stored", node=label(node))
             given = stored
@@ -107,9 +102,9 @@ class _Resolved:
         sizes = [min(step, whole - start) for start in range(0, whole, step)] if step else [int(size) for size in given]
         if not 0 < len(sizes) <= _MOST_PARTS:
             raise NoMatchError(f"it has {len(sizes)} parts, at most {_MOST_PARTS} are made", node=label(node))
-        parts = [self._graph.fresh(f"{node.output[0]}_part{number}") for number in range(len(sizes))]
-        self.moved += [(source, part) for part in parts]
-        self._listed("Split", source, parts, ("split", sizes), axis=axis)
+        parts = [self.graph.fresh(f"{node.output[0]}_part{number}") for number in range(len(sizes))]
+        self.share(source, *parts)
+        self.listed("Split", source, "split", sizes, parts, axis=axis)
         if is_sized or attribute(node, "keepdims", 1):
             return parts
         return [self._with_axis("Squeeze", part, axis, f"{part}_flat") for part in parts]
@@ -122,41 +117,28 @@ class _Resolved:
     def _place(self, node: NodeProto, at: int, size: int, default: int) -> int:
         if len(node.input) <= at or not node.input[at]:
             return default
-        value = self._graph.array(node.input[at])
+        value = self.graph.array(node.input[at])
         if value is None:
             raise NoMatchError(f"the place {node.input[at]} is not stored", node=label(node))
         place = int(value.reshape(()))
         return place + size if place < 0 else place
 
     def _copy(self, source: str, made: str) -> None:
-        self._steps.append(helper.make_node("Identity", [source], [made], name=f"{made}_taken"))
-        self.moved.append((source, made))
+        self.write("Identity", [source], made, name=f"{made}_taken")
+        self.share(source, made)
 
     def _with_axis(self, op_type: str, source: str, axis: int, name: str) -> str:
-        made = self._graph.fresh(name)
-        self.moved.append((source, made))
-        self._listed(op_type, source, [made], ("axes", [axis]))
+        made = self.listed(op_type, source, "axes", [axis], self.graph.fresh(name))
+        self.share(source, made)
         return made
-
-    def _listed(
-        self, op_type: str, source: str, made: list[str], listed: tuple[str, Sequence[int]], **attributes: Any
-    ) -> None:
-        word, values = listed
-        inputs = [source]
-        if self._graph.opset < LIST_IS_AN_INPUT[op_type]:
-            attributes[word] = list(values)
-        else:
-            inputs.append(self._graph.store(f"{made[0]}_{word}", np.asarray(values, np.int64)))
-        self._steps.append(helper.make_node(op_type, inputs, made, name=made[0], **attributes))
 
 
 def _match(model: ModelProto) -> MatchResult:
     """The readers of sequences, when every sequence of the graph is settled; else the first one that is not."""
-    graph = view_of(model)
-    if not any("Sequence" in node.op_type for node in graph.nodes):
+    if not any("Sequence" in node.op_type for node in model.graph.node):
         return MatchResult(reason="nothing works on a sequence of tensors")
     try:
-        resolved = _Resolved(graph)
+        resolved = _Resolved(model)
     except NoMatchError as error:
         return MatchResult(refusals=(NearMiss(nodes=(error.node,), reason=error.reason),), reason=error.reason)
     nodes = tuple(label(node) for node, _ in resolved.written)
@@ -166,14 +148,12 @@ def _match(model: ModelProto) -> MatchResult:
 
 def _apply(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
     """Let the tensors take the places of the sequences."""
-    graph = GraphCopy(model)
-    resolved = _Resolved(graph)
-    for source, made in resolved.moved:
-        encodings = share_entry(encodings, source, [made])
+    resolved = _Resolved(model, encodings)
+    graph = resolved.graph
     steps = {graph.index_of(node): nodes for node, nodes in resolved.written}
     graph.replace_nodes([node for node, _ in resolved.written], steps)
     note = f"{len(matched.sites[0].nodes)} nodes on sequences became nodes on tensors"
-    return Rewritten(model=graph.model, encodings=keep_entries(encodings, graph), notes=(note,))
+    return Rewritten(model=graph.model, encodings=keep_entries(resolved.encodings, graph), notes=(note,))
 
 
 resolve_sequences = Transform(

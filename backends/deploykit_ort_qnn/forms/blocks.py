@@ -98,8 +98,8 @@ def _turned_weight(to: NodeSteps, weight: str) -> str:
     """The weight as [inputs, outputs], with its grid; further dimensions are all 1."""
     values = constant_values(to.graph.stored[weight])
     name = to.graph.store(f"{weight}_matmul", np.ascontiguousarray(values.reshape(values.shape[:2]).T))
-    assert to.encodings is not None
-    entry = to.encodings.entries[weight]
+    entry = to.entry(weight)
+    assert entry is not None
     value: Any = entry.value
     changes = {"axis": None if value.axis is None else 1 - value.axis, "block_axis": 1 - value.block_axis}
     for part in ("channel_scale", "block_scale") if isinstance(value, Lpbq) else ("scale", "zero_point"):
@@ -111,7 +111,7 @@ def _turned_weight(to: NodeSteps, weight: str) -> str:
 
 def _derive_product(to: NodeSteps, product: str, total: str, bias: str) -> None:
     """Product = sum - bias, so its range follows from both; the bias gets the range of its values."""
-    entry = None if to.encodings is None else to.encodings.get(total)
+    entry = to.entry(total)
     if entry is None or not isinstance(entry.value, Affine) or entry.value.scale.size != 1:
         return
     values = constant_values(to.graph.stored[bias]).astype(np.float64)
