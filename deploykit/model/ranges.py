@@ -1,14 +1,14 @@
 """Bounds of every tensor by interval arithmetic over one graph, in one pass; nothing is run.
 
 An interval holds every value the tensor can take for any input, in exact arithmetic. Operators that jump (Ceil, Round,
-a Cast to integers) need what floats make of their operand, so their bounds come from operands rounded outwards. NaN and
-what comes of it are not covered. Unknown is (-inf, inf).
+a Cast to integers) may make one more or less of what floats round, so their bounds are a step wider. NaN and what comes
+of it are not covered. Unknown is (-inf, inf).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -16,8 +16,8 @@ import numpy as np
 
 from deploykit.model.graph import GraphCopy
 from deploykit.model.joint_ranges import JointFacts
-from deploykit.model.operators import RANGES, Trait, is_standard, ops
-from deploykit.model.range_functions import ANYTHING, FUNCTIONS, SELECTIONS, Case, Interval, Rule, both, clip_bounds
+from deploykit.model.operators import RANGES, Trait, has, is_standard
+from deploykit.model.range_functions import ANYTHING, FUNCTIONS, SELECTIONS, Case, Interval, both, clip_bounds
 from deploykit.model.range_sums import SUMS
 from deploykit.model.shape_inference import Shape, infer
 from deploykit.model.values import element_count
@@ -32,69 +32,28 @@ __all__ = [
     "LateBounds",
     "clip_bounds",
     "graph_bounds",
-    "jumps",
-    "outwards",
-    "rounded",
 ]
 
+_EXACT = (Trait.REARRANGES, Trait.SELECTS, Trait.JOINS, Trait.CLAMPS, Trait.LOGICAL)
 _JUMPS = frozenset({"Ceil", "Floor", "Round", "Sign"})
 """What they make of two values that differ by a rounding may differ by one."""
 
-_EXACT = ops(Trait.REARRANGES, Trait.SELECTS, Trait.JOINS, Trait.CLAMPS, Trait.LOGICAL) | {
-    *("Abs", "ArgMax", "ArgMin", "Ceil", "Floor", "Hardmax", "MaxRoiPool", "MaxUnpool", "Neg", "OneHot", "Pad"),
-    *("Round", "ScatterElements", "ScatterND", "Shape", "Sign", "Size", "Trilu"),
-}
-"""What they make is one of the values that they are given, or a small integer."""
 
-_ROUNDED_ONCE = frozenset({"Add", "Cast", "Div", "Mul", "Reciprocal", "Sqrt", "Sub"})
-"""What they make is the float next to the exact result (IEEE 754): none lies beyond the float next to an end."""
-
-_STEPS: dict[str, float] = {"float16": 2.0**-5, "bfloat16": 2.0**-3}
-_STEP = 2.0**-13
-"""Of the largest summand: some 2,000 roundings of float32, or what an approximation of exp or erf is off by."""
+def _jumps(graph: GraphCopy, node: NodeProto, types: Mapping[str, tuple[str, Shape]]) -> bool:
+    """True where two values that differ by a rounding may become two that differ by one, and a value was rounded."""
+    if node.op_type == "Cast":
+        kinds = [types.get(name, ("", None))[0] for name in (*node.input[:1], *node.output[:1])]
+    else:
+        kinds = ["", "int" if node.op_type in _JUMPS else ""]
+    maker = graph.maker(node.input[0]) if "int" not in kinds[0] and "int" in kinds[-1] else None
+    return maker is not None and maker.op_type not in RANGES and not has(maker, *_EXACT)
 
 
-def jumps(node: NodeProto, types: Mapping[str, tuple[str, Shape]]) -> bool:
-    """True where two values that differ by a rounding may become two that differ by one."""
-    if node.op_type != "Cast":
-        return node.op_type in _JUMPS
-    kinds = [types.get(name, ("", None))[0] for name in (*node.input[:1], *node.output[:1])]
-    return "int" not in kinds[0] and "int" in kinds[-1]
-
-
-def outwards(found: Interval) -> Interval:
-    """The interval with its ends at the float32 next to them, where that lies outside."""
-    with np.errstate(over="ignore"):
-        low, high = float(np.float32(found[0])), float(np.float32(found[1]))
-    return min(found[0], low), max(found[1], high)
-
-
-def rounded(case: Case, found: Interval, rule: Rule, *, narrowed: bool = False) -> Interval:
-    """Around all that floats make of operands within their bounds, where exact arithmetic stays within ``found``.
-
-    ``narrowed`` says that ``found`` is less than what the rule gives: it follows from several nodes, each of which
-    rounds.
-    """
-    kind = case.types.get(case.node.output[0], ("float", None))[0]
-    if case.node.op_type in _EXACT or "int" in kind or kind == "bool":
-        return found
-    if case.node.op_type in _ROUNDED_ONCE and kind not in _STEPS and not narrowed:
-        return outwards(found)
-    most = _largest([found, *_summands(case, rule)]) * _STEPS.get(kind, _STEP)
-    return both((found[0] - most, found[1] + most), RANGES.get(case.node.op_type, ANYTHING))
-
-
-def _summands(case: Case, rule: Rule) -> list[Interval]:
-    """What bounds the sum of the magnitudes of all that is added up, which may cancel in the result."""
-    if case.node.op_type not in SUMS:
-        return case.operands if case.node.op_type in ("Mean", "Sum") else []
-    sizes = {name: _largest([case.bounds.get(name, ANYTHING)]) for name in case.node.input if name}
-    both_signs = {name: (-size, size) for name, size in sizes.items()}
-    return [rule(Case(case.graph, case.node, both_signs, case.types))]
-
-
-def _largest(intervals: list[Interval]) -> float:
-    return max((abs(end) for found in intervals for end in found if math.isfinite(end)), default=0.0)
+def _a_step_wider(found: Interval) -> Interval:
+    """Around what a jump makes of floats: one more at each end, and no other sign, which roundings keep."""
+    low, high = (max(1.0, abs(end) * 2.0**-10) if math.isfinite(end) else 0.0 for end in found)  # float16 has 10 bits
+    widest = found[0] - low, found[1] + high
+    return (max(widest[0], 0.0) if found[0] >= 0 else widest[0]), (min(widest[1], 0.0) if found[1] <= 0 else widest[1])
 
 
 _WORTH_READING = 1 << 22
@@ -113,23 +72,11 @@ def graph_bounds(
     narrow = known or {}
     arithmetic = Arithmetic(graph, types)
     bounds = _Bounds(graph, {name: narrow.get(name, ANYTHING) for name in graph.inputs})
-    jumping = {id(node) for node in graph.nodes if jumps(node, arithmetic.types)}
-    computed = _Bounds(graph, {name: outwards(found) for name, found in bounds.items()})
     for node in graph.nodes:
-        if node.op_type == "Constant":
-            continue
-        found = list(arithmetic.outputs(node, bounds))
-        if jumping:
-            wide = list(arithmetic.outputs(node, computed, rounding=True))
-            computed.update(_narrowed(node, wide, narrow))
-            found = wide if id(node) in jumping else found
-        bounds.update(_narrowed(node, found, narrow))
+        if node.op_type != "Constant":
+            made = zip(node.output, list(arithmetic.outputs(node, bounds)), strict=False)
+            bounds.update({name: both(bound, narrow.get(name, ANYTHING)) for name, bound in made if name})
     return dict(bounds)
-
-
-def _narrowed(node: NodeProto, found: Iterable[Interval], narrow: Mapping[str, Interval]) -> dict[str, Interval]:
-    made = zip(node.output, found, strict=False)
-    return {name: both(bound, narrow.get(name, ANYTHING)) for name, bound in made if name}
 
 
 class LateBounds(Mapping[str, Interval]):
@@ -164,17 +111,17 @@ class Arithmetic:
         """The least and largest stored value; anything where they are too many to read."""
         return _stored(self.graph, name)
 
-    def outputs(self, node: NodeProto, bounds: Mapping[str, Interval], *, rounding: bool = False) -> Iterator[Interval]:
-        """The bounds of each output, from those of the operands; with ``rounding`` of what floats make of them."""
+    def outputs(self, node: NodeProto, bounds: Mapping[str, Interval]) -> Iterator[Interval]:
+        """The bounds of each output, from those of the operands."""
         rule = _RULES.get(node.op_type)
         if rule is None or not is_standard(node) or not node.input:
             yield from (ANYTHING for _ in node.output)
             return
         case = Case(self.graph, node, bounds, self.types)
-        whole = rule(case)
-        first = self._joint.narrow(case, whole)
-        if rounding:
-            first = rounded(case, first, rule, narrowed=first != whole)
+        first = self._joint.narrow(case, rule(case))
+        if _jumps(self.graph, node, self.types):
+            low, high = RANGES.get(node.op_type, ANYTHING)
+            first = max(low, _a_step_wider(first)[0]), min(high, _a_step_wider(first)[1])
         for index, _ in enumerate(node.output):
             yield first if index == 0 else _further(case, index, first)
 

@@ -22,12 +22,13 @@ from deploykit.encodings.place import keep_entries, share_entry
 from deploykit.encodings.values import Affine
 from deploykit.errors import UsageError
 from deploykit.model.graph import GraphCopy, copy_of, view_of
-from deploykit.model.nodes import label, raise_opset
+from deploykit.model.nodes import attribute, label, raise_opset
 from deploykit.model.operators import Trait, has, is_standard
 from deploykit.model.ranges import graph_bounds
 from deploykit.model.shape_inference import Shape, infer
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     from onnx import ModelProto, NodeProto
 
     from deploykit.encodings.values import Encoding, EncodingSet
@@ -152,13 +153,28 @@ class ModelLook:
         """The shape of a tensor with its open dimensions, None where it is not known."""
         return self.types.get(name, ("", None))[1]
 
-    def sizes(self, name: str) -> tuple[int, ...]:
-        """The shape of a tensor without open dimensions; raises NoMatchError where it has some."""
+    def sizes(self, name: str, *axes: int) -> tuple[int, ...]:
+        """The sizes of all axes of a tensor, or of some; raises NoMatchError where one is open."""
         shape = self.shape(name)
-        sizes = tuple(dim for dim in shape or () if isinstance(dim, int))
-        if shape is None or len(sizes) != len(shape):
+        found = (None,) if shape is None else tuple(shape[axis] for axis in axes) if axes else shape
+        sizes = tuple(dim for dim in found if isinstance(dim, int))
+        if len(sizes) != len(found):
             raise NoMatchError(f"the shape of {name} is not known")
         return sizes
+
+    def rank(self, name: str) -> int:
+        """The number of axes of a tensor; raises NoMatchError where it is not known."""
+        shape = self.shape(name)
+        if shape is None:
+            raise NoMatchError(f"the shape of {name} is not known")
+        return len(shape)
+
+    def stored(self, name: str) -> npt.NDArray[Any]:
+        """The values of a stored tensor; raises NoMatchError where it is computed."""
+        value = self.graph.array(name)
+        if value is None:
+            raise NoMatchError(f"{name} is not stored")
+        return value
 
     def grid(self, name: str) -> Affine | None:
         """The integer grid of a tensor as a whole, None for a float and for one that differs by channel."""
@@ -168,14 +184,10 @@ class ModelLook:
 
     def axes(self, node: NodeProto, rank: int) -> list[int]:
         """The reduced axes of a node, counted from the front; raises NoMatchError where they are computed."""
-        values = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-        given = values.get("axes", ())
+        given = attribute(node, "axes", ())
         if len(node.input) > 1 and node.input[1]:
-            stored = self.graph.array(node.input[1])
-            if stored is None:
-                raise NoMatchError(f"the axes {node.input[1]} are not stored")
-            given = stored.reshape(-1).tolist()
-        if not len(given) and not values.get("noop_with_empty_axes", 0):
+            given = self.stored(node.input[1]).reshape(-1).tolist()
+        if not len(given) and not attribute(node, "noop_with_empty_axes", 0):
             given = range(rank)
         return sorted(int(axis) % rank for axis in given)
 

@@ -15,8 +15,6 @@ from deploykit.model.ranges import ANYTHING, graph_bounds
 from deploykit.rewrites.contract import Match, ModelLook, NodeSteps, NoMatchError, rewrite
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from onnx import NodeProto
 
 __all__ = [
@@ -58,14 +56,22 @@ def einsum_to_matmul(look: ModelLook, node: NodeProto) -> Match:
         raise NoMatchError("its equation has dots, or a letter twice in one term")
     if not ({*a} ^ {*b}) <= {*result} <= {*a, *b}:
         raise NoMatchError("it sums one operand alone")
-    size = _letter_sizes(look, node, terms)
+    size: dict[str, int] = {}
+    for name, term in zip(node.input, terms, strict=True):
+        known = look.sizes(name)
+        if len(known) != len(term) or any(size.setdefault(x, n) != n for x, n in zip(term, known, strict=True)):
+            raise NoMatchError(f"the shape of {name} does not fit its equation")
     batch = "".join(letter for letter in result if letter in a and letter in b)
     left = "".join(letter for letter in result if letter not in b)
     summed = "".join(letter for letter in a if letter not in result)
     right = "".join(letter for letter in result if letter not in a)
 
+    def ordered(to: NodeSteps, source: str, term: str, order: str) -> str:
+        perm = [term.index(letter) for letter in order]
+        return source if term == order else to.add("Transpose", [source], f"{node.output[0]}_transpose", perm=perm)
+
     def write(to: NodeSteps) -> None:
-        made = to.node.output[0]
+        made, moved = to.node.output[0], list[str]()
         flat = [math.prod(size[letter] for letter in batch)] if batch else []
         rows, inner, columns = (math.prod(size[letter] for letter in part) for part in (left, summed, right))
         factors = []
@@ -73,43 +79,21 @@ def einsum_to_matmul(look: ModelLook, node: NodeProto) -> Match:
             (to.node.input[0], a, batch + left + summed, [*flat, rows, inner]),
             (to.node.input[1], b, batch + summed + right, [*flat, inner, columns]),
         ):
-            turned = _ordered(to, source, term, order)
-            factors.append(_shaped(to, turned, [size[letter] for letter in order], matrix))
-            to.share(source, *(name for name in (turned, factors[-1]) if name != source))
-        product = to.add("MatMul", factors, f"{made}_matmul")
+            turned = ordered(to, source, term, order)
+            if [size[letter] for letter in order] != matrix:
+                turned = to.reshape(turned, matrix, f"{made}_reshape")
+            factors.append(turned)
+            to.share(source, *(step.output[0] for step in to.nodes if step.output[0] not in {*moved}))
+            moved += [step.output[0] for step in to.nodes]
+        shaped = product = to.add("MatMul", factors, f"{made}_matmul")
         letters = batch + left + right
-        shaped = _shaped(to, product, [*flat, rows, columns], [size[letter] for letter in letters])
-        turned = _ordered(to, shaped, letters, result)
+        if [*flat, rows, columns] != [size[letter] for letter in letters]:
+            shaped = to.reshape(product, [size[letter] for letter in letters], f"{made}_reshape")
+        turned = ordered(to, shaped, letters, result)
         to.share(made, product, shaped, turned)
         to.nodes[-1].output[0], to.nodes[-1].name = made, to.node.name
 
     return Match(why=f"it sums over {summed or 'nothing'} and repeats over {batch or 'nothing'}", write=write)
-
-
-def _letter_sizes(look: ModelLook, node: NodeProto, terms: Sequence[str]) -> dict[str, int]:
-    sizes: dict[str, int] = {}
-    for name, term in zip(node.input, terms, strict=True):
-        known = look.sizes(name)
-        if len(known) != len(term):
-            raise NoMatchError(f"the shape of {name} is not known")
-        for letter, size in zip(term, known, strict=True):
-            if sizes.setdefault(letter, size) != size:
-                raise NoMatchError(f"{letter} has two sizes")
-    return sizes
-
-
-def _ordered(to: NodeSteps, source: str, term: str, order: str) -> str:
-    """With its axes in another order, itself where that is the same."""
-    if term == order:
-        return source
-    return to.add("Transpose", [source], f"{to.node.output[0]}_transpose", perm=[term.index(x) for x in order])
-
-
-def _shaped(to: NodeSteps, source: str, shape: Sequence[int], wanted: Sequence[int]) -> str:
-    """With its values under another shape, itself where that is the same."""
-    if list(shape) == list(wanted):
-        return source
-    return to.reshape(source, wanted, f"{to.node.output[0]}_reshape")
 
 
 @rewrite(
@@ -157,12 +141,9 @@ def flat_index(look: ModelLook, node: NodeProto) -> Match | None:
     index = look.graph.array(node.input[1])
     if index is None or index.ndim < 2 or node.input[0] in look.graph.static():
         return None
-    shape = look.shape(node.input[0])
-    if shape is None:
-        raise NoMatchError(f"the shape of {node.input[0]} is not known")
-    if len(shape) != 1:
+    if look.rank(node.input[0]) != 1:
         return None
-    whole = shape[0] == index.size and bool((index.reshape(-1) == np.arange(index.size)).all())
+    whole = look.shape(node.input[0]) == (index.size,) and bool((index.reshape(-1) == np.arange(index.size)).all())
 
     def write(to: NodeSteps) -> None:
         source, made = to.node.input[0], to.node.output[0]
@@ -189,15 +170,10 @@ def index_from_front(look: ModelLook, node: NodeProto) -> Match | None:
     indices: Any = look.graph.array(node.input[1])
     if indices is None or indices.dtype.kind != "i" or not (indices < 0).any():
         return None
-    shape = look.shape(node.input[0])
-    if shape is not None and node.op_type == "GatherND":
-        first = int(attribute(node, "batch_dims", 0))
-        shape = shape[first : first + indices.shape[-1]]
-    elif shape is not None:
-        shape = (shape[int(attribute(node, "axis", 0))],)
-    sizes = [dim for dim in shape or () if isinstance(dim, int)]
-    if shape is None or len(sizes) != len(shape):
-        raise NoMatchError(f"the dimension it indexes in {node.input[0]} varies")
+    first, count = int(attribute(node, "axis", 0)), 1
+    if node.op_type == "GatherND":
+        first, count = int(attribute(node, "batch_dims", 0)), indices.shape[-1]
+    sizes = look.sizes(node.input[0], *range(first, first + count))
     added = np.asarray(sizes if len(sizes) > 1 else sizes[0], indices.dtype)
 
     def write(to: NodeSteps) -> None:
@@ -220,10 +196,8 @@ def last_index(look: ModelLook, node: NodeProto) -> Match | None:
     """The first over the reversed axis, counted from the end."""
     if not attribute(node, "select_last_index", 0):
         return None
-    shape, axis = look.shape(node.input[0]), int(attribute(node, "axis", 0))
-    size = None if shape is None else shape[axis]
-    if not isinstance(size, int):
-        raise NoMatchError(f"the size of axis {axis} is not known")
+    axis = int(attribute(node, "axis", 0))
+    (size,) = look.sizes(node.input[0], axis)
 
     def write(to: NodeSteps) -> None:
         source, made = to.node.input[0], to.node.output[0]
@@ -260,17 +234,11 @@ def cumulate_forward(look: ModelLook, node: NodeProto) -> Match | None:
     shifts, turns = (bool(attribute(node, name, 0)) for name in ("exclusive", "reverse"))
     if not (shifts or turns):
         return None
-    shape = look.shape(node.input[0])
-    if shape is None:
-        raise NoMatchError(f"the shape of {node.input[0]} is not known")
-    rank = len(shape)
-    stored = np.asarray(0) if rank == 1 else look.graph.array(node.input[1])  # a vector has one axis, whatever it says
-    if stored is None:
-        raise NoMatchError(f"the axis {node.input[1]} is not stored")
-    axis = int(stored.reshape(())) % rank
-    size = shape[axis]
-    if not isinstance(size, int) or size < 1:
-        raise NoMatchError(f"the size of axis {axis} is not known")
+    rank = look.rank(node.input[0])
+    axis = 0 if rank == 1 else int(look.stored(node.input[1]).reshape(())) % rank  # a vector has one axis
+    (size,) = look.sizes(node.input[0], axis)
+    if size < 1:
+        raise NoMatchError(f"{node.input[0]} is empty")
 
     def write(to: NodeSteps) -> None:
         made, source = to.node.output[0], to.node.input[0]
@@ -373,12 +341,10 @@ def norm_statistics(look: ModelLook, node: NodeProto) -> Match | None:
     """Mean, deviation from it, its square's mean, and one over the root; what nothing reads is dropped."""
     if not any(node.output[1:]):
         return None
-    shape, dtype = look.shape(node.input[0]), look.dtype(node.input[0])
-    if shape is None:
-        raise NoMatchError(f"the shape of {node.input[0]} is not known")
+    rank, dtype = look.rank(node.input[0]), look.dtype(node.input[0])
     if dtype != "float":
         raise NoMatchError(f"{node.input[0]} is {dtype or 'of unknown type'}, its statistics need not be")
-    axes = list(range(int(attribute(node, "axis", -1)) % len(shape), len(shape)))
+    axes = list(range(int(attribute(node, "axis", -1)) % rank, rank))
 
     def write(to: NodeSteps) -> None:
         source, made = to.node.input[0], to.node.output[0]

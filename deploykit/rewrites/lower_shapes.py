@@ -198,8 +198,6 @@ def norm_rows(look: ModelLook, node: NodeProto) -> Match | None:
     if axis in (-1, len(given) - 1) and not several:
         return None
     shape = look.sizes(node.input[0])
-    if not shape:
-        raise NoMatchError(f"the shape of {node.input[0]} is not known")
     if len(node.output) > 1:
         raise NoMatchError("it gives its statistics too")
     axis %= len(shape)
