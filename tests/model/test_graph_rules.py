@@ -173,21 +173,6 @@ def test_a_size_of_unknown_origin_is_told_at_the_first_tensor() -> None:
     assert found.message == "2 tensors have no fixed size, first h (4 x some) made by n0"
 
 
-def test_sequences_are_told_as_nested_graphs_are() -> None:
-    made = helper.make_node("SequenceConstruct", ["x"], ["s"])
-    length = helper.make_node("SequenceLength", ["s"], ["y"])
-    told = [finding for finding in findings(model([made, length])) if finding.code == "DK003"]
-    assert [finding.message for finding in told] == [
-        "SequenceConstruct works on a sequence of tensors",
-        "SequenceLength works on a sequence of tensors",
-    ]
-
-
 def test_sizes_are_said() -> None:
     assert "1 tensor(s) of 16 bytes" in one(outside(), "DK013").message
     assert "1 stored tensors of 8 bytes: idle" in one(model(tensors=[stored("idle", 1, 2)]), "DK011").message
-
-
-def test_long_lists_are_cut() -> None:
-    tensors = [stored(f"idle{index}", 1) for index in range(12)]
-    assert one(model(tensors=tensors), "DK011").message.endswith("idle7 and 4 more")

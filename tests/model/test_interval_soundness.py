@@ -17,7 +17,6 @@ from deploykit.accuracy.simulate.sessions import Session
 from deploykit.model.graph import GraphCopy
 from deploykit.model.ranges import graph_bounds
 from sample_models.tiny_graphs import TinyGraph
-from tables import each_row
 
 SHAPE = (2, 3, 4)
 TOLERANCE = 1e-4
@@ -322,17 +321,6 @@ def test_every_value_lies_within_its_bound(data: st.DataObject) -> None:
         grown.pool.append(grown.graph.input(name, SHAPE))
     for _ in range(data.draw(st.integers(1, 6))):
         grown.pool.append(data.draw(st.sampled_from(STEPS))(grown))
-    _checked(grown.graph.model(*grown.made), grown.made, _feeds(data.draw(st.integers(0, 2**16)), ends), ends)
-
-
-@each_row("step", STEPS, ids=lambda step: step.__name__)
-@settings(max_examples=3, deadline=None)
-@given(data=st.data())
-def test_so_does_every_kind_of_step_alone(step: Callable[[Grown], str], data: st.DataObject) -> None:
-    grown = Grown(draw=data.draw)
-    ends = {"x": (-3.0, 2.0), "z": (0.0, 1.0)}
-    grown.pool += [grown.graph.input(name, SHAPE) for name in ends]
-    step(grown)
     _checked(grown.graph.model(*grown.made), grown.made, _feeds(data.draw(st.integers(0, 2**16)), ends), ends)
 
 

@@ -75,6 +75,7 @@ def test_what_is_only_moved_keeps_its_grid() -> None:
     assert made.encodings is not None and names <= made.encodings.entries.keys() and not made.touched
 
 
+@pytest.mark.heavy
 def test_the_provider_gets_the_product(tmp_path: Path) -> None:
     onnx.save(product("bqd,bdhk->bqhk"), tmp_path / "m.onnx")
     given = Request(model=tmp_path / "m.onnx", target="sm8650", backend="ort-qnn", inputs=("x0=-1..1", "x1=-1..1"))
