@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from click.testing import CliRunner
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from deploykit.accuracy.search import locate as locate_module
 from deploykit.accuracy.search.locate import SESSIONS, Located, ModelProbe, SimulationProbe, locate, locate_files
 from deploykit.accuracy.simulate.sessions import Feed
 from deploykit.cli.accuracy import locate as command
@@ -25,7 +25,6 @@ from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import wrap_proto
-from deploykit.system.limits import limited_time
 from sample_models.detectors import UNREACHABLE
 from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph
@@ -295,42 +294,38 @@ def test_one_execution_alone_or_three_are_a_wrong_call(tmp_path: Path) -> None:
         locate_files(tmp_path / "a.onnx", tmp_path / "b.onnx", encodings=tmp_path / "c.encodings")
 
 
-class Slow(ModelProbe):
-    """Shows what it is asked for, and fails as a session does when the time of its caller is over."""
+@pytest.mark.parametrize(
+    ("rounds", "in_time", "said"),
+    [
+        (1, False, "t399"),  # the output is all that was seen
+        (1, True, "does not run on this sample"),
+        (0, False, "before the outputs were compared"),
+    ],
+)
+def test_a_run_that_fails_is_an_error_unless_its_time_is_over(
+    rounds: int, in_time: bool, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When its time is over the nearest known operator is named; without the outputs there is no answer."""
+    left = [rounds]
 
-    def __init__(self, model: onnx.ModelProto, rounds: int) -> None:
-        super().__init__(model)
-        self.rounds = rounds
+    class Slow(ModelProbe):
+        def show_all(self, names: Sequence[str], feeds: Sequence[Feed]) -> Any:
+            left[0] -= 1
+            if left[0] < 0:
+                monkeypatch.setattr(locate_module, "time_left", lambda: 9.0 if in_time else 0.0)
+                raise InputError("the model does not run on this sample", why="Exiting due to terminate flag")
+            return super().show_all(names, feeds)
 
-    def show_all(self, names: Sequence[str], feeds: Sequence[Feed]) -> Any:
-        self.rounds -= 1
-        if self.rounds < 0:
-            time.sleep(2.1)
-            raise InputError("the model does not run on this sample", why="Exiting due to terminate flag")
-        return super().show_all(names, feeds)
-
-
-def _limited(rounds: int, seconds: float | None) -> Located:
     model = _network(400, 3)
-    with limited_time(seconds):
-        feeds = random_feeds(model, seed=1)
-        return locate(_facts(model), Slow(model, rounds), ModelProbe(_tampered(model, 100)), feeds, per_round=8)
-
-
-def test_when_its_time_is_over_the_nearest_known_operator_is_named() -> None:
-    found = _limited(1, 2.0)
+    sides = Slow(model), ModelProbe(_tampered(model, 100))
+    feeds = random_feeds(model, seed=1)
+    if in_time or not rounds:
+        with pytest.raises(InputError if in_time else ToolError, match=said):
+            locate(_facts(model), *sides, feeds, per_round=8)
+        return
+    found = locate(_facts(model), *sides, feeds, per_round=8)
     assert found.exhausted and found.rounds == 1
-    assert found.first is not None and found.first.output.name == "t399", "the output is all that was seen"
-
-
-def test_a_run_that_fails_within_its_time_is_an_error() -> None:
-    with pytest.raises(InputError):
-        _limited(1, None)
-
-
-def test_without_the_outputs_there_is_no_answer() -> None:
-    with pytest.raises(ToolError, match="before the outputs were compared"):
-        _limited(0, 2.0)
+    assert found.first is not None and found.first.output.name == said
 
 
 def test_the_command_has_a_time_limit(tmp_path: Path) -> None:

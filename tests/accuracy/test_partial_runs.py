@@ -61,12 +61,12 @@ def detr() -> Case:
     return Case(model, {entry.name: entry.value for entry in placed}, feeds)
 
 
-@pytest.mark.parametrize("size", [0, 1, 7, 1000])
+@pytest.mark.parametrize("size", [0, 7])
 def test_every_tensor_alone_and_left_out(detr: Case, size: int) -> None:
     exact, quantized = detr.runs(size=size), detr.runs(detr.values, size=size)
     detr.assert_same(exact.reference, {}, "float")
     detr.assert_same(quantized.reference, detr.values, "quantized")
-    for name in sorted(detr.values, key=lambda name: exact.first_piece([name]))[:: 1 if size == 0 else 5]:
+    for name in sorted(detr.values, key=lambda name: exact.first_piece([name]))[:: 3 if size == 0 else 7]:
         detr.assert_same(exact.run({name: detr.values[name]}), {name: detr.values[name]}, f"only {name}")
         rest = {other: value for other, value in detr.values.items() if other != name}
         detr.assert_same(quantized.run({name: None}), rest, f"all but {name}")

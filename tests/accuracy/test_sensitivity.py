@@ -69,7 +69,9 @@ def _from_zoo(name: str, folder: Path) -> Sensitivity:
     return _analyzed(folder / "model.onnx", folder / "w8a16.v1.0.0.encodings", samples)
 
 
-@pytest.mark.parametrize("name", ["detr", "resnet", "vit", pytest.param("segformer", marks=pytest.mark.heavy)])
+@pytest.mark.parametrize(
+    "name", ["detr", *(pytest.param(name, marks=pytest.mark.heavy) for name in ("resnet", "vit", "segformer"))]
+)
 def test_it_agrees_with_the_recorded_analysis_of_aimet(name: str, tmp_path: Path, detr: Sensitivity) -> None:
     """The same layers with the same tensors, the same loss of the whole, the same 20 worst, nearly the same order."""
     found = detr if name == "detr" else _from_zoo(name, tmp_path)
@@ -165,19 +167,12 @@ def test_an_ended_analysis_goes_on(
     again = _analyzed(DETR, W8A8, detr_samples, tell=told.append)
     assert not [line for line in told if " of " in line]
     assert again.to_json() == detr.to_json()
-    _analyzed(DETR, W8A8, detr_samples, tell=told.append, resume=False, budget=Budget(seconds=0.0))
-
-
-def test_other_samples_and_other_encodings_are_other_questions(
-    detr: Sensitivity, detr_samples: Samples, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DEPLOYKIT_CACHE", str(tmp_path))
-    _analyzed(DETR, W8A8, detr_samples)
+    # Other samples and other encodings are other questions.
     one = Samples(feeds=detr_samples.feeds[:1], of_inputs=detr_samples.of_inputs)
-    other = _analyzed(DETR, W8A8, one, budget=Budget(seconds=0.0))
-    assert other.unmeasured > 50
-    wide = _analyzed(DETR, W8A8.with_name("w8a16.v1.0.0.encodings"), detr_samples, budget=Budget(seconds=0.0))
-    assert wide.unmeasured > 50
+    wide = W8A8.with_name("w8a16.v1.0.0.encodings")
+    for encodings, samples in ((W8A8, one), (wide, detr_samples)):
+        assert _analyzed(DETR, encodings, samples, budget=Budget(seconds=0.0)).unmeasured > 50
+    _analyzed(DETR, W8A8, detr_samples, tell=told.append, resume=False, budget=Budget(seconds=0.0))
 
 
 def test_samples_beyond_the_memory_are_left_out(detr_samples: Samples) -> None:

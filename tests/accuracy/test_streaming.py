@@ -89,7 +89,7 @@ def _encodings(model: ModelProto) -> EncodingSet:
     return EncodingSet(version="1.0.0", entries=entries)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     layers=st.lists(st.integers(1, 12), min_size=2, max_size=14),
     room=st.integers(1, 3000),

@@ -170,7 +170,7 @@ def test_image_headers(tmp_path: Path) -> None:
     assert (inspect_image(tmp_path / "b.jpg").width, inspect_image(tmp_path / "b.jpg").height) == (32, 16)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.integers(0, len(plain(6, 5)) - 1), st.booleans())
 def test_a_cut_or_changed_png_is_refused(tmp_path_factory: pytest.TempPathFactory, at: int, cut: bool) -> None:
     whole = plain(6, 5)
