@@ -41,7 +41,6 @@ __all__ = [
     "Explored",
     "WayChoice",
     "choose",
-    "choose_unjudged",
     "choose_way",
     "explore",
     "is_proven",
@@ -182,16 +181,22 @@ class ChosenWay:
 
 def choose_way(backend: AnyBackend, situation: Situation, shared: SharedWork, tell: Progress) -> ChosenWay:
     """The situation as it is, or the one that is proven better; with nothing to choose only what is asked for."""
-    support = _support(backend, situation)
+    request, encodings, support = situation.request, situation.encodings, None
+    insists = request.mixed == "fallback" and not request.rewrite
+    # Wholly float files leave nothing to choose.
+    if (
+        encodings is not None
+        and not insists
+        and any(entry.name in situation.facts.tensors and not isinstance(entry.value, Float) for entry in encodings)
+    ):
+        support = backend.mixed_support(situation.target, request.adapter_options)
     try:
-        if support is None:
-            return (
-                _rewritten_as_asked(situation, shared, tell)
-                if situation.request.rewrite
-                else ChosenWay(situation=situation)
-            )
+        if support is None or encodings is None:
+            if request.rewrite:
+                return _rewritten_as_asked(situation, shared, tell)
+            return ChosenWay(situation=situation)
         samples = samples_of(situation, shared)
-        given = (Same(situation.model.proto), Same(situation.encodings), Same(samples))
+        given = (Same(situation.model.proto), Same(encodings), Same(samples))
         filled = shared.once(("filled", *given), lambda: _filled(situation, samples))
         if filled is not None:
             situation = replace(situation, encodings=filled.encodings)
@@ -201,19 +206,23 @@ def choose_way(backend: AnyBackend, situation: Situation, shared: SharedWork, te
     except DeploykitError as error:
         skipped = error.what + (f" ({error.why})" if error.why else "")
         return ChosenWay(situation=situation, skipped=skipped, instead="" if support is None else error.next)
-    changed = _changed(situation, explored.winner, support, shared)
+    won, changed = explored.winner, situation
+    if won is not None and won.way.kind == "direct":
+        own = {**request.adapter_options, **support.needs.get("direct", {})}
+        changed = replace(situation, request=replace(request, adapter_options=own))
+    elif won is not None and won.segments:
+        changed = replace(situation, segments=won.segments)
+    elif won is not None and won.way.kind != "fallback" and won.way.id != "as-is":
+        path = situation.model.path
+        changed = replace(
+            situation,
+            model=shared.once(("won", Same(won)), lambda: wrap_proto(won.model, path=path)),
+            facts=won.facts,
+            encodings=won.encodings,
+            rewritten=situation.rewritten or won.model is not situation.model.proto,
+            tail=_serialized(won.tail),
+        )
     return ChosenWay(situation=changed, explored=explored, samples=samples, filled=filled)
-
-
-def _support(backend: AnyBackend, situation: Situation) -> MixedSupport | None:
-    """What the backend can mix; None where there is nothing to choose."""
-    request, encodings = situation.request, situation.encodings
-    if encodings is None or (request.mixed == "fallback" and not request.rewrite):
-        return None  # insisted on
-    # Wholly float files leave nothing to choose.
-    if not any(entry.name in situation.facts.tensors and not isinstance(entry.value, Float) for entry in encodings):
-        return None
-    return backend.mixed_support(situation.target, request.adapter_options)
 
 
 def _rewritten_as_asked(situation: Situation, shared: SharedWork, tell: Progress) -> ChosenWay:
@@ -279,25 +288,6 @@ def _explored(
     return shared.once(("explored", *given, request.rewrite, request.no_rewrite, most, request.mixed, *able), make)
 
 
-def _changed(situation: Situation, won: BuiltWay | None, support: MixedSupport, shared: SharedWork) -> Situation:
-    """The situation that the winner stands for; the same one where nothing is changed."""
-    if won is None or won.way.kind == "fallback" or won.way.id == "as-is":
-        return situation
-    if won.way.kind == "direct":
-        own = {**situation.request.adapter_options, **support.needs.get("direct", {})}
-        return replace(situation, request=replace(situation.request, adapter_options=own))
-    if won.segments:
-        return replace(situation, segments=won.segments)
-    return replace(
-        situation,
-        model=shared.once(("won", Same(won)), lambda: wrap_proto(won.model, path=situation.model.path)),
-        facts=won.facts,
-        encodings=won.encodings,
-        rewritten=situation.rewritten or won.model is not situation.model.proto,
-        tail=_serialized(won.tail),
-    )
-
-
 def _serialized(tail: ModelProto | None) -> bytes | None:
     return None if tail is None else whole_model(tail).SerializeToString(deterministic=True)
 
@@ -316,9 +306,14 @@ def explore(ground: Ground, support: MixedSupport, *, mixed: str, tell: Callable
     built: list[BuiltWay] = []
     skipped: dict[str, str] = {}
     proven = False
+    # Where float16 was left open by habit alone, no number can speak for another way than an integer one.
+    by_habit = ground.judge is None and bool(ground.prediction.intended) and not ground.prediction.meant
     for identity in _order(ground, support):
         kind, build = WAYS[identity]
-        why_not = _not_wanted(kind, support, mixed)
+        if mixed in ("fallback", "segments", "refuse") and kind != ("integer" if mixed == "refuse" else mixed):
+            why_not = f"not asked for (--mixed {mixed})"
+        else:
+            why_not = "" if kind in support.kinds else support.without.get(kind, "not offered here")
         if not why_not and proven:
             proof = "is proven good" if ground.judge is not None else "does what the file means"
             why_not = f"not built: a better one {proof}"
@@ -330,23 +325,19 @@ def explore(ground: Ground, support: MixedSupport, *, mixed: str, tell: Callable
         if made is not None:
             way = replace(made.way, confidence=support.confidence.get(made.way.kind, made.way.confidence))
             built.append(replace(made, way=way))
-            proven = proven or is_proven(way, reference_db, reference_right=is_right) or _is_meant(way, ground)
-    ways = [item.way for item in built]
-    if ground.judge is None:
-        means_floats = bool(ground.prediction.meant)
-        choice = choose_unjudged(ways, sdk_mixes_safely=support.safe, mixed=mixed, means_floats=means_floats)
-    else:
-        choice = choose(ways, reference_db=reference_db, sdk_mixes_safely=support.safe, mixed=mixed)
+            is_meant = by_habit and way.kind == "integer" and not way.unavailable
+            proven = proven or is_meant or is_proven(way, reference_db, reference_right=is_right)
+    choice = choose(
+        [item.way for item in built],
+        reference_db=None if ground.judge is None else reference_db,
+        sdk_mixes_safely=support.safe,
+        mixed=mixed,
+        means_floats=bool(ground.prediction.meant),
+    )
     listed = tuple(Way(id=identity, kind="", unavailable=why) for identity, why in skipped.items())
     won = next((item for item in built if item.way is choice.winner), None)
     choice = replace(choice, verdicts={**skipped, **choice.verdicts}, ways=(*choice.ways, *listed))
     return Explored(built=tuple(built), winner=won, choice=choice, reference=ground.reference)
-
-
-def _is_meant(way: Way, ground: Ground) -> bool:
-    """True for an integer way where float16 was left open by habit alone and no number can speak for another."""
-    by_habit = bool(ground.prediction.intended) and not ground.prediction.meant
-    return ground.judge is None and by_habit and way.kind == "integer" and not way.unavailable
 
 
 def _order(ground: Ground, support: MixedSupport) -> tuple[str, ...]:
@@ -368,14 +359,6 @@ def _order(ground: Ground, support: MixedSupport) -> tuple[str, ...]:
     return ("rewrite", *further, "segments", "fallback", *last)
 
 
-def _not_wanted(kind: str, support: MixedSupport, mixed: str) -> str:
-    if mixed in ("fallback", "segments") and kind != mixed:
-        return f"not asked for (--mixed {mixed})"
-    if mixed == "refuse" and kind != "integer":
-        return "not asked for (--mixed refuse)"
-    return "" if kind in support.kinds else support.without.get(kind, "not offered here")
-
-
 def is_proven(way: Way, reference_db: float, *, reference_right: bool) -> bool:
     """True for an integer way that is right and as good as the encodings' own simulation: no other is needed.
 
@@ -387,112 +370,84 @@ def is_proven(way: Way, reference_db: float, *, reference_right: bool) -> bool:
     return way.kind == "integer" and way.right is True and not way.unavailable and reaches
 
 
-def choose_unjudged(
-    ways: Sequence[Way], *, sdk_mixes_safely: bool = False, mixed: str = "auto", means_floats: bool = True
-) -> WayChoice:
-    """Pick a way by structure: what was meant, by the surest means, with the least change.
-
-    Where float16 was meant (``means_floats``) it stays float16, for without numbers nobody knows what integers would
-    cost there.
-    """
-    open_ways = [way for way in ways if not way.unavailable and _wanted(way, mixed)]
-    mixing = [way for way in open_ways if way.kind != "integer"]
-    fallback = [way for way in mixing if way.kind == "fallback"]
-    integer = [way for way in open_ways if way.kind == "integer"]
-    proven = [way for way in integer if way.rewrites]
-    stages = (
-        (
-            [] if means_floats else proven or integer,
-            "the file means no float16, and every range follows from what it says",
-        ),
-        (fallback if sdk_mixes_safely else [], "this SDK mixes float16 and integers safely"),
-        (_surest(mixing), "float16 was meant, and this is the surest way to it"),
-        (proven, "its rewrites are proven equal, and each answers a trouble in the graph"),
-        (integer, "no other way is available"),
-    )
-    for members, why in stages:
-        if members:
-            winner = min(members, key=lambda way: (way.intrusion, way.borders + way.segments, way.id))
-            others = {way.id: way.unavailable or f"not judged; {winner.id} was chosen on structure" for way in ways}
-            return WayChoice(winner=winner, verdicts={**others, winner.id: f"not judged; {why}"}, ways=tuple(ways))
-    verdicts = {way.id: way.unavailable or f"not asked for (--mixed {mixed})" for way in ways}
-    return WayChoice(winner=None, verdicts=verdicts, ways=tuple(ways))
-
-
 def choose(
-    ways: Sequence[Way], *, reference_db: float, sdk_mixes_safely: bool = False, mixed: str = "auto"
+    ways: Sequence[Way],
+    *,
+    reference_db: float | None = None,
+    sdk_mixes_safely: bool = False,
+    mixed: str = "auto",
+    means_floats: bool = True,
 ) -> WayChoice:
-    """Pick a way. ``reference_db`` is the simulation of the encodings as they were given.
+    """Pick a way. ``reference_db`` is the simulation of the encodings as they were given, None where nothing is judged.
 
     ``mixed`` is ``auto``, or ``fallback`` or ``segments`` to insist on that kind, or ``refuse`` to take integer ways
     only. In ``auto``: integer ways that reach the reference; then the SDK's own mix where that is safe; then integer
-    ways that lose little; then float16 by confidence and quality.
+    ways that lose little; then float16 by confidence and quality. Without numbers: what was meant, by the surest means,
+    with the least change; where float16 was meant (``means_floats``) it stays, for nobody knows what integers cost.
     """
-    open_ways = [way for way in ways if not way.unavailable and _wanted(way, mixed)]
+    kinds = {"auto": None, "refuse": "integer"}.get(mixed, mixed)
+    open_ways = [way for way in ways if not way.unavailable and kinds in (None, way.kind)]
     integer = [way for way in open_ways if way.kind == "integer"]
     mixing = [way for way in open_ways if way.kind != "integer"]
-    fallback = [way for way in mixing if way.kind == "fallback"]
-    stages = (
-        (_reaching(integer, reference_db), "it needs no float16 and is as good as the encodings' own simulation"),
-        (fallback if sdk_mixes_safely else [], "this SDK mixes float16 and integers safely"),
-        (_reaching(integer, reference_db - _SMALL_LOSS_DB), "it needs no float16 and loses little"),
-        (_surest(mixing), "float16 is needed, and this is the surest way to it"),
-        (integer, "no other way is available"),
-    )
-    for members, why in stages:
-        winner = _best(members)
-        if winner is not None:
-            return WayChoice(
-                winner=winner, verdicts=_verdicts(ways, winner, why, reference_db, mixed), ways=tuple(ways)
-            )
+    fallback = [way for way in mixing if way.kind == "fallback" and sdk_mixes_safely]
+    rank = min((way.confidence.rank for way in mixing), default=0)
+    surest = [way for way in mixing if way.confidence.rank == rank]
+    rewritten = [way for way in integer if way.rewrites]
+    safe = (fallback, "this SDK mixes float16 and integers safely")
+    last = (integer, "no other way is available")
+    if reference_db is None:
+        stages = (
+            (
+                [] if means_floats else rewritten or integer,
+                "the file means no float16, and every range follows from what it says",
+            ),
+            safe,
+            (surest, "float16 was meant, and this is the surest way to it"),
+            (rewritten, "its rewrites are proven equal, and each answers a trouble in the graph"),
+            last,
+        )
+    else:
+        least = [min(db, _ENOUGH_DB) - _EQUAL_DB for db in (reference_db, reference_db - _SMALL_LOSS_DB)]
+        stages = (
+            (
+                [way for way in integer if way.overall_db >= least[0]],
+                "it needs no float16 and is as good as the encodings' own simulation",
+            ),
+            safe,
+            ([way for way in integer if way.overall_db >= least[1]], "it needs no float16 and loses little"),
+            (surest, "float16 is needed, and this is the surest way to it"),
+            last,
+        )
     verdicts = {way.id: way.unavailable or f"not asked for (--mixed {mixed})" for way in ways}
-    return WayChoice(winner=None, verdicts=verdicts, ways=tuple(ways))
+    members, why = next((stage for stage in stages if stage[0]), ([], ""))
+    if not members:
+        return WayChoice(winner=None, verdicts=verdicts, ways=tuple(ways))
+    if reference_db is None:
+        winner = min(members, key=lambda way: (way.intrusion, way.borders + way.segments, way.id))
+        lost = {way.id: way.unavailable or f"not judged; {winner.id} was chosen on structure" for way in ways}
+        why = f"not judged; {why}"
+    else:
+        winner = _best(members)
+        lost = {way.id: _lost(way, winner, reference_db) if way in open_ways else verdicts[way.id] for way in ways}
+    return WayChoice(winner=winner, verdicts={**lost, winner.id: why}, ways=tuple(ways))
 
 
-def _wanted(way: Way, mixed: str) -> bool:
-    if mixed in ("fallback", "segments"):
-        return way.kind == mixed
-    return mixed == "auto" or way.kind == "integer"
-
-
-def _reaching(ways: list[Way], least_db: float) -> list[Way]:
-    return [way for way in ways if way.overall_db >= min(least_db, _ENOUGH_DB) - _EQUAL_DB]
-
-
-def _surest(ways: list[Way]) -> list[Way]:
-    rank = min((way.confidence.rank for way in ways), default=0)
-    return [way for way in ways if way.confidence.rank == rank]
-
-
-def _best(ways: list[Way]) -> Way | None:
+def _best(ways: list[Way]) -> Way:
     """The least intrusive of those within a decibel of the best, or good enough; then fewer borders and segments.
 
     A way that is right goes before any that is not, whatever the numbers of outputs that are wrong; where none is, one
     that clearly keeps more detections.
     """
-    ways = [way for way in ways if way.right] or _keeping(ways)
-    if not ways:
-        return None
+    most = max((way.kept for way in ways if way.kept is not None), default=0.0)
+    keeping = [way for way in ways if way.kept is None or way.kept >= most - _SAME_SHARE]
+    ways = [way for way in ways if way.right] or keeping
     top = min(max(way.overall_db for way in ways), _ENOUGH_DB + _TIE_DB)
     close = [way for way in ways if way.overall_db >= top - _TIE_DB]
     return min(close, key=lambda way: (way.intrusion, way.borders + way.segments, -way.overall_db, way.id))
 
 
-def _keeping(ways: list[Way]) -> list[Way]:
-    """Those that lose hardly more detections than the best."""
-    most = max((way.kept for way in ways if way.kept is not None), default=None)
-    return ways if most is None else [way for way in ways if way.kept is None or way.kept >= most - _SAME_SHARE]
-
-
-def _verdicts(ways: Sequence[Way], winner: Way, why: str, reference_db: float, mixed: str) -> dict[str, str]:
-    return {way.id: why if way is winner else _lost(way, winner, reference_db, mixed) for way in ways}
-
-
-def _lost(way: Way, winner: Way, reference_db: float, mixed: str) -> str:
-    if way.unavailable:
-        return way.unavailable
-    if not _wanted(way, mixed):
-        return f"not asked for (--mixed {mixed})"
+def _lost(way: Way, winner: Way, reference_db: float) -> str:
+    """Why a way that was open did not win."""
     if way.kind != "integer" and winner.kind == "integer":
         return f"{way.float16_tensors} float16 tensors and {way.borders} borders that {winner.id} does without"
     if way.overall_db < min(winner.overall_db, _ENOUGH_DB) - _TIE_DB:

@@ -22,12 +22,11 @@ from deploykit.accuracy.samples.gathering import Samples
 from deploykit.accuracy.simulate.fitting import FIRST, Fitted, fit_judge, settled
 from deploykit.accuracy.simulate.sessions import Chain, Feed, Session
 from deploykit.accuracy.simulate.simulation import Simulator
-from deploykit.encodings.backward import Inference, OpenTensor
+from deploykit.encodings.backward import Evidence, Inference
 from deploykit.encodings.float_sets import FloatPrediction, find_borders, predict_float_set
 from deploykit.encodings.infer import infer_entries
 from deploykit.encodings.new_grids import range_of, widen
 from deploykit.encodings.post_processing import PostProcessing, find_post_processing
-from deploykit.encodings.segments import Partition, Segment, partition, split_model, whole_as_cut
 from deploykit.encodings.values import EncodingSet, Float
 from deploykit.findings import Confidence, listed
 from deploykit.flow.rewriting import Rewriting, rewrite
@@ -42,6 +41,8 @@ from deploykit.rewrites.contract import load_transform
 
 if TYPE_CHECKING:
     from onnx import ModelProto
+
+    from deploykit.encodings.segments import Partition, Segment
 
 __all__ = ["WAYS", "WIDER_END", "BuiltWay", "ChainProof", "Ground", "Way", "prove_chain", "segment_chain"]
 
@@ -81,14 +82,8 @@ class Way:
         """The same way with the numbers of a verdict; unchanged without one."""
         if verdict is None:
             return self
-        return replace(
-            self,
-            overall_db=verdict.overall_db,
-            sqnr_db=verdict.sqnr_db,
-            lost_rows=verdict.lost,
-            kept=verdict.kept,
-            right=verdict.right,
-        )
+        numbers = {"overall_db": verdict.overall_db, "sqnr_db": verdict.sqnr_db, "lost_rows": verdict.lost}
+        return replace(self, **numbers, kept=verdict.kept, right=verdict.right)  # type: ignore[arg-type]
 
     def to_json(self) -> dict[str, Any]:
         """The published shape of a plan's candidate, without the verdict."""
@@ -178,9 +173,18 @@ class Ground:
         """True when one of the first rewrites finds a place."""
         return any(load_transform(name).match(self.model) for name in self.first)
 
-    def verdict(self, outputs: Sequence[Mapping[str, Numbers]]) -> Verdict | None:
-        """The judge's word on what a way gave for its samples, as far as the samples can carry it."""
-        return None if self.judge is None else settled(self.judge.compare(outputs), self.samples.label)
+    def evidence(self, model: ModelProto) -> Evidence:
+        """What the samples tell about a model."""
+        return evidence_of(model, self.samples)
+
+    def judged(self, made: BuiltWay) -> BuiltWay:
+        """A way whose model and host tail are simulated, with the judge's word on them; as it is without one."""
+        if self.judge is None:
+            return made
+        ends = [] if made.tail is None else [Session(made.tail)]
+        outputs = Chain([Simulator(made.model, made.encodings), *ends]).runs(self.judge.feeds)
+        verdict = settled(self.judge.compare(outputs), self.samples.label)
+        return replace(made, way=made.way.judged(verdict), verdict=verdict, drawn=self.drawn(outputs))
 
     def drawn(self, outputs: Sequence[Mapping[str, Numbers]]) -> tuple[Mapping[str, Numbers], ...]:
         """Of what a way gave that which a page may draw: boxes of the first samples, where they are judged as they are.
@@ -193,15 +197,6 @@ class Ground:
         same = len(judge.feeds) >= len(given) and all(map(is_, given, judge.feeds))
         kept = outputs[: len(given)] if same else ()
         return tuple({name: values[name] for name in judge.names if name in values} for values in kept)
-
-    def simulated(
-        self, model: ModelProto, encodings: EncodingSet, tail: ModelProto | None = None
-    ) -> list[dict[str, Numbers]]:
-        """What the judge looks at of a quantized model and its host tail, per sample; nothing without a judge."""
-        if self.judge is None:
-            return []
-        ends = [] if tail is None else [Session(tail)]
-        return Chain([Simulator(model, encodings), *ends]).runs(self.judge.feeds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -252,28 +247,21 @@ def _rewritten_further(
 ) -> BuiltWay | None:
     """A further integer way, on top of the first one where that changed something; None where nothing more changes."""
     base = next((item.rewriting for item in built if item.way.id == "rewrite"), None)
-    wanted = [name for name in names if name not in ground.banned]
     if base is None:
-        made = _first_rewriting(ground, (*ground.first, *wanted))
+        made = _first_rewriting(ground, (*ground.first, *names))
     else:
-        made = rewrite(base.model, base.encodings, wanted, ground.feeds, before=base, evidence=_evidence(ground))
+        wanted = [name for name in names if name not in ground.banned]
+        made = rewrite(base.model, base.encodings, wanted, ground.feeds, before=base, evidence=ground.evidence)
     return _integer_way(ground, identity, intrusion, made) if set(names) & set(made.kept) else None
 
 
 def _first_rewriting(ground: Ground, names: Sequence[str]) -> Rewriting:
     stated = replace(ground.encodings, float_tensors=ground.encodings.float_tensors | ground.prediction.intended)
-    # The judge looks at inner tensors too, which a rewrite may do away with.
-    outputs = (
-        None
-        if ground.judge is None
-        else [{name: shown[name] for name in ground.judge.names} for shown in ground.judge.reference]
-    )
+    outputs = None
+    if ground.judge is not None:  # which looks at inner tensors too, and a rewrite may do away with them
+        outputs = [{name: shown[name] for name in ground.judge.names} for shown in ground.judge.reference]
     wanted = [name for name in names if name not in ground.banned]
-    return rewrite(ground.model, stated, wanted, ground.feeds, outputs=outputs, evidence=_evidence(ground))
-
-
-def _evidence(ground: Ground) -> Callable[[ModelProto], Any]:
-    return lambda model: evidence_of(model, ground.samples)
+    return rewrite(ground.model, stated, wanted, ground.feeds, outputs=outputs, evidence=ground.evidence)
 
 
 def _integer_way(ground: Ground, identity: str, intrusion: int, made: Rewriting) -> BuiltWay:
@@ -283,38 +271,31 @@ def _integer_way(ground: Ground, identity: str, intrusion: int, made: Rewriting)
     needed = sorted((ground.prediction.intended | made.open) & facts.tensors.keys())
     held = {entry.name for entry in made.encodings if not isinstance(entry.value, Float)}
     left = [name for name in needed if name not in held]
-    evidence = evidence_of(made.model, ground.samples)
-    inference = infer_entries(made.model, facts, made.encodings, left, evidence=evidence)
-    outputs = ground.simulated(made.model, inference.encodings, made.tail)
-    verdict = ground.verdict(outputs)
+    inference = infer_entries(made.model, facts, made.encodings, left, evidence=ground.evidence(made.model))
+    unavailable = ""
+    if inference.open:  # it would need grids that nothing given tells
+        names = [tensor.name for tensor in inference.open]
+        inputs = list(dict.fromkeys(name for tensor in inference.open for name in tensor.inputs))
+        hang = f", hanging on {listed(inputs)}" if inputs else ""
+        unavailable = f"the range of {len(names)} tensors is not known{hang}: {listed(names)}"
     way = Way(
         id=identity,
         kind="integer",
         rewrites=made.kept,
         intrusion=intrusion,
         confidence=Confidence.OBSERVED,
-        unavailable=_without_range(inference.open),
+        unavailable=unavailable,
     )
-    return BuiltWay(
-        way=way.judged(verdict),
+    built = BuiltWay(
+        way=way,
         model=made.model,
         encodings=inference.encodings,
         facts=facts,
         tail=made.tail,
         rewriting=made,
-        verdict=verdict,
         inference=replace(inference, concluded={**made.concluded, **inference.concluded}),
-        drawn=ground.drawn(outputs),
     )
-
-
-def _without_range(tensors: Sequence[OpenTensor]) -> str:
-    """Why an integer way is none: it would need grids that nothing given tells."""
-    if not tensors:
-        return ""
-    names, inputs = [tensor.name for tensor in tensors], {name: None for tensor in tensors for name in tensor.inputs}
-    hang = f", hanging on {listed(list(inputs))}" if inputs else ""
-    return f"the range of {len(names)} tensors is not known{hang}: {listed(names)}"
+    return ground.judged(built)
 
 
 def _wider_end(ground: Ground, built: Sequence[BuiltWay]) -> BuiltWay | None:
@@ -334,11 +315,8 @@ def _wider_end(ground: Ground, built: Sequence[BuiltWay]) -> BuiltWay | None:
     encodings, widened = widen(base.facts, base.encodings, end.nodes)
     if not widened:
         return None
-    outputs = ground.simulated(base.model, encodings)
-    verdict = ground.verdict(outputs)
-    way = replace(base.way, id=WIDER_END, intrusion=max(base.way.intrusion, 1)).judged(verdict)
-    drawn = ground.drawn(outputs)
-    return replace(base, way=way, encodings=encodings, verdict=verdict, end=end, widened=widened, drawn=drawn)
+    way = replace(base.way, id=WIDER_END, intrusion=max(base.way.intrusion, 1))
+    return ground.judged(replace(base, way=way, encodings=encodings, end=end, widened=widened))
 
 
 def _fallback(ground: Ground, _built: Sequence[BuiltWay]) -> BuiltWay:
@@ -346,16 +324,13 @@ def _fallback(ground: Ground, _built: Sequence[BuiltWay]) -> BuiltWay:
     prediction = ground.prediction
     entries = {name: entry for name, entry in ground.encodings.entries.items() if name not in prediction.intended}
     stated = replace(ground.encodings, entries=entries, float_tensors=prediction.intended)
-    outputs = ground.simulated(ground.model, stated)
-    verdict = ground.verdict(outputs)
     way = Way(
         id="fallback",
         kind="fallback",
         float16_tensors=len(prediction.intended),
         borders=len(find_borders(ground.facts, prediction.intended, ignored=prediction.absorbed.keys())),
     )
-    made = BuiltWay(way=way.judged(verdict), model=ground.model, encodings=stated, facts=ground.facts)
-    return replace(made, verdict=verdict, drawn=ground.drawn(outputs))
+    return ground.judged(BuiltWay(way=way, model=ground.model, encodings=stated, facts=ground.facts))
 
 
 def _direct(ground: Ground, built: Sequence[BuiltWay]) -> BuiltWay:
@@ -369,6 +344,8 @@ def _direct(ground: Ground, built: Sequence[BuiltWay]) -> BuiltWay:
 
 def _in_segments(ground: Ground, _built: Sequence[BuiltWay]) -> BuiltWay:
     """Parts that are wholly integer or wholly float, chained; the chain is proven equal to the whole."""
+    from deploykit.encodings.segments import partition, split_model
+
     prediction, facts = ground.prediction, ground.facts
     cut = partition(facts, prediction.intended, absorbed=list(prediction.absorbed), max_segments=ground.max_segments)
     segments = split_model(ground.model, ground.encodings, cut)
@@ -434,19 +411,16 @@ def segment_chain(segments: Sequence[Segment], *, quantized: bool, half: bool = 
     """
     pieces: list[Session | Simulator] = []
     for segment in segments:
-        entries = _in_float16(segment) if half and segment.is_float else segment.encodings
+        entries = segment.encodings
+        if half and segment.is_float:  # all float tensors, weights included, for a device that computes it so
+            made = {name for name, (dtype, _) in infer(segment.model).types.items() if dtype == "float"}
+            stored = {t.name for t in segment.model.graph.initializer if t.data_type == t.FLOAT}
+            entries = EncodingSet(version="", entries={}, float_tensors=frozenset(made | stored))
         if quantized and entries is not None:
             pieces.append(Simulator(segment.model, entries))
         else:
             pieces.append(Session(segment.model))
     return Chain(pieces)
-
-
-def _in_float16(segment: Segment) -> EncodingSet:
-    """All float tensors of a segment as float16, weights included, for a device that computes it so."""
-    made = {name for name, (dtype, _) in infer(segment.model).types.items() if dtype == "float"}
-    stored = {t.name for t in segment.model.graph.initializer if t.data_type == t.FLOAT}
-    return EncodingSet(version="", entries={}, float_tensors=frozenset(made | stored))
 
 
 def prove_chain(
@@ -456,6 +430,8 @@ def prove_chain(
 
     The whole is simulated with quantizers where the chain has them (``whole_as_cut``).
     """
+    from deploykit.encodings.segments import whole_as_cut
+
     uncut, in_force = whole_as_cut(model, encodings, cut, segments)
     names = [item.name for item in model.graph.output]
     plain, whole = segment_chain(segments, quantized=False), Session(model)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deploykit.findings import Confidence
-from deploykit.flow.choose import choose, choose_unjudged, is_proven
+from deploykit.flow.choose import choose, is_proven
 from deploykit.flow.ways import Way
 from tables import each_row
 
@@ -62,7 +62,7 @@ def test_above_eighty_decibels_more_is_not_better(less: float, winner: str) -> N
 )
 def test_of_two_equals_fewer_borders_and_segments_win(one: dict[str, int], other: dict[str, int], winner: str) -> None:
     ways = (at(75.0, "a", "segments", **one), at(75.0, "b", "segments", **other))
-    for choice in (choose(ways, reference_db=60), choose_unjudged(ways), choose_unjudged(ways[::-1])):
+    for choice in (choose(ways, reference_db=60), choose(ways), choose(ways[::-1])):
         assert choice.winner is not None and choice.winner.id == winner
 
 
@@ -91,7 +91,7 @@ def test_a_reference_that_is_wrong_is_no_measure(db: float, proven: bool) -> Non
 
 
 def test_where_nobody_meant_float16_unjudged_ways_stay_integer() -> None:
-    choice = choose_unjudged((AS_IS, FALLBACK, SEGMENTS), sdk_mixes_safely=True, means_floats=False)
+    choice = choose((AS_IS, FALLBACK, SEGMENTS), sdk_mixes_safely=True, means_floats=False)
     assert choice.winner is AS_IS
 
 
@@ -127,7 +127,7 @@ def test_the_loser_hears_why(loser: Way, winner: Way, why: str) -> None:
     ],
 )
 def test_unjudged_ways_go_by_structure(ways: tuple[Way, ...], safe: bool, winner: str, why: str) -> None:
-    choice = choose_unjudged(ways, sdk_mixes_safely=safe)
+    choice = choose(ways, sdk_mixes_safely=safe)
     assert choice.winner is not None and choice.winner.id == winner
     assert choice.verdicts[winner] == f"not judged; {why}"
     others = {way.id for way in ways} - {winner}
@@ -135,7 +135,7 @@ def test_unjudged_ways_go_by_structure(ways: tuple[Way, ...], safe: bool, winner
 
 
 def test_unjudged_ways_that_nobody_asked_for_are_none() -> None:
-    choice = choose_unjudged((AS_IS, replace(CUT, unavailable="broken")), mixed="segments")
+    choice = choose((AS_IS, replace(CUT, unavailable="broken")), mixed="segments")
     assert choice.winner is None
     assert dict(choice.verdicts) == {"as-is": "not asked for (--mixed segments)", "cut": "broken"}
 
