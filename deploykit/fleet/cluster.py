@@ -20,7 +20,7 @@ from deploykit.fleet.cells import Cell, input_files, moved, request_from_json, t
 from deploykit.fleet.pool import Batch, Tell, run_batch
 from deploykit.fleet.results import CELLS, PACKAGE, CellResult, error_result, read_result, write_result
 from deploykit.packages.manifests import hash_file
-from deploykit.packages.replacing import FRESH, OLD, check_place
+from deploykit.packages.placing import FRESH, OLD, check_place
 from deploykit.system.files import read_regular
 from deploykit.system.folders import exchange, put_in_place, scratch, workspace
 

@@ -12,7 +12,7 @@ import pytest
 from attacks.victims import run_here
 from deploykit.backend.backend import TextFile
 from deploykit.errors import InputError, PackageError
-from deploykit.packages import replacing, results, verifying
+from deploykit.packages import placing, verifying
 from deploykit.packages.manifests import MANIFEST, read_manifest
 from deploykit.packages.writing import PackageWriter
 from deploykit.system.files import open_regular, read_regular
@@ -90,8 +90,8 @@ def test_a_manifest_that_is_a_link_is_none(package: Path, tmp_path: Path) -> Non
 def test_a_link_among_what_force_would_replace_is_kept(
     package: Path, tmp_path: Path, after_looking: Callable[[Any, Callable[[], None]], None]
 ) -> None:
-    after_looking(replacing, lambda: linked(package / SCRIPT, tmp_path / "aside"))
-    assert replacing.strangers(package) == (f"{SCRIPT} (changed)",)
+    after_looking(placing, lambda: linked(package / SCRIPT, tmp_path / "aside"))
+    assert placing.PACKAGES.strangers(package) == (f"{SCRIPT} (changed)",)
 
 
 @pytest.mark.parametrize("over", [False, True])
@@ -131,9 +131,9 @@ def test_so_is_a_place_of_results(over: bool, tmp_path: Path) -> None:
         return fill(folder)
 
     if over:
-        results.publish_results(out, fill, force=False)
+        placing.publish_results(out, fill, force=False)
     with pytest.raises(PackageError):
-        results.publish_results(out, late, force=over)
+        placing.publish_results(out, late, force=over)
     assert out.is_symlink()
     assert [path.read_text() for path in theirs.iterdir()] == ["mine"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "theirs"]

@@ -13,8 +13,7 @@ import pytest
 from attacks.kinds import AIMET, MODEL, QUANTIZING, Ground
 from attacks.victims import run_here
 from deploykit.errors import PackageError, UsageError
-from deploykit.packages.replacing import tidy
-from deploykit.packages.results import publish_results
+from deploykit.packages.placing import publish_results, tidy
 
 Command = tuple[str, ...]
 Told = list[str]

@@ -23,7 +23,7 @@ from deploykit.flow.read import resolve_target
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import blaming
-from deploykit.packages.results import check_results_place, publish_results
+from deploykit.packages.placing import RESULTS, check_place, publish_results
 from deploykit.packages.writing import read_manifest
 from deploykit.report.ladders import render_ladder
 from deploykit.system.steps import Steps
@@ -65,7 +65,7 @@ def quantize(
     when ``out`` cannot be written.
     """
     tell: Progress = progress or (lambda _: None)
-    check_results_place(out, force=force)
+    check_place(out, force=force, kind=RESULTS)
     if request.encodings is not None:
         raise UsageError("quantize makes encodings and takes none", next="'deploykit package' takes them")
     backend, target = resolve_target(request)

@@ -1,0 +1,245 @@
+"""Puts a finished folder in its place in one step, over nothing but another of its kind, as deploykit wrote it.
+
+It removes nothing that it cannot account for; what else lies there is named and kept. Packages are vouched for by their
+manifest, other results by a report among them, sealed as a manifest is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from deploykit.errors import DefectError, DeploykitError, PackageError
+from deploykit.packages.manifests import MANIFEST, SIGNATURE, hash_file, list_files, read_manifest, sealed_text
+from deploykit.system.files import read_regular
+from deploykit.system.folders import GONE, abandoned, discard, exchange, put_in_place, workspace
+
+__all__ = ["FRESH", "OLD", "PACKAGES", "REPORT", "RESULTS", "PlacedFolder", "check_place", "publish_results", "tidy"]
+
+FRESH, OLD = "new", "old"
+"""The folders of a workspace: what is being made, and what it replaced."""
+REPORT = "report.json"
+_SUMS = "sha256"
+_LARGEST = 64 << 20
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class SealedKind:
+    """A kind of folder: the ``file`` in it that vouches for the others, and what reads the digest and their SHA-256."""
+
+    noun: str
+    file: str
+    read: Callable[[Path], tuple[str, Mapping[str, str]]]
+
+    def strangers(self, folder: Path) -> tuple[str, ...]:
+        """What in a folder deploykit did not write, or was changed since, by its path; empty for a whole one."""
+        try:
+            sums = self.read(folder)[1]
+        except PackageError as error:
+            return (f"{self.file} ({error.why or error.what})",)
+        strange = [SIGNATURE] if (folder / SIGNATURE).exists() else []
+        for path in list_files(folder):
+            if path == self.file:
+                continue
+            try:
+                same = path in sums and hash_file(folder / path, follow=False)[1] == sums[path]
+            except DeploykitError:
+                same = False
+            if not same:
+                strange.append(f"{path} (changed)" if path in sums else path)
+        return tuple(strange)
+
+
+def _manifest_sums(package: Path) -> tuple[str, Mapping[str, str]]:
+    manifest = read_manifest(package)
+    if not isinstance(manifest.get("deploykit"), str):
+        raise PackageError("it does not say that deploykit wrote it")
+    return str(manifest["digest"]), {path: row["sha256"] for path, row in manifest["files"].items()}
+
+
+def _report_sums(folder: Path) -> tuple[str, Mapping[str, str]]:
+    try:
+        data = read_regular(folder / REPORT, limit=_LARGEST, follow=False)
+        report = json.loads(data)
+        if isinstance(report, dict) and isinstance(report.get(_SUMS), dict) and sealed_text(report).encode() == data:
+            return str(report["digest"]), report[_SUMS]
+    except (DeploykitError, ValueError, RecursionError):
+        pass
+    raise PackageError("it is not there, or was changed")
+
+
+PACKAGES = SealedKind("package", MANIFEST, _manifest_sums)
+RESULTS = SealedKind("folder of results", REPORT, _report_sums)
+
+
+def check_place(out: Path, *, force: bool, kind: SealedKind = PACKAGES) -> str:
+    """The digest of what stands at ``out`` and may be replaced, "" for nothing or an empty folder there.
+
+    Raises PackageError for anything else, and without ``force`` for a folder of its kind as well.
+    """
+    if out.is_symlink() or (out.exists() and not out.is_dir()):
+        raise PackageError(f"{out}: exists and is not a folder", next="name a folder that does not exist yet")
+    if not out.exists() or not any(out.iterdir()):
+        return ""
+    if not force:
+        raise PackageError(f"{out}: exists and was kept", next="name another folder, or replace it with --force")
+    if kind is PACKAGES and not (out / MANIFEST).is_file():
+        raise PackageError(
+            f"{out}: is not empty and not a package",
+            why=f"--force replaces packages only, and this folder has no {MANIFEST}",
+            next="name another folder",
+        )
+    strange = kind.strangers(out)
+    if strange:
+        raise PackageError(
+            f"{out}: was kept, for not everything in it was written by deploykit",
+            why=_listed(strange),
+            next="move those files away, or name another folder",
+        )
+    return kind.read(out)[0]
+
+
+def _listed(strange: tuple[str, ...]) -> str:
+    more = len(strange) - _SHOWN
+    return ", ".join(strange[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def tidy(out: Path, tell: Callable[[str], None], kind: SealedKind = PACKAGES) -> bool:
+    """Clear away what runs that died left beside ``out``; True when one had set a folder aside, which is put back."""
+
+    def foreign(left: Path) -> Iterator[str]:
+        """What was not put there by a run of deploykit, by its path."""
+        for entry in sorted(left.iterdir()):
+            if entry.name not in (FRESH, OLD, GONE) or entry.is_symlink() or not entry.is_dir():
+                yield entry.name
+            # What was still being written is not sealed; what was set aside always is.
+            elif entry.name == OLD or (entry.name == FRESH and (entry / kind.file).exists()):
+                yield from (f"{entry.name}/{path}" for path in kind.strangers(entry))
+
+    restored = False
+    for left in abandoned(out.parent, out.name):
+        old = left / OLD
+        if (old / kind.file).is_file() and not os.path.lexists(out):
+            old.rename(out)
+            restored = True
+        strange = tuple(foreign(left))
+        if strange:
+            tell(f"{left}: looks as if a run that died had left it, and is kept: it holds {_listed(strange)}")
+            continue
+        if old.exists():
+            discard(old)
+        shutil.rmtree(left, ignore_errors=True)
+        tell(f"{left.name}: left by a run that died, removed")
+    return restored
+
+
+class PlacedFolder:
+    """A folder that grows beside ``out`` and is put there whole; as a context manager, since what is left goes."""
+
+    kind = PACKAGES
+
+    def __init__(self, out: Path, *, force: bool = False, tell: Callable[[str], None] | None = None) -> None:
+        self.out, self.force = out, force
+        self._tell = tell or (lambda _line: None)
+        self._work: Path | None = None
+        self._seen = ""
+        self._held = ExitStack()
+
+    @property
+    def folder(self) -> Path:
+        """Where it grows until it is published."""
+        if self._work is None:
+            raise DefectError("a folder is written to outside its context")
+        return self._work / FRESH
+
+    def __enter__(self) -> Self:
+        try:
+            self.out.parent.mkdir(parents=True, exist_ok=True)
+            restored = tidy(self.out, self._tell, self.kind)
+            try:
+                self._seen = check_place(self.out, force=self.force, kind=self.kind)
+            except PackageError as error:
+                why = f"an earlier run died while it replaced this {self.kind.noun}, which was put back"
+                raise PackageError(error.what, why=why if restored else error.why, next=error.next) from None
+            self._work = self._held.enter_context(workspace(self.out.parent, self.out.name))
+            self.folder.mkdir(mode=0o755)
+            self.folder.chmod(0o755)
+        except OSError as error:
+            raise self.unwritable(self.out, error) from None
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._held.close()
+        self._work = None
+
+    def publish(self) -> Path:
+        """Put the sealed folder in its place; returns the path of the file that vouches for it.
+
+        Raises PackageError where something came to stand there since this was made; that is kept.
+        """
+        if not (self.folder / self.kind.file).is_file():
+            raise DefectError(f"a {self.kind.noun} is published before it was sealed")
+        try:
+            if not self._seen:
+                put_in_place(self.folder, self.out)
+                return self.out / self.kind.file
+            self._expect_seen(self.out)
+            old = self.folder.with_name(OLD)
+            exchange(self.folder, self.out, old)
+            try:
+                self._expect_seen(old)
+            except PackageError:
+                # Somebody wrote to it in the moment before: it goes back, the new one is given up.
+                exchange(old, self.out, self.folder)
+                raise
+            discard(old)
+        except OSError as error:
+            raise self._taken() if os.path.lexists(self.out) else self.unwritable(self.out, error) from None
+        return self.out / self.kind.file
+
+    def _expect_seen(self, place: Path) -> None:
+        """What stands at ``place`` is what stood there when this was made, or PackageError."""
+        try:
+            now = check_place(place, force=True, kind=self.kind)
+        except PackageError as error:
+            raise PackageError(f"{self.out}: was changed while the {self.kind.noun} was made", why=error.why) from None
+        if now != self._seen:
+            raise self._taken()
+
+    def _taken(self) -> PackageError:
+        return PackageError(
+            f"{self.out}: something else came to stand there while the {self.kind.noun} was made",
+            why="it was kept, and the new one was given up",
+            next="give each run a folder of its own",
+        )
+
+    def unwritable(self, path: Path, error: OSError) -> PackageError:
+        """What to say of a file or folder that the system does not let be written."""
+        why = error.strerror or str(error)
+        return PackageError(f"{path}: cannot be written", why=why, next="choose another folder")
+
+
+class _PlacedResults(PlacedFolder):
+    kind = RESULTS
+
+
+def publish_results(out: Path, fill: Callable[[Path], Mapping[str, Any]], *, force: bool) -> None:
+    """Make the folder ``out``: ``fill`` writes files into an empty folder and returns what its report says.
+
+    Raises PackageError where something stands that may not be replaced, which is kept, or nothing can be written.
+    """
+    with _PlacedResults(out, force=force) as place:
+        try:
+            told = dict(fill(place.folder))
+            sums = {path: hash_file(place.folder / path)[1] for path in list_files(place.folder)}
+            (place.folder / REPORT).write_text(sealed_text({**told, _SUMS: sums}), "utf-8")
+        except OSError as error:
+            raise place.unwritable(out, error) from None
+        place.publish()
