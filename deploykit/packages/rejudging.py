@@ -6,7 +6,9 @@ It reads the package and changes nothing; what the device makes of the numbers i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,7 @@ from deploykit.accuracy.simulate.sessions import Chain, Session
 from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.backend.backend import Check
 from deploykit.backend.status import Correctness, correctness_of
+from deploykit.encodings.cut import chain_models
 from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import DeploykitError
@@ -65,26 +68,26 @@ def rejudge(package: Path, status: Mapping[str, Any], thresholds: Thresholds | N
     if not any((package / "encodings" / f"{path.stem}.json").is_file() for path in files):
         return Rejudged()
     try:
-        pieces = _in_order([_piece(package, path) for path in files])
-        whole = pieces[0].model if len(pieces) == 1 else _joined([piece.model for piece in pieces])
+        found = []
+        for path in files:
+            proto, beside = lean_weights(load_model(path)), package / "encodings" / f"{path.stem}.json"
+            placed = read_placed(beside, facts_of(proto)) if beside.is_file() else None
+            found.append(_Piece(name=f"model/{path.name}", model=proto, encodings=placed))
+        pieces = _in_order(found)
+        # One graph again: tensors have kept their names where the model was cut.
+        whole = reduce(chain_models, (piece.model for piece in pieces))
         facts = facts_of(whole)
-        entries = {
-            name: e for piece in pieces for name, e in (piece.encodings.entries if piece.encodings else {}).items()
-        }
+        entries = {entry.name: entry for piece in pieces for entry in piece.encodings or ()}
         encodings = EncodingSet(version="", entries=entries)
-        samples = _samples(package, whole, facts, encodings)
+        samples, recorded = None, package / RECORDED_FILE
+        with suppress(DeploykitError):  # samples that lack an input say nothing; what is derived may
+            samples = gather(whole, facts, recorded=recorded, encodings=encodings) if recorded.is_file() else None
+        samples = samples or gather(whole, facts, encodings=encodings)
         return _checked(pieces, whole, facts, samples, status, thresholds)
     except DeploykitError as error:
         why = error.what + (f" ({error.why})" if error.why else "")
         check = Check(id="numerics", ok=False, detail=why)
         return Rejudged(checks=(check,), right=Correctness(why=why, broken=True))
-
-
-def _piece(package: Path, path: Path) -> _Piece:
-    model, beside = load_model(path), package / "encodings" / f"{path.stem}.json"
-    proto = lean_weights(model)
-    encodings = read_placed(beside, facts_of(proto)) if beside.is_file() else None
-    return _Piece(name=f"model/{path.name}", model=proto, encodings=encodings)
 
 
 def _in_order(pieces: Sequence[_Piece]) -> list[_Piece]:
@@ -96,41 +99,6 @@ def _in_order(pieces: Sequence[_Piece]) -> list[_Piece]:
         done += ready
         left = [piece for piece in left if piece not in ready]
     return done
-
-
-def _joined(models: Sequence[ModelProto]) -> ModelProto:
-    """The pieces as one graph again: tensors have kept their names where the model was cut."""
-    whole = ModelProto()
-    whole.CopyFrom(models[0])
-    graph = whole.graph
-    made = {name for node in graph.node for name in node.output}
-    stored = {tensor.name for tensor in graph.initializer}
-    for model in models[1:]:
-        graph.node.extend(node for node in model.graph.node if made.isdisjoint(node.output))
-        graph.initializer.extend(tensor for tensor in model.graph.initializer if tensor.name not in stored)
-        graph.input.extend(value for value in model.graph.input if value.name not in {v.name for v in graph.input})
-        graph.output.extend(value for value in model.graph.output if value.name not in {v.name for v in graph.output})
-        made.update(name for node in model.graph.node for name in node.output)
-        stored.update(tensor.name for tensor in model.graph.initializer)
-    inputs = [value for value in graph.input if value.name not in made]
-    read = {value.name for model in models[1:] for value in model.graph.input}
-    outputs = [value for value in graph.output if value.name not in read]
-    for kept, field in ((inputs, graph.input), (outputs, graph.output)):
-        copies = [type(value).FromString(value.SerializeToString()) for value in kept]
-        del field[:]
-        field.extend(copies)
-    return whole
-
-
-def _samples(package: Path, model: ModelProto, facts: GraphFacts, encodings: EncodingSet) -> Samples:
-    """The recorded samples where they have every input; else what is derived."""
-    recorded = package / RECORDED_FILE
-    if recorded.is_file():
-        try:
-            return gather(model, facts, recorded=recorded, encodings=encodings)
-        except DeploykitError:
-            pass
-    return gather(model, facts, encodings=encodings)
 
 
 def _checked(
@@ -152,7 +120,15 @@ def _checked(
         judge = Judge(whole, facts, samples, thresholds=thresholds)
         outputs = Chain(piece.opened() for piece in pieces).runs(judge.feeds)
         verdict = settled(judge.compare(outputs), samples.label)
-    verdict = verdict.beside(_recorded(status))
+    # What the encodings as given lost when the package was made, where that was measured.
+    known = [
+        {**number, "value": number["quantization"], "words": number["quantization_words"]}
+        for number in status.get("numbers", ())
+        if number.get("quantization") is not None
+    ]
+    if known:
+        totals: dict[str, Any] = {"right": None, "reason": "", "cost": "", "sqnr_db": None, "outputs": {}}
+        verdict = verdict.beside(Verdict.from_json({**totals, "lost_rows": 0.0, "numbers": known, "not_finite": []}))
     right = correctness_of(verdict, where="simulated", label=str(samples.label), count=len(samples.varied))
     shown = verdict.failures[:3] or tuple(n for n in verdict.numbers if n.passes)[:3]
     words = "; ".join([*([verdict.cost] if verdict.cost else []), *(f"{n.subject}: {n}" for n in shown)])
@@ -162,16 +138,3 @@ def _checked(
         where = "" if found is None else f"; first at {found.op_type} {found.node}, {found.output.name}"
     detail = f"{names}: {words or verdict.reason}, on {on}{where}"
     return Rejudged(checks=(Check(id="numerics", ok=verdict.right is not False, detail=detail),), right=right)
-
-
-def _recorded(status: Mapping[str, Any]) -> Verdict | None:
-    """What the encodings as given lost when the package was made; None where that was not measured."""
-    known = [
-        {**number, "value": number["quantization"], "words": number["quantization_words"]}
-        for number in status.get("numbers", ())
-        if number.get("quantization") is not None
-    ]
-    if not known:
-        return None
-    totals: dict[str, Any] = {"right": None, "reason": "", "cost": "", "sqnr_db": None, "outputs": {}, "lost_rows": 0.0}
-    return Verdict.from_json({**totals, "numbers": known, "not_finite": []})

@@ -6,13 +6,13 @@ It reads and never repairs; of programs it starts ssh-keygen alone, to ask who s
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from stat import S_ISGID, S_ISUID
 from typing import Any
 
-from deploykit.backend.backend import Check, Verification
+from deploykit.backend.backend import Check
 from deploykit.backend.plugins import load_backend
 from deploykit.backend.status import PackageStatus, status_from_json
 from deploykit.errors import DeploykitError, InputError, PackageError, ToolError
@@ -104,12 +104,15 @@ def verify_package(
     process saw of the files while it wrote them.
     """
     manifest = read_manifest(package)
-    files = (
-        *_vouched(package, manifest, expect_digest, allowed_signers),
-        *_integrity(
-            package, manifest["files"], strict=expect_digest is not None or allowed_signers is not None, seen=witnessed
-        ),
-    )
+    vouched: list[Check] = []
+    if expect_digest is not None:
+        digest, wanted = manifest["digest"], expect_digest.strip().lower()
+        same = digest.removeprefix("sha256:") == wanted.removeprefix("sha256:")
+        told = digest if same else f"it is {digest}, not {expect_digest}"
+        vouched.append(Check(id="digest-expected", ok=same, detail=told))
+    if allowed_signers is not None:
+        vouched.append(check_signature(package, allowed_signers))
+    files = (*vouched, *_integrity(package, manifest["files"], strict=bool(vouched), seen=witnessed))
     recorded = manifest.get("status")
     status = status_from_json(recorded if isinstance(recorded, Mapping) else {})
     if any(not check.ok for check in files):
@@ -117,7 +120,16 @@ def verify_package(
     models = tuple(_models(package, manifest["files"]))
     if any(not check.ok for check in models):
         return VerifyReport(package=package, checks=(*files, *models), status=status.damaged())
-    judged = _of_adapter(package, manifest)
+    backend = load_backend(str(manifest.get("backend")))
+    try:
+        judged = backend.verify(package, manifest)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+        # Files that the adapter cannot make sense of are damaged, however well they are sealed.
+        raise PackageError(
+            f"{package}: its files are not what {manifest.get('backend')} writes",
+            why=f"reading them ended with {type(error).__name__}: {error}",
+            next="make the package again",
+        ) from error
     checks = (*files, *models, *judged.checks)
     if numerics:
         from deploykit.packages.rejudging import rejudge
@@ -135,29 +147,6 @@ def verify_package(
     )
 
 
-def _of_adapter(package: Path, manifest: Mapping[str, Any]) -> Verification:
-    """What the adapter finds; a package whose files it cannot make sense of is damaged, however well it is sealed."""
-    backend = load_backend(str(manifest.get("backend")))
-    try:
-        return backend.verify(package, manifest)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
-        raise PackageError(
-            f"{package}: its files are not what {manifest.get('backend')} writes",
-            why=f"reading them ended with {type(error).__name__}: {error}",
-            next="make the package again",
-        ) from error
-
-
-def _vouched(package: Path, manifest: Mapping[str, Any], digest: str | None, signers: Path | None) -> Iterator[Check]:
-    """Whether it is the package that somebody else vouches for."""
-    if digest is not None:
-        found = manifest["digest"]
-        same = found.removeprefix("sha256:") == digest.strip().lower().removeprefix("sha256:")
-        yield Check(id="digest-expected", ok=same, detail=found if same else f"it is {found}, not {digest}")
-    if signers is not None:
-        yield check_signature(package, signers)
-
-
 def verify_integrity(package: Path) -> tuple[Check, ...]:
     """Only the files: each one there, regular, unchanged, and none beside them, those of a build included."""
     return _integrity(package, read_manifest(package)["files"], strict=True, seen=None)
@@ -166,61 +155,47 @@ def verify_integrity(package: Path) -> tuple[Check, ...]:
 def _integrity(package: Path, files: Mapping[str, Any], *, strict: bool, seen: Witnessed | None) -> tuple[Check, ...]:
     hashed = hash_file if seen is None else seen.hash
     found = set(list_files(package, with_empty=True))
+
+    def linked(paths: Iterable[str]) -> list[str]:
+        return sorted(path for path in paths if not path.endswith("/") and (package / path).is_symlink())
+
     # A link could point anywhere, so what it names is never hashed.
-    links = _links(package, found)
+    links = linked(found)
     missing = sorted(files.keys() - found)
-    present = sorted(files.keys() & found - set(links))
-    changed = [path for path in present if _differs(package / path, files[path], hashed)]
+    changed, odd = [], []
+    for path in sorted(files.keys() & found - set(links)):
+        record = files[path]
+        try:
+            is_same = hashed(package / path, size=record["bytes"], follow=False) == (record["bytes"], record["sha256"])
+        except InputError:
+            is_same = False
+        if not is_same:
+            changed.append(path)
+        mode = (package / path).lstat().st_mode
+        # That a file may run now, or no longer, or with the rights of its owner or group, no hash shows.
+        if mode & (S_ISUID | S_ISGID) or bool(mode & 0o111) != record.get("executable", False):
+            odd.append(path)
     # A folder may have become a link while its files were read.
-    links = sorted({*links, *_links(package, list_files(package))})
-    odd = [path for path in present if _has_odd_mode(package / path, files[path])]
-    beside = sorted(found - files.keys() - _CLEARED)
+    links = sorted({*links, *linked(list_files(package))})
+    beside = sorted(found - files.keys() - set(BUILD_FOLDERS))  # which may be there without anything in them
     unrecorded = [path for path in beside if f"{path}/".startswith(BUILD_FOLDERS) and not path.endswith("/")]
     extra = [path for path in beside if not path.startswith(BUILD_FOLDERS)]
-    return (
-        _check("files-present", missing, f"{len(files)} files of the manifest are there", "missing"),
-        _check("files-regular", links, "no links", "symbolic links"),
-        _check("files-unchanged", changed, "every file has its recorded SHA-256", "changed"),
-        _check("files-modes", odd, "no file can run that was not made to", "can run, or with the rights of another"),
-        _check(
-            "files-no-extra",
-            [*extra, *unrecorded] if strict else extra,
-            "no file beside the recorded ones",
-            "not in the manifest",
-        ),
-        Check(
-            id="build-outputs",
-            ok=True,
-            detail=f"not recorded, so nothing vouches for them: {', '.join(unrecorded)}"
-            if unrecorded
-            else "no unrecorded build output",
-        ),
+    extra += unrecorded if strict else []
+    rows = (
+        ("files-present", missing, f"{len(files)} files of the manifest are there", "missing"),
+        ("files-regular", links, "no links", "symbolic links"),
+        ("files-unchanged", changed, "every file has its recorded SHA-256", "changed"),
+        ("files-modes", odd, "only what was made to run can run", "may run, or no longer, unlike recorded"),
+        ("files-no-extra", extra, "no file beside the recorded ones", "not in the manifest"),
     )
-
-
-def _links(package: Path, found: Iterable[str]) -> list[str]:
-    return sorted(path for path in found if not path.endswith("/") and (package / path).is_symlink())
-
-
-_CLEARED = frozenset(BUILD_FOLDERS)
-"""Folders that a package may have without anything in them."""
-
-
-def _differs(path: Path, record: Mapping[str, Any], hashed: Callable[..., tuple[int, str]]) -> bool:
-    try:
-        return hashed(path, size=record["bytes"], follow=False) != (record["bytes"], record["sha256"])
-    except InputError:
-        return True
-
-
-def _has_odd_mode(path: Path, record: Mapping[str, Any]) -> bool:
-    """True for a file that became executable, or that runs with the rights of its owner or group."""
-    mode = path.lstat().st_mode
-    return bool(mode & (S_ISUID | S_ISGID)) or bool(mode & 0o111 and not record.get("executable", False))
-
-
-def _check(identifier: str, bad: Sequence[str], good: str, word: str) -> Check:
-    return Check(id=identifier, ok=not bad, detail=f"{word}: {', '.join(bad)}" if bad else good)
+    vouched = f"not recorded, so nothing vouches for them: {', '.join(unrecorded)}"
+    return (
+        *(
+            Check(id=name, ok=not bad, detail=f"{word}: {', '.join(bad)}" if bad else good)
+            for name, bad, good, word in rows
+        ),
+        Check(id="build-outputs", ok=True, detail=vouched if unrecorded else "no unrecorded build output"),
+    )
 
 
 def _models(package: Path, files: Mapping[str, Any]) -> Iterator[Check]:

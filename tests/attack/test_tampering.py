@@ -16,6 +16,7 @@ import pytest
 
 from attacks.victims import run_here
 from deploykit.errors import DeploykitError, PackageError
+from deploykit.packages.building import SCRIPT
 from deploykit.packages.manifests import MANIFEST, digest_of, read_manifest, sealed_text
 from deploykit.packages.verifying import verify_package
 from deploykit.packages.writing import record_build
@@ -177,6 +178,13 @@ def test_a_file_that_can_suddenly_run_is_named(mode: int, package: Path) -> None
     ending = run_here("verify", package)
     assert ending.status == 6
     assert "files-modes" in ending.output
+
+
+def test_a_script_that_can_no_longer_run_is_named(package: Path) -> None:
+    (package / SCRIPT).chmod(0o644)
+    ending = run_cli("verify", package)
+    assert ending.status == 6
+    assert SCRIPT in ending.output
 
 
 def test_an_empty_folder_is_named(package: Path) -> None:
