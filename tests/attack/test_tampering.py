@@ -182,7 +182,7 @@ def test_a_file_that_can_suddenly_run_is_named(mode: int, package: Path) -> None
 
 def test_a_script_that_can_no_longer_run_is_named(package: Path) -> None:
     (package / SCRIPT).chmod(0o644)
-    ending = run_cli("verify", package)
+    ending = run_here("verify", package)
     assert ending.status == 6
     assert SCRIPT in ending.output
 
