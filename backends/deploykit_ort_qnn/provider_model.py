@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit.encodings.complete import complete_encodings
 from deploykit.encodings.insert_qdq import Skipped, insert_qdq
-from deploykit.encodings.lpbq import Loss, lpbq_encodings
+from deploykit.encodings.lpbq import LpbqLoss, lpbq_encodings
 from deploykit.encodings.new_grids import symmetric_blocks
 from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.values import EncodingSet, Float8
@@ -61,7 +61,7 @@ class PreparationStep:
     id: str
     why: str
     names: tuple[str, ...]
-    losses: Mapping[str, Loss] = field(default_factory=dict)
+    losses: Mapping[str, LpbqLoss] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """For the manifest; ``losses`` only where the step has a loss."""
@@ -149,7 +149,9 @@ class _Preparation:
     steps: list[PreparationStep] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
 
-    def note(self, step: str, names: Iterable[str], why: str = "", losses: Mapping[str, Loss] | None = None) -> None:
+    def note(
+        self, step: str, names: Iterable[str], why: str = "", losses: Mapping[str, LpbqLoss] | None = None
+    ) -> None:
         """A step, if it changed anything."""
         changed = tuple(names)
         if changed:

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from deploykit.tables.capabilities import CompatRow
     from deploykit.tables.devices import Device
     from deploykit.tables.known_errors import Catalog
-    from deploykit_vitis_ai.prepare import Prepared
+    from deploykit_vitis_ai.prepare import QuarkPrepared
 
 __all__ = ["backend"]
 
 
-class VitisAiBackend(Backend["Prepared", None]):
+class VitisAiBackend(Backend["QuarkPrepared", None]):
     """Versal AI Edge Gen 2 (VAIML) and Ryzen AI, both through ONNX Runtime's VitisAIExecutionProvider."""
 
     id = "vitis-ai"
@@ -92,26 +92,26 @@ class VitisAiBackend(Backend["Prepared", None]):
 
         return resolve(device, sdk)
 
-    def prepare(self, situation: Situation, shared: SharedWork) -> Prepared:
+    def prepare(self, situation: Situation, shared: SharedWork) -> QuarkPrepared:
         """Everything the decision needs; nothing of it is shared between targets."""
         from deploykit_vitis_ai.prepare import prepare
 
         del shared
         return prepare(situation)
 
-    def plan(self, prepared: Prepared) -> Plan[None]:
+    def plan(self, prepared: QuarkPrepared) -> Plan[None]:
         """Decide."""
         from deploykit_vitis_ai.planning import make_plan
 
         return make_plan(prepared)
 
-    def render(self, prepared: Prepared, plan: Plan[None], templates: Path | None) -> Iterable[PackageFile]:
+    def render(self, prepared: QuarkPrepared, plan: Plan[None], templates: Path | None) -> Iterable[PackageFile]:
         """Model, calibration data, configurations and scripts."""
         from deploykit_vitis_ai.rendering import render_package
 
         return render_package(prepared, plan, templates)
 
-    def execute(self, package: Path, prepared: Prepared, plan: Plan[None], aids: Aids) -> Execution:
+    def execute(self, package: Path, prepared: QuarkPrepared, plan: Plan[None], aids: Aids) -> Execution:
         """Quantize where the toolchain is installed, and judge the result."""
         from deploykit_vitis_ai.execution import execute
 

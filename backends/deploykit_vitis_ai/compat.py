@@ -145,7 +145,7 @@ def _provider() -> Iterator[CompatRow]:
         note, status = "without effect" if variable.status == "dead" else "environment variable", variable.status
         feature = f"env {variable.name}"
         yield _row(feature, variable, note, tool="environment", status=status, products=variable.products)
-    for file in rows(tables.ToolFile):
+    for file in rows(tables.AmdFile):
         yield _row(f"file {file.name}", file, file.effect, tool=file.tool, words=file.words)
 
 
@@ -160,7 +160,7 @@ def _formats() -> Iterator[CompatRow]:
             f"match-power-of-two-quant-kernel {mix.match_power_of_two}"
         )
         yield _row(f"mixed precision {mix.model}", mix, note, tool="vitisai_config.json")
-    for rule in rows(tables.Constraint):
+    for rule in rows(tables.CompilerConstraint):
         yield _row(f"constraint {rule.subject}", rule, rule.text, tool="compiler", products=(rule.product,))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from deploykit.accuracy.samples import Calibration, InputSpec
 from deploykit.model.facts import GraphFacts, NodeFact
-from deploykit_vitis_ai.draft import Draft
+from deploykit_vitis_ai.draft import QuarkDraft
 from deploykit_vitis_ai.tables import Pass, QuarkOption, VaimlKey, product_of, rows
 
 __all__ = [
@@ -44,12 +44,12 @@ _VINT8 = "VINT8"
 TOP_LEVEL = ("passes", "target", "targets")
 
 
-def float_model(draft: Draft) -> str:
+def float_model(draft: QuarkDraft) -> str:
     """The package path of the model as the user gave it."""
     return f"model/{draft.situation.request.model.name}"
 
 
-def compiled_model(draft: Draft) -> str:
+def compiled_model(draft: QuarkDraft) -> str:
     """The package path of the model that the compiler gets; its stem is the cache key.
 
     A model calibrated with random data says so in its name.
@@ -61,7 +61,7 @@ def compiled_model(draft: Draft) -> str:
     return f"artifacts/{stem}_{draft.precision}{mark}.onnx"
 
 
-def quantize_recipe(draft: Draft, calibration: Mapping[str, Any], inputs: tuple[InputSpec, ...]) -> dict[str, Any]:
+def quantize_recipe(draft: QuarkDraft, calibration: Mapping[str, Any], inputs: tuple[InputSpec, ...]) -> dict[str, Any]:
     """What ``scripts/quantize.py`` does; ``calibration`` is its ``calibration`` entry without the inputs."""
     preset = "" if draft.route is None else draft.route.preset
     vint8 = preset == _VINT8
@@ -92,7 +92,7 @@ def _mandatory(where: str) -> Iterator[tuple[str, bool]]:
             yield option.name, option.vint8_mandatory == "true"
 
 
-def _float16(draft: Draft, attributes: dict[str, Any]) -> dict[str, Any]:
+def _float16(draft: QuarkDraft, attributes: dict[str, Any]) -> dict[str, Any]:
     """The observed way for a float16 source, where this Quark has a valid one."""
     way = draft.float16_way
     if draft.source != "float16" or way is None:
@@ -105,7 +105,7 @@ def _float16(draft: Draft, attributes: dict[str, Any]) -> dict[str, Any]:
     return made | {"float32_subgraphs": _float32_parts(draft)} if draft.keep_float16 else made
 
 
-def _float32_parts(draft: Draft) -> list[list[list[str]]]:
+def _float32_parts(draft: QuarkDraft) -> list[list[list[str]]]:
     """What becomes float32, as pairs of starts and ends: all that leads to the last quantized nodes, where that is
     the quantized part and nothing else; else node by node."""
     facts, kept = draft.facts, draft.exclusions.indices
@@ -125,12 +125,12 @@ def _readers(facts: GraphFacts, node: NodeFact) -> frozenset[int]:
     return frozenset(reader.index for name in node.outputs for reader in facts.consumers_of(name))
 
 
-def _calibration(draft: Draft, entry: Mapping[str, Any], inputs: tuple[InputSpec, ...]) -> dict[str, Any]:
+def _calibration(draft: QuarkDraft, entry: Mapping[str, Any], inputs: tuple[InputSpec, ...]) -> dict[str, Any]:
     held = {"hold_out": HOLD_OUT} if draft.hold_out and entry["kind"] != "random" else {}
     return {**entry, **held, "inputs": _inputs(draft, inputs)}
 
 
-def _inputs(draft: Draft, inputs: tuple[InputSpec, ...]) -> dict[str, Any]:
+def _inputs(draft: QuarkDraft, inputs: tuple[InputSpec, ...]) -> dict[str, Any]:
     """The inputs as the quantizer feeds them: a float16 source is fed float32 after its conversion."""
     converted = draft.source == "float16" and draft.float16_way is not None and not draft.keep_float16
     return {
@@ -142,7 +142,9 @@ def _inputs(draft: Draft, inputs: tuple[InputSpec, ...]) -> dict[str, Any]:
     }
 
 
-def validation_recipe(draft: Draft, inputs: tuple[InputSpec, ...], calibration: Mapping[str, Any]) -> dict[str, Any]:
+def validation_recipe(
+    draft: QuarkDraft, inputs: tuple[InputSpec, ...], calibration: Mapping[str, Any]
+) -> dict[str, Any]:
     """A BF16 model with Casts for a look at the accuracy on a CPU. The compiler never gets it.
 
     Quark asks for data or for the random-data flag although the values of BF16 do not depend on them.
@@ -179,7 +181,7 @@ def calibration_entry(
     return entry
 
 
-def vitisai_config(draft: Draft) -> dict[str, Any] | None:
+def vitisai_config(draft: QuarkDraft) -> dict[str, Any] | None:
     """The compiler's configuration; None for a format whose compiler takes provider options only."""
     if draft.precision not in draft.product.configured:
         return None
@@ -193,7 +195,7 @@ def vitisai_config(draft: Draft) -> dict[str, Any] | None:
     }
 
 
-def _vaiml(draft: Draft) -> dict[str, Any]:
+def _vaiml(draft: QuarkDraft) -> dict[str, Any]:
     own = {row.name for row in rows(VaimlKey) if draft.product.id in row.products}
     values = {name: value for name, value in _conversions(draft).items() if name in own}
     if draft.product.config_device:
@@ -205,7 +207,7 @@ def _vaiml(draft: Draft) -> dict[str, Any]:
     return values
 
 
-def _conversions(draft: Draft) -> dict[str, Any]:
+def _conversions(draft: QuarkDraft) -> dict[str, Any]:
     """What the float parts become: the bf16 key is on by default, so it is switched off where it must not act."""
     asked = draft.options.vaiml.get("enable_f32_to_f16_conversion") is True
     if draft.precision == "fp16" or asked or draft.keep_float16:
@@ -213,7 +215,7 @@ def _conversions(draft: Draft) -> dict[str, Any]:
     return {"enable_f32_to_bf16_conversion": True} if draft.precision in ("bf16", "mixed") else {}
 
 
-def session_config(draft: Draft) -> dict[str, Any]:
+def session_config(draft: QuarkDraft) -> dict[str, Any]:
     """What compile.py and run.py open a session with; paths are relative to the package."""
     model = compiled_model(draft)
     options: dict[str, Any] = {"cache_dir": CACHE, "cache_key": PurePosixPath(model).stem}

@@ -15,13 +15,13 @@ from deploykit.errors import UsageError
 from deploykit.model.facts import GraphFacts
 from deploykit_vitis_ai.config_keys import ChosenOptions, check_quark_version, parse_options
 from deploykit_vitis_ai.exclusions import Exclusions, resolve_exclusions
-from deploykit_vitis_ai.tables import Fp16Way, Product, Release, RouteRow, product_of, rows
+from deploykit_vitis_ai.tables import FormatRow, Fp16Way, Product, Release, product_of, rows
 from deploykit_vitis_ai.targets import release_of
 
 __all__ = [
     "AS_IS",
-    "Draft",
     "FloatPart",
+    "QuarkDraft",
     "float_parts",
     "make_draft",
     "meant_by",
@@ -35,24 +35,24 @@ __all__ = [
 AS_IS = "as-is"
 
 
-def route_row(form: str) -> RouteRow | None:
+def route_row(form: str) -> FormatRow | None:
     """The row of one format, None for a name that is none."""
-    return next((row for row in rows(RouteRow) if row.format == form), None)
+    return next((row for row in rows(FormatRow) if row.format == form), None)
 
 
 def quark_formats() -> tuple[str, ...]:
     """The formats that Quark makes."""
-    return tuple(row.format for row in rows(RouteRow) if row.maker == "quark")
+    return tuple(row.format for row in rows(FormatRow) if row.maker == "quark")
 
 
 def meant_by(name: str) -> tuple[str, ...]:
     """The formats that a name can mean, best first; the name itself where it is a format, or nothing known."""
-    return tuple(row.format for row in rows(RouteRow) if name in row.asked_as) or (name,)
+    return tuple(row.format for row in rows(FormatRow) if name in row.asked_as) or (name,)
 
 
 def ladder(offered: Collection[str]) -> tuple[str, ...]:
     """The formats to try one after the other where nobody says which: those that a device has, cheapest first."""
-    rungs = sorted((row for row in rows(RouteRow) if row.rung and row.format in offered), key=lambda row: row.rung)
+    rungs = sorted((row for row in rows(FormatRow) if row.rung and row.format in offered), key=lambda row: row.rung)
     return tuple(row.format for row in rungs)
 
 
@@ -98,7 +98,7 @@ PARTS = "subgraphs_to_include"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
+class QuarkDraft:
     """What was asked for and what it amounts to.
 
     ``precision`` is a format of ``data/routes.toml``, ``as-is`` for a model that is quantized already, or "" when
@@ -153,7 +153,7 @@ class Draft:
         return self.precision in quark_formats() and self.source != "qdq"
 
     @property
-    def route(self) -> RouteRow | None:
+    def route(self) -> FormatRow | None:
         """What becomes of the model for its format, None for a format that is none."""
         return route_row(self.precision)
 
@@ -171,7 +171,7 @@ class Draft:
         return next((way for way in ways if way.way in wanted), None)
 
 
-def make_draft(situation: Situation) -> Draft:
+def make_draft(situation: Situation) -> QuarkDraft:
     """Work the request out; raises UsageError for options that make no sense."""
     device, request = situation.target.device, situation.request
     product = product_of(str(device.fact("product")))
@@ -187,7 +187,7 @@ def make_draft(situation: Situation) -> Draft:
     options = parse_options(request.options, product=product.id, device_class=str(device.fact("device_class") or ""))
     toolchain = f"quark=={options.quark}" if options.quark else wanted_toolchain(release)
     check_quark_version(options, toolchain.partition("==")[2])
-    return Draft(
+    return QuarkDraft(
         situation=situation,
         product=product,
         release=release,

@@ -14,9 +14,9 @@ from deploykit.backend.backend import Aids, Execution
 from deploykit.backend.plans import Plan
 from deploykit.findings import Finding
 from deploykit_vitis_ai.inspection import inspect_quantized
-from deploykit_vitis_ai.prepare import Prepared
+from deploykit_vitis_ai.prepare import QuarkPrepared
 from deploykit_vitis_ai.rules.execution import RULES as OUTCOME_RULES
-from deploykit_vitis_ai.rules.execution import Outcome
+from deploykit_vitis_ai.rules.execution import QuarkOutcome
 from deploykit_vitis_ai.rules.quantized import RULES as QUANTIZED_RULES
 from deploykit_vitis_ai.runner import RESULT, quark_environment
 from deploykit_vitis_ai.search import Measured, SearchResult, find_better, measure
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["execute"]
 
 
-def execute(package: Path, details: Prepared, plan: Plan[None], aids: Aids) -> Execution:
+def execute(package: Path, details: QuarkPrepared, plan: Plan[None], aids: Aids) -> Execution:
     """Quantize inside the unpublished package where the toolchain is installed, and judge the result.
 
     Where the outputs are wrong, parts that integers hurt are tried in float; a better package is proposed instead.
@@ -41,7 +41,7 @@ def execute(package: Path, details: Prepared, plan: Plan[None], aids: Aids) -> E
     if state != "ready":
         if draft.situation.request.compile:
             environment.require()
-        outcome = Outcome(
+        outcome = QuarkOutcome(
             toolchain=draft.toolchain,
             state=state,
             untried=draft.precision if draft.ladder else "",
@@ -53,10 +53,10 @@ def execute(package: Path, details: Prepared, plan: Plan[None], aids: Aids) -> E
     return _execution(package, details, measured, found)
 
 
-def _execution(package: Path, details: Prepared, measured: Measured, found: SearchResult) -> Execution:
+def _execution(package: Path, details: QuarkPrepared, measured: Measured, found: SearchResult) -> Execution:
     run = measured.run
     skipped = tuple((str(item["file"]), str(item["why"])) for item in run.result.get("skipped", []))
-    outcome = Outcome(
+    outcome = QuarkOutcome(
         toolchain=details.draft.toolchain,
         state="ready",
         skipped=skipped,
@@ -88,7 +88,7 @@ def _execution(package: Path, details: Prepared, measured: Measured, found: Sear
     )
 
 
-def _record(details: Prepared, measured: Measured) -> dict[str, Any]:
+def _record(details: QuarkPrepared, measured: Measured) -> dict[str, Any]:
     run, comparison = measured.run, measured.comparison
     record: dict[str, Any] = {
         "quark": run.result.get("quark"),
@@ -106,7 +106,7 @@ def _record(details: Prepared, measured: Measured) -> dict[str, Any]:
     return record
 
 
-def _quality_findings(details: Prepared, comparison: ComparedOutputs | None) -> tuple[Finding, ...]:
+def _quality_findings(details: QuarkPrepared, comparison: ComparedOutputs | None) -> tuple[Finding, ...]:
     """The rules of ``deploykit accuracy compare`` on the calibration samples: dead outputs are found at once."""
     if comparison is None:
         return ()

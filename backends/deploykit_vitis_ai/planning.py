@@ -9,14 +9,14 @@ from deploykit.accuracy.search.goals import GOAL
 from deploykit.backend.plans import Plan, PlannedPrecision, Rejected, Route, Step
 from deploykit.errors import DefectError
 from deploykit_vitis_ai import configs
-from deploykit_vitis_ai.draft import AS_IS, Draft, route_row
+from deploykit_vitis_ai.draft import AS_IS, QuarkDraft, route_row
 from deploykit_vitis_ai.exclusions import activation_types, in_float16
-from deploykit_vitis_ai.prepare import Prepared
+from deploykit_vitis_ai.prepare import QuarkPrepared
 
 __all__ = ["make_plan"]
 
 
-def make_plan(prepared: Prepared) -> Plan[None]:
+def make_plan(prepared: QuarkPrepared) -> Plan[None]:
     """Decide for one prepared request."""
     draft, findings = prepared.draft, prepared.findings
     situation = draft.situation
@@ -36,12 +36,12 @@ def make_plan(prepared: Prepared) -> Plan[None]:
     )
 
 
-def _route_id(draft: Draft) -> str:
+def _route_id(draft: QuarkDraft) -> str:
     maker = "quark" if draft.needs_quark else "compiler"
     return f"{maker}-{draft.precision or 'unknown'}"
 
 
-def _route(draft: Draft) -> Route:
+def _route(draft: QuarkDraft) -> Route:
     row = route_row(AS_IS if draft.source == "qdq" else draft.precision)
     if row is None:
         raise DefectError(f"no route for {draft.precision!r}")
@@ -53,7 +53,7 @@ def _route(draft: Draft) -> Route:
     return Route(id=_route_id(draft), why=why, confidence=row.confidence, sources=row.source)
 
 
-def _steps(draft: Draft) -> tuple[Step, ...]:
+def _steps(draft: QuarkDraft) -> tuple[Step, ...]:
     compiled = configs.compiled_model(draft)
     steps = []
     if draft.needs_quark:
@@ -89,7 +89,7 @@ def _steps(draft: Draft) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def _configs(details: Prepared) -> dict[str, Any]:
+def _configs(details: QuarkPrepared) -> dict[str, Any]:
     draft = details.draft
     entry = configs.calibration_entry(
         details.calibration, {path: name for name, path in details.files}, random=draft.random_data
@@ -105,7 +105,7 @@ def _configs(details: Prepared) -> dict[str, Any]:
     return dict(sorted(made.items()))
 
 
-def _precision(draft: Draft) -> PlannedPrecision:
+def _precision(draft: QuarkDraft) -> PlannedPrecision:
     """Per activation: the format that was asked for, float where the user left a node out."""
     row = draft.route
     if row is None or not row.activation or (row.maker == "quark" and not draft.needs_quark):

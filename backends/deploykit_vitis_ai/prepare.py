@@ -11,17 +11,17 @@ from deploykit.accuracy.samples.data_rules import GUIDELINE_RULES, Survey
 from deploykit.backend.backend import Situation
 from deploykit.errors import InputError
 from deploykit.findings import Finding
-from deploykit_vitis_ai.draft import Draft, make_draft
+from deploykit_vitis_ai.draft import QuarkDraft, make_draft
 from deploykit_vitis_ai.rules.registries import DRAFT_REGISTRIES
 
-__all__ = ["Prepared", "prepare"]
+__all__ = ["QuarkPrepared", "prepare"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class QuarkPrepared:
     """The draft with its data. ``files`` maps package paths to the user's data files."""
 
-    draft: Draft
+    draft: QuarkDraft
     inputs: tuple[InputSpec, ...] = ()
     calibration: Calibration | None = None
     survey: Survey | None = None
@@ -29,25 +29,25 @@ class Prepared:
     findings: tuple[Finding, ...] = ()
 
 
-def prepare(situation: Situation) -> Prepared:
+def prepare(situation: Situation) -> QuarkPrepared:
     """Reads the calibration data, writes nothing. UsageError for options that make no sense."""
     draft = make_draft(situation)
     found = tuple(finding for registry in DRAFT_REGISTRIES for finding in registry.run(draft))
     try:
         inputs = input_specs(draft.facts)
     except InputError:  # the rank is unknown: VAI121 says so
-        return Prepared(draft=draft, findings=found)
+        return QuarkPrepared(draft=draft, findings=found)
     source = situation.request.calibration
     if draft.random_data and draft.needs_quark:
         seen = Survey(kind="random", origin="random data", samples=0)
-        return Prepared(draft=draft, inputs=inputs, survey=seen, findings=(*found, *GUIDELINE_RULES.run(seen)))
+        return QuarkPrepared(draft=draft, inputs=inputs, survey=seen, findings=(*found, *GUIDELINE_RULES.run(seen)))
     if source is None or not (draft.needs_quark or draft.precision == "bf16"):
-        return Prepared(draft=draft, inputs=inputs, findings=found)
+        return QuarkPrepared(draft=draft, inputs=inputs, findings=found)
     calibration = load_calibration(source)
     seen = survey(calibration, inputs)
     bad = {name for name, _ in seen.unusable}
     usable = [path for path in calibration.files if path.name not in bad]
-    return Prepared(
+    return QuarkPrepared(
         draft=draft,
         inputs=inputs,
         calibration=calibration,

@@ -11,12 +11,12 @@ from deploykit.backend.backend import CopiedFile, JsonFile, PackageFile, TextFil
 from deploykit.backend.plans import Plan
 from deploykit.report.rendering import render
 from deploykit_vitis_ai import configs
-from deploykit_vitis_ai.prepare import Prepared
+from deploykit_vitis_ai.prepare import QuarkPrepared
 
 __all__ = ["render_package"]
 
 
-def render_package(details: Prepared, plan: Plan[None], templates: Path | None) -> Iterator[PackageFile]:
+def render_package(details: QuarkPrepared, plan: Plan[None], templates: Path | None) -> Iterator[PackageFile]:
     """Every file of the package, in a fixed order."""
     draft = details.draft
     yield from copied_model(draft.situation, configs.float_model(draft))
@@ -39,7 +39,7 @@ def render_package(details: Prepared, plan: Plan[None], templates: Path | None) 
         yield TextFile(path=f"scripts/{script}", text=text, executable=script != "build.ps1")
 
 
-def _script_values(plan: Plan[None], details: Prepared) -> dict[str, Any]:
+def _script_values(plan: Plan[None], details: QuarkPrepared) -> dict[str, Any]:
     draft = details.draft
     release = draft.release
     return {

@@ -25,10 +25,10 @@ from deploykit.errors import ToolError
 from deploykit.model.facts import GraphFacts
 from deploykit.system.folders import scratch
 from deploykit_vitis_ai import configs
-from deploykit_vitis_ai.draft import Draft, FloatPart, float_parts, make_draft
-from deploykit_vitis_ai.prepare import Prepared
+from deploykit_vitis_ai.draft import FloatPart, QuarkDraft, float_parts, make_draft
+from deploykit_vitis_ai.prepare import QuarkPrepared
 from deploykit_vitis_ai.rules.execution import RULES as OUTCOME_RULES
-from deploykit_vitis_ai.rules.execution import Choice, Outcome, Rung, Trial
+from deploykit_vitis_ai.rules.execution import FloatTrial, FormatChoice, QuarkOutcome, TriedFormat
 from deploykit_vitis_ai.rules.registries import DRAFT_REGISTRIES
 from deploykit_vitis_ai.runner import QuarkRun, run_quark
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from deploykit.model.facts import GraphFacts
     from deploykit.system.environments import Environment
 
-__all__ = ["Measured", "Quality", "SearchResult", "find_better", "measure"]
+__all__ = ["Measured", "QuantizedQuality", "SearchResult", "find_better", "measure"]
 
 
 # What the names of samples begin with that the quantizer did not see (scripts/quantize.py).
@@ -51,7 +51,7 @@ class Measured:
 
     run: QuarkRun
     comparison: ComparedOutputs | None = None
-    quality: Quality | None = None
+    quality: QuantizedQuality | None = None
 
     @property
     def right(self) -> Correctness | None:
@@ -62,7 +62,7 @@ class Measured:
 
 
 def measure(
-    environment: Environment, package: Path, draft: Draft, progress: Progress, *, trial: bool = False
+    environment: Environment, package: Path, draft: QuarkDraft, progress: Progress, *, trial: bool = False
 ) -> Measured:
     """Quantize inside a package folder as its recipe says. Raises ToolError where no model comes out."""
     if draft.random_data:
@@ -88,7 +88,7 @@ _SAME_SHARE = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quality:
+class QuantizedQuality:
     """What was measured on some samples.
 
     ``unseen`` is the same on those among them that the quantizer did not see; None where it saw all.
@@ -96,7 +96,7 @@ class Quality:
 
     verdict: Verdict
     samples: int
-    unseen: Quality | None = None
+    unseen: QuantizedQuality | None = None
 
     @property
     def kept(self) -> KeptCount | None:
@@ -122,7 +122,7 @@ class Quality:
             return goal.is_met(Reached.of(self.verdict)) is False
         return self.verdict.right is False or (self.kept is not None and self.kept.share < _FEW_KEPT)
 
-    def is_better_than(self, other: Quality) -> bool:
+    def is_better_than(self, other: QuantizedQuality) -> bool:
         """True where this one is right and the other not, else where it keeps clearly more, else as the judge says."""
         right, others = (side.verdict.right is True for side in (self, other))
         if right is not others:
@@ -139,17 +139,17 @@ _Values = Mapping[str, "npt.NDArray[Any]"]
 
 def judge_quality(
     facts: GraphFacts, reference: Sequence[_Values], candidate: Sequence[_Values], held_out: Sequence[int] = ()
-) -> Quality:
+) -> QuantizedQuality:
     """Judge one mapping of outputs per sample; ``held_out`` are the places of those that the quantizer did not see."""
     unseen = None
     if held_out:
         unseen = judge_quality(facts, [reference[i] for i in held_out], [candidate[i] for i in held_out])
     verdict = OutputJudge(facts, label=Label.GIVEN).compare(reference, candidate)
-    return Quality(verdict=verdict, samples=len(reference), unseen=unseen)
+    return QuantizedQuality(verdict=verdict, samples=len(reference), unseen=unseen)
 
 
 def tried(
-    environment: Environment, package: Path, details: Prepared, request: Request, progress: Progress
+    environment: Environment, package: Path, details: QuarkPrepared, request: Request, progress: Progress
 ) -> Measured | None:
     """What the request's recipe makes of the package's data; None where the quantizer gave up."""
     draft = make_draft(replace(details.draft.situation, request=request))
@@ -177,9 +177,9 @@ class SearchResult:
     ``choice`` is there where formats were tried as well; a format that won makes the parts that were tried part of it.
     """
 
-    trials: tuple[Trial, ...] = ()
+    trials: tuple[FloatTrial, ...] = ()
     instead: Instead | None = None
-    choice: Choice | None = None
+    choice: FormatChoice | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,15 +192,15 @@ class _Candidate:
 
 
 def find_better(
-    environment: Environment, package: Path, details: Prepared, measured: Measured, progress: Progress
+    environment: Environment, package: Path, details: QuarkPrepared, measured: Measured, progress: Progress
 ) -> SearchResult:
     """Try parts in float, smallest first, then wider formats for ``auto``, until the outputs are good enough.
 
     Where nothing is good enough, the best one counts, if it is better at all.
     """
     draft, given = details.draft, measured.quality
-    rungs = [Rung(words=draft.precision, outcome=_described(given))]
-    trials: list[Trial] = []
+    rungs = [TriedFormat(words=draft.precision, outcome=_described(given))]
+    trials: list[FloatTrial] = []
     best, chosen, won = given, 0, None
     for candidate in () if given is None or _is_done(draft, given) else _candidates(draft):
         assert given is not None
@@ -209,7 +209,7 @@ def find_better(
             break
         codes = () if candidate.part else _refused(details, candidate.request)
         if codes:
-            rungs.append(Rung(words=candidate.words, outcome=f"not possible ({', '.join(codes)})"))
+            rungs.append(TriedFormat(words=candidate.words, outcome=f"not possible ({', '.join(codes)})"))
             continue
         doing = f"with {candidate.part.words} in float" if candidate.part else candidate.words
         progress(f"the outputs are not good enough: trying {doing}")
@@ -218,12 +218,14 @@ def find_better(
         if candidate.part is not None and quality is not None:
             trials.append(_trial(draft.facts, candidate.part, given, quality))
         if candidate.part is None or quality is not None:
-            rungs.append(Rung(words=candidate.words, outcome="not made" if made is None else _described(quality)))
+            rungs.append(
+                TriedFormat(words=candidate.words, outcome="not made" if made is None else _described(quality))
+            )
         if made is not None and quality is not None and (_is_enough(draft, quality) or quality.is_better_than(best)):
             best, chosen, won = quality, len(rungs) - 1, (candidate, made)
     choice = None
     if draft.goal is not None and draft.ladder:
-        choice = Choice(
+        choice = FormatChoice(
             rungs=tuple(replace(rung, chosen=place == chosen) for place, rung in enumerate(rungs)),
             asked=f"{'are' if draft.goal.name == GOAL else 'reach'} {draft.goal.in_words}",
             reached=None if best is None else best.is_met(draft.goal),
@@ -232,7 +234,10 @@ def find_better(
 
 
 def _result(
-    draft: Draft, trials: tuple[Trial, ...], won: tuple[_Candidate, Measured] | None, choice: Choice | None
+    draft: QuarkDraft,
+    trials: tuple[FloatTrial, ...],
+    won: tuple[_Candidate, Measured] | None,
+    choice: FormatChoice | None,
 ) -> SearchResult:
     """The winner with everything that was tried on the way to it."""
     if won is None:
@@ -244,7 +249,7 @@ def _result(
         trials = tuple(replace(trial, kept=trial.nodes == candidate.part.names) for trial in trials)
         kept = next(trial for trial in trials if trial.kept)
         how = f"{candidate.part.words} stay in float: {kept.after} instead of {kept.before}"
-    outcome = Outcome(toolchain=draft.toolchain, state="ready", trials=trials, choice=choice)
+    outcome = QuarkOutcome(toolchain=draft.toolchain, state="ready", trials=trials, choice=choice)
     instead = Instead(
         request=candidate.request,
         how=how,
@@ -254,12 +259,12 @@ def _result(
     return SearchResult(trials=trials, instead=instead, choice=choice)
 
 
-def _is_enough(draft: Draft, quality: Quality) -> bool:
+def _is_enough(draft: QuarkDraft, quality: QuantizedQuality) -> bool:
     """True for outputs that reach the goal; without a format to be chosen, for outputs that are right."""
     return (quality.verdict.right if draft.goal is None else quality.is_met(draft.goal)) is True
 
 
-def _is_done(draft: Draft, quality: Quality) -> bool:
+def _is_done(draft: QuarkDraft, quality: QuantizedQuality) -> bool:
     """True where nothing more is to be tried: the outputs are good enough, or nobody can say.
 
     What the judge does not judge is unknown, unless signal to noise is all that is asked for.
@@ -268,11 +273,11 @@ def _is_done(draft: Draft, quality: Quality) -> bool:
     return unknown or _is_enough(draft, quality)
 
 
-def _described(quality: Quality | None) -> str:
+def _described(quality: QuantizedQuality | None) -> str:
     return "not judged" if quality is None else quality.described
 
 
-def _candidates(draft: Draft) -> Iterator[_Candidate]:
+def _candidates(draft: QuarkDraft) -> Iterator[_Candidate]:
     """Parts to leave in float, unless the user said what stays in float; then the formats of ``auto``."""
     request = draft.situation.request
     named = bool(draft.exclusions) and draft.found is None
@@ -290,14 +295,14 @@ def _candidates(draft: Draft) -> Iterator[_Candidate]:
         yield _Candidate(words=name, request=replace(request, precision=name, goal=None, adapter_options=options))
 
 
-def _refused(details: Prepared, request: Request) -> tuple[str, ...]:
+def _refused(details: QuarkPrepared, request: Request) -> tuple[str, ...]:
     """The codes of what forbids a request, known before anything runs."""
     draft = make_draft(replace(details.draft.situation, request=request))
     found = (finding for registry in DRAFT_REGISTRIES for finding in registry.run(draft))
     return tuple(dict.fromkeys(finding.code for finding in found if finding.blocks))
 
 
-def _trial(facts: GraphFacts, part: FloatPart, before: Quality, after: Quality) -> Trial:
+def _trial(facts: GraphFacts, part: FloatPart, before: QuantizedQuality, after: QuantizedQuality) -> FloatTrial:
     """A part with its share of the nodes and of the numbers that the model computes, as far as shapes are known."""
     names = set(part.names)
     values = [
@@ -309,7 +314,7 @@ def _trial(facts: GraphFacts, part: FloatPart, before: Quality, after: Quality) 
         for node in facts.nodes
     ]
     inside = [node.index for node in facts.nodes if node.name in names]
-    return Trial(
+    return FloatTrial(
         words=part.words,
         nodes=part.names,
         before=before.described,

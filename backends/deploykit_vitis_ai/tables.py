@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DATA",
+    "AmdFile",
     "Bound",
-    "Constraint",
+    "CompilerConstraint",
     "EnvVar",
+    "FormatRow",
     "Fp16Way",
     "Metric",
     "Mix",
@@ -35,9 +37,7 @@ __all__ = [
     "QuarkRelease",
     "Recipe",
     "Release",
-    "RouteRow",
     "Sourced",
-    "ToolFile",
     "VaimlKey",
     "device_of_id",
     "devices",
@@ -152,7 +152,7 @@ class EnvVar(Sourced):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolFile(Sourced):
+class AmdFile(Sourced):
     """One file that a tool writes or reads, with words that are found in it."""
 
     name: str
@@ -207,7 +207,7 @@ class PrecisionRow(Sourced):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Constraint(Sourced):
+class CompilerConstraint(Sourced):
     """What a compiler asks of a model, in words."""
 
     subject: str
@@ -323,7 +323,7 @@ class Recipe(Sourced):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RouteRow(Sourced):
+class FormatRow(Sourced):
     """One format: who makes it, and what is stored then.
 
     ``activation`` is the stored type, "" for whatever the model has; ``zero_points`` are the ones that occur, empty
@@ -375,15 +375,15 @@ _LISTS: Mapping[type[Sourced], tuple[str, str]] = {
     Recipe: ("quark.toml", "recipe"),
     ProviderOption: ("compiler.toml", "provider_option"),
     EnvVar: ("compiler.toml", "variable"),
-    ToolFile: ("compiler.toml", "file"),
+    AmdFile: ("compiler.toml", "file"),
     Pass: ("compiler.toml", "pass"),
     VaimlKey: ("compiler.toml", "key"),
     Mix: ("compiler.toml", "mix"),
     PrecisionRow: ("compiler.toml", "precision"),
-    Constraint: ("compiler.toml", "constraint"),
+    CompilerConstraint: ("compiler.toml", "constraint"),
     Bound: ("compiler.toml", "bound"),
     Product: ("products.toml", "product"),
-    RouteRow: ("routes.toml", "route"),
+    FormatRow: ("routes.toml", "route"),
 }
 
 

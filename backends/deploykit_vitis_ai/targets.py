@@ -17,11 +17,11 @@ from deploykit.tables.capabilities import SdkTable
 from deploykit.tables.devices import Device
 from deploykit_vitis_ai.tables import Release, product_of, releases
 
-__all__ = ["RULES", "Choice", "is_older", "release_of", "resolve"]
+__all__ = ["RULES", "PickedRelease", "is_older", "release_of", "resolve"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class PickedRelease:
     """The release that was picked for a version as typed ("" for the newest)."""
 
     requested: str
@@ -35,7 +35,7 @@ class Choice:
         return Version(self.requested).release[:2] == Version(self.release.version).release[:2]
 
 
-RULES: Registry[Choice] = Registry("target")
+RULES: Registry[PickedRelease] = Registry("target")
 
 
 @RULES.rule(
@@ -47,7 +47,7 @@ RULES: Registry[Choice] = Registry("target")
     fix="Compare the release notes of the two versions.",
     sources=["deploykit: the data files of this backend"],
 )
-def check_exact(choice: Choice) -> Iterable[Found]:
+def check_exact(choice: PickedRelease) -> Iterable[Found]:
     """A version without a table."""
     if not choice.exact:
         yield Found(
@@ -67,7 +67,7 @@ def check_exact(choice: Choice) -> Iterable[Found]:
     fix="Ask the release's own documentation, or use a newer release.",
     sources=["deploykit: the data files of this backend"],
 )
-def check_established(choice: Choice) -> Iterable[Found]:
+def check_established(choice: PickedRelease) -> Iterable[Found]:
     """A release of which only the name is known."""
     if not choice.release.established:
         yield Found(
@@ -96,7 +96,7 @@ def resolve(device: Device, sdk: str | None) -> Target:
     requested = sdk or ""
     if not name:
         return Target(device=device, backend="vitis-ai", requested=requested, sdk=None)
-    choice = Choice(requested=requested, release=_pick(name, requested))
+    choice = PickedRelease(requested=requested, release=_pick(name, requested))
     findings = RULES.run(choice)
     return Target(device=device, backend="vitis-ai", requested=requested, sdk=_table(choice), findings=findings)
 
@@ -119,7 +119,7 @@ def _offer(known: list[Release]) -> str:
     return "known: " + ", ".join(r.version for r in known)
 
 
-def _table(choice: Choice) -> SdkTable:
+def _table(choice: PickedRelease) -> SdkTable:
     release = choice.release
     return SdkTable(
         sdk=release.name,

@@ -23,7 +23,17 @@ from deploykit.model.range_functions import Interval, hull, product, total
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-__all__ = ["TELLING", "Clue", "Conclusion", "Evidence", "Inference", "OpenTensor", "Origin", "clue_from", "grid_behind"]
+__all__ = [
+    "TELLING",
+    "Clue",
+    "Evidence",
+    "Inference",
+    "InferredRange",
+    "OpenTensor",
+    "Origin",
+    "clue_from",
+    "grid_behind",
+]
 
 
 class Origin(StrEnum):
@@ -49,7 +59,7 @@ class Origin(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conclusion:
+class InferredRange:
     """The range of one tensor, where it comes from, and why in words.
 
     ``copies`` names a tensor that has the same grid. A ``wide`` range holds, but is much wider than calibration's would
@@ -118,7 +128,7 @@ class Inference:
     """Completed encodings, a conclusion for every new entry, and the tensors that stay open."""
 
     encodings: EncodingSet
-    concluded: Mapping[str, Conclusion] = field(default_factory=dict)
+    concluded: Mapping[str, InferredRange] = field(default_factory=dict)
     open: tuple[OpenTensor, ...] = ()
 
 
@@ -159,7 +169,7 @@ class Clue:
 
 
 def clue_from(
-    graph: GraphCopy, node: NodeProto, name: str, known: Mapping[str, Conclusion], encodings: EncodingSet
+    graph: GraphCopy, node: NodeProto, name: str, known: Mapping[str, InferredRange], encodings: EncodingSet
 ) -> Clue | None:
     """What a reader of ``name`` tells about it, given what is known about the reader's result and other operands."""
     clue = _clue(graph, node, name, known, encodings)
@@ -171,7 +181,7 @@ def clue_from(
 
 
 def _clue(
-    graph: GraphCopy, node: NodeProto, name: str, known: Mapping[str, Conclusion], encodings: EncodingSet
+    graph: GraphCopy, node: NodeProto, name: str, known: Mapping[str, InferredRange], encodings: EncodingSet
 ) -> Clue | None:
     result = known.get(node.output[0])
     if result is None:
@@ -217,7 +227,7 @@ def _of_pair(
     graph: GraphCopy,
     node: NodeProto,
     position: int,
-    known: Mapping[str, Conclusion],
+    known: Mapping[str, InferredRange],
     encodings: EncodingSet,
 ) -> Clue | None:
     name, other, made = node.input[position], node.input[1 - position], node.output[0]
@@ -254,7 +264,7 @@ def _divides(interval: Interval) -> bool:
 
 
 def _ratio(
-    graph: GraphCopy, name: str, pair: tuple[str, str], known: Mapping[str, Conclusion], encodings: EncodingSet
+    graph: GraphCopy, name: str, pair: tuple[str, str], known: Mapping[str, InferredRange], encodings: EncodingSet
 ) -> Clue | None:
     """Where one grid is exactly some times the other, that is what the operand between them reaches.
 
@@ -281,7 +291,7 @@ def _ratio(
     return Clue(interval=(0.0, reached), words=words, encloses=True)
 
 
-def grid_behind(name: str, known: Mapping[str, Conclusion], encodings: EncodingSet) -> Affine | None:
+def grid_behind(name: str, known: Mapping[str, InferredRange], encodings: EncodingSet) -> Affine | None:
     """The per-tensor grid of a tensor, or of the one whose values it holds."""
     for _ in range(len(known)):
         entry = encodings.get(name)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FINEST_SCALE",
-    "Completed",
+    "CompletedEncodings",
     "DerivedBiases",
     "complete",
     "complete_encodings",
@@ -307,7 +307,7 @@ def _int32(scale: Array) -> Made:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Completed:
+class CompletedEncodings:
     """The completed set; ``biases`` and ``copies`` name what was added, ``skipped`` why a bias has no entry."""
 
     encodings: EncodingSet
@@ -318,7 +318,7 @@ class Completed:
 
 def complete(
     encodings: EncodingSet, facts: GraphFacts, *, read_values: ReadValues, biases: bool = True, copies: bool = True
-) -> Completed:
+) -> CompletedEncodings:
     """Placed encodings with int32 biases, then with copies over data movement; either can be left out.
 
     ``read_values`` gives the values of stored tensors; it is asked for norm biases and for scalars only.
@@ -327,7 +327,7 @@ def complete(
     added = derived.entries if derived is not None else ()
     with_biases = encodings.with_entries(added)
     moved = copy_over_movement(with_biases, facts, read_values=read_values) if copies else ()
-    return Completed(
+    return CompletedEncodings(
         encodings=with_biases.with_entries(moved),
         biases=tuple(entry.name for entry in added),
         copies=tuple(entry.name for entry in moved),

@@ -16,7 +16,7 @@ from onnx import ModelProto
 
 from deploykit.encodings.formats.aimet import write_encodings
 from deploykit.encodings.formats.conversion import Conversion, convert
-from deploykit.encodings.formats.differences import Difference, Signedness, describe_encodings, diff
+from deploykit.encodings.formats.differences import EntryDifference, Signedness, describe_encodings, diff
 from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.encodings.lpbq import lpbq_encodings, scale_error
 from deploykit.encodings.place import layouts
@@ -122,7 +122,7 @@ def _moved_scales(before: EncodingSet, after: EncodingSet) -> str:
 
 def diff_encodings(
     first: Path, second: Path, *, model: Path | None = None, tolerance: float = 0.0, grid_only: bool = False
-) -> tuple[Difference, ...]:
+) -> tuple[EntryDifference, ...]:
     """What differs between two files or QDQ models; the model, when given, gives both their axes and order.
 
     A QDQ model holds its scales in float32, so that a tolerance below 1.2e-7 is raised to that where one is compared.

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 from deploykit.encodings.backward import (
     TELLING,
     Clue,
-    Conclusion,
     Evidence,
     Inference,
+    InferredRange,
     OpenTensor,
     Origin,
     clue_from,
@@ -71,7 +71,7 @@ def infer_entries(
     ``facts`` must be those of ``model``.
     """
     names = dict.fromkeys(wanted)
-    search = _Search(model, facts, encodings, names, evidence or Evidence())
+    search = _RangeSearch(model, facts, encodings, names, evidence or Evidence())
     for name, ends in (proven or {}).items():
         if name in names and all(map(math.isfinite, ends)):
             search.conclude(name, ends, Origin.OPERATOR, "proven by the rewrite that made it")
@@ -93,7 +93,7 @@ class _Width(IntEnum):
     """Many times: it holds whatever hundreds of products do together."""
 
 
-class _Search:
+class _RangeSearch:
     """Everything known so far about one graph."""
 
     def __init__(
@@ -108,7 +108,7 @@ class _Search:
         self.graph = view_of(model)
         types = {name: (fact.dtype, fact.shape) for name, fact in facts.tensors.items()}
         self.arithmetic = Arithmetic(self.graph, types)
-        self.known: dict[str, Conclusion] = {}
+        self.known: dict[str, InferredRange] = {}
         self.intervals: dict[str, Interval] = {}
         self.given = replace(encodings, entries={e.name: e for e in encodings if e.name not in wanted})
         for entry in self.given:
@@ -134,7 +134,7 @@ class _Search:
             return False
         if wide and name in self.wanted and kind_of_entry(name, self.encodings).bits < _WIDE_BITS:
             return False
-        made = Conclusion(
+        made = InferredRange(
             name=name, low=ends[0], high=ends[1], origin=origin, words=words, copies=copies, wide=wide, partial=partial
         )
         self.known[name], self.intervals[name] = made, ends
@@ -249,7 +249,7 @@ class _Search:
         missing = tuple(self._open(name) for name in self.wanted if name not in found and name in self.facts.tensors)
         return Inference(encodings=made, concluded=found, open=missing)
 
-    def _entry(self, conclusion: Conclusion) -> Encoding:
+    def _entry(self, conclusion: InferredRange) -> Encoding:
         """The same grid where values are only moved, so that nothing is rounded twice; else one for the range."""
         grid = grid_behind(conclusion.name, self.known, self.given)
         kind = kind_of_entry(conclusion.name, self.encodings)

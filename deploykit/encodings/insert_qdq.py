@@ -200,7 +200,7 @@ def insert_qdq(
         domain = _MS
         if not opset_of(copy, _MS):
             copy.opset_import.add(domain=_MS, version=1)
-    work = _Work(
+    work = _Insertion(
         graph=GraphCopy(copy, copy=False),
         encodings=chosen,
         domain=domain,
@@ -213,7 +213,7 @@ def insert_qdq(
 
 
 @dataclass(slots=True, kw_only=True)
-class _Work:
+class _Insertion:
     """A graph while pairs are put into it: what is read under another name from now on, and the nodes so far."""
 
     graph: GraphCopy

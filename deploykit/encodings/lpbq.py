@@ -19,7 +19,7 @@ from deploykit.encodings.values import Affine, EncodingSet, Lpbq
 __all__ = [
     "BlockWeight",
     "ExplainsBlockWeights",
-    "Loss",
+    "LpbqLoss",
     "lpbq_encodings",
     "lpbq_scales",
     "measure_loss",
@@ -47,7 +47,7 @@ class ExplainsBlockWeights(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
+class LpbqLoss:
     """What LPBQ costs one weight: the largest relative change of a scale, and the SQNR of the dequantized weight.
 
     ``refined_sqnr_db`` is that after re-rounding the integers to the new scales; None when it was not computed.
@@ -97,7 +97,7 @@ def _new_scale(weight: BlockWeight) -> Numbers:
     return np.asarray(blocks * channel.astype(np.float32).reshape(shape), np.float32)
 
 
-def measure_loss(weight: BlockWeight) -> Loss:
+def measure_loss(weight: BlockWeight) -> LpbqLoss:
     """The loss with the integers kept: only the sums of their squares per block are needed."""
     new, old = _new_scale(weight), weight.scale.astype(np.float32)
     squares = np.zeros(old.shape, np.float64)
@@ -108,10 +108,10 @@ def measure_loss(weight: BlockWeight) -> Loss:
 
     list(_parallel(weight, work))
     signal, noise = float((squares * old**2).sum()), float((squares * (new - old) ** 2).sum())
-    return Loss(scale_error=scale_error(old, new), sqnr_db=_db(signal, noise))
+    return LpbqLoss(scale_error=scale_error(old, new), sqnr_db=_db(signal, noise))
 
 
-def refine(weight: BlockWeight) -> tuple[Numbers, Loss]:
+def refine(weight: BlockWeight) -> tuple[Numbers, LpbqLoss]:
     """The integers re-rounded to the new scales, packed, with the loss of both ways."""
     new, old = _new_scale(weight), weight.scale.astype(np.float32)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -124,7 +124,7 @@ def refine(weight: BlockWeight) -> tuple[Numbers, Loss]:
     signal, kept = float((before * old**2).sum()), float((before * (new - old) ** 2).sum())
     # The square of q' * new - q * old, summed per block; rounding may take a tiny sum below 0.
     refined = max(0.0, float((after * new**2 - 2 * mixed * new * old + before * old**2).sum()))
-    return packed, Loss(
+    return packed, LpbqLoss(
         scale_error=scale_error(old, new), sqnr_db=_db(signal, kept), refined_sqnr_db=_db(signal, refined)
     )
 

@@ -15,7 +15,7 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 from deploykit.encodings.files import data_of
-from deploykit.encodings.lpbq import BlockWeight, Loss, lpbq_scales, measure_loss, refine
+from deploykit.encodings.lpbq import BlockWeight, LpbqLoss, lpbq_scales, measure_loss, refine
 from deploykit.errors import InputError, PackageError, UsageError
 from deploykit.model import Model, load_model, weight
 from deploykit.model.graph import GraphCopy
@@ -42,7 +42,7 @@ class WeightReport:
     node: str
     has_bias: bool = False
     reason: str = ""
-    loss: Loss | None = None
+    loss: LpbqLoss | None = None
 
     @property
     def converted(self) -> bool:
@@ -75,7 +75,7 @@ class LpbqReport:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Work:
+class _ModelWork:
     model: Model
     graph: GraphCopy
     refined: bool
@@ -108,7 +108,7 @@ def convert_file(source: Path, target: Path, *, refined: bool = False, force: bo
     if data.exists() and any(data.samefile(external.path) for external in model.external):
         raise UsageError(f"{data}: holds weights of the model itself", next="choose another name")
     with scratch(target.resolve().parent) as folder:
-        work = _Work(model=model, graph=GraphCopy(model.proto), refined=refined, scratch=folder)
+        work = _ModelWork(model=model, graph=GraphCopy(model.proto), refined=refined, scratch=folder)
         reports = tuple(_convert_all(work))
         if not reports:
             raise InputError(
@@ -131,7 +131,7 @@ def convert_file(source: Path, target: Path, *, refined: bool = False, force: bo
     return LpbqReport(weights=reports, output=target)
 
 
-def _convert_all(work: _Work) -> Iterator[WeightReport]:
+def _convert_all(work: _ModelWork) -> Iterator[WeightReport]:
     for node in work.graph.nodes:
         if node.op_type != "DequantizeLinear" or not attribute(node, "block_size", 0):
             continue
@@ -159,14 +159,14 @@ def _convert_all(work: _Work) -> Iterator[WeightReport]:
             yield WeightReport(reason=str(reason), **common)
 
 
-def _has_bias(work: _Work, layer: NodeProto) -> bool:
+def _has_bias(work: _ModelWork, layer: NodeProto) -> bool:
     if layer.op_type != "MatMul":
         return len(layer.input) > 2 and bool(layer.input[2])
     readers = work.graph.readers(layer.output[0])
     return len(readers) == 1 and readers[0].op_type == "Add"
 
 
-def _layer(work: _Work, node: NodeProto, layers: list[NodeProto]) -> NodeProto:
+def _layer(work: _ModelWork, node: NodeProto, layers: list[NodeProto]) -> NodeProto:
     if len(layers) != 1 or layers[0].op_type not in _LAYERS or layers[0].input[1] != node.output[0]:
         raise _LeftError("it is not the weight of one MatMul, Gemm or Conv")
     layer = layers[0]
@@ -184,7 +184,7 @@ def _layer(work: _Work, node: NodeProto, layers: list[NodeProto]) -> NodeProto:
     raise _LeftError("the layer's result is float")
 
 
-def _block_weight(work: _Work, node: NodeProto, layer: NodeProto) -> BlockWeight:
+def _block_weight(work: _ModelWork, node: NodeProto, layer: NodeProto) -> BlockWeight:
     size = int(attribute(node, "block_size", 0))
     scale = work.model.stored.get(node.input[1])
     if scale is None:
@@ -227,7 +227,7 @@ def _block_weight(work: _Work, node: NodeProto, layer: NodeProto) -> BlockWeight
     )
 
 
-def _source(work: _Work, node: NodeProto) -> TensorProto:
+def _source(work: _ModelWork, node: NodeProto) -> TensorProto:
     """The stored integers, or the stored float weight that a QuantizeLinear in front turns into them."""
     stored = work.model.stored.get(node.input[0])
     if stored is not None:
@@ -241,7 +241,7 @@ def _source(work: _Work, node: NodeProto) -> TensorProto:
     return floats
 
 
-def _quantized(work: _Work, node: NodeProto, floats: TensorProto, scale: Any, size: int) -> Any:
+def _quantized(work: _ModelWork, node: NodeProto, floats: TensorProto, scale: Any, size: int) -> Any:
     """What that QuantizeLinear computes (halves to even), packed; from then on the integers are stored."""
     axis = int(attribute(node, "axis", 1)) % len(floats.dims)
     values = np.asarray(weight(work.model, floats.name), np.float32) / np.repeat(scale, size, axis=axis)
@@ -274,7 +274,7 @@ def _axes(layer: NodeProto, rank: int) -> tuple[int, int]:
     return 1, 0
 
 
-def _packed(work: _Work, stored: TensorProto) -> Any:
+def _packed(work: _ModelWork, stored: TensorProto) -> Any:
     """The bytes as they lie in the file: two integers each, never unpacked as a whole."""
     count = (int(np.prod(stored.dims)) + 1) // 2
     if not is_external(stored):
@@ -286,7 +286,7 @@ def _packed(work: _Work, stored: TensorProto) -> Any:
     return np.memmap(path, np.uint8, "r", int(entries.get("offset", 0)), (count,))
 
 
-def _use_scales(work: _Work, node: NodeProto, channel: Any, blocks: Any, channel_axis: int) -> None:
+def _use_scales(work: _ModelWork, node: NodeProto, channel: Any, blocks: Any, channel_axis: int) -> None:
     base = node.input[0]
     names = [work.graph.fresh(f"{base}_{end}") for end in ("block_scale_q", "channel_scale", "channel_zero_point")]
     result, label = work.graph.fresh(f"{base}_block_scale"), work.graph.fresh(f"{base}_scale_DequantizeLinear")
@@ -299,7 +299,7 @@ def _use_scales(work: _Work, node: NodeProto, channel: Any, blocks: Any, channel
     node.input[1] = result
 
 
-def _write(work: _Work, target: Path) -> None:
+def _write(work: _ModelWork, target: Path) -> None:
     """External tensors are streamed into one new data file; the model follows when that is complete."""
     data = work.scratch / "data"
     moved = False
@@ -316,7 +316,7 @@ def _write(work: _Work, target: Path) -> None:
         raise PackageError(f"{target}: cannot be written", why=error.strerror or str(error)) from None
 
 
-def _move(work: _Work, tensor: TensorProto, sink: Any, location: str) -> bool:
+def _move(work: _ModelWork, tensor: TensorProto, sink: Any, location: str) -> bool:
     replaced = work.replaced.get(tensor.name)
     if not is_external(tensor):
         if replaced is not None:

@@ -23,7 +23,7 @@ __all__ = [
     "Harm",
     "Hurt",
     "Mixing",
-    "Part",
+    "Operand",
     "PostProcessing",
     "exclusion_around",
     "find_mixing",
@@ -63,7 +63,7 @@ class Harm(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Operand:
     """An operand and its range; infinite ends where nothing is known."""
 
     tensor: str
@@ -91,7 +91,7 @@ class Hurt:
 
     node: str
     harm: Harm
-    parts: tuple[Part, ...]
+    parts: tuple[Operand, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,13 +248,13 @@ def _hurt(facts: GraphFacts, node: NodeFact, known: Mapping[str, Interval]) -> H
     return None if harm is None else Hurt(node=node.label, harm=harm, parts=tuple(parts))
 
 
-def _are_unlike(parts: list[Part]) -> bool:
+def _are_unlike(parts: list[Operand]) -> bool:
     """By their ranges where all are known; else where some operators bound theirs and others do not."""
     known = [part.magnitude for part in parts if math.isfinite(part.magnitude)]
     return bool(known) and (len(known) < len(parts) or max(known) > UNLIKE * min(known))
 
 
-def _part(facts: GraphFacts, name: str, known: Mapping[str, Interval]) -> Part:
+def _part(facts: GraphFacts, name: str, known: Mapping[str, Interval]) -> Operand:
     """A tensor's range: what is known of it, else what bounds it seen through ops that only move values."""
     seen = name
     low, high = known.get(seen, _UNKNOWN)
@@ -272,7 +272,7 @@ def _part(facts: GraphFacts, name: str, known: Mapping[str, Interval]) -> Part:
             break
         seen = maker.inputs[0]
         low, high = known.get(seen, _UNKNOWN)
-    return Part(tensor=name, low=low, high=high)
+    return Operand(tensor=name, low=low, high=high)
 
 
 _TRANSPARENT = frozenset({*QUANTIZERS, "Identity", "Cast", "Relu", "Dropout"})

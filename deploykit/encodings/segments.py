@@ -85,7 +85,7 @@ def partition(
         pair = {*fact.consumers, *(() if fact.producer is None else (fact.producer,))}
         if pair & forced:
             forced |= pair
-    draft = _Draft(facts, costs or SegmentCosts(), frozenset(forced))
+    draft = _Levelling(facts, costs or SegmentCosts(), frozenset(forced))
     best = _improve(draft, draft.levels(frozenset()), lambda way: way.cost)
     while max_segments is not None and best.count > max(max_segments, 1):
         fewer = _improve(draft, best, lambda way: way.count, enough=max_segments)
@@ -96,7 +96,7 @@ def partition(
     return draft.finish(best, max_segments)
 
 
-def _improve(draft: _Draft, best: _Levels, weight: Callable[[_Levels], float], *, enough: int = 0) -> _Levels:
+def _improve(draft: _Levelling, best: _Levels, weight: Callable[[_Levels], float], *, enough: int = 0) -> _Levels:
     """Turn groups float, the most promising first, each judged again before it is taken, until none weighs less."""
     while best.count > enough:
         options = ((draft.levels(best.changed | group), sorted(group)) for group in draft.groups(best))
@@ -126,7 +126,7 @@ class _Levels:
         return self.first_float == (level % 2 == 0)
 
 
-class _Draft:
+class _Levelling:
     """The graph with its forced float nodes; evaluates sets of nodes that are turned float in addition."""
 
     def __init__(self, facts: GraphFacts, costs: SegmentCosts, forced: frozenset[int]) -> None:

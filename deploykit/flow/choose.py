@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from deploykit.accuracy.samples.gathering import Samples
     from deploykit.accuracy.simulate.sessions import Feed
-    from deploykit.encodings.backward import Conclusion, Inference, OpenTensor
+    from deploykit.encodings.backward import Inference, InferredRange, OpenTensor
 
 __all__ = [
     "ChosenWay",
@@ -126,7 +126,7 @@ class ChosenWay:
         return None if self.explored is None else self.explored.reference
 
     @property
-    def concluded(self) -> Mapping[str, Conclusion]:
+    def concluded(self) -> Mapping[str, InferredRange]:
         """The entries that were not in the file, and where their ranges come from."""
         made = None if self.prepared is None else self.prepared.inference
         found = [inference.concluded for inference in (self.filled, made) if inference is not None]

@@ -15,7 +15,7 @@ import numpy as np
 
 from deploykit.accuracy.judge.measures import sqnr_db
 from deploykit.accuracy.simulate.sessions import Feed, Session, reference_outputs
-from deploykit.encodings.backward import Conclusion, Evidence, Inference
+from deploykit.encodings.backward import Evidence, Inference, InferredRange
 from deploykit.encodings.infer import infer_entries
 from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.encodings.qdq import extract_qdq
@@ -84,7 +84,7 @@ class Rewriting:
     tail: ModelProto | None
     steps: tuple[RewriteStep, ...]
     open: frozenset[str] = frozenset()
-    concluded: Mapping[str, Conclusion] = field(default_factory=dict)
+    concluded: Mapping[str, InferredRange] = field(default_factory=dict)
 
     @property
     def kept(self) -> tuple[str, ...]:

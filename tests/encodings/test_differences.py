@@ -4,7 +4,7 @@ import numpy as np
 
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.formats.differences import (
-    Change,
+    EntryChange,
     compare_values,
     describe_encodings,
     diff,
@@ -32,7 +32,7 @@ def test_equal_values_do_not_differ() -> None:
 
 
 def test_every_property_is_named() -> None:
-    assert compare_values(grid(0.5), grid(0.25)) == (Change(field="scale", first=0.5, second=0.25),)
+    assert compare_values(grid(0.5), grid(0.25)) == (EntryChange(field="scale", first=0.5, second=0.25),)
     assert [c.field for c in compare_values(grid(), grid(bits=16, zero_point=3))] == ["dtype", "zero_point"]
     assert [c.field for c in compare_values(channels(1, 2), channels(1, 2, axis=1))] == ["axis"]
     assert [c.field for c in compare_values(channels(1, 2), channels(1, 2, 3))] == ["scale shape", "zero_point shape"]

@@ -16,7 +16,7 @@ from deploykit.accuracy.judge.verdict import Against, Context, Measure, Verdict
 from deploykit.backend.backend import Request, SharedWork
 from deploykit.backend.plans import Plan
 from deploykit.encodings.insert_qdq import Skipped
-from deploykit.encodings.lpbq import Loss
+from deploykit.encodings.lpbq import LpbqLoss
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.findings import Finding, Severity
 from deploykit.findings.rules import Rule
@@ -226,7 +226,7 @@ def step(identifier: str) -> ProviderDraft:
 
 
 def lossy_step(identifier: str) -> ProviderDraft:
-    losses = {"w": Loss(scale_error=0.03, sqnr_db=30.0, refined_sqnr_db=35.0)}
+    losses = {"w": LpbqLoss(scale_error=0.03, sqnr_db=30.0, refined_sqnr_db=35.0)}
     return prepared(steps=(PreparationStep(id=identifier, why="because", names=("w",), losses=losses),))
 
 

@@ -20,11 +20,11 @@ from deploykit.findings import Finding, Severity
 from deploykit.model import load_model, wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit_vitis_ai import backend, configs
-from deploykit_vitis_ai.draft import Draft, make_draft
+from deploykit_vitis_ai.draft import QuarkDraft, make_draft
 from deploykit_vitis_ai.rules.registries import DRAFT_REGISTRIES
 from deploykit_vitis_ai.tables import releases
 from deploykit_vitis_ai.targets import RULES as TARGET_RULES
-from deploykit_vitis_ai.targets import Choice, resolve
+from deploykit_vitis_ai.targets import PickedRelease, resolve
 from tables import each_row
 
 DATA = Path(__file__).parents[1] / "data" / "quark"
@@ -62,7 +62,7 @@ def draft(
     calibration: Path | None = Path("data"),
     precision: str | None = "vint8",
     **adapter_options: Any,
-) -> Draft:
+) -> QuarkDraft:
     proto = chain("Relu") if model == "" else model
     read = load_model(DATA / proto) if isinstance(proto, str) else wrap_proto(proto, path=Path("model.onnx"))
     request = Request(
@@ -88,8 +88,8 @@ NEWEST = max((r for r in releases() if r.name == "Vitis AI"), key=lambda r: r.ve
 UNKNOWN = next(r for r in releases() if not r.established)
 
 CASES: dict[str, tuple[Any, Any]] = {
-    "VAI001": (Choice(requested="6.9", release=NEWEST), Choice(requested=NEWEST.version, release=NEWEST)),
-    "VAI002": (Choice(requested="", release=UNKNOWN), Choice(requested="", release=NEWEST)),
+    "VAI001": (PickedRelease(requested="6.9", release=NEWEST), PickedRelease(requested=NEWEST.version, release=NEWEST)),
+    "VAI002": (PickedRelease(requested="", release=UNKNOWN), PickedRelease(requested="", release=NEWEST)),
     "VAI101": (draft(target="vek280"), draft()),
     "VAI102": (draft(target="phoenix", precision="bf16"), draft(precision="bf16")),
     "VAI103": (draft(target="strix", precision="vint8"), draft(target="strix", precision="a8w8")),
@@ -160,7 +160,7 @@ def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str,
 def test_a_patch_release_belongs_to_its_series(asked: str, exact: bool) -> None:
     release = next(release for release in releases() if (release.name, release.version) == ("Vitis AI", "6.2"))
     for version in ("6.2", "6.2.1"):
-        assert Choice(requested=asked, release=replace(release, version=version)).exact is exact
+        assert PickedRelease(requested=asked, release=replace(release, version=version)).exact is exact
 
 
 @each_row(

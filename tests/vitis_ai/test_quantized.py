@@ -16,9 +16,9 @@ from deploykit.findings import Finding
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
-from deploykit_vitis_ai.inspection import Quantized, actual_types, inspect_quantized
+from deploykit_vitis_ai.inspection import QuantizedModel, actual_types, inspect_quantized
 from deploykit_vitis_ai.rules.execution import RULES as OUTCOME_RULES
-from deploykit_vitis_ai.rules.execution import Choice, Outcome, Rung, Trial
+from deploykit_vitis_ai.rules.execution import FloatTrial, FormatChoice, QuarkOutcome, TriedFormat
 from deploykit_vitis_ai.rules.quantized import RULES as QUANTIZED_RULES
 from deploykit_vitis_ai.rules.summary import RULES as SUMMARY_RULES
 from deploykit_vitis_ai.rules.summary import CompileSummary, parse_summary
@@ -30,7 +30,7 @@ POST = frozenset(f"/post/{n}" for n in ("Slice", "Slice_1", "Sub", "Add", "Add_1
 POST |= {"/post/Sigmoid", "/post/Concat_1"}
 
 
-def look(name: str, precision: str, excluded: frozenset[str] = frozenset()) -> Quantized:
+def look(name: str, precision: str, excluded: frozenset[str] = frozenset()) -> QuantizedModel:
     return inspect_quantized(DATA / f"{name}.onnx", precision=precision, excluded=excluded, source=FLOAT, last_opset=22)
 
 
@@ -38,7 +38,7 @@ VINT8 = look("vint8", "vint8")
 MIXED = look("vint8_mixed", "mixed", POST)
 
 
-def with_grid(**changes: Any) -> Quantized:
+def with_grid(**changes: Any) -> QuantizedModel:
     """VINT8 with the grid of one activation changed."""
     at = next(i for i, grid in enumerate(VINT8.grids) if "QuantizeLinear" in grid.node and "Dequ" not in grid.node)
     grids = list(VINT8.grids)
@@ -46,7 +46,7 @@ def with_grid(**changes: Any) -> Quantized:
     return replace(VINT8, grids=tuple(grids))
 
 
-def reshaped(shape: tuple[Any, ...]) -> Quantized:
+def reshaped(shape: tuple[Any, ...]) -> QuantizedModel:
     tensors = dict(VINT8.facts.tensors)
     tensors["images"] = replace(tensors["images"], shape=shape)
     return replace(VINT8, facts=replace(VINT8.facts, tensors=tensors))
@@ -55,17 +55,20 @@ def reshaped(shape: tuple[Any, ...]) -> Quantized:
 GOOD = CompileSummary(operators=493, offloaded=493, gops_percent=100.0, subgraphs=1, failed_subgraphs=0)
 
 
-def tried(*, kept: bool) -> Outcome:
+def tried(*, kept: bool) -> QuarkOutcome:
     words = {"words": "2 nodes", "before": "wrong", "after": "right"}
-    trial = Trial(nodes=("a", "b"), kept=kept, of_nodes=0.1, of_values=0.01, **words)
-    return Outcome(toolchain="quark==0.13", state="ready", trials=(trial,))
+    trial = FloatTrial(nodes=("a", "b"), kept=kept, of_nodes=0.1, of_values=0.01, **words)
+    return QuarkOutcome(toolchain="quark==0.13", state="ready", trials=(trial,))
 
 
-CHOSEN = Outcome(
+CHOSEN = QuarkOutcome(
     toolchain="quark==0.13",
     state="ready",
-    choice=Choice(
-        rungs=(Rung(words="vint8", outcome="wrong, 3.0 dB"), Rung(words="bf16", outcome="wrong, 9.0 dB", chosen=True)),
+    choice=FormatChoice(
+        rungs=(
+            TriedFormat(words="vint8", outcome="wrong, 3.0 dB"),
+            TriedFormat(words="bf16", outcome="wrong, 9.0 dB", chosen=True),
+        ),
         asked="are right",
         reached=False,
     ),
@@ -85,10 +88,13 @@ CASES: dict[str, tuple[Any, Any]] = {
     "VAI280": (tried(kept=True), tried(kept=False)),
     "VAI281": (tried(kept=False), tried(kept=True)),
     "VAI283": (CHOSEN, tried(kept=True)),
-    "VAI301": (Outcome(toolchain="quark==0.13", state="absent"), Outcome(toolchain="quark==0.13", state="ready")),
+    "VAI301": (
+        QuarkOutcome(toolchain="quark==0.13", state="absent"),
+        QuarkOutcome(toolchain="quark==0.13", state="ready"),
+    ),
     "VAI302": (
-        Outcome(toolchain="quark==0.13", state="ready", skipped=(("a.jpg", "cannot be decoded"),), samples=3),
-        Outcome(toolchain="quark==0.13", state="ready", samples=4),
+        QuarkOutcome(toolchain="quark==0.13", state="ready", skipped=(("a.jpg", "cannot be decoded"),), samples=3),
+        QuarkOutcome(toolchain="quark==0.13", state="ready", samples=4),
     ),
     "VAI401": (CompileSummary(operators=10, offloaded=0), GOOD),
     "VAI402": (replace(GOOD, failed_subgraphs=2), GOOD),
@@ -105,11 +111,11 @@ def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str,
 
 
 def test_without_the_quantizer_a_format_that_was_to_be_chosen_is_said_to_be_untried() -> None:
-    (said,) = OUTCOME_RULES.run(Outcome(toolchain="quark==0.13", state="absent", untried="vint8"))
+    (said,) = OUTCOME_RULES.run(QuarkOutcome(toolchain="quark==0.13", state="absent", untried="vint8"))
     assert "vint8 is only the first that --precision auto tries" in said.message
 
 
-def pooled(factor: str, tmp_path: Path) -> Quantized:
+def pooled(factor: str, tmp_path: Path) -> QuantizedModel:
     """A quantized pooling whose result is multiplied: by a stored factor, as Quark leaves it, or by another input."""
     stored = [numpy_helper.from_array(np.array(value), name) for name, value in GRID.items()]
     nodes = [
@@ -154,7 +160,7 @@ def test_a_float16_source_comes_back_as_float(source: str, made: str, changed: i
     assert list(QUANTIZED_RULES["VAI207"].run(replace(quantized, float16_source=False)))
 
 
-def odd(precision: str) -> Quantized:
+def odd(precision: str) -> QuantizedModel:
     """A model that no format would make: an odd scale, an odd zero point, another type, and float operators."""
     grid = with_grid(scales=(0.3,), zero_points=(7,), dtype="uint16")
     return replace(look("vint8_mixed", precision), grids=grid.grids)
@@ -247,7 +253,7 @@ def test_what_is_not_wholly_on_the_npu(share: float | None, pieces: int, found: 
 
 
 @pytest.mark.parametrize("quantized", [VINT8, MIXED], ids=["vint8", "mixed"])
-def test_what_quark_really_made_is_good(quantized: Quantized) -> None:
+def test_what_quark_really_made_is_good(quantized: QuantizedModel) -> None:
     assert not QUANTIZED_RULES.run(quantized)
 
 

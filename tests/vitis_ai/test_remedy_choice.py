@@ -20,13 +20,13 @@ from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit_vitis_ai import backend, configs, search
 from deploykit_vitis_ai.draft import make_draft
-from deploykit_vitis_ai.prepare import Prepared
+from deploykit_vitis_ai.prepare import QuarkPrepared
 from deploykit_vitis_ai.runner import QuarkRun
-from deploykit_vitis_ai.search import Measured, Quality, SearchResult, find_better
+from deploykit_vitis_ai.search import Measured, QuantizedQuality, SearchResult, find_better
 from deploykit_vitis_ai.targets import resolve
 
 MODEL = Path(__file__).parents[1] / "data" / "quark" / "fp32.onnx"
-Seen: TypeAlias = Verdict | Quality | None
+Seen: TypeAlias = Verdict | QuantizedQuality | None
 CONTEXT = Context(label="given", count=8, against=Against.FLOAT, bits=0, thresholds=None)
 
 
@@ -35,18 +35,18 @@ def verdict(lost: float, *, db: float = 40.0) -> Verdict:
     return Verdict(right=lost <= 0.1, numbers=(number,), overall_db=db)
 
 
-def quality(judged: Verdict, *kept: int) -> Quality:
+def quality(judged: Verdict, *kept: int) -> QuantizedQuality:
     """Of 1000 detections kept on all samples, then of 100 on those held out."""
     sides = [counted(judged, count, of) for count, of in zip(kept, (1000, 100), strict=False)] or [judged]
-    few = Quality(verdict=sides[1], samples=2) if sides[1:] else None
-    return Quality(verdict=sides[0], samples=8, unseen=few)
+    few = QuantizedQuality(verdict=sides[1], samples=2) if sides[1:] else None
+    return QuantizedQuality(verdict=sides[0], samples=8, unseen=few)
 
 
 def counted(judged: Verdict, kept: int, of: int) -> Verdict:
     return replace(judged, detections=KeptCount(wanted=(of,), made=(of,), kept=(kept,), score=0.25, overlap=0.5))
 
 
-def measured(judged: Verdict | Quality | None) -> Measured:
+def measured(judged: Verdict | QuantizedQuality | None) -> Measured:
     run = QuarkRun(output="artifacts/m.onnx", result={}, log=Path("log"), seconds=1.0)
     return Measured(run=run, quality=quality(judged) if isinstance(judged, Verdict) else judged)
 
@@ -82,7 +82,7 @@ def chosen(
     model = load_model(MODEL)
     target = resolve(find_device(backend.devices(), name), None)
     situation = Situation(request=request, model=model, facts=collect_facts(model), encodings=None, target=target)
-    details = Prepared(draft=make_draft(situation))
+    details = QuarkPrepared(draft=make_draft(situation))
     return find_better(None, package, details, measured(given), lambda line: None), recipes  # type: ignore[arg-type]
 
 

@@ -16,7 +16,7 @@ from packaging.version import Version
 
 from deploykit.accuracy.judge.measures import sqnr_db
 from deploykit.accuracy.simulate.quantizers import fake_quantize, grid_scale, spread_scale
-from deploykit.encodings.lpbq import Loss
+from deploykit.encodings.lpbq import LpbqLoss
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Lpbq
 from deploykit.model.nodes import attribute
 from deploykit.model.weights import constant_values
@@ -137,12 +137,12 @@ def _grid(low: float, high: float, bits: int) -> Affine:
 
 def block_losses(
     names: Iterable[str], before: EncodingSet, after: EncodingSet, weights: Mapping[str, TensorProto]
-) -> dict[str, Loss]:
+) -> dict[str, LpbqLoss]:
     """What LPBQ costs each named weight that the model stores; one weight is in memory at a time.
 
     Against the weight as its block grid holds it; a package stores the refined one, made from the float weight.
     """
-    losses = dict[str, Loss]()
+    losses = dict[str, LpbqLoss]()
     for name in names:
         old, new = before.entries[name].value, after.entries[name].value
         if name not in weights or not isinstance(old, Affine) or not isinstance(new, Lpbq):
@@ -152,7 +152,7 @@ def block_losses(
         scale, moved = (spread_scale(grid_scale(value), value, given.shape) for value in (old, new))
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.where(scale > 0, moved / scale, np.float32(1.0))
-        losses[name] = Loss(
+        losses[name] = LpbqLoss(
             scale_error=float(np.abs(ratio - 1).max(initial=0.0)),
             sqnr_db=sqnr_db(given, given * ratio),
             refined_sqnr_db=sqnr_db(given, fake_quantize(values, new)),

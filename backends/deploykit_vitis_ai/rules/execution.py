@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from deploykit.findings import SubjectKind
 from deploykit.findings.rules import Found, Registry
 
-__all__ = ["RULES", "Choice", "Outcome", "Rung", "Trial"]
+__all__ = ["RULES", "FloatTrial", "FormatChoice", "QuarkOutcome", "TriedFormat"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class FloatTrial:
     """A part that was left in float to see what it brings: its nodes, and the outputs before and after in words.
 
     ``of_nodes`` and ``of_values`` are its share of the model's nodes and of the values that the model computes.
@@ -28,7 +28,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rung:
+class TriedFormat:
     """A format, or a part of the model in float, that was tried on the way to a precision; its outputs in words."""
 
     words: str
@@ -37,19 +37,19 @@ class Rung:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class FormatChoice:
     """How a precision was chosen: what was tried, in order, what was asked of it in words, and whether that is so.
 
     ``reached`` is None where it could not be judged.
     """
 
-    rungs: tuple[Rung, ...]
+    rungs: tuple[TriedFormat, ...]
     asked: str
     reached: bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class QuarkOutcome:
     """How the execution went: the toolchain's state, and calibration files that the quantizer's script skipped.
 
     ``untried`` is the format in a package whose format was to be chosen by measuring, when that was not possible.
@@ -60,13 +60,13 @@ class Outcome:
     state: str
     skipped: tuple[tuple[str, str], ...] = ()
     samples: int | None = None
-    trials: tuple[Trial, ...] = ()
-    choice: Choice | None = None
+    trials: tuple[FloatTrial, ...] = ()
+    choice: FormatChoice | None = None
     untried: str = ""
     room: str = ""
 
 
-RULES: Registry[Outcome] = Registry("execution")
+RULES: Registry[QuarkOutcome] = Registry("execution")
 
 
 @RULES.rule(
@@ -78,7 +78,7 @@ RULES: Registry[Outcome] = Registry("execution")
     fix="Install it with 'deploykit toolchain install', and package again, or run scripts/quantize.py where Quark is.",
     sources=["deploykit: the toolchains on this machine"],
 )
-def check_installed(outcome: Outcome) -> Iterator[Found]:
+def check_installed(outcome: QuarkOutcome) -> Iterator[Found]:
     """A toolchain that is not ready."""
     if outcome.state != "ready":
         room = f"; installing it takes {outcome.room}" if outcome.room else ""
@@ -101,7 +101,7 @@ def check_installed(outcome: Outcome) -> Iterator[Found]:
     fix="Repair or remove the file.",
     sources=["deploykit: scripts/quantize.py, run with Quark"],
 )
-def check_skipped(outcome: Outcome) -> Iterator[Found]:
+def check_skipped(outcome: QuarkOutcome) -> Iterator[Found]:
     """Files that were named in the result."""
     for name, why in outcome.skipped:
         yield Found(kind=SubjectKind.FILE, name=name, message=f"{why}; {outcome.samples} samples were used")
@@ -120,7 +120,7 @@ _MEASURED = ["deploykit: Quark, run with and without this part; both models run 
     fix="Nothing to do. Quantize all of it with --exclude-nothing, or name another part with --exclude-subgraph.",
     sources=_MEASURED,
 )
-def check_left(outcome: Outcome) -> Iterator[Found]:
+def check_left(outcome: QuarkOutcome) -> Iterator[Found]:
     """The part that was measured better in float, with both measurements and its share of the model."""
     for trial in outcome.trials:
         if trial.kept:
@@ -137,7 +137,7 @@ def check_left(outcome: Outcome) -> Iterator[Found]:
     fix="Find the operators that lose most with 'deploykit accuracy locate'; calibrate anew, or take a wider format.",
     sources=_MEASURED,
 )
-def check_in_vain(outcome: Outcome) -> Iterator[Found]:
+def check_in_vain(outcome: QuarkOutcome) -> Iterator[Found]:
     """Each part that brought nothing, with both measurements."""
     for trial in outcome.trials:
         if not trial.kept:
@@ -154,7 +154,7 @@ def check_in_vain(outcome: Outcome) -> Iterator[Found]:
     fix="Nothing to do. Ask for one format with --precision, or for another quality with --goal.",
     sources=["deploykit: Quark, run for each format; the models run on the calibration samples"],
 )
-def check_chosen(outcome: Outcome) -> Iterator[Found]:
+def check_chosen(outcome: QuarkOutcome) -> Iterator[Found]:
     """Everything that was tried, with its measurement; what was chosen, and whether it is good enough."""
     if outcome.choice is None:
         return
@@ -170,6 +170,6 @@ def check_chosen(outcome: Outcome) -> Iterator[Found]:
     )
 
 
-def _tried(trial: Trial, message: str) -> Found:
+def _tried(trial: FloatTrial, message: str) -> Found:
     evidence = {"nodes": list(trial.nodes), "before": trial.before, "after": trial.after}
     return Found(kind=SubjectKind.NODE, name=trial.nodes[-1], message=message, evidence=evidence)

@@ -9,13 +9,13 @@ from deploykit.findings import Severity, SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import RANGES, Trait, has, is_standard
-from deploykit_vitis_ai.draft import Draft
+from deploykit_vitis_ai.draft import QuarkDraft
 from deploykit_vitis_ai.inspection import grids_of, is_power_of_two
 
 __all__ = ["RULES"]
 
 
-RULES: Registry[Draft] = Registry("draft")
+RULES: Registry[QuarkDraft] = Registry("draft")
 
 _PAGE = 'AMD documentation page "Model Quantization", Vitis AI 6.2 (June 2026)'
 _LAB = "observed with amd-quark 0.13, 0.12.post1 and 0.11.2 on Linux x86-64"
@@ -31,7 +31,7 @@ _LAB = "observed with amd-quark 0.13, 0.12.post1 and 0.11.2 on Linux x86-64"
     fix="Export the model in float32.",
     sources=[_LAB, _PAGE],
 )
-def check_float16(draft: Draft) -> Iterator[Found]:
+def check_float16(draft: QuarkDraft) -> Iterator[Found]:
     """A float16 source, handled where a valid way was observed for this Quark."""
     if draft.source != "float16":
         return
@@ -58,7 +58,7 @@ def check_float16(draft: Draft) -> Iterator[Found]:
     fix="Export the model in float32, or quantize with --option quark=0.12.post1.",
     sources=[_PAGE, _LAB],
 )
-def check_bundled_float16(draft: Draft) -> Iterator[Found]:
+def check_bundled_float16(draft: QuarkDraft) -> Iterator[Found]:
     """A float16 source for the very Quark that the vendor's page warns of."""
     release = draft.release
     if draft.source != "float16" or not draft.needs_quark or release is None or not release.float16_warning:
@@ -80,7 +80,7 @@ def check_bundled_float16(draft: Draft) -> Iterator[Found]:
     fix="Leave --keep-float16 out, or use --option quark=0.12.post1 with --precision mixed.",
     sources=[_LAB, "AMD Quark documentation, Shapeshifter: onnx_convert_fp16_to_fp32, subgraphs_to_include"],
 )
-def check_kept_float16(draft: Draft) -> Iterator[Found]:
+def check_kept_float16(draft: QuarkDraft) -> Iterator[Found]:
     """The option without a model, a part, or a Quark for it."""
     if not draft.keep_float16:
         return
@@ -115,7 +115,7 @@ def _labels(nodes: Iterable[NodeFact], *, most: int = 6) -> str:
     sources=[_DOC2, _ROSS, _RAI],
     cure="batch-of-one",
 )
-def check_shapes(draft: Draft) -> Iterator[Found]:
+def check_shapes(draft: QuarkDraft) -> Iterator[Found]:
     """Dynamic inputs, and computed shapes inside."""
     dynamic_batch_allowed = draft.precision in draft.product.dynamic_batch
     for name in draft.facts.inputs:
@@ -138,7 +138,7 @@ def check_shapes(draft: Draft) -> Iterator[Found]:
     fix="Export the model with opset 17.",
     sources=[_DOC2, _RAI],
 )
-def check_opset(draft: Draft) -> Iterator[Found]:
+def check_opset(draft: QuarkDraft) -> Iterator[Found]:
     """The default domain's version against the product's range."""
     opset, bounds = draft.facts.opset, draft.product.opset
     if bounds.last and opset > bounds.last:
@@ -165,7 +165,7 @@ def check_opset(draft: Draft) -> Iterator[Found]:
     fix="Cut the model before it and run that part on the host, or give --option cpu_partition=true and use VART-ML.",
     sources=[_DOC2, "Ultralytics documentation, AMD integration page (format xilinx)", "repository amd/Vitis-AI 6.3"],
 )
-def check_cpu_only(draft: Draft) -> Iterator[Found]:
+def check_cpu_only(draft: QuarkDraft) -> Iterator[Found]:
     """NonZero and NonMaxSuppression on gen 2."""
     found = [node for node in draft.facts.nodes if node.op_type in draft.product.cpu_only]
     if not found:
@@ -184,7 +184,7 @@ def check_cpu_only(draft: Draft) -> Iterator[Found]:
     fix="Replace them, or choose another format for that part.",
     sources=[_DOC2, _RAI],
 )
-def check_operators(draft: Draft) -> Iterator[Found]:
+def check_operators(draft: QuarkDraft) -> Iterator[Found]:
     """Nodes by name, operator by operator."""
     for op in draft.product.without(draft.precision):
         found = [n for n in draft.facts.nodes if n.op_type == op and n.index not in draft.exclusions.indices]
@@ -202,7 +202,7 @@ def check_operators(draft: Draft) -> Iterator[Found]:
     fix="Export with batch 1.",
     sources=["amd/RyzenAI-SW#401"],
 )
-def check_batch(draft: Draft) -> Iterator[Found]:
+def check_batch(draft: QuarkDraft) -> Iterator[Found]:
     """Batch over 1 with XINT8 on an XDNA device."""
     if draft.precision != "xint8" or draft.device_facts.get("provider_target") != "X1":
         return
@@ -221,7 +221,7 @@ def check_batch(draft: Draft) -> Iterator[Found]:
     fix="Always compare the NPU's outputs with the CPU's ('deploykit accuracy compare').",
     sources=["amd/RyzenAI-SW#390"],
 )
-def check_miscompilation(draft: Draft) -> Iterator[Found]:
+def check_miscompilation(draft: QuarkDraft) -> Iterator[Found]:
     """Operators that the product's table lists, in its format."""
     for op in draft.product.miscompiles(draft.precision):
         found = [node for node in draft.facts.nodes if node.op_type == op]
@@ -239,7 +239,7 @@ def check_miscompilation(draft: Draft) -> Iterator[Found]:
     fix="Compare the outputs; keep the node in float if the bound matters.",
     sources=[_LAB],
 )
-def check_clip(draft: Draft) -> Iterator[Found]:
+def check_clip(draft: QuarkDraft) -> Iterator[Found]:
     """Clip nodes of a model that becomes VINT8."""
     found = [n for n in draft.facts.nodes if n.op_type == "Clip" and n.index not in draft.exclusions.indices]
     if draft.needs_quark and draft.route is not None and draft.route.preset == "VINT8" and found:
@@ -257,7 +257,7 @@ def check_clip(draft: Draft) -> Iterator[Found]:
     fix="Leave the part around the Concat in float.",
     sources=[_LAB],
 )
-def check_mixing(draft: Draft) -> Iterator[Found]:
+def check_mixing(draft: QuarkDraft) -> Iterator[Found]:
     """Concats in front of an output, when the model is to be quantized whole."""
     if not draft.needs_quark:
         return
@@ -283,7 +283,7 @@ def _is_bounded(facts: GraphFacts, tensor: str) -> bool:
     return node is not None and is_standard(node) and node.op_type in RANGES
 
 
-def _proposal(draft: Draft, concat: NodeFact) -> str:
+def _proposal(draft: QuarkDraft, concat: NodeFact) -> str:
     starts, ends = exclusion_around(draft.facts, concat)
     if not starts:
         return "leave the part around the Concat in float (--exclude-node)"
@@ -300,7 +300,7 @@ def _proposal(draft: Draft, concat: NodeFact) -> str:
     fix="Quantize the float model here (--precision vint8 or mixed).",
     sources=[_ROSS],
 )
-def check_grids(draft: Draft) -> Iterator[Found]:
+def check_grids(draft: QuarkDraft) -> Iterator[Found]:
     """Scales and zero points of a QDQ model for gen 2."""
     if draft.source != "qdq" or not draft.product.power_of_two_only:
         return

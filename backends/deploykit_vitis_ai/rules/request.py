@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from deploykit.findings import Severity, SubjectKind
 from deploykit.findings.rules import Found, Registry
-from deploykit_vitis_ai.draft import AS_IS, Draft, meant_by, quark_formats
+from deploykit_vitis_ai.draft import AS_IS, QuarkDraft, meant_by, quark_formats
 from deploykit_vitis_ai.exclusions import GRAPH_INPUT
 from deploykit_vitis_ai.tables import Bound, PrecisionRow, rows
 from deploykit_vitis_ai.targets import is_older
@@ -14,7 +14,7 @@ from deploykit_vitis_ai.targets import is_older
 __all__ = ["RULES"]
 
 
-RULES: Registry[Draft] = Registry("draft")
+RULES: Registry[QuarkDraft] = Registry("draft")
 
 _LAB = "observed with amd-quark 0.13, 0.12.post1 and 0.11.2 on Linux x86-64"
 _PAGE = 'AMD documentation page "Model Quantization", Vitis AI 6.2 (June 2026)'
@@ -22,7 +22,7 @@ _RAI = "repository amd/ryzen-ai-documentation, main = 1.8"
 _ROSS = "repository Xilinx/ross-ai-assistant (AMD assistant skills, for Vitis AI 6.3+)"
 
 
-def _device(draft: Draft) -> str:
+def _device(draft: QuarkDraft) -> str:
     return draft.situation.target.device.id
 
 
@@ -35,7 +35,7 @@ def _device(draft: Draft) -> str:
     fix="Use that tool chain's own flow; 'deploykit targets' lists the devices that are packaged for.",
     sources=["repository amd/Vitis-AI, branch 6.3", "AMD UG1414, Vitis AI 3.5 user guide"],
 )
-def check_product(draft: Draft) -> Iterator[Found]:
+def check_product(draft: QuarkDraft) -> Iterator[Found]:
     """A device whose product is neither Vitis AI gen 2 nor Ryzen AI."""
     if not draft.product.driven:
         device = draft.situation.target.device
@@ -51,7 +51,7 @@ def check_product(draft: Draft) -> Iterator[Found]:
     fix="Ask for a format that the device has.",
     sources=[_RAI, "Ultralytics documentation, AMD integration page (format xilinx)"],
 )
-def check_precision(draft: Draft) -> Iterator[Found]:
+def check_precision(draft: QuarkDraft) -> Iterator[Found]:
     """A known format on the wrong device."""
     if not draft.product.driven or draft.route is None or draft.precision == AS_IS:
         return
@@ -73,7 +73,7 @@ def check_precision(draft: Draft) -> Iterator[Found]:
     fix="Compile early, and read the compiler's summary.",
     sources=[_ROSS],
 )
-def check_unconfirmed(draft: Draft) -> Iterator[Found]:
+def check_unconfirmed(draft: QuarkDraft) -> Iterator[Found]:
     """A format of ``precisions_unconfirmed``."""
     if draft.precision in draft.unconfirmed and draft.precision not in draft.offered:
         yield Found(
@@ -92,7 +92,7 @@ def check_unconfirmed(draft: Draft) -> Iterator[Found]:
     fix="Give --precision with one that the device has.",
     sources=["deploykit: data/precisions.toml of this backend"],
 )
-def check_known(draft: Draft) -> Iterator[Found]:
+def check_known(draft: QuarkDraft) -> Iterator[Found]:
     """An empty or unknown format."""
     if not draft.product.driven or draft.route is not None:
         return
@@ -115,7 +115,7 @@ def check_known(draft: Draft) -> Iterator[Found]:
     fix="Give --calibration DIR or FILE.npz; --random-data only to see the tools run.",
     sources=[_PAGE, _LAB],
 )
-def check_calibration(draft: Draft) -> Iterator[Found]:
+def check_calibration(draft: QuarkDraft) -> Iterator[Found]:
     """An integer format without data."""
     if draft.needs_quark and draft.situation.request.calibration is None and not draft.random_data:
         yield Found(kind=SubjectKind.DATA, name="calibration", message=f"{draft.precision} needs calibration data")
@@ -131,7 +131,7 @@ def check_calibration(draft: Draft) -> Iterator[Found]:
     "('deploykit encodings apply') and package the QDQ model.",
     sources=[_RAI],
 )
-def check_encodings(draft: Draft) -> Iterator[Found]:
+def check_encodings(draft: QuarkDraft) -> Iterator[Found]:
     """An encodings file beside a backend that quantizes itself."""
     if draft.situation.request.encodings is not None:
         name = draft.situation.request.encodings.name
@@ -150,7 +150,7 @@ def check_encodings(draft: Draft) -> Iterator[Found]:
     fix="Check the spelling; the nearest names are listed.",
     sources=[_LAB],
 )
-def check_excluded_names(draft: Draft) -> Iterator[Found]:
+def check_excluded_names(draft: QuarkDraft) -> Iterator[Found]:
     """Names that no node has, and nodes without a name."""
     for name, near in draft.exclusions.unknown:
         hint = f"did you mean {', '.join(near)}?" if near else "no node has a similar name"
@@ -173,7 +173,7 @@ def check_excluded_names(draft: Draft) -> Iterator[Found]:
     fix="Add the node where the way comes in to the starts.",
     sources=[_LAB],
 )
-def check_closed(draft: Draft) -> Iterator[Found]:
+def check_closed(draft: QuarkDraft) -> Iterator[Found]:
     """Every leak of every subgraph, by its edge."""
     for region in draft.exclusions.regions:
         for leak in region.leaks:
@@ -199,7 +199,7 @@ def check_closed(draft: Draft) -> Iterator[Found]:
     fix="Ask for vint8, or give --exclude-subgraph START,…:END,… or --exclude-node NAME.",
     sources=[_PAGE],
 )
-def check_mixed(draft: Draft) -> Iterator[Found]:
+def check_mixed(draft: QuarkDraft) -> Iterator[Found]:
     """``mixed`` and no exclusion."""
     if draft.precision == "mixed" and draft.source != "qdq" and not draft.exclusions:
         yield Found(
@@ -219,7 +219,7 @@ def check_mixed(draft: Draft) -> Iterator[Found]:
     fix="Name another part with --exclude-subgraph or --exclude-node.",
     sources=["deploykit: the graph, its stored values and interval arithmetic over both"],
 )
-def check_found(draft: Draft) -> Iterator[Found]:
+def check_found(draft: QuarkDraft) -> Iterator[Found]:
     """The part with what hurts in it."""
     if draft.found is not None:
         harms = ", ".join(draft.found.found.harms)
@@ -240,7 +240,7 @@ def check_found(draft: Draft) -> Iterator[Found]:
     fix="Ask for --precision mixed (gen 2) or an integer format, with a float model.",
     sources=[_PAGE],
 )
-def check_exclusion_used(draft: Draft) -> Iterator[Found]:
+def check_exclusion_used(draft: QuarkDraft) -> Iterator[Found]:
     """Exclusions beside a route without quantizer."""
     if draft.exclusions and not draft.needs_quark:
         yield Found(
@@ -259,7 +259,7 @@ def check_exclusion_used(draft: Draft) -> Iterator[Found]:
     fix="Write the name that is used.",
     sources=[_LAB, _ROSS],
 )
-def check_renamed(draft: Draft) -> Iterator[Found]:
+def check_renamed(draft: QuarkDraft) -> Iterator[Found]:
     """Spellings that were translated."""
     for typed, used in draft.options.renamed:
         message = f"{typed} is written {used}"
@@ -275,7 +275,7 @@ def check_renamed(draft: Draft) -> Iterator[Found]:
     fix="Use a documented value.",
     sources=["deploykit: the tables of this backend"],
 )
-def check_beyond(draft: Draft) -> Iterator[Found]:
+def check_beyond(draft: QuarkDraft) -> Iterator[Found]:
     """Values outside the documented ones."""
     for name, value, documented in draft.options.beyond:
         message = f"{name}={value}: documented are {documented}"
@@ -292,7 +292,7 @@ def check_beyond(draft: Draft) -> Iterator[Found]:
     fix="Quantize the float model with --precision, or use a newer release.",
     sources=[_RAI, _ROSS],
 )
-def check_qdq(draft: Draft) -> Iterator[Found]:
+def check_qdq(draft: QuarkDraft) -> Iterator[Found]:
     """A QDQ model: an old Ryzen AI refuses it, on gen 2 its scales decide (see the VAI2xx rules)."""
     if draft.source != "qdq":
         return
@@ -316,7 +316,7 @@ def check_qdq(draft: Draft) -> Iterator[Found]:
     fix="Use the Quark inside the vendor's container: scripts/quantize.py runs there as it is.",
     sources=["deploykit: the data files of this backend"],
 )
-def check_toolchain(draft: Draft) -> Iterator[Found]:
+def check_toolchain(draft: QuarkDraft) -> Iterator[Found]:
     """A release whose file names no toolchain, or another one than is used."""
     release = draft.release
     if draft.needs_quark and release is not None and draft.toolchain != release.toolchain:
@@ -337,7 +337,7 @@ def check_toolchain(draft: Draft) -> Iterator[Found]:
     fix="Take xclbins/phoenix/4x4.xclbin from Ryzen AI 1.7.1 and name it with --option xclbin=PATH.",
     sources=["amd/RyzenAI-SW#396", "amd/RyzenAI-SW#400"],
 )
-def check_overlay(draft: Draft) -> Iterator[Found]:
+def check_overlay(draft: QuarkDraft) -> Iterator[Found]:
     """Phoenix under 1.8."""
     release = draft.release
     if "xclbin" in draft.device_facts and release is not None and release.version == "1.8":
@@ -356,7 +356,7 @@ def check_overlay(draft: Draft) -> Iterator[Found]:
     fix="Leave the option out.",
     sources=[_RAI],
 )
-def check_xclbin(draft: Draft) -> Iterator[Found]:
+def check_xclbin(draft: QuarkDraft) -> Iterator[Found]:
     """``xclbin`` on a device with an automatic overlay."""
     release = draft.release
     if "xclbin" not in draft.options.provider or not draft.device_facts.get("xclbin_automatic"):
@@ -380,7 +380,7 @@ def check_xclbin(draft: Draft) -> Iterator[Found]:
     fix="Use Ryzen AI 1.6 or newer.",
     sources=[_RAI],
 )
-def check_compiler(draft: Draft) -> Iterator[Found]:
+def check_compiler(draft: QuarkDraft) -> Iterator[Found]:
     """An integer format on a release from before the options that are written."""
     release = draft.release
     since = draft.product.integer_options_since
@@ -399,7 +399,7 @@ def check_compiler(draft: Draft) -> Iterator[Found]:
     fix="Check the driver of the PC before you deploy.",
     sources=[_RAI],
 )
-def check_driver(draft: Draft) -> Iterator[Found]:
+def check_driver(draft: QuarkDraft) -> Iterator[Found]:
     """The bound of this release, where one is known."""
     release = draft.release
     wanted = (draft.product.id, "" if release is None else release.version)

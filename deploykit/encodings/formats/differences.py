@@ -15,8 +15,8 @@ import numpy as np
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float, Float8, Lpbq, Value
 
 __all__ = [
-    "Change",
-    "Difference",
+    "EntryChange",
+    "EntryDifference",
     "Signedness",
     "compare_values",
     "describe_encoding",
@@ -54,7 +54,7 @@ def to_signed(value: Affine) -> Affine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class EntryChange:
     """One property that differs, as JSON values."""
 
     field: str
@@ -66,12 +66,12 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class EntryDifference:
     """One tensor that differs: ``only-first``, ``only-second`` or ``changed``."""
 
     name: str
     kind: str
-    changes: tuple[Change, ...] = ()
+    changes: tuple[EntryChange, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The published shape."""
@@ -81,7 +81,7 @@ class Difference:
 
 def diff(
     first: EncodingSet, second: EncodingSet, *, tolerance: float = 0.0, grid_only: bool = False
-) -> tuple[Difference, ...]:
+) -> tuple[EntryDifference, ...]:
     """Every tensor in which two sets differ, in the first set's order, then those that only the second has.
 
     ``tolerance`` is relative, for scales. ``grid_only`` compares which real values a tensor can take and how they are
@@ -91,12 +91,12 @@ def diff(
     for entry in first:
         other = second.get(entry.name)
         if other is None:
-            found.append(Difference(name=entry.name, kind="only-first"))
+            found.append(EntryDifference(name=entry.name, kind="only-first"))
             continue
         changes = compare_values(entry.value, other.value, tolerance=tolerance, grid_only=grid_only)
         if changes:
-            found.append(Difference(name=entry.name, kind="changed", changes=changes))
-    found += [Difference(name=entry.name, kind="only-second") for entry in second if entry.name not in first]
+            found.append(EntryDifference(name=entry.name, kind="changed", changes=changes))
+    found += [EntryDifference(name=entry.name, kind="only-second") for entry in second if entry.name not in first]
     return tuple(found)
 
 
@@ -111,11 +111,11 @@ _ARRAYS: dict[type[Value], tuple[str, ...]] = {
 
 def compare_values(
     first: Value, second: Value, *, tolerance: float = 0.0, grid_only: bool = False
-) -> tuple[Change, ...]:
+) -> tuple[EntryChange, ...]:
     """The properties in which two values differ; what one of them does not state is no difference."""
     if type(first) is not type(second):
         kinds = [f"{value.dtype} {value.granularity}" for value in (first, second)]
-        return (Change(field="type", first=kinds[0], second=kinds[1]),)
+        return (EntryChange(field="type", first=kinds[0], second=kinds[1]),)
     if grid_only and isinstance(first, Affine) and isinstance(second, Affine):
         first, second = to_unsigned(first), to_unsigned(second)
     found = []
@@ -124,7 +124,7 @@ def compare_values(
     for name in ("dtype", "granularity", "decompressed_bits", "block_size", *optional):
         one, other = getattr(first, name, None), getattr(second, name, None)
         if one != other and not (name in optional and None in (one, other)):
-            found.append(Change(field=name, first=one, second=other))
+            found.append(EntryChange(field=name, first=one, second=other))
     for name in _ARRAYS[type(first)]:
         slack = 0.0 if name in ("zero_point", "block_scale") else tolerance
         one, other = _comparable(name, first, second), _comparable(name, second, first)
@@ -140,15 +140,15 @@ def _comparable(name: str, owner: Value, other: Value) -> Array:
     return array.reshape(-1) if flat else array
 
 
-def _compare_arrays(name: str, first: Array, second: Array, tolerance: float) -> Iterator[Change]:
+def _compare_arrays(name: str, first: Array, second: Array, tolerance: float) -> Iterator[EntryChange]:
     if first.shape != second.shape:
-        yield Change(field=f"{name} shape", first=list(first.shape), second=list(second.shape))
+        yield EntryChange(field=f"{name} shape", first=list(first.shape), second=list(second.shape))
         return
     wrong = np.abs(first - second) > tolerance * np.maximum(np.abs(first), np.abs(second))
     if wrong.any():
         index = int(np.argmax(np.abs(first - second)))
         field = name if first.size == 1 else f"{name} ({int(wrong.sum())} of {first.size} differ; the most at {index})"
-        yield Change(field=field, first=float(first.flat[index]), second=float(second.flat[index]))
+        yield EntryChange(field=field, first=float(first.flat[index]), second=float(second.flat[index]))
 
 
 def describe_encodings(encodings: EncodingSet, *, arrays: bool = False) -> dict[str, Any]:
