@@ -22,19 +22,18 @@ if TYPE_CHECKING:
         Verification,
     )
     from deploykit.backend.options import OptionSpec
-    from deploykit.backend.plans import Plan
     from deploykit.backend.probes import Probe
     from deploykit.backend.targets import Target
     from deploykit.findings.rules import Registry
     from deploykit.tables.capabilities import CompatRow
     from deploykit.tables.devices import Device
-    from deploykit_qnn_htp.planning import Part
-    from deploykit_qnn_htp.prepare import Prepared
+    from deploykit_qnn_htp.planning import ConversionPart, ConversionPlan
+    from deploykit_qnn_htp.prepare import PreparedConversions
 
 __all__ = ["QnnHtp"]
 
 
-class QnnHtp(QualcommBackend["Prepared", "tuple[Part, ...]"]):
+class QnnHtp(QualcommBackend["PreparedConversions", "tuple[ConversionPart, ...]"]):
     """Qualcomm HTP through QAIRT's own converters."""
 
     id = "qnn-htp"
@@ -71,25 +70,27 @@ class QnnHtp(QualcommBackend["Prepared", "tuple[Part, ...]"]):
 
         return resolve_target(device, sdk, self.id)
 
-    def prepare(self, situation: Situation, shared: SharedWork) -> Prepared:
+    def prepare(self, situation: Situation, shared: SharedWork) -> PreparedConversions:
         """Everything the decision needs; only what another backend prepares is shared between targets."""
         from deploykit_qnn_htp.prepare import prepare
 
         return prepare(situation, shared)
 
-    def plan(self, prepared: Prepared) -> Plan[tuple[Part, ...]]:
+    def plan(self, prepared: PreparedConversions) -> ConversionPlan:
         """Decide."""
         from deploykit_qnn_htp.planning import make_plan
 
         return make_plan(prepared)
 
-    def render(self, prepared: Prepared, plan: Plan[tuple[Part, ...]], templates: Path | None) -> Iterable[PackageFile]:
+    def render(
+        self, prepared: PreparedConversions, plan: ConversionPlan, templates: Path | None
+    ) -> Iterable[PackageFile]:
         """Model, encodings, calibration, configurations and scripts."""
         from deploykit_qnn_htp.rendering import package_files
 
         return package_files(prepared, plan, templates)
 
-    def execute(self, package: Path, prepared: Prepared, plan: Plan[tuple[Part, ...]], aids: Aids) -> Execution:
+    def execute(self, package: Path, prepared: PreparedConversions, plan: ConversionPlan, aids: Aids) -> Execution:
         """The compiler of a wheel where the route has one; else the user's SDK runs (``deploykit build``)."""
         from deploykit_qnn_htp.execution import execute
 

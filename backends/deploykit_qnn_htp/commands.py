@@ -13,7 +13,7 @@ from pathlib import Path
 from deploykit.backend.plans import Step
 from deploykit.errors import DefectError
 from deploykit.tables.capabilities import SdkTable, Status
-from deploykit_qnn_htp.draft import Candidate, Intent
+from deploykit_qnn_htp.draft import Intent, RouteCandidate
 
 __all__ = ["HOST", "Argv", "Paths", "from_dlc", "graph_name", "net_run", "shared_steps", "steps"]
 
@@ -94,7 +94,7 @@ class Paths:
         return paths
 
 
-def shared_steps(graphs: Sequence[tuple[Candidate, Paths]]) -> tuple[Step, ...]:
+def shared_steps(graphs: Sequence[tuple[RouteCandidate, Paths]]) -> tuple[Step, ...]:
     """Convert every graph of a context into a DLC, and compose all of these into one context binary."""
     conversions = [next(_dlc(candidate, paths)) for candidate, paths in graphs]
     candidate, paths = graphs[0]
@@ -102,12 +102,12 @@ def shared_steps(graphs: Sequence[tuple[Candidate, Paths]]) -> tuple[Step, ...]:
     return (*conversions, _context(candidate.draft.sdk, paths, model=DLC_LIBRARY, dlcs=dlcs))
 
 
-def steps(candidate: Candidate, paths: Paths) -> tuple[Step, ...]:
+def steps(candidate: RouteCandidate, paths: Paths) -> tuple[Step, ...]:
     """Convert, build the model library where the route has one, make the context binary, run on the device."""
     return tuple(_legacy(candidate, paths) if candidate.route.legacy else _dlc(candidate, paths))
 
 
-def _legacy(candidate: Candidate, paths: Paths) -> Iterator[Step]:
+def _legacy(candidate: RouteCandidate, paths: Paths) -> Iterator[Step]:
     sdk = candidate.draft.sdk
     yield _convert_legacy(candidate, paths)
     library = Argv("qnn-model-lib-generator", sdk)
@@ -123,7 +123,7 @@ def _legacy(candidate: Candidate, paths: Paths) -> Iterator[Step]:
     yield net_run(sdk, paths)
 
 
-def _convert_legacy(candidate: Candidate, paths: Paths) -> Step:
+def _convert_legacy(candidate: RouteCandidate, paths: Paths) -> Step:
     draft, route = candidate.draft, candidate.route
     argv = Argv(route.tool, draft.sdk).add("--input_network", paths.model).add("--output_path", paths.cpp)
     inputs = [paths.model]
@@ -157,7 +157,7 @@ def _convert_legacy(candidate: Candidate, paths: Paths) -> Step:
     )
 
 
-def _dlc(candidate: Candidate, paths: Paths) -> Iterator[Step]:
+def _dlc(candidate: RouteCandidate, paths: Paths) -> Iterator[Step]:
     draft, route = candidate.draft, candidate.route
     argv = Argv(route.tool, draft.sdk).add("--input_network", paths.model).add("--output_path", paths.dlc)
     inputs = [paths.model]

@@ -22,7 +22,15 @@ from deploykit.model.collect import collect_facts
 from deploykit.model.values import byte_size
 from deploykit.model.weights import weight
 from deploykit_qnn_htp.commands import graph_name
-from deploykit_qnn_htp.draft import Draft, Intent, RouteRow, complete, draft_of, float16_plan, load_routes
+from deploykit_qnn_htp.draft import (
+    ConversionDraft,
+    ConverterRoute,
+    Intent,
+    complete,
+    draft_of,
+    float16_plan,
+    load_routes,
+)
 from deploykit_qnn_htp.rules.prepared import RULES as DRAFT_RULES
 from deploykit_qualcomm.devices import capability
 from deploykit_qualcomm.rules.float16 import RULES as FLOAT16_RULES
@@ -42,10 +50,10 @@ class CutGraph:
 
     name: str
     number: int
-    draft: Draft
+    draft: ConversionDraft
 
 
-def wants_contexts(whole: Draft) -> bool:
+def wants_contexts(whole: ConversionDraft) -> bool:
     """True where the model comes with a second graph, or is to be cut by size; UsageError for what excludes that."""
     situation = whole.situation
     also, parts = _also(situation), parts_wanted(whole)
@@ -64,7 +72,7 @@ def wants_contexts(whole: Draft) -> bool:
     return True
 
 
-def parts_wanted(whole: Draft) -> int:
+def parts_wanted(whole: ConversionDraft) -> int:
     """As many parts as asked for; else the fewest whose weights keep below what the chip's compiler takes."""
     asked = whole.situation.request.adapter_options.get("parts")
     if isinstance(asked, int):
@@ -75,7 +83,7 @@ def parts_wanted(whole: Draft) -> int:
     return max(1, -(-sum(_sizes(whole).values()) // (limit.value << 10)))
 
 
-def cut_graphs(whole: Draft) -> tuple[CutGraph, ...]:
+def cut_graphs(whole: ConversionDraft) -> tuple[CutGraph, ...]:
     """The parts of every graph, context by context."""
     drafts = [whole, *_second(whole)]
     models = [draft.situation.model.proto for draft in drafts]
@@ -96,7 +104,7 @@ def _also(situation: Situation) -> Path | None:
     return path if isinstance(path, Path) else None
 
 
-def _second(whole: Draft) -> Iterable[Draft]:
+def _second(whole: ConversionDraft) -> Iterable[ConversionDraft]:
     """The draft of the second graph, under the entries of the first one that it has."""
     path = _also(whole.situation)
     if path is None:
@@ -144,7 +152,7 @@ def _place(model: Model, name: str) -> tuple[Path, int] | None:
     return None
 
 
-def _sizes(whole: Draft) -> dict[str, int]:
+def _sizes(whole: ConversionDraft) -> dict[str, int]:
     """Bytes of every weight as it will be on the device: of its grid, or float16."""
     situation = whole.situation
     entries: Mapping[str, object] = {} if situation.encodings is None else situation.encodings.entries
@@ -158,7 +166,7 @@ def _sizes(whole: Draft) -> dict[str, int]:
     return sizes
 
 
-def _draft_of(whole: Draft, part: CutPart, shared: bool) -> Draft:
+def _draft_of(whole: ConversionDraft, part: CutPart, shared: bool) -> ConversionDraft:
     """The part as if it were the model that was asked for."""
     situation = whole.situation
     model = wrap_proto(part.model, path=situation.model.path)
@@ -174,7 +182,7 @@ def _draft_of(whole: Draft, part: CutPart, shared: bool) -> Draft:
     return draft if not shared else _through_dlc(draft)
 
 
-def _through_dlc(draft: Draft) -> Draft:
+def _through_dlc(draft: ConversionDraft) -> ConversionDraft:
     """Several graphs come into one context as DLCs; a route that makes none is refused, and none need be named."""
     request = draft.situation.request
     rows = {row.id: row for row in load_routes().route}
@@ -191,18 +199,18 @@ def _through_dlc(draft: Draft) -> Draft:
     return replace(draft, situation=situation)
 
 
-def _dlc_route(draft: Draft) -> RouteRow:
+def _dlc_route(draft: ConversionDraft) -> ConverterRoute:
     for row in load_routes().route:
         if draft.intent in row.intents and _makes_dlc(row):
             return row
     raise UsageError(f"--also: no route makes a DLC of a model that is {draft.intent}", next="give encodings")
 
 
-def _makes_dlc(row: RouteRow) -> bool:
+def _makes_dlc(row: ConverterRoute) -> bool:
     return not (row.legacy or row.by_provider)
 
 
-def segment_drafts(whole: Draft) -> tuple[Draft, ...]:
+def segment_drafts(whole: ConversionDraft) -> tuple[ConversionDraft, ...]:
     """One draft per segment, in the order in which they run. UsageError for options that contradict a cut."""
     situation = whole.situation
     options = situation.request.adapter_options
@@ -221,7 +229,7 @@ def segment_drafts(whole: Draft) -> tuple[Draft, ...]:
     return tuple(drafts)
 
 
-def _situation_of(whole: Draft, segment: Segment) -> Situation:
+def _situation_of(whole: ConversionDraft, segment: Segment) -> Situation:
     """The segment as if it were the model that was asked for."""
     situation = whole.situation
     model = wrap_proto(segment.model, path=situation.model.path)
@@ -240,7 +248,7 @@ def _situation_of(whole: Draft, segment: Segment) -> Situation:
     )
 
 
-def _encodings_of(whole: Draft, segment: Segment, facts: GraphFacts) -> EncodingSet | None:
+def _encodings_of(whole: ConversionDraft, segment: Segment, facts: GraphFacts) -> EncodingSet | None:
     """The segment's own entries, and those that only the uncut graph lets follow; None for a float segment.
 
     A copy of an input that crosses a border has no entry of its own, and what it was copied from is elsewhere.
@@ -255,7 +263,7 @@ def _encodings_of(whole: Draft, segment: Segment, facts: GraphFacts) -> Encoding
     return replace(segment.encodings, entries=entries)
 
 
-def _wholly_integer(draft: Draft) -> Draft:
+def _wholly_integer(draft: ConversionDraft) -> ConversionDraft:
     """A quantized segment has no float set: what has no entry there is a gap, not an intent."""
     if draft.intent is not Intent.MIXED or draft.source is None or draft.before is None:
         return draft
@@ -269,7 +277,7 @@ def _wholly_integer(draft: Draft) -> Draft:
     )
 
 
-def crossing_findings(whole: Draft, drafts: Sequence[Draft]) -> tuple[Finding, ...]:
+def crossing_findings(whole: ConversionDraft, drafts: Sequence[ConversionDraft]) -> tuple[Finding, ...]:
     """What only the uncut model shows: how the float set was found (QNN128), ranges from other segments (QNN127)."""
     found = DRAFT_RULES["QNN128"].run(whole)
     if whole.before is None:

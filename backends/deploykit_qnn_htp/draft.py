@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 __all__ = [
     "FLOAT_KINDS",
     "PROVIDER_TOOL",
-    "Candidate",
-    "Draft",
+    "ConversionDraft",
+    "ConverterRoute",
     "Intent",
-    "RouteRow",
+    "RouteCandidate",
     "complete",
     "draft_of",
     "float16_plan",
@@ -65,7 +65,7 @@ class Intent(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RouteRow:
+class ConverterRoute:
     """One route: its converter, the intents it serves, the encodings versions it can be given, best first."""
 
     id: str
@@ -106,20 +106,20 @@ class Preference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Table:
+class RouteTable:
     schema: int
-    route: tuple[RouteRow, ...]
+    route: tuple[ConverterRoute, ...]
     preference: tuple[Preference, ...]
 
 
 @cache
-def load_routes() -> _Table:
+def load_routes() -> RouteTable:
     """The whole table."""
     path = Path(__file__).parent / "data" / "routes.toml"
-    return structure(_Table, read_toml(path), where=path.name)
+    return structure(RouteTable, read_toml(path), where=path.name)
 
 
-def route_row(route_id: str) -> RouteRow:
+def route_row(route_id: str) -> ConverterRoute:
     """The row of one route; an unknown id in a data file is a defect."""
     for row in load_routes().route:
         if row.id == route_id:
@@ -161,7 +161,7 @@ def can_write(encodings: EncodingSet, version: str) -> bool:
     return not convert(encodings, version).of(OutcomeKind.IMPOSSIBLE)
 
 
-def written(candidate: Candidate) -> Conversion | None:
+def written(candidate: RouteCandidate) -> Conversion | None:
     """The encodings as the converter of this route gets them; None when it gets none."""
     draft, version = candidate.draft, candidate.version
     if draft.completed is None or version is None:
@@ -199,7 +199,7 @@ class Widths:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Draft:
+class ConversionDraft:
     """Everything route-independent. ``completed`` has derived entries and int32 biases, and no float entry.
 
     ``float_set`` is what is meant to stay float; ``gaps`` are tensors that nothing covers although they are not in it.
@@ -266,11 +266,11 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class RouteCandidate:
     """One route under consideration for one draft: what the route rules look at."""
 
-    draft: Draft
-    route: RouteRow
+    draft: ConversionDraft
+    route: ConverterRoute
 
     @property
     def version(self) -> str | None:
@@ -289,7 +289,7 @@ class Candidate:
         return None
 
 
-def draft_of(situation: Situation) -> Draft:
+def draft_of(situation: Situation) -> ConversionDraft:
     """Collect what does not depend on the route."""
 
     encodings, facts = situation.encodings, situation.facts
@@ -303,7 +303,7 @@ def draft_of(situation: Situation) -> Draft:
     by_provider = [row.id for row in load_routes().route if row.by_provider]
     # Who names the route without a converter insists on its compiler.
     insisted = situation.request.adapter_options.get("route") in by_provider
-    return Draft(
+    return ConversionDraft(
         situation=situation,
         intent=intent,
         source=encodings,
@@ -353,7 +353,7 @@ def _widths_of_name(precision: str) -> tuple[int, int]:
     return (int(weight), int(activation)) if weight.isdigit() and activation.isdigit() else (8, 8)
 
 
-def float16_plan(draft: Draft) -> Float16Plan:
+def float16_plan(draft: ConversionDraft) -> Float16Plan:
     """The tensors that this conversion leaves in float16: the float set, or every float tensor of a float model."""
     floats = draft.float_set if draft.intent is Intent.MIXED else frozenset()
     if draft.intent is Intent.FLOAT16:

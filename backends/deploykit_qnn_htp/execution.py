@@ -8,24 +8,23 @@ from __future__ import annotations
 from pathlib import Path
 
 from deploykit.backend.backend import Aids, Execution
-from deploykit.backend.plans import Plan
 from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.model.weights import load_weights
-from deploykit_qnn_htp.planning import Part
-from deploykit_qnn_htp.prepare import Prepared
+from deploykit_qnn_htp.planning import ConversionPart, ConversionPlan
+from deploykit_qnn_htp.prepare import PreparedConversions
 from deploykit_qnn_htp.rules.opinion import RULES as OPINION_RULES
 from deploykit_qnn_htp.rules.opinion import ConversionOpinion
 
 __all__ = ["execute"]
 
 
-def execute(package: Path, prepared: Prepared, plan: Plan[tuple[Part, ...]], aids: Aids) -> Execution:
+def execute(package: Path, prepared: PreparedConversions, plan: ConversionPlan, aids: Aids) -> Execution:
     """What the provider's backend does, or a second opinion."""
     provider = next((part.provider for part in plan.details or () if part.provider is not None), None)
     return second_opinion(prepared, plan, aids) if provider is None else provider.execute(package, aids)
 
 
-def second_opinion(prepared: Prepared, plan: Plan[tuple[Part, ...]], aids: Aids) -> Execution:
+def second_opinion(prepared: PreparedConversions, plan: ConversionPlan, aids: Aids) -> Execution:
     """Compile every conversion of the plan with the compiler that the core hands over; nothing unless asked for."""
     if not prepared.situation.request.adapter_options.get("preflight"):
         return Execution()
@@ -37,7 +36,7 @@ def second_opinion(prepared: Prepared, plan: Plan[tuple[Part, ...]], aids: Aids)
     )
 
 
-def _ask(part: Part, aids: Aids) -> ConversionOpinion:
+def _ask(part: ConversionPart, aids: Aids) -> ConversionOpinion:
     asked = aids.opinion
     if asked is None:
         return ConversionOpinion(graph=part.paths.graph, asked="", verdict={"available": False})

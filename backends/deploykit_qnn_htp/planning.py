@@ -8,31 +8,31 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from deploykit.backend.plans import Plan, PlannedPrecision, Rejected, Route, Step
 from deploykit.errors import DefectError, UsageError
 from deploykit.findings import Finding, exit_status
 from deploykit_qnn_htp.commands import from_dlc, net_run, shared_steps, steps
 from deploykit_qnn_htp.configs import Setting, build_configs, parse_settings, run_configs
-from deploykit_qnn_htp.draft import FLOAT_KINDS, Candidate, Draft, written
-from deploykit_qnn_htp.prepare import DraftedPart, Prepared
+from deploykit_qnn_htp.draft import FLOAT_KINDS, ConversionDraft, RouteCandidate, written
+from deploykit_qnn_htp.prepare import DraftedPart, PreparedConversions
 from deploykit_qnn_htp.selection import Selection, alternatives, select_route
 
 if TYPE_CHECKING:
     from deploykit.encodings.formats.conversion import Conversion
 
-__all__ = ["Part", "in_contexts", "make_plan"]
+__all__ = ["ConversionPart", "ConversionPlan", "in_contexts", "make_plan"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part(DraftedPart):
+class ConversionPart(DraftedPart):
     """A drafted conversion with the route selected for it; ``provider`` has decided where the route is its."""
 
     selection: Selection
 
     @property
-    def candidate(self) -> Candidate:
+    def candidate(self) -> RouteCandidate:
         """The route with its draft; only for parts that have one."""
         if self.selection.candidate is None:
             raise DefectError(f"{self.paths.graph}: rendered without a route")
@@ -56,12 +56,15 @@ class Part(DraftedPart):
         return precision_of(self.draft) if self.provider is None else self.provider.decision.precision
 
 
-def in_contexts(parts: Iterable[Part]) -> tuple[tuple[Part, ...], ...]:
+ConversionPlan: TypeAlias = Plan[tuple[ConversionPart, ...]]
+
+
+def in_contexts(parts: Iterable[ConversionPart]) -> tuple[tuple[ConversionPart, ...], ...]:
     """The parts whose graphs are in one context together, in order; each part alone where none is shared."""
     return tuple(tuple(group) for _, group in groupby(parts, key=lambda part: part.context or part.paths.graph))
 
 
-def part_of(drafted: DraftedPart) -> Part:
+def part_of(drafted: DraftedPart) -> ConversionPart:
     """Select the route of one draft, and have the provider's backend decide where it is the provider's."""
     selection, paths, provider = select_route(drafted.draft), drafted.paths, None
     if drafted.provider is not None and selection.candidate is not None:
@@ -72,7 +75,7 @@ def part_of(drafted: DraftedPart) -> Part:
             paths = paths.of(
                 model=provider.model, context=paths.context if provider.dlc else provider.binary, dlc=provider.dlc
             )
-    return Part(
+    return ConversionPart(
         draft=drafted.draft,
         selection=selection,
         paths=paths,
@@ -82,7 +85,7 @@ def part_of(drafted: DraftedPart) -> Part:
     )
 
 
-def precision_of(draft: Draft) -> PlannedPrecision:
+def precision_of(draft: ConversionDraft) -> PlannedPrecision:
     """Intended and expected type of every tensor of a draft that has one."""
     if draft.source is None or draft.after is None or draft.completed is None:
         if draft.intent not in FLOAT_KINDS:
@@ -97,7 +100,7 @@ def precision_of(draft: Draft) -> PlannedPrecision:
     return PlannedPrecision(intended=intended, expected=expected)
 
 
-def joined_precision(whole: Draft, parts: Iterable[Part]) -> PlannedPrecision:
+def joined_precision(whole: ConversionDraft, parts: Iterable[ConversionPart]) -> PlannedPrecision:
     """The types of the whole: as the encodings mean it, against as the segment that makes a tensor will have it."""
     intended = precision_of(whole).intended
     expected: dict[str, str] = {}
@@ -110,7 +113,7 @@ def joined_precision(whole: Draft, parts: Iterable[Part]) -> PlannedPrecision:
     return PlannedPrecision(intended=intended, expected=expected)
 
 
-def explanation(parts: Sequence[Part]) -> str:
+def explanation(parts: Sequence[ConversionPart]) -> str:
     """Why the plan is what it is, with the route of every segment."""
     contexts = in_contexts(parts)
     if parts[0].context:
@@ -125,7 +128,7 @@ def explanation(parts: Sequence[Part]) -> str:
     )
 
 
-def make_plan(prepared: Prepared) -> Plan[tuple[Part, ...]]:
+def make_plan(prepared: PreparedConversions) -> ConversionPlan:
     """Decide for one prepared model."""
     draft, situation = prepared.whole, prepared.situation
     settings = parse_settings(situation.request.options, draft.sdk, situation.target.device)
@@ -146,7 +149,7 @@ def make_plan(prepared: Prepared) -> Plan[tuple[Part, ...]]:
     # The other routes for the whole model are those that the selection did not come to.
     seen = [part.candidate.route.id for part in parts if part.selection.candidate is not None and not part.segment]
     seen += [row.id for part in parts for row in part.selection.rejected]
-    plan: Plan[tuple[Part, ...]] = Plan(
+    plan: ConversionPlan = Plan(
         backend="qnn-htp",
         target=situation.target.device.to_json(),
         sdk=situation.target.sdk_json(),
@@ -168,7 +171,7 @@ def make_plan(prepared: Prepared) -> Plan[tuple[Part, ...]]:
     )
 
 
-def _route(parts: Sequence[Part]) -> Route | None:
+def _route(parts: Sequence[ConversionPart]) -> Route | None:
     """The route of the only conversion, or of all segments together; None when one of them has none."""
     if any(part.selection.candidate is None for part in parts):
         return None
@@ -187,7 +190,7 @@ def _route(parts: Sequence[Part]) -> Route | None:
     )
 
 
-def _rejected(parts: Iterable[Part]) -> tuple[Rejected, ...]:
+def _rejected(parts: Iterable[ConversionPart]) -> tuple[Rejected, ...]:
     rows = []
     for part in parts:
         where = f"{part.segment}: " if part.segment else ""
@@ -195,7 +198,7 @@ def _rejected(parts: Iterable[Part]) -> tuple[Rejected, ...]:
     return tuple(rows)
 
 
-def _steps_of(group: tuple[Part, ...]) -> tuple[Step, ...]:
+def _steps_of(group: tuple[ConversionPart, ...]) -> tuple[Step, ...]:
     """The steps to one context; of one with several graphs, which need an application, none runs on the device."""
     if len(group) > 1:
         return shared_steps([(part.candidate, part.paths) for part in group])
@@ -207,7 +210,7 @@ def _steps_of(group: tuple[Part, ...]) -> tuple[Step, ...]:
     return steps(part.candidate, part.paths)
 
 
-def _configs(parts: Iterable[Part], settings: Sequence[Setting], draft: Draft) -> dict[str, Any]:
+def _configs(parts: Iterable[ConversionPart], settings: Sequence[Setting], draft: ConversionDraft) -> dict[str, Any]:
     files: dict[str, Any] = {}
     for group in in_contexts(parts):
         part, provider = group[0], group[0].provider

@@ -8,21 +8,21 @@ from deploykit.backend.backend import SharedWork, Situation
 from deploykit.findings import Finding
 from deploykit_qnn_htp.commands import Paths, graph_name
 from deploykit_qnn_htp.cutting import crossing_findings, cut_graphs, segment_drafts, wants_contexts
-from deploykit_qnn_htp.draft import Draft, draft_of, float16_plan
+from deploykit_qnn_htp.draft import ConversionDraft, draft_of, float16_plan
 from deploykit_qnn_htp.provider import ProviderPart, prepare_provider
 from deploykit_qnn_htp.rules.prepared import RULES as DRAFT_RULES
 from deploykit_qnn_htp.selection import select_route
 from deploykit_qualcomm.rules.float16 import RULES as FLOAT16_RULES
 from deploykit_qualcomm.rules.registries import CONVERTERS, run_lint
 
-__all__ = ["DraftedPart", "Prepared", "prepare"]
+__all__ = ["DraftedPart", "PreparedConversions", "prepare"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftedPart:
     """One conversion before its route is known. ``segment`` is "" for a whole model."""
 
-    draft: Draft
+    draft: ConversionDraft
     paths: Paths
     segment: str = ""
     # The context that its graph shares with others, or with nothing but is one of several; "" otherwise.
@@ -32,13 +32,13 @@ class DraftedPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class PreparedConversions:
     """The draft of the whole model, and of each conversion; the same one where nothing is cut.
 
     ``findings`` are what only the uncut model shows.
     """
 
-    whole: Draft
+    whole: ConversionDraft
     parts: tuple[DraftedPart, ...]
     findings: tuple[Finding, ...] = ()
 
@@ -48,7 +48,7 @@ class Prepared:
         return self.whole.situation
 
 
-def prepare(situation: Situation, shared: SharedWork) -> Prepared:
+def prepare(situation: Situation, shared: SharedWork) -> PreparedConversions:
     """Everything the decision needs. UsageError for options that contradict a cut."""
     whole, graph = draft_of(situation), graph_name(situation.request.model)
     if wants_contexts(whole):
@@ -56,16 +56,16 @@ def prepare(situation: Situation, shared: SharedWork) -> Prepared:
     if not situation.segments:
         whole = _judged(whole)
         drafted = DraftedPart(draft=whole, paths=Paths(graph), provider=_provider(whole, shared))
-        return Prepared(whole=whole, parts=(drafted,))
+        return PreparedConversions(whole=whole, parts=(drafted,))
     drafts = segment_drafts(whole)
     parts = tuple(
         DraftedPart(draft=_judged(draft), paths=Paths(f"{graph}_{segment.name}", number), segment=segment.name)
         for number, (segment, draft) in enumerate(zip(situation.segments, drafts, strict=True))
     )
-    return Prepared(whole=whole, parts=parts, findings=crossing_findings(whole, drafts))
+    return PreparedConversions(whole=whole, parts=parts, findings=crossing_findings(whole, drafts))
 
 
-def _in_contexts(whole: Draft, graph: str) -> Prepared:
+def _in_contexts(whole: ConversionDraft, graph: str) -> PreparedConversions:
     """The parts of every graph; what only the uncut model shows is said of that, and only once."""
     cut = cut_graphs(whole)
     several = max(item.number for item in cut) > 1
@@ -74,10 +74,10 @@ def _in_contexts(whole: Draft, graph: str) -> Prepared:
         context = f"{graph}_{item.number}" if several else graph
         paths = Paths(item.name, item.number if several else None, context)
         parts.append(DraftedPart(draft=item.draft, paths=paths, segment=item.name, context=context))
-    return Prepared(whole=whole, parts=tuple(parts), findings=whole.findings)
+    return PreparedConversions(whole=whole, parts=tuple(parts), findings=whole.findings)
 
 
-def _provider(draft: Draft, shared: SharedWork) -> ProviderPart | None:
+def _provider(draft: ConversionDraft, shared: SharedWork) -> ProviderPart | None:
     """What the provider's backend prepares, where the route that will be selected is its: weights may be loaded."""
     selected = select_route(draft).candidate
     if selected is None or not selected.route.by_provider or draft.carried is None:
@@ -85,7 +85,7 @@ def _provider(draft: Draft, shared: SharedWork) -> ProviderPart | None:
     return prepare_provider(draft.situation, draft.carried, shared, dlc=selected.route.dlc)
 
 
-def _judged(draft: Draft) -> Draft:
+def _judged(draft: ConversionDraft) -> ConversionDraft:
     """The draft with what the rules say of it and of its graph."""
     # The shared rules see the encodings as they will be: what this adapter completes is not worth a warning.
     situation, source, completed = draft.situation, draft.source, draft.completed

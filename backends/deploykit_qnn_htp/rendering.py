@@ -11,24 +11,23 @@ from onnx import ModelProto
 
 from deploykit.accuracy.samples import read_samples
 from deploykit.backend.backend import BytesFile, CopiedFile, JsonFile, PackageFile, Situation, TextFile, copied_model
-from deploykit.backend.plans import Plan
 from deploykit.errors import InputError
 from deploykit.model.weights import whole_model
 from deploykit.report.rendering import render
 from deploykit_qnn_htp.commands import HOST, graph_name
 from deploykit_qnn_htp.draft import PROVIDER_TOOL
-from deploykit_qnn_htp.planning import Part, in_contexts
-from deploykit_qnn_htp.prepare import Prepared
+from deploykit_qnn_htp.planning import ConversionPart, ConversionPlan, in_contexts
+from deploykit_qnn_htp.prepare import PreparedConversions
 from deploykit_qnn_htp.provider import ProviderPart
 from deploykit_qualcomm.qnn_types import mangled
 
 if TYPE_CHECKING:
-    from deploykit_qnn_htp.draft import Candidate
+    from deploykit_qnn_htp.draft import RouteCandidate
 
 __all__ = ["package_files"]
 
 
-def package_files(prepared: Prepared, plan: Plan[tuple[Part, ...]], templates: Path | None) -> Iterator[PackageFile]:
+def package_files(prepared: PreparedConversions, plan: ConversionPlan, templates: Path | None) -> Iterator[PackageFile]:
     """The files of the package, one after the other, so that calibration data is never held as a whole."""
     situation, parts = prepared.situation, plan.details or ()
     yield from _external(parts)
@@ -53,7 +52,7 @@ def package_files(prepared: Prepared, plan: Plan[tuple[Part, ...]], templates: P
 
 
 def _provider(
-    provider: ProviderPart, situation: Situation, plan: Plan[tuple[Part, ...]], templates: Path | None
+    provider: ProviderPart, situation: Situation, plan: ConversionPlan, templates: Path | None
 ) -> Iterator[PackageFile]:
     """The provider's package but for the device, where the binary is loaded as any other.
 
@@ -67,7 +66,7 @@ def _provider(
     yield from (file for file in scripts(situation, plan, plan.details or (), templates) if file.path not in built)
 
 
-def _external(parts: Sequence[Part]) -> Iterator[PackageFile]:
+def _external(parts: Sequence[ConversionPart]) -> Iterator[PackageFile]:
     """The files of weights that parts of a model cut by size read, each once. InputError for two of one name."""
     models = {part.paths.model for part in parts}
     found: dict[str, Path] = {}
@@ -82,7 +81,7 @@ def _external(parts: Sequence[Part]) -> Iterator[PackageFile]:
     yield from (CopiedFile(path=place, source=source) for place, source in found.items())
 
 
-def _encodings(part: Part) -> Iterator[PackageFile]:
+def _encodings(part: ConversionPart) -> Iterator[PackageFile]:
     if part.conversion is None:
         return
     yield TextFile(path=part.paths.encodings, text=part.conversion.text)
@@ -93,7 +92,7 @@ def _encodings(part: Part) -> Iterator[PackageFile]:
         )
 
 
-def _calibration(situation: Situation, candidate: Candidate) -> Iterator[PackageFile]:
+def _calibration(situation: Situation, candidate: RouteCandidate) -> Iterator[PackageFile]:
     path = situation.request.calibration
     if path is None or not candidate.route.input_list:
         return
@@ -109,7 +108,10 @@ def _calibration(situation: Situation, candidate: Candidate) -> Iterator[Package
 
 
 def scripts(
-    situation: Situation, plan: Plan[tuple[Part, ...]], parts: Sequence[Part], templates: Path | None
+    situation: Situation,
+    plan: ConversionPlan,
+    parts: Sequence[ConversionPart],
+    templates: Path | None,
 ) -> Iterator[PackageFile]:
     """The scripts that build and run; those for the host only where more than one model has to be chained."""
     values = _values(situation, plan, parts)
@@ -121,7 +123,7 @@ def scripts(
         yield TextFile(path=f"scripts/{name}", text=text, executable=True)
 
 
-def _values(situation: Situation, plan: Plan[tuple[Part, ...]], parts: Sequence[Part]) -> dict[str, Any]:
+def _values(situation: Situation, plan: ConversionPlan, parts: Sequence[ConversionPart]) -> dict[str, Any]:
     device, arch = situation.target.device, parts[0].draft.arch
     # True where one model after the other runs: the parts of a cut graph, or what the host does at the end.
     cut = bool(situation.segments) or 1 < len(parts) == len(in_contexts(parts))
@@ -152,7 +154,7 @@ def _values(situation: Situation, plan: Plan[tuple[Part, ...]], parts: Sequence[
     }
 
 
-def _gate(part: Part) -> dict[str, Any]:
+def _gate(part: ConversionPart) -> dict[str, Any]:
     """What build.sh looks at after a conversion."""
     legacy = part.candidate.route.legacy
     return {
@@ -172,7 +174,7 @@ def _inputs(situation: Situation) -> set[str]:
     return names - set(situation.facts.outputs)
 
 
-def _chain(situation: Situation, parts: Sequence[Part]) -> list[dict[str, Any]]:
+def _chain(situation: Situation, parts: Sequence[ConversionPart]) -> list[dict[str, Any]]:
     """Per conversion: its files on the device and where each input comes from, by the tools' form of the names.
 
     An input without ``folder`` is one of the model's own. ``results`` says that outputs of the model are among its own.

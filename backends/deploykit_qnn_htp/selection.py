@@ -15,7 +15,15 @@ from deploykit.backend.targets import Target
 from deploykit.errors import UsageError
 from deploykit.findings import Confidence, Finding
 from deploykit.tables.capabilities import Status
-from deploykit_qnn_htp.draft import Candidate, Draft, Intent, RouteRow, load_routes, preference, route_row
+from deploykit_qnn_htp.draft import (
+    ConversionDraft,
+    ConverterRoute,
+    Intent,
+    RouteCandidate,
+    load_routes,
+    preference,
+    route_row,
+)
 from deploykit_qnn_htp.provider import carried_for
 from deploykit_qnn_htp.rules import routes
 from deploykit_qualcomm.carriers import Fit
@@ -30,7 +38,7 @@ __all__ = ["Selection", "alternatives", "mixed_support", "select_route"]
 class Selection:
     """The route taken, or None, the ones rejected before it, and what was found about all of them."""
 
-    candidate: Candidate | None
+    candidate: RouteCandidate | None
     rejected: tuple[Rejected, ...]
     findings: tuple[Finding, ...]
 
@@ -42,12 +50,12 @@ class Selection:
         return replace(self, candidate=None, rejected=(*self.rejected, no))
 
 
-def select_route(draft: Draft) -> Selection:
+def select_route(draft: ConversionDraft) -> Selection:
     """The first candidate without an unhandled error, the ones rejected before it, and what was found about them."""
     rejected: list[Rejected] = []
     rejections: list[tuple[str, tuple[Finding, ...]]] = []
     for row in _candidates(draft):
-        candidate = Candidate(draft=draft, route=row)
+        candidate = RouteCandidate(draft=draft, route=row)
         found = _judged(candidate)
         blocking = [finding for finding in found if finding.blocks]
         if not blocking:
@@ -65,7 +73,7 @@ def select_route(draft: Draft) -> Selection:
     return Selection(candidate=None, rejected=tuple(rejected), findings=rejections[0][1] if rejections else ())
 
 
-def alternatives(draft: Draft, seen: Iterable[str]) -> tuple[Alternative, ...]:
+def alternatives(draft: ConversionDraft, seen: Iterable[str]) -> tuple[Alternative, ...]:
     """The routes for this intent beside those that were taken or rejected, in order of preference."""
     known, rows = frozenset(seen), [route_row(name) for name in preference(draft.intent, draft.sdk.parsed).order]
     rows += [row for row in load_routes().route if row.dlc and draft.intent in row.intents]
@@ -75,21 +83,21 @@ def alternatives(draft: Draft, seen: Iterable[str]) -> tuple[Alternative, ...]:
             id=row.id,
             why=row.why,
             confidence=row.confidence,
-            because=tuple(dict.fromkeys(f.code for f in _judged(Candidate(draft=draft, route=row)) if f.blocks)),
+            because=tuple(dict.fromkeys(f.code for f in _judged(RouteCandidate(draft=draft, route=row)) if f.blocks)),
             ask=f"--route {row.id}",
         )
         for row in others
     )
 
 
-def _judged(candidate: Candidate) -> tuple[Finding, ...]:
+def _judged(candidate: RouteCandidate) -> tuple[Finding, ...]:
     """What stands against a route, and beside it."""
     found = routes.RULES.run(candidate)
     carried = candidate.draft.carried
     return (*found, *CARRIER_RULES.run(carried)) if candidate.route.by_provider and carried is not None else found
 
 
-def _is_open(row: RouteRow, draft: Draft) -> bool:
+def _is_open(row: ConverterRoute, draft: ConversionDraft) -> bool:
     """False for a route that this request cannot take: no data to calibrate with, or no wheel's compiler for it."""
     if row.by_provider:
         carried = None if draft.is_segment else draft.carried
@@ -107,7 +115,7 @@ def _flat(rejections: Iterable[tuple[str, tuple[Finding, ...]]]) -> Iterable[Fin
                 yield finding
 
 
-def _candidates(draft: Draft) -> list[RouteRow]:
+def _candidates(draft: ConversionDraft) -> list[ConverterRoute]:
     """The routes to try, best first; a route the user named, or an input list the user insists on, is the only one."""
     named = draft.situation.request.adapter_options.get("route")
     if named is not None:
@@ -128,7 +136,7 @@ def _candidates(draft: Draft) -> list[RouteRow]:
     return rows
 
 
-def _able(row: RouteRow, draft: Draft) -> RouteRow:
+def _able(row: ConverterRoute, draft: ConversionDraft) -> ConverterRoute:
     """The route that was named; UsageError where no wheel's compiler serves it, or it does not serve the intent."""
     if row.by_provider and draft.intent not in row.intents:
         raise UsageError(f"--route {row.id}: not for {draft.intent}", next="leave the route out")
@@ -140,7 +148,7 @@ def _able(row: RouteRow, draft: Draft) -> RouteRow:
     return row
 
 
-def _serving(row: RouteRow, draft: Draft) -> RouteRow:
+def _serving(row: ConverterRoute, draft: ConversionDraft) -> ConverterRoute:
     """The route that was named, or for a segment of another kind the plain one through the same converter."""
     if not draft.is_segment or draft.intent in row.intents:
         return row

@@ -20,8 +20,8 @@ from deploykit.system.specs import ToolchainSpec
 
 __all__ = [
     "RECORD",
-    "Answer",
-    "Verdict",
+    "NodeVerdict",
+    "RunnerAnswer",
     "ask_runner",
     "read_answer",
     "read_calls",
@@ -40,7 +40,7 @@ _LONGEST = 1 << 28
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class NodeVerdict:
     """A backend's answer to one node: 0, or its code, and the lines of its log at that moment."""
 
     node: str
@@ -77,9 +77,9 @@ def _call(path: Path, line: bytes) -> Mapping[str, Any]:
     raise InputError(f"{path}: not a record", why=f"a line that is no call: {line[:80]!r}")
 
 
-def read_verdicts(calls: Iterable[Mapping[str, Any]]) -> tuple[Verdict, ...]:
+def read_verdicts(calls: Iterable[Mapping[str, Any]]) -> tuple[NodeVerdict, ...]:
     """What was said of each node that was asked about, the last answer of several; InputError for other shapes."""
-    found: dict[str, Verdict] = {}
+    found: dict[str, NodeVerdict] = {}
     for call in calls:
         if call["call"] not in ("validate", "node"):
             continue
@@ -87,11 +87,11 @@ def read_verdicts(calls: Iterable[Mapping[str, Any]]) -> tuple[Verdict, ...]:
         if not isinstance(name, str) or not isinstance(kind, str) or not isinstance(said, list):
             raise InputError("not a record", why=f"a node without name, type or words: {str(call)[:80]}")
         words = tuple(str(line).strip() for line in said)
-        found[name] = Verdict(node=name, type=kind, answer=call["answer"], said=words)
+        found[name] = NodeVerdict(node=name, type=kind, answer=call["answer"], said=words)
     return tuple(found.values())
 
 
-def refusal_lines(verdicts: Iterable[Verdict]) -> tuple[str, ...]:
+def refusal_lines(verdicts: Iterable[NodeVerdict]) -> tuple[str, ...]:
     """A line per refused node with what the backend said first of it: the reason, from which the rest follows."""
     return tuple(
         f"the backend says of `{verdict.node}`: {verdict.said[0].removeprefix('QnnDsp <E> ')}"
@@ -109,7 +109,7 @@ _SAID = re.compile(r"the backend says of `(?P<name>[^`]+)`: (?P<text>.*)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class UnsupportedNode:
     """A node that the provider did not take: its name, its ONNX type and why, "" where the log does not say."""
 
     name: str
@@ -118,7 +118,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class RunnerAnswer:
     """What the runner said. ``error`` is "" exactly when everything that was asked for was done.
 
     ``log`` are the texts of the provider's log and the lines that libraries printed, in order.
@@ -145,7 +145,7 @@ def ask_runner(
     timeout: float,
     on_line: Callable[[str], None] | None = None,
     variables: Mapping[str, str] | None = None,
-) -> Answer:
+) -> RunnerAnswer:
     """Work off a request whose paths are relative to ``cwd``; its file is written to ``place``, a folder inside.
 
     ``variables`` are set beside those of the toolchain. Raises ToolError when the toolchain is not ready or Wine is
@@ -168,7 +168,7 @@ def ask_runner(
     return read_answer(lines, done)
 
 
-def read_answer(lines: Iterable[str], done: ProgramEnd | None = None) -> Answer:
+def read_answer(lines: Iterable[str], done: ProgramEnd | None = None) -> RunnerAnswer:
     """The events of a run. A damaged or missing last event, or a failure in between, makes it an error."""
     log, failures, runtime, ended, crash = list[str](), list[str](), "", False, ""
     for line in lines:
@@ -189,7 +189,7 @@ def read_answer(lines: Iterable[str], done: ProgramEnd | None = None) -> Answer:
             case "result":
                 ended = event.get("failures") == len(failures)
     error = "; ".join(failures) or crash or ("" if ended else "the runner gave no whole answer")
-    return Answer(error=error, log=tuple(log), runtime=runtime, crashed=bool(crash) or not ended, done=done)
+    return RunnerAnswer(error=error, log=tuple(log), runtime=runtime, crashed=bool(crash) or not ended, done=done)
 
 
 def read_event(line: str) -> dict[str, Any] | None:
@@ -203,7 +203,7 @@ def read_event(line: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def read_refusals(log: Iterable[str]) -> tuple[Refusal, ...]:
+def read_refusals(log: Iterable[str]) -> tuple[UnsupportedNode, ...]:
     """The nodes that the provider's log names as unsupported, with the backend's answer or the provider's reason."""
     types, answers, reasons, said = dict[str, str](), dict[str, str](), dict[str, str](), dict[str, str]()
     for line in log:
@@ -216,4 +216,4 @@ def read_refusals(log: Iterable[str]) -> tuple[Refusal, ...]:
         elif found := _REASON.search(line):
             reasons.setdefault(found["name"], found["why"].strip())
     whys = {**reasons, **{name: answer + said.get(name, "") for name, answer in answers.items()}}
-    return tuple(Refusal(name=name, type=kind, why=whys.get(name, "")) for name, kind in types.items())
+    return tuple(UnsupportedNode(name=name, type=kind, why=whys.get(name, "")) for name, kind in types.items())

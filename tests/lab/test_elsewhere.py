@@ -15,23 +15,25 @@ from atlas.measuring import Point, measure
 from atlas.writing import write_place
 from deploykit.errors import UsageError
 from deploykit_ort_qnn.bench.together import Deviation
-from deploykit_qualcomm.atlas.rows import Place, atlas_rows, places, verdict_at
+from deploykit_qualcomm.atlas.rows import MeasuredPlace, atlas_rows, places, verdict_at
 
 HERE = ("2.51.0", 57)
 
 
 def test_a_place_is_kept_beside_the_others(tmp_path: Path) -> None:
     path = tmp_path / "places.toml"
-    first = Place(sdk="2.51.0", soc=30, asked=3, otherwise={'Abs: "x" | w8a8': "right"})
+    first = MeasuredPlace(sdk="2.51.0", soc=30, asked=3, otherwise={'Abs: "x" | w8a8': "right"})
     write_place(first, path)
-    write_place(Place(sdk="2.47.0", soc=57, asked=3), path)
+    write_place(MeasuredPlace(sdk="2.47.0", soc=57, asked=3), path)
     write_place(replace(first, asked=4), path)
-    assert places(path) == (replace(first, asked=4), Place(sdk="2.47.0", soc=57, asked=3))
+    assert places(path) == (replace(first, asked=4), MeasuredPlace(sdk="2.47.0", soc=57, asked=3))
 
 
 def test_what_was_drawn_is_kept_with_each_case_that_turned(tmp_path: Path) -> None:
     path = tmp_path / "places.toml"
-    place = Place(sdk="2.51.0", soc=30, asked=3, drawn=20, turned={"CumSum: last | fp16": "right, here refused"})
+    place = MeasuredPlace(
+        sdk="2.51.0", soc=30, asked=3, drawn=20, turned={"CumSum: last | fp16": "right, here refused"}
+    )
     write_place(place, path)
     assert places(path) == (place,)
     assert len(place.turned) < place.drawn

@@ -13,7 +13,15 @@ import deploykit
 from atlas.cases import case_of, case_unit
 from deploykit.answers.asking import ask
 from deploykit_qualcomm.atlas import rows
-from deploykit_qualcomm.atlas.rows import Place, Verdict, atlas_rows, places, verdict_at, verdict_in, where_it_holds
+from deploykit_qualcomm.atlas.rows import (
+    KernelVerdict,
+    MeasuredPlace,
+    atlas_rows,
+    places,
+    verdict_at,
+    verdict_in,
+    where_it_holds,
+)
 
 HERE = ("2.51.0", 57)
 
@@ -21,12 +29,12 @@ ROW = next(row for row in atlas_rows() if row.op == "AveragePool" and row.types 
 
 
 @pytest.fixture
-def known(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Place, ...]]:
+def known(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[MeasuredPlace, ...]]:
     """The row's case is right on one chip, the same on another, refused by an older release."""
     held = (
-        Place(sdk=ROW.sdk, soc=69, asked=1, otherwise={ROW.id: "right"}),
-        Place(sdk=ROW.sdk, soc=30, asked=1),
-        Place(sdk="2.47.0", soc=ROW.soc, asked=1, otherwise={ROW.id: "refused"}),
+        MeasuredPlace(sdk=ROW.sdk, soc=69, asked=1, otherwise={ROW.id: "right"}),
+        MeasuredPlace(sdk=ROW.sdk, soc=30, asked=1),
+        MeasuredPlace(sdk="2.47.0", soc=ROW.soc, asked=1, otherwise={ROW.id: "refused"}),
     )
     monkeypatch.setattr(rows, "places", lambda: held)
     yield held
@@ -39,7 +47,7 @@ def test_every_place_is_about_rows_that_there_are() -> None:
     for place in places():
         assert place.asked == len(rows) and place.otherwise.keys() <= rows.keys()
         assert all(verdict != rows[row].verdict for row, verdict in place.otherwise.items())
-        assert {*place.otherwise.values()} <= {*map(str, Verdict)}
+        assert {*place.otherwise.values()} <= {*map(str, KernelVerdict)}
 
 
 @pytest.mark.usefixtures("known")

@@ -16,7 +16,7 @@ from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.findings import Finding
 from deploykit.flow.read import read_situation
 from deploykit.tables.capabilities import Feature, Status
-from deploykit_qnn_htp.draft import Candidate, Draft, Intent, draft_of, float16_plan, route_row
+from deploykit_qnn_htp.draft import ConversionDraft, Intent, RouteCandidate, draft_of, float16_plan, route_row
 from deploykit_qnn_htp.rules.prepared import RULES as DRAFT_RULES
 from deploykit_qnn_htp.rules.routes import RULES as ROUTE_RULES
 from deploykit_qnn_htp.selection import mixed_support
@@ -27,7 +27,9 @@ DATA = Path(__file__).parents[1] / "data" / "aimet"
 
 
 @cache
-def draft(model: str, encodings: str | None = None, *, device: str = "sm8650", sdk: str = "2.33", **more: Any) -> Draft:
+def draft(
+    model: str, encodings: str | None = None, *, device: str = "sm8650", sdk: str = "2.33", **more: Any
+) -> ConversionDraft:
     """The draft for one model of the fixtures."""
     request = Request(
         model=DATA / model / "model.onnx",
@@ -40,19 +42,19 @@ def draft(model: str, encodings: str | None = None, *, device: str = "sm8650", s
     return draft_of(read_situation(request)[1])
 
 
-def route(name: str, made: Draft) -> Candidate:
-    return Candidate(draft=made, route=route_row(name))
+def route(name: str, made: ConversionDraft) -> RouteCandidate:
+    return RouteCandidate(draft=made, route=route_row(name))
 
 
-def mixed(style: str = "omit", **more: Any) -> Draft:
+def mixed(style: str = "omit", **more: Any) -> ConversionDraft:
     return draft("detr", f"w8a16-fp16mix-{style}.v0.6.1", **more)
 
 
-def integer(**more: Any) -> Draft:
+def integer(**more: Any) -> ConversionDraft:
     return draft("detr", "w8a16.v0.6.1", **more)
 
 
-def with_float_operand() -> Draft:
+def with_float_operand() -> ConversionDraft:
     """The first attention product of the ViT reads one operand as float16, the other stays uint8."""
     made = draft("vit", "w8a8.v0.6.1")
     assert made.source is not None and made.completed is not None
@@ -69,7 +71,7 @@ def with_float_operand() -> Draft:
     return replace(made, intent=Intent.MIXED, completed=completed, after=after)
 
 
-def with_status(made: Draft, feature: str, tool: str, status: Status) -> Draft:
+def with_status(made: ConversionDraft, feature: str, tool: str, status: Status) -> ConversionDraft:
     """The same draft under a table that says something else of one feature."""
     table = made.sdk
     row = next(row for row in table.features if (row.feature, row.tool) == (feature, tool))
@@ -78,19 +80,19 @@ def with_status(made: Draft, feature: str, tool: str, status: Status) -> Draft:
     return replace(made, situation=replace(made.situation, target=target))
 
 
-def losing(made: Draft, name: str) -> Draft:
+def losing(made: ConversionDraft, name: str) -> ConversionDraft:
     """A float tensor that will be quantized after all, because its entry is still there."""
     assert made.source is not None and made.after is not None
     return replace(made, after=replace(made.after, predicted=made.after.predicted - {name}))
 
 
-def empty() -> Draft:
+def empty() -> ConversionDraft:
     made = draft("detr", "fp16.v2.0.0")
     assert isinstance(made.source, EncodingSet)
     return made
 
 
-def handed_in(dtype: str) -> Draft:
+def handed_in(dtype: str) -> ConversionDraft:
     """A segment whose input of that type comes from an earlier segment."""
     made, name = integer(), "images"
     facts = made.situation.facts
@@ -98,7 +100,7 @@ def handed_in(dtype: str) -> Draft:
     return replace(made, handed_in=(name,), situation=replace(made.situation, facts=replace(facts, tensors=tensors)))
 
 
-ROUTE_CASES: dict[str, tuple[Callable[[], Candidate], Callable[[], Candidate]]] = {
+ROUTE_CASES: dict[str, tuple[Callable[[], RouteCandidate], Callable[[], RouteCandidate]]] = {
     "QNN101": (lambda: route("legacy-calibrated", mixed()), lambda: route("legacy-float-fallback", mixed())),
     "QNN102": (
         lambda: route("legacy-float-fallback", mixed("explicit")),
@@ -143,7 +145,7 @@ ROUTE_CASES: dict[str, tuple[Callable[[], Candidate], Callable[[], Candidate]]] 
     ),
 }
 
-DRAFT_CASES: dict[str, tuple[Callable[[], Draft], Callable[[], Draft]]] = {
+DRAFT_CASES: dict[str, tuple[Callable[[], ConversionDraft], Callable[[], ConversionDraft]]] = {
     "QNN122": (lambda: mixed(device="sm8350"), lambda: mixed(device="sm8450")),
     "QNN123": (
         lambda: draft("vit", "w8a16.v0.6.1", device="sm8450"),

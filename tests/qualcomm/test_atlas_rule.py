@@ -15,7 +15,7 @@ from deploykit.findings import Finding, Severity
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import wrap_proto
-from deploykit_qualcomm.atlas.rows import Row, Verdict, atlas_rows, costs, nearest_sdk, rows_for, verdict_of
+from deploykit_qualcomm.atlas.rows import KernelVerdict, Row, atlas_rows, costs, nearest_sdk, rows_for, verdict_of
 from deploykit_qualcomm.atlas.traits import RANGES, SmallGraph, traits_of, traits_without_grids
 from tables import each_row
 
@@ -157,27 +157,27 @@ def test_a_row_with_a_key_that_is_none_is_refused(tmp_path: Path) -> None:
         atlas_rows(tmp_path)
 
 
-def judged(op: str, kind: str, *, most: float, usual: float, share: float = 0.0, odd: int = 0) -> Verdict:
+def judged(op: str, kind: str, *, most: float, usual: float, share: float = 0.0, odd: int = 0) -> KernelVerdict:
     span = {"u8": 255.0, "u16": 65535.0, "float": 2048.0}[kind]
     return verdict_of([op], kind, most=most, usual=usual, span=span, share=share, odd=odd)
 
 
 def test_steps_are_judged_by_what_the_operator_costs() -> None:
-    assert judged("Relu", "u8", most=1.0, usual=1.0) is Verdict.RIGHT
-    assert judged("Relu", "u8", most=200.0, usual=150.0, share=0.4) is Verdict.WRONG
-    assert judged("Relu", "u16", most=300.0, usual=250.0) is Verdict.NARROWED
-    assert judged("Relu", "u16", most=20000.0, usual=1.0, share=0.001) is Verdict.WRONG
-    assert judged("Relu", "float", most=1.0, usual=0.5, odd=1) is Verdict.WRONG
+    assert judged("Relu", "u8", most=1.0, usual=1.0) is KernelVerdict.RIGHT
+    assert judged("Relu", "u8", most=200.0, usual=150.0, share=0.4) is KernelVerdict.WRONG
+    assert judged("Relu", "u16", most=300.0, usual=250.0) is KernelVerdict.NARROWED
+    assert judged("Relu", "u16", most=20000.0, usual=1.0, share=0.001) is KernelVerdict.WRONG
+    assert judged("Relu", "float", most=1.0, usual=0.5, odd=1) is KernelVerdict.WRONG
     dearest = max((cost for cost in costs().values() if cost.type == "u16"), key=lambda cost: cost.most)
     most, usual = 3 * dearest.most, 3 * dearest.usual
-    assert judged(dearest.op, "u16", most=most, usual=usual) is Verdict.RIGHT
-    assert judged("Relu", "u16", most=most, usual=usual) is not Verdict.RIGHT
+    assert judged(dearest.op, "u16", most=most, usual=usual) is KernelVerdict.RIGHT
+    assert judged("Relu", "u16", most=most, usual=usual) is not KernelVerdict.RIGHT
 
 
 def test_a_value_next_to_an_edge_may_fall_to_its_other_side() -> None:
-    assert judged("Round", "u16", most=40000.0, usual=1.0, share=0.01) is Verdict.RIGHT
-    assert judged("Round", "u16", most=40000.0, usual=40000.0, share=0.1) is Verdict.WRONG
-    assert judged("Add", "u16", most=40000.0, usual=1.0, share=0.01) is Verdict.WRONG
+    assert judged("Round", "u16", most=40000.0, usual=1.0, share=0.01) is KernelVerdict.RIGHT
+    assert judged("Round", "u16", most=40000.0, usual=40000.0, share=0.1) is KernelVerdict.WRONG
+    assert judged("Add", "u16", most=40000.0, usual=1.0, share=0.01) is KernelVerdict.WRONG
 
 
 def test_an_operator_of_scalars_has_traits(lint: Lint) -> None:

@@ -12,7 +12,7 @@ from deploykit.errors import ToolError
 from deploykit.findings import Confidence
 from deploykit.system.environments import environment_of
 from deploykit.system.specs import Need, Stage, ToolchainSpec
-from deploykit_qualcomm.hosted import Answer, ask_runner, read_answer, read_refusals
+from deploykit_qualcomm.hosted import RunnerAnswer, ask_runner, read_answer, read_refusals
 from tables import each_row
 
 RUNTIME = '{"event":"runtime","version":"1.22.2","api":22}'
@@ -21,7 +21,7 @@ RESULT = '{"event":"result","failures":0}'
 
 def test_a_whole_answer() -> None:
     answer = read_answer([RUNTIME, "Starting stage: x", '{"event":"log","severity":2,"text":"a word"}', "", RESULT])
-    assert answer == Answer(error="", log=("Starting stage: x", "a word"), runtime="1.22.2")
+    assert answer == RunnerAnswer(error="", log=("Starting stage: x", "a word"), runtime="1.22.2")
     assert answer.ok and not answer.crashed
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deploykit.errors import InputError
-from deploykit_qualcomm.hosted import Verdict, read_calls, read_refusals, read_verdicts, refusal_lines
+from deploykit_qualcomm.hosted import NodeVerdict, read_calls, read_refusals, read_verdicts, refusal_lines
 from tables import each_row
 
 ASKED = {
@@ -30,8 +30,8 @@ def test_the_last_answer_counts_and_its_first_line_is_the_reason(tmp_path: Path)
     taken = {**ASKED, "name": "relu", "type": "Relu", "answer": 0, "said": ["QnnDsp <E> nothing"]}
     calls = [{"call": "interface", "answer": 0}, {**ASKED, "answer": 0}, taken, ASKED]
     verdicts = read_verdicts(read_calls(record(tmp_path, *calls)))
-    refused = Verdict(node="fc", type="FullyConnected", answer=3110, said=("QnnDsp <E> bad bias", "x"))
-    assert verdicts == (refused, Verdict(node="relu", type="Relu", answer=0, said=("QnnDsp <E> nothing",)))
+    refused = NodeVerdict(node="fc", type="FullyConnected", answer=3110, said=("QnnDsp <E> bad bias", "x"))
+    assert verdicts == (refused, NodeVerdict(node="relu", type="Relu", answer=0, said=("QnnDsp <E> nothing",)))
     assert [verdict.taken for verdict in verdicts] == [False, True]
     assert refusal_lines(verdicts) == ("the backend says of `fc`: bad bias",)
 

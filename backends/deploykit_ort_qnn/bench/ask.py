@@ -23,7 +23,7 @@ from deploykit_ort_qnn.bench.kernels import Kernel, within_grids
 from deploykit_ort_qnn.bench.together import Deviation, deviation, run_together
 from deploykit_ort_qnn.compiler.hosts import Host
 from deploykit_ort_qnn.compiler.jobs import CompileJob, CompileOutcome, compile_model, installed_wheel
-from deploykit_qualcomm.atlas.rows import Verdict, limits_of, verdict_of
+from deploykit_qualcomm.atlas.rows import KernelVerdict, limits_of, verdict_of
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -213,7 +213,7 @@ class Bench:
             answer = answer_of(ran, ran.wanted, ran.got, kernel)
             # Among neighbours the file may be as far off as the kernel, in its own way.
             off = answer.deviation if kernel.place == "inside" and kernel.steps else None
-            if off is not None and _by_limits(kernel, off) is not Verdict.RIGHT:
+            if off is not None and _by_limits(kernel, off) is not KernelVerdict.RIGHT:
                 answer = replace(answer, from_float=_from_float(kernel, ran))
             found[kernel.prefix] = self.seen[kernel.key] = answer
             self.keep(kernel, answer)
@@ -254,31 +254,31 @@ def _from_float(kernel: Kernel, ran: Ran) -> tuple[float, float] | None:
     return deviation(meant, ran.wanted, kernel.steps).most, deviation(meant, ran.got, kernel.steps).most
 
 
-def verdict_on(kernel: Kernel, answer: KernelAnswer | None) -> Verdict:
+def verdict_on(kernel: Kernel, answer: KernelAnswer | None) -> KernelVerdict:
     """What an answer means, for the kernel as it is or done in another way."""
     return judged(kernel, answer)[0]
 
 
-def judged(kernel: Kernel, answer: KernelAnswer | None) -> tuple[Verdict, str, Mapping[str, Any]]:
+def judged(kernel: Kernel, answer: KernelAnswer | None) -> tuple[KernelVerdict, str, Mapping[str, Any]]:
     """The verdict, why it is not right ("" where it is), and what was measured."""
     if answer is None or kernel.why:
-        return Verdict.UNJUDGED, kernel.why or "it was not reached", {}
+        return KernelVerdict.UNJUDGED, kernel.why or "it was not reached", {}
     off = answer.deviation
     if answer.answer == "refused":
-        return Verdict.REFUSED, answer.why, {}
+        return KernelVerdict.REFUSED, answer.why, {}
     if answer.answer == "failed":
-        return Verdict.REFUSED, f"not finalized: {answer.why}", {}
+        return KernelVerdict.REFUSED, f"not finalized: {answer.why}", {}
     if off is None:
-        return Verdict.UNJUDGED, f"{answer.answer}: {answer.why}", {}
+        return KernelVerdict.UNJUDGED, f"{answer.answer}: {answer.why}", {}
     verdict = _by_limits(kernel, off)
-    if kernel.place == "inside" and verdict is not Verdict.RIGHT:
+    if kernel.place == "inside" and verdict is not KernelVerdict.RIGHT:
         # Steps of one operator grow in the next one: only what is far off in most places is laid to the kernels.
         far = off.usual > off.span / 20 and off.share > 0.05
-        verdict = Verdict.WRONG if far or off.odd else Verdict.RIGHT
+        verdict = KernelVerdict.WRONG if far or off.odd else KernelVerdict.RIGHT
     told = {**asdict(off), "unit": "steps", "limit": limits_of(kernel.operators, kernel.type).most}
     if answer.from_float is not None:
         told |= {"file_from_float": answer.from_float[0], "from_float": answer.from_float[1]}
-    if verdict is Verdict.RIGHT:
+    if verdict is KernelVerdict.RIGHT:
         return verdict, "", told
     if off.odd:
         return verdict, f"{off.odd} values are not finite", told
@@ -288,6 +288,6 @@ def judged(kernel: Kernel, answer: KernelAnswer | None) -> tuple[Verdict, str, M
     return verdict, f"{how}most in input set {off.set}", told
 
 
-def _by_limits(kernel: Kernel, off: Deviation) -> Verdict:
+def _by_limits(kernel: Kernel, off: Deviation) -> KernelVerdict:
     numbers = {name: getattr(off, name) for name in ("most", "usual", "span", "share", "odd")}
     return verdict_of(kernel.operators, kernel.type, **numbers)

@@ -27,7 +27,7 @@ from deploykit_ort_qnn.compiler.hosts import toolchain_host
 from deploykit_ort_qnn.compiler.jobs import installed_wheel
 from deploykit_ort_qnn.prepare import ProviderDraft, compiled_model, whole_model
 from deploykit_ort_qnn.rules.audit import BEYOND, COUNT_RULES, RULES, Counted
-from deploykit_qualcomm.atlas.rows import Verdict, operators
+from deploykit_qualcomm.atlas.rows import KernelVerdict, operators
 from deploykit_qualcomm.rules.atlas import suspects_in
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ __all__ = [
 
 # Kernels that are not right of which other ways are tried.
 _MOST_TRIED = 24
-_FAULTS = (Verdict.WRONG, Verdict.REFUSED, Verdict.NARROWED)
+_FAULTS = (KernelVerdict.WRONG, KernelVerdict.REFUSED, KernelVerdict.NARROWED)
 # Whom a row says what of.
 _SUSPECT = {"quick": ("wrong",), "auto": ("wrong", "narrowed", "refused")}
 # Bytes of weights beyond which a model is not loaded unless all of its kernels are asked for.
@@ -138,7 +138,9 @@ def audit_model(
     # What alone shows that a kernel is wrong: it is right without.
     milder = {kernel.prefix: (what, kernel) for what, kernel in spared(kernels[place] for place in faulty)}
     answers = bench.ask([kernel for _, kernel in milder.values()])
-    shown = {one.prefix: milder[one.prefix][0] for one, answer in answers if verdict_on(one, answer) is Verdict.RIGHT}
+    shown = {
+        one.prefix: milder[one.prefix][0] for one, answer in answers if verdict_on(one, answer) is KernelVerdict.RIGHT
+    }
     for place in faulty:
         kernel = kernels[place]
         told = right.get(kernel.nodes[0])
@@ -241,10 +243,10 @@ def mended(
     """
     views = view_of(given), view_of(made)
     # By label what is known of a node's kernels: the worst fault, else right where one is.
-    rank = (*_FAULTS, Verdict.RIGHT)
-    verdicts: dict[str, Verdict] = {}
+    rank = (*_FAULTS, KernelVerdict.RIGHT)
+    verdicts: dict[str, KernelVerdict] = {}
     for kernel in found.kernels:
-        verdict = Verdict(kernel.verdict)
+        verdict = KernelVerdict(kernel.verdict)
         for name in (kernel.node, *kernel.nodes) if verdict in rank else ():
             verdicts[name] = min(verdicts.get(name, verdict), verdict, key=rank.index)
     for finding in before:
@@ -252,11 +254,11 @@ def mended(
             continue
         alike = {name for one in first.kernels if one.node == finding.subject.name for name in one.nodes}
         instead = [in_place_of(*views, name) for name in sorted(alike or {finding.subject.name})]
-        now = {verdicts.get(name, Verdict.UNJUDGED) for names in instead for name in names or ("",)}
-        if now == {Verdict.RIGHT}:
+        now = {verdicts.get(name, KernelVerdict.UNJUDGED) for names in instead for name in names or ("",)}
+        if now == {KernelVerdict.RIGHT}:
             told = listed(sorted({name for names in instead for name in names}), most=3)
             yield finding.with_handled(f"the preparation writes it in another form, which was run and is right: {told}")
-        elif now <= {Verdict.RIGHT, Verdict.UNJUDGED}:
+        elif now <= {KernelVerdict.RIGHT, KernelVerdict.UNJUDGED}:
             yield replace(finding, severity=max(finding.severity, Severity.WARNING, key=lambda one: one.rank))
 
 

@@ -32,7 +32,7 @@ from deploykit_ort_qnn.compiler.jobs import installed_wheel
 from deploykit_ort_qnn.prepare import ProviderDraft, compiled_model
 from deploykit_ort_qnn.rules.audit import OFTEN
 from deploykit_ort_qnn.rules.numerics import NumericScope
-from deploykit_qualcomm.atlas.rows import Verdict
+from deploykit_qualcomm.atlas.rows import KernelVerdict
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -58,7 +58,7 @@ _MUCH = 1 << 16
 _LESS = 0.5
 # Nodes of a model of which all are looked at where its outputs differ and none could be named.
 _FEW = 12
-_WORST_FIRST = (Verdict.WRONG, Verdict.REFUSED, Verdict.NARROWED)
+_WORST_FIRST = (KernelVerdict.WRONG, KernelVerdict.REFUSED, KernelVerdict.NARROWED)
 # What is said of a node whose kernel is wrong.
 _ABOUT = ("QNN320", "QNN321")
 
@@ -128,7 +128,7 @@ def outlooks(
     bench: Bench,
     *,
     named: Collection[str] = (),
-    faults: Collection[Verdict] = (Verdict.WRONG,),
+    faults: Collection[KernelVerdict] = (KernelVerdict.WRONG,),
 ) -> tuple[Outlook, ...]:
     """What can be done about each distinct kernel of these nodes that has one of these faults, or is ``named``."""
     cases = _cases(model, suspects, bench, named=named, faults=faults)
@@ -138,17 +138,17 @@ def outlooks(
         pairs = zip(cases, turn, strict=True)
         tried |= _otherwise(
             bench,
-            [(case.worst, way) for case, ways in pairs if not case.near(tried, Verdict.RIGHT) for way in ways],
+            [(case.worst, way) for case, ways in pairs if not case.near(tried, KernelVerdict.RIGHT) for way in ways],
         )
     kept: list[tuple[Repair, ...]] = [() for _ in cases]
-    for wanted in (Verdict.RIGHT, Verdict.NARROWED):
+    for wanted in (KernelVerdict.RIGHT, KernelVerdict.NARROWED):
         near = [() if found else case.near(tried, wanted) for case, found in zip(cases, kept, strict=True)]
         spots = [(spot, way) for case, ways in zip(cases, near, strict=True) for spot in case.others for way in ways]
         among = _otherwise(bench, spots)
 
         def stays_right(way: str, spots: Iterable[_Spot], among: Mapping[_Asked, KernelAnswer] = among) -> bool:
             answers = ((one, among.get((one.prefix, at, way))) for one, at in spots)
-            return all(verdict_on(one, answer) is Verdict.RIGHT for one, answer in answers)
+            return all(verdict_on(one, answer) is KernelVerdict.RIGHT for one, answer in answers)
 
         for number, (case, ways) in enumerate(zip(cases, near, strict=True)):
             stays = [way for way in ways if stays_right(way, case.right)]
@@ -184,10 +184,10 @@ class _RepairCase:
         size = max(math.prod(dim.dim_value for dim in one.type.tensor_type.shape.dim) for one in given)
         return [[way] for way in WAYS] if size > _MUCH else [[*WAYS]]
 
-    def near(self, tried: Mapping[_Asked, KernelAnswer], wanted: Verdict) -> list[str]:
+    def near(self, tried: Mapping[_Asked, KernelAnswer], wanted: KernelVerdict) -> list[str]:
         """The ways that come to this and are near enough: what is nearly right is done much better, or left."""
         kernel, at = self.worst
-        is_lost = verdict_on(kernel, self.answer) in (Verdict.WRONG, Verdict.REFUSED)
+        is_lost = verdict_on(kernel, self.answer) in (KernelVerdict.WRONG, KernelVerdict.REFUSED)
         limit = math.inf if is_lost else self.answer.most * _LESS
         answers = {way: tried.get((kernel.prefix, at, way)) for way in WAYS}
         return [
@@ -211,7 +211,12 @@ class _RepairCase:
 
 
 def _cases(
-    model: ModelProto, suspects: Collection[str], bench: Bench, *, named: Collection[str], faults: Collection[Verdict]
+    model: ModelProto,
+    suspects: Collection[str],
+    bench: Bench,
+    *,
+    named: Collection[str],
+    faults: Collection[KernelVerdict],
 ) -> list[_RepairCase]:
     kernels = [kernel for kernel in kernels_of(model, only=suspects) if not kernel.why]
     operators = {label(node): node.op_type for node in model.graph.node}
@@ -370,7 +375,7 @@ def suspects_of(audit: Audit, *, is_right: bool) -> set[str]:
 
     What is off at a few places of its grid that such inputs do not reach is told, and not worth a slower type.
     """
-    wrong = [one for one in audit.kernels if one.verdict == Verdict.WRONG]
+    wrong = [one for one in audit.kernels if one.verdict == KernelVerdict.WRONG]
     if is_right:
         wrong = [one for one in wrong if one.measured.get("odd") or one.measured.get("share", 0.0) > OFTEN]
     return {name for one in wrong for name in (one.node, *one.nodes)}

@@ -10,18 +10,18 @@ from deploykit.findings import SubjectKind, listed
 from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import NodeFact
 from deploykit.tables.capabilities import Status
-from deploykit_qnn_htp.draft import Draft, Intent
+from deploykit_qnn_htp.draft import ConversionDraft, Intent
 from deploykit_qualcomm.devices import lacks
 
 __all__ = ["RULES", "about_encodings", "products"]
 
-RULES: Registry[Draft] = Registry("draft")
+RULES: Registry[ConversionDraft] = Registry("draft")
 
 
 _CONVERTERS = ("qnn-onnx-converter", "qairt-converter")
 
 
-def about_encodings(draft: Draft, message: str, names: Collection[str] | None = None, **more: Any) -> Found:
+def about_encodings(draft: ConversionDraft, message: str, names: Collection[str] | None = None, **more: Any) -> Found:
     """A finding about the encodings as a whole; ``names`` are the tensors that it is about."""
     path = draft.situation.request.encodings
     if names is not None:
@@ -30,7 +30,7 @@ def about_encodings(draft: Draft, message: str, names: Collection[str] | None = 
     return Found(kind=SubjectKind.ENCODINGS, name="" if path is None else path.name, message=message, **more)
 
 
-def products(draft: Draft) -> Iterator[NodeFact]:
+def products(draft: ConversionDraft) -> Iterator[NodeFact]:
     """Every MatMul of two tensors that are no weights."""
     tensors = draft.situation.facts.tensors
     for node in draft.situation.facts.nodes:
@@ -52,7 +52,7 @@ def products(draft: Draft) -> Iterator[NodeFact]:
         "onnxruntime-qnn 2.7.0 run on Linux x86-64: one Relu in float and in 8 bits for every soc_model",
     ),
 )
-def check_float16(draft: Draft) -> Iterator[Found]:
+def check_float16(draft: ConversionDraft) -> Iterator[Found]:
     """Any float left in the plan."""
     floats = sorted(draft.after.predicted if draft.after is not None else ())
     whole = draft.intent in (Intent.FLOAT16, Intent.FLOAT32)
@@ -86,7 +86,7 @@ def check_float16(draft: Draft) -> Iterator[Found]:
         "QNN SDK documentation 80-63442-2 Rev BL (2025-06-11, about QAIRT 2.35): qairt-quantizer",
     ),
 )
-def check_matmul_16(draft: Draft) -> Iterator[Found]:
+def check_matmul_16(draft: ConversionDraft) -> Iterator[Found]:
     """Second operands of dynamic MatMuls."""
     row = draft.sdk.feature("matmul-16bit", arch=draft.arch)
     if row is None or row.status is not Status.UNSUPPORTED or draft.completed is None:
@@ -116,7 +116,7 @@ def check_matmul_16(draft: Draft) -> Iterator[Found]:
         "qualcomm/aimet#4069",
     ),
 )
-def check_block_quantization(draft: Draft) -> Iterator[Found]:
+def check_block_quantization(draft: ConversionDraft) -> Iterator[Found]:
     """LPBQ and block entries against the feature rows."""
     for kind in ("lpbq", "per-block"):
         # A list that fits no axis of its tensor can only be one item per block (0.6.1 does not say the block size).
@@ -146,7 +146,7 @@ def check_block_quantization(draft: Draft) -> Iterator[Found]:
     fix="use int8 for these tensors",
     sources=("aimet-onnx 2.42.0 (refuses to export float8 below 2.0.0)",),
 )
-def check_float8(draft: Draft) -> Iterator[Found]:
+def check_float8(draft: ConversionDraft) -> Iterator[Found]:
     """Float8 entries by name."""
     names = [entry.name for entry in draft.completed or () if entry.dtype.startswith("float8")]
     if names:
@@ -165,7 +165,7 @@ def check_float8(draft: Draft) -> Iterator[Found]:
         "QAIRT revision history 80-63442-10 (2.49)",
     ),
 )
-def check_weight_width(draft: Draft) -> Iterator[Found]:
+def check_weight_width(draft: ConversionDraft) -> Iterator[Found]:
     """Integer entries of 1, 2, 3 … bits."""
     odd = {
         entry.name: entry.dtype
@@ -187,7 +187,7 @@ def check_weight_width(draft: Draft) -> Iterator[Found]:
     sources=("qualcomm/aimet#4102", "aimet-onnx 2.31.0 and 2.42.0 (read and run)"),
     cure="simplify",
 )
-def check_omission(draft: Draft) -> Iterator[Found]:
+def check_omission(draft: ConversionDraft) -> Iterator[Found]:
     """The set that was read from omissions."""
     if draft.intent is not Intent.MIXED or draft.before is None or draft.before.explicit:
         return
@@ -204,7 +204,7 @@ def check_omission(draft: Draft) -> Iterator[Found]:
     fix="say what is wanted: --precision fp16 without --encodings, or the right file",
     sources=("aimet-onnx 2.42.0 (exports an empty list for an all-float16 model)",),
 )
-def check_not_empty(draft: Draft) -> Iterator[Found]:
+def check_not_empty(draft: ConversionDraft) -> Iterator[Found]:
     """No entry names a tensor of the model."""
     source = draft.source
     if source is None or draft.situation.request.precision is not None:
@@ -223,7 +223,7 @@ def check_not_empty(draft: Draft) -> Iterator[Found]:
     fix="nothing for smaller values; else keep the operators that make and read them in one segment",
     sources=("QNN SDK manual, options of qnn-net-run (public copies)", "IEEE 754 binary32"),
 )
-def check_crossing_integers(draft: Draft) -> Iterator[Found]:
+def check_crossing_integers(draft: ConversionDraft) -> Iterator[Found]:
     """What is handed in and is not float."""
     tensors = draft.situation.facts.tensors
     for name in draft.handed_in:

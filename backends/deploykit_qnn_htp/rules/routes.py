@@ -11,15 +11,15 @@ from typing import Any
 from deploykit.findings import Severity, SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit.tables.capabilities import Status
-from deploykit_qnn_htp.draft import Candidate, Intent
+from deploykit_qnn_htp.draft import Intent, RouteCandidate
 from deploykit_qnn_htp.rules.prepared import about_encodings, products
 
 __all__ = ["RULES"]
 
-RULES: Registry[Candidate] = Registry("route")
+RULES: Registry[RouteCandidate] = Registry("route")
 
 
-def _about_sdk(candidate: Candidate, message: str, **more: Any) -> Found:
+def _about_sdk(candidate: RouteCandidate, message: str, **more: Any) -> Found:
     return Found(kind=SubjectKind.SDK, name=candidate.draft.sdk.version, message=message, **more)
 
 
@@ -37,7 +37,7 @@ def _about_sdk(candidate: Candidate, message: str, **more: Any) -> Found:
         "QNN SDK documentation 80-63442-2 Rev BL (2025-06-11, about QAIRT 2.35): wording of the options",
     ),
 )
-def check_silent_downgrade(candidate: Candidate) -> Iterator[Found]:
+def check_silent_downgrade(candidate: RouteCandidate) -> Iterator[Found]:
     """Strategy 1 of qualcomm/aimet#4102."""
     draft = candidate.draft
     if not (candidate.route.input_list and draft.intent is Intent.MIXED):
@@ -65,7 +65,7 @@ def check_silent_downgrade(candidate: Candidate) -> Iterator[Found]:
     "qairt-converter",
     sources=("qualcomm/aimet#4102 (strategy 2, and the comment of 2026-06-08)",),
 )
-def check_explicit_floats(candidate: Candidate) -> Iterator[Found]:
+def check_explicit_floats(candidate: RouteCandidate) -> Iterator[Found]:
     """Strategy 2 of qualcomm/aimet#4102."""
     draft, route = candidate.draft, candidate.route
     names = sorted(draft.explicit_floats)
@@ -98,7 +98,7 @@ def check_explicit_floats(candidate: Candidate) -> Iterator[Found]:
     fix="export 0.6.1 or 1.0.0, or let deploykit convert",
     sources=("qualcomm/aimet#4102",),
 )
-def check_encodings_version(candidate: Candidate) -> Iterator[Found]:
+def check_encodings_version(candidate: RouteCandidate) -> Iterator[Found]:
     """Strategy 3 of qualcomm/aimet#4102."""
     draft, route = candidate.draft, candidate.route
     if draft.source is None or not route.encodings or draft.source.version in ("", "qdq"):
@@ -127,7 +127,7 @@ def check_encodings_version(candidate: Candidate) -> Iterator[Found]:
     fix="choose another precision for these tensors",
     sources=("aimet-onnx 2.42.0 (its own export refuses them)",),
 )
-def check_writable(candidate: Candidate) -> Iterator[Found]:
+def check_writable(candidate: RouteCandidate) -> Iterator[Found]:
     """No version is left."""
     draft, route = candidate.draft, candidate.route
     if draft.completed is None or not route.encodings or candidate.version is not None:
@@ -152,7 +152,7 @@ def check_writable(candidate: Candidate) -> Iterator[Found]:
     fix="export the encodings with all tensors (export_int32_bias=True), or give --calibration data",
     sources=("qualcomm/aimet#4090", "AIMET repository discussion 3902"),
 )
-def check_gaps(candidate: Candidate) -> Iterator[Found]:
+def check_gaps(candidate: RouteCandidate) -> Iterator[Found]:
     """Every gap, by name."""
     draft, route = candidate.draft, candidate.route
     if draft.intent is not Intent.INTEGER or not draft.gaps:
@@ -174,7 +174,7 @@ def check_gaps(candidate: Candidate) -> Iterator[Found]:
         "argument lists recorded in generated model.cpp files (QAIRT 2.25 to 2.50), public repositories",
     ),
 )
-def check_quantizer_v2(candidate: Candidate) -> Iterator[Found]:
+def check_quantizer_v2(candidate: RouteCandidate) -> Iterator[Found]:
     """The feature row decides."""
     sdk, tool = candidate.draft.sdk, candidate.route.tool
     row, status = sdk.feature("quantizer-v2", tool=tool), sdk.status("quantizer-v2", tool=tool)
@@ -194,7 +194,7 @@ def check_quantizer_v2(candidate: Candidate) -> Iterator[Found]:
     fix="compare with a reference on the device; keep symmetric activations signed (force_activation_as=None)",
     sources=("qualcomm/aimet#4090",),
 )
-def check_quantizer_v2_accuracy(candidate: Candidate) -> Iterator[Found]:
+def check_quantizer_v2_accuracy(candidate: RouteCandidate) -> Iterator[Found]:
     """Said whenever V2 is used."""
     if candidate.route.quantizer_v2:
         message = "quantizer V2 is a beta feature by AIMET's own word, and zero accuracy was reported with it"
@@ -211,7 +211,7 @@ def check_quantizer_v2_accuracy(candidate: Candidate) -> Iterator[Found]:
     fix="add encodings for these tensors, or accept them as float16",
     sources=("AIMET repository discussion 3902", "qualcomm/aimet#4090"),
 )
-def check_float_set(candidate: Candidate) -> Iterator[Found]:
+def check_float_set(candidate: RouteCandidate) -> Iterator[Found]:
     """Intended against predicted."""
     draft = candidate.draft
     if draft.intent is not Intent.MIXED or draft.after is None:
@@ -233,7 +233,7 @@ def check_float_set(candidate: Candidate) -> Iterator[Found]:
     fix="give both operands the same kind: float16 or an integer width",
     sources=("qualcomm/aimet#4090",),
 )
-def check_mixed_matmul(candidate: Candidate) -> Iterator[Found]:
+def check_mixed_matmul(candidate: RouteCandidate) -> Iterator[Found]:
     """Both operands are made at run time and differ in kind."""
     draft = candidate.draft
     if draft.after is None or draft.completed is None or draft.intent is not Intent.MIXED:
@@ -259,7 +259,7 @@ def check_mixed_matmul(candidate: Candidate) -> Iterator[Found]:
     fix="check the converter's types (build.sh compares them) and the results on the device",
     sources=("qualcomm/aimet#4102",),
 )
-def check_confidence(candidate: Candidate) -> Iterator[Found]:
+def check_confidence(candidate: RouteCandidate) -> Iterator[Found]:
     """Inferred rows are said to be inferred."""
     if candidate.route.confidence == "inferred":
         way = "compare the types with 'deploykit verify', and the results on the device"
@@ -280,7 +280,7 @@ def check_confidence(candidate: Candidate) -> Iterator[Found]:
     fix="watch for 'Processed 0 quantization encodings' in the converter's log",
     sources=("qualcomm/aimet#4069",),
 )
-def check_version_proven(candidate: Candidate) -> Iterator[Found]:
+def check_version_proven(candidate: RouteCandidate) -> Iterator[Found]:
     """The feature's status is unknown."""
     version = candidate.version
     if version is None or candidate.draft.completed is None:
@@ -305,7 +305,7 @@ def check_version_proven(candidate: Candidate) -> Iterator[Found]:
         "argument lists recorded in generated model.cpp files (QAIRT 2.25 to 2.50), public repositories",
     ),
 )
-def check_calibration(candidate: Candidate) -> Iterator[Found]:
+def check_calibration(candidate: RouteCandidate) -> Iterator[Found]:
     """The route needs an input list and there is nothing to make it of."""
     draft = candidate.draft
     if candidate.route.input_list and draft.calibration is None:

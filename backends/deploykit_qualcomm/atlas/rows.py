@@ -18,10 +18,10 @@ __all__ = [
     "FILES",
     "FOLDER",
     "PLACES",
-    "Cost",
-    "Place",
+    "KernelCost",
+    "KernelVerdict",
+    "MeasuredPlace",
     "Row",
-    "Verdict",
     "atlas_rows",
     "costs",
     "limits_of",
@@ -156,7 +156,7 @@ def matching(rows: Iterable[Row], traits: Mapping[str, str | float]) -> Row | No
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class MeasuredPlace:
     """One release for one chip, how many rows' cases ran for it, and the verdicts that differ from the rows'.
 
     ``drawn`` is how many cases of the sweep ran beside those, and ``turned`` names each that is otherwise here.
@@ -175,12 +175,12 @@ class Place:
 
 
 @cache
-def places(path: Path = PLACES) -> tuple[Place, ...]:
+def places(path: Path = PLACES) -> tuple[MeasuredPlace, ...]:
     """In the order of the file; InputError where it is damaged."""
-    return parse_rows(Place, read_toml(path, shipped=True).get("place", []), where=path.name)
+    return parse_rows(MeasuredPlace, read_toml(path, shipped=True).get("place", []), where=path.name)
 
 
-def place_of(sdk: str, soc: int | None) -> Place | None:
+def place_of(sdk: str, soc: int | None) -> MeasuredPlace | None:
     """What ran for a chip by exactly this release; None where nothing did."""
     return next((place for place in places() if (place.sdk, place.soc) == (sdk, soc)), None)
 
@@ -226,7 +226,7 @@ def _told(name: str, found: Iterable[tuple[str, str]], verdict: str) -> str:
 COSTS = Path(__file__).parents[1] / "data" / "atlas" / "costs.toml"
 
 
-class Verdict(StrEnum):
+class KernelVerdict(StrEnum):
     """What is said of one kernel. ``narrowed`` is computed with fewer bits than were asked for, and no further off."""
 
     RIGHT = "right"
@@ -260,7 +260,7 @@ _LEAST_SPAN = 8.0  # a result that uses fewer steps than this says nothing about
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
+class KernelCost:
     """What an operator's kernels are off in a type, in steps: the middle one of ``forms`` forms."""
 
     op: str
@@ -279,9 +279,11 @@ class Limits:
 
 
 @cache
-def costs(path: Path = COSTS) -> Mapping[tuple[str, str], Cost]:
+def costs(path: Path = COSTS) -> Mapping[tuple[str, str], KernelCost]:
     """The file, by operator and type; InputError where it is damaged."""
-    rows = parse_rows(Cost, read_toml(path, shipped=True).get("cost", []), where=path.name) if path.exists() else ()
+    rows = (
+        parse_rows(KernelCost, read_toml(path, shipped=True).get("cost", []), where=path.name) if path.exists() else ()
+    )
     return {(row.op, row.type): row for row in rows}
 
 
@@ -296,22 +298,22 @@ def limits_of(ops: Iterable[str], kind: str) -> Limits:
 
 def verdict_of(
     ops: Iterable[str], kind: str, *, most: float, usual: float, span: float, share: float, odd: int = 0
-) -> Verdict:
+) -> KernelVerdict:
     """What a deviation in steps means for operators in a row; ``kind`` is u8, u16 or float."""
     asked = tuple(ops)
     edged = not EDGED.isdisjoint(asked)
     if odd:
-        return Verdict.WRONG
+        return KernelVerdict.WRONG
     limits = limits_of(asked, kind)
     if most <= limits.most and usual <= limits.usual:
-        return Verdict.RIGHT
+        return KernelVerdict.RIGHT
     if span < _LEAST_SPAN and kind != "float":
-        return Verdict.UNJUDGED if most <= _LEAST_SPAN else Verdict.WRONG
+        return KernelVerdict.UNJUDGED if most <= _LEAST_SPAN else KernelVerdict.WRONG
     far = usual > span / 100 and usual > limits.usual
     if edged:
-        return Verdict.WRONG if share > _FEW else Verdict.RIGHT if not far else Verdict.NARROWED
+        return KernelVerdict.WRONG if share > _FEW else KernelVerdict.RIGHT if not far else KernelVerdict.NARROWED
     if most > limits.most and ((share > _SHARE and most > _PLAIN * span) or most > _FAR * span):
-        return Verdict.WRONG
+        return KernelVerdict.WRONG
     if kind == "u16" and usual > max(limits.usual, _EIGHT_BITS / 4):
-        return Verdict.NARROWED
-    return Verdict.RIGHT
+        return KernelVerdict.NARROWED
+    return KernelVerdict.RIGHT

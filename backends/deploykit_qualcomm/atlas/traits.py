@@ -101,27 +101,23 @@ def _place(facts: GraphFacts, node: NodeFact) -> dict[str, Trait]:
                 todo += reader.outputs
             else:
                 found.add(reader.op_type)
+    computed = [name for name in node.inputs if name and not _is_stored(facts, name)]
     around = {
-        "behind": _maker(facts, node),
+        "behind": _maker(facts, computed[0]) if computed else "input",
         "before": (found.pop() if len(found) == 1 else "several" if found else "output"),
     }
-    return {**dict(_shapes(facts, node)), **around, **dict(_gate(facts, node))}
-
-
-def _gate(facts: GraphFacts, node: NodeFact) -> Iterator[tuple[str, Trait]]:
-    """Of a product of x with what one operator makes of x: which operator that is, and which one makes x."""
+    # Of a product of x with what one operator makes of x: which operator that is, and which one makes x.
     gate, x = _gated(facts, node)
     if gate is not None:
-        maker = facts.producer_of(_origin(facts, x))
-        yield "gate", gate.op_type
-        yield "gated", "input" if maker is None else maker.op_type
+        around |= {"gate": gate.op_type, "gated": _maker(facts, x)}
+    return {**dict(_shapes(facts, node)), **around}
 
 
 def _gated(facts: GraphFacts, node: NodeFact) -> tuple[NodeFact | None, str]:
     """The operator that makes one factor of a product of the other alone, and the name of the other."""
     if node.op_type == "Mul" and len(node.inputs) == len({*node.inputs}) == 2:
         for x, made in (node.inputs, reversed(node.inputs)):
-            gate = facts.producer_of(_origin(facts, made))
+            gate = facts.maker_behind(made, _PAIR)
             if gate is not None and len(gate.inputs) == 1 and _origin(facts, gate.inputs[0]) == _origin(facts, x):
                 return gate, x
     return None, ""
@@ -146,7 +142,7 @@ def _settings(node: NodeFact) -> Iterator[tuple[str, Trait]]:
 
 
 def _shapes(facts: GraphFacts, node: NodeFact) -> Iterator[tuple[str, Trait]]:
-    shapes = [_shape(facts, name) for name in node.inputs]
+    shapes = [facts.static_shape(name) for name in node.inputs]
     first = shapes[0] if shapes else None
     if first is not None:
         yield "rank", float(len(first))
@@ -160,7 +156,7 @@ def _shapes(facts: GraphFacts, node: NodeFact) -> Iterator[tuple[str, Trait]]:
             yield "along the axis", float(first[axis])
     yield "stored", " ".join(str(n) for n, name in enumerate(node.inputs) if name and _is_stored(facts, name)) or "none"
     yield "inputs", float(len([name for name in node.inputs if name]))
-    made = _shape(facts, node.outputs[0]) if node.outputs else None
+    made = facts.static_shape(node.outputs[0]) if node.outputs else None
     if first is not None and made is not None and math.prod(first) > 0:
         yield "grows by", round(math.prod(made) / math.prod(first), 4)
         if first and len(made) == len(first) and first[-1] > 0:
@@ -218,13 +214,6 @@ def _windows(node: NodeFact, shape: tuple[int, ...]) -> Iterator[tuple[str, Trai
             "padded",
             "no" if not any(pads) else "by half" if all(pads[n] == kernel[n] // 2 for n in range(sides)) else "less",
         )
-
-
-def _shape(facts: GraphFacts, name: str) -> tuple[int, ...] | None:
-    fact = facts.tensors.get(name)
-    if fact is None or not fact.is_static:
-        return None
-    return tuple(dim for dim in fact.shape or () if isinstance(dim, int))
 
 
 def _ranges(graph: Grids, node: NodeFact) -> Iterator[tuple[str, Trait]]:
@@ -308,13 +297,10 @@ def _rounded(value: float) -> float:
     return float(f"{value:.{_DIGITS}g}")
 
 
-def _maker(facts: GraphFacts, node: NodeFact) -> str:
-    """The operator that makes the first computed input, through pairs and conversions; ``input`` where none does."""
-    for name in node.inputs:
-        if name and not _is_stored(facts, name):
-            maker = facts.producer_of(_origin(facts, name))
-            return "input" if maker is None else maker.op_type
-    return "input"
+def _maker(facts: GraphFacts, name: str) -> str:
+    """The operator that makes a tensor, through pairs and conversions; ``input`` where none does."""
+    maker = facts.maker_behind(name, _PAIR)
+    return "input" if maker is None else maker.op_type
 
 
 def _origin(facts: GraphFacts, name: str) -> str:

@@ -17,7 +17,7 @@ _FILE = Path(__file__).parents[1] / "data" / "constraints.toml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Constraint:
+class HtpConstraint:
     """One row: what is not taken, who says so, and the codes of the rules that look for it.
 
     ``seen_with`` is the newest release with which it was seen, "" where the source does not say, as in every row.
@@ -105,7 +105,7 @@ class ConstraintTable:
     """``constraints.toml``, sources spelled out."""
 
     schema: int
-    constraint: tuple[Constraint, ...]
+    constraint: tuple[HtpConstraint, ...]
     sources: Mapping[str, str] = field(default_factory=dict)
     op_rank: tuple[OpRank, ...] = ()
     refused: tuple[Refused, ...] = ()
@@ -129,7 +129,7 @@ def constraints() -> ConstraintTable:
     )
 
 
-R = TypeVar("R", Constraint, OpRank, Refused, Untranslated, WholeOperand, RowOperand)
+R = TypeVar("R", HtpConstraint, OpRank, Refused, Untranslated, WholeOperand, RowOperand)
 
 
 def _spelled(rows: tuple[R, ...], sources: Mapping[str, str]) -> tuple[R, ...]:
@@ -141,12 +141,12 @@ def _source(text: str, sources: Mapping[str, str]) -> str:
     return f"{sources[key]}{': ' if rest else ''}{rest}" if key in sources else text
 
 
-def constraint(name: str) -> Constraint:
+def constraint(name: str) -> HtpConstraint:
     """One row by its id."""
     return next(row for row in constraints().constraint if row.id == name)
 
 
-def claim_of(row: Constraint | OpRank | Refused | RowOperand, *, answered_by: Answerer = Answerer.COMPILER) -> Claim:
+def claim_of(row: HtpConstraint | OpRank | Refused | RowOperand, *, answered_by: Answerer = Answerer.COMPILER) -> Claim:
     """The claim that something is not taken, as sure as the row is that says so."""
     return Claim(answered_by=answered_by, confidence=row.confidence, seen_with=row.seen_with)
 

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from deploykit.backend.backend import Situation
-from deploykit.findings import SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import GraphFacts, NodeFact
+from deploykit.model.parameters import stored_behind_pairs
 from deploykit.model.patterns import dynamically_quantized, over_short_axes, repeated_before_norm
 from deploykit.tables.capabilities import Status
 from deploykit_qualcomm.rules.constraints import Refused, claim_of, constraint, constraints
 from deploykit_qualcomm.rules.views import (
+    about_several,
     arch,
     at_node,
     is_computed,
-    listed,
     nodes,
     quantized,
     rewrite_advice,
-    weight_name,
 )
 
 __all__ = ["RULES"]
@@ -153,23 +151,17 @@ def check_refused(situation: Situation) -> Iterator[Found]:
     for row in constraints().refused:
         rows.setdefault(row.op, []).append(row)
     for node in nodes(situation, *rows):
+        rank = _rank(situation.facts, node.inputs[0])
         for row in rows[node.op_type]:
-            if _refuses(row, node, _rank(situation.facts, node.inputs[0])):
+            value = node.attributes.get(row.attribute)
+            values = value if isinstance(value, list | tuple) else [] if value is None else [value]
+            refused = rank == row.rank if row.rank is not None else not row.attribute
+            if refused or (row.rank is None and any(str(item) != row.unless for item in values)):
                 yield at_node(node, row.why, sources=row.source, claim=claim_of(row))
     for node in nodes(situation, "Pad"):
         rank = _rank(situation.facts, node.inputs[0])
         if node.attributes.get("mode") == "reflect" and rank is not None and rank > 4:
             yield at_node(node, f"reflecting padding at rank {rank}, at most 4 is taken")
-
-
-def _refuses(row: Refused, node: NodeFact, rank: int | None) -> bool:
-    if row.rank is not None:
-        return rank == row.rank
-    if not row.attribute:
-        return True
-    value = node.attributes.get(row.attribute)
-    values = value if isinstance(value, list | tuple) else [] if value is None else [value]
-    return any(str(item) != row.unless for item in values)
 
 
 @RULES.rule(
@@ -219,9 +211,8 @@ def check_negative_indices(situation: Situation) -> Iterator[Found]:
         from deploykit.model.collect import constant_range
 
         bounds = constant_range(situation.model, node.inputs[1])
-        lowest = None if bounds is None else bounds[0]
-        if lowest is not None and lowest < 0:
-            yield at_node(node, f"its index {lowest:g} is negative")
+        if bounds is not None and bounds[0] < 0:
+            yield at_node(node, f"its index {bounds[0]:g} is negative")
 
 
 @RULES.rule(
@@ -238,24 +229,15 @@ def check_roi_align(situation: Situation) -> Iterator[Found]:
     """The three attributes."""
     for node in nodes(situation, "RoiAlign"):
         given = node.attributes
-        wrong = [
-            f"{name} {value}"
-            for name, value, good in (
-                ("mode", given.get("mode", "avg"), "avg"),
-                ("coordinate_transformation_mode", _coordinates(situation, given), "output_half_pixel"),
-            )
-            if value != good
-        ]
+        # The default of the coordinates changed with opset 16.
+        default = "half_pixel" if situation.facts.opset >= 16 else "output_half_pixel"
+        wanted = {"mode": ("avg", "avg"), "coordinate_transformation_mode": (default, "output_half_pixel")}
+        found = {name: (given.get(name, default), good) for name, (default, good) in wanted.items()}
+        wrong = [f"{name} {value}" for name, (value, good) in found.items() if value != good]
         if int(given.get("sampling_ratio", 0)) == 0:
             wrong.append("sampling_ratio 0")
         if wrong:
             yield at_node(node, ", ".join(wrong))
-
-
-def _coordinates(situation: Situation, attributes: Mapping[str, Any]) -> Any:
-    """The default changed from output_half_pixel to half_pixel with opset 16."""
-    default = "half_pixel" if situation.facts.opset >= 16 else "output_half_pixel"
-    return attributes.get("coordinate_transformation_mode", default)
 
 
 @RULES.rule(
@@ -325,18 +307,8 @@ def check_scatter(situation: Situation) -> Iterator[Found]:
 
 _SHALLOW = 4  # channels: pictures have three, or four
 _WIDE = 128  # what counts as a large picture
+_PAIRS = ("QuantizeLinear", "DequantizeLinear")
 _RMS_TAIL = ("ReduceMean", "Add", "Sqrt")
-
-
-def _hint(labels: list[str], message: str, *, hint: str = "") -> Iterator[Found]:
-    if labels:
-        yield Found(
-            kind=SubjectKind.NODE,
-            name=labels[0],
-            message=f"{len(labels)} {message}: {listed(labels)}",
-            hint=hint,
-            evidence={"nodes": labels},
-        )
 
 
 @RULES.rule(
@@ -355,10 +327,11 @@ def hint_linear(situation: Situation) -> Iterator[Found]:
     labels = [
         node.label
         for node in nodes(situation, "MatMul")
-        if _rank(facts, node.inputs[0]) == 3 and weight_name(facts, node.inputs[1]) is not None
+        if _rank(facts, node.inputs[0]) == 3 and stored_behind_pairs(facts, node.inputs[1]) is not None
     ]
-    hint = rewrite_advice(situation, "linear-to-conv")
-    yield from _hint(labels, "linear layers on rank 3 could be 1x1 convolutions", hint=hint)
+    if labels:
+        message = f"{len(labels)} linear layers on rank 3 could be 1x1 convolutions"
+        yield about_several(labels, message, hint=rewrite_advice(situation, "linear-to-conv"))
 
 
 def _rank(facts: GraphFacts, name: str) -> int | None:
@@ -385,7 +358,8 @@ def hint_heads(situation: Situation) -> Iterator[Found]:
         both = all(is_computed(facts, name) for name in node.inputs[:2])
         if both and isinstance(heads, int) and heads > 1 and _feeds(facts, node, "Softmax"):
             labels.append(node.label)
-    yield from _hint(labels, "attention products have several heads")
+    if labels:
+        yield about_several(labels, f"{len(labels)} attention products have several heads")
 
 
 def _feeds(facts: GraphFacts, node: NodeFact, op_type: str) -> bool:
@@ -413,7 +387,8 @@ def hint_conv1d(situation: Situation) -> Iterator[Found]:
     """Conv and ConvTranspose on rank 3."""
     found = nodes(situation, "Conv", "ConvTranspose")
     labels = [node.label for node in found if _rank(situation.facts, node.inputs[0]) == 3]
-    yield from _hint(labels, "convolutions have one dimension")
+    if labels:
+        yield about_several(labels, f"{len(labels)} convolutions have one dimension")
 
 
 @RULES.rule(
@@ -430,43 +405,29 @@ def hint_rms_norm(situation: Situation) -> Iterator[Found]:
     facts = situation.facts
     labels = []
     for node in nodes(situation, "Pow", "Mul"):
-        if (node.op_type == "Mul" and len(set(node.inputs)) != 1) or _is_centred(facts, node.inputs[0]):
+        minus = facts.maker_behind(node.inputs[0], _PAIRS)
+        mean = facts.maker_behind(minus.inputs[1], _PAIRS) if minus is not None and minus.op_type == "Sub" else None
+        is_centred = mean is not None and mean.op_type == "ReduceMean"
+        if (node.op_type == "Mul" and len(set(node.inputs)) != 1) or is_centred:
             continue
         last = _chain(facts, node, _RMS_TAIL)
-        if last is not None and any(reader.op_type in ("Div", "Reciprocal") for reader in _readers(facts, last)):
+        readers = () if last is None else facts.consumers_of(last.outputs[0])
+        if any(reader.op_type in ("Div", "Reciprocal") for reader in readers):
             labels.append(node.label)
-    yield from _hint(labels, "RMS normalizations are written out")
-
-
-def _is_centred(facts: GraphFacts, name: str) -> bool:
-    """True for what a mean was subtracted from."""
-    minus = _maker(facts, name)
-    mean = _maker(facts, minus.inputs[1]) if minus is not None and minus.op_type == "Sub" else None
-    return mean is not None and mean.op_type == "ReduceMean"
-
-
-def _maker(facts: GraphFacts, name: str) -> NodeFact | None:
-    """The node that makes a tensor, Q/DQ pairs between them passed over."""
-    node = facts.producer_of(name)
-    while node is not None and node.op_type in ("QuantizeLinear", "DequantizeLinear"):
-        node = facts.producer_of(node.inputs[0])
-    return node
-
-
-def _readers(facts: GraphFacts, node: NodeFact) -> tuple[NodeFact, ...]:
-    return facts.consumers_of(node.outputs[0])
+    if labels:
+        yield about_several(labels, f"{len(labels)} RMS normalizations are written out")
 
 
 def _chain(facts: GraphFacts, node: NodeFact, op_types: tuple[str, ...]) -> NodeFact | None:
     """The last node of a chain of these types behind a node, Q/DQ pairs between them passed over."""
     for op_type in op_types:
-        readers = _readers(facts, node)
-        while len(readers) == 1 and readers[0].op_type in ("QuantizeLinear", "DequantizeLinear"):
-            readers = _readers(facts, readers[0])
-        following = [reader for reader in readers if reader.op_type == op_type]
-        if not following:
+        readers = facts.consumers_of(node.outputs[0])
+        while len(readers) == 1 and readers[0].op_type in _PAIRS:
+            readers = facts.consumers_of(readers[0].outputs[0])
+        following = next((reader for reader in readers if reader.op_type == op_type), None)
+        if following is None:
             return None
-        node = following[0]
+        node = following
     return node
 
 
@@ -483,12 +444,11 @@ def hint_shallow(situation: Situation) -> Iterator[Found]:
     """Conv on rank 4 with few channels and both sides of at least 128."""
     labels = []
     for node in nodes(situation, "Conv"):
-        fact = situation.facts.tensors.get(node.inputs[0])
-        shape = () if fact is None else fact.shape or ()
-        sizes = [dim for dim in shape if isinstance(dim, int)]
-        if len(sizes) == len(shape) == 4 and sizes[1] <= _SHALLOW and min(sizes[2:]) >= _WIDE:
+        sizes = situation.facts.static_shape(node.inputs[0]) or ()
+        if len(sizes) == 4 and sizes[1] <= _SHALLOW and min(sizes[2:]) >= _WIDE:
             labels.append(node.label)
-    yield from _hint(labels, "convolutions see at most four channels")
+    if labels:
+        yield about_several(labels, f"{len(labels)} convolutions see at most four channels")
 
 
 @RULES.rule(
@@ -505,8 +465,9 @@ def hint_pixel_shuffle(situation: Situation) -> Iterator[Found]:
     facts = situation.facts
     labels = []
     for node in nodes(situation, "Transpose"):
-        before, after = facts.producer_of(node.inputs[0]), _readers(facts, node)
+        before, after = facts.producer_of(node.inputs[0]), facts.consumers_of(node.outputs[0])
         around = before is not None and before.op_type == "Reshape" and [n.op_type for n in after] == ["Reshape"]
         if around and _rank(facts, node.inputs[0]) == 6:
             labels.append(node.label)
-    yield from _hint(labels, "pixel shuffles are written out")
+    if labels:
+        yield about_several(labels, f"{len(labels)} pixel shuffles are written out")

@@ -12,11 +12,12 @@ from deploykit.findings import Answerer, Claim, Confidence, SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import NodeFact
 from deploykit.model.operators import Trait, ops
+from deploykit.model.parameters import stored_behind_pairs
 from deploykit_qualcomm.devices import arch_number, capability, lacks
 from deploykit_qualcomm.rules.constraints import claim_of, constraint
 from deploykit_qualcomm.rules.options import about_option
 from deploykit_qualcomm.rules.views import (
-    Quantized,
+    TensorGrid,
     arch,
     at_node,
     dynamic_matmuls,
@@ -24,27 +25,27 @@ from deploykit_qualcomm.rules.views import (
     nodes,
     option,
     quantized,
-    weight_name,
 )
 
 __all__ = ["RULES"]
 
 
-_PAIRS = ("QuantizeLinear", "DequantizeLinear")
 _LAB = "onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64"
 _SEEN = Claim(answered_by=Answerer.TOOLS, confidence=Confidence.OBSERVED, seen_with="2.51")
 _MOST_NODES = 20  # more names help nobody; the count is told beside them
 # Types of scale and input that go with an int32 bias, besides a uint8 scale.
 _NORM_TYPES = (("int16", "uint16"), ("int16", "int16"), ("int8", "int8"))
-_SETTINGS = frozenset({"Shape", "Constant", "ConstantOfShape", "Identity", "Cast", "Range", "Size"})
+_NEVER_FLOAT = frozenset(
+    {"QuantizeLinear", "DequantizeLinear", "Shape", "Constant", "ConstantOfShape", "Identity", "Cast", "Range", "Size"}
+)
 
 RULES: Registry[Situation] = Registry("situation")
 
 
-def _linear(situation: Situation, *granularities: str) -> Iterator[tuple[NodeFact, Quantized]]:
+def _linear(situation: Situation, *granularities: str) -> Iterator[tuple[NodeFact, TensorGrid]]:
     """Linear layers whose stored weight is quantized in one of these ways."""
     for node in nodes(situation, *ops(Trait.LINEAR)):
-        if len(node.inputs) > 1 and weight_name(situation.facts, node.inputs[1]) is not None:
+        if len(node.inputs) > 1 and stored_behind_pairs(situation.facts, node.inputs[1]) is not None:
             found = quantized(situation, node.inputs[1])
             if found is not None and found.granularity in granularities:
                 yield node, found
@@ -63,7 +64,7 @@ def _lpbq(situation: Situation, *op_types: str) -> Iterator[NodeFact]:
             yield node
 
 
-def _blocks(situation: Situation) -> Iterator[tuple[NodeFact, Quantized]]:
+def _blocks(situation: Situation) -> Iterator[tuple[NodeFact, TensorGrid]]:
     """Linear layers with a float scale per block."""
     for node, found in _linear(situation, "per-block"):
         if not _is_lpbq_pair(situation, node):
@@ -166,7 +167,7 @@ def check_per_channel_activation(situation: Situation) -> Iterator[Found]:
     """Every computed tensor that is not per tensor."""
     facts = situation.facts
     for fact in facts.tensors.values():
-        if fact.is_weight or weight_name(facts, fact.name) is not None:
+        if fact.is_weight or stored_behind_pairs(facts, fact.name) is not None:
             continue
         found = quantized(situation, fact.name)
         if found is not None and found.granularity == "per-channel":
@@ -190,15 +191,11 @@ def check_per_channel_activation(situation: Situation) -> Iterator[Found]:
 def check_norm_types(situation: Situation) -> Iterator[Found]:
     """Scale and bias by their types."""
     for node in nodes(situation, "LayerNormalization"):
-        source, scale, bias = (_dtype(situation, name) for name in (*node.inputs, "", "")[:3])
+        grids = [quantized(situation, name) if name else None for name in (*node.inputs, "", "")[:3]]
+        source, scale, bias = ("" if grid is None else grid.dtype for grid in grids)
         fits = scale in ("", "uint8") or (scale, source) in _NORM_TYPES
         if bias == "int32" and not fits:
             yield at_node(node, f"its scale is {scale} and its bias int32; the provider refuses that")
-
-
-def _dtype(situation: Situation, name: str) -> str:
-    found = quantized(situation, name) if name else None
-    return "" if found is None else found.dtype
 
 
 @RULES.rule(
@@ -216,7 +213,7 @@ def check_int32_constant(situation: Situation) -> Iterator[Found]:
     for node in nodes(situation, "Add", "Sub", "Mul", "Div"):
         for name in node.inputs:
             found = quantized(situation, name)
-            if weight_name(situation.facts, name) is not None and found is not None and found.dtype == "int32":
+            if stored_behind_pairs(situation.facts, name) is not None and found is not None and found.dtype == "int32":
                 yield at_node(node, f"its constant {name} is int32")
 
 
@@ -267,7 +264,18 @@ def check_float_island(situation: Situation) -> Iterator[Found]:
     facts = situation.facts
     if not facts.is_qdq:
         return
-    found = [node.label for node in facts.nodes if _is_island(situation, node)]
+
+    def is_paired(name: str) -> bool:
+        """Quantized by every reader, or fused into the one that is (Conv, Relu, Q)."""
+        readers = facts.consumers_of(name)
+        passed = all(reader.op_type in ("QuantizeLinear", "Relu", "Clip", "Shape") for reader in readers)
+        return passed and not (facts.tensors[name].is_output and not readers)
+
+    found = []
+    for node in facts.nodes:
+        made = [name for name in node.outputs if name in facts.tensors and facts.tensors[name].is_float]
+        if node.op_type not in _NEVER_FLOAT and not all(map(is_paired, made)):
+            found.append(node.label)
     if found:
         yield Found(
             kind=SubjectKind.NODE,
@@ -275,22 +283,6 @@ def check_float_island(situation: Situation) -> Iterator[Found]:
             message=f"{len(found)} nodes run in float: {listed(found)}",
             evidence={"nodes": found[:_MOST_NODES], "count": len(found)},
         )
-
-
-def _is_island(situation: Situation, node: NodeFact) -> bool:
-    if node.op_type in _PAIRS or node.op_type in _SETTINGS:
-        return False
-    facts = situation.facts
-    outputs = [name for name in node.outputs if name in facts.tensors and facts.tensors[name].is_float]
-    return any(not _is_paired(situation, name) for name in outputs)
-
-
-def _is_paired(situation: Situation, name: str) -> bool:
-    """Quantized by every reader, or fused into the one that is (Conv, Relu, Q)."""
-    readers = situation.facts.consumers_of(name)
-    if situation.facts.tensors[name].is_output and not readers:
-        return False
-    return all(reader.op_type in ("QuantizeLinear", "Relu", "Clip", "Shape") for reader in readers)
 
 
 @RULES.rule(

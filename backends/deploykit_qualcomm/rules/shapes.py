@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from packaging.version import Version
 
@@ -12,9 +12,11 @@ from deploykit.encodings.float_sets import Extension, predict_float_set, suggest
 from deploykit.findings import Severity, SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import GraphFacts, NodeFact
+from deploykit.model.parameters import stored_behind_pairs
 from deploykit.tables.capabilities import Feature, Status
 from deploykit_qualcomm.rules.constraints import claim_of, constraint, constraints
 from deploykit_qualcomm.rules.views import (
+    about_several,
     arch,
     at_node,
     bits_of,
@@ -24,7 +26,6 @@ from deploykit_qualcomm.rules.views import (
     nodes,
     quantized,
     rewrite_advice,
-    weight_name,
 )
 
 __all__ = ["RULES"]
@@ -246,7 +247,7 @@ def _linears(situation: Situation) -> Iterator[_Linear]:
     facts = situation.facts
     for node in nodes(situation, "MatMul"):
         source = facts.tensors.get(node.inputs[0])
-        if source is None or source.rank != 3 or weight_name(facts, node.inputs[1]) is None:
+        if source is None or source.rank != 3 or stored_behind_pairs(facts, node.inputs[1]) is None:
             continue
         output = _behind_bias(facts, node)
         if _enters_attention(facts, output):
@@ -304,16 +305,15 @@ def check_rank_3_linear(situation: Situation) -> Iterator[Found]:
     labels = [one.node.label for one in _linears(situation) if _is_integer(situation, one.output)]
     if labels:
         version = "" if situation.target.sdk is None else situation.target.sdk.version
-        found = Found(
-            kind=SubjectKind.NODE,
-            name=labels[0],
-            message=f"{len(labels)} rank-3 linear layers enter attention, which is {row.status} on {arch(situation)} "
-            f"with {version}: {listed(labels)}",
+        where = f"{arch(situation)} with {version}"
+        yield about_several(
+            labels,
+            f"{len(labels)} rank-3 linear layers enter attention, which is {row.status} on {where}",
+            severity=None if row.status is Status.BROKEN else Severity.WARNING,
             hint=f"{rewrite_advice(situation, 'linear-to-conv')}, or use an SDK that is known to take them",
             sources=row.source,
-            evidence={"nodes": labels, "status": str(row.status), "contradicts": row.contradicts},
+            evidence={"status": str(row.status), "contradicts": row.contradicts},
         )
-        yield found if row.status is Status.BROKEN else replace(found, severity=Severity.WARNING)
 
 
 def _is_integer(situation: Situation, name: str) -> bool:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 from deploykit import findings
 from deploykit.backend.backend import Situation
 from deploykit.encodings.values import Affine
 from deploykit.findings import Claim, SubjectKind
 from deploykit.findings.rules import Found
-from deploykit.model.facts import GraphFacts, NodeFact, TensorFact
+from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import INTEGER_BITS
 from deploykit.model.parameters import integer_type, quantizer_of, stored_behind_pairs
 from deploykit_qualcomm.devices import arch_of
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Grids",
-    "Quantized",
+    "TensorGrid",
+    "about_encodings",
+    "about_several",
     "arch",
     "at_node",
     "bits_of",
@@ -36,15 +39,13 @@ __all__ = [
     "option",
     "quantized",
     "rewrite_advice",
-    "weight_name",
 ]
 
-_SHOWN = 4  # names in a message; the evidence has all
 _MOST_SCALES = 65_536  # more are blocks, which are no grid per channel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quantized:
+class TensorGrid:
     """How one tensor is quantized: by its encoding, or by the Q/DQ pair around it.
 
     ``value`` is the encoding, None for a Q/DQ pair, whose scales are stored in the model (``grid_of`` reads them).
@@ -83,17 +84,12 @@ def nodes(situation: Situation, *op_types: str) -> Iterator[NodeFact]:
     return (node for node in situation.facts.nodes if node.op_type in op_types)
 
 
-def activations(facts: GraphFacts) -> Iterator[TensorFact]:
-    """Every tensor that is computed or given at run time."""
-    return (fact for fact in facts.tensors.values() if not fact.is_weight)
-
-
-def quantized(situation: Grids, name: str) -> Quantized | None:
+def quantized(situation: Grids, name: str) -> TensorGrid | None:
     """How a tensor is quantized, None when nothing says that it is."""
     entry = None if situation.encodings is None else situation.encodings.get(name)
     if entry is not None:
         block = getattr(entry.value, "block_size", None) or 0
-        return Quantized(dtype=entry.dtype, granularity=entry.value.granularity, value=entry.value, block=block)
+        return TensorGrid(dtype=entry.dtype, granularity=entry.value.granularity, value=entry.value, block=block)
     node = quantizer_of(situation.facts, name)
     dtype = "" if node is None else integer_type(situation.facts, node)
     if node is None or not dtype:
@@ -102,7 +98,7 @@ def quantized(situation: Grids, name: str) -> Quantized | None:
     block = int(node.attributes.get("block_size") or 0)
     single = scale is None or math.prod(dim for dim in scale.shape or () if isinstance(dim, int)) <= 1
     granularity = "per-block" if block else "per-tensor" if single else "per-channel"
-    return Quantized(dtype=dtype, granularity=granularity, block=block)
+    return TensorGrid(dtype=dtype, granularity=granularity, block=block)
 
 
 def grid_of(situation: Grids, name: str) -> Affine | None:
@@ -138,14 +134,9 @@ def grid_of(situation: Grids, name: str) -> Affine | None:
     )
 
 
-def weight_name(facts: GraphFacts, name: str) -> str | None:
-    """The stored tensor behind an input, through Q/DQ pairs and Identity; None for computed ones."""
-    return stored_behind_pairs(facts, name)
-
-
 def is_computed(facts: GraphFacts, name: str) -> bool:
     """True for a tensor that exists at run time only."""
-    return bool(name) and name in facts.tensors and weight_name(facts, name) is None
+    return bool(name) and name in facts.tensors and stored_behind_pairs(facts, name) is None
 
 
 def bits_of(situation: Situation, name: str) -> int:
@@ -161,10 +152,8 @@ def bits_of(situation: Situation, name: str) -> int:
 
 def byte_count(situation: Situation, name: str) -> int | None:
     """The bytes of a tensor at its width on the HTP, None while a dimension is unknown."""
-    fact = situation.facts.tensors.get(name)
-    if fact is None or not fact.is_static:
-        return None
-    return math.prod(dim for dim in fact.shape or () if isinstance(dim, int)) * bits_of(situation, name) // 8
+    shape = situation.facts.static_shape(name)
+    return None if shape is None else math.prod(shape) * bits_of(situation, name) // 8
 
 
 def arch(situation: Situation) -> str:
@@ -191,9 +180,25 @@ def rewrite_advice(situation: Situation, name: str) -> str:
     return f"give the float model with --encodings and {asked}" if situation.facts.is_qdq else f"try {asked}"
 
 
-def listed(names: list[str]) -> str:
-    """The first few names, and how many more there are."""
-    return findings.listed(names, most=_SHOWN)
+# The first few names, and how many more there are; the evidence has all.
+listed = partial(findings.listed, most=4)
+
+
+def about_several(
+    names: Collection[str], message: str, *, kind: SubjectKind = SubjectKind.NODE, name: str = "", **more: Any
+) -> Found:
+    """One finding about several nodes or tensors, which follow the message; its subject is the first of them."""
+    shown = list(names)
+    key = "nodes" if kind is SubjectKind.NODE else "tensors"
+    evidence = {key: shown, **more.pop("evidence", {})}
+    return Found(kind=kind, name=name or shown[0], message=f"{message}: {listed(shown)}", evidence=evidence, **more)
+
+
+def about_encodings(situation: Situation, names: Collection[str], message: str, **more: Any) -> Found:
+    """One finding about several tensors that have encodings, or pairs where there is no file."""
+    path = situation.request.encodings
+    kind = SubjectKind.ENCODINGS if path is not None else SubjectKind.MODEL
+    return about_several(names, message, kind=kind, name=(path or situation.request.model).name, **more)
 
 
 def at_node(

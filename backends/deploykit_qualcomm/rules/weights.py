@@ -13,9 +13,10 @@ from deploykit.findings import SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import NodeFact
 from deploykit.model.operators import Trait, ops
+from deploykit.model.parameters import stored_behind_pairs
 from deploykit_qualcomm.devices import capability, has, lacks
 from deploykit_qualcomm.rules.constraints import constraint
-from deploykit_qualcomm.rules.views import arch, at_node, grid_of, listed, nodes, option, quantized, weight_name
+from deploykit_qualcomm.rules.views import about_encodings, arch, at_node, grid_of, nodes, option, quantized
 
 __all__ = ["RULES"]
 
@@ -30,18 +31,8 @@ RULES: Registry[Situation] = Registry("situation")
 def _weights(situation: Situation) -> Iterator[tuple[NodeFact, str]]:
     """Every linear layer with its stored weight, as the layer reads it."""
     for node in nodes(situation, *ops(Trait.LINEAR)):
-        if len(node.inputs) > 1 and weight_name(situation.facts, node.inputs[1]) is not None:
+        if len(node.inputs) > 1 and stored_behind_pairs(situation.facts, node.inputs[1]) is not None:
             yield node, node.inputs[1]
-
-
-def _about(situation: Situation, names: list[str], message: str, **evidence: object) -> Found:
-    path = situation.request.encodings
-    return Found(
-        kind=SubjectKind.ENCODINGS if path is not None else SubjectKind.MODEL,
-        name=(path or situation.request.model).name,
-        message=f"{message}: {listed(names)}",
-        evidence={"tensors": names, **evidence},
-    )
 
 
 @RULES.rule(
@@ -60,7 +51,9 @@ def check_weights_16(situation: Situation) -> Iterator[Found]:
         return
     names = [name for _, name in _weights(situation) if (found := quantized(situation, name)) and found.bits == 16]
     if names:
-        yield _about(situation, names, f"{len(names)} weights have 16 bits, which {arch(situation)} does not take")
+        yield about_encodings(
+            situation, names, f"{len(names)} weights have 16 bits, which {arch(situation)} does not take"
+        )
 
 
 @RULES.rule(
@@ -131,25 +124,19 @@ def check_bfloat16(situation: Situation) -> Iterator[Found]:
 )
 def check_per_channel(situation: Situation) -> Iterator[Found]:
     """Entries with a channel axis and another zero point than the middle."""
-    names = [
-        name
-        for name in _asymmetric(situation)
-        if (found := quantized(situation, name)) and found.granularity == "per-channel"
-    ]
-    if names:
-        yield _about(situation, names, f"{len(names)} per-channel weights are not symmetric")
-
-
-def _asymmetric(situation: Situation) -> Iterator[str]:
     import numpy as np
 
+    names = []
     for _, name in _weights(situation):
-        grid = grid_of(situation, name)
-        if grid is not None and grid.symmetric is not True:
-            middle = 0 if grid.signed else 1 << (grid.bits - 1)
-            # Half a step off the middle is AIMET's symmetric grid over an even number of steps.
-            if bool((np.abs(grid.zero_point - middle) > 0.5).any()):
-                yield name
+        found, grid = quantized(situation, name), grid_of(situation, name)
+        if found is None or found.granularity != "per-channel" or grid is None or grid.symmetric is True:
+            continue
+        middle = 0 if grid.signed else 1 << (grid.bits - 1)
+        # Half a step off the middle is AIMET's symmetric grid over an even number of steps.
+        if bool((np.abs(grid.zero_point - middle) > 0.5).any()):
+            names.append(name)
+    if names:
+        yield about_encodings(situation, names, f"{len(names)} per-channel weights are not symmetric")
 
 
 @RULES.rule(
@@ -163,33 +150,21 @@ def _asymmetric(situation: Situation) -> Iterator[str]:
 )
 def check_bias_scale(situation: Situation) -> Iterator[Found]:
     """Every 32-bit bias entry against the entries of input and weight."""
-    for node in nodes(situation, *_BIASED):
-        scales = [_scale(situation, name) for name in node.inputs[:3]]
-        if len(scales) < 3 or any(scale is None for scale in scales):
-            continue
-        bias = quantized(situation, node.inputs[2])
-        if bias is None or bias.bits != 32:
-            continue
-        worst = _worst_ratio(*scales)
-        if worst is not None and abs(worst - 1) > _TOLERANCE:
-            yield at_node(node, f"its bias scale is {worst:.4g} times input scale x weight scale", ratio=worst)
-
-
-def _scale(situation: Situation, name: str) -> object:
-    grid = grid_of(situation, name) if name else None
-    return None if grid is None else grid.scale.reshape(-1)
-
-
-def _worst_ratio(*scales: object) -> float | None:
     import numpy as np
 
-    source, weight, bias = (np.asarray(scale, np.float64) for scale in scales)
-    if source.size != 1 or (weight.size != bias.size and 1 not in (weight.size, bias.size)):
-        return None
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        ratios = bias / (source[0] * weight)
-    finite = ratios[np.isfinite(ratios)]
-    return float(finite[np.argmax(np.abs(finite - 1))]) if finite.size else None
+    for node in nodes(situation, *_BIASED):
+        grids = [grid for name in node.inputs[:3] if name and (grid := grid_of(situation, name))]
+        if len(grids) < 3 or grids[2].bits != 32:
+            continue
+        source, weight, bias = (np.asarray(grid.scale, np.float64).reshape(-1) for grid in grids)
+        if source.size != 1 or (weight.size != bias.size and 1 not in (weight.size, bias.size)):
+            continue
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            ratios = bias / (source[0] * weight)
+        finite = ratios[np.isfinite(ratios)]
+        worst = float(finite[np.argmax(np.abs(finite - 1))]) if finite.size else 1.0
+        if abs(worst - 1) > _TOLERANCE:
+            yield at_node(node, f"its bias scale is {worst:.4g} times input scale x weight scale", ratio=worst)
 
 
 @RULES.rule(
@@ -227,7 +202,7 @@ def check_dead_channels(situation: Situation) -> Iterator[Found]:
         if found is not None and isinstance(found.value, Affine) and bool((found.value.scale == _FLOOR).any()):
             names.append(name)
     if names:
-        yield _about(situation, names, f"{len(names)} weights have channels at the floor scale")
+        yield about_encodings(situation, names, f"{len(names)} weights have channels at the floor scale")
 
 
 _SWAMPED = 1e6  # with 16 bits a step of 15: nothing that a network computes with is that coarse
@@ -250,19 +225,17 @@ _SWAMPED = 1e6  # with 16 bits a step of 15: nothing that a network computes wit
 )
 def check_swamped(situation: Situation) -> Iterator[Found]:
     """Activations and constants, by the largest magnitude of the grid."""
-    wide = {}
     for entry in situation.encodings or ():
-        if isinstance(entry.value, Affine) and entry.value.bits <= 16:
-            most = max(abs(float(entry.value.minimum.min())), abs(float(entry.value.maximum.max())))
-            if most > _SWAMPED:
-                wide[entry.name] = most
-    for name, most in wide.items():
-        yield Found(
-            kind=SubjectKind.TENSOR,
-            name=name,
-            message=f"{name}: its grid reaches {most:.3g}",
-            evidence={"magnitude": most if math.isfinite(most) else None},
-        )
+        if not isinstance(entry.value, Affine) or entry.value.bits > 16:
+            continue
+        most = max(abs(float(entry.value.minimum.min())), abs(float(entry.value.maximum.max())))
+        if most > _SWAMPED:
+            yield Found(
+                kind=SubjectKind.TENSOR,
+                name=entry.name,
+                message=f"{entry.name}: its grid reaches {most:.3g}",
+                evidence={"magnitude": most if math.isfinite(most) else None},
+            )
 
 
 @RULES.rule(
@@ -284,9 +257,4 @@ def check_signed_activations(situation: Situation) -> Iterator[Found]:
         if entry.value.symmetric is not True and bool((abs(entry.value.zero_point) > 0.5).any()):
             names.append(entry.name)
     if names:
-        yield Found(
-            kind=SubjectKind.ENCODINGS,
-            name=(situation.request.encodings or situation.request.model).name,
-            message=f"{len(names)} asymmetric activations are signed: {listed(names)}",
-            evidence={"tensors": names},
-        )
+        yield about_encodings(situation, names, f"{len(names)} asymmetric activations are signed")

@@ -11,7 +11,7 @@ from atlas.folding import verdict_of_point
 from atlas.measuring import Point, measure
 from deploykit.errors import UsageError
 from deploykit_ort_qnn.compiler.hosts import Host
-from deploykit_qualcomm.atlas.rows import Place, Verdict, atlas_rows, place_of
+from deploykit_qualcomm.atlas.rows import KernelVerdict, MeasuredPlace, atlas_rows, place_of
 
 __all__ = ["drawn_cases", "run_cases", "run_rows"]
 
@@ -19,7 +19,7 @@ _SEED = 1206
 _REFUSED = 400
 
 
-def run_rows(*, sdk: str, soc: int, host: Host | None, progress: Callable[[str], None]) -> Place:
+def run_rows(*, sdk: str, soc: int, host: Host | None, progress: Callable[[str], None]) -> MeasuredPlace:
     """Every row's case there; UsageError where that is the place of the rows themselves."""
     rows = [row for row in atlas_rows() if (row.sdk, row.soc) != (sdk, soc)]
     if not rows:
@@ -28,18 +28,20 @@ def run_rows(*, sdk: str, soc: int, host: Host | None, progress: Callable[[str],
     points = measure([case_of(row.example) for row in rows], host=host, soc_model=soc)
     found = {point.case: str(verdict_of_point(point)) for point in points}
     otherwise = {row.id: found[row.example] for row in rows if found[row.example] != row.verdict}
-    before = place_of(sdk, soc) or Place(sdk=sdk, soc=soc, asked=0)
+    before = place_of(sdk, soc) or MeasuredPlace(sdk=sdk, soc=soc, asked=0)
     return replace(before, asked=len(rows), otherwise=otherwise)
 
 
 def drawn_cases(points: Sequence[Point]) -> dict[str, str]:
     """All that are wrong or narrowed, as many right ones of the same operators, some refused; each with its verdict."""
     verdicts = {point.case: verdict_of_point(point) for point in points}
-    off = [case for case, verdict in verdicts.items() if verdict is Verdict.WRONG]
-    off += [case for case, verdict in verdicts.items() if verdict is Verdict.NARROWED]
+    off = [case for case, verdict in verdicts.items() if verdict is KernelVerdict.WRONG]
+    off += [case for case, verdict in verdicts.items() if verdict is KernelVerdict.NARROWED]
     operators = {_operator(case) for case in off}
-    right = [case for case, verdict in verdicts.items() if verdict is Verdict.RIGHT and _operator(case) in operators]
-    refused = [case for case, verdict in verdicts.items() if verdict is Verdict.REFUSED]
+    right = [
+        case for case, verdict in verdicts.items() if verdict is KernelVerdict.RIGHT and _operator(case) in operators
+    ]
+    refused = [case for case, verdict in verdicts.items() if verdict is KernelVerdict.REFUSED]
     chance = random.Random(_SEED)
     some = chance.sample(right, min(len(off), len(right)))
     some += chance.sample(refused, min(_REFUSED, len(refused)))
@@ -48,7 +50,7 @@ def drawn_cases(points: Sequence[Point]) -> dict[str, str]:
 
 def run_cases(
     points: Sequence[Point], *, sdk: str, soc: int, host: Host | None, progress: Callable[[str], None]
-) -> Place:
+) -> MeasuredPlace:
     """The cases drawn from a sweep there; UsageError where the rows' own cases did not run there before."""
     place = place_of(sdk, soc)
     if place is None:

@@ -17,7 +17,7 @@ from atlas.sketch import AS_IT_IS, Variation
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import wrap_proto
 from deploykit_ort_qnn.bench.kernels import RUNNING
-from deploykit_qualcomm.atlas.rows import Cost, Row, Verdict, verdict_of
+from deploykit_qualcomm.atlas.rows import KernelCost, KernelVerdict, Row, verdict_of
 from deploykit_qualcomm.atlas.traits import SmallGraph, Trait, traits_of
 
 __all__ = ["Measured", "costs_of", "counted", "is_about", "measured_cases", "rows_of", "traits_of_case"]
@@ -27,9 +27,9 @@ _FLOAT_WRONG = 0.02
 _LEAST_FORMS = 3
 _IN_GRID = Variation(wide=3.0)
 """How a running sum is drawn so that it stays within its grid."""
-_PREDICTED = ((Verdict.REFUSED,), (Verdict.WRONG, Verdict.NARROWED))
+_PREDICTED = ((KernelVerdict.REFUSED,), (KernelVerdict.WRONG, KernelVerdict.NARROWED))
 """What conditions are drawn for: refusals first, as what is refused is not run; how far off is a matter of size."""
-_ALWAYS = {Verdict.WRONG: 3, Verdict.REFUSED: 2}
+_ALWAYS = {KernelVerdict.WRONG: 3, KernelVerdict.REFUSED: 2}
 """Cases of an operator that it takes to say it of all: what is not taken twice was not taken by chance once."""
 
 
@@ -39,7 +39,7 @@ class Measured:
 
     case: Case
     type: str
-    verdict: Verdict
+    verdict: KernelVerdict
     point: Point
     traits: Mapping[str, Trait]
 
@@ -54,7 +54,7 @@ def type_of_case(case: Case) -> str:
     return _TYPES[case.kind]
 
 
-def costs_of(points: Iterable[Point]) -> tuple[Cost, ...]:
+def costs_of(points: Iterable[Point]) -> tuple[KernelCost, ...]:
     """The middle deviation of each operator and type, of forms alone and as they are; of three forms at least.
 
     Of sums that run on with a wider result: as they are these leave their grid, and go on from where they were cut off.
@@ -69,7 +69,7 @@ def costs_of(points: Iterable[Point]) -> tuple[Cost, ...]:
         if point.deviation.span and point.deviation.usual <= _FLOAT_WRONG * point.deviation.span:
             found.setdefault((case.form.op, type_of_case(case)), []).append(point)
     return tuple(
-        Cost(
+        KernelCost(
             op=op,
             type=kind,
             usual=_middle(one.deviation.usual for one in some if one.deviation),
@@ -89,7 +89,7 @@ def measured_cases(points: Iterable[Point]) -> Iterator[Measured]:
     """Every point that has a verdict, with the traits of the node that it is about."""
     for number, point in enumerate(points):
         verdict = verdict_of_point(point)
-        if verdict is Verdict.UNJUDGED:
+        if verdict is KernelVerdict.UNJUDGED:
             continue
         case = case_of(point.case)
         yield Measured(
@@ -97,13 +97,13 @@ def measured_cases(points: Iterable[Point]) -> Iterator[Measured]:
         )
 
 
-def verdict_of_point(point: Point) -> Verdict:
+def verdict_of_point(point: Point) -> KernelVerdict:
     """Right, narrowed or wrong where it ran; refused where it was not taken or not finalized."""
     if point.answer in ("refused", "failed"):
-        return Verdict.REFUSED
+        return KernelVerdict.REFUSED
     found = point.deviation
     if found is None:
-        return Verdict.UNJUDGED
+        return KernelVerdict.UNJUDGED
     case = case_of(point.case)
     verdict = verdict_of(
         _operators(case),
@@ -116,7 +116,7 @@ def verdict_of_point(point: Point) -> Verdict:
     )
     # Behind other layers it is open whose bits are missing.
     around = case.variation.behind or case.variation.before
-    return Verdict.UNJUDGED if verdict is Verdict.NARROWED and around else verdict
+    return KernelVerdict.UNJUDGED if verdict is KernelVerdict.NARROWED and around else verdict
 
 
 def _operators(case: Case) -> tuple[str, ...]:
@@ -153,7 +153,7 @@ def rows_of(measured: Sequence[Measured], *, sdk: str, soc: int) -> Iterator[Row
                     form=one.case.form.id,
                 )
                 for one in group
-                if one.verdict in verdicts or Verdict.REFUSED in verdicts or one.verdict is Verdict.RIGHT
+                if one.verdict in verdicts or KernelVerdict.REFUSED in verdicts or one.verdict is KernelVerdict.RIGHT
             ]
             for found in learn(examples, always=_ALWAYS[verdicts[0]]):
                 hit = [by_case[one.case] for one in found.hit]
@@ -189,7 +189,7 @@ def _clarity(one: Measured) -> tuple[float, bool, str]:
 
 
 def _row(
-    op: str, verdict: Verdict, hit: Sequence[Measured], when: Mapping[str, str | float], *, sdk: str, soc: int
+    op: str, verdict: KernelVerdict, hit: Sequence[Measured], when: Mapping[str, str | float], *, sdk: str, soc: int
 ) -> Row:
     shown = max((one for one in hit if one.verdict is verdict), key=_clarity)
     found = shown.point.deviation

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from atlas.folding import Measured, rows_of
-from deploykit_qualcomm.atlas.rows import Row, Verdict, matching
+from deploykit_qualcomm.atlas.rows import KernelVerdict, Row, matching
 
 __all__ = ["HeldOut", "held_out"]
 
@@ -56,10 +56,10 @@ def _told(learned: Sequence[Measured], asked: Sequence[Measured]) -> HeldOut:
             rows.setdefault((row.op, kind), []).append(row)
     said = [(one.verdict, _said(one, rows.get((one.op, one.type), ()))) for one in asked]
 
-    def count(holds: Callable[[Verdict, str], bool]) -> int:
+    def count(holds: Callable[[KernelVerdict, str], bool]) -> int:
         return sum(holds(verdict, word) for verdict, word in said)
 
-    wrong, refused, right = (Verdict.WRONG, Verdict.NARROWED), Verdict.REFUSED, Verdict.RIGHT
+    wrong, refused, right = (KernelVerdict.WRONG, KernelVerdict.NARROWED), KernelVerdict.REFUSED, KernelVerdict.RIGHT
     return HeldOut(
         wrong=count(lambda verdict, _: verdict in wrong),
         wrong_told=count(lambda verdict, word: verdict in wrong and word in wrong),

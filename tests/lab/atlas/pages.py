@@ -12,13 +12,13 @@ from pathlib import Path
 
 from atlas.folding import Measured
 from atlas.holding_out import HeldOut, held_out
-from deploykit_qualcomm.atlas.rows import Place, Row, Verdict, atlas_rows, costs, places, where_it_holds
+from deploykit_qualcomm.atlas.rows import KernelVerdict, MeasuredPlace, Row, atlas_rows, costs, places, where_it_holds
 
 __all__ = ["write_pages"]
 
 _TYPES = ("u8", "u16", "float")
-_MARKS = {Verdict.RIGHT: "·", Verdict.NARROWED: "n", Verdict.WRONG: "W", Verdict.REFUSED: "-"}
-_ORDER = (Verdict.WRONG, Verdict.NARROWED, Verdict.REFUSED, Verdict.RIGHT)
+_MARKS = {KernelVerdict.RIGHT: "·", KernelVerdict.NARROWED: "n", KernelVerdict.WRONG: "W", KernelVerdict.REFUSED: "-"}
+_ORDER = (KernelVerdict.WRONG, KernelVerdict.NARROWED, KernelVerdict.REFUSED, KernelVerdict.RIGHT)
 _LEGEND = "`·` right, `n` narrowed, `W` wrong, `-` refused or not finalized, empty: not measured"
 
 
@@ -128,7 +128,7 @@ def _places(rows: Sequence[Row]) -> Iterator[str]:
             yield f"* `{row.id}` ({row.verdict}): {where_it_holds(row)}"
 
 
-def _of_drawn(place: Place) -> tuple[str, str, str]:
+def _of_drawn(place: MeasuredPlace) -> tuple[str, str, str]:
     if not place.drawn:
         return "", "", ""
     counts = Counter(f"{case.partition(':')[0]} {turned}" for case, turned in place.turned.items())
@@ -141,7 +141,7 @@ def _uncovered(measured: Sequence[Measured], rows: Sequence[Row]) -> Iterator[st
     open_ = [
         one
         for one in measured
-        if one.verdict in (Verdict.WRONG, Verdict.NARROWED)
+        if one.verdict in (KernelVerdict.WRONG, KernelVerdict.NARROWED)
         and not any(
             row.op == one.op and one.type in row.types and row.verdict == one.verdict and row.holds(one.traits)
             for row in rows
@@ -158,7 +158,7 @@ def _uncovered(measured: Sequence[Measured], rows: Sequence[Row]) -> Iterator[st
 
 def _operator(op: str, found: Sequence[Measured]) -> str:
     counts = Counter(one.verdict for one in found)
-    numbers = (counts[Verdict.WRONG], counts[Verdict.NARROWED], counts[Verdict.REFUSED])
+    numbers = (counts[KernelVerdict.WRONG], counts[KernelVerdict.NARROWED], counts[KernelVerdict.REFUSED])
     return f"| [{op}]({op}.md) | {len(found)} | {' | '.join(str(number or '') for number in numbers)} |"
 
 

@@ -9,7 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from deploykit_ort_qnn.compat import DATA, KernelCell, recorded
-from deploykit_qualcomm.atlas.rows import COSTS, FILES, FOLDER, PLACES, Cost, Place, Row, atlas_rows, costs, places
+from deploykit_qualcomm.atlas.rows import (
+    COSTS,
+    FILES,
+    FOLDER,
+    PLACES,
+    KernelCost,
+    MeasuredPlace,
+    Row,
+    atlas_rows,
+    costs,
+    places,
+)
 
 __all__ = ["keep", "write_costs", "write_place", "write_rows", "write_stated"]
 
@@ -39,7 +50,7 @@ def write_stated(rows: Iterable[Row], folder: Path = FOLDER) -> None:
     atlas_rows.cache_clear()
 
 
-def write_costs(found: Iterable[Cost], path: Path = COSTS) -> None:
+def write_costs(found: Iterable[KernelCost], path: Path = COSTS) -> None:
     """The whole file."""
     head = (
         "# Written by `python -m atlas fold` (tests/lab): steps that the middle form of an operator is off, by type.\n"
@@ -52,7 +63,7 @@ def write_costs(found: Iterable[Cost], path: Path = COSTS) -> None:
     costs.cache_clear()
 
 
-def write_place(place: Place, path: Path = PLACES) -> None:
+def write_place(place: MeasuredPlace, path: Path = PLACES) -> None:
     """The whole file, with this place instead of what it held of it."""
     held = places(path) if path.exists() else ()
     others = [one for one in held if (one.sdk, one.soc) != (place.sdk, place.soc)]
@@ -65,7 +76,7 @@ def write_place(place: Place, path: Path = PLACES) -> None:
     places.cache_clear()
 
 
-def _table_of_place(place: Place) -> str:
+def _table_of_place(place: MeasuredPlace) -> str:
     numbers = {"sdk": place.sdk, "soc": place.soc, "asked": place.asked}
     numbers |= {"drawn": place.drawn} if place.drawn else {}
     told = f"\n[[place]]\n{''.join(_assigned(numbers.items()))}\n[place.otherwise]\n{_by_case(place.otherwise)}"
@@ -80,10 +91,10 @@ def _table_of_row(row: Row) -> str:
     return f"\n[[row]]\n{''.join(_assigned(_values(row)))}"
 
 
-def _values(one: Row | Cost) -> Iterator[tuple[str, Any]]:
+def _values(one: Row | KernelCost) -> Iterator[tuple[str, Any]]:
     for field in fields(one):
         value = getattr(one, field.name)
-        if value not in _EMPTY or isinstance(one, Cost):
+        if value not in _EMPTY or isinstance(one, KernelCost):
             yield field.name, value
 
 

@@ -22,7 +22,7 @@ from atlas.cases import case_of
 from atlas.folding import traits_of_case, verdict_of_point
 from atlas.measuring import Point, points_of
 from deploykit.errors import DeploykitError
-from deploykit_qualcomm.atlas.rows import Row, Verdict
+from deploykit_qualcomm.atlas.rows import KernelVerdict, Row
 from deploykit_qualcomm.atlas.traits import Trait
 from witness_page import write_page
 from witness_wheel import NO_LIMIT, Counts, measured_of, rows_in, tables_of
@@ -75,7 +75,7 @@ def asked_of(points: Sequence[Point]) -> Iterator[Asked]:
         except DeploykitError:
             continue
         if traits:
-            off = verdict_of_point(point) in (Verdict.WRONG, Verdict.NARROWED)
+            off = verdict_of_point(point) in (KernelVerdict.WRONG, KernelVerdict.NARROWED)
             taken = point.answer == "taken"
             yield Asked(op=case.form.op, kind=case.kind, is_taken=taken, is_off=off, traits=traits)
 

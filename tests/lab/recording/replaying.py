@@ -19,7 +19,7 @@ from deploykit.errors import InputError, ToolError
 from deploykit.findings import Confidence
 from deploykit.system.processes import ProgramEnd, run
 from deploykit.tables.reading import parse_rows, read_toml
-from deploykit_qualcomm.hosted import Verdict, read_answer, read_event, read_verdicts
+from deploykit_qualcomm.hosted import NodeVerdict, read_answer, read_event, read_verdicts
 from deploykit_qualcomm.tables import Wheel
 
 __all__ = ["Replayed", "read_replay", "replay", "replay_request"]
@@ -75,7 +75,7 @@ class Replayed:
 
     error: str
     build: str = ""
-    verdicts: tuple[Verdict, ...] = ()
+    verdicts: tuple[NodeVerdict, ...] = ()
     outputs: Mapping[str, int]
     binary: int = 0
     left: tuple[int, ...] = ()
@@ -87,7 +87,7 @@ class Replayed:
         return not self.error
 
     @property
-    def refused(self) -> tuple[Verdict, ...]:
+    def refused(self) -> tuple[NodeVerdict, ...]:
         """The nodes that the backend does not take."""
         return tuple(verdict for verdict in self.verdicts if not verdict.taken)
 
