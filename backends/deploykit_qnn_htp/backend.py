@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         Verification,
     )
     from deploykit.backend.options import OptionSpec
+    from deploykit.backend.plans import Plan
     from deploykit.backend.probes import Probe
     from deploykit.backend.targets import Target
     from deploykit.findings.rules import Registry
@@ -76,7 +77,7 @@ class QnnHtp(QualcommBackend["PreparedConversions", "tuple[ConversionPart, ...]"
 
         return prepare(situation, shared)
 
-    def plan(self, prepared: PreparedConversions) -> ConversionPlan:
+    def plan(self, prepared: PreparedConversions) -> Plan[tuple[ConversionPart, ...]]:
         """Decide."""
         from deploykit_qnn_htp.planning import make_plan
 
