@@ -135,7 +135,8 @@ class Tool:
     ``marks`` say that it wrote the log, ``done`` that it did its job: the only evidence for an all-clear. ``speaks``
     are parts of its paths and prefixes by which a line or a frame is its own (``/`` stands for both slashes),
     ``lines`` regular expressions of lines that only it writes.
-    A ``foreign`` tool is not part of the way of a model onto an NPU: its failures are named as its own.
+    A ``foreign`` tool is not part of the way of a model onto an NPU: its failures are named as its own. So are those
+    of one that ``drives_others`` (a framework over many chips) in a log in which no tool of the NPU speaks.
     """
 
     id: str
@@ -148,6 +149,7 @@ class Tool:
     stage: str = ""
     collect: tuple[str, ...] = ()
     foreign: bool = False
+    drives_others: bool = False
     source: tuple[str, ...] = ()
     confidence: Confidence = Confidence.REPORTED
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache, partial
 
 from deploykit.answers.diagnosis.collecting import ErrorLine, Hit
@@ -35,8 +36,13 @@ def answer_by_structure(lines: Iterable[ErrorLine], catalog: Catalog, wrote: Col
     severe = [pair for pair in pairs if pair[1].level not in ("warning", "note")]
     severe = [pair for pair in severe if not _TORN_DOWN.search(pair[0].text)] or severe
     foreign = {tool.id for tool in catalog.tools if tool.foreign}
+    drivers = {tool.id for tool in catalog.tools if tool.drives_others}
     speaking = {*wrote, *(event.tool for _, event in pairs)} - {""}
     nobody = speaking <= foreign
+    if speaking & drivers and speaking <= foreign | drivers:
+        # A framework that drives many chips, and nothing in the log speaks of this one: the failure is its own.
+        own = tuple(replace(tool, foreign=True) if tool.drives_others else tool for tool in catalog.tools)
+        catalog, nobody = replace(catalog, tools=own), True
     answer = _by_kind(severe, catalog, mild=False, nobody=nobody)
     vague = {f"line/{kind.id}" for kind in catalog.kinds if kind.root != "cause" and not kind.chain}
     if answer is None or answer.error.id in vague:
