@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from deploykit.backend.requests import make_request
-from deploykit.cli.check import plan_text
 from deploykit.cli.frame import Command
+from deploykit.cli.package import package_text
 from deploykit.cli.progress import progress
 from deploykit.cli.terminal import emit
 from deploykit.packages.manifests import MANIFEST, list_files
@@ -43,7 +43,13 @@ def command(out: Path | None) -> int:
 
 def _text(packaged: Packaged, tree: list[str], out: Path | None) -> str:
     command_line = f"deploykit package detector.onnx --target {_TARGET} --sdk {_SDK} --encodings detector.encodings"
-    lines = [f"$ {command_line} -o {out or 'out'}", "", plan_text(packaged.plan), "", f"{out or 'out'}/"]
+    lines = [
+        f"$ {command_line} -o {out or 'out'}",
+        "",
+        package_text(packaged, out or Path("out")),
+        "",
+        f"{out or 'out'}/",
+    ]
     lines += [f"  {path}" for path in tree]
     if out is None:
         lines += ["", "the package is intact and was removed again; keep it with: deploykit demo -o DIR"]

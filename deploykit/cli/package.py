@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from deploykit.cli.frame import settings
 from deploykit.cli.progress import progress
 from deploykit.cli.requests import RequestCommand, request_from
-from deploykit.cli.terminal import emit, findings_text, status_lines
+from deploykit.cli.terminal import emit, finding_lines, findings_text, plain, status_lines
+from deploykit.findings import Finding, Severity, group_findings
+from deploykit.report.explaining import shipping
 
 if TYPE_CHECKING:
     from deploykit.flow.pipeline import Packaged
 
-__all__ = ["command"]
+__all__ = ["command", "package_text"]
 
 
 @click.command(cls=RequestCommand, several=True)
@@ -38,32 +41,60 @@ def command(
     with progress() as tell:
         made = make_packages(requests, out, force=force, templates=templates, sbom=sbom, link=link, progress=tell)
     if len(made) == 1:
-        emit(made[0].to_json(), lambda: _text(made[0]))
+        emit(made[0].to_json(), lambda: package_text(made[0]))
     else:
         names = [click.style(str(packaged.plan.target["name"]), bold=True) for packaged in made]
-        text = "\n\n".join(f"{name}\n{_text(one)}" for name, one in zip(names, made, strict=True))
+        text = "\n\n".join(f"{name}\n{package_text(one)}" for name, one in zip(names, made, strict=True))
         emit({"packages": [packaged.to_json() for packaged in made]}, text)
     return max(packaged.exit_status for packaged in made)
 
 
-def _text(packaged: Packaged) -> str:
+_MOST_LINES = 12
+_MOST_LETTERS = 160  # of a message: two lines of a terminal, with its code
+
+
+def package_text(packaged: Packaged, folder: Path | None = None) -> str:
+    """The answer in one line, the facts, what asks something of the reader, what to do next; at most twelve lines.
+
+    With -v everything that was found and why, which the report tells as well. ``folder`` is where it lies, for people.
+    """
+    is_all, findings = settings().verbosity > 0, packaged.findings
     if packaged.package is None:
-        no = click.style("no package was written: see the errors above", fg="red", bold=True)
-        return "\n".join([findings_text(packaged.findings), "", no])
-    assumed = [f"assumed    {packaged.plan.assumed}"] if packaged.plan.assumed else []
-    route = packaged.plan.route
+        head = [click.style("no package was written", fg="red", bold=True)]
+        return "\n".join(
+            [*head, *(findings_text(findings).split("\n") if is_all else _asking(findings, _MOST_LINES - 1))]
+        )
+    told = shipping(packaged.status, findings)
+    color = {"ship it": "green", "do not ship it": "red"}.get(str(told.word), "yellow")
+    plan, route, folder = packaged.plan, packaged.plan.route, folder or packaged.package
     assert route is not None
-    lines = [
-        *assumed,
-        *status_lines(packaged.status),
-        *([] if packaged.estimate is None else [f"time       {packaged.estimate.described}"]),
-        "",
-        findings_text(packaged.findings),
-        "",
-        f"route      {route.id} ({route.confidence}): {route.why}",
-        f"executed   {', '.join(packaged.executed) or 'nothing'}",
-        f"generated  {', '.join(packaged.generated) or 'nothing'}",
-        f"package    {packaged.package} (open report.html)",
-        f"digest     {packaged.digest}",
-    ]
-    return "\n".join(lines)
+    lines = [f"{click.style(str(told.word), fg=color, bold=True)}: {plain(told.why)}", *status_lines(packaged.status)]
+    lines += [] if packaged.estimate is None else [f"time       {packaged.estimate.described}"]
+    lines += [f"assumed    {plan.assumed}"] if plan.assumed else []
+    lines.append(f"route      {route.id} ({route.confidence}){f': {route.why}' if is_all else ''}")
+    ending = [f"next       {told.next}"] if told.next else []
+    ending.append(f"package    {folder} (open report.html)")
+    if is_all:
+        ran, left = (", ".join(steps) or "nothing" for steps in (packaged.executed, packaged.generated))
+        more = [f"executed   {ran}", f"generated  {left}", f"digest     {packaged.digest}"]
+        return "\n".join([*lines, "", findings_text(findings), "", *more, *ending])
+    room = _MOST_LINES - len(lines) - len(ending)
+    return "\n".join([*lines, *_asking(findings, room, "-v and report.html list them"), *ending])
+
+
+def _asking(findings: tuple[Finding, ...], room: int, where: str) -> list[str]:
+    """What asks something of the reader, as far as there is room for it; the others are counted."""
+    still_open, handled = group_findings(findings)
+    lines: list[str] = []
+    shown = 0
+    for group in still_open:
+        told = finding_lines(group.first, f" (and {group.others})" if group.others else "", most=_MOST_LETTERS)
+        if group.first.severity is Severity.INFO or len(lines) + len(told) >= room:
+            break
+        lines += told
+        shown += group.count
+    left = sum(group.count for group in still_open) - shown
+    done = sum(group.count for group in handled)
+    counts = [f"{left}{' more' if shown else ''} finding{'s' if left > 1 else ''}"] if left else []
+    counts += [f"{done} handled"] if done else []
+    return [*lines, f"{', '.join(counts)}: {where}"] if counts else lines

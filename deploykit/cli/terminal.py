@@ -18,12 +18,14 @@ import click
 
 from deploykit.findings import Finding, group_findings, headline, listed, sort_findings
 
-__all__ = ["columns", "decibels", "defused", "emit", "findings_text", "plain", "status_lines", "table"]
+__all__ = ["columns", "decibels", "defused", "emit", "finding_lines", "findings_text", "plain", "status_lines", "table"]
 
 if TYPE_CHECKING:
     from deploykit.backend.status import PackageStatus
 
 _COLORS = {"error": "red", "warning": "yellow", "info": "cyan"}
+# A name of a node or a tensor that is too long to read: its beginning, what is left out, its end.
+_LONG_NAME = re.compile(r"([/\w][\w./:-]{13})[\w./:-]{12,}([\w./:-]{21})")
 # What commands style their own words with: bold, dim, and four colours that are none to hide in.
 _STYLES = re.compile(r"(\x1b\[(?:0|1|2|22|3[1236])m)")
 
@@ -101,9 +103,11 @@ def findings_text(findings: Iterable[Finding]) -> str:
     if not known:
         return "no findings"
     if settings().verbosity > 0:
-        return "\n".join([*(_finding(finding) for finding in known), headline(known)])
+        return "\n".join([*(line for finding in known for line in finding_lines(finding)), headline(known)])
     still_open, handled = group_findings(known)
-    lines = [_finding(group.first, f" (and {group.others})" if group.others else "") for group in still_open]
+    lines = []
+    for group in still_open:
+        lines += finding_lines(group.first, f" (and {group.others})" if group.others else "")
     if handled:
         count = click.style(f"{sum(group.count for group in handled)} handled", fg="green")
         rules = [f"{group.first.code} {group.first.slug}" for group in handled]
@@ -111,14 +115,25 @@ def findings_text(findings: Iterable[Finding]) -> str:
     return "\n".join([*lines, headline(known)])
 
 
-def _finding(finding: Finding, others: str = "") -> str:
+def finding_lines(finding: Finding, others: str = "", *, most: int = 0) -> list[str]:
+    """One finding, and below it what is done about it or what to do; names are cut in their middle unless -v.
+
+    ``most`` letters of a message are shown where it is given.
+    """
+    from deploykit.cli.frame import settings
+
     # An error that is handled is no longer red: it is no error any more.
     color = _COLORS[finding.severity] if finding.handled is None else "green"
     word = click.style(f"{finding.severity}", fg=color, bold=finding.blocks)
-    line = f"{word} {finding.code} {finding.slug}: {plain(finding.message)}{others}"
+    message = f"{plain(finding.message)}{others}"
+    if settings().verbosity <= 0:
+        message = _LONG_NAME.sub(r"\1…\2", message)
+    if most and len(message) > most:
+        message = f"{message[: most - 1]}…"
+    lines = [f"{word} {finding.code} {finding.slug}: {message}"]
     if finding.handled is not None:
-        return f"{line}\n    handled: {finding.handled}"
-    return f"{line}\n    next: {finding.hint}" if finding.hint else line
+        return [*lines, f"    handled: {finding.handled}"]
+    return [*lines, f"    next: {finding.hint}"] if finding.hint else lines
 
 
 def status_lines(status: PackageStatus) -> list[str]:

@@ -266,7 +266,7 @@ def check_inferred(chosen: ChosenWay) -> Iterator[Found]:
         kind=SubjectKind.MODEL,
         name=_name(chosen),
         message=f"{len(concluded)} tensors got an entry: {origins}" + "".join(f"; {line}" for line in told[:3]),
-        hint="nothing to do: stored values and operators bound these ranges" if _are_exact(counts) else "",
+        hint="these ranges are exact: stored values and operators bound them" if _are_exact(counts) else "",
         evidence={"ranges": [conclusion.to_json() for conclusion in concluded.values()]},
     )
 
@@ -369,7 +369,7 @@ def check_size_chosen(chosen: ChosenWay) -> Iterator[Found]:
     what="The post-processing inside the model gets 16-bit grids, over the ranges that its entries have.",
     why="Coordinates, their decoding, and boxes joined with scores need more than 256 steps. Wider tensors take twice "
     "the memory and more time, and each border to 8 bits costs a conversion; the network itself stays as it was.",
-    fix="nothing to do; keep the grids as they were given with --no-rewrite end-in-int16",
+    fix="keep the grids as they were given with --no-rewrite end-in-int16",
     sources=("simulated while packaging",),
 )
 def check_wider_end(chosen: ChosenWay) -> Iterator[Found]:
@@ -447,7 +447,7 @@ def check_default(quantized: QuantizedNumbers) -> Iterator[Found]:
     "info",
     what="The encodings of this package were made here from the float model and the calibration data.",
     why="Nobody but this run vouches for them; what they cost stands beside them.",
-    fix="there is nothing to do",
+    fix="make them with your own quantizer where these are not good enough, and hand them in with --encodings",
     sources=("the quantizer, run while packaging",),
 )
 def check_quantized(quantized: QuantizedNumbers) -> Iterator[Found]:

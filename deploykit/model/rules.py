@@ -324,7 +324,7 @@ def check_unnamed(facts: GraphFacts) -> Iterator[Found]:
     "info",
     what="Weights in files beside the model.",
     why="The model is incomplete without them: they must travel together and match exactly.",
-    fix="nothing to do here; copy all files when moving the model",
+    fix="copy all files when moving the model",
     sources=("ONNX external data (onnx/onnx docs/ExternalData.md)",),
 )
 def check_external(facts: GraphFacts) -> Iterator[Found]:

@@ -50,7 +50,7 @@ class Shipping(Published):
 _LOCATE = (
     "'deploykit accuracy locate' names the first operator that is off, 'deploykit accuracy layers' what costs most"
 )
-_BUILD = "'deploykit build' where the tools are installed, or scripts/build.sh"
+_BUILD = "run 'deploykit build' on the package where the SDK is installed"
 
 
 def shipping(status: PackageStatus, findings: Iterable[Finding]) -> Shipping:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from functools import cache
@@ -57,39 +56,19 @@ def _cases() -> Mapping[str, tuple[Any, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """One line of ``data/advice.toml``: the words of an advice, ``*`` for what differs, and what is made of them."""
+    """A key of WAYS: ``CODE way``, with ``-> CODE`` where that finding says why the way does not help here."""
 
-    code: str
-    words: str
-    made: str
+    key: str
 
     @property
-    def is_outside(self) -> bool:
-        """True for what nobody can do in a test; the reason stands there."""
-        return self.made.startswith(("outside: ", "nothing: "))
-
-    @property
-    def way(self) -> str:
-        """The name of the way that does it."""
-        return self.made.partition(" -> ")[0]
+    def code(self) -> str:
+        """The rule whose advice it is."""
+        return self.key.partition(" ")[0]
 
     @property
     def refusal(self) -> str:
         """The code of the finding that says why the way does not help here; "" where it must help."""
-        return self.made.partition(" -> ")[2]
-
-    @property
-    def pattern(self) -> str:
-        """What the words match; a last ``*`` takes all that follows."""
-        first = self.words.removesuffix("*")
-        return ".*?".join(map(re.escape, first.split("*"))) + (".*" if first != self.words else "")
-
-
-def all_advice() -> Iterator[Advice]:
-    """Every line of the file."""
-    for code, lines in tomllib.loads((TESTS / "data/advice.toml").read_text("utf-8")).items():
-        for words, made in lines.items():
-            yield Advice(code=code, words=words, made=made)
+        return self.key.partition(" -> ")[2]
 
 
 @cache
@@ -150,8 +129,7 @@ class Bench:
         A way answers with a case for the rule, with the findings of a whole run, or with None when it has asserted
         itself what the advice brings.
         """
-        way = ways.get(f"{advice.code} {advice.way}") or ways[advice.way]
-        answer = way(self)
+        answer = ways[advice.key](self)
         if answer is None:
             return
         whole = isinstance(answer, (list, tuple)) and all(isinstance(finding, Finding) for finding in answer)
@@ -196,15 +174,8 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
-@pytest.fixture(scope="session")
-def lines() -> tuple[Advice, ...]:
-    return tuple(all_advice())
-
-
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Each test module tries the ways that it has: a test for every line of the file that names one of them."""
+    """Each test module tries the ways that it has."""
     if "advice" in metafunc.fixturenames:
         ways = metafunc.module.WAYS
-        mine = [a for a in all_advice() if not a.is_outside and (f"{a.code} {a.way}" in ways or a.way in ways)]
-        each = {f"{a.code} {a.way}": a for a in mine}
-        metafunc.parametrize("advice", each.values(), ids=each)
+        metafunc.parametrize("advice", [Advice(key) for key in ways], ids=list(ways))

@@ -1,4 +1,4 @@
-"""Advice of the core's rules about graphs, encodings, samples and comparisons, followed on their triggering cases."""
+"""Advice of the core's and the shared rules that names a command or an option, followed on their triggering cases."""
 
 from __future__ import annotations
 
@@ -9,102 +9,14 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, inliner, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 import deploykit
-from deploykit.encodings.values import Float
+from deploykit.errors import UsageError
 from sample_models.networks import conv_net, save_with_external_data
 
-GRAPHS, ENCODINGS = "model/test_graph_rules.py", "encodings/test_encoding_rules.py"
 SIDES = "accuracy/test_comparison.py"
-
-
-def top_k(bench: Any) -> Any:
-    made = bench.module(GRAPHS)
-    nodes = [helper.make_node("TopK", ["x", "k"], ["y", "where"])]
-    return made.model(nodes, tensors=[made.stored("k", 2, dtype=np.int64)])
-
-
-def condition_folded(bench: Any) -> Any:
-    """What stands in the branch that is always taken stands in the graph."""
-    model = bench.trigger("DK003")
-    (branch,) = [a.g for a in model.graph.node[1].attribute if a.name == "then_branch"]
-    return bench.module(GRAPHS).model([*branch.node, helper.make_node("Identity", ["b"], ["y"])])
-
-
-def cut_before_it(bench: Any) -> onnx.ModelProto:
-    first = helper.make_node("Abs", ["x"], ["a"])
-    whole = bench.module(GRAPHS).model([first, *bench.trigger("DK003").graph.node])
-    assert bench.look("DK003", whole)
-    inferred = onnx.shape_inference.infer_shapes(whole)
-    return onnx.utils.Extractor(inferred).extract_model(["x"], ["a"])
-
-
-def with_opset(bench: Any) -> onnx.ModelProto:
-    given = bench.trigger("DK004")
-    return helper.make_model(given.graph, opset_imports=[helper.make_opsetid("", 17)])
-
-
-def inlined(bench: Any) -> onnx.ModelProto:
-    return inliner.inline_local_functions(bench.trigger("DK006"))
-
-
-def checker(bench: Any) -> None:
-    path = bench.saved(bench.trigger("DK007"))
-    with pytest.raises(onnx.checker.ValidationError, match="opset"):
-        onnx.checker.check_model(path, full_check=True)
-
-
-def finite(bench: Any) -> onnx.ModelProto:
-    model = onnx.ModelProto()
-    model.CopyFrom(bench.trigger("DK008"))
-    (tensor,) = model.graph.initializer
-    values = np.nan_to_num(numpy_helper.to_array(tensor), nan=0.0, neginf=-100.0)
-    tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
-    return model
-
-
-def float32(bench: Any) -> onnx.ModelProto:
-    model = onnx.ModelProto()
-    model.CopyFrom(bench.trigger("DK009"))
-    for value in (*model.graph.input, *model.graph.output):
-        value.CopyFrom(helper.make_tensor_value_info(value.name, TensorProto.FLOAT, (4,)))
-    for tensor in model.graph.initializer:
-        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float32), tensor.name))
-    onnx.checker.check_model(model, full_check=True)
-    return model
-
-
-def dropped(bench: Any) -> onnx.ModelProto:
-    model: onnx.ModelProto = bench.module(GRAPHS).model()
-    passed = model.graph.output.add()
-    passed.CopyFrom(model.graph.input[0])
-    assert bench.look("DK010", model)
-    model.graph.output.remove(passed)
-    return model
-
-
-def identity(bench: Any) -> Any:
-    model = bench.trigger("DK010")
-    (output,) = (value.name for value in model.graph.output)
-    return bench.module(GRAPHS).model([helper.make_node("Identity", [output], ["y"])])
-
-
-def removed(bench: Any) -> onnx.ModelProto:
-    model = onnx.ModelProto()
-    model.CopyFrom(bench.trigger("DK011"))
-    read = {name for node in model.graph.node for name in node.input}
-    for tensor in [tensor for tensor in model.graph.initializer if tensor.name not in read]:
-        model.graph.initializer.remove(tensor)
-    return model
-
-
-def named(bench: Any) -> onnx.ModelProto:
-    model = onnx.ModelProto()
-    model.CopyFrom(bench.trigger("DK012"))
-    for node in model.graph.node:
-        node.name = node.output[0]
-    return model
+Way = Callable[[Any], Any]
 
 
 def copied(bench: Any) -> None:
@@ -136,48 +48,11 @@ def float_tensors(bench: Any) -> Any:
     return mix(bench, "2.0.0", float_tensors=names)
 
 
-def float_entries(bench: Any) -> Any:
-    return bench.module(ENCODINGS).on_graph(**dict.fromkeys("xgcy", Float(dtype="float16")))
-
-
-def other_versions(bench: Any) -> Any:
-    mlp = bench.aimet / "mlp"
-
-    def ask(version: str) -> Any:
-        return bench.ask(mlp / "model.onnx", encodings=mlp / f"bq-w4a16.v{version}.encodings")
-
-    assert "DK105" in {finding.code for finding in ask("0.6.1")}
-    return [*ask("1.0.0"), *ask("2.0.0")]
-
-
-def on_graph(**entries: tuple[float, float, dict[str, Any]]) -> Callable[[Any], Any]:
-    def make(bench: Any) -> Any:
-        made = bench.module(ENCODINGS)
-        return made.on_graph(**{name: made.grid(scale, zero, **kind) for name, (scale, zero, kind) in entries.items()})
-
-    return make
-
-
-def own_outputs(bench: Any) -> Any:
-    made = bench.module(SIDES)
-
-    def parts(values: Any) -> Any:
-        return made.as_set("a", {"0": {"boxes": values[:, :2], "scores": values[:, 2:]}})
-
-    return made.Judged(comparison=made.compare(parts(made.MIXED), parts(made.NOISY)))
-
-
 def concat_named(bench: Any) -> None:
     sides = [str(bench.quark / name) for name in ("output_fp32", "output_vint8")]
     answer = bench.run("accuracy", "compare", *sides, "--model", str(bench.quark / "fp32.onnx"), status=1)
     (dead,) = [finding for finding in answer["findings"] if finding["code"] == "DK601"]
     assert "Concat" in dead["message"]
-
-
-def on_both_sides(bench: Any) -> Any:
-    made = bench.module(SIDES)
-    both = [made.as_set(label, {"0": {}, "1": {}}) for label in "ab"]
-    return made.Judged(comparison=made.compare(*both))
 
 
 def first_not_finite(bench: Any) -> None:
@@ -199,11 +74,6 @@ def quotient(divisor: float) -> onnx.ModelProto:
     stored = [numpy_helper.from_array(np.array(divisor, np.float32), "c")]
     graph = helper.make_graph(nodes, "g", *sides, stored)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-
-
-def all_finite(bench: Any) -> Any:
-    made = bench.module(SIDES)
-    return made.Judged(comparison=made.pair(made.MIXED, np.nan_to_num(made.NAN)))
 
 
 def sides(bench: Any) -> None:
@@ -253,13 +123,6 @@ def threshold(bench: Any) -> None:
     assert "DK610" in {finding["code"] for finding in strict["findings"]}
 
 
-def unusable_named(bench: Any) -> None:
-    from deploykit.accuracy.samples.data_rules import Survey
-
-    found = bench.look("DK623", Survey(kind="arrays", origin="data", samples=0, unusable=(("a.npy", "damaged"),)))
-    assert [finding.subject.name for finding in found] == ["a.npy"]
-
-
 def given(bench: Any) -> Any:
     """Real samples in place of random data."""
     np.save(bench.folder / "images.npy", np.random.default_rng(0).random((200, 3, 64, 64), dtype=np.float32))
@@ -269,39 +132,112 @@ def given(bench: Any) -> Any:
     return bench.ask(model, "vek385", calibration=bench.folder / "images.npy", **ask)
 
 
-WAYS: dict[str, Callable[[Any], Any]] = {
-    "DK002 TopK": top_k,
-    "DK003 condition folded": condition_folded,
-    "DK003 cut": cut_before_it,
-    "DK004 opset_imports": with_opset,
-    "DK006 inlined": inlined,
-    "DK007 checker": checker,
-    "DK008 finite": finite,
-    "DK009 float32": float32,
-    "DK010 dropped": dropped,
-    "DK010 Identity": identity,
-    "DK011 removed": removed,
-    "DK012 named": named,
+def asked(*rewrites: str) -> Way:
+    """The whole run of the triggering case, as it is and with rewrites asked for by name."""
+
+    def ask(bench: Any) -> Any:
+        case = bench.trigger("QNN216")
+        model = bench.module("qualcomm/conftest.py").build(case).model.proto
+        assert "QNN216" in {finding.code for finding in bench.ask(model)}
+        return [*bench.ask(model, rewrite=rewrites), *bench.ask(model, backend="ort-qnn", rewrite=rewrites)]
+
+    return ask
+
+
+def float_model(bench: Any) -> Any:
+    """The QDQ model is advised to come as float model with encodings, and that helps."""
+    vit = bench.aimet / "vit"
+    (told,) = (f for f in bench.ask(vit / "w8a8.qdq.onnx", backend="ort-qnn") if f.code == "QNN216")
+    assert told.hint == "give the float model with --encodings and --rewrite linear-to-conv"
+    encodings = vit / "w8a8.v1.0.0.encodings"
+    return bench.ask(vit / "model.onnx", backend="ort-qnn", encodings=encodings, rewrite=("linear-to-conv",))
+
+
+def as_conv(bench: Any) -> Any:
+    """``vit`` on the device and the release of the report, as it is and with the rewrite asked for by name."""
+    vit = bench.aimet / "vit"
+    given = {"sdk": "2.41", "encodings": vit / "w8a16.v1.0.0.encodings"}
+    (before,) = (f for f in bench.ask(vit / "model.onnx", "sa8775p", **given) if f.code == "QNN215")
+    assert before.blocks
+    (as_qdq,) = (f for f in bench.ask(vit / "w8a16.qdq.onnx", "sa8775p", sdk="2.41") if f.code == "QNN215")
+    assert as_qdq.hint.startswith("give the float model with --encodings and --rewrite linear-to-conv")
+    after = bench.ask(vit / "model.onnx", "sa8775p", rewrite=("linear-to-conv",), **given)
+    assert "DK201" in {finding.code for finding in after}
+    assert not [finding for finding in after if finding.blocks]
+    return after
+
+
+def as_log_range(bench: Any) -> Any:
+    """A Log whose input has a grid too; without one the tools leave it in float, and that is said."""
+    case = bench.trigger("QNN250")
+    case = {**case, "encodings": {**case["encodings"], "x": {"type": "uint16", "scale": 1e-5}}}
+    return whole_run(bench, case, rewrite=("log-range",))
+
+
+def whole_run(bench: Any, case: Any, **more: Any) -> Any:
+    """The case as a model with its encodings, through the whole path."""
+    from deploykit.encodings.formats.aimet import write_encodings
+
+    situation = bench.module("qualcomm/conftest.py").build(case)
+    path = bench.folder / "case.encodings"
+    path.write_text(write_encodings(situation.encodings, "1.0.0"), "utf-8")
+    return bench.ask(situation.model.proto, sdk=case.get("sdk"), encodings=path, **more)
+
+
+def clamped_by_itself(bench: Any) -> Any:
+    """The mask of a model as it is exported: done without being asked for; the other rewrite says why it does not."""
+    zoo = bench.zoo / "distilbert"
+    given = {"encodings": zoo / "w8a16.v1.0.0.encodings", "sdk": "2.33"}
+    left_out = {**given, "no_rewrite": ("mask-constant",)}
+    assert any(f.code == "QNN275" and f.handled is None for f in bench.ask(zoo / "model.onnx", **left_out))
+    other = bench.ask(zoo / "model.onnx", rewrite=("saturating-constant",), **left_out)
+    assert any(f.code == "DK208" and "saturating-constant" in f.message for f in other)
+    by_itself = bench.ask(zoo / "model.onnx", **given)
+    assert all(f.handled for f in by_itself if f.code in ("QNN275", "DK104"))
+    assert any(f.code == "DK210" and "mask-constant" in f.message for f in by_itself)
+    return bench.ask(zoo / "model.onnx", rewrite=("mask-constant",), **given)
+
+
+def by_lpbq(bench: Any) -> Any:
+    """What ``encodings convert --to lpbq`` writes of float scales is taken."""
+    out = bench.folder / "lpbq.onnx"
+    bench.run("encodings", "convert", str(bench.aimet / "mlp/bq-w4a16.qdq.onnx"), "--to", "lpbq", "-o", str(out))
+    return bench.ask(out, backend="ort-qnn")
+
+
+def refused_and_left_out(key: str, value: str, told: str) -> Way:
+    """The whole path refuses the value with the same words; without the option nothing is found."""
+
+    def ask(bench: Any) -> Any:
+        cnn = bench.aimet / "cnn/model.onnx"
+        with pytest.raises(UsageError, match=told):
+            bench.ask(cnn, options=((key, value),))
+        return bench.ask(cnn)
+
+    return ask
+
+
+WAYS: dict[str, Way] = {
     "DK013 copied": copied,
-    "own model": own_model,
+    "DK101 own model": own_model,
     "DK103 --float-tensors": float_tensors,
     "DK103 version 1.0.0": lambda bench: mix(bench, "1.0.0"),
-    "DK104 float entries": float_entries,
-    "DK105 other versions": other_versions,
-    "DK107 left out": on_graph(x=(0.5, 0, {}), w=(0.5, 0, {"signed": True})),
-    "DK108 one entry": on_graph(g=(0.5, 0, {})),
-    "DK110 flag": on_graph(g=(0.5, 5, {"signed": True, "symmetric": False})),
     "DK601 --model": concat_named,
-    "DK602 own outputs": own_outputs,
-    "DK604 both": on_both_sides,
     "DK606 locate": first_not_finite,
-    "DK606 finite": all_finite,
     "DK607 sides": sides,
     "DK608 --slices": slices,
     "DK610 locate": locate,
     "DK610 threshold": threshold,
-    "DK622 named": unusable_named,
     "DK627 --calibration": given,
+    "QNN215 --rewrite linear-to-conv": as_conv,
+    "QNN216 --rewrite linear-to-conv": asked("linear-to-conv"),
+    "QNN216 float model": float_model,
+    "QNN236 deploykit encodings convert --to lpbq": by_lpbq,
+    "QNN250 --rewrite log-range": as_log_range,
+    "QNN260 --precision": lambda bench: {**bench.trigger("QNN260"), "options": {}, "precision": "fp16"},
+    "QNN261 left out": refused_and_left_out("soc_model", "618", "not the Android SoC id|is 69"),
+    "QNN262 left out": refused_and_left_out("vtcm_mb", "9", "has 8 MB"),
+    "QNN275 --calibration": clamped_by_itself,
 }
 
 

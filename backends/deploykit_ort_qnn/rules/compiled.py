@@ -221,7 +221,7 @@ def check_pair(scope: EnvironmentScope) -> Iterator[Found]:
     what="The binary was compiled by one QAIRT release and runs here on the emulator of another.",
     why="The emulator of a later release executes older binaries. That proves that a binary is whole and computes what "
     "was meant; what the runtime of its own release computes is not shown by it.",
-    fix="Nothing to do; compare on the device.",
+    fix="Compare on the device.",
     sources=[_OLD],
 )
 def check_emulator(scope: EnvironmentScope) -> Iterator[Found]:

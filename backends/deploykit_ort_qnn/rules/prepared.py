@@ -187,7 +187,7 @@ def _kept_whole(draft: ProviderDraft) -> str:
     "error",
     what="The model holds something that the compiler turns into wrong numbers, or float, without a message.",
     why="Nothing but running the compiled model shows it.",
-    fix="Nothing to do: the plan avoids it.",
+    fix="The plan avoids it.",
     sources=[_LAB],
 )
 def check_wrong_kernels(draft: ProviderDraft) -> Iterator[Found]:
@@ -205,7 +205,7 @@ def check_wrong_kernels(draft: ProviderDraft) -> Iterator[Found]:
     "info",
     what="A place that looks like one a rewrite would help does not qualify.",
     why="The rewrite would change the result there.",
-    fix="Nothing to do, unless the message names what you can change in the model.",
+    fix="Change what the message names, where that is in your hands.",
     sources=["docs/ort-qnn.md"],
 )
 def check_refusals(draft: ProviderDraft) -> Iterator[Found]:

@@ -345,7 +345,7 @@ def _rank(facts: GraphFacts, name: str) -> int | None:
     "info",
     what="Attention over several heads in one MatMul.",
     why="The vendor's tools split it into single heads for language models, which the HTP schedules better.",
-    fix="nothing to do here: qairt's own pass (MHA2SHA) does it in its language-model flow",
+    fix="qairt's own pass (MHA2SHA) does it in its language-model flow",
     sources=constraint("mha-to-sha").source,
 )
 def hint_heads(situation: Situation) -> Iterator[Found]:

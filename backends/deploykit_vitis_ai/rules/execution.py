@@ -117,7 +117,7 @@ _MEASURED = ["deploykit: Quark, run with and without this part; both models run 
     what="A part of the model stays in float, since integers destroyed what it computes.",
     why="Boxes and scores on one grid, the decoding of boxes, and sums over bins need more than 256 steps. Float "
     "takes longer than int8, and every border between the two costs a conversion.",
-    fix="Nothing to do. Quantize all of it with --exclude-nothing, or name another part with --exclude-subgraph.",
+    fix="Quantize all of it with --exclude-nothing, or name another part with --exclude-subgraph.",
     sources=_MEASURED,
 )
 def check_left(outcome: QuarkOutcome) -> Iterator[Found]:
@@ -151,7 +151,7 @@ def check_in_vain(outcome: QuarkOutcome) -> Iterator[Found]:
     what="The number format was chosen by measuring: the cheapest one whose outputs are good enough.",
     why="Integers are the fastest here, and which of them a model survives is seen on its outputs only. Quark makes "
     "each; of bf16 it makes an imitation for the CPU, since the compiler does the rounding.",
-    fix="Nothing to do. Ask for one format with --precision, or for another quality with --goal.",
+    fix="Ask for one format with --precision, or for another quality with --goal.",
     sources=["deploykit: Quark, run for each format; the models run on the calibration samples"],
 )
 def check_chosen(outcome: QuarkOutcome) -> Iterator[Found]:

@@ -390,8 +390,8 @@ def check_classes(fit: DataFit) -> Iterator[Found]:
     why="Exporters fold the BatchNormalization into that convolution, and the statistics of the training with it; what"
     " is left is its size. Without the scaling of the training every range up to the first normalization is about 255"
     " times too wide.",
-    fix="Scale the data as the training did (mostly to 0..1, then mean and deviation), and calibrate again. If the"
-    " model really was trained on bytes there is nothing to do.",
+    fix="Scale the data as the training did (mostly to 0..1, then mean and deviation), and calibrate again,"
+    " unless the model really was trained on bytes.",
     sources=_FITTED,
 )
 def check_bytes(fit: DataFit) -> Iterator[Found]:
