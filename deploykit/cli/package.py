@@ -50,6 +50,7 @@ def command(
 
 
 _MOST_LINES = 12
+_CHOSEN_HERE = frozenset({"input-size-chosen"})  # infos about what the reader may want otherwise
 _MOST_LETTERS = 160  # of a message: two lines of a terminal, with its code
 
 
@@ -60,10 +61,8 @@ def package_text(packaged: Packaged, folder: Path | None = None) -> str:
     """
     is_all, findings = settings().verbosity > 0, packaged.findings
     if packaged.package is None:
-        head = [click.style("no package was written", fg="red", bold=True)]
-        return "\n".join(
-            [*head, *(findings_text(findings).split("\n") if is_all else _asking(findings, _MOST_LINES - 1))]
-        )
+        why = [findings_text(findings)] if is_all else _asking(findings, _MOST_LINES - 1, "-v lists them")
+        return "\n".join([click.style("no package was written", fg="red", bold=True), *why])
     told = shipping(packaged.status, findings)
     color = {"ship it": "green", "do not ship it": "red"}.get(str(told.word), "yellow")
     plan, route, folder = packaged.plan, packaged.plan.route, folder or packaged.package
@@ -89,8 +88,9 @@ def _asking(findings: tuple[Finding, ...], room: int, where: str) -> list[str]:
     shown = 0
     for group in still_open:
         told = finding_lines(group.first, f" (and {group.others})" if group.others else "", most=_MOST_LETTERS)
-        if group.first.severity is Severity.INFO or len(lines) + len(told) >= room:
-            break
+        asks = group.first.severity is not Severity.INFO or group.first.slug in _CHOSEN_HERE
+        if not asks or len(lines) + len(told) >= room:
+            continue
         lines += told
         shown += group.count
     left = sum(group.count for group in still_open) - shown
