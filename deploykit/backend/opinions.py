@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from deploykit.findings import Confidence, Finding, Severity
+from deploykit.system.published import published
 
 __all__ = ["Compiler", "Opinion", "OpinionState", "Opinions"]
 
@@ -60,14 +61,8 @@ class Opinion:
 
     def to_json(self) -> dict[str, Any]:
         """The published shape (docs/json.md)."""
-        return {
-            "code": self.code,
-            "subject": self.subject,
-            "state": str(self.state),
-            "why": self.why,
-            "scope": self.scope,
-            **({} if self.by is None else {"by": self.by.name}),
-        }
+        by = {} if self.by is None else {"by": self.by.name}
+        return {**published(self, without=("by",)), **by}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

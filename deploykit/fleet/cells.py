@@ -17,6 +17,7 @@ from importlib.metadata import PackageNotFoundError, entry_points, requires, ver
 from pathlib import Path
 from typing import Any, TypeVar
 
+from msgspec import convert, to_builtins
 from packaging.requirements import Requirement
 
 from deploykit.backend.backend import Request
@@ -42,7 +43,6 @@ __all__ = [
 ]
 
 _PATHS = ("encodings", "float_tensors", "calibration", "references")
-_REPLACED = ("inputs", "rewrite", "no_rewrite")
 _ARRAYS = (".npy", ".npz")
 _MOST_FILES = 100_000
 
@@ -238,28 +238,13 @@ def _moved_input(text: str, place: Callable[[Path], Path]) -> str:
 
 def request_to_json(request: Request) -> dict[str, Any]:
     """Every field of a request that is set, as JSON has it."""
-    made = {item.name: _plain(getattr(request, item.name)) for item in fields(request)}
+    made: dict[str, Any] = to_builtins(request, enc_hook=str)  # a path is its text
     return {name: value for name, value in made.items() if value is not None}
 
 
 def request_from_json(value: Mapping[str, Any]) -> Request:
     """The request that ``request_to_json`` wrote."""
-    given = dict(value)
-    for name in ("model", *_PATHS):
-        if name in given:
-            given[name] = Path(given[name])
-    for name in _REPLACED:
-        given[name] = tuple(given[name])
-    given["options"] = tuple((key, text) for key, text in given["options"])
-    return Request(**given)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+    return convert(value, Request, dec_hook=lambda kind, text: kind(text))
 
 
 class Keys:

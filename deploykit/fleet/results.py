@@ -16,7 +16,7 @@ from typing import Any
 from deploykit.errors import DeploykitError, InputError
 from deploykit.packages.manifests import MANIFEST, digest_of
 from deploykit.system.files import read_regular, write_files
-from deploykit.system.published import Published
+from deploykit.system.published import Published, published
 
 __all__ = [
     "CELLS",
@@ -105,18 +105,9 @@ class CellResult:
 
     def to_json(self) -> dict[str, Any]:
         """The published shape."""
-        return {
-            "schema": 1,
-            "cell": self.cell,
-            "key": self.key,
-            "verdict": str(self.verdict),
-            "exit_status": self.exit_status,
-            "seconds": round(self.seconds, 3),
-            "processor_seconds": round(self.processor_seconds, 3),
-            "bytes": self.bytes,
-            "outcome": dict(self.outcome) or None,
-            "error": dict(self.error) or None,
-        }
+        shown = {"outcome": dict(self.outcome) or None, "error": dict(self.error) or None}
+        seconds = {name: round(getattr(self, name), 3) for name in ("seconds", "processor_seconds")}
+        return {"schema": 1, **published(self, also=("verdict",)), **seconds, **shown}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

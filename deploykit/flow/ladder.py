@@ -18,6 +18,7 @@ from deploykit.accuracy.search.raising import Raised, WideType
 from deploykit.accuracy.simulate.precisions import ModelCost
 from deploykit.answers.precision_advice import Advice, Advised, advise
 from deploykit.encodings.values import EncodingSet
+from deploykit.system.published import published
 
 __all__ = ["Ladder", "LadderRung", "LearnedStep", "Learning", "RaisedStep", "TriedMethod", "walk"]
 
@@ -50,18 +51,8 @@ class LadderRung:
 
     def to_json(self) -> dict[str, Any]:
         """The published shape; what was not measured is None."""
-        return {
-            "precision": self.precision,
-            **self.reached.to_json(),
-            "cost": None if self.cost is None else self.cost.to_json(),
-            "borders": self.borders,
-            "made_by": self.made_by,
-            "missing": self.missing,
-            "runs_here": self.runs_here,
-            "way": self.way,
-            "refused": self.refused,
-            "on_npu": self.on_npu if math.isfinite(self.on_npu) else None,
-        }
+        on_npu = self.on_npu if math.isfinite(self.on_npu) else None
+        return {**self.reached.to_json(), **published(self, without=("reached", "encodings")), "on_npu": on_npu}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -5,7 +5,6 @@ It plans and counts; what stops a plan is the backend's business.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +16,8 @@ from deploykit.findings import Finding
 from deploykit.flow.plan import plan_as_given
 from deploykit.flow.read import read_situation
 from deploykit.model.load import blaming
-from deploykit.tables.capabilities import CompatRow, Status
+from deploykit.system.published import published
+from deploykit.tables.capabilities import Status
 
 __all__ = ["SdkSearch", "SdkTrial", "lowest_sdk"]
 
@@ -58,13 +58,7 @@ class SdkTrial:
 
     def to_json(self) -> dict[str, Any]:
         """The published shape."""
-        return {
-            "sdk": self.sdk,
-            "ok": self.ok,
-            "state": self.state,
-            "blocking": list(self.blocking),
-            "open": list(self.open),
-        }
+        return published(self, without=("findings",), also=("ok", "state", "blocking", "open"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,12 +76,7 @@ class SdkSearch:
 
     def to_json(self) -> dict[str, Any]:
         """The published shape of ``deploykit compat --model``."""
-        return {
-            "backend": self.backend,
-            "target": self.target,
-            "lowest": self.lowest,
-            "trials": [trial.to_json() for trial in self.trials],
-        }
+        return published(self, also=("lowest",))
 
 
 def lowest_sdk(request: Request) -> SdkSearch:
@@ -98,7 +87,8 @@ def lowest_sdk(request: Request) -> SdkSearch:
     with blaming(request.model):
         backend, situation = read_situation(replace(request, sdk=None))
         device = situation.target.device
-        releases = _releases(backend.compat())
+        rows = backend.compat()
+        releases = sorted({row.since for row in rows if row.feature == f"release {row.since}"}, key=Version)
         if not releases:
             raise UsageError(
                 f"the tables of {backend.id} are not kept per SDK release", next="use deploykit check --plan"
@@ -112,7 +102,3 @@ def lowest_sdk(request: Request) -> SdkSearch:
             tried = replace(situation, request=replace(situation.request, sdk=version), target=target)
             trials.append(SdkTrial(sdk=version, findings=plan_as_given(backend, tried, shared).findings))
         return SdkSearch(backend=backend.id, target=device.id, trials=tuple(trials))
-
-
-def _releases(rows: Iterable[CompatRow]) -> tuple[str, ...]:
-    return tuple(sorted({row.since for row in rows if row.feature == f"release {row.since}"}, key=Version))

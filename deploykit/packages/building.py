@@ -22,6 +22,7 @@ from deploykit.packages.writing import record_build
 from deploykit.system.files import open_regular
 from deploykit.system.folders import abandoned, holding
 from deploykit.system.processes import run
+from deploykit.system.published import published
 
 if TYPE_CHECKING:
     from deploykit.answers.diagnosis import Diagnosis
@@ -60,16 +61,7 @@ class BuildReport:
 
     def to_json(self) -> dict[str, Any]:
         """The published shape of ``deploykit build --json``."""
-        return {
-            "ok": self.status == 0,
-            "package": str(self.package),
-            "status": self.status,
-            "done": list(self.done),
-            "log": str(self.log),
-            "digest": self.digest,
-            "diagnosis": None if self.diagnosis is None else self.diagnosis.to_json(),
-            "said": list(self.said),
-        }
+        return {"ok": self.status == 0, **published(self)}
 
 
 def build_package(package: Path, *, on_line: Callable[[str], None] | None = None) -> BuildReport:

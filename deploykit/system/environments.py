@@ -17,6 +17,7 @@ from packaging.utils import canonicalize_name
 from deploykit.errors import ToolError
 from deploykit.system.folders import is_waited_for, waiting_for
 from deploykit.system.processes import ONLY_INSTALLED, ProgramEnd, run
+from deploykit.system.published import published
 from deploykit.system.specs import Stage, ToolchainSpec
 from deploykit.system.store import user_cache
 
@@ -38,21 +39,9 @@ class ToolchainState:
 
     def to_json(self) -> dict[str, Any]:
         """The published shape."""
-        return {
-            "name": self.spec.name,
-            "version": self.spec.version,
-            "summary": self.spec.summary,
-            "state": self.state,
-            "detail": self.detail,
-            "path": str(self.path),
-            "size_mb": self.size_mb,
-            "disk_mb": self.spec.disk_mb,
-            "minutes": self.spec.minutes,
-            "verified": self.spec.verified,
-            "licence": self.spec.licence,
-            "source": list(self.spec.source),
-            "confidence": str(self.spec.confidence),
-        }
+        about = ("name", "version", "summary", "disk_mb", "minutes", "verified", "licence", "source", "confidence")
+        spec = published(self.spec)
+        return {**{name: spec[name] for name in about}, **published(self, without=("spec",))}
 
 
 def toolchains_root() -> Path:

@@ -21,9 +21,10 @@ class Published:
         return published(self)
 
 
-def published(value: Any, *, without: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The fields of a dataclass as JSON values, in their order, ``without`` some."""
-    return {f.name: _plain(getattr(value, f.name)) for f in fields(value) if f.name not in without}
+def published(value: Any, *, without: tuple[str, ...] = (), also: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The fields of a dataclass as JSON values, in their order, ``without`` some, and the properties that are asked."""
+    names = [f.name for f in fields(value) if f.name not in without]
+    return {name: _plain(getattr(value, name)) for name in (*names, *also)}
 
 
 def _plain(value: Any) -> Any:

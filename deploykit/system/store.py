@@ -13,13 +13,14 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from deploykit.system.files import is_own
+from deploykit.system.published import Published
 
 __all__ = [
     "Room",
@@ -214,16 +215,12 @@ def _entries(root: Path) -> Iterator[tuple[int, int, Path]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class Room(Published):
     """What is kept of one kind: how many entries, and how many bytes."""
 
     kind: str
     entries: int
     bytes: int
-
-    def to_json(self) -> dict[str, Any]:
-        """The published shape."""
-        return asdict(self)
 
 
 def rooms() -> tuple[Room, ...]:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from packaging.version import Version
 
 from deploykit.findings import Confidence
+from deploykit.system.published import published
 
 __all__ = ["CompatRow", "ConfigKey", "Feature", "Flag", "ReleaseChange", "SdkTable", "Status", "release_range"]
 
@@ -152,22 +153,7 @@ class CompatRow:
 
     def to_json(self) -> dict[str, Any]:
         """The published shape (docs/json.md)."""
-        return {
-            "feature": self.feature,
-            "backend": self.backend,
-            "tool": self.tool,
-            "sdk": self.sdk,
-            "arch": self.arch,
-            "status": str(self.status),
-            "since": self.since,
-            "until": self.until,
-            "note": self.note,
-            "contradicts": self.contradicts,
-            "lifecycle": self.lifecycle,
-            "renamed_to": self.renamed_to,
-            "source": list(self.source),
-            "confidence": None if self.confidence is None else str(self.confidence),
-        }
+        return published(self, without=("family", "words", "ran"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

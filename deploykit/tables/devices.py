@@ -13,6 +13,7 @@ from typing import Any
 
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
+from deploykit.system.published import published
 from deploykit.tables.reading import read_toml, structure
 from deploykit.tables.sources import NO_SOURCES, write_out
 
@@ -57,26 +58,13 @@ class Device:
         """The device in the published shape: plain values first, sources under ``facts``."""
         facts = {
             name: {
-                "value": list(f.value) if isinstance(f.value, tuple) else f.value,
-                "source": list(f.source),
-                "confidence": str(f.confidence),
-                **({"note": f.note} if f.note else {}),
-                **({"alternatives": list(f.alternatives)} if f.alternatives else {}),
-                **({"contradicts": f.contradicts} if f.contradicts else {}),
+                key: value for key, value in published(fact).items() if value not in ("", [], None) or key == "value"
             }
-            for name, f in self.facts.items()
+            for name, fact in self.facts.items()
         }
-        return {
-            "id": self.id,
-            "name": self.name,
-            "vendor": self.vendor,
-            "marketing": self.marketing,
-            "aliases": list(self.aliases),
-            "backends": list(self.backends),
-            **{name: fact["value"] for name, fact in facts.items()},
-            "facts": facts,
-            **({"note": self.note} if self.note else {}),
-        }
+        about = published(self, without=("schema", "facts", "note"))
+        values = {name: fact["value"] for name, fact in facts.items()}
+        return {**about, **values, "facts": facts, **({"note": self.note} if self.note else {})}
 
 
 def load_device(path: Path, sources: Mapping[str, str] = NO_SOURCES) -> Device:
