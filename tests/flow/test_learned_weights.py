@@ -19,7 +19,7 @@ from deploykit.backend.quantizers import WeightMethod
 from deploykit.encodings.values import EncodingSet
 from deploykit.flow.ladder import Ladder, LadderRung, LearnedStep, Learning, walk
 from deploykit.flow.quantizing import choosing
-from deploykit.flow.quantizing.choosing import asked_of, learning_with, pick
+from deploykit.flow.quantizing.choosing import learning_with, pick
 from deploykit.flow.read import resolve_target
 from deploykit_qualcomm.aimet import AIMET
 
@@ -163,8 +163,6 @@ def test_what_the_user_chose_himself_is_not_chosen_again(tmp_path: Path, monkeyp
     default = pick(backend, target, None, "w8a16")
     assert learning_with(default).install == "deploykit toolchain install aimet"
     assert learning_with(pick(backend, target, "ort", "w8a16")) == Learning()
-    assert asked_of(AIMET, "w8a16+SeqMSE") == ("w8a16", (("seq_mse", "true"),))
-    assert asked_of(AIMET, "w8a16") == ("w8a16", ())
     object.__setattr__(default, "quantizer", AIMET)
     assert learning_with(default).methods == ("SeqMSE", "AdaRound")
     assert learning_with(default, ["scheme"]).methods == ("SeqMSE", "AdaRound")

@@ -24,7 +24,6 @@ __all__ = [
     "EMBEDDED",
     "SECONDS",
     "Picked",
-    "asked_of",
     "environment_for",
     "learning_with",
     "options_of",
@@ -169,12 +168,3 @@ def learning_with(picked: Picked, taken: Iterable[str] = ()) -> Learning:
         missing=f"{picked.quantizer.id} has no method for it, and {spec.id} ({spec.disk_mb} MiB) is not installed",
         install=f"deploykit toolchain install {spec.name}",
     )
-
-
-def asked_of(quantizer: Quantizer, name: str) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """``w8a16+SeqMSE`` as the precision and the options of the quantizer; a name without a method as it is."""
-    precision, _, method = name.partition("+")
-    if not method:
-        return precision, ()
-    found = next(one for one in quantizer.weight_methods(precision) if one.name == method)
-    return precision, tuple(found.options.items())

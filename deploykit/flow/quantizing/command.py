@@ -93,7 +93,7 @@ def quantize(
             made = making.encodings(request.precision)
             steps.begin(_WRITING)
             return _written(made, out, force=force)
-        best = make_best(request, backend, target, make=making.candidate, progress=tell)
+        best = make_best(making)
     if best.made is None:
         ladder = best.ladder
         said = "; ".join(item.says for item in ladder.advice.conclusions) if ladder.advice is not None else ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from deploykit.accuracy.judge.metric import UserMetric, user_metric
 from deploykit.accuracy.samples.gathering import InputSource, Samples
@@ -30,7 +30,7 @@ from deploykit.flow.choose import ChosenWay, choose_way, run_of
 from deploykit.flow.ladder import Ladder, LadderRung, walk
 from deploykit.flow.plan import decide
 from deploykit.flow.quantizing.choosing import learning_with, pick
-from deploykit.flow.quantizing.making import Made
+from deploykit.flow.quantizing.making import Made, Making
 from deploykit.flow.quantizing.making import measure as measure_numbers
 from deploykit.flow.quantizing.running import read_held_out
 from deploykit.model import load_model
@@ -38,27 +38,14 @@ from deploykit.model.collect import collect_facts
 from deploykit.model.weights import load_weights
 
 if TYPE_CHECKING:
-    from deploykit.backend.backend import AnyBackend, Progress, Request, Situation
-    from deploykit.backend.targets import Target
+    from deploykit.backend.backend import Situation
 
-__all__ = ["Best", "MakeOne", "Packaging", "make_best"]
+__all__ = ["Best", "make_best"]
 
 _ORDER = ("w16a16", "w8a16", "w4a16", "w8a8")
 
 _MOST_TRIED = 8
 """Numbers of layers, spread over the order of their sensitivity, that are tried besides those of the bisection."""
-
-
-MakeOne: TypeAlias = Callable[[str], Made]
-"""Makes the encodings of one precision; raises ToolError where the quantizer fails."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Packaging:
-    """How what was made would be packaged: the float model's situation, and one with what a quantizer made."""
-
-    given: Situation
-    situate: Callable[[Made], Situation]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -70,25 +57,22 @@ class Best:
 
 
 def make_best(
-    request: Request,
-    backend: AnyBackend,
-    target: Target,
-    *,
-    make: MakeOne,
-    progress: Progress,
-    packaging: Packaging | None = None,
+    making: Making, *, given: Situation | None = None, situate: Callable[[Made], Situation] | None = None
 ) -> Best:
     """Make each precision that the quantizer has for the target, walk the ladder, keep the chosen one.
 
-    With ``packaging`` a candidate is what would be packaged, and one that would be refused is not chosen.
+    With ``situate``, the situation that what was made is packaged in, a candidate is what would be packaged, and one
+    that would be refused is not chosen; ``given`` is the float model's own.
     """
+    request, target = making.request, making.target
     metric = user_metric(request.metric, request.metric_command, references=request.references)
     goal = goal_for(request.goal, has_metric=metric is not None)
     wides = wide_types(request.target, request.sdk, request.model)
-    picked = pick(backend, target, request.quantizer, None)
+    picked = pick(making.backend, target, request.quantizer, None)
     known = picked.quantizer.precisions(target)
     names = [name for name in _ORDER if name in known]
-    candidates = _Candidates(make, goal, backend, packaging, metric=metric, has_float="float16" in wides, tell=progress)
+    has_float = "float16" in wides
+    candidates = _Candidates(making, goal, metric=metric, has_float=has_float, given=given, situate=situate)
     ladder = walk(
         [*names[:1], "fp16", *names[1:]] if names else ["fp16"],
         goal,
@@ -97,7 +81,7 @@ def make_best(
         wides=wides,
         confirm=candidates.confirmed,
         learning=learning_with(picked, (key.rpartition(".")[2] for key, _ in request.options)),
-        tell=progress,
+        tell=making.progress,
     )
     return Best(ladder=ladder, made=candidates.chosen(ladder))
 
@@ -130,17 +114,16 @@ class _Candidates:
 
     def __init__(
         self,
-        make: MakeOne,
+        making: Making,
         goal: Goal,
-        backend: AnyBackend,
-        packaging: Packaging | None,
         *,
         metric: UserMetric | None,
         has_float: bool,
-        tell: Progress,
+        given: Situation | None,
+        situate: Callable[[Made], Situation] | None,
     ) -> None:
-        self._make, self._goal, self._backend, self._packaging = make, goal, backend, packaging
-        self._metric, self._has_float, self._tell = metric, has_float, tell
+        self._making, self._goal, self._metric, self._has_float = making, goal, metric, has_float
+        self._given, self._situate, self._tell = given, situate, making.progress
         self._opened: dict[str, _QuantizedModel] = {}
 
     def rung(self, name: str) -> LadderRung:
@@ -148,7 +131,7 @@ class _Candidates:
         if name == "fp16":
             return self._float16()
         try:
-            made = self._make(name)
+            made = self._making.candidate(name)
             read = load_model(made.ran.model)
             facts, model = collect_facts(read), load_weights(read)
             places, count = made.division.judged_at
@@ -166,10 +149,10 @@ class _Candidates:
         self, rung: LadderRung, judged: ModelOnSamples, made: Made, encodings: EncodingSet
     ) -> tuple[LadderRung, EncodingSet]:
         """A candidate with its numbers, as it would be packaged where that is asked; and the entries to go on from."""
-        if self._packaging is None:
+        if self._situate is None:
             return judged.measured(rung, encodings), encodings
         self._tell(f"deciding how {rung.precision} would be packaged")
-        chosen, refused = _decided(self._backend, self._packaging.situate(made), plans=rung.runs_here)
+        chosen, refused = self._decided(self._situate(made), plans=rung.runs_here)
         situation, won = chosen.situation, chosen.prepared
         reached = judged.reaching.reached([*map(run_of(chosen), judged.feeds)])
         start, own, borders = encodings, situation.encodings, 0
@@ -197,10 +180,9 @@ class _Candidates:
         judged = opened.judged
         halves = min_max_encodings(judged.exact, judged.facts, precision_of("fp16"))
         rung = LadderRung(precision="fp16", made_by="casts", runs_here=self._has_float)
-        if self._packaging is not None and self._has_float:
-            given = self._packaging.given
-            asked = replace(given, request=replace(given.request, precision="fp16"))
-            rung = replace(rung, refused=_decided(self._backend, asked, plans=True)[1], on_npu=1.0)
+        if self._given is not None and self._has_float:
+            asked = replace(self._given, request=replace(self._given.request, precision="fp16"))
+            rung = replace(rung, refused=self._decided(asked, plans=True)[1], on_npu=1.0)
         return replace(judged.measured(rung, halves), borders=0, encodings=None)
 
     def mix(self, base: LadderRung, wide: WideType) -> Raised:
@@ -231,12 +213,12 @@ class _Candidates:
     def _opened_for(self, rung: LadderRung) -> _QuantizedModel:
         return next(found for name, found in self._opened.items() if rung.precision.startswith(f"{name} with"))
 
-
-def _decided(backend: AnyBackend, situation: Situation, *, plans: bool) -> tuple[ChosenWay, str]:
-    """The way that packaging takes, decided as it decides; and why it refuses, which without ``plans`` is not asked."""
-    if not plans:
-        return choose_way(backend, situation, SharedWork(), lambda _: None), ""
-    decision = decide(backend, situation, SharedWork(), lambda _: None)
-    blocking = [] if decision.plan.feasible else [finding for finding in decision.plan.findings if finding.blocks]
-    refused = "; ".join(f"{one.code} {one.message}" for one in blocking[:2])
-    return decision.chosen, refused if refused or decision.plan.feasible else "no route is open"
+    def _decided(self, situation: Situation, *, plans: bool) -> tuple[ChosenWay, str]:
+        """The way that packaging takes, decided as it decides; and why it refuses, not asked without ``plans``."""
+        backend = self._making.backend
+        if not plans:
+            return choose_way(backend, situation, SharedWork(), lambda _: None), ""
+        decision = decide(backend, situation, SharedWork(), lambda _: None)
+        blocking = [] if decision.plan.feasible else [finding for finding in decision.plan.findings if finding.blocks]
+        refused = "; ".join(f"{one.code} {one.message}" for one in blocking[:2])
+        return decision.chosen, refused if refused or decision.plan.feasible else "no route is open"

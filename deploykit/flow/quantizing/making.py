@@ -22,7 +22,7 @@ from deploykit.accuracy.simulate.simulation import Fidelity, Simulator, compare_
 from deploykit.backend.quantizers import QuantizerAsked
 from deploykit.encodings.read import read_placed
 from deploykit.errors import InputError, ToolError, UsageError
-from deploykit.flow.quantizing.choosing import SECONDS, Picked, asked_of, options_of, pick
+from deploykit.flow.quantizing.choosing import SECONDS, Picked, options_of, pick
 from deploykit.flow.quantizing.running import Division, QuantizerRun, divide, read_decoded, read_held_out, run_quantizer
 from deploykit.flow.rules import QUANTIZED_RULES, QuantizedNumbers
 from deploykit.flow.samples import about_samples
@@ -224,10 +224,11 @@ class Making:
         A method has a time limit of its own. Where the user's other options exclude it, that is a ToolError: the other
         candidates go on.
         """
-        quantizer = pick(self.backend, self.target, self.request.quantizer, name.partition("+")[0]).quantizer
-        precision, more = asked_of(quantizer, name)
-        if not more:
-            return replace(self.encodings(precision), precision=name)
+        precision, _, method = name.partition("+")
+        if not method:
+            return self.encodings(name)
+        quantizer = pick(self.backend, self.target, self.request.quantizer, precision).quantizer
+        more = next(one for one in quantizer.weight_methods(precision) if one.name == method).options.items()
         try:
             limited = replace(self, options=(*self.options, *more), timeout=min(SECONDS, self.timeout or SECONDS))
             return replace(limited.encodings(precision), precision=name)

@@ -263,27 +263,25 @@ def _lay_out(folder: Path, told: Mapping[str, Any], plan: QuantizerJob, model: M
 
 
 def _taken_up(folder: Path, result: Mapping[str, Any], *, again: bool) -> QuantizerRun:
-    qdq = folder / _QDQ
-    if qdq.is_file():
-        encodings = folder / "extracted.encodings"
-        encodings.write_text(_encodings_of(qdq, folder / "model.onnx"), "utf-8")
-        return QuantizerRun(
-            folder=folder, model=folder / "model.onnx", encodings=encodings, result=result, qdq=qdq, again=again
+    """What the job left: a model with encodings, or a quantized one, whose encodings are placed on the float model."""
+    qdq, given = folder / _QDQ, folder / "model.onnx"
+    if not qdq.is_file():
+        made = QuantizerRun(
+            folder=folder, model=folder / _MODEL, encodings=folder / _ENCODINGS, result=result, again=again
         )
-    missing = [name for name in (_MODEL, _ENCODINGS) if not (folder / name).is_file()]
-    if missing:
-        raise ToolError(f"{result.get('quantizer', 'the quantizer')} left no {missing[0]}", next=f"look at {folder}")
-    return QuantizerRun(folder=folder, model=folder / _MODEL, encodings=folder / _ENCODINGS, result=result, again=again)
-
-
-def _encodings_of(qdq: Path, model: Path) -> str:
-    """The encodings behind a quantized model's nodes, placed on the float model that went in."""
+        missing = [path for path in (made.model, made.encodings) if not path.is_file()]
+        if missing:
+            left = f"{result.get('quantizer', 'the quantizer')} left no {missing[0].relative_to(folder)}"
+            raise ToolError(left, next=f"look at {folder}")
+        return made
     extracted = extract_qdq(onnx.load(qdq))
     if extracted.kept:
         node, why = next(iter(extracted.kept.items()))
         raise ToolError(f"{qdq}: {node} cannot be read as an encoding", why=why)
-    facts = collect_facts(load_model(model))
+    facts = collect_facts(load_model(given))
     lost = sorted(name for name in extracted.encodings.entries if name not in facts.tensors)
     if lost:
-        raise ToolError(f"{qdq}: the tensor {lost[0]!r} that it quantizes is not in {model.name}")
-    return convert(place(extracted.encodings, facts), "1.0.0", layouts=layouts(facts)).text
+        raise ToolError(f"{qdq}: the tensor {lost[0]!r} that it quantizes is not in {given.name}")
+    encodings = folder / "extracted.encodings"
+    encodings.write_text(convert(place(extracted.encodings, facts), "1.0.0", layouts=layouts(facts)).text, "utf-8")
+    return QuantizerRun(folder=folder, model=given, encodings=encodings, result=result, qdq=qdq, again=again)

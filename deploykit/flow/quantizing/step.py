@@ -19,7 +19,6 @@ from deploykit.model.collect import collect_facts
 if TYPE_CHECKING:
     from deploykit.backend.backend import AnyBackend, Progress, Request, Situation
     from deploykit.flow.ladder import Ladder
-    from deploykit.flow.quantizing.ladder import Best
     from deploykit.flow.quantizing.making import Made
 
 __all__ = ["AUTO", "NONE", "quantized_situation", "quantizes"]
@@ -40,7 +39,7 @@ def quantized_situation(backend: AnyBackend, given: Situation, tell: Progress) -
         return given
     # A model that comes with encodings, as most do, needs none of what quantizes.
     from deploykit.flow.quantizing.choosing import quantizers_for
-    from deploykit.flow.quantizing.ladder import Packaging, make_best
+    from deploykit.flow.quantizing.ladder import make_best
     from deploykit.flow.quantizing.making import Making
 
     ids = {one.id for one in quantizers_for(backend, given.target)}
@@ -58,10 +57,16 @@ def quantized_situation(backend: AnyBackend, given: Situation, tell: Progress) -
     if request.precision != AUTO:
         made = making.encodings(request.precision)
     else:
-        packaging = Packaging(given=given, situate=partial(_situated, given, replace(request, precision=None), own))
-        best = make_best(request, backend, given.target, make=making.candidate, progress=tell, packaging=packaging)
+        best = make_best(making, given=given, situate=partial(_situated, given, replace(request, precision=None), own))
         if best.made is None:
-            return _in_float16(given, best)
+            if best.ladder.chosen is None:  # not even the float model reaches the goal
+                advice = best.ladder.advice
+                raise UsageError(
+                    f"--precision auto: {best.ladder.why}",
+                    why="" if advice is None else "; ".join(item.says for item in advice.conclusions),
+                    next="see what costs it with 'deploykit accuracy layers', or ask for less with --goal",
+                )
+            return replace(given, request=replace(request, precision="fp16"), ladder=best.ladder.to_json())
         made, ladder = best.made, best.ladder
         request = replace(request, precision=None)
     return _situated(given, request, own, made, ladder)
@@ -101,17 +106,6 @@ def _situated(
         ),
         ladder=None if ladder is None else ladder.to_json(),
     )
-
-
-def _in_float16(given: Situation, best: Best) -> Situation:
-    """The float model as it is; UsageError where not even that reaches the goal."""
-    if best.ladder.chosen is None:
-        raise UsageError(
-            f"--precision auto: {best.ladder.why}",
-            why="; ".join(item.says for item in best.ladder.advice.conclusions) if best.ladder.advice else "",
-            next="see what costs it with 'deploykit accuracy layers', or ask for less with --goal",
-        )
-    return replace(given, request=replace(given.request, precision="fp16"), ladder=best.ladder.to_json())
 
 
 def quantizes(backend: AnyBackend, given: Situation) -> bool:
