@@ -25,8 +25,7 @@ from deploykit.rewrites import CURES, STRUCTURAL
 from deploykit.rewrites.contract import load_transform
 
 if TYPE_CHECKING:
-    from deploykit.encodings.values import EncodingSet
-    from deploykit.model.facts import GraphFacts
+    pass
 
 __all__ = ["Cured", "JudgedSituation", "cure", "judge"]
 
@@ -64,18 +63,18 @@ class Cured(Generic[P, D]):
 def judge(backend: Backend[P, D], situation: Situation, shared: SharedWork) -> JudgedSituation[P, D]:
     """Prepare and plan a situation, and collect what all rules say of it."""
     key = ("core findings", Same(situation.facts), Same(situation.encodings))
-    found = shared.once(key, lambda: _found_in(situation.facts, situation.encodings))
+
+    def find() -> tuple[Finding, ...]:
+        """No device and no request is looked at: the same for every target."""
+        graph, encodings = GRAPH_RULES.run(situation.facts), situation.encodings
+        if encodings is None:
+            return graph
+        return (*graph, *ENCODING_RULES.run(EncodingsOnGraph(encodings=encodings, facts=situation.facts)))
+
+    found = shared.once(key, find)
     prepared = backend.prepare(situation, shared)
     core = tuple(map(backend.rated, found))
     return JudgedSituation(situation=situation, core=core, prepared=prepared, plan=backend.plan(prepared))
-
-
-def _found_in(facts: GraphFacts, encodings: EncodingSet | None) -> tuple[Finding, ...]:
-    """No device and no request is looked at: the same for every target."""
-    graph = GRAPH_RULES.run(facts)
-    if encodings is None:
-        return graph
-    return (*graph, *ENCODING_RULES.run(EncodingsOnGraph(encodings=encodings, facts=facts)))
 
 
 def cure(backend: Backend[P, D], given: JudgedSituation[P, D], shared: SharedWork, tell: Progress) -> Cured[P, D]:

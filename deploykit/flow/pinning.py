@@ -87,18 +87,23 @@ def pin(request: Request, model: Model, facts: GraphFacts, encodings: EncodingSe
     if not (sizes.pinned or choices or stale or branches):
         return replace(unchanged, inputs=texts)
     pinned = pin_shapes(proto, sizes.shapes, choices)
-    if not (sizes.pinned or choices):
-        pinned = _unless_settled(pinned, proto, facts)
+    shapes = [tensor.shape or (None,) for tensor in facts.tensors.values()]
+    # Symbols of computed tensors are taken away only where they hid sizes.
+    if not (sizes.pinned or choices or any(not isinstance(dim, int) for shape in shapes for dim in shape)):
+        pinned = proto
     folded = rewrite(pinned, encodings, _FOLDS, [_proof_feed(pinned)])
     pinned, kept = folded.model, folded.encodings
     settle_outputs(pinned)
     if pinned is proto or not (sizes.pinned or choices or folded.kept):
         return replace(unchanged, inputs=texts)
+    if kept is not None and encodings is not None:  # folding must not hide entries that never had a tensor
+        strangers = {entry.name: entry for entry in encodings if entry.name not in facts.tensors}
+        kept = replace(kept, entries={**strangers, **kept.entries})
     changed = wrap_proto(pinned, path=model.path)
     return Pinned(
         model=changed,
         facts=collect_facts(changed),
-        encodings=_with_strangers(kept, encodings, facts),
+        encodings=kept,
         inputs=texts,
         sizes=sizes.pinned,
         choices=choices,
@@ -161,17 +166,3 @@ def _proof_feed(model: ModelProto) -> dict[str, npt.NDArray[Any]]:
         )
         for spec in specs
     }
-
-
-def _unless_settled(pinned: ModelProto, given: ModelProto, facts: GraphFacts) -> ModelProto:
-    """The model without symbols of computed tensors, where they hid sizes; else the one that was given."""
-    hidden = any(not isinstance(dim, int) for tensor in facts.tensors.values() for dim in tensor.shape or (None,))
-    return pinned if hidden else given
-
-
-def _with_strangers(kept: EncodingSet | None, given: EncodingSet | None, facts: GraphFacts) -> EncodingSet | None:
-    """With the entries that never had a tensor in the graph: folding must not hide them."""
-    if kept is None or given is None:
-        return None
-    strangers = {entry.name: entry for entry in given if entry.name not in facts.tensors}
-    return replace(kept, entries={**strangers, **kept.entries})

@@ -50,7 +50,10 @@ class PackageJob:
 
         What running shows may call for another request for the same model: that gets a second round.
         """
-        steps, given = self._steps(), self.given
+        quantizing = [QUANTIZING] if quantizes(self.backend, self.given) else []
+        running = [RUNNING] if self.given.request.compile is not False else []
+        steps = Steps([*quantizing, DECIDING, WRITING, *running, VERIFYING], self.tell)
+        given = self.given
         with blaming(given.request.model), ExitStack() as folders:
             steps.begin(QUANTIZING)
             given = quantized_situation(self.backend, given, self.tell)
@@ -78,11 +81,6 @@ class PackageJob:
                 return Packaged(plan=decision.plan, package=None, manifest=None, findings=decision.plan.findings)
             steps.begin(VERIFYING)
             return seal(ran, self.out, self.how)
-
-    def _steps(self) -> Steps:
-        quantizing = [QUANTIZING] if quantizes(self.backend, self.given) else []
-        running = [RUNNING] if self.given.request.compile is not False else []
-        return Steps([*quantizing, DECIDING, WRITING, *running, VERIFYING], self.tell)
 
 
 def read_jobs(

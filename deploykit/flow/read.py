@@ -51,8 +51,13 @@ def read_situations(requests: Sequence[Request]) -> list[tuple[AnyBackend, Situa
     requests = [checked_request(request, backend) for request, (backend, _) in zip(requests, targets, strict=True)]
     model = load_model(requests[0].model)
     facts = collect_facts(model)
-    encodings = _read_encodings(requests[0], facts)
-    pinned = pin(requests[0], model, facts, encodings)
+    request, encodings = requests[0], None
+    if request.encodings is not None:
+        encodings = read_placed(request.encodings, facts, float_tensors=request.float_tensors)
+        refuse_other_precision(request.precision, encodings, facts)
+    elif request.float_tensors is not None:
+        raise UsageError("--float-tensors without --encodings", next="give the encodings it belongs to")
+    pinned = pin(request, model, facts, encodings)
     return [
         (
             backend,
@@ -69,16 +74,6 @@ def read_situations(requests: Sequence[Request]) -> list[tuple[AnyBackend, Situa
         )
         for request, (backend, target) in zip(requests, targets, strict=True)
     ]
-
-
-def _read_encodings(request: Request, facts: GraphFacts) -> EncodingSet | None:
-    if request.encodings is not None:
-        encodings = read_placed(request.encodings, facts, float_tensors=request.float_tensors)
-        refuse_other_precision(request.precision, encodings, facts)
-        return encodings
-    if request.float_tensors is not None:
-        raise UsageError("--float-tensors without --encodings", next="give the encodings it belongs to")
-    return None
 
 
 def refuse_other_precision(asked: str | None, encodings: EncodingSet, facts: GraphFacts) -> None:

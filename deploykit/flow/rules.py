@@ -17,7 +17,6 @@ from deploykit.flow.choose import ChosenWay
 from deploykit.model import rules as graph_rules
 
 if TYPE_CHECKING:
-    from deploykit.encodings.backward import Origin
     from deploykit.flow.quantizing.choosing import Picked
     from deploykit.flow.quantizing.making import Numbers
 
@@ -262,20 +261,18 @@ def check_inferred(chosen: ChosenWay) -> Iterator[Found]:
     counts = Counter(conclusion.origin for conclusion in concluded.values())
     origins = ", ".join(f"{counts[origin]} {origin.described}" for origin in type(next(iter(counts))) if counts[origin])
     told = [f"{c.name}: {c.words}" for c in concluded.values() if c.words.startswith("inferred")]
+    from deploykit.encodings.backward import Origin
+
     yield Found(
         kind=SubjectKind.MODEL,
         name=_name(chosen),
         message=f"{len(concluded)} tensors got an entry: {origins}" + "".join(f"; {line}" for line in told[:3]),
-        hint="these ranges are exact: stored values and operators bound them" if _are_exact(counts) else "",
+        # No data can correct such ranges.
+        hint="these ranges are exact: stored values and operators bound them"
+        if {Origin.CONSTANT, Origin.OPERATOR}.issuperset(counts)
+        else "",
         evidence={"ranges": [conclusion.to_json() for conclusion in concluded.values()]},
     )
-
-
-def _are_exact(origins: Iterable[Origin]) -> bool:
-    """True where no data can correct a range."""
-    from deploykit.encodings.backward import Origin
-
-    return {Origin.CONSTANT, Origin.OPERATOR}.issuperset(origins)
 
 
 @RULES.rule(

@@ -84,18 +84,17 @@ def evidence_of(model: ModelProto, samples: Samples) -> Evidence:
     """What samples tell, input by input: made-up inputs tell nothing, and neither does what hangs on them."""
     labels = {name: source.label for name, source in samples.of_inputs.items()}
     inputs = frozenset(name for name, label in labels.items() if label in _MEANINGFUL)
-    declared = {name: _ends(name, samples.feeds) for name in inputs if labels[name] is Label.DECLARED}
+    declared = {}
+    for name in (name for name in inputs if labels[name] is Label.DECLARED):
+        # The feeds of a declared range hold both of its ends.
+        values = [feed[name] for feed in samples.feeds]
+        declared[name] = (min(float(one.min()) for one in values), max(float(one.max()) for one in values))
 
     def observe(names: Collection[str]) -> dict[str, tuple[float, float]]:
         return observed_ranges(model, names, samples.feeds)
 
     words = samples.described_for_humans
     return Evidence(inputs=inputs, declared=declared, observe=observe if inputs else None, words=words)
-
-
-def _ends(name: str, feeds: Sequence[Feed]) -> tuple[float, float]:
-    """The least and largest value of an input; the feeds of a declared range hold both of its ends."""
-    return min(float(feed[name].min()) for feed in feeds), max(float(feed[name].max()) for feed in feeds)
 
 
 def data_findings(given: Situation, shared: SharedWork) -> tuple[Finding, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 __all__ = ["BundleNames", "clean_text", "personal_words"]
@@ -62,23 +62,19 @@ def clean_text(text: str, names: BundleNames, personal: Iterable[str]) -> str:
     known, scopes = {**mangled, **names.given}, names.scopes
 
     def token(found: re.Match[str]) -> str:
-        return _token(found[0], known, scopes, numbered=names.numbered)
+        word, plain = found[0], found[0].rstrip(".:/-")
+        rest = word[len(plain) :]
+        if plain in known:
+            return known[plain] + rest
+        if plain in scopes:
+            return f"<scope>{rest}" if names.numbered else word
+        if _PATH.match(plain) and plain.count("/") + plain.count("\\") > 1:
+            suffix = _SUFFIX.search(plain)
+            return f"<path>{suffix[0] if suffix else ''}{rest}"
+        return word
 
     text = _TOKEN.sub(token, _MAIL.sub("<mail>", text))
     text = _ADDRESS.sub("<address>", text)
     for word in personal:
         text = re.sub(re.escape(word), "<name>", text, flags=re.IGNORECASE)
     return text
-
-
-def _token(word: str, known: Mapping[str, str], scopes: frozenset[str], *, numbered: bool) -> str:
-    plain = word.rstrip(".:/-")
-    rest = word[len(plain) :]
-    if plain in known:
-        return known[plain] + rest
-    if plain in scopes:
-        return f"<scope>{rest}" if numbered else word
-    if _PATH.match(plain) and plain.count("/") + plain.count("\\") > 1:
-        suffix = _SUFFIX.search(plain)
-        return f"<path>{suffix[0] if suffix else ''}{rest}"
-    return word

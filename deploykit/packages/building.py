@@ -77,22 +77,18 @@ def build_package(package: Path, *, on_line: Callable[[str], None] | None = None
             raise PackageError(f"{package}: is being built by another process", next="wait for it")
         for left in abandoned(package / BUILD_FOLDERS[1], MANIFEST):
             shutil.rmtree(left, ignore_errors=True)
-        _check_recorded(package)
+        bad = [check for check in verify_integrity(package) if not check.ok]
+        if bad:
+            raise PackageError(
+                f"{package}: is not as it was made",
+                why="; ".join(f"{check.id}: {check.detail}" for check in bad),
+                next="make the package again, or remove what was added; a script you edited can be run by hand",
+            )
+        if not (package / SCRIPT).is_file():
+            raise PackageError(
+                f"{package}: has no {SCRIPT}", why="nothing of this package is built by a vendor's tool here"
+            )
         return _build(package, on_line)
-
-
-def _check_recorded(package: Path) -> None:
-    bad = [check for check in verify_integrity(package) if not check.ok]
-    if bad:
-        raise PackageError(
-            f"{package}: is not as it was made",
-            why="; ".join(f"{check.id}: {check.detail}" for check in bad),
-            next="make the package again, or remove what was added; a script you edited can be run by hand",
-        )
-    if not (package / SCRIPT).is_file():
-        raise PackageError(
-            f"{package}: has no {SCRIPT}", why="nothing of this package is built by a vendor's tool here"
-        )
 
 
 def _build(package: Path, on_line: Callable[[str], None] | None) -> BuildReport:
@@ -124,7 +120,10 @@ def _build(package: Path, on_line: Callable[[str], None] | None) -> BuildReport:
 
 def _diagnosis(package: Path, whole: Path, older: Mapping[Path, int]) -> Diagnosis | None:
     """What the failed tool's log says; the whole build's only where it shows a cause, since the script speaks there."""
-    failed = _failed_log(whole, older)
+    # The log that a tool wrote last during this build; the script may have ended before it started any.
+    steps = [path for path in whole.parent.glob("*.log") if path != whole]
+    fresh = [path for path in steps if older.get(path) != path.stat().st_mtime_ns]
+    failed = max(fresh, key=lambda path: path.stat().st_mtime_ns, default=None)
     if failed is not None:
         return _diagnose(failed, package)
     found = _diagnose(whole, package)
@@ -135,13 +134,6 @@ def _diagnose(log: Path, package: Path) -> Diagnosis:
     models = sorted((package / "model").glob("*.onnx"))
     with open_regular(log) as stream:
         return diagnose(stream, catalog_of(load_backends()), names_of_models(models))
-
-
-def _failed_log(whole: Path, older: Mapping[Path, int]) -> Path | None:
-    """The log that a tool wrote last during this build; None when the script ended before it started any."""
-    steps = [path for path in whole.parent.glob("*.log") if path != whole]
-    fresh = [path for path in steps if older.get(path) != path.stat().st_mtime_ns]
-    return max(fresh, key=lambda path: path.stat().st_mtime_ns, default=None)
 
 
 def names_of_models(models: Iterable[Path]) -> Names:

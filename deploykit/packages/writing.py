@@ -67,38 +67,35 @@ class PackageWriter(PlacedFolder):
         """Write files; two files of one path are a defect."""
         for file in files:
             try:
-                self._add(file)
+                pure = PurePosixPath(file.path)
+                if pure.is_absolute() or ".." in pure.parts or not pure.parts or file.path in (MANIFEST, *self.records):
+                    raise DefectError(f"{file.path!r} cannot be a file of the package")
+                path = self.folder / pure
+                path.parent.mkdir(parents=True, exist_ok=True)
+                if isinstance(file, CopiedFile):
+                    is_linked = self.link and regular_size(file.source) >= _WORTH_LINKING
+                    size, digest = (self._link if is_linked else self._copy)(file.source, path)
+                else:
+                    match file:
+                        case TextFile(text=text):
+                            data = text.encode("utf-8")
+                        case JsonFile(value=value):
+                            data = json_text(value).encode("utf-8")
+                        case BytesFile(data=made):
+                            data = made
+                    path.write_bytes(data)
+                    size, digest = len(data), hashlib.sha256(data).hexdigest()
+                executable = isinstance(file, TextFile) and file.executable
+                if path.stat().st_nlink == 1:  # the rights of a file with two names are its owner's business
+                    path.chmod(0o755 if executable else 0o644)
+                    self.witnessed.note_written(path, size, digest)
+                self.records[file.path] = FileRecord(
+                    path=file.path, bytes=size, sha256=digest, origin="generated", executable=executable
+                )
             except DeploykitError:
                 raise
             except OSError as error:
                 raise self.unwritable(self.out / file.path, error) from None
-
-    def _add(self, file: PackageFile) -> None:
-        pure = PurePosixPath(file.path)
-        if pure.is_absolute() or ".." in pure.parts or not pure.parts or file.path in (MANIFEST, *self.records):
-            raise DefectError(f"{file.path!r} cannot be a file of the package")
-        path = self.folder / pure
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(file, CopiedFile):
-            is_linked = self.link and regular_size(file.source) >= _WORTH_LINKING
-            size, digest = (self._link if is_linked else self._copy)(file.source, path)
-        else:
-            match file:
-                case TextFile(text=text):
-                    data = text.encode("utf-8")
-                case JsonFile(value=value):
-                    data = json_text(value).encode("utf-8")
-                case BytesFile(data=made):
-                    data = made
-            path.write_bytes(data)
-            size, digest = len(data), hashlib.sha256(data).hexdigest()
-        executable = isinstance(file, TextFile) and file.executable
-        if path.stat().st_nlink == 1:  # the rights of a file with two names are its owner's business
-            path.chmod(0o755 if executable else 0o644)
-            self.witnessed.note_written(path, size, digest)
-        self.records[file.path] = FileRecord(
-            path=file.path, bytes=size, sha256=digest, origin="generated", executable=executable
-        )
 
     def _link(self, source: Path, path: Path) -> tuple[int, str]:
         """Give the source a second name. What is hashed is what stands in the package, whatever the source does."""

@@ -103,7 +103,11 @@ class Environment:
         if unfinished:
             return f"unfinished: {', '.join(unfinished)}"
         named = (Requirement(name).name for stage in self.spec.stages for name in stage.packages)
-        lost = sorted(set(map(canonicalize_name, named)) - self._installed_packages())
+        from importlib.metadata import distributions
+
+        sites = [str(path) for path in (self.path / "venv" / "lib").glob("python3*/site-packages")]
+        here = {canonicalize_name(found.name) for found in distributions(path=sites)}
+        lost = sorted(set(map(canonicalize_name, named)) - here)
         return f"packages are gone: {', '.join(lost)}" if lost else ""
 
     def state(self, *, with_size: bool = True) -> ToolchainState:
@@ -161,12 +165,6 @@ class Environment:
         content = json.dumps([stated, self.spec.constraints, self.spec.python], sort_keys=True)
         files = [Path(self.spec.files, name) for name in (*stage.inputs, *filter(None, (stage.lock,)))]
         return hashlib.sha256(b"\0".join((content.encode(), *(path.read_bytes() for path in files)))).hexdigest()
-
-    def _installed_packages(self) -> set[str]:
-        from importlib.metadata import distributions
-
-        sites = [str(path) for path in (self.path / "venv" / "lib").glob("python3*/site-packages")]
-        return {canonicalize_name(found.name) for found in distributions(path=sites)}
 
 
 def environment_of(spec: ToolchainSpec) -> Environment:

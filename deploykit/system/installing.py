@@ -146,7 +146,9 @@ def _run_stage(environment: Environment, stage: Stage, title: str, progress: Cal
 
 def _pip_install(environment: Environment, stage: Stage, title: str, show: Callable[[str], None]) -> None:
     if stage.lock:
-        if _python_of(environment) in stage.lock_python and sysconfig.get_platform() == _LOCKED_ON:
+        # The version of the environment's interpreter is in the name of the folder that its packages lie in.
+        found = {path.name.removeprefix("python") for path in (environment.path / "venv" / "lib").glob("python3*")}
+        if found & set(stage.lock_python) and sysconfig.get_platform() == _LOCKED_ON:
             _install_locked(environment, stage, title, show)
             return
         known = f"Python {', '.join(stage.lock_python)} on {_LOCKED_ON}"
@@ -169,12 +171,6 @@ def _pip_install(environment: Environment, stage: Stage, title: str, show: Calla
     arguments = [*pip, *wanted]
     done = environment.run(arguments, timeout=_STAGE_TIMEOUT, log=log, on_line=show)
     _expect_success(done, environment, title)
-
-
-def _python_of(environment: Environment) -> str:
-    """The version of the environment's interpreter, by the folder that its packages lie in."""
-    found = sorted((environment.path / "venv" / "lib").glob("python3*"))
-    return found[0].name.removeprefix("python") if found else ""
 
 
 def _install_locked(environment: Environment, stage: Stage, title: str, show: Callable[[str], None]) -> None:

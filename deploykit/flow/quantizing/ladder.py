@@ -129,7 +129,19 @@ class _Candidates:
     def rung(self, name: str) -> LadderRung:
         """One candidate; a quantizer that fails is told, and the others go on."""
         if name == "fp16":
-            return self._float16()
+            # Every tensor cast, in the model that the first quantizer left: nothing needs to be calibrated for it.
+            opened = next(iter(self._opened.values()), None)
+            if opened is None:
+                return LadderRung(
+                    precision="fp16", missing="no quantizer left a model to measure on", runs_here=self._has_float
+                )
+            judged = opened.judged
+            halves = min_max_encodings(judged.exact, judged.facts, precision_of("fp16"))
+            rung = LadderRung(precision="fp16", made_by="casts", runs_here=self._has_float)
+            if self._given is not None and self._has_float:
+                asked = replace(self._given, request=replace(self._given.request, precision="fp16"))
+                rung = replace(rung, refused=self._decided(asked, plans=True)[1], on_npu=1.0)
+            return replace(judged.measured(rung, halves), borders=0, encodings=None)
         try:
             made = self._making.candidate(name)
             read = load_model(made.ran.model)
@@ -169,21 +181,6 @@ class _Candidates:
             rung, way=chosen.explains, refused=refused, on_npu=on_npu / (on_npu + on_host) if on_npu else 1.0
         )
         return replace(judged.measured(rung, start, reached), borders=borders), start
-
-    def _float16(self) -> LadderRung:
-        """Every tensor cast, in the model that the first quantizer left: nothing needs to be calibrated for it."""
-        opened = next(iter(self._opened.values()), None)
-        if opened is None:
-            return LadderRung(
-                precision="fp16", missing="no quantizer left a model to measure on", runs_here=self._has_float
-            )
-        judged = opened.judged
-        halves = min_max_encodings(judged.exact, judged.facts, precision_of("fp16"))
-        rung = LadderRung(precision="fp16", made_by="casts", runs_here=self._has_float)
-        if self._given is not None and self._has_float:
-            asked = replace(self._given, request=replace(self._given.request, precision="fp16"))
-            rung = replace(rung, refused=self._decided(asked, plans=True)[1], on_npu=1.0)
-        return replace(judged.measured(rung, halves), borders=0, encodings=None)
 
     def mix(self, base: LadderRung, wide: WideType) -> Raised:
         """The fewest layers of what a quantizer made in a wider type, and a few other numbers of them."""
