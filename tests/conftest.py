@@ -61,12 +61,13 @@ def only_the_installed_compiler() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session", autouse=True)
-def every_compilation_runs() -> Iterator[None]:
-    """A test that puts something in the place of the compiler, or of a part, is not answered with what another kept."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("deploykit_ort_qnn.compiler.jobs.is_off", lambda: True)
-        yield
+@pytest.fixture
+def every_compilation_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a test that puts something in the place of the compiler or its process: nothing that was kept answers it.
+
+    Elsewhere one model is compiled once in a run of the tests, whatever file asks for it.
+    """
+    monkeypatch.setattr("deploykit_ort_qnn.compiler.jobs.is_off", lambda: True)
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ from deploykit_ort_qnn.compiler.graphs import parse_graph, parse_schematic
 from deploykit_ort_qnn.compiler.jobs import CompileJob, compile_model, installed_wheel, read_context
 from emulator import execute_model
 
+pytestmark = pytest.mark.usefixtures("every_compilation_runs")
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 
 

@@ -177,12 +177,14 @@ class Deaths:
         return ProgramEnd(argv=tuple(argv), returncode=code, tail=(), seconds=1.0, timed_out=self.timed_out)
 
 
+@pytest.mark.usefixtures("every_compilation_runs")
 def test_a_crash_is_tried_once_again(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deaths = Deaths(monkeypatch, 1)
     assert inspect_context(compiled / "beside_qnn.bin")["soc_model"] == 57
     assert deaths.started == 2
 
 
+@pytest.mark.usefixtures("every_compilation_runs")
 def test_two_crashes_name_the_part_and_do_not_blame_the_file(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deaths = Deaths(monkeypatch, 9)
     with pytest.raises(ToolError) as caught:
@@ -194,6 +196,7 @@ def test_two_crashes_name_the_part_and_do_not_blame_the_file(compiled: Path, mon
     )
 
 
+@pytest.mark.usefixtures("every_compilation_runs")
 def test_what_does_not_end_is_not_tried_again(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deaths = Deaths(monkeypatch, 9, timed_out=True)
     with pytest.raises(ToolError) as caught:
@@ -201,6 +204,7 @@ def test_what_does_not_end_is_not_tried_again(compiled: Path, monkeypatch: pytes
     assert deaths.started == 1 and caught.value.why.startswith("not finished after 120 s, the time limit while having")
 
 
+@pytest.mark.usefixtures("every_compilation_runs")
 def test_a_library_that_hangs_ends_with_the_time_of_the_command(
     compiled: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -215,6 +219,7 @@ def test_a_library_that_hangs_ends_with_the_time_of_the_command(
     assert "not finished after 5 s, the time limit while" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("every_compilation_runs")
 def test_a_library_that_really_dies_says_in_which_part(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker process itself, killed by a signal in the middle of reading."""
     dying = (

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import onnx
 import pytest
 
 import deploykit
-from deploykit.accuracy.judge.rows import Matched
 from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.flow.pipeline import Packaged
 from deploykit.rewrites.contract import shares_grid
-from deploykit_ort_qnn.compiler.emulation import _tensor_db
 from deploykit_ort_qnn.forms.kernel_grids import conversions_before_moves, one_grids, regridded
 
 _MOVE = "SpaceToDepth <blocksize = 2>"
@@ -82,10 +79,6 @@ def test_grids_of_other_widths_stay() -> None:
     assert regridded(one_grids, model, mixed)[1] == () and not shares_grid(
         mixed.get(name), encodings.entries[name].value
     )
-
-
-def test_another_shape_than_the_models_is_nothing_right() -> None:
-    assert _tensor_db(Matched(left=np.ones((6, 10), np.float32), right=np.ones((3, 5), np.float32))) == -np.inf
 
 
 @pytest.mark.heavy

@@ -285,6 +285,7 @@ def test_a_cut_off_end_is_run_by_the_script(tmp_path: Path) -> None:
     assert "detections: float32 [1, 64, 10] (host)" in done.stdout
 
 
+@pytest.mark.usefixtures("every_compilation_runs")
 def test_an_emulation_that_takes_too_long_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The compiler has its time, the emulator has none."""
     hurried = lambda **job: EmulationJob(**{**job, "timeout": 0.01})  # noqa: E731
