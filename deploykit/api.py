@@ -494,7 +494,7 @@ def ladder(
     """Measure fp16, w16a16, w8a16, w4a16 and w8a8 of a float model on the simulation, conclude, take the next step.
 
     Ranges come from one half of the samples, numbers from the other. With a ``target`` only types that it mixes with
-    integers are raised to. ``metric`` and ``metric_command`` are the user's own measure (docs/metrics.md). Without a
+    integers are raised to. ``metric`` and ``metric_command`` are the user's own measure (docs/quantize.md). Without a
     ``goal`` of a measure 1 % may be lost, else outputs must be right (docs/quantize.md). ``data`` are samples of the
     field: an ``.npz``, ``.npy`` or a folder. Raises InputError for files that cannot be read or do not fit.
     """
@@ -538,7 +538,7 @@ def mix(
     """The fewest of the most sensitive layers in ``to`` (float16 or int16) that reach the goal, as new encodings.
 
     With a ``target`` only types that it mixes with integers are taken. ``metric`` and ``metric_command`` are the user's
-    own measure (docs/metrics.md); with ``front`` quality against cost is measured as well. Raises InputError for files
+    own measure (docs/quantize.md); with ``front`` quality against cost is measured as well. Raises InputError for files
     that cannot be read, UsageError for a goal that is none.
     """
     from deploykit.accuracy.judge.metric import user_metric

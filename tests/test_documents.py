@@ -18,8 +18,8 @@ RUN = [
     if name != "docs/tutorial-quantize.md"  # tests/test_tutorial.py, which reads the packages too
     and any(block.language in ("sh", "python") and not block.reason for block in blocks_of(text))
 ]
-QUICK = {"docs/howto/in-ci.md"}
-"""Pages that take a second; the others are run with the heavy tests."""
+QUICK = {"README.md"}
+"""What takes a few seconds; the other pages are run with the heavy tests."""
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in QUICK else pytest.mark.heavy) for n in RUN])
@@ -65,7 +65,7 @@ def test_every_link_between_pages_leads_somewhere() -> None:
 
 
 def test_every_cell_of_the_comparison_has_a_source_or_is_unknown() -> None:
-    page = TEXTS["docs/comparison.md"]
+    page = (ROOT / "tests/lab/evidence/comparison.md").read_text("utf-8")
     known = set(re.findall(r"^(\d+)\. ", page.split("## Sources")[1], re.MULTILINE))
     rows = [row for row in re.findall(r"^\| (?!tool |-).*\|$", page, re.MULTILINE) if not row.startswith("|---")]
     assert len(rows) == 9 + 10 + 10
@@ -74,3 +74,9 @@ def test_every_cell_of_the_comparison_has_a_source_or_is_unknown() -> None:
     assert [cell for cell in cells if cell != "unknown" and not re.search(r"\[\d|\]\(", cell)] == []
     cited = {number for cell in re.findall(r"\[([\d, ]+)\]", page) for number in cell.split(", ")}
     assert cited == known
+
+
+def test_there_are_few_pages_and_the_front_page_is_short() -> None:
+    assert len([name for name in PAGES if name.startswith("docs/") and "/skill/" not in name]) <= 25
+    assert TEXTS["README.md"].count("\n") <= 100
+    assert TEXTS["README.md"].count("](") <= 15

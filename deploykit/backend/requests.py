@@ -120,7 +120,7 @@ CORE_OPTIONS = (
         name="metric",
         kind="text",
         metavar="MODULE:FUNCTION",
-        help="With --precision auto: your own measure (docs/metrics.md).",
+        help="With --precision auto: your own measure (docs/quantize.md).",
     ),
     OptionSpec(
         name="metric_command",

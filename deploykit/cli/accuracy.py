@@ -294,7 +294,7 @@ def _located_text(found: Located) -> str:
 @_options(_data, _samples(1, "; 16 by default, 8 with --raise"))
 @click.option("--target", metavar="DEVICE", help="Raise only to what this device mixes with integers.")
 @click.option("--sdk", metavar="VERSION", help="With --target: series (2.33) or build.")
-@click.option("--metric", metavar="MODULE:FUNCTION", help="Your own measure (docs/metrics.md).")
+@click.option("--metric", metavar="MODULE:FUNCTION", help="Your own measure (docs/quantize.md).")
 @click.option("--metric-command", metavar="COMMAND", help="The same as a program; {outputs} and {references}.")
 @click.option("--references", type=_PATH, metavar="FILE|DIR", help="For the measure, instead of the float outputs.")
 @click.option("--lower-is-better", is_flag=True, help="Of the measure: for error rates and perplexities.")

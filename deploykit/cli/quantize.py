@@ -29,7 +29,7 @@ _PATH = click.Path(path_type=Path)
     "--precision", metavar="NAME", help="w8a16, w8a8, w4a16, vint8, bf16 … or auto. Default: the quantizer's first."
 )
 @click.option("--goal", metavar="GOAL", help="What --precision auto must reach: right (the default), sqnr>=30 …")
-@click.option("--metric", metavar="MODULE:FUNCTION", help="With --precision auto: your own measure (docs/metrics.md).")
+@click.option("--metric", metavar="MODULE:FUNCTION", help="With --precision auto: your own measure (docs/quantize.md).")
 @click.option("--metric-command", metavar="COMMAND", help="The same as a program; {outputs} and {references}.")
 @click.option("--references", type=_PATH, metavar="FILE|DIR", help="For the measure, instead of the float outputs.")
 @click.option("--with", "quantizer", metavar="ID", help="aimet, ort … Default: the best that is installed.")

@@ -43,7 +43,7 @@ class Severity(StrEnum):
 
 
 class Confidence(StrEnum):
-    """How sure a claim is; the weakest decisive part gives the word (docs/confidence.md)."""
+    """How sure a claim is; the weakest decisive part gives the word (docs/explain.md)."""
 
     DOCUMENTED = "documented"
     OBSERVED = "observed"

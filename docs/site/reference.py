@@ -191,7 +191,8 @@ def source_page(backends: Sequence[AnyBackend]) -> str:
     """Every source that a row of a capability table names: how many rows rest on it, and how sure they are."""
     parts = [
         "# Tables and their sources\n\nWhat the rows of the capability tables rest on "
-        "([confidence](../confidence.md)); the rows are [features](features.md) and [devices](devices.md)."
+        "([confidence](../explain.md#how-sure-a-row-is)); the rows are [features](features.md)"
+        " and [devices](devices.md)."
     ]
     for backend in backends:
         cited: dict[str, Counter[str]] = {}

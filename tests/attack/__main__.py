@@ -1,8 +1,8 @@
 """``python tests/attack MINUTES [--write]``: the whole attack with new seeds, and its figures.
 
 ``--keep FILE`` adds to the figures of earlier runs of the same state, so that an hour may be had in pieces; ``--add``
-takes those of a run beside this one. ``--write`` puts them into docs/security.md. A file that got no answer is kept and
-named on standard error.
+takes those of a run beside this one. ``--write`` puts them into tests/lab/evidence/attack.md. A file that got no
+answer is kept and named on standard error.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "backends"), str(ROOT / "templates"), str(
 from attacks.kinds import COMPILING, KINDS, PACKAGING, QUANTIZING, Ground, Kind  # noqa: E402
 from attacks.victims import Case, Ending, leftovers, run_cli, run_many  # noqa: E402
 
-PAGE = ROOT / "docs" / "security.md"
+PAGE = ROOT / "tests" / "lab" / "evidence" / "attack.md"
 MEMORY, SECONDS = 1024.0, 10.0
 STATUSES = (0, 1, 2, 3, 4, 5, 6)
 FAULTS = (

@@ -1,4 +1,4 @@
-"""What docs/extending.md promises: a rule, a rewrite and a backend are added by the files it names alone."""
+"""What docs/contributing.md promises: a rule, a rewrite and a backend are added by the files it names alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every release that can be run does with the same models is still as docs/compilers.md shows it: a sample of it.
+"""What every release that can be run does with the same models is still as evidence/compilers.md shows it: a sample.
 
 After a change that is wanted, for one release, one model, or all of them where toolchains are installed:
 
@@ -16,7 +16,7 @@ from releases.cells import RELEASES, Cell, at_hand, cell, keep, recorded
 from releases.page import table
 from releases.subjects import SUBJECTS, asked
 
-PAGE = Path(__file__).parents[2] / "docs" / "compilers.md"
+PAGE = Path(__file__).parents[2] / "tests" / "lab" / "evidence" / "compilers.md"
 START, END = "<!-- recorded by tests/lab/test_releases.py -->\n", "<!-- end of what is recorded -->"
 WRITES = bool(os.environ.get("DEPLOYKIT_WRITE_DOCS"))
 HOW = "run: DEPLOYKIT_WRITE_DOCS=1 pytest -m '' -n 0 tests/lab/test_releases.py"

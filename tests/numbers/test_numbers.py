@@ -1,4 +1,4 @@
-"""The judge on forty models, right and wrong in nine ways, on every kind of inputs; see ``docs/numbers.md``.
+"""The judge on forty models, right and wrong in nine ways, on every kind of inputs: tests/lab/evidence/judge.md.
 
 After a change that is wanted: ``DEPLOYKIT_WRITE_DOCS=1 pytest -m "" tests/numbers``.
 """
@@ -28,7 +28,7 @@ from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import wrap_proto
 
-PAGE = Path(__file__).parents[2] / "docs" / "numbers.md"
+PAGE = Path(__file__).parents[2] / "tests" / "lab" / "evidence" / "judge.md"
 WRITE = "run: DEPLOYKIT_WRITE_DOCS=1 pytest -m '' tests/numbers"
 WORDS = {True: "right", False: "wrong", None: "not judged"}
 LABELS = (Label.GIVEN, Label.DECLARED, Label.DERIVED)

@@ -1,7 +1,7 @@
 """The tests of files, packages and the command line once more, where little is allowed and the locale knows no UTF-8.
 
 No rights beyond the user's (root without its capabilities is refused what anybody is), no home, files that only the
-user may read, and a temporary folder of its own. The whole suite in such surroundings: docs/testing.md.
+user may read, and a temporary folder of its own. The whole suite in such surroundings: docs/contributing.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``docs/zoo.md`` from what is recorded; runs nothing."""
+"""``tests/lab/evidence/zoo.md`` from what is recorded; runs nothing."""
 
 from __future__ import annotations
 

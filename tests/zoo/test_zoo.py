@@ -1,4 +1,4 @@
-"""The zoo, as ``docs/zoo.md`` shows it, is still so: every row packaged, compiled and run again.
+"""The zoo, as ``tests/lab/evidence/zoo.md`` shows it, is still so: every row packaged, compiled and run again.
 
 After a change that is wanted: ``DEPLOYKIT_WRITE_DOCS=1 pytest -m "" tests/zoo``; with ``-k "NAME or page"`` for one
 model. The models themselves are made anew by ``tests/zoo/make.py`` (see ``tests/data/zoo/README.md``).
@@ -21,7 +21,7 @@ from .page import page
 from .records import archives, exceptions, info, keep, recorded
 from .rows import DEVICE, SETTINGS, Row
 
-PAGE = Path(__file__).parents[2] / "docs" / "zoo.md"
+PAGE = Path(__file__).parents[2] / "tests" / "lab" / "evidence" / "zoo.md"
 WRITES = bool(os.environ.get("DEPLOYKIT_WRITE_DOCS"))
 HOW = "run: DEPLOYKIT_WRITE_DOCS=1 pytest -m '' tests/zoo"
 Runs: TypeAlias = dict[str, Future[list[Row]]]

@@ -261,7 +261,7 @@ def check_unchecked(draft: ProviderDraft) -> Iterator[Found]:
     what="A weight's block scales are stored as LPBQ, as asked for, which changes them.",
     why="A float scale per block does not always lie on a channel's scale times 1 to 16.",
     fix="Look at the numbers; quantize with such scales in the first place to lose nothing.",
-    sources=["docs/lpbq.md"],
+    sources=["docs/howto/language-models.md"],
 )
 def check_lpbq_loss(draft: ProviderDraft) -> Iterator[Found]:
     """What LPBQ costs, per weight."""

@@ -1,6 +1,6 @@
 """The user's own measure of outputs: a Python function or a command, run in a child process with a deadline.
 
-What it is given and must give back is in docs/metrics.md. User code is never imported into this process.
+What it is given and must give back is in docs/quantize.md. User code is never imported into this process.
 """
 
 from __future__ import annotations

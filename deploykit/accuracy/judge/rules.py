@@ -53,7 +53,7 @@ _SOURCE = ["deploykit: measured on the two sets of outputs"]
     why="Values of different ranges share one scale, typically boxes and scores joined by a Concat: the small ones "
     "round to one value. Metrics over the whole tensor do not show it.",
     fix="Give the model with --model to have the Concat named, and keep the part around it in float.",
-    sources=[*_SOURCE, "observed: a quantized detector, all scores 0, whole-tensor cosine 0.9999 (docs/evaluate.md)"],
+    sources=[*_SOURCE, "observed: a quantized detector, all scores 0, whole-tensor cosine 0.9999 (docs/numbers.md)"],
 )
 def check_dead(judged: Judged) -> Iterator[Found]:
     """Dead slices, along each axis."""

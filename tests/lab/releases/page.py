@@ -1,4 +1,4 @@
-"""The table of docs/compilers.md from what is recorded; runs nothing."""
+"""The table of tests/lab/evidence/compilers.md from what is recorded; runs nothing."""
 
 from __future__ import annotations
 
