@@ -28,7 +28,10 @@ from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import wrap_proto
 
-PAGE = Path(__file__).parents[2] / "tests" / "lab" / "evidence" / "judge.md"
+PAGES = {
+    "limits": Path(__file__).parents[2] / "docs/numbers.md",
+    "verdicts": Path(__file__).parents[1] / "lab/evidence/judge.md",
+}
 WRITE = "run: DEPLOYKIT_WRITE_DOCS=1 pytest -m '' tests/numbers"
 WORDS = {True: "right", False: "wrong", None: "not judged"}
 LABELS = (Label.GIVEN, Label.DECLARED, Label.DERIVED)
@@ -233,7 +236,7 @@ def limit_rows() -> str:
 
 def section(name: str) -> tuple[str, str, str]:
     """The page before, within and after one of its generated parts."""
-    text = PAGE.read_text("utf-8")
+    text = PAGES[name].read_text("utf-8")
     before, rest = text.split(f"<!-- {name} -->\n")
     inside, after = rest.split(f"<!-- end of {name} -->\n")
     return f"{before}<!-- {name} -->\n", inside, f"<!-- end of {name} -->\n{after}"
@@ -243,7 +246,7 @@ def in_step(name: str, wanted: str) -> bool:
     """True when a generated part says what it should; it is written anew first where that is asked for."""
     before, inside, after = section(name)
     if os.environ.get("DEPLOYKIT_WRITE_DOCS"):
-        PAGE.write_text(before + wanted + after, "utf-8")
+        PAGES[name].write_text(before + wanted + after, "utf-8")
         return True
     return inside == wanted
 
