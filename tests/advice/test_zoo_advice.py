@@ -12,6 +12,7 @@ import pytest
 
 from deploykit.findings import Finding
 from deploykit.rewrites.contract import transform_names
+from seeds import share_of
 
 ZOO = sorted((Path(__file__).parents[1] / "data" / "zoo").glob("*.zip"))
 NAMED = re.compile(r"--(no-)?rewrite ([a-z0-9-]+)")
@@ -44,13 +45,16 @@ def subjects(findings: Sequence[Finding], code: str) -> set[str]:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("archive", ZOO, ids=[path.stem for path in ZOO])
-def test_advice_about_an_architecture_does_what_it_says(
-    archive: Path, setting: str, bench: Any, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("archive", share_of(ZOO), ids=lambda path: path.stem)
+def test_advice_about_an_architecture_does_what_it_says(archive: Path, bench: Any, tmp_path: Path) -> None:
     (tmp_path / "zoo").mkdir()
     model = unpacked(archive, tmp_path / "zoo")
+    for setting in SETTINGS:
+        _follow(model, setting, bench)
+
+
+def _follow(model: Path, setting: str, bench: Any) -> None:
+    """All that is advised in one setting."""
     before = asked(bench, model, setting)
     if said := {f.code for f in before if "give --calibration" in f.hint}:
         after = asked(bench, model, setting, calibration=model.with_name("calibration.npz"))

@@ -12,6 +12,7 @@ import pytest
 
 from attacks.kinds import KINDS, MODEL, Ground
 from attacks.victims import acceptable, run_cli, run_many
+from tables import each_row
 
 pytestmark = pytest.mark.heavy
 Command = tuple[str, ...]
@@ -64,7 +65,7 @@ DEEP = (
 )
 
 
-@pytest.mark.parametrize("data", DEEP, ids=range(len(DEEP)))
+@each_row("data", DEEP)
 def test_deep_tables(data: bytes, tmp_path: Path) -> None:
     from deploykit.accuracy.samples.images import read_recipe
     from deploykit.errors import DeploykitError
@@ -78,7 +79,7 @@ def test_deep_tables(data: bytes, tmp_path: Path) -> None:
 NAMES = ("a" * 300, "caf\udce9.onnx", "a\nb.onnx", "-rf.onnx", "$(touch pwned).onnx", "x\x1b[31m.onnx")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_row("name", NAMES)
 def test_names_of_files(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     try:
@@ -92,7 +93,7 @@ def test_names_of_files(name: str, tmp_path: Path) -> None:
     assert not (tmp_path / "pwned").exists()
 
 
-@pytest.mark.parametrize("out", ["a" * 300, "a/" * 200 + "b", "caf\udce9", "\x1b[31mout"])
+@each_row("out", ["a" * 300, "a/" * 200 + "b", "caf\udce9", "\x1b[31mout"])
 def test_names_of_packages(out: str, cnn: tuple[str, ...], tmp_path: Path) -> None:
     ending = run_cli(*cnn, out, cwd=tmp_path)
     assert acceptable(ending), ending

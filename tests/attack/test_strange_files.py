@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from attacks.victims import acceptable, run_cli
+from tables import each_row
 
 pytestmark = pytest.mark.heavy
 Command = tuple[str, ...]
@@ -43,16 +44,16 @@ KINDS: dict[str, Callable[[Path], None]] = {"pipe": pipe, "device": device, "end
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["manifest.json", "model/model.onnx", "encodings/model.json", "scripts/build.sh"])
-def test_in_a_package(kind: str, name: str, package: Path, tmp_path: Path) -> None:
+@each_row("name", ["manifest.json", "model/model.onnx", "encodings/model.json", "scripts/build.sh"])
+def test_in_a_package(kind: str, name: str, made: Path, tmp_path: Path) -> None:
     copy = tmp_path / "out"
-    for path in sorted(package.rglob("*")):
-        if path.is_file() and path.relative_to(package).as_posix() != name:
-            target = copy / path.relative_to(package)
+    for path in sorted(made.rglob("*")):
+        if path.is_file() and path.relative_to(made).as_posix() != name:
+            target = copy / path.relative_to(made)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(path.read_bytes())
             target.chmod(path.stat().st_mode)
-    assert (package / name).is_file()
+    assert (made / name).is_file()
     (copy / name).parent.mkdir(parents=True, exist_ok=True)
     KINDS[kind](copy / name)
     for command in ("verify", "build"):
@@ -76,7 +77,7 @@ ARGUMENTS: dict[str, tuple[str, Callable[[Command, Path, Path], Command]]] = {
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "endless"])
-@pytest.mark.parametrize("what", ARGUMENTS)
+@each_row("what", ARGUMENTS)
 def test_as_an_argument(what: str, kind: str, cnn: Command, tmp_path: Path) -> None:
     name, arguments = ARGUMENTS[what]
     KINDS[kind](tmp_path / name)
