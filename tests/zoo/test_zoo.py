@@ -1,4 +1,4 @@
-"""The zoo, as ``tests/lab/evidence/zoo.md`` shows it, is still so: a quarter of its models is packaged, compiled and run again.
+"""The zoo is still as ``tests/lab/evidence/zoo.md`` shows it: a quarter of its models is packaged and run again.
 
 Which quarter differs from commit to commit; ``DEPLOYKIT_WHOLE=1`` takes all.
 
