@@ -14,7 +14,7 @@ from deploykit.answers.diagnosis.collecting import Collected, ErrorLine, Sightin
 from deploykit.answers.diagnosis.events import codes_of, event_of
 from deploykit.answers.diagnosis.lines import CONTEXT_LINES
 from deploykit.answers.diagnosis.names import MappedName, Names
-from deploykit.answers.diagnosis.structure import answer_by_structure
+from deploykit.answers.diagnosis.structure import NOBODY, answer_by_structure
 from deploykit.answers.diagnosis.verdict import Cause, CodeSeen, Diagnosis
 from deploykit.findings import Severity
 from deploykit.system.files import open_regular
@@ -75,7 +75,13 @@ def diagnose(
         (line for line in seen.error_lines.values() if line.line not in hit_lines), key=lambda line: line.line
     )
     events = tuple(event_of(line, catalog) for line in _first_and_last(loose))
-    foreign = {tool.id for tool in catalog.tools if tool.foreign}
+    beside = {tool.id for tool in catalog.tools if tool.foreign or tool.drives_others}
+    nobody = {*known_tools, *(event.tool for event in events)} - {""} <= beside
+    if nobody:  # a general wording of whatever program: it is said, and that nothing here speaks of the NPU
+        causes = [
+            cause if cause.error.root == "cause" or cause.because else replace(cause, because=NOBODY)
+            for cause in causes
+        ]
     failures = [line for line in loose if line.trouble == "failure"]
     done = max((finish.line for finish in seen.finishes.values()), default=0)
     diagnosis = Diagnosis(
@@ -83,7 +89,7 @@ def diagnose(
         codes=codes,
         numbers=seen.numbers,
         events=tuple(event for event in events if event.level not in ("warning", "note"))[:_MOST_UNKNOWN],
-        recognised=bool(causes) or not {*known_tools, *(event.tool for event in events)} - {""} <= foreign,
+        recognised=not nobody or any(cause.error.root == "cause" for cause in causes),
         finished=tuple(sorted(seen.finishes.values(), key=lambda finish: finish.line)),
         unfinished=tuple(sorted(tool for tool, line in seen.began.items() if line > done > 0)),
         unknown=() if failed else tuple(failures[:_MOST_UNKNOWN]),

@@ -14,10 +14,10 @@ from deploykit.answers.diagnosis.verdict import Cause
 from deploykit.findings import Confidence, Severity
 from deploykit.tables.known_errors import Catalog, FailureKind, KnownError, Tool
 
-__all__ = ["answer_by_structure"]
+__all__ = ["NOBODY", "answer_by_structure"]
 
 _NO_ROW = "no row has these words"
-_NOBODY = "no tool on the way of a model onto the NPU is recognised in this log"
+NOBODY = "no tool on the way of a model onto the NPU is recognised in this log"
 _LONGEST_NAME = 160
 _LONGEST_LINE = 2000  # what is longer is a dump, and says what failed where it begins
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|-?\d+")
@@ -83,7 +83,7 @@ def _by_kind(pairs: Iterable[tuple[ErrorLine, Event]], catalog: Catalog, *, mild
                 stage=event.stage,
             )
             why = "by what the line itself says" if tool is None else "by whose code fails and how"
-            return _cause(line, row, f"{why}; {_NO_ROW}{f', and {_NOBODY}' if nobody else ''}")
+            return _cause(line, row, f"{why}; {_NO_ROW}{f', and {NOBODY}' if nobody else ''}")
     return None
 
 
