@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -32,7 +33,6 @@ __all__ = [
 
 
 _NAMES = "quark_names.toml"
-_INTEGER = re.compile(r"[+-]?\d+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,11 +107,6 @@ def quark_recipes() -> Mapping[str, Recipe]:
     return {row.name: row for row in rows(Recipe)}
 
 
-def key_names() -> tuple[str, ...]:
-    """Every name that is understood, for suggestions."""
-    return (*quark_keys(), *renamed_keys(), *quark_recipes())
-
-
 def spelled(name: str) -> str:
     """The dotted name that a key is known by: other spellings, and keys without their dictionary; "" for none.
 
@@ -151,59 +146,58 @@ def read_value(key: QuarkKey, text: str) -> Any:
     return _typed(key.name, key.type, text)
 
 
+_EXPECTED = {
+    "bool": "true or false",
+    "int": "a whole number",
+    "float": "a number",
+    "list": "a list such as Conv,Gemm",
+    "json": 'a list or dictionary such as {"x": [1, 3, 224, 224]}',
+    "unknown": "a value",
+}
+
+
 def _typed(name: str, kind: str, text: str) -> Any:
-    for expected, value in _readings(kind, text):
-        if value is None:
-            raise UsageError(f"--option {name}={text}: {expected} is expected")
-        return value
-    return text
-
-
-def _readings(kind: str, text: str) -> Iterator[tuple[str, Any]]:
-    """What is expected of a type in words, and the value, None for another one; nothing for plain text."""
+    """The value as typed; the text itself for a type that is not among those above."""
+    value: Any = text
     if kind == "bool":
-        yield "true or false", {"true": True, "false": False}.get(text.lower())
-    elif kind == "int":
-        yield "a whole number", int(text) if _INTEGER.fullmatch(text) else None
-    elif kind == "float":
-        yield "a number", _number(text)
-    elif kind == "list":
-        yield "a list such as Conv,Gemm", _listed(text)
-    elif kind == "json":
-        yield 'a list or dictionary such as {"x": [1, 3, 224, 224]}', _parsed(text)
+        value = {"true": True, "false": False}.get(text.lower())
+    elif kind in ("int", "float"):
+        value = _plain(text)
+        value = None if isinstance(value, str) or (kind == "int" and isinstance(value, float)) else value
+        value = float(value) if kind == "float" and value is not None else value
+    elif kind in ("json", "list"):
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = None
+        if kind == "list" and not isinstance(value, list | dict):
+            value = _items(text, _plain) or None
+        value = value if isinstance(value, list if kind == "list" else list | dict) else None
     elif kind == "unknown":
-        yield "a value", _guess(text)
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-def _parsed(text: str) -> Any:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return None
-    return value if isinstance(value, list | dict) else None
-
-
-def _listed(text: str) -> list[Any] | None:
-    """JSON where it is some, else parts between commas, numbers by their look."""
-    value = _parsed(text)
-    if value is not None:
-        return value if isinstance(value, list) else None
-    parts = [part.strip() for part in text.removeprefix("[").removesuffix("]").split(",")]
-    return [_plain(part) for part in parts if part] or None
+        value = _guess(text)
+    if value is None:
+        raise UsageError(f"--option {name}={text}: {_EXPECTED[kind]} is expected")
+    return value
 
 
 def _plain(text: str) -> Any:
-    if _INTEGER.fullmatch(text):
-        return int(text)
-    number = _number(text)
-    return text if number is None else number
+    """A number by its look, else the text."""
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text
+
+
+def _guess(text: str) -> Any:
+    """Booleans and numbers by their look; a list where brackets say so; text otherwise."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    return _items(text, _guess) if text.startswith("[") and text.endswith("]") else _plain(text)
+
+
+def _items(text: str, read: Callable[[str], Any]) -> list[Any]:
+    parts = (part.strip() for part in text.removeprefix("[").removesuffix("]").split(","))
+    return [read(part) for part in parts if part]
 
 
 _OWN = frozenset({"cache_dir", "cache_key", "config_file", "target"})
@@ -271,7 +265,11 @@ def _take(chosen: ChosenOptions, key: str, value: str, product: str, device_clas
     if key == "cpu_partition":
         chosen.cpu_partition = _typed(key, "bool", value)
     elif key == "quark":
-        chosen.quark = _quark_version(value)
+        versions = [path.stem.removeprefix("quark-") for path in sorted((DATA / "toolchains").glob("quark-*.toml"))]
+        if value not in versions:
+            hint = f"known: {', '.join(versions)}"
+            raise UsageError(f"--option quark={value}: no toolchain has that version", next=hint)
+        chosen.quark = value
     elif key in _OWN:
         raise UsageError(
             f"--option {key}: deploykit sets it itself", why="cache key, file names and target belong together"
@@ -294,28 +292,17 @@ def _take(chosen: ChosenOptions, key: str, value: str, product: str, device_clas
         if option.values and value not in option.values:
             chosen.beyond.append((option.name, value, ", ".join(option.values)))
         chosen.provider[option.name] = _typed(option.name, "bool", value) if option.type == "bool" else value
-    elif (known := spelled(name)) or any(row.name == name for row in rows(QuarkOption)):
-        _take_quark(chosen, name, known or name, value)
+    elif (own := spelled(name)) or any(row.name == name for row in rows(QuarkOption)):
+        _take_quark(chosen, name, own or name, value)
     else:
-        _refuse(key)
-
-
-def _refuse(key: str) -> None:
-    known = [row.name for row in rows(VaimlKey)] + [row.name for row in rows(ProviderOption)]
-    known += [*key_names(), "cpu_partition", "quark"]
-    near = nearest_names(key.removeprefix("quark."), known)
-    raise UsageError(
-        f"--option {key}: not a known key of vaiml_config, of the provider or of Quark",
-        why="these tools ignore unknown names without a word",
-        next=f"did you mean {', '.join(near)}?" if near else "'deploykit compat vaiml_config' lists the keys",
-    )
-
-
-def _quark_version(value: str) -> str:
-    known = [path.stem.removeprefix("quark-") for path in sorted((DATA / "toolchains").glob("quark-*.toml"))]
-    if value not in known:
-        raise UsageError(f"--option quark={value}: no toolchain has that version", next=f"known: {', '.join(known)}")
-    return value
+        known = [row.name for row in rows(VaimlKey)] + [row.name for row in rows(ProviderOption)]
+        known += [*quark_keys(), *renamed_keys(), *quark_recipes(), "cpu_partition", "quark"]
+        near = nearest_names(name, known)
+        raise UsageError(
+            f"--option {key}: not a known key of vaiml_config, of the provider or of Quark",
+            why="these tools ignore unknown names without a word",
+            next=f"did you mean {', '.join(near)}?" if near else "'deploykit compat vaiml_config' lists the keys",
+        )
 
 
 def _take_quark(chosen: ChosenOptions, typed: str, name: str, value: str) -> None:
@@ -339,15 +326,6 @@ def _take_quark(chosen: ChosenOptions, typed: str, name: str, value: str) -> Non
     settings = chosen.extra if key.where == "extra" else chosen.attributes
     (settings.setdefault(place, {}) if place else settings)[inner] = read_value(key, value)
     chosen.named.append(name)
-
-
-def _guess(text: str) -> Any:
-    """Booleans and numbers by their look; a list where brackets say so; text otherwise."""
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    if text.startswith("[") and text.endswith("]"):
-        return [_guess(part.strip()) for part in text[1:-1].split(",") if part.strip()]
-    return _plain(text)
 
 
 def _matches(value: Any, allowed: str, device_class: str) -> bool:

@@ -8,7 +8,7 @@ out here and given to Quark node by node (``nodes_to_exclude``). Pure graph work
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from deploykit.backend.targets import nearest_names
@@ -112,7 +112,8 @@ def resolve_exclusions(facts: GraphFacts, nodes: Iterable[str], subgraphs: Itera
     by_name = {node.name: node for node in facts.nodes if node.name}
     wanted = tuple(dict.fromkeys(nodes))
     typed = tuple(parse_subgraph(text, by_name) for text in subgraphs)
-    unknown = tuple(_unknown(by_name, wanted, typed))
+    asked = dict.fromkeys((*wanted, *(name for subgraph in typed for name in (*subgraph.starts, *subgraph.ends))))
+    unknown = tuple((name, tuple(nearest_names(name, by_name))) for name in asked if name not in by_name)
     bad = {name for name, _ in unknown}
     regions = tuple(_walk(facts, by_name, s) for s in typed if not bad.intersection((*s.starts, *s.ends)))
     single = frozenset(by_name[name].index for name in wanted if name in by_name)
@@ -141,19 +142,11 @@ def _swallows(facts: GraphFacts, node: NodeFact) -> bool:
     return any(maker is not None and maker.op_type == "Concat" for maker in makers)
 
 
-def _unknown(
-    by_name: Mapping[str, NodeFact], nodes: Iterable[str], subgraphs: Iterable[Subgraph]
-) -> Iterator[tuple[str, tuple[str, ...]]]:
-    asked = dict.fromkeys((*nodes, *(name for s in subgraphs for name in (*s.starts, *s.ends))))
-    for name in asked:
-        if name not in by_name:
-            yield name, tuple(nearest_names(name, by_name))
-
-
 def _walk(facts: GraphFacts, by_name: Mapping[str, NodeFact], subgraph: Subgraph) -> Region:
     """Backwards from the ends to the starts; what is met without having passed a start is a leak."""
     starts = {by_name[name].index for name in subgraph.starts}
-    inside = _descendants(facts, starts)
+    inside = starts | _downstream(facts, [name for index in starts for name in facts.nodes[index].outputs])
+    fed = _downstream(facts, facts.inputs)  # a chain of constants is no way in
     region: set[int] = set()
     leaks: list[Leak] = []
     queue = [by_name[name] for name in subgraph.ends]
@@ -168,37 +161,22 @@ def _walk(facts: GraphFacts, by_name: Mapping[str, NodeFact], subgraph: Subgraph
             before = facts.producer_of(tensor)
             if before is not None and before.index in inside:
                 queue.append(before)
-            elif tensor in facts.inputs or (before is not None and _depends_on_input(facts, before)):
+            elif tensor in facts.inputs or (before is not None and before.index in fed):
                 producer = GRAPH_INPUT if before is None else before.label
                 leaks.append(Leak(subgraph=subgraph, tensor=tensor, producer=producer, consumer=node.label))
     unreached = tuple(name for name in subgraph.starts if by_name[name].index not in region)
     return Region(subgraph=subgraph, nodes=frozenset(region), leaks=tuple(leaks), unreached=unreached)
 
 
-def _descendants(facts: GraphFacts, starts: Iterable[int]) -> set[int]:
-    seen = set(starts)
-    queue = list(seen)
-    while queue:
-        for tensor in facts.nodes[queue.pop()].outputs:
-            for node in facts.consumers_of(tensor):
-                if node.index not in seen:
-                    seen.add(node.index)
-                    queue.append(node.index)
-    return seen
-
-
-def _depends_on_input(facts: GraphFacts, node: NodeFact) -> bool:
-    """False for a chain of constants, which is no way in."""
-    seen, queue = {node.index}, [node]
-    while queue:
-        for tensor in queue.pop().inputs:
-            if tensor in facts.inputs:
-                return True
-            before = facts.producer_of(tensor)
-            if before is not None and before.index not in seen:
-                seen.add(before.index)
-                queue.append(before)
-    return False
+def _downstream(facts: GraphFacts, tensors: Iterable[str]) -> set[int]:
+    """The nodes that compute with these tensors, or with what is made of them."""
+    found, todo = set[int](), list(tensors)
+    while todo:
+        for node in facts.consumers_of(todo.pop()):
+            if node.index not in found:
+                found.add(node.index)
+                todo += node.outputs
+    return found
 
 
 # Operators that put no quantizer on a float input; Identity is removed altogether.
@@ -226,13 +204,23 @@ def activation_types(facts: GraphFacts, excluded: Collection[int], integer: str)
     """
     types: dict[str, str] = {}
     for node in facts.nodes:
+        makes_integers = node.index not in excluded
+        if makes_integers and node.op_type in PASSIVE:
+            source = node.inputs[0]
+            if source in facts.inputs:
+                makes_integers = any(_quantizes(reader, excluded) for reader in facts.consumers_of(source))
+            else:
+                makes_integers = types.get(source) == integer
         for name in node.outputs:
             fact = facts.tensors.get(name)
             if fact is None or fact.is_weight or fact.dtype not in ("float", "float16"):
                 continue
-            kind = integer if _makes_integers(facts, node, excluded, types, integer) else _border(facts, name, excluded)
-            if kind:
-                types[name] = integer if kind != "float32" else kind
+            # Behind a float node its readers decide, unless they differ.
+            readers = [_quantizes(reader, excluded) for reader in facts.consumers_of(name)]
+            if makes_integers or (readers and all(readers) and name not in facts.outputs):
+                types[name] = integer
+            elif not any(readers):
+                types[name] = "float32"
     return types
 
 
@@ -245,27 +233,6 @@ def in_float16(facts: GraphFacts, excluded: Collection[int], types: Mapping[str,
         if any((reader.index in excluded) is not (node.index in excluded) for reader in facts.consumers_of(name))
     }
     return {name: "float16" if kind == "float32" else kind for name, kind in types.items() if name not in borders}
-
-
-def _makes_integers(
-    facts: GraphFacts, node: NodeFact, excluded: Collection[int], types: Mapping[str, str], integer: str
-) -> bool:
-    if node.index in excluded:
-        return False
-    if node.op_type not in PASSIVE:
-        return True
-    source = node.inputs[0]
-    if source in facts.inputs:
-        return any(_quantizes(reader, excluded) for reader in facts.consumers_of(source))
-    return types.get(source) == integer
-
-
-def _border(facts: GraphFacts, name: str, excluded: Collection[int]) -> str:
-    """What becomes of a float value by its readers: ``integer``, ``float32``, or "" when they differ."""
-    readers = [_quantizes(reader, excluded) for reader in facts.consumers_of(name)]
-    if readers and all(readers) and name not in facts.outputs:
-        return "integer"
-    return "" if any(readers) else "float32"
 
 
 def _quantizes(node: NodeFact, excluded: Collection[int]) -> bool:

@@ -19,7 +19,7 @@ from deploykit.system.files import regular_size
 if TYPE_CHECKING:
     from deploykit.model import Model
 
-__all__ = ["QuantizedModel", "actual_types", "grids_of", "inspect_quantized", "is_power_of_two"]
+__all__ = ["InspectedModel", "actual_types", "grids_of", "inspect_quantized", "is_power_of_two"]
 
 _FUSED = frozenset({"Relu", "Clip", "LeakyRelu", "PRelu", "HardSigmoid", "HardSwish"})
 
@@ -36,7 +36,7 @@ class Grid:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuantizedModel:
+class InspectedModel:
     """A quantized model with what it should be. ``excluded`` are names of nodes that were to stay in float.
 
     ``refusal`` is what ONNX Runtime says when it does not load the model. ``source`` are the float model's facts.
@@ -61,13 +61,13 @@ def inspect_quantized(
     source: GraphFacts | None = None,
     last_opset: int | None = None,
     float16_source: bool = False,
-) -> QuantizedModel:
+) -> InspectedModel:
     """Read one model file; raises InputError when it is no ONNX model."""
     from deploykit.model.collect import collect_facts
 
     model = load_model(path)
     facts = collect_facts(model)
-    return QuantizedModel(
+    return InspectedModel(
         name=path.name,
         precision=precision,
         facts=facts,

@@ -15,7 +15,7 @@ from deploykit.model.collect import collect_facts
 from deploykit.tables.reading import read_json
 from deploykit_vitis_ai import configs
 from deploykit_vitis_ai.config_keys import known_in, quark_keys
-from deploykit_vitis_ai.inspection import QuantizedModel, actual_types, inspect_quantized
+from deploykit_vitis_ai.inspection import InspectedModel, actual_types, inspect_quantized
 from deploykit_vitis_ai.rules.quantized import RULES as QUANTIZED_RULES
 from deploykit_vitis_ai.rules.summary import RULES as SUMMARY_RULES
 from deploykit_vitis_ai.rules.summary import find_summary
@@ -109,7 +109,7 @@ def _dotted(given: Mapping[str, Any]) -> Iterator[str]:
             yield name
 
 
-def _quantized(package: Path, session: Mapping[str, Any], recipe: Mapping[str, Any] | None) -> QuantizedModel | None:
+def _quantized(package: Path, session: Mapping[str, Any], recipe: Mapping[str, Any] | None) -> InspectedModel | None:
     path = package / str(session["model"])
     if recipe is None or not path.is_file():
         return None

@@ -16,7 +16,7 @@ from deploykit.findings import Finding
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
-from deploykit_vitis_ai.inspection import QuantizedModel, actual_types, inspect_quantized
+from deploykit_vitis_ai.inspection import InspectedModel, actual_types, inspect_quantized
 from deploykit_vitis_ai.rules.execution import RULES as OUTCOME_RULES
 from deploykit_vitis_ai.rules.execution import FloatTrial, FormatChoice, QuarkOutcome, TriedFormat
 from deploykit_vitis_ai.rules.quantized import RULES as QUANTIZED_RULES
@@ -30,7 +30,7 @@ POST = frozenset(f"/post/{n}" for n in ("Slice", "Slice_1", "Sub", "Add", "Add_1
 POST |= {"/post/Sigmoid", "/post/Concat_1"}
 
 
-def look(name: str, precision: str, excluded: frozenset[str] = frozenset()) -> QuantizedModel:
+def look(name: str, precision: str, excluded: frozenset[str] = frozenset()) -> InspectedModel:
     return inspect_quantized(DATA / f"{name}.onnx", precision=precision, excluded=excluded, source=FLOAT, last_opset=22)
 
 
@@ -38,7 +38,7 @@ VINT8 = look("vint8", "vint8")
 MIXED = look("vint8_mixed", "mixed", POST)
 
 
-def with_grid(**changes: Any) -> QuantizedModel:
+def with_grid(**changes: Any) -> InspectedModel:
     """VINT8 with the grid of one activation changed."""
     at = next(i for i, grid in enumerate(VINT8.grids) if "QuantizeLinear" in grid.node and "Dequ" not in grid.node)
     grids = list(VINT8.grids)
@@ -46,7 +46,7 @@ def with_grid(**changes: Any) -> QuantizedModel:
     return replace(VINT8, grids=tuple(grids))
 
 
-def reshaped(shape: tuple[Any, ...]) -> QuantizedModel:
+def reshaped(shape: tuple[Any, ...]) -> InspectedModel:
     tensors = dict(VINT8.facts.tensors)
     tensors["images"] = replace(tensors["images"], shape=shape)
     return replace(VINT8, facts=replace(VINT8.facts, tensors=tensors))
@@ -115,7 +115,7 @@ def test_without_the_quantizer_a_format_that_was_to_be_chosen_is_said_to_be_untr
     assert "vint8 is only the first that --precision auto tries" in said.message
 
 
-def pooled(factor: str, tmp_path: Path) -> QuantizedModel:
+def pooled(factor: str, tmp_path: Path) -> InspectedModel:
     """A quantized pooling whose result is multiplied: by a stored factor, as Quark leaves it, or by another input."""
     stored = [numpy_helper.from_array(np.array(value), name) for name, value in GRID.items()]
     nodes = [
@@ -160,7 +160,7 @@ def test_a_float16_source_comes_back_as_float(source: str, made: str, changed: i
     assert list(QUANTIZED_RULES["VAI207"].run(replace(quantized, float16_source=False)))
 
 
-def odd(precision: str) -> QuantizedModel:
+def odd(precision: str) -> InspectedModel:
     """A model that no format would make: an odd scale, an odd zero point, another type, and float operators."""
     grid = with_grid(scales=(0.3,), zero_points=(7,), dtype="uint16")
     return replace(look("vint8_mixed", precision), grids=grid.grids)
@@ -253,7 +253,7 @@ def test_what_is_not_wholly_on_the_npu(share: float | None, pieces: int, found: 
 
 
 @pytest.mark.parametrize("quantized", [VINT8, MIXED], ids=["vint8", "mixed"])
-def test_what_quark_really_made_is_good(quantized: QuantizedModel) -> None:
+def test_what_quark_really_made_is_good(quantized: InspectedModel) -> None:
     assert not QUANTIZED_RULES.run(quantized)
 
 

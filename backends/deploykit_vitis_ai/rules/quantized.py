@@ -9,7 +9,7 @@ from deploykit.findings import Severity, SubjectKind, listed
 from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit_vitis_ai.draft import route_row
-from deploykit_vitis_ai.inspection import QuantizedModel, is_power_of_two
+from deploykit_vitis_ai.inspection import InspectedModel, is_power_of_two
 
 __all__ = ["RULES"]
 
@@ -17,12 +17,12 @@ __all__ = ["RULES"]
 _NO_WORK = frozenset({"QuantizeLinear", "DequantizeLinear", "Constant", "Shape", "Cast", "ConstantOfShape"})
 
 
-RULES: Registry[QuantizedModel] = Registry("quantized-model")
+RULES: Registry[InspectedModel] = Registry("quantized-model")
 _SOURCES = ["observed with amd-quark 0.13, 0.12.post1 and 0.11.2 on Linux x86-64"]
 _BOUNDARY = "repository Xilinx/ross-ai-assistant: the boundary kernel matches power-of-two scales and zero point 0 only"
 
 
-def _about(quantized: QuantizedModel, message: str, **evidence: object) -> Found:
+def _about(quantized: InspectedModel, message: str, **evidence: object) -> Found:
     return Found(kind=SubjectKind.FILE, name=quantized.name, message=message, evidence=evidence)
 
 
@@ -35,7 +35,7 @@ def _about(quantized: QuantizedModel, message: str, **evidence: object) -> Found
     fix="See the message; float16 sources and untried combinations of options are the usual causes.",
     sources=_SOURCES,
 )
-def check_loads(quantized: QuantizedModel) -> Iterator[Found]:
+def check_loads(quantized: InspectedModel) -> Iterator[Found]:
     """What ONNX Runtime says."""
     if quantized.refusal:
         yield _about(quantized, quantized.refusal)
@@ -50,7 +50,7 @@ def check_loads(quantized: QuantizedModel) -> Iterator[Found]:
     fix="Quantize with Quark's preset for this format.",
     sources=[*_SOURCES, _BOUNDARY],
 )
-def check_scales(quantized: QuantizedModel) -> Iterator[Found]:
+def check_scales(quantized: InspectedModel) -> Iterator[Found]:
     """Scales of the formats that need powers of two."""
     row = route_row(quantized.precision)
     if row is None or not row.power_of_two:
@@ -69,7 +69,7 @@ def check_scales(quantized: QuantizedModel) -> Iterator[Found]:
     fix="Quantize with Quark's preset for this format.",
     sources=[*_SOURCES, _BOUNDARY],
 )
-def check_zero_points(quantized: QuantizedModel) -> Iterator[Found]:
+def check_zero_points(quantized: InspectedModel) -> Iterator[Found]:
     """Zero points against the format."""
     row = route_row(quantized.precision)
     allowed = () if row is None else row.zero_points
@@ -89,7 +89,7 @@ def check_zero_points(quantized: QuantizedModel) -> Iterator[Found]:
     fix="Quantize with Quark's preset for this format, and do not override its types.",
     sources=_SOURCES,
 )
-def check_types(quantized: QuantizedModel) -> Iterator[Found]:
+def check_types(quantized: InspectedModel) -> Iterator[Found]:
     """Activations against the format."""
     row = route_row(quantized.precision)
     if row is None or row.maker != "quark":
@@ -110,7 +110,7 @@ def check_types(quantized: QuantizedModel) -> Iterator[Found]:
     fix="See whether the operator has integer kernels at all; otherwise leave it out on purpose with --exclude-node.",
     sources=_SOURCES,
 )
-def check_float(quantized: QuantizedModel) -> Iterator[Found]:
+def check_float(quantized: InspectedModel) -> Iterator[Found]:
     """Float operators that nobody excluded, by name."""
     row = route_row(quantized.precision)
     if row is None or not row.whole_graph:
@@ -155,7 +155,7 @@ def _reads_float(facts: GraphFacts, node: NodeFact) -> bool:
     fix="Quantize again with scripts/quantize.py, which names every node in nodes_to_exclude.",
     sources=_SOURCES,
 )
-def check_exclusions(quantized: QuantizedModel) -> Iterator[Found]:
+def check_exclusions(quantized: InspectedModel) -> Iterator[Found]:
     """Excluded nodes with quantized weights, or with Q and DQ between two of them; and those that are gone."""
     facts = quantized.facts
     gone = _gone(quantized)
@@ -172,7 +172,7 @@ def check_exclusions(quantized: QuantizedModel) -> Iterator[Found]:
         yield _about(quantized, f"excluded and still quantized: {listed(bad)}", nodes=bad[:50])
 
 
-def _gone(quantized: QuantizedModel) -> list[str]:
+def _gone(quantized: InspectedModel) -> list[str]:
     """Excluded nodes of the float model of which neither the name nor a float output is left."""
     if quantized.source is None:
         return []
@@ -192,7 +192,7 @@ def _gone(quantized: QuantizedModel) -> list[str]:
     return gone
 
 
-def _quantized_inside(quantized: QuantizedModel, tensor: str) -> bool:
+def _quantized_inside(quantized: InspectedModel, tensor: str) -> bool:
     """True for a DQ of a weight, and for a Q/DQ pair behind another excluded node."""
     facts = quantized.facts
     dequantize = facts.producer_of(tensor)
@@ -214,7 +214,7 @@ def _quantized_inside(quantized: QuantizedModel, tensor: str) -> bool:
     fix="Quantize again; if the change is wanted, adapt the application.",
     sources=_SOURCES,
 )
-def check_interface(quantized: QuantizedModel) -> Iterator[Found]:
+def check_interface(quantized: InspectedModel) -> Iterator[Found]:
     """Names, types and shapes of inputs and outputs."""
     source = quantized.source
     if source is None:
@@ -242,7 +242,7 @@ def _interface(facts: GraphFacts, kind: str) -> list[tuple[str, str, Any]]:
     fix="Fix the shapes of the float model.",
     sources=_SOURCES,
 )
-def check_static(quantized: QuantizedModel) -> Iterator[Found]:
+def check_static(quantized: InspectedModel) -> Iterator[Found]:
     """Dynamic inputs and outputs."""
     for name in (*quantized.facts.inputs, *quantized.facts.outputs):
         fact = quantized.facts.tensors[name]
@@ -259,7 +259,7 @@ def check_static(quantized: QuantizedModel) -> Iterator[Found]:
     fix="Export the float model with opset 17; Quark keeps the operator set.",
     sources=["vitisai.docs.amd.com, projects/gen2, Vitis AI 6.2/6.3: operators, ops_support"],
 )
-def check_opset(quantized: QuantizedModel) -> Iterator[Found]:
+def check_opset(quantized: InspectedModel) -> Iterator[Found]:
     """The default domain's version against the product's last."""
     if quantized.last_opset is not None and quantized.facts.opset > quantized.last_opset:
         yield _about(quantized, f"opset {quantized.facts.opset} is beyond {quantized.last_opset}")
@@ -274,7 +274,7 @@ def check_opset(quantized: QuantizedModel) -> Iterator[Found]:
     fix="Exclude less.",
     sources=_SOURCES,
 )
-def check_anything(quantized: QuantizedModel) -> Iterator[Found]:
+def check_anything(quantized: InspectedModel) -> Iterator[Found]:
     """A model without quantizers."""
     if not any(node.op_type == "QuantizeLinear" for node in quantized.facts.nodes):
         yield _about(quantized, "no tensor is quantized")
