@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import pytest
 
+import deploykit
 import recorded
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.encodings.new_grids import GridKind, affine_for_range
@@ -68,6 +69,21 @@ def every_compilation_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     Elsewhere one model is compiled once in a run of the tests, whatever file asks for it.
     """
     monkeypatch.setattr("deploykit_ort_qnn.compiler.jobs.is_off", lambda: True)
+
+
+@pytest.fixture(scope="session")
+def compiled_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One package that was really compiled and emulated, with a DLC, for whoever looks into one. Not to be changed."""
+    pytest.importorskip("onnxruntime_qnn")
+    asked: dict[str, object] = {"target": "sm8650", "backend": "ort-qnn", "dlc": True}
+    made = deploykit.package(
+        AIMET / "cnn/model.onnx",
+        encodings=AIMET / "cnn/w8a16.v2.0.0.encodings",
+        out=tmp_path_factory.mktemp("package") / "p",
+        **asked,  # type: ignore[arg-type]
+    )
+    assert made.package is not None and made.exit_status == 0
+    return made.package
 
 
 @pytest.fixture(scope="session")

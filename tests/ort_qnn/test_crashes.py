@@ -80,6 +80,7 @@ def encodings(model: Path) -> Path:
     return path
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("integers", [False, True])
 def test_a_known_fault_is_repaired_before_anything_is_compiled(model: Path, integers: bool) -> None:
     made = package(model, encodings=encodings(model) if integers else None)
@@ -89,6 +90,7 @@ def test_a_known_fault_is_repaired_before_anything_is_compiled(model: Path, inte
     assert "ORT112" not in {finding.code for finding in made.findings}
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("unknown_fault")
 @pytest.mark.parametrize("integers", [False, True])
 def test_an_unknown_one_is_found_and_got_over(model: Path, integers: bool) -> None:
@@ -100,6 +102,7 @@ def test_an_unknown_one_is_found_and_got_over(model: Path, integers: bool) -> No
     assert made.package is not None and not (made.package / "logs" / "compile.log").exists()
 
 
+@pytest.mark.heavy
 def test_what_nothing_helps_against_is_named(model: Path) -> None:
     made = package(model, no_rewrite=("flat-index",))
     assert made.exit_status == 1 and made.status.compiled.state == "refused"
@@ -113,6 +116,7 @@ def trial(**given: Any) -> TimedBench:
     return TimedBench(progress=lambda line: None, **{**job, **given})
 
 
+@pytest.mark.heavy
 def test_the_search_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     first = find_culprit(killing(), "crashed", trial())
     assert first is not None and [name for name, _ in first.operators] == KILLING and first.whole
@@ -156,6 +160,7 @@ def test_what_never_ends_is_found_and_compiled_in_another_mode(model: Path, monk
     assert crashes.rescue(job, outcome, asked, lambda line: None).instead is None
 
 
+@pytest.mark.heavy
 def test_what_cannot_be_packaged_instead_leaves_the_first_answer(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def useless(job: CompileJob, outcome: CompileOutcome, request: Request, progress: Any) -> Rescue:
         instead = Instead(request=replace(request, rewrite=("log-range",)), how="nothing")

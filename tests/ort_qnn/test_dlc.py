@@ -18,7 +18,6 @@ from onnx import numpy_helper
 import deploykit
 from deploykit.errors import InputError, UsageError
 from deploykit.findings import Finding
-from deploykit.flow.pipeline import Packaged
 from deploykit_ort_qnn.compiler.dlc import DLC, Compared, compare_dlc, read_dlc, with_check_sums
 from deploykit_ort_qnn.rules.compiled import DLC_RULES as RULES
 from deploykit_ort_qnn.rules.compiled import DlcScope
@@ -47,31 +46,17 @@ def test_what_is_not_as_meant_is_an_error(scope: DlcScope, words: str) -> None:
     assert found.blocks and words in found.message
 
 
-def package(out: Path, **more: Any) -> Packaged:
-    values = {"target": "sm8650", "backend": "ort-qnn", "dlc": True, **more}
-    return deploykit.package(
-        AIMET / "cnn/model.onnx", encodings=AIMET / "cnn/w8a16.v2.0.0.encodings", out=out, **values
-    )
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    packaged = package(tmp_path_factory.mktemp("dlc") / "p")
-    assert packaged.package is not None and packaged.exit_status == 0
-    return packaged.package
-
-
-def test_the_package_holds_it_and_verifies_it(made: Path) -> None:
-    report = deploykit.verify(made)
+def test_the_package_holds_it_and_verifies_it(compiled_package: Path) -> None:
+    report = deploykit.verify(compiled_package)
     (check,) = (check for check in report.checks if check.id == "dlc-types")
     assert report.ok and check.detail == "metadata 2.3.0, 23 tensors compared, 0 differ"
-    manifest = json.loads((made / "manifest.json").read_text("utf-8"))
+    manifest = json.loads((compiled_package / "manifest.json").read_text("utf-8"))
     assert manifest["record"]["dlc"] == {"metadata": "2.3.0", "compared": 23, "wrong": []}
     assert DLC in manifest["files"]
 
 
-def test_it_is_the_graph_that_was_compiled(made: Path) -> None:
-    dlc = read_dlc(made / DLC)
+def test_it_is_the_graph_that_was_compiled(compiled_package: Path) -> None:
+    dlc = read_dlc(compiled_package / DLC)
     assert dlc.graphs == 1
     kinds = [kind for _, kind in dlc.operators]
     assert kinds.count("Conv2d") == 4 and "FullyConnected" in kinds
@@ -80,8 +65,8 @@ def test_it_is_the_graph_that_was_compiled(made: Path) -> None:
     assert dlc.tensors["input"].dtype == "float32"
 
 
-def test_it_has_check_sums_and_no_time_of_day(made: Path) -> None:
-    with zipfile.ZipFile(made / DLC) as archive:
+def test_it_has_check_sums_and_no_time_of_day(compiled_package: Path) -> None:
+    with zipfile.ZipFile(compiled_package / DLC) as archive:
         assert archive.testzip() is None
         metadata = [archive.read(name) for name in archive.namelist() if name.startswith("dlc.metadata")]
     assert metadata and all(
@@ -89,8 +74,8 @@ def test_it_has_check_sums_and_no_time_of_day(made: Path) -> None:
     )
 
 
-def test_another_type_and_another_grid_are_seen(made: Path) -> None:
-    model, dlc = onnx.load(made / "model/model.onnx"), read_dlc(made / DLC)
+def test_another_type_and_another_grid_are_seen(compiled_package: Path) -> None:
+    model, dlc = onnx.load(compiled_package / "model/model.onnx"), read_dlc(compiled_package / DLC)
     tensor = "/relu/Relu_output_0_QuantizeLinear"
     assert all(row.ok for row in compare_dlc(model, dlc))
     narrow = replace(dlc, tensors={**dlc.tensors, tensor: replace(dlc.tensors[tensor], dtype="uint8")})
@@ -101,8 +86,8 @@ def test_another_type_and_another_grid_are_seen(made: Path) -> None:
     assert (row.tensor, row.found, row.grid) == (tensor, "uint16", False)
 
 
-def test_a_changed_model_no_longer_agrees(made: Path, tmp_path: Path) -> None:
-    place = shutil.copytree(made, tmp_path / "p")
+def test_a_changed_model_no_longer_agrees(compiled_package: Path, tmp_path: Path) -> None:
+    place = shutil.copytree(compiled_package, tmp_path / "p")
     model = onnx.load(place / "model/model.onnx")
     pairs = [node for node in model.graph.node if node.op_type == "QuantizeLinear"]
     node = next(node for node in pairs if node.input[0] == "/relu/Relu_output_0")
@@ -112,8 +97,8 @@ def test_a_changed_model_no_longer_agrees(made: Path, tmp_path: Path) -> None:
     assert "/relu/Relu_output_0_QuantizeLinear" in wrong
 
 
-def test_parameters_in_a_file_beside_are_not_compared(made: Path) -> None:
-    model, dlc = onnx.load(made / "model/model.onnx"), read_dlc(made / DLC)
+def test_parameters_in_a_file_beside_are_not_compared(compiled_package: Path) -> None:
+    model, dlc = onnx.load(compiled_package / "model/model.onnx"), read_dlc(compiled_package / DLC)
     node = next(node for node in model.graph.node if f"{node.input[0]}_QuantizeLinear" in dlc.tensors)
     whole = len(list(compare_dlc(model, dlc)))
     next(t for t in model.graph.initializer if t.name == node.input[1]).data_location = onnx.TensorProto.EXTERNAL
@@ -140,9 +125,9 @@ def damaged(source: Path, target: Path, change: Callable[[dict[str, bytes]], Non
         lambda members: members.update(model=members["model"][:8] + struct.pack("<I", 1 << 31) + members["model"][12:]),
     ],
 )
-def test_a_damaged_file_is_an_error_and_no_guess(made: Path, tmp_path: Path, change: Any) -> None:
+def test_a_damaged_file_is_an_error_and_no_guess(compiled_package: Path, tmp_path: Path, change: Any) -> None:
     with pytest.raises(InputError, match="not a DLC of a known form"):
-        read_dlc(damaged(made / DLC, tmp_path / "m.dlc", change))
+        read_dlc(damaged(compiled_package / DLC, tmp_path / "m.dlc", change))
 
 
 def flipped(at: int) -> Callable[[dict[str, bytes]], None]:
@@ -154,12 +139,12 @@ def flipped(at: int) -> Callable[[dict[str, bytes]], None]:
     return change
 
 
-def test_every_byte_may_be_wrong(made: Path, tmp_path: Path) -> None:
+def test_every_byte_may_be_wrong(compiled_package: Path, tmp_path: Path) -> None:
     """Whatever is read, it ends with a value or with an InputError, and soon."""
-    refused, tried = 0, range(0, len(zipfile.ZipFile(made / DLC).read("model")), 37)
+    refused, tried = 0, range(0, len(zipfile.ZipFile(compiled_package / DLC).read("model")), 37)
     for at in tried:
         try:
-            read_dlc(damaged(made / DLC, tmp_path / "m.dlc", flipped(at)))
+            read_dlc(damaged(compiled_package / DLC, tmp_path / "m.dlc", flipped(at)))
         except InputError:
             refused += 1
     assert 0 < refused < len(tried)
@@ -176,4 +161,12 @@ def test_what_is_no_zip_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("sdk", "words"), [("2.36", "writes none"), ("2.42", "does not run here")])
 def test_a_wheel_that_cannot_is_refused(tmp_path: Path, sdk: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        package(tmp_path / "p", sdk=sdk, target="sc8380xp")
+        deploykit.package(
+            AIMET / "cnn/model.onnx",
+            encodings=AIMET / "cnn/w8a16.v2.0.0.encodings",
+            out=tmp_path / "p",
+            target="sc8380xp",
+            backend="ort-qnn",
+            sdk=sdk,
+            dlc=True,  # type: ignore[call-arg]
+        )

@@ -28,14 +28,19 @@ CONTEXTS = Path(__file__).parents[1] / "data" / "contexts"
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def compiled(compiled_package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A context model with its binary beside it, and one with the binary inside."""
     root = tmp_path_factory.mktemp("compiled")
-    shutil.copy(AIMET / "cnn_bnfold/w8a8.qdq.onnx", root / "model.onnx")
-    for name, embed in (("beside", False), ("inside", True)):
-        job = CompileJob(
-            root=root, model="model.onnx", context=f"{name}.onnx", options={"soc_model": "57"}, embed=embed
-        )
-        assert compile_model(job).ok
+    for path in (compiled_package / "artifacts").glob("model_ctx*"):
+        shutil.copy(path, root)
+    shutil.copy(compiled_package / "model" / "model.onnx", root)
+    model = onnx.load(root / "model_ctx.onnx")
+    (node,) = model.graph.node
+    settings = {"embed_mode": 1, "ep_cache_context": (root / "model_ctx_qnn.bin").read_bytes()}
+    kept = [one for one in node.attribute if one.name not in settings]
+    del node.attribute[:]
+    node.attribute.extend([*kept, *(helper.make_attribute(*setting) for setting in settings.items())])
+    onnx.save(model, root / "inside.onnx")
     return root
 
 
@@ -46,7 +51,7 @@ def call(*arguments: str) -> tuple[int, Any]:
     return int(result.return_value or 0), json.loads(result.stdout)
 
 
-@pytest.mark.parametrize("file", ["beside_qnn.bin", "beside.onnx", "inside.onnx"])
+@pytest.mark.parametrize("file", ["model_ctx_qnn.bin", "model_ctx.onnx", "inside.onnx"])
 def test_a_context_tells_its_maker_and_chip(compiled: Path, file: str) -> None:
     status, info = call("explain", str(compiled / file))
     assert status == 0 and info["release"] == "2.51.0" and info["soc_model"] == 57 and info["arch"] == "v75"
@@ -60,9 +65,9 @@ def test_a_context_tells_its_maker_and_chip(compiled: Path, file: str) -> None:
 
 
 def test_whether_it_loads_is_answered_with_a_confidence(compiled: Path) -> None:
-    status, info = call("explain", str(compiled / "beside.onnx"), "--sdk", "2.51.0", "--target", "sm8650")
+    status, info = call("explain", str(compiled / "model_ctx.onnx"), "--sdk", "2.51.0", "--target", "sm8650")
     assert status == 0 and info["loads"][0]["status"] == "supported" and info["loads"][0]["confidence"]
-    status, info = call("explain", str(compiled / "beside.onnx"), "--sdk", "2.48.40", "--target", "sm8650")
+    status, info = call("explain", str(compiled / "model_ctx.onnx"), "--sdk", "2.48.40", "--target", "sm8650")
     assert status == 1 and info["loads"][0]["status"] == "unsupported"
 
 
@@ -90,6 +95,7 @@ def two_graphs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "two_qnn.bin"
 
 
+@pytest.mark.heavy
 def test_every_graph_is_read_with_what_it_needs(two_graphs: Path) -> None:
     _, info = call("explain", str(two_graphs))
     first, last = info["graphs"]
@@ -133,7 +139,7 @@ def test_binaries_of_older_releases(tmp_path: Path, release: str, blob: str, soc
 
 
 def test_a_package_names_the_release_inside(compiled: Path) -> None:
-    binary = str(compiled / "beside_qnn.bin")
+    binary = str(compiled / "model_ctx_qnn.bin")
     assert call("compat", "binary", binary, "--runtime", "onnxruntime-qnn 2.7.0")[0] == 0
     assert call("compat", "binary", binary, "--runtime", "onnxruntime-qnn 2.5.0")[0] == 1
     with pytest.raises(UnknownTargetError, match="onnxruntime-qnn 9"):
@@ -147,12 +153,12 @@ def test_what_is_no_context_is_an_input_error(compiled: Path, tmp_path: Path) ->
     with pytest.raises(InputError, match="not readable as a context binary"):
         inspect_context(tmp_path / "x.bin")
     cut = tmp_path / "cut.bin"
-    cut.write_bytes((compiled / "beside_qnn.bin").read_bytes()[:20000])
+    cut.write_bytes((compiled / "model_ctx_qnn.bin").read_bytes()[:20000])
     with pytest.raises(InputError, match="not readable as a context binary"):
         inspect_context(cut)
     with pytest.raises(InputError, match="holds no EPContext"):
         inspect_context(compiled / "model.onnx")
-    shutil.copy(compiled / "beside.onnx", tmp_path / "alone.onnx")
+    shutil.copy(compiled / "model_ctx.onnx", tmp_path / "alone.onnx")
     with pytest.raises(InputError, match="is not beside it"):
         inspect_context(tmp_path / "alone.onnx")
     with pytest.raises(InputError, match="no such file"):
@@ -180,7 +186,7 @@ class Deaths:
 @pytest.mark.usefixtures("every_compilation_runs")
 def test_a_crash_is_tried_once_again(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deaths = Deaths(monkeypatch, 1)
-    assert inspect_context(compiled / "beside_qnn.bin")["soc_model"] == 57
+    assert inspect_context(compiled / "model_ctx_qnn.bin")["soc_model"] == 57
     assert deaths.started == 2
 
 
@@ -188,7 +194,7 @@ def test_a_crash_is_tried_once_again(compiled: Path, monkeypatch: pytest.MonkeyP
 def test_two_crashes_name_the_part_and_do_not_blame_the_file(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deaths = Deaths(monkeypatch, 9)
     with pytest.raises(ToolError) as caught:
-        inspect_context(compiled / "beside_qnn.bin")
+        inspect_context(compiled / "model_ctx_qnn.bin")
     assert deaths.started == 2 and "not readable as a context binary" not in str(caught.value)
     assert caught.value.why == (
         "the reading process died of SIGSEGV while having the library read the binary, and so it did when it was tried "
@@ -200,10 +206,11 @@ def test_two_crashes_name_the_part_and_do_not_blame_the_file(compiled: Path, mon
 def test_what_does_not_end_is_not_tried_again(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deaths = Deaths(monkeypatch, 9, timed_out=True)
     with pytest.raises(ToolError) as caught:
-        inspect_context(compiled / "beside_qnn.bin")
+        inspect_context(compiled / "model_ctx_qnn.bin")
     assert deaths.started == 1 and caught.value.why.startswith("not finished after 120 s, the time limit while having")
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("every_compilation_runs")
 def test_a_library_that_hangs_ends_with_the_time_of_the_command(
     compiled: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -215,10 +222,11 @@ def test_a_library_that_hangs_ends_with_the_time_of_the_command(
         "sys.exit(worker.main(sys.argv[1:]))"
     )
     monkeypatch.setattr(workers, "run", lambda argv, **given: run((argv[0], "-c", asleep, *argv[3:]), **given))
-    assert frame.run(cli, ["explain", str(compiled / "beside_qnn.bin"), "--time-limit", "5"]) == 5
+    assert frame.run(cli, ["explain", str(compiled / "model_ctx_qnn.bin"), "--time-limit", "5"]) == 5
     assert "not finished after 5 s, the time limit while" in capsys.readouterr().err
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("every_compilation_runs")
 def test_a_library_that_really_dies_says_in_which_part(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker process itself, killed by a signal in the middle of reading."""
@@ -233,7 +241,7 @@ def test_a_library_that_really_dies_says_in_which_part(compiled: Path, monkeypat
 
     monkeypatch.setattr(workers, "run", die)
     with pytest.raises(ToolError) as caught:
-        inspect_context(compiled / "beside_qnn.bin")
+        inspect_context(compiled / "model_ctx_qnn.bin")
     assert "died of SIGSEGV while reading the description that the library gave" in str(caught.value.why)
 
 

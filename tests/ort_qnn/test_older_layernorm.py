@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import pytest
 from onnx import helper, numpy_helper
 
 from deploykit.backend.backend import Request
@@ -57,6 +58,7 @@ def older_export(path: Path) -> Path:
     return path
 
 
+@pytest.mark.heavy
 def test_an_older_layer_normalization_is_compiled_as_one_operator(tmp_path: Path) -> None:
     path = older_export(tmp_path / "m.onnx")
     packaged = make_package(Request(model=path, target="sm8550", backend="ort-qnn"), tmp_path / "p")

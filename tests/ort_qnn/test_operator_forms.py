@@ -131,13 +131,7 @@ CONVOLVED = {
     "PRelu, rank 4": prelu(1, 8, 1, 1),
     "PRelu, partly falling": prelu(8, 1, 1, low=-0.3),
 }
-PROJECTED = {
-    "gelu, doubled": doubled_gelu,
-    "gelu by tanh": gelu_by_tanh,
-    "quick gelu": quick_gelu,
-    "x times HardSigmoid": hard_gate,
-    "PRelu by channel": prelu(32),
-}
+PROJECTED = {"gelu, doubled": doubled_gelu, "PRelu by channel": prelu(32)}
 
 
 def feeds(model: ModelProto) -> list[Feed]:
@@ -191,17 +185,6 @@ def proven(folder: Path, model: ModelProto, encodings: EncodingSet | None, least
     assert not {"ORT101", "ORT104", "ORT105"} & {finding.code for finding in made.findings}
 
 
-@pytest.mark.parametrize("form", ["gelu, doubled", "PRelu by channel", "LeakyRelu"])
-def test_a_form_between_convolutions_is_taken_with_its_interior_left_out(form: str, tmp_path: Path) -> None:
-    model = convolved(CONVOLVED[form])
-    proven(tmp_path, model, calibrated(model, inside(model)), 60.0)
-
-
-@pytest.mark.parametrize("act", [doubled_gelu, hard_gate])
-def test_a_float_form_is_repaired_where_the_rules_find_fault(act: Any, tmp_path: Path) -> None:
-    proven(tmp_path, convolved(act), None, 50.0)
-
-
 def positioned(length: int, *, computed: bool = False) -> ModelProto:
     """What is added to both samples, a stored table or their own mean, right in front of a normalization."""
     weights, graph = Weights(), TinyGraph()
@@ -215,9 +198,9 @@ def positioned(length: int, *, computed: bool = False) -> ModelProto:
     return graph.model(graph.op("LayerNormalization", ["sum", *stored], "y"))
 
 
-@pytest.mark.parametrize("computed", [True, False])
-def test_every_sample_is_right_behind_a_repeated_operand(computed: bool, tmp_path: Path) -> None:
-    proven(tmp_path, positioned(16, computed=computed), None, 60.0)
+@pytest.mark.heavy
+def test_every_sample_is_right_behind_a_repeated_operand(tmp_path: Path) -> None:
+    proven(tmp_path, positioned(16, computed=True), None, 60.0)
 
 
 def rms_by_reciprocal(graph: TinyGraph, weights: Weights) -> str:
@@ -246,30 +229,29 @@ def test_a_norm_that_is_refused_or_wrong_as_it_is(norm: Any, opset: int, tmp_pat
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("precision", ["float", "w8a16"])
-@each_row("length", [8, 10, 16, 24, 32])
+@each_row("length", [10, 16])
 def test_a_table_of_positions_of_any_length(length: int, precision: str, tmp_path: Path) -> None:
     model = positioned(length)
     proven(tmp_path, model, None if precision == "float" else calibrated(model, ["scale", "shift"]), 60.0)
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("precision", ["float", "w8a16", "w8a16, interior left out"])
+@pytest.mark.parametrize("precision", ["float", "w8a16, interior left out"])
 @each_row("form", CONVOLVED)
 def test_every_form_between_convolutions(form: str, precision: str, tmp_path: Path) -> None:
     model = convolved(CONVOLVED[form])
-    omitted = inside(model) if precision.endswith("out") else ()
-    proven(tmp_path, model, None if precision == "float" else calibrated(model, omitted), 45.0)
+    proven(tmp_path, model, None if precision == "float" else calibrated(model, inside(model)), 45.0)
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("precision", ["float", "w8a16", "w8a16, interior left out"])
+@pytest.mark.parametrize("precision", ["float", "w8a16, interior left out"])
 @each_row("form", PROJECTED)
 def test_every_form_between_linear_layers(form: str, precision: str, tmp_path: Path) -> None:
     model = projected(PROJECTED[form])
-    omitted = inside(model) if precision.endswith("out") else ()
-    proven(tmp_path, model, None if precision == "float" else calibrated(model, omitted), 50.0)
+    proven(tmp_path, model, None if precision == "float" else calibrated(model, inside(model)), 50.0)
 
 
+@pytest.mark.heavy
 def test_a_network_with_prelu_needs_no_data(tmp_path: Path) -> None:
     """The ranges between Conv and PRelu follow from the results of the PRelu."""
     folder = ZOO / "superres"

@@ -84,6 +84,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     yield seen
 
 
+@pytest.mark.heavy
 def test_a_refuted_no_becomes_a_note(roi: Path, tmp_path: Path) -> None:
     plan = deploykit.plan(roi, target="sm8650", backend="ort-qnn")
     (found,) = of_code(plan, "QNN211")
@@ -94,6 +95,7 @@ def test_a_refuted_no_becomes_a_note(roi: Path, tmp_path: Path) -> None:
     assert of_code(made.plan, "QNN211") == [found]
 
 
+@pytest.mark.heavy
 def test_for_another_release_it_becomes_a_warning_that_says_so(roi: Path) -> None:
     plan = deploykit.plan(roi, target="sm8650", sdk="2.33")
     (found,) = of_code(plan, "QNN211")
@@ -110,6 +112,7 @@ def test_a_confirmed_no_is_observed(norms: Path, compiled: list[str]) -> None:
     assert {opinion["scope"] for opinion in of_code(plan, "DK211")[0].evidence["opinions"]} == {"1 operator"}
 
 
+@pytest.mark.heavy
 def test_operators_keep_the_types_and_pairs_of_the_model(norms: Path, tmp_path: Path, compiled: list[str]) -> None:
     grid = Affine(bits=16, signed=False, scale=np.asarray(2.0**-10), zero_point=np.asarray(32768.0))
     names = ["t0", "t1", "t2", "t3", "t4", "y"]
@@ -121,6 +124,7 @@ def test_operators_keep_the_types_and_pairs_of_the_model(norms: Path, tmp_path: 
     assert compiled[0] == f"{pair} LRN {pair}"
 
 
+@pytest.mark.heavy
 def test_the_second_time_nothing_is_compiled(norms: Path, compiled: list[str], own_cache: Path) -> None:
     first = deploykit.plan(norms, target="sm8650", sdk="2.33")
     asked = len(compiled)
@@ -146,7 +150,7 @@ def test_without_the_wheel_the_answer_is_todays_and_says_so(roi: Path, monkeypat
 def test_time_that_is_over_leaves_it_open_and_keeps_nothing(
     roi: Path, monkeypatch: pytest.MonkeyPatch, own_cache: Path
 ) -> None:
-    monkeypatch.setattr("deploykit.flow.opinions.SECONDS", 0.0)
+    monkeypatch.setattr("deploykit.flow.plan.SECONDS", 0.0)
     plan = deploykit.plan(roi, target="sm8650", sdk="2.33")
     assert of_code(plan, "QNN211")[0].blocks and not own_cache.exists()
     assert "open QNN211 roi" in of_code(plan, "DK211")[0].message
@@ -213,6 +217,7 @@ def test_a_size_that_values_decide_is_not_asked_about(tmp_path: Path, compiled: 
     assert of_code(plan, "DK002")[0].blocks and not compiled
 
 
+@pytest.mark.heavy
 def test_an_if_that_onnx_runtime_resolves_is_taken_by_these_tools_alone(tmp_path: Path) -> None:
     def branch(name: str, values: list[float]) -> onnx.GraphProto:
         made = helper.make_tensor_value_info(name, FLOAT, [4])
@@ -234,6 +239,7 @@ def test_an_if_that_onnx_runtime_resolves_is_taken_by_these_tools_alone(tmp_path
     assert of_code(other, "DK003")[0].blocks and not of_code(other, "DK211")
 
 
+@pytest.mark.heavy
 def test_rows_that_were_measured_with_this_release_are_not_asked(tmp_path: Path, compiled: list[str]) -> None:
     for kind, asked in (("Softmax", False), ("LogSoftmax", True)):
         node = helper.make_node(kind, ["x"], ["y"], "long", axis=-1)
