@@ -130,7 +130,11 @@ def choose_options(pairs: Iterable[tuple[str, str]], wheel: str, operators: Coll
     compiled, run, entries, unchecked = dict[str, str](), dict[str, str](), dict[str, str](), list[str]()
     for name, value in pairs:
         if "." in name:
-            entries[name] = _entry_value(table, name, value)
+            entry = next((one for one in table.entry if one.name == name), None)
+            if entry is None:
+                near = ", ".join(nearest_names(name, [one.name for one in table.entry]))
+                raise UsageError(f"--option {name}: no such session entry", next=near and f"did you mean {near}?")
+            entries[name] = _value(entry, value)
             continue
         row = _row(table, name, wheel)
         checked = _value(row, value)
@@ -165,62 +169,45 @@ def unknown_names(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _row(table: OptionTable, name: str, wheel: str) -> Option:
+    """The row of an option that the wheel has."""
     row = table.find(name)
     if row is None:
-        raise _unknown(table, name)
-    if row.managed:
-        raise UsageError(f"--option {name}: deploykit sets this one itself", why=row.note)
+        refused = next((one for one in table.refused if one.name == name), None)
+        if refused is not None:
+            right = refused.instead and f"the option is called {refused.instead}"
+            raise UsageError(f"--option {name}: {refused.why}", next=right)
+        near = ", ".join(nearest_names(name, [one.name for one in table.option]))
+        raise UsageError(
+            f"--option {name}: the provider has no such option",
+            why="it would ignore it without a word",
+            next=f"did you mean {near}?" if near else "'deploykit compat provider-option' lists all",
+        )
+    lacks = ""
     if row.since and Version(wheel) < Version(row.since):
-        raise UsageError(
-            f"--option {name}: not in onnxruntime-qnn {wheel}",
-            why=f"it came with {row.since}; an older wheel would ignore it without a word",
-            next=f"use --sdk {row.since} or later",
-        )
-    if row.not_in and Version(wheel) <= Version(row.not_in):
-        raise UsageError(
-            f"--option {name}: not in onnxruntime-qnn {wheel}",
-            why=f"wheels up to {row.not_in} do not have it and would ignore it without a word",
-        )
+        lacks = f"it came with {row.since}; an older wheel would ignore it without a word"
+    elif row.not_in and Version(wheel) <= Version(row.not_in):
+        lacks = f"wheels up to {row.not_in} do not have it and would ignore it without a word"
+    if lacks and not row.managed:
+        newer = row.since and f"use --sdk {row.since} or later"
+        raise UsageError(f"--option {name}: not in onnxruntime-qnn {wheel}", why=lacks, next=newer)
     return row
 
 
-def _unknown(table: OptionTable, name: str) -> UsageError:
-    for refused in table.refused:
-        if refused.name == name:
-            right = f"the option is called {refused.instead}" if refused.instead else ""
-            return UsageError(f"--option {name}: {refused.why}", next=right)
-    near = nearest_names(name, [row.name for row in table.option])
-    return UsageError(
-        f"--option {name}: the provider has no such option",
-        why="it would ignore it without a word",
-        next=f"did you mean {', '.join(near)}?" if near else "'deploykit compat provider-option' lists all",
-    )
-
-
-def _value(row: Option, text: str) -> str:
-    if row.type == "bool":
-        if text.lower() not in _BOOLS:
-            raise UsageError(f"--option {row.name}={text}: 1 or 0 is expected")
-        return _BOOLS[text.lower()]
-    if row.values and text not in row.values:
-        raise UsageError(f"--option {row.name}={text}: not one of {', '.join(row.values)}")
-    if row.type == "int":
-        if not text.isdecimal() or (row.range and not row.range[0] <= int(text) <= row.range[1]):
-            wanted = f"a number from {row.range[0]} to {row.range[1]}" if row.range else "a whole number"
-            raise UsageError(f"--option {row.name}={text}: {wanted} is expected")
-        return str(int(text))
-    return text
-
-
-def _entry_value(table: OptionTable, name: str, value: str) -> str:
-    row = next((entry for entry in table.entry if entry.name == name), None)
-    if row is None:
-        near = nearest_names(name, [entry.name for entry in table.entry])
-        raise UsageError(
-            f"--option {name}: no such session entry", next=f"did you mean {', '.join(near)}?" if near else ""
-        )
+def _value(row: Option | Entry, text: str) -> str:
+    """The value as the provider reads it."""
     if row.managed:
-        raise UsageError(f"--option {name}: deploykit sets this one itself", why=row.note)
-    if row.values and value not in row.values:
-        raise UsageError(f"--option {name}={value}: not one of {', '.join(row.values)}")
+        raise UsageError(f"--option {row.name}: deploykit sets this one itself", why=row.note)
+    wanted, value = "", text
+    if isinstance(row, Option) and row.type == "bool":
+        value = _BOOLS.get(text.lower(), "")
+        wanted = "" if value else "1 or 0 is expected"
+    elif row.values and text not in row.values:
+        wanted = f"not one of {', '.join(row.values)}"
+    elif isinstance(row, Option) and row.type == "int":
+        fits = text.isdecimal() and (not row.range or row.range[0] <= int(text) <= row.range[1])
+        value = str(int(text)) if fits else text
+        limits = f"a number from {row.range[0]} to {row.range[1]}" if row.range else "a whole number"
+        wanted = "" if fits else f"{limits} is expected"
+    if wanted:
+        raise UsageError(f"--option {row.name}={text}: {wanted}")
     return value

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from deploykit.findings import Severity, SubjectKind, listed
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 __all__ = ["DLC_RULES", "ENVIRONMENT_RULES", "PACKAGE_RULES", "RULES", "DlcScope", "EnvironmentScope", "PackageScope"]
 
 _LAB = "onnxruntime-qnn 2.7.0 (QAIRT 2.51) with ONNX Runtime 1.31.1, run on Linux x86-64 without hardware"
+
+_of_environment = partial(Found, kind=SubjectKind.ENVIRONMENT)
+_of_file = partial(Found, kind=SubjectKind.FILE)
+_of_model = partial(Found, kind=SubjectKind.MODEL)
 
 RULES: Registry[CompileOutcome] = Registry("compilation")
 
@@ -63,8 +68,7 @@ def check_failed(outcome: CompileOutcome) -> Iterator[Found]:
     """An error without refused nodes."""
     if outcome.status == "failed":
         cause = next((line for line in outcome.log if "Error:" in line or "failed" in line.lower()), "")
-        yield Found(
-            kind=SubjectKind.MODEL,
+        yield _of_model(
             name="model",
             message=f"the compiler failed: {outcome.message}",
             evidence={"log": cause} if cause else {},
@@ -85,7 +89,7 @@ def check_crashed(outcome: CompileOutcome) -> Iterator[Found]:
     if outcome.status == "crashed":
         evidence = {"log": list(outcome.log[-5:]), "nodes": [node.name for node in outcome.culprit]}
         message = outcome.message + _on(outcome)
-        yield Found(kind=SubjectKind.MODEL, name="model", message=message, evidence=evidence)
+        yield _of_model(name="model", message=message, evidence=evidence)
 
 
 def _on(outcome: CompileOutcome) -> str:
@@ -108,7 +112,7 @@ def check_timed_out(outcome: CompileOutcome) -> Iterator[Found]:
     if outcome.status == "timed-out":
         evidence = {"nodes": [node.name for node in outcome.culprit]} if outcome.culprit else {}
         message = f"the compiler was ended: {outcome.message}{_on(outcome)}"
-        yield Found(kind=SubjectKind.MODEL, name="model", message=message, evidence=evidence)
+        yield _of_model(name="model", message=message, evidence=evidence)
 
 
 @RULES.rule(
@@ -124,8 +128,7 @@ def check_cpu_nodes(outcome: CompileOutcome) -> Iterator[Found]:
     """A mixed model that was allowed."""
     if outcome.ok and outcome.cpu_nodes:
         names = [node.name for node in outcome.cpu_nodes]
-        yield Found(
-            kind=SubjectKind.MODEL,
+        yield _of_model(
             name="model",
             message=f"{len(names)} nodes stay on the CPU: {listed(names, most=6)}",
             evidence={"nodes": names},
@@ -165,7 +168,7 @@ def check_absent(scope: EnvironmentScope) -> Iterator[Found]:
     """No wheel."""
     if scope.installed is None:
         message = "onnxruntime-qnn is not installed"
-        yield Found(kind=SubjectKind.ENVIRONMENT, name="onnxruntime-qnn", message=message, hint=_way(scope.planned))
+        yield _of_environment(name="onnxruntime-qnn", message=message, hint=_way(scope.planned))
 
 
 def _way(planned: Wheel) -> str:
@@ -189,7 +192,7 @@ def check_other_wheel(scope: EnvironmentScope) -> Iterator[Found]:
     """A wheel of another version."""
     if scope.installed is not None and scope.installed["wheel"] != scope.planned.version:
         message = f"onnxruntime-qnn {scope.installed['wheel']} is installed, the package is for {scope.planned.version}"
-        yield Found(kind=SubjectKind.ENVIRONMENT, name="onnxruntime-qnn", message=message, hint=_way(scope.planned))
+        yield _of_environment(name="onnxruntime-qnn", message=message, hint=_way(scope.planned))
 
 
 @ENVIRONMENT_RULES.rule(
@@ -211,7 +214,7 @@ def check_pair(scope: EnvironmentScope) -> Iterator[Found]:
     status = next((pair.status for pair in scope.planned.onnxruntime if pair.version == version), Status.UNKNOWN)
     if status is not Status.SUPPORTED:
         message = f"onnxruntime-qnn {scope.planned.version} with onnxruntime {version}: {status}"
-        yield Found(kind=SubjectKind.ENVIRONMENT, name="onnxruntime", message=message)
+        yield _of_environment(name="onnxruntime", message=message)
 
 
 @ENVIRONMENT_RULES.rule(
@@ -231,7 +234,7 @@ def check_emulator(scope: EnvironmentScope) -> Iterator[Found]:
     compiled, emulated = scope.installed["qairt"], scope.emulator["qairt"]
     if compiled != emulated:
         message = f"compiled by QAIRT {compiled}, emulated by QAIRT {emulated}"
-        yield Found(kind=SubjectKind.ENVIRONMENT, name="emulator", message=message)
+        yield _of_environment(name="emulator", message=message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,7 +264,7 @@ PACKAGE_RULES: Registry[PackageScope] = Registry("package")
 def check_soc_model(scope: PackageScope) -> Iterator[Found]:
     """Options without a chip."""
     if not scope.provider_options.get("soc_model"):
-        yield Found(kind=SubjectKind.FILE, name="provider options", message="soc_model is not set")
+        yield _of_file(name="provider options", message="soc_model is not set")
 
 
 @PACKAGE_RULES.rule(
@@ -276,7 +279,7 @@ def check_soc_model(scope: PackageScope) -> Iterator[Found]:
 def check_unknown_options(scope: PackageScope) -> Iterator[Found]:
     """Names outside of the table."""
     for name in scope.unknown_options:
-        yield Found(kind=SubjectKind.FILE, name=name, message=f"{name}: the provider has no such option")
+        yield _of_file(name=name, message=f"{name}: the provider has no such option")
 
 
 @PACKAGE_RULES.rule(
@@ -294,10 +297,9 @@ def check_context_chip(scope: PackageScope) -> Iterator[Found]:
     if found is not None and scope.soc_model is not None and found != scope.soc_model:
         message = f"the binary is for soc_model {found}, the package for {scope.soc_model}"
         if found != scope.own_chip:
-            yield Found(kind=SubjectKind.FILE, name="context binary", message=message)
+            yield _of_file(name="context binary", message=message)
             return
-        yield Found(
-            kind=SubjectKind.FILE,
+        yield _of_file(
             name="context binary",
             severity=Severity.WARNING,
             message=f"{message}: the compiler of this release knows no other (QNN295)",
@@ -357,4 +359,4 @@ def check_dlc(scope: DlcScope) -> Iterator[Found]:
 
 
 def _dlc_found(severity: Severity, message: str) -> Found:
-    return Found(kind=SubjectKind.FILE, name=DLC, severity=severity, message=message)
+    return _of_file(name=DLC, severity=severity, message=message)

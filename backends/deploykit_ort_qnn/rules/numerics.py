@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from deploykit.accuracy.judge.verdict import Verdict
 from deploykit.backend.backend import Seen
@@ -16,6 +17,9 @@ __all__ = ["PRECISION_RULES", "RULES", "NumericScope"]
 _LAB = "onnxruntime-qnn 2.7.0 (QAIRT 2.51) with ONNX Runtime 1.31.1, run on Linux x86-64 without hardware"
 
 _MOST_NODES = 20
+
+_at_node = partial(Found, kind=SubjectKind.NODE)
+_at_tensor = partial(Found, kind=SubjectKind.TENSOR)
 
 PRECISION_RULES: Registry[PrecisionScope] = Registry("precision")
 
@@ -41,8 +45,7 @@ def check_float_islands(scope: PrecisionScope) -> Iterator[Found]:
         if not node.wanted:
             unmeant.append(node)
             continue
-        yield Found(
-            kind=SubjectKind.NODE,
+        yield _at_node(
             name=node.name,
             message=f"{_in_float(node)}; {node.tensor} is meant to be {node.wanted}",
             severity=severity,
@@ -51,8 +54,7 @@ def check_float_islands(scope: PrecisionScope) -> Iterator[Found]:
     if unmeant:
         # A recurrent layer alone is taken apart into hundreds of nodes.
         first, more = unmeant[0], f" (and {len(unmeant) - 1} more nodes)" if len(unmeant) > 1 else ""
-        yield Found(
-            kind=SubjectKind.NODE,
+        yield _at_node(
             name=first.name,
             message=f"{_in_float(first)}; {first.tensor} has no encoding{more}",
             severity=severity,
@@ -84,8 +86,7 @@ def check_narrowed(scope: PrecisionScope) -> Iterator[Found]:
     for case in narrowed(scope):
         if case.made in ("float16", "float32"):
             continue
-        yield Found(
-            kind=SubjectKind.NODE,
+        yield _at_node(
             name=case.node,
             message=f"{case.type} {case.node}: {case.tensor} is {case.asked} and is read as {case.made}",
             severity=Severity.ERROR if scope.strict else None,
@@ -106,8 +107,7 @@ def check_block_weights(scope: PrecisionScope) -> Iterator[Found]:
     """Per-block weights beside float activations."""
     for node in float_nodes(scope):
         if node.block_weights:
-            yield Found(
-                kind=SubjectKind.NODE,
+            yield _at_node(
                 name=node.name,
                 message=f"{node.type} {node.name} computes its block-quantized weights in {node.made or 'float'}",
                 severity=Severity.ERROR if scope.strict else None,
@@ -128,8 +128,7 @@ def check_left_grid(scope: PrecisionScope) -> Iterator[Found]:
     """Float operations for nodes that were asked for in 16-bit integers."""
     for case in narrowed(scope):
         if case.made in ("float16", "float32"):
-            yield Found(
-                kind=SubjectKind.NODE,
+            yield _at_node(
                 name=case.node,
                 message=f"{case.type} {case.node} was asked for in {case.asked} and computes in {case.made}",
                 severity=Severity.ERROR if scope.strict else None,
@@ -198,8 +197,7 @@ def check_outputs(scope: NumericScope) -> Iterator[Found]:
     where = f"; emulator and CPU differ from {scope.first_type} {scope.first} on" if scope.first else ""
     place = {"first_node": scope.first, "first_node_db": scope.first_db}
     for odd in verdict.oddities:
-        yield Found(
-            kind=SubjectKind.TENSOR,
+        yield _at_tensor(
             name=odd.output,
             message=f"{odd.output}: {odd.count} values are {odd.what} on the emulator, behind {odd.operator}{where}",
             evidence={**odd.to_json(), **place},
@@ -207,8 +205,7 @@ def check_outputs(scope: NumericScope) -> Iterator[Found]:
     for output in dict.fromkeys(number.output for number in verdict.failures):
         numbers = [number for number in verdict.failures if number.output == output]
         told = "; ".join(f"{number.limit.measure} {number}" for number in numbers)
-        yield Found(
-            kind=SubjectKind.TENSOR,
+        yield _at_tensor(
             name=output,
             message=f"{output}: {told}{where}",
             evidence={"numbers": [number.to_json() for number in numbers], **place},
@@ -232,8 +229,7 @@ def check_quantization(scope: NumericScope) -> Iterator[Found]:
     said = scope.device.cost if scope.device is not None and scope.device.cost else verdict.words
     for output in dict.fromkeys(number.output for number in verdict.failures):
         numbers = [number for number in verdict.failures if number.output == output]
-        yield Found(
-            kind=SubjectKind.TENSOR,
+        yield _at_tensor(
             name=output,
             message=f"{output}: {said}",
             evidence={"numbers": [number.to_json() for number in numbers]},

@@ -6,6 +6,7 @@ Nothing is started here.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from deploykit.encodings.values import Affine, Lpbq
 from deploykit.findings import Answerer, Claim, Confidence, Severity, SubjectKind
@@ -36,6 +37,10 @@ _LIKELY = Claim(answered_by=Answerer.TOOLS, confidence=Confidence.INFERRED, seen
 
 _NEAR = 1e-3
 _LEAST_OPSET = 7
+
+_of_model = partial(Found, kind=SubjectKind.MODEL)
+_at_node = partial(Found, kind=SubjectKind.NODE)
+_at_tensor = partial(Found, kind=SubjectKind.TENSOR)
 
 RULES: Registry[ProviderDraft] = Registry("ort-qnn plan")
 
@@ -69,7 +74,7 @@ def check_needs_encodings(draft: ProviderDraft) -> Iterator[Found]:
     """A float model with an integer precision."""
     if draft.source == "float" and draft.wants_integers:
         name = draft.situation.request.model.name
-        yield Found(kind=SubjectKind.MODEL, name=name, message=f"{name}: {draft.precision} needs encodings")
+        yield _of_model(name=name, message=f"{name}: {draft.precision} needs encodings")
 
 
 @RULES.rule(
@@ -85,7 +90,7 @@ def check_needs_encodings(draft: ProviderDraft) -> Iterator[Found]:
 def check_float8(draft: ProviderDraft) -> Iterator[Found]:
     """float8 weights, each by name."""
     for name in () if draft.prepared is None else draft.prepared.float8:
-        yield Found(kind=SubjectKind.TENSOR, name=name, message=f"{name}: float8 is not taken by the provider")
+        yield _at_tensor(name=name, message=f"{name}: float8 is not taken by the provider")
 
 
 @RULES.rule(
@@ -118,9 +123,7 @@ def check_blocks_fp16(draft: ProviderDraft) -> Iterator[Found]:
     """Per-block weights on v68."""
     if draft.fp16 is False:
         for name in _block_weights(draft):
-            yield Found(
-                kind=SubjectKind.TENSOR, name=name, message=f"{name}: block-quantized, and the chip has no FP16"
-            )
+            yield _at_tensor(name=name, message=f"{name}: block-quantized, and the chip has no FP16")
 
 
 @RULES.rule(
@@ -138,7 +141,7 @@ def check_blocks(draft: ProviderDraft) -> Iterator[Found]:
         for name in _block_weights(draft):
             message = f"{name}: block-quantized, so its layer runs in FP16"
             strict = Severity.ERROR if draft.options.get("strict_precision") else None
-            yield Found(kind=SubjectKind.TENSOR, name=name, message=message, severity=strict)
+            yield _at_tensor(name=name, message=message, severity=strict)
 
 
 @RULES.rule(
@@ -153,7 +156,7 @@ def check_blocks(draft: ProviderDraft) -> Iterator[Found]:
 def check_skipped(draft: ProviderDraft) -> Iterator[Found]:
     """What the insertion skipped."""
     for entry in () if draft.prepared is None else draft.prepared.skipped:
-        yield Found(kind=SubjectKind.TENSOR, name=entry.tensor, message=f"{entry.tensor}: {entry.reason}")
+        yield _at_tensor(name=entry.tensor, message=f"{entry.tensor}: {entry.reason}")
 
 
 @RULES.rule(
@@ -171,7 +174,7 @@ def check_narrowing(draft: ProviderDraft) -> Iterator[Found]:
     for name in () if draft.prepared is None else draft.prepared.narrowed:
         message = f"the MatMul that makes {name}: its operand 1 will be read with 8 bits"
         strict = Severity.ERROR if draft.options.get("strict_precision") else None
-        yield Found(kind=SubjectKind.TENSOR, name=name, message=message, severity=strict, hint=_kept_whole(draft))
+        yield _at_tensor(name=name, message=message, severity=strict, hint=_kept_whole(draft))
 
 
 def _kept_whole(draft: ProviderDraft) -> str:
@@ -196,7 +199,7 @@ def check_wrong_kernels(draft: ProviderDraft) -> Iterator[Found]:
         if step.id in _HANDLED:
             for name in step.names:
                 message = f"{name}: {step.why}"
-                yield Found(kind=SubjectKind.TENSOR, name=name, message=message, handled=_HANDLED[step.id])
+                yield _at_tensor(name=name, message=message, handled=_HANDLED[step.id])
 
 
 @RULES.rule(
@@ -211,7 +214,7 @@ def check_wrong_kernels(draft: ProviderDraft) -> Iterator[Found]:
 def check_refusals(draft: ProviderDraft) -> Iterator[Found]:
     """Near misses of the rewrites."""
     for text in () if draft.prepared is None else draft.prepared.refusals:
-        yield Found(kind=SubjectKind.NODE, name=text.partition(":")[0], message=text)
+        yield _at_node(name=text.partition(":")[0], message=text)
 
 
 @RULES.rule(
@@ -230,8 +233,7 @@ def check_operators(draft: ProviderDraft) -> Iterator[Found]:
         return
     for node in draft.prepared.model.graph.node:
         if node.op_type in ("Erf", "BatchNormalization"):
-            yield Found(
-                kind=SubjectKind.NODE,
+            yield _at_node(
                 name=node.name or node.output[0],
                 message=f"{node.op_type} {node.name or node.output[0]} is refused by the provider",
                 handled="it stays on the CPU, as asked for" if draft.chosen.allows_cpu else None,
@@ -271,7 +273,7 @@ def check_lpbq_loss(draft: ProviderDraft) -> Iterator[Found]:
                 f"{name}: a scale moves by {100 * loss.scale_error:.2g} % at most; against its block grid the weight "
                 f"has {loss.refined_sqnr_db:.1f} dB re-rounded, as stored ({loss.sqnr_db:.1f} dB with integers kept)"
             )
-            yield Found(kind=SubjectKind.TENSOR, name=name, message=message)
+            yield _at_tensor(name=name, message=message)
 
 
 @RULES.rule(
@@ -289,7 +291,7 @@ def check_erf(draft: ProviderDraft) -> Iterator[Found]:
     """Every Erf, where nothing is quantized."""
     for node in draft.situation.facts.nodes if draft.source == "float" else ():
         if node.op_type == "Erf":
-            yield Found(kind=SubjectKind.NODE, name=node.label, message=f"Erf {node.label} is no operator of its own")
+            yield _at_node(name=node.label, message=f"Erf {node.label} is no operator of its own")
 
 
 @RULES.rule(
@@ -312,7 +314,7 @@ def check_hard_sigmoid_gate(draft: ProviderDraft) -> Iterator[Found]:
             continue
         if abs(float(gate.attributes.get("alpha", 0.2)) - 1 / 6) < _NEAR:
             message = f"{node.label}: the product of {node.inputs[0]} and its HardSigmoid is computed wrong"
-            yield Found(kind=SubjectKind.NODE, name=node.label, message=message)
+            yield _at_node(name=node.label, message=message)
 
 
 @RULES.rule(
@@ -337,7 +339,7 @@ def check_reciprocal(draft: ProviderDraft) -> Iterator[Found]:
         for node in inner:
             if node.op_type == "Reciprocal":
                 message = f"{node.label}: the RMS normalization that ends in {block.result} is not finalized"
-                yield Found(kind=SubjectKind.NODE, name=node.label, message=message)
+                yield _at_node(name=node.label, message=message)
 
 
 @RULES.rule(
@@ -358,7 +360,7 @@ def check_rms_samples(draft: ProviderDraft) -> Iterator[Found]:
         fact = facts.tensors.get(node.inputs[0]) if node.op_type == "RMSNormalization" else None
         if fact is not None and fact.shape is not None and len(fact.shape) > 2 and fact.shape[0] != 1:
             message = f"{node.label}: an RMS normalization of {fact.shape[0]} samples"
-            yield Found(kind=SubjectKind.NODE, name=node.label, message=message)
+            yield _at_node(name=node.label, message=message)
 
 
 @RULES.rule(
@@ -376,7 +378,7 @@ def check_opset(draft: ProviderDraft) -> Iterator[Found]:
     facts = draft.situation.facts
     if 0 < facts.opset < _LEAST_OPSET and draft.source == "float":
         name = draft.situation.request.model.name
-        yield Found(kind=SubjectKind.MODEL, name=name, message=f"{name}: operator set {facts.opset} is not taken")
+        yield _of_model(name=name, message=f"{name}: operator set {facts.opset} is not taken")
 
 
 @RULES.rule(
@@ -401,7 +403,7 @@ def check_index(draft: ProviderDraft) -> Iterator[Found]:
             continue
         if index.rank is not None and index.rank > 1:
             message = f"{node.label}: an index of {index.rank} dimensions into a list may kill the provider"
-            yield Found(kind=SubjectKind.NODE, name=node.label, message=message)
+            yield _at_node(name=node.label, message=message)
 
 
 def _block_weights(draft: ProviderDraft) -> list[str]:
@@ -432,7 +434,7 @@ def check_blocks_in_release(draft: ProviderDraft) -> Iterator[Found]:
         in_blocks = isinstance(entry.value, Affine) and entry.value.granularity == "per-block"
         if in_blocks or (lpbq and isinstance(entry.value, Lpbq)):
             message = f"{entry.name}: its blocks are not taken by onnxruntime-qnn {draft.wheel.version}"
-            yield Found(kind=SubjectKind.TENSOR, name=entry.name, message=message)
+            yield _at_tensor(name=entry.name, message=message)
 
 
 @RULES.rule(
@@ -454,7 +456,7 @@ def check_reads(draft: ProviderDraft) -> Iterator[Found]:
     for words, has, most in (("operator set", opset, limits[0]), ("IR version", model.ir_version, limits[1])):
         if has > most:
             message = f"{words} {has}; onnxruntime-qnn {draft.wheel.version} reads up to {most}"
-            yield Found(kind=SubjectKind.MODEL, name=draft.situation.model.path.name, message=message)
+            yield _of_model(name=draft.situation.model.path.name, message=message)
 
 
 _FLOAT32 = (
@@ -478,7 +480,7 @@ def check_float_model(draft: ProviderDraft) -> Iterator[Found]:
     """A float source, for a wheel whose own row says so: it was seen with that release alone."""
     if draft.source == "float" and "float16-of-float" in draft.wheel.refuses:
         message = f"onnxruntime-qnn {draft.wheel.version} would compile it in float32"
-        yield Found(kind=SubjectKind.MODEL, name=draft.situation.model.path.name, message=message)
+        yield _of_model(name=draft.situation.model.path.name, message=message)
 
 
 @RULES.rule(
@@ -498,8 +500,7 @@ def check_float_parts(draft: ProviderDraft) -> Iterator[Found]:
     tensors = sorted(name for name, kind in draft.prepared.intended.items() if kind == "float16")
     if tensors:
         message = f"{len(tensors)} tensors, of which the first is {tensors[0]}"
-        yield Found(
-            kind=SubjectKind.MODEL,
+        yield _of_model(
             name=draft.situation.model.path.name,
             message=message,
             evidence={"tensors": tensors},
@@ -522,7 +523,7 @@ def check_operators_in_release(draft: ProviderDraft) -> Iterator[Found]:
     for node in draft.prepared.model.graph.node:
         if node.op_type in draft.wheel.absent:
             message = f"{node.op_type} {label(node)}: onnxruntime-qnn {draft.wheel.version} does not have it"
-            yield Found(kind=SubjectKind.NODE, name=label(node), message=message)
+            yield _at_node(name=label(node), message=message)
 
 
 _MOST_INDEX_DIMENSIONS = 4
@@ -546,7 +547,8 @@ def check_window(draft: ProviderDraft) -> Iterator[Found]:
         sizes = [dim for dim in (fact.shape if fact is not None else None) or () if isinstance(dim, int)][2:]
         window = node.attributes.get("kernel_shape") or ()
         if len(window) == len(sizes) and any(side > size for side, size in zip(window, sizes, strict=True)):
-            yield _at_node(node, f"{node.label}: a window of {list(window)} on a map of {list(sizes)}")
+            text = f"a window of {list(window)} on a map of {list(sizes)}"
+            yield _at_node(name=node.label, message=f"{node.label}: {text}")
 
 
 @RULES.rule(
@@ -565,9 +567,9 @@ def check_gather(draft: ProviderDraft) -> Iterator[Found]:
     for node in _standard_nodes(draft, "GatherND"):
         data, index = (tensors.get(name) for name in node.inputs[:2])
         if data is not None and data.dtype == "bool":
-            yield _at_node(node, f"{node.label}: {node.inputs[0]} holds truth values")
+            yield _at_node(name=node.label, message=f"{node.label}: {node.inputs[0]} holds truth values")
         elif index is not None and index.rank is not None and index.rank > _MOST_INDEX_DIMENSIONS:
-            yield _at_node(node, f"{node.label}: an index of {index.rank} dimensions")
+            yield _at_node(name=node.label, message=f"{node.label}: an index of {index.rank} dimensions")
 
 
 def _standard_nodes(draft: ProviderDraft, op_type: str) -> list[NodeFact]:
@@ -575,7 +577,3 @@ def _standard_nodes(draft: ProviderDraft, op_type: str) -> list[NodeFact]:
     if draft.source == "qdq":
         return []
     return [node for node in draft.situation.facts.nodes if node.op_type == op_type and is_standard(node)]
-
-
-def _at_node(node: NodeFact, message: str) -> Found:
-    return Found(kind=SubjectKind.NODE, name=node.label, message=message)
