@@ -185,6 +185,7 @@ def aimets_inputs(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.heavy
 @each_row(("encodings", "simulated"), ENCODINGS)
 def test_detr_on_2_33_is_as_good_as_aimets_own_simulation(
     encodings: str, simulated: str | None, tmp_path: Path

@@ -34,7 +34,10 @@ def _open_errors(findings: tuple[Finding, ...]) -> list[str]:
 
 @pytest.mark.parametrize(
     ("backend", "target", "sdk", "precision"),
-    [*((*target, "float") for target in TARGETS), ("qnn-htp", "sm8650", "2.44", "w8a16")],
+    [
+        *(pytest.param(*target, "float", marks=pytest.mark.heavy) for target in TARGETS),
+        ("qnn-htp", "sm8650", "2.44", "w8a16"),
+    ],
 )
 def test_a_detr_as_exported_is_taken_simplified(backend: str, target: str, sdk: str | None, precision: str) -> None:
     encodings = DETR / "w8a16.v1.0.0.encodings" if precision == "w8a16" else None

@@ -151,6 +151,7 @@ def test_a_real_model_is_walked_and_its_story_is_one_page(tmp_path: Path, capsys
     assert value["samples"]["held_out"] is True
 
 
+@pytest.mark.heavy
 def test_the_users_measure_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A measure that only float16 and wider pass: the reference is the float model's own value."""
     monkeypatch.chdir(tmp_path)

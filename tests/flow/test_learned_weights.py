@@ -176,6 +176,7 @@ def rows(tmp_path: Path) -> Path:
     return tmp_path / "rows.npz"
 
 
+@pytest.mark.heavy
 def test_a_quantizer_with_a_method_is_asked_for_it_and_the_report_tells_it(
     rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,7 @@ def scenes(tmp_path: Path) -> Path:
     return tmp_path / "scenes.npz"
 
 
+@pytest.mark.heavy
 def test_the_ladder_is_kept_where_it_ends_in_float16(scenes: Path, tmp_path: Path) -> None:
     """A detector whose scores share a grid with pixels: every integer candidate loses more detections than asked."""
     out = tmp_path / "out"

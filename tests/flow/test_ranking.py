@@ -259,6 +259,7 @@ def test_without_judgement_ways_are_chosen_on_structure(variant: str, wanted: st
     assert all(row["overall_db"] is None and row["right"] is None for row in explored.choice.to_json())
 
 
+@pytest.mark.heavy
 def test_what_limits_the_rest_are_8_bit_weights() -> None:
     """Before, one activation spoils everything; after, every weight costs about a decibel."""
     ground, feeds = _ground("w8a16.v2.0.0"), _feeds("w8a16.v2.0.0")
