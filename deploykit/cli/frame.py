@@ -186,6 +186,13 @@ def run(command: click.Command, args: Sequence[str] | None = None) -> int:
     except MemoryError:
         return _show_error(arguments, InputError("this takes more memory than there is"))
     except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            name = str(error.filename or "a name")
+            long = f"{name[:60]}…: no file has so long a name"
+            return _show_error(arguments, InputError(long, why=error.strerror or "", next="name a file that exists"))
+        if isinstance(error, FileNotFoundError) and _is_nowhere():
+            gone = PackageError("the folder that this runs in is gone", next="change to one that exists")
+            return _show_error(arguments, gone)
         if not isinstance(error, OSError) or error.errno not in _FULL:
             return _show_defect(arguments, error)
         # A disk that is full, or may not be written to, is no defect, wherever the work that is written there lies.
@@ -196,6 +203,15 @@ def run(command: click.Command, args: Sequence[str] | None = None) -> int:
     finally:
         gc.set_threshold(*collecting)
     return result if isinstance(result, int) else 0
+
+
+def _is_nowhere() -> bool:
+    """True where the folder that this process is in was removed; asking the system for its name tells."""
+    try:
+        os.getcwd()  # noqa: PTH109 (what is asked is whether it fails)
+    except FileNotFoundError:
+        return True
+    return False
 
 
 class Ended(BaseException):

@@ -175,9 +175,14 @@ class PlacedFolder:
             raise self.unwritable(self.out, error) from None
         return self
 
-    def __exit__(self, *exc_info: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        gone = isinstance(error, Exception) and self._work is not None and not self._work.exists()
         self._held.close()
         self._work = None
+        if gone:
+            # Whatever failed then failed for that: a tool without its files, a check of what is no longer there.
+            why = "the folder beside it that it grew in was removed meanwhile"
+            raise PackageError(f"{self.out}: cannot be written", why=why, next="choose another folder") from error
 
     def publish(self) -> Path:
         """Put the sealed folder in its place; returns the path of the file that vouches for it.

@@ -20,6 +20,7 @@ from deploykit.tables.sources import NO_SOURCES, write_out
 __all__ = ["Device", "Fact", "load_device", "load_device_of_id", "load_devices", "search_devices"]
 
 _WORD = re.compile(r"[a-z0-9.+]+")
+_LONGEST = 64  # letters of an id; the longest that ships has 37
 _ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 
 
@@ -79,8 +80,9 @@ def load_device(path: Path, sources: Mapping[str, str] = NO_SOURCES) -> Device:
 
 def load_device_of_id(folder: Path, name: str, sources: Mapping[str, str] = NO_SOURCES) -> Device | None:
     """The device whose id ``name`` is, upper or lower case, read from its own file alone; None where there is none."""
-    path = folder / f"{name.lower()}.toml"
-    return load_device(path, sources) if _ID.fullmatch(name.lower()) and path.is_file() else None
+    # What a user typed becomes no path before it is known to look like an id.
+    path = folder / f"{name.lower()}.toml" if len(name) <= _LONGEST and _ID.fullmatch(name.lower()) else None
+    return load_device(path, sources) if path is not None and path.is_file() else None
 
 
 def load_devices(folder: Path, sources: Mapping[str, str] = NO_SOURCES) -> tuple[Device, ...]:

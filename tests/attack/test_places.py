@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from attacks.kinds import QUANTIZING, Ground
+from attacks.kinds import MODEL, QUANTIZING, Ground
 from attacks.victims import run_cli, run_here
+from deploykit.errors import PackageError
+from deploykit.packages.writing import PackageWriter
 
 Command = tuple[str, ...]
 KILLS = 4
@@ -196,3 +198,33 @@ def test_two_folders_are_exchanged(tmp_path: Path) -> None:
     assert (tmp_path / "place" / "is").read_text() == "fresh"
     assert (tmp_path / "aside" / "is").read_text() == "place"
     assert not (tmp_path / "fresh").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (("check", "m.onnx", "--target", "NAME"), 4),
+        (("targets", "NAME"), 4),
+        (("verify", "NAME"), 3),
+        (("build", "NAME"), 3),
+        (("explain", "NAME"), 3),
+        (("compat", "binary", "NAME"), 3),
+        (("package", "m.onnx", "--target", "sm8650", "-o", "NAME"), 6),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_a_name_that_no_file_can_have_is_a_wrong_name(words: tuple[str, ...], status: int, tmp_path: Path) -> None:
+    shutil.copy(MODEL, tmp_path / "m.onnx")
+    ending = run_here(*(word.replace("NAME", "s" * 300) for word in words), cwd=tmp_path)
+    assert ending.status == status, ending.output
+
+
+def test_a_folder_that_vanishes_is_said(tmp_path: Path) -> None:
+    """That of the package while it grows, and the one that the command runs in."""
+    with pytest.raises(PackageError, match="cannot be written"), PackageWriter(tmp_path / "a" / "out") as writer:
+        shutil.rmtree(tmp_path / "a")
+        (writer.folder / "x").read_text()
+    (tmp_path / "b").mkdir()
+    code = "import os, sys; os.rmdir(os.getcwd()); from deploykit.cli import main; sys.argv[1:] = ['doctor']; main()"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path / "b", capture_output=True, check=False)
+    assert done.returncode == 6, done.stderr
