@@ -80,8 +80,8 @@ def find_rule(name: str, entries: Iterable[RuleEntry]) -> RuleEntry:
     for entry in entries:
         if wanted in (entry.rule.code.lower(), entry.rule.slug):
             return entry
-    known = [text for entry in entries for text in (entry.rule.code.lower(), entry.rule.slug.lower())]
-    near = ", ".join(nearest_names(wanted, known))
+    known = {text.lower(): text for entry in entries for text in (entry.rule.code, entry.rule.slug)}
+    near = ", ".join(known[name] for name in nearest_names(wanted, [*known]))
     raise UsageError(
         f"no rule {name!r}", next=f"did you mean {near}?" if near else "'deploykit explain rules' lists all"
     )

@@ -169,7 +169,7 @@ def binary_command(
 def _answer_text(found: CompatAnswer, words: Iterable[str]) -> str:
     if not found.rows:
         near = f"; did you mean {', '.join(found.near)}?" if found.near else ""
-        return f"unknown: no row about {' '.join(words)!r}{near}"
+        return f"unknown: no row about {' '.join(words)!r}{near or '; deploykit compat lists what there is'}"
     lines = [_rows_text(found.rows)]
     shown = {row.family for row in found.rows}
     for family, release in found.answered_by.items():

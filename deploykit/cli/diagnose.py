@@ -61,6 +61,8 @@ def command(
         return 0
     if log is None:
         raise UsageError("no log", next="name a file, '-' for standard input, or ask with --known WORDS")
+    if Path(log).suffix == ".onnx":
+        raise UsageError(f"{log}: is a model, not a log", next="name the log, and the model with --model")
     diagnosis = api.diagnose(sys.stdin.buffer if log == "-" else log, model=model, tools=tool)
     emit(diagnosis.to_json(), lambda: diagnosis_text(diagnosis, verbose=settings().verbosity > 0))
     return diagnosis.exit_status

@@ -9,6 +9,7 @@ import errno
 import gc
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -31,7 +32,9 @@ __all__ = ["BranchingCommand", "Command", "Ended", "Group", "Settings", "run", "
 _ENV = "DEPLOYKIT"  # the environment variables of all options begin with it
 _NO_CACHE = f"{_ENV}_NO_CACHE"
 _FULL = frozenset({errno.ENOSPC, errno.EFBIG, errno.EROFS, getattr(errno, "EDQUOT", errno.ENOSPC)})
+_DEVICES = "'deploykit targets' lists the devices"
 _SIZE = {"metavar": "SIZE"}
+_LONG_WORD = re.compile(r"(\S{60})\S{80,}(\S{60})")  # more than a line of a terminal: nobody reads it
 _ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
@@ -162,13 +165,11 @@ def run(command: click.Command, args: Sequence[str] | None = None) -> int:
     except click.exceptions.Exit as exit_:
         return exit_.exit_code
     except click.ClickException as error:
-        error.show()
         wanted = error.param if isinstance(error, click.MissingParameter) else None
-        advice = "'deploykit targets' lists the devices" if wanted is not None and wanted.metavar == "DEVICE" else ""
-        if advice:
-            click.echo(f"  next: {advice}", err=True)
-        _show_json_error(arguments, what=error.format_message(), next_=advice, status=2)
-        return 2
+        path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx is not None else "deploykit"
+        advice = {"target": _DEVICES, "targets": _DEVICES, "out": "name a folder that does not exist yet: -o out"}
+        next_ = advice.get(str(wanted.name) if wanted is not None else "", f"'{path} --help' shows how it is written")
+        return _show_error(arguments, UsageError(error.format_message(), next=next_))
     except click.Abort as abort:
         if isinstance(abort.__cause__, EOFError):  # a file that ended too early, which click takes for a user who left
             return _show_defect(arguments, abort.__cause__)
@@ -263,7 +264,8 @@ def show_crash(by: signal.Signals) -> int:
 
 
 def _show_error(arguments: Sequence[str], error: DeploykitError) -> int:
-    click.echo(f"{click.style('error:', fg='red', bold=True)} {defused(str(error))}", err=True)
+    shown = _LONG_WORD.sub(r"\1…\2", defused(str(error)))
+    click.echo(f"{click.style('error:', fg='red', bold=True)} {shown}", err=True)
     _show_json_error(arguments, what=error.what, why=error.why, next_=error.next, status=error.exit_status)
     return error.exit_status
 

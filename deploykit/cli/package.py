@@ -86,7 +86,8 @@ def _asking(findings: tuple[Finding, ...], room: int, where: str) -> list[str]:
     still_open, handled = group_findings(findings)
     lines: list[str] = []
     shown = 0
-    for group in still_open:
+    blocking = [group for group in still_open if group.blocks]
+    for group in blocking or still_open:
         told = finding_lines(group.first, f" (and {group.others})" if group.others else "", most=_MOST_LETTERS)
         asks = group.first.severity is not Severity.INFO or group.first.slug in _CHOSEN_HERE
         if not asks or len(lines) + len(told) >= room:

@@ -146,5 +146,5 @@ def pair(text: str) -> tuple[str, str]:
     """``KEY=VALUE`` of ``--option``."""
     key, separator, value = text.partition("=")
     if not separator or not key:
-        raise UsageError(f"--option {text}: KEY=VALUE is expected")
+        raise UsageError(f"--option {text}: KEY=VALUE is expected", next="for instance --option vtcm_mb=8")
     return key, value

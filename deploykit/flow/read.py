@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from deploykit.accuracy.samples.declared import parse_declarations
+from deploykit.accuracy.samples.inputs import input_specs
 from deploykit.backend.backend import AnyBackend, Request, Situation
 from deploykit.backend.plugins import checked_request, device_named, load_backend
 from deploykit.backend.targets import Target
@@ -58,6 +60,9 @@ def read_situations(requests: Sequence[Request]) -> list[tuple[AnyBackend, Situa
     elif request.float_tensors is not None:
         raise UsageError("--float-tensors without --encodings", next="give the encodings it belongs to")
     pinned = pin(request, model, facts, encodings)
+    if pinned.inputs:
+        # A name or a value that makes no sense is told even where nothing will be run with it.
+        parse_declarations(pinned.inputs, input_specs(pinned.facts))
     return [
         (
             backend,

@@ -71,7 +71,7 @@ def build_package(package: Path, *, on_line: Callable[[str], None] | None = None
     a file under artifacts/ or logs/ that the manifest does not know is named, and nothing is run.
     """
     if not package.is_dir():
-        raise PackageError(f"{package}: no such package folder")
+        raise PackageError(f"{package}: no such package folder", next="name the folder that 'deploykit package' wrote")
     with holding(package) as alone:
         if not alone:
             raise PackageError(f"{package}: is being built by another process", next="wait for it")

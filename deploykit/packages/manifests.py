@@ -134,10 +134,10 @@ def _walk(package: Path, with_empty: bool) -> Iterator[str]:
 def read_manifest(package: Path) -> dict[str, Any]:
     """The manifest of a package folder; raises PackageError when the folder is none or the manifest is damaged."""
     if not package.is_dir():
-        raise PackageError(f"{package}: no such package folder")
+        raise PackageError(f"{package}: no such package folder", next=_NAME_ONE)
     path = package / MANIFEST
     if not os.path.lexists(path):
-        raise PackageError(f"{package}: has no {MANIFEST}", why="it is not a deploykit package")
+        raise PackageError(f"{package}: has no {MANIFEST}", why="it is not a deploykit package", next=_NAME_ONE)
     try:
         data = read_regular(path, limit=_LARGEST, follow=False)
     except DeploykitError as error:
@@ -146,6 +146,7 @@ def read_manifest(package: Path) -> dict[str, Any]:
 
 
 _AGAIN = "make the package again"
+_NAME_ONE = "name the folder that 'deploykit package' wrote"
 
 
 def parse_manifest(data: bytes, *, where: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from functools import cache, cached_property, partial
 from importlib import import_module
 from pkgutil import iter_modules
@@ -449,8 +450,6 @@ def load_transform(name: str) -> Transform:
     try:
         return _known()[name]
     except KeyError:
-        raise UsageError(
-            f"no rewrite is called {name!r}",
-            why="known are: " + ", ".join(transform_names()),
-            next="check the spelling",
-        ) from None
+        near = [known for known in transform_names() if name in known] or get_close_matches(name, transform_names())
+        meant = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(transform_names())}"
+        raise UsageError(f"no rewrite is called {name!r}", next=meant) from None

@@ -72,7 +72,7 @@ def is_own(path: Path) -> bool:
 
 def _check(path: Path, status: os.stat_result, size: int | None, limit: int | None) -> None:
     if stat.S_ISDIR(status.st_mode):
-        raise InputError(f"{path}: is a folder, not a file")
+        raise InputError(f"{path}: is a folder, not a file", next="name the file in it")
     if not stat.S_ISREG(status.st_mode):
         raise InputError(f"{path}: is not a regular file", why=f"it is {_kind(status.st_mode)}")
     if size is not None and status.st_size != size:
@@ -94,7 +94,14 @@ def _kind(mode: int) -> str:
 
 def _unreadable(path: Path, error: OSError) -> InputError:
     if isinstance(error, FileNotFoundError):
-        return InputError(f"{path}: no such file")
+        from difflib import get_close_matches  # on use: an answer that is right needs no such guess
+
+        try:
+            near = get_close_matches(path.name, [other.name for other in path.parent.iterdir()], n=2)
+        except OSError:
+            return InputError(f"{path}: no such file", why=f"there is no folder {path.parent}")
+        meant = " or ".join(str(path.with_name(name)) for name in near)
+        return InputError(f"{path}: no such file", next=f"did you mean {meant}?" if near else "check the path")
     return InputError(f"{path}: cannot be read", why=error.strerror or str(error))
 
 

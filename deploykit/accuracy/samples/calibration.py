@@ -103,7 +103,7 @@ def _folder(folder: Path) -> Calibration:
         raise UsageError(f"{folder}: holds images and arrays", next="give a folder with one kind")
     files = images or arrays
     if not files:
-        raise InputError(f"{folder}: holds no image and no .npy or .npz file")
+        raise InputError(f"{folder}: holds no image and no .npy or .npz file", next="name the folder that holds them")
     used = {*files, folder / RECIPE_FILE, folder / _LABELS}
     return Calibration(
         kind="images" if images else "arrays",

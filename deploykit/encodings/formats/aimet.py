@@ -119,7 +119,10 @@ def _located(error: InputError, data: bytes, where: str) -> InputError:
 def parse_encodings(document: Any, *, where: str, shapes: Mapping[str, tuple[int, ...]] | None = None) -> EncodingSet:
     """The encodings of an already parsed JSON document; ``where`` names it in messages."""
     if not isinstance(document, dict):
-        raise InputError(f"{where}: an object is expected at the top, not {json_name(document)}")
+        raise InputError(
+            f"{where}: an object is expected at the top, not {json_name(document)}",
+            next="is this really an encodings file?",
+        )
     version = _version(document, where)
     layout = _LAYOUTS[version]
     _check_sections(document, version, where)

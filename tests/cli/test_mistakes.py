@@ -1,0 +1,117 @@
+"""What people mistype: each is answered in a few lines with what, why and next, never with a traceback or a defect."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from deploykit.cli import cli
+from deploykit.cli.frame import run
+
+AIMET = Path(__file__).parents[1] / "data" / "aimet"
+ENCODINGS = str(AIMET / "cnn/w8a16.v1.0.0.encodings")
+
+
+def packaged(**changed: str) -> list[str]:
+    """The main command with other words in it."""
+    words = {"model": "m.onnx", "target": "sm8650", "sdk": "2.33", "out": "out"} | changed
+    model = words.pop("model")
+    return ["package", model, *(word for name, value in words.items() for word in (f"--{name}", value))]
+
+
+MISTAKES: Mapping[str, tuple[list[str], int, str]] = {
+    "wrong path": (packaged(model="n.onnx"), 3, "did you mean m.onnx"),
+    "wrong folder": (packaged(model="models/m.onnx"), 3, "there is no folder models"),
+    "a folder as model": (packaged(model="empty"), 3, "is a folder"),
+    "a text as model": (packaged(model="text.onnx"), 3, "not an ONNX model"),
+    "an empty model": (packaged(model="empty.onnx"), 3, "the file is empty"),
+    "a zip as model": (packaged(model="zip.onnx"), 3, "looks like a zip archive"),
+    "weights left behind": (packaged(model="weights.onnx"), 3, "'weights.data' is missing"),
+    "misspelt target": (packaged(target="sm865O"), 4, "did you mean sm8650"),
+    "misspelt option": (["package", "m.onnx", "--taget", "sm8650", "-o", "out"], 2, "'--target'"),
+    "misspelt command": (["pakage", "m.onnx"], 2, "Did you mean 'package'?"),
+    "former command": (["evaluate", "a", "b"], 2, "deploykit accuracy compare"),
+    "misspelt precision": (packaged(precision="int8"), 2, "one of fp32, fp16, w8a8"),
+    "release of the future": (packaged(sdk="9.99"), 4, "did you mean 2.51.0?"),
+    "no release": (packaged(sdk="latest"), 4, "a version looks like 2.33"),
+    "backend by half its name": (packaged(backend="qnn"), 4, "installed: qnn-htp"),
+    "other model's encodings": (
+        packaged(encodings=str(AIMET / "mlp/w8a8.v1.0.0.encodings")),
+        1,
+        "use the model that the encodings were exported with",
+    ),
+    "encodings that are none": (packaged(encodings="text.onnx"), 3, "text.onnx"),
+    "encodings cut off": (packaged(encodings="cut.encodings"), 3, "is the file complete?"),
+    "the model as encodings": (packaged(encodings="m.onnx"), 3, "give an encodings file, or the quantized model"),
+    "samples of wrong shape": (packaged(precision="w8a8", calibration="shape.npy"), 3, "float32[1,3,16,16]"),
+    "samples of another input": (packaged(precision="w8a8", calibration="name.npz"), 3, "no array for the input"),
+    "samples that are text": (packaged(precision="w8a8", calibration="text.npy"), 3, "does not fit the input"),
+    "no samples in the folder": (packaged(precision="w8a8", calibration="empty"), 3, "holds no image and no .npy"),
+    "integers without samples": (packaged(precision="w8a8"), 1, "give --calibration"),
+    "an input that it has not": (packaged(input="imput=1"), 2, "did you mean 'input'?"),
+    "an input of words": (packaged(input="input=a,b"), 2, "neither numbers nor a range"),
+    "an option without value": (packaged(option="vtcm_mb"), 2, "KEY=VALUE is expected"),
+    "a misspelt key": (packaged(option="vctm_mb=8"), 2, "did you mean graphs.vtcm_mb, vtcm_mb"),
+    "half of a rewrite's name": (packaged(rewrite="gelu"), 2, "did you mean fuse-gelu?"),
+    "a folder of mine": (packaged(out="mine"), 6, "exists and was kept"),
+    "a folder of mine, by force": ([*packaged(out="mine"), "--force"], 6, "--force replaces packages only"),
+    "a file as folder": (packaged(out="text.onnx"), 6, "is not a folder"),
+    "a folder that may not be made": (packaged(out="/proc/none/out"), 6, "choose another folder"),
+    "a name too long": (packaged(out="x" * 300), 6, "File name too long"),
+    "no folder": (["package", "m.onnx", "--target", "sm8650"], 2, "-o out"),
+    "no target": (["package", "m.onnx", "-o", "out"], 2, "'deploykit targets' lists the devices"),
+    "no model": (["package", "--target", "sm8650", "-o", "out"], 2, "MODEL"),
+    "two models": (["package", "m.onnx", "m.onnx", "--target", "sm8650", "-o", "out"], 2, "unexpected extra argument"),
+    "too little memory": (packaged(memory="lots"), 2, "3G"),
+    "no package": (["verify", "empty"], 6, "it is not a deploykit package"),
+    "no package to build": (["build", "absent"], 6, "that 'deploykit package' wrote"),
+    "a rule that is none": (["explain", "QNN999"], 2, "did you mean QNN"),
+    "a model as log": (["diagnose", "m.onnx"], 2, "is a model, not a log"),
+    "a feature that is none": (["compat", "zzzz"], 0, "no row about 'zzzz'"),
+    "a toolchain misspelt": (["toolchain", "install", "quarck"], 4, "known: aimet"),
+    "an unknown version": (["encodings", "convert", ENCODINGS, "--to", "3.0.0"], 2, "known versions: 0.6.1"),
+    "encodings for AMD": (packaged(target="vek385", sdk="6.2", encodings=ENCODINGS), 1, "quantize here"),
+}
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which somebody types."""
+    desk = tmp_path_factory.mktemp("desk")
+    shutil.copy(AIMET / "cnn/model.onnx", desk / "m.onnx")
+    for name in ("empty", "mine"):
+        (desk / name).mkdir()
+    (desk / "mine/notes.txt").write_text("mine")
+    (desk / "text.onnx").write_text("hello, I am no model")
+    (desk / "cut.encodings").write_text('{"version": "1.0.0", ')
+    (desk / "empty.onnx").write_bytes(b"")
+    (desk / "zip.onnx").write_bytes(b"PK\x03\x04 and so on")
+    model = onnx.load(desk / "m.onnx")
+    onnx.save(model, desk / "weights.onnx", save_as_external_data=True, location="weights.data", size_threshold=0)
+    (desk / "weights.data").unlink()
+    np.save(desk / "shape.npy", np.zeros((4, 3, 7, 7), np.float32))
+    np.save(desk / "text.npy", np.full((4, 3, 16, 16), "a"))
+    np.savez(desk / "name.npz", image=np.zeros((4, 3, 16, 16), np.float32))
+    return desk
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_answered(
+    mistake: str, desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words, status, says = MISTAKES[mistake]
+    monkeypatch.chdir(desk)
+    assert run(cli, words) == status
+    answer = "".join(capsys.readouterr())
+    assert says in answer
+    assert "Traceback" not in answer and "a defect of deploykit" not in answer
+    lines = answer.splitlines()
+    assert len(lines) <= (12 if status == 1 else 3), answer
+    assert all(len(line) < 400 for line in lines)
+    assert not (desk / "out").exists()
+    assert (desk / "mine/notes.txt").read_text() == "mine"
