@@ -12,6 +12,7 @@ import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -19,6 +20,27 @@ ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "docs/examples/my_npu"
 MLP = ROOT / "tests/data/aimet/mlp/model.onnx"
 Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+class Answer(NamedTuple):
+    """How one command line ended, and what it said."""
+
+    status: int
+    out: str
+    err: str
+
+
+DRIVER = """
+import contextlib, io, json, sys
+from deploykit.cli import cli
+from deploykit.cli.frame import run
+answers = []
+for words in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        status = run(cli, words)
+    answers.append((status, out.getvalue(), err.getvalue()))
+print(json.dumps(answers))
+"""
 
 RULE = '''
 
@@ -133,39 +155,53 @@ def test_a_new_rewrite_is_three_files(tree: Path, run: Run) -> None:
     assert run("-c", code).stdout == "Made up.\n"
 
 
+def answers(run: Run, *command_lines: tuple[str, ...]) -> list[Answer]:
+    """What deploykit answers to each, all in one process: starting it takes longer than most answers."""
+    done = run("-c", DRIVER, json.dumps(command_lines))
+    assert done.returncode == 0, done.stderr
+    return [Answer(*row) for row in json.loads(done.stdout)]
+
+
 def test_a_new_rule_is_a_function_and_a_case(tree: Path, run: Run) -> None:
     with (tree / "deploykit/model/rules.py").open("a") as file:
         file.write(RULE)
-    assert run("-m", "deploykit", "explain", "made-up").stdout.startswith("# DK049: made-up")
-    found = run("-m", "deploykit", "check", str(MLP), "--target", "sm8650", "--json").stdout
-    assert "DK049" in {finding["code"] for finding in json.loads(found)["findings"]}
+    told, found = answers(run, ("explain", "made-up"), ("check", str(MLP), "--target", "sm8650", "--json"))
+    assert told.out.startswith("# DK049: made-up")
+    assert "DK049" in {finding["code"] for finding in json.loads(found.out)["findings"]}
 
 
 def test_a_backend_of_a_third_party_is_found_and_holds_the_contract(outside: Run) -> None:
-    assert "my-board" in outside("-m", "deploykit", "targets", "my-board").stdout
-    assert "NPU001: too-many-nodes" in outside("-m", "deploykit", "explain", "NPU001").stdout
+    targets, rule = answers(outside, ("targets", "my-board"), ("explain", "NPU001"))
+    assert "my-board" in targets.out
+    assert "NPU001: too-many-nodes" in rule.out
     code = "from deploykit.backend.conformance import backend_problems; print(backend_problems('my-npu'))"
     done = outside("-c", code)
     assert done.stdout == "()\n", done.stderr
 
 
 def test_its_option_is_on_the_command_line_and_in_the_api(outside: Run, tmp_path: Path) -> None:
-    plan = ("-m", "deploykit", "check", "--plan", str(MLP), "--target", "my-board", "--json")
-    assert "--effort" in outside("-m", "deploykit", "check", "--help-backend", "my-npu").stdout
-    assert json.loads(outside(*plan).stdout)["steps"][0]["argv"][:3] == ["npucc", "--effort", "3"]
-    assert json.loads(outside(*plan, "--effort", "7").stdout)["steps"][0]["argv"][2] == "7"
-    wrong = outside(*plan, "--effort", "10")
-    assert wrong.returncode == 2
-    assert "from 1 to 9" in wrong.stderr
-    foreign = outside("-m", "deploykit", "check", "--plan", str(MLP), "--target", "sm8650", "--effort", "7")
-    assert foreign.returncode == 2
-    assert "my-npu" in foreign.stderr
+    board, out = ("--target", "my-board"), str(tmp_path / "out")
+    plan = ("check", "--plan", str(MLP), *board, "--json")
+    helped, default, asked, wrong, foreign, made, verified = answers(
+        outside,
+        ("check", "--help-backend", "my-npu"),
+        plan,
+        (*plan, "--effort", "7"),
+        (*plan, "--effort", "10"),
+        ("check", "--plan", str(MLP), "--target", "sm8650", "--effort", "7"),
+        ("package", str(MLP), *board, "-o", out),
+        ("verify", out),
+    )
+    assert "--effort" in helped.out
+    assert json.loads(default.out)["steps"][0]["argv"][:3] == ["npucc", "--effort", "3"]
+    assert json.loads(asked.out)["steps"][0]["argv"][2] == "7"
+    assert wrong.status == 2 and "from 1 to 9" in wrong.err
+    assert foreign.status == 2 and "my-npu" in foreign.err
+    assert made.status == 0, made.err
+    assert "npucc --effort 3 model/model.onnx " in (tmp_path / "out/scripts/build.sh").read_text("utf-8")
+    assert verified.status == 0, verified.err
     code = f"import deploykit; print(deploykit.plan({str(MLP)!r}, target='my-board', effort=5).steps[0].argv[2])"
     assert outside("-c", code).stdout == "5\n"
-    made = outside("-m", "deploykit", "package", str(MLP), "--target", "my-board", "-o", str(tmp_path / "out"))
-    assert made.returncode == 0, made.stderr
-    assert "npucc --effort 3 model/model.onnx " in (tmp_path / "out/scripts/build.sh").read_text("utf-8")
-    assert outside("-m", "deploykit", "verify", str(tmp_path / "out")).returncode == 0
 
 
 def test_the_guide_shows_the_files_of_the_example() -> None:

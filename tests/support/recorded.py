@@ -34,11 +34,12 @@ def unpack() -> None:
     stamp = DATA / ".unpacked"
     archives = {archive: archive.read_bytes() for archive in FOLDERS}
     wanted = hashlib.sha256(b"".join(archives.values())).hexdigest()
+    if stamp.exists() and _is_whole(stamp.read_text("utf-8"), wanted):  # also where nothing may be written
+        return
     with stamp.open("a+", encoding="utf-8") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         held.seek(0)
-        digest, *files = held.read().splitlines() or [""]
-        if digest == wanted and all((DATA / file).exists() for file in files):
+        if _is_whole(held.read(), wanted):
             return
         written = [
             f"{folder.relative_to(DATA)}/{name}"
@@ -47,6 +48,11 @@ def unpack() -> None:
         ]
         held.truncate(0)
         held.write("\n".join([wanted, *written]))
+
+
+def _is_whole(stamp: str, wanted: str) -> bool:
+    digest, *files = stamp.splitlines() or [""]
+    return digest == wanted and all((DATA / file).exists() for file in files)
 
 
 def _extract(archive: Path, folder: Path) -> list[str]:
