@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from deploykit.flow.run import auditor, execute, with_kernels
 from deploykit.flow.seal import Output, Packaged, RanPackage, seal
 from deploykit.model.load import blaming
 from deploykit.packages.writing import PackageWriter
+from deploykit.system.limits import guarded_memory
 from deploykit.system.steps import Steps, prefixed
 
 __all__ = ["PackageJob", "Packaged", "audit", "check", "make_package", "make_packages", "make_plan", "read_jobs"]
@@ -54,7 +55,7 @@ class PackageJob:
         running = [RUNNING] if self.given.request.compile is not False else []
         steps = Steps([*quantizing, DECIDING, WRITING, *running, VERIFYING], self.tell)
         given = self.given
-        with blaming(given.request.model), ExitStack() as folders:
+        with blaming(given.request.model), _guarded(given.request.model, given), ExitStack() as folders:
             steps.begin(QUANTIZING)
             given = quantized_situation(self.backend, given, self.tell)
             ran: RanPackage | None = None
@@ -93,7 +94,8 @@ def read_jobs(
     shared, how = SharedWork(), Output(**output)
     for tell in progress[:1]:
         tell("reading the model and its encodings")
-    with blaming(*dict.fromkeys(request.model for request in requests)):
+    models = dict.fromkeys(request.model for request in requests)
+    with blaming(*models), _guarded(*models):
         situations = read_situations(requests)
     return tuple(
         PackageJob(backend=backend, given=given, out=out, how=how, shared=shared, tell=tell)
@@ -148,13 +150,24 @@ def audit(request: Request, *, level: str = "full", progress: Progress | None = 
 
 def _decided(request: Request, tell: Progress, *more: str) -> tuple[AnyBackend, Decision[Any, Any], Steps]:
     """The backend, the decision, and the steps, of which ``more`` come after it."""
-    with blaming(request.model):
+    with blaming(request.model), _guarded(request.model, checking=True):
         backend, given = read_situation(request)
+    with blaming(request.model), _guarded(request.model, given, checking=True):
         steps = Steps([*([QUANTIZING] if quantizes(backend, given) else []), DECIDING, *more], tell)
         steps.begin(QUANTIZING)
         given = quantized_situation(backend, given, tell)
         steps.begin(DECIDING)
         return backend, decide(backend, given, SharedWork(), tell), steps
+
+
+@contextmanager
+def _guarded(*known: Path | Situation, checking: bool = False) -> Iterator[None]:
+    """The memory that work on a model may take: it grows with its files, those of its weights where they are known."""
+    paths: list[Path] = []
+    for one in known:
+        paths += [one] if isinstance(one, Path) else [external.path for external in one.model.external]
+    with guarded_memory(sum(path.stat().st_size for path in paths if path.is_file()), checking=checking):
+        yield
 
 
 def _silent(line: str) -> None:

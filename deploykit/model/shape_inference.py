@@ -17,6 +17,7 @@ from onnx import ModelProto, numpy_helper, shape_inference
 from deploykit.model.nodes import attribute, bodies, captured_names
 from deploykit.model.operators import is_standard
 from deploykit.model.values import dtype_name, element_count, is_external
+from deploykit.system.limits import limited_memory
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto, TensorProto, TensorShapeProto, TypeProto, ValueInfoProto
@@ -52,6 +53,8 @@ class Inferred:
 
 
 _SEEN: dict[bytes, Inferred] = {}
+_LEAST_MEMORY, _MEMORY_PER_BYTE = 512 << 20, 64
+"""Bytes that inference may take, and for each byte of the model without weights; real models take three."""
 _MOST_SEEN = 16
 """Names of graphs of which the answer is kept: matchers, rules and proofs ask about a handful again and again."""
 _QUICKLY_NAMED = 8 << 20
@@ -118,7 +121,9 @@ def _inferred(proto: ModelProto, lean: ModelProto) -> tuple[GraphProto, str, str
         lean.opset_import.add(domain=_OPAQUE, version=1)
         for index in explosive_nodes(proto.graph):
             lean.graph.node[index].domain = _OPAQUE
-        graph, negative = _infer_in_stages(lean)
+        # What onnx computes of shapes may grow with each node of a chain, whatever it is looked through for before.
+        with limited_memory(_LEAST_MEMORY + _MEMORY_PER_BYTE * lean.ByteSize()):
+            graph, negative = _infer_in_stages(lean)
         return graph, "", negative
     except Exception as error:  # the binding raises whatever its C++ side threw; shapes are then simply unknown
         return proto.graph, _reason(error), ""

@@ -7,7 +7,7 @@ import re
 import resource
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 
@@ -16,11 +16,13 @@ from deploykit.errors import UsageError
 __all__ = [
     "VARIABLE",
     "free_memory",
+    "guarded_memory",
     "limited_memory",
     "limited_time",
     "memory_budget",
     "read_size",
     "time_left",
+    "unbounded",
     "with_memory",
 ]
 
@@ -29,6 +31,8 @@ VARIABLE = "DEPLOYKIT_MEMORY"
 
 _END: ContextVar[float | None] = ContextVar("_END", default=None)  # of the caller's work, on the monotonic clock
 _SHARE = 0.6  # of free memory: the rest is for ONNX Runtime's own buffers, which nobody counts
+_CHECKING = 2 << 30  # nothing that a check does with a real model comes near
+_COPIES = 4
 _UNKNOWN = 4 << 30  # what counts as free where the system does not say
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(i?B)?", re.IGNORECASE)
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
@@ -57,23 +61,44 @@ def time_left() -> float | None:
 
 
 @contextmanager
-def limited_memory(more: int) -> Iterator[None]:
+def limited_memory(more: int, *, kind: int = resource.RLIMIT_AS) -> Iterator[None]:
     """Let the process take at most ``more`` bytes beyond what it has now; asking for more fails as if there were none.
 
-    Works where the system tells the size of a process (Linux); elsewhere nothing is bounded. Threads share the bound.
+    ``kind`` is RLIMIT_AS, all addresses, or RLIMIT_DATA, what is written to: files that are only looked into are left
+    out. Works where the system tells the size of a process (Linux); elsewhere nothing is bounded. Threads share the
+    bound; programs that are started inside have none.
     """
     pages = _text(Path("/proc/self/statm")).split()
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    wanted = int(pages[0]) * resource.getpagesize() + more if pages else 0
-    tighter = any(bound != resource.RLIM_INFINITY and bound < wanted for bound in (soft, hard))
-    if not pages or tighter:
+    soft, hard = resource.getrlimit(kind)
+    held = int(pages[5 if kind == resource.RLIMIT_DATA else 0]) if pages else 0
+    wanted = held * resource.getpagesize() + more
+    if not pages or any(bound != resource.RLIM_INFINITY and bound < wanted for bound in (soft, hard)):
         yield
         return
-    resource.setrlimit(resource.RLIMIT_AS, (wanted, hard))
+    resource.setrlimit(kind, (wanted, hard))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+        resource.setrlimit(kind, (soft, hard))
+
+
+@contextmanager
+def guarded_memory(size: int = 0, *, checking: bool = False) -> Iterator[None]:
+    """The bound for work on a stranger's model of ``size`` bytes: the budget, at most 2 GiB where it is only checked.
+
+    Beside it stands what the model takes by itself, as bytes, as a message, and once more where it is changed.
+    """
+    most = min(memory_budget(), _CHECKING) if checking else memory_budget()
+    with limited_memory(most + _COPIES * size, kind=resource.RLIMIT_DATA):
+        yield
+
+
+def unbounded(pid: int) -> None:
+    """Take the bounds of memory from a program that was started inside of some: it has its own."""
+    for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
+        with suppress(OSError, AttributeError):  # gone already, or not Linux
+            hard = resource.getrlimit(kind)[1]
+            resource.prlimit(pid, kind, (hard, hard))
 
 
 def read_size(text: str) -> int:

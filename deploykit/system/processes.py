@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from deploykit.errors import ToolError
-from deploykit.system.limits import limited_time, time_left
+from deploykit.system.limits import limited_time, time_left, unbounded
 
 __all__ = ["ONLY_INSTALLED", "ProgramEnd", "run"]
 
@@ -94,6 +94,7 @@ def run(
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or str(error)
             raise ToolError(f"{argv[0]}: cannot be started", why=why) from None
+        unbounded(process.pid)
         assert process.stdout is not None
         lines: queue.Queue[bytes | None] = queue.Queue(_WAITING_LINES)
         over = threading.Event()

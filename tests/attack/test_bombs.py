@@ -60,6 +60,35 @@ def doubling_floats() -> ModelProto:
     return model(chain("Concat", "x", 40, axis=1), {}, "c")
 
 
+def summed(nodes: list[NodeProto], stored: dict[str, np.ndarray], last: str) -> ModelProto:
+    """What is large added up and joined to the input: all of it is constant."""
+    nodes = [
+        *nodes,
+        helper.make_node("ReduceSum", [last], ["r"], keepdims=0),
+        helper.make_node("Add", ["x", "r"], ["y"]),
+    ]
+    return model(nodes, stored, "y")
+
+
+def doubling_constant() -> ModelProto:
+    return summed(chain("Concat", "s", 30, axis=0), {"s": np.ones(1, np.float32)}, "c")
+
+
+def tiled() -> ModelProto:
+    stored = {"s": np.ones((1, 1), np.float32), "n": np.array([30_000, 40_000], np.int64)}
+    return summed([helper.make_node("Tile", ["s", "n"], ["t"])], stored, "t")
+
+
+def outer_products() -> ModelProto:
+    """Three short vectors along axes of their own give a billion products."""
+    stored = {name: np.ones(shape, np.float32) for name, shape in zip("abd", AXES, strict=True)}
+    nodes = [helper.make_node("Mul", ["a", "b"], ["ab"]), helper.make_node("Mul", ["ab", "d"], ["abd"])]
+    return summed(nodes, stored, "abd")
+
+
+AXES = ((1100, 1, 1), (1, 1100, 1), (1, 1, 1100))
+
+
 def filled() -> ModelProto:
     nodes = [
         helper.make_node("ConstantOfShape", ["s"], ["f"]),
@@ -120,6 +149,9 @@ BOMBS: tuple[MODELS, ...] = (
     doubling_rank,
     added_to_itself,
     doubling_floats,
+    doubling_constant,
+    tiled,
+    outer_products,
     filled,
     expanded,
     counted,

@@ -1,4 +1,4 @@
-"""The time that one piece of work may take: for programs and sessions inside, nested, and per thread."""
+"""The time and the memory that one piece of work may take: nested, per thread, for programs and sessions inside."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from deploykit.model.running import CpuSession
-from deploykit.system.limits import limited_time, time_left
+from deploykit.system.limits import guarded_memory, limited_time, time_left
 from deploykit.system.processes import run
 
 
@@ -88,3 +88,18 @@ def test_a_session_ends_with_the_time_of_its_caller() -> None:
     with limited_time(0.5), pytest.raises(Exception, match="terminate flag"):
         session.run(None, {"x": np.ones(4, np.float32)})
     assert time.monotonic() - started < 60.0
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere the system tells no sizes")
+def test_a_check_takes_two_gigabytes_at_most_and_programs_inside_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEPLOYKIT_MEMORY", "64G")
+    with guarded_memory(checking=True), pytest.raises(MemoryError):
+        bytearray(3 << 30)
+    monkeypatch.setenv("DEPLOYKIT_MEMORY", "100M")
+    code = "import resource; print(resource.getrlimit(resource.RLIMIT_DATA)[0] == resource.RLIM_INFINITY)"
+    with guarded_memory():
+        with pytest.raises(MemoryError):
+            bytearray(200 << 20)
+        assert run([sys.executable, "-c", code]).tail == ("True",)
+    with guarded_memory(size=100 << 20):
+        assert bytearray(200 << 20)
