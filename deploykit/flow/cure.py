@@ -19,6 +19,7 @@ from deploykit.flow.rewriting import RewriteStep, rewrite
 from deploykit.flow.samples import samples_of
 from deploykit.model import wrap_proto
 from deploykit.model.collect import collect_facts
+from deploykit.model.pinning import has_stale_shapes, settle_outputs
 from deploykit.model.rules import RULES as GRAPH_RULES
 from deploykit.model.weights import lean_weights
 from deploykit.rewrites import CURES, STRUCTURAL
@@ -120,6 +121,8 @@ def _applied(
             return None
         if not done.kept:
             return None
+        if has_stale_shapes(done.model):  # what was in the way of inference may be gone
+            settle_outputs(done.model)
         model = wrap_proto(done.model, path=situation.model.path)
         encodings = done.encodings
         if encodings is not None and situation.encodings is not None:

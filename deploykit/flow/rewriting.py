@@ -159,7 +159,7 @@ def _step(state: Rewriting, transform: Transform, proof: _Proof) -> Rewriting:
     step = RewriteStep(
         name=transform.name,
         kept=not problem,
-        reason=problem or "proven equal on the samples",
+        reason=problem or ("it changes values on purpose" if ulps is None else "proven equal on the samples"),
         sites=tuple(replace(site, data=None) for site in matched.sites),  # the rest was for ``apply``
         refusals=matched.refusals,
         notes=made.notes,

@@ -82,7 +82,7 @@ def _asked_shape(facts: GraphFacts, name: str) -> str:
     fix="move the operation out of the graph, or replace it by one of fixed size (TopK instead of NonZero)",
     sources=(f"{_IR}, section on static tensor shapes", "ONNX operator documentation"),
     claim=_OF_MOST_TOOLS,
-    cure="simplify",
+    cure=("dequantize-layers", "simplify"),
 )
 def check_dynamic_result(facts: GraphFacts) -> Iterator[Found]:
     """Each node that makes a size out of values; where there is none, the first tensor, since others follow from it."""

@@ -79,7 +79,7 @@ def check_repeated(situation: Situation) -> Iterator[Found]:
     "What is not taken makes the converter stop, or runs on the CPU where that is allowed.",
     fix="write it with other operators before exporting, or compute it on the host",
     sources=("the rows 'untranslated' of constraints.toml",),
-    cure=("simplify", "write-out-functions", "einsum-to-matmul"),
+    cure=("dequantize-layers", "simplify", "write-out-functions", "einsum-to-matmul"),
 )
 def check_untranslated(situation: Situation) -> Iterator[Found]:
     """One finding for each kind, with its first node; the operators stand in the data file."""

@@ -1,0 +1,151 @@
+"""Writes layers that round their input to integers at run time in float, with the values that their weights stand for.
+
+Dynamic quantization is made for CPUs: no compiler for an NPU takes it. Weights keep their values; what changes is that
+activations are no longer rounded to 8 bits, so that results differ from the given model's by that rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import helper
+
+from deploykit.model.nodes import label
+from deploykit.model.operators import is_standard
+from deploykit.rewrites.contract import Match, ModelLook, NearMiss, NodeSteps, NoMatchError, rewrite_graph
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+__all__ = ["dequantize_layers"]
+
+_LAYERS = {"ConvInteger": "Conv", "MatMulInteger": "MatMul"}
+_CONTRIBUTED = "com.microsoft"  # where ONNX Runtime keeps operators of its own
+
+
+@rewrite_graph(
+    name="dequantize-layers",
+    summary="Writes layers with dynamically quantized inputs in float, with the values of their integer weights.",
+    none="no layer has a dynamically quantized input",
+    note="{} layers compute in float: their inputs are no longer rounded to 8 bits, their weights keep their values",
+    ulps=None,
+)
+def dequantize_layers(look: ModelLook) -> Iterator[Match | NearMiss]:
+    """ConvInteger and MatMulInteger behind DynamicQuantizeLinear, and what quantizes its input by itself."""
+    for node in look.graph.nodes:
+        try:
+            if node.op_type in _LAYERS and is_standard(node):
+                yield _layer(look, node)
+            elif node.op_type == "DynamicQuantizeMatMul" and node.domain == _CONTRIBUTED:
+                yield _product(look, node)
+            elif node.op_type == "DynamicQuantizeLSTM" and node.domain == _CONTRIBUTED:
+                yield _lstm(look, node)
+        except NoMatchError as error:
+            yield NearMiss(nodes=(label(node),), reason=error.reason)
+
+
+def _layer(look: ModelLook, node: NodeProto) -> Match:
+    """DynamicQuantizeLinear, the layer, a bias in integers where it has one, a Cast, and a Mul by both scales."""
+    graph = look.graph
+    quantizer = graph.maker(node.input[0], "DynamicQuantizeLinear")
+    if quantizer is None or quantizer.output[0] != node.input[0] or node.input[2:3] != quantizer.output[2:3]:
+        raise NoMatchError(f"{node.input[0]} is not quantized at run time")
+    cast, added, inner = graph.only_reader(node.output[0]), "", list(node.output[:1])
+    if cast is not None and cast.op_type == "Add":
+        (added,) = [name for name in cast.input if name != node.output[0]] or [""]
+        inner.append(cast.output[0])
+        cast = graph.only_reader(cast.output[0])
+    product = None if cast is None or cast.op_type != "Cast" else graph.only_reader(cast.output[0])
+    if cast is None or product is None or product.op_type != "Mul":
+        raise NoMatchError("its sums are not multiplied by one scale")
+    (factor,) = [name for name in product.input if name != cast.output[0]] or [""]
+    both = graph.maker(factor, "Mul")
+    scales = [] if both is None else [name for name in both.input if name != quantizer.output[1]]
+    if len(scales) != 1:
+        raise NoMatchError(f"{factor} is not the product of the scales of its input and its weight")
+    bias = graph.maker(added) if added else None
+    while bias is not None and bias.op_type in ("Cast", "Floor", "Reshape", "Round", "Unsqueeze"):
+        bias = graph.maker(bias.input[0])
+    divisor = None if bias is None or bias.op_type != "Div" else graph.maker(bias.input[1], "Mul")
+    same = divisor is not None and both is not None and set(divisor.input) == set(both.input)
+    if added and (bias is None or not same or bias.input[0] not in graph.stored):
+        raise NoMatchError(f"{added} is no bias that is rounded to the steps of its sums")
+    weights = look.stored(node.input[1])
+    scale = look.stored(scales[0])
+    zero = look.stored(node.input[3]) if len(node.input) > 3 and node.input[3] else np.zeros((), weights.dtype)
+    channels = (-1, *[1] * (weights.ndim - 1)) if node.op_type == "ConvInteger" else (-1,)  # the last axis of a matrix
+    kept = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+
+    def write(to: NodeSteps) -> None:
+        # What made the scales and the bias is read by nobody then, and goes as well.
+        to.gone = [to.node, *(to.graph.makers[name] for name in (*inner, cast.output[0]))]
+        values = _values(weights, scale.reshape(channels), zero.reshape(channels))
+        weight = to.graph.store(f"{node.input[1]}_float", values)
+        inputs, made = [quantizer.input[0], weight], to.node.output[0]
+        if bias is None or node.op_type == "ConvInteger":
+            to.end(_LAYERS[node.op_type], [*inputs, *([] if bias is None else bias.input[:1])], name=node.name, **kept)
+        else:
+            summed = to.add("MatMul", inputs, f"{made}_product", name=node.name)
+            to.end("Add", [summed, bias.input[0]], name=f"{made}_bias")
+
+    return Match(
+        why="its input is quantized at run time",
+        write=write,
+        output=product.output[0],
+        nodes=(label(node),),
+        tensors=(product.output[0],),
+    )
+
+
+def _product(look: ModelLook, node: NodeProto) -> Match:
+    """ONNX Runtime's MatMul of a float and an integer matrix, with a bias where it has one."""
+    source, weight, scale = node.input[:3]
+    zero = look.stored(node.input[3]) if len(node.input) > 3 and node.input[3] else np.zeros((), np.int8)
+    values = _values(look.stored(weight), look.stored(scale), zero)
+    bias = node.input[4] if len(node.input) > 4 else ""
+
+    def write(to: NodeSteps) -> None:
+        inputs = [source, to.graph.store(f"{weight}_float", values)]
+        if bias:
+            made = to.add("MatMul", inputs, f"{to.node.output[0]}_product", name=to.node.name)
+            to.end("Add", [made, bias], name=f"{to.node.output[0]}_bias")
+        else:
+            to.end("MatMul", inputs)
+
+    return _whole(node, write)
+
+
+def _lstm(look: ModelLook, node: NodeProto) -> Match:
+    """Its weights lie transposed, with a scale for each direction or for each of its gates' rows."""
+    floats = []
+    for weight, scale, zero in ((1, 8, 9), (2, 10, 11)):
+        stored, steps = look.stored(node.input[weight]), look.stored(node.input[scale])
+        zeros = look.stored(node.input[zero])
+        shape = (stored.shape[0], 1, -1)
+        values = _values(stored, steps.reshape(shape), zeros.reshape(shape))
+        floats.append(np.ascontiguousarray(values.transpose(0, 2, 1)))
+    kept = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+
+    def write(to: NodeSteps) -> None:
+        names = (to.graph.store(f"{node.input[at + 1]}_float", values) for at, values in enumerate(floats))
+        inputs = [to.node.input[0], *names, *to.node.input[3:8]]
+        while not inputs[-1]:
+            inputs.pop()
+        to.nodes.append(helper.make_node("LSTM", inputs, list(to.node.output), name=to.node.name, **kept))
+
+    return _whole(node, write)
+
+
+def _values(integers: npt.NDArray[Any], scale: npt.NDArray[Any], zero: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    """What integers stand for."""
+    return np.asarray((integers.astype(np.float32) - zero.astype(np.float32)) * scale, np.float32)
+
+
+def _whole(node: NodeProto, write: Any) -> Match:
+    made = next(filter(None, node.output))
+    return Match(
+        why="it quantizes its input at run time", write=write, output=made, nodes=(label(node),), tensors=(made,)
+    )

@@ -1,0 +1,68 @@
+"""Layers with dynamically quantized inputs, written in float: near what they gave, and left alone where unsure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import helper, numpy_helper
+from onnxruntime.quantization import QuantType, quantize_dynamic
+
+from deploykit.rewrites.contract import load_transform
+from sample_models.tiny_graphs import TinyGraph
+
+FIND = load_transform("dequantize-layers")
+
+
+def run(model: onnx.ModelProto, x: Any) -> Any:
+    return ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
+
+
+def quantized(graph: TinyGraph, folder: Path, **how: Any) -> onnx.ModelProto:
+    onnx.save(graph.model("y"), folder / "float.onnx")
+    quantize_dynamic(folder / "float.onnx", folder / "integer.onnx", weight_type=QuantType.QUInt8, **how)
+    return onnx.load(folder / "integer.onnx")
+
+
+def layers() -> TinyGraph:
+    random, graph = np.random.default_rng(0), TinyGraph()
+    kernel = graph.stored("kernel", random.normal(size=(6, 3, 3, 3)))
+    image = graph.op("Conv", [graph.input("x", (1, 3, 8, 8)), kernel, graph.stored("bias", random.normal(size=6))], "c")
+    rows = graph.op("Reshape", [image, graph.stored("rows", [6, 36], "int64")], "r")
+    graph.op("MatMul", [rows, graph.stored("w", random.normal(size=(36, 4)))], "y")
+    return graph
+
+
+def recurrent() -> TinyGraph:
+    random, graph = np.random.default_rng(1), TinyGraph()
+    weights = [graph.stored(name, random.normal(0, 0.3, (1, 20, size))) for name, size in (("w", 4), ("r", 5))]
+    graph.op("LSTM", [graph.input("x", (7, 1, 4)), *weights], ["y"], hidden_size=5)
+    return graph
+
+
+@pytest.mark.parametrize(("graph", "shape"), [(layers(), (1, 3, 8, 8)), (recurrent(), (7, 1, 4))])
+def test_float_layers_give_nearly_the_same(graph: TinyGraph, shape: tuple[int, ...], tmp_path: Path) -> None:
+    model = quantized(graph, tmp_path)
+    found = FIND.match(model)
+    assert found and not found.refusals
+    done = FIND.apply(model, None, found).model
+    onnx.checker.check_model(done)
+    assert not any("Integer" in node.op_type or "Quantize" in node.op_type for node in done.graph.node)
+    x = np.random.default_rng(2).uniform(-1, 1, shape).astype(np.float32)
+    wanted = run(model, x)
+    np.testing.assert_allclose(run(done, x), wanted, atol=0.05 * np.abs(wanted).max())
+
+
+def test_integers_that_are_no_quantized_floats_stay() -> None:
+    nodes = [helper.make_node("MatMulInteger", ["x", "w"], ["y"], name="n")]
+    stored = [numpy_helper.from_array(np.ones((4, 2), np.int8), "w")]
+    ends = [helper.make_tensor_value_info("x", onnx.TensorProto.UINT8, (1, 4))]
+    graph = helper.make_graph(
+        nodes, "g", ends, [helper.make_tensor_value_info("y", onnx.TensorProto.INT32, (1, 2))], stored
+    )
+    found = FIND.match(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
+    assert not found and "not quantized at run time" in found.reason
