@@ -109,6 +109,8 @@ def _of_node(node: NodeFact, look: Callable[[str], Reach | None]) -> Reach | Non
     operands = [look(name) for name in node.inputs if name]
     if node.op_type == "Clip":
         bounds = [look(name) if name else None for name in (*node.inputs[1:], "", "")[:2]]
+        # An infinite bound is none.
+        bounds = [None if bound is None or math.isinf(bound.low) else bound for bound in bounds]
         inner = operands[0] if operands else None
         low = bounds[0].low if bounds[0] else node.attributes.get("min", inner.low if inner else None)
         high = bounds[1].high if bounds[1] else node.attributes.get("max", inner.high if inner else None)
@@ -184,17 +186,19 @@ def _saturates(node: NodeFact) -> bool:
     return node.op_type != "Clip" or bounds == 2
 
 
-_CARRIES_MASK = _PASSING | {"Add", "Where"}
+_CARRIES_MASK = _PASSING | {"Add", "Pad", "Where"}
 
 
 def only_masks(facts: GraphFacts, tensor: str, reach: Reach) -> bool:
-    """True for far negative values that do nothing but switch positions of a Softmax off, -infinity as well.
+    """True for far negative values that only switch positions of a Softmax or an ArgMax off, -infinity as well.
 
     On every path only Add, Where and what moves values lies between; positive values of that size are no mask.
     """
     if reach.low >= 0 or reach.high > -reach.low or reach.high > LARGEST_FLOAT16:
         return False
-    return _ends_everywhere(facts, tensor, lambda node: node.op_type == "Softmax", _CARRIES_MASK, unread=False)
+    return _ends_everywhere(
+        facts, tensor, lambda node: node.op_type in ("ArgMax", "Softmax"), _CARRIES_MASK, unread=False
+    )
 
 
 def saturates(facts: GraphFacts, tensor: str) -> bool:

@@ -114,7 +114,7 @@ def check_dynamic_result(facts: GraphFacts) -> Iterator[Found]:
     fix="unroll the loop or fold the condition when exporting; cut the graph where that is not possible",
     sources=("ONNX operator documentation: If, Loop, Scan, SequenceMap, types of sequences",),
     claim=_OF_MOST_TOOLS,
-    cure=("resolve-sequences", "simplify"),
+    cure=("resolve-sequences", "both-branches", "simplify"),
 )
 def check_nested_graph(facts: GraphFacts) -> Iterator[Found]:
     """One finding per node."""

@@ -3,7 +3,7 @@
 __all__ = ["CURES", "SAFE_REWRITES", "STRUCTURAL"]
 
 STRUCTURAL = (
-    *("raise-opset", "batch-of-one", "resolve-sequences", "simplify"),
+    *("raise-opset", "batch-of-one", "resolve-sequences", "both-branches", "simplify"),
     *("index-from-front", "integer-remainder", "merge-axes"),
 )
 """Rewrites that keep every value, in the order in which they are applied."""
@@ -15,6 +15,8 @@ CURES = (
     *("fuse-gelu", "fuse-hardswish", "expand-before-norm", "divide-by-root", "norm-statistics", "norm-rows"),
     *("last-index", "pool-by-taps", "cumulate-forward", "product-by-halves", "batchnorm-rank", "longer-axes"),
     *("write-out-functions", "einsum-to-matmul", "global-pool", "gathernd-to-gather", "flat-index", "mask-constant"),
+    # What float16 does not hold, in a form in which it does.
+    "log-of-scaled",
 )
 """The rewrites that rules name as cures, in the order in which they are applied."""
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from deploykit.encodings.values import EncodingSet
 
-__all__ = ["log_of_ratio", "log_range", "logit_of_sigmoid", "mask_constant", "saturating_constant"]
+__all__ = ["log_of_ratio", "log_of_scaled", "log_range", "logit_of_sigmoid", "mask_constant", "saturating_constant"]
 
 # What lies below is a mask: no attention score does.
 _MASKED = -1e3
@@ -316,6 +316,40 @@ def _difference_of_logs(to: NodeSteps) -> None:
     to.end("Sub", logs, name=f"{stem}/difference")
     to.bounded.update((*logs, made))
     to.notes.append(f"{made}: Log(a / b) is now Log(a) - Log(b)")
+
+
+@rewrite(
+    "Log",
+    name="log-of-scaled",
+    summary="Writes Log(K * x + c) with a huge K as Log(x + c / K) + log(K), so that no huge product exists.",
+    none="no Log of a product with a huge stored number",
+    ulps=64.0,
+)
+def log_of_scaled(look: ModelLook, node: NodeProto) -> Match | None:
+    """As in the front ends of speech models, which take the logarithm of a spectrum times 2^20."""
+    graph = look.graph
+    plus = graph.maker(node.input[0], "Add")
+    names = [node.input[0]] if plus is None else list(plus.input)
+    products = [made for name in names if (made := graph.maker(name, "Mul")) is not None]
+    others = [graph.scalar(name) for name in names if not products or name != products[0].output[0]]
+    if len(products) != 1 or any(value is None or value < 0 for value in others):
+        return None
+    operands = products[0].input
+    factor, x = max((graph.scalar(name) or 0.0, other) for name, other in (operands, tuple(operands)[::-1]))
+    if factor <= _HUGE or not math.isfinite(factor):
+        return None
+
+    def write(to: NodeSteps) -> None:
+        made, source = to.node.output[0], x
+        if others:
+            added = to.graph.store(f"{made}_added", np.asarray((others[0] or 0.0) / factor, np.float32))
+            source = to.add("Add", [x, added], f"{made}_scaled")
+        log = to.add("Log", [source], f"{made}_log", name=to.node.name)
+        shift = to.graph.store(f"{made}_shift", np.asarray(math.log(factor), np.float32))
+        to.end("Add", [log, shift], name=f"{made}_shifted")
+        to.bounded.update(step.output[0] for step in to.nodes)
+
+    return Match(why=f"it takes the logarithm of {factor:g} times {x}", write=write)
 
 
 @rewrite(

@@ -17,7 +17,17 @@ from deploykit.encodings.place import keep_entries
 from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import attribute, bodies, label
 from deploykit.model.operators import is_standard
-from deploykit.rewrites.contract import MatchResult, Rewritten, Site, Transform
+from deploykit.rewrites.contract import (
+    Match,
+    MatchResult,
+    ModelLook,
+    NodeSteps,
+    NoMatchError,
+    Rewritten,
+    Site,
+    Transform,
+    rewrite,
+)
 from deploykit.rewrites.fold import fold
 
 if TYPE_CHECKING:
@@ -25,7 +35,7 @@ if TYPE_CHECKING:
 
     from deploykit.encodings.values import EncodingSet
 
-__all__ = ["inline_control_flow"]
+__all__ = ["both_branches", "inline_control_flow"]
 
 # A loop that becomes more nodes than this would make a graph that compilers take minutes for.
 _MOST_NODES = 4096
@@ -215,6 +225,33 @@ def _rename(node: NodeProto, renamed: Mapping[str, str]) -> None:
                 _rename(inner, renamed)
             for item in found.g.output:
                 item.name = renamed.get(item.name, item.name)
+
+
+@rewrite(
+    "If",
+    name="both-branches",
+    summary="Computes both branches of an If and takes the values of the one that is meant.",
+    none="no If gives tensors of one fixed size from both of its branches",
+    note="{} choices are made after both branches are computed",
+)
+def both_branches(look: ModelLook, node: NodeProto) -> Match:
+    """What a branch does is seen in its outputs only, so that computing it for nothing changes no value."""
+    for name in filter(None, node.output):
+        look.sizes(name)  # of branches that differ in a size onnx says nothing
+
+    def write(to: NodeSteps) -> None:
+        made: dict[str, list[str]] = {}
+        for branch in ("then_branch", "else_branch"):
+            body = attribute(to.node, branch)
+            made[branch] = [to.graph.fresh(f"{name}_{branch}") if name else "" for name in to.node.output]
+            to.nodes += _Inlined(to.graph, body).nodes_to(made[branch])
+        chosen = zip(to.node.output, made["then_branch"], made["else_branch"], strict=True)
+        for name, then, other in ((name, then, other) for name, then, other in chosen if name):
+            to.write("Where", [to.node.input[0], then, other], name)
+
+    if any(len(look.shape(node.input[0]) or ()) > len(look.sizes(name)) for name in node.output if name):
+        raise NoMatchError("its condition has more dimensions than what it gives")
+    return Match(why="its condition depends on the values of inputs", write=write)
 
 
 inline_control_flow = Transform(

@@ -47,3 +47,23 @@ def test_a_branch_that_values_decide_stays() -> None:
     model = _branching([reduced, helper.make_node("Greater", ["sum", "sum"], ["which"])])
     matched = load_transform(NAME).match(model)
     assert not matched and matched.reason == "the conditions depend on the values of inputs"
+
+
+def test_both_branches_are_computed_where_values_decide() -> None:
+    reduced = helper.make_node("ReduceSum", ["x"], ["sum"], keepdims=0)
+    model = _branching([reduced, helper.make_node("Greater", ["sum", "half"], ["which"])])
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(0.5, np.float32), "half"))
+    done = rewrite(model, None, ["both-branches"], random_feeds(model, samples=4))
+    assert done.kept == ("both-branches",), done.steps
+    operators = [node.op_type for node in done.model.graph.node]
+    assert {"Relu", "Neg", "Where"} <= {*operators} and "If" not in operators
+
+
+def test_branches_of_different_sizes_stay() -> None:
+    model = _branching([helper.make_node("ReduceSum", ["x"], ["sum"], keepdims=0)])
+    model.graph.node.insert(1, helper.make_node("Greater", ["sum", "sum"], ["which"]))
+    (branch,) = (a.g for a in model.graph.node[-1].attribute if a.name == "then_branch")
+    branch.node[0].CopyFrom(helper.make_node("ReduceMax", ["x"], ["then.y"], axes=[0]))
+    branch.output[0].type.tensor_type.shape.dim[0].dim_value = 1
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    assert not load_transform("both-branches").match(model)

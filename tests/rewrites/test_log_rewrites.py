@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import numpy_helper
 
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.encodings.new_grids import GridKind, affine_for_range
@@ -15,6 +16,7 @@ from deploykit.model.graph import GraphCopy
 from deploykit.rewrites.contract import load_transform
 from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph
+from tables import each_row
 
 RATIO = load_transform("log-of-ratio")
 LOGIT = load_transform("logit-of-sigmoid")
@@ -174,3 +176,15 @@ def test_the_graph_of_a_narrow_log_stays() -> None:
     model = _log_model().model("y")
     done = rewrite(model, _log_encodings(-3, 16), ["log-range"], random_feeds(model))
     assert [n.op_type for n in done.model.graph.node] == [n.op_type for n in GraphCopy(model).nodes]
+
+
+@each_row(("factor", "added"), [(2.0**20, 1.0), (1e5, 0.0), (1e5, None)])
+def test_the_log_of_a_huge_multiple_is_a_sum(factor: float, added: float | None) -> None:
+    graph = TinyGraph()
+    name = graph.op("Mul", [graph.op("Abs", [graph.input("x", (2, 5))], "size"), graph.stored("k", factor)], "product")
+    if added is not None:
+        name = graph.op("Add", [graph.stored("c", added), name], "sum")
+    model = graph.model(graph.op("Log", [name], "y"))
+    done = rewrite(model, None, ["log-of-scaled"], random_feeds(model))
+    assert done.kept == ("log-of-scaled",), done.steps
+    assert max(abs(numpy_helper.to_array(tensor)) for tensor in done.model.graph.initializer) < 20

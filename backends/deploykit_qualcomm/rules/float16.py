@@ -42,6 +42,7 @@ RULES: Registry[Float16Plan] = Registry("float16-plan")
     "simulation does not show it; the provider compiles whole float graphs in float16.",
     fix="clamp the constant that causes it, or rewrite the operation, so that the range fits",
     sources=("IEEE 754 binary16", "qualcomm/aimet#4102 (ranges up to 2.7e34)"),
+    cure="log-of-scaled",
 )
 def check_range(plan: Float16Plan) -> Iterator[Found]:
     """An error where such values are attained and reach arithmetic; a warning where they saturate, or hold at most.
