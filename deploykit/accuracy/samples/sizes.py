@@ -223,14 +223,18 @@ def _settle_by_trial(draft: _SizeDraft, facts: GraphFacts, runs: Runs, *, dense:
             whole = {name: shape for name, shape in shapes.items() if shape is not None}
             return len(whole) < len(shapes) or runs(whole)
 
-        choices = islice(_usual_shapes(draft, spec, fits, dense=dense, streams=streams), _MOST_TRIALS)
+        # Keras feeds numbers of words as floats: they are made integers, and something is looked up by them.
+        casts = [node for node in facts.consumers_of(spec.name) if node.op_type == "Cast"]
+        readers = [reader for node in casts for reader in facts.consumers_of(node.outputs[0])]
+        words = not spec.is_float or any(reader.op_type == "Gather" for reader in readers)
+        choices = islice(_usual_shapes(draft, spec, fits, dense=dense, streams=streams, words=words), _MOST_TRIALS)
         chosen = next(((shape, why) for shape, why in choices if fits(shape)), None)
         if chosen is not None:
             draft.settle(spec, *chosen, usual=True)
 
 
 def _usual_shapes(
-    draft: _SizeDraft, spec: InputSpec, fits: Callable[[Shape], bool], *, dense: bool, streams: bool
+    draft: _SizeDraft, spec: InputSpec, fits: Callable[[Shape], bool], *, dense: bool, streams: bool, words: bool
 ) -> Iterator[tuple[Shape, str]]:
     """Shapes that an input of this kind usually has; none where the kind is not known."""
     open_ = draft.open_axes(spec)
@@ -254,7 +258,7 @@ def _usual_shapes(
         if not fits(small):
             yield from ((shape, "the usual size of text lines at which it runs") for shape in lines)
         yield from ((shape, f"the usual size of {kind} at which it runs") for shape in squares)
-    elif not spec.is_float and open_ == [len(spec.shape) - 1]:
+    elif words and open_ == [len(spec.shape) - 1]:
         for length in _TOKENS:
             yield at((open_[0], length)), "a usual number of tokens"
     elif spec.is_float and len(open_) == 1 and len([s for s in filled if s > 1]) == 0:
