@@ -228,13 +228,9 @@ class GraphView(GraphCopy):
         """The same, found once."""
         return self.once("static", super().static)
 
-    def set_nodes(self, nodes: Iterable[NodeProto]) -> None:
-        """Never: others look through the same index."""
+    def _put(self, nodes: Iterable[NodeProto]) -> None:
         del nodes
         raise DefectError("the nodes of a graph that is only looked through were to be replaced")
-
-    def _put(self, nodes: Iterable[NodeProto]) -> None:
-        self.set_nodes(nodes)
 
 
 _VIEWS: list[tuple[bytes, GraphView]] = []

@@ -154,9 +154,8 @@ def _dipping(lowest: float) -> Rule:
     return lambda case: (max(lowest, min(case.of(0)[0], 0.0)), max(case.of(0)[1], 0.0))
 
 
-def _sub(case: Case) -> Interval:
-    low, high = case.of(1)
-    return ZERO if case.name(0) == case.name(1) else total(case.of(0), (-high, -low))
+def _negative(a: Interval) -> Interval:
+    return -a[1], -a[0]
 
 
 def _mul(case: Case) -> Interval:
@@ -255,11 +254,6 @@ def _sum(case: Case) -> Interval:
     for operand in case.operands:
         found = total(found, operand)
     return found
-
-
-def _mean(case: Case) -> Interval:
-    low, high = _sum(case)
-    return low / len(case.operands), high / len(case.operands)
 
 
 def _mod(case: Case) -> Interval:
@@ -391,19 +385,19 @@ FUNCTIONS: Mapping[str, Rule] = {
     "LeakyRelu": _leaky,
     "LogSoftmax": _log_softmax,
     "Max": lambda case: (max(low for low, _ in case.operands), max(high for _, high in case.operands)),
-    "Mean": _mean,
+    "Mean": lambda case: product(_sum(case), (1 / len(case.operands),) * 2),
     "Min": lambda case: (min(low for low, _ in case.operands), min(high for _, high in case.operands)),
     "Mish": _dipping(-0.30884),
     "Mod": _mod,
     "Mul": _mul,
-    "Neg": lambda case: (-case.of(0)[1], -case.of(0)[0]),
+    "Neg": lambda case: _negative(case.of(0)),
     "PRelu": _prelu,
     "Pow": _pow,
     "QuantizeLinear": _quantize,
     "RNN": _recurrent,
     "Reciprocal": lambda case: _inverse(case.of(0)),
     "Selu": _elu(1.67326319, 1.05070102),
-    "Sub": _sub,
+    "Sub": lambda case: ZERO if case.name(0) == case.name(1) else total(case.of(0), _negative(case.of(1))),
     "Sum": _sum,
 }
 """Operators that compute element by element, and recurrent ones."""
@@ -418,10 +412,6 @@ def _pad(case: Case) -> Interval:
 
 def _scatter(case: Case) -> Interval:
     return ANYTHING if case.get("reduction", "none") != "none" else hull([case.of(0), case.of(2)])
-
-
-def _grid_sample(case: Case) -> Interval:
-    return ANYTHING if case.get("mode", "linear") in ("bicubic", "cubic") else hull([case.of(0), ZERO])
 
 
 def _resize(case: Case) -> Interval:
@@ -444,7 +434,7 @@ SELECTIONS: Mapping[str, Rule] = {
     "ArgMax": _index,
     "ArgMin": _index,
     "Concat": lambda case: hull(case.operands),
-    "GridSample": _grid_sample,
+    "GridSample": lambda case: ANYTHING if "cubic" in case.get("mode", "linear") else hull([case.of(0), ZERO]),
     "Hardmax": _fixed((0.0, 1.0)),
     "OneHot": lambda case: case.of(2),
     "Pad": _pad,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-from onnx import AttributeProto, ModelProto, NodeProto, ValueInfoProto, helper
+from onnx import AttributeProto, ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
 
 from deploykit.encodings.place import keep_entries
 from deploykit.model.graph import GraphCopy, view_of
@@ -78,7 +78,10 @@ def _settled(model: ModelProto) -> dict[str, float]:
     """
     graph = GraphCopy(model)
     asked = list(
-        dict.fromkeys(name for n in graph.nodes if _runs_a_body(n) for name in n.input[: _controls(n)] if name)
+        # What says what runs: the condition of an If, the count and the condition of a Loop.
+        dict.fromkeys(
+            name for n in graph.nodes if _runs_a_body(n) for name in n.input[: 1 if n.op_type == "If" else 2] if name
+        )
     )
     nodes = list(graph.nodes)
     del graph.model.graph.output[:]
@@ -94,11 +97,6 @@ def _settled(model: ModelProto) -> dict[str, float]:
 
 def _runs_a_body(node: NodeProto) -> bool:
     return node.op_type in ("If", "Loop") and is_standard(node)
-
-
-def _controls(node: NodeProto) -> int:
-    """How many of the first inputs say what runs: the condition, or count and condition."""
-    return 1 if node.op_type == "If" else 2
 
 
 def _is_ready(graph: GraphCopy, node: NodeProto, known: Mapping[str, float]) -> bool:
@@ -129,15 +127,10 @@ def _always_goes_on(body: GraphProto) -> bool:
         name = makers[name].input[0]
     if name == body.input[1].name:
         return True
-    stored = {tensor.name: tensor for tensor in body.initializer}
+    value = next((tensor for tensor in body.initializer if tensor.name == name), None)
     if name in makers and makers[name].op_type == "Constant":
         value = attribute(makers[name], "value")
-        stored[name] = value
-    if name not in stored:
-        return False
-    from onnx import numpy_helper
-
-    return bool(numpy_helper.to_array(stored[name]).all())
+    return value is not None and bool(numpy_helper.to_array(value).all())
 
 
 def _straight(graph: GraphCopy, node: NodeProto, known: Mapping[str, float]) -> Iterator[NodeProto]:
@@ -201,17 +194,14 @@ class _Inlined:
             if name:
                 self.renamed.setdefault(name, self.graph.fresh(name))
         for node in self.body.node:
-            yield self._copy(node)
+            copy = NodeProto()
+            copy.CopyFrom(node)
+            if copy.name:
+                copy.name = self.graph.fresh(copy.name)
+            _rename(copy, self.renamed)
+            yield copy
         for name, wanted in copies:
             yield helper.make_node("Identity", [self.renamed.get(name, name)], [wanted], name=wanted)
-
-    def _copy(self, node: NodeProto) -> NodeProto:
-        copy = NodeProto()
-        copy.CopyFrom(node)
-        if copy.name:
-            copy.name = self.graph.fresh(copy.name)
-        _rename(copy, self.renamed)
-        return copy
 
 
 def _rename(node: NodeProto, renamed: Mapping[str, str]) -> None:

@@ -17,7 +17,8 @@ from onnx import ModelProto, numpy_helper
 from deploykit.encodings.place import keep_entries
 from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import attribute, captured_names, label
-from deploykit.model.operators import BITS, is_standard
+from deploykit.model.operators import BITS, Trait, is_standard, ops
+from deploykit.model.parameters import QUANTIZERS
 from deploykit.model.running import CpuSession
 from deploykit.model.shape_inference import Shape, infer
 from deploykit.model.values import byte_size, dtype_name
@@ -42,10 +43,8 @@ _LARGEST_COPY = 1 << 12
 
 _ASKING = ("Shape", "Size")
 # Not folded: control flow, chance, and the grids of a QDQ model.
-_STAYING = frozenset({"Constant", "If", "Loop", "Scan", "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
-_STAYING |= {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
-_REARRANGING = frozenset({"Concat", "Expand", "Flatten", "Gather", "Identity", "Pad", "Reshape", "Slice", "Split"})
-_REARRANGING |= {"Squeeze", "Tile", "Transpose", "Unsqueeze"}
+_STAYING = ops(Trait.CONTROL_FLOW, Trait.RANDOM) | {"Constant", "DynamicQuantizeLinear", *QUANTIZERS}
+_REARRANGING = ops(Trait.REARRANGES) | {"Concat", "Pad"}
 
 _Types = Mapping[str, tuple[str, Shape]]
 _Values = dict[str, npt.NDArray[Any]]
@@ -101,7 +100,10 @@ def _ready(graph: GraphCopy, types: _Types, kept: Collection[str], hopeless: Col
         else:
             continue
         copies_much = node.op_type == "Identity" and source > _LARGEST_COPY
-        if not copies_much and all(_fits(types.get(name), source) for name in outputs):
+        most = max(LARGEST_BYTES, _LARGEST_GROWTH * source)
+        sizes = [(_static(types.get(name)), BITS.get(types.get(name, ("", None))[0])) for name in outputs]
+        fit = all(shape is not None and bits and math.prod(shape) * bits // 8 <= most for shape, bits in sizes)
+        if fit and not copies_much:
             settled.update(dict.fromkeys(outputs, source))
             found.append(node)
     return found
@@ -111,13 +113,6 @@ def _static(known: tuple[str, Shape] | None) -> tuple[int, ...] | None:
     shape = None if known is None else known[1]
     sizes = tuple(dim for dim in shape or () if isinstance(dim, int))
     return None if shape is None or len(sizes) != len(shape) else sizes
-
-
-def _fits(known: tuple[str, Shape] | None, source: int) -> bool:
-    shape = _static(known)
-    if known is None or shape is None or known[0] not in BITS:
-        return False
-    return math.prod(shape) * BITS[known[0]] // 8 <= max(LARGEST_BYTES, _LARGEST_GROWTH * source)
 
 
 def _computed(graph: GraphCopy, nodes: Sequence[NodeProto], types: _Types) -> tuple[_Values, set[str]]:
@@ -170,11 +165,6 @@ def _run(graph: GraphCopy, nodes: Sequence[NodeProto], known: Mapping[str, npt.N
     options.log_severity_level = 4
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     return dict(zip(names, CpuSession(part.SerializeToString(), options).run(names, {}), strict=True))
-
-
-def _named(encodings: EncodingSet | None) -> frozenset[str]:
-    """Tensors with an entry, or meant to be float: what takes them out must not lose that."""
-    return frozenset() if encodings is None else frozenset(encodings.entries) | encodings.float_tensors
 
 
 def _idle_nodes(graph: GraphCopy, types: _Types, named: Collection[str]) -> list[NodeProto]:
@@ -243,12 +233,20 @@ def _find_settled(model: ModelProto) -> MatchResult:
 def _simplify(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
     """Fold and take out, again while either finds something; what has an entry that nothing else says stays."""
     del matched
-    graph, named = GraphCopy(model), _named(encodings)
+    graph = GraphCopy(model)
+    # Tensors with an entry, or meant to be float: what takes them out must not lose that.
+    named = frozenset() if encodings is None else frozenset(encodings.entries) | encodings.float_tensors
     before = len(graph.nodes)
     computed = removed = 0
     while True:
         idle = _idle_nodes(graph, infer(graph.model).types, named)
-        _bypass(graph, idle)
+        source: dict[str, str] = {}
+        for node in idle:  # in graph order: what it reads may be a copy itself
+            given = _handed_on(graph, node)
+            source[node.output[0]] = source.get(given, given)
+        for node in graph.nodes:
+            node.input[:] = [source.get(name, name) for name in node.input]
+        graph.replace_nodes(idle, {})
         # Results without an entry that only rearrange stored values with one: folding would lose the grid. What
         # arithmetic makes of a grid lies on it no longer, so there is nothing to lose.
         told = {
@@ -264,18 +262,6 @@ def _simplify(model: ModelProto, encodings: EncodingSet | None, matched: MatchRe
             break
     note = f"{computed} nodes computed once, {removed} idle ones taken out: {before} nodes became {len(graph.nodes)}"
     return Rewritten(model=graph.model, encodings=keep_entries(encodings, graph), notes=(note,))
-
-
-def _bypass(graph: GraphCopy, nodes: Sequence[NodeProto]) -> None:
-    """Let the readers of each node read what it reads, and drop it."""
-    source: dict[str, str] = {}
-    for node in nodes:  # in graph order: what it reads may be a copy itself
-        given = _handed_on(graph, node)
-        source[node.output[0]] = source.get(given, given)
-    for node in graph.nodes:
-        for place, name in enumerate(node.input):
-            node.input[place] = source.get(name, name)
-    graph.replace_nodes(nodes, {})
 
 
 simplify = Transform(

@@ -20,6 +20,7 @@ from deploykit.model.collect import facts_seen
 from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import attribute, label
 from deploykit.model.patterns import over_short_axes, repeated_before_norm
+from deploykit.model.pinning import pin_shapes
 from deploykit.model.shape_inference import Shape
 from deploykit.rewrites.contract import (
     Match,
@@ -403,16 +404,9 @@ def _dims(item: ValueInfoProto) -> Sequence[TensorShapeProto.Dimension]:
 
 def _close_batches(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
     """One sample in every input and output that shares the symbol; shapes in between are inferred anew."""
-    graph = GraphCopy(model)
-    main = graph.model.graph
     names = {name for site in matched.sites for name in site.tensors}
-    first = [_dims(item)[0] for item in main.input if item.name in names]
-    symbols = {dim.dim_param for dim in first} - {""}
-    for dim in (*first, *(dim for item in main.output for dim in _dims(item) if dim.dim_param in symbols)):
-        dim.dim_value = 1
-    infos = [item for item in main.value_info if not any(dim.dim_param for dim in _dims(item))]
-    del main.value_info[:]
-    main.value_info.extend(infos)
+    sizes = {item.name: [1, *(dim.dim_value for dim in _dims(item)[1:])] for item in model.graph.input}
+    graph = GraphCopy(pin_shapes(model, {name: sizes[name] for name in names}), copy=False)
     note = f"the batch of {', '.join(sorted(names))} is one sample"
     return Rewritten(model=graph.model, encodings=keep_entries(encodings, graph), notes=(note,))
 

@@ -18,7 +18,7 @@ from deploykit.encodings.post_processing import NETWORK_OPS
 from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import label
 from deploykit.model.operators import Trait, has, ops
-from deploykit.model.ranges import ANYTHING, Interval, LateBounds
+from deploykit.model.ranges import ANYTHING, LateBounds
 from deploykit.rewrites.contract import MatchResult, NearMiss, Rewritten, Site, Transform
 
 if TYPE_CHECKING:
@@ -192,7 +192,9 @@ def _joins(model: ModelProto) -> MatchResult:
         node = graph.nodes[index]
         if node.op_type != "Concat":
             continue
-        if len(set(node.input)) < 2 or _are_alike([bounds.get(name, ANYTHING) for name in node.input]):
+        magnitudes = [max(map(abs, bounds.get(name, ANYTHING))) for name in node.input]
+        known = all(math.isfinite(value) and value > 0 for value in magnitudes)
+        if len(set(node.input)) < 2 or (known and max(magnitudes) <= _ALIKE * min(magnitudes)):
             refusals.append(NearMiss(nodes=(label(node),), reason="its parts have like ranges"))
         else:
             chosen.append(index)
@@ -203,12 +205,6 @@ def _joins(model: ModelProto) -> MatchResult:
     tensors = tuple(dict.fromkeys(name for index in chosen for name in graph.nodes[index].input))
     site = Site(nodes=nodes, tensors=tensors, why="parts of unlike ranges share an output", data=later)
     return MatchResult(sites=(site,), refusals=tuple(refusals))
-
-
-def _are_alike(intervals: list[Interval]) -> bool:
-    magnitudes = [max(abs(low), abs(high)) for low, high in intervals]
-    known = all(math.isfinite(value) and value > 0 for value in magnitudes)
-    return known and max(magnitudes) <= _ALIKE * min(magnitudes)
 
 
 split_output = Transform(

@@ -205,13 +205,9 @@ def rounded_softmaxes(look: ModelLook) -> dict[str, Affine]:
     """
     graph = look.graph
     made = [node.output[0] for node in graph.nodes if node.op_type == "Softmax" and node.output[0] not in graph.outputs]
-    return {name: _ROUNDED for name in made if _is_from_0_to_1(look.grid(name))}
-
-
-def _is_from_0_to_1(value: Affine | None) -> bool:
-    if value is None or value.bits != 16 or float(value.minimum.min()) != 0:
-        return False
-    return abs(float(value.maximum.max()) - 1) <= 2.0**-15
+    grids = {name: value for name in made if (value := look.grid(name)) is not None and value.bits == 16}
+    ends = {name: (float(value.minimum.min()), float(value.maximum.max())) for name, value in grids.items()}
+    return {name: _ROUNDED for name, (low, high) in ends.items() if low == 0 and abs(high - 1) <= 2.0**-15}
 
 
 @regrid(
