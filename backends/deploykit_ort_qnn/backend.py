@@ -146,6 +146,12 @@ class OrtQnn(QualcommBackend["Prepared", None]):
 
         return compilers_for(device, sdk)
 
+    def releases_here(self) -> tuple[str, ...]:
+        """The wheel that is installed, and those of toolchains that are ready."""
+        from deploykit_ort_qnn.bench.opinions import wheels_here
+
+        return tuple(wheel.version for wheel in wheels_here())
+
     def settle(
         self,
         situation: Situation,

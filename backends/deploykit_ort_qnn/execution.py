@@ -5,12 +5,15 @@ Its findings come from rules; it chooses nothing that the plan did not choose.
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from deploykit.accuracy.latency import Estimate, chrome_trace
 from deploykit.backend.audits import Audit
 from deploykit.backend.backend import Aids, Execution, Instead, Progress
 from deploykit.backend.plans import Plan
@@ -18,11 +21,13 @@ from deploykit.backend.status import Compilation, Compiled, Correctness, Right
 from deploykit.errors import ToolError
 from deploykit.findings import Finding, Severity
 from deploykit.packages.writing import json_text
+from deploykit.system.folders import scratch
 from deploykit_ort_qnn.bench.audit import audit_draft, with_count
 from deploykit_ort_qnn.bench.crashes import rescue
 from deploykit_ort_qnn.bench.repair import done_otherwise, wanted_repairs
 from deploykit_ort_qnn.compiler.dlc import DLC
 from deploykit_ort_qnn.compiler.emulation import NUMBERS, EmulationJob, compare, correctness, narrowest, numbers_json
+from deploykit_ort_qnn.compiler.estimates import nearest_estimated
 from deploykit_ort_qnn.compiler.hosts import Host, toolchain_host
 from deploykit_ort_qnn.compiler.jobs import (
     CompileJob,
@@ -35,14 +40,21 @@ from deploykit_ort_qnn.compiler.jobs import (
 from deploykit_ort_qnn.compiler.precision import EVIDENCE, PrecisionScope, dlc_scope, evidence_json, precision_scope
 from deploykit_ort_qnn.planning import COMPILE, CONTEXT, MODEL, TAIL
 from deploykit_ort_qnn.prepare import ProviderDraft
-from deploykit_ort_qnn.rules.compiled import DLC_RULES, ENVIRONMENT_RULES, DlcScope, EnvironmentScope
+from deploykit_ort_qnn.rules.compiled import (
+    BUDGET_RULES,
+    DLC_RULES,
+    ENVIRONMENT_RULES,
+    DlcScope,
+    EnvironmentScope,
+    TimeBudget,
+)
 from deploykit_ort_qnn.rules.compiled import RULES as COMPILE_RULES
 from deploykit_ort_qnn.rules.numerics import PRECISION_RULES, NumericScope
 from deploykit_ort_qnn.rules.numerics import RULES as NUMERIC_RULES
 
 __all__ = ["execute"]
 
-AUDIT = "artifacts/audit.json"
+AUDIT, TIMELINE = "artifacts/audit.json", "artifacts/timeline.json"
 _DURATION = re.compile(r" \(\d+ us\)$")
 
 
@@ -69,7 +81,6 @@ def execute(package: Path, draft: ProviderDraft, plan: Plan[None], aids: Aids) -
     where, soc = "" if host is None else host.where, plan.configs[COMPILE]["provider_options"]["soc_model"]
     by = f"QAIRT {wheel['qairt']} (onnxruntime-qnn {wheel['wheel']}{where}) for soc_model {soc}"
     record: dict[str, Any] = {"compile": _record(plan, wheel, outcome)}
-    estimate = None if outcome.estimate is None else replace(outcome.estimate, compiler=f"QAIRT {wheel['qairt']}")
     if not outcome.ok:
         (package / "logs").mkdir(exist_ok=True)
         # Without the clock at the start of each line, and without how long a stage took.
@@ -82,6 +93,7 @@ def execute(package: Path, draft: ProviderDraft, plan: Plan[None], aids: Aids) -
             outputs=("logs/compile.log",), findings=findings, record=record, compiled=refused, instead=instead
         )
     precision = _judge_types(package, draft, outcome)
+    estimate = _estimated(package, draft, job, outcome, f"QAIRT {wheel['qairt']}", progress)
     dlc = None
     if draft.options.get("dlc"):
         why = write_dlc(job, package / DLC, progress)
@@ -99,6 +111,9 @@ def execute(package: Path, draft: ProviderDraft, plan: Plan[None], aids: Aids) -
         record["audit"] = {"level": audit.level, "by": audit.by, "kernels": dict(audit.counts)}
     instead = wanted_repairs(draft, audit, numeric, host, progress)
     left = {AUDIT: audit is not None, NUMBERS: ran, DLC: dlc is not None and not dlc.why}
+    left[TIMELINE] = estimate is not None and bool(estimate.timeline)
+    if draft.max_time_us:
+        findings += BUDGET_RULES.run(TimeBudget(most_us=draft.max_time_us, estimate=estimate))
     findings += (*precision, *NUMERIC_RULES.run(numeric), *(DLC_RULES.run(dlc) if dlc is not None else ()))
     return Execution(
         executed=("compile", "emulate") if ran else ("compile",),
@@ -113,6 +128,29 @@ def execute(package: Path, draft: ProviderDraft, plan: Plan[None], aids: Aids) -
         seen=numeric.seen,
         settled={**({} if audit is None else audit.settled), **done_otherwise(draft)},
     )
+
+
+def _estimated(
+    package: Path, draft: ProviderDraft, job: CompileJob, outcome: CompileOutcome, compiler: str, progress: Progress
+) -> Estimate | None:
+    """The compiler's estimate with the trace beside it; with ``--estimate`` for the nearest chip where it has none."""
+    device, estimate, instead = draft.situation.target.device, outcome.estimate, ""
+    if estimate is None and draft.options.get("estimate"):
+        near = nearest_estimated(device)
+        if near is None:
+            return None
+        with scratch() as folder:
+            shutil.copytree((package / MODEL).parent, (folder / MODEL).parent)
+            options = {**job.options, "soc_model": str(near.fact("soc_model"))}
+            estimate = compile_model(replace(job, root=folder, options=options), progress).estimate
+        device, instead = near, device.name
+    if estimate is None:
+        return None
+    timeline = TIMELINE if estimate.events else ""
+    told = replace(estimate, compiler=compiler, name=device.name, instead_of=instead, timeline=timeline)
+    if timeline:
+        (package / TIMELINE).write_text(json.dumps(chrome_trace(told), separators=(",", ":")) + "\n", "utf-8")
+    return told
 
 
 def _audited(package: Path, draft: ProviderDraft, right: Correctness, progress: Progress) -> Audit | None:

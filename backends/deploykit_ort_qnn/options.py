@@ -1,6 +1,6 @@
 """The options of this backend's own; provider options and session entries for ``--option`` are in ``provider_keys``."""
 
-from deploykit.backend.options import AUDIT, OptionSpec
+from deploykit.backend.options import AUDIT, ESTIMATE, MAX_TIME, OptionSpec
 from deploykit_qualcomm.backend import EMIT
 
 __all__ = ["OPTIONS"]
@@ -17,6 +17,8 @@ OPTIONS = (
     ),
     EMIT,
     AUDIT,
+    ESTIMATE,
+    MAX_TIME,
     OptionSpec(
         name="repair",
         kind="texts",

@@ -9,7 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from deploykit.accuracy.latency import read_time
 from deploykit.backend.backend import Same, SharedWork, Situation
+from deploykit.backend.options import MAX_TIME
 from deploykit.errors import DeploykitError, InputError, UnknownTargetError, UsageError
 from deploykit.findings import Finding
 from deploykit.flow.samples import samples_of
@@ -48,6 +50,7 @@ class ProviderDraft:
 
     ``prepared`` is the QDQ model to compile, None for a float one; ``lint`` is what the shared rules say
     of the model as it was given. ``cleared`` are nodes that a row of the atlas was about, and none is any more.
+    ``max_time_us`` is what it may take by the compiler's estimate, 0 for no limit.
     """
 
     situation: Situation
@@ -61,6 +64,7 @@ class ProviderDraft:
     options: Mapping[str, Any] = field(default_factory=dict)
     lint: tuple[Finding, ...] = ()
     cleared: frozenset[str] = frozenset()
+    max_time_us: float = 0.0
 
     @property
     def wants_integers(self) -> bool:
@@ -106,6 +110,11 @@ def prepare(situation: Situation, shared: SharedWork) -> ProviderDraft:
         )
     if request.adapter_options.get("dlc"):
         _refuse_dlc(wheel)
+    asked = str(request.adapter_options.get(MAX_TIME.name) or "")
+    try:
+        limit = read_time(asked) if asked else 0.0
+    except ValueError:
+        raise UsageError(f"{MAX_TIME.flag} {asked}: no time", next="5ms, 800us or 0.2s") from None
     prepared = None if source == "float" else prepared_model(situation, shared, wheel)
     given, prepared = _repaired(situation, prepared) if request.adapter_options.get("repair") else (situation, prepared)
     # A float model is compiled in float16 as a whole; what has Q/DQ pairs or encodings is judged once compiled.
@@ -126,6 +135,7 @@ def prepare(situation: Situation, shared: SharedWork) -> ProviderDraft:
         prepared=prepared,
         lint=lint,
         cleared=_cleared(lint, prepared, wheel, shared),
+        max_time_us=limit,
         options=request.adapter_options,
     )
 

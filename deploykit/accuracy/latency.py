@@ -5,13 +5,23 @@ An estimate is the accelerator's time alone: transport and the host come on top.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, Literal, TypeAlias
 
-__all__ = ["Estimate", "OperatorTime", "TraceEvent", "Unit", "operator_times"]
+__all__ = [
+    "Estimate",
+    "OperatorTime",
+    "TraceEvent",
+    "Unit",
+    "chrome_trace",
+    "in_time",
+    "operator_times",
+    "read_time",
+]
 
 Unit: TypeAlias = Literal["matrix", "vector", "scalar", "dma"]
 """What a kernel keeps busy: the matrix unit, a vector thread, the foreground thread, or a transfer from or to DDR."""
@@ -27,6 +37,7 @@ class TraceEvent:
     duration: float
     unit: Unit
     ddr_bytes: int = 0
+    kernel: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +74,10 @@ class Estimate:
     """The compiler's word on one chip. Times in microseconds, ``ddr`` in bytes by kind of traffic, ``clock_mhz`` of the
     accelerator (0 where it is not told). ``missing_ops`` counts operators without a cost: the time is then a least one.
 
-    ``operators`` are the dearest first; empty, with ``note`` saying why, where no whole trace could be read.
+    ``operators`` are the dearest first, ``events`` all kernels of the trace; both are empty, with ``note`` saying why,
+    where no whole trace could be read. ``chip`` is the compiler's number of the chip, ``name`` what people call it.
+    ``instead_of`` is the chip that was asked for, where the compiler has no model of that: the time is not its time.
+    ``timeline`` is where a package holds the trace.
     """
 
     time_us: float
@@ -76,14 +90,26 @@ class Estimate:
     chip: str = ""
     clock_mhz: float = 0.0
     operators: tuple[OperatorTime, ...] = ()
+    events: tuple[TraceEvent, ...] = ()
     note: str = ""
+    name: str = ""
+    instead_of: str = ""
+    timeline: str = ""
+
+    @property
+    def us_per_cycle(self) -> float:
+        """Of the simulated accelerator."""
+        return self.time_us / self.cycles if self.cycles else 0.0
 
     @property
     def described(self) -> str:
         """One line for people, with the band and what it leaves out."""
         least = "at least " if self.missing_ops else "about "
-        line = f"{least}{_time(self.time_us)} on the accelerator ({_time(self.lower_us)} to {_time(self.upper_us)})"
-        line += f", by the compiler's own model for {self.chip}"
+        line = f"{least}{in_time(self.time_us)} on the accelerator"
+        line += f" ({in_time(self.lower_us)} to {in_time(self.upper_us)}), by the compiler's own model for "
+        line += self.name or self.chip
+        if self.instead_of:
+            line = f"no estimate for {self.instead_of}; {line}, the nearest chip that it has a model of"
         if self.missing_ops:
             line += f"; {self.missing_ops} operators have no cost in it"
         waiting = sum(1 for item in self.operators if item.waiting > 0.05 * item.share and item.share > 0)
@@ -91,7 +117,6 @@ class Estimate:
 
     def to_json(self) -> dict[str, Any]:
         """The published shape; the ten dearest operators."""
-        us_per_cycle = self.time_us / self.cycles if self.cycles else 0.0
         return {
             "time_us": self.time_us,
             "lower_us": self.lower_us,
@@ -101,14 +126,53 @@ class Estimate:
             "missing_ops": self.missing_ops,
             "compiler": self.compiler,
             "soc_model": self.chip,
+            "chip": self.name,
+            "instead_of": self.instead_of,
             "clock_mhz": self.clock_mhz,
-            "dearest": [item.to_json(us_per_cycle) for item in self.operators[:10]],
+            "dearest": [item.to_json(self.us_per_cycle) for item in self.operators[:10]],
             "note": self.note,
+            "timeline": self.timeline,
         }
 
 
-def _time(us: float) -> str:
+def in_time(us: float) -> str:
+    """Microseconds for people."""
     return f"{us / 1000:.2f} ms" if us >= 1000 else f"{us:.0f} us"
+
+
+_UNITS = {"s": 1e6, "ms": 1e3, "us": 1.0}
+
+
+def read_time(text: str) -> float:
+    """The microseconds of ``5ms``, ``800us`` or ``0.2 s``; a number alone is milliseconds. Raises ValueError."""
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*(s|ms|us)?", text.strip())
+    if found is None or not float(found[1]):
+        raise ValueError(text)
+    return float(found[1]) * _UNITS[found[2] or "ms"]
+
+
+def chrome_trace(estimate: Estimate) -> dict[str, Any]:
+    """The kernels of an estimate as a trace that Perfetto and Chrome open: a row per thread, times in microseconds."""
+    threads = {name: number for number, name in enumerate(sorted({event.thread for event in estimate.events}))}
+    rows: list[dict[str, Any]] = [
+        {"ph": "M", "name": "thread_name", "pid": 1, "tid": number, "args": {"name": name}}
+        for name, number in threads.items()
+    ]
+    scale = estimate.us_per_cycle
+    rows += [
+        {
+            "ph": "X",
+            "name": event.node,
+            "cat": event.unit,
+            "pid": 1,
+            "tid": threads[event.thread],
+            "ts": round(event.start * scale, 4),
+            "dur": round(event.duration * scale, 4),
+            "args": {"kernel": event.kernel, "ddr_bytes": event.ddr_bytes},
+        }
+        for event in sorted(estimate.events, key=lambda event: (threads[event.thread], event.start))
+    ]
+    return {"displayTimeUnit": "ns", "otherData": {"what": estimate.described}, "traceEvents": rows}
 
 
 def operator_times(events: Iterable[TraceEvent]) -> tuple[OperatorTime, ...]:

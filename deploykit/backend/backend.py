@@ -418,6 +418,10 @@ class Backend(ABC, Generic[P, D]):
         del device, sdk
         return ()
 
+    def releases_here(self) -> Sequence[str]:
+        """The releases whose compiler runs on this machine, by the names that ``--sdk`` takes, oldest first."""
+        return ()
+
     def settle(
         self,
         situation: Situation,

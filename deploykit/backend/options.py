@@ -17,7 +17,9 @@ from deploykit.errors import UsageError
 
 __all__ = [
     "AUDIT",
+    "ESTIMATE",
     "MAX_SEGMENTS",
+    "MAX_TIME",
     "ConfigKeys",
     "OptionGiven",
     "OptionKind",
@@ -120,6 +122,20 @@ AUDIT = OptionSpec(
     "done (auto), all (full).",
 )
 """For backends that run kernels by themselves: the core reads this one where a model is checked."""
+
+
+ESTIMATE = OptionSpec(
+    name="estimate",
+    kind="flag",
+    help="Where the compiler has no cost model of this chip, compile for the nearest one of which it has one, too.",
+)
+MAX_TIME = OptionSpec(
+    name="max_time",
+    kind="text",
+    metavar="TIME",
+    help="5ms, 800us: a package that the compiler estimates to take longer is a no.",
+)
+"""For backends whose compiler estimates times."""
 
 
 def _bounds(low: float | None, high: float | None) -> str:

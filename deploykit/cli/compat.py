@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -110,6 +111,49 @@ def _lowest(model: Path, encodings: Path | None, target: str, backend: str) -> i
 
     emit(found.to_json, text)
     return 0 if found.lowest is not None else 1
+
+
+@command.branch
+@click.command("compilers", cls=Command)
+@click.argument("model", type=_PATH)
+@click.option("--target", metavar="DEVICE", required=True, help="The device.")
+@click.option("--encodings", type=_PATH, help="The encodings that go with MODEL.")
+@click.option("--calibration", type=_PATH, help="Samples to judge the outputs on.")
+@click.option("--backend", metavar="ID", help="Whose compilers. Default: the first of the device that has some here.")
+def compilers_command(model: Path, **given: Any) -> int:
+    """Compile MODEL with each compiler that runs on this machine: taken, right, and how fast by its own estimate.
+
+    A release is newer, not faster: the estimates say which one is, for this model. Exit status 1 where none takes it.
+
+    \b
+    deploykit compat compilers model.onnx --target qcs9075
+    """
+    from deploykit.accuracy.latency import in_time
+    from deploykit.backend.backend import Request
+    from deploykit.cli.progress import progress
+    from deploykit.flow.sdk_search import try_compilers
+
+    with progress() as tell:
+        trials = try_compilers(Request(model=model, **given), tell)
+
+    def text() -> str:
+        rows = []
+        for one in trials:
+            estimate = one.estimate
+            band = "" if estimate is None else f" ({in_time(estimate.lower_us)} to {in_time(estimate.upper_us)})"
+            time = "no estimate of this chip" if estimate is None else f"{in_time(estimate.time_us)}{band}"
+            where = f", on {estimate.name}" if estimate is not None and estimate.instead_of else ""
+            moved = "" if estimate is None else f"{sum(estimate.ddr.values()):,}"
+            name = one.status.compiled.by.partition(" for ")[0] or one.sdk
+            state = one.status.compiled.state or " ".join(one.blocking)
+            right = str(one.status.right.state) if one.is_compiled else "-"
+            rows.append((name, state, right, f"{time}{where}", moved))
+        return table(
+            rows, header=("compiler", "compiled", "right", "time by its own cost model", "bytes from or to DDR")
+        )
+
+    emit({"compilers": [one.to_json() for one in trials]}, text)
+    return 0 if any(one.is_compiled and one.status.good for one in trials) else 1
 
 
 @command.branch

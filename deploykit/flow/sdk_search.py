@@ -1,6 +1,6 @@
-"""The lowest SDK release under which nothing stops a model on a device: one plan per release, nothing written.
+"""One model under each SDK release: the lowest under which nothing stops it, and what each compiler here makes of it.
 
-It plans and counts; what stops a plan is the backend's business.
+The first plans and counts, and writes nothing; the second packages into a folder that goes again.
 """
 
 from __future__ import annotations
@@ -10,16 +10,21 @@ from typing import Any
 
 from packaging.version import Version
 
-from deploykit.backend.backend import Request, SharedWork
+from deploykit.accuracy.latency import Estimate
+from deploykit.backend.backend import Progress, Request, SharedWork
+from deploykit.backend.options import AUDIT, ESTIMATE
+from deploykit.backend.status import Compiled, PackageStatus
 from deploykit.errors import UnknownTargetError, UsageError
 from deploykit.findings import Finding
+from deploykit.flow.pipeline import make_package
 from deploykit.flow.plan import plan_as_given
 from deploykit.flow.read import read_situation
 from deploykit.model.load import blaming
+from deploykit.system.folders import scratch
 from deploykit.system.published import published
 from deploykit.tables.capabilities import Status
 
-__all__ = ["SdkSearch", "SdkTrial", "lowest_sdk"]
+__all__ = ["CompilerTrial", "SdkSearch", "SdkTrial", "lowest_sdk", "try_compilers"]
 
 _YES = str(Status.SUPPORTED)
 
@@ -77,6 +82,51 @@ class SdkSearch:
     def to_json(self) -> dict[str, Any]:
         """The published shape of ``deploykit compat --model``."""
         return published(self, also=("lowest",))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompilerTrial:
+    """What the compiler of one release made of a model, and how long that takes by its own estimate."""
+
+    sdk: str
+    status: PackageStatus
+    estimate: Estimate | None = None
+    blocking: tuple[str, ...] = ()
+
+    @property
+    def is_compiled(self) -> bool:
+        """Its compiler takes the model."""
+        return self.status.compiled.state is Compiled.YES
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape; a row of ``deploykit compat compilers``."""
+        return published(self)
+
+
+def try_compilers(request: Request, progress: Progress) -> tuple[CompilerTrial, ...]:
+    """Package a model with every compiler that runs here, oldest first, and keep what they say.
+
+    UsageError for a backend of which none does.
+    """
+    with blaming(request.model):
+        backend, _ = read_situation(replace(request, sdk=None))
+    releases = backend.releases_here()
+    if not releases:
+        raise UsageError(f"no compiler of {backend.id} runs here", next="'deploykit toolchain list' names some")
+    # One compilation each: kernels are not run by themselves, a time is asked for where there may be none.
+    known = {spec.name for spec in backend.options()}
+    options = {name: value for name, value in ((AUDIT.name, "off"), (ESTIMATE.name, True)) if name in known}
+    trials = []
+    for sdk in releases:
+        asked = replace(
+            request, backend=backend.id, sdk=sdk, compile=True, adapter_options={**request.adapter_options, **options}
+        )
+        progress(f"asking {backend.id} {sdk}")
+        with scratch() as folder:
+            made = make_package(asked, folder / "package", progress=progress)
+        codes = sorted({finding.code for finding in made.findings if finding.blocks})
+        trials.append(CompilerTrial(sdk=sdk, status=made.status, estimate=made.estimate, blocking=tuple(codes)))
+    return tuple(trials)
 
 
 def lowest_sdk(request: Request) -> SdkSearch:

@@ -289,14 +289,19 @@ def _estimated(estimate: Mapping[str, Any]) -> Iterator[str]:
     time, low, high = (estimate.get(key) for key in ("time_us", "lower_us", "upper_us"))
     if not all(isinstance(value, int | float) for value in (time, low, high)):
         return
+    if estimate.get("instead_of"):
+        yield f"There is no estimate for {estimate['instead_of']}; what follows is of the nearest chip that has one."
     least = "at least " if estimate.get("missing_ops") else "about "
     yield (
         f"{estimate.get('compiler')} says {least}{time:,.0f} us on the accelerator ({low:,.0f} to {high:,.0f}), by its "
-        f"own model of {estimate.get('soc_model')}; nothing was measured, and a call adds transport and host."
+        f"own model of {estimate.get('chip') or estimate.get('soc_model')}; nothing was measured, and a call adds "
+        "transport and host."
     )
     for row in _rows(estimate, "dearest")[:5]:
         reason = f": {row['reason']}" if row.get("reason") else ""
         yield f"{row.get('node')} takes {row.get('time_us')} us{reason}."
+    if estimate.get("timeline"):
+        yield f"Every kernel on its thread: open {estimate['timeline']} in ui.perfetto.dev."
 
 
 def _ran(manifest: Mapping[str, Any]) -> Iterator[str]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploykit.accuracy.latency import Estimate, TraceEvent, operator_times
+from deploykit.accuracy.latency import Estimate, TraceEvent, chrome_trace, operator_times, read_time
 
 
 def event(node: str, thread: str, start: float, duration: float, unit: str = "vector", moved: int = 0) -> TraceEvent:
@@ -54,3 +54,30 @@ def test_operators_without_a_cost_make_it_a_least_time() -> None:
     )
     partly = Estimate(time_us=593, lower_us=548, upper_us=645, cycles=888_997, chip="77", missing_ops=10)
     assert partly.described.startswith("at least 593 us") and "10 operators have no cost in it" in partly.described
+
+
+def test_a_trace_opens_with_a_row_per_thread_and_ends_with_the_whole() -> None:
+    events = (event("a", "dma", 0, 6, "dma", 100), event("a", "1", 6, 10), event("b", "1", 16, 4))
+    known = Estimate(time_us=40, lower_us=30, upper_us=50, cycles=20, chip="77", name="the chip", events=events)
+    trace = chrome_trace(known)["traceEvents"]
+    assert [row["args"]["name"] for row in trace if row["ph"] == "M"] == ["1", "dma"]
+    shown = [(row["name"], row["tid"], row["ts"], row["dur"]) for row in trace if row["ph"] == "X"]
+    assert shown == [("a", 0, 12, 20), ("b", 0, 32, 8), ("a", 1, 0, 12)]
+    assert trace[-1]["args"] == {"kernel": "", "ddr_bytes": 100}
+
+
+def test_the_time_of_another_chip_is_called_so() -> None:
+    near = Estimate(time_us=8, lower_us=7, upper_us=9, cycles=1, chip="77", name="the other", instead_of="this one")
+    assert near.described.startswith("no estimate for this one; about 8 us")
+    assert near.described.endswith("model for the other, the nearest chip that it has a model of")
+
+
+@pytest.mark.parametrize(("text", "us"), [("5ms", 5000), ("800us", 800), ("0.2 s", 200_000), ("3", 3000)])
+def test_a_time_is_read_as_people_write_it(text: str, us: float) -> None:
+    assert read_time(text) == us
+
+
+@pytest.mark.parametrize("text", ["", "ms", "5 min", "-1ms", "0ms", "1e3ms", "5msms"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="^" + text + "$"):
+        read_time(text)

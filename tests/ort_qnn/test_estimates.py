@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from deploykit_ort_qnn.compiler.estimates import read_estimate
+import deploykit
+from deploykit.accuracy.latency import Estimate
+from deploykit.backend.backend import Request
+from deploykit.backend.status import Compilation, Compiled, PackageStatus
+from deploykit.cli import cli
+from deploykit.cli.frame import run
+from deploykit_ort_qnn.compiler.estimates import nearest_estimated, read_estimate
 from deploykit_ort_qnn.compiler.graphs import QnnGraph, QnnNode, Schematic
+from deploykit_ort_qnn.prepare import wheel_for
+from deploykit_qualcomm.devices import arch_of, qualcomm_device
 
 HEAD = "Msg Timestamp,Message,Time,Unit of Measurement,Timing Source,Event Level,Event Identifier"
 BLOCK = [
@@ -99,3 +110,66 @@ def test_a_trace_that_is_cut_off_names_no_operator(tmp_path: Path) -> None:
     found = read_estimate(written(tmp_path, BLOCK, end=False), [GRAPH], [SCHEMATIC], chip="77", nodes={"conv"})
     assert found is not None
     assert (found.time_us, found.operators, found.note) == (500, (), "the compiler's trace is cut off")
+
+
+@pytest.mark.parametrize(
+    ("device", "near"), [("qcs9075", None), ("sm8550", "v73"), ("sm8650", "v73"), ("sm8450", "v68"), ("sm8850", "v81")]
+)
+def test_the_nearest_chip_with_a_model_is_of_the_nearest_architecture(device: str, near: str | None) -> None:
+    found = nearest_estimated(qualcomm_device(device))
+    assert (None if found is None else arch_of(found)) == near
+
+
+@pytest.mark.heavy
+def test_a_package_carries_its_estimate_and_holds_it_against_a_limit(tmp_path: Path) -> None:
+    """On a chip with a model: the trace's threads do not overlap and end with the whole, and nearly all has a name."""
+    pytest.importorskip("onnxruntime_qnn")
+    cnn = Path(__file__).parents[1] / "data/aimet/cnn"
+    asked: dict[str, Any] = {"encodings": cnn / "w8a8.v2.0.0.encodings", "backend": "ort-qnn", "audit": "off"}
+    limit, nearest = {**asked, "max_time": "1us"}, {**asked, "estimate": True}
+    made = deploykit.package(cnn / "model.onnx", target="qcs9075", out=tmp_path / "p", **limit)
+    estimate = made.estimate
+    assert estimate is not None and made.exit_status == 1
+    assert [one.code for one in made.findings if one.blocks] == ["ORT115"]
+    trace = json.loads((tmp_path / "p" / estimate.timeline).read_text("utf-8"))["traceEvents"]
+    rows = [row for row in trace if row["ph"] == "X"]
+    for thread in {row["tid"] for row in rows}:
+        spans = sorted((row["ts"], row["ts"] + row["dur"]) for row in rows if row["tid"] == thread)
+        assert all(before[1] <= after[0] + 1e-3 for before, after in pairwise(spans))
+    end = max(row["ts"] + row["dur"] for row in rows)
+    assert end == pytest.approx(estimate.time_us, rel=0.01)
+    assert sum(row["dur"] for row in rows if row["name"] == "(unnamed)") < 0.05 * sum(row["dur"] for row in rows)
+    near = deploykit.package(cnn / "model.onnx", target="sm8650", out=tmp_path / "q", **nearest)
+    assert near.estimate is not None and near.estimate.instead_of == "SM8650" and near.exit_status == 0
+    assert near.estimate.time_us == estimate.time_us
+
+
+def test_every_compiler_here_is_asked_and_told_by_its_own_estimate(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As if three wheels were here: one refuses the model, one has no cost model of the chip."""
+    asked: list[Request] = []
+    slow = Estimate(time_us=8.0, lower_us=7.0, upper_us=9.0, cycles=1, chip="77", name="QCS9075", ddr={"input_fill": 9})
+
+    def make(request: Request, out: Path, *, progress: Any) -> Any:
+        asked.append(request)
+        state = Compiled.REFUSED if request.sdk == "2.4.0" else Compiled.YES
+        status = PackageStatus(compiled=Compilation(state=state, by=f"QAIRT {request.sdk} for soc_model 77"))
+        return SimpleNamespace(status=status, estimate=slow if request.sdk == "2.7.0" else None, findings=())
+
+    monkeypatch.setattr("deploykit.flow.sdk_search.make_package", make)
+    monkeypatch.setattr("deploykit_ort_qnn.bench.opinions.wheels_here", lambda: [*map(wheel_for, ("2.48", "2.49", ""))])
+    model = Path(__file__).parents[1] / "data/aimet/mlp/model.onnx"
+    command = ["compat", "compilers", str(model), "--target", "qcs9075", "--backend", "ort-qnn"]
+    assert run(cli, [*command, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["compilers"]
+    assert [(one["sdk"], one["status"]["compiled"].split()[0].strip(",")) for one in told] == [
+        ("2.4.0", "refused"),
+        ("2.5.0", "yes"),
+        ("2.7.0", "yes"),
+    ]
+    assert [one["estimate"] and one["estimate"]["time_us"] for one in told] == [None, None, 8.0]
+    assert all(one.adapter_options["audit"] == "off" and one.adapter_options["estimate"] for one in asked)
+    assert run(cli, command) == 0 and "8 us (7 us to 9 us)" in capsys.readouterr().out
+    monkeypatch.setattr("deploykit_ort_qnn.bench.opinions.wheels_here", list)
+    assert run(cli, command) == 2

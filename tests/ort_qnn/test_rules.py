@@ -13,6 +13,7 @@ import onnx.parser
 import pytest
 
 from deploykit.accuracy.judge.verdict import Against, Context, Measure, Verdict
+from deploykit.accuracy.latency import Estimate
 from deploykit.backend.backend import Request, SharedWork
 from deploykit.backend.plans import Plan
 from deploykit.encodings.insert_qdq import Skipped
@@ -31,7 +32,7 @@ from deploykit_ort_qnn.compiler.precision import PrecisionScope
 from deploykit_ort_qnn.prepare import ProviderDraft, prepare, wheel_for
 from deploykit_ort_qnn.provider_keys import Chosen
 from deploykit_ort_qnn.provider_model import PreparationStep
-from deploykit_ort_qnn.rules.compiled import EnvironmentScope, PackageScope
+from deploykit_ort_qnn.rules.compiled import EnvironmentScope, PackageScope, TimeBudget
 from deploykit_ort_qnn.rules.numerics import NumericScope
 from sample_models.tiny_graphs import TinyGraph
 from tables import each_row
@@ -190,6 +191,7 @@ def converted(made_type: str, *, asked_for: bool) -> PrecisionScope:
 
 
 FINE = CompileOutcome(status="compiled")
+SLOW = Estimate(time_us=8.0, lower_us=7.0, upper_us=9.0, cycles=12120, chip="77", name="qcs9075")
 
 
 def verdict(value: float, against: Against) -> Verdict:
@@ -273,6 +275,11 @@ CASES: dict[str, tuple[Case, Case]] = {
     "ORT112": (lambda: CompileOutcome(status="crashed", message="m"), lambda: FINE),
     "ORT113": (lambda: CompileOutcome(status="timed-out", message="m"), lambda: FINE),
     "ORT114": (lambda: replace(FINE, cpu_nodes=(RefusedNode(name="n", type="Erf"),)), lambda: FINE),
+    "ORT115": (lambda: TimeBudget(most_us=5.0, estimate=SLOW), lambda: TimeBudget(most_us=9.0, estimate=SLOW)),
+    "ORT116": (
+        lambda: TimeBudget(most_us=9.0, estimate=replace(SLOW, instead_of="sm8650")),
+        lambda: TimeBudget(most_us=9.0, estimate=SLOW),
+    ),
     "ORT120": (lambda: BAD, lambda: GOOD),
     "ORT121": (lambda: NumericScope(not_run="no time"), lambda: GOOD),
     "ORT122": (lambda: LOST, lambda: BAD),

@@ -34,7 +34,7 @@ from deploykit_qualcomm.tables import Wheel, tables
 if TYPE_CHECKING:
     from deploykit_ort_qnn.provider_model import ProviderModel
 
-__all__ = ["compilers_for", "preflight", "settle"]
+__all__ = ["compilers_for", "preflight", "settle", "wheels_here"]
 
 # Seconds for one question: what takes longer is left open, so that others are asked too.
 _LONGEST = 60.0
@@ -45,7 +45,7 @@ def compilers_for(device: Device, sdk: str) -> tuple[Compiler, ...]:
 
     A release asks its own compiler alone. Where nobody can be asked, one that says why.
     """
-    soc, runs = device.fact("soc_model"), _at_hand()
+    soc, runs = device.fact("soc_model"), wheels_here()
     if not runs:
         return (
             Compiler(
@@ -68,7 +68,7 @@ def compilers_for(device: Device, sdk: str) -> tuple[Compiler, ...]:
     )
 
 
-def _at_hand() -> list[Wheel]:
+def wheels_here() -> list[Wheel]:
     """The wheels whose compiler runs on this machine: the installed one, and those of toolchains that are ready."""
     installed = (installed_wheel() or {}).get("wheel", "")
     return [wheel for wheel in tables().wheels if wheel.version == installed or toolchain_host(wheel) is not None]
@@ -85,7 +85,7 @@ def settle(
 ) -> tuple[Opinion, ...]:
     """One release's opinion on each finding: from the operators it is about, and else from the model."""
     try:
-        wheel = next(wheel for wheel in _at_hand() if wheel.sdk == release)
+        wheel = next(wheel for wheel in wheels_here() if wheel.sdk == release)
         asking = _Asking.of(situation, wheel, shared, seconds, progress)
         opinions = [asking.about_operators(finding) for finding in findings]
         if all(opinion.state is OpinionState.REFUTED for opinion in opinions):

@@ -9,14 +9,22 @@ from __future__ import annotations
 import csv
 import json
 import re
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from deploykit.accuracy.latency import Estimate, OperatorTime, TraceEvent, Unit, operator_times
+from deploykit.tables.devices import Device
 from deploykit_ort_qnn.compiler.graphs import QnnGraph, QnnNode, Schematic
+from deploykit_qualcomm.devices import arch_of, qualcomm_devices
 
-__all__ = ["read_estimate", "read_trace"]
+__all__ = ["nearest_estimated", "read_estimate", "read_trace"]
+
+# The HTPs of which the compiler of QAIRT 2.51 has a cost model; 62 values of soc_model were tried.
+_ESTIMATED = (52, 62, 72, 77)
+# A trace of more kernels is summed up and not handed on: no page would show it.
+_MOST_EVENTS = 200_000
 
 _ROOT = "Performance Estimates"
 _ROWS = {
@@ -70,12 +78,15 @@ def read_estimate(
     trace = profile.with_name(f"{profile.stem}_qnn.log")
     note, clock = "", 0.0
     operators: tuple[OperatorTime, ...] = ()
+    events: tuple[TraceEvent, ...] = ()
     if len(schematics) != 1 or len(graphs) != 1:
         note = f"the model became {len(graphs)} graphs, and their kernels cannot be told apart"
     elif trace.is_file():
         read = read_trace(trace, _labels(graphs[0], schematics[0].names, nodes))
         clock, note = read.clock_mhz, "" if read.whole else "the compiler's trace is cut off"
-        operators = _explained(operator_times(read.events), graphs[0], nodes) if read.whole else ()
+        if read.whole:
+            operators = _explained(operator_times(read.events), graphs[0], nodes)
+            events = read.events if len(read.events) <= _MOST_EVENTS else ()
     return Estimate(
         time_us=rows["time_us"],
         lower_us=rows.get("lower_us", 0.0),
@@ -86,8 +97,26 @@ def read_estimate(
         chip=chip,
         clock_mhz=clock,
         operators=operators,
+        events=events,
         note=note,
     )
+
+
+def nearest_estimated(device: Device) -> Device | None:
+    """The chip nearest to one, of those of which the compiler has a cost model; None where the chip is one of them.
+
+    Near is the architecture first, then the size of the fast memory. No factor leads from the one time to the other.
+    """
+    if device.fact("soc_model") in _ESTIMATED:
+        return None
+
+    def size(one: Device) -> tuple[int, int]:
+        memory = one.fact("vtcm_mb")
+        return int((arch_of(one) or "v0").removeprefix("v")), memory if isinstance(memory, int) else 0
+
+    own = size(device)
+    known = [one for one in qualcomm_devices() if one.fact("soc_model") in _ESTIMATED]
+    return min(known, key=lambda one: (*(abs(a - b) for a, b in zip(size(one), own, strict=True)), one.id))
 
 
 def _labels(graph: QnnGraph, names: Mapping[int, str], nodes: Collection[str]) -> dict[int, str]:
@@ -219,4 +248,5 @@ def _event(event: Mapping[str, object], thread: str, labels: Mapping[int, str]) 
         duration=float(str(event["dur"])),
         unit=unit,
         ddr_bytes=ddr,
+        kernel=sys.intern(str(event["name"])),
     )

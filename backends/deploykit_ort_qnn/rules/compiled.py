@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from deploykit.accuracy.latency import Estimate, in_time
 from deploykit.findings import Severity, SubjectKind, listed
 from deploykit.findings.rules import Found, Registry
 from deploykit.tables.capabilities import Status
@@ -22,7 +23,17 @@ from deploykit_qualcomm.tables import Wheel
 if TYPE_CHECKING:
     from deploykit_ort_qnn.compiler.dlc import Compared
 
-__all__ = ["DLC_RULES", "ENVIRONMENT_RULES", "PACKAGE_RULES", "RULES", "DlcScope", "EnvironmentScope", "PackageScope"]
+__all__ = [
+    "BUDGET_RULES",
+    "DLC_RULES",
+    "ENVIRONMENT_RULES",
+    "PACKAGE_RULES",
+    "RULES",
+    "DlcScope",
+    "EnvironmentScope",
+    "PackageScope",
+    "TimeBudget",
+]
 
 _LAB = "onnxruntime-qnn 2.7.0 (QAIRT 2.51) with ONNX Runtime 1.31.1, run on Linux x86-64 without hardware"
 
@@ -305,6 +316,53 @@ def check_context_chip(scope: PackageScope) -> Iterator[Found]:
             message=f"{message}: the compiler of this release knows no other (QNN295)",
             hint="try it on the device, or take a release whose compiler obeys soc_model",
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeBudget:
+    """What a model may take (``--max-time``), and what the compiler says that it takes."""
+
+    most_us: float
+    estimate: Estimate | None
+
+
+BUDGET_RULES: Registry[TimeBudget] = Registry("time")
+
+
+@BUDGET_RULES.rule(
+    "ORT115",
+    "slower-than-asked",
+    "error",
+    what="By the compiler's own cost model this takes longer than --max-time allows.",
+    why="The estimate is the accelerator's time alone: a call on the device takes longer than that.",
+    fix="Look at the dearest operators ('deploykit explain PACKAGE'); fewer bits or another form of them may help.",
+    sources=[_LAB],
+)
+def check_budget(scope: TimeBudget) -> Iterator[Found]:
+    """The estimate itself, not its upper end."""
+    estimate = scope.estimate
+    if estimate is not None and not estimate.instead_of and estimate.time_us > scope.most_us:
+        message = f"{estimate.described}; {in_time(scope.most_us)} were asked for"
+        evidence = {"time_us": estimate.time_us, "most_us": scope.most_us}
+        yield _of_model(name="model", message=message, evidence=evidence)
+
+
+@BUDGET_RULES.rule(
+    "ORT116",
+    "time-not-estimated",
+    "warning",
+    what="--max-time was asked for, and the compiler has no cost model of this chip.",
+    why="Then nothing can be held against the limit before there is a device.",
+    fix="Measure it on the device; --estimate tells the time on the nearest chip that the compiler has a model of.",
+    sources=[_LAB],
+)
+def check_no_budget(scope: TimeBudget) -> Iterator[Found]:
+    """No estimate, or that of another chip."""
+    estimate = scope.estimate
+    if estimate is None or estimate.instead_of:
+        told = f": {estimate.described}" if estimate is not None else ""
+        message = f"{in_time(scope.most_us)} were asked for, and nothing can be held against it{told}"
+        yield _of_model(name="model", message=message)
 
 
 _DLC_LAB = "onnxruntime-qnn 2.3.0 (metadata 2.2.0) and 2.7.0 (metadata 2.3.0) run on Linux x86-64 without hardware"

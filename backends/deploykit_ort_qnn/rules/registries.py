@@ -16,6 +16,7 @@ REGISTRIES: tuple[Registry[Any], ...] = (
     prepared.RULES,
     compiled.ENVIRONMENT_RULES,
     compiled.RULES,
+    compiled.BUDGET_RULES,
     numerics.PRECISION_RULES,
     numerics.RULES,
     compiled.PACKAGE_RULES,
