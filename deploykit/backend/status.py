@@ -74,9 +74,10 @@ class Correctness:
 def correctness_of(verdict: Verdict, *, where: str, label: str = "", count: int = 0) -> Correctness:
     """A verdict as the fact about a package: the loss in words, and what the encodings lose by themselves."""
     first = next(iter(verdict.numbers), None)
-    why = verdict.reason or (f"{verdict.words}; {verdict.cost}" if verdict.cost else verdict.words)
+    right, reason = verdict.answer
+    why = reason or (f"{verdict.words}; {verdict.cost}" if verdict.cost else verdict.words)
     return Correctness(
-        state={True: Right.YES, False: Right.NO, None: Right.NOT_JUDGED}[verdict.right],
+        state={True: Right.YES, False: Right.NO, None: Right.NOT_JUDGED}[right],
         label=label or ("" if first is None else str(first.label)),
         count=count or (0 if first is None else first.count),
         against="" if first is None else str(first.against),

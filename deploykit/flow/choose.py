@@ -145,10 +145,12 @@ class ChosenWay:
         """What the simulation says of the way that was chosen."""
         verdict = None if self.prepared is None else self.prepared.verdict
         if self.samples is None:
-            todo = "build it and hold its outputs to the float model's (deploykit accuracy compare)"
+            todo = "build it, run it on the device and hold its outputs to the float model's: deploykit accuracy "
+            todo += "compare FLOAT_OUTPUTS DEVICE_OUTPUTS --model MODEL"
             return Correctness(why=self.skipped or f"nothing was simulated; {todo}")
         if verdict is None:
-            why = self.skipped or f"give --calibration or --input ({self.samples.described_for_humans})"
+            why = self.skipped or "the inputs are made up; give --calibration with real samples, or --input"
+            why += "" if self.skipped else f" ({self.samples.described_for_humans})"
             return Correctness(why=why)
         beside = verdict.beside(self.reference)
         return correctness_of(beside, where="simulated", label=str(self.samples.label), count=self.samples.count)

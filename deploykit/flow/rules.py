@@ -151,7 +151,7 @@ def check_quality(chosen: ChosenWay) -> Iterator[Found]:
         yield Found(
             kind=SubjectKind.TENSOR,
             name=output,
-            message=f"{output}: {'; '.join(map(str, missed))}, on {chosen.samples.described_for_humans}{before}",
+            message=f"{output}: {'; '.join(n.loss for n in missed)}, on {chosen.samples.described_for_humans}{before}",
             evidence={"numbers": [number.to_json() for number in missed]},
         )
 

@@ -112,7 +112,8 @@ def _checked(
     on, names = samples.described_for_humans, " + ".join(piece.name for piece in pieces)
     if not samples.may_judge:
         check = Check(id="numerics", ok=True, detail=f"{names}: not judged ({on})")
-        return Rejudged(checks=(check,), right=Correctness(why=f"give --calibration or --input ({on})"))
+        why = f"the inputs are made up; give --calibration or --input ({on})"
+        return Rejudged(checks=(check,), right=Correctness(why=why))
     alone = pieces[0].encodings if len(pieces) == 1 else None
     if alone is not None:
         verdict = fit_judge(whole, facts, alone, samples, thresholds).verdict
@@ -131,7 +132,7 @@ def _checked(
         verdict = verdict.beside(Verdict.from_json({**totals, "lost_rows": 0.0, "numbers": known, "not_finite": []}))
     right = correctness_of(verdict, where="simulated", label=str(samples.label), count=len(samples.varied))
     shown = verdict.failures[:3] or tuple(n for n in verdict.numbers if n.passes)[:3]
-    words = "; ".join([*([verdict.cost] if verdict.cost else []), *(f"{n.subject}: {n}" for n in shown)])
+    words = "; ".join([*([verdict.cost] if verdict.cost else []), *(n.loss for n in shown)])
     where = ""
     if verdict.right is False and alone is not None:
         found = locate(facts, ModelProbe(whole), SimulationProbe(whole, alone), samples.varied).first

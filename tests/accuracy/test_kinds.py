@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import onnx
 import pytest
 
-from deploykit.accuracy.judge.kinds import OutputKind, detection_sets, kind_of, pieces_of
+from deploykit.accuracy.judge.kinds import OutputKind, Task, detection_sets, kind_of, pieces_of
 from deploykit.model.facts import GraphFacts
 from sample_models.tiny_graphs import TinyGraph
 from tables import each_row
@@ -179,3 +180,44 @@ def test_the_size_that_boxes_are_multiplied_by_is_found(decoder_detector: object
     (group,) = detection_sets(facts)
     assert group.sizes == "orig_target_sizes"
     assert set(group.outputs) == {"boxes", "scores", "labels"}
+
+
+@pytest.mark.parametrize("order", [("boxes", "scores"), ("scores", "boxes")])
+@pytest.mark.parametrize("logits", [False, True])
+def test_scores_of_four_classes_are_no_boxes(collect: Collect, order: tuple[str, str], logits: bool) -> None:
+    """Decoded boxes beside probabilities, or logits of a plain projection beside boxes out of a Sigmoid."""
+    graph = TinyGraph()
+    x = graph.input("x", (1, 30, 4))
+    plain = graph.op("MatMul", [x, graph.stored("w", np.eye(4))], "scores" if logits else "offsets")
+    if logits:
+        graph.op("Sigmoid", [graph.op("Relu", [x], "r")], "boxes")
+    else:
+        graph.op("Add", [plain, graph.stored("anchors", np.ones((1, 30, 4)))], "near")
+        graph.op("Mul", ["near", graph.stored("stride", 8.0)], "boxes")
+        graph.op("Sigmoid", [x], "scores")
+    (found,) = detection_sets(collect(graph.model(*order)))
+    assert (found.boxes.output, found.scores.output) == ("boxes", "scores")
+
+
+@pytest.mark.parametrize(
+    ("classes", "kernel", "enlarged", "task"),
+    [
+        (5, 1, 4, Task.SEGMENTATION),  # logits in the size of the picture
+        (17, 1, 1, Task.SIGNAL),  # heat maps of key points
+        (19, 1, 1, Task.SEGMENTATION),  # Cityscapes, before it is enlarged
+        (5, 3, 4, Task.SIGNAL),  # features
+        (3, 1, 4, Task.IMAGE),
+    ],
+)
+def test_logits_of_each_pixel_are_areas(collect: Collect, classes: int, kernel: int, enlarged: int, task: Task) -> None:
+    graph = TinyGraph()
+    x = graph.op("Relu", [graph.input("image", (1, 3, 16, 16))], "r")
+    small = graph.op("MaxPool", [x], "small", kernel_shape=[4, 4], strides=[4, 4])
+    weight = graph.stored("w", np.ones((classes, 3, kernel, kernel)))
+    y = graph.op("Conv", [small, weight], "maps", pads=[kernel // 2] * 4)
+    if enlarged > 1:
+        sizes = graph.stored("scales", [1.0, 1.0, enlarged, enlarged])
+        y = graph.op("Resize", [y, "", sizes], "large", mode="linear")
+    (piece,) = pieces_of(collect(graph.model(y)), y)
+    assert piece.task is task
+    assert piece.class_axis == (1 if task is Task.SEGMENTATION else None)

@@ -71,4 +71,4 @@ def test_snakemake_runs_the_emitted_file_and_the_results_are_the_same(fleet: Pat
     assert there.kept == {cell.cell for cell in there.cells}  # the last job made none anew
     again = subprocess.run([*argv, "--dry-run"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "Nothing to be done" in again.stdout + again.stderr
-    assert json.loads((tmp_path / "elsewhere" / "matrix.json").read_text("utf-8"))["summary"]["yes"] == 4
+    assert json.loads((tmp_path / "elsewhere" / "matrix.json").read_text("utf-8"))["summary"]["not judged"] == 4

@@ -25,7 +25,7 @@ def test_a_fleet_is_packaged_and_what_is_the_same_is_kept(fleet: Path, tmp_path:
     out = tmp_path / "out"
     first = api.matrix(fleet, out=out, processes=1)
     assert set(verdicts(first)) == {"cnn/phone", "cnn/old", "mlp/phone", "mlp/old"}
-    assert set(verdicts(first).values()) == {CellVerdict.YES}
+    assert set(verdicts(first).values()) == {CellVerdict.NOT_JUDGED}
     assert first.kept == frozenset()
     for cell in first.cells:
         package = out / "cells" / cell.cell / "package"
@@ -63,8 +63,8 @@ def test_a_broken_model_and_an_unknown_device_cost_their_own_cells_only(fleet: P
     results = api.matrix(fleet, out=tmp_path / "out", processes=2, only=["cnn", "*/phone"])
     found = verdicts(results)
     assert found == {
-        "cnn/phone": CellVerdict.YES,
-        "cnn/old": CellVerdict.YES,
+        "cnn/phone": CellVerdict.NOT_JUDGED,
+        "cnn/old": CellVerdict.NOT_JUDGED,
         "cnn/moon": CellVerdict.FAILED,
         "broken/phone": CellVerdict.FAILED,
         "gone/phone": CellVerdict.FAILED,
@@ -95,7 +95,7 @@ sys.exit(subprocess.run([{sys.executable!r}, *sys.argv[1:]], input=json.dumps(ce
     monkeypatch.setattr("deploykit.fleet.pool.sys.executable", str(stand_in))
     (batch,) = batches_of((cell, "key") for cell in select(fleet, only=["cnn"]).cells)
     made = list(run_batch(batch, tmp_path / "out", limit=100, tell=lambda _cell, _line: None))
-    assert [result.verdict for result in made] == [CellVerdict.FAILED, CellVerdict.YES]
+    assert [result.verdict for result in made] == [CellVerdict.FAILED, CellVerdict.NOT_JUDGED]
     assert "signal 6" in made[0].why
     assert "about to break" in made[0].error["why"]
     kept = read_result(tmp_path / "out", "cnn/phone")
@@ -128,7 +128,7 @@ def test_commands_say_what_they_did(fleet: Path, tmp_path: Path, capsys: pytest.
     out = str(tmp_path / "out")
     assert run(cli, ["matrix", str(fleet), "-o", out, "--only", "cnn/phone", "--processes", "1"]) == 0
     shown = capsys.readouterr()
-    assert "cnn/phone  yes" in shown.out
+    assert "cnn/phone  not judged" in shown.out
     assert "cnn/phone" in shown.err
     assert run(cli, ["matrix", str(fleet), "--dry-run", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["cells"]) == 4

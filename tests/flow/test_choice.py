@@ -253,7 +253,8 @@ def test_a_model_without_need_is_left_alone(tmp_path: Path) -> None:
     made = plain()
     assert not made.situation.rewritten
     assert [(way["id"], way["won"]) for way in made.candidates if way["overall_db"] is not None] == [("as-is", True)]
-    assert made.right.state == "yes"
+    assert made.right.state == "not judged"
+    assert "nothing broke" in made.right.why and "--calibration" in made.right.why
     del tmp_path
 
 

@@ -79,6 +79,8 @@ def correctness(scope: NumericScope) -> Correctness:
     if verdict is None:
         return Correctness(why=f"the emulation failed: {scope.not_run}", broken=True)
     right = correctness_of(verdict, where="emulator")
+    if verdict.right is False and scope.first:  # the loss comes first, the operator second
+        right = replace(right, why=f"{right.why}; first at {scope.first_type} {scope.first}".strip())
     if not right.label:
         return right
     beside = Context(label=right.label, count=right.count, against=Against.QUANTIZED)
@@ -172,12 +174,14 @@ def _judged(
     device, quantization = original.judge.compare(npu), original.quantization
     if quantization is None and not job.bits:
         return device, None
-    # What the file itself loses on the CPU counts as well: the encodings may have been cured on the way.
+    # What the file itself loses on the CPU counts as well, for the encodings may have been cured on the way; but only
+    # where it does what the encodings do: a file that is wrong does not excuse the device that runs it.
     of_file = original.judge.compare(cpu)
     if quantization is None:
-        return device.beside(of_file), None
+        return (device if of_file.right is False else device.beside(of_file)), None
     beside = device.beside(quantization)
-    if beside.right is not True and device.beside(of_file).right is True:
+    is_faithful = of_file.beside(quantization).right is True
+    if beside.right is not True and is_faithful and device.beside(of_file).right is True:
         beside, quantization = device.beside(of_file), of_file
     return settled(beside, job.label), settled(quantization, job.label)
 

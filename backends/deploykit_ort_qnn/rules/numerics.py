@@ -204,7 +204,7 @@ def check_outputs(scope: NumericScope) -> Iterator[Found]:
         )
     for output in dict.fromkeys(number.output for number in verdict.failures):
         numbers = [number for number in verdict.failures if number.output == output]
-        told = "; ".join(f"{number.limit.measure} {number}" for number in numbers)
+        told = "; ".join(number.loss for number in sorted(numbers, key=lambda number: not number.words))
         yield _at_tensor(
             name=output,
             message=f"{output}: {told}{where}",

@@ -106,6 +106,8 @@ _AROUND_A_NORM = frozenset({"Sqrt", "Pow", "Clip", "Max", "Add", "Expand", "Abs"
 _NO_BOXES = (OutputKind.SCORES, OutputKind.LABELS, OutputKind.EMBEDDING)
 _BOX = 4
 _MOST_STEPS = 400
+# Classes of Cityscapes, Pascal VOC, Pascal Context, ADE20K and COCO-Stuff, some with one for the rest.
+_DATA_SETS = frozenset({19, 21, 59, 60, 150, 151, 171, 182})
 # A head that gives one of fewer than so many characters or words is not told from any other projection.
 _LEAST_WORDS = 20
 
@@ -152,10 +154,13 @@ def _holds_integers(facts: GraphFacts, tensor: str, maker: NodeFact | None) -> b
     return facts.tensors[tensor].dtype in _INTEGERS and not is_steps
 
 
-def _is_product_of_scores(facts: GraphFacts, node: NodeFact) -> bool:
-    """Objectness times class scores."""
+def _is_product_of_scores(facts: GraphFacts, node: NodeFact, depth: int = 3) -> bool:
+    """Objectness times class scores, times whether there is anything to see."""
     makers = [_origin(facts, name) for name in node.inputs]
-    return node.op_type == "Mul" and all(maker is not None and maker.op_type in _PROBABLE for maker in makers)
+    return (node.op_type == "Mul" and depth > 0) and all(
+        maker is not None and (maker.op_type in _PROBABLE or _is_product_of_scores(facts, maker, depth - 1))
+        for maker in makers
+    )
 
 
 def _is_unit_length(facts: GraphFacts, node: NodeFact) -> bool:
@@ -228,6 +233,8 @@ def _task(facts: GraphFacts, output: str, kind: OutputKind) -> tuple[int | None,
         return None, Task.MASK if rank >= 4 else Task.DECISIONS
     if rank == 4 and shape[1] in (1, 3) and _is_picture(facts, shape):
         return None, Task.IMAGE
+    if rank == 4 and _gives_pixel_classes(facts, output, shape):
+        return 1, Task.SEGMENTATION
     return None, Task.REGRESSION if kind is OutputKind.OTHER else Task.SIGNAL
 
 
@@ -244,6 +251,24 @@ def _gives_words(facts: GraphFacts, node: NodeFact | None) -> bool:
         return False
     read, made = shape
     return isinstance(read, int) and isinstance(made, int) and made > max(read, _LEAST_WORDS)
+
+
+def _gives_pixel_classes(facts: GraphFacts, output: str, shape: _Shape) -> bool:
+    """A 1 by 1 convolution onto classes, perhaps enlarged: logits of a segmentation whose ArgMax is left to the host.
+
+    In the size of the picture, or, by the number of classes of a public data set, in a smaller one: there heat maps of
+    key points are made alike.
+    """
+    node = _origin(facts, output, _SAME | {"Resize", "Upsample"})
+    if node is not None and node.op_type == "Add":  # a bias that was left outside
+        node = next((made for made in map(facts.producer_of, node.inputs) if made is not None), None)
+    weight = None if node is None or node.op_type != "Conv" else facts.tensors.get(node.inputs[1])
+    kernel = None if weight is None else weight.shape
+    if kernel is None or len(kernel) != 4 or kernel[2:] != (1, 1) or shape[1] in (None, 1) or kernel[0] != shape[1]:
+        return False
+    pictures = [facts.tensors[name].shape or () for name in facts.inputs]
+    sizes = [other[2:] for other in pictures if len(other) == 4 and other[1] in (1, 3, 4)]
+    return shape[2:] in sizes or (bool(sizes) and shape[1] in _DATA_SETS)
 
 
 def _is_picture(facts: GraphFacts, shape: _Shape) -> bool:
@@ -341,8 +366,19 @@ def detection_sets(facts: GraphFacts) -> tuple[DetectionSet, ...]:
     found = [made for parts in pieces.values() if (made := _in_one(facts, parts)) is not None]
     taken = {made.boxes.output for made in found}
     left = {name: parts[0] for name, parts in pieces.items() if len(parts) == 1 and name not in taken}
-    for name, piece in left.items():
-        shape = facts.tensors[name].shape or ()
+
+    def doubt(name: str) -> int:
+        """Scores of four classes look like boxes: plain projections are logits, and a Sigmoid may be over either."""
+        maker = facts.producer_of(name)
+        if maker is not None and maker.op_type == "Add":
+            maker = next(filter(None, map(facts.producer_of, maker.inputs)), None)
+        is_plain = maker is not None and maker.op_type in ("Conv", "Gemm", "MatMul")
+        return 2 if is_plain else int(left[name].kind is OutputKind.SCORES)
+
+    for name in sorted(left, key=doubt):
+        if any(name in made.outputs for made in found):
+            continue
+        piece, shape = left[name], facts.tensors[name].shape or ()
         is_float = facts.tensors[name].is_float or not facts.tensors[name].dtype
         # Four numbers per row, of which there may be several; a sigmoid over boxes is still boxes.
         is_box = len(shape) >= 2 and (shape[-1] == _BOX or (len(shape) == 3 and shape[1] == _BOX))

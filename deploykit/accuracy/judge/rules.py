@@ -280,7 +280,7 @@ def check_right(judged: Judged) -> Iterator[Found]:
         yield Found(
             kind=SubjectKind.TENSOR,
             name=number.output or "the output",
-            message=f"{number.subject}: {number}, {number.limit.reason}",
+            message=f"{number.loss}, {number.limit.reason}",
             sources=(number.limit.source,),
             evidence=number.to_json(),
         )

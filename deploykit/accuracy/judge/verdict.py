@@ -17,7 +17,7 @@ from deploykit.tables.reading import read_toml, structure
 __all__ = ["ASKED", "NOT_JUDGED", "Against", "Context", "JudgedNumber", "KeptCount", "Limit", "Measure", "Oddity"]
 __all__ += ["Thresholds", "Verdict", "fewest_for", "limit_for", "limits"]
 
-NOT_JUDGED = "not judged: give --calibration or --input"
+NOT_JUDGED = "not judged: the inputs are made up; give --calibration with real samples, or --input"
 ASKED = "you asked for it"
 """The reason of a limit that a user set."""
 
@@ -25,6 +25,8 @@ _FEW = 20
 """Of fewer things one that differs is more than the 5 % that are asked: nobody can say what it means."""
 _ENOUGH = 100
 """So many things show a difference of one in a hundred."""
+_SAMPLES = 20
+"""So many real samples hold as many decisions as are needed to tell a miss from chance, one per sample."""
 _SAME_SHARE, _SAME_DB = 0.01, 1.0
 _REFERENCE_SIDE = 640.0
 # Standard deviations below which a normal variable lies with 95 %, on one side.
@@ -222,13 +224,33 @@ class JudgedNumber:
             "words": self.words,
         }
 
-    def __str__(self) -> str:
-        """For people: ``0.9998 where at least 0.99 is asked``."""
+    @property
+    def loss(self) -> str:
+        """What is lost in the words of the task, then the number: what people act on comes first."""
+        words = self.words or _PLAIN_WORDS.get(self.limit.measure, "").format(value=self.value)
+        return f"{words} ({self.subject}: {self.beside_limit})" if words else f"{self.subject}: {self.beside_limit}"
+
+    @property
+    def beside_limit(self) -> str:
+        """``0.9998 where at least 0.99 is asked``."""
         unit = f" {self.limit.unit}" if self.limit.unit else ""
         shown = "no difference" if self.value == math.inf else f"{self.value:.4g}{unit}"
         base = "" if self.base is None or not math.isfinite(self.base) else f", {self.base:.4g} by the encodings alone"
-        told = f" ({self.words})" if self.words else ""
-        return f"{shown} where {self.limit.asked()} is asked{base}{told}"
+        return f"{shown} where {self.limit.asked()} is asked{base}"
+
+    def __str__(self) -> str:
+        return f"{self.beside_limit} ({self.words})" if self.words else self.beside_limit
+
+
+# What a miss means where the measure has no words of a task.
+_PLAIN_WORDS = {
+    Measure.BOX_ERROR: "boxes lie {value:.3g} pixels off",
+    Measure.SCORE_ERROR: "scores are {value:.2g} off",
+    Measure.GAIN: "all values are {value:.0%} too large or too small",
+    Measure.SLICE: "a part of the output is lost",
+    Measure.SAMPLE: "one sample is lost",
+    Measure.ROWS: "the output has other rows",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -397,6 +419,14 @@ class Verdict:
         return min((n.value for n in self.numbers if n.limit.measure is Measure.KEPT), default=None)
 
     @property
+    def answer(self) -> tuple[bool | None, str]:
+        """What may be told of ``right``, and why not more: made-up inputs show damage, never that nothing is lost."""
+        if self.right and self.numbers and self.numbers[0].label == "derived":
+            seen = f"on made-up inputs nothing broke ({self.words}), which says little of real ones"
+            return None, f"not judged: {seen}; give --calibration with at least {_SAMPLES} real samples"
+        return self.right, self.reason
+
+    @property
     def words(self) -> str:
         """The loss in the words of the task: ``584 of 600 detections kept``; decibels where nothing better is known."""
         told = [number.words for number in self.numbers if number.words]
@@ -407,7 +437,7 @@ class Verdict:
     @property
     def described(self) -> str:
         """In a few words: right or wrong, the share of detections lost where there are any, and the noise."""
-        right = {True: "right", False: "wrong", None: "not judged"}[self.right]
+        right = {True: "right", False: "wrong", None: "not judged"}[self.answer[0]]
         lost = "" if self.kept is None else f"{1 - self.kept:.1%} of the detections lost, "
         return f"{right}, {lost}{self.overall_db:.1f} dB"
 
@@ -443,10 +473,11 @@ class Verdict:
 
     def lines(self) -> tuple[str, ...]:
         """For people: the answer with its samples, then every number that counts, misses first."""
-        word = {True: "yes", False: "no", None: "not judged"}[self.right]
+        right, why = self.answer
+        word = {True: "yes", False: "no", None: "not judged"}[right]
         first = next(iter(self.numbers), None)
         samples = "" if first is None else f", on {first.count} {first.label} sample{'s' if first.count != 1 else ''}"
-        reason = f": {self.reason.removeprefix('not judged: ')}" if self.reason else ""
+        reason = f": {why.removeprefix('not judged: ')}" if why else ""
         counting = sorted((n for n in self.numbers if n.passes is not None), key=lambda number: number.passes is True)
         lines = (f"right: {word}{samples}{reason}", *([f"  {self.cost}"] if self.cost else []))
         return (*lines, *(f"  {number.subject}: {number}" for number in counting))
@@ -454,8 +485,8 @@ class Verdict:
     def to_json(self) -> dict[str, Any]:
         """The published shape; what is not finite is None."""
         return {
-            "right": self.right,
-            "reason": self.reason,
+            "right": self.answer[0],
+            "reason": self.answer[1],
             "words": self.words,
             "cost": self.cost,
             "numbers": [number.to_json() for number in self.numbers],
@@ -496,12 +527,12 @@ def decide(numbers: Sequence[JudgedNumber], oddities: Sequence[Oddity], broken: 
     for failed in failures:
         if not failed.is_open:
             # The task's own words come first: a number with words says most.
-            told = next((number for number in failures if number.words), failed)
-            return False, f"{told.subject}: {told}"
+            return False, next((number for number in failures if number.words), failed).loss
     if failures:
         few = failures[0]
         said = f"{few.words or few.subject}: one of {few.items} differs"
-        return None, f"not judged: {said}; give at least {_ENOUGH} to see whether it is more than one in a hundred"
+        more = f"at least {_ENOUGH} show whether it is more than one in a hundred (deploykit accuracy simulate --data)"
+        return None, f"not judged: {said}; {more}"
     if broken:
         return None, broken
     if not any(number.passes for number in numbers):

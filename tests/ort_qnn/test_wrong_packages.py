@@ -1,0 +1,171 @@
+"""Packages that are wrong on purpose, compiled and emulated: each is a no with the loss in the words of the task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+from onnx import numpy_helper
+
+import deploykit_ort_qnn.provider_model as provider
+from deploykit.backend.backend import Request
+from deploykit.encodings.formats.aimet import write_encodings
+from deploykit.encodings.values import EncodingSet
+from deploykit.flow.pipeline import make_package
+from sample_models.min_max import min_max_encodings
+from sample_models.tiny_graphs import TinyGraph
+
+pytestmark = pytest.mark.heavy
+
+SIDE, CELLS, CLASSES = 64, 64, 4
+COLOURS = np.asarray([[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 0]], np.float64)
+Feeds = list[dict[str, npt.NDArray[Any]]]
+
+
+def detector(seed: int = 0) -> onnx.ModelProto:
+    """A picture of 64 cells; in each a box with four scores by its colour, times how much there is to see."""
+    graph, rng = TinyGraph(), np.random.default_rng(seed)
+    mean = np.zeros((3, 3, 8, 8))
+    mean[np.arange(3), np.arange(3)] = 1 / 64
+    cells = graph.op(
+        "Conv", [graph.input("images", (1, 3, SIDE, SIDE)), graph.stored("mean", mean)], "cells", strides=[8, 8]
+    )
+    colours = 12 * (2 * COLOURS[rng.permutation(CLASSES) if seed else slice(None)] - 1)
+
+    def head(name: str, weight: npt.NDArray[Any], bias: npt.NDArray[Any]) -> str:
+        stored = graph.stored(f"{name}.w", weight[:, :, None, None]), graph.stored(f"{name}.b", bias)
+        flat = graph.op(
+            "Reshape",
+            [graph.op("Conv", [cells, *stored], f"{name}.map"), graph.stored(f"{name}.to", [1, -1, CELLS], "int64")],
+            f"{name}.flat",
+        )
+        return graph.op("Transpose", [flat], name, perm=[0, 2, 1])
+
+    classes = graph.op("Sigmoid", [head("cls", colours, -9 * np.ones(CLASSES))], "classes")
+    hidden = graph.stored("hidden", np.zeros((1, CELLS, 1)))
+    there = graph.op("Add", [head("obj", np.full((1, 3), 6.0), np.asarray([-4.5])), hidden], "there")
+    graph.op("Mul", [classes, graph.op("Sigmoid", [there], "seen")], "scores")
+    sizes = head(
+        "size", rng.uniform(4, 12, (4, 3)) * np.asarray([[-0.2], [-0.2], [1], [1.6]]), np.asarray([0.0, 0, 8, 8])
+    )
+    rows, columns = np.divmod(np.arange(CELLS), 8)
+    corners = np.stack([columns, rows, columns, rows], axis=1)[None] * 8.0
+    boxes = graph.op("Add", [sizes, graph.stored("anchors", corners)], "placed")
+    graph.op("Mul", [boxes, graph.stored("unit", np.full((1, 1, 1), 10.0))], "boxes")
+    return graph.model("boxes", "scores")
+
+
+def pictures(count: int) -> Feeds:
+    rng, made = np.random.default_rng(7), []
+    for _ in range(count):
+        which = rng.integers(0, CLASSES + 4, (8, 8))
+        ground = np.concatenate([COLOURS, np.zeros((4, 3))])[which] * rng.uniform(0.7, 1, (8, 8, 1))
+        image = np.kron(ground.transpose(2, 0, 1), np.ones((1, 8, 8))) + rng.normal(0, 0.01, (3, SIDE, SIDE))
+        made.append({"images": np.clip(image, 0, 1).astype(np.float32)[None]})
+    return made
+
+
+FEEDS = pictures(4)
+
+
+def stored(name: str, change: Callable[[Any], Any]) -> Callable[[onnx.ModelProto], None]:
+    def apply(model: onnx.ModelProto) -> None:
+        tensor = next(tensor for tensor in model.graph.initializer if tensor.name == name)
+        values = np.asarray(change(numpy_helper.to_array(tensor).copy()), np.float32)
+        tensor.CopyFrom(numpy_helper.from_array(values, name))
+
+    return apply
+
+
+def mask_twice(model: onnx.ModelProto) -> None:
+    last = next(node for node in model.graph.node if "scores" in node.output)
+    model.graph.node.append(onnx.helper.make_node("Mul", ["scores.once", "seen"], ["scores"], name="twice"))
+    last.output[0] = "scores.once"
+
+
+def wrong_kernel(model: onnx.ModelProto) -> None:
+    """Rows are taken for columns where maps become lists."""
+    for node in model.graph.node:
+        if "size.map" in node.output:
+            node.output[0] = "size.straight"
+    turn = onnx.helper.make_node("Transpose", ["size.straight"], ["size.map"], name="turned", perm=[0, 1, 3, 2])
+    place = next(at for at, node in enumerate(model.graph.node) if "size.map" in node.input)
+    model.graph.node.insert(place, turn)
+
+
+def exchanged(model: onnx.ModelProto) -> None:
+    for node in model.graph.node:
+        for at, name in enumerate(node.output):
+            node.output[at] = {"boxes": "scores", "scores": "boxes"}.get(name, name)
+
+
+def another(model: onnx.ModelProto) -> None:
+    model.CopyFrom(detector(seed=3))
+
+
+WRONG: dict[str, Callable[[onnx.ModelProto], None]] = {
+    "swapped classes": stored("cls.w", lambda w: w[::-1]),
+    "a label off by one": stored("cls.w", lambda w: np.roll(w, 1, axis=0)),
+    "boxes shifted by 5 %": stored("anchors", lambda a: a + 0.05 * SIDE),
+    "one wrong kernel": wrong_kernel,
+    "a scale off by two": stored("unit", lambda u: u * 2),
+    "order of outputs exchanged": exchanged,
+    "a mask applied twice": mask_twice,
+    "weights of another model": another,
+    "half the detections lost": stored("hidden", lambda h: h - 8 * (np.arange(CELLS) % 2)[None, :, None]),
+    "calibration of another recipe": lambda model: None,
+}
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, model = tmp_path_factory.mktemp("given"), detector()
+    onnx.save(model, folder / "model.onnx")
+    (folder / "model.encodings").write_text(write_encodings(min_max_encodings(model, FEEDS, bits=16), "1.0.0"))
+    np.savez(folder / "data.npz", images=np.stack([feed["images"] for feed in FEEDS]))
+    return folder
+
+
+def packaged(given: Path, out: Path) -> Any:
+    request = Request(
+        model=given / "model.onnx",
+        target="sm8650",
+        backend="ort-qnn",
+        encodings=given / "model.encodings",
+        calibration=given / "data.npz",
+        no_rewrite=("cut-tail",),  # one compiled graph, so that a fault may lie anywhere in it
+        adapter_options={"audit": "off"},  # what kernels do by themselves is not asked here
+    )
+    return make_package(request, out)
+
+
+def test_as_it_was_given_it_is_right(given: Path, tmp_path: Path) -> None:
+    made = packaged(given, tmp_path / "out")
+    assert made.status.right.state == "yes", made.status.right.why
+    assert "detections kept at score 0.25" in made.status.right.why
+    assert made.exit_status == 0
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_package_is_a_no(name: str, given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = provider.provider_model
+
+    def spoilt(model: onnx.ModelProto, encodings: EncodingSet | None, **more: Any) -> Any:
+        wrong = detector()
+        WRONG[name](wrong)
+        feeds = FEEDS
+        if name == "calibration of another recipe":  # ranges of pictures that were divided by 255 once more
+            feeds = [{key: value / 255 for key, value in feed.items()} for feed in FEEDS]
+        return right(wrong, min_max_encodings(wrong, feeds, bits=16), **more)
+
+    monkeypatch.setattr(provider, "provider_model", spoilt)
+    made = packaged(given, tmp_path / "out")
+    assert made.status.right.state == "no", f"{made.status.right}"
+    assert made.exit_status == 1
+    lost = {"a mask applied twice": "scores are 0.1"}.get(name, "detections kept")
+    assert lost in made.status.right.why.partition("(")[0], "the loss comes first"
