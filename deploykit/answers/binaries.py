@@ -5,14 +5,13 @@ The backend that made such files reads them and judges; here the question is put
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from packaging.version import Version
 
-from deploykit.backend.backend import AnyBackend
 from deploykit.backend.plugins import load_backend, load_backends
 from deploykit.backend.targets import find_device
 from deploykit.errors import UnknownTargetError, UsageError
@@ -73,41 +72,25 @@ def report_binary(path: Path, *, backend: str | None = None, runtime: str = "", 
     built_with, built_for = str(info["release"]), str(info.get("arch") or "")
     arch = str(find_device(known.devices(), target).fact("arch") or "") if target else built_for
     rows = tuple(known.compat())
-    asked = _release(runtime, rows) or built_with
-    loads = tuple(known.binary_rows(built_with, built_for, asked, arch)) if runtime or target else ()
-    runtimes = tuple(
-        Runtime(release=release, status=_verdict(known, built_with, built_for, release, arch), carriers=carriers)
-        for release, carriers in _releases(rows).items()
-    )
-    return BinaryReport(info=info, loads=loads, runtimes=runtimes)
-
-
-def _release(runtime: str, rows: Iterable[CompatRow]) -> str:
-    """The release meant: as typed, or the one inside the package that is named."""
-    if " " not in runtime.strip():
-        return runtime
-    wanted = f"wheel {' '.join(runtime.split())}"
-    found = next((row.since for row in rows if row.feature == wanted), "")
-    if not found:
-        raise UnknownTargetError(f"no table knows the package {runtime!r}", next="'deploykit compat wheel' lists them")
-    return found
-
-
-def _releases(rows: Iterable[CompatRow]) -> dict[str, tuple[str, ...]]:
-    """Every release of the tables, oldest first, with the packages that carry it."""
+    release = runtime or built_with
+    if " " in runtime.strip():  # a package that carries a release, by its name and version
+        wanted = f"wheel {' '.join(runtime.split())}"
+        release = next((row.since for row in rows if row.feature == wanted), "")
+        if not release:
+            next_ = "'deploykit compat wheel' lists them"
+            raise UnknownTargetError(f"no table knows the package {runtime!r}", next=next_)
     carriers: dict[str, dict[str, None]] = {}
     for row in rows:
         if row.feature == f"release {row.since}":
             carriers.setdefault(row.since, {})
         elif row.feature.startswith("wheel ") and row.since:
             carriers.setdefault(row.since, {})[row.feature.removeprefix("wheel ")] = None
-    return {release: tuple(carriers[release]) for release in sorted(carriers, key=Version)}
-
-
-def _verdict(known: AnyBackend, built_with: str, built_for: str, release: str, arch: str) -> Status:
-    """The first row speaks for the whole; without an architecture the release alone decides."""
-    rows: Iterator[CompatRow] = iter(known.binary_rows(built_with, built_for, release, arch))
-    whole = next(rows)
-    if arch and built_for:
-        return whole.status
-    return next((row.status for row in rows), whole.status)
+    runtimes = []
+    for known_release in sorted(carriers, key=Version):
+        # The first row speaks for the whole; without an architecture the release alone decides, which the second tells.
+        verdicts = [row.status for row in known.binary_rows(built_with, built_for, known_release, arch)]
+        status = verdicts[0] if arch and built_for else verdicts[min(1, len(verdicts) - 1)]
+        runtimes.append(Runtime(release=known_release, status=status, carriers=tuple(carriers[known_release])))
+    asked = runtime or target
+    loads = tuple(known.binary_rows(built_with, built_for, release, arch)) if asked else ()
+    return BinaryReport(info=info, loads=loads, runtimes=tuple(runtimes))

@@ -11,11 +11,11 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Literal
 
 from deploykit.backend.backend import AnyBackend
 from deploykit.backend.probes import CheckLine, Probe, Surroundings, start
 from deploykit.errors import DeploykitError
-from deploykit.system.processes import ProgramEnd
 
 __all__ = ["examine", "examine_core"]
 
@@ -43,24 +43,32 @@ def examine(backends: Iterable[AnyBackend], surroundings: Surroundings | None = 
 
 def examine_core(around: Surroundings) -> Iterator[CheckLine]:
     """Python, deploykit's own packages, the kind of machine, a C++ compiler, and room on the disk."""
-    yield _python()
-    yield _packages(around)
-    yield _machine()
-    yield _compiler(around)
-    for name, folder in (("disk-here", Path.cwd()), ("disk-home", around.home)):
-        yield _disk(name, folder)
 
+    def line(
+        name: str, good: bool, detail: str, cure: str, *, bad: Literal["problem", "absent"] = "problem", **facts: object
+    ) -> CheckLine:
+        return CheckLine(id=name, state="ok" if good else bad, detail=detail, next="" if good else cure, facts=facts)
 
-def _python() -> CheckLine:
     version = platform.python_version()
-    fits = sys.version_info >= (3, 11)
-    return CheckLine(
-        id="python",
-        state="ok" if fits else "problem",
-        detail=f"Python {version}, {sys.executable}",
-        next="" if fits else "deploykit needs Python 3.11 or later",
-        facts={"version": version},
-    )
+    known = sys.version_info >= (3, 11)
+    where = f"Python {version}, {sys.executable}"
+    yield line("python", known, where, "deploykit needs Python 3.11 or later", version=version)
+    yield _packages(around)
+    system, machine = platform.system(), platform.machine()
+    tried = "vendor tools and emulators were tried on Linux x86-64 only"
+    on = f"{system} {machine}, {os.cpu_count()} processors"
+    yield line("machine", (system, machine) == ("Linux", "x86_64"), on, tried)
+    compiler = next((path for name in ("c++", "g++", "clang++") if (path := around.which(name))), None)
+    cure = "install g++: some quantizers compile operators at their first import"
+    yield line("c++", bool(compiler), compiler or "no C++ compiler (c++, g++, clang++)", cure, bad="absent")
+    for name, folder in (("disk-here", Path.cwd()), ("disk-home", around.home)):
+        try:
+            free = shutil.disk_usage(folder).free
+        except OSError as error:
+            yield line(name, False, f"{folder}: {error.strerror}", "choose another folder")
+            continue
+        detail = f"{free / (1 << 30):.1f} GB free at {folder}"
+        yield line(name, free >= _ROOM, detail, "make room: a toolchain with torch takes about 2 GB", free_bytes=free)
 
 
 def _packages(around: Surroundings) -> CheckLine:
@@ -73,55 +81,12 @@ def _packages(around: Surroundings) -> CheckLine:
             versions[name] = version(name)
         except PackageNotFoundError:
             versions[name] = ""
-    missing = [name for name, number in versions.items() if not number]
     tried = start(around, around.python, "-c", "import onnx, onnxruntime, numpy")
-    good = not missing and tried.ok
+    good = all(versions.values()) and tried.ok
     detail = ", ".join(f"{name} {number or 'missing'}" for name, number in versions.items())
-    return CheckLine(
-        id="packages",
-        state="ok" if good else "problem",
-        detail=detail if tried.ok else f"{detail}; importing them fails: {_last(tried)}",
-        next="" if good else "install deploykit again, with its dependencies",
-        facts=versions,
-    )
-
-
-def _machine() -> CheckLine:
-    system, machine = platform.system(), platform.machine()
-    known = system == "Linux" and machine == "x86_64"
-    return CheckLine(
-        id="machine",
-        state="ok" if known else "problem",
-        detail=f"{system} {machine}, {os.cpu_count()} processors",
-        next="" if known else "vendor tools and emulators were tried on Linux x86-64 only",
-    )
-
-
-def _compiler(around: Surroundings) -> CheckLine:
-    found = next((path for name in ("c++", "g++", "clang++") if (path := around.which(name))), None)
-    return CheckLine(
-        id="c++",
-        state="ok" if found else "absent",
-        detail=found or "no C++ compiler (c++, g++, clang++)",
-        next="" if found else "install g++: some quantizers compile operators at their first import",
-    )
-
-
-def _disk(name: str, folder: Path) -> CheckLine:
-    try:
-        free = shutil.disk_usage(folder).free
-    except OSError as error:
-        return CheckLine(id=name, state="problem", detail=f"{folder}: {error.strerror}", next="choose another folder")
-    return CheckLine(
-        id=name,
-        state="ok" if free >= _ROOM else "problem",
-        detail=f"{free / (1 << 30):.1f} GB free at {folder}",
-        next="" if free >= _ROOM else "make room: a toolchain with torch takes about 2 GB",
-        facts={"free_bytes": free},
-    )
-
-
-def _last(completed: ProgramEnd) -> str:
-    lines = [line for line in completed.tail if line.strip()]
-    ending = "timed out" if completed.timed_out else f"exit status {completed.returncode}"
-    return lines[-1].strip()[:300] if lines else ending
+    if not tried.ok:
+        said = [text.strip() for text in tried.tail if text.strip()]
+        ending = "timed out" if tried.timed_out else f"exit status {tried.returncode}"
+        detail = f"{detail}; importing them fails: {said[-1][:300] if said else ending}"
+    cure = "" if good else "install deploykit again, with its dependencies"
+    return CheckLine(id="packages", state="ok" if good else "problem", detail=detail, next=cure, facts=versions)

@@ -151,148 +151,138 @@ class _JudgedPrecisions:
 
     def evidence(self, *names: str) -> tuple[str, ...]:
         """What was measured of some precisions, in words."""
-        known = [name for name in names if name in self._values]
-        return tuple(f"{name}: {self.goal.evidence(self._values[name])}{self._verdict(name)}" for name in known)
-
-    def _verdict(self, name: str) -> str:
-        if name == self.reference:
-            return " (reference)"
-        return ", reaches the goal" if self.good(name) else ", misses the goal"
+        told = []
+        for name in (name for name in names if name in self._values):
+            verdict = ", reaches the goal" if self.good(name) else ", misses the goal"
+            verdict = " (reference)" if name == self.reference else verdict
+            told.append(f"{name}: {self.goal.evidence(self._values[name])}{verdict}")
+        return tuple(told)
 
     def best(self) -> str:
         """The last in the order of cost that reaches the goal."""
         return next((name for name in reversed(self.order) if self.good(name)), "")
 
-    def is_worse(self, more: str, fewer: str) -> bool:
-        """True where more bits gave a clearly worse value than fewer: the goal is met by the fewer only."""
-        return self.poor(more) and self.good(fewer)
-
 
 def _conclusions(table: _JudgedPrecisions) -> Iterator[Advised]:
-    odd = list(_contradictions(table))
-    yield from odd
-    if table.poor("fp16"):
-        yield _float_fails(table)
+    good, poor = table.good, table.poor
+    # More bits that are worse: something else than the precision differs, and no cause can be named.
+    odd = [(more, fewer) for more, fewer in _NESTED if poor(more) and good(fewer)]
+    for more, fewer in odd:
+        yield Advised(
+            says=f"{more} is worse than {fewer}, which cannot come from the bits alone",
+            because=(*table.evidence(more, fewer), "seen where tools raise other tensors too: qualcomm/aimet#4108"),
+            next="make both from one calibration, and compare them tensor by tensor before concluding anything",
+            command=f"deploykit accuracy locate MODEL --encodings {more.upper()}.encodings --data DATA",
+        )
+    if poor("fp16"):
+        ranges = " and values beyond 65504 overflow: bfloat16 holds them" if good("bf16") else ""
+        yield Advised(
+            says=f"half precision already loses: quantization is not the cause{ranges}",
+            because=table.evidence("fp32", "fp16", "bf16"),
+            next="find the operator where float16 leaves float32, and rewrite it or keep it in a wider type",
+            command=_LAYERS.format("fp16"),
+        )
     elif not odd:
         yield from _of_integers(table)
-    if table.good("w4a16"):
+    if good("w4a16"):
         yield Advised(
             says="weights hold in 4 bits",
             because=table.evidence("w4a16"),
             next="package w4a16: the weights take half the memory of w8a16",
-            command="deploykit package MODEL --precision w4a16 --calibration DATA --target DEVICE -o OUT",
+            command=_PACKAGE.format("w4a16"),
         )
-    elif table.poor("w4a16") and table.good("w8a16"):
+    elif poor("w4a16") and good("w8a16"):
         yield Advised(
             says="4-bit weights are too coarse as they are",
             because=table.evidence("w4a16", "w8a16"),
             next="stay with w8a16, or quantize in blocks (LPBQ) and learn the rounding (SeqMSE, AdaRound)",
-            command="deploykit accuracy layers MODEL --precision w4a16 --data DATA",
+            command=_LAYERS.format("w4a16"),
         )
-    if table.poor("vint8") and (table.good("bf16") or table.good("mixed")):
+    if poor("vint8") and (good("bf16") or good("mixed")):
         yield Advised(
             says="8-bit integers with power-of-two scales lose, floats do not: some operators must stay out",
             because=table.evidence("vint8", "bf16", "mixed"),
             next="exclude the operators that integers destroy (mixed), mostly decoding behind the last convolutions",
-            command="deploykit package MODEL --precision mixed --calibration DATA --target DEVICE -o OUT",
+            command=_PACKAGE.format("mixed"),
         )
 
 
-def _contradictions(table: _JudgedPrecisions) -> Iterator[Advised]:
-    """More bits that are worse: something else than the precision differs, and no cause can be named."""
-    for more, fewer in _NESTED:
-        if table.is_worse(more, fewer):
-            yield Advised(
-                says=f"{more} is worse than {fewer}, which cannot come from the bits alone",
-                because=(*table.evidence(more, fewer), "seen where tools raise other tensors too: qualcomm/aimet#4108"),
-                next="make both from one calibration, and compare them tensor by tensor before concluding anything",
-                command=f"deploykit accuracy locate MODEL --encodings {more.upper()}.encodings --data DATA",
-            )
-
-
-def _float_fails(table: _JudgedPrecisions) -> Advised:
-    ranges = " and values beyond 65504 overflow: bfloat16 holds them" if table.good("bf16") else ""
-    return Advised(
-        says=f"half precision already loses: quantization is not the cause{ranges}",
-        because=table.evidence("fp32", "fp16", "bf16"),
-        next="find the operator where float16 leaves float32, and rewrite it or keep it in a wider type",
-        command="deploykit accuracy layers MODEL --precision fp16 --data DATA",
-    )
+_LAYERS = "deploykit accuracy layers MODEL --precision {} --data DATA"
+_PACKAGE = "deploykit package MODEL --precision {} --calibration DATA --target DEVICE -o OUT"
 
 
 def _of_integers(table: _JudgedPrecisions) -> Iterator[Advised]:
-    if table.good("w8a8"):
+    """Which of weights and activations is sensitive, or which measurement would tell."""
+    good, poor, evidence = table.good, table.poor, table.evidence
+    if good("w8a8"):
         yield Advised(
             says="w8a8 is good: 8 bits are enough everywhere",
-            because=table.evidence("w8a8", table.reference),
+            because=evidence("w8a8", table.reference),
             next="package it",
-            command="deploykit package MODEL --precision w8a8 --calibration DATA --target DEVICE -o OUT",
+            command=_PACKAGE.format("w8a8"),
         )
-    elif table.poor("w8a8") and table.good("w8a16"):
+    elif poor("w8a8") and good("w8a16"):
         yield Advised(
             says="w8a8 poor, w8a16 good: activations are sensitive",
-            because=table.evidence("w8a8", "w8a16"),
+            because=evidence("w8a8", "w8a16"),
             next="use w8a16; where speed needs 8 bits, raise only the worst layers of w8a8 to 16 bits (LiteMP)",
             command='deploykit quantize MODEL --precision w8a8 --goal "GOAL" --calibration DATA --target DEVICE -o OUT',
         )
-    elif table.poor("w8a16") and table.good("w16a16"):
+    elif poor("w8a16") and good("w16a16"):
         yield Advised(
             says="only w16a16 good: weights are sensitive",
-            because=table.evidence("w8a8", "w8a16", "w16a16"),
+            because=evidence("w8a8", "w8a16", "w16a16"),
             next="keep w8a16 and learn the rounding of the weights: SeqMSE first, then AdaRound; cross-layer"
             " equalization where ranges differ much between channels",
             command="deploykit quantize MODEL --precision w8a16 --with aimet --calibration DATA --target DEVICE -o OUT",
         )
-    elif table.poor("w16a16"):
-        yield _only_float(table)
+    elif poor("w16a16") and (good("fp16") or table.reference == "fp16"):
+        yield Advised(
+            says="only fp16: even 16-bit integers lose, so single tensors have ranges that no grid holds",
+            because=evidence("w8a16", "w16a16", "fp16"),
+            next="keep the few worst tensors in float16 (LiteMP) and let a rewrite remove huge constants;"
+            " when nothing is left to keep, train with quantization (QAT)",
+            command=_LAYERS.format("w16a16"),
+        )
+    elif poor("w16a16"):
+        yield Advised(
+            says="no measured precision is good, and fp16 was not measured",
+            because=evidence("w8a8", "w8a16", "w16a16"),
+            next="measure fp16: it tells whether the numbers are lost by integers or by the conversion",
+            command="deploykit accuracy simulate MODEL --encodings FILE --data DATA",
+        )
     else:
         yield from _what_to_measure(table)
 
 
-def _only_float(table: _JudgedPrecisions) -> Advised:
-    if table.good("fp16") or table.reference == "fp16":
-        return Advised(
-            says="only fp16: even 16-bit integers lose, so single tensors have ranges that no grid holds",
-            because=table.evidence("w8a16", "w16a16", "fp16"),
-            next="keep the few worst tensors in float16 (LiteMP) and let a rewrite remove huge constants;"
-            " when nothing is left to keep, train with quantization (QAT)",
-            command="deploykit accuracy layers MODEL --precision w16a16 --data DATA",
-        )
-    return Advised(
-        says="no measured precision is good, and fp16 was not measured",
-        because=table.evidence("w8a8", "w8a16", "w16a16"),
-        next="measure fp16: it tells whether the numbers are lost by integers or by the conversion",
-        command="deploykit accuracy simulate MODEL --encodings FILE --data DATA",
-    )
-
-
 def _what_to_measure(table: _JudgedPrecisions) -> Iterator[Advised]:
     """One of the precisions that tell weights and activations apart is missing."""
-    if table.poor("w8a16"):
-        yield Advised(
-            says="w8a16 poor: weights or single ranges are at fault, and it is not known which",
-            because=table.evidence("w8a8", "w8a16", "fp16"),
-            next="measure w16a16: good means weights, poor means ranges",
-            command="deploykit accuracy layers MODEL --precision w16a16 --data DATA",
-        )
-    elif table.poor("w8a8"):
-        yield Advised(
-            says="w8a8 poor: activations or weights are at fault, and it is not known which",
-            because=table.evidence("w8a8", "fp16"),
-            next="measure w8a16: good means activations",
-            command="deploykit accuracy layers MODEL --precision w8a16 --data DATA",
-        )
-    elif table.good("w8a16"):
-        yield Advised(
-            says="w8a16 good; whether 8-bit activations are enough was not measured",
-            because=table.evidence("w8a16"),
-            next="measure w8a8, which is faster and smaller",
-            command="deploykit accuracy layers MODEL --precision w8a8 --data DATA",
-        )
-    elif table.good("w16a16"):
-        yield Advised(
-            says="w16a16 good; fewer bits were not measured",
-            because=table.evidence("w16a16"),
-            next="measure w8a16",
-            command="deploykit accuracy layers MODEL --precision w8a16 --data DATA",
-        )
+    rows = (
+        (
+            table.poor("w8a16"),
+            "w8a16 poor: weights or single ranges are at fault, and it is not known which",
+            ("w8a8", "w8a16", "fp16"),
+            "measure w16a16: good means weights, poor means ranges",
+            "w16a16",
+        ),
+        (
+            table.poor("w8a8"),
+            "w8a8 poor: activations or weights are at fault, and it is not known which",
+            ("w8a8", "fp16"),
+            "measure w8a16: good means activations",
+            "w8a16",
+        ),
+        (
+            table.good("w8a16"),
+            "w8a16 good; whether 8-bit activations are enough was not measured",
+            ("w8a16",),
+            "measure w8a8, which is faster and smaller",
+            "w8a8",
+        ),
+        (table.good("w16a16"), "w16a16 good; fewer bits were not measured", ("w16a16",), "measure w8a16", "w8a16"),
+    )
+    for holds, says, names, next_, precision in rows:
+        if holds:
+            command = _LAYERS.format(precision)
+            yield Advised(says=says, because=table.evidence(*names), next=next_, command=command)
+            return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,6 @@ from deploykit.report.sarif import to_sarif
 
 if TYPE_CHECKING:
     from deploykit.backend.audits import Audit
-    from deploykit.backend.backend import Request
     from deploykit.backend.plans import Plan
 
 __all__ = ["command", "plan_text"]
@@ -50,13 +49,15 @@ def command(
     deploykit check model.onnx --target sm8650 --sdk 2.33 --encodings model.encodings
     deploykit check model.onnx --target sm8650 --plan
     """
-    from deploykit.flow.pipeline import check
+    from deploykit.flow.pipeline import audit, check, make_plan
 
     request = request_from(**given)
     if planned:
         if form == "sarif" or baseline or write_baseline or severity:
             raise UsageError("--plan shows the decision as it is", next="leave --format, --baseline and --severity out")
-        return _plan(request, as_json=form == "json")
+        plan = make_plan(request)
+        _print(plan.to_json(), lambda: plan_text(plan), as_json=form == "json")
+        return 1 if plan.route is None or plan.right.state == "no" else exit_status(plan.findings)
     with progress() as tell:
         found = apply_severity_overrides(check(request, progress=tell), severity)
     if write_baseline is not None:
@@ -64,28 +65,38 @@ def command(
     if baseline is not None:
         found = apply_baseline(found, read_baseline(baseline))
     value: dict[str, Any] = {"findings": [finding.to_json() for finding in found], "summary": summarize(found)}
+    # What each kernel came to, where that was asked for; measured while checking, so it is at hand.
+    level = given.get("audit")
+    asked = click.get_current_context().get_parameter_source("audit") is not ParameterSource.DEFAULT
+    kernels = audit(request, level=level) if form == "text" and asked and level not in (None, "off") else None
     if form == "sarif":
         rules = [rule for registry in all_registries() for rule in registry]
         click.echo(json.dumps(to_sarif(found, rules, request.model), indent=1))
-    elif form == "json":
-        click.echo(json.dumps({"schema": 1, **value}, indent=1, ensure_ascii=False))
-    elif (kernels := _kernels(request, given.get("audit"))) is not None:
+    elif kernels is not None:
         value["audit"] = {**kernels.to_json(), "measured_before": kernels.known}
-        emit(value, lambda: "\n".join([*_kernel_lines(kernels), findings_text(found)]))
+        emit(value, lambda: f"{_kernels_text(kernels)}\n{findings_text(found)}")
     else:
-        emit(value, lambda: findings_text(found))
+        _print(value, lambda: findings_text(found), as_json=form == "json")
     return exit_status(found)
 
 
-def _plan(request: Request, *, as_json: bool) -> int:
-    from deploykit.flow.pipeline import make_plan
-
-    plan = make_plan(request)
+def _print(value: dict[str, Any], text: Callable[[], str], *, as_json: bool) -> None:
+    """``--format json`` is the same as ``--json``."""
     if as_json:
-        click.echo(json.dumps({"schema": 1, **plan.to_json()}, indent=1, ensure_ascii=False))
+        click.echo(json.dumps({"schema": 1, **value}, indent=1, ensure_ascii=False))
     else:
-        emit(plan.to_json(), lambda: plan_text(plan))
-    return 1 if plan.route is None or plan.right.state == "no" else exit_status(plan.findings)
+        emit(value, text)
+
+
+def _kernels_text(found: Audit) -> str:
+    told = ", ".join(f"{count} {verdict}" for verdict, count in found.counts.items()) or "there is none to look at"
+    head = f"{len(found.kernels)} kernels by {found.by}: {told}"
+    rows = []
+    for kernel in sorted(found.kernels, key=lambda kernel: (_ORDER.index(kernel.verdict), kernel.node)):
+        if kernel.verdict != "right":
+            node = f"{kernel.node}{f' (and {kernel.count - 1} more)' if kernel.count > 1 else ''}"
+            rows.append((kernel.verdict, " > ".join(kernel.operators), kernel.type, node, kernel.why))
+    return f"{head}\n{table(rows, header=('verdict', 'operators', 'type', 'node', 'what'))}" if rows else head
 
 
 def plan_text(plan: Plan[Any]) -> str:
@@ -111,23 +122,3 @@ def plan_text(plan: Plan[Any]) -> str:
     if counts["intended"]:
         lines.append("precision  " + ", ".join(f"{count} {kind}" for kind, count in counts["expected"].items()))
     return "\n".join(lines)
-
-
-def _kernels(request: Request, level: str | None) -> Audit | None:
-    """What each kernel of the model came to, where that was asked for; measured while checking, so it is at hand."""
-    from deploykit.flow.pipeline import audit
-
-    given = click.get_current_context().get_parameter_source("audit") is not ParameterSource.DEFAULT
-    return audit(request, level=level) if given and level not in (None, "off") else None
-
-
-def _kernel_lines(found: Audit) -> Iterator[str]:
-    told = ", ".join(f"{count} {verdict}" for verdict, count in found.counts.items()) or "there is none to look at"
-    yield f"{len(found.kernels)} kernels by {found.by}: {told}"
-    wrong = [kernel for kernel in found.kernels if kernel.verdict != "right"]
-    rows = []
-    for kernel in sorted(wrong, key=lambda kernel: (_ORDER.index(kernel.verdict), kernel.node)):
-        node = f"{kernel.node}{f' (and {kernel.count - 1} more)' if kernel.count > 1 else ''}"
-        rows.append((kernel.verdict, " > ".join(kernel.operators), kernel.type, node, kernel.why))
-    if rows:
-        yield table(rows, header=("verdict", "operators", "type", "node", "what"))

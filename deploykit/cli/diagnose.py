@@ -139,51 +139,52 @@ def _cause(number: int, cause: Cause, *, verbose: bool) -> Iterator[str]:
 
 def _open_end(diagnosis: Diagnosis) -> Iterator[str]:
     """What is said where no cause was found: that a tool finished, or that it is not known what happened."""
+
+    def listed(title: str, lines: Iterable[ErrorLine]) -> list[str]:
+        shown = [
+            f"    line {line.line}{f' ({line.count} times)' if line.count > 1 else ''}: {line.text}" for line in lines
+        ]
+        return [title, *shown] if shown else []
+
     if diagnosis.conclusion == "finished":
         last = diagnosis.finished[-1]
         yield f"no failure: {last.tool} says in line {last.line} that it did its job: {last.text}"
-        yield from _lines("lines that look like a warning:", diagnosis.doubts)
+        yield from listed("lines that look like a warning:", diagnosis.doubts)
         return
-    yield "the cause itself is not in this log" if diagnosis.errors else _not_understood(diagnosis)
-    yield from _lines("lines that look like a failure:", diagnosis.unknown)
+    if diagnosis.errors:
+        yield "the cause itself is not in this log"
+    elif diagnosis.unknown and not diagnosis.recognised:
+        yield "not understood: no tool on the way of a model onto the NPU is recognised in this log; it has failures"
+    elif diagnosis.unknown:
+        yield "not understood: no known failure, and lines that look like one"
+    elif diagnosis.unfinished:
+        yield f"not understood: {', '.join(diagnosis.unfinished)} began, and nothing says that it did its job"
+    elif diagnosis.overlooked:
+        yield "not understood: too many lines look like a failure to read each"
+    elif diagnosis.understood:
+        yield "nothing more is known: no failure is seen, and nothing says that a tool did its job"
+    else:
+        yield "not understood: no known failure, and nothing says that a tool did its job"
+    yield from listed("lines that look like a failure:", diagnosis.unknown)
     if not diagnosis.unknown:
-        yield from _lines("lines that look like a warning:", diagnosis.doubts)
-        if diagnosis.tail:
-            yield "the last lines:"
-            yield from (f"    {line}" for line in diagnosis.tail[-_TAIL_SHOWN:])
+        yield from listed("lines that look like a warning:", diagnosis.doubts)
+        yield from (
+            ["the last lines:", *(f"    {line}" for line in diagnosis.tail[-_TAIL_SHOWN:])] if diagnosis.tail else ()
+        )
     if diagnosis.collect:
-        yield "please collect, to have it looked at:"
-        yield from (f"    - {text}" for text in diagnosis.collect)
-
-
-def _not_understood(diagnosis: Diagnosis) -> str:
-    if diagnosis.unknown and not diagnosis.recognised:
-        return "not understood: no tool on the way of a model onto the NPU is recognised in this log; it has failures"
-    if diagnosis.unknown:
-        return "not understood: no known failure, and lines that look like one"
-    if diagnosis.unfinished:
-        return f"not understood: {', '.join(diagnosis.unfinished)} began, and nothing says that it did its job"
-    if diagnosis.overlooked:
-        return "not understood: too many lines look like a failure to read each"
-    if diagnosis.understood:
-        return "nothing more is known: no failure is seen, and nothing says that a tool did its job"
-    return "not understood: no known failure, and nothing says that a tool did its job"
-
-
-def _lines(title: str, lines: Iterable[ErrorLine]) -> Iterator[str]:
-    shown = [f"    line {line.line}{f' ({line.count} times)' if line.count > 1 else ''}: {line.text}" for line in lines]
-    return iter([title, *shown] if shown else [])
+        yield from ("please collect, to have it looked at:", *(f"    - {text}" for text in diagnosis.collect))
 
 
 def error_text(rows: Iterable[KnownError]) -> str:
     """Rows of the catalogue, one paragraph each."""
-    return "\n\n".join("\n".join(_row(row)) for row in rows) or "no known error has these words"
-
-
-def _row(row: KnownError) -> Iterator[str]:
-    yield f"{row.severity} {row.id}: {row.cause}"
-    yield f"    {'message: ' + ' or '.join(row.patterns) if row.patterns else 'no message: ' + row.symptom}"
-    yield f"    way out: {row.workaround}"
-    if row.way_out:
-        yield f"    command: {row.way_out}"
-    yield f"    source: {'; '.join(row.source)} ({row.confidence})"
+    parts = []
+    for row in rows:
+        lines = [
+            f"{row.severity} {row.id}: {row.cause}",
+            f"    {'message: ' + ' or '.join(row.patterns) if row.patterns else 'no message: ' + row.symptom}",
+            f"    way out: {row.workaround}",
+            *([f"    command: {row.way_out}"] if row.way_out else []),
+            f"    source: {'; '.join(row.source)} ({row.confidence})",
+        ]
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts) or "no known error has these words"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import click
 
 from deploykit.answers.machine import examine
+from deploykit.backend.backend import AnyBackend
 from deploykit.backend.plugins import backend_ids, load_backend
 from deploykit.backend.probes import CheckLine
 from deploykit.cli.frame import Command
@@ -15,6 +14,7 @@ from deploykit.cli.terminal import emit
 from deploykit.cli.toolchain import known_toolchains
 from deploykit.errors import DeploykitError
 from deploykit.system.environments import environment_of
+from deploykit.system.specs import ToolchainSpec
 from deploykit.system.store import Room, cache_folder, clear, limit, rooms
 
 __all__ = ["command"]
@@ -35,62 +35,51 @@ def command(clear_cache: bool) -> int:
         emit({"folder": str(cache_folder()), "cleared": [room.to_json() for room in gone]}, text)
         return 0
     lines: list[CheckLine] = []
-    backends = []
+    backends: list[AnyBackend] = []
+    specs: tuple[ToolchainSpec, ...] = ()
     with progress() as show:
         show("looking at this machine")
         for name in backend_ids():
             try:
                 backends.append(load_backend(name))
             except DeploykitError as error:
-                lines.append(_broken(name, error))
-        lines = [*examine(backends), *lines, *_toolchains(), _cache()]
+                lines.append(_broken(f"backend:{name}", error))
+        lines = [*examine(backends), *lines]
+        try:
+            specs = known_toolchains()
+        except DeploykitError as error:
+            lines.append(_broken("backend:toolchains", error))
+        for spec in specs:
+            found = environment_of(spec).state()
+            lines.append(
+                CheckLine(
+                    id=f"toolchain:{spec.name}-{spec.version}",
+                    state="ok" if found.state == "ready" else "absent" if found.state == "absent" else "problem",
+                    detail=f"{found.state}{f': {found.detail}' if found.detail else ''}",
+                    next="" if found.state == "ready" else f"deploykit toolchain install {spec.id}",
+                    facts={"path": str(found.path), "size_mb": found.size_mb},
+                )
+            )
+        kept = rooms()
+        words = ", ".join(f"{room.kind} {room.entries}" for room in kept) or "nothing"
+        detail = f"{_megabytes(kept)} of at most {limit() / 1e6:,.0f} MB in {cache_folder()}: {words}"
+        facts = {"folder": str(cache_folder()), "limit": limit(), "kinds": [room.to_json() for room in kept]}
+        lines.append(CheckLine(id="cache", state="ok", detail=detail, facts=facts))
     problems = sum(line.state == "problem" for line in lines)
-    emit(
-        {"ok": not problems, "lines": [line.to_json() for line in lines]},
-        lambda: "\n".join([*(_text(line) for line in lines), f"{problems} problems" if problems else "no problem"]),
-    )
+
+    def text_of(line: CheckLine) -> str:
+        advice = f"\n         next: {line.next}" if line.next else ""
+        word = click.style(f"{line.state:<8}", fg=_COLORS[line.state], bold=line.state == "problem")
+        return f"{word} {line.id}: {line.detail}{advice}"
+
+    told = [*map(text_of, lines), f"{problems} problems" if problems else "no problem"]
+    emit({"ok": not problems, "lines": [line.to_json() for line in lines]}, "\n".join(told))
     return int(problems > 0)
 
 
 def _broken(name: str, error: DeploykitError) -> CheckLine:
-    return CheckLine(id=f"backend:{name}", state="problem", detail=f"{error.what}: {error.why}", next=error.next)
-
-
-def _cache() -> CheckLine:
-    """What is kept between runs, by kind."""
-    kept = rooms()
-    words = ", ".join(f"{room.kind} {room.entries}" for room in kept) or "nothing"
-    return CheckLine(
-        id="cache",
-        state="ok",
-        detail=f"{_megabytes(kept)} of at most {limit() / 1e6:,.0f} MB in {cache_folder()}: {words}",
-        facts={"folder": str(cache_folder()), "limit": limit(), "kinds": [room.to_json() for room in kept]},
-    )
+    return CheckLine(id=name, state="problem", detail=f"{error.what}: {error.why}", next=error.next)
 
 
 def _megabytes(kept: tuple[Room, ...]) -> str:
     return f"{sum(room.bytes for room in kept) / 1e6:,.1f} MB"
-
-
-def _toolchains() -> Iterator[CheckLine]:
-    try:
-        specs = known_toolchains()
-    except DeploykitError as error:
-        yield _broken("toolchains", error)
-        return
-    for spec in specs:
-        state = environment_of(spec).state()
-        ready, absent = state.state == "ready", state.state == "absent"
-        yield CheckLine(
-            id=f"toolchain:{spec.name}-{spec.version}",
-            state="ok" if ready else "absent" if absent else "problem",
-            detail=f"{state.state}{f': {state.detail}' if state.detail else ''}",
-            next="" if ready else f"deploykit toolchain install {spec.id}",
-            facts={"path": str(state.path), "size_mb": state.size_mb},
-        )
-
-
-def _text(line: CheckLine) -> str:
-    word = click.style(f"{line.state:<8}", fg=_COLORS[line.state], bold=line.state == "problem")
-    advice = f"\n         next: {line.next}" if line.next else ""
-    return f"{word} {line.id}: {line.detail}{advice}"

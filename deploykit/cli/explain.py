@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,7 +16,7 @@ from deploykit.errors import DeploykitError, UsageError
 from deploykit.system.files import read_regular
 
 if TYPE_CHECKING:
-    from deploykit.answers.binaries import BinaryReport, Runtime
+    from deploykit.answers.binaries import BinaryReport
     from deploykit.report.explaining import Explanation
 
 __all__ = ["command", "emit_binary"]
@@ -136,32 +136,34 @@ def _binary_lines(report: BinaryReport) -> Iterator[str]:
     yield f"APIs      core {info['core_api']}, backend {info['backend_api']}, blob {info['blob_version']}"
     yield f"graphs    {info['graph_count']}"
     for graph in info["graphs"]:
-        yield from _graph(graph)
+        yield f"graph     {graph['name']}"
+        for side in ("inputs", "outputs"):
+            for tensor in graph[side]:
+                no_grid = tensor["scale"] is None
+                grid = "" if no_grid else f", scale {tensor['scale']:.6g}, zero point {tensor['zero_point']}"
+                yield f"  {side[:-1]:<7} {tensor['name']}: {tensor['dtype']} {tensor['shape']}{grid}"
+        named = {"VTCM": graph.get("vtcm_bytes"), **{use.replace("_", " "): n for use, n in graph["memory"].items()}}
+        sizes = [f"{name} {_size(number)}" for name, number in named.items() if number is not None]
+        yield f"  memory  {', '.join(sizes) or 'not stated'}"
+        if (fits := graph.get("fits")) is not None:
+            counted = f"{_size(fits['counted_bytes'])} of constants and operator data"
+            limit = "what one graph may have on this architecture is not known"
+            if fits["limit_bytes"] is not None:
+                parts = "" if fits["ok"] else f": split it into {fits['parts']} graphs or more"
+                source = "; ".join(fits["source"])
+                limit = f"one graph may have {_size(fits['limit_bytes'])} ({source}){parts}"
+            yield f"  limit   {counted}{', ' if fits['limit_bytes'] is not None else '; '}{limit}"
     for row in report.loads:
         yield f"loads     {row.status} ({row.confidence}): {row.note}"
-    yield from _runtimes(report.runtimes)
-
-
-def _graph(graph: Mapping[str, Any]) -> Iterator[str]:
-    yield f"graph     {graph['name']}"
-    for side in ("inputs", "outputs"):
-        for tensor in graph[side]:
-            no_grid = tensor["scale"] is None
-            grid = "" if no_grid else f", scale {tensor['scale']:.6g}, zero point {tensor['zero_point']}"
-            yield f"  {side[:-1]:<7} {tensor['name']}: {tensor['dtype']} {tensor['shape']}{grid}"
-    named = {"VTCM": graph.get("vtcm_bytes"), **{use.replace("_", " "): n for use, n in graph["memory"].items()}}
-    sizes = [f"{name} {_size(number)}" for name, number in named.items() if number is not None]
-    yield f"  memory  {', '.join(sizes) or 'not stated'}"
-    fits = graph.get("fits")
-    if fits is None:
-        return
-    counted = f"{_size(fits['counted_bytes'])} of constants and operator data"
-    if fits["limit_bytes"] is None:
-        yield f"  limit   {counted}; what one graph may have on this architecture is not known"
-        return
-    limit = f"{counted}, one graph may have {_size(fits['limit_bytes'])} ({'; '.join(fits['source'])})"
-    parts = "" if fits["ok"] else f": split it into {fits['parts']} graphs or more"
-    yield f"  limit   {limit}{parts}"
+    # The releases that load it are one range; the packages that carry the newest ones stand beside it.
+    loading = [runtime for runtime in report.runtimes if str(runtime.status) == "supported"]
+    if loading:
+        yield f"runtimes  {loading[0].release} to {loading[-1].release}, of those in the tables"
+    elif report.runtimes:
+        yield "runtimes  none of the releases in the tables loads it"
+    carriers = [f"{name} ({runtime.release})" for runtime in loading for name in runtime.carriers]
+    if carriers:
+        yield f"inside    {', '.join(carriers)}"
 
 
 def _size(number: int) -> str:
@@ -169,17 +171,3 @@ def _size(number: int) -> str:
         if number >= factor:
             return f"{number / factor:.4g} {unit}"
     return f"{number} B"
-
-
-def _runtimes(runtimes: tuple[Runtime, ...]) -> Iterator[str]:
-    """The releases that load it as one range where they are one, and the packages that carry the newest ones."""
-    loading = [runtime for runtime in runtimes if str(runtime.status) == "supported"]
-    if not runtimes:
-        return
-    if not loading:
-        yield "runtimes  none of the releases in the tables loads it"
-        return
-    yield f"runtimes  {loading[0].release} to {loading[-1].release}, of those in the tables"
-    carriers = [f"{name} ({runtime.release})" for runtime in loading for name in runtime.carriers]
-    if carriers:
-        yield f"inside    {', '.join(carriers)}"

@@ -47,24 +47,19 @@ def guarded(work: Callable[[], int], crashed: Callable[[signal.Signals], int]) -
             os._exit(1)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return work()
-    status = _waited(child, watched)
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    code = os.waitstatus_to_exitcode(status)
-    return code if code >= 0 else _ended(signal.Signals(-code), crashed)
-
-
-def _waited(child: int, watched: set[signal.Signals]) -> int:
-    while True:
+    done = 0
+    while not done:
         found = signal.sigwaitinfo(watched)
         if found.si_signo == signal.SIGCHLD:
             done, status = os.waitpid(child, os.WNOHANG)
-            if done:
-                return status
         elif found.si_code <= 0:  # sent by a process; what the terminal sends reaches the child as well
             os.kill(child, found.si_signo)
-
-
-def _ended(by: signal.Signals, crashed: Callable[[signal.Signals], int]) -> int:
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    code = os.waitstatus_to_exitcode(status)
+    if code >= 0:
+        return code
+    # The child was ended by a signal: a crash is answered, any other ends this process likewise.
+    by = signal.Signals(-code)
     if by in CRASHES:
         return crashed(by)
     with suppress(OSError):  # nobody may say what SIGKILL does

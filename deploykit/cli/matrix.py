@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,18 +10,18 @@ import click
 
 from deploykit import api
 from deploykit.cli.frame import BranchingCommand, Command, settings
-from deploykit.cli.progress import News, progress
+from deploykit.cli.progress import progress
 from deploykit.cli.terminal import emit, table
 from deploykit.errors import UsageError
 from deploykit.system.steps import Begun
 
 if TYPE_CHECKING:
-    from deploykit.fleet.results import CellResult, Results, RunDifference
-    from deploykit.fleet.scouting import Scouted
+    from deploykit.fleet.results import CellResult, Results
 
 __all__ = ["command"]
 
 _PATH = click.Path(path_type=Path)
+_MOST_WHY = 110
 _COLORS = {"yes": "green", "not judged": "yellow", "no": "red", "failed": "red"}
 
 
@@ -72,38 +72,33 @@ def command(
         return 0
     if old is not None:
         difference = api.matrix_diff(old, out)
-        emit(difference.to_json(), lambda: _difference(difference))
+        lines = []
+        for change in difference.changes:
+            word = click.style("worse", fg="red") if change.worse else click.style("other", fg="yellow")
+            lines.append(f"{word}  {change.cell}: {'; '.join(change.what)}")
+        lines += [f"gone   {cell}" for cell in difference.gone] + [f"new    {cell}" for cell in difference.new]
+        emit(difference.to_json(), "\n".join([*lines, f"{difference.same} cells as before"]))
         return difference.exit_status
+    total, done = len(select(file, only=only).cells), 0
     with progress() as tell:
-        shown = _results_shower(tell, len(select(file, only=only).cells))
+
+        def show(result: CellResult) -> None:
+            """A row that stays above the line of progress, which counts them."""
+            nonlocal done
+            done += 1
+            if not settings().json:
+                word = click.style(f"{result.verdict!s:<10}", fg=_COLORS[str(result.verdict)])
+                why = textwrap.shorten(result.why, _MOST_WHY, placeholder="…")
+                tell.say(f"{word}  {result.cell}  {why}".rstrip())
+            if done < total:
+                tell(Begun(f"{done} of {total} cells are done"))
 
         def news(cell: str, line: str) -> None:
             tell(f"{cell}: {line}")
 
-        results = api.matrix(file, out=out, only=only, progress=news, on_result=shown, **how)
+        results = api.matrix(file, out=out, only=only, progress=news, on_result=show, **how)
     emit(results.to_json(), lambda: _text(results, out))
     return results.exit_status
-
-
-def _results_shower(tell: News, total: int) -> Callable[[CellResult], None]:
-    """Shows each result when it is there: a row that stays above the line of progress, which counts them."""
-    done = 0
-
-    def show(result: CellResult) -> None:
-        nonlocal done
-        done += 1
-        if not settings().json:
-            word = click.style(f"{result.verdict!s:<10}", fg=_COLORS[str(result.verdict)])
-            tell.say(f"{word}  {result.cell}  {_short(result.why)}".rstrip())
-        if done < total:
-            tell(Begun(f"{done} of {total} cells are done"))
-
-    return show
-
-
-def _short(text: str, most: int = 110) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 def _text(results: Results, out: Path) -> str:
@@ -126,16 +121,6 @@ def _text(results: Results, out: Path) -> str:
     return f"{shown}\n\n{counts}{not_run}\nresults    {out} (open matrix.html)"
 
 
-def _difference(difference: RunDifference) -> str:
-    lines = [
-        f"{click.style('worse' if change.worse else 'other', fg='red' if change.worse else 'yellow')}  {change.cell}: "
-        f"{'; '.join(change.what)}"
-        for change in difference.changes
-    ]
-    lines += [f"gone   {cell}" for cell in difference.gone] + [f"new    {cell}" for cell in difference.new]
-    return "\n".join([*lines, f"{difference.same} cells as before"])
-
-
 @command.branch
 @click.command("init", cls=Command)
 @click.argument("folder", type=_PATH, default=Path())
@@ -150,15 +135,10 @@ def init_command(folder: Path, targets: tuple[str, ...], force: bool) -> None:
     deploykit matrix init models --target sm8650 --target vek385 && deploykit matrix models/deploykit.toml
     """
     file, scouted = api.init(folder, targets=targets, force=force)
-    emit({"file": str(file), **scouted.to_json()}, lambda: _scouted(file, scouted))
-
-
-def _scouted(file: Path, scouted: Scouted) -> str:
-    lines = [f"{model.name}: {model.path}{_beside(model.encodings, model.calibration)}" for model in scouted.models]
+    lines = []
+    for model in scouted.models:
+        beside = " and ".join(name for name in (model.encodings, model.calibration) if name)
+        lines.append(f"{model.name}: {model.path}{f' with {beside}' if beside else ''}")
     lines += [f"left out: {name}: {why}" for name, why in scouted.skipped]
-    return "\n".join([*lines, f"written to {file}; next: deploykit matrix {file}"])
-
-
-def _beside(*names: str) -> str:
-    found = [name for name in names if name]
-    return f" with {' and '.join(found)}" if found else ""
+    lines.append(f"written to {file}; next: deploykit matrix {file}")
+    emit({"file": str(file), **scouted.to_json()}, "\n".join(lines))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 import click
 
@@ -25,40 +25,30 @@ def command(device: tuple[str, ...], backend: str) -> None:
     Words match names, backends and the values of facts: 'deploykit targets v75', 'deploykit targets 8 gen 3'.
     """
     chosen = (load_backend(backend),) if backend else load_backends()
-    one = device_of_id(" ".join(device), chosen)
+    words = " ".join(device)
+    one = device_of_id(words, chosen)
     devices = [] if one else [found for found in all_devices() if backend in ("", *found.backends)]
-    one = one or _exact(devices, device)
+    if one is None and device:
+        with suppress(UnknownTargetError):
+            one = find_device(devices, words)
     if one is not None:
-        emit({"targets": [one.to_json()]}, lambda: _one_text(one))
+        emit({"targets": [one.to_json()]}, _one_text(one))
         return
-    found = search_devices(devices, " ".join(device))
+    found = search_devices(devices, words)
     if not found:
-        find_device(devices, " ".join(device))  # raises, with the nearest names
-        raise UnknownTargetError(f"no device matches {' '.join(device)!r}", next="'deploykit targets' lists all")
-    emit(lambda: {"targets": [item.to_json() for item in found]}, lambda: _list_text(found))
+        find_device(devices, words)  # raises, with the nearest names
+        raise UnknownTargetError(f"no device matches {words!r}", next="'deploykit targets' lists all")
 
+    def text() -> str:
+        names = ("arch", "soc_model", "vtcm_mb")
+        rows = []
+        for item in found:
+            called = item.marketing if item.marketing != item.name else ""
+            facts = (_shown(item.fact(name)) for name in names)
+            rows.append((item.id, *facts, ", ".join(item.backends), called))
+        return table(rows, header=("id", *names, "backends", "marketing name"))
 
-def _exact(devices: Sequence[Device], words: Sequence[str]) -> Device | None:
-    if not words:
-        return None
-    try:
-        return find_device(devices, " ".join(words))
-    except UnknownTargetError:
-        return None
-
-
-def _list_text(devices: Iterable[Device]) -> str:
-    names = ("arch", "soc_model", "vtcm_mb")
-    rows = [
-        (
-            device.id,
-            *(_shown(device.fact(name)) for name in names),
-            ", ".join(device.backends),
-            device.marketing if device.marketing != device.name else "",
-        )
-        for device in devices
-    ]
-    return table(rows, header=("id", *names, "backends", "marketing name"))
+    emit(lambda: {"targets": [item.to_json() for item in found]}, text)
 
 
 def _one_text(device: Device) -> str:

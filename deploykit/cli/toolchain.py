@@ -9,7 +9,7 @@ from deploykit.cli.frame import Group
 from deploykit.cli.progress import progress
 from deploykit.cli.terminal import emit, table
 from deploykit.errors import UsageError
-from deploykit.system.environments import ToolchainState, environment_of, toolchains_root
+from deploykit.system.environments import environment_of, toolchains_root
 from deploykit.system.installing import install, remove
 from deploykit.system.specs import ToolchainSpec, select
 
@@ -33,7 +33,17 @@ def command() -> None:
 def list_() -> None:
     """Every known toolchain with its state and size on disk."""
     states = [environment_of(spec).state() for spec in known_toolchains()]
-    emit({"root": str(toolchains_root()), "toolchains": [state.to_json() for state in states]}, lambda: _text(states))
+    rows = [
+        (
+            state.spec.id,
+            f"{state.state}: {state.detail}" if state.detail else state.state,
+            f"{state.size_mb} MiB" if state.size_mb else f"needs {state.spec.disk_mb} MiB",
+            state.spec.summary,
+        )
+        for state in states
+    ]
+    shown = table(rows, header=("toolchain", "state", "size", "what it is"))
+    emit({"root": str(toolchains_root()), "toolchains": [state.to_json() for state in states]}, shown)
 
 
 @command.command("install")
@@ -82,16 +92,3 @@ def _asked(name: str | None, target: str | None, sdk: str | None) -> ToolchainSp
     if name is None and len(specs) > 1:
         raise UsageError(f"--target {device.id}: several", next=f"name one: {', '.join(spec.id for spec in specs)}")
     return specs[0] if name is None else select(specs, name)
-
-
-def _text(states: list[ToolchainState]) -> str:
-    rows = [
-        (
-            state.spec.id,
-            f"{state.state}: {state.detail}" if state.detail else state.state,
-            f"{state.size_mb} MiB" if state.size_mb else f"needs {state.spec.disk_mb} MiB",
-            state.spec.summary,
-        )
-        for state in states
-    ]
-    return table(rows, header=("toolchain", "state", "size", "what it is"))
