@@ -89,7 +89,8 @@ def shipping(status: PackageStatus, findings: Iterable[Finding]) -> Shipping:
         return no(f"{first.code} {first.slug}: {first.message}", next_=first.hint)
     if right.state is not Right.YES:
         wants_data = bool(right.label) or "--calibration" in right.why
-        why = f"its numbers were not judged{f': {right.why}' if right.why else ''}"
+        told = right.why.removeprefix("not judged: ")
+        why = f"its numbers hold no verdict{f': {told}' if told else ''}"
         return not_judged(why, by, _DATA if wants_data else _COMPARE)
     if compiled.state is not Compiled.YES:
         return not_judged("its numbers are right in simulation, but no compiler has seen it", measured, _BUILD)

@@ -422,7 +422,7 @@ class Verdict:
     def answer(self) -> tuple[bool | None, str]:
         """What may be told of ``right``, and why not more: made-up inputs show damage, never that nothing is lost."""
         if self.right and self.numbers and self.numbers[0].label == "derived":
-            seen = f"on made-up inputs nothing broke ({self.words}), which says little of real ones"
+            seen = f"on made-up inputs nothing broke ({self.words})"
             return None, f"not judged: {seen}; give --calibration with at least {_SAMPLES} real samples"
         return self.right, self.reason
 
