@@ -213,8 +213,9 @@ def _copy_tensor(tensor: TensorProto, copy: TensorProto) -> None:
 # graph that nobody ran may say anything: a Conv whose window is larger than its input, a Pad that cuts off more than
 # there is. So Slices are shown only once nothing before them can have such a dimension. Real graphs take two rounds.
 
-_STAGES = 8
-"""Slices that wait longer than that stay hidden: what they give is unknown then."""
+_STAGES = 32
+"""Slices that wait longer than that stay hidden: what they give is unknown then. A network of 12 convolutions that pad
+by the values at the ends needs 13."""
 
 _MAY_SHRINK = {"CenterCropPad", "Col2Im", "Conv", "ConvTranspose", "DeformConv", "Expand", "MaxUnpool", "Pad", "Resize"}
 _MAY_SHRINK |= {"STFT", "Upsample", "AveragePool", "LpPool", "MaxPool", "ConvInteger", "QLinearConv", "Scan", "Loop"}
