@@ -11,9 +11,9 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
-from functools import cache
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, entry_points, requires, version
+from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,7 +25,7 @@ from deploykit.backend.plugins import all_options
 from deploykit.backend.requests import make_request
 from deploykit.errors import InputError, UsageError
 from deploykit.findings import listed
-from deploykit.fleet.description import Described, Excluded, Included, ModelRow, Shared, TargetRow
+from deploykit.fleet.description import Described, Included, Shared
 from deploykit.model import load_model
 from deploykit.packages.manifests import hash_file
 from deploykit.system.files import regular_size
@@ -63,40 +63,23 @@ class Cell:
         return {"id": self.id, "request": request_to_json(self.request)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
-    """Where a cell stands: its two names, the device and what is packaged for it."""
-
-    model: str
-    target: str
-    device: str
-    backend: str | None
-    sdk: str | None
-    suffix: str = ""
-
-    @property
-    def id(self) -> str:
-        return f"{self.model}/{self.target}{self.suffix}"
-
-
 def cells_of(described: Described, folder: Path) -> tuple[Cell, ...]:
     """Every cell of the file that lies in ``folder``, model by model. UsageError where nothing is left."""
-    made = [
-        _cell(place, described, folder)
-        for place in _places(described)
-        if not any(_is_excluded(place, rule) for rule in described.matrix.exclude)
-    ]
-    for more in described.matrix.include:
-        device = described.targets[more.target].device
-        place = _Place(
-            model=more.model,
-            target=more.target,
-            device=device,
-            backend=more.backend,
-            sdk=more.sdk,
-            suffix=f"-{more.name}",
-        )
-        made.append(_cell(place, described, folder, more))
+    made, matrix = [], described.matrix
+    for model in matrix.models or described.models:
+        for target in matrix.targets or described.targets:
+            row = described.targets[target]
+            for backend, sdk in product(row.backends or (None,), row.sdks or (None,)):
+                names = (model, target, backend or "", sdk or "")
+                rules = ((rule.model, rule.target, rule.backend, rule.sdk) for rule in matrix.exclude)
+                if any(all(map(fnmatchcase, names, rule)) for rule in rules):
+                    continue
+                suffix = f"-{backend}" if len(row.backends) > 1 else ""
+                suffix += f"-{sdk}" if len(row.sdks) > 1 else ""
+                made.append(_cell(f"{model}/{target}{suffix}", model, target, backend, sdk, described, folder))
+    for more in matrix.include:
+        identity = f"{more.model}/{more.target}-{more.name}"
+        made.append(_cell(identity, more.model, more.target, more.backend, more.sdk, described, folder, more))
     if not made:
         raise UsageError("the file leaves no model for any target", next="look at matrix.exclude")
     seen: set[str] = set()
@@ -123,104 +106,64 @@ def chosen_cells(cells: Iterable[Cell], only: Iterable[str]) -> tuple[Cell, ...]
     return found
 
 
-def _places(described: Described) -> Iterator[_Place]:
-    for model in described.matrix.models or tuple(described.models):
-        for target in described.matrix.targets or tuple(described.targets):
-            row = described.targets[target]
-            for backend in row.backends or (None,):
-                for sdk in row.sdks or (None,):
-                    suffix = f"-{backend}" if len(row.backends) > 1 else ""
-                    suffix += f"-{sdk}" if len(row.sdks) > 1 else ""
-                    yield _Place(model=model, target=target, device=row.device, backend=backend, sdk=sdk, suffix=suffix)
-
-
-def _is_excluded(place: _Place, rule: Excluded) -> bool:
-    return (
-        fnmatchcase(place.model, rule.model)
-        and fnmatchcase(place.target, rule.target)
-        and fnmatchcase(place.backend or "", rule.backend)
-        and fnmatchcase(place.sdk or "", rule.sdk)
-    )
-
-
-def _cell(place: _Place, described: Described, folder: Path, more: Included | None = None) -> Cell:
-    model, target = described.models[place.model], described.targets[place.target]
-    everywhere = tuple(backend for row in described.targets.values() for backend in row.backends)
-    shared = (
-        _without_others(described.defaults, place.backend, everywhere),
-        _without_others(model, place.backend, everywhere),
-        _without_others(target, place.backend, target.backends),
-    )
-    merged = _merged((*shared, *([] if more is None else [more])))
+def _cell(
+    identity: str,
+    model: str,
+    target: str,
+    backend: str | None,
+    sdk: str | None,
+    described: Described,
+    folder: Path,
+    more: Included | None = None,
+) -> Cell:
+    """The nearest word wins, of the cell, the target, the model, the file; ``options`` and ``own`` key by key."""
+    row = described.targets[target]
+    everywhere = tuple(name for one in described.targets.values() for name in one.backends)
+    shared: list[Shared] = [
+        _without_others(described.defaults, backend, everywhere),
+        _without_others(described.models[model], backend, everywhere),
+        _without_others(row, backend, row.backends),
+        *([] if more is None else [more]),
+    ]
+    options: dict[str, Any] = {}
+    own: dict[str, Any] = {}
+    core: dict[str, Any] = {}
+    for one in shared:
+        options |= one.options
+        own |= one.own
+        named = {item.name: getattr(one, item.name) for item in fields(Shared)}
+        core |= {name: value for name, value in named.items() if value is not None and name not in ("options", "own")}
+    # What an empty text is set to is not set.
+    core = {name: folder / value if name in _PATHS else value for name, value in core.items() if value != ""}
+    if "inputs" in core:
+        core["inputs"] = tuple(_moved_input(text, lambda path: folder / path) for text in core["inputs"])
     paths = {spec.name for spec in all_options() if spec.kind == "path"}
-    own = {
-        name: folder / value if name in paths and isinstance(value, str) else value
-        for name, value in merged.own.items()
-    }
+    own = {name: folder / value if name in paths and isinstance(value, str) else value for name, value in own.items()}
     try:
-        request = make_request(
-            folder / model.path,
-            place.device,
-            backend=place.backend,
-            sdk=place.sdk,
-            options={key: _scalar(key, value) for key, value in merged.options.items()},
-            **{**own, **_core(merged, folder)},
-        )
+        for key, value in options.items():
+            if not isinstance(value, bool | str | int | float):
+                raise UsageError(f"options.{key}: one value is expected, not {type(value).__name__}")
+            options[key] = str(value).lower() if isinstance(value, bool) else str(value)
+        device, path = row.device, folder / described.models[model].path
+        request = make_request(path, device, backend=backend, sdk=sdk, options=options, **{**own, **core})
     except UsageError as error:
-        raise UsageError(f"{place.id}: {error.what}", why=error.why, next=error.next) from None
-    return Cell(id=place.id, model=place.model, target=place.target, request=request)
-
-
-def _merged(rows: Iterable[Shared | ModelRow | TargetRow | Included]) -> Shared:
-    """The nearest word wins; keys of ``options`` and ``own`` are taken one by one."""
-    merged = Shared()
-    for row in rows:
-        named = {item.name: getattr(row, item.name) for item in fields(Shared)}
-        both: dict[str, Any] = {name: {**getattr(merged, name), **named.pop(name)} for name in ("options", "own")}
-        merged = replace(merged, **both, **{name: value for name, value in named.items() if value is not None})
-    return merged
+        raise UsageError(f"{identity}: {error.what}", why=error.why, next=error.next) from None
+    return Cell(id=identity, model=model, target=target, request=request)
 
 
 def _without_others(row: Row, backend: str | None, among: Collection[str]) -> Row:
     """What is said for cells of several backends, without the options that this one lacks and another of them has."""
     if backend is None or not row.own:
         return row
-    owners = _owners()
+    owners: dict[str, set[str]] = {}
+    for spec, ids in all_options().items():
+        owners.setdefault(spec.name, set()).update(ids)
     own = {
         name: value
         for name, value in row.own.items()
         if backend in owners.get(name, ()) or owners.get(name, set()).isdisjoint(among)
     }
     return replace(row, own=own)
-
-
-@cache
-def _owners() -> dict[str, set[str]]:
-    """The ids of the backends that have an option, by its name."""
-    owners: dict[str, set[str]] = {}
-    for spec, ids in all_options().items():
-        owners.setdefault(spec.name, set()).update(ids)
-    return owners
-
-
-def _core(merged: Shared, folder: Path) -> dict[str, Any]:
-    """The options of the core that are set; what an empty text is set to is not set."""
-    given = {item.name: getattr(merged, item.name) for item in fields(Shared) if item.name not in ("options", "own")}
-    given = {name: value for name, value in given.items() if value not in (None, "")}
-    for name in _PATHS:
-        if name in given:
-            given[name] = folder / given[name]
-    if "inputs" in given:
-        given["inputs"] = tuple(_moved_input(text, lambda path: folder / path) for text in given["inputs"])
-    return given
-
-
-def _scalar(key: str, value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str | int | float):
-        return str(value)
-    raise UsageError(f"options.{key}: one value is expected, not {type(value).__name__}")
 
 
 def moved(request: Request, place: Callable[[Path], Path]) -> Request:

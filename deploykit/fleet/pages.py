@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-from deploykit.fleet.results import CELLS, PACKAGE, CellResult, CellVerdict, Results
+from deploykit.fleet.results import CELLS, PACKAGE, CellVerdict, Results
 from deploykit.report.rendering import render
 
 __all__ = ["junit_text", "render_matrix", "size_text"]
@@ -30,10 +30,19 @@ class _Square:
 
 def render_matrix(results: Results, name: str, *, templates: Path | None = None) -> str:
     """The page; links are relative to the result folder."""
-    squares = {cell.cell: _square(cell) for cell in results.cells}
-    squares |= {cell: _Square(words="not run", kind="open") for cell in results.not_run}
+    squares = {cell: _Square(words="not run", kind="open") for cell in results.not_run}
+    for cell in results.cells:
+        worst = "" if cell.worst_db is None else f"{cell.worst_db:.1f} dB"
+        parts = [worst, size_text(cell.bytes) if cell.bytes else "", f"{cell.seconds:.1f} s"]
+        squares[cell.cell] = _Square(
+            words=str(cell.verdict),
+            kind=_CLASSES[str(cell.verdict)],
+            details=" · ".join(part.replace(" ", _NO_BREAK) for part in parts if part),
+            why=cell.why,
+            page=f"{CELLS}/{cell.cell}/{PACKAGE}/report.html" if cell.outcome.get("package") else "",
+        )
     rows = [(model, [squares.get(f"{model}/{target}") for target in results.targets]) for model in results.models]
-    bad = [cell for cell in results.cells if _CLASSES[str(cell.verdict)] == "bad"]
+    bad = [cell for cell in results.cells if squares[cell.cell].kind == "bad"]
     values = {
         "name": name,
         "counts": [(word, count) for word, count in results.counts.items() if count],
@@ -43,18 +52,6 @@ def render_matrix(results: Results, name: str, *, templates: Path | None = None)
         "bad": [(cell, squares[cell.cell].page) for cell in bad],
     }
     return render("matrix.html.j2", values, templates=templates)
-
-
-def _square(cell: CellResult) -> _Square:
-    worst = "" if cell.worst_db is None else f"{cell.worst_db:.1f} dB"
-    parts = [worst, size_text(cell.bytes) if cell.bytes else "", f"{cell.seconds:.1f} s"]
-    return _Square(
-        words=str(cell.verdict),
-        kind=_CLASSES[str(cell.verdict)],
-        details=" · ".join(part.replace(" ", _NO_BREAK) for part in parts if part),
-        why=cell.why,
-        page=f"{CELLS}/{cell.cell}/{PACKAGE}/report.html" if cell.outcome.get("package") else "",
-    )
 
 
 def size_text(size: float) -> str:
@@ -74,27 +71,23 @@ def junit_text(results: Results, name: str) -> str:
         ids = [cell for cell in (*by_id, *results.not_run) if cell.partition("/")[0] == model]
         suite = ElementTree.SubElement(top, "testsuite", name=model, tests=str(len(ids)))
         for cell in ids:
-            _add(suite, cell, by_id.get(cell))
+            case = ElementTree.SubElement(suite, "testcase", classname=model, name=cell.partition("/")[2])
+            result = by_id.get(cell)
+            if result is None:
+                ElementTree.SubElement(case, "skipped", message="not run")
+                continue
+            case.set("time", f"{result.seconds:.3f}")
+            if result.verdict is CellVerdict.NO:
+                ElementTree.SubElement(case, "failure", message=_clean(result.why))
+            elif result.verdict is CellVerdict.FAILED:
+                error = ElementTree.SubElement(case, "error", message=_clean(result.why))
+                error.text = _clean("\n".join(str(text) for text in result.error.values() if text))
+            else:
+                ElementTree.SubElement(case, "system-out").text = _clean(f"{result.verdict}: {result.why}")
         for kind, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
             suite.set(kind, str(len(suite.findall(f"testcase/{tag}"))))
     ElementTree.indent(top)
     return ElementTree.tostring(top, encoding="unicode", xml_declaration=True) + "\n"
-
-
-def _add(suite: ElementTree.Element, cell: str, result: CellResult | None) -> None:
-    model, _, target = cell.partition("/")
-    case = ElementTree.SubElement(suite, "testcase", classname=model, name=target)
-    if result is None:
-        ElementTree.SubElement(case, "skipped", message="not run")
-        return
-    case.set("time", f"{result.seconds:.3f}")
-    if result.verdict is CellVerdict.NO:
-        ElementTree.SubElement(case, "failure", message=_clean(result.why))
-    elif result.verdict is CellVerdict.FAILED:
-        error = ElementTree.SubElement(case, "error", message=_clean(result.why))
-        error.text = _clean("\n".join(str(text) for text in result.error.values() if text))
-    else:
-        ElementTree.SubElement(case, "system-out").text = _clean(f"{result.verdict}: {result.why}")
 
 
 def _clean(text: str) -> str:
