@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
@@ -125,65 +125,57 @@ def _make_venv(environment: Environment, progress: Callable[[str], None]) -> Non
 
 
 def _run_stage(environment: Environment, stage: Stage, title: str, progress: Callable[[str], None]) -> None:
-    def show(line: str) -> None:
-        if line.strip():
-            progress(line.strip())
-
-    progress(Begun(title))
-    if stage.packages:
-        _pip_install(environment, stage, title, show)
-    if stage.run:
-        done = environment.run(
-            environment.arguments(stage),
+    def started(arguments: Sequence[str]) -> ProgramEnd:
+        return environment.run(
+            arguments,
             timeout=_STAGE_TIMEOUT,
             log=environment.path / "install.log",
             cwd=environment.path,
-            on_line=show,
+            on_line=lambda line: progress(line.strip()) if line.strip() else None,
         )
-        _expect_success(done, environment, title)
+
+    progress(Begun(title))
+    if stage.packages:
+        _expect_success(_pip_install(environment, stage, started, progress), environment, title)
+    if stage.run:
+        _expect_success(started(environment.arguments(stage)), environment, title)
     environment.mark(stage)
 
 
-def _pip_install(environment: Environment, stage: Stage, title: str, show: Callable[[str], None]) -> None:
+def _pip_install(
+    environment: Environment,
+    stage: Stage,
+    started: Callable[[Sequence[str]], ProgramEnd],
+    progress: Callable[[str], None],
+) -> ProgramEnd:
+    """The packages of a stage: what its lock names and nothing else, each file by its hash; else by the pins."""
+    pip = ["-m", "pip", "--disable-pip-version-check", "install", "--progress-bar", "off"]
+    other_index = not os.environ.get("DEPLOYKIT_NO_EXTRA_INDEX")
     if stage.lock:
         # The version of the environment's interpreter is in the name of the folder that its packages lie in.
         found = {path.name.removeprefix("python") for path in (environment.path / "venv" / "lib").glob("python3*")}
         if found & set(stage.lock_python) and sysconfig.get_platform() == _LOCKED_ON:
-            _install_locked(environment, stage, title, show)
-            return
+            lock = str(Path(environment.spec.files, stage.lock))
+            wanted = ["--no-compile", "--require-hashes", "--no-deps", "--requirement", lock]
+            done = started([*pip, *wanted])
+            if not done.ok and stage.else_index and other_index:
+                progress(f"the usual index has not all of it; {stage.else_index} is asked as well")
+                done = started([*pip, *wanted, "--extra-index-url", stage.else_index])
+            return done
         known = f"Python {', '.join(stage.lock_python)} on {_LOCKED_ON}"
-        show(f"hashes are known for {known} only; here the pins decide, without hashes")
+        progress(f"hashes are known for {known} only; here the pins decide, without hashes")
     constraints = environment.path / "constraints.txt"
     constraints.write_text("\n".join(environment.spec.constraints) + "\n", encoding="utf-8")
-    log = environment.path / "install.log"
-    pip = ["-m", "pip", "--disable-pip-version-check", "install", "--progress-bar", "off"]
-    if stage.prefer_index and not os.environ.get("DEPLOYKIT_NO_EXTRA_INDEX"):
-        wanted = ["--no-deps", "--retries", "0", "--timeout", "15", "--index-url", stage.prefer_index]
-        tried = environment.run([*pip, *wanted, *stage.packages], timeout=_STAGE_TIMEOUT, log=log, on_line=show)
-        if not tried.ok:
-            show(f"{stage.prefer_index} did not deliver; the usual index follows and may bring a larger build")
-    wanted = ["--constraint", str(constraints), *stage.packages]
-    if stage.hashes:
-        exact = environment.path / "exact.txt"
-        exact.write_text(" ".join([*stage.packages, *(f"--hash=sha256:{value}" for value in stage.hashes)]), "utf-8")
-        # Hashes are asked of everything or of nothing: what the package depends on is another stage.
-        wanted = ["--no-deps", "--require-hashes", "--only-binary=:all:", "--requirement", str(exact)]
-    arguments = [*pip, *wanted]
-    done = environment.run(arguments, timeout=_STAGE_TIMEOUT, log=log, on_line=show)
-    _expect_success(done, environment, title)
-
-
-def _install_locked(environment: Environment, stage: Stage, title: str, show: Callable[[str], None]) -> None:
-    """What the lock names and nothing else, each file by its hash; what the usual index lacks comes from another."""
-    log, lock = environment.path / "install.log", str(Path(environment.spec.files, stage.lock))
-    pip = ["-m", "pip", "--disable-pip-version-check", "install", "--progress-bar", "off", "--no-compile"]
-    arguments = [*pip, "--require-hashes", "--no-deps", "--requirement", lock]
-    done = environment.run(arguments, timeout=_STAGE_TIMEOUT, log=log, on_line=show)
-    if not done.ok and stage.else_index and not os.environ.get("DEPLOYKIT_NO_EXTRA_INDEX"):
-        show(f"the usual index has not all of it; {stage.else_index} is asked as well")
-        arguments += ["--extra-index-url", stage.else_index]
-        done = environment.run(arguments, timeout=_STAGE_TIMEOUT, log=log, on_line=show)
-    _expect_success(done, environment, title)
+    if stage.prefer_index and other_index:
+        first = ["--no-deps", "--retries", "0", "--timeout", "15", "--index-url", stage.prefer_index]
+        if not started([*pip, *first, *stage.packages]).ok:
+            progress(f"{stage.prefer_index} did not deliver; the usual index follows and may bring a larger build")
+    if not stage.hashes:
+        return started([*pip, "--constraint", str(constraints), *stage.packages])
+    exact = environment.path / "exact.txt"
+    exact.write_text(" ".join([*stage.packages, *(f"--hash=sha256:{value}" for value in stage.hashes)]), "utf-8")
+    # Hashes are asked of everything or of nothing: what the package depends on is another stage.
+    return started([*pip, "--no-deps", "--require-hashes", "--only-binary=:all:", "--requirement", str(exact)])
 
 
 def _expect_success(done: ProgramEnd, environment: Environment, title: str) -> None:
