@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,39 +29,45 @@ _HEAVY = ("onnx", "onnxruntime", "numpy", "torch")
 def backend_problems(backend_id: str) -> tuple[str, ...]:
     """What is wrong with a backend before it has seen a model; empty when nothing is."""
     backend = load_backend(backend_id)
-    checks: tuple[Callable[[AnyBackend], Iterator[str]], ...] = (
-        *(_identity, _devices, _options, _rules, _compat, _compilers),
-    )
-    return tuple(problem for check in checks for problem in check(backend)) + tuple(_import(backend_id))
+    checks = (_itself, _devices, _options, _rules)
+    return (*(problem for check in checks for problem in check(backend)), *_import(backend_id))
 
 
-def _identity(backend: AnyBackend) -> Iterator[str]:
+def _itself(backend: AnyBackend) -> Iterator[str]:
     if load_backend(backend.id) is not backend:
         yield f"id {backend.id!r} is not the entry point's name"
     if not backend.summary:
         yield "no summary"
+    for row in backend.compat():
+        if row.status != "unknown" and not (row.source and row.confidence):
+            yield f"compat row {row.feature} {row.tool}: no source or confidence"
 
 
 def _devices(backend: AnyBackend) -> Iterator[str]:
     devices = backend.devices()
     if not devices:
         yield "no devices"
-    ids = [device.id for device in devices]
-    yield from (f"device {name}: twice" for name in sorted({name for name in ids if ids.count(name) > 1}))
-    yield from (f"device {device.id}: not lower case" for device in devices if device.id != device.id.lower())
-    yield from (
-        f"device {device.id}: does not name this backend" for device in devices if backend.id not in device.backends
-    )
+    yield from _twice("device", [device.id for device in devices])
     for device in devices:
-        yield from (
-            f"device {device.id}: {name} has no source" for name, fact in device.facts.items() if not fact.source
-        )
+        if device.id != device.id.lower():
+            yield f"device {device.id}: not lower case"
+        if backend.id not in device.backends:
+            yield f"device {device.id}: does not name this backend"
+        for name, fact in device.facts.items():
+            if not fact.source:
+                yield f"device {device.id}: {name} has no source"
+        # Who can be asked for a second opinion has a name and a release, or there is a reason why nobody can be.
+        compilers = backend.compilers(device, "") if backend.offers("compilers") else None
+        if compilers is not None and not compilers:
+            yield f"compilers for {device.id}: none, and not why"
+        for compiler in compilers or ():
+            if bool(compiler.missing) == bool(compiler.name and compiler.release):
+                yield f"compiler for {device.id}: a name and a release are needed, or why there is none"
 
 
 def _options(backend: AnyBackend) -> Iterator[str]:
     specs = backend.options()
-    names = [spec.name for spec in specs]
-    yield from (f"option {name}: twice" for name in sorted({name for name in names if names.count(name) > 1}))
+    yield from _twice("option", [spec.name for spec in specs])
     kinds = {spec.name: spec.kind for spec, owners in all_options().items() if owners != (backend.id,)}
     for spec in specs:
         if not re.fullmatch(r"(?!no_)[a-z][a-z0-9_]*", spec.name) or spec.name in RESERVED_NAMES:
@@ -80,27 +87,11 @@ def _rules(backend: AnyBackend) -> Iterator[str]:
     for rule in rules:
         if not (rule.what and rule.why and rule.fix and rule.sources):
             yield f"rule {rule.code}: what, why, fix and sources are all needed"
-    codes = [rule.code for rule in rules]
-    yield from (f"rule {code}: twice" for code in sorted({code for code in codes if codes.count(code) > 1}))
+    yield from _twice("rule", [rule.code for rule in rules])
 
 
-def _compat(backend: AnyBackend) -> Iterator[str]:
-    for row in backend.compat():
-        if row.status != "unknown" and not (row.source and row.confidence):
-            yield f"compat row {row.feature} {row.tool}: no source or confidence"
-
-
-def _compilers(backend: AnyBackend) -> Iterator[str]:
-    """Who can be asked for a second opinion has a name and a release, or there is a reason why nobody can be."""
-    if not backend.offers("compilers"):
-        return
-    for device in backend.devices():
-        compilers = backend.compilers(device, "")
-        if not compilers:
-            yield f"compilers for {device.id}: none, and not why"
-        for compiler in compilers:
-            if bool(compiler.missing) == bool(compiler.name and compiler.release):
-                yield f"compiler for {device.id}: a name and a release are needed, or why there is none"
+def _twice(kind: str, names: Sequence[str]) -> Iterator[str]:
+    return (f"{kind} {name}: twice" for name, count in sorted(Counter(names).items()) if count > 1)
 
 
 def _import(backend_id: str) -> Iterator[str]:
@@ -123,36 +114,31 @@ def package_problems(make: Callable[..., Any], verify: Callable[[Path], Any], sc
     empty folder of the caller's.
     """
     first, second = (make(out=scratch / name, compile=False) for name in ("first", "second"))
-    return (*_plans(first.plan, second.plan), *_packages(first, second, verify))
+    return tuple(_differences(first, second, verify))
 
 
-def _plans(first: Plan[Any], second: Plan[Any]) -> Iterator[str]:
-    if first.to_json() != second.to_json():
+def _differences(first: Any, second: Any, verify: Callable[[Path], Any]) -> Iterator[str]:
+    plan: Plan[Any] = first.plan
+    if plan.to_json() != second.plan.to_json():
         yield "two plans of one request differ"
-    for step in first.steps:
+    for step in plan.steps:
         if step.where not in ("host", "device") or not step.argv or not step.tool:
             yield f"step {step.id}: host or device, a tool and an argv are needed"
         yield from (f"step {step.id}: absolute path {word}" for word in step.argv if word.startswith("/"))
-    if first.route is None and not any(finding.blocks for finding in first.findings):
+    if plan.route is None and not any(finding.blocks for finding in plan.findings):
         yield "no route, and no finding says why"
-
-
-def _packages(first: Any, second: Any, verify: Callable[[Path], Any]) -> Iterator[str]:
     if first.package is None or second.package is None:
         if first.exit_status != 1:
             yield "no package and no exit status 1"
         return
-    names = [_files(first.package), _files(second.package)]
-    if names[0] != names[1]:
+    contents = [
+        {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+        for folder in (first.package, second.package)
+    ]
+    if contents[0].keys() != contents[1].keys():
         yield "two packages of one request have other files"
-    for name in names[0]:
-        if (first.package / name).read_bytes() != (second.package / name).read_bytes():
+    for name, data in contents[0].items():
+        if contents[1].get(name, data) != data:
             yield f"{name}: two packages of one request differ"
     yield from (f"verify: {check.id}: {check.detail}" for check in verify(first.package).checks if not check.ok)
-    for wanted in ("README.md", "report.html"):
-        if wanted not in names[0]:
-            yield f"{wanted} is missing"
-
-
-def _files(folder: Path) -> list[str]:
-    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    yield from (f"{wanted} is missing" for wanted in ("README.md", "report.html") if wanted not in contents[0])

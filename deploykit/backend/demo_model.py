@@ -16,7 +16,7 @@ import onnxruntime
 from onnx import ModelProto, TensorProto, checker, helper, numpy_helper, shape_inference
 
 if TYPE_CHECKING:
-    from onnx import NodeProto
+    pass
 
 __all__ = ["FLOAT_TENSORS", "demo_encodings", "demo_model", "write_demo"]
 
@@ -40,22 +40,19 @@ def write_demo(folder: Path) -> tuple[Path, Path]:
 def demo_model() -> ModelProto:
     """A linear layer, anchors of which some are invalid (1e30), an inverse sigmoid, boxes in pixels; opset 17."""
     rng = np.random.default_rng(7)
-    graph = helper.make_graph(
-        _nodes(),
-        "detector",
-        [helper.make_tensor_value_info("features", TensorProto.FLOAT, [1, _ROWS, 8])],
-        [helper.make_tensor_value_info("boxes", TensorProto.FLOAT, [1, _ROWS, 4])],
-        _weights(rng),
-    )
-    model = helper.make_model(graph, producer_name="deploykit demo", opset_imports=[helper.make_opsetid("", 17)])
-    model.ir_version = 8
-    model = shape_inference.infer_shapes(model, strict_mode=True)
-    checker.check_model(model, full_check=True)
-    return model
-
-
-def _nodes() -> list[NodeProto]:
-    rows = [
+    anchors = rng.normal(0, 1, (1, _ROWS, 4))
+    weight, bias = rng.normal(0, 0.3, (8, 4)), rng.normal(0, 0.1, (4,))
+    anchors[:, ::5] = _INVALID_ANCHOR
+    stored: dict[str, Any] = {
+        "head.weight": weight,
+        "head.bias": bias,
+        "anchors": anchors,
+        "eps": 1e-5,
+        "one": 1.0,
+        "one_more": 1.0,
+        "image_size": np.full((4,), 640.0),
+    }
+    nodes = [
         ("MatMul", ["features", "head.weight"], "projected"),
         ("Add", ["projected", "head.bias"], "offsets"),
         ("Add", ["offsets", "anchors"], "anchored"),
@@ -68,44 +65,23 @@ def _nodes() -> list[NodeProto]:
         ("Sigmoid", ["logit"], "normalized"),
         ("Mul", ["normalized", "image_size"], "boxes"),
     ]
-    return [helper.make_node(op, inputs, [output], name=f"/decoder/{output}") for op, inputs, output in rows]
-
-
-def _weights(rng: np.random.Generator) -> list[TensorProto]:
-    anchors = rng.normal(0, 1, (1, _ROWS, 4))
-    anchors[:, ::5] = _INVALID_ANCHOR
-    values: dict[str, Any] = {
-        "head.weight": rng.normal(0, 0.3, (8, 4)),
-        "head.bias": rng.normal(0, 0.1, (4,)),
-        "anchors": anchors,
-        "eps": 1e-5,
-        "one": 1.0,
-        "one_more": 1.0,
-        "image_size": np.full((4,), 640.0),
-    }
-    return [numpy_helper.from_array(np.asarray(value, dtype=np.float32), name) for name, value in values.items()]
+    graph = helper.make_graph(
+        [helper.make_node(op, inputs, [output], name=f"/decoder/{output}") for op, inputs, output in nodes],
+        "detector",
+        [helper.make_tensor_value_info("features", TensorProto.FLOAT, [1, _ROWS, 8])],
+        [helper.make_tensor_value_info("boxes", TensorProto.FLOAT, [1, _ROWS, 4])],
+        [numpy_helper.from_array(np.asarray(value, dtype=np.float32), name) for name, value in stored.items()],
+    )
+    model = helper.make_model(graph, producer_name="deploykit demo", opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    model = shape_inference.infer_shapes(model, strict_mode=True)
+    checker.check_model(model, full_check=True)
+    return model
 
 
 def demo_encodings(model: ModelProto) -> dict[str, Any]:
     """Encodings 0.6.1 by min-max over random inputs, 16-bit activations and 8-bit weights, float tensors left out."""
-    ranges = _measured(model)
     stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
-    for name in ("one_more", "image_size"):
-        ranges[name] = (float(stored[name].min()), float(stored[name].max()))
-    activations = {
-        name: [_affine(low, high)] for name, (low, high) in sorted(ranges.items()) if name not in FLOAT_TENSORS
-    }
-    weight = stored["head.weight"]
-    columns = [float(np.abs(weight[:, column]).max()) for column in range(weight.shape[1])]
-    return {
-        "version": "0.6.1",
-        "producer": {"package": "deploykit demo", "version": "1"},
-        "activation_encodings": activations,
-        "param_encodings": {"head.weight": [_symmetric(largest) for largest in columns]},
-    }
-
-
-def _measured(model: ModelProto) -> dict[str, tuple[float, float]]:
     # Every computed tensor becomes an output of a copy, so that one run shows all ranges.
     probe = ModelProto()
     probe.CopyFrom(model)
@@ -114,25 +90,25 @@ def _measured(model: ModelProto) -> dict[str, tuple[float, float]]:
     probe.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in names)
     session = onnxruntime.InferenceSession(probe.SerializeToString(), providers=["CPUExecutionProvider"])
     rng = np.random.default_rng(11)
-    features = [rng.normal(0, 1, (1, _ROWS, 8)).astype(np.float32) for _ in range(8)]
-    runs = [
-        {"features": data, **dict(zip(names, session.run(names, {"features": data}), strict=True))} for data in features
-    ]
+    seen: dict[str, list[Any]] = {name: [stored[name]] for name in ("one_more", "image_size")}
+    for _ in range(8):
+        features = rng.normal(0, 1, (1, _ROWS, 8)).astype(np.float32)
+        shown = {"features": features, **dict(zip(names, session.run(names, {"features": features}), strict=True))}
+        for name, values in shown.items():
+            seen.setdefault(name, []).append(values)
+    activations = {}
+    for name in sorted(seen.keys() - FLOAT_TENSORS):
+        low = min(0.0, *(float(values.min()) for values in seen[name]))
+        high = max(0.0, *(float(values.max()) for values in seen[name]))
+        scale = (high - low) / (2**_BITS - 1)
+        activations[name] = [_entry(_BITS, scale, round(low / scale), symmetric=False)]
+    largest = np.abs(stored["head.weight"]).max(axis=0)
     return {
-        name: (min(float(run[name].min()) for run in runs), max(float(run[name].max()) for run in runs))
-        for name in ("features", *names)
+        "version": "0.6.1",
+        "producer": {"package": "deploykit demo", "version": "1"},
+        "activation_encodings": activations,
+        "param_encodings": {"head.weight": [_entry(8, float(most) / 127, -128, symmetric=True) for most in largest]},
     }
-
-
-def _affine(low: float, high: float) -> dict[str, Any]:
-    low, high = min(low, 0.0), max(high, 0.0)
-    scale = (high - low) / (2**_BITS - 1)
-    offset = round(low / scale)
-    return _entry(_BITS, scale, offset, symmetric=False)
-
-
-def _symmetric(largest: float) -> dict[str, Any]:
-    return _entry(8, largest / 127, -128, symmetric=True)
 
 
 def _entry(bits: int, scale: float, offset: int, *, symmetric: bool) -> dict[str, Any]:
