@@ -53,12 +53,10 @@ def parse_settings(options: Iterable[tuple[str, str]], sdk: SdkTable, device: De
             why="a larger value makes a binary that does not load (error 5005)",
             next=f"at most {vtcm}, or 0 for the SoC's maximum",
         )
+    soc = device.facts.get("soc_model")
+    known = (None,) if soc is None else (soc.value, *soc.alternatives)
     for path in ("devices[].soc_model", "devices[].soc_id"):
         number = settings.get(path)
-        known = {
-            device.fact("soc_model"),
-            *(device.facts["soc_model"].alternatives if "soc_model" in device.facts else ()),
-        }
         if number is not None and number.value not in known:
             raise UsageError(
                 f"--option {path}={number.value}: the soc_model of {device.name} is {device.fact('soc_model')}",
@@ -68,57 +66,54 @@ def parse_settings(options: Iterable[tuple[str, str]], sdk: SdkTable, device: De
 
 
 def _find(name: str, sdk: SdkTable) -> ConfigKey:
-    wanted = name.replace("[]", "")
-    found = [key for key in sdk.config_keys if key.path.replace("[]", "") == wanted]
-    found = found or [key for key in sdk.config_keys if key.path.replace("[]", "").endswith(f".{wanted}")]
+    wanted, keys = name.replace("[]", ""), {key.path.replace("[]", ""): key for key in sdk.config_keys}
+    exact = keys.get(wanted)
+    found = [exact] if exact is not None else [key for path, key in keys.items() if path.endswith(f".{wanted}")]
     if len(found) > 1:
         raise UsageError(f"--option {name}: means {' or '.join(key.path for key in found)}", next="write it in full")
     if not found:
-        near = nearest_names(wanted, [key.path.replace("[]", "") for key in sdk.config_keys])
-        near += nearest_names(wanted, [key.path.rpartition(".")[2] for key in sdk.config_keys])
+        near = nearest_names(wanted, list(keys)) + nearest_names(wanted, [path.rpartition(".")[2] for path in keys])
         raise UsageError(
             f"--option {name}: no such key in the configuration of {sdk.sdk} {sdk.version}",
             next=f"did you mean {', '.join(dict.fromkeys(near[:3]))}?" if near else "see 'deploykit compat config'",
         )
-    if found[0].path in _OURS:
-        raise UsageError(f"--option {name}: deploykit sets {found[0].path} itself")
-    if found[0].status is not Status.SUPPORTED:
-        why = found[0].note or found[0].contradicts
-        instead = f"use {found[0].renamed_to}" if found[0].renamed_to else "leave it out, or use another SDK version"
-        raise UsageError(
-            f"--option {name}: {found[0].path} is {found[0].status} in {sdk.sdk} {sdk.version}", why=why, next=instead
-        )
-    return found[0]
+    key = found[0]
+    if key.path in _OURS:
+        raise UsageError(f"--option {name}: deploykit sets {key.path} itself")
+    if key.status is not Status.SUPPORTED:
+        what = f"--option {name}: {key.path} is {key.status} in {sdk.sdk} {sdk.version}"
+        instead = f"use {key.renamed_to}" if key.renamed_to else "leave it out, or use another SDK version"
+        raise UsageError(what, why=key.note or key.contradicts, next=instead)
+    return key
 
 
 def _typed(key: ConfigKey, text: str) -> Any:
-    match key.type:
-        case "string" | "enum":
-            return text
-        case "int":
-            try:
+    kinds = {"object": dict, "list[string]": list, "list[int]": list, "list[object]": list}
+    expected = f"JSON of type {key.type}"
+    try:
+        match key.type:
+            case "string" | "enum":
+                return text
+            case "int":
+                expected = "a whole number"
                 value = int(text)
-            except ValueError:
-                raise UsageError(f"--option {key.path}={text}: a whole number is expected") from None
-            if value < 0:
-                raise UsageError(f"--option {key.path}={text}: a number from 0 on is expected")
-            return value
-        case "bool":
-            if text.lower() not in _BOOLS:
-                raise UsageError(f"--option {key.path}={text}: true or false is expected")
-            return _BOOLS[text.lower()]
-        case _:
-            try:
+                if value < 0:
+                    expected = "a number from 0 on"
+                    raise ValueError
+                return value
+            case "bool":
+                expected = "true or false"
+                return _BOOLS[text.lower()]
+            case _:
                 value = json.loads(text)
-            except ValueError:
-                if key.type == "unknown":
-                    return text
-                example = f", for instance {key.example}" if key.example else ""
-                raise UsageError(f"--option {key.path}={text}: JSON of type {key.type} is expected{example}") from None
-            kinds = {"object": dict, "list[string]": list, "list[int]": list, "list[object]": list}
-            if key.type in kinds and not isinstance(value, kinds[key.type]):
-                raise UsageError(f"--option {key.path}={text}: JSON of type {key.type} is expected")
-            return value
+                if key.type in kinds and not isinstance(value, kinds[key.type]):
+                    raise ValueError
+                return value
+    except (ValueError, KeyError, RecursionError):
+        if key.type == "unknown":
+            return text
+        example = f", for instance {key.example}" if key.example else ""
+        raise UsageError(f"--option {key.path}={text}: {expected} is expected{example}") from None
 
 
 def build_configs(

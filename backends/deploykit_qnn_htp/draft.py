@@ -121,10 +121,10 @@ def load_routes() -> RouteTable:
 
 def route_row(route_id: str) -> ConverterRoute:
     """The row of one route; an unknown id in a data file is a defect."""
-    for row in load_routes().route:
-        if row.id == route_id:
-            return row
-    raise DefectError(f"routes.toml: no route {route_id!r}")
+    found = next((row for row in load_routes().route if row.id == route_id), None)
+    if found is None:
+        raise DefectError(f"routes.toml: no route {route_id!r}")
+    return found
 
 
 def preference(intent: Intent, version: Version) -> Preference:
@@ -154,11 +154,6 @@ def complete(encodings: EncodingSet, situation: Situation, floats: frozenset[str
     values = partial(constant_value, situation.model, limit=_LARGEST_BIAS)
     completed = complete_set(named, situation.facts, read_values=values).encodings
     return replace(completed, float_tensors=frozenset())
-
-
-def can_write(encodings: EncodingSet, version: str) -> bool:
-    """True when every entry can be said in that version."""
-    return not convert(encodings, version).of(OutcomeKind.IMPOSSIBLE)
 
 
 def written(candidate: RouteCandidate) -> Conversion | None:
@@ -253,7 +248,9 @@ class ConversionDraft:
         from deploykit.encodings.formats.aimet import WRITTEN_VERSIONS
 
         completed = self.completed
-        return frozenset(v for v in WRITTEN_VERSIONS if completed is None or can_write(completed, v))
+        if completed is None:
+            return frozenset(WRITTEN_VERSIONS)
+        return frozenset(v for v in WRITTEN_VERSIONS if not convert(completed, v).of(OutcomeKind.IMPOSSIBLE))
 
     @property
     def explicit_floats(self) -> frozenset[str]:
@@ -278,15 +275,11 @@ class RouteCandidate:
 
         Where none is known, the first of unknown status; None when the route takes no encodings or can read none.
         """
-        statuses = {
-            v: self.draft.status(f"encodings-{v}", tool=self.route.tool)
-            for v in [version for version in self.route.encodings if version in self.draft.writable]
-        }
-        for wanted in (Status.SUPPORTED, Status.UNKNOWN):
-            for version, status in statuses.items():
-                if status is wanted:
-                    return version
-        return None
+        found: dict[Status, str] = {}
+        for version in self.route.encodings:
+            if version in self.draft.writable:
+                found.setdefault(self.draft.status(f"encodings-{version}", tool=self.route.tool), version)
+        return found.get(Status.SUPPORTED, found.get(Status.UNKNOWN))
 
 
 def draft_of(situation: Situation) -> ConversionDraft:

@@ -10,7 +10,7 @@ from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from deploykit.backend.plans import Plan, PlannedPrecision, Rejected, Route, Step
+from deploykit.backend.plans import Plan, PlannedPrecision, Route, Step
 from deploykit.errors import DefectError, UsageError
 from deploykit.findings import Finding, exit_status
 from deploykit_qnn_htp.commands import from_dlc, net_run, shared_steps, steps
@@ -113,21 +113,6 @@ def joined_precision(whole: ConversionDraft, parts: Iterable[ConversionPart]) ->
     return PlannedPrecision(intended=intended, expected=expected)
 
 
-def explanation(parts: Sequence[ConversionPart]) -> str:
-    """Why the plan is what it is, with the route of every segment."""
-    contexts = in_contexts(parts)
-    if parts[0].context:
-        graphs, one = len(contexts[0]), parts[0].candidate.route
-        cut = f"every graph is cut into {len(contexts)} parts" if len(contexts) > 1 else "nothing is cut"
-        each = f"the {graphs} graphs of a context share one copy of their weights" if graphs > 1 else "a context each"
-        return f"{cut}, {each}; {one.why}"
-    routes = ", ".join(f"{part.segment} by {part.candidate.route.id}" for part in parts)
-    return (
-        f"the graph is cut at precision borders into {len(parts)} segments that are wholly integer or wholly float, "
-        f"each an ordinary conversion with a context binary of its own: {routes}"
-    )
-
-
 def make_plan(prepared: PreparedConversions) -> ConversionPlan:
     """Decide for one prepared model."""
     draft, situation = prepared.whole, prepared.situation
@@ -154,7 +139,11 @@ def make_plan(prepared: PreparedConversions) -> ConversionPlan:
         target=situation.target.device.to_json(),
         sdk=situation.target.sdk_json(),
         route=_route(parts),
-        rejected=_rejected(parts),
+        rejected=tuple(
+            replace(row, id=f"{part.segment}: {row.id}" if part.segment else row.id)
+            for part in parts
+            for row in part.selection.rejected
+        ),
         alternatives=alternatives(draft, seen),
         precision=joined_precision(draft, parts) if cut else parts[0].precision,
         findings=tuple(kept.values()),
@@ -178,8 +167,19 @@ def _route(parts: Sequence[ConversionPart]) -> Route | None:
     rows = [part.candidate.route for part in parts]
     written = [part.candidate.version for part in parts if part.candidate.version is not None]
     names = tuple(dict.fromkeys(row.id for row in rows))
-    cut_by_type = parts[0].segment and not parts[0].context
-    why = explanation(parts) if parts[0].segment else rows[0].why
+    why, cut_by_type = rows[0].why, parts[0].segment and not parts[0].context
+    if cut_by_type:
+        each = ", ".join(f"{part.segment} by {row.id}" for part, row in zip(parts, rows, strict=True))
+        why = (
+            f"the graph is cut at precision borders into {len(parts)} segments that are wholly integer or wholly "
+            f"float, each an ordinary conversion with a context binary of its own: {each}"
+        )
+    elif parts[0].segment:
+        contexts = in_contexts(parts)
+        graphs = len(contexts[0])
+        cut = f"every graph is cut into {len(contexts)} parts" if len(contexts) > 1 else "nothing is cut"
+        each = f"the {graphs} graphs of a context share one copy of their weights" if graphs > 1 else "a context each"
+        why = f"{cut}, {each}; {why}"
     if written:
         why += f"; encodings are written as {written[0]}"
     return Route(
@@ -188,14 +188,6 @@ def _route(parts: Sequence[ConversionPart]) -> Route | None:
         confidence=max((row.confidence for row in rows), key=lambda confidence: confidence.rank),
         sources=tuple(dict.fromkeys(source for row in rows for source in row.source)),
     )
-
-
-def _rejected(parts: Iterable[ConversionPart]) -> tuple[Rejected, ...]:
-    rows = []
-    for part in parts:
-        where = f"{part.segment}: " if part.segment else ""
-        rows += [replace(row, id=f"{where}{row.id}") for row in part.selection.rejected]
-    return tuple(rows)
 
 
 def _steps_of(group: tuple[ConversionPart, ...]) -> tuple[Step, ...]:

@@ -53,24 +53,20 @@ class Selection:
 def select_route(draft: ConversionDraft) -> Selection:
     """The first candidate without an unhandled error, the ones rejected before it, and what was found about them."""
     rejected: list[Rejected] = []
-    rejections: list[tuple[str, tuple[Finding, ...]]] = []
+    blockers: list[Finding] = []
+    first: tuple[Finding, ...] = ()
     for row in _candidates(draft):
         candidate = RouteCandidate(draft=draft, route=row)
         found = _judged(candidate)
         blocking = [finding for finding in found if finding.blocks]
         if not blocking:
-            handled = [f.with_handled(f"route {row.id} is taken instead") for f in _flat(rejections) if f.blocks]
+            handled = [finding.with_handled(f"route {row.id} is taken instead") for finding in blockers]
             return Selection(candidate=candidate, rejected=tuple(rejected), findings=(*handled, *found))
-        rejected.append(
-            Rejected(
-                id=row.id,
-                because=tuple(dict.fromkeys(finding.code for finding in blocking)),
-                why="; ".join(finding.message for finding in blocking),
-            )
-        )
-        rejections.append((row.id, found))
+        codes = tuple(dict.fromkeys(finding.code for finding in blocking))
+        rejected.append(Rejected(id=row.id, because=codes, why="; ".join(finding.message for finding in blocking)))
+        first, blockers = first or found, [*blockers, *blocking]
     # Nothing is left: the findings of the preferred route are the answer.
-    return Selection(candidate=None, rejected=tuple(rejected), findings=rejections[0][1] if rejections else ())
+    return Selection(candidate=None, rejected=tuple(rejected), findings=first)
 
 
 def alternatives(draft: ConversionDraft, seen: Iterable[str]) -> tuple[Alternative, ...]:
@@ -105,24 +101,26 @@ def _is_open(row: ConverterRoute, draft: ConversionDraft) -> bool:
     return not (row.input_list and draft.calibration is None)
 
 
-def _flat(rejections: Iterable[tuple[str, tuple[Finding, ...]]]) -> Iterable[Finding]:
-    seen = set()
-    for _, found in rejections:
-        for finding in found:
-            key = (finding.code, finding.subject.name, finding.message)
-            if key not in seen:
-                seen.add(key)
-                yield finding
-
-
 def _candidates(draft: ConversionDraft) -> list[ConverterRoute]:
     """The routes to try, best first; a route the user named, or an input list the user insists on, is the only one."""
-    named = draft.situation.request.adapter_options.get("route")
+    named, routes = draft.situation.request.adapter_options.get("route"), load_routes().route
     if named is not None:
-        known = [row.id for row in load_routes().route]
-        if named not in known:
-            raise UsageError(f"--route {named}: no such route", next=f"one of {', '.join(known)}")
-        return [_serving(_able(route_row(named), draft), draft)]
+        row = next((row for row in routes if row.id == named), None)
+        if row is None:
+            raise UsageError(f"--route {named}: no such route", next=f"one of {', '.join(row.id for row in routes)}")
+        serves = draft.intent in row.intents
+        if row.by_provider and not serves:
+            raise UsageError(f"--route {row.id}: not for {draft.intent}", next="leave the route out")
+        if row.by_provider and not _is_open(row, draft):
+            sdk = draft.situation.target.requested or draft.sdk.version
+            what = "writes a DLC here" if row.dlc else "carries a compiler for this device"
+            why = f"no public wheel that is not newer than {sdk} {what}"
+            raise UsageError(f"--route {row.id}: not possible here", why=why, next="leave the route out")
+        if draft.is_segment and not serves:
+            # A segment of another kind goes the plain way through the same converter.
+            plain = [other for other in routes if draft.intent in other.intents and other.tool == row.tool]
+            return [next((other for other in plain if not (other.input_list or other.quantizer_v2)), row)]
+        return [row]
     calibrated = route_row("legacy-calibrated")
     if draft.input_list_wanted:
         return [calibrated]
@@ -136,26 +134,6 @@ def _candidates(draft: ConversionDraft) -> list[ConverterRoute]:
     return rows
 
 
-def _able(row: ConverterRoute, draft: ConversionDraft) -> ConverterRoute:
-    """The route that was named; UsageError where no wheel's compiler serves it, or it does not serve the intent."""
-    if row.by_provider and draft.intent not in row.intents:
-        raise UsageError(f"--route {row.id}: not for {draft.intent}", next="leave the route out")
-    if row.by_provider and not _is_open(row, draft):
-        sdk = draft.situation.target.requested or draft.sdk.version
-        what = "writes a DLC here" if row.dlc else "carries a compiler for this device"
-        why = f"no public wheel that is not newer than {sdk} {what}"
-        raise UsageError(f"--route {row.id}: not possible here", why=why, next="leave the route out")
-    return row
-
-
-def _serving(row: ConverterRoute, draft: ConversionDraft) -> ConverterRoute:
-    """The route that was named, or for a segment of another kind the plain one through the same converter."""
-    if not draft.is_segment or draft.intent in row.intents:
-        return row
-    plain = (other for other in load_routes().route if draft.intent in other.intents and other.tool == row.tool)
-    return next((other for other in plain if not (other.input_list or other.quantizer_v2)), row)
-
-
 def mixed_support(target: Target, options: Mapping[str, Any]) -> MixedSupport:
     """The kinds of ways for one target; the SDK mixes safely where its preferred route is more than inferred."""
     arch, sdk = str(target.device.fact("arch") or ""), target.sdk
@@ -163,7 +141,7 @@ def mixed_support(target: Target, options: Mapping[str, Any]) -> MixedSupport:
         why = f"{target.device.name if 'fp16' in target.device.facts else arch} has no float16"
         return MixedSupport(kinds=frozenset({"integer"}), without={"fallback": why, "segments": why})
     provider, *others = (row for row in load_routes().route if row.by_provider)
-    if options.get("route") in (provider.id, *(row.id for row in others)):
+    if options.get("route") in [row.id for row in (provider, *others)]:
         # The provider compiles float16 tensors among integers into one graph, so nothing has to be cut.
         return MixedSupport(
             kinds=frozenset({"integer", "fallback"}),
@@ -172,7 +150,12 @@ def mixed_support(target: Target, options: Mapping[str, Any]) -> MixedSupport:
             confidence={"fallback": provider.confidence},
         )
     sure = {intent: preference(intent, sdk.parsed).confidence for intent in Intent}
-    missing = _why_not_direct(target)
+    # Why no compiler in a public wheel is the right one, "" where there is one.
+    carried, missing = carried_for(target), ""
+    if carried is None:
+        missing = "no public wheel carries a compiler for this device and release"
+    elif carried.fit is not Fit.ITSELF:
+        missing = f"the only public compiler of QAIRT {carried.wheel.sdk} compiles for {carried.stands_on.name}"
     return MixedSupport(
         kinds=frozenset({"integer", "fallback", "segments", *(() if missing else ("direct",))}),
         safe=sure[Intent.MIXED] is not Confidence.INFERRED,
@@ -184,13 +167,3 @@ def mixed_support(target: Target, options: Mapping[str, Any]) -> MixedSupport:
         },
         needs={"direct": {"route": provider.id}},
     )
-
-
-def _why_not_direct(target: Target) -> str:
-    """Why no compiler in a public wheel is the right one, "" where there is one."""
-    carried = carried_for(target)
-    if carried is None:
-        return "no public wheel carries a compiler for this device and release"
-    if carried.fit is Fit.ITSELF:
-        return ""
-    return f"the only public compiler of QAIRT {carried.wheel.sdk} compiles for {carried.stands_on.name}"

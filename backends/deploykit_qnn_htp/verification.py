@@ -6,8 +6,8 @@ It reads only; ``deploykit build`` is what runs the tools.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +38,11 @@ def verify(package: Path, manifest: Mapping[str, Any]) -> Verification:
         return replace(provider, checks=(*provider.checks, *_flags(manifest), *_configs(package, manifest)))
     compared = tuple(_compared(package, manifest))
     # A tensor that crosses a cut has a type on either side; the one that is wrong counts.
-    ordered = sorted(compared, key=lambda row: row.intended != row.actual)
-    checks = (*_encodings(package), *_flags(manifest), *_configs(package, manifest), *_types(compared))
+    ordered = sorted(compared, key=lambda row: row[1] != row[2])
     return Verification(
-        checks=checks,
-        intended={row.tensor: row.intended for row in ordered},
-        actual={row.tensor: row.actual for row in ordered},
+        checks=(*_encodings(package), *_flags(manifest), *_configs(package, manifest), _types(compared)),
+        intended={tensor: intended for tensor, intended, _ in ordered},
+        actual={tensor: actual for tensor, _, actual in ordered},
     )
 
 
@@ -51,17 +50,12 @@ def _encodings(package: Path) -> Iterator[Check]:
     for path in sorted((package / "encodings").glob("*.json")):
         if path.name == "float_tensors.json":
             continue
-        name = f"encodings/{path.name}"
         try:
-            encodings = read_encodings(path)
+            encodings, ok = read_encodings(path), True
+            words = f"{len(encodings)} entries, version {encodings.version}"
         except DeploykitError as error:
-            yield Check(id="encodings-readable", ok=False, detail=f"{name}: {error.what}")
-        else:
-            yield Check(
-                id="encodings-readable",
-                ok=True,
-                detail=f"{name}: {len(encodings)} entries, version {encodings.version}",
-            )
+            words, ok = error.what, False
+        yield Check(id="encodings-readable", ok=ok, detail=f"encodings/{path.name}: {words}")
 
 
 def _flags(manifest: Mapping[str, Any]) -> Iterator[Check]:
@@ -79,13 +73,8 @@ def _flags(manifest: Mapping[str, Any]) -> Iterator[Check]:
         for word in step["argv"][1:]
         if word.startswith("-") and not word[1:].replace(".", "").isdigit() and not sdk.has_flag(step["tool"], word)
     ]
-    yield Check(
-        id="flags-listed",
-        ok=not unlisted,
-        detail=f"not in the table of {table}: {', '.join(unlisted)}"
-        if unlisted
-        else f"all flags are listed for {table}",
-    )
+    words = f"not in the table of {table}: {', '.join(unlisted)}" if unlisted else f"all flags are listed for {table}"
+    yield Check(id="flags-listed", ok=not unlisted, detail=words)
 
 
 def _configs(package: Path, manifest: Mapping[str, Any]) -> Iterator[Check]:
@@ -123,51 +112,34 @@ def _listed(path: str, known: set[str]) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Compared:
-    """One tensor of one conversion, with the actual type told as the intended one where both have the same grid."""
+def _compared(package: Path, manifest: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Tensor, intended and actual type of all that stands in a _net.json that a build left.
 
-    tensor: str
-    intended: str
-    actual: str
-
-
-def _compared(package: Path, manifest: Mapping[str, Any]) -> Iterator[_Compared]:
-    """The types that the converter really gave, read from every _net.json that a build left."""
+    A type with the same grid as the intended one is told as that.
+    """
     for step in manifest.get("steps", ()):
         suffix = str(step.get("id", "")).removeprefix("convert")
+        path = package / "config" / Path(f"{_TYPES}{suffix}.json").name
         for output in step.get("outputs", ()):
-            if output.endswith("_net.json"):
-                types = package / "config" / Path(f"{_TYPES}{suffix}.json").name
-                yield from _compare(package / "artifacts" / Path(output).name, _read_types(types))
+            if not output.endswith("_net.json"):
+                continue
+            types = read_json(path).get("types") if path.is_file() else None
+            types = types if isinstance(types, dict) else {}
+            intended = {mangled(str(name)): (str(name), str(kind)) for name, kind in types.items()}
+            try:
+                text = (package / "artifacts" / Path(output).name).read_text("utf-8")
+                tensors = json.loads(text)["graph"]["tensors"]
+            except (OSError, ValueError, KeyError, TypeError):
+                continue
+            for name, tensor in tensors.items():
+                if mangled(name) in intended:
+                    known, wanted = intended[mangled(name)]
+                    kind = type_name(tensor.get("data_type"))
+                    yield known, wanted, wanted if same_grid(wanted, kind, static=tensor.get("type") == 4) else kind
 
 
-def _read_types(path: Path) -> dict[str, str]:
-    types = read_json(path).get("types") if path.is_file() else None
-    return {str(name): str(kind) for name, kind in types.items()} if isinstance(types, dict) else {}
-
-
-def _compare(net_json: Path, intended: Mapping[str, str]) -> Iterator[_Compared]:
-    names = {mangled(name): name for name in intended}
-    try:
-        tensors = json.loads(net_json.read_text("utf-8"))["graph"]["tensors"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return
-    for name, tensor in tensors.items():
-        known = names.get(mangled(name))
-        if known is not None:
-            kind = type_name(tensor.get("data_type"))
-            same = same_grid(intended[known], kind, static=tensor.get("type") == 4)
-            yield _Compared(tensor=known, intended=intended[known], actual=intended[known] if same else kind)
-
-
-def _types(compared: tuple[_Compared, ...]) -> Iterator[Check]:
+def _types(compared: Collection[tuple[str, str, str]]) -> Check:
     if not compared:
-        yield Check(id="converter-types", ok=True, detail="not built yet: the converter's types are not known")
-        return
-    wrong = [row.tensor for row in compared if row.actual != row.intended]
-    yield Check(
-        id="converter-types",
-        ok=not wrong,
-        detail=f"{len(compared)} tensors compared, {len(wrong)} differ",
-    )
+        return Check(id="converter-types", ok=True, detail="not built yet: the converter's types are not known")
+    wrong = sum(intended != actual for _, intended, actual in compared)
+    return Check(id="converter-types", ok=not wrong, detail=f"{len(compared)} tensors compared, {wrong} differ")

@@ -45,9 +45,10 @@ def test_every_place_is_about_rows_that_there_are() -> None:
     assert {(place.sdk, place.soc) for place in places()}.isdisjoint({HERE})
     assert {place.soc for place in places() if place.sdk == HERE[0]} == {30, 36, 43, 60, 69, 87}
     for place in places():
-        assert place.asked == len(rows) and place.otherwise.keys() <= rows.keys()
+        not_run = [*place.otherwise.values()].count("")
+        assert place.asked == len(rows) - not_run and place.otherwise.keys() <= rows.keys()
         assert all(verdict != rows[row].verdict for row, verdict in place.otherwise.items())
-        assert {*place.otherwise.values()} <= {*map(str, KernelVerdict)}
+        assert {*place.otherwise.values()} <= {*map(str, KernelVerdict), ""}
 
 
 @pytest.mark.usefixtures("known")

@@ -55,6 +55,16 @@ def clip(high: float, zero: int = 0, maker: str = "Conv (x, w)", bounds: str = "
     return {"graph": graph, "stored": {"w": ("float", (4, 4, 1, 1), 0.1)}, "encodings": {"y": spec}, "opset": 6}
 
 
+def limited(op: str, high: float, kind: Case = U16, out: str = "4,8") -> Case:
+    """An operator whose result goes up to a value."""
+    steps = 65535 if kind is U16 else 255
+    graph = f"g (float[4,8] x) => (float[{out}] y) {{ y = {op} (x) }}"
+    return {"graph": graph, "encodings": {"x": {**kind, "scale": 1.0}, "y": {**kind, "scale": high / steps}}}
+
+
+NORM = "ReduceL2 <axes = [1]>"
+
+
 CASES: dict[str, tuple[Case, Case]] = {"QNN320": (pool(1), pool(0))}
 
 KNOWN: dict[str, tuple[Case, Case]] = {
@@ -84,6 +94,26 @@ def test_of_a_release_that_was_not_measured_the_rule_says_nothing(lint: Lint) ->
     (measured,) = lint(pool(1))["QNN320"]
     assert measured.severity is Severity.WARNING
     assert "QNN320" not in lint(pool(1, "2.33"))
+
+
+@each_row(
+    ("told", "untold", "verdict"),
+    [
+        (limited(NORM, 362.5, out="4,1"), limited(NORM, 361.0, out="4,1"), "wrong"),
+        (limited(NORM, 362.5, U8, out="4,1"), limited(NORM, 361.0, U8, out="4,1"), "wrong"),
+        (limited("Softplus", 0.9), limited("Softplus", 0.9, U8), "wrong"),
+        (limited("Softplus", 2.0), limited("Softplus", 3.1), "narrowed"),
+    ],
+)
+def test_what_no_older_release_was_seen_to_do_is_told_of_none(
+    told: Case, untold: Case, verdict: str, lint: Lint
+) -> None:
+    for sdk in ("2.48", "2.49", "2.51"):
+        (found,) = lint({**told, "sdk": sdk})["QNN320"]
+        assert found.evidence["verdict"] == verdict
+        assert "QNN320" not in lint({**untold, "sdk": sdk})
+    for sdk in ("2.33", "2.36"):
+        assert "QNN320" not in lint({**told, "sdk": sdk})
 
 
 @pytest.mark.parametrize("name", KNOWN)
@@ -168,7 +198,11 @@ def test_steps_are_judged_by_what_the_operator_costs() -> None:
     assert judged("Relu", "u16", most=300.0, usual=250.0) is KernelVerdict.NARROWED
     assert judged("Relu", "u16", most=20000.0, usual=1.0, share=0.001) is KernelVerdict.WRONG
     assert judged("Relu", "float", most=1.0, usual=0.5, odd=1) is KernelVerdict.WRONG
-    dearest = max((cost for cost in costs().values() if cost.type == "u16"), key=lambda cost: cost.most)
+    # All forms of a Softplus are off by more than a step of 8 bits: that makes none of them right.
+    assert judged("Softplus", "u16", most=381.0, usual=380.0) is KernelVerdict.NARROWED
+    dearest = max(
+        (cost for cost in costs().values() if cost.type == "u16" and cost.most < 64), key=lambda cost: cost.most
+    )
     most, usual = 3 * dearest.most, 3 * dearest.usual
     assert judged(dearest.op, "u16", most=most, usual=usual) is KernelVerdict.RIGHT
     assert judged("Relu", "u16", most=most, usual=usual) is not KernelVerdict.RIGHT

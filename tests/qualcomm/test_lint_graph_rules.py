@@ -266,6 +266,30 @@ def test_a_rank_at_the_border_is_an_error(lint: Lint) -> None:
     assert str(lint({"graph": graph, "sdk": "2.51"})["QNN200"][0].severity) == "error"
 
 
+@each_row(
+    ("equation", "shapes", "taken"),
+    [
+        ("bhid,bhjd->bhij", ("1,2,8,16", "1,2,8,16", "1,2,8,8"), True),
+        ("bij,bjk->bik", ("2,8,16", "2,16,4", "2,8,4"), True),
+        ("bhwc,hkc->bhwk", ("2,4,4,8", "4,4,8", "2,4,4,4"), True),
+        ("bhwc,wkc->bhwk", ("2,4,4,8", "4,4,8", "2,4,4,4"), True),
+        ("bqc,bchw->bqhw", ("1,4,8", "1,8,6,6", "1,4,6,6"), False),
+        ("nchw,nc->nhw", ("1,8,6,6", "1,8", "1,6,6"), False),
+        ("bic,jc->bij", ("1,8,16", "4,16", "1,8,4"), False),
+        ("bnhd,bmhd->bhnm", ("1,8,2,16", "1,8,2,16", "1,2,8,8"), False),
+    ],
+)
+def test_an_einsum_is_taken_in_float_where_it_is_a_product(
+    equation: str, shapes: tuple[str, ...], taken: bool, lint: Lint
+) -> None:
+    """As the compiler of onnxruntime-qnn 2.7.0 took them; in integers it takes none."""
+    a, b, y = (f"float[{shape}]" for shape in shapes)
+    graph = f'g ({a} a, {b} b) => ({y} y) {{ y = Einsum <equation = "{equation}"> (a, b) }}'
+    case = {"graph": graph, "sdk": "2.51", "backend": "ort-qnn"}
+    assert ("QNN284" not in lint(case)) is taken
+    assert "QNN284" in lint({**case, "encodings": {"a": {"type": "uint16"}}})
+
+
 DYNAMIC = (
     "g (float[1,8,64] x, uint8[64,32] w, uint8 z, float s) => (%s) { "
     "q, qs, qz = DynamicQuantizeLinear (x)  sums = MatMulInteger (q, w, qz, z)  f = Cast <to = 1> (sums)  "

@@ -5,6 +5,7 @@ It reads data files and matches; it imports neither onnx nor numpy.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -27,6 +28,7 @@ __all__ = [
     "limits_of",
     "matching",
     "nearest_sdk",
+    "numbers_of",
     "operators",
     "place_of",
     "places",
@@ -53,7 +55,8 @@ class Row:
     u16 and float in which it was seen. ``hit`` and ``spared`` are how many measured cases it is about and how many of
     other verdicts it holds (none, or the row would say so). ``example`` is the case that shows it best, ``most`` and
     ``share`` what was measured of that. ``mechanism`` is what the kernel does instead, where that is known: such a row
-    was stated by its mechanism, not drawn from cases.
+    was stated by its mechanism, not drawn from cases. ``since`` is the first release that is known to compute so, ""
+    where nothing is known of a limit.
     """
 
     op: str
@@ -69,6 +72,7 @@ class Row:
     share: float = 0.0
     why: str = ""
     mechanism: str = ""
+    since: str = ""
     when: Mapping[str, str | float] = field(default_factory=dict)
 
     @property
@@ -134,14 +138,15 @@ def operators() -> frozenset[str]:
 @cache
 def nearest_sdk(release: str) -> str:
     """The measured version nearest to one as it is written; "" where nothing was measured."""
-    measured = sorted({row.sdk for row in atlas_rows()}, key=_numbers)
-    wanted = _numbers(release)
+    measured = sorted({row.sdk for row in atlas_rows()}, key=numbers_of)
+    wanted = numbers_of(release)
     if not wanted:
         return measured[-1] if measured else ""
-    return min(measured, key=lambda sdk: (abs(_minor(_numbers(sdk)) - _minor(wanted)), sdk), default="")
+    return min(measured, key=lambda sdk: (abs(_minor(numbers_of(sdk)) - _minor(wanted)), sdk), default="")
 
 
-def _numbers(release: str) -> tuple[int, ...]:
+def numbers_of(release: str) -> tuple[int, ...]:
+    """A release as typed, comparable."""
     return tuple(int(part) for part in release.split(".") if part.isdigit())
 
 
@@ -159,7 +164,8 @@ def matching(rows: Iterable[Row], traits: Mapping[str, str | float]) -> Row | No
 class MeasuredPlace:
     """One release for one chip, how many rows' cases ran for it, and the verdicts that differ from the rows'.
 
-    ``drawn`` is how many cases of the sweep ran beside those, and ``turned`` names each that is otherwise here.
+    A row's case did not run here where its verdict is "". ``drawn`` is how many cases of the sweep ran beside those,
+    and ``turned`` names each that is otherwise here.
     """
 
     sdk: str
@@ -210,17 +216,14 @@ def where_it_holds(row: Row) -> str:
     """In words: on which chips and in which releases its case is the same, and where not."""
     chips = [(str(place.soc), place.verdict(row)) for place in places() if place.sdk == row.sdk]
     releases = [(place.sdk, place.verdict(row)) for place in places() if place.soc == row.soc]
-    told = [_told(name, found, row.verdict) for name, found in (("soc_model", chips), ("QAIRT", releases)) if found]
-    return "; ".join(told)
-
-
-def _told(name: str, found: Iterable[tuple[str, str]], verdict: str) -> str:
-    by_verdict: dict[str, list[str]] = {}
-    for where, said in found:
-        by_verdict.setdefault(said, []).append(where)
-    same = by_verdict.pop(verdict, [])
-    parts = [f"the same for {name} {', '.join(same)}"] if same else []
-    return ", ".join([*parts, *(f"{said} for {name} {', '.join(where)}" for said, where in by_verdict.items())])
+    told = []
+    for name, found in (("soc_model", chips), ("QAIRT", releases)):
+        by_verdict: dict[str, list[str]] = {row.verdict: []}
+        for where, said in found:
+            by_verdict.setdefault(said, []).append(where)
+        words = {"the same" if said == row.verdict else said: where for said, where in by_verdict.items() if said}
+        told.append(", ".join(f"{said} for {name} {', '.join(where)}" for said, where in words.items() if where))
+    return "; ".join(filter(None, told))
 
 
 COSTS = Path(__file__).parents[1] / "data" / "atlas" / "costs.toml"
@@ -291,8 +294,10 @@ def limits_of(ops: Iterable[str], kind: str) -> Limits:
     """The limits of one operator, or of several in a row, whose deviations add up."""
     known = [costs().get((op, kind)) for op in ops]
     floor = _FLOORS[kind]
-    usual = sum(max(floor, _SPREAD * cost.usual) if cost else floor for cost in known)
-    most = sum(max(floor, _SPREAD * cost.most) if cost else floor for cost in known)
+    # An operator that costs more than a step of 8 bits in 16 is not right because all of its forms cost as much.
+    ceiling = _EIGHT_BITS if kind == "u16" else math.inf
+    usual = sum(min(max(floor, _SPREAD * cost.usual), ceiling) if cost else floor for cost in known)
+    most = sum(min(max(floor, _SPREAD * cost.most), ceiling) if cost else floor for cost in known)
     return Limits(usual=usual, most=max(usual, most))
 
 

@@ -43,6 +43,8 @@ _SCALE_FREE = frozenset(
     | {"ReduceMean", "ReduceMin", "ReduceSum", "Relu", "Reshape", "Resize", "ScatterElements", "ScatterND", "Slice"}
     | {"SpaceToDepth", "Split", "Sub", "Tile", "TopK", "Transpose", "Unsqueeze"}
 )
+# Operators whose kernels are as far off, or cut off at the same value, whatever the grid of their result is.
+_LIMITED = frozenset({"ReduceL2", "Softplus"})
 _DIGITS = 6  # float32 holds no more, and equal grids must compare as equal
 _LEAST_SPAN = 1e-30  # a grid of one value has no range to divide by
 _MOST_FACTOR = 4  # larger whole factors share one word
@@ -51,7 +53,7 @@ SAME, ANOTHER = "the same", "another"
 # Traits of grids, which are others in another type.
 RANGES = frozenset(
     {"in steps per out step", "second steps per out step", "grid of the result", "grids apart", "grids of the inputs"}
-    | {"grid of the gate", "steps beyond its bounds"}
+    | {"grid of the gate", "largest result", "steps beyond its bounds"}
     | {f"{side} {end}" for side in ("in", "out", "second") for end in ("bits", "low", "high", "span")}
 )
 
@@ -232,6 +234,8 @@ def _ranges(graph: Grids, node: NodeFact) -> Iterator[tuple[str, Trait]]:
             continue
         steps[side] = float(grid.scale.min())
         low, high = float(grid.minimum.min()), float(grid.maximum.max())
+        if side == "out" and node.op_type in _LIMITED:
+            yield "largest result", _rounded(high)
         if node.op_type in _SCALE_FREE:
             continue
         yield f"{side} span", _rounded(high - low)

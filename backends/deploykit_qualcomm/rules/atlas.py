@@ -15,6 +15,7 @@ from deploykit_qualcomm.atlas.rows import (
     costs,
     matching,
     nearest_sdk,
+    numbers_of,
     operators,
     rows_for,
     verdict_at,
@@ -171,7 +172,8 @@ def _is_told(row: Row, release: str) -> bool:
     A row whose mechanism is known is told where nothing ran, too, as inferred.
     """
     found = verdict_in(row, release)
-    return found == row.verdict or (not found and bool(row.mechanism))
+    is_older = bool(row.since) and numbers_of(release) < numbers_of(row.since)
+    return found == row.verdict or (not found and bool(row.mechanism) and not is_older)
 
 
 def suspects_in(

@@ -1,6 +1,7 @@
 """Forms of kernels of which it is known what they do instead, on both sides of where they begin to.
 
-A product with its own gate behind what slides, a Softmax over a narrow range, a Clip behind a transposed convolution.
+A product with its own gate behind what slides, a Softmax over a narrow range, a Clip behind a transposed convolution,
+a norm that float16 cannot hold the square of, a Softplus with a small result.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 from atlas.form_shapes import Drawn
 from atlas.sketch import Sketch
 
-__all__ = ["clip_behind", "gate_behind", "known_kernels", "narrow_softmax"]
+__all__ = ["clip_behind", "far_norm", "gate_behind", "known_kernels", "narrow_softmax", "narrow_softplus"]
 
 Draw = Callable[[Sketch], str]
 _PLANES = ((6, 10), (7, 7), (8, 8), (9, 9), (11, 11), (13, 13), (16, 24), (12, 30))
@@ -29,6 +30,10 @@ def known_kernels() -> Iterator[Drawn]:
         yield "Mul", name, gate_behind(maker, (1, channels, *plane))
     for span, length in product(_SPANS, (9, 16, 100)):
         yield "Softmax", f"over {length} values, input span {span:g}", narrow_softmax(span, length)
+    for norm, length in product((300, 540, 700, 1600), (64, 256, 4096)):
+        yield "ReduceL2", f"norms up to {norm}, {length} values", far_norm(norm, length)
+    for span in (0.2, 1.0, 2.0, 16.0):
+        yield "Softplus", f"input span {span:g}", narrow_softplus(span)
     for high in (1.0, 0.5):
         yield "Clip", f"0 to {high:g} behind ConvTranspose", clip_behind("ConvTranspose", (1, 8, 6, 10), high)
 
@@ -52,6 +57,17 @@ def _made(sketch: Sketch, maker: str, x: str, channels: int) -> str:
 def narrow_softmax(span: float, length: int) -> Draw:
     """Over rows of a length, of values that lie so near together."""
     return lambda sketch: sketch.op("Softmax", sketch.input(1, 12, length, low=-span / 2, high=span / 2), axis=-1)
+
+
+def far_norm(norm: float, length: int) -> Draw:
+    """Of rows of a length, the largest of which has that norm."""
+    most = norm / length**0.5
+    return lambda sketch: sketch.op("ReduceL2", sketch.input(4, length, low=-most, high=most), axes=[1])
+
+
+def narrow_softplus(span: float) -> Draw:
+    """Around zero, where its result is half curved."""
+    return lambda sketch: sketch.op("Softplus", sketch.input(1, 4, 9, 9, low=-span / 2, high=span / 2))
 
 
 def clip_behind(maker: str, shape: tuple[int, ...], high: float) -> Draw:
