@@ -15,7 +15,7 @@ import numpy as np
 
 from deploykit.accuracy.judge.measures import sqnr_db
 from deploykit.accuracy.simulate.sessions import Feed, Session, reference_outputs
-from deploykit.encodings.backward import Evidence, Inference, InferredRange
+from deploykit.encodings.backward import Evidence, InferredRange
 from deploykit.encodings.infer import infer_entries
 from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.encodings.qdq import extract_qdq
@@ -23,7 +23,7 @@ from deploykit.encodings.values import EncodingSet, Float
 from deploykit.errors import InputError
 from deploykit.model.collect import facts_of
 from deploykit.model.nodes import opset_of
-from deploykit.rewrites.contract import NearMiss, Rewritten, Site, Transform, load_transform
+from deploykit.rewrites.contract import NearMiss, Rewritten, Site, load_transform
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -109,120 +109,94 @@ def rewrite(
     ``before`` is the rewriting that made ``model``; its steps and its tail are gone on from.
     """
     state = before or Rewriting(model=model, encodings=encodings, tail=None, steps=())
-    proof = _Proof(model, feeds, outputs, evidence)
+    problem: InputError | None = None
     for name in names:
-        state = _step(state, load_transform(name), proof)
+        transform = load_transform(name)
+        matched = transform.match(state.model)
+        if not matched:
+            step = RewriteStep(name=transform.name, kept=False, reason=matched.reason, refusals=matched.refusals)
+            state = replace(state, steps=(*state.steps, step))
+            continue
+        made = transform.apply(state.model, state.encodings, matched)
+        ulps, why, after = None, "", None
+        if transform.ulps is not None and not feeds:
+            why = "undone: there are no samples to prove it on"
+        elif transform.ulps is not None:
+            try:
+                if problem is None and outputs is None:
+                    outputs = _outputs(state.model, feeds)
+            except InputError as error:  # a model that does not run is not tried again
+                problem = error
+            try:
+                if problem is not None:
+                    raise problem
+                assert outputs is not None
+                ulps, after = _prove(made, outputs, feeds)
+                allowed = transform.ulps * len(matched.sites)
+                if ulps > allowed:
+                    why = f"undone: outputs differ by {ulps:.3g} roundings, {allowed:g} are allowed"
+            except InputError as error:
+                why = f"undone: {error.what} ({error.why})"
+        step = RewriteStep(
+            name=transform.name,
+            kept=not why,
+            reason=why or "proven equal on the samples",
+            sites=tuple(replace(site, data=None) for site in matched.sites),  # the rest was for ``apply``
+            refusals=matched.refusals,
+            notes=made.notes,
+            ulps=ulps,
+        )
+        if why:
+            state = replace(state, steps=(*state.steps, step))
+            continue
+        outputs, problem = after, None
+        state = _gone_on(state, made, step, evidence)
     return state
 
 
-class _Proof:
-    """What the model as it stands gives for the samples, so that a step only has to run what it made."""
-
-    def __init__(
-        self,
-        model: ModelProto,
-        feeds: Sequence[Feed],
-        outputs: Sequence[Feed] | None,
-        evidence: Callable[[ModelProto], Evidence] | None,
-    ) -> None:
-        self.feeds = feeds
-        self.evidence = evidence or (lambda _model: Evidence())
-        self._model, self._outputs = model, outputs
-        self._problem: InputError | None = None
-
-    def before(self) -> Sequence[Feed]:
-        """The outputs of the model as it stands; the InputError of one that does not run, which is not tried again."""
-        if self._problem is not None:
-            raise self._problem
-        try:
-            if self._outputs is None and opset_of(self._model) < _LEAST_OPSET:
-                self._outputs = reference_outputs(self._model, self.feeds)
-            elif self._outputs is None:
-                self._outputs = Session(self._model).runs(self.feeds)
-        except InputError as error:
-            self._problem = error
-            raise
-        return self._outputs
-
-    def accept(self, model: ModelProto, outputs: Sequence[Feed] | None) -> None:
-        """Go on from a changed model."""
-        self._model, self._outputs, self._problem = model, outputs, None
+def _outputs(model: ModelProto, feeds: Sequence[Feed]) -> Sequence[Feed]:
+    return reference_outputs(model, feeds) if opset_of(model) < _LEAST_OPSET else Session(model).runs(feeds)
 
 
-def _step(state: Rewriting, transform: Transform, proof: _Proof) -> Rewriting:
-    matched = transform.match(state.model)
-    if not matched:
-        step = RewriteStep(name=transform.name, kept=False, reason=matched.reason, refusals=matched.refusals)
-        return replace(state, steps=(*state.steps, step))
-    made = transform.apply(state.model, state.encodings, matched)
-    ulps, problem, outputs = _prove(proof, made, transform, len(matched.sites))
-    step = RewriteStep(
-        name=transform.name,
-        kept=not problem,
-        reason=problem or ("it changes values on purpose" if ulps is None else "proven equal on the samples"),
-        sites=tuple(replace(site, data=None) for site in matched.sites),  # the rest was for ``apply``
-        refusals=matched.refusals,
-        notes=made.notes,
-        ulps=ulps,
-    )
-    if problem:
-        return replace(state, steps=(*state.steps, step))
-    proof.accept(made.model, outputs)
-    inferred = _completed(made, proof.evidence)
-    encodings = made.encodings if inferred is None else inferred.encodings
-    missing = frozenset(() if inferred is None else (tensor.name for tensor in inferred.open))
-    concluded = {} if inferred is None else inferred.concluded
+def _prove(made: Rewritten, before: Sequence[Feed], feeds: Sequence[Feed]) -> tuple[float, Sequence[Feed]]:
+    """The largest difference in roundings, and what the new model gives without its tail."""
+    changed = Session(made.model)
+    tail = None if made.tail is None else Session(made.tail)
+    outputs = wholes = changed.runs(feeds)
+    if tail is not None:
+        ends = tail.runs([{**feed, **values} for feed, values in zip(feeds, outputs, strict=True)])
+        wholes = [{**values, **end} for values, end in zip(outputs, ends, strict=True)]
+    found = (difference_in_ulps(wanted, got) for wanted, got in zip(before, wholes, strict=True))
+    return max(found, default=0.0), outputs
+
+
+def _gone_on(
+    state: Rewriting, made: Rewritten, step: RewriteStep, evidence: Callable[[ModelProto], Evidence] | None
+) -> Rewriting:
+    """With a step that holds: new entries for what it made or changed.
+
+    An old integer entry that holds no longer and has no heir goes.
+    """
     tail = made.tail or state.tail
     if made.tail is not None and state.tail is not None:
         from deploykit.encodings.cut import chain_models
 
         tail = chain_models(made.tail, state.tail)
-    return Rewriting(
-        model=made.model,
-        encodings=encodings,
-        tail=tail,
-        steps=(*state.steps, step),
-        open=state.open | missing,
-        concluded={**state.concluded, **concluded},
-    )
-
-
-def _completed(made: Rewritten, evidence: Callable[[ModelProto], Evidence]) -> Inference | None:
-    """New entries for what a step made or changed; an old integer entry that holds no longer and has no heir goes."""
+    done = replace(state, model=made.model, encodings=made.encodings, tail=tail, steps=(*state.steps, step))
     if made.encodings is None or not made.touched:
-        return None
-    facts, found, touched = facts_of(made.model), evidence(made.model), sorted(made.touched)
+        return done
+    found = Evidence() if evidence is None else evidence(made.model)
+    facts, touched = facts_of(made.model), sorted(made.touched)
     inferred = infer_entries(made.model, facts, made.encodings, touched, proven=made.ranges, evidence=found)
-    missing = {tensor.name for tensor in inferred.open}
+    missing = frozenset(tensor.name for tensor in inferred.open)
     kept = inferred.encodings.entries.items()
     entries = {n: entry for n, entry in kept if n not in missing or isinstance(entry.value, Float)}
-    return replace(inferred, encodings=replace(inferred.encodings, entries=entries))
-
-
-def _prove(
-    proof: _Proof, made: Rewritten, transform: Transform, sites: int
-) -> tuple[float | None, str, Sequence[Feed] | None]:
-    """The largest difference in roundings, what is wrong unless it is small enough, and what the new model gives."""
-    if transform.ulps is None:
-        return None, "", None
-    if not proof.feeds:
-        return None, "undone: there are no samples to prove it on", None
-    try:
-        changed = Session(made.model)
-        tail = None if made.tail is None else Session(made.tail)
-        before = proof.before()
-        outputs = changed.runs(proof.feeds)
-        wholes = outputs
-        if tail is not None:
-            ends = tail.runs([{**feed, **values} for feed, values in zip(proof.feeds, outputs, strict=True)])
-            wholes = [{**values, **end} for values, end in zip(outputs, ends, strict=True)]
-        worst = max((difference_in_ulps(wanted, got) for wanted, got in zip(before, wholes, strict=True)), default=0.0)
-    except InputError as error:
-        return None, f"undone: {error.what} ({error.why})", None
-    allowed = transform.ulps * sites
-    if worst > allowed:
-        return worst, f"undone: outputs differ by {worst:.3g} roundings, {allowed:g} are allowed", None
-    return worst, "", outputs
+    return replace(
+        done,
+        encodings=replace(inferred.encodings, entries=entries),
+        open=state.open | missing,
+        concluded={**state.concluded, **inferred.concluded},
+    )
 
 
 def difference_in_ulps(wanted: Feed, got: Feed) -> float:
@@ -270,31 +244,24 @@ def rewrite_quantized(
     made = rewrite(taken.model, taken.encodings, names, feeds, evidence=evidence)
     if not made.kept:
         return replace(made, model=model, encodings=None)
-    problem = _problem(made, taken.kept)
-    quantized = None
-    if not problem:
+    problem, quantized = "", None
+    if taken.kept:
+        name, why = next(iter(taken.kept.items()))
+        problem = f"{len(taken.kept)} quantizers cannot be taken out, first {name}: {why}"
+    elif made.tail is not None:
+        problem = "its outputs change; rewrite the float model, and give its --encodings"
+    elif made.open:
+        problem = f"nothing tells the range of {min(made.open)}: give data with --calibration"
+    else:
         assert made.encodings is not None
         quantized = insert_qdq(made.model, made.encodings, bias="encoded", unsigned_activations=False)
         problem = "; ".join(f"{entry.tensor}: {entry.reason}" for entry in quantized.skipped[:3])
-    if quantized is not None and not problem:
-        problem = _loss(taken.model, model, quantized.model, feeds)
+        problem = problem or _loss(taken.model, model, quantized.model, feeds)
     if quantized is None or problem:
         why = f"undone: {problem}"
         steps = tuple(replace(step, kept=False, reason=why) if step.kept else step for step in made.steps)
         return Rewriting(model=model, encodings=None, tail=None, steps=steps)
     return replace(made, model=quantized.model, encodings=None)
-
-
-def _problem(made: Rewriting, left: dict[str, str]) -> str:
-    """What keeps the rewritten float model from being quantized as the given one was."""
-    if left:
-        name, why = next(iter(left.items()))
-        return f"{len(left)} quantizers cannot be taken out, first {name}: {why}"
-    if made.tail is not None:
-        return "its outputs change; rewrite the float model, and give its --encodings"
-    if made.open:
-        return f"nothing tells the range of {min(made.open)}: give data with --calibration"
-    return ""
 
 
 def _loss(float_model: ModelProto, given: ModelProto, made: ModelProto, feeds: Sequence[Feed]) -> str:
