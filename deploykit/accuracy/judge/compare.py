@@ -232,7 +232,19 @@ def _add_sample(
         elif not value.size:
             yield Mismatch(sample=sample, output=name, why="the output is empty")
         else:
-            _add_output(outputs, sample, name, _doubles(name, value), _doubles(name, other))
+            a, b = _doubles(name, value), _doubles(name, other)
+            known = name in outputs
+            output = outputs.setdefault(name, OutputComparison(name=name, shape=a.shape))
+            output.finite &= bool(np.isfinite(b).all() or not np.isfinite(a).all())
+            with np.errstate(invalid="ignore", over="ignore"):
+                output.qualities[sample] = measure(a, b)
+                if not known:
+                    output.levels = (len(np.unique(a)), len(np.unique(b)))
+                    output.axes = [AxisSlices(i, n) for i, n in enumerate(a.shape) if n > 1 and a.ndim > 1]
+                elif a.shape != output.shape:
+                    output.axes = []
+                for axis in output.axes:
+                    axis.add(a, b)
 
 
 def _doubles(name: str, values: npt.NDArray[Any]) -> _Doubles:
@@ -241,21 +253,6 @@ def _doubles(name: str, values: npt.NDArray[Any]) -> _Doubles:
     except (TypeError, ValueError):
         why = f"it holds values of the type {values.dtype}"
         raise InputError(f"output {name!r}: cannot be compared", why=why, next="save plain numbers") from None
-
-
-def _add_output(outputs: dict[str, OutputComparison], sample: str, name: str, a: _Doubles, b: _Doubles) -> None:
-    known = name in outputs
-    output = outputs.setdefault(name, OutputComparison(name=name, shape=a.shape))
-    output.finite &= bool(np.isfinite(b).all() or not np.isfinite(a).all())
-    with np.errstate(invalid="ignore", over="ignore"):
-        output.qualities[sample] = measure(a, b)
-        if not known:
-            output.levels = (len(np.unique(a)), len(np.unique(b)))
-            output.axes = [AxisSlices(i, n) for i, n in enumerate(a.shape) if n > 1 and a.ndim > 1]
-        elif a.shape != output.shape:
-            output.axes = []
-        for axis in output.axes:
-            axis.add(a, b)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

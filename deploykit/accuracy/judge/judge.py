@@ -264,7 +264,12 @@ def _of_task(number: Callable[..., JudgedNumber], piece: Piece, pairs: Sequence[
             near = f", nearest neighbour equal for {same} of {total}" if total else ""
             yield number(Measure.COSINE, value, words=f"cosine {value:.4f}{near}")
         case Task.IMAGE:
-            value = _picture_db(pairs)
+            # Peak signal to noise with the range that the reference has as the peak.
+            left, right = _both_sides(pairs)
+            both = np.isfinite(left) & np.isfinite(right)
+            error = float(np.mean((left[both] - right[both]) ** 2)) if both.any() else 0.0
+            peak = float(np.ptp(left[both])) if both.any() else 0.0
+            value = 10 * math.log10(peak**2 / error) if error and peak else math.inf
             yield number(Measure.PSNR, value, words=f"PSNR {value:.1f} dB")
         case Task.REGRESSION:
             value = relative_error(pairs)
@@ -274,15 +279,6 @@ def _of_task(number: Callable[..., JudgedNumber], piece: Piece, pairs: Sequence[
 def _both_sides(pairs: Sequence[Pair]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     left, right = (np.concatenate([np.asarray(pair[at], np.float64).ravel() for pair in pairs]) for at in (0, 1))
     return left, right
-
-
-def _picture_db(pairs: Sequence[Pair]) -> float:
-    """Peak signal to noise with the range that the reference has as the peak."""
-    left, right = _both_sides(pairs)
-    both = np.isfinite(left) & np.isfinite(right)
-    error = float(np.mean((left[both] - right[both]) ** 2)) if both.any() else 0.0
-    peak = float(np.ptp(left[both])) if both.any() else 0.0
-    return 10 * math.log10(peak**2 / error) if error and peak else math.inf
 
 
 def _unexpected(one: Numbers, two: Numbers) -> npt.NDArray[np.bool_]:

@@ -71,7 +71,33 @@ class Calibration:
 def load_calibration(source: Path) -> Calibration:
     """List what ``source`` holds; raises InputError or UsageError with what to do. Reads no sample yet."""
     if source.is_dir():
-        return _folder(source)
+        found = sorted(path for path in source.rglob("*") if path.is_file() and not path.name.startswith("."))
+        home = source.resolve()
+        for path in found:  # a link out of the folder would put some other file of this machine into the package
+            if not path.resolve().is_relative_to(home):
+                raise InputError(
+                    f"{path}: leaves the calibration folder through a symbolic link",
+                    why="what lies elsewhere on this machine is not taken into a package",
+                    next="replace the link by the file, or name the folder that it leads to",
+                )
+        images = [path for path in found if path.suffix.lower() in IMAGE_SUFFIXES]
+        arrays = [path for path in found if path.suffix in ARRAY_SUFFIXES]
+        if images and arrays:
+            raise UsageError(f"{source}: holds images and arrays", next="give a folder with one kind")
+        files = images or arrays
+        if not files:
+            raise InputError(
+                f"{source}: holds no image and no .npy or .npz file", next="name the folder that holds them"
+            )
+        used = {*files, source / RECIPE_FILE, source / _LABELS}
+        return Calibration(
+            kind="images" if images else "arrays",
+            origin=source.name,
+            files=tuple(files),
+            recipe=read_recipe(source) if images else None,
+            labels=_labels(source, files),
+            ignored=tuple(path.relative_to(source).as_posix() for path in found if path not in used),
+        )
     if source.is_file():
         if source.suffix not in ARRAY_SUFFIXES:
             raise InputError(f"{source}: neither .npy nor .npz", next="give a folder, a .npy, a .npz or module:Class")
@@ -85,34 +111,6 @@ def load_calibration(source: Path) -> Calibration:
             reader_file=module if module.is_file() else None,
         )
     raise InputError(f"{source}: no such file or folder", next="give a folder, a .npy, a .npz or module:Class")
-
-
-def _folder(folder: Path) -> Calibration:
-    found = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
-    home = folder.resolve()
-    for path in found:  # a link out of the folder would put some other file of this machine into the package
-        if not path.resolve().is_relative_to(home):
-            raise InputError(
-                f"{path}: leaves the calibration folder through a symbolic link",
-                why="what lies elsewhere on this machine is not taken into a package",
-                next="replace the link by the file, or name the folder that it leads to",
-            )
-    images = [path for path in found if path.suffix.lower() in IMAGE_SUFFIXES]
-    arrays = [path for path in found if path.suffix in ARRAY_SUFFIXES]
-    if images and arrays:
-        raise UsageError(f"{folder}: holds images and arrays", next="give a folder with one kind")
-    files = images or arrays
-    if not files:
-        raise InputError(f"{folder}: holds no image and no .npy or .npz file", next="name the folder that holds them")
-    used = {*files, folder / RECIPE_FILE, folder / _LABELS}
-    return Calibration(
-        kind="images" if images else "arrays",
-        origin=folder.name,
-        files=tuple(files),
-        recipe=read_recipe(folder) if images else None,
-        labels=_labels(folder, files),
-        ignored=tuple(path.relative_to(folder).as_posix() for path in found if path not in used),
-    )
 
 
 def _labels(folder: Path, files: Iterable[Path]) -> dict[Path, str]:

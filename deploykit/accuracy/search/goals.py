@@ -6,6 +6,7 @@ It measures nothing. Nothing heavy is imported: tables of accuracies are judged 
 from __future__ import annotations
 
 import math
+import operator
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,7 @@ _SIGNS = {
 _SHARE_OR_PERCENT = ("", "%")
 _UNITS = {"sqnr": ("", "db"), "metric": ("",)}
 _SHARES = ("kept", "lost")
+_COMPARE = {"<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator.gt}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,11 +112,15 @@ class Goal:
     def is_met(self, reached: Reached) -> bool | None:
         """None where what it asks about was not measured, or cannot be shown on so few detections."""
         if self.name == "right":
-            return _is_good(reached)
+            if reached.right is not True:
+                return reached.right
+            if reached.counted is not None:
+                return _is_kept(reached.counted, _KEPT_SHARE)
+            return None if math.isnan(reached.sqnr_db) else reached.sqnr_db >= _PLAIN_DB
         if self.name in _SHARES:
             return _is_kept(reached.counted, self.share, strictly=len(self.sign) == 1)
         value = self._value(reached)
-        return None if math.isnan(value) else _holds(self.sign, value, self.bound)
+        return None if math.isnan(value) else _COMPARE[self.sign](value, self.bound)
 
     def why_open(self, reached: Reached) -> str:
         """Why ``is_met`` is None, in words; "" where there is nothing to say."""
@@ -185,14 +191,6 @@ class Goal:
         return f"{self}, with 95% confidence" if self.name in _SHARES else str(self)
 
 
-def _is_good(reached: Reached) -> bool | None:
-    if reached.right is not True:
-        return reached.right
-    if reached.counted is not None:
-        return _is_kept(reached.counted, _KEPT_SHARE)
-    return None if math.isnan(reached.sqnr_db) else reached.sqnr_db >= _PLAIN_DB
-
-
 def _is_kept(count: KeptCount | None, share: float, *, strictly: bool = False) -> bool | None:
     """No where the share itself is missed or is not sure enough; None where no count so small could be."""
     if count is None:
@@ -200,10 +198,6 @@ def _is_kept(count: KeptCount | None, share: float, *, strictly: bool = False) -
     if count.share < share or count.can_show(share):
         return count.surely > share if strictly else count.surely >= share
     return None
-
-
-def _holds(sign: str, value: float, bound: float) -> bool:
-    return {"<=": value <= bound, "<": value < bound, ">=": value >= bound, ">": value > bound}[sign]
 
 
 def goal_for(text: str | None, *, has_metric: bool, may_judge: bool = True, lower_is_better: bool = False) -> Goal:
@@ -238,11 +232,7 @@ def parse_goal(text: str, *, lower_is_better: bool = False) -> Goal:
     if unit not in _UNITS.get(name, _SHARE_OR_PERCENT):
         raise UsageError(f"--goal {text!r}: {name} is not in {unit}", next=_EXAMPLES)
     goal = Goal(name=name, sign=sign, bound=float(found["bound"]), percent=unit == "%", lower_is_better=lower_is_better)
-    return _checked(goal, text)
-
-
-def _checked(goal: Goal, text: str) -> Goal:
-    """Shares lie between nothing and all; all of them can be counted, and never shown."""
+    # Shares lie between nothing and all; all of them can be counted, and never shown.
     if goal.name in _SHARES and not 0 < goal.share < 1:
         raise UsageError(
             f"--goal {text!r}: a share between 0% and 100% is expected",

@@ -44,13 +44,17 @@ class GraphPieces:
             if held is None:
                 self.nodes.append(node)
             else:
-                self.stored[node.output[0]] = _named(held, node.output[0])
+                copy = TensorProto()
+                copy.CopyFrom(held)
+                copy.name = node.output[0]
+                self.stored[node.output[0]] = copy
         read = [dict.fromkeys(name for name in (*n.input, *captured_names(n)) if name) for n in self.nodes]
         self.reads = [tuple(name for name in names if name not in self.stored) for names in read]
         self.holds = [tuple(name for name in names if name in self.stored) for names in read]
         self.makers = {name: place for place, node in enumerate(self.nodes) for name in node.output if name}
         self.inputs = tuple(item.name for item in model.graph.input if item.name not in self.stored)
-        self.opaque = frozenset(name for node in self.nodes if _gives_sequence(node) for name in node.output)
+        makers = [n for n in self.nodes if has(n, Trait.ON_SEQUENCES) and n.op_type not in _TENSORS_OF_SEQUENCES]
+        self.opaque = frozenset(name for node in makers for name in node.output)
         size = size or max(_LEAST_NODES, round(math.sqrt(len(self.nodes))))
         self.pieces = self._cut_by_bytes(room) if room else self._cut(size)
         self.piece_of = [number for number, piece in enumerate(self.pieces) for _ in piece]
@@ -147,14 +151,3 @@ class GraphPieces:
         )
         part.graph.output.extend(ValueInfoProto(name=name) for name in outputs)
         return part
-
-
-def _named(tensor: TensorProto, name: str) -> TensorProto:
-    copy = TensorProto()
-    copy.CopyFrom(tensor)
-    copy.name = name
-    return copy
-
-
-def _gives_sequence(node: NodeProto) -> bool:
-    return has(node, Trait.ON_SEQUENCES) and node.op_type not in _TENSORS_OF_SEQUENCES

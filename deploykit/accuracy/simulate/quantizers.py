@@ -46,32 +46,40 @@ def fake_quantize(values: npt.NDArray[Any], value: Value) -> Floats:
     x = np.asarray(values, dtype=np.float32)
     with np.errstate(all="ignore"):
         if isinstance(value, Float):
-            return _cast(x, value.dtype)
+            if value.dtype == "float16":
+                return x.astype(np.float16).astype(np.float32)
+            if value.dtype != "bfloat16":
+                return x
+            bits = x.view(np.uint32)
+            rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xFFFF0000)
+            return np.where(np.isnan(x), x, rounded.view(np.float32)).astype(np.float32)
         if isinstance(value, Float8):
-            return _float8(x, value)
-        return _integer(x, value)
+            # A saturating cast of ``x / s``; the mantissa is rounded to nearest even.
+            mantissa, smallest, largest = _FLOAT8[value.dtype]
+            s = spread_scale(grid_scale(value), value, x.shape)
+            scaled = np.clip((x / s).astype(np.float64), -largest, largest)
+            exponent = np.maximum(np.frexp(scaled)[1] - 1, smallest)
+            step = np.ldexp(1.0, exponent - mantissa)
+            return np.asarray((np.rint(scaled / step) * step).astype(np.float32) * s, dtype=np.float32)
+        if not is_simulated(value):
+            return x
+        s = spread_scale(grid_scale(value), value, x.shape)
+        o = spread_scale(offset(value), value, x.shape)
+        made = np.empty(x.shape, np.float32)
+        if x.ndim < 2 or x.size <= _AT_ONCE:
+            return _on_grid(x, s, o, value.bits, made)
+        # Weights of a hundred megabytes in parts that stay in the processor's cache, along the first axis.
+        rows = max(1, _AT_ONCE * len(x) // x.size)
+        for first in range(0, len(x), rows):
+            here = slice(first, first + rows)
+            _on_grid(x[here], _part(s, here, x.ndim), _part(o, here, x.ndim), value.bits, made[here])
+        return made
 
 
 def check_shape(value: Value, shape: tuple[int, ...]) -> None:
     """Raises ValueError or IndexError where ``fake_quantize`` of an array of that shape does."""
     if not isinstance(value, Float) and is_simulated(value):
         spread_scale(grid_scale(value), value, shape)
-
-
-def _integer(x: Floats, value: Affine | Lpbq) -> Floats:
-    if not is_simulated(value):
-        return x
-    s = spread_scale(grid_scale(value), value, x.shape)
-    o = spread_scale(offset(value), value, x.shape)
-    made = np.empty(x.shape, np.float32)
-    if x.ndim < 2 or x.size <= _AT_ONCE:
-        return _on_grid(x, s, o, value.bits, made)
-    # Weights of a hundred megabytes in parts that stay in the processor's cache, along the first axis.
-    rows = max(1, _AT_ONCE * len(x) // x.size)
-    for first in range(0, len(x), rows):
-        here = slice(first, first + rows)
-        _on_grid(x[here], _part(s, here, x.ndim), _part(o, here, x.ndim), value.bits, made[here])
-    return made
 
 
 def _part(numbers: Floats, here: slice, rank: int) -> Floats:
@@ -125,26 +133,6 @@ def spread_scale(numbers: Array, value: Value, shape: tuple[int, ...]) -> Floats
         narrow = narrow.reshape(place)
     np.broadcast_shapes(narrow.shape, shape)
     return narrow
-
-
-def _cast(x: Floats, dtype: str) -> Floats:
-    if dtype == "float16":
-        return x.astype(np.float16).astype(np.float32)
-    if dtype != "bfloat16":
-        return x
-    bits = x.view(np.uint32)
-    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xFFFF0000)
-    return np.where(np.isnan(x), x, rounded.view(np.float32)).astype(np.float32)
-
-
-def _float8(x: Floats, value: Float8) -> Floats:
-    """A saturating cast of ``x / s``; the mantissa is rounded to nearest even."""
-    mantissa, smallest, largest = _FLOAT8[value.dtype]
-    s = spread_scale(grid_scale(value), value, x.shape)
-    scaled = np.clip((x / s).astype(np.float64), -largest, largest)
-    exponent = np.maximum(np.frexp(scaled)[1] - 1, smallest)
-    step = np.ldexp(1.0, exponent - mantissa)
-    return np.asarray((np.rint(scaled / step) * step).astype(np.float32) * s, dtype=np.float32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

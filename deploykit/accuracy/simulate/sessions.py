@@ -284,7 +284,9 @@ class StreamedModel:
             for values in kept:
                 for name in self._last.get(number, ()):
                     values.pop(name, None)
-        return [{name: self._value(name, values) for name in self.wanted} for values in kept]
+        stored = self._pieces.stored
+        kept_too = {name: np.array(stored_values(stored[name])) for name in self.wanted if name in stored}
+        return [{name: values[name] if name in values else kept_too[name] for name in self.wanted} for values in kept]
 
     def _run(self, number: int, kept: Sequence[_Values], types: Mapping[str, int]) -> None:
         """One group on all samples; it is let go when this returns."""
@@ -295,9 +297,6 @@ class StreamedModel:
             group = self._open(model)
             for values in kept:
                 values.update(*group.runs([{name: values[name] for name in group.inputs}]))
-
-    def _value(self, name: str, values: _Values) -> npt.NDArray[Any]:
-        return values[name] if name in values else np.array(stored_values(self._pieces.stored[name]))
 
 
 def reference_outputs(model: ModelProto, feeds: Sequence[Feed]) -> list[Feed]:
