@@ -8,12 +8,12 @@ How features are called is documented in docs/compat.md: a bare name is a featur
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Any, TypeVar
 
 from deploykit.findings import Confidence
 from deploykit.tables.capabilities import CompatRow, ConfigKey, Feature, Flag, SdkTable, Status, release_range
-from deploykit_qualcomm.tables import MACHINES, Tables, Wheel, tables
+from deploykit_qualcomm.tables import MACHINES, Tables, Wheel, row_key, tables
 
 __all__ = ["FAMILY", "compat_rows", "method_rows"]
 
@@ -28,7 +28,7 @@ def compat_rows(backend: str, *, source: Tables | None = None) -> Iterator[Compa
     """Every row of the tables that concerns one backend (``qnn-htp`` or ``ort-qnn``), devices excepted."""
     shelf = source or tables()
     found = shelf.all()
-    states = _ranges(found, lambda table: table.features, lambda row: (row.feature, row.tool, row.arch))
+    states = _ranges(found, lambda table: table.features)
     for row, until in states:
         # The provider runs none of the SDK's tools; what holds for no tool in particular holds for both.
         if row.tool in ("", _WHEEL) if backend == "ort-qnn" else row.tool != _WHEEL:
@@ -47,22 +47,19 @@ def compat_rows(backend: str, *, source: Tables | None = None) -> Iterator[Compa
     yield from _release_rows(backend, shelf)
 
 
-def _ranges(
-    found: Sequence[SdkTable], rows_of: Callable[[SdkTable], Iterable[R]], key: Callable[[R], Any]
-) -> Iterator[tuple[R, str]]:
+def _ranges(found: Sequence[SdkTable], rows_of: Callable[[SdkTable], Iterable[R]]) -> Iterator[tuple[R, str]]:
     """Each distinct state of each row, with the last release that has it ("" for the newest)."""
     states: dict[Any, list[R]] = {}
     for table in found:
         for row in rows_of(table):
-            history = states.setdefault(key(row), [])
+            history = states.setdefault(row_key(row), [])
             # A row that a release does not change is the very object of its parent.
             if not history or history[-1] is not row:
                 history.append(row)
     before = {table.version: earlier.version for earlier, table in pairwise(found)}
     for history in states.values():
-        for index, row in enumerate(history):
-            later = history[index + 1].since if index + 1 < len(history) else ""
-            yield row, before[later] if later else ""
+        for row, later in zip_longest(history, history[1:]):
+            yield row, before[later.since] if later is not None else ""
 
 
 def _row(backend: str, feature: str, row: Any, *note: str, since: str = "", until: str = "", **more: Any) -> CompatRow:
@@ -83,7 +80,7 @@ def _row(backend: str, feature: str, row: Any, *note: str, since: str = "", unti
 
 
 def _flag_rows(backend: str, found: Sequence[SdkTable]) -> Iterator[CompatRow]:
-    for row, until in _ranges(found, lambda table: table.flags, lambda row: (row.tool, row.flags)):
+    for row, until in _ranges(found, lambda table: table.flags):
         for flag in row.flags or ("",):
             yield _row(
                 backend,
@@ -107,7 +104,7 @@ def _flag_rows(backend: str, found: Sequence[SdkTable]) -> Iterator[CompatRow]:
 
 
 def _key_rows(backend: str, found: Sequence[SdkTable]) -> Iterator[CompatRow]:
-    for row, until in _ranges(found, lambda table: table.config_keys, lambda row: row.path):
+    for row, until in _ranges(found, lambda table: table.config_keys):
         yield _row(
             backend,
             f"key {row.path}",

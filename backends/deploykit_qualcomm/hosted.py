@@ -59,22 +59,17 @@ def read_calls(folder: Path) -> Iterator[Mapping[str, Any]]:
     path = folder / "record.jsonl"
     try:
         with path.open("rb") as file:
-            while line := file.readline(_LONGEST):
-                if not line.endswith(b"\n"):
-                    return
-                yield _call(path, line)
+            while (line := file.readline(_LONGEST)).endswith(b"\n"):
+                try:
+                    value = json.loads(line)
+                    is_call = isinstance(value["call"], str) and isinstance(value["answer"], int)
+                except (ValueError, KeyError, TypeError, RecursionError):
+                    is_call = False
+                if not is_call:
+                    raise InputError(f"{path}: not a record", why=f"a line that is no call: {line[:80]!r}")
+                yield value
     except OSError as error:
         raise InputError(f"{path}: cannot be read", why=error.strerror or str(error)) from None
-
-
-def _call(path: Path, line: bytes) -> Mapping[str, Any]:
-    try:
-        value = json.loads(line)
-        if isinstance(value["call"], str) and isinstance(value["answer"], int):
-            return dict(value)
-    except (ValueError, KeyError, TypeError, RecursionError):
-        pass
-    raise InputError(f"{path}: not a record", why=f"a line that is no call: {line[:80]!r}")
 
 
 def read_verdicts(calls: Iterable[Mapping[str, Any]]) -> tuple[NodeVerdict, ...]:

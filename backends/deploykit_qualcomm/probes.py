@@ -129,7 +129,12 @@ def _sdk(around: Surroundings, root: Path, how: str) -> Iterator[CheckLine]:
         detail = f"{root} ({how}): neither sdk.yaml nor the folder's name tells a version"
         yield CheckLine(id=name, state="problem", detail=detail, next="is this the SDK's own folder?")
         return
-    known, word = _answered(version)
+    known: SdkTable | None = None
+    try:
+        known, findings = resolve_sdk(version)
+        word = "; ".join(finding.message for finding in findings) or f"its table is {known.version}"
+    except (DeploykitError, InvalidVersion) as error:
+        word = str(error).splitlines()[0]
     yield CheckLine(
         id=name,
         state="ok" if known is not None else "problem",
@@ -144,24 +149,10 @@ def _sdk(around: Surroundings, root: Path, how: str) -> Iterator[CheckLine]:
 
 def _version_of(root: Path) -> str | None:
     description = root / "sdk.yaml"
-    texts = [root.name]
-    if description.is_file():
-        match = re.search(r"^version:\s*['\"]?v?([0-9.]+)", description.read_text("utf-8", "replace"), re.MULTILINE)
-        texts.insert(0, match[1] if match else "")
-    for text in texts:
-        found = _VERSION.search(text)
-        if found is not None:
-            return found[0]
-    return None
-
-
-def _answered(version: str) -> tuple[SdkTable | None, str]:
-    try:
-        table, findings = resolve_sdk(version)
-    except (DeploykitError, InvalidVersion) as error:
-        return None, str(error).splitlines()[0]
-    words = "; ".join(finding.message for finding in findings)
-    return table, words or f"its table is {table.version}"
+    text = description.read_text("utf-8", "replace") if description.is_file() else ""
+    told = re.search(r"^version:\s*['\"]?v?([0-9.]+)", text, re.MULTILINE)
+    found = (told and _VERSION.search(told[1])) or _VERSION.search(root.name)
+    return found[0] if found else None
 
 
 def _tools(around: Surroundings, root: Path, version: str) -> CheckLine:
@@ -275,17 +266,27 @@ def probe_wheel(around: Surroundings) -> Iterator[CheckLine]:
         yield CheckLine(id="onnxruntime-qnn", state="absent", detail=f"{missing} is not installed", next=advice)
         return
     ended = start(around, around.python, "-c", _REGISTER)
-    loads = ended.ok and _registered(ended.tail)
+    try:
+        loads = ended.ok and bool(json.loads(ended.tail[-1])["registered"])
+    except (IndexError, KeyError, TypeError, ValueError):
+        loads = False
     row = next((wheel for wheel in tables().wheels if Version(wheel.version) == Version(provider)), None)
     inside = f"carries QAIRT {row.sdk}" if row is not None else "its QAIRT is not in the tables"
     lines = [line for line in ended.tail if line.strip()]
     unloadable = unloadable_library(lines)
+    pairs = [
+        f"{wheel.version} with {pair.version}"
+        for wheel in tables().wheels
+        for pair in wheel.onnxruntime
+        if pair.status is Status.SUPPORTED
+    ]
+    advice = f"pairs (onnxruntime-qnn with onnxruntime) that were seen to work: {', '.join(pairs[-4:])}"
     yield CheckLine(
         id="onnxruntime-qnn",
         state="ok" if loads else "problem",
         detail=f"onnxruntime-qnn {provider} ({inside}) in onnxruntime {runtime}: "
         + ("loads" if loads else f"does not load: {lines[-1].strip()[:200] if lines else ended.returncode}"),
-        next="" if loads else unloadable.advice if unloadable is not None else _pair_advice(),
+        next="" if loads else unloadable.advice if unloadable is not None else advice,
         facts={"onnxruntime": runtime, "onnxruntime_qnn": provider, "sdk": None if row is None else row.sdk},
     )
 
@@ -294,20 +295,3 @@ def _installed(around: Surroundings, name: str) -> str | None:
     code = f"from importlib.metadata import version; print(version({name!r}))"
     ended = start(around, around.python, "-c", code)
     return ended.tail[-1].strip() if ended.ok and ended.tail else None
-
-
-def _registered(lines: tuple[str, ...]) -> bool:
-    try:
-        return bool(json.loads(lines[-1])["registered"]) if lines else False
-    except (json.JSONDecodeError, KeyError, TypeError):
-        return False
-
-
-def _pair_advice() -> str:
-    pairs = [
-        f"{wheel.version} with {pair.version}"
-        for wheel in tables().wheels
-        for pair in wheel.onnxruntime
-        if pair.status is Status.SUPPORTED
-    ]
-    return f"pairs (onnxruntime-qnn with onnxruntime) that were seen to work: {', '.join(pairs[-4:])}"

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NoReturn
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from deploykit.backend.targets import Target, nearest_names
 from deploykit.errors import UnknownTargetError
@@ -146,7 +146,18 @@ def resolve_sdk(
     another package count fully. Raises UnknownTargetError for what is no version, or is one that cannot be answered.
     """
     shelf = source or tables()
-    choice = _choose(request, shelf, uses_tools)
+    match: SdkMatch = "exact"
+    if request:
+        version, match = _match(request, shelf, uses_tools)
+    else:
+        version = _newest(shelf.with_rows, shelf, uses_tools)
+    if not shelf.file(version).extends:
+        raise UnknownTargetError(
+            f"SDK {request}: the release {version} is known, but nothing about its tools",
+            why=f"no argument list older than {shelf.with_rows[0]} was read, so every flag would be a guess",
+            next=f"use {shelf.with_rows[0]} or later",
+        )
+    choice = SdkChoice(request=request or version, table=shelf.table(version), match=match, uses_tools=uses_tools)
     return choice.table, RULES.run(choice)
 
 
@@ -162,35 +173,28 @@ def resolve_target(device: Device | str, sdk: str | None, backend: str, *, sourc
         raise UnknownTargetError(f"{found.id}: the backend {backend} does not serve it", why=f"its backends: {served}")
     table, findings = resolve_sdk(sdk, uses_tools=backend != "ort-qnn", source=shelf)
     target = Target(device=found, backend=backend, requested=sdk or "", sdk=table, findings=findings)
-    return Target(
-        device=found,
-        backend=backend,
-        requested=sdk or "",
-        sdk=table,
-        findings=(*findings, *TARGET_RULES.run(target)),
-    )
+    return replace(target, findings=(*findings, *TARGET_RULES.run(target)))
 
 
-def _choose(request: str | None, shelf: Tables, uses_tools: bool) -> SdkChoice:
-    if not request:
-        table = shelf.table(_preferred(shelf.with_rows, shelf, uses_tools))
-        return SdkChoice(request=table.version, table=table, match="exact", uses_tools=uses_tools)
-    wanted = _version(request, shelf)
-    version, match = _match(request, wanted, shelf, uses_tools)
-    return SdkChoice(request=request, table=shelf.table(version), match=match, uses_tools=uses_tools)
-
-
-def _match(request: str, wanted: Version, shelf: Tables, uses_tools: bool) -> tuple[str, SdkMatch]:
+def _match(request: str, shelf: Tables, uses_tools: bool) -> tuple[str, SdkMatch]:
+    """The version whose table answers, and how it was found."""
+    text = request.strip()
+    try:
+        wanted = Version(text) if _PLAIN.fullmatch(text) else None
+    except ValueError:  # more digits than Python converts
+        wanted = None
+    if wanted is None:
+        _refuse(request, "a version looks like 2.33, 2.33.0 or 2.33.0.250327", shelf)
     release = wanted.release
-    if len(release) == 2:
-        series = [version for version in shelf.versions if Version(version).release[:2] == release]
-        if series:
-            return _with_rows(request, _preferred(series, shelf, uses_tools), shelf), "series"
+    series = [version for version in shelf.versions if Version(version).release[:2] == release]
+    if len(release) == 2 and series:
+        return _newest(series, shelf, uses_tools), "series"
     exact = Version(".".join(map(str, release[:3])))
     for version in shelf.versions:
         # A release of which only the name is known answers nothing about tools; a provider asks nothing about them.
         if Version(version) == exact and (uses_tools or shelf.file(version).extends):
-            return _with_rows(request, version, shelf), _build_match(wanted, version, shelf)
+            listed = wanted in map(Version, shelf.file(version).builds)
+            return version, "exact" if len(release) < 4 else "build" if listed else "unlisted-build"
     lower = [version for version in shelf.with_rows if Version(version) <= wanted]
     oldest, newest = shelf.with_rows[0], shelf.with_rows[-1]
     if not lower:
@@ -198,62 +202,32 @@ def _match(request: str, wanted: Version, shelf: Tables, uses_tools: bool) -> tu
         if uses_tools and shelf.series.below_oldest == "error":
             _refuse(request, f"the oldest release with tables is {oldest}", shelf)
         return oldest, "below"
+    known = Version(newest)
     if lower[-1] != newest:
         return lower[-1], "lower"
-    known = Version(newest)
     ahead = wanted.minor - known.minor if wanted.major == known.major else float("inf")
     if ahead > shelf.series.far_series and shelf.series.far_newer == "error":
         _refuse(request, f"far newer than the newest table, {newest}", shelf)
-    if wanted.release[:2] == known.release[:2]:
+    if release[:2] == known.release[:2]:
         return newest, "lower"
     if shelf.series.newer == "error":
         _refuse(request, f"newer than the newest table, {newest}", shelf)
     return newest, "newer"
 
 
-def _build_match(wanted: Version, version: str, shelf: Tables) -> SdkMatch:
-    if len(wanted.release) < 4:
-        return "exact"
-    builds = {Version(build) for build in shelf.file(version).builds}
-    return "build" if wanted in builds else "unlisted-build"
-
-
-def _preferred(versions: Iterable[str], shelf: Tables, uses_tools: bool) -> str:
-    """The newest; where tools are used, the newest whose tools were seen, if there is one."""
+def _newest(versions: Iterable[str], shelf: Tables, uses_tools: bool) -> str:
+    """Where tools are used, the newest whose tools were seen, if there is one."""
     ordered = sorted(versions, key=Version)
     seen = [version for version in ordered if not shelf.file(version).carrier]
     return seen[-1] if uses_tools and seen else ordered[-1]
 
 
-def _with_rows(request: str, version: str, shelf: Tables) -> str:
-    if shelf.file(version).extends:
-        return version
-    raise UnknownTargetError(
-        f"SDK {request}: the release {version} is known, but nothing about its tools",
-        why=f"no argument list older than {shelf.with_rows[0]} was read, so every flag would be a guess",
-        next=f"use {shelf.with_rows[0]} or later",
-    )
-
-
-def _version(request: str, shelf: Tables) -> Version:
-    text = request.strip()
-    if not _PLAIN.fullmatch(text):
-        _refuse(request, "a version looks like 2.33, 2.33.0 or 2.33.0.250327", shelf)
-    try:
-        return Version(text)
-    except (InvalidVersion, ValueError):  # ValueError: more digits than Python converts
-        _refuse(request, "a version looks like 2.33, 2.33.0 or 2.33.0.250327", shelf)
-
-
 def _refuse(request: str, why: str, shelf: Tables) -> NoReturn:
-    shown = request if len(request) <= 60 else f"{request[:60]}…"
-    near = ", ".join(_nearest(request, shelf.with_rows))
-    raise UnknownTargetError(f"unknown SDK version {shown!r}", why=why, next=f"did you mean {near}?")
-
-
-def _nearest(request: str, known: tuple[str, ...]) -> list[str]:
-    """The nearest version by order for a number, by spelling for anything else."""
-    if _PLAIN.fullmatch(request) and len(request) <= 60:
-        wanted = Version(request)
-        return [known[0]] if wanted < Version(known[0]) else [known[-1]]
-    return nearest_names(request[:60], known) or [known[0], known[-1]]
+    """The nearest version is named by order for a number, by spelling for anything else."""
+    known, cut = shelf.with_rows, request[:60]
+    if _PLAIN.fullmatch(request) and cut == request:
+        near = [known[0] if Version(request) < Version(known[0]) else known[-1]]
+    else:
+        near = nearest_names(cut, known) or [known[0], known[-1]]
+    shown = request if cut == request else f"{cut}…"
+    raise UnknownTargetError(f"unknown SDK version {shown!r}", why=why, next=f"did you mean {', '.join(near)}?")

@@ -21,7 +21,7 @@ from deploykit.tables.devices import Fact
 from deploykit.tables.reading import parse_rows, read_toml, structure
 from deploykit.tables.sources import SourceFile, extent_of, read_source_file, write_out
 
-__all__ = ["DATA", "LINUX", "MACHINES", "WINE", "Tables", "Wheel", "load_sdk_table", "tables"]
+__all__ = ["DATA", "LINUX", "MACHINES", "WINE", "Tables", "Wheel", "load_sdk_table", "row_key", "tables"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,10 +346,10 @@ class Tables:
         keys: dict[Any, ConfigKey] = {}
         before: dict[Any, Feature] = {}
         if parent is not None:
-            flags, before = {_key(row): row for row in parent.flags}, {_key(row): row for row in parent.features}
-            features, keys = dict(self._stated[file.extends]), {_key(row): row for row in parent.config_keys}
+            flags, before = {row_key(row): row for row in parent.flags}, {row_key(row): row for row in parent.features}
+            features, keys = dict(self._stated[file.extends]), {row_key(row): row for row in parent.config_keys}
         elif file.extends:
-            features = {_key(row): row for row in self._arch_features(file.version)}
+            features = {row_key(row): row for row in self._arch_features(file.version)}
             _replace_rows(
                 features, self._rows(Feature, "features.toml", "feature", file.version), "features.toml: feature"
             )
@@ -360,13 +360,13 @@ class Tables:
             if parent is None:
                 sure = () if here else [row for row in tool.flag if row.confidence is not Confidence.INFERRED]
                 lowered = {
-                    _key(row): replace(row, confidence=Confidence.INFERRED, confidence_note=note) for row in sure
+                    row_key(row): replace(row, confidence=Confidence.INFERRED, confidence_note=note) for row in sure
                 }
                 _replace_rows(flags, tool.flag, f"tools/{tool.tool}.toml: flag")
                 flags |= lowered
             elif here and _parsed(file.extends) < _parsed(tool.read_at):
-                raised = [row for row in tool.flag if flags[_key(row)].confidence_note == note]
-                flags |= {_key(row): replace(row, since=file.version) for row in raised}
+                raised = [row for row in tool.flag if flags[row_key(row)].confidence_note == note]
+                flags |= {row_key(row): replace(row, since=file.version) for row in raised}
         _replace_rows(flags, file.flag, f"{name}: flag")
         _replace_rows(features, file.feature, f"{name}: feature")
         _replace_rows(keys, file.key, f"{name}: key")
@@ -533,13 +533,13 @@ def _is_before(version: str, other: str) -> bool:
 def _replace_rows(into: dict[Any, R], rows: Iterable[R], where: str) -> None:
     seen: set[Any] = set()
     for index, row in enumerate(rows):
-        if _key(row) in seen:
-            raise InputError(f"{where}[{index}]: the same row occurs twice: {_key(row)}")
-        seen.add(_key(row))
-        into[_key(row)] = row
+        if row_key(row) in seen:
+            raise InputError(f"{where}[{index}]: the same row occurs twice: {row_key(row)}")
+        seen.add(row_key(row))
+        into[row_key(row)] = row
 
 
-def _key(row: Flag | Feature | ConfigKey) -> Any:
+def row_key(row: Flag | Feature | ConfigKey) -> Any:
     """What tells one row of a table from another."""
     match row:
         case Flag():
