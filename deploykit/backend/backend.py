@@ -262,6 +262,15 @@ class SharedWork:
             self._made[key] = make()
         return cast("T", self._made[key])
 
+    def known(self, key: Hashable) -> Any:
+        """What was kept under ``key``, None for nothing."""
+        return self._made.get(key)
+
+    def keep(self, key: Hashable, made: T) -> T:
+        """The same value, found again by ``known`` and ``once``."""
+        self._made[key] = made
+        return made
+
 
 class Backend(ABC, Generic[P, D]):
     """One backend; subclass it and register an object under the entry point group ``deploykit.backends``.

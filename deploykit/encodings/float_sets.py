@@ -199,10 +199,11 @@ def predict_float_set(facts: GraphFacts, encodings: EncodingSet) -> FloatPredict
 
     Works on encodings as read and on completed ones; the difference between the two is what completing is for.
     """
-    return facts.once(("float set", encodings), lambda: _predicted(with_static(facts), encodings))
-
-
-def _predicted(facts: GraphFacts, encodings: EncodingSet) -> FloatPrediction:
+    key = ("float set", encodings)
+    known: FloatPrediction | None = facts.known(key)
+    if known is not None:
+        return known
+    given, facts = facts, with_static(facts)
     absorbed = absorbed_tensors(facts, encodings)
     stated = encodings.floats & facts.tensors.keys()
     integers = {e.name for e in encodings if not isinstance(e.value, Float) and e.name in facts.tensors}
@@ -218,7 +219,7 @@ def _predicted(facts: GraphFacts, encodings: EncodingSet) -> FloatPrediction:
         intended = _left_out(facts, encodings, absorbed, speaking)
         roots = {name for name in intended if _is_habitual(facts, encodings, name)}
         habitual = intended - _left_out(facts, encodings, absorbed, speaking - roots) if roots else roots
-    return FloatPrediction(
+    made = FloatPrediction(
         intended=frozenset(intended & speaking),
         by_habit=frozenset(habitual & speaking),
         predicted=predicted,
@@ -226,6 +227,7 @@ def _predicted(facts: GraphFacts, encodings: EncodingSet) -> FloatPrediction:
         absorbed=absorbed,
         borders=find_borders(facts, predicted, ignored=absorbed.keys()),
     )
+    return given.keep(key, made)
 
 
 def absorbed_tensors(facts: GraphFacts, encodings: EncodingSet) -> dict[str, str]:

@@ -272,22 +272,22 @@ def _explored(
     request, encodings = situation.request, situation.encodings
     assert encodings is not None
     most = request.adapter_options.get("max_segments")
-
-    def make() -> Explored:
-        ground = Ground.of(
-            lean_weights(situation.model),
-            encodings,
-            situation.facts,
-            samples,
-            asked=request.rewrite,
-            banned=request.no_rewrite,
-            max_segments=most,
-        )
-        return explore(ground, support, mixed=request.mixed, tell=tell)
-
     given = (Same(situation.model.proto), Same(encodings), Same(samples))
     able = (support.kinds, support.safe, tuple(support.without.items()), tuple(support.confidence.items()))
-    return shared.once(("explored", *given, request.rewrite, request.no_rewrite, most, request.mixed, *able), make)
+    key = ("explored", *given, request.rewrite, request.no_rewrite, most, request.mixed, *able)
+    known: Explored | None = shared.known(key)
+    if known is not None:
+        return known
+    ground = Ground.of(
+        lean_weights(situation.model),
+        encodings,
+        situation.facts,
+        samples,
+        asked=request.rewrite,
+        banned=request.no_rewrite,
+        max_segments=most,
+    )
+    return shared.keep(key, explore(ground, support, mixed=request.mixed, tell=tell))
 
 
 def _serialized(tail: ModelProto | None) -> bytes | None:

@@ -138,6 +138,15 @@ class GraphFacts:
             self._derived[key] = make()
         return cast("T", self._derived[key])
 
+    def known(self, key: Hashable) -> Any:
+        """What was kept under a key, None for nothing: for work that would otherwise stand two calls deeper."""
+        return self._derived.get(key)
+
+    def keep(self, key: Hashable, made: T) -> T:
+        """The same value, found again by ``known`` and ``once``."""
+        self._derived[key] = made
+        return made
+
     @property
     def opset(self) -> int:
         """The version of the default domain's operator set, 0 when absent."""

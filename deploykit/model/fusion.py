@@ -101,12 +101,12 @@ class Fusion:
 
 def fusions(facts: GraphFacts) -> tuple[Fusion, ...]:
     """Every fused pair and every written-out block of a graph; linear in its size."""
-
-    def make() -> tuple[Fusion, ...]:
-        pairs = (found for tensor in facts.tensors.values() if (found := _pair(facts, tensor)) is not None)
-        return (*pairs, *(made for block in find_blocks(facts) for made in _of_block(facts, block)))
-
-    return facts.once("fusions", make)
+    known: tuple[Fusion, ...] | None = facts.known("fusions")
+    if known is not None:
+        return known
+    blocks = find_blocks(facts)
+    pairs = (found for tensor in facts.tensors.values() if (found := _pair(facts, tensor)) is not None)
+    return facts.keep("fusions", (*pairs, *(made for block in blocks for made in _of_block(facts, block))))
 
 
 def _pair(facts: GraphFacts, tensor: TensorFact) -> Fusion | None:

@@ -48,21 +48,21 @@ class FusedBlock:
 
 def find_blocks(facts: GraphFacts) -> tuple[FusedBlock, ...]:
     """Every block, in the order of their last nodes; no two share a node, and the longer one wins."""
-
-    def make() -> tuple[FusedBlock, ...]:
-        finder, found = _Finder(facts), list[FusedBlock]()
-        for node in facts.nodes:
-            if is_standard(node) and node.op_type in _ENDS_OR_GATES:
-                found += filter(None, (match(finder, node) for match in _ENDS_OR_GATES[node.op_type]))
-        taken: set[int] = set()
-        kept = []
-        for block in sorted(found, key=lambda block: -len(block.nodes)):
-            if taken.isdisjoint(block.nodes):
-                taken.update(block.nodes)
-                kept.append(block)
-        return tuple(sorted(kept, key=lambda block: block.nodes[-1]))
-
-    return facts.once("blocks", make)
+    known: tuple[FusedBlock, ...] | None = facts.known("blocks")
+    if known is not None:
+        return known
+    finder, found = _Finder(facts), list[FusedBlock]()
+    for node in facts.nodes:
+        for match in _ENDS_OR_GATES.get(node.op_type, ()) if is_standard(node) else ():
+            block = match(finder, node)
+            found += [] if block is None else [block]
+    taken: set[int] = set()
+    kept = []
+    for block in sorted(found, key=lambda block: -len(block.nodes)):
+        if taken.isdisjoint(block.nodes):
+            taken.update(block.nodes)
+            kept.append(block)
+    return facts.keep("blocks", tuple(sorted(kept, key=lambda block: block.nodes[-1])))
 
 
 def written_layer_norms(facts: GraphFacts) -> Iterator[FusedBlock]:
@@ -88,7 +88,11 @@ class _Finder:
         operator with its first operands, and a list for alternatives.
         """
         if isinstance(pattern, list):
-            return next((fit for each in pattern if (fit := self.match(each, name, found)) is not None), None)
+            for each in pattern:
+                fit = self.match(each, name, found)
+                if fit is not None:
+                    return fit
+            return None
         if isinstance(pattern, str):
             return {**found, pattern: name} if found.get(pattern, name) == name else None
         if pattern is None or isinstance(pattern, float):
