@@ -32,6 +32,7 @@ def _run(line: str) -> int:
     return run(cli, words[1:])
 
 
+@pytest.mark.heavy
 def test_every_command_of_the_tutorial_ends_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name, script in zip(SCRIPTS, _blocks("python"), strict=True):

@@ -178,4 +178,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Each test module tries the ways that it has."""
     if "advice" in metafunc.fixturenames:
         ways = metafunc.module.WAYS
-        metafunc.parametrize("advice", [Advice(key) for key in ways], ids=list(ways))
+        slow = getattr(metafunc.module, "SLOW", ())
+        marks = {key: [pytest.mark.heavy] if key in slow else [] for key in ways}
+        metafunc.parametrize("advice", [pytest.param(Advice(key), id=key, marks=marks[key]) for key in ways])

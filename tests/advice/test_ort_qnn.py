@@ -221,6 +221,8 @@ def each_kernel(bench: Any) -> Any:
     return bench.clean("QNN325")
 
 
+SLOW = ("ORT008 v73", "ORT011 GELU and BatchNormalization")
+"""What compiles several models; with the heavy tests."""
 WAYS: dict[str, Way] = {
     "ORT001 deploykit targets": known_devices,
     "ORT002 --encodings": mlp("w8a8.v1.0.0"),

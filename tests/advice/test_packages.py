@@ -32,7 +32,7 @@ def runs() -> Iterable[Any]:
     for name in (*MADE, "detr", "segformer", "distilbert", "superres", "gru_lstm", "vit"):
         for encoded in (False, True)[: 1 if name in MADE else 2]:
             for backend, sdk in RELEASES:
-                light = name in LIGHT and sdk != "2.44"
+                light = name in LIGHT and sdk == "2.33"
                 marks = [] if light else [pytest.mark.heavy]
                 label = f"{name}-{'w8a16' if encoded else 'float'}-{backend}-{sdk or 'newest'}"
                 yield pytest.param(name, encoded, {"backend": backend, "sdk": sdk}, id=label, marks=marks)

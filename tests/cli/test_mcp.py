@@ -16,7 +16,7 @@ from deploykit.cli.mcp import READING, argv, schema
 from tables import each_row
 
 
-async def _session(name: str, arguments: dict[str, Any]) -> tuple[set[str], bool, str]:
+async def _session(*calls: tuple[str, dict[str, Any]]) -> tuple[set[str], list[tuple[bool, str]]]:
     from mcp import ClientSession, StdioServerParameters
     from mcp.client.stdio import stdio_client
 
@@ -29,20 +29,21 @@ async def _session(name: str, arguments: dict[str, Any]) -> tuple[set[str], bool
         await session.initialize()
         listed = (await session.list_tools()).tools
         assert all(tool.annotations is not None and tool.annotations.readOnlyHint for tool in listed)
-        found = await session.call_tool(name, arguments)
-        return {tool.name for tool in listed}, bool(found.isError), str(found.content[0].text)  # type: ignore[union-attr]
+        found = [await session.call_tool(name, arguments) for name, arguments in calls]
+        told = [(bool(one.isError), str(one.content[0].text)) for one in found]  # type: ignore[union-attr]
+        return {tool.name for tool in listed}, told
 
 
-def test_a_tool_answers_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
-    names, failed, text = anyio.run(_session, "compat", {"feature": "encodings-2.0.0", "sdk": "2.33"})
+def test_a_tool_answers_what_the_command_prints_and_an_error_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    names, (answer, error) = anyio.run(
+        _session,
+        ("compat", {"feature": "encodings-2.0.0", "sdk": "2.33"}),
+        ("check", {"model": "nowhere.onnx", "target": "sm8650"}),
+    )
     assert run(cli, ["compat", "encodings-2.0.0", "--sdk", "2.33", "--json"]) == 0
-    assert json.loads(text) == json.loads(capsys.readouterr().out)
-    assert names == set(READING) and not failed
-
-
-def test_an_error_is_told() -> None:
-    _, failed, text = anyio.run(_session, "check", {"model": "nowhere.onnx", "target": "sm8650"})
-    assert failed and json.loads(text)["error"]["exit_status"] == 3
+    assert json.loads(answer[1]) == json.loads(capsys.readouterr().out)
+    assert names == set(READING) and not answer[0]
+    assert error[0] and json.loads(error[1])["error"]["exit_status"] == 3
 
 
 @each_row("name", READING)

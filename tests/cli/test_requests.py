@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -52,11 +53,21 @@ def third_party(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "COLUMNS": "80"}
 
 
-def call(env: dict[str, str], *args: str) -> subprocess.CompletedProcess[str]:
-    """The command line in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "deploykit", *args], env=env, capture_output=True, encoding="utf-8", check=False
+def calls(env: dict[str, str], *lines: tuple[str, ...]) -> list[tuple[int, str]]:
+    """Command lines in a process of their own: the status of each, and what it says."""
+    code = (
+        "import io, json\n"
+        "from contextlib import redirect_stderr, redirect_stdout\n"
+        "from deploykit.cli import cli; from deploykit.cli.frame import run\n"
+        "told = []\n"
+        f"for line in {lines!r}:\n"
+        "    with redirect_stdout(io.StringIO()) as said, redirect_stderr(said):\n"
+        "        status = run(cli, list(line))\n"
+        "    told.append((status, said.getvalue()))\n"
+        "print(json.dumps(told))"
     )
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, encoding="utf-8", check=True)
+    return [(status, said) for status, said in json.loads(done.stdout)]
 
 
 @pytest.mark.parametrize("command", ["package", "check"])
@@ -71,25 +82,26 @@ def test_help_is_as_it_was_once_read(command: str, capsys: pytest.CaptureFixture
     assert shown.split() == file.read_text("utf-8").split()  # where lines break is click's business
 
 
-def test_a_third_partys_options_appear_by_themselves(third_party: dict[str, str]) -> None:
-    shown = call(third_party, "check", "--help-backend", "all").stdout
+def test_a_third_partys_options_appear_by_themselves_and_are_checked(third_party: dict[str, str]) -> None:
+    plan = ("check", "--plan", "absent.onnx", "--target", "sm8650", "--sdk", "2.33")
+    (_, shown), (_, own), (_, plain), wrong, foreign, right = calls(
+        third_party,
+        ("check", "--help-backend", "all"),
+        ("package", "--help-backend", "fourth"),
+        ("check", "--help"),
+        (*plan, "--backend", "fourth", "--tile-size", "65"),
+        (*plan, "--tile-size", "8"),
+        (*plan, "--backend", "fourth", "--tile-size", "8"),
+    )
     assert "Options of fourth:\n  --tile-size N" in shown.replace("--tile-size INTEGER", "--tile-size N")
     assert "Edge of a tile.  [default: 16; since" in shown
     assert "Options of fourth and qnn-htp:\n  --route ID" in shown
     assert shown.count("--route") == 1
-    own = call(third_party, "package", "--help-backend", "fourth").stdout
     assert "--tile-size" in own and "--route" in own and "--lpbq" not in own
-    assert "--tile-size" not in call(third_party, "check", "--help").stdout
-
-
-def test_a_third_partys_options_are_checked(third_party: dict[str, str]) -> None:
-    plan = ("check", "--plan", "absent.onnx", "--target", "sm8650", "--sdk", "2.33")
-    own = call(third_party, *plan, "--backend", "fourth", "--tile-size", "65")
-    assert own.returncode == 2 and "a whole number from 8 to 64" in own.stderr
-    foreign = call(third_party, *plan, "--tile-size", "8")
-    assert foreign.returncode == 2 and "it is an option of fourth" in foreign.stderr
-    right = call(third_party, *plan, "--backend", "fourth", "--tile-size", "8")
-    assert right.returncode == 3 and "absent.onnx" in right.stderr
+    assert "--tile-size" not in plain
+    assert wrong[0] == 2 and "a whole number from 8 to 64" in wrong[1]
+    assert foreign[0] == 2 and "it is an option of fourth" in foreign[1]
+    assert right[0] == 3 and "absent.onnx" in right[1]
 
 
 @each_row(
