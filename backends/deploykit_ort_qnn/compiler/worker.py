@@ -38,9 +38,7 @@ class NotOnProviderError(Exception):
     """The session exists, but not on the wanted provider."""
 
 
-def npu_session(
-    model: str, *, options: Mapping[str, str], entries: Mapping[str, str], optimization: str = "all", log_level: int = 3
-) -> Any:
+def npu_session(model: str, *, options: Mapping[str, str], entries: Mapping[str, str]) -> Any:
     """A session whose first provider is the QNN one; raises what ONNX Runtime raises, or NotOnProviderError."""
     import onnxruntime_qnn as qnn
 
@@ -49,7 +47,10 @@ def npu_session(
     devices = [device for device in ort.get_ep_devices() if device.ep_name == qnn.EP_NAME][:1]
     if not devices:
         raise NotOnProviderError("the registered library offers no device")
-    settings = _settings(entries, optimization, log_level)
+    settings = ort.SessionOptions()
+    settings.log_severity_level = 3
+    for key, value in entries.items():
+        settings.add_session_config_entry(key, value)
     settings.add_provider_for_devices(devices, {"backend_path": qnn.get_qnn_htp_path(), **options})
     # Without this the Python wrapper answers a provider's error by opening the model on the CPU alone.
     session = ort.InferenceSession(model, sess_options=settings, enable_fallback=0)
@@ -66,25 +67,12 @@ def ir_library() -> str:
     return str(Path(qnn.LIB_DIR_FULL_PATH) / "libQnnIr.so")
 
 
-def cpu_session(model: str, *, optimization: str = "none", log_level: int = 3) -> Any:
+def cpu_session(model: str) -> Any:
     """A session on the CPU provider; without optimizations every operator is computed as the model says."""
-    settings = _settings({}, optimization, log_level)
-    return ort.InferenceSession(model, sess_options=settings, providers=["CPUExecutionProvider"])
-
-
-def _settings(entries: Mapping[str, str], optimization: str, log_level: int) -> Any:
     settings = ort.SessionOptions()
-    settings.log_severity_level = log_level
-    levels = ort.GraphOptimizationLevel
-    settings.graph_optimization_level = {
-        "none": levels.ORT_DISABLE_ALL,
-        "basic": levels.ORT_ENABLE_BASIC,
-        "extended": levels.ORT_ENABLE_EXTENDED,
-        "all": levels.ORT_ENABLE_ALL,
-    }[optimization]
-    for key, value in entries.items():
-        settings.add_session_config_entry(key, value)
-    return settings
+    settings.log_severity_level = 3
+    settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return ort.InferenceSession(model, sess_options=settings, providers=["CPUExecutionProvider"])
 
 
 PROGRESS = "deploykit-progress: "
@@ -106,7 +94,7 @@ def compile_context(request: Mapping[str, Any]) -> dict[str, Any]:
     _say(f"compiling {request['model']}")
     started = time.monotonic()
     try:
-        npu_session(request["model"], options=request["options"], entries=entries, optimization=request["optimization"])
+        npu_session(request["model"], options=request["options"], entries=entries)
     except Exception as error:  # every error of the native library arrives as its own class
         return {"ok": False, "error": _first_line(error), "kind": type(error).__name__}
     seconds = round(time.monotonic() - started, 3)
@@ -144,7 +132,7 @@ def run_model(request: Mapping[str, Any]) -> dict[str, Any]:
         if request["provider"] == "npu":
             session = npu_session(request["model"], options=request["options"], entries=request["entries"])
         else:
-            session = cpu_session(request["model"], optimization=request["optimization"])
+            session = cpu_session(request["model"])
     except Exception as error:
         return {"ok": False, "error": _first_line(error), "kind": type(error).__name__}
     names = [output.name for output in session.get_outputs()]

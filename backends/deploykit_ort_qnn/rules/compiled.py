@@ -42,9 +42,10 @@ _of_file = partial(Found, kind=SubjectKind.FILE)
 _of_model = partial(Found, kind=SubjectKind.MODEL)
 
 RULES: Registry[CompileOutcome] = Registry("compilation")
+_rule = partial(RULES.rule, sources=[_LAB])
 
 
-@RULES.rule(
+@_rule(
     "ORT110",
     "nodes-refused",
     "error",
@@ -52,7 +53,6 @@ RULES: Registry[CompileOutcome] = Registry("compilation")
     why="With CPU fallback the model would open without a word and run in pieces, copied to and fro.",
     fix="Rewrite the nodes or give their tensors encodings; --option session.disable_cpu_ep_fallback=0 leaves them "
     "on the CPU.",
-    sources=[_LAB],
 )
 def check_refused(outcome: CompileOutcome) -> Iterator[Found]:
     """Nodes named in the log of a refused compilation."""
@@ -66,14 +66,13 @@ def check_refused(outcome: CompileOutcome) -> Iterator[Found]:
             )
 
 
-@RULES.rule(
+@_rule(
     "ORT111",
     "compiler-failed",
     "error",
     what="The compiler ended with an error that names no node.",
     why="There is no context binary.",
     fix="Read the log under logs/; 'deploykit diagnose' knows some of its messages.",
-    sources=[_LAB],
 )
 def check_failed(outcome: CompileOutcome) -> Iterator[Found]:
     """An error without refused nodes."""
@@ -86,14 +85,13 @@ def check_failed(outcome: CompileOutcome) -> Iterator[Found]:
         )
 
 
-@RULES.rule(
+@_rule(
     "ORT112",
     "compiler-crashed",
     "error",
     what="The compiler's process died.",
     why="A crash of the vendor's library leaves nothing that could be relied on.",
     fix="Report it with the model to the makers of the provider; try another finalization mode or wheel.",
-    sources=[_LAB],
 )
 def check_crashed(outcome: CompileOutcome) -> Iterator[Found]:
     """A worker that died of a signal or ended without an answer."""
@@ -109,14 +107,13 @@ def _on(outcome: CompileOutcome) -> str:
     return f"; {len(named)} operators do it alone: {listed(named, most=8)}" if named else ""
 
 
-@RULES.rule(
+@_rule(
     "ORT113",
     "compiler-timed-out",
     "error",
     what="The compiler did not finish within the time limit.",
     why="Finalizing a large graph can take minutes in one mode and seconds in another.",
     fix="Try --finalization-mode 3 or 1; another mode makes another graph, whose numbers are checked again.",
-    sources=[_LAB],
 )
 def check_timed_out(outcome: CompileOutcome) -> Iterator[Found]:
     """A compilation that was ended."""
@@ -126,14 +123,13 @@ def check_timed_out(outcome: CompileOutcome) -> Iterator[Found]:
         yield _of_model(name="model", message=message, evidence=evidence)
 
 
-@RULES.rule(
+@_rule(
     "ORT114",
     "runs-on-cpu-too",
     "warning",
     what="Some nodes of the compiled model stay on the CPU.",
     why="Every border copies and converts tensors.",
     fix="Leave --option session.disable_cpu_ep_fallback=0 out to see why each node was refused.",
-    sources=[_LAB],
 )
 def check_cpu_nodes(outcome: CompileOutcome) -> Iterator[Found]:
     """A mixed model that was allowed."""
@@ -164,16 +160,16 @@ class EnvironmentScope:
 
 
 ENVIRONMENT_RULES: Registry[EnvironmentScope] = Registry("environment")
+_of_pair = partial(ENVIRONMENT_RULES.rule, sources=[_LABS])
 
 
-@ENVIRONMENT_RULES.rule(
+@_of_pair(
     "ORT140",
     "not-compiled-here",
     "info",
     what="The provider is not installed here, so nothing was compiled.",
     why="Without compiling, refused nodes, changed types and wrong numbers stay unknown.",
     fix="pip install 'deploykit[ort-qnn]' on Linux x86-64, or run scripts/compile.py elsewhere.",
-    sources=[_LABS],
 )
 def check_absent(scope: EnvironmentScope) -> Iterator[Found]:
     """No wheel."""
@@ -190,14 +186,13 @@ def _way(planned: Wheel) -> str:
     return f"deploykit toolchain install {spec.name}-{spec.version}{' (needs Wine)' if spec.needs else ''}"
 
 
-@ENVIRONMENT_RULES.rule(
+@_of_pair(
     "ORT141",
     "another-wheel",
     "warning",
     what="Another wheel is installed than the one the package is for; nothing was compiled.",
     why="A binary made by a newer QAIRT does not load in an older runtime.",
     fix="Install the wheel named, in an environment of its own, and run scripts/compile.py there.",
-    sources=[_LABS],
 )
 def check_other_wheel(scope: EnvironmentScope) -> Iterator[Found]:
     """A wheel of another version."""
@@ -206,14 +201,13 @@ def check_other_wheel(scope: EnvironmentScope) -> Iterator[Found]:
         yield _of_environment(name="onnxruntime-qnn", message=message, hint=_way(scope.planned))
 
 
-@ENVIRONMENT_RULES.rule(
+@_of_pair(
     "ORT142",
     "unloadable-wheel",
     "warning",
     what="This ONNX Runtime is known not to load this wheel, or the pair was never tried.",
     why="The provider then fails to start, and Python opens the model on the CPU instead.",
     fix="Use one of the pairs that 'deploykit compat wheel' lists as supported.",
-    sources=[_LABS],
 )
 def check_pair(scope: EnvironmentScope) -> Iterator[Found]:
     """A broken or untried pair."""
@@ -261,16 +255,16 @@ class PackageScope:
 
 
 PACKAGE_RULES: Registry[PackageScope] = Registry("package")
+_of_package = partial(PACKAGE_RULES.rule, sources=[_LAB])
 
 
-@PACKAGE_RULES.rule(
+@_of_package(
     "ORT130",
     "soc-model-unset",
     "error",
     what="The provider options name no chip.",
     why="Without soc_model the result is a v68-like or FP32 build, with no message.",
     fix="Set soc_model; deploykit writes it for every target.",
-    sources=[_LAB],
 )
 def check_soc_model(scope: PackageScope) -> Iterator[Found]:
     """Options without a chip."""
@@ -278,14 +272,13 @@ def check_soc_model(scope: PackageScope) -> Iterator[Found]:
         yield _of_file(name="provider options", message="soc_model is not set")
 
 
-@PACKAGE_RULES.rule(
+@_of_package(
     "ORT131",
     "option-unknown",
     "error",
     what="The provider options hold a name that the provider does not know.",
     why="The provider ignores it without a word, so what was wanted does not happen.",
     fix="Correct the spelling; 'deploykit compat provider-option' lists all.",
-    sources=[_LAB],
 )
 def check_unknown_options(scope: PackageScope) -> Iterator[Found]:
     """Names outside of the table."""
@@ -293,14 +286,13 @@ def check_unknown_options(scope: PackageScope) -> Iterator[Found]:
         yield _of_file(name=name, message=f"{name}: the provider has no such option")
 
 
-@PACKAGE_RULES.rule(
+@_of_package(
     "ORT132",
     "context-for-another-chip",
     "error",
     what="The context binary was compiled for another chip than the package says.",
     why="A binary may load elsewhere, or not, and its graph is another one.",
     fix="Compile again with compile.py of this package.",
-    sources=[_LAB],
 )
 def check_context_chip(scope: PackageScope) -> Iterator[Found]:
     """soc_model inside the binary against the target's."""

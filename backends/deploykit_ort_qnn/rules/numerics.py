@@ -22,16 +22,16 @@ _at_node = partial(Found, kind=SubjectKind.NODE)
 _at_tensor = partial(Found, kind=SubjectKind.TENSOR)
 
 PRECISION_RULES: Registry[PrecisionScope] = Registry("precision")
+_of_types = partial(PRECISION_RULES.rule, sources=[_LAB])
 
 
-@PRECISION_RULES.rule(
+@_of_types(
     "ORT101",
     "float-island",
     "warning",
     what="A node of a quantized model is compiled in float.",
     why="One missing or unfitting Q/DQ pair turns a node and its neighbours into float, with conversions around them.",
     fix="Give every input and output of the node an encoding of one width; see docs/ort-qnn.md.",
-    sources=[_LAB],
 )
 def check_float_islands(scope: PrecisionScope) -> Iterator[Found]:
     """Each float node whose tensor was meant to be an integer, and at once all that nothing was said about."""
@@ -72,14 +72,13 @@ def _in_float(node: FloatNode) -> str:
     return f"{node.type} {node.name} is compiled in float{made}"
 
 
-@PRECISION_RULES.rule(
+@_of_types(
     "ORT102",
     "operand-narrowed",
     "warning",
     what="A 16-bit tensor is narrowed to 8 bits on its way into a node, without a message.",
     why="The second operand of a MatMul of two activations is taken as a weight; attention loses accuracy by it.",
     fix="Take HTP v73 or later with QAIRT 2.47 or later, where deploykit uses symmetric int16 there.",
-    sources=[_LAB],
 )
 def check_narrowed(scope: PrecisionScope) -> Iterator[Found]:
     """Conversions to fewer bits that nobody asked for."""
@@ -94,14 +93,13 @@ def check_narrowed(scope: PrecisionScope) -> Iterator[Found]:
         )
 
 
-@PRECISION_RULES.rule(
+@_of_types(
     "ORT103",
     "block-weights-in-float",
     "warning",
     what="A layer with block-quantized weights runs in FP16.",
     why="The provider dequantizes its input and quantizes its result again; an integer plan becomes a float one there.",
     fix="--lpbq turns the weights into LPBQ, which runs in integers (with a loss that is reported).",
-    sources=[_LAB],
 )
 def check_block_weights(scope: PrecisionScope) -> Iterator[Found]:
     """Per-block weights beside float activations."""
@@ -115,14 +113,13 @@ def check_block_weights(scope: PrecisionScope) -> Iterator[Found]:
             )
 
 
-@PRECISION_RULES.rule(
+@_of_types(
     "ORT104",
     "compiler-left-the-grid",
     "warning",
     what="The compiler computes in float what it was asked to compute in integers.",
     why="What was asked for (the JSON graph) and what was made (the schematic) differ.",
     fix="Compare the node with docs/ort-qnn.md; check the numbers of the outputs.",
-    sources=[_LAB],
 )
 def check_left_grid(scope: PrecisionScope) -> Iterator[Found]:
     """Float operations for nodes that were asked for in 16-bit integers."""
@@ -136,14 +133,13 @@ def check_left_grid(scope: PrecisionScope) -> Iterator[Found]:
             )
 
 
-@PRECISION_RULES.rule(
+@_of_types(
     "ORT105",
     "compiled-as-fp32",
     "error",
     what="A float node was compiled in FP32.",
     why="The HTP has no FP32 unit; such binaries come out when no chip is named, or for a chip without FP16.",
     fix="Quantize the model for this chip, or take one with FP16 (HTP v69 and later).",
-    sources=[_LAB],
 )
 def check_fp32(scope: PrecisionScope) -> Iterator[Found]:
     """Float nodes that stayed float32 after optimization."""
@@ -178,16 +174,16 @@ class NumericScope:
 
 
 RULES: Registry[NumericScope] = Registry("numerics")
+_rule = partial(RULES.rule, sources=[_LAB])
 
 
-@RULES.rule(
+@_rule(
     "ORT120",
     "outputs-differ",
     "error",
     what="The package loses more of the model's task than its quantization does: this was lost by the device.",
     why="Some kernels give wrong numbers without a message; only running them shows it.",
     fix="Look at the first node that differs; rewrite it, widen its range, or leave it float.",
-    sources=[_LAB],
 )
 def check_outputs(scope: NumericScope) -> Iterator[Found]:
     """Outputs that miss what is asked of their kind, and outputs that are not finite."""
@@ -212,14 +208,13 @@ def check_outputs(scope: NumericScope) -> Iterator[Found]:
         )
 
 
-@RULES.rule(
+@_rule(
     "ORT122",
     "far-from-float",
     "warning",
     what="The package does what its encodings say, and that is far from the float model: lost by quantization.",
     why="What quantization loses no device gives back; a range that is too narrow or too wide somewhere is enough.",
     fix="'deploykit accuracy locate' names the operator; widen its range, calibrate anew, or leave it in float",
-    sources=[_LAB],
 )
 def check_quantization(scope: NumericScope) -> Iterator[Found]:
     """What the encodings lose by themselves, where that is more than is good."""
@@ -236,14 +231,13 @@ def check_quantization(scope: NumericScope) -> Iterator[Found]:
         )
 
 
-@RULES.rule(
+@_rule(
     "ORT121",
     "not-emulated",
     "warning",
     what="The compiled model was not run on the emulator.",
     why="Then wrong numbers, which compile without a message, stay unknown.",
     fix="Run scripts/run.py --compare model/model.onnx where there is more time, or compare on the device.",
-    sources=[_LAB],
 )
 def check_not_run(scope: NumericScope) -> Iterator[Found]:
     """A run that failed or took too long."""

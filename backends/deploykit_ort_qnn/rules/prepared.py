@@ -43,16 +43,16 @@ _at_node = partial(Found, kind=SubjectKind.NODE)
 _at_tensor = partial(Found, kind=SubjectKind.TENSOR)
 
 RULES: Registry[ProviderDraft] = Registry("ort-qnn plan")
+_rule = partial(RULES.rule, sources=[_LAB])
 
 
-@RULES.rule(
+@_rule(
     "ORT001",
     "no-soc-model",
     "error",
     what="The chip's number (soc_model) is not known.",
     why="Without it the provider compiles for another chip, or in FP32, without a message.",
     fix="Choose a device whose soc_model is known; 'deploykit targets' shows it.",
-    sources=[_LAB],
 )
 def check_soc_model(draft: ProviderDraft) -> Iterator[Found]:
     """A device without a number."""
@@ -77,14 +77,13 @@ def check_needs_encodings(draft: ProviderDraft) -> Iterator[Found]:
         yield _of_model(name=name, message=f"{name}: {draft.precision} needs encodings")
 
 
-@RULES.rule(
+@_rule(
     "ORT003",
     "float8-weights",
     "error",
     what="A weight is quantized to float8.",
     why="The provider takes no float8; every layer with such a weight is refused.",
     fix="Quantize these weights to int8 or int4.",
-    sources=[_LAB],
     claim=_SEEN,
 )
 def check_float8(draft: ProviderDraft) -> Iterator[Found]:
@@ -93,14 +92,13 @@ def check_float8(draft: ProviderDraft) -> Iterator[Found]:
         yield _at_tensor(name=name, message=f"{name}: float8 is not taken by the provider")
 
 
-@RULES.rule(
+@_rule(
     "ORT004",
     "float-without-fp16",
     "error",
     what="A float model is to be compiled for a chip without FP16.",
     why="The compiler makes an FP32 binary of it, without an error; the HTP has no FP32 unit.",
     fix="Quantize the model, or take a chip with FP16 (HTP v69 and later).",
-    sources=[_LAB],
 )
 def check_fp16(draft: ProviderDraft) -> Iterator[Found]:
     """Float model on v68."""
@@ -109,7 +107,7 @@ def check_fp16(draft: ProviderDraft) -> Iterator[Found]:
         yield Found(kind=SubjectKind.TARGET, name=device.id, message=f"{device.name} has no FP16")
 
 
-@RULES.rule(
+@_rule(
     "ORT005",
     "blocks-need-fp16",
     "error",
@@ -117,7 +115,6 @@ def check_fp16(draft: ProviderDraft) -> Iterator[Found]:
     why="The provider computes them in FP16 and refuses them on HTP v68.",
     fix="Use per-channel int4 or int8 weights, or take a chip with v69 or later; --lpbq makes integer layers of them "
     "there.",
-    sources=[_LAB],
 )
 def check_blocks_fp16(draft: ProviderDraft) -> Iterator[Found]:
     """Per-block weights on v68."""
@@ -159,14 +156,13 @@ def check_skipped(draft: ProviderDraft) -> Iterator[Found]:
         yield _at_tensor(name=entry.tensor, message=f"{entry.tensor}: {entry.reason}")
 
 
-@RULES.rule(
+@_rule(
     "ORT008",
     "operand-will-be-narrowed",
     "warning",
     what="The second operand of a 16-bit MatMul of two activations will be read with 8 bits.",
     why="HTP v68 and v69 have no MatMul with two 16-bit operands; the provider converts one without a message.",
     fix="Accept it, or take HTP v73 and later, where deploykit keeps 16 bits.",
-    sources=[_LAB],
     cure="simplify",
 )
 def check_narrowing(draft: ProviderDraft) -> Iterator[Found]:
@@ -184,14 +180,13 @@ def _kept_whole(draft: ProviderDraft) -> str:
     return f"Accept it, or take another release: onnxruntime-qnn {draft.wheel.version} refuses symmetric int16 there"
 
 
-@RULES.rule(
+@_rule(
     "ORT009",
     "wrong-kernel-avoided",
     "error",
     what="The model holds something that the compiler turns into wrong numbers, or float, without a message.",
     why="Nothing but running the compiled model shows it.",
     fix="The plan avoids it.",
-    sources=[_LAB],
 )
 def check_wrong_kernels(draft: ProviderDraft) -> Iterator[Found]:
     """What preparation stepped around."""
@@ -217,14 +212,13 @@ def check_refusals(draft: ProviderDraft) -> Iterator[Found]:
         yield _at_node(name=text.partition(":")[0], message=text)
 
 
-@RULES.rule(
+@_rule(
     "ORT011",
     "refused-operator",
     "error",
     what="An operator that the provider refuses is left in the model.",
     why="It is not taken quantized; the model would not run wholly on the NPU.",
     fix="Rewrite it; exact GELU is fused and BatchNormalization folded where their form allows.",
-    sources=[_LAB],
     claim=_LIKELY,
 )
 def check_operators(draft: ProviderDraft) -> Iterator[Found]:
@@ -240,14 +234,13 @@ def check_operators(draft: ProviderDraft) -> Iterator[Found]:
             )
 
 
-@RULES.rule(
+@_rule(
     "ORT012",
     "option-not-checked",
     "warning",
     what="A provider option was not looked up in this wheel.",
     why="It is known in the newest wheel; an older one may ignore it without a word.",
     fix="Use the newest wheel, or leave the option out.",
-    sources=[_LAB],
 )
 def check_unchecked(draft: ProviderDraft) -> Iterator[Found]:
     """Options whose first wheel is not known."""
@@ -276,7 +269,7 @@ def check_lpbq_loss(draft: ProviderDraft) -> Iterator[Found]:
             yield _at_tensor(name=name, message=message)
 
 
-@RULES.rule(
+@_rule(
     "ORT014",
     "erf-in-float",
     "warning",
@@ -284,7 +277,6 @@ def check_lpbq_loss(draft: ProviderDraft) -> Iterator[Found]:
     why="The provider has none. ONNX Runtime makes one operator of a GELU written in the usual order first; around any "
     "other Erf the model is not taken.",
     fix="Write it with another operator.",
-    sources=[_LAB],
     cure="fuse-gelu",
 )
 def check_erf(draft: ProviderDraft) -> Iterator[Found]:
