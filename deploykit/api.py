@@ -278,18 +278,22 @@ def matrix(
     time_limit: float = 3600.0,
     fail_fast: bool = False,
     fresh: bool = False,
+    max_time: str = "",
     progress: Callable[[str, str], None] | None = None,
     on_result: Callable[[CellResult], None] | None = None,
 ) -> Results:
     """Package every model of a ``deploykit.toml`` for every target, and write the results to ``out``.
 
     ``only`` are patterns of cells (``yolo/phone``), models or targets; ``executor`` is ``local`` or
-    ``dask://HOST:PORT``; ``time_limit`` is in seconds and per cell. ``progress`` is called with a cell and a line of
-    news, ``on_result`` with each result. A cell that fails is a result, not an error. Raises InputError for a file that
-    is none, UsageError for options that make no sense, PackageError where ``out`` cannot be used.
+    ``dask://HOST:PORT``; ``time_limit`` is in seconds and per cell. ``max_time`` (``5ms``) is what a model may take by
+    its compiler's estimate. ``progress`` is called with a cell and a line of news, ``on_result`` with each result. A
+    cell that fails is a result, not an error. Raises InputError for a file that is none, UsageError for options that
+    make no sense, PackageError where ``out`` cannot be used.
     """
+    from deploykit.accuracy.latency import read_time
     from deploykit.fleet.running import run_matrix, select
 
+    limit = read_time(max_time)
     return run_matrix(
         select(Path(file), only=_texts(only)),
         Path(out),
@@ -298,6 +302,7 @@ def matrix(
         time_limit=time_limit,
         fail_fast=fail_fast,
         fresh=fresh,
+        max_time_us=limit,
         tell=progress or (lambda _cell, _line: None),
         done=on_result or (lambda _result: None),
     )

@@ -110,11 +110,7 @@ def prepare(situation: Situation, shared: SharedWork) -> ProviderDraft:
         )
     if request.adapter_options.get("dlc"):
         _refuse_dlc(wheel)
-    asked = str(request.adapter_options.get(MAX_TIME.name) or "")
-    try:
-        limit = read_time(asked) if asked else 0.0
-    except ValueError:
-        raise UsageError(f"{MAX_TIME.flag} {asked}: no time", next="5ms, 800us or 0.2s") from None
+    limit = read_time(str(request.adapter_options.get(MAX_TIME.name) or ""))
     prepared = None if source == "float" else prepared_model(situation, shared, wheel)
     given, prepared = _repaired(situation, prepared) if request.adapter_options.get("repair") else (situation, prepared)
     # A float model is compiled in float16 as a whole; what has Q/DQ pairs or encodings is judged once compiled.

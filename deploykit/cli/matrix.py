@@ -36,6 +36,7 @@ _COLORS = {"yes": "green", "not judged": "yellow", "no": "red", "failed": "red"}
 @click.option(
     "--time-limit", type=click.FloatRange(min=1), default=3600, metavar="SECONDS", help="Per cell. Default: 3600."
 )
+@click.option("--max-time", default="", metavar="TIME", help="5ms: exit status 1 where a model is estimated slower.")
 @click.option("--executor", default="local", metavar="WHERE", help="local, or dask://HOST:PORT (extra 'dask').")
 @click.option(
     "--emit",
@@ -102,6 +103,7 @@ def command(
 
 
 def _text(results: Results, out: Path) -> str:
+    from deploykit.accuracy.latency import in_time
     from deploykit.fleet.pages import size_text
 
     rows = [
@@ -111,14 +113,16 @@ def _text(results: Results, out: Path) -> str:
             cell.compiled or "-",
             "-" if cell.worst_db is None else f"{cell.worst_db:.1f} dB",
             size_text(cell.bytes) if cell.bytes else "-",
+            "-" if cell.time_us is None else in_time(cell.time_us),
             "kept" if cell.cell in results.kept else f"{cell.seconds:.1f} s",
         )
         for cell in results.cells
     ]
     counts = ", ".join(f"{count} {word}" for word, count in results.counts.items() if count)
     not_run = f", {len(results.not_run)} not run" if results.not_run else ""
-    shown = table(rows, header=("cell", "right", "compiled", "worst", "size", "time"))
-    return f"{shown}\n\n{counts}{not_run}\nresults    {out} (open matrix.html)"
+    shown = table(rows, header=("cell", "right", "compiled", "worst", "size", "estimate", "time"))
+    slow = f"\nslower than {in_time(results.max_time_us)}: {', '.join(results.too_slow)}" if results.too_slow else ""
+    return f"{shown}\n\n{counts}{not_run}{slow}\nresults    {out} (open matrix.html)"
 
 
 @command.branch

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
+from deploykit.accuracy.latency import in_time
 from deploykit.fleet.results import CELLS, PACKAGE, CellVerdict, Results
 from deploykit.report.rendering import render
 
@@ -33,7 +34,8 @@ def render_matrix(results: Results, name: str, *, templates: Path | None = None)
     squares = {cell: _Square(words="not run", kind="open") for cell in results.not_run}
     for cell in results.cells:
         worst = "" if cell.worst_db is None else f"{cell.worst_db:.1f} dB"
-        parts = [worst, size_text(cell.bytes) if cell.bytes else "", f"{cell.seconds:.1f} s"]
+        time = "" if cell.time_us is None else f"about {in_time(cell.time_us)}"
+        parts = [worst, time, size_text(cell.bytes) if cell.bytes else "", f"{cell.seconds:.1f} s"]
         squares[cell.cell] = _Square(
             words=str(cell.verdict),
             kind=_CLASSES[str(cell.verdict)],

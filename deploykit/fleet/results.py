@@ -13,6 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from deploykit.accuracy.latency import in_time
 from deploykit.errors import DeploykitError, InputError
 from deploykit.packages.manifests import MANIFEST, digest_of
 from deploykit.system.files import read_regular, write_files
@@ -41,6 +42,7 @@ PACKAGE = "package"
 _LARGEST = 64 << 20
 _MOST_DB = 0.1  # decibels by which a number may differ between two runs without being told
 _MOST_SIZE = 0.01
+_MOST_TIME = 0.02  # the share by which an estimate may grow before it is told, and worse
 
 
 class CellVerdict(StrEnum):
@@ -91,6 +93,13 @@ class CellResult:
         return min((value for value in values if isinstance(value, int | float)), default=None)
 
     @property
+    def time_us(self) -> float | None:
+        """What it takes by its compiler's own cost model of this very chip; None where there is no such estimate."""
+        estimate = self.outcome.get("estimate") or {}
+        time = None if estimate.get("instead_of") else estimate.get("time_us")
+        return time if isinstance(time, int | float) else None
+
+    @property
     def why(self) -> str:
         """One line on what stands in the way, or what it could not be judged for."""
         if self.error:
@@ -112,13 +121,22 @@ class CellResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Results:
-    """All cells of one run in the order of the file. ``kept`` are those that an earlier run had made."""
+    """All cells of one run in the order of the file. ``kept`` are those that an earlier run had made.
+
+    ``max_time_us`` is what each may take by its compiler's estimate, 0 for no limit; a cell without one is not held.
+    """
 
     models: tuple[str, ...]
     targets: tuple[str, ...]
     cells: tuple[CellResult, ...]
     kept: frozenset[str] = frozenset()
     not_run: tuple[str, ...] = ()
+    max_time_us: float = 0.0
+
+    @property
+    def too_slow(self) -> tuple[str, ...]:
+        """The cells that are estimated to take longer than they may."""
+        return tuple(cell.cell for cell in self.cells if 0 < self.max_time_us < (cell.time_us or 0.0))
 
     @property
     def counts(self) -> dict[str, int]:
@@ -128,9 +146,9 @@ class Results:
 
     @property
     def exit_status(self) -> int:
-        """1 where a cell is a no, failed, or did not run."""
+        """1 where a cell is a no, failed, did not run, or takes longer than it may."""
         bad = any(cell.verdict in (CellVerdict.NO, CellVerdict.FAILED) for cell in self.cells)
-        return int(bad or bool(self.not_run))
+        return int(bad or bool(self.not_run) or bool(self.too_slow))
 
     def to_json(self) -> dict[str, Any]:
         """The published shape of ``matrix --json`` and ``matrix.json``."""
@@ -140,6 +158,7 @@ class Results:
             "summary": {**self.counts, "not run": len(self.not_run)},
             "cells": [{**cell.to_json(), "kept": cell.cell in self.kept} for cell in self.cells],
             "not_run": list(self.not_run),
+            "too_slow": list(self.too_slow),
         }
 
 
@@ -213,7 +232,7 @@ def _result(value: Mapping[str, Any]) -> CellResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellChange(Published):
-    """One cell that is not as it was; ``worse`` where its verdict or its compilation went down."""
+    """One cell that is not as it was; ``worse`` where its verdict, compilation or speed went down."""
 
     cell: str
     what: tuple[str, ...]
@@ -260,9 +279,13 @@ def _change(old: CellResult, new: CellResult) -> CellChange | None:
         what.append(f"route: {before} -> {after}")
     if old.worst_db is not None and new.worst_db is not None and abs(old.worst_db - new.worst_db) > _MOST_DB:
         what.append(f"{old.worst_db:.1f} dB -> {new.worst_db:.1f} dB")
+    slower = False
+    if old.time_us and new.time_us and abs(new.time_us - old.time_us) > _MOST_TIME * old.time_us:
+        slower = new.time_us > old.time_us
+        what.append(f"estimated {in_time(old.time_us)} -> {in_time(new.time_us)}")
     if old.bytes and new.bytes and abs(new.bytes - old.bytes) > _MOST_SIZE * old.bytes:
         what.append(f"{old.bytes:,} bytes -> {new.bytes:,} bytes")
     order = (CellVerdict.YES, CellVerdict.NOT_JUDGED, CellVerdict.NO, CellVerdict.FAILED)
     refused = old.compiled == "yes" and new.compiled == "refused"
-    worse = order.index(new.verdict) > order.index(old.verdict) or refused
+    worse = order.index(new.verdict) > order.index(old.verdict) or refused or slower
     return CellChange(cell=new.cell, what=tuple(what), worse=worse) if what else None

@@ -63,6 +63,7 @@ def run_matrix(
     processes: int | None = None,
     time_limit: float = DEFAULT_LIMIT,
     fail_fast: bool = False,
+    max_time_us: float = 0.0,
     fresh: bool = False,
     tell: Tell = lambda _cell, _line: None,
     done: Callable[[CellResult], None] = lambda _result: None,
@@ -95,6 +96,7 @@ def run_matrix(
             cells=tuple(made[cell.id] for cell in cells if cell.id in made),
             kept=frozenset(result.cell for result in kept),
             not_run=tuple(cell.id for cell in cells if cell.id not in made),
+            max_time_us=max_time_us,
         )
         files = {
             out / "matrix.json": json.dumps({"schema": 1, **results.to_json()}, indent=1) + "\n",

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from deploykit import api
-from deploykit.errors import InputError, PackageError, UnknownTargetError
+from deploykit.errors import InputError, PackageError, UnknownTargetError, UsageError
 from deploykit.fleet.description import read_file
 from deploykit.fleet.pages import junit_text, render_matrix, size_text
 from deploykit.fleet.results import CellResult, CellVerdict, Results, compare
@@ -53,6 +54,21 @@ def test_a_comparison_tells_what_became_worse() -> None:
     better = compare(new, results(cell("a/x"), cell("a/y", db=50)))
     assert [change.worse for change in better.changes] == [False, False]
     assert better.exit_status == 0
+
+
+def test_cells_are_held_against_a_time_and_an_older_run() -> None:
+    def timed(name: str, us: float, **more: Any) -> CellResult:
+        one = cell(name)
+        return replace(one, outcome={**one.outcome, "estimate": {"time_us": us, **more}})
+
+    cells = (timed("a/x", 900.0), timed("a/y", 5100.0), timed("a/z", 9000.0, instead_of="another"), cell("a/w"))
+    known = replace(results(*cells), max_time_us=5000.0)
+    assert (known.too_slow, known.exit_status, known.to_json()["too_slow"]) == (("a/y",), 1, ["a/y"])
+    assert results(*cells).exit_status == 0 and replace(known, max_time_us=6000.0).exit_status == 0
+    (slower,) = compare(known, results(timed("a/x", 950.0), timed("a/y", 5101.0))).changes
+    assert slower.worse and slower.what == ("estimated 900 us -> 950 us",)
+    with pytest.raises(UsageError, match="no time"):
+        api.matrix(AIMET / "none.toml", max_time="soon")
 
 
 def test_names_and_words_of_strangers_stay_text() -> None:
