@@ -43,7 +43,7 @@ def prepare(situation: Situation) -> QuarkPrepared:
         return QuarkPrepared(draft=draft, inputs=inputs, survey=seen, findings=(*found, *GUIDELINE_RULES.run(seen)))
     if source is None or not (draft.needs_quark or draft.precision == "bf16"):
         return QuarkPrepared(draft=draft, inputs=inputs, findings=found)
-    calibration = load_calibration(source)
+    calibration = load_calibration(source, inputs)
     seen = survey(calibration, inputs)
     bad = {name for name, _ in seen.unusable}
     usable = [path for path in calibration.files if path.name not in bad]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from deploykit.accuracy.judge.metric import UserMetric
 from deploykit.accuracy.samples.calibration import load_calibration
 from deploykit.accuracy.samples.gathering import Samples, gather
-from deploykit.accuracy.samples.inputs import Label
+from deploykit.accuracy.samples.inputs import Label, input_specs
 from deploykit.accuracy.search.goals import Goal, Reached, goal_for
 from deploykit.accuracy.search.layer_losses import Budget, Sensitivity, analyze, read_question
 from deploykit.accuracy.search.output_losses import Reaching
@@ -148,7 +148,7 @@ def simulated_ladder(
     simulated = _Simulated(proto, facts, made, metric, has_float="float16" in wides)
     findings: tuple[Finding, ...] = ()
     if data is not None and made.label is Label.GIVEN:
-        about = load_calibration(data)
+        about = load_calibration(data, input_specs(facts))
         findings = about_samples(read, facts, about, made.feeds, available=made.available, gives_ranges=True)
 
     def mix(base: LadderRung, wide: WideType) -> Raised:

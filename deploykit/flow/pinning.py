@@ -129,7 +129,7 @@ def _sampled_shapes(source: Path | None, specs: tuple[InputSpec, ...]) -> dict[s
     if source is None:
         return {}
     try:
-        data = load_calibration(source)
+        data = load_calibration(source, specs)
         if data.recipe is not None:
             fed = fed_by_images(data.recipe, specs)
             return {} if fed is None or not fed.fits(data.recipe.shape) else {fed.name: data.recipe.shape}

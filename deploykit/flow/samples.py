@@ -105,7 +105,7 @@ def data_findings(given: Situation, shared: SharedWork) -> tuple[Finding, ...]:
     from deploykit.accuracy.samples.data_quality import LOOKED_AT, MOST
 
     def find() -> tuple[Finding, ...]:
-        calibration = load_calibration(source)
+        calibration = load_calibration(source, input_specs(facts))
         if calibration.kind == "reader":
             return ()
         gives_ranges = given.encodings is None and not facts.is_qdq and given.request.precision not in _FLOATS

@@ -23,6 +23,7 @@ from deploykit.accuracy.samples.images import (
     ImageRecipe,
     can_decode,
     fed_by_images,
+    fit_recipe,
     images_misfit,
     read_image,
     read_recipe,
@@ -68,8 +69,11 @@ class Calibration:
     ignored: tuple[str, ...] = ()
 
 
-def load_calibration(source: Path) -> Calibration:
-    """List what ``source`` holds; raises InputError or UsageError with what to do. Reads no sample yet."""
+def load_calibration(source: Path, inputs: tuple[InputSpec, ...] = ()) -> Calibration:
+    """List what ``source`` holds; raises InputError or UsageError with what to do. Reads no sample yet.
+
+    The model's ``inputs`` say what a recipe of images leaves out.
+    """
     if source.is_dir():
         found = sorted(path for path in source.rglob("*") if path.is_file() and not path.name.startswith("."))
         home = source.resolve()
@@ -94,7 +98,7 @@ def load_calibration(source: Path) -> Calibration:
             kind="images" if images else "arrays",
             origin=source.name,
             files=tuple(files),
-            recipe=read_recipe(source) if images else None,
+            recipe=fit_recipe(read_recipe(source), inputs) if images else None,
             labels=_labels(source, files),
             ignored=tuple(path.relative_to(source).as_posix() for path in found if path not in used),
         )
@@ -146,7 +150,8 @@ def read_samples(source: Path, facts: GraphFacts) -> Iterator[dict[str, Any]]:
 
     Raises UsageError for a reader, which is code of the user's, and for images where nothing decodes them.
     """
-    calibration = load_calibration(source)
+    inputs = input_specs(facts)
+    calibration = load_calibration(source, inputs)
     if calibration.kind == "reader":
         raise UsageError(
             f"{source}: a reader is not run here",
@@ -159,7 +164,7 @@ def read_samples(source: Path, facts: GraphFacts) -> Iterator[dict[str, Any]]:
             why="Pillow, which decodes them, is not installed",
             next=f"{WANTED}, or save the preprocessed samples as .npy or .npz",
         )
-    yield from read_places(places_of(calibration, input_specs(facts)))
+    yield from read_places(places_of(calibration, inputs))
 
 
 def places_of(

@@ -210,7 +210,7 @@ def _stored(
 ) -> _Stored:
     note = ""
     if calibration is not None:
-        data = load_calibration(calibration)
+        data = load_calibration(calibration, inputs)
         if data.kind == "arrays" or (data.kind == "images" and can_decode()):
             places = places_of(data, inputs, optional=declared.keys())
             if not places:

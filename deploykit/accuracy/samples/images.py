@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +26,7 @@ __all__ = [
     "ImageRecipe",
     "can_decode",
     "fed_by_images",
+    "fit_recipe",
     "images_misfit",
     "inspect_image",
     "read_image",
@@ -42,11 +43,10 @@ _LARGEST = 1 << 30
 _MOST_PIXELS = 1 << 28
 # JPEG's start-of-frame markers: what lies between them are tables (ITU T.81, table B.1).
 _FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+# What no model says; width, height and layout too where its input leaves them open.
 _EXAMPLE = """schema = 1
-width = 640
-height = 640
-resize = "letterbox"      # stretch, letterbox or crop
 scale = 0.00392156862745098   # 1/255, applied before mean and std
+resize = "letterbox"      # stretch, letterbox or crop
 """
 
 
@@ -131,23 +131,25 @@ _READERS = {_PNG: _png, b"\xff\xd8": _jpeg, b"BM": _bmp}
 class ImageRecipe:
     """Decode, resize to ``width`` by ``height``, then (pixel * ``scale`` - ``mean``) / ``std`` per channel.
 
+    Size and layout may be left out (0 and ""), where the model's input says them.
+
     ``input`` names the model's input, "" for the only one. ``fill`` is the grey level (0..255) around a letterbox.
     """
 
     schema: int
-    width: int
-    height: int
+    width: int = 0
+    height: int = 0
     resize: Literal["stretch", "letterbox", "crop"] = "stretch"
     scale: float = 1.0
     mean: tuple[float, ...] = (0.0, 0.0, 0.0)
     std: tuple[float, ...] = (1.0, 1.0, 1.0)
     channels: Literal["RGB", "BGR"] = "RGB"
-    layout: Literal["NCHW", "NHWC"] = "NCHW"
+    layout: Literal["NCHW", "NHWC", ""] = ""
     fill: int = 114
     input: str = ""
 
     def __post_init__(self) -> None:
-        if self.width <= 0 or self.height <= 0:
+        if self.width < 0 or self.height < 0 or bool(self.width) != bool(self.height):
             raise ValueError("width and height are in pixels and positive")
         if len(self.mean) != 3 or len(self.std) != 3 or not all(self.std):
             raise ValueError("mean and std have three values each, no std is 0")
@@ -156,7 +158,7 @@ class ImageRecipe:
     def shape(self) -> tuple[int, ...]:
         """The shape of one sample, batch included."""
         planes = (3, self.height, self.width)
-        return (1, *planes) if self.layout == "NCHW" else (1, self.height, self.width, 3)
+        return (1, self.height, self.width, 3) if self.layout == "NHWC" else (1, *planes)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for the recipe of a package."""
@@ -177,6 +179,17 @@ def read_recipe(folder: Path) -> ImageRecipe:
     if recipe.schema != 1:
         raise InputError(f"{path}: schema: {recipe.schema} is not known", next="schema 1 is read")
     return recipe
+
+
+def fit_recipe(recipe: ImageRecipe, inputs: tuple[InputSpec, ...]) -> ImageRecipe:
+    """What a recipe leaves out, as the model's only input of pictures has it: the size, and where the colours stand."""
+    named = [spec for spec in inputs if recipe.input in ("", spec.name) and len(spec.shape) == 4]
+    shapes = [spec.shape for spec in named if 3 in (spec.shape[1], spec.shape[3])]
+    shape = shapes[0] if len(shapes) == 1 else (None, 3, None, None)
+    layout = recipe.layout or ("NCHW" if shape[1] == 3 else "NHWC")
+    height, width = shape[2:] if layout == "NCHW" else shape[1:3]
+    size = (recipe.width, recipe.height) if recipe.width else (width or 0, height or 0)
+    return replace(recipe, layout=layout, width=size[0], height=size[1])
 
 
 def can_decode() -> bool:
@@ -201,6 +214,8 @@ def images_misfit(
     if fed is None:
         names = ", ".join(spec.name for spec in inputs)
         return f"images feed one input, the model has {names}; the recipe names {recipe.input or 'none'}"
+    if not recipe.width:
+        return "neither the recipe nor the model says how large the pictures are"
     return "" if fed.fits(recipe.shape) else f"the recipe makes {list(recipe.shape)}, the model wants {fed}"
 
 

@@ -115,8 +115,8 @@ def divide(source: Path, facts: GraphFacts) -> Division:
 
     Raises InputError for data that does not fit the model, UsageError for what cannot be read outside a package.
     """
-    calibration = load_calibration(source)
     inputs = input_specs(facts)
+    calibration = load_calibration(source, inputs)
     if calibration.kind == "reader":
         raise UsageError(
             f"{source}: a reader is not run here",

@@ -68,6 +68,17 @@ def test_pixels_become_what_the_recipe_says(layout: str, channels: str, tmp_path
         np.testing.assert_allclose(sample["image"], expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("shape", [(1, 3, 6, 8), (1, 6, 8, 3)])
+def test_size_and_layout_are_read_from_the_model(shape: tuple[int, ...], tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(png(PIXELS))
+    (tmp_path / "calibration.toml").write_text("schema = 1\nscale = 0.5\n")
+    (sample,) = _read(_model(*shape), tmp_path)
+    wanted = PIXELS.transpose(2, 0, 1) if shape[1] == 3 else PIXELS
+    assert np.array_equal(sample["image"][0], wanted * np.float32(0.5))
+    with pytest.raises(InputError, match="neither the recipe nor the model says how large"):
+        _read(_model(1, 3, 7), tmp_path)
+
+
 def test_a_letterbox_keeps_the_proportions_and_is_grey_around(tmp_path: Path) -> None:
     folder = _folder(tmp_path, {"a.png": png(PIXELS)}, width=8, height=10, resize="letterbox", fill=7)
     (sample,) = _read(_model(1, 3, 10, 8), folder)
