@@ -17,7 +17,7 @@ from tables import each_row
 pytestmark = pytest.mark.heavy
 Command = tuple[str, ...]
 CASES = int(os.environ.get("DEPLOYKIT_ATTACK_CASES", "1"))
-"""Of each kind, fewer of the costly ones; ``python tests/attack`` tries as many as its time allows."""
+"""Of each kind, fewer of the costly ones; ``python tests/lab/attack.py`` tries as many as its time allows."""
 _AT_ONCE = 12
 
 

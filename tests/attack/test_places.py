@@ -18,7 +18,7 @@ from deploykit.packages.writing import PackageWriter
 
 Command = tuple[str, ...]
 KILLS = 4
-"""Of each kind in one run of the tests; ``python tests/attack`` makes hundreds."""
+"""Of each kind in one run of the tests; ``python tests/lab/attack.py`` makes hundreds."""
 
 
 def content(folder: Path) -> dict[str, bytes]:

@@ -1,6 +1,6 @@
 """Writes the locks of toolchains: every file, by its SHA-256, that their pins come as on Linux x86-64.
 
-    python tests/locks.py quark==0.13 htp==2.47.0        with pip, for each Python from 3.11 to 3.14 on the PATH
+    python tests/lab/locks.py quark==0.13 htp==2.47.0        with pip, for each Python from 3.11 to 3.14 on the PATH
 
 pip resolves what a stage asks for under the toolchain's own pins, with each of these Pythons that it allows, and
 downloads nothing. Builds of another index (``torch==2.13.0+cpu``) are kept as the lock has them: they are compared with

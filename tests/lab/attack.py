@@ -1,18 +1,13 @@
-"""``python tests/attack MINUTES [--write]``: the whole attack with new seeds, and its figures.
+"""``python tests/lab/attack.py MINUTES``: the whole attack with new seeds, and its figures.
 
-``--keep FILE`` adds to the figures of earlier runs of the same state, so that an hour may be had in pieces; ``--add``
-takes those of a run beside this one. ``--write`` puts them into tests/lab/evidence/attack.md. A file that got no
-answer is kept and named on standard error.
+The table goes into ``evidence/attack.md``. A file that got no answer is kept and named on standard error.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import random
-import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,9 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from datetime import date
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "backends"), str(ROOT / "templates"), str(ROOT / "tests" / "support")]
@@ -30,7 +23,6 @@ sys.path[:0] = [str(ROOT), str(ROOT / "backends"), str(ROOT / "templates"), str(
 from attacks.kinds import COMPILING, KINDS, PACKAGING, QUANTIZING, Ground, Kind  # noqa: E402
 from attacks.victims import Case, Ending, leftovers, run_cli, run_many  # noqa: E402
 
-PAGE = ROOT / "tests" / "lab" / "evidence" / "attack.md"
 MEMORY, SECONDS = 1024.0, 10.0
 STATUSES = (0, 1, 2, 3, 4, 5, 6)
 FAULTS = (
@@ -48,20 +40,6 @@ FAULTS = (
 ANSWERED = "ended by a library, and answered so where the command is typed"
 GOALS = {"bad files": 6000, "changed bits": 3000, "runs that died": 400, "pairs of runs at one place": 40}
 """What a whole run tries of each; the turns keep them in this proportion, however long it takes."""
-ZERO_ONE = {
-    "bad files": "6,000",
-    "exit 70": "63",
-    "hangs": "on pipes, devices and in the guard against explosions",
-    "memory above 1 GB": "7.3 GB for a model of 1.9 kB",
-    "changed bits": "1,500",
-    "changed bits unseen with --expect-digest": "129 of 276 in the manifest",
-    "runs that died": "314",
-    "lost or changed user files and packages": "a source tree, to `--force`",
-    "orphans": "a compiler that went on after its parent was killed",
-    "pairs of runs at one place": "16",
-    "pairs of which both, or none, won": "16",
-}
-"""The same attack on 0.1.0, of one hour, where it was counted."""
 
 
 class Attack:
@@ -220,77 +198,23 @@ def _same(one: Path, other: Path) -> bool:
     return content(one) == content(other)
 
 
-def _table(figures: Mapping[str, int]) -> str:
-    rows = (f"| {row} | {figures.get(row, 0):,} | {ZERO_ONE.get(row, '')} |" for row in (*GOALS, *FAULTS, ANSWERED))
-    return "\n".join(["| what | this state | 0.1.0 |", "|---|---|---|", *rows])
-
-
-def _write(told: Mapping[str, Any]) -> None:
-    """Into the page, between its marks."""
-    answers = ", ".join(f"{status}: {count:,}" for status, count in sorted(told["answers"].items()))
-    seeds = ", ".join(str(seed) for seed in told["seeds"])
-    text = (
-        f"Run for {told['minutes']:.0f} minutes in all on {told['date']} at commit {', '.join(told['commits'])} "
-        f"with the seeds {seeds}. The bad files are of {len(KINDS)} kinds; the exit statuses that answered them: "
-        f"{answers}.\n\n"
-        f"{_table(told['figures'])}\n"
-    )
-    marked = r"(<!-- figures -->\n).*?(<!-- end of figures -->)"
-    page = PAGE.read_text("utf-8")
-    PAGE.write_text(re.sub(marked, lambda found: found[1] + text + found[2], page, flags=re.DOTALL), "utf-8")
-
-
-def _commit() -> str:
-    done = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short=10", "HEAD"], capture_output=True, text=True)
-    return done.stdout.strip() or "unknown"
-
-
-def _kept(files: Sequence[Path]) -> dict[str, Any]:
-    """The figures of earlier runs, and of runs beside this one, together."""
-    told: dict[str, Any] = {"figures": {}, "answers": {}, "seeds": [], "commits": [], "minutes": 0.0}
-    for path in files:
-        more = json.loads(path.read_text("utf-8"))
-        told |= {key: dict(Counter(told[key]) + Counter(more[key])) for key in ("figures", "answers")}
-        told |= {key: told[key] + more[key] for key in ("seeds", "commits", "minutes")}
-    return told
-
-
-def _together(before: Mapping[str, Any], attack: Attack, seed: int, began: float) -> dict[str, Any]:
-    did = any(attack.figures.values())  # what only adds others' figures up has neither seed nor state of its own
-    return {
-        "figures": dict(Counter(before["figures"]) + attack.figures),
-        "answers": dict(Counter(before["answers"]) + attack.answers),
-        "seeds": [*before["seeds"], *([seed] if did else [])],
-        "commits": sorted({*before["commits"], *([_commit()] if did else [])}),
-        "minutes": before["minutes"] + (time.monotonic() - began) / 60,
-        "date": date.today().isoformat(),
-    }
-
-
-def main(minutes: float, seed: int, *, write: bool, keep: Path | None, add: Sequence[Path]) -> int:
-    """The number of faults found in this run and in those whose figures are kept."""
-    began, until = time.monotonic(), time.monotonic() + 60 * minutes
-    before = _kept([*add, *([keep] if keep is not None and keep.exists() else [])])
+def main(minutes: float, seed: int) -> int:
+    """The number of faults found."""
+    until = time.monotonic() + 60 * minutes
     with tempfile.TemporaryDirectory() as place:
         attack = Attack(seed, Path(place))
-        told = _together(before, attack, seed, began)
         while time.monotonic() < until:
             attack.turn()
-            told = _together(before, attack, seed, began)
-            if keep is not None:  # after every turn: a run that is ended has its figures
-                keep.write_text(json.dumps(told, indent=1), "utf-8")
-    print(_table(told["figures"]))
-    if write:
-        _write(told)
-    return sum(told["figures"].get(fault, 0) for fault in FAULTS)
+    answers = ", ".join(f"{status}: {count:,}" for status, count in sorted(attack.answers.items()))
+    print(f"{minutes:.0f} minutes, seed {seed}; {len(KINDS)} kinds of bad files, answered by status {answers}\n")
+    print("| what | found |\n|---|---|")
+    print("\n".join(f"| {row} | {attack.figures[row]:,} |" for row in (*GOALS, *FAULTS, ANSWERED)))
+    return sum(attack.figures[fault] for fault in FAULTS)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("minutes", type=float)
     parser.add_argument("--seed", type=int, default=int(time.time()))
-    parser.add_argument("--write", action="store_true")
-    parser.add_argument("--keep", type=Path, metavar="FILE")
-    parser.add_argument("--add", type=Path, metavar="FILE", action="append", default=[])
     given = parser.parse_args()
-    sys.exit(1 if main(given.minutes, given.seed, write=given.write, keep=given.keep, add=given.add) else 0)
+    sys.exit(1 if main(given.minutes, given.seed) else 0)
