@@ -20,7 +20,7 @@ from deploykit.backend.plans import Plan
 from deploykit.backend.status import Compilation, Compiled, Correctness, Right
 from deploykit.errors import ToolError
 from deploykit.findings import Finding, Severity
-from deploykit.packages.writing import json_text
+from deploykit.packages.manifests import json_text
 from deploykit.system.folders import scratch
 from deploykit_ort_qnn.bench.audit import audit_draft, with_count
 from deploykit_ort_qnn.bench.crashes import rescue

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -95,7 +96,11 @@ class OptionSpec:
         """What a right value is, in words."""
         if self.kind == "choice":
             return f"one of {', '.join(self.choices)}"
-        return _EXPECTED[self.kind] + _bounds(self.low, self.high)
+        low, high = self.low, self.high
+        if low is not None and high is not None:
+            return f"{_EXPECTED[self.kind]} from {low:g} to {high:g}"
+        least = "" if low is None else f" of at least {low:g}"
+        return _EXPECTED[self.kind] + (least if high is None else f" of at most {high:g}")
 
 
 _EXPECTED: Mapping[OptionKind, str] = {
@@ -138,12 +143,6 @@ MAX_TIME = OptionSpec(
 """For backends whose compiler estimates times."""
 
 
-def _bounds(low: float | None, high: float | None) -> str:
-    if low is not None and high is not None:
-        return f" from {low:g} to {high:g}"
-    return f" of at least {low:g}" if low is not None else f" of at most {high:g}" if high is not None else ""
-
-
 def check_options(specs: Iterable[OptionSpec], given: Mapping[str, OptionGiven]) -> dict[str, OptionValue]:
     """Every option with its checked value, the defaults filled in; names in ``given`` without a spec are left out."""
     return {spec.name: check_value(spec, given.get(spec.name)) for spec in specs}
@@ -154,8 +153,13 @@ def check_value(spec: OptionSpec, value: OptionGiven) -> OptionValue:
     if value is None:
         return spec.unset
     checked = _in_type(spec.kind, value)
-    if checked is None or not _in_range(spec, checked):
-        raise UsageError(f"{spec.flag} {_shown(value)}: {spec.expects} is expected")
+    fits = checked is not None and (spec.kind != "choice" or checked in spec.choices)
+    if fits and isinstance(checked, int | float) and not isinstance(checked, bool):
+        low, high = -math.inf if spec.low is None else spec.low, math.inf if spec.high is None else spec.high
+        fits = math.isfinite(checked) and low <= checked <= high
+    if not fits:
+        shown = str(value) if isinstance(value, str | int | float | PathLike) else repr(value)
+        raise UsageError(f"{spec.flag} {shown}: {spec.expects} is expected")
     return checked
 
 
@@ -180,15 +184,6 @@ def _in_type(kind: OptionKind, value: OptionGiven) -> OptionValue:
     return None
 
 
-def _in_range(spec: OptionSpec, value: OptionValue) -> bool:
-    if spec.kind == "choice":
-        return value in spec.choices
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        low, high = -math.inf if spec.low is None else spec.low, math.inf if spec.high is None else spec.high
-        return math.isfinite(value) and low <= value <= high
-    return True
-
-
 def read_value(spec: OptionSpec, text: str) -> OptionValue:
     """The value that a text on a command line or in an environment variable means; UsageError as ``check_value``."""
     value: OptionGiven = text
@@ -197,16 +192,6 @@ def read_value(spec: OptionSpec, text: str) -> OptionValue:
     elif spec.kind == "integer" and _INTEGER.fullmatch(text):
         value = int(text)
     elif spec.kind == "number":
-        value = _number(text)
+        with suppress(ValueError):
+            value = float(text)
     return check_value(spec, value)
-
-
-def _number(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
-def _shown(value: OptionGiven) -> str:
-    return str(value) if isinstance(value, str | int | float | PathLike) else repr(value)

@@ -146,15 +146,6 @@ def checked_request(request: Request, backend: AnyBackend) -> Request:
     Raises UsageError for a name that the backend does not have, a value that is not right, or a way to mix precisions
     where the backend has none.
     """
-    _refuse_aimless(request)
-    if request.mixed in ("fallback", "segments") and not backend.offers("mixed_support"):
-        asked = f"--mixed {request.mixed}"
-        raise UsageError(f"{asked}: not for {backend.id}", why="it does not mix precisions", next="leave it out")
-    return replace(request, adapter_options=own_options(backend, request.adapter_options))
-
-
-def _refuse_aimless(request: Request) -> None:
-    """What a choice of precision must reach, where none is to be made, is a misunderstanding."""
     asked = {"goal": request.goal, "metric": request.metric, "metric-command": request.metric_command}
     named = [name for name, value in asked.items() if value is not None]
     if named and request.precision != "auto":
@@ -163,6 +154,10 @@ def _refuse_aimless(request: Request) -> None:
             why="it says what the precision that is chosen must reach, and none is to be chosen",
             next="give --precision auto, or leave it out",
         )
+    if request.mixed in ("fallback", "segments") and not backend.offers("mixed_support"):
+        what = f"--mixed {request.mixed}: not for {backend.id}"
+        raise UsageError(what, why="it does not mix precisions", next="leave it out")
+    return replace(request, adapter_options=own_options(backend, request.adapter_options))
 
 
 def own_options(backend: AnyBackend, given: Mapping[str, OptionGiven]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
@@ -67,30 +67,22 @@ def json_text(value: Any) -> str:
     return msgspec.json.format(json.dumps(value, ensure_ascii=False, allow_nan=False), indent=1) + "\n"
 
 
-def digest_of(manifest: Mapping[str, Any]) -> str:
-    """``sha256:`` and the digest of a manifest; its own ``digest`` is left out."""
-    return _digest_of_text(_unsealed(manifest))
-
-
-def sealed_text(manifest: Mapping[str, Any]) -> str:
-    """The text of a manifest file: what is given, and its digest last."""
-    return sealed(manifest)[0]
-
-
 def sealed(manifest: Mapping[str, Any]) -> tuple[str, str]:
-    """The text of a manifest file, and the digest in it."""
-    text = _unsealed(manifest)
-    digest = _digest_of_text(text)
+    """The text of a manifest file, its digest last, and that digest: ``sha256:`` and the one of the text without it."""
+    text = json_text({key: value for key, value in manifest.items() if key != "digest"})
+    digest = "sha256:" + hashlib.sha256(text.encode()).hexdigest()
     before, comma = (text.removesuffix("\n}\n"), ",") if text != "{}\n" else ("{", "")
     return f'{before}{comma}\n "digest": "{digest}"\n}}\n', digest
 
 
-def _unsealed(manifest: Mapping[str, Any]) -> str:
-    return json_text({key: value for key, value in manifest.items() if key != "digest"})
+def digest_of(manifest: Mapping[str, Any]) -> str:
+    """The digest of a manifest; its own ``digest`` is left out."""
+    return sealed(manifest)[1]
 
 
-def _digest_of_text(text: str) -> str:
-    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+def sealed_text(manifest: Mapping[str, Any]) -> str:
+    """The text of a manifest file."""
+    return sealed(manifest)[0]
 
 
 def hash_file(path: Path, *, size: int | None = None, follow: bool = True) -> tuple[int, str]:
@@ -116,19 +108,17 @@ def list_files(package: Path, *, with_empty: bool = False) -> tuple[str, ...]:
     The manifest and its signature are left out. A folder that cannot be looked into is listed with a slash at the end;
     so are empty ones ``with_empty``.
     """
-    return tuple(sorted(path for path in _walk(package, with_empty) if path not in (MANIFEST, SIGNATURE)))
-
-
-def _walk(package: Path, with_empty: bool) -> Iterator[str]:
+    found: list[str] = []
     closed: list[str] = []
     for folder, folders, names in os.walk(package, followlinks=False, onerror=lambda e: closed.append(e.filename)):
         relative = Path(folder).relative_to(package)
         linked = [name for name in folders if os.path.islink(os.path.join(folder, name))]  # noqa: PTH114, PTH118
-        yield from ((relative / name).as_posix() for name in (*names, *linked))
+        found += ((relative / name).as_posix() for name in (*names, *linked))
         if with_empty and not folders and not names and relative.parts:
-            yield f"{relative.as_posix()}/"
+            found.append(f"{relative.as_posix()}/")
     # What lies in them nobody can say; passed over, they would hide any number of files.
-    yield from (f"{Path(folder).relative_to(package).as_posix()}/" for folder in closed)
+    found += (f"{Path(folder).relative_to(package).as_posix()}/" for folder in closed)
+    return tuple(sorted(path for path in found if path not in (MANIFEST, SIGNATURE)))
 
 
 def read_manifest(package: Path) -> dict[str, Any]:

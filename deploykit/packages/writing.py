@@ -31,17 +31,7 @@ from deploykit.packages.witnessed import Look, Witnessed
 from deploykit.system.files import copy_hashed, open_regular, regular_size
 from deploykit.system.folders import workspace
 
-__all__ = [
-    "BUILD_FOLDERS",
-    "MANIFEST",
-    "FileRecord",
-    "PackageWriter",
-    "hash_file",
-    "json_text",
-    "list_files",
-    "read_manifest",
-    "record_build",
-]
+__all__ = ["PackageWriter", "record_build"]
 
 _WORTH_LINKING = 16 << 20
 """Bytes of a file below which ``link`` copies: what is written anew by every export is small, and costs nothing."""

@@ -81,7 +81,7 @@ def tiled() -> ModelProto:
 
 def outer_products() -> ModelProto:
     """Three short vectors along axes of their own give a billion products."""
-    stored = {name: np.ones(shape, np.float32) for name, shape in zip("abd", AXES, strict=True)}
+    stored: dict[str, np.ndarray] = {name: np.ones(shape, np.float32) for name, shape in zip("abd", AXES, strict=True)}
     nodes = [helper.make_node("Mul", ["a", "b"], ["ab"]), helper.make_node("Mul", ["ab", "d"], ["abd"])]
     return summed(nodes, stored, "abd")
 

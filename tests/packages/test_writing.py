@@ -10,7 +10,8 @@ import pytest
 
 from deploykit.backend.backend import BytesFile, CopiedFile, JsonFile, PackageFile, TextFile
 from deploykit.errors import DefectError, InputError, PackageError
-from deploykit.packages.writing import MANIFEST, PackageWriter, list_files, read_manifest, record_build
+from deploykit.packages.manifests import MANIFEST, list_files, read_manifest
+from deploykit.packages.writing import PackageWriter, record_build
 from tables import each_row
 
 

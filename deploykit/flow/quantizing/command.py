@@ -23,8 +23,8 @@ from deploykit.flow.read import resolve_target
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import blaming
+from deploykit.packages.manifests import read_manifest
 from deploykit.packages.placing import RESULTS, check_place, publish_results
-from deploykit.packages.writing import read_manifest
 from deploykit.report.ladders import render_ladder
 from deploykit.system.steps import Steps
 

@@ -29,7 +29,7 @@ from deploykit.flow.samples import about_samples
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.model.weights import lean_weights
-from deploykit.packages.writing import hash_file
+from deploykit.packages.manifests import hash_file
 
 if TYPE_CHECKING:
     from deploykit.accuracy.judge.verdict import Verdict

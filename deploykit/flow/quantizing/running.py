@@ -32,7 +32,7 @@ from deploykit.errors import ToolError, UsageError
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.model.weights import load_weights
-from deploykit.packages.writing import hash_file
+from deploykit.packages.manifests import hash_file
 from deploykit.rewrites.contract import load_transform
 from deploykit.system.folders import waiting_for
 from deploykit.system.jobs import Job, finished_job, run_job
