@@ -16,7 +16,7 @@ from deploykit.tables.capabilities import ConfigKey, SdkTable, Status
 from deploykit.tables.devices import Device
 from deploykit_qnn_htp.commands import Paths
 
-__all__ = ["Setting", "build_configs", "parse_settings", "run_configs"]
+__all__ = ["Setting", "build_configs", "parse_settings"]
 
 _LIBRARY = "libQnnHtpNetRunExtensions.so"
 _OURS = ("backend_extensions.shared_library_path", "backend_extensions.config_file_path", "graphs[].graph_names")
@@ -124,18 +124,18 @@ def build_configs(
     *,
     named: bool = True,
     graphs: Sequence[str] = (),
+    prepares: bool = True,
 ) -> dict[str, Any]:
     """The four files by package path: outer and inner, for the context-binary generator and for the device.
 
-    ``named`` is False where the graph's name is not known before a DLC is written: then nothing is set for it, and a
-    setting that is meant for it is a UsageError. ``graphs`` are the names of all graphs of the context where it holds
-    more than one: they share their weights.
+    ``named`` is False where the graph's name is not known before a DLC is written, ``prepares`` where the generator
+    does not run: then nothing is set for it, and a setting that is meant for it is a UsageError. ``graphs`` are the
+    names of all graphs of the context where it holds more than one: they share their weights.
     """
-    chosen, names = list(settings), [*(graphs or [paths.graph])]
+    names, vtcm = [*(graphs or [paths.graph])], device.fact("vtcm_mb")
     inner: dict[str, Any] = {**({"graphs": [{"graph_names": names}]} if named else {}), "devices": [{}]}
     if len(names) > 1:
         _put(inner, sdk, "context.weight_sharing_enabled", True)
-    vtcm = device.fact("vtcm_mb")
     _put(inner, sdk, "devices[].soc_model", device.fact("soc_model"))
     _put(inner, sdk, "devices[].dsp_arch", device.fact("arch"))
     if isinstance(vtcm, int) and named:
@@ -143,34 +143,26 @@ def build_configs(
         _put(inner, sdk, "graphs[].vtcm_mb", vtcm)
     inner_run: dict[str, Any] = {}
     _put(inner_run, sdk, "devices[].cores[].perf_profile", "burst")
-    outer, outer_run = _outer(paths.inner), _outer(paths.inner_run)
-    for setting in chosen:
-        if not named and setting.key.path.startswith("graphs[]"):
-            raise UsageError(f"--option {setting.key.path}: the graph has no name before the DLC is written")
-        prepare, run = (outer, outer_run) if setting.key.file == "outer" else (inner, inner_run)
-        if setting.key.phase in ("prepare", "both", ""):
-            _place(prepare, setting.key.path, setting.value)
-        if setting.key.phase in ("net-run", "both", ""):
-            _place(run, setting.key.path, setting.value)
-    return {paths.outer: outer, paths.inner: inner, paths.outer_run: outer_run, paths.inner_run: inner_run}
-
-
-def run_configs(settings: Iterable[Setting], sdk: SdkTable, paths: Paths) -> dict[str, Any]:
-    """The pair for the device alone; UsageError for a key that only the context-binary generator reads."""
-    outer, inner = _outer(paths.inner_run), dict[str, Any]()
-    _put(inner, sdk, "devices[].cores[].perf_profile", "burst")
+    outer, outer_run = (
+        {"backend_extensions": {"shared_library_path": _LIBRARY, "config_file_path": path}}
+        for path in (paths.inner, paths.inner_run)
+    )
     for setting in settings:
-        if setting.key.phase not in ("net-run", "both", ""):
+        path, phase = setting.key.path, setting.key.phase
+        if prepares and not named and path.startswith("graphs[]"):
+            raise UsageError(f"--option {path}: the graph has no name before the DLC is written")
+        if not prepares and phase == "prepare":
             raise UsageError(
-                f"--option {setting.key.path}: the context-binary generator does not run on this route",
+                f"--option {path}: the context-binary generator does not run on this route",
                 next="leave it out; the provider has options of its own (--backend ort-qnn)",
             )
-        _place(outer if setting.key.file == "outer" else inner, setting.key.path, setting.value)
-    return {paths.outer_run: outer, paths.inner_run: inner}
-
-
-def _outer(inner: str) -> dict[str, Any]:
-    return {"backend_extensions": {"shared_library_path": _LIBRARY, "config_file_path": inner}}
+        is_outer = setting.key.file == "outer"
+        if phase != "net-run":
+            _place(outer if is_outer else inner, path, setting.value)
+        if phase != "prepare":
+            _place(outer_run if is_outer else inner_run, path, setting.value)
+    files = {paths.outer: outer, paths.inner: inner} if prepares else {}
+    return {**files, paths.outer_run: outer_run, paths.inner_run: inner_run}
 
 
 def _put(target: dict[str, Any], sdk: SdkTable, path: str, value: Any) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,7 +23,6 @@ from deploykit.model.weights import weight
 from deploykit_qnn_htp.commands import graph_name
 from deploykit_qnn_htp.draft import (
     ConversionDraft,
-    ConverterRoute,
     Intent,
     complete,
     draft_of,
@@ -37,8 +35,6 @@ from deploykit_qualcomm.rules.float16 import RULES as FLOAT16_RULES
 
 if TYPE_CHECKING:
     from deploykit.encodings.segments import Segment
-    from deploykit.encodings.values import EncodingSet
-    from deploykit.model.facts import GraphFacts
     from deploykit.model.load import Model
 
 __all__ = ["crossing_findings", "cut_graphs", "segment_drafts", "wants_contexts"]
@@ -56,7 +52,7 @@ class CutGraph:
 def wants_contexts(whole: ConversionDraft) -> bool:
     """True where the model comes with a second graph, or is to be cut by size; UsageError for what excludes that."""
     situation = whole.situation
-    also, parts = _also(situation), parts_wanted(whole)
+    also, parts = situation.request.adapter_options.get("also"), parts_wanted(whole)
     if also is None and parts == 1:
         return False
     name = "--also" if also is not None else f"{parts} parts"
@@ -99,14 +95,9 @@ def cut_graphs(whole: ConversionDraft) -> tuple[CutGraph, ...]:
     )
 
 
-def _also(situation: Situation) -> Path | None:
-    path = situation.request.adapter_options.get("also")
-    return path if isinstance(path, Path) else None
-
-
 def _second(whole: ConversionDraft) -> Iterable[ConversionDraft]:
     """The draft of the second graph, under the entries of the first one that it has."""
-    path = _also(whole.situation)
+    path = whole.situation.request.adapter_options.get("also")
     if path is None:
         return
     model = load_model(path)
@@ -125,31 +116,25 @@ def _check_same_weights(first: Model, second: Model) -> None:
     if not shared:
         why = f"{second.path.name} has no weight of a name that {first.path.name} has"
         raise UsageError("--also: nothing to share", why=why, next="package the graphs one by one")
-    other = sorted(name for name in shared if not _is_same(first, second, name))
+    # Weights that lie at the same byte of the same file need not be read.
+    places = [
+        {claim.tensor: (file.path, claim.offset) for file in model.external for claim in file.claims}
+        for model in (first, second)
+    ]
+    other = []
+    for name in sorted(shared):
+        one, two = first.stored[name], second.stored[name]
+        where = [found.get(name) for found in places]
+        alike = (one.data_type, list(one.dims)) == (two.data_type, list(two.dims))
+        if not alike or (
+            (where[0] != where[1] or where[0] is None) and not np.array_equal(weight(first, name), weight(second, name))
+        ):
+            other.append(name)
     if other:
         raise UsageError(
             f"--also: {len(other)} weights have the same name and other values: {listed(other)}",
             next="export both graphs from one model, or package them one by one",
         )
-
-
-def _is_same(first: Model, second: Model, name: str) -> bool:
-    one, other = first.stored[name], second.stored[name]
-    if (one.data_type, list(one.dims)) != (other.data_type, list(other.dims)):
-        return False
-    places = [_place(model, name) for model in (first, second)]
-    if places[0] == places[1] is not None:
-        return True
-    return np.array_equal(weight(first, name), weight(second, name))
-
-
-def _place(model: Model, name: str) -> tuple[Path, int] | None:
-    """The file and the byte where a weight lies; None where it lies in the model itself."""
-    for file in model.external:
-        for claim in file.claims:
-            if claim.tensor == name:
-                return file.path, claim.offset
-    return None
 
 
 def _sizes(whole: ConversionDraft) -> dict[str, int]:
@@ -179,35 +164,19 @@ def _draft_of(whole: ConversionDraft, part: CutPart, shared: bool) -> Conversion
     request = replace(situation.request, calibration=None)
     changed = replace(situation, request=request, model=model, facts=facts, encodings=encodings, rewritten=True)
     draft = replace(draft_of(changed), is_segment=True)
-    return draft if not shared else _through_dlc(draft)
-
-
-def _through_dlc(draft: ConversionDraft) -> ConversionDraft:
-    """Several graphs come into one context as DLCs; a route that makes none is refused, and none need be named."""
-    request = draft.situation.request
-    rows = {row.id: row for row in load_routes().route}
-    named = request.adapter_options.get("route")
-    if named is not None:
-        if named in rows and not _makes_dlc(rows[named]):
-            raise UsageError(
-                f"--also: the route {named} makes no DLC, of which several fit into one context",
-                next=f"--route {_dlc_route(draft).id}, or leave it out",
-            )
+    # Several graphs come into one context as DLCs; a route that makes none is refused, and none need be named.
+    named, rows = request.adapter_options.get("route"), load_routes().route
+    makes = {row.id: row.intents for row in rows if not (row.legacy or row.by_provider)}
+    if not shared or named in makes or (named is not None and named not in [row.id for row in rows]):
         return draft
-    own = {**request.adapter_options, "route": _dlc_route(draft).id}
-    situation = replace(draft.situation, request=replace(request, adapter_options=own))
-    return replace(draft, situation=situation)
-
-
-def _dlc_route(draft: ConversionDraft) -> ConverterRoute:
-    for row in load_routes().route:
-        if draft.intent in row.intents and _makes_dlc(row):
-            return row
-    raise UsageError(f"--also: no route makes a DLC of a model that is {draft.intent}", next="give encodings")
-
-
-def _makes_dlc(row: ConverterRoute) -> bool:
-    return not (row.legacy or row.by_provider)
+    able = next((name for name, intents in makes.items() if draft.intent in intents), None)
+    if able is None:
+        raise UsageError(f"--also: no route makes a DLC of a model that is {draft.intent}", next="give encodings")
+    if named is not None:
+        what = f"--also: the route {named} makes no DLC, of which several fit into one context"
+        raise UsageError(what, next=f"--route {able}, or leave it out")
+    asked = replace(request, adapter_options={**request.adapter_options, "route": able})
+    return replace(draft, situation=replace(draft.situation, request=asked))
 
 
 def segment_drafts(whole: ConversionDraft) -> tuple[ConversionDraft, ...]:
@@ -223,7 +192,13 @@ def segment_drafts(whole: ConversionDraft) -> tuple[ConversionDraft, ...]:
         )
     drafts = []
     for segment in situation.segments:
-        draft = _wholly_integer(draft_of(_situation_of(whole, segment)))
+        draft = draft_of(_situation_of(whole, segment))
+        # A quantized segment has no float set: what has no entry there is a gap, not an intent.
+        if draft.intent is Intent.MIXED and draft.source is not None and draft.before is not None:
+            completed = complete(draft.source, draft.situation, frozenset())
+            before = replace(draft.before, intended=frozenset())
+            after = predict_float_set(draft.situation.facts, completed)
+            draft = replace(draft, intent=Intent.INTEGER, completed=completed, before=before, after=after)
         handed_in = tuple(name for name in segment.inputs if name not in situation.facts.inputs)
         drafts.append(replace(draft, is_segment=True, handed_in=handed_in))
     return tuple(drafts)
@@ -234,7 +209,15 @@ def _situation_of(whole: ConversionDraft, segment: Segment) -> Situation:
     situation = whole.situation
     model = wrap_proto(segment.model, path=situation.model.path)
     facts = collect_facts(model)
-    encodings = _encodings_of(whole, segment, facts)
+    # The segment's own entries, and those that only the uncut graph lets follow: a copy of an input that crosses a
+    # border has no entry of its own, and what it was copied from is elsewhere.
+    encodings, known = segment.encodings, {} if whole.completed is None else whole.completed.entries
+    if encodings is not None:
+        derived = {name: entry for name, entry in known.items() if name in facts.tensors}
+        encodings = replace(encodings, entries={**derived, **encodings.entries})
+        computed = (fact for fact in facts.tensors.values() if fact.is_float and not fact.is_weight)
+        if not encodings.entries and not any(computed):
+            encodings = None  # shapes and indices only: there is nothing to quantize
     floats = "fp32" if situation.request.precision == "fp32" else "fp16"
     precision = None if encodings is not None else floats
     return replace(
@@ -245,35 +228,6 @@ def _situation_of(whole: ConversionDraft, segment: Segment) -> Situation:
         encodings=encodings,
         rewritten=True,
         segments=(),
-    )
-
-
-def _encodings_of(whole: ConversionDraft, segment: Segment, facts: GraphFacts) -> EncodingSet | None:
-    """The segment's own entries, and those that only the uncut graph lets follow; None for a float segment.
-
-    A copy of an input that crosses a border has no entry of its own, and what it was copied from is elsewhere.
-    """
-    if segment.encodings is None:
-        return None
-    known = {} if whole.completed is None else whole.completed.entries
-    derived = {name: entry for name, entry in known.items() if name in facts.tensors}
-    entries = {**derived, **segment.encodings.entries}
-    if not entries and not any(fact.is_float and not fact.is_weight for fact in facts.tensors.values()):
-        return None  # shapes and indices only: there is nothing to quantize
-    return replace(segment.encodings, entries=entries)
-
-
-def _wholly_integer(draft: ConversionDraft) -> ConversionDraft:
-    """A quantized segment has no float set: what has no entry there is a gap, not an intent."""
-    if draft.intent is not Intent.MIXED or draft.source is None or draft.before is None:
-        return draft
-    completed = complete(draft.source, draft.situation, frozenset())
-    return replace(
-        draft,
-        intent=Intent.INTEGER,
-        completed=completed,
-        before=replace(draft.before, intended=frozenset()),
-        after=predict_float_set(draft.situation.facts, completed),
     )
 
 

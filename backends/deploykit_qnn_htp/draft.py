@@ -4,6 +4,7 @@ It selects no route and writes nothing."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache, cached_property, partial
@@ -28,9 +29,7 @@ from deploykit_qualcomm.carriers import Carried
 from deploykit_qualcomm.rules.float16 import Float16Plan
 
 if TYPE_CHECKING:
-    from deploykit.backend.backend import Situation
     from deploykit.encodings.float_sets import FloatPrediction
-    from deploykit.encodings.values import EncodingSet
 
 __all__ = [
     "FLOAT_KINDS",
@@ -327,7 +326,8 @@ def _intent(situation: Situation, before: FloatPrediction | None) -> Intent:
 
 def _widths(situation: Situation) -> Widths:
     if situation.encodings is None:
-        weight, activation = _widths_of_name(situation.request.precision or "w8a8")
+        named = re.fullmatch(r"w(\d+)a(\d+)", situation.request.precision or "")
+        weight, activation = map(int, named.groups()) if named else (8, 8)
         return Widths(activation=activation, weight=weight)
     activations, weights = {8}, set()
     for entry in situation.encodings:
@@ -339,11 +339,6 @@ def _widths(situation: Situation) -> Widths:
             activations |= {bits} & {8, 16}
     # A gap is better filled too wide than too narrow: the widest width met.
     return Widths(activation=max(activations), weight=max(weights, default=8))
-
-
-def _widths_of_name(precision: str) -> tuple[int, int]:
-    weight, _, activation = precision.removeprefix("w").partition("a")
-    return (int(weight), int(activation)) if weight.isdigit() and activation.isdigit() else (8, 8)
 
 
 def float16_plan(draft: ConversionDraft) -> Float16Plan:

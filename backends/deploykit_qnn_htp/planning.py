@@ -14,7 +14,7 @@ from deploykit.backend.plans import Plan, PlannedPrecision, Route, Step
 from deploykit.errors import DefectError, UsageError
 from deploykit.findings import Finding, exit_status
 from deploykit_qnn_htp.commands import from_dlc, net_run, shared_steps, steps
-from deploykit_qnn_htp.configs import Setting, build_configs, parse_settings, run_configs
+from deploykit_qnn_htp.configs import Setting, build_configs, parse_settings
 from deploykit_qnn_htp.draft import FLOAT_KINDS, ConversionDraft, RouteCandidate, written
 from deploykit_qnn_htp.prepare import DraftedPart, PreparedConversions
 from deploykit_qnn_htp.selection import Selection, alternatives, select_route
@@ -208,9 +208,7 @@ def _configs(parts: Iterable[ConversionPart], settings: Sequence[Setting], draft
         part, provider = group[0], group[0].provider
         graphs = [other.paths.graph for other in group]
         files |= {} if provider is None else provider.decision.configs
-        if provider is None or provider.dlc:
-            device = draft.situation.target.device
-            files |= build_configs(settings, draft.sdk, device, part.paths, named=provider is None, graphs=graphs)
-        else:
-            files |= run_configs(settings, draft.sdk, part.paths)
+        named, prepares = provider is None, provider is None or bool(provider.dlc)
+        device = draft.situation.target.device
+        files |= build_configs(settings, draft.sdk, device, part.paths, named=named, graphs=graphs, prepares=prepares)
     return files
