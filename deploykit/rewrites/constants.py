@@ -15,7 +15,7 @@ import numpy as np
 
 from deploykit.encodings.place import encoded_bounds, keep_entries
 from deploykit.encodings.values import Affine
-from deploykit.model.graph import GraphCopy, view_of
+from deploykit.model.graph import GraphCopy, GraphView, view_of
 from deploykit.model.nodes import attribute, label
 from deploykit.model.operators import ROLES, Trait, data_outputs, is_standard, ops
 from deploykit.model.ranges import ANYTHING, Interval, LateBounds, clip_bounds, graph_bounds
@@ -51,9 +51,6 @@ _UNKNOWN_MARGIN = 18.0
 _HUGE = 1e3
 _MOVING = ops(Trait.REARRANGES) | {"TopK", "Concat", "Where", "Add"}
 
-_Shrink = Callable[[GraphCopy, Mapping[str, Interval]], str]
-"""Changes one site's constant, given the bounds of all tensors before, and says what it did."""
-
 
 @dataclass(slots=True, kw_only=True)
 class _Flow:
@@ -69,37 +66,58 @@ class _Flow:
     high: float = 0.0
 
 
-def _follow(graph: GraphCopy, start: str, ends: Callable[[NodeProto, str, _Flow], bool]) -> _Flow:
-    """Walks forward from a constant; ``ends`` tells the last readers, and raises where there may be no reader."""
-    flow, todo = _Flow(), [start]
-    while todo:
-        name = todo.pop()
-        if name in graph.outputs:
-            raise NoMatchError(f"{name} is an output of the model", node=name)
-        for node in graph.readers(name):
-            if ends(node, name, flow):
-                continue
-            others = dict.fromkeys(other for other in node.input[node.op_type == "Where" :] if other != name)
-            if node.op_type == "Add":
-                flow.summands.update(others)
-            elif node.op_type == "Where":
-                flow.beside.update(others)
-            fresh = [made for made in data_outputs(node, node.output) if made not in flow.path]
-            flow.path.update(dict.fromkeys(fresh))
-            todo += fresh
-    return flow
+_Ends = Callable[[GraphCopy, str, "NodeProto", str, _Flow], bool]
+"""Of a graph, the constant, a reader and the tensor that it reads: whether it is a last reader. It raises NoMatchError
+where there may be no such reader."""
 
 
 def _shrinking(
-    *, name: str, summary: str, none: str, find: Callable[[GraphCopy], Iterator[tuple[Site | None, NearMiss | None]]]
+    *,
+    name: str,
+    summary: str,
+    none: str,
+    wanted: Callable[[GraphCopy, str], bool],
+    ends: _Ends,
+    shrink: Callable[[GraphCopy, str, _Flow, Mapping[str, Interval]], str],
 ) -> Transform:
-    """A Transform whose sites are constants that become smaller; nodes stay."""
+    """A Transform whose sites are ``wanted`` constants that become smaller; nodes stay.
+
+    ``shrink`` changes one of them, given the bounds of all tensors before, and says what it did.
+    """
+
+    def follow(graph: GraphCopy, start: str) -> _Flow:
+        flow, todo = _Flow(), [start]
+        while todo:
+            name = todo.pop()
+            if name in graph.outputs:
+                raise NoMatchError(f"{name} is an output of the model", node=name)
+            for node in graph.readers(name):
+                if ends(graph, start, node, name, flow):
+                    continue
+                others = dict.fromkeys(other for other in node.input[node.op_type == "Where" :] if other != name)
+                if node.op_type == "Add":
+                    flow.summands.update(others)
+                elif node.op_type == "Where":
+                    flow.beside.update(others)
+                fresh = [made for made in data_outputs(node, node.output) if made not in flow.path]
+                flow.path.update(dict.fromkeys(fresh))
+                todo += fresh
+        return flow
 
     def match(model: ModelProto) -> MatchResult:
-        found = list(find(view_of(model)))
-        sites = tuple(site for site, _ in found if site is not None)
-        refusals = tuple(refusal for _, refusal in found if refusal is not None)
-        return MatchResult(sites=sites, refusals=refusals, reason="" if sites else none)
+        graph, sites, near = view_of(model), list[Site](), list[NearMiss]()
+        for start, tensor in graph.stored.items():
+            if tensor.data_type != tensor.FLOAT or not wanted(graph, start):
+                continue
+            try:
+                flow = follow(graph, start)
+            except NoMatchError as end:
+                near.append(NearMiss(nodes=(end.node,), reason=f"{start}: {end.reason}"))
+                continue
+            nodes = tuple(label(node) for node in graph.readers(start))
+            why = "what it reaches saturates, or makes zeros of it"
+            sites.append(Site(nodes=nodes, tensors=(start, *flow.path), why=why, data=flow))
+        return MatchResult(sites=tuple(sites), refusals=tuple(near), reason="" if sites else none)
 
     def apply(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
         """Bounds of what the constants reach are proven from the encodings where these exist."""
@@ -107,7 +125,7 @@ def _shrinking(
         passed = {name for site in matched.sites for name in site.tensors}
         known = {name: value for name, value in encoded_bounds(encodings).items() if name not in passed}
         before = graph_bounds(graph, known)
-        notes = [site.data(graph, before) for site in matched.sites]
+        notes = [shrink(graph, site.tensors[0], site.data, before) for site in matched.sites]
         after = graph_bounds(graph, known)
         return Rewritten(
             model=graph.model,
@@ -120,45 +138,18 @@ def _shrinking(
     return Transform(name=name, summary=summary, match=match, apply=apply, ulps=4.0)
 
 
-def _constants(
-    graph: GraphCopy, candidates: Iterator[str], find: Callable[[GraphCopy, str], tuple[_Flow, str, _Shrink]]
-) -> Iterator[tuple[Site | None, NearMiss | None]]:
-    for name in candidates:
-        try:
-            flow, why, shrink = find(graph, name)
-        except NoMatchError as end:
-            yield None, NearMiss(nodes=(end.node,), reason=f"{name}: {end.reason}")
-            continue
-        nodes = tuple(label(node) for node in graph.readers(name))
-        yield Site(nodes=nodes, tensors=(name, *flow.path), why=why, data=shrink), None
+def _is_mask(graph: GraphCopy, name: str) -> bool:
+    """True for values of which some lie below -1e3 and none above 1e3, that an Add or a Where reads."""
+    if not any(node.op_type in ("Add", "Where", "Identity") for node in graph.readers(name)):
+        return False
+    value = graph.array(name)
+    return value is not None and bool(value.size) and float(value.min()) < _MASKED and float(value.max()) < -_MASKED
 
 
-def _masks(graph: GraphCopy) -> Iterator[tuple[Site | None, NearMiss | None]]:
-    """Every stored tensor with values below -1e3 that is added to, or selected against, the input of a Softmax."""
-    shapes: dict[str, tuple[int | None, ...]] = {}
-
-    def candidates() -> Iterator[str]:
-        for name, tensor in graph.stored.items():
-            readers = graph.readers(name)
-            if tensor.data_type == tensor.FLOAT and any(n.op_type in ("Add", "Where", "Identity") for n in readers):
-                value = graph.array(name)
-                if value is not None and value.size and float(value.min()) < _MASKED and float(value.max()) < -_MASKED:
-                    yield name
-
-    def find(graph: GraphCopy, start: str) -> tuple[_Flow, str, _Shrink]:
-        shapes.update({} if shapes else graph.shapes())
-        flow = _follow(graph, start, lambda node, name, _: _ends_mask(graph, node, (name, start), shapes))
-        return flow, "it only makes zeros behind a Softmax", lambda copy, bounds: _bound_mask(copy, start, flow, bounds)
-
-    return _constants(graph, candidates(), find)
-
-
-def _ends_mask(
-    graph: GraphCopy, node: NodeProto, names: tuple[str, str], shapes: Mapping[str, tuple[int | None, ...]]
-) -> bool:
-    """True for the Softmax that a mask is for; ``names`` are the tensor that is read and the mask it came from."""
-    name, start = names
+def _ends_mask(graph: GraphCopy, start: str, node: NodeProto, name: str, _: _Flow) -> bool:
+    """True for the Softmax that a mask is for."""
     if node.op_type == "Softmax":
+        shapes = graph.once("shapes", graph.shapes) if isinstance(graph, GraphView) else graph.shapes()
         axis, rank = attribute(node, "axis", -1), len(shapes.get(node.input[0], ()))
         if axis not in (-1, rank - 1):
             raise NoMatchError(f"the Softmax works along axis {axis}, not the last", node=label(node))
@@ -193,52 +184,40 @@ mask_constant = _shrinking(
     name="mask-constant",
     summary="Bounds attention masks of -inf and the like so that Softmax still gives exact zeros.",
     none="no stored value below -1e3 is a Softmax mask",
-    find=_masks,
+    wanted=_is_mask,
+    ends=_ends_mask,
+    shrink=_bound_mask,
 )
 
 
-def _saturating(graph: GraphCopy) -> Iterator[tuple[Site | None, NearMiss | None]]:
-    """Every stored float tensor with values beyond 1e3 that reaches only saturating operators."""
-
-    def candidates() -> Iterator[str]:
-        for name, tensor in graph.stored.items():
-            # What a Conv or MatMul reads is no candidate and may be large: it is not even looked at.
-            if tensor.data_type == tensor.FLOAT and any(n.op_type not in ROLES for n in graph.readers(name)):
-                value = graph.array(name)
-                if value is not None and value.size and float(np.abs(value).max()) > _HUGE:
-                    yield name
-
-    def ends(node: NodeProto, name: str, flow: _Flow) -> bool:
-        point = _saturation(graph, node, name)
-        if point is not None:
-            flow.low, flow.high = max(flow.low, point[0]), max(flow.high, point[1])
-            return True
-        problem = _no_passage(graph, node, name)
-        if problem:
-            raise NoMatchError(problem, node=label(node))
+def _is_huge(graph: GraphCopy, name: str) -> bool:
+    """True for values beyond 1e3. What a Conv or MatMul reads may be large: it is not even looked at."""
+    if all(node.op_type in ROLES for node in graph.readers(name)):
         return False
-
-    def find(graph: GraphCopy, start: str) -> tuple[_Flow, str, _Shrink]:
-        flow = _follow(graph, start, ends)
-        why = f"its values beyond [{-flow.low:g}, {flow.high:g}] only saturate what they reach"
-        return flow, why, lambda copy, bounds: _clamp(copy, start, flow, bounds)
-
-    return _constants(graph, candidates(), find)
+    value = graph.array(name)
+    return value is not None and bool(value.size) and float(np.abs(value).max()) > _HUGE
 
 
-def _no_passage(graph: GraphCopy, node: NodeProto, name: str) -> str:
-    """Why an operator does not only hand the constant on; "" where it does."""
+def _ends_in_saturation(graph: GraphCopy, start: str, node: NodeProto, name: str, flow: _Flow) -> bool:
+    """True for what no longer changes beyond some value; what only moves or adds is passed."""
+    del start
+    point, problem = _saturation(graph, node, name), ""
+    if point is not None:
+        flow.low, flow.high = max(flow.low, point[0]), max(flow.high, point[1])
+        return True
     if node.op_type == "Softmax":
-        return "it reaches a Softmax, which mask-constant looks after"
-    if node.op_type not in _MOVING or not is_standard(node):
-        return f"it reaches {node.op_type}, which neither saturates nor only moves values"
-    if node.op_type == "Where" and node.input[0] == name:
-        return "it is the condition of a Where"
-    if node.op_type == "Add" and list(node.input).count(name) > 1:
-        return "it is added to itself"
-    if node.op_type == "TopK" and (graph.readers(node.output[1]) or node.output[1] in graph.outputs):
-        return "TopK's indices are used: among clamped values the order may change"
-    return ""
+        problem = "it reaches a Softmax, which mask-constant looks after"
+    elif node.op_type not in _MOVING or not is_standard(node):
+        problem = f"it reaches {node.op_type}, which neither saturates nor only moves values"
+    elif node.op_type == "Where" and node.input[0] == name:
+        problem = "it is the condition of a Where"
+    elif node.op_type == "Add" and list(node.input).count(name) > 1:
+        problem = "it is added to itself"
+    elif node.op_type == "TopK" and (graph.readers(node.output[1]) or node.output[1] in graph.outputs):
+        problem = "TopK's indices are used: among clamped values the order may change"
+    if problem:
+        raise NoMatchError(problem, node=label(node))
+    return False
 
 
 def _saturation(graph: GraphCopy, node: NodeProto, name: str) -> Interval | None:
@@ -277,7 +256,9 @@ saturating_constant = _shrinking(
     name="saturating-constant",
     summary="Clamps stored values of 1e30 and the like that only saturate a Sigmoid, Tanh, Clip or HardSigmoid.",
     none="no stored value beyond 1e3 reaches only saturating ops",
-    find=_saturating,
+    wanted=_is_huge,
+    ends=_ends_in_saturation,
+    shrink=_clamp,
 )
 
 

@@ -50,7 +50,7 @@ def global_pool(look: ModelLook, node: NodeProto) -> Match | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Window:
+class _PoolAxis:
     """Along one axis: for every place of the result, the places that its window covers, and which of them exist.
 
     ``places`` and ``exists`` are [result, kernel]; a place beyond either end is counted ``padded`` where the operator
@@ -101,7 +101,7 @@ def pool_by_taps(look: ModelLook, node: NodeProto) -> Match | None:
     return Match(why=f"its windows cover {covered} places", write=write)
 
 
-def _window(node: NodeProto, spatial: int, sizes: tuple[int, int], how: tuple[int, int, int]) -> _Window:
+def _window(node: NodeProto, spatial: int, sizes: tuple[int, int], how: tuple[int, int, int]) -> _PoolAxis:
     """The window along one spatial axis; ``sizes`` are those of input and result, ``how`` kernel, dilation, stride."""
     (size, result), (kernel, dilation, stride) = sizes, how
     word, pads = str(attribute(node, "auto_pad", "NOTSET")), tuple(attribute(node, "pads", ()))
@@ -113,7 +113,7 @@ def _window(node: NodeProto, spatial: int, sizes: tuple[int, int], how: tuple[in
     places = np.arange(result)[:, None] * stride + np.arange(kernel)[None, :] * dilation - before
     exists = (places >= 0) & (places < size)
     padded = ~exists & (places >= -before) & (places < size + behind)
-    return _Window(axis=spatial + 2, size=size, places=places.astype(np.int64), exists=exists, padded=padded)
+    return _PoolAxis(axis=spatial + 2, size=size, places=places.astype(np.int64), exists=exists, padded=padded)
 
 
 class _Taps:
@@ -127,7 +127,7 @@ class _Taps:
         self._to, self._shape = to, shape
         self._source, self._made = to.node.input[0], to.node.output[0]
 
-    def greatest(self, windows: list[_Window]) -> None:
+    def greatest(self, windows: list[_PoolAxis]) -> None:
         """A place beyond the end sees a place of the same window that exists: the greatest stays the greatest."""
         source = self._source
         for window in windows:
@@ -138,7 +138,7 @@ class _Taps:
         self.moved = [node.output[0] for node in self._to.nodes]
         self._to.reshape(source, self._shape, name=f"{self._made}_reshaped")
 
-    def average(self, windows: list[_Window]) -> None:
+    def average(self, windows: list[_PoolAxis]) -> None:
         """Sums axis by axis, a zero behind the last place for those beyond, times one over the number that counts."""
         to, source = self._to, self._source
         counted = bool(attribute(to.node, "count_include_pad", 0))
@@ -161,7 +161,7 @@ class _Taps:
             self.moved.append(made)
         return made
 
-    def _combined(self, op_type: str, source: str, window: _Window, places: npt.NDArray[np.int64]) -> str:
+    def _combined(self, op_type: str, source: str, window: _PoolAxis, places: npt.NDArray[np.int64]) -> str:
         """What the windows along one axis give."""
         taps = []
         for number in range(places.shape[1]):
