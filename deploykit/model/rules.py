@@ -244,6 +244,7 @@ def check_non_finite(facts: GraphFacts) -> Iterator[Found]:
     "operators only.",
     fix="export in float32, or convert every float64 tensor of the ONNX file",
     sources=("pytorch/pytorch#81869", "microsoft/onnxruntime#5782"),
+    cure="double-to-float",
 )
 def check_float64(facts: GraphFacts) -> Iterator[Found]:
     """One finding for all of them."""

@@ -16,7 +16,7 @@ CURES = (
     *("last-index", "pool-by-taps", "cumulate-forward", "product-by-halves", "batchnorm-rank", "longer-axes"),
     *("write-out-functions", "einsum-to-matmul", "global-pool", "gathernd-to-gather", "flat-index", "mask-constant"),
     # What float16 does not hold, in a form in which it does.
-    "log-of-scaled",
+    *("double-to-float", "log-of-scaled"),
 )
 """The rewrites that rules name as cures, in the order in which they are applied."""
 

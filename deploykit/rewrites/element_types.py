@@ -1,7 +1,8 @@
-"""Writes layers that round their input to integers at run time in float, with the values that their weights stand for.
+"""Rewrites that change the type a graph computes in: layers that quantize their input at run time, and doubles.
 
 Dynamic quantization is made for CPUs: no compiler for an NPU takes it. Weights keep their values; what changes is that
-activations are no longer rounded to 8 bits, so that results differ from the given model's by that rounding.
+activations are no longer rounded to 8 bits, so that results differ from the given model's by that rounding. Doubles
+are what an exporter left of Python's numbers.
 """
 
 from __future__ import annotations
@@ -11,18 +12,36 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import helper
+from onnx import TensorProto, helper, numpy_helper
 
-from deploykit.model.nodes import label
+from deploykit.encodings.place import keep_entries
+from deploykit.model.graph import GraphCopy, view_of
+from deploykit.model.nodes import bodies, label
 from deploykit.model.operators import is_standard
-from deploykit.rewrites.contract import Match, ModelLook, NearMiss, NodeSteps, NoMatchError, rewrite_graph
+from deploykit.model.shape_inference import infer
+from deploykit.model.weights import stored_values
+from deploykit.rewrites.contract import (
+    Match,
+    MatchResult,
+    ModelLook,
+    NearMiss,
+    NodeSteps,
+    NoMatchError,
+    Rewritten,
+    Site,
+    Transform,
+    rewrite_graph,
+)
 
 if TYPE_CHECKING:
-    from onnx import NodeProto
+    from onnx import ModelProto, NodeProto
 
-__all__ = ["dequantize_layers"]
+    from deploykit.encodings.values import EncodingSet
+
+__all__ = ["dequantize_layers", "double_to_float"]
 
 _LAYERS = {"ConvInteger": "Conv", "MatMulInteger": "MatMul"}
+_DOUBLE = TensorProto.DOUBLE
 _CONTRIBUTED = "com.microsoft"  # where ONNX Runtime keeps operators of its own
 
 
@@ -149,3 +168,57 @@ def _whole(node: NodeProto, write: Any) -> Match:
     return Match(
         why="it quantizes its input at run time", write=write, output=made, nodes=(label(node),), tensors=(made,)
     )
+
+
+def _doubles(model: ModelProto) -> MatchResult:
+    """The nodes that make doubles, where nobody feeds them and float32 holds them."""
+    graph = view_of(model)
+    types = infer(model).types
+    names = [name for name, tensor in graph.stored.items() if tensor.data_type == _DOUBLE]
+    made = [label(node) for node in graph.nodes if any(types.get(n, ("", None))[0] == "double" for n in node.output)]
+    if not names and not made:
+        return MatchResult(reason="nothing is a double")
+    fed = [name for name in graph.inputs if types.get(name, ("", None))[0] == "double"]
+    values = [value for name in names if (value := graph.array(name)) is not None]
+    largest = max((float(np.abs(value[np.isfinite(value)]).max(initial=0.0)) for value in values), default=0.0)
+    problem = ""
+    if fed:
+        problem = f"the input {fed[0]} is a double: whoever feeds it would have to change too"
+    elif largest > np.finfo(np.float32).max or len(values) < len(names):
+        problem = "float32 does not hold what it stores"
+    elif any(True for node in graph.nodes for _ in bodies(node)):
+        problem = "a node runs another graph"
+    if problem:
+        return MatchResult(refusals=(NearMiss(nodes=(), reason=problem),), reason=problem)
+    return MatchResult(sites=(Site(nodes=tuple(made), tensors=tuple(names), why="float32 holds its values"),))
+
+
+def _compute_in_float(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
+    """Stored values, what Casts make, and the declared types."""
+    graph = GraphCopy(model)
+    for tensor in graph.model.graph.initializer:
+        if tensor.data_type == _DOUBLE:
+            tensor.CopyFrom(numpy_helper.from_array(stored_values(tensor).astype(np.float32), tensor.name))
+    for node in graph.nodes:
+        for found in node.attribute:
+            if found.HasField("t") and found.t.data_type == _DOUBLE:
+                value = numpy_helper.to_array(found.t).astype(np.float32)
+                found.t.CopyFrom(numpy_helper.from_array(value, found.t.name))
+            elif found.name in ("to", "dtype") and found.i == _DOUBLE:
+                found.i = TensorProto.FLOAT
+    main = graph.model.graph
+    for item in (*main.value_info, *main.output):
+        if item.type.tensor_type.elem_type == _DOUBLE:
+            item.type.tensor_type.elem_type = TensorProto.FLOAT
+    graph.reindex()
+    note = f"{len(matched.sites[0].nodes)} nodes compute in float32 instead of double"
+    return Rewritten(model=graph.model, encodings=keep_entries(encodings, graph), notes=(note,))
+
+
+double_to_float = Transform(
+    name="double-to-float",
+    summary="Computes in float32 what a graph computes in double.",
+    match=_doubles,
+    apply=_compute_in_float,
+    ulps=64.0,
+)

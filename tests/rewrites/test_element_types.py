@@ -1,4 +1,4 @@
-"""Layers with dynamically quantized inputs, written in float: near what they gave, and left alone where unsure."""
+"""Layers with dynamically quantized inputs and doubles, written in float: near what they gave, or left alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ import pytest
 from onnx import helper, numpy_helper
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
+from deploykit.flow.rewriting import rewrite
+from deploykit.model.shape_inference import infer
 from deploykit.rewrites.contract import load_transform
+from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph
 
 FIND = load_transform("dequantize-layers")
@@ -66,3 +69,25 @@ def test_integers_that_are_no_quantized_floats_stay() -> None:
     )
     found = FIND.match(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
     assert not found and "not quantized at run time" in found.reason
+
+
+def double(*, fed: bool = False) -> onnx.ModelProto:
+    graph = TinyGraph()
+    name = graph.input("x", (2, 3), "float64" if fed else "float32")
+    wide = graph.op("Cast", [name], "wide", to=onnx.TensorProto.DOUBLE)
+    graph.op("Exp", [graph.op("Mul", [wide, graph.stored("half", 0.5, "float64")], "m")], "y")
+    model = graph.model("y")
+    model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
+    return model
+
+
+def test_doubles_become_floats() -> None:
+    model = double()
+    done = rewrite(model, None, ["double-to-float"], random_feeds(model))
+    assert done.kept == ("double-to-float",), done.steps
+    kinds = {kind for kind, _ in infer(done.model).types.values()}
+    assert kinds == {"float"} and done.model.graph.initializer[0].data_type == onnx.TensorProto.FLOAT
+
+
+def test_an_input_that_is_a_double_stays() -> None:
+    assert "whoever feeds it" in load_transform("double-to-float").match(double(fed=True)).reason
