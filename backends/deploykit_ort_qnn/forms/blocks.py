@@ -15,7 +15,7 @@ import numpy as np
 from packaging.version import Version
 
 from deploykit.accuracy.judge.measures import sqnr_db
-from deploykit.accuracy.simulate.quantizers import fake_quantize, grid_scale, spread_scale
+from deploykit.accuracy.simulate.quantizers import fake_quantize, spread_scale
 from deploykit.encodings.lpbq import LpbqLoss
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Lpbq
 from deploykit.model.nodes import attribute
@@ -149,7 +149,7 @@ def block_losses(
             continue
         values = constant_values(weights[name])
         given = fake_quantize(values, old)
-        scale, moved = (spread_scale(grid_scale(value), value, given.shape) for value in (old, new))
+        scale, moved = (spread_scale(value.scale, value, given.shape) for value in (old, new))
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.where(scale > 0, moved / scale, np.float32(1.0))
         losses[name] = LpbqLoss(

@@ -91,8 +91,10 @@ class ChosenRows:
             elif len(axes[name]) > 1:
                 made[name] = _by_signature(one[name], two[name], axes[name], strict)
             else:
-                lengths = _lengths(one[name], two[name], axes[name][0])
-                alike = [n for n in tensors if len(axes[n]) == 1 and _lengths(one[n], two[n], axes[n][0]) == lengths]
+                lengths = {
+                    n: (one[n].shape[axes[n][0]], two[n].shape[axes[n][0]]) for n in tensors if len(axes[n]) == 1
+                }
+                alike = [n for n in lengths if lengths[n] == lengths[name]]
                 tables = [_tables(one[n], two[n], axes[n][0]) for n in alike]
                 made[name] = _along_axis(one[name], two[name], axes[name][0], tables, strict)
         return made
@@ -114,10 +116,6 @@ class ChosenRows:
         )
         unknown = tuple(a for a, dim in enumerate(shape) if not isinstance(dim, int) and left.shape[a] > 1)
         return chosen or unknown[:1] or merged[:1]
-
-
-def _lengths(left: Numbers, right: Numbers, axis: int) -> tuple[int, int]:
-    return left.shape[axis], right.shape[axis]
 
 
 def _tables(left: Numbers, right: Numbers, axis: int) -> tuple[Numbers, Numbers]:

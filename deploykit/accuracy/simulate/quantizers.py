@@ -22,7 +22,7 @@ from deploykit.model.nodes import opset_of
 from deploykit.model.weights import is_mapped, stored_values
 
 __all__ = ["RAW", "Floats", "QuantizedGraph", "check_shape", "fake_quantize", "is_simulated", "quantize_graph"]
-__all__ += ["grid_scale", "quantized_tensor", "spread_scale"]
+__all__ += ["quantized_tensor", "spread_scale"]
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 
@@ -56,15 +56,19 @@ def fake_quantize(values: npt.NDArray[Any], value: Value) -> Floats:
         if isinstance(value, Float8):
             # A saturating cast of ``x / s``; the mantissa is rounded to nearest even.
             mantissa, smallest, largest = _FLOAT8[value.dtype]
-            s = spread_scale(grid_scale(value), value, x.shape)
+            s = spread_scale(value.scale, value, x.shape)
             scaled = np.clip((x / s).astype(np.float64), -largest, largest)
             exponent = np.maximum(np.frexp(scaled)[1] - 1, smallest)
             step = np.ldexp(1.0, exponent - mantissa)
             return np.asarray((np.rint(scaled / step) * step).astype(np.float32) * s, dtype=np.float32)
         if not is_simulated(value):
             return x
-        s = spread_scale(grid_scale(value), value, x.shape)
-        o = spread_scale(offset(value), value, x.shape)
+        s = spread_scale(value.scale, value, x.shape)
+        if isinstance(value, Lpbq):  # the offset of the unsigned grid: zero or negative
+            offset = np.full(value.scale.shape, -float(1 << (value.bits - 1)))
+        else:
+            offset = np.asarray(value.lowest - value.zero_point)
+        o = spread_scale(offset, value, x.shape)
         made = np.empty(x.shape, np.float32)
         if x.ndim < 2 or x.size <= _AT_ONCE:
             return _on_grid(x, s, o, value.bits, made)
@@ -79,7 +83,7 @@ def fake_quantize(values: npt.NDArray[Any], value: Value) -> Floats:
 def check_shape(value: Value, shape: tuple[int, ...]) -> None:
     """Raises ValueError or IndexError where ``fake_quantize`` of an array of that shape does."""
     if not isinstance(value, Float) and is_simulated(value):
-        spread_scale(grid_scale(value), value, shape)
+        spread_scale(value.scale, value, shape)
 
 
 def _part(numbers: Floats, here: slice, rank: int) -> Floats:
@@ -99,18 +103,6 @@ def _on_grid(x: Floats, s: Floats, o: Floats, bits: int, made: Floats) -> Floats
     np.add(made, o, out=made)
     np.multiply(made, s, out=made)
     return made
-
-
-def grid_scale(value: Affine | Lpbq | Float8) -> Array:
-    """The effective scale in float64, of the encoding's own shape."""
-    return np.asarray(value.scale, dtype=np.float64)
-
-
-def offset(value: Affine | Lpbq) -> Array:
-    """The offset of the unsigned grid, of the shape of the scale: zero or negative."""
-    if isinstance(value, Lpbq):
-        return np.full(value.scale.shape, -float(1 << (value.bits - 1)))
-    return np.asarray(value.lowest - value.zero_point, dtype=np.float64)
 
 
 def spread_scale(numbers: Array, value: Value, shape: tuple[int, ...]) -> Floats:
