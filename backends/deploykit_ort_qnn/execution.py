@@ -19,7 +19,7 @@ from deploykit.backend.backend import Aids, Execution, Instead, Progress
 from deploykit.backend.plans import Plan
 from deploykit.backend.status import Compilation, Compiled, Correctness, Right
 from deploykit.errors import ToolError
-from deploykit.findings import Finding, Severity
+from deploykit.findings import Severity
 from deploykit.packages.manifests import json_text
 from deploykit.system.folders import scratch
 from deploykit_ort_qnn.bench.audit import audit_draft, with_count
@@ -37,7 +37,7 @@ from deploykit_ort_qnn.compiler.jobs import (
     installed_wheel,
     write_dlc,
 )
-from deploykit_ort_qnn.compiler.precision import EVIDENCE, PrecisionScope, dlc_scope, evidence_json, precision_scope
+from deploykit_ort_qnn.compiler.precision import EVIDENCE, dlc_scope, evidence_json, precision_scope
 from deploykit_ort_qnn.planning import COMPILE, CONTEXT, MODEL, TAIL
 from deploykit_ort_qnn.prepare import ProviderDraft
 from deploykit_ort_qnn.rules.compiled import (
@@ -92,7 +92,9 @@ def execute(package: Path, draft: ProviderDraft, plan: Plan[None], aids: Aids) -
         return Execution(
             outputs=("logs/compile.log",), findings=findings, record=record, compiled=refused, instead=instead
         )
-    precision = _judge_types(package, draft, outcome)
+    (package / EVIDENCE).write_text(json_text(evidence_json(outcome)), "utf-8")
+    strict = bool(draft.options.get("strict_precision"))
+    precision = PRECISION_RULES.run(precision_scope(outcome.graphs, outcome.schematics, draft.prepared, strict=strict))
     estimate = _estimated(package, draft, job, outcome, f"QAIRT {wheel['qairt']}", progress)
     dlc = None
     if draft.options.get("dlc"):
@@ -219,25 +221,6 @@ def _record(plan: Plan[None], wheel: Mapping[str, str], outcome: CompileOutcome)
         "nodes_on_cpu": len(outcome.cpu_nodes),
         "schematic": bool(outcome.schematics),
     }
-
-
-def _judge_types(package: Path, draft: ProviderDraft, outcome: CompileOutcome) -> tuple[Finding, ...]:
-    (package / EVIDENCE).write_text(json_text(evidence_json(outcome)), "utf-8")
-    if draft.prepared is None:
-        return PRECISION_RULES.run(
-            PrecisionScope(graphs=outcome.graphs, schematics=outcome.schematics, intended={}, stored={})
-        )
-    prepared = draft.prepared
-    return PRECISION_RULES.run(
-        precision_scope(
-            prepared.model,
-            outcome.graphs,
-            outcome.schematics,
-            prepared.intended,
-            prepared.stored,
-            strict=bool(draft.options.get("strict_precision")),
-        )
-    )
 
 
 def _judge_numbers(

@@ -30,7 +30,6 @@ from deploykit_qualcomm.tables import LINUX, Wheel, tables
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from deploykit.accuracy.samples.gathering import Samples
     from deploykit.encodings.backward import Evidence
     from deploykit_ort_qnn.provider_model import ProviderModel
 
@@ -223,18 +222,10 @@ def _evidence(model: ModelProto, situation: Situation, shared: SharedWork) -> Ev
     from deploykit.encodings.backward import Evidence
     from deploykit.flow.samples import evidence_of
 
-    samples = _samples(situation, shared)
     try:
-        return Evidence() if samples is None else evidence_of(model, samples)
+        return evidence_of(model, samples_of(situation, shared))
     except DeploykitError:
         return Evidence()
-
-
-def _samples(situation: Situation, shared: SharedWork) -> Samples | None:
-    try:
-        return samples_of(situation, shared)
-    except DeploykitError:
-        return None
 
 
 def whole_model(situation: Situation) -> ModelProto:

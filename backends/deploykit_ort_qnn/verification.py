@@ -21,7 +21,7 @@ from deploykit_ort_qnn.compiler.precision import (
     PrecisionScope,
     actual_types,
     dlc_scope,
-    precision_scope,
+    quantized_tensors,
     read_evidence,
 )
 from deploykit_ort_qnn.planning import BINARY, COMPILE, CONTEXT, GRAPHS, MODEL, RUN, TYPES
@@ -110,8 +110,13 @@ def _scope(package: Path) -> PrecisionScope | None:
         return None
     types = read_json(package / TYPES)
     model = onnx.load(package / MODEL, load_external_data=False)
-    return precision_scope(
-        model, graphs, schematics, dict(types["types"]), dict(types["stored"]), strict=bool(types["strict"])
+    return PrecisionScope(
+        graphs=graphs,
+        schematics=schematics,
+        intended=dict(types["types"]),
+        stored=dict(types["stored"]),
+        quantized=quantized_tensors(model),
+        strict=bool(types["strict"]),
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import onnx
 
 from deploykit.accuracy.simulate.sessions import Session
-from deploykit_ort_qnn.bench.ask import Bench, Memory, Question
+from deploykit_ort_qnn.bench.ask import Bench, Memory
 from deploykit_ort_qnn.bench.audit import audit_model
 from deploykit_ort_qnn.bench.together import Ran
 from deploykit_ort_qnn.rules.audit import RULES
@@ -22,11 +22,11 @@ class Notes(Memory):
     def __init__(self) -> None:
         self.kept: dict[tuple[bytes, str], dict[str, Any]] = {}
 
-    def get(self, question: Question) -> dict[str, Any] | None:
-        return self.kept.get((question.content, question.want))
+    def get(self, content: bytes, want: str) -> dict[str, Any] | None:
+        return self.kept.get((content, want))
 
-    def put(self, question: Question, answer: Mapping[str, Any]) -> None:
-        self.kept[question.content, question.want] = json.loads(json.dumps(answer))
+    def put(self, content: bytes, want: str, answer: Mapping[str, Any]) -> None:
+        self.kept[content, want] = json.loads(json.dumps(answer))
 
 
 def normalized() -> onnx.ModelProto:

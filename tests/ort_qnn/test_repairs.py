@@ -19,7 +19,7 @@ from deploykit.backend.backend import Execution, Instead, Request
 from deploykit.errors import UsageError
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
 from deploykit.model.nodes import label
-from deploykit_ort_qnn.bench.ask import Bench, Memory, Question
+from deploykit_ort_qnn.bench.ask import Bench, Memory
 from deploykit_ort_qnn.bench.audit import audit_model
 from deploykit_ort_qnn.bench.kernels import kernels_of
 from deploykit_ort_qnn.bench.pieces import PAIR
@@ -190,11 +190,11 @@ class Notes(Memory):
     def __init__(self) -> None:
         self.kept: dict[tuple[bytes, str], dict[str, Any]] = {}
 
-    def get(self, question: Question) -> dict[str, Any] | None:
-        return self.kept.get((question.content, question.want))
+    def get(self, content: bytes, want: str) -> dict[str, Any] | None:
+        return self.kept.get((content, want))
 
-    def put(self, question: Question, answer: Mapping[str, Any]) -> None:
-        self.kept[question.content, question.want] = dict(answer)
+    def put(self, content: bytes, want: str, answer: Mapping[str, Any]) -> None:
+        self.kept[content, want] = dict(answer)
 
 
 class Device:

@@ -35,7 +35,6 @@ __all__ = [
     "CompileAnswer",
     "KernelAnswer",
     "Memory",
-    "Question",
     "TimedBench",
     "bench_of",
     "judged",
@@ -51,32 +50,24 @@ _LASTING = ("taken", "refused")
 _LASTING_WAYS = (*_LASTING, "failed", "invalid", "none")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """A piece of a model, and what is wanted to know of it: ``taken``, ``types`` or ``numbers``, or in which other way.
-
-    ``content`` stands for the piece in memory: equal for pieces that differ in names only.
-    """
-
-    content: bytes
-    want: str
-    piece: ModelProto | None = None
-
-
 class Memory:
-    """What was answered before to one asker: a compiler, a chip, its options."""
+    """What was answered before to one asker: a compiler, a chip, its options.
+
+    A question is the ``content`` of a piece, equal for pieces that differ in names only, and what is wanted to know of
+    it: ``taken``, ``types`` or ``numbers``, or in which other way.
+    """
 
     def __init__(self, who: Mapping[str, Any]) -> None:
         # Whoever changes how is asked, or how ways are built, asks anew.
         self._store, self._who = Store("asked"), {**who, "code": code_digest(Path(__file__).parent)}
 
-    def get(self, question: Question) -> dict[str, Any] | None:
+    def get(self, content: bytes, want: str) -> dict[str, Any] | None:
         """The answer to a question, None where there is none."""
-        return self._store.get(key_of(question.content, {**self._who, "want": question.want}))
+        return self._store.get(key_of(content, {**self._who, "want": want}))
 
-    def put(self, question: Question, answer: Mapping[str, Any]) -> None:
+    def put(self, content: bytes, want: str, answer: Mapping[str, Any]) -> None:
         """Keep an answer."""
-        self._store.put(key_of(question.content, {**self._who, "want": question.want}), dict(answer))
+        self._store.put(key_of(content, {**self._who, "want": want}), dict(answer))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,13 +118,13 @@ class TimedBench:
         self,
         model: ModelProto,
         content: bytes,
-        types: Callable[[ModelProto, CompileOutcome], Iterable[tuple[str, str]]] | None = None,
+        types: Callable[[CompileOutcome], Iterable[tuple[str, str]]] | None = None,
     ) -> CompileAnswer:
         """What comes of a model; ``types`` gives (node, what became of its type) where it is another than was meant."""
         who = (installed_wheel() or {}) if self.host is None else self.host.identity
         memory = Memory({**who, "options": dict(self.options), "entries": dict(self.entries)})
-        question = Question(content=content, want="taken" if types is None else "types", piece=model)
-        known = memory.get(question)
+        want = "taken" if types is None else "types"
+        known = memory.get(content, want)
         if known is not None:
             return msgspec.convert(known, CompileAnswer)
         if self.is_over:
@@ -154,10 +145,10 @@ class TimedBench:
             status=outcome.status,
             message=outcome.message,
             refused=tuple((node.name, node.type) for node in outcome.refused),
-            changes=tuple(types(model, outcome)) if outcome.ok and types is not None else (),
+            changes=tuple(types(outcome)) if outcome.ok and types is not None else (),
         )
         if outcome.status != "timed-out":
-            memory.put(question, asdict(answer))
+            memory.put(content, want, asdict(answer))
         return answer
 
 
@@ -195,13 +186,13 @@ class Bench:
         """What was measured of a kernel before, as it is or with one of its operators done in another way."""
         if not way and kernel.key in self.seen:
             return self.seen[kernel.key]
-        kept = self.memory.get(_numbers_of(kernel, way))
+        kept = self.memory.get(kernel.key.encode(), f"numbers {way}".strip())
         return None if kept is None else msgspec.convert(kept, KernelAnswer)
 
     def keep(self, kernel: Kernel, answer: KernelAnswer, way: str = "") -> None:
         """Keep what lasts: that a way is none, or does not compile, is an answer too."""
         if answer.answer in (_LASTING_WAYS if way else _LASTING):
-            self.memory.put(_numbers_of(kernel, way), asdict(answer))
+            self.memory.put(kernel.key.encode(), f"numbers {way}".strip(), asdict(answer))
 
     def ask(self, kernels: Sequence[Kernel]) -> list[tuple[Kernel, KernelAnswer | None]]:
         """Each kernel with what is known or found of it now; None where it cannot be asked."""
@@ -232,10 +223,6 @@ def bench_of(
         return run_together(probes, host=host, soc_model=soc_model, progress=tell, together=_TOGETHER)
 
     return Bench(run=run, memory=Memory({**wheel, "soc_model": soc_model}))
-
-
-def _numbers_of(kernel: Kernel, way: str) -> Question:
-    return Question(content=kernel.key.encode(), want=f"numbers {way}".strip(), piece=kernel.model)
 
 
 def answer_of(ran: Ran, wanted: Outputs, got: Outputs, kernel: Kernel) -> KernelAnswer:

@@ -184,12 +184,9 @@ class _Asking:
     def _ask(self, model: ModelProto, content: bytes) -> CompileAnswer:
         return self.bench.ask(model, content, self._changes)
 
-    def _changes(self, model: ModelProto, outcome: CompileOutcome) -> Iterator[tuple[str, str]]:
+    def _changes(self, outcome: CompileOutcome) -> Iterator[tuple[str, str]]:
         """Nodes that are compiled in another type than was meant, "" for one that is not named."""
-        prepared = self.prepared
-        intended, stored = ({}, {}) if prepared is None else (prepared.intended, prepared.stored)
-        scope = precision_scope(model, outcome.graphs, outcome.schematics, intended, stored, strict=False)
-        for finding in PRECISION_RULES.run(scope):
+        for finding in PRECISION_RULES.run(precision_scope(outcome.graphs, outcome.schematics, self.prepared)):
             named = finding.subject.name if finding.subject.kind == "node" else ""
             # A float island that nothing was said about is no change: such a tensor has no encoding anywhere.
             if finding.code != "ORT101" or "intended" in finding.evidence:
@@ -212,16 +209,13 @@ def preflight(model: bytes, device: Device, progress: Progress) -> Mapping[str, 
     quantized = any(node.op_type == "DequantizeLinear" for node in given.graph.node)
     prepared = provider_model(given, None, int16_matmul=has("matmul_16bit", device)) if quantized else None
     with scratch() as folder:
-        root = folder
         compiled = given if prepared is None else prepared.model
-        (root / "model.onnx").write_bytes(compiled.SerializeToString())
-        job = CompileJob(root=root, model="model.onnx", context="context.onnx", options={"soc_model": str(soc)})
+        (folder / "model.onnx").write_bytes(compiled.SerializeToString())
+        job = CompileJob(root=folder, model="model.onnx", context="context.onnx", options={"soc_model": str(soc)})
         outcome = compile_model(job, progress)
     findings = list(COMPILE_RULES.run(outcome))
     if outcome.ok:
-        types, stored = ({}, {}) if prepared is None else (prepared.intended, prepared.stored)
-        scope = precision_scope(compiled, outcome.graphs, outcome.schematics, types, stored, strict=False)
-        findings += PRECISION_RULES.run(scope)
+        findings += PRECISION_RULES.run(precision_scope(outcome.graphs, outcome.schematics, prepared))
     return {
         "available": True,
         "status": outcome.status,

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from deploykit_ort_qnn.compiler.jobs import CompileOutcome
+    from deploykit_ort_qnn.provider_model import ProviderModel
 
 __all__ = [
     "EVIDENCE",
@@ -39,6 +40,7 @@ __all__ = [
     "float_nodes",
     "narrowed",
     "precision_scope",
+    "quantized_tensors",
     "read_evidence",
 ]
 
@@ -256,24 +258,28 @@ def read_evidence(path: Path) -> tuple[tuple[QnnGraph, ...], tuple[Schematic, ..
 
 
 def precision_scope(
-    model: ModelProto,
     graphs: tuple[QnnGraph, ...],
     schematics: tuple[Schematic, ...],
-    intended: Mapping[str, str],
-    stored: Mapping[str, str],
+    prepared: ProviderModel | None,
     *,
-    strict: bool,
+    strict: bool = False,
 ) -> PrecisionScope:
-    """What the precision rules look at; of the model only names are read."""
-    quantized = {node.output[0] for node in model.graph.node if node.op_type == "QuantizeLinear"}
+    """What the precision rules look at; of a float model no types were meant."""
+    if prepared is None:
+        return PrecisionScope(graphs=graphs, schematics=schematics, intended={}, stored={}, strict=strict)
     return PrecisionScope(
         graphs=graphs,
         schematics=schematics,
-        intended=intended,
-        stored=stored,
-        quantized=frozenset(quantized),
+        intended=prepared.intended,
+        stored=prepared.stored,
+        quantized=quantized_tensors(prepared.model),
         strict=strict,
     )
+
+
+def quantized_tensors(model: ModelProto) -> frozenset[str]:
+    """The names of what the pairs of a model quantize to."""
+    return frozenset(node.output[0] for node in model.graph.node if node.op_type == "QuantizeLinear")
 
 
 def dlc_scope(package: Path) -> DlcScope:
