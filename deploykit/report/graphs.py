@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from deploykit.backend.plans import PlannedPrecision
 from deploykit.findings import Finding
@@ -23,6 +24,7 @@ __all__ = [
     "Drawing",
     "MappedNode",
     "PrecisionMap",
+    "StripRun",
     "change_pictures",
     "lay_out",
     "precision_map",
@@ -149,6 +151,16 @@ class MappedNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StripRun:
+    """Neighbours of one type in the strip of the network; ``noted`` where something is open about them."""
+
+    kind: str
+    count: int
+    noted: bool
+    words: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PrecisionMap:
     """The graph as far as it is drawn: its first ``len(nodes)`` of ``total`` nodes that compute something."""
 
@@ -165,6 +177,24 @@ class PrecisionMap:
     def verdicts(self) -> tuple[str, ...]:
         """Every verdict of an audit that occurs beside right."""
         return tuple(sorted({node.verdict for node in self.nodes} - {"", "right"}))
+
+    @property
+    def noted(self) -> bool:
+        """True where something is open about any node."""
+        return any(node.codes for node in self.nodes)
+
+    @property
+    def strip(self) -> tuple[StripRun, ...]:
+        """The nodes from input to output, those side by side that are of one type and equally open taken together."""
+        runs = []
+        for (kind, noted), alike in groupby(self.nodes, key=lambda node: (node.kind, bool(node.codes))):
+            nodes = list(alike)
+            first, last = nodes[0].box.node.label, nodes[-1].box.node.label
+            where = first if len(nodes) == 1 else f"{len(nodes)} nodes, {first} to {last}"
+            codes = dict.fromkeys(code for node in nodes for code in node.codes)
+            words = "\n".join([kind or "no type of its own", where, *codes])
+            runs.append(StripRun(kind=kind, count=len(nodes), noted=noted, words=words))
+        return tuple(runs)
 
 
 def precision_map(

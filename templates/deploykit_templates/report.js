@@ -36,6 +36,16 @@
     place.append(button);
   }
 
+  // What is jumped to, and what is printed, is not folded away.
+  const unfold = () => {
+    const goal = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    for (let place = goal; place; place = place.parentElement) if (place.tagName === "DETAILS") place.open = true;
+    if (goal) goal.scrollIntoView();
+  };
+  unfold();
+  addEventListener("hashchange", unfold);
+  addEventListener("beforeprint", () => document.querySelectorAll("details").forEach(one => (one.open = true)));
+
   const map = document.getElementById("map");
   if (!map) return;
   const whole = map.getAttribute("viewBox").split(" ").map(Number);
