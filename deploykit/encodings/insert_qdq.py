@@ -17,10 +17,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from deploykit.encodings.place import is_wide, needed_opset
 from deploykit.encodings.values import Affine, Array, EncodingSet, Float, Float8, Lpbq
-from deploykit.model.graph import GraphCopy, copy_of
-from deploykit.model.nodes import opset_of, raise_opset
+from deploykit.model.graph import GraphCopy
+from deploykit.model.nodes import copy_of, opset_of, raise_opset
 from deploykit.model.operators import settings
-from deploykit.model.weights import constant_values, element_type, integer_tensor
+from deploykit.model.weights import element_type, integer_tensor, stored_values
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -352,7 +352,7 @@ class _Insertion:
         if self.unsigned and entry.is_param is False and isinstance(value, Affine) and value.bits <= 16:
             value = _unsigned(value)
         try:
-            values = constant_values(tensor)
+            values = stored_values(tensor)
             constant = _quantize_bias(values, value.scale) if is_bias else quantize_constant(values, value)
         except ValueError as error:
             self.skipped.setdefault(name, str(error))
@@ -382,7 +382,7 @@ class _Insertion:
             return name
         key = (name, np.asarray(scale).tobytes())
         if key not in self.biases:
-            constant = _quantize_bias(constant_values(self.graph.stored[name]), scale)
+            constant = _quantize_bias(stored_values(self.graph.stored[name]), scale)
             self.biases[key] = self._store_constant(name, constant)
             self.placed[name] = constant.dtype
         return self.biases[key]

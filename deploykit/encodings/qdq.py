@@ -22,7 +22,7 @@ from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import attribute, label
 from deploykit.model.operators import DEFAULT_DOMAINS, ROLES
 from deploykit.model.values import dtype_name
-from deploykit.model.weights import constant_values, element_type, is_outside
+from deploykit.model.weights import element_type, is_outside, stored_values
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -248,7 +248,7 @@ class QdqGraph:
             self.fail(node, f"reads {name!r}, which is computed at run time", why="an encoding holds constants")
         try:
             if not is_outside(tensor):
-                values = constant_values(tensor)
+                values = stored_values(tensor)
             elif self.read_tensor is None or (outside := self.read_tensor(name)) is None:
                 self.fail(node, f"reads {name!r}, which is stored outside of the model and was not given")
             else:
@@ -328,7 +328,7 @@ def extract_qdq(model: ModelProto) -> Extracted:
                 else:
                     name = _name_of_weight(qdq, node, weights)
                     assert not isinstance(value, Float)  # no DequantizeLinear makes a plain cast
-                    integers = constant_values(graph.stored[node.input[0]]).astype(np.float32)
+                    integers = stored_values(graph.stored[node.input[0]]).astype(np.float32)
                     weights[name] = dequantized(integers, value)
                     names.say(node.output[0], name)
                 entries[name] = Encoding(name=name, value=value, is_param=qdq.is_param(quantize or node))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from deploykit.model.nodes import bodies
+from deploykit.model.nodes import bodies, copy_of
 from deploykit.model.operators import is_standard
 
 if TYPE_CHECKING:
@@ -44,10 +44,7 @@ def emptied(model: ModelProto, tensor: Callable[[str], str], node: Callable[[str
 
     What exporters write beside a graph (documentation, metadata, the graph's own name) is left out.
     """
-    from onnx import ModelProto
-
-    copy = ModelProto()
-    copy.CopyFrom(model)
+    copy = copy_of(model)
     made = Emptied(model=copy)
     for unwanted in ("training_info", "domain"):
         copy.ClearField(unwanted)

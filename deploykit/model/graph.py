@@ -14,7 +14,7 @@ import numpy.typing as npt
 from onnx import ModelProto, NodeProto, numpy_helper
 
 from deploykit.errors import DefectError
-from deploykit.model.nodes import captured_names, opset_of
+from deploykit.model.nodes import captured_names, copy_of, opset_of
 from deploykit.model.operators import Trait, has, is_standard
 from deploykit.model.shape_inference import infer
 from deploykit.model.weights import is_outside, stored_values
@@ -22,16 +22,9 @@ from deploykit.model.weights import is_outside, stored_values
 if TYPE_CHECKING:
     from onnx import TensorProto
 
-__all__ = ["GraphCopy", "GraphView", "copy_of", "view_of"]
+__all__ = ["GraphCopy", "GraphView", "view_of"]
 
 T = TypeVar("T")
-
-
-def copy_of(model: ModelProto) -> ModelProto:
-    """A deep copy that may be edited."""
-    copy = ModelProto()
-    copy.CopyFrom(model)
-    return copy
 
 
 class GraphCopy:

@@ -11,7 +11,7 @@ from deploykit.model.operators import DEFAULT_DOMAINS, is_standard
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
 
-__all__ = ["attribute", "bodies", "captured_names", "changed_operators", "label", "opset_of", "raise_opset"]
+__all__ = ["attribute", "bodies", "captured_names", "changed_operators", "copy_of", "label", "opset_of", "raise_opset"]
 
 
 def label(node: NodeProto) -> str:
@@ -28,6 +28,13 @@ def attribute(node: NodeProto, name: str, default: Any = None) -> Any:
             value = helper.get_attribute_value(found)
             return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
     return default
+
+
+def copy_of(model: ModelProto) -> ModelProto:
+    """A deep copy that may be edited."""
+    copy = type(model)()
+    copy.CopyFrom(model)
+    return copy
 
 
 def captured_names(node: NodeProto) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import captured_names
@@ -17,7 +17,7 @@ from deploykit.model.shape_inference import infer
 from deploykit.model.values import dtype_name
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto, ValueInfoProto
+    from onnx import ModelProto, ValueInfoProto
 
 __all__ = ["branch_choices", "has_stale_shapes", "pin_shapes", "settle_outputs"]
 
@@ -46,8 +46,13 @@ def pin_shapes(
             if dim.dim_param:
                 symbols[dim.dim_param] = size
             dim.dim_value = size
-    for name, value in (values or {}).items():
-        _store_input(graph.input, graph.initializer, name, value)
+    for at, item in reversed([*enumerate(graph.input)]):
+        if item.name in (values or {}):  # an initializer of its own type and shape
+            tensor = item.type.tensor_type
+            kind = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+            array = np.full([dim.dim_value for dim in tensor.shape.dim], (values or {})[item.name], kind)
+            graph.initializer.append(numpy_helper.from_array(array, item.name))
+            del graph.input[at]
     for item in graph.output:
         _settle(item, symbols)
     fixed = [item for item in graph.value_info if not _is_stale(item)]
@@ -55,19 +60,6 @@ def pin_shapes(
     graph.value_info.extend(fixed)
     settle_outputs(pinned.model)
     return pinned.model
-
-
-def _store_input(inputs: object, initializers: object, name: str, value: float) -> None:
-    """Turn one graph input into an initializer of its own type and shape."""
-    items = list(inputs)  # type: ignore[call-overload]
-    at = next(index for index, item in enumerate(items) if item.name == name)
-    tensor = items[at].type.tensor_type
-    shape = [dim.dim_value for dim in tensor.shape.dim]
-    from onnx import helper
-
-    array = np.full(shape, value, helper.tensor_dtype_to_np_dtype(tensor.elem_type))
-    initializers.append(numpy_helper.from_array(array, name))  # type: ignore[attr-defined]
-    del inputs[at]  # type: ignore[attr-defined]
 
 
 def _settle(item: ValueInfoProto, symbols: Mapping[str, int]) -> None:
@@ -151,17 +143,10 @@ def _asked_value(graph: GraphCopy, name: str) -> int | None:
             if node.op_type not in _CHOOSING:
                 return None
             if node.op_type == "Equal" and asked is None:
-                asked = _other_operand(graph, node, tensor)
+                others = [graph.scalar(other) for other in node.input if other != tensor]
+                asked = next((int(value) for value in others if value is not None), None)
             waiting += [out for out in node.output if out not in seen]
             seen.update(node.output)
     if not chooses:
         return None
     return 1 if asked is None else asked
-
-
-def _other_operand(graph: GraphCopy, node: NodeProto, tensor: str) -> int | None:
-    for other in node.input:
-        value = None if other == tensor else graph.scalar(other)
-        if value is not None:
-            return int(value)
-    return None

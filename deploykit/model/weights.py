@@ -16,6 +16,7 @@ import numpy.typing as npt
 from onnx import ModelProto, TensorProto, numpy_helper
 
 from deploykit.errors import InputError, UsageError
+from deploykit.model.nodes import copy_of
 from deploykit.model.values import (
     MAPPED,
     StoredTensor,
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 __all__ = [
     "LEAST",
     "WeightFiles",
-    "constant_values",
     "copy_bytes",
     "element_type",
     "integer_tensor",
@@ -179,7 +179,7 @@ def load_weights(model: Model) -> ModelProto:
     """The model as one value with all its weights: a copy where weights lie in files beside it."""
     if not model.external:
         return model.proto
-    whole = _copied(model.proto)
+    whole = copy_of(model.proto)
     _take_all(model, whole)
     return whole
 
@@ -192,7 +192,7 @@ def lean_weights(model: Model, *, least: int = LEAST, small: int = _SMALL) -> Mo
     """
     if sum(file.size for file in model.external) < least:
         return load_weights(model)
-    lean, files = _copied(model.proto), _paths(model)
+    lean, files = copy_of(model.proto), _paths(model)
     for tensor in lean.graph.initializer:
         if is_outside(tensor):
             path = files[_entry(tensor, "location")]
@@ -212,17 +212,11 @@ def load_small_weights(model: Model, *, limit: int = 1 << 20) -> ModelProto:
         return lean_weights(model)
     if not model.external:
         return model.proto
-    partly, files = _copied(model.proto), _paths(model)
+    partly, files = copy_of(model.proto), _paths(model)
     for tensor in partly.graph.initializer:
         if is_outside(tensor) and element_count(tensor, tensor.name) <= limit:
             _take_in(model.path, _named(tensor), files)
     return partly
-
-
-def _copied(model: ModelProto) -> ModelProto:
-    copy = ModelProto()
-    copy.CopyFrom(model)
-    return copy
 
 
 def _paths(model: Model) -> dict[str, Path]:
@@ -277,7 +271,7 @@ def unmapped(model: ModelProto) -> ModelProto:
     """The model as it is written beside the files of its weights: no tensor says where on this machine they lie."""
     if not any(map(is_mapped, model.graph.initializer)):
         return model
-    plain = _copied(model)
+    plain = copy_of(model)
     for tensor in filter(is_mapped, plain.graph.initializer):
         entries = [(entry.key, entry.value) for entry in tensor.external_data if entry.key != MAPPED]
         tensor.ClearField("external_data")
@@ -290,15 +284,10 @@ def whole_model(model: ModelProto) -> ModelProto:
     """The model with all values in it, to be written as one message; the same one where they are."""
     if not any(map(is_mapped, model.graph.initializer)):
         return model
-    whole = _copied(model)
+    whole = copy_of(model)
     for tensor in filter(is_mapped, whole.graph.initializer):
         tensor.CopyFrom(taken_in(tensor))
     return whole
-
-
-def constant_values(tensor: TensorProto) -> npt.NDArray[Any]:
-    """The numbers of a stored tensor."""
-    return np.asarray(stored_values(tensor))
 
 
 def element_type(name: str) -> int:

@@ -22,8 +22,8 @@ from onnx import helper
 from deploykit.encodings.place import keep_entries, share_entry
 from deploykit.encodings.values import Affine
 from deploykit.errors import UsageError
-from deploykit.model.graph import GraphCopy, copy_of, view_of
-from deploykit.model.nodes import attribute, label, raise_opset
+from deploykit.model.graph import GraphCopy, view_of
+from deploykit.model.nodes import attribute, copy_of, label, raise_opset
 from deploykit.model.operators import Trait, has, is_standard
 from deploykit.model.ranges import graph_bounds
 from deploykit.model.shape_inference import Shape, infer

@@ -15,11 +15,10 @@ import numpy as np
 from deploykit.encodings.values import Affine, Encoding, Float, Lpbq
 from deploykit.errors import InputError
 from deploykit.model.collect import facts_seen
-from deploykit.model.graph import copy_of
-from deploykit.model.nodes import attribute, changed_operators, label, opset_of, raise_opset
+from deploykit.model.nodes import attribute, changed_operators, copy_of, label, opset_of, raise_opset
 from deploykit.model.operators import Trait, has
 from deploykit.model.patterns import written_layer_norms
-from deploykit.model.weights import constant_values, element_type
+from deploykit.model.weights import element_type, stored_values
 from deploykit.rewrites.contract import Match, ModelLook, NearMiss, NodeSteps, NoMatchError, rewrite, rewrite_graph
 
 if TYPE_CHECKING:
@@ -136,14 +135,14 @@ def fold_batchnorm(look: ModelLook, node: NodeProto) -> Match:
 
     def write(to: NodeSteps) -> None:
         norm, layer = to.node, to.graph.makers[made]
-        stored = (constant_values(to.graph.stored[name]).astype(np.float64) for name in norm.input[1:5])
+        stored = (stored_values(to.graph.stored[name]).astype(np.float64) for name in norm.input[1:5])
         gamma, beta, mean, variance = stored
         factor = gamma / np.sqrt(variance + float(attribute(norm, "epsilon", 1e-5)))
-        values = constant_values(to.graph.stored[weight]).astype(np.float64)
+        values = stored_values(to.graph.stored[weight]).astype(np.float64)
         scaled = values * factor.reshape(_along(axis, values.ndim))
         to.graph.restore(weight, scaled.astype(np.float32))
         old = layer.input[2] if len(layer.input) > 2 else ""
-        shift = constant_values(to.graph.stored[old]).astype(np.float64) if old else 0.0
+        shift = stored_values(to.graph.stored[old]).astype(np.float64) if old else 0.0
         new = (shift * factor + (beta - mean * factor)).astype(np.float32)
         bias = to.graph.store(f"{layer.name or made}.bias", new)
         layer.input[:] = [*layer.input[:2], bias]

@@ -13,8 +13,8 @@ from onnx import defs
 
 from deploykit.encodings.place import keep_entries, share_entry
 from deploykit.errors import InputError
-from deploykit.model.graph import GraphCopy, copy_of, view_of
-from deploykit.model.nodes import label, opset_of
+from deploykit.model.graph import GraphCopy, view_of
+from deploykit.model.nodes import copy_of, label, opset_of
 from deploykit.model.nodes import raise_opset as raised_to
 from deploykit.model.operators import is_standard
 from deploykit.model.shape_inference import infer

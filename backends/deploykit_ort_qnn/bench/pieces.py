@@ -11,8 +11,8 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from deploykit.encodings.cut import part_of
 from deploykit.model.collect import facts_of
-from deploykit.model.graph import copy_of, view_of
-from deploykit.model.nodes import bodies
+from deploykit.model.graph import view_of
+from deploykit.model.nodes import bodies, copy_of
 
 __all__ = ["PAIR", "Pieces", "anonymous", "renamed", "with_conversions"]
 

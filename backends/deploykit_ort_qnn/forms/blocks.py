@@ -19,7 +19,7 @@ from deploykit.accuracy.simulate.quantizers import fake_quantize, spread_scale
 from deploykit.encodings.lpbq import LpbqLoss
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Lpbq
 from deploykit.model.nodes import attribute
-from deploykit.model.weights import constant_values
+from deploykit.model.weights import stored_values
 from deploykit.rewrites.contract import Match, ModelLook, NodeSteps, NoMatchError, rewrite
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _as_matmul(to: NodeSteps, rank: int) -> None:
 
 def _turned_weight(to: NodeSteps, weight: str) -> str:
     """The weight as [inputs, outputs], with its grid; further dimensions are all 1."""
-    values = constant_values(to.graph.stored[weight])
+    values = stored_values(to.graph.stored[weight])
     name = to.graph.store(f"{weight}_matmul", np.ascontiguousarray(values.reshape(values.shape[:2]).T))
     entry = to.entry(weight)
     assert entry is not None
@@ -114,7 +114,7 @@ def _derive_product(to: NodeSteps, product: str, total: str, bias: str) -> None:
     entry = to.entry(total)
     if entry is None or not isinstance(entry.value, Affine) or entry.value.scale.size != 1:
         return
-    values = constant_values(to.graph.stored[bias]).astype(np.float64)
+    values = stored_values(to.graph.stored[bias]).astype(np.float64)
     low = float(entry.value.minimum.min()) - float(values.max())
     high = float(entry.value.maximum.max()) - float(values.min())
     if math.isfinite(low) and math.isfinite(high):  # of a bias that is no number nothing follows
@@ -147,7 +147,7 @@ def block_losses(
         old, new = before.entries[name].value, after.entries[name].value
         if name not in weights or not isinstance(old, Affine) or not isinstance(new, Lpbq):
             continue
-        values = constant_values(weights[name])
+        values = stored_values(weights[name])
         given = fake_quantize(values, old)
         scale, moved = (spread_scale(value.scale, value, given.shape) for value in (old, new))
         with np.errstate(divide="ignore", invalid="ignore"):

@@ -19,7 +19,7 @@ from deploykit.model.facts import GraphFacts
 from deploykit.model.graph import view_of
 from deploykit.model.operators import Trait, has
 from deploykit.model.parameters import bias_after_matmul
-from deploykit.model.weights import constant_values, element_type
+from deploykit.model.weights import element_type, stored_values
 from deploykit_ort_qnn.forms.blocks import value_grid
 from deploykit_ort_qnn.forms.kernel_grids import symmetric_int16
 
@@ -104,7 +104,7 @@ def constant_grids(model: ModelProto, encodings: EncodingSet) -> tuple[EncodingS
                 continue
             entries.pop(name, None)
             if width and stored[name].data_type == element_type("float"):
-                value = value_grid(constant_values(stored[name]), width)
+                value = value_grid(stored_values(stored[name]), width)
                 entries[name] = Encoding(name=name, value=value, is_param=False)
                 changed.append(name)
     return replace(encodings, entries=entries), tuple(changed)
@@ -127,7 +127,7 @@ def norm_scales(model: ModelProto, encodings: EncodingSet) -> tuple[EncodingSet,
 def _norm_scale(entry: Encoding | None, tensor: TensorProto, *, wanted: bool) -> Affine | None:
     """The grid to use instead of the given one, None to leave it."""
     if entry is None:
-        return value_grid(constant_values(tensor), 8) if wanted else None
+        return value_grid(stored_values(tensor), 8) if wanted else None
     value = entry.value
     if not isinstance(value, Affine) or value.scale.size != 1 or value.signed != (value.bits == 8):
         return None

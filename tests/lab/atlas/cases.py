@@ -24,7 +24,7 @@ from atlas.forms import Form, all_forms
 from atlas.sketch import AS_IT_IS, Sketch, Variation
 from atlas.units import Kind, Unit, unit
 from deploykit.errors import InputError
-from deploykit.model.weights import constant_values
+from deploykit.model.weights import stored_values
 from deploykit_ort_qnn.bench.together import COVERING, Numbers, covering
 
 __all__ = ["Case", "all_cases", "case_of", "case_unit", "every_form", "in_turn"]
@@ -178,7 +178,7 @@ def _ends(made: Unit) -> dict[str, tuple[float, float]]:
     found = {}
     for node in made.model.graph.node:
         if node.op_type == "QuantizeLinear" and node.input[0] in made.spans:
-            scale, zero = (constant_values(stored[name]) for name in node.input[1:3])
+            scale, zero = (stored_values(stored[name]) for name in node.input[1:3])
             info = np.iinfo(zero.dtype)
             low, high = (float(scale) * (end - float(zero)) for end in (info.min, info.max))
             found[node.input[0]] = (low, high)

@@ -20,7 +20,7 @@ from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.model.graph import GraphCopy
 from deploykit.model.operators import Trait, has, settings
-from deploykit.model.weights import constant_values
+from deploykit.model.weights import stored_values
 from deploykit_ort_qnn.bench.together import Numbers, Span
 
 __all__ = ["TYPES", "Kind", "Unit", "unit"]
@@ -176,7 +176,7 @@ def _weights(graph: GraphCopy, node: NodeProto, kind: GridKind, bits: int) -> di
     for position, name in enumerate(node.input):
         if name not in graph.stored or position in settings(node):
             continue
-        values = constant_values(graph.stored[name])
+        values = stored_values(graph.stored[name])
         if values.dtype != np.float32:
             continue
         if node.op_type in _LAYERS and position == 1:
