@@ -5,7 +5,7 @@ It changes no scale. What the graph cannot settle stays as it was, and ``formats
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -115,9 +115,13 @@ def place(encodings: EncodingSet, facts: GraphFacts, *, infer_blocks: bool = Fal
     )
 
 
-def layouts(facts: GraphFacts) -> dict[str, Layout]:
+def layouts(facts: GraphFacts) -> Mapping[str, Layout]:
     """The layout of every tensor of a graph."""
-    uses, found = parameter_uses(facts), {}
+    return facts.once("layouts", lambda: _collect_layouts(facts))
+
+
+def _collect_layouts(facts: GraphFacts) -> Mapping[str, Layout]:
+    uses, found = parameter_uses(facts), dict[str, Layout]()
     for name, fact in facts.tensors.items():
         weights = [use for use in uses.get(name, ()) if use.role == WEIGHT and use.channel_axis is not None]
         axes = {(use.channel_axis, use.block_axis) for use in weights}

@@ -7,9 +7,8 @@ business.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Lpbq
@@ -45,8 +44,8 @@ class EncodingsOnGraph:
         """The file, for messages."""
         return self.encodings.source or "the encodings"
 
-    @cached_property
-    def uses(self) -> dict[str, tuple[ParameterUse, ...]]:
+    @property
+    def uses(self) -> Mapping[str, tuple[ParameterUse, ...]]:
         """Which stored tensors are read as parameters."""
         from deploykit.model.parameters import parameter_uses
 
@@ -258,8 +257,9 @@ def check_asymmetric_weight(context: EncodingsOnGraph) -> Iterator[Found]:
 )
 def check_narrow_bias(context: EncodingsOnGraph) -> Iterator[Found]:
     """One finding per bias."""
+    uses = context.uses
     for entry in context.known():
-        roles = {use.role for use in context.uses.get(entry.name, ())}
+        roles = {use.role for use in uses.get(entry.name, ())}
         if isinstance(entry.value, Affine) and entry.value.bits < 32 and BIAS in roles:
             yield Found(
                 kind=SubjectKind.TENSOR,

@@ -5,7 +5,7 @@ The roles are those by which AIMET tells parameters from activations. It reads n
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from deploykit.model.facts import GraphFacts, NodeFact
@@ -34,8 +34,12 @@ class ParameterUse:
     block_axis: int | None = None
 
 
-def parameter_uses(facts: GraphFacts) -> dict[str, tuple[ParameterUse, ...]]:
+def parameter_uses(facts: GraphFacts) -> Mapping[str, tuple[ParameterUse, ...]]:
     """Every stored tensor that is read as a parameter, with all its uses in graph order."""
+    return facts.once("parameter uses", lambda: _collect_uses(facts))
+
+
+def _collect_uses(facts: GraphFacts) -> Mapping[str, tuple[ParameterUse, ...]]:
     found: dict[str, list[ParameterUse]] = {}
     for node in facts.nodes:
         if not is_standard(node):
