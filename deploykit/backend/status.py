@@ -103,7 +103,8 @@ class PackageStatus:
 
     def damaged(self) -> PackageStatus:
         """The same package with files that are not as recorded: what was judged then says nothing now."""
-        return replace(self, intact=False)
+        right = Correctness(why="its files are not those that were judged")
+        return replace(self, intact=False, right=right)
 
     def lines(self) -> tuple[tuple[str, str], ...]:
         """The three facts for people: key and words."""

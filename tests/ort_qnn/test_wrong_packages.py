@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 import pytest
 from onnx import numpy_helper
@@ -17,60 +16,12 @@ from deploykit.backend.backend import Request
 from deploykit.encodings.formats.aimet import write_encodings
 from deploykit.encodings.values import EncodingSet
 from deploykit.flow.pipeline import make_package
+from sample_models.cell_detectors import CELLS, SIDE, cell_detector, cell_pictures
 from sample_models.min_max import min_max_encodings
-from sample_models.tiny_graphs import TinyGraph
 
 pytestmark = pytest.mark.heavy
 
-SIDE, CELLS, CLASSES = 64, 64, 4
-COLOURS = np.asarray([[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 0]], np.float64)
-Feeds = list[dict[str, npt.NDArray[Any]]]
-
-
-def detector(seed: int = 0) -> onnx.ModelProto:
-    """A picture of 64 cells; in each a box with four scores by its colour, times how much there is to see."""
-    graph, rng = TinyGraph(), np.random.default_rng(seed)
-    mean = np.zeros((3, 3, 8, 8))
-    mean[np.arange(3), np.arange(3)] = 1 / 64
-    cells = graph.op(
-        "Conv", [graph.input("images", (1, 3, SIDE, SIDE)), graph.stored("mean", mean)], "cells", strides=[8, 8]
-    )
-    colours = 12 * (2 * COLOURS[rng.permutation(CLASSES) if seed else slice(None)] - 1)
-
-    def head(name: str, weight: npt.NDArray[Any], bias: npt.NDArray[Any]) -> str:
-        stored = graph.stored(f"{name}.w", weight[:, :, None, None]), graph.stored(f"{name}.b", bias)
-        flat = graph.op(
-            "Reshape",
-            [graph.op("Conv", [cells, *stored], f"{name}.map"), graph.stored(f"{name}.to", [1, -1, CELLS], "int64")],
-            f"{name}.flat",
-        )
-        return graph.op("Transpose", [flat], name, perm=[0, 2, 1])
-
-    classes = graph.op("Sigmoid", [head("cls", colours, -9 * np.ones(CLASSES))], "classes")
-    hidden = graph.stored("hidden", np.zeros((1, CELLS, 1)))
-    there = graph.op("Add", [head("obj", np.full((1, 3), 6.0), np.asarray([-4.5])), hidden], "there")
-    graph.op("Mul", [classes, graph.op("Sigmoid", [there], "seen")], "scores")
-    sizes = head(
-        "size", rng.uniform(4, 12, (4, 3)) * np.asarray([[-0.2], [-0.2], [1], [1.6]]), np.asarray([0.0, 0, 8, 8])
-    )
-    rows, columns = np.divmod(np.arange(CELLS), 8)
-    corners = np.stack([columns, rows, columns, rows], axis=1)[None] * 8.0
-    boxes = graph.op("Add", [sizes, graph.stored("anchors", corners)], "placed")
-    graph.op("Mul", [boxes, graph.stored("unit", np.full((1, 1, 1), 10.0))], "boxes")
-    return graph.model("boxes", "scores")
-
-
-def pictures(count: int) -> Feeds:
-    rng, made = np.random.default_rng(7), []
-    for _ in range(count):
-        which = rng.integers(0, CLASSES + 4, (8, 8))
-        ground = np.concatenate([COLOURS, np.zeros((4, 3))])[which] * rng.uniform(0.7, 1, (8, 8, 1))
-        image = np.kron(ground.transpose(2, 0, 1), np.ones((1, 8, 8))) + rng.normal(0, 0.01, (3, SIDE, SIDE))
-        made.append({"images": np.clip(image, 0, 1).astype(np.float32)[None]})
-    return made
-
-
-FEEDS = pictures(4)
+FEEDS = cell_pictures(4)
 
 
 def stored(name: str, change: Callable[[Any], Any]) -> Callable[[onnx.ModelProto], None]:
@@ -105,7 +56,7 @@ def exchanged(model: onnx.ModelProto) -> None:
 
 
 def another(model: onnx.ModelProto) -> None:
-    model.CopyFrom(detector(seed=3))
+    model.CopyFrom(cell_detector(seed=3))
 
 
 WRONG: dict[str, Callable[[onnx.ModelProto], None]] = {
@@ -124,7 +75,7 @@ WRONG: dict[str, Callable[[onnx.ModelProto], None]] = {
 
 @pytest.fixture(scope="module")
 def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder, model = tmp_path_factory.mktemp("given"), detector()
+    folder, model = tmp_path_factory.mktemp("given"), cell_detector()
     onnx.save(model, folder / "model.onnx")
     (folder / "model.encodings").write_text(write_encodings(min_max_encodings(model, FEEDS, bits=16), "1.0.0"))
     np.savez(folder / "data.npz", images=np.stack([feed["images"] for feed in FEEDS]))
@@ -156,7 +107,7 @@ def test_a_wrong_package_is_a_no(name: str, given: Path, tmp_path: Path, monkeyp
     right = provider.provider_model
 
     def spoilt(model: onnx.ModelProto, encodings: EncodingSet | None, **more: Any) -> Any:
-        wrong = detector()
+        wrong = cell_detector()
         WRONG[name](wrong)
         feeds = FEEDS
         if name == "calibration of another recipe":  # ranges of pictures that were divided by 255 once more
