@@ -139,14 +139,14 @@ CORE_OPTIONS = (
         spelling="input",
         kind="texts",
         metavar="NAME=VALUE|LOW..HIGH|FILE.npy",
-        help="What an input is fed with where the numbers are judged; repeatable.",
+        help="What to feed an input with when numbers are judged; repeatable.",
     ),
     OptionSpec(
         name="mixed",
         kind="choice",
         choices=("auto", "fallback", "segments", "refuse"),
         default="auto",
-        help="What to do where float16 tensors stand among integer ones.",
+        help="How to run float16 tensors among integer ones.",
     ),
     OptionSpec(name="rewrite", kind="texts", metavar="NAME", help="Apply this graph rewrite; repeatable."),
     OptionSpec(name="no_rewrite", kind="texts", metavar="NAME", help="Never apply this graph rewrite; repeatable."),
@@ -155,7 +155,7 @@ CORE_OPTIONS = (
         name="second_opinion",
         kind="switch",
         default=True,
-        help="Put a no that is only reported or inferred to the compiler installed here. Default: on.",
+        help="Ask the installed compiler where a refusal is only reported or inferred. Default: on.",
     ),
     OptionSpec(
         name="samples", kind="switch", default=True, help="Keep the samples that numbers were judged on. Default: kept."

@@ -37,7 +37,7 @@ _TABLES = (".toml", ".json")
 
 @click.group("accuracy", cls=Group)
 def command() -> None:
-    """Numbers of quantization: simulate it, compare outputs, weigh layers, find where runs part, choose a precision."""
+    """What quantization costs: simulate it, compare outputs, measure layers, find differences, choose a precision."""
 
 
 def _options(*made: Callable[[F], F]) -> Callable[[F], F]:
@@ -50,10 +50,10 @@ def _options(*made: Callable[[F], F]) -> Callable[[F], F]:
 
 
 _data = click.option("--data", type=_PATH, metavar="FILE|DIR", help="Inputs: .npz, .npy or a folder of them.")
-_seed = click.option("--seed", type=int, default=0, show_default=True, help="Of inputs that are made.")
+_seed = click.option("--seed", type=int, default=0, show_default=True, help="For inputs that are made up.")
 _encodings = click.option("--encodings", type=_PATH, metavar="FILE", help="AIMET encodings, or a QDQ model.")
 _floats = click.option(
-    "--float-tensors", type=_PATH, metavar="FILE", help="Names meant to be float16 (2.0.0 cannot say)."
+    "--float-tensors", type=_PATH, metavar="FILE", help="Names of tensors meant to be float16 (2.0.0 cannot say)."
 )
 _precision = click.option(
     "--precision", metavar="NAME", help="Without encodings: make them from the data, for instance w8a8."
@@ -64,7 +64,7 @@ def _samples(least: int, words: str) -> Callable[[F], F]:
     return click.option("--samples", type=click.IntRange(min=least), metavar="N", help=f"At most that many{words}.")
 
 
-@command.command("simulate")
+@command.command("simulate", short_help="What the quantized model gives, as AIMET simulates it.")
 @click.argument("model", type=_PATH)
 @click.option("--encodings", required=True, type=_PATH, metavar="FILE", help="AIMET encodings 0.6.1, 1.0.0 or 2.0.0.")
 @_options(_floats, _data, _samples(1, ", spread over the data"), _seed)
@@ -75,9 +75,9 @@ def _samples(least: int, words: str) -> Callable[[F], F]:
 def simulate(model: Path, encodings: Path, min_sqnr: float | None, **asked: Any) -> int:
     """Run MODEL with the quantizers that the encodings describe, bit for bit as AIMET simulates them.
 
-    Int32 biases are not simulated, as AIMET does not either. Without --data the inputs are points of their own
-    encodings and domains where there are such, else random numbers, which are no measure of accuracy. Exit status 1
-    when what was asked for is missed; the limits of the verdict stand beside its numbers.
+    Int32 biases are not simulated; AIMET does not simulate them either. Without --data, inputs are made from their
+    encodings and from what the graph says of them, else at random: then the numbers are no measure of accuracy. Exit
+    status 1 when a limit that you gave is missed.
     """
     with progress() as tell:
         tell("simulating")
@@ -104,7 +104,7 @@ def _simulation_text(result: Simulation) -> str:
     return "\n".join(lines)
 
 
-@command.command("compare")
+@command.command("compare", short_help="How far apart two sets of outputs, or two models, are.")
 @click.argument("positional", metavar="[BASELINE CANDIDATE]", nargs=-1, type=_PATH)
 @click.option("--baseline", "--baseline_results_folder", type=_PATH, help="Outputs of the float model, or the model.")
 @click.option("--candidate", "--quantized_results_folder", type=_PATH, help="Outputs to judge, or the model.")
@@ -168,11 +168,11 @@ def _evaluation_text(found: Evaluation, slices: bool) -> str:
     return "\n\n".join(parts)
 
 
-@command.command("layers")
+@command.command("layers", short_help="What each layer costs.")
 @click.argument("model", type=_PATH)
 @_options(_encodings, _precision, _floats, _data, _samples(1, "; 8 by default"), _seed)
 @click.option("--seconds", type=click.FloatRange(min=0), metavar="S", help="Stop measuring then; ask again to go on.")
-@click.option("--fresh", is_flag=True, help="Measure everything again, whatever an earlier run left.")
+@click.option("--fresh", is_flag=True, help="Measure everything again, not only what an earlier run left open.")
 @click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="Rows of each table.")
 @click.option("--report", type=_PATH, metavar="FILE.html", help="Write a page with charts as well.")
 @click.option("--force", is_flag=True, help="Replace the page.")
@@ -233,7 +233,7 @@ def _layers_text(found: Sensitivity, top: int) -> str:
     return "\n".join(lines)
 
 
-@command.command("locate")
+@command.command("locate", short_help="The first operator at which two runs part.")
 @click.argument("model", type=_PATH)
 @click.argument("candidate", type=_PATH, required=False)
 @click.option("--encodings", type=_PATH, metavar="FILE", help="Compare with MODEL's own simulation instead.")
@@ -288,17 +288,17 @@ def _located_text(found: Located) -> str:
     return "\n".join([head, table(rows, header=("SQNR dB", "left range", "right range", "tensor")), seen])
 
 
-@command.command("ladder")
+@command.command("ladder", short_help="Which precision next; --raise: the fewest wider layers.")
 @click.argument("model", metavar="MODEL|FILE", type=_PATH, required=False)
 @click.option("--goal", help="right (the default), kept>=95%, sqnr>=30; with a metric drop<=1%, metric>=0.75.")
 @_options(_data, _samples(1, "; 16 by default, 8 with --raise"))
-@click.option("--target", metavar="DEVICE", help="Raise only to what this device mixes with integers.")
+@click.option("--target", metavar="DEVICE", help="Raise only to types that this device mixes with integers.")
 @click.option("--sdk", metavar="VERSION", help="With --target: series (2.33) or build.")
 @click.option("--metric", metavar="MODULE:FUNCTION", help="Your own measure (docs/quantize.md).")
 @click.option("--metric-command", metavar="COMMAND", help="The same as a program; {outputs} and {references}.")
 @click.option("--references", type=_PATH, metavar="FILE|DIR", help="For the measure, instead of the float outputs.")
-@click.option("--lower-is-better", is_flag=True, help="Of the measure: for error rates and perplexities.")
-@click.option("--report", type=_PATH, metavar="FILE.html", help="Write the story as one page.")
+@click.option("--lower-is-better", is_flag=True, help="The measure is an error rate or a perplexity.")
+@click.option("--report", type=_PATH, metavar="FILE.html", help="Write the result as one page.")
 @click.option("--force", is_flag=True, help="Replace files.")
 @click.option("--accuracy", "accuracies", multiple=True, metavar="NAME=VALUE", help="Measured elsewhere: w8a16=75.9.")
 @click.option("--raise", "raising", is_flag=True, help="The fewest layers in a wider type that reach --goal (LiteMP).")
@@ -322,9 +322,9 @@ def ladder(
     bits, the fewest that reach the goal are found. Exit status 1 when nothing reaches the goal, or the data was not
     prepared as in training.
 
-    With --raise only that is done: layers of --encodings or --precision are raised in the order of what quantizing each
-    alone costs, and what cannot stay behind with them. With --accuracy, or a FILE (TOML or JSON with a table
-    "accuracy", and "goal" and "lower_is_better" beside it), the numbers are those and nothing is run.
+    --raise does only that: it takes --encodings or --precision and raises layers to a wider type, the most sensitive
+    first, until --goal is reached. --accuracy, or a FILE (TOML or JSON with a table "accuracy", and "goal" and
+    "lower_is_better" beside it), gives numbers that were measured elsewhere; then nothing is run.
 
     \b
     deploykit accuracy ladder model.onnx --data frames

@@ -28,13 +28,13 @@ _CAUSES_SHOWN = 8
 
 @click.command(cls=BranchingCommand, context_settings={"ignore_unknown_options": True})
 @click.argument("feature", nargs=-1)
-@click.option("--sdk", "sdks", metavar="VERSION", multiple=True, help="Only the state at this release; repeatable.")
+@click.option("--sdk", "sdks", metavar="VERSION", multiple=True, help="Only what holds at this release; repeatable.")
 @click.option("--target", metavar="DEVICE", default="", help="Only what concerns this device, and its own facts.")
 @click.option("--arch", metavar="ARCH", default="", help="Only what concerns this architecture.")
 @click.option("--tool", metavar="TOOL", default="", help="Only the rows of this tool.")
 @click.option("--backend", metavar="ID", default="", help="Only the rows of this backend.")
-@click.option("--type", "kind", metavar="TYPE", default="", help="Of kernels only those in this type: u8, u16, float.")
-@click.option("--model", type=_PATH, help="The lowest SDK under which nothing stops this model on --target.")
+@click.option("--type", "kind", metavar="TYPE", default="", help="Only kernels of this type: u8, u16, float.")
+@click.option("--model", type=_PATH, help="Find the lowest SDK that takes this model on --target.")
 @click.option("--encodings", type=_PATH, help="The encodings that go with --model.")
 @click.option("--diff", nargs=2, hidden=True, default=None)
 @click.option("--binary", hidden=True, default=None)
@@ -51,10 +51,10 @@ def command(
     diff: tuple[str, str] | None,
     binary: str | None,
 ) -> int:
-    """Rows about FEATURE: a feature, flag, configuration key, provider option, wheel or device, in one or more words.
+    """Say which SDK, tool and device has FEATURE: a feature, flag, configuration key, provider option, wheel or device.
 
-    An unknown feature is answered with no rows, and with the known causes of failures that have its words; "unknown"
-    in a row means that sources leave it open.
+    Nothing is guessed: "unknown" means that no source says it. Where no table has the words, known causes of failures
+    that have them are named.
 
     \b
     deploykit compat lpbq --sdk 2.33

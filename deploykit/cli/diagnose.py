@@ -31,7 +31,9 @@ _TAIL_SHOWN = 6
 @click.argument("log", required=False)
 @click.option("--model", type=_PATH, help="The ONNX model, to map mangled names back to nodes.")
 @click.option("--tool", multiple=True, metavar="NAME", help="A tool known to have written the log.")
-@click.option("--known", metavar="WORDS", help="No log: show the known errors that contain these words ('' for all).")
+@click.option(
+    "--known", metavar="WORDS", help="Show the known errors that contain these words ('' for all); takes no log."
+)
 @click.option("--pack", type=_PATH, metavar="CASE.zip", help="Write --model without weights, and LOG, for a report.")
 @click.option("--encodings", type=_PATH, metavar="FILE", help="With --pack: the encodings of the model.")
 @click.option("--target", metavar="DEVICE", help="With --pack: the device that was asked for.")
@@ -44,7 +46,7 @@ def command(
     """Find known failures in LOG ('-' for standard input): cause, way out, source.
 
     Exit status 0 only when a tool says in the log that it did its job and no line looks like a failure; else 1.
-    With --pack nothing is judged: the case is written, with no weights, paths, or names of people and machines.
+    --pack judges nothing: it writes the case into one file, without weights, paths, or names of people and machines.
 
     \b
     deploykit diagnose convert.log --model model.onnx

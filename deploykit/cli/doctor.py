@@ -23,9 +23,9 @@ _COLORS = {"ok": "green", "problem": "red", "absent": "yellow"}
 
 
 @click.command("doctor", cls=Command)
-@click.option("--clear-cache", is_flag=True, help="Delete what is kept between runs; that costs time and no more.")
+@click.option("--clear-cache", is_flag=True, help="Delete what is kept between runs; the next run takes longer.")
 def command(clear_cache: bool) -> int:
-    """Look for SDKs, their tools, compilers, devices, Python packages that load, toolchains and room on the disk.
+    """Look for SDKs, tools, compilers, devices, Python packages, toolchains and disk space.
 
     Exit status 1 when something that is there does not work; what is absent is listed with how to get it.
     """

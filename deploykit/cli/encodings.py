@@ -23,14 +23,14 @@ def command() -> None:
     """Read quantization encodings: AIMET 0.6.1, 1.0.0 and 2.0.0 files, and the Q/DQ nodes of ONNX models."""
 
 
-_MODEL_HELP = "The ONNX model they are for: gives axes and order, and what is a parameter."
+_MODEL_HELP = "The ONNX model that they belong to; it tells axes, order and parameters."
 _model_option = click.option("--model", type=_PATH, metavar="MODEL", help=_MODEL_HELP)
 _float_option = click.option(
     "--float-tensors", type=_PATH, metavar="FILE", help="Names of tensors meant to be float16 (2.0.0 cannot say)."
 )
 
 
-@command.command("show")
+@command.command("show", short_help="What a file says about every tensor.")
 @click.argument("file", type=_PATH)
 @click.argument("names", nargs=-1)
 @_model_option
@@ -70,7 +70,7 @@ def show_text(found: dict[str, Any]) -> str:
     return f"{head}\n{table(rows, header=header)}" if rows else head
 
 
-@command.command("check")
+@command.command("check", short_help="Does a file fit its model?")
 @click.argument("file", type=_PATH)
 @click.option("--model", type=_PATH, required=True, metavar="MODEL", help=_MODEL_HELP)
 @_float_option
@@ -84,13 +84,13 @@ def check(file: Path, model: Path, float_tensors: Path | None) -> int:
     return exit_status(findings)
 
 
-@command.command("convert")
+@command.command("convert", short_help="Another version of a file, and what that loses.")
 @click.argument("file", type=_PATH)
 @click.option("--to", "to_version", required=True, metavar="VERSION", help="0.6.1, 1.0.0, 2.0.0; of a model lpbq.")
 @_model_option
 @_float_option
 @click.option(
-    "-o", "--output", "--out", type=_PATH, metavar="FILE", help="Where to write; without it, only losses are said."
+    "-o", "--output", "--out", type=_PATH, metavar="FILE", help="Where to write. Without it, only the losses are shown."
 )
 @click.option(
     "--activations",
@@ -181,7 +181,7 @@ def _to_lpbq(model: Path, out: Path, *, refine: bool, backend: str | None, sdk: 
     return 0
 
 
-@command.command("diff")
+@command.command("diff", short_help="In which tensors two files differ.")
 @click.argument("first", type=_PATH)
 @click.argument("second", type=_PATH)
 @_model_option
@@ -203,7 +203,7 @@ def compare(first: Path, second: Path, **options: Any) -> int:
     return int(bool(found))
 
 
-@command.command("apply")
+@command.command("apply", short_help="Write encodings into a model as Q/DQ.")
 @click.argument("file", type=_PATH)
 @click.option("--model", type=_PATH, required=True, metavar="FILE", help="The float model.")
 @click.option("-o", "--output", type=_PATH, required=True, metavar="FILE", help="The QDQ model to write.")
@@ -232,7 +232,7 @@ def apply(
     return int(bool(done.skipped))
 
 
-@command.command("extract")
+@command.command("extract", short_help="Take Q/DQ out of a model.")
 @click.argument("model", type=_PATH)
 @click.option("-o", "--output", type=_PATH, required=True, metavar="FILE", help="The encodings file to write.")
 @click.option("--to", "version", default="2.0.0", show_default=True, metavar="VERSION", help="1.0.0 or 2.0.0.")

@@ -28,23 +28,23 @@ _TIME_LIMIT = 120.0  # seconds for the vendor's library, which reads a binary an
 
 @click.command(cls=Command)
 @click.argument("what", metavar="WHAT")
-@click.option("--backend", metavar="ID", help="Of a binary: whose it is. Default: the first that reads such files.")
-@click.option("--sdk", "--runtime", default="", metavar="VERSION", help="Of a binary: will it load on this release?")
-@click.option("--target", default="", metavar="DEVICE", help="Of a binary: will it load on this device?")
+@click.option("--backend", metavar="ID", help="For a binary: whose it is. Default: the first that reads it.")
+@click.option("--sdk", "--runtime", default="", metavar="VERSION", help="For a binary: will it load on this release?")
+@click.option("--target", default="", metavar="DEVICE", help="For a binary: will it load on this device?")
 @click.option(
     "--time-limit",
     type=click.FloatRange(min=1),
     default=_TIME_LIMIT,
     show_default=True,
     metavar="SECONDS",
-    help="Of a binary: end the vendor's library, which reads it, after that.",
+    help="For a binary: stop the vendor's library that reads it after so long.",
 )
 def command(what: str, backend: str | None, sdk: str, target: str, time_limit: float) -> int:
-    """Say what WHAT is: a package folder, the code or name of a rule ('rules' lists all), a context binary (or
-    ..._ctx.onnx), or a file of encodings.
+    """Explain WHAT: a package folder, a rule by its code or name ('rules' lists all), a context binary or ..._ctx.onnx,
+    or a file of encodings.
 
-    Of a package: can it be shipped, what was decided and why, what was changed and measured. It reads the manifest
-    alone; 'deploykit verify' looks at the files.
+    For a package: can it be shipped, what was decided and why, what was changed and measured, from its manifest.
+    'deploykit verify' checks the files.
 
     \b
     deploykit explain out

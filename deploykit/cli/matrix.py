@@ -28,11 +28,13 @@ _COLORS = {"yes": "green", "not judged": "yellow", "no": "red", "failed": "red"}
 @click.command("matrix", cls=BranchingCommand)
 @click.argument("file", type=_PATH, default=Path("deploykit.toml"))
 @click.option("-o", "--out", type=_PATH, default=Path("matrix"), metavar="DIR", help="The result folder.")
-@click.option("--only", multiple=True, metavar="PATTERN", help="Cells, models or targets, * allowed; repeatable.")
+@click.option("--only", multiple=True, metavar="PATTERN", help="Cells, models or targets; * is allowed. Repeatable.")
 @click.option("--dry-run", is_flag=True, help="Only list the cells.")
-@click.option("--fail-fast", is_flag=True, help="Begin nothing new after a cell that is no or failed.")
-@click.option("--fresh", is_flag=True, help="Make every cell anew, also what has a result with the same inputs.")
-@click.option("--processes", type=click.IntRange(min=1), metavar="N", help="At a time. Default: one per processor.")
+@click.option("--fail-fast", is_flag=True, help="Start no new cell after one that is wrong or failed.")
+@click.option("--fresh", is_flag=True, help="Make every cell again, also those whose inputs did not change.")
+@click.option(
+    "--processes", type=click.IntRange(min=1), metavar="N", help="How many at a time. Default: one per processor."
+)
 @click.option(
     "--time-limit", type=click.FloatRange(min=1), default=3600, metavar="SECONDS", help="Per cell. Default: 3600."
 )
@@ -48,10 +50,10 @@ _COLORS = {"yes": "green", "not judged": "yellow", "no": "red", "failed": "red"}
 def command(
     file: Path, out: Path, only: tuple[str, ...], dry_run: bool, engine: str | None, old: Path | None, **how: Any
 ) -> int:
-    """Package every model of FILE for every target, with what they share made once, and one page for all.
+    """Package every model of FILE for every target, and write one page about all of them.
 
-    What has a result with the same inputs is not made again, so a run that was broken off goes on. Exit status 1 where
-    a cell is a no or failed.
+    A cell whose inputs did not change is not made again, so a run that stopped goes on where it was. Exit status 1
+    when a cell is wrong or failed.
 
     \b
     deploykit matrix deploykit.toml -o results

@@ -22,8 +22,13 @@ __all__ = ["command", "package_text"]
 
 @click.command(cls=RequestCommand, several=True)
 @click.option("-o", "--out", type=click.Path(path_type=Path), required=True, metavar="DIR", help="The package folder.")
-@click.option("--templates", type=click.Path(path_type=Path), metavar="DIR", help="Own templates; they win.")
-@click.option("--force", is_flag=True, help="Replace a package that stands there, as it was made.")
+@click.option(
+    "--templates",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Your own templates, used before the built-in ones.",
+)
+@click.option("--force", is_flag=True, help="Replace a package that is there, if nobody changed it.")
 @click.option("--sbom", is_flag=True, help="Add a bill of materials, sbom.cdx.json (CycloneDX).")
 @click.option("--link", is_flag=True, help="Share large weight files with MODEL instead of copying them.")
 def command(

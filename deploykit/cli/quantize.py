@@ -35,12 +35,12 @@ _PATH = click.Path(path_type=Path)
 @click.option("--with", "quantizer", metavar="ID", help="aimet, ort … Default: the best that is installed.")
 @click.option("--sdk", metavar="VERSION", help="Series (2.33) or build. Default: the newest.")
 @click.option("--backend", metavar="ID", help="Default: the device's first.")
-@click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="Of the quantizer; repeatable.")
-@click.option("--time-limit", type=click.FloatRange(min=1), metavar="SECONDS", help="End the quantizer after that.")
+@click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the quantizer; repeatable.")
+@click.option("--time-limit", type=click.FloatRange(min=1), metavar="SECONDS", help="Stop the quantizer after so long.")
 @click.option("-o", "--out", required=True, type=_PATH, metavar="DIR", help="The folder to write.")
 @click.option("--force", is_flag=True, help="Replace a folder that stands there.")
 def command(model: Path, options: tuple[str, ...], **given: Any) -> int:
-    """Quantize MODEL for one target with calibration data; 'deploykit package' takes what comes out, or does it itself.
+    """Make encodings for a float MODEL with calibration data; 'deploykit package --precision' does it by itself.
 
     \b
     deploykit quantize model.onnx --target sm8650 --precision w8a16 --calibration frames/ -o quantized

@@ -20,15 +20,15 @@ __all__ = ["command"]
 @click.command(cls=Command)
 @click.argument("package", type=click.Path(path_type=Path))
 @click.option("--numerics", is_flag=True, help="Simulate the packaged encodings; name where they diverge from float.")
-@click.option("--expect-digest", metavar="DIGEST", help="The digest it had when it was made; any other is a no.")
+@click.option("--expect-digest", metavar="DIGEST", help="The digest it had when it was made; fail on any other.")
 @click.option(
     "--allowed-signers",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Who may have signed manifest.json (ssh-keygen -Y sign -n deploykit); any other is a no.",
+    help="Who may sign manifest.json (ssh-keygen -Y sign -n deploykit); fail on anyone else.",
 )
 def command(package: Path, numerics: bool, expect_digest: str | None, allowed_signers: Path | None) -> int:
-    """Check every file of PACKAGE, its model, its configurations, and intended against actual precision."""
+    """Check every file of PACKAGE, its model and configurations, and compare intended with actual precision."""
     report = api.verify(package, numerics=numerics, expect_digest=expect_digest, allowed_signers=allowed_signers)
     emit(report.to_json(), lambda: _text(report))
     return report.exit_status
