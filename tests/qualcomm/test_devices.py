@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import shutil
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -162,24 +161,6 @@ def test_architectures() -> None:
     assert str(fact.confidence) == "reported"
     assert capability("fp16", arch="v99") is None
     assert capability("flying", arch="v73") is None
-
-
-def test_a_device_outranks_its_architecture() -> None:
-    fact = capability("bf16", device=DEVICES["sm8850"])
-    assert fact is DEVICES["sm8850"].facts["bf16"]
-
-
-def test_a_new_device_is_one_file(tmp_path: Path) -> None:
-    data = shutil.copytree(DATA, tmp_path / "data")
-    (data / "devices/sm9999.toml").write_text(
-        'schema = 1\nid = "sm9999"\nname = "SM9999"\nvendor = "Qualcomm"\nbackends = ["qnn-htp", "ort-qnn"]\n'
-        'marketing = "Snapdragon Test"\n\n[facts.soc_model]\nvalue = 999\nsource = ["a test"]\n'
-        'confidence = "reported"\n'
-        '\n[facts.arch]\nvalue = "v79"\nsource = ["a test"]\nconfidence = "reported"\n'
-    )
-    assert qualcomm_device("sm9999", data).fact("soc_model") == 999
-    assert qualcomm_device("snapdragon test", data).fact("arch") == "v79"
-    assert len(qualcomm_devices(data)) == len(DEVICES) + 1
 
 
 @pytest.mark.parametrize(

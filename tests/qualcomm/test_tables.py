@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from deploykit.errors import InputError
-from deploykit.findings import Confidence
 from deploykit.tables.capabilities import ConfigKey, Feature, Flag, SdkTable, Status
 from deploykit.tables.reading import parse_rows
 from deploykit_qualcomm.tables import DATA, Tables, load_sdk_table, tables
@@ -44,14 +43,6 @@ def test_releases_without_argument_lists_have_no_rows() -> None:
     assert tables().all()[0].version == "2.29.0"
 
 
-@pytest.mark.parametrize("tool", sorted(ROWS["flags"]))
-def test_every_flag_of_every_tool_is_in_the_newest_table(tool: str) -> None:
-    newest = tables().all()[-1]
-    assert tool in newest.tools()
-    missing = [flag for flag in ROWS["flags"][tool] if newest.flag(tool, flag) is None]
-    assert missing == []
-
-
 def test_every_alias_finds_its_flag() -> None:
     newest = tables().all()[-1]
     for tool, aliases in ROWS["aliases"].items():
@@ -78,48 +69,6 @@ def test_every_row_says_who_and_since_when(table: SdkTable) -> None:
         assert change.source
 
 
-def test_a_flag_that_no_table_lists_is_not_there() -> None:
-    table = load_sdk_table("2.33.0")
-    assert table.flag(LEGACY, "--no_such_flag") is None
-    assert not table.has_flag(LEGACY, "--no_such_flag")
-
-
-@pytest.mark.parametrize(
-    ("version", "status"),
-    [
-        ("2.29.0", "unsupported"),
-        ("2.33.0", "unsupported"),
-        ("2.34.0", "unknown"),
-        ("2.35.0", "unknown"),
-        ("2.36", "unknown"),
-        ("2.37.0", "supported"),
-        ("2.44.0", "supported"),
-        ("2.50.0", "supported"),
-    ],
-)
-def test_quantizer_v2_by_release(version: str, status: str) -> None:
-    table = load_sdk_table(version)
-    row = table.flag(LEGACY, "--use_quantize_v2")
-    assert row is not None
-    assert row.status == status
-    assert table.status("quantizer-v2", tool=LEGACY) == status
-    assert table.has_flag(LEGACY, "--use_quantize_v2") is (status == "supported")
-
-
-def test_both_sides_of_a_contradiction_are_kept() -> None:
-    row = load_sdk_table("2.35.0").feature("quantizer-v2", tool=LEGACY)
-    assert row is not None
-    assert "2.35.0" in row.contradicts
-    assert "2.37" in row.contradicts
-
-
-def test_input_list_belongs_to_the_quantizer() -> None:
-    table = load_sdk_table("2.37.0")
-    assert not table.has_flag("qairt-converter", "--input_list")
-    assert table.has_flag("qairt-quantizer", "--input_list")
-    assert table.has_flag(LEGACY, "--input_list")
-
-
 def test_a_list_that_was_read_at_a_later_release_is_inferred_for_earlier_ones() -> None:
     before, after = load_sdk_table("2.33.0"), load_sdk_table("2.35.0")
     for table, confidence, since in ((before, "inferred", "2.29.0"), (after, "documented", "2.35.0")):
@@ -127,12 +76,6 @@ def test_a_list_that_was_read_at_a_later_release_is_inferred_for_earlier_ones() 
         assert row is not None
         assert (row.confidence, row.since) == (confidence, since)
     assert "2.35.0" in (before.flag("qairt-converter", "--float_bitwidth") or after).confidence_note  # type: ignore[union-attr]
-
-
-def test_a_row_of_a_later_release_does_not_leak_into_an_earlier_one() -> None:
-    key = "context.lora_weight_sharing"
-    states = {version: load_sdk_table(version).key(key) for version in ("2.38.0", "2.39.0")}
-    assert [row.status for row in states.values() if row] == [Status.UNSUPPORTED, Status.SUPPORTED]
 
 
 def test_soc_id_is_gone_from_2_48_on() -> None:
@@ -148,27 +91,6 @@ def test_soc_id_is_gone_from_2_48_on() -> None:
 def test_facts_speak_of_their_own_release_only() -> None:
     assert load_sdk_table("2.49.0").facts["context_blob"].value == "4.0"
     assert "context_blob" not in load_sdk_table("2.48.0").facts
-
-
-def test_a_new_release_is_one_file(data: Path) -> None:
-    (data / "sdks/2.52.0.toml").write_text(
-        'schema = 1\nsdk = "qairt"\nversion = "2.52.0"\nextends = "2.51.0"\nbuilds = ["2.52.0.261030"]\n'
-        'source = ["a test"]\nconfidence = "reported"\n\n'
-        '[[flag]]\ntool = "qnn-onnx-converter"\nflags = ["--brand_new"]\nmeaning = "a test"\nkind = "switch"\n'
-        'source = ["a test"]\nconfidence = "reported"\n\n'
-        '[[flag]]\ntool = "qnn-onnx-converter"\nflags = ["--dry_run"]\nmeaning = "gone"\nstatus = "unsupported"\n'
-        'source = ["a test"]\nconfidence = "reported"\n'
-    )
-    shelf = Tables(data)
-    new, old = shelf.table("2.52.0"), shelf.table("2.51.0")
-    assert new.has_flag(LEGACY, "--brand_new")
-    assert not old.has_flag(LEGACY, "--brand_new")
-    assert not new.has_flag(LEGACY, "--dry_run")
-    assert old.has_flag(LEGACY, "--dry_run")
-    assert len(new.flags) == len(old.flags) + 1
-    changed = new.flag(LEGACY, "--dry_run")
-    assert changed is not None
-    assert changed.since == "2.52.0"
 
 
 BROKEN: dict[str, tuple[str, str, str, str]] = {
@@ -252,10 +174,6 @@ def test_a_table_reads_no_later_release() -> None:
     shelf = Tables()
     shelf.table("2.31.0")
     assert shelf.versions.index(max(shelf._files, key=shelf.versions.index)) == shelf.versions.index("2.31.0")
-
-
-def test_confidence_is_one_of_four_words() -> None:
-    assert {row.confidence for row in tables().all()[-1].flags} <= set(Confidence)
 
 
 def test_what_an_architecture_can_do_stands_in_one_file() -> None:
