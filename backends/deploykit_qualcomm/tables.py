@@ -21,7 +21,7 @@ from deploykit.tables.devices import Fact
 from deploykit.tables.reading import parse_rows, read_toml, structure
 from deploykit.tables.sources import SourceFile, extent_of, read_source_file, write_out
 
-__all__ = ["DATA", "LINUX", "MACHINES", "WINE", "Tables", "Wheel", "load_sdk_table", "row_key", "tables"]
+__all__ = ["DATA", "LINUX", "MACHINES", "WINE", "SourcedRow", "Tables", "Wheel", "load_sdk_table", "row_key", "tables"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,7 @@ def test_sources_are_spelled_out() -> None:
             {"id": "x", "check": "y", "severity": "fatal", "rules": [], "source": [], "confidence": "reported"},
             "constraint[0].severity",
         ),
-        ({"id": "x", "check": "y"}, "constraint[0].severity: missing"),
+        ({"id": "x", "check": "y"}, "constraint[0].source: missing"),
     ],
 )
 def test_a_wrong_row_is_answered_with_its_place(row: dict[str, object], where: str) -> None:

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
 
-from deploykit.findings import Answerer, Claim, Confidence, Finding, Severity
+from deploykit.findings import Answerer, Claim, Finding, Severity
 from deploykit.tables.reading import read_toml, structure
+from deploykit.tables.sources import write_out
+from deploykit_qualcomm.tables import SourcedRow
 
 __all__ = ["ConstraintTable", "Refused", "claim_of", "constraint", "constraints", "rated"]
 
@@ -17,7 +18,7 @@ _FILE = Path(__file__).parents[1] / "data" / "constraints.toml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HtpConstraint:
+class HtpConstraint(SourcedRow):
     """One row: what is not taken, who says so, and the codes of the rules that look for it.
 
     ``seen_with`` is the newest release with which it was seen, "" where the source does not say, as in every row.
@@ -27,8 +28,6 @@ class HtpConstraint:
     check: str
     severity: Severity
     rules: tuple[str, ...]
-    source: tuple[str, ...]
-    confidence: Confidence
     ep_limit: bool = False
     note: str = ""
     contradicts: str = ""
@@ -37,25 +36,21 @@ class HtpConstraint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpRank:
+class OpRank(SourcedRow):
     """The ranks, both included, that the first input of an operator may have."""
 
     op: str
-    source: tuple[str, ...]
-    confidence: Confidence
     lowest: int = 0
     highest: int = 5
     seen_with: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class Refused(SourcedRow):
     """An operator that is refused: always, at one rank, or unless every value of an attribute equals ``unless``."""
 
     op: str
     why: str
-    source: tuple[str, ...]
-    confidence: Confidence
     attribute: str = ""
     unless: str = ""
     rank: int | None = None
@@ -63,7 +58,7 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Untranslated:
+class Untranslated(SourcedRow):
     """Operators of one domain that nothing is known to translate; ``backend`` empty: on either route.
 
     ``together_on`` names the backend that takes them where they are one dynamically quantized layer.
@@ -71,32 +66,26 @@ class Untranslated:
 
     ops: tuple[str, ...]
     why: str
-    source: tuple[str, ...]
-    confidence: Confidence
     domain: str = ""
     backend: str = ""
     together_on: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WholeOperand:
+class WholeOperand(SourcedRow):
     """An operator whose operands had to be in VTCM as a whole, in releases before ``before``."""
 
     op: str
     before: str
-    source: tuple[str, ...]
-    confidence: Confidence
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowOperand:
+class RowOperand(SourcedRow):
     """An operator that needs one row of its last axis in VTCM, at so many bytes per element."""
 
     op: str
     bytes_per_element: int
-    source: tuple[str, ...]
-    confidence: Confidence
     seen_with: str = ""
 
 
@@ -117,28 +106,9 @@ class ConstraintTable:
 @cache
 def constraints() -> ConstraintTable:
     """The table; a wrong row is an InputError with its dotted path."""
-    table = structure(ConstraintTable, read_toml(_FILE), where=_FILE.name)
-    return replace(
-        table,
-        constraint=_spelled(table.constraint, table.sources),
-        op_rank=_spelled(table.op_rank, table.sources),
-        refused=_spelled(table.refused, table.sources),
-        untranslated=_spelled(table.untranslated, table.sources),
-        whole_operand=_spelled(table.whole_operand, table.sources),
-        row_operand=_spelled(table.row_operand, table.sources),
-    )
-
-
-R = TypeVar("R", HtpConstraint, OpRank, Refused, Untranslated, WholeOperand, RowOperand)
-
-
-def _spelled(rows: tuple[R, ...], sources: Mapping[str, str]) -> tuple[R, ...]:
-    return tuple(replace(row, source=tuple(_source(text, sources) for text in row.source)) for row in rows)
-
-
-def _source(text: str, sources: Mapping[str, str]) -> str:
-    key, _, rest = text.partition(" ")
-    return f"{sources[key]}{': ' if rest else ''}{rest}" if key in sources else text
+    raw = read_toml(_FILE)
+    write_out(raw, raw.get("sources", {}))
+    return structure(ConstraintTable, raw, where=_FILE.name)
 
 
 def constraint(name: str) -> HtpConstraint:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from packaging.version import Version
 
@@ -103,7 +102,10 @@ def check_row(situation: Situation) -> Iterator[Found]:
     for node in nodes(situation, *rows):
         fact, row = situation.facts.tensors.get(node.inputs[0]), rows[node.op_type]
         length = fact.shape[-1] if fact is not None and fact.shape else None
-        if not isinstance(length, int) or not _works_on_last_axis(node, fact.rank if fact is not None else None):
+        # Only an attribute says that another axis is meant; an axis given as input counts as the last.
+        axes = node.attributes.get("axes", node.attributes.get("axis", -1))
+        last = {-1, (fact.rank or 0) - 1} if fact is not None else {-1}
+        if not isinstance(length, int) or last.isdisjoint(axes if isinstance(axes, list | tuple) else [axes]):
             continue
         needed = length * row.bytes_per_element
         if needed > megabytes << 20:
@@ -115,13 +117,6 @@ def check_row(situation: Situation) -> Iterator[Found]:
                 bytes=needed,
                 vtcm_bytes=megabytes << 20,
             )
-
-
-def _works_on_last_axis(node: NodeFact, rank: int | None) -> bool:
-    """False only where an attribute says that another axis is meant; an axis given as input counts as the last."""
-    axes = node.attributes.get("axes", node.attributes.get("axis", -1))
-    given = list(axes) if isinstance(axes, list | tuple) else [axes]
-    return any(axis in (-1, (rank or 0) - 1) for axis in given)
 
 
 @RULES.rule(
@@ -234,16 +229,11 @@ _MOST_WORK = 250_000  # borders times nodes: more takes too long for a lint
 _SMALL = 12
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Linear:
-    """A linear layer on rank 3, with the tensor that leaves it: behind the bias Add, and behind a pair."""
+def _linears(situation: Situation) -> Iterator[tuple[str, str]]:
+    """MatMul of a rank-3 tensor by a stored weight whose result reaches a product of two activations.
 
-    node: NodeFact
-    output: str
-
-
-def _linears(situation: Situation) -> Iterator[_Linear]:
-    """MatMul of a rank-3 tensor by a stored weight whose result reaches a product of two activations."""
+    Each with the tensor that leaves it: behind the bias Add, and behind a pair.
+    """
     facts = situation.facts
     for node in nodes(situation, "MatMul"):
         source = facts.tensors.get(node.inputs[0])
@@ -251,7 +241,7 @@ def _linears(situation: Situation) -> Iterator[_Linear]:
             continue
         output = _behind_bias(facts, node)
         if _enters_attention(facts, output):
-            yield _Linear(node=node, output=output)
+            yield node.label, output
 
 
 def _behind_bias(facts: GraphFacts, node: NodeFact) -> str:
@@ -302,7 +292,7 @@ def check_rank_3_linear(situation: Situation) -> Iterator[Found]:
     row = _row(situation)
     if row is None or row.status is Status.SUPPORTED:
         return
-    labels = [one.node.label for one in _linears(situation) if _is_integer(situation, one.output)]
+    labels = [label for label, output in _linears(situation) if _is_integer(situation, output)]
     if labels:
         version = "" if situation.target.sdk is None else situation.target.sdk.version
         where = f"{arch(situation)} with {version}"
@@ -337,14 +327,11 @@ def check_partly_float(situation: Situation) -> Iterator[Found]:
     if row is None or row.status is Status.SUPPORTED or situation.encodings is None:
         return
     linears = list(_linears(situation))
-    kept = [one.node.label for one in linears if not _is_integer(situation, one.output)]
+    kept = [label for label, output in linears if not _is_integer(situation, output)]
     if kept and len(kept) < len(linears):
-        yield Found(
-            kind=SubjectKind.NODE,
-            name=kept[0],
-            message=f"{len(kept)} of {len(linears)} rank-3 linear layers into attention stay float: {listed(kept)}",
-            evidence={"float": kept, "layers": len(linears)},
-        )
+        message = f"{len(kept)} of {len(linears)} rank-3 linear layers into attention stay float: {listed(kept)}"
+        evidence = {"float": kept, "layers": len(linears)}
+        yield Found(kind=SubjectKind.NODE, name=kept[0], message=message, evidence=evidence)
 
 
 @RULES.rule(
