@@ -27,7 +27,13 @@ from deploykit_ort_qnn.forms.kernel_grids import (
     regridded,
 )
 from deploykit_ort_qnn.forms.lacking import older_forms
-from deploykit_ort_qnn.forms.missing_grids import Observer, constant_grids, fused_grids, norm_scales
+from deploykit_ort_qnn.forms.missing_grids import (
+    Observer,
+    constant_grids,
+    fused_grids,
+    norm_scales,
+    recurrent_biases,
+)
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -47,6 +53,7 @@ _WHY = {
     "without them",
     "constant-grids": "a constant beside integers needs a grid; it follows from its values",
     "norm-scale": "a normalization whose scale is int8 or uint16 is refused, and one with a float scale is made float",
+    "recurrent-bias": "the provider takes int32 only as the bias of a product; a recurrent layer's stays in float",
     "gate-apart": "x times Sigmoid(x) in 16 bits is one operator that is wrong at many sizes; now the two stay apart",
     "converted-moves": "what only moves values takes over their integers: they are converted to its result's grid",
     "one-width": "a node with 8-bit and 16-bit tensors would be compiled in float; its 8-bit sides are converted",
@@ -130,7 +137,11 @@ def provider_model(
         work.note("symmetric-blocks", changed)
         if work.apply(blocks_to_matmul):
             work.complete()
-    for step, change in (("constant-grids", constant_grids), ("norm-scale", norm_scales)):
+    for step, change in (
+        ("constant-grids", constant_grids),
+        ("norm-scale", norm_scales),
+        ("recurrent-bias", recurrent_biases),
+    ):
         work.encodings, changed = change(work.model, work.encodings)
         work.note(step, changed)
     for form in REGRIDS:

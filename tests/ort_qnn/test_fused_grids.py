@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
-from deploykit_ort_qnn.forms.missing_grids import fused_grids
+from deploykit_ort_qnn.forms.missing_grids import fused_grids, recurrent_biases
 from sample_models.tiny_graphs import TinyGraph
 
 GRID = Affine(bits=8, signed=False, scale=np.asarray(0.05), zero_point=np.asarray(128.0), symmetric=False, placed=True)
@@ -40,3 +40,14 @@ def test_what_leads_to_a_prelu_gets_one() -> None:
     encodings, made = fused_grids(model, _given("x", "w", "y", "slope"), None)
     assert made == ("convolved",)
     assert isinstance(encodings.entries["convolved"].value, Affine)
+
+
+def test_the_bias_of_a_recurrent_layer_stays_in_float() -> None:
+    """A trained VAD of LSTM was refused for it: int32 is taken only as the bias of a product."""
+    graph = TinyGraph()
+    stored = [graph.stored(n, np.full(s, 0.1)) for n, s in (("w", (1, 16, 3)), ("r", (1, 16, 4)), ("b", (1, 32)))]
+    model = graph.model(graph.op("LSTM", [graph.input("x", (2, 1, 3)), *stored], "y", hidden_size=4))
+    bias = Encoding(name="b", value=replace(GRID, bits=32, signed=True, scale=np.asarray(1e-6)), is_param=True)
+    left, names = recurrent_biases(model, replace(_given("x", "w"), entries={**_given("x", "w").entries, "b": bias}))
+    assert names == ("b",)
+    assert set(left.entries) == {"x", "w"}

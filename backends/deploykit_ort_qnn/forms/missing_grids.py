@@ -26,7 +26,7 @@ from deploykit_ort_qnn.forms.kernel_grids import symmetric_int16
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
 
-__all__ = ["Observer", "constant_grids", "fused_grids", "norm_scales"]
+__all__ = ["Observer", "constant_grids", "fused_grids", "norm_scales", "recurrent_biases"]
 
 Observer: TypeAlias = "Callable[[ModelProto], Evidence]"
 """What the user's data tells about a model; asked only where grids are missing."""
@@ -122,6 +122,19 @@ def norm_scales(model: ModelProto, encodings: EncodingSet) -> tuple[EncodingSet,
             entries[name] = Encoding(name=name, value=value, is_param=False)
             changed.append(name)
     return replace(encodings, entries=entries), tuple(changed)
+
+
+def recurrent_biases(model: ModelProto, encodings: EncodingSet) -> tuple[EncodingSet, tuple[str, ...]]:
+    """No 32-bit grid for the bias of a recurrent layer: the provider takes int32 only as the bias of a product.
+
+    It computes these layers in float, and leaves the node that would read the integers to the CPU.
+    """
+    wide = {
+        name for name, entry in encodings.entries.items() if isinstance(entry.value, Affine) and entry.value.bits == 32
+    }
+    read = {name for node in model.graph.node if has(node, Trait.RECURRENT) for name in node.input}
+    entries = {name: entry for name, entry in encodings.entries.items() if name not in wide & read}
+    return replace(encodings, entries=entries), tuple(name for name in encodings.entries if name not in entries)
 
 
 def _norm_scale(entry: Encoding | None, tensor: TensorProto, *, wanted: bool) -> Affine | None:
