@@ -1,8 +1,8 @@
 """A mutation tester: changes one place of the code at a time and says which changes no test notices.
 
-    python tests/lab/mutation.py --record                    # once: which test calls which function
+    python tests/lab/mutation.py                             # 300 mutants, or as many as fit into a quarter of an hour
+    python tests/lab/mutation.py --record                    # anew: which test calls which function
     python tests/lab/mutation.py --record tests/changed.py   # again, for some files of tests
-    python tests/lab/mutation.py --count 108 --seed 1
 
 Each mutant is made in a copy of the tree. Of the recorded tests those run that call its function, the quickest first,
 until one fails. It is no part of the suite: mutmut and cosmic-ray run every test for every mutant, which takes days on
@@ -15,6 +15,7 @@ import argparse
 import ast
 import compileall
 import json
+import multiprocessing
 import os
 import py_compile
 import random
@@ -27,6 +28,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -42,23 +44,13 @@ ROOT = Path(__file__).parents[2]
 RECORD = ROOT / ".pytest_cache" / "calls.json"
 SOURCES = ("deploykit", "backends")
 QUALCOMM = "backends/deploykit_qualcomm"
-VITIS_AI = "backends/deploykit_vitis_ai"
 AREAS: Mapping[str, Sequence[str]] = {
     "encodings": ("deploykit/encodings",),
-    "graph": ("deploykit/model",),
-    "quantization": ("deploykit/encodings",),
-    "deciding": ("deploykit/flow",),
-    "tables": (
-        "deploykit/tables",
-        "deploykit/findings",
-        *(f"{QUALCOMM}/{name}.py" for name in ("archs", "devices", "tables", "resolving")),
-        *(f"{VITIS_AI}/{name}.py" for name in ("products", "routes")),
-    ),
-    "rules of numerics": ("deploykit/accuracy/judge/rules.py", "deploykit/accuracy/samples/data_rules.py"),
-    "rules of qualcomm": (f"{QUALCOMM}/rules",),
-    "rules of qnn-htp": ("backends/deploykit_qnn_htp/rules",),
-    "rules of ort-qnn": ("backends/deploykit_ort_qnn/rules",),
-    "rules of vitis-ai": (f"{VITIS_AI}/rules",),
+    "model": ("deploykit/model",),
+    "accuracy": ("deploykit/accuracy",),
+    "flow": ("deploykit/flow",),
+    "tables": ("deploykit/tables", "deploykit/findings", *(f"{QUALCOMM}/{name}.py" for name in ("archs", "tables"))),
+    "rules": tuple(f"backends/deploykit_{name}/rules" for name in ("qualcomm", "qnn_htp", "ort_qnn", "vitis_ai")),
 }
 """What is mutated: every area gets the same share of a sample, so that a small one is not forgotten."""
 
@@ -379,40 +371,57 @@ def verdict(mutant: Mutant, tree: Path, calls: Calls, budget: float) -> list[str
 
 def record(files: Sequence[str]) -> int:
     """Runs the suite in this process, or some files of it, and keeps who called what; the rest stays known."""
-    known = Calls.load().without(files) if files else Calls(seconds={}, callers={})
+    known = Calls.load().without(files) if files and RECORD.exists() else Calls(seconds={}, callers={})
     recorder = Recorder(known)
     status = pytest.main(["-q", "-n", "0", "--rootdir", str(ROOT), *(files or ["tests"])], plugins=[recorder])
     recorder.save()
     return int(status)
 
 
+def judged(mutants: Sequence[Mutant], calls: Calls, budget: float, ends: float) -> list[tuple[str, list[str] | None]]:
+    """What became of each mutant, as told and the tests that failed, in a tree of its own; fewer when time is up."""
+    found: list[tuple[str, list[str] | None]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        tree = copied(Path(folder))
+        for mutant in mutants:
+            if time.monotonic() > ends:
+                break
+            failed = verdict(mutant, tree, calls, budget)
+            said = "survived" if failed is None else f"killed by {' '.join(failed) or 'a crash'}"
+            found.append((f"{mutant.path}:{mutant.line} {mutant.change}: {said}", failed))
+            print(found[-1][0], flush=True)
+        killers = {test for _, failed in found for test in failed or () if test in calls.seconds}
+        if wrong := run_tests(tree, sorted(killers), 3600) if killers else None:
+            raise SystemExit(f"these fail without any mutant, so the score says nothing: {wrong}")
+    return found
+
+
 def main() -> int:
     """Status 1 when a mutant survives."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--record", nargs="*", metavar="FILE", help="run all tests, or those of files, and note calls")
-    parser.add_argument("--count", type=int, default=108)
+    parser.add_argument("--count", type=int, default=300)
+    parser.add_argument("--minutes", type=float, default=15.0, help="after which no further mutant is begun")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="files that begin with this")
-    parser.add_argument("--budget", type=float, default=60.0, help="seconds of tests for one mutant")
+    parser.add_argument("--budget", type=float, default=20.0, help="seconds of tests for one mutant")
     given = parser.parse_args()
-    if given.record is not None:
-        return record(given.record)
-    calls = Calls.load()
-    survived = 0
-    killers: set[str] = set()
-    with tempfile.TemporaryDirectory() as folder:
-        tree = copied(Path(folder))
-        chosen = sample(given.count, given.seed, given.only)
-        for number, mutant in enumerate(chosen, 1):
-            failed = verdict(mutant, tree, calls, given.budget)
-            survived += failed is None
-            said = "survived" if failed is None else f"killed by {' '.join(failed) or 'a crash'}"
-            print(f"{number}/{len(chosen)} {mutant.path}:{mutant.line} {mutant.change}: {said}", flush=True)
-            killers |= {test for test in failed or () if test in calls.seconds}
-        if wrong := run_tests(tree, sorted(killers), 3600):
-            raise SystemExit(f"these fail without any mutant, so the score says nothing: {wrong}")
-    print(f"{len(chosen) - survived} of {len(chosen)} killed, {100 * (1 - survived / len(chosen)):.0f} %")
-    return int(survived > 0)
+    if given.record is not None or not RECORD.exists():
+        status = record(given.record or [])
+        if given.record is not None or status:
+            return status
+    chosen = sample(given.count, given.seed, given.only)
+    ends = time.monotonic() + 60 * given.minutes
+    # Forked, not started anew: the slow imports are behind this process, the code under test is not.
+    with ProcessPoolExecutor(given.jobs, mp_context=multiprocessing.get_context("fork")) as pool:
+        shares = [chosen[first :: given.jobs] for first in range(given.jobs)]
+        tried = [pool.submit(judged, share, Calls.load(), given.budget, ends) for share in shares]
+        rows = [row for one in tried for row in one.result()]
+    survived = [said for said, failed in rows if failed is None]
+    print(f"\n{len(rows) - len(survived)} of {len(rows)} killed, {100 * (1 - len(survived) / max(len(rows), 1)):.0f} %")
+    print("\n".join(survived))
+    return int(bool(survived))
 
 
 if __name__ == "__main__":
