@@ -379,3 +379,24 @@ def check_old_opset(facts: GraphFacts) -> Iterator[Found]:
             message=f"{facts.model_name} uses operator set {facts.opset}",
             evidence={"opset": facts.opset},
         )
+
+
+@RULES.rule(
+    "DK016",
+    "operators-on-integers",
+    "warning",
+    what="Operators that compute on quantized integers themselves: QLinearConv, QLinearMatMul and the like.",
+    why="They are made for CPUs. Compilers for NPUs read quantization as QuantizeLinear and DequantizeLinear around "
+    "float operators.",
+    fix="quantize the float model with quant_format=QuantFormat.QDQ",
+    sources=("ONNX operator documentation: QLinearConv", "ONNX Runtime documentation: quantization, formats"),
+    claim=_OF_MOST_TOOLS,
+    cure="integers-to-pairs",
+)
+def check_integer_operators(facts: GraphFacts) -> Iterator[Found]:
+    """One finding for all of them."""
+    found = [node for node in facts.nodes if node.op_type.startswith("QLinear") or node.op_type == "QGemm"]
+    if found:
+        kinds = sorted({node.op_type for node in found})
+        message = f"{len(found)} operators compute on integers: {listed(kinds, most=_SHOWN)}"
+        yield Found(kind=SubjectKind.NODE, name=found[0].label, message=message, evidence={"count": len(found)})

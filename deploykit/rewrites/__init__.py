@@ -9,7 +9,8 @@ STRUCTURAL = (
 """Rewrites that keep every value, in the order in which they are applied."""
 
 CURES = (
-    "dequantize-layers",  # first: shapes behind operators that onnx does not know are found only now
+    # First: shapes behind operators that onnx does not know are found only now.
+    *("integers-to-pairs", "dequantize-layers"),
     *STRUCTURAL,  # what they settle when the model is made, the others need not answer
     # Another form of one operator or block, each for what some compiler lacks or computes wrongly.
     *("fuse-gelu", "fuse-hardswish", "expand-before-norm", "divide-by-root", "norm-statistics", "norm-rows"),

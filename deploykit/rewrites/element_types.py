@@ -7,7 +7,9 @@ are what an exporter left of Python's numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,9 +17,10 @@ import numpy.typing as npt
 from onnx import TensorProto, helper, numpy_helper
 
 from deploykit.encodings.place import keep_entries
+from deploykit.errors import InputError
 from deploykit.model.graph import GraphCopy, view_of
-from deploykit.model.nodes import bodies, label
-from deploykit.model.operators import is_standard
+from deploykit.model.nodes import attribute, bodies, label
+from deploykit.model.operators import Trait, data_outputs, has, is_standard
 from deploykit.model.shape_inference import infer
 from deploykit.model.weights import stored_values
 from deploykit.rewrites.contract import (
@@ -38,7 +41,7 @@ if TYPE_CHECKING:
 
     from deploykit.encodings.values import EncodingSet
 
-__all__ = ["dequantize_layers", "double_to_float"]
+__all__ = ["dequantize_layers", "double_to_float", "integers_to_pairs"]
 
 _LAYERS = {"ConvInteger": "Conv", "MatMulInteger": "MatMul"}
 _DOUBLE = TensorProto.DOUBLE
@@ -222,3 +225,87 @@ double_to_float = Transform(
     apply=_compute_in_float,
     ulps=64.0,
 )
+
+
+# Float operator, then for each quantized operand the places of its integers, scale and zero point; the result's scale
+# and zero point stand at the last place that is named. (ONNX operator documentation; ONNX Runtime, ContribOperators.md)
+_PAIRED: Mapping[str, tuple[str, tuple[int, ...], int]] = {
+    "QLinearConv": ("Conv", (0, 3), 6),
+    "QLinearMatMul": ("MatMul", (0, 3), 6),
+    "QGemm": ("Gemm", (0, 3), 7),
+    "QLinearAdd": ("Add", (0, 3), 6),
+    "QLinearMul": ("Mul", (0, 3), 6),
+    "QLinearAveragePool": ("AveragePool", (0,), 3),
+    "QLinearGlobalAveragePool": ("GlobalAveragePool", (0,), 3),
+    "QLinearLeakyRelu": ("LeakyRelu", (0,), 3),
+    "QLinearReduceMean": ("ReduceMean", (0,), 3),
+    "QLinearSigmoid": ("Sigmoid", (0,), 3),
+    "QLinearSoftmax": ("Softmax", (0,), 3),
+}
+_BIAS_AT = {"QLinearConv": 8, "QGemm": 6}
+_PAIRS_SINCE = 13  # grids per channel
+_OWN_SETTINGS = frozenset({"channels_last", "opset"})  # of the contributed forms
+
+
+@rewrite_graph(
+    name="integers-to-pairs",
+    summary="Writes QLinearConv and its like as float operators between QuantizeLinear and DequantizeLinear.",
+    none="no operator computes on quantized integers",
+    note="{} operators on integers are float operators between pairs",
+    ulps=None,
+)
+def integers_to_pairs(look: ModelLook) -> Iterator[Match | NearMiss]:
+    """What compilers read; a value may come out one step of its grid away, since the sums are rounded elsewhere."""
+    grids: dict[str, tuple[str, str]] = {}  # of integers: the names of scale and zero point
+    for node in look.graph.nodes:
+        made = node.output[0] if node.output else ""
+        joins = node.op_type == "QLinearConcat" and node.domain == _CONTRIBUTED
+        if node.op_type == "QuantizeLinear" and len(node.input) > 2:
+            grids[made] = node.input[1], node.input[2]
+        elif joins or (node.op_type in _PAIRED and (is_standard(node) or node.domain == _CONTRIBUTED)):
+            if attribute(node, "channels_last", 0):
+                yield NearMiss(nodes=(label(node),), reason="its channels are last")
+                continue
+            at = 0 if joins else _PAIRED[node.op_type][2]
+            grids[made] = node.input[at], node.input[at + 1]
+            yield replace(_whole(node, _write_pairs), why="it computes on integers", opset=_PAIRS_SINCE)
+        elif node.input and node.input[0] in grids and has(node, Trait.CARRIES_GRID):
+            grid = grids[node.input[0]]
+            grids.update(dict.fromkeys(filter(None, data_outputs(node, node.output)), grid))
+            yield replace(_whole(node, partial(_write_moved, grid=grid)), why="it moves integers", opset=_PAIRS_SINCE)
+
+
+def _write_pairs(to: NodeSteps) -> None:
+    node, made = to.node, to.node.output[0]
+    if node.op_type == "QLinearConcat":
+        op_type, places, at = "Concat", tuple(range(2, len(node.input), 3)), 0
+    else:
+        op_type, places, at = _PAIRED[node.op_type]
+    floats = []
+    for place in places:
+        axis = 0 if place == 3 and op_type == "Conv" else 1  # a kernel has its output channels in front
+        operand = f"{node.input[place]}_{made}_float"
+        floats.append(to.add("DequantizeLinear", node.input[place : place + 3], operand, axis=axis))
+    bias = node.input[_BIAS_AT[node.op_type]] if len(node.input) > _BIAS_AT.get(node.op_type, 99) else ""
+    if bias:
+        scales = [to.graph.array(node.input[place + 1]) for place in (0, 3)]
+        integers = to.graph.array(bias)
+        if integers is None or scales[0] is None or scales[1] is None:
+            raise InputError(f"the bias {bias} is computed", next="export the model with stored weights and scales")
+        scale = to.graph.store(f"{bias}_scale", np.asarray(scales[0] * scales[1], np.float32))
+        zero = to.graph.store(f"{bias}_zero", np.zeros_like(scales[0] * scales[1], np.int32))
+        floats.append(to.add("DequantizeLinear", [bias, scale, zero], f"{bias}_float", axis=0))
+    kept = {a.name: helper.get_attribute_value(a) for a in node.attribute if a.name not in _OWN_SETTINGS}
+    result = to.add(op_type, floats, f"{made}_float", name=node.name, **kept)
+    to.write("QuantizeLinear", [result, *node.input[at : at + 2]], made)
+
+
+def _write_moved(to: NodeSteps, grid: tuple[str, str]) -> None:
+    """Between a pair as well, so that the operator moves floats."""
+    node, made = to.node, to.node.output[0]
+    kept = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    given = to.add("DequantizeLinear", [node.input[0], *grid], f"{node.input[0]}_{made}_float")
+    result = to.graph.fresh(f"{made}_float")
+    outputs = [result, *node.output[1:]]
+    to.nodes.append(helper.make_node(node.op_type, [given, *node.input[1:]], outputs, name=node.name, **kept))
+    to.write("QuantizeLinear", [result, *grid], made)

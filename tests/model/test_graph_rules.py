@@ -101,6 +101,10 @@ CASES: dict[str, tuple[onnx.ModelProto, onnx.ModelProto]] = {
     "DK013": (outside(), add(1, 2, 3, 4)),
     "DK014": (model(x=(0, 4)), model(x=(1, 4))),
     "DK015": (model(opset=6), model(opset=7)),
+    "DK016": (
+        model([helper.make_node("QLinearMatMul", [*"xsz", *"wsz", *"sz"], ["y"])], tensors=[*map(stored, "wsz")]),
+        model(),
+    ),
 }
 
 

@@ -1,4 +1,4 @@
-"""Layers with dynamically quantized inputs and doubles, written in float: near what they gave, or left alone."""
+"""Integers and doubles written in float: near what they gave, or left alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import helper, numpy_helper
-from onnxruntime.quantization import QuantType, quantize_dynamic
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
 
 from deploykit.flow.rewriting import rewrite
 from deploykit.model.shape_inference import infer
@@ -91,3 +91,31 @@ def test_doubles_become_floats() -> None:
 
 def test_an_input_that_is_a_double_stays() -> None:
     assert "whoever feeds it" in load_transform("double-to-float").match(double(fed=True)).reason
+
+
+class Samples(CalibrationDataReader):
+    """Four pictures of noise."""
+
+    def __init__(self) -> None:
+        random = np.random.default_rng(3)
+        self.left = [{"x": random.uniform(-1, 1, (1, 3, 8, 8)).astype(np.float32)} for _ in range(4)]
+
+    def get_next(self) -> Any:
+        return self.left.pop() if self.left else None
+
+
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_operators_on_integers_become_pairs(per_channel: bool, tmp_path: Path) -> None:
+    onnx.save(layers().model("y"), tmp_path / "float.onnx")
+    how = {"quant_format": QuantFormat.QOperator, "per_channel": per_channel}
+    quantize_static(tmp_path / "float.onnx", tmp_path / "integer.onnx", Samples(), **how)
+    model, find = onnx.load(tmp_path / "integer.onnx"), load_transform("integers-to-pairs")
+    found = find.match(model)
+    assert len(found.sites) == 3 and not found.refusals, "a Conv, a Reshape of integers, a MatMul"
+    done = find.apply(model, None, found).model
+    onnx.checker.check_model(done)
+    kinds = {node.op_type for node in done.graph.node}
+    assert kinds == {"Conv", "MatMul", "Reshape", "QuantizeLinear", "DequantizeLinear"}
+    x = np.random.default_rng(4).uniform(-1, 1, (1, 3, 8, 8)).astype(np.float32)
+    wanted = run(model, x)
+    np.testing.assert_allclose(run(done, x), wanted, atol=0.02 * np.abs(wanted).max())
