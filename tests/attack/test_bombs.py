@@ -75,7 +75,7 @@ def doubling_constant() -> ModelProto:
 
 
 def tiled() -> ModelProto:
-    stored = {"s": np.ones((1, 1), np.float32), "n": np.array([30_000, 40_000], np.int64)}
+    stored: dict[str, np.ndarray] = {"s": np.ones((1, 1), np.float32), "n": np.array([30_000, 40_000], np.int64)}
     return summed([helper.make_node("Tile", ["s", "n"], ["t"])], stored, "t")
 
 
