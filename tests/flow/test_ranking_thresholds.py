@@ -104,6 +104,11 @@ def test_where_nobody_meant_float16_unjudged_ways_stay_integer() -> None:
         (at(76.5, "cut", intrusion=3), REWRITE, "rewrite is as good and changes less"),
         (at(74.0, "fallback", "fallback"), SEGMENTS, "segments is surer to work"),
         (at(-math.inf, "cut"), REWRITE, "no signal against 77.0 dB of rewrite"),
+        (
+            at(76.4, intrusion=1),
+            at(77.3, "cut", intrusion=3),
+            "76.4 dB is less than the encodings' own simulation has (76.5 dB)",
+        ),
     ],
 )
 def test_the_loser_hears_why(loser: Way, winner: Way, why: str) -> None:
