@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -145,7 +145,31 @@ def simulated_ladder(
     made = gather(proto, facts, calibration=data, most=samples or MOST)
     wides = wide_types(target, sdk, model)
     wanted = goal_for(goal, has_metric=metric is not None, may_judge=made.may_judge, lower_is_better=lower_is_better)
-    simulated = _Simulated(proto, facts, made, metric, has_float="float16" in wides)
+    feeds = made.varied
+    # Every other sample gives the ranges, the others are measured on; a single one serves for both.
+    seen, measured = (feeds[::2], feeds[1::2]) if len(feeds) > 1 else (feeds, feeds)
+    if metric is not None and len(feeds) > 1:
+        metric = metric.of_some(range(1, len(feeds), 2), len(feeds))
+    reaching = Reaching(facts, label=made.label, metric=metric)
+
+    @cache
+    def ranges() -> PartialRuns:
+        return PartialRuns(proto, seen, wanted=list(facts.outputs))
+
+    @cache
+    def judged() -> ModelOnSamples:
+        return ModelOnSamples(proto, facts, measured, reaching)
+
+    def rung(name: str) -> LadderRung:
+        """One candidate; what cannot be simulated says why."""
+        rung = LadderRung(precision=name, runs_here=name != "w16a16" and (name != "fp16" or "float16" in wides))
+        try:
+            encodings = min_max_encodings(ranges(), facts, precision_of(name))
+            rung = judged().measured(replace(rung, made_by="ranges of the data (deploykit)"), encodings)
+        except DeploykitError as error:
+            return replace(rung, missing=error.why or error.what)
+        return replace(rung, borders=0) if name == "fp16" else rung
+
     findings: tuple[Finding, ...] = ()
     if data is not None and made.label is Label.GIVEN:
         about = load_calibration(data, input_specs(facts))
@@ -153,51 +177,17 @@ def simulated_ladder(
 
     def mix(base: LadderRung, wide: WideType) -> Raised:
         assert base.encodings is not None
-        return simulated.judged.mix(base.encodings, made, wide, wanted, tell)
+        return judged().mix(base.encodings, made, wide, wanted, tell)
 
-    ladder = walk(CANDIDATES, wanted, measure=simulated.rung, mix=mix, wides=wides, tell=tell)
+    ladder = walk(CANDIDATES, wanted, measure=rung, mix=mix, wides=wides, tell=tell)
     return SimulatedLadder(
         ladder=ladder,
         samples=made,
-        seen=len(simulated.seen),
-        measured=len(simulated.held_out),
-        held_out=simulated.held_out is not simulated.seen,
+        seen=len(seen),
+        measured=len(measured),
+        held_out=len(feeds) > 1,
         findings=findings,
     )
-
-
-class _Simulated:
-    """Candidates with ranges of every other sample, measured on the others; a single sample serves for both."""
-
-    def __init__(
-        self, model: ModelProto, facts: GraphFacts, samples: Samples, metric: UserMetric | None, *, has_float: bool
-    ) -> None:
-        self._model, self._facts, self._has_float = model, facts, has_float
-        feeds = samples.varied
-        self.seen: Sequence[Feed] = feeds[::2] if len(feeds) > 1 else feeds
-        self.held_out: Sequence[Feed] = feeds[1::2] if len(feeds) > 1 else self.seen
-        if metric is not None and self.held_out is not self.seen:
-            metric = metric.of_some(range(1, len(feeds), 2), len(feeds))
-        self._reaching = Reaching(facts, label=samples.label, metric=metric)
-
-    @cached_property
-    def _ranges(self) -> PartialRuns:
-        return PartialRuns(self._model, self.seen, wanted=list(self._facts.outputs))
-
-    @cached_property
-    def judged(self) -> ModelOnSamples:
-        """The float model on the samples that are measured on."""
-        return ModelOnSamples(self._model, self._facts, self.held_out, self._reaching)
-
-    def rung(self, name: str) -> LadderRung:
-        """One candidate; what cannot be simulated says why."""
-        rung = LadderRung(precision=name, runs_here=name != "w16a16" and (name != "fp16" or self._has_float))
-        try:
-            encodings = min_max_encodings(self._ranges, self._facts, precision_of(name))
-            rung = self.judged.measured(replace(rung, made_by="ranges of the data (deploykit)"), encodings)
-        except DeploykitError as error:
-            return replace(rung, missing=error.why or error.what)
-        return replace(rung, borders=0) if name == "fp16" else rung
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,6 +49,13 @@ class LadderRung:
         """True for what the target runs and packaging takes."""
         return self.runs_here and not self.refused
 
+    def price(self) -> tuple[bool, float, float]:
+        """What leaves work to the host comes last, whatever it saves: somebody has to write and to run that part."""
+        on_host = self.on_npu < 1
+        if self.cost is None:
+            return on_host, math.inf, math.inf
+        return on_host, self.cost.bit_operations, self.cost.weight_bytes + self.cost.activation_bytes
+
     def to_json(self) -> dict[str, Any]:
         """The published shape; what was not measured is None."""
         on_npu = self.on_npu if math.isfinite(self.on_npu) else None
@@ -190,11 +197,17 @@ def walk(
     for name in names:
         tell(f"measuring {name}")
         rungs.append(measure(name))
-    advice = _advice(rungs, goal)
+    # Those that leave a part to the host are other models, whose numbers tell nothing about the bits.
+    whole = [rung for rung in rungs if not rung.on_npu < 1]
+    measured = {rung.precision: rung.reached for rung in whole if goal.is_met(rung.reached) is not None}
+    if goal.needs_metric and measured:
+        reference = next(iter(measured.values())).reference
+        measured = {"fp32": Reached(metric=reference, reference=reference), **measured}
+    advice = advise(measured, goal) if measured else None
     steps: list[RaisedStep | LearnedStep] = []
     bases = list(rungs)
     if learning is not None and advice is not None:
-        learned, further = _learn_weights(_whole(rungs), goal, learning, measure, tell)
+        learned, further = _learn_weights(whole, goal, learning, measure, tell)
         advice = replace(advice, conclusions=(*advice.conclusions, *further))
         if learned is not None:
             steps.append(learned)
@@ -204,23 +217,10 @@ def walk(
         steps += [replace(step, rung=confirm(step.rung)) for step in raised]
     known = (*rungs, *(step.rung for step in steps))
     good = [rung for rung in known if rung.may_win and goal.is_met(rung.reached)]
-    chosen = min(good, key=_price, default=None)
+    chosen = min(good, key=LadderRung.price, default=None)
     return Ladder(
         goal=goal, rungs=tuple(rungs), advice=advice, steps=tuple(steps), chosen=chosen, why=_why(chosen, known, goal)
     )
-
-
-def _whole(rungs: Sequence[LadderRung]) -> list[LadderRung]:
-    """Without those that leave a part to the host: they are other models, whose numbers tell nothing about the bits."""
-    return [rung for rung in rungs if not rung.on_npu < 1]
-
-
-def _advice(rungs: Sequence[LadderRung], goal: Goal) -> Advice | None:
-    measured = {rung.precision: rung.reached for rung in _whole(rungs) if goal.is_met(rung.reached) is not None}
-    if goal.needs_metric and measured:
-        reference = next(iter(measured.values())).reference
-        measured = {"fp32": Reached(metric=reference, reference=reference), **measured}
-    return advise(measured, goal) if measured else None
 
 
 def _steps(
@@ -326,14 +326,6 @@ def _learn_weights(
         return None, further
     left = () if is_met else methods[len(tried) :]
     return LearnedStep(why=why, base=base, tried=tuple(tried), rung=best, met=is_met, left=left), further
-
-
-def _price(rung: LadderRung) -> tuple[bool, float, float]:
-    """What leaves work to the host comes last, whatever it saves: somebody has to write and to run that part."""
-    on_host = rung.on_npu < 1
-    if rung.cost is None:
-        return on_host, math.inf, math.inf
-    return on_host, rung.cost.bit_operations, rung.cost.weight_bytes + rung.cost.activation_bytes
 
 
 def _why(chosen: LadderRung | None, rungs: Sequence[LadderRung], goal: Goal) -> str:
