@@ -15,7 +15,7 @@ import numpy as np
 from deploykit.encodings.formats.differences import compare_values
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float8, Lpbq, Value
 from deploykit.model.facts import GraphFacts, NodeFact
-from deploykit.model.graph import GraphCopy, view_of
+from deploykit.model.graph import view_of
 from deploykit.model.operators import BIAS, WEIGHT, Trait, data_outputs, has
 from deploykit.model.parameters import ParameterUse, parameter_uses, stored_behind
 from deploykit.model.patterns import find_blocks
@@ -316,22 +316,19 @@ class CompletedEncodings:
     skipped: Mapping[str, str] = field(default_factory=dict)
 
 
-def complete(
-    encodings: EncodingSet, facts: GraphFacts, *, read_values: ReadValues, biases: bool = True, copies: bool = True
-) -> CompletedEncodings:
-    """Placed encodings with int32 biases, then with copies over data movement; either can be left out.
+def complete(encodings: EncodingSet, facts: GraphFacts, *, read_values: ReadValues) -> CompletedEncodings:
+    """Placed encodings with int32 biases, then with copies over data movement.
 
     ``read_values`` gives the values of stored tensors; it is asked for norm biases and for scalars only.
     """
-    derived = derive_biases(encodings, facts, read_values=read_values) if biases else None
-    added = derived.entries if derived is not None else ()
-    with_biases = encodings.with_entries(added)
-    moved = copy_over_movement(with_biases, facts, read_values=read_values) if copies else ()
+    derived = derive_biases(encodings, facts, read_values=read_values)
+    with_biases = encodings.with_entries(derived.entries)
+    moved = copy_over_movement(with_biases, facts, read_values=read_values)
     return CompletedEncodings(
         encodings=with_biases.with_entries(moved),
-        biases=tuple(entry.name for entry in added),
+        biases=tuple(entry.name for entry in derived.entries),
         copies=tuple(entry.name for entry in moved),
-        skipped=derived.skipped if derived is not None else {},
+        skipped=derived.skipped,
     )
 
 
@@ -342,42 +339,29 @@ def complete_encodings(model: ModelProto, encodings: EncodingSet) -> tuple[Encod
     """
     graph = view_of(model)
     entries, origin = dict(encodings.entries), dict[str, str]()
-    floats = encodings.floats
-    for source, target in _forward(graph):
-        _carry(entries, origin, source, target, floats)
-    for source, target in _backward(graph):
-        _carry(entries, origin, source, target, floats)
-    # What went backward may go forward again, into the other consumers.
-    for source, target in _forward(graph):
-        _carry(entries, origin, source, target, floats)
-    return replace(encodings, entries=entries), origin
-
-
-def _carry(
-    entries: dict[str, Encoding], origin: dict[str, str], source: str, target: str, floats: frozenset[str]
-) -> None:
-    entry = entries.get(source)
-    if entry is None or target in entries or target in floats:
-        return
-    value = entry.value
-    if isinstance(value, Affine) and value.granularity == "per-tensor" and value.bits in (8, 16):
-        entries[target] = Encoding(name=target, value=value, is_param=False)
-        origin[target] = source
-
-
-def _forward(graph: GraphCopy) -> Iterator[tuple[str, str]]:
-    for node in graph.nodes:
-        if has(node, Trait.CARRIES_GRID) and node.input:
-            yield from ((node.input[0], name) for name in data_outputs(node, node.output))
-
-
-def _backward(graph: GraphCopy) -> Iterator[tuple[str, str]]:
+    forward = [
+        (node.input[0], name)
+        for node in graph.nodes
+        if has(node, Trait.CARRIES_GRID) and node.input
+        for name in data_outputs(node, node.output)
+    ]
+    backward: list[tuple[str, str]] = []
     for node in reversed(graph.nodes):
-        if not node.input or node.input[0] in graph.stored:
+        name = node.input[0] if node.input else ""
+        if not name or name in graph.stored:
             continue
-        name = node.input[0]
         alone = graph.only_reader(name) is not None
         if has(node, Trait.CARRIES_GRID) and (name in graph.makers or alone):
-            yield from ((output, name) for output in data_outputs(node, node.output))
+            backward += [(output, name) for output in data_outputs(node, node.output)]
         elif node.op_type == "Relu" and alone:
-            yield node.output[0], name
+            backward.append((node.output[0], name))
+    # What went backward may go forward again, into the other consumers.
+    for source, target in (*forward, *backward, *forward):
+        entry = entries.get(source)
+        if entry is None or target in entries or target in encodings.floats:
+            continue
+        value = entry.value
+        if isinstance(value, Affine) and value.granularity == "per-tensor" and value.bits in (8, 16):
+            entries[target] = Encoding(name=target, value=value, is_param=False)
+            origin[target] = source
+    return replace(encodings, entries=entries), origin

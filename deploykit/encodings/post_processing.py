@@ -6,7 +6,7 @@ It reads graph facts and ranges only; it changes nothing and knows no device.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -113,9 +113,9 @@ class PostProcessing:
         """What happens in it, each once."""
         return tuple(harm for harm in Harm if any(hurt.harm is harm for hurt in self.hurts))
 
-    def tensors(self, facts: GraphFacts, nodes: Iterable[int] | None = None) -> tuple[str, ...]:
-        """What its nodes (or some others) make, floats only, in graph order."""
-        made = [name for index in sorted(self.nodes if nodes is None else nodes) for name in facts.nodes[index].outputs]
+    def tensors(self, facts: GraphFacts) -> tuple[str, ...]:
+        """What its nodes make, floats only, in graph order."""
+        made = [name for index in sorted(self.nodes) for name in facts.nodes[index].outputs]
         return tuple(name for name in made if name and facts.tensors[name].is_float)
 
     def __str__(self) -> str:

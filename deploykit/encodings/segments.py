@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from onnx import helper
@@ -53,15 +53,11 @@ class SegmentRange:
 class Partition:
     """The segments in the order in which they run.
 
-    ``changed`` are indices of nodes that run in float though they could be quantized; ``crossing_bytes`` counts every
-    tensor once per segment that reads it from another; ``over_limit`` is True when the wanted maximum was not reached.
+    ``changed`` are indices of nodes that run in float though they could be quantized.
     """
 
     segments: tuple[SegmentRange, ...]
     changed: tuple[int, ...]
-    crossing_bytes: int
-    cost: float
-    over_limit: bool = field(default=False)
 
 
 def partition(
@@ -93,7 +89,7 @@ def partition(
             options = [draft.levels(best.changed | group) for group in draft.groups(best)]
             fewer = min(options, key=lambda option: (option.cost, sorted(option.changed)))
         best = fewer
-    return draft.finish(best, max_segments)
+    return draft.finish(best)
 
 
 def _improve(draft: _Levelling, best: _Levels, weight: Callable[[_Levels], float], *, enough: int = 0) -> _Levels:
@@ -119,7 +115,6 @@ class _Levels:
     level: Mapping[int, int]
     first_float: bool
     count: int
-    crossing: int
     cost: float
 
     def is_float(self, level: int) -> bool:
@@ -127,7 +122,7 @@ class _Levels:
 
 
 class _Levelling:
-    """The graph with its forced float nodes; evaluates sets of nodes that are turned float in addition."""
+    """The graph with its forced float nodes; weighs sets of nodes that are turned float in addition."""
 
     def __init__(self, facts: GraphFacts, costs: SegmentCosts, forced: frozenset[int]) -> None:
         self.facts, self.costs, self.forced = facts, costs, forced
@@ -185,7 +180,7 @@ class _Levelling:
             stored = filter(self.facts.is_stored, node.inputs)
             moved = sum(self._bytes(name) for name in (*stored, *node.outputs) if name)
             cost += self.costs.changed_op + self.costs.changed_byte * moved
-        return _Levels(changed=changed, level=level, first_float=first_float, count=used, crossing=crossing, cost=cost)
+        return _Levels(changed=changed, level=level, first_float=first_float, count=used, cost=cost)
 
     def _kind(self, index: int, changed: frozenset[int]) -> bool | None:
         """True for float, False for quantized, None for nodes without float data (shapes, indices)."""
@@ -223,7 +218,7 @@ class _Levelling:
                 todo += fresh
             yield frozenset(part)
 
-    def finish(self, way: _Levels, most: int | None) -> Partition:
+    def finish(self, way: _Levels) -> Partition:
         """The levels as segments with their inputs and outputs."""
         segments, tensors = [], self.facts.tensors
         for level in sorted(set(way.level.values())):
@@ -243,13 +238,7 @@ class _Levelling:
                     outputs=tuple(sorted(leaving)),
                 )
             )
-        return Partition(
-            segments=tuple(segments),
-            changed=tuple(sorted(way.changed)),
-            crossing_bytes=way.crossing,
-            cost=way.cost,
-            over_limit=most is not None and way.count > most,
-        )
+        return Partition(segments=tuple(segments), changed=tuple(sorted(way.changed)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

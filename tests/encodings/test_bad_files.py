@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploykit.encodings.formats.aimet import read_encodings
+from deploykit.encodings.place import fit
 from deploykit.errors import InputError
 from tables import each_row
 
@@ -317,7 +318,8 @@ SHAPES: dict[str, tuple[dict[str, tuple[int, ...]], str]] = {
 @each_row(("shapes", "words"), SHAPES.values(), ids=SHAPES.keys())
 def test_lengths_must_match_the_axis(shapes: dict[str, tuple[int, ...]], words: str, tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
-        read_encodings(save(tmp_path, V200), shapes=shapes)
+        for name, shape in shapes.items():
+            fit(read_encodings(save(tmp_path, V200)).entries[name], shape, "w.encodings")
     assert words in str(caught.value) and "w.encodings" in str(caught.value)
 
 

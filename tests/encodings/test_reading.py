@@ -7,6 +7,7 @@ import pytest
 
 from deploykit.encodings.formats.aimet import read_encodings, write_encodings
 from deploykit.encodings.formats.differences import diff
+from deploykit.encodings.place import fit
 from deploykit.encodings.values import Affine, Encoding, Float, Float8, Lpbq
 from deploykit.errors import InputError
 from tables import each_row
@@ -109,7 +110,7 @@ def test_200_negative_axes_of_older_releases() -> None:
     raw = {e["name"]: e.get("axis") for e in json.loads(path.read_text())["encodings"]}
     assert raw["onnx::MatMul_58"] == -1
     assert affine(read_encodings(path).get("onnx::MatMul_58")).axis == -1
-    settled = affine(read_encodings(path, shapes={"onnx::MatMul_58": (128, 64)}).get("onnx::MatMul_58"))
+    settled = affine(fit(read_encodings(path).entries["onnx::MatMul_58"], (128, 64), "w"))
     older = affine(read_encodings(AIMET / "mlp/aimet-2.31.0/w8a8.v1.0.0.encodings").get("onnx::MatMul_58"))
     assert settled.axis == 1
     assert np.array_equal(settled.scale, older.scale)

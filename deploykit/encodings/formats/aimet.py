@@ -18,7 +18,6 @@ import msgspec
 
 from deploykit.encodings.formats import v061, v100, v200
 from deploykit.encodings.formats.grids import json_name
-from deploykit.encodings.place import fit
 from deploykit.encodings.values import Encoding, EncodingSet
 from deploykit.errors import DefectError, InputError
 from deploykit.system.files import read_regular
@@ -69,8 +68,8 @@ WRITTEN_VERSIONS = ("0.6.1", "1.0.0", "2.0.0")
 _HEAD = ("version", "producer", "quantizer_args")
 
 
-def read_encodings(path: Path, *, shapes: Mapping[str, tuple[int, ...]] | None = None) -> EncodingSet:
-    """The encodings of one file; ``shapes`` of the model's tensors settle negative axes and are checked against.
+def read_encodings(path: Path) -> EncodingSet:
+    """The encodings of one file, not placed on any graph yet.
 
     Raises InputError, naming the file and the entry, for whatever is not exactly an encodings file.
     """
@@ -89,7 +88,7 @@ def read_encodings(path: Path, *, shapes: Mapping[str, tuple[int, ...]] | None =
             document = parse_json(data, where=str(path))
         except InputError as error:
             raise _located(error, data, str(path)) from None
-        return parse_encodings(document, where=str(path), shapes=shapes)
+        return parse_encodings(document, where=str(path))
 
 
 @contextmanager
@@ -116,7 +115,7 @@ def _located(error: InputError, data: bytes, where: str) -> InputError:
     return error
 
 
-def parse_encodings(document: Any, *, where: str, shapes: Mapping[str, tuple[int, ...]] | None = None) -> EncodingSet:
+def parse_encodings(document: Any, *, where: str) -> EncodingSet:
     """The encodings of an already parsed JSON document; ``where`` names it in messages."""
     if not isinstance(document, dict):
         raise InputError(
@@ -139,7 +138,7 @@ def parse_encodings(document: Any, *, where: str, shapes: Mapping[str, tuple[int
             raise InputError(f"{where}: an entry without a tensor name")
         if not name.isascii() and name.encode(errors="ignore").decode() != name:
             raise InputError(f"{where}: {name!a} is not a valid name: it holds half a character")
-        entries[name] = fit(entry, shapes.get(name), where) if shapes else entry
+        entries[name] = entry
     for key in ("producer", "quantizer_args"):
         if not isinstance(document.get(key), dict | None):
             raise InputError(f"{where}: {key!r} must be an object, not {json_name(document[key])}")
