@@ -121,6 +121,7 @@ def _example(name: str) -> ModuleType:
     return module
 
 
+@pytest.mark.heavy
 def test_the_example_of_accuracy(here: Path) -> None:
     (here / "accuracy.py").write_text((EXAMPLES / "accuracy.py").read_text("utf-8"), "utf-8")
     np.savez(here / "labels.npz", label=np.asarray([1, 1]))
@@ -137,6 +138,7 @@ def _boxes(*rows: tuple[float, ...]) -> dict[str, Any]:
     return {"boxes": table[:, :4], "scores": table[:, 4], "labels": table[:, 5].astype(int)}
 
 
+@pytest.mark.heavy
 def test_the_example_of_detections(here: Path) -> None:
     """Against values worked out by hand: all found; a miss; a false alarm above and below; the wrong class."""
     labels = here / "labels"
@@ -160,6 +162,7 @@ def test_the_example_of_detections(here: Path) -> None:
     assert value([_boxes((0, 0, 10, 4, 0.9, 0)), _boxes()], files) == 0.0
 
 
+@pytest.mark.heavy
 def test_the_example_of_speech(here: Path) -> None:
     speech = _example("speech")
     alphabet = speech.ALPHABET

@@ -87,6 +87,7 @@ def test_sixteen_bit_integers_do_not_repair_it(data: str, capsys: pytest.Capture
     assert "no number of layers in int16 reaches" in capsys.readouterr().out
 
 
+@pytest.mark.heavy
 def test_a_measure_of_the_users_decides(data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mean distance of boxes in pixels, of which less is better."""
     monkeypatch.chdir(tmp_path)
