@@ -226,6 +226,9 @@ def _rename(node: NodeProto, renamed: Mapping[str, str]) -> None:
 )
 def both_branches(look: ModelLook, node: NodeProto) -> Match:
     """What a branch does is seen in its outputs only, so that computing it for nothing changes no value."""
+    branches = [attribute(node, "then_branch"), attribute(node, "else_branch")]
+    if any(branch is None or len(branch.output) != len(node.output) or branch.input for branch in branches):
+        raise NoMatchError("its branches do not give what it does")
     for name in filter(None, node.output):
         look.sizes(name)  # of branches that differ in a size onnx says nothing
 

@@ -98,7 +98,9 @@ def _layer(look: ModelLook, node: NodeProto) -> Match:
     weights = look.stored(node.input[1])
     scale = look.stored(scales[0])
     zero = look.stored(node.input[3]) if len(node.input) > 3 and node.input[3] else np.zeros((), weights.dtype)
-    channels = (-1, *[1] * (weights.ndim - 1)) if node.op_type == "ConvInteger" else (-1,)  # the last axis of a matrix
+    is_kernel = node.op_type == "ConvInteger"
+    channels = (-1, *[1] * (weights.ndim - 1)) if is_kernel else (-1,)  # the last axis of a matrix
+    _check_sizes(node, weights, 0 if is_kernel else -1, scale, zero)
     kept = {a.name: helper.get_attribute_value(a) for a in node.attribute}
 
     def write(to: NodeSteps) -> None:
@@ -124,9 +126,12 @@ def _layer(look: ModelLook, node: NodeProto) -> Match:
 
 def _product(look: ModelLook, node: NodeProto) -> Match:
     """ONNX Runtime's MatMul of a float and an integer matrix, with a bias where it has one."""
+    if len(node.input) < 3:
+        raise NoMatchError("it has too few inputs")
     source, weight, scale = node.input[:3]
     zero = look.stored(node.input[3]) if len(node.input) > 3 and node.input[3] else np.zeros((), np.int8)
-    values = _values(look.stored(weight), look.stored(scale), zero)
+    _check_sizes(node, look.stored(weight), -1, look.stored(scale), zero)
+    values = _values(look.stored(weight), look.stored(scale).reshape(-1), zero.reshape(-1))
     bias = node.input[4] if len(node.input) > 4 else ""
 
     def write(to: NodeSteps) -> None:
@@ -144,8 +149,12 @@ def _lstm(look: ModelLook, node: NodeProto) -> Match:
     """Its weights lie transposed, with a scale for each direction or for each of its gates' rows."""
     floats = []
     for weight, scale, zero in ((1, 8, 9), (2, 10, 11)):
+        if len(node.input) < 12:
+            raise NoMatchError("it has too few inputs")
         stored, steps = look.stored(node.input[weight]), look.stored(node.input[scale])
         zeros = look.stored(node.input[zero])
+        if stored.ndim != 3 or {steps.size, zeros.size} - {stored.shape[0], stored.shape[0] * stored.shape[2]}:
+            raise NoMatchError(f"the scales of {node.input[weight]} are not one for a direction or for a gate's row")
         shape = (stored.shape[0], 1, -1)
         values = _values(stored, steps.reshape(shape), zeros.reshape(shape))
         floats.append(np.ascontiguousarray(values.transpose(0, 2, 1)))
@@ -159,6 +168,12 @@ def _lstm(look: ModelLook, node: NodeProto) -> Match:
         to.nodes.append(helper.make_node("LSTM", inputs, list(to.node.output), name=to.node.name, **kept))
 
     return _whole(node, write)
+
+
+def _check_sizes(node: NodeProto, weights: npt.NDArray[Any], axis: int, *grid: npt.NDArray[Any]) -> None:
+    """NoMatchError unless there is one scale and zero point, or one for each channel."""
+    if not weights.ndim or any(part.size not in (1, weights.shape[axis]) for part in grid):
+        raise NoMatchError(f"the scales of {node.input[1]} are not one for all or for each channel")
 
 
 def _values(integers: npt.NDArray[Any], scale: npt.NDArray[Any], zero: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
@@ -267,6 +282,9 @@ def integers_to_pairs(look: ModelLook) -> Iterator[Match | NearMiss]:
                 yield NearMiss(nodes=(label(node),), reason="its channels are last")
                 continue
             at = 0 if joins else _PAIRED[node.op_type][2]
+            if len(node.input) < at + 2 or (joins and len(node.input) % 3 != 2):
+                yield NearMiss(nodes=(label(node),), reason="it has too few inputs")
+                continue
             grids[made] = node.input[at], node.input[at + 1]
             yield replace(_whole(node, _write_pairs), why="it computes on integers", opset=_PAIRS_SINCE)
         elif node.input and node.input[0] in grids and has(node, Trait.CARRIES_GRID):
