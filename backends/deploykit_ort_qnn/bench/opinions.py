@@ -19,7 +19,7 @@ from deploykit.errors import DeploykitError, ToolError
 from deploykit.findings import Finding
 from deploykit.system.folders import scratch
 from deploykit.tables.devices import Device
-from deploykit_ort_qnn.bench.ask import CompileAnswer, TimedBench
+from deploykit_ort_qnn.bench.ask import TimedBench
 from deploykit_ort_qnn.bench.pieces import PAIR, Pieces, anonymous
 from deploykit_ort_qnn.compiler.hosts import toolchain_host
 from deploykit_ort_qnn.compiler.jobs import CompileJob, CompileOutcome, compile_model, installed_wheel
@@ -143,10 +143,9 @@ class _Asking:
         if piece is None:
             return Opinion.on(finding, OpinionState.OPEN, "its operators cannot be compiled on their own")
         scope = "1 operator" if len(positions) == 1 else f"{len(positions)} operators"
-        answer = self._ask(piece, anonymous(piece))
+        answer = self.bench.ask(piece, anonymous(piece), self._changes)
         if answer.taken:
-            lost = [change for _, change in answer.changes]
-            return _opinion(finding, scope, refuted=not lost, why=lost[0] if lost else "it is taken")
+            return _taken(finding, scope, [change for _, change in answer.changes])
         only_pairs = bool(answer.refused) and all(kind in PAIR for _, kind in answer.refused)
         if answer.no and not only_pairs:
             return Opinion.on(finding, OpinionState.CONFIRMED, answer.no, scope)
@@ -156,19 +155,19 @@ class _Asking:
         """The opinion as it is after the whole model was asked: what it takes as a whole it takes in its parts."""
         if before.state is OpinionState.REFUTED:
             return before
-        answer = self._ask(self.model, bytes(self.model.SerializeToString(deterministic=True)))
+        content = bytes(self.model.SerializeToString(deterministic=True))
+        answer = self.bench.ask(self.model, content, self._changes)
         outputs, kinds = self._operators(finding)
         found = [self.model.graph.node[position] for position in self.pieces.makers(outputs, kinds)]
         names = {node.name for node in found if node.name}
         if answer.taken and (len(found) == len(outputs) or self.situation.target.backend == "ort-qnn"):
-            lost = [change for name, change in answer.changes if name in names or not name]
-            return _opinion(finding, "the model", refuted=not lost, why=lost[0] if lost else "it is taken")
-        if before.state is OpinionState.OPEN and names & {name for name, _ in answer.refused}:
+            return _taken(finding, "the model", [one for name, one in answer.changes if name in names or not name])
+        if before.state is not OpinionState.OPEN or answer.taken:
+            return before
+        if names & {name for name, _ in answer.refused}:
             return Opinion.on(finding, OpinionState.CONFIRMED, "it is not taken", "the model")
-        if before.state is OpinionState.OPEN and not answer.taken:
-            why = answer.message if answer.status in ("crashed", "timed-out") else "it is not taken for other reasons"
-            return Opinion.on(finding, OpinionState.OPEN, f"{before.why}; the model: {why}", "the model")
-        return before
+        why = answer.message if answer.status in ("crashed", "timed-out") else "it is not taken for other reasons"
+        return Opinion.on(finding, OpinionState.OPEN, f"{before.why}; the model: {why}", "the model")
 
     def _operators(self, finding: Finding) -> tuple[tuple[str, ...], frozenset[str]]:
         """(first outputs, types) of the operators that a finding is about; pairs are not among them."""
@@ -181,9 +180,6 @@ class _Asking:
         outputs = tuple(next(name for name in node.outputs if name) for node in nodes)
         return outputs, frozenset(node.op_type for node in nodes)
 
-    def _ask(self, model: ModelProto, content: bytes) -> CompileAnswer:
-        return self.bench.ask(model, content, self._changes)
-
     def _changes(self, outcome: CompileOutcome) -> Iterator[tuple[str, str]]:
         """Nodes that are compiled in another type than was meant, "" for one that is not named."""
         for finding in PRECISION_RULES.run(precision_scope(outcome.graphs, outcome.schematics, self.prepared)):
@@ -193,8 +189,10 @@ class _Asking:
                 yield named, f"it is taken, but in another type ({finding.code})"
 
 
-def _opinion(finding: Finding, scope: str, *, refuted: bool, why: str) -> Opinion:
-    return Opinion.on(finding, OpinionState.REFUTED if refuted else OpinionState.OPEN, why, scope)
+def _taken(finding: Finding, scope: str, lost: Sequence[str]) -> Opinion:
+    """Refuted, but where it is taken in another type than was meant."""
+    state = OpinionState.OPEN if lost else OpinionState.REFUTED
+    return Opinion.on(finding, state, lost[0] if lost else "it is taken", scope)
 
 
 def preflight(model: bytes, device: Device, progress: Progress) -> Mapping[str, Any]:

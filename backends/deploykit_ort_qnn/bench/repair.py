@@ -143,14 +143,16 @@ def outlooks(
     kept: list[tuple[Repair, ...]] = [() for _ in cases]
     for wanted in (KernelVerdict.RIGHT, KernelVerdict.NARROWED):
         near = [() if found else case.near(tried, wanted) for case, found in zip(cases, kept, strict=True)]
-        spots = [(spot, way) for case, ways in zip(cases, near, strict=True) for spot in case.others for way in ways]
-        among = _otherwise(bench, spots)
+        tries = [*zip(cases, near, strict=True)]
+        among = _otherwise(
+            bench, [(spot, way) for case, ways in tries for spot in (*case.bad, *case.right) for way in ways]
+        )
 
         def stays_right(way: str, spots: Iterable[_Spot], among: Mapping[_Asked, KernelAnswer] = among) -> bool:
             answers = ((one, among.get((one.prefix, at, way))) for one, at in spots)
             return all(verdict_on(one, answer) is KernelVerdict.RIGHT for one, answer in answers)
 
-        for number, (case, ways) in enumerate(zip(cases, near, strict=True)):
+        for number, (case, ways) in enumerate(tries):
             stays = [way for way in ways if stays_right(way, case.right)]
             chosen = [way for way in stays if stays_right(way, case.bad)] or stays
             kept[number] = kept[number] or tuple(case.repair(way, tried) for way in chosen)
@@ -171,11 +173,6 @@ class _RepairCase:
     answer: KernelAnswer
     bad: tuple[_Spot, ...]
     right: tuple[_Spot, ...]
-
-    @property
-    def others(self) -> tuple[_Spot, ...]:
-        """All places but the worst."""
-        return (*self.bad, *self.right)
 
     @property
     def turns(self) -> list[list[str]]:

@@ -271,7 +271,6 @@ def execute(
                 "model": model,
                 "provider": provider,
                 "options": options,
-                "entries": {},
                 "inputs": str(inputs.resolve()),
                 "outputs": str((scratch / f"{provider}.npz").resolve()),
             }

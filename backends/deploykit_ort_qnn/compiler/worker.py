@@ -26,7 +26,6 @@ __all__ = [
     "PROGRESS",
     "NotOnProviderError",
     "cpu_session",
-    "ir_library",
     "main",
     "npu_session",
 ]
@@ -58,13 +57,6 @@ def npu_session(model: str, *, options: Mapping[str, str], entries: Mapping[str,
     if not providers or providers[0] != EP_NAME:
         raise NotOnProviderError(f"the session's providers are {', '.join(providers) or 'none'}")
     return session
-
-
-def ir_library() -> str:
-    """The backend inside the wheel that writes a graph down instead of compiling it."""
-    import onnxruntime_qnn as qnn
-
-    return str(Path(qnn.LIB_DIR_FULL_PATH) / "libQnnIr.so")
 
 
 def cpu_session(model: str) -> Any:
@@ -113,7 +105,11 @@ def _context_nodes(context: Path) -> dict[str, Any]:
 
 def write_dlc(request: Mapping[str, Any]) -> dict[str, Any]:
     """Open the model with the IR backend at work, which writes its file into a folder while the model is compiled."""
-    options = {"dump_qnn_ir_dlc": "1", "dump_qnn_ir_dlc_dir": request["folder"], "qnn_ir_backend_path": ir_library()}
+    import onnxruntime_qnn as qnn
+
+    # The backend inside the wheel that writes a graph down instead of compiling it.
+    writer = str(Path(qnn.LIB_DIR_FULL_PATH) / "libQnnIr.so")
+    options = {"dump_qnn_ir_dlc": "1", "dump_qnn_ir_dlc_dir": request["folder"], "qnn_ir_backend_path": writer}
     entries = {"session.disable_cpu_ep_fallback": "1", **request["entries"]}
     _say(f"writing {request['model']} as DLC")
     try:
@@ -123,42 +119,33 @@ def write_dlc(request: Mapping[str, Any]) -> dict[str, Any]:
     return {"ok": True}
 
 
-def run_model(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a model on every input set of an npz file and write the outputs to another.
-
-    Keys are ``<set>:<name>``; on provider ``npu`` a compiled model is executed by the emulator.
-    """
-    try:
-        if request["provider"] == "npu":
-            session = npu_session(request["model"], options=request["options"], entries=request["entries"])
-        else:
-            session = cpu_session(request["model"])
-    except Exception as error:
-        return {"ok": False, "error": _first_line(error), "kind": type(error).__name__}
-    names = [output.name for output in session.get_outputs()]
-    feeds: dict[str, dict[str, Any]] = {}
-    with np.load(request["inputs"]) as data:
-        for key in data.files:
-            index, name = key.split(":", 1)
-            feeds.setdefault(index, {})[name] = data[key]
-    results: dict[str, Any] = {}
-    for number, (index, feed) in enumerate(sorted(feeds.items(), key=lambda item: int(item[0])), 1):
-        _say(f"running input {number} of {len(feeds)} on {request['provider']}")
-        for name, value in zip(names, session.run(None, feed), strict=True):
-            results[f"{index}:{name}"] = value
-    with Path(request["outputs"]).open("wb") as file:
-        np.savez(file, **results)
-    return {"ok": True, "outputs": names, "sets": len(feeds)}
-
-
 def run_both(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Several runs, one after the other, in one process; the first that fails is the answer."""
-    answer: dict[str, Any] = {"ok": True}
+    """Several runs, one after the other, in one process; the first that fails is the answer.
+
+    Each runs a model on every input set of an npz file and writes the outputs to another. Keys are ``<set>:<name>``; on
+    provider ``npu`` a compiled model is executed by the emulator.
+    """
     for run in request["runs"]:
-        answer = run_model(run)
-        if not answer["ok"]:
-            return {**answer, "provider": run["provider"]}
-    return answer
+        provider, feeds, results = run["provider"], dict[str, dict[str, Any]](), dict[str, Any]()
+        try:
+            if provider == "npu":
+                session = npu_session(run["model"], options=run["options"], entries={})
+            else:
+                session = cpu_session(run["model"])
+        except Exception as error:
+            return {"ok": False, "error": _first_line(error), "kind": type(error).__name__, "provider": provider}
+        names = [output.name for output in session.get_outputs()]
+        with np.load(run["inputs"]) as data:
+            for key in data.files:
+                index, name = key.split(":", 1)
+                feeds.setdefault(index, {})[name] = data[key]
+        for number, (index, feed) in enumerate(sorted(feeds.items(), key=lambda item: int(item[0])), 1):
+            _say(f"running input {number} of {len(feeds)} on {provider}")
+            for name, value in zip(names, session.run(None, feed), strict=True):
+                results[f"{index}:{name}"] = value
+        with Path(run["outputs"]).open("wb") as file:
+            np.savez(file, **results)
+    return {"ok": True}
 
 
 def read_context(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -172,7 +159,6 @@ def read_context(request: Mapping[str, Any]) -> dict[str, Any]:
 _ACTIONS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "compile": compile_context,
     "dlc": write_dlc,
-    "run": run_model,
     "run-both": run_both,
     "context": read_context,
 }
