@@ -18,7 +18,19 @@ _GONE = ("absent", "dead", "superseded")
 
 def compat_rows() -> Iterator[CompatRow]:
     """All rows, table by table."""
-    yield from _quark()
+    for option in rows(tables.QuarkOption):
+        presets = ", ".join(f"{version} {value}" for version, value in option.vint8_preset.items())
+        yield _row(
+            f"quark option {option.name}",
+            option,
+            option.effect,
+            option.where,
+            f"VINT8 needs {option.vint8_mandatory}" if option.vint8_mandatory else "",
+            f"VINT8 preset: {presets}" if presets else "",
+            f"write {option.renamed_to}" if option.renamed_to else "",
+            status=option.status,
+            words=(*option.values, *option.words),
+        )
     yield from _quark_keys()
     for recipe in quark_recipes().values():
         sets = [*recipe.attributes, *(f"{name}.{key}" for name, inner in recipe.extra.items() for key in inner)]
@@ -27,7 +39,14 @@ def compat_rows() -> Iterator[CompatRow]:
     yield from _observed()
     yield from _provider()
     yield from _formats()
-    yield from _releases()
+    for bound in rows(tables.Bound):
+        note = f"NPU driver at least {bound.driver_min}"
+        yield _row("npu driver", bound, note, tool="driver", sdk=bound.ep_version, products=(bound.product,))
+    for release in tables.releases():
+        if release.established:
+            notes = (f"Quark {release.quark}", *(change.text for change in release.changes))
+            row = _row(f"release {release.name}", release, *notes, tool=release.name, sdk=release.version)
+            yield replace(row, since=release.version, until=release.version)
 
 
 def _row(
@@ -55,22 +74,6 @@ def _row(
         contradicts=row.contradicts,
         words=words,
     )
-
-
-def _quark() -> Iterator[CompatRow]:
-    for option in rows(tables.QuarkOption):
-        presets = ", ".join(f"{version} {value}" for version, value in option.vint8_preset.items())
-        yield _row(
-            f"quark option {option.name}",
-            option,
-            option.effect,
-            option.where,
-            f"VINT8 needs {option.vint8_mandatory}" if option.vint8_mandatory else "",
-            f"VINT8 preset: {presets}" if presets else "",
-            f"write {option.renamed_to}" if option.renamed_to else "",
-            status=option.status,
-            words=(*option.values, *option.words),
-        )
 
 
 _TYPES = {"bool": "true or false", "int": "a whole number", "float": "a number", "text": "text", "list": "a list"}
@@ -162,14 +165,3 @@ def _formats() -> Iterator[CompatRow]:
         yield _row(f"mixed precision {mix.model}", mix, note, tool="vitisai_config.json")
     for rule in rows(tables.CompilerConstraint):
         yield _row(f"constraint {rule.subject}", rule, rule.text, tool="compiler", products=(rule.product,))
-
-
-def _releases() -> Iterator[CompatRow]:
-    for bound in rows(tables.Bound):
-        note = f"NPU driver at least {bound.driver_min}"
-        yield _row("npu driver", bound, note, tool="driver", sdk=bound.ep_version, products=(bound.product,))
-    for release in tables.releases():
-        if release.established:
-            notes = (f"Quark {release.quark}", *(change.text for change in release.changes))
-            row = _row(f"release {release.name}", release, *notes, tool=release.name, sdk=release.version)
-            yield replace(row, since=release.version, until=release.version)

@@ -104,20 +104,15 @@ def convert_encodings(
         return convert(encodings, to_version, layouts=layouts(facts), signedness=signedness)
     changed, left = lpbq_encodings(encodings)
     done = convert(changed, to_version, layouts=layouts(facts), signedness=signedness)
-    notes = (*done.notes, _moved_scales(encodings, changed))
+    moved = [  # by how much of themselves; one weight is looked at after the other
+        scale_error(old.scale, entry.value.scale)
+        for name, entry in changed.entries.items()
+        if isinstance(entry.value, Lpbq) and isinstance(old := encodings.entries[name].value, Affine)
+    ]
+    told = f"{len(moved)} weights in blocks became LPBQ; their scales move by up to {max(moved, default=0.0):.1%}"
+    notes = (*done.notes, told)
     warnings = (*done.warnings, *(f"{name}: left as it is: {why}" for name, why in left.items()))
     return replace(done, notes=notes, warnings=warnings)
-
-
-def _moved_scales(before: EncodingSet, after: EncodingSet) -> str:
-    """How far scales moved, of themselves, where blocks became LPBQ; one weight is looked at after the other."""
-    moved = []
-    for name, entry in after.entries.items():
-        old = before.entries[name].value
-        if isinstance(entry.value, Lpbq) and isinstance(old, Affine):
-            moved.append(scale_error(old.scale, entry.value.scale))
-    most = max(moved, default=0.0)
-    return f"{len(moved)} weights in blocks became LPBQ; their scales move by up to {most:.1%}"
 
 
 def diff_encodings(

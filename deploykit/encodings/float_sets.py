@@ -317,8 +317,17 @@ def _is_habitual(facts: GraphFacts, encodings: EncodingSet, name: str) -> bool:
 
 def _is_bias(facts: GraphFacts, name: str) -> bool:
     """True for a stored value that only linear and norm ops read as their bias, an Add after MatMul included."""
-    readers = _readers(facts, name)
-    return facts.is_stored(name) and bool(readers) and all(_reads_as_bias(facts, n, used) for n, used in readers)
+    readers = _readers(facts, name) if facts.is_stored(name) else []
+    for node, used in readers:
+        roles = ROLES.get(node.op_type, {})
+        if BIAS in roles.values():
+            if any(roles.get(index) != BIAS for index, read in enumerate(node.inputs) if read == used):
+                return False
+            continue
+        makers = (facts.producer_of(other) for other in node.inputs if other != used)
+        if node.op_type != "Add" or not any(maker is not None and maker.op_type == "MatMul" for maker in makers):
+            return False
+    return bool(readers)
 
 
 def _readers(facts: GraphFacts, name: str) -> list[tuple[NodeFact, str]]:
@@ -333,16 +342,6 @@ def _readers(facts: GraphFacts, name: str) -> list[tuple[NodeFact, str]]:
                 seen.add(node.outputs[0])
                 todo.append(node.outputs[0])
     return found
-
-
-def _reads_as_bias(facts: GraphFacts, node: NodeFact, name: str) -> bool:
-    roles = ROLES.get(node.op_type, {})
-    if BIAS in roles.values():
-        return all(roles.get(index) == BIAS for index, used in enumerate(node.inputs) if used == name)
-    if node.op_type != "Add":
-        return False
-    others = (facts.producer_of(other) for other in node.inputs if other != name)
-    return any(maker is not None and maker.op_type == "MatMul" for maker in others)
 
 
 def _servants(facts: GraphFacts, names: Iterable[str], floats: set[str], absorbed: Mapping[str, str]) -> set[str]:

@@ -26,7 +26,7 @@ from deploykit.encodings.backward import (
     grid_behind,
 )
 from deploykit.encodings.new_grids import entry_for_range, kind_of_entry
-from deploykit.encodings.values import Affine, Encoding, EncodingSet
+from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.model.facts import GraphFacts
 from deploykit.model.graph import view_of
 from deploykit.model.operators import RANGES, Trait, ops
@@ -244,26 +244,21 @@ class _RangeSearch:
         found = {name: self.known[name] for name in self.wanted if name in self.known}
         entries = dict(self.encodings.entries)
         for name, conclusion in found.items():
-            entries[name] = self._entry(conclusion)
+            # The same grid where values are only moved, so that nothing is rounded twice; else one for the range.
+            grid, kind = grid_behind(name, self.known, self.given), kind_of_entry(name, self.encodings)
+            entry = entry_for_range(name, self.encodings, conclusion.low, conclusion.high)
+            same = grid is not None and (grid.bits, grid.signed) == (kind.bits, kind.signed)
+            entries[name] = replace(entry, value=grid) if same and grid is not None else entry
         made = replace(self.encodings, entries=entries, float_tensors=self.encodings.float_tensors - found.keys())
-        missing = tuple(self._open(name) for name in self.wanted if name not in found and name in self.facts.tensors)
-        return Inference(encodings=made, concluded=found, open=missing)
-
-    def _entry(self, conclusion: InferredRange) -> Encoding:
-        """The same grid where values are only moved, so that nothing is rounded twice; else one for the range."""
-        grid = grid_behind(conclusion.name, self.known, self.given)
-        kind = kind_of_entry(conclusion.name, self.encodings)
-        if grid is not None and (grid.bits, grid.signed) == (kind.bits, kind.signed):
-            old = self.encodings.get(conclusion.name)
-            return Encoding(name=conclusion.name, value=grid, is_param=old.is_param if old else False)
-        return entry_for_range(conclusion.name, self.encodings, conclusion.low, conclusion.high)
-
-    def _open(self, name: str) -> OpenTensor:
-        roots = [root for root in self.facts.inputs if root in self.roots.get(name, ())]
-        unknown = [root for root in roots if root not in self.known and root not in self.evidence.inputs]
-        maker = self.facts.producer_of(name)
-        made = "it is an input of the graph" if maker is None else f"{maker.op_type} bounds nothing"
-        return OpenTensor(name=name, inputs=tuple(unknown or roots), why=f"no entry, {made}, and no neighbour tells")
+        missing = []
+        for name in (name for name in self.wanted if name not in found and name in self.facts.tensors):
+            roots = [root for root in self.facts.inputs if root in self.roots.get(name, ())]
+            unknown = [root for root in roots if root not in self.known and root not in self.evidence.inputs]
+            maker = self.facts.producer_of(name)
+            says = "it is an input of the graph" if maker is None else f"{maker.op_type} bounds nothing"
+            why = f"no entry, {says}, and no neighbour tells"
+            missing.append(OpenTensor(name=name, inputs=tuple(unknown or roots), why=why))
+        return Inference(encodings=made, concluded=found, open=tuple(missing))
 
 
 def _roots(facts: GraphFacts) -> Mapping[str, frozenset[str]]:

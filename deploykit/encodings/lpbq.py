@@ -143,11 +143,16 @@ def lpbq_encodings(encodings: EncodingSet) -> tuple[EncodingSet, dict[str, str]]
         value = entry.value
         if not isinstance(value, Affine) or value.block_size is None:
             continue
-        reason = _reason(value)
-        if reason:
-            left[name] = reason
+        if value.bits != BITS:
+            left[name] = f"{value.bits}-bit blocks; LPBQ expands 4-bit ones"
+        elif np.any(value.zero_point - (0 if value.signed else 8)):
+            left[name] = "its zero point is not that of a symmetric grid"
+        elif value.axis is None or value.block_axis is None:
+            left[name] = "its channel axis is not known"
+        elif not np.all(value.scale >= 0):
+            left[name] = "a scale is negative"
+        if name in left or value.axis is None:
             continue
-        assert value.block_axis is not None and value.axis is not None
         channel, blocks = lpbq_scales(value.scale, value.axis)
         shape = tuple(-1 if axis == value.axis else 1 for axis in range(value.scale.ndim))
         entries[name] = replace(
@@ -163,16 +168,6 @@ def lpbq_encodings(encodings: EncodingSet) -> tuple[EncodingSet, dict[str, str]]
             ),
         )
     return replace(encodings, entries=entries), left
-
-
-def _reason(value: Affine) -> str:
-    if value.bits != BITS:
-        return f"{value.bits}-bit blocks; LPBQ expands 4-bit ones"
-    if np.any(value.zero_point - (0 if value.signed else 8)):
-        return "its zero point is not that of a symmetric grid"
-    if value.axis is None or value.block_axis is None:
-        return "its channel axis is not known"
-    return "" if np.all(value.scale >= 0) else "a scale is negative"
 
 
 def _refine_rows(weight: BlockWeight, rows: slice, ratio: Numbers, packed: Numbers, sums: Numbers) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.formats.grids import json_name
@@ -22,9 +22,6 @@ from deploykit.model import load_model, weight
 from deploykit.model.facts import GraphFacts
 from deploykit.system.files import read_regular
 from deploykit.tables.reading import parse_json
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 __all__ = ["float_tensors_to_json", "read_float_tensors", "read_given", "read_placed", "with_float_tensors"]
 
@@ -47,7 +44,16 @@ def read_float_tensors(path: Path) -> frozenset[str]:
             raise InputError(f"{path}: not UTF-8", why=str(error), next="save the file as UTF-8") from None
         return frozenset(line.strip() for line in text.splitlines() if line.strip())
     document = parse_json(data, where=str(path))
-    names = document if isinstance(document, list) else _from_object(document, path)
+    names = document
+    if isinstance(document, dict):
+        schema, names = document.get("schema", _SCHEMA), document.get("float_tensors")
+        if schema != _SCHEMA:
+            raise InputError(f"{path}: schema {schema!r} is not known", why=f"this release reads schema {_SCHEMA}")
+    if not isinstance(names, list):
+        raise InputError(
+            f"{path}: 'float_tensors' must be a list of names, not {json_name(names)}",
+            next="a list of names, or one name per line, is enough",
+        )
     for index, name in enumerate(names):
         if not isinstance(name, str) or not name:
             raise InputError(f"{path}: item {index} must be a tensor's name, not {json_name(name)}")
@@ -55,19 +61,6 @@ def read_float_tensors(path: Path) -> frozenset[str]:
         twice = next(name for name in names if names.count(name) > 1)
         raise InputError(f"{path}: {twice!r} is listed twice")
     return frozenset(names)
-
-
-def _from_object(document: dict[str, Any], path: Path) -> list[Any]:
-    schema = document.get("schema", _SCHEMA)
-    if schema != _SCHEMA:
-        raise InputError(f"{path}: schema {schema!r} is not known", why=f"this release reads schema {_SCHEMA}")
-    names = document.get("float_tensors")
-    if not isinstance(names, list):
-        raise InputError(
-            f"{path}: 'float_tensors' must be a list of names, not {json_name(names)}",
-            next="a list of names, or one name per line, is enough",
-        )
-    return names
 
 
 def with_float_tensors(encodings: EncodingSet, names: Iterable[str]) -> EncodingSet:
@@ -89,7 +82,11 @@ def read_given(path: Path, *, float_tensors: Path | None = None) -> EncodingSet:
 
     Raises InputError for files that cannot be read, and where the list names a tensor that has an integer entry.
     """
-    encodings = _read_qdq(path) if path.suffix.lower() == ".onnx" else read_encodings(path)
+    if path.suffix.lower() == ".onnx":
+        model = load_model(path)
+        encodings = read_qdq(model.proto, source=str(path), read_tensor=partial(weight, model))
+    else:
+        encodings = read_encodings(path)
     return encodings if float_tensors is None else with_float_tensors(encodings, read_float_tensors(float_tensors))
 
 
@@ -109,12 +106,3 @@ def read_placed(
             next="give an encodings file, or the quantized model",
         )
     return place(given, facts, infer_blocks=infer_blocks)
-
-
-def _read_qdq(path: Path) -> EncodingSet:
-    model = load_model(path)
-
-    def read_tensor(name: str) -> npt.NDArray[Any]:
-        return weight(model, name)
-
-    return read_qdq(model.proto, source=str(path), read_tensor=read_tensor)

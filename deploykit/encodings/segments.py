@@ -196,27 +196,24 @@ class _Levelling:
                 continue
             at_level = (index for index, at in way.level.items() if at == level)
             members = {index for index in at_level if self._kind(index, way.changed) is False}
-            parts = (*self._connected(members), frozenset(members))
-            found.update((part, None) for part in parts if part)
-        return list(found)
-
-    def _connected(self, members: set[int]) -> Iterator[frozenset[int]]:
-        neighbours: dict[int, set[int]] = {index: set() for index in members}
-        for index in members:
-            for other in self.before[index]:
-                if other in members:
+            neighbours: dict[int, set[int]] = {index: set() for index in members}
+            for index in members:
+                for other in members.intersection(self.before[index]):
                     neighbours[index].add(other)
                     neighbours[other].add(index)
-        left = set(members)
-        while left:
-            part, todo = set(), [left.pop()]
-            while todo:
-                index = todo.pop()
-                part.add(index)
-                fresh = neighbours[index] & left
-                left -= fresh
-                todo += fresh
-            yield frozenset(part)
+            left = set(members)
+            while left:
+                part, todo = set(), [left.pop()]
+                while todo:
+                    index = todo.pop()
+                    part.add(index)
+                    fresh = neighbours[index] & left
+                    left -= fresh
+                    todo += fresh
+                found[frozenset(part)] = None
+            if members:
+                found[frozenset(members)] = None
+        return list(found)
 
     def finish(self, way: _Levels) -> Partition:
         """The levels as segments with their inputs and outputs."""

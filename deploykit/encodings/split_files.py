@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -64,11 +64,12 @@ def split_files(
         folder = room / out.name
         folder.mkdir()
         try:
-            made = [_written(read, row, number, folder, given) for number, row in enumerate(zip(*cut, strict=True), 1)]
+            rows = enumerate(zip(*cut, strict=True), 1)
+            made = [report for number, row in rows for report in _written(read, row, number, folder, given, out)]
             folder.rename(out)
         except OSError as error:
             raise PackageError(f"{out}: cannot be written", why=error.strerror or str(error)) from None
-    return tuple(_moved(report, out) for row in made for report in row)
+    return tuple(made)
 
 
 def _written(
@@ -77,8 +78,9 @@ def _written(
     number: int,
     folder: Path,
     encodings: Sequence[EncodingSet | None],
+    out: Path,
 ) -> list[PartReport]:
-    """The parts of one number, of every model, over one data file."""
+    """The parts of one number, of every model, over one data file; ``out`` is what the folder will be called."""
     data, places = folder / f"part_{number}.data", dict[tuple[Path, int], int]()
     reports = []
     with data.open("wb") as sink:
@@ -87,12 +89,16 @@ def _written(
             sink.flush()  # the entries are chosen with a look at the part, whose weights must be there
             path = folder / f"{model.path.stem}_{number}.onnx"
             path.write_bytes(part.model.SerializeToString(deterministic=True))
-            sizes = [byte_size(model.stored[name], name) for name in part.weights]
+            beside = None
+            if entries is not None:  # those of what the part has, in the version that they were given in
+                beside = path.with_suffix(".encodings")
+                tensors = collect_facts(wrap_proto(part.model, path=path)).tensors
+                beside.write_text(write_encodings(entries.only(tensors.keys()), entries.version), "utf-8")
             reports.append(
                 PartReport(
-                    model=path,
-                    encodings=None if entries is None else _write_entries(entries, part.model, path),
-                    weight_bytes=sum(sizes),
+                    model=out / path.name,
+                    encodings=None if beside is None else out / beside.name,
+                    weight_bytes=sum(byte_size(model.stored[name], name) for name in part.weights),
                     inputs=part.inputs,
                     outputs=part.outputs,
                 )
@@ -113,16 +119,3 @@ def _take_along(model: Model, part: ModelProto, name: str, sink: BinaryIO, place
             places[path, claim.offset] = sink.tell()
             copy_bytes(path, claim.offset, claim.length, sink)
         point_outside(tensor, name, places[path, claim.offset], claim.length)
-
-
-def _write_entries(encodings: EncodingSet, part: ModelProto, beside: Path) -> Path:
-    """The entries of what the part has, in the version that they were given in."""
-    tensors = collect_facts(wrap_proto(part, path=beside)).tensors
-    path = beside.with_suffix(".encodings")
-    path.write_text(write_encodings(encodings.only(tensors.keys()), encodings.version), "utf-8")
-    return path
-
-
-def _moved(report: PartReport, out: Path) -> PartReport:
-    encodings = None if report.encodings is None else out / report.encodings.name
-    return replace(report, model=out / report.model.name, encodings=encodings)

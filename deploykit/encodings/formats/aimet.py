@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,7 +87,12 @@ def read_encodings(path: Path) -> EncodingSet:
         try:
             document = parse_json(data, where=str(path))
         except InputError as error:
-            raise _located(error, data, str(path)) from None
+            if not error.what.endswith("is not a JSON number"):
+                raise
+            # The parser cannot say which entry holds a NaN or an Infinity: read on with them to find out.
+            with suppress(ValueError, RecursionError):
+                parse_encodings(json.loads(data.decode("utf-8-sig")), where=str(path))
+            raise
         return parse_encodings(document, where=str(path))
 
 
@@ -101,18 +106,6 @@ def _without_collecting() -> Iterator[None]:
     finally:
         if collects:
             gc.enable()
-
-
-def _located(error: InputError, data: bytes, where: str) -> InputError:
-    """The parser cannot say which entry holds a NaN or an Infinity: read on with them to find out."""
-    if error.what.endswith("is not a JSON number"):
-        try:
-            parse_encodings(json.loads(data.decode("utf-8-sig")), where=where)
-        except InputError as located:
-            return located
-        except (ValueError, RecursionError):
-            pass
-    return error
 
 
 def parse_encodings(document: Any, *, where: str) -> EncodingSet:
