@@ -17,7 +17,7 @@ from deploykit.accuracy.samples.calibration import load_calibration
 from deploykit.accuracy.samples.gathering import Samples, gather
 from deploykit.accuracy.samples.inputs import Label, input_specs
 from deploykit.accuracy.search.goals import Goal, Reached, goal_for
-from deploykit.accuracy.search.layer_losses import Budget, Sensitivity, analyze, read_question
+from deploykit.accuracy.search.layer_losses import Budget, Sensitivity, analyze, quantized_question
 from deploykit.accuracy.search.output_losses import Reaching
 from deploykit.accuracy.search.raising import MOST_SHOWN, Raised, Raiser, RaiseTrial, WideType
 from deploykit.accuracy.simulate.partial_runs import PartialRuns
@@ -223,7 +223,7 @@ def mix_files(
     tell: Tell = lambda _: None,
     **asked: Any,
 ) -> Mixed:
-    """Lite mixed precision for files; ``asked`` is what ``read_question`` takes.
+    """Lite mixed precision for files; ``asked`` is what ``quantized_question`` takes.
 
     Raises UsageError for a type that the target does not mix.
     """
@@ -235,7 +235,7 @@ def mix_files(
     wide = next((wide for wide in wides if to in (None, wide)), None)
     if wide is None:
         raise UsageError(f"--to {to}: {target} does not mix it with integers", next=f"it mixes {', '.join(wides)}")
-    given = read_question(model, **asked)
+    given = quantized_question(model, **asked)
     encodings = given.encodings
     if encodings is None:
         runs = PartialRuns(given.model, given.samples.varied, wanted=list(given.facts.outputs))

@@ -33,16 +33,16 @@ _EXAMPLES = (
     "known are right (the judge's own limits), kept>=95% and lost<=5% (of the detections), sqnr>=30 (dB), drop<=1% (of "
     "the float model's value), drop<=0.5 (in its unit), rise<=1% (of measures like error rates) and metric>=0.75"
 )
-_SIGNS = {
-    "sqnr": (">=", ">"),
-    "drop": ("<=", "<"),
-    "rise": ("<=", "<"),
-    "metric": (">=", ">", "<=", "<"),
-    "kept": (">=", ">"),
-    "lost": ("<=", "<"),
+_AT_LEAST, _AT_MOST, _SHARE = (">=", ">"), ("<=", "<"), ("", "%")
+# By name: the signs that it goes with, the usual one first, and its units.
+_FORMS = {
+    "sqnr": (_AT_LEAST, ("", "db")),
+    "drop": (_AT_MOST, _SHARE),
+    "rise": (_AT_MOST, _SHARE),
+    "metric": ((*_AT_LEAST, *_AT_MOST), ("",)),
+    "kept": (_AT_LEAST, _SHARE),
+    "lost": (_AT_MOST, _SHARE),
 }
-_SHARE_OR_PERCENT = ("", "%")
-_UNITS = {"sqnr": ("", "db"), "metric": ("",)}
 _SHARES = ("kept", "lost")
 _COMPARE = {"<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator.gt}
 
@@ -223,13 +223,14 @@ def parse_goal(text: str, *, lower_is_better: bool = False) -> Goal:
             f"--goal {text!r}: not understood", why="a name, a sign and a number are expected", next=_EXAMPLES
         )
     name, sign, unit = found["name"], found["sign"], found["unit"]
-    if name not in _SIGNS:
+    if name not in _FORMS:
         raise UsageError(f"--goal {text!r}: {name!r} is not known", next=_EXAMPLES)
-    if sign not in _SIGNS[name]:
+    signs, units = _FORMS[name]
+    if sign not in signs:
         better = "more is better" if name in ("sqnr", "kept") else "a goal is the most that may be lost"
         why = better if name != "metric" else "equality of measured numbers is no goal"
-        raise UsageError(f"--goal {text!r}: {name} goes with {_SIGNS[name][0]}", why=why, next=_EXAMPLES)
-    if unit not in _UNITS.get(name, _SHARE_OR_PERCENT):
+        raise UsageError(f"--goal {text!r}: {name} goes with {signs[0]}", why=why, next=_EXAMPLES)
+    if unit not in units:
         raise UsageError(f"--goal {text!r}: {name} is not in {unit}", next=_EXAMPLES)
     goal = Goal(name=name, sign=sign, bound=float(found["bound"]), percent=unit == "%", lower_is_better=lower_is_better)
     # Shares lie between nothing and all; all of them can be counted, and never shown.

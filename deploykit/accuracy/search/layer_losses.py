@@ -18,24 +18,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from deploykit.accuracy.judge.measures import overall_db
-from deploykit.accuracy.samples.gathering import MOST, Samples, gather
+from deploykit.accuracy.samples.gathering import Samples
 from deploykit.accuracy.search.output_losses import OutputLoss, OutputLosses
 from deploykit.accuracy.simulate.partial_runs import PartialRuns
 from deploykit.accuracy.simulate.precisions import min_max_encodings, precision_of
 from deploykit.accuracy.simulate.quantizers import fake_quantize, is_simulated
+from deploykit.accuracy.simulate.simulation import QuestionOfFiles, read_question
 from deploykit.accuracy.simulate.tensor_statistics import TensorStatistics, statistics_of
-from deploykit.encodings.qdq import extract_qdq
-from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import EncodingSet, Float, Value
 from deploykit.errors import UsageError
-from deploykit.model import load_model
-from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.fusion import BLOCKS
-from deploykit.model.load import wrap_proto
 from deploykit.model.parameters import bias_after_matmul, parameter_uses
 from deploykit.model.patterns import find_blocks
-from deploykit.model.weights import lean_weights, mapped_bytes, stored_values
+from deploykit.model.weights import mapped_bytes, stored_values
 from deploykit.system.published import published
 from deploykit.system.store import Store, key_of
 
@@ -46,13 +42,12 @@ __all__ = [
     "Budget",
     "Layer",
     "LayerLoss",
-    "QuestionOfFiles",
     "Sensitivity",
     "TensorLoss",
     "analyze",
     "analyze_files",
     "layers_of",
-    "read_question",
+    "quantized_question",
 ]
 
 Tell: TypeAlias = Callable[[str], None]
@@ -221,50 +216,22 @@ def analyze_files(
 ) -> Sensitivity:
     """``analyze`` for files: encodings of a file or of a QDQ model, else of deploykit's own at a ``precision``.
 
-    ``asked`` is what ``read_question`` takes besides, and refuses.
+    ``asked`` is what ``read_question`` takes besides.
     """
-    given = read_question(model, precision=precision, **asked)
+    given = quantized_question(model, precision=precision, **asked)
     more: dict[str, Any] = {"budget": budget, "resume": resume, "tell": tell}
     encodings = given.encodings
     return analyze(given.model, given.facts, given.samples, encodings=encodings, precision=precision or "", **more)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class QuestionOfFiles:
-    """The float model with its weights, samples for it, and the encodings that were given, if any were."""
-
-    model: ModelProto
-    facts: GraphFacts
-    samples: Samples
-    encodings: EncodingSet | None
-
-
-def read_question(
-    model: Path,
-    *,
-    encodings: Path | None = None,
-    precision: str | None = None,
-    float_tensors: Path | None = None,
-    data: Path | None = None,
-    samples: int | None = None,
-    seed: int = 0,
-) -> QuestionOfFiles:
+def quantized_question(model: Path, *, precision: str | None = None, **asked: Any) -> QuestionOfFiles:
     """Raises UsageError where neither encodings nor a precision say what the model is quantized to, or both do."""
-    read = load_model(model)
-    facts, proto = collect_facts(read), lean_weights(read)
-    if encodings is None and precision is None and not facts.is_qdq:
+    given = read_question(model, **asked)
+    if given.encodings is None and precision is None:
         raise UsageError("what is the model to be quantized to?", next="give --encodings, or --precision w8a8")
-    if precision is not None and (encodings is not None or facts.is_qdq):
+    if given.encodings is not None and precision is not None:
         raise UsageError(f"--precision {precision}: the encodings say what each tensor is", next="leave it out")
-    placed: EncodingSet | None = None
-    if encodings is not None:
-        placed = read_placed(encodings, facts, float_tensors=float_tensors)
-    elif facts.is_qdq:
-        taken = extract_qdq(proto)
-        proto, placed = taken.model, taken.encodings
-        facts = collect_facts(wrap_proto(proto, path=model))
-    made = gather(proto, facts, calibration=data, encodings=placed, most=samples or MOST, seed=seed)
-    return QuestionOfFiles(model=proto, facts=facts, samples=made, encodings=placed)
+    return given
 
 
 def analyze(

@@ -17,17 +17,13 @@ import numpy.typing as npt
 
 from deploykit.accuracy.judge.measures import sqnr_db
 from deploykit.accuracy.judge.rows import ChosenRows, Matched
-from deploykit.accuracy.samples.gathering import MOST, gather
 from deploykit.accuracy.simulate.quantizers import fake_quantize, quantize_graph
 from deploykit.accuracy.simulate.sessions import Feed, Session
-from deploykit.encodings.qdq import extract_qdq
-from deploykit.encodings.read import read_placed
+from deploykit.accuracy.simulate.simulation import read_question
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.model import load_model
-from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts, NodeFact, static_tensors
-from deploykit.model.load import wrap_proto
 from deploykit.model.values import constant_tensor
 from deploykit.model.weights import lean_weights, stored_values
 from deploykit.system.limits import time_left
@@ -387,20 +383,12 @@ def locate_files(
     several = UsageError("locate compares two executions", next="give a second model, or --encodings")
     if candidate is not None and encodings is not None:
         raise several
-    read = load_model(model)
-    facts, proto = collect_facts(read), lean_weights(read)
-    if candidate is None and encodings is None and not facts.is_qdq:
-        raise several
-    placed: EncodingSet | None = None
-    if candidate is not None:
-        right = ModelProbe(lean_weights(load_model(candidate)))
-    else:
-        if encodings is not None:
-            placed = read_placed(encodings, facts)
-        else:
-            taken = extract_qdq(proto)
-            proto, placed = taken.model, taken.encodings
-            facts = collect_facts(wrap_proto(proto, path=Path(facts.model_name)))
-        right = SimulationProbe(proto, placed)
-    made = gather(proto, facts, calibration=data, encodings=placed, most=samples or MOST, seed=seed)
-    return locate(facts, ModelProbe(proto), right, made.varied, threshold_db=threshold_db, sessions=sessions)
+    asked: dict[str, Any] = {"data": data, "samples": samples, "seed": seed}
+    given = read_question(model, encodings=encodings, takes_pairs=candidate is None, **asked)
+    right = ModelProbe(lean_weights(load_model(candidate))) if candidate is not None else None
+    if right is None:
+        if given.encodings is None:
+            raise several
+        right = SimulationProbe(given.model, given.encodings)
+    left, feeds = ModelProbe(given.model), given.samples.varied
+    return locate(given.facts, left, right, feeds, threshold_db=threshold_db, sessions=sessions)

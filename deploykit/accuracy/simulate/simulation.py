@@ -20,10 +20,12 @@ from deploykit.accuracy.judge.measures import cosine, max_error, sqnr_db
 from deploykit.accuracy.samples.gathering import MOST, gather
 from deploykit.accuracy.simulate.quantizers import quantize_graph
 from deploykit.accuracy.simulate.sessions import Feed, Session, check_feed
+from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
+from deploykit.model.load import wrap_proto
 from deploykit.model.weights import lean_weights
 
 if TYPE_CHECKING:
@@ -33,7 +35,8 @@ if TYPE_CHECKING:
     from deploykit.accuracy.samples.gathering import Samples
     from deploykit.model.facts import GraphFacts
 
-__all__ = ["Fidelity", "Simulation", "Simulator", "compare_outputs", "overall_sqnr_db", "simulate", "simulate_files"]
+__all__ = ["Fidelity", "QuestionOfFiles", "Simulation", "Simulator", "compare_outputs", "overall_sqnr_db"]
+__all__ += ["read_question", "simulate", "simulate_files"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,15 +168,47 @@ def simulate_files(
 
     Raises InputError for files that make no sense.
     """
-    read = load_model(model)
-    facts = collect_facts(read)
-    placed = read_placed(encodings, facts, float_tensors=float_tensors)
-    proto = lean_weights(read)
     # All that was given; of what is made up, as much as a judgement uses.
     most = samples if samples is not None else MOST if data is None else sys.maxsize
-    made = gather(proto, facts, calibration=data, encodings=placed, most=most, seed=seed)
-    done = simulate(proto, placed, made.varied, facts=facts, label=made.label, thresholds=thresholds)
+    given = read_question(model, encodings=encodings, float_tensors=float_tensors, data=data, samples=most, seed=seed)
+    assert given.encodings is not None
+    made, facts = given.samples, given.facts
+    done = simulate(given.model, given.encodings, made.varied, facts=facts, label=made.label, thresholds=thresholds)
     return replace(done, samples=made)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class QuestionOfFiles:
+    """The float model with its weights, samples for it, and the encodings that were given, if any were."""
+
+    model: ModelProto
+    facts: GraphFacts
+    samples: Samples
+    encodings: EncodingSet | None
+
+
+def read_question(
+    model: Path,
+    *,
+    encodings: Path | None = None,
+    float_tensors: Path | None = None,
+    data: Path | None = None,
+    samples: int | None = None,
+    seed: int = 0,
+    takes_pairs: bool = True,
+) -> QuestionOfFiles:
+    """What files say. A QDQ model without a file of encodings gives its own, unless its pairs are to stay in it."""
+    read = load_model(model)
+    facts, proto = collect_facts(read), lean_weights(read)
+    placed: EncodingSet | None = None
+    if encodings is not None:
+        placed = read_placed(encodings, facts, float_tensors=float_tensors)
+    elif facts.is_qdq and takes_pairs:
+        taken = extract_qdq(proto)
+        proto, placed = taken.model, taken.encodings
+        facts = collect_facts(wrap_proto(proto, path=model))
+    made = gather(proto, facts, calibration=data, encodings=placed, most=samples or MOST, seed=seed)
+    return QuestionOfFiles(model=proto, facts=facts, samples=made, encodings=placed)
 
 
 def compare_outputs(
