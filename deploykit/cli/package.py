@@ -66,13 +66,18 @@ def package_text(packaged: Packaged, folder: Path | None = None) -> str:
     """
     is_all, findings = settings().verbosity > 0, packaged.findings
     if packaged.package is None:
-        why = [findings_text(findings)] if is_all else _asking(findings, _MOST_LINES - 1, "-v lists them")
-        return "\n".join([click.style("no package was written", fg="red", bold=True), *why])
+        errors = [findings_text(findings)] if is_all else _asking(findings, _MOST_LINES - 1, "-v lists them")
+        return "\n".join([click.style("no package was written", fg="red", bold=True), *errors])
     told = shipping(packaged.status, findings)
     color = {"ship it": "green", "do not ship it": "red"}.get(str(told.word), "yellow")
     plan, route, folder = packaged.plan, packaged.plan.route, folder or packaged.package
     assert route is not None
-    lines = [f"{click.style(str(told.word), fg=color, bold=True)}: {plain(told.why)}", *status_lines(packaged.status)]
+    # Why in full stands beside the fact that it is about.
+    why = told.why
+    for reason in (packaged.status.right.why, packaged.status.compiled.why):
+        reason = reason.removeprefix("not judged: ")
+        why = why.removesuffix(f": {reason}") if reason and not is_all else why
+    lines = [f"{click.style(str(told.word), fg=color, bold=True)}: {plain(why)}", *status_lines(packaged.status)]
     lines += [] if packaged.estimate is None else [f"time       {packaged.estimate.described}"]
     lines += [f"assumed    {plan.assumed}"] if plan.assumed else []
     lines.append(f"route      {route.id} ({route.confidence}){f': {route.why}' if is_all else ''}")
