@@ -11,7 +11,10 @@ import onnx
 import pytest
 
 import deploykit
+from deploykit.backend.backend import Situation
 from deploykit.findings import Finding, Severity
+from deploykit_qualcomm.rules.float16 import RULES as FLOAT16_RULES
+from deploykit_qualcomm.rules.float16 import Float16Plan
 from tables import each_row
 
 Case = dict[str, Any]
@@ -247,3 +250,13 @@ def test_one_value_with_an_axis_is_the_one_without(part: str, tmp_path: Path) ->
     asked: dict[str, Any] = {"target": "sm8650", "sdk": "2.33", "precision": "fp16"}
     found, wanted = (deploykit.check(path, **asked) for path in (tmp_path / given.name, given))
     assert [finding.code for finding in found] == [finding.code for finding in wanted]
+
+
+@pytest.mark.parametrize(("high", "told"), [(22.6, False), (22.7, True)])
+def test_a_norm_in_float16_goes_up_to_362(high: float, told: bool, situation: Callable[[Case], Situation]) -> None:
+    """Of 256 values, each as large as its bound: 361.6 and 363.2."""
+    graph = "g (float[1,256] x) => (float[1,1] y) { c = Clip (x, low, high)  y = ReduceL2 <axes = [1]> (c) }"
+    made = situation({"graph": graph, "stored": {"low": ("float", (), 0.0), "high": ("float", (), high)}})
+    found = list(FLOAT16_RULES["QNN127"].run(Float16Plan(situation=made, tensors=frozenset("cy"))))
+    assert [finding.subject.name for finding in found] == ["y"] * told
+    assert not list(FLOAT16_RULES["QNN127"].run(Float16Plan(situation=made, tensors=frozenset("c"))))

@@ -19,6 +19,9 @@ __all__ = ["RULES", "Float16Plan"]
 
 # Constants with more elements are weights, not range problems; they are not read for this question.
 _WORTH_READING = 1 << 20
+# Measured at four lengths: 300 is right, 400 and more come out as 362.
+_LARGEST_NORM = math.sqrt(2 * LARGEST_FLOAT16)
+_NORMS = "onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: ReduceL2 over 64 to 4096 values, norms of 300 to 1600"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +86,21 @@ def check_range(plan: Float16Plan) -> Iterator[Found]:
                 "attained": found.attained,
             },
         )
+
+    # A norm is taken of a sum of squares in float16, which ends at twice its largest value.
+    for node in facts.nodes:
+        high = proven.get(node.outputs[0], (0.0, 0.0))[1] if node.op_type == "ReduceL2" else 0.0
+        if node.outputs[0] in plan.tensors and _LARGEST_NORM < high < math.inf:
+            yield Found(
+                kind=SubjectKind.TENSOR,
+                name=node.outputs[0],
+                severity=Severity.WARNING,
+                message=f"{node.outputs[0]} is a norm in float16 of at most {high:.4g}: its kernel goes up to "
+                f"{_LARGEST_NORM:.0f}, as the squares are added up in float16",
+                hint="divide by a constant before it, and multiply by that behind it",
+                sources=(_NORMS,),
+                evidence={"range": [0.0, high], "limit": _LARGEST_NORM},
+            )
 
 
 def _folded_by_converters(situation: Situation) -> frozenset[str]:
