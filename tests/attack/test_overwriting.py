@@ -40,7 +40,7 @@ def test_quantize_replaces_its_own_results_only(tmp_path: Path) -> None:
     before = content(mine)
     ending = run_here(*QUANTIZING, ground.data(), "-o", mine, "--force")
     assert ending.status == 6, ending.output
-    assert "src/thesis.tex" in ending.output
+    assert "was kept" in ending.output
     assert content(mine) == before
     out = tmp_path / "out"
     assert run_here(*QUANTIZING, ground.data(), "-o", out).status == 0
