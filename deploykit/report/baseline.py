@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,7 +22,6 @@ __all__ = [
     "apply_severity_overrides",
     "baseline_text",
     "fingerprint",
-    "parse_severity_overrides",
     "read_baseline",
     "write_baseline_file",
 ]
@@ -47,11 +46,6 @@ class Baseline:
     schema: int
     accepted: tuple[_Accepted, ...]
 
-    @property
-    def fingerprints(self) -> frozenset[str]:
-        """What is accepted."""
-        return frozenset(row.fingerprint for row in self.accepted)
-
 
 def fingerprint(finding: Finding) -> str:
     """Identifies a finding over time: its code and subject, as 16 hexadecimal digits."""
@@ -69,15 +63,10 @@ def read_baseline(path: Path) -> Baseline:
 
 def baseline_text(findings: Iterable[Finding]) -> str:
     """A baseline file that accepts these findings: the same bytes for the same findings."""
-    rows = {
-        fingerprint(finding): {
-            "fingerprint": fingerprint(finding),
-            "code": finding.code,
-            "kind": str(finding.subject.kind),
-            "name": finding.subject.name,
-        }
-        for finding in sort_findings(findings)
-    }
+    rows = {}
+    for finding in sort_findings(findings):
+        subject, mark = finding.subject, fingerprint(finding)
+        rows[mark] = {"fingerprint": mark, "code": finding.code, "kind": str(subject.kind), "name": subject.name}
     return json.dumps({"schema": _SCHEMA, "accepted": list(rows.values())}, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -97,7 +86,7 @@ def write_baseline_file(path: Path, findings: Iterable[Finding]) -> None:
 
 def apply_baseline(findings: Iterable[Finding], baseline: Baseline) -> tuple[Finding, ...]:
     """The findings, those of the baseline marked as handled; what a plan handles keeps its own words."""
-    accepted = baseline.fingerprints
+    accepted = {row.fingerprint for row in baseline.accepted}
     return tuple(
         finding.with_handled("accepted in the baseline")
         if finding.handled is None and fingerprint(finding) in accepted
@@ -106,25 +95,13 @@ def apply_baseline(findings: Iterable[Finding], baseline: Baseline) -> tuple[Fin
     )
 
 
-def parse_severity_overrides(texts: Sequence[str]) -> dict[str, Severity | None]:
-    """``CODE=error|warning|info|off`` as typed; None means off. Raises UsageError for anything else."""
-    overrides: dict[str, Severity | None] = {}
+def apply_severity_overrides(findings: Iterable[Finding], texts: Sequence[str]) -> tuple[Finding, ...]:
+    """The findings with severities changed as typed: ``CODE=error|warning|info``, or ``off``, which leaves them out."""
+    wanted: dict[str, Severity | None] = {}
     for text in texts:
         code, _, word = (part.strip() for part in text.partition("="))
         if not code or word not in (*Severity, _OFF):
             raise UsageError(f"--severity {text}: not understood", next="write CODE=error, warning, info or off")
-        overrides[code.upper()] = None if word == _OFF else Severity(word)
-    return overrides
-
-
-def apply_severity_overrides(
-    findings: Iterable[Finding], overrides: Mapping[str, Severity | None] | Sequence[str]
-) -> tuple[Finding, ...]:
-    """The findings with their severities changed by code, those that are off left out; overrides parsed or as typed."""
-    wanted = overrides if isinstance(overrides, Mapping) else parse_severity_overrides(overrides)
-    changed = []
-    for finding in findings:
-        severity = wanted.get(finding.code, finding.severity)
-        if severity is not None:
-            changed.append(replace(finding, severity=severity))
-    return tuple(changed)
+        wanted[code.upper()] = None if word == _OFF else Severity(word)
+    changed = ((finding, wanted.get(finding.code, finding.severity)) for finding in findings)
+    return tuple(replace(finding, severity=severity) for finding, severity in changed if severity is not None)

@@ -9,7 +9,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from deploykit.accuracy.search.goals import Goal, parse_goal
@@ -286,7 +285,7 @@ def _scatter(axis: _Axis, rows: Sequence[LadderRow], trials: Sequence[Mapping[st
     )
 
 
-def render_mix(raised: Raised, front: Sequence[RaiseTrial], model_name: str, *, templates: Path | None = None) -> str:
+def render_mix(raised: Raised, front: Sequence[RaiseTrial], model_name: str) -> str:
     """The page."""
     words = {trial: f"{trial.reached.sqnr_db:.1f} dB" for trial in (*raised.trials, *front, raised.best)}
     trials = tuple(dict.fromkeys((*raised.trials, *front)))
@@ -304,7 +303,7 @@ def render_mix(raised: Raised, front: Sequence[RaiseTrial], model_name: str, *, 
         "best_words": words[raised.best],
         "rows": [(trial, words[trial]) for trial in front],
     }
-    return render("mix.html.j2", values, templates=templates)
+    return render("mix.html.j2", values)
 
 
 def render_ladder(
@@ -313,11 +312,10 @@ def render_ladder(
     samples: str,
     *,
     findings: Sequence[Finding] = (),
-    templates: Path | None = None,
 ) -> str:
     """The page that tells a published ladder's story; ``samples`` says in words what was measured on."""
     values = {"model_name": model_name, "ladder": ladder_section(ladder), "samples": samples, "findings": findings}
-    return render("ladder.html.j2", values, templates=templates)
+    return render("ladder.html.j2", values)
 
 
 _MOST_LAYERS, _MOST_TENSORS = 40, 60  # a page with more is not read
@@ -341,7 +339,7 @@ def loss_words(loss: OutputLoss | None) -> str:
     return "–" if loss is None else decibels(loss.db)
 
 
-def render_sensitivity(found: Sensitivity, model_name: str, *, templates: Path | None = None) -> str:
+def render_sensitivity(found: Sensitivity, model_name: str) -> str:
     """The page; layers and tensors beyond the worst are counted and left out."""
     layers, tensors = found.worst_layers, found.worst_tensors
     bars = []
@@ -368,4 +366,4 @@ def render_sensitivity(found: Sensitivity, model_name: str, *, templates: Path |
         "more_layers": max(0, len(layers) - _MOST_LAYERS),
         "more_tensors": max(0, len(tensors) - _MOST_TENSORS),
     }
-    return render("sensitivity.html.j2", values, templates=templates)
+    return render("sensitivity.html.j2", values)

@@ -29,6 +29,8 @@ def to_sarif(findings: Iterable[Finding], rules: Iterable[Rule[Any]], model_path
     ordered = sort_findings(findings)
     used = {finding.code for finding in ordered}
     described = sorted({rule.code: rule for rule in rules if rule.code in used}.values(), key=lambda rule: rule.code)
+    path = Path(model_path)
+    uri = path.as_uri() if path.is_absolute() else quote(path.as_posix())
     index = {rule.code: position for position, rule in enumerate(described)}
     return {
         "$schema": _SCHEMA,
@@ -38,25 +40,16 @@ def to_sarif(findings: Iterable[Finding], rules: Iterable[Rule[Any]], model_path
                 "tool": {
                     "driver": {
                         "name": "deploykit",
-                        "version": _version(),
-                        "semanticVersion": _version(),
+                        "version": version("deploykit"),
+                        "semanticVersion": version("deploykit"),
                         "rules": [_rule(rule) for rule in described],
                     }
                 },
-                "results": [_result(finding, index, _uri(model_path)) for finding in ordered],
+                "results": [_result(finding, index, uri) for finding in ordered],
                 "columnKind": "unicodeCodePoints",
             }
         ],
     }
-
-
-def _version() -> str:
-    return version("deploykit")
-
-
-def _uri(path: Path | str) -> str:
-    path = Path(path)
-    return path.as_uri() if path.is_absolute() else quote(path.as_posix())
 
 
 def _rule(rule: Rule[Any]) -> dict[str, Any]:
@@ -72,12 +65,19 @@ def _rule(rule: Rule[Any]) -> dict[str, Any]:
 
 
 def _result(finding: Finding, index: Mapping[str, int], uri: str) -> dict[str, Any]:
+    subject = finding.subject
     text = f"{finding.message}. Next: {finding.hint}" if finding.hint else finding.message
     result: dict[str, Any] = {
         "ruleId": finding.code,
         "level": _LEVELS[finding.severity],
         "message": {"text": text},
-        "locations": [_location(finding, uri)],
+        "locations": [
+            {
+                # Models have no lines; review tools want one, and the first is the only one every file has.
+                "physicalLocation": {"artifactLocation": {"uri": uri}, "region": {"startLine": 1}},
+                "logicalLocations": [{"name": subject.name, "kind": _LOGICAL.get(subject.kind, "resource")}],
+            }
+        ],
         "partialFingerprints": {"deploykit/v1": fingerprint(finding)},
         "properties": {"slug": finding.slug, "sources": list(finding.sources), "evidence": dict(finding.evidence)},
     }
@@ -86,13 +86,3 @@ def _result(finding: Finding, index: Mapping[str, int], uri: str) -> dict[str, A
     if finding.handled is not None:
         result["suppressions"] = [{"kind": "external", "status": "accepted", "justification": finding.handled}]
     return result
-
-
-def _location(finding: Finding, uri: str) -> dict[str, Any]:
-    subject = finding.subject
-    logical = {"name": subject.name, "kind": _LOGICAL.get(subject.kind, "resource")}
-    return {
-        # Models have no lines; review tools want one, and the first is the only one every file has.
-        "physicalLocation": {"artifactLocation": {"uri": uri}, "region": {"startLine": 1}},
-        "logicalLocations": [logical],
-    }

@@ -16,7 +16,6 @@ from deploykit.report.baseline import (
     apply_severity_overrides,
     baseline_text,
     fingerprint,
-    parse_severity_overrides,
     read_baseline,
     write_baseline_file,
 )
@@ -90,8 +89,8 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 def test_overrides_by_code() -> None:
-    overrides = parse_severity_overrides(["dk901=warning", "DK902=off"])
-    changed = apply_severity_overrides([finding(), finding(code="DK902"), finding(code="DK903")], overrides)
+    typed = ["dk901=warning", "DK902=off"]
+    changed = apply_severity_overrides([finding(), finding(code="DK902"), finding(code="DK903")], typed)
     assert [(one.code, one.severity) for one in changed] == [("DK901", Severity.WARNING), ("DK903", Severity.ERROR)]
     assert apply_severity_overrides([finding()], ["DK901=off"]) == ()
 
@@ -99,7 +98,7 @@ def test_overrides_by_code() -> None:
 @pytest.mark.parametrize("text", ["DK901", "DK901=", "=error", "DK901=fatal", ""])
 def test_overrides_that_make_no_sense(text: str) -> None:
     with pytest.raises(UsageError):
-        parse_severity_overrides([text])
+        apply_severity_overrides([], [text])
 
 
 @settings(max_examples=50, deadline=None)
