@@ -119,7 +119,7 @@ def _lowest(model: Path, encodings: Path | None, target: str, backend: str) -> i
 @click.option("--target", metavar="DEVICE", required=True, help="The device.")
 @click.option("--encodings", type=_PATH, help="The encodings that go with MODEL.")
 @click.option("--calibration", type=_PATH, help="Samples to judge the outputs on.")
-@click.option("--backend", metavar="ID", help="Whose compilers. Default: the first of the device that has some here.")
+@click.option("--backend", metavar="ID", help="Whose compilers. Default: the first that has some here.")
 def compilers_command(model: Path, **given: Any) -> int:
     """Compile MODEL with each compiler that runs on this machine: taken, right, and how fast by its own estimate.
 

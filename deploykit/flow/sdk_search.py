@@ -13,6 +13,7 @@ from packaging.version import Version
 from deploykit.accuracy.latency import Estimate
 from deploykit.backend.backend import Progress, Request, SharedWork
 from deploykit.backend.options import AUDIT, ESTIMATE
+from deploykit.backend.plugins import load_backends
 from deploykit.backend.status import Compiled, PackageStatus
 from deploykit.errors import UnknownTargetError, UsageError
 from deploykit.findings import Finding
@@ -108,16 +109,16 @@ def try_compilers(request: Request, progress: Progress) -> tuple[CompilerTrial, 
 
     UsageError for a backend of which none does.
     """
-    with blaming(request.model):
-        backend, _ = read_situation(replace(request, sdk=None))
-    releases = backend.releases_here()
-    if not releases:
-        raise UsageError(f"no compiler of {backend.id} runs here", next="'deploykit toolchain list' names some")
+    known = [one for one in load_backends() if request.backend in (None, one.id)]
+    backend = next((one for one in known if one.releases_here()), None)
+    if backend is None:
+        whose = f" of {request.backend}" if request.backend else ""
+        raise UsageError(f"no compiler{whose} runs here", next="'deploykit toolchain list' names some")
     # One compilation each: kernels are not run by themselves, a time is asked for where there may be none.
-    known = {spec.name for spec in backend.options()}
-    options = {name: value for name, value in ((AUDIT.name, "off"), (ESTIMATE.name, True)) if name in known}
+    has = {spec.name for spec in backend.options()}
+    options = {name: value for name, value in ((AUDIT.name, "off"), (ESTIMATE.name, True)) if name in has}
     trials = []
-    for sdk in releases:
+    for sdk in backend.releases_here():
         asked = replace(
             request, backend=backend.id, sdk=sdk, compile=True, adapter_options={**request.adapter_options, **options}
         )

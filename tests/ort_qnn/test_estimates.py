@@ -160,7 +160,7 @@ def test_every_compiler_here_is_asked_and_told_by_its_own_estimate(
     monkeypatch.setattr("deploykit.flow.sdk_search.make_package", make)
     monkeypatch.setattr("deploykit_ort_qnn.bench.opinions.wheels_here", lambda: [*map(wheel_for, ("2.48", "2.49", ""))])
     model = Path(__file__).parents[1] / "data/aimet/mlp/model.onnx"
-    command = ["compat", "compilers", str(model), "--target", "qcs9075", "--backend", "ort-qnn"]
+    command = ["compat", "compilers", str(model), "--target", "qcs9075"]
     assert run(cli, [*command, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)["compilers"]
     assert [(one["sdk"], one["status"]["compiled"].split()[0].strip(",")) for one in told] == [
@@ -172,4 +172,4 @@ def test_every_compiler_here_is_asked_and_told_by_its_own_estimate(
     assert all(one.adapter_options["audit"] == "off" and one.adapter_options["estimate"] for one in asked)
     assert run(cli, command) == 0 and "8 us (7 us to 9 us)" in capsys.readouterr().out
     monkeypatch.setattr("deploykit_ort_qnn.bench.opinions.wheels_here", list)
-    assert run(cli, command) == 2
+    assert run(cli, command) == run(cli, [*command, "--backend", "vitis-ai"]) == 2
