@@ -10,7 +10,6 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from deploykit.accuracy.samples import Calibration, InputSpec
-from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit_vitis_ai.draft import QuarkDraft
 from deploykit_vitis_ai.tables import Pass, QuarkOption, VaimlKey, product_of, rows
 
@@ -63,10 +62,12 @@ def compiled_model(draft: QuarkDraft) -> str:
 
 def quantize_recipe(draft: QuarkDraft, calibration: Mapping[str, Any], inputs: tuple[InputSpec, ...]) -> dict[str, Any]:
     """What ``scripts/quantize.py`` does; ``calibration`` is its ``calibration`` entry without the inputs."""
-    preset = "" if draft.route is None else draft.route.preset
-    vint8 = preset == _VINT8
-    attributes: dict[str, Any] = dict(_mandatory("attribute")) if vint8 else {}
-    extra: dict[str, Any] = dict(_mandatory("extra")) if vint8 else {}
+    preset, way = "" if draft.route is None else draft.route.preset, draft.float16_way
+    given: dict[str, dict[str, Any]] = {"attribute": {}, "extra": {}}
+    for option in rows(QuarkOption) if preset == _VINT8 else ():
+        if option.where in given and option.vint8_mandatory:
+            given[option.where][option.name] = option.vint8_mandatory == "true"
+    attributes = given["attribute"]
     if draft.facts.weight_bytes > _PROTOBUF_ROOM:
         attributes["use_external_data_format"] = True
     if draft.exclusions:
@@ -79,30 +80,20 @@ def quantize_recipe(draft: QuarkDraft, calibration: Mapping[str, Any], inputs: t
         "source": float_model(draft),
         "output": compiled_model(draft),
         "attributes": attributes | draft.options.attributes,
-        "extra_options": extra | {"UseRandomData": draft.random_data} | draft.options.extra,
+        "extra_options": given["extra"] | {"UseRandomData": draft.random_data} | draft.options.extra,
         "calibration": _calibration(draft, calibration, inputs),
         "not_for_production": draft.random_data,
     }
-    return recipe | _float16(draft, attributes=recipe["attributes"])
-
-
-def _mandatory(where: str) -> Iterator[tuple[str, bool]]:
-    for option in rows(QuarkOption):
-        if option.where == where and option.vint8_mandatory:
-            yield option.name, option.vint8_mandatory == "true"
-
-
-def _float16(draft: QuarkDraft, attributes: dict[str, Any]) -> dict[str, Any]:
-    """The observed way for a float16 source, where this Quark has a valid one."""
-    way = draft.float16_way
-    if draft.source != "float16" or way is None:
-        return {}
-    if way.way == "convert_fp16_to_fp32":
-        attributes["convert_fp16_to_fp32"] = True
-        return {}
-    stem = PurePosixPath(draft.situation.request.model.name).stem
-    made = {"float32_model": f"artifacts/{stem}_float32.onnx"}
-    return made | {"float32_subgraphs": _float32_parts(draft)} if draft.keep_float16 else made
+    # The observed way for a float16 source, where this Quark has a valid one.
+    if draft.source == "float16" and way is not None:
+        if way.way == "convert_fp16_to_fp32":
+            recipe["attributes"]["convert_fp16_to_fp32"] = True
+        else:
+            stem = PurePosixPath(draft.situation.request.model.name).stem
+            recipe["float32_model"] = f"artifacts/{stem}_float32.onnx"
+            if draft.keep_float16:
+                recipe["float32_subgraphs"] = _float32_parts(draft)
+    return recipe
 
 
 def _float32_parts(draft: QuarkDraft) -> list[list[list[str]]]:
@@ -121,25 +112,18 @@ def _float32_parts(draft: QuarkDraft) -> list[list[list[str]]]:
     return [[[node.name], [node.name]] for node in quantized]
 
 
-def _readers(facts: GraphFacts, node: NodeFact) -> frozenset[int]:
-    return frozenset(reader.index for name in node.outputs for reader in facts.consumers_of(name))
-
-
 def _calibration(draft: QuarkDraft, entry: Mapping[str, Any], inputs: tuple[InputSpec, ...]) -> dict[str, Any]:
+    """The entry with the inputs as the quantizer feeds them: a float16 source is fed float32 after its conversion."""
     held = {"hold_out": HOLD_OUT} if draft.hold_out and entry["kind"] != "random" else {}
-    return {**entry, **held, "inputs": _inputs(draft, inputs)}
-
-
-def _inputs(draft: QuarkDraft, inputs: tuple[InputSpec, ...]) -> dict[str, Any]:
-    """The inputs as the quantizer feeds them: a float16 source is fed float32 after its conversion."""
     converted = draft.source == "float16" and draft.float16_way is not None and not draft.keep_float16
-    return {
+    fed = {
         spec.name: {
             "shape": list(spec.shape),
             "dtype": "float32" if converted and spec.dtype == "float16" else spec.dtype,
         }
         for spec in inputs
     }
+    return {**entry, **held, "inputs": fed}
 
 
 def validation_recipe(
@@ -196,23 +180,20 @@ def vitisai_config(draft: QuarkDraft) -> dict[str, Any] | None:
 
 
 def _vaiml(draft: QuarkDraft) -> dict[str, Any]:
+    # What the float parts become: the bf16 key is on by default, so it is switched off where it must not act.
+    conversions: dict[str, Any] = {}
+    asked = draft.options.vaiml.get("enable_f32_to_f16_conversion") is True
+    if draft.precision == "fp16" or asked or draft.keep_float16:
+        conversions = {"enable_f32_to_bf16_conversion": False, "enable_f32_to_f16_conversion": True}
+    elif draft.precision in ("bf16", "mixed"):
+        conversions = {"enable_f32_to_bf16_conversion": True}
     own = {row.name for row in rows(VaimlKey) if draft.product.id in row.products}
-    values = {name: value for name, value in _conversions(draft).items() if name in own}
-    if draft.product.config_device:
-        values = {"device": draft.device_facts["config_device"], **values}
-    values |= draft.options.vaiml
+    values = {"device": draft.device_facts["config_device"]} if draft.product.config_device else {}
+    values |= {name: value for name, value in conversions.items() if name in own} | draft.options.vaiml
     if draft.precision == "mixed":
         given, needed = values.get("fe_args", ""), "match-power-of-two-quant-kernel=1"
         values["fe_args"] = given if needed in given.split() else f"{given} {needed}".strip()
     return values
-
-
-def _conversions(draft: QuarkDraft) -> dict[str, Any]:
-    """What the float parts become: the bf16 key is on by default, so it is switched off where it must not act."""
-    asked = draft.options.vaiml.get("enable_f32_to_f16_conversion") is True
-    if draft.precision == "fp16" or asked or draft.keep_float16:
-        return {"enable_f32_to_bf16_conversion": False, "enable_f32_to_f16_conversion": True}
-    return {"enable_f32_to_bf16_conversion": True} if draft.precision in ("bf16", "mixed") else {}
 
 
 def session_config(draft: QuarkDraft) -> dict[str, Any]:
@@ -239,46 +220,40 @@ def session_config(draft: QuarkDraft) -> dict[str, Any]:
     }
 
 
-def config_problems(config: Any, *, product: str) -> tuple[str, ...]:
-    """What is wrong with a ``vitisai_config.json``, by dotted path; empty for a good one."""
+def config_problems(config: Any, *, product: str) -> Iterator[str]:
+    """What is wrong with a ``vitisai_config.json``, by dotted path; nothing for a good one."""
     if not isinstance(config, dict):
-        return ("the file is not an object",)
-    return tuple(_problems(config, product))
-
-
-def _problems(config: Mapping[str, Any], product: str) -> Iterator[str]:
+        yield "the file is not an object"
+        return
     for key in TOP_LEVEL:
         if key not in config:
             yield f"{key}: missing; with passes alone the provider finds no target"
     yield from (f"{key}: unknown key" for key in config if key not in TOP_LEVEL)
-    listed = [entry.get("name") for entry in config.get("passes", []) if isinstance(entry, dict)]
+    passes, targets = config.get("passes", []), config.get("targets", [])
+    listed = [entry.get("name") for entry in passes if isinstance(entry, dict)]
     order = [row.name for row in rows(Pass) if row.name in listed]
     if listed != order:
         yield f"passes: {listed} is not in the order {order}"
     plugins = {row.name: row.plugin for row in rows(Pass)}
-    for entry in config.get("passes", []):
-        if plugins.get(entry.get("name")) != entry.get("plugin"):
-            yield f"passes.{entry.get('name')}.plugin: {entry.get('plugin')!r}"
-        yield from _vaiml_problems(entry.get("vaiml_config", {}), product)
-    names = [target.get("name") for target in config.get("targets", [])]
-    if config.get("target") not in names:
-        yield f"target: {config.get('target')!r} is not one of targets {names}"
-    for target in config.get("targets", []):
-        if target.get("pass") != listed:
-            yield f"targets.{target.get('name')}.pass: {target.get('pass')} differs from the passes {listed}"
-    partition: Mapping[str, Any] = next((e for e in config.get("passes", []) if e.get("name") == "vaiml_partition"), {})
-    if product_of(product).config_device and "device" not in partition.get("vaiml_config", {}):
-        yield "passes.vaiml_partition.vaiml_config.device: missing; this product needs it"
-
-
-def _vaiml_problems(values: Mapping[str, Any], product: str) -> Iterator[str]:
     known = {name: row for row in rows(VaimlKey) for name in (row.name, *row.aliases)}
     kinds = {"bool": bool, "int": int, "string": str, "enum": str}
-    for name, value in values.items():
-        row = known.get(name)
-        if row is None:
-            yield f"vaiml_config.{name}: unknown key, the compiler would ignore it"
-        elif product not in row.products:
-            yield f"vaiml_config.{name}: not a key of this product"
-        elif row.type in kinds and not isinstance(value, kinds[row.type]):
-            yield f"vaiml_config.{name}: {row.type} is expected, not {type(value).__name__}"
+    for entry in passes:
+        if plugins.get(entry.get("name")) != entry.get("plugin"):
+            yield f"passes.{entry.get('name')}.plugin: {entry.get('plugin')!r}"
+        for name, value in entry.get("vaiml_config", {}).items():
+            row = known.get(name)
+            if row is None:
+                yield f"vaiml_config.{name}: unknown key, the compiler would ignore it"
+            elif product not in row.products:
+                yield f"vaiml_config.{name}: not a key of this product"
+            elif row.type in kinds and not isinstance(value, kinds[row.type]):
+                yield f"vaiml_config.{name}: {row.type} is expected, not {type(value).__name__}"
+    names = [target.get("name") for target in targets]
+    if config.get("target") not in names:
+        yield f"target: {config.get('target')!r} is not one of targets {names}"
+    for target in targets:
+        if target.get("pass") != listed:
+            yield f"targets.{target.get('name')}.pass: {target.get('pass')} differs from the passes {listed}"
+    partition: Mapping[str, Any] = next((entry for entry in passes if entry.get("name") == "vaiml_partition"), {})
+    if product_of(product).config_device and "device" not in partition.get("vaiml_config", {}):
+        yield "passes.vaiml_partition.vaiml_config.device: missing; this product needs it"

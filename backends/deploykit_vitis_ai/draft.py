@@ -4,7 +4,7 @@ The rules judge a draft; planning turns one that nothing blocks into a plan. Pur
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,17 +77,11 @@ def float_parts(situation: Situation) -> tuple[FloatPart, ...]:
     facts = situation.facts
     ranges = graph_bounds(GraphCopy(load_small_weights(situation.model), copy=False))
     found = find_post_processing(facts, ranges)
-    return () if found is None else tuple(_parts(facts, found))
-
-
-def _parts(facts: GraphFacts, found: PostProcessing) -> Iterator[FloatPart]:
-    for nodes, words in (
-        (found.nodes, str(found)),
-        (found.nodes | found.heads, f"{found}, and the last layers before"),
-    ):
-        names = tuple(facts.nodes[index].name for index in sorted(nodes))
-        if all(names):
-            yield FloatPart(names=names, words=words, found=found)
+    if found is None:
+        return ()
+    parts = ((found.nodes, str(found)), (found.nodes | found.heads, f"{found}, and the last layers before"))
+    named = [(tuple(facts.nodes[index].name for index in sorted(nodes)), words) for nodes, words in parts]
+    return tuple(FloatPart(names=names, words=words, found=found) for names, words in named if all(names))
 
 
 DEFAULT_TOOLCHAIN = "quark==0.13"
@@ -178,11 +172,14 @@ def make_draft(situation: Situation) -> QuarkDraft:
     given = request.adapter_options
     exclusions = resolve_exclusions(situation.facts, given.get("exclude_node", ()), given.get("exclude_subgraph", ()))
     source = _source(situation.facts)
-    found = None if exclusions or source == "qdq" else _found(situation)
+    asked, found = (request.precision or "").lower(), None
+    if asked == MIXED and not exclusions and source != "qdq" and not given.get("exclude_nothing"):
+        # Mixed precision without a word about what stays in float: the post-processing, if any.
+        found = next(iter(float_parts(situation)), None)
     if found is not None:
         exclusions = resolve_exclusions(situation.facts, found.names, ())
     offered = device.fact("precisions") or ()
-    rungs = ladder(offered) if ((request.precision or "").lower() == AUTO) else ()
+    rungs = ladder(offered) if asked == AUTO else ()
     release = release_of(situation.target)
     options = parse_options(request.options, product=product.id, device_class=str(device.fact("device_class") or ""))
     toolchain = f"quark=={options.quark}" if options.quark else wanted_toolchain(release)
@@ -215,13 +212,6 @@ def _goal(request: Request) -> Goal:
             next="give --goal kept>=95% or sqnr>=30, or leave it out: then the first whose outputs are right is taken",
         )
     return goal
-
-
-def _found(situation: Situation) -> FloatPart | None:
-    """What is meant by mixed precision without a word about what stays in float: the post-processing, if any."""
-    if (situation.request.precision or "").lower() != MIXED or situation.request.adapter_options.get("exclude_nothing"):
-        return None
-    return next(iter(float_parts(situation)), None)
 
 
 def wanted_toolchain(release: Release | None) -> str:

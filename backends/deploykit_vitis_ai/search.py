@@ -207,7 +207,11 @@ def find_better(
         assert best is not None
         if _is_done(draft, best):
             break
-        codes = () if candidate.part else _refused(details, candidate.request)
+        codes: tuple[str, ...] = ()
+        if candidate.part is None:  # what forbids another format is known before anything runs
+            wider = make_draft(replace(draft.situation, request=candidate.request))
+            found = (finding for registry in DRAFT_REGISTRIES for finding in registry.run(wider))
+            codes = tuple(dict.fromkeys(finding.code for finding in found if finding.blocks))
         if codes:
             rungs.append(TriedFormat(words=candidate.words, outcome=f"not possible ({', '.join(codes)})"))
             continue
@@ -293,13 +297,6 @@ def _candidates(draft: QuarkDraft) -> Iterator[_Candidate]:
         whole = {} if draft.exclusions else {"exclude_nothing": True}
         options = {**request.adapter_options, **whole, "hold_out": draft.hold_out}
         yield _Candidate(words=name, request=replace(request, precision=name, goal=None, adapter_options=options))
-
-
-def _refused(details: QuarkPrepared, request: Request) -> tuple[str, ...]:
-    """The codes of what forbids a request, known before anything runs."""
-    draft = make_draft(replace(details.draft.situation, request=request))
-    found = (finding for registry in DRAFT_REGISTRIES for finding in registry.run(draft))
-    return tuple(dict.fromkeys(finding.code for finding in found if finding.blocks))
 
 
 def _trial(facts: GraphFacts, part: FloatPart, before: QuantizedQuality, after: QuantizedQuality) -> FloatTrial:

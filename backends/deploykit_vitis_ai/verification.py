@@ -60,7 +60,7 @@ def _session_checks(package: Path, session: Mapping[str, Any]) -> Iterator[Check
 def _config_checks(package: Path, session: Mapping[str, Any]) -> Iterator[Check]:
     path = package / configs.CONFIG
     if path.is_file():
-        problems = configs.config_problems(read_json(path), product=str(session["product"]))
+        problems = list(configs.config_problems(read_json(path), product=str(session["product"])))
         yield _check("vitisai-config", problems, "three top-level keys, passes in order, every key known")
     elif product_of(str(session["product"])).config_device:
         yield _check("vitisai-config", [f"{configs.CONFIG} is missing; this product needs it"], "")
