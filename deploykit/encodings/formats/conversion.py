@@ -132,7 +132,8 @@ def convert(
     notes, warnings = [], []
     lost = sum(outcome.kind is OutcomeKind.IMPOSSIBLE for outcome in outcomes)
     if newest and encodings.quantizer_args is not None:
-        notes.append("quantizer_args have no place in 2.0.0; they were defaults of the quantizer, not facts about tensors")
+        said = "they were defaults of the quantizer, not facts about tensors"
+        notes.append(f"quantizer_args have no place in 2.0.0; {said}")
     if newest and encodings.version.startswith(_WITHOUT_AXES) and any(e.is_param is not None for e in encodings):
         notes.append("2.0.0 does not tell parameters from activations; the model does")
     if newest and lost and layouts is None:
