@@ -127,7 +127,20 @@ def seal(ran: RanPackage, out: Path, how: Output) -> Packaged:
     execution = replace(execution, executed=(*quantized, *execution.executed))
     samples = _recorded_samples(decision, writer)
     changes, given = decision.changes, decision.given
-    account = {} if given.quantized is None else dict(given.quantized.record)
+    account: dict[str, Any] = {}
+    quantizing: tuple[Step, ...] = ()
+    if given.quantized is not None:
+        account = dict(given.quantized.record)
+        # The quantizer as a step: what it was given and what it left, by the roles of ``inputs``.
+        step = Step(
+            id=QUANTIZE,
+            tool=str(account["quantizer"]),
+            argv=(),
+            inputs=("float-model", "calibration"),
+            outputs=("model", "encodings"),
+            note="ran before the package was planned; 'quantization' holds its account",
+        )
+        quantizing = (step,)
     ladder = {} if given.ladder is None else {"ladder": dict(given.ladder)}  # also where it led to float16
     writer.add(documents(decision, writer, execution, status, findings, generated, how.templates))
     manifest = {
@@ -146,7 +159,7 @@ def seal(ran: RanPackage, out: Path, how: Output) -> Packaged:
             "changes": [change.to_json() for change in changes[:_MOST_CHANGES]],
         },
         "inputs": _inputs(given, writer),
-        "steps": [*_quantizing(given), *(step.to_json() for step in plan.steps)],
+        "steps": [step.to_json() for step in (*quantizing, *plan.steps)],
         "precision": {"intended": dict(plan.precision.intended), "expected": dict(plan.precision.expected)},
         "float_tensors": [] if given.encodings is None else sorted(given.encodings.floats),
         "executed": list(execution.executed),
@@ -183,21 +196,6 @@ def _recorded_samples(decision: Decision[Any, Any], writer: PackageWriter) -> Ma
     if recording.data is not None:
         writer.add([BytesFile(path=RECORDED_FILE, data=recording.data)])
     return recording.to_json()
-
-
-def _quantizing(situation: Situation) -> tuple[dict[str, Any], ...]:
-    """The quantizer as a step: what it was given and what it left, by the roles of ``inputs``."""
-    if situation.quantized is None:
-        return ()
-    step = Step(
-        id=QUANTIZE,
-        tool=str(situation.quantized.record["quantizer"]),
-        argv=(),
-        inputs=("float-model", "calibration"),
-        outputs=("model", "encodings"),
-        note="ran before the package was planned; 'quantization' holds its account",
-    )
-    return (step.to_json(),)
 
 
 def _inputs(situation: Situation, writer: PackageWriter) -> list[dict[str, Any]]:
