@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import io
 import re
 import subprocess
 import sys
+import tokenize
 import zipfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -96,3 +100,42 @@ def test_the_top_level_holds_nothing_else() -> None:
         pytest.skip(f"git does not tell: {done.stderr.strip()}")  # somebody else's checkout, or no git
     kept = {".ci", ".gitignore", "LICENSE", "README.md", "backends", "deploykit", "docs", "pyproject.toml", "templates"}
     assert {line.partition("/")[0] for line in done.stdout.splitlines()} == kept | {"tests"}
+
+
+MOST_TOKENS = 520_000
+MOST_FILES = 366
+"""What is reached, with a little room; both go down. A change that needs more says what it made unnecessary."""
+
+
+def test_size_and_shape_stay_within_their_bands() -> None:
+    """How much there is, how long functions are, and that a class name is that of one class."""
+    lengths, classes, private, calls = list[int](), Counter[str](), list[tuple[str, str, int]](), Counter[str]()
+    tokens = 0
+    for path in SOURCES:
+        text = path.read_text("utf-8")
+        tree = ast.parse(text)
+        layout = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+        tokens += sum(token.type not in layout for token in tokenize.generate_tokens(io.StringIO(text).readline))
+        tokens -= sum(ast.get_docstring(node, clean=False) is not None for node in ast.walk(tree) if _may_be_said(node))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = (node.end_lineno or node.lineno) - node.lineno + 1
+                lengths.append(length)
+                if node.name.startswith("_") and not node.name.startswith("__"):
+                    private.append((str(path), node.name, length))
+            elif isinstance(node, ast.ClassDef):
+                classes[node.name] += 1
+            elif isinstance(node, ast.Name | ast.Attribute):
+                calls[f"{path} {node.id if isinstance(node, ast.Name) else node.attr}"] += 1
+    alone = [length for path, name, length in private if calls[f"{path} {name}"] == 1]
+    folders = Counter(path.parent for path in SOURCES)
+    assert tokens <= MOST_TOKENS
+    assert len(SOURCES) <= MOST_FILES and max(folders.values()) <= 24
+    assert max(lengths) <= 120
+    assert len(alone) <= 0.2 * len(lengths), "private helpers with one caller"
+    assert sum(length <= 7 for length in alone) <= 0.05 * len(lengths), "of these six lines or fewer"
+    assert [name for name, count in classes.items() if count > 1] == []
+
+
+def _may_be_said(node: ast.AST) -> bool:
+    return isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)

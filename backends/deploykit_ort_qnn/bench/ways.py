@@ -167,7 +167,7 @@ _NO_PADS: dict[str, Any] = {"pads": None, "auto_pad": None, "ceil_mode": None}
 
 
 @dataclass(frozen=True, slots=True)
-class _PoolAxis:
+class _WindowAxis:
     """A pool's windows along one axis of a map of ``given`` places: where each of them begins, from below zero on."""
 
     axis: int
@@ -181,7 +181,7 @@ class _PoolAxis:
         return np.arange(self.starts[0], self.starts[-1] + self.size)
 
 
-def _windows(place: OperatorPlace) -> Iterator[_PoolAxis]:
+def _windows(place: OperatorPlace) -> Iterator[_WindowAxis]:
     """NoMatchError where a window has gaps, or holds nothing."""
     if any(step != 1 for step in place.setting("dilations", ())):
         raise NoMatchError("its window has gaps")
@@ -198,7 +198,7 @@ def _windows(place: OperatorPlace) -> Iterator[_PoolAxis]:
         starts = np.arange(made[at + 2], dtype=np.int64) * step - before
         if (starts >= there).any() or (starts + size <= 0).any():
             raise NoMatchError("a window holds no value")
-        yield _PoolAxis(at + 2, there, size, starts)
+        yield _WindowAxis(at + 2, there, size, starts)
 
 
 @_way("by-places", "Gathers with stored places move what it moved")
