@@ -7,11 +7,8 @@ import re
 import sys
 import venv
 import zipfile
-from collections.abc import Sequence
 from hashlib import sha256
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 from packaging.specifiers import SpecifierSet
@@ -22,11 +19,10 @@ from deploykit.cli.frame import run
 from deploykit.cli.toolchain import known_toolchains
 from deploykit.errors import InputError, ToolError, UnknownTargetError, UsageError
 from deploykit.findings import Confidence
-from deploykit.system import processes
 from deploykit.system.environments import environment_of, toolchains_root
 from deploykit.system.installing import install, remove
-from deploykit.system.processes import ProgramEnd
 from deploykit.system.specs import Stage, ToolchainSpec, select
+from lent_pip import lend_pip
 from tables import each_row
 
 THIS_PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -65,21 +61,7 @@ def silent(line: str) -> None:
 
 @pytest.fixture(autouse=True)
 def lent_pip(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An environment of the tests borrows this Python's pip: installing its own takes three seconds each time."""
-    pip = find_spec("pip")
-    if pip is None or pip.origin is None:
-        return
-    package = Path(pip.origin).parent
-
-    def started(argv: Sequence[str], **named: Any) -> ProgramEnd:
-        if list(argv[1:3]) != ["-m", "venv"]:
-            return processes.run(argv, **named)
-        done = processes.run([*argv[:-1], "--without-pip", argv[-1]], **named)
-        (packages,) = Path(argv[-1]).glob("lib/python3*/site-packages")
-        (packages / "pip").symlink_to(package)
-        return done
-
-    monkeypatch.setattr("deploykit.system.installing.run", started)
+    lend_pip(monkeypatch)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from deploykit.system.environments import Environment
 from deploykit.system.installing import install
 from deploykit.system.specs import Stage, ToolchainSpec
 from deploykit_vitis_ai.runner import RESULT, run_quark
+from lent_pip import lend_pip
 from tables import each_row
 
 WRITE = f"""
@@ -47,6 +48,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DEPLOYKIT_TOOLCHAINS", str(root))
+        lend_pip(patch)
         state = install(spec, lambda line: None)
     return Environment(spec=spec, path=state.path)
 
