@@ -284,6 +284,8 @@ def read_qdq(model: ModelProto, *, source: str = "model", read_tensor: ReadTenso
         # The second half of a pair says nothing new, and scales of scales belong to their weight.
         if graph.first_of_pair(node) is not None or (node.op_type == DEQUANTIZE and graph.makes_scales(node)):
             continue
+        if graph.graph.maker(node.input[1], "DynamicQuantizeLinear") is not None:  # of a CPU's dynamic quantization
+            continue
         name = graph.plain_name(node) if node.op_type == DEQUANTIZE else names.final(node.input[0])
         entry = Encoding(name=name, value=graph.value(node), is_param=graph.is_param(node))
         known = found.setdefault(entry.name, entry)

@@ -7,7 +7,7 @@ are what an exporter left of Python's numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -61,6 +61,8 @@ def dequantize_layers(look: ModelLook) -> Iterator[Match | NearMiss]:
         try:
             if node.op_type in _LAYERS and is_standard(node):
                 yield _layer(look, node)
+            elif node.op_type == "DequantizeLinear" and look.graph.maker(node.input[1], "DynamicQuantizeLinear"):
+                yield _round_trip(look, node)
             elif node.op_type == "DynamicQuantizeMatMul" and node.domain == _CONTRIBUTED:
                 yield _product(look, node)
             elif node.op_type == "DynamicQuantizeLSTM" and node.domain == _CONTRIBUTED:
@@ -69,12 +71,41 @@ def dequantize_layers(look: ModelLook) -> Iterator[Match | NearMiss]:
             yield NearMiss(nodes=(label(node),), reason=error.reason)
 
 
+def _quantized_from(look: ModelLook, name: str) -> tuple[NodeProto, list[NodeProto]]:
+    """The DynamicQuantizeLinear that made integers, and the operators that moved them since."""
+    moves: list[NodeProto] = []
+    maker = look.graph.maker(name)
+    while maker is not None and has(maker, Trait.CARRIES_GRID):
+        moves.insert(0, maker)
+        name = maker.input[0]
+        maker = look.graph.maker(name)
+    if maker is None or maker.op_type != "DynamicQuantizeLinear" or maker.output[0] != name:
+        raise NoMatchError(f"{name} is not quantized at run time")
+    return maker, moves
+
+
+def _moved(to: NodeSteps, source: str, moves: Sequence[NodeProto]) -> str:
+    """The float that integers were made of, moved as they were."""
+    for move in moves:
+        kept = {a.name: helper.get_attribute_value(a) for a in move.attribute}
+        source = to.add(move.op_type, [source, *move.input[1:]], f"{move.output[0]}_float", **kept)
+    return source
+
+
+def _round_trip(look: ModelLook, node: NodeProto) -> Match:
+    """Integers that only become floats again."""
+    quantizer, moves = _quantized_from(look, node.input[0])
+    if quantizer.output[1] != node.input[1]:
+        raise NoMatchError(f"{node.input[1]} is not the scale of {node.input[0]}")
+    return _whole(node, lambda to: to.end("Identity", [_moved(to, quantizer.input[0], moves)]))
+
+
 def _layer(look: ModelLook, node: NodeProto) -> Match:
     """DynamicQuantizeLinear, the layer, a bias in integers where it has one, a Cast, and a Mul by both scales."""
     graph = look.graph
-    quantizer = graph.maker(node.input[0], "DynamicQuantizeLinear")
-    if quantizer is None or quantizer.output[0] != node.input[0] or node.input[2:3] != quantizer.output[2:3]:
-        raise NoMatchError(f"{node.input[0]} is not quantized at run time")
+    quantizer, moves = _quantized_from(look, node.input[0])
+    if node.input[2:3] != quantizer.output[2:3]:
+        raise NoMatchError(f"{node.input[2] if len(node.input) > 2 else 'nothing'} is not the zero point of its input")
     cast, added, inner = graph.only_reader(node.output[0]), "", list(node.output[:1])
     if cast is not None and cast.op_type == "Add":
         (added,) = [name for name in cast.input if name != node.output[0]] or [""]
@@ -108,7 +139,7 @@ def _layer(look: ModelLook, node: NodeProto) -> Match:
         to.gone = [to.node, *(to.graph.makers[name] for name in (*inner, cast.output[0]))]
         values = _values(weights, scale.reshape(channels), zero.reshape(channels))
         weight = to.graph.store(f"{node.input[1]}_float", values)
-        inputs, made = [quantizer.input[0], weight], to.node.output[0]
+        inputs, made = [_moved(to, quantizer.input[0], moves), weight], to.node.output[0]
         if bias is None or node.op_type == "ConvInteger":
             to.end(_LAYERS[node.op_type], [*inputs, *([] if bias is None else bias.input[:1])], name=node.name, **kept)
         else:

@@ -119,3 +119,15 @@ def test_operators_on_integers_become_pairs(per_channel: bool, tmp_path: Path) -
     x = np.random.default_rng(4).uniform(-1, 1, (1, 3, 8, 8)).astype(np.float32)
     wanted = run(model, x)
     np.testing.assert_allclose(run(done, x), wanted, atol=0.02 * np.abs(wanted).max())
+
+
+def test_integers_that_were_only_moved_become_the_moved_floats() -> None:
+    graph = TinyGraph()
+    graph.op("DynamicQuantizeLinear", [graph.input("x", (2, 3))], ["q", "scale", "zero"])
+    turned = graph.op("Transpose", ["q"], "turned", perm=[1, 0])
+    graph.op("DequantizeLinear", [turned, "scale", "zero"], "y")
+    model = graph.model("y")
+    done = FIND.apply(model, None, FIND.match(model)).model
+    assert [node.op_type for node in done.graph.node] == ["Transpose", "Identity"]
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    np.testing.assert_array_equal(run(done, x), x.T)
