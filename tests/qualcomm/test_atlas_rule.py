@@ -116,6 +116,14 @@ def test_what_no_older_release_was_seen_to_do_is_told_of_none(
         assert "QNN320" not in lint({**told, "sdk": sdk})
 
 
+def test_what_is_refused_is_not_told_as_wrong(lint: Lint) -> None:
+    """Asymmetric Resizes that round up are not taken; those that are taken were measured to be wrong."""
+    graph = """g (float[1,4,5,5] x) => (float[1,4,10,10] y) <int64[4] s = {1, 4, 10, 10}> { y = Resize
+      <mode = "nearest", coordinate_transformation_mode = "asymmetric", nearest_mode = "%s"> (x, , , s) }"""
+    (found,) = lint({"graph": graph % "ceil", "sdk": "2.51"})["QNN320"]
+    assert found.evidence["verdict"] == "refused"
+
+
 @each_row("op", ["Tanh", "Softplus"])
 def test_a_rank_without_a_kernel_is_told_of_every_release(op: str, lint: Lint) -> None:
     for shape, told in (("1,2,3,4,5", True), ("1,2,3,4", False)):

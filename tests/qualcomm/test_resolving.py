@@ -101,7 +101,7 @@ def test_the_nearest_is_suggested() -> None:
     assert "2.33.0" in caught.value.next
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=60)
 @given(
     st.tuples(st.integers(0, 4), st.integers(0, 80), st.integers(0, 60), st.integers(240000, 280000)),
     st.integers(2, 4),
@@ -122,7 +122,7 @@ def test_any_version_is_answered_by_one_that_is_not_newer_or_refused(numbers: tu
     assert exact or {finding.code for finding in findings} & {"QNN001", "QNN002"}
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(st.text(max_size=30))
 def test_any_text_is_a_version_or_an_unknown_target(text: str) -> None:
     try:
