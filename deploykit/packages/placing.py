@@ -86,7 +86,8 @@ def check_place(out: Path, *, force: bool, kind: SealedKind = PACKAGES) -> str:
     """
     if out.is_symlink() or (out.exists() and not out.is_dir()):
         raise PackageError(f"{out}: exists and is not a folder", next="name a folder that does not exist yet")
-    if not out.exists() or not any(out.iterdir()):
+    # Quantizing may take hours: without --force nothing at all may stand where its results go.
+    if not out.exists() or (not any(out.iterdir()) and (force or kind is PACKAGES)):
         return ""
     if not force:
         raise PackageError(f"{out}: exists and was kept", next="name another folder, or replace it with --force")

@@ -27,6 +27,7 @@ COMPILER = {
 TOOLS = {
     "DK002": "sizes that the tools may settle; never those that values decide",
     "DK003": "branches that the tools may resolve",
+    "DK016": "operators on quantized integers",
     "ORT003": "float8 weights",
     "ORT011": "operators that ONNX Runtime may make one of",
     "ORT016": "a norm that is not finalized",
