@@ -1,0 +1,94 @@
+"""Makes what trained models look at: pictures, pages of words, voices, files. It knows no model of a vendor.
+
+Pictures come from scikit-image and scikit-learn, words are rendered by Pillow, voices are sums of harmonics with
+formants and pauses. Everything follows from one seed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+from skimage import data
+from sklearn.datasets import load_sample_images
+
+WORDS = """
+    network tensor silicon harbor window 2026 EXIT Hello World market street coffee 42 Station ticket PRICE 19.99
+    open Closed Berlin Tokyo river cloud paper silver 7x9 Monday parcel number
+""".split()  # noqa: SIM905 - words are easier to read than a list of strings
+IMAGENET = np.array([0.485, 0.456, 0.406], np.float32), np.array([0.229, 0.224, 0.225], np.float32)
+RATE = 16000  # samples per second of speech
+
+
+class Scene:
+    """One seed's pictures, pages, words, voices and files."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = np.random.default_rng(seed)
+        colour = [data.astronaut(), data.coffee(), data.chelsea(), data.rocket(), data.hubble_deep_field()]
+        colour += [data.immunohistochemistry(), data.retina(), data.colorwheel(), *load_sample_images().images]
+        grey = [data.camera(), data.coins(), data.page(), data.text()]
+        self.photos = [*colour, *(np.repeat(picture[..., None], 3, 2) for picture in grey)]
+
+    def photo(self, height: int, width: int) -> Any:
+        """A part of a photograph, uint8 [height, width, 3]."""
+        picture = self.photos[self.random.integers(len(self.photos))]
+        share = self.random.uniform(0.5, 1)
+        high, wide = (int(size * share) for size in picture.shape[:2])
+        top = self.random.integers(0, picture.shape[0] - high + 1)
+        left = self.random.integers(0, picture.shape[1] - wide + 1)
+        part = Image.fromarray(picture[top : top + high, left : left + wide]).resize((width, height))
+        return np.asarray(part.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if self.random.random() < 0.5 else part)
+
+    def word(self, height: int, width: int, *, upside_down: bool = False) -> Any:
+        """One or two dark words on a light ground with noise, uint8 [height, width, 3]."""
+        text = " ".join(self.random.choice(WORDS, self.random.integers(1, 3)))
+        font = ImageFont.load_default(size=int(height * self.random.uniform(0.55, 0.75)))
+        picture = Image.new("RGB", (width, height), (int(self.random.integers(150, 256)),) * 3)
+        ImageDraw.Draw(picture).text((4, height // 12), text, fill=(int(self.random.integers(0, 90)),) * 3, font=font)
+        drawn = np.asarray(picture.rotate(180) if upside_down else picture).astype(np.float32)
+        return np.clip(drawn + self.random.normal(0, 6, drawn.shape), 0, 255).astype(np.uint8)
+
+    def page(self, height: int, width: int) -> Any:
+        """Words in boxes on a photograph or on paper, uint8 [height, width, 3]."""
+        plain = Image.new("RGB", (width, height), (int(self.random.integers(200, 256)),) * 3)
+        picture = Image.fromarray(self.photo(height, width)) if self.random.random() < 0.5 else plain
+        draw = ImageDraw.Draw(picture)
+        for _ in range(self.random.integers(3, 8)):
+            size, text = int(self.random.integers(14, 40)), str(self.random.choice(WORDS))
+            left, top = int(self.random.integers(0, max(1, width - 150))), int(self.random.integers(0, height - 50))
+            draw.rectangle((left - 3, top - 2, left + len(text) * size * 0.62, top + size * 1.25), fill=(250, 250, 245))
+            draw.text((left, top), text, fill=(10, 10, 20), font=ImageFont.load_default(size=size))
+        return np.asarray(picture)
+
+    def voice(self, samples: int) -> Any:
+        """Voiced sounds with pauses and a little noise, float32 [samples]."""
+        time, sound, at = np.arange(samples) / RATE, np.zeros(samples), 0
+        while at < samples:
+            part = slice(at, min(samples, at + int(self.random.uniform(0.15, 0.5) * RATE)))
+            if self.random.random() < 0.6:
+                pitch, formants = self.random.uniform(90, 220), self.random.uniform((400, 1100), (900, 2400))
+                for harmonic in range(1, 25):
+                    near = np.exp(-(((pitch * harmonic - formants) / (150, 200)) ** 2)).sum()
+                    wave = np.sin(2 * np.pi * pitch * harmonic * time[part] + self.random.uniform(0, 6))
+                    sound[part] += 0.12 * (1 + 2 * near) / harmonic * wave * np.hanning(part.stop - part.start)
+            at = part.stop
+        return (sound + self.random.normal(0, 0.003, samples)).astype(np.float32)
+
+    def file(self) -> bytes:
+        """The bytes of some file of this Python or of this system's shared data."""
+        import sysconfig
+
+        roots = [Path(sysconfig.get_paths()["stdlib"]), Path("/usr/share")]
+        if not hasattr(self, "_files"):
+            found = [path for root in roots for path in sorted(root.rglob("*"))[:4000]]
+            self._files = [path for path in found if path.is_file() and 200 < path.stat().st_size < 200_000]
+        return self._files[self.random.integers(len(self._files))].read_bytes()
+
+
+def planes(picture: Any, mean: Any, spread: Any) -> Any:
+    """uint8 [height, width, 3] as normalized float32 [1, 3, height, width]."""
+    scaled = (picture.astype(np.float32) / 255 - mean) / spread
+    return np.ascontiguousarray(scaled.transpose(2, 0, 1)[None], np.float32)
