@@ -1,4 +1,4 @@
-"""``python -m zoo ARCHIVE FOLDER``: every row of one model, as JSON on stdout; a process of its own, for it may die."""
+"""``python -m zoo ARCHIVE FOLDER SETTING…``: rows of one model as JSON on stdout, in a process that may die."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from zoo_subjects import Subject
 from .rows import SETTINGS, run
 
 
-def main(archive: Path, folder: Path) -> None:
+def main(archive: Path, folder: Path, names: list[str]) -> None:
     """Unpacks into the folder and leaves the packages there."""
     with zipfile.ZipFile(archive) as packed:
         packed.extractall(folder / archive.stem)
     subject = Subject(folder / archive.stem)
-    rows = [run(subject, setting, folder / setting.name.replace(" ", "_")) for setting in SETTINGS]
+    rows = [
+        run(subject, setting, folder / setting.name.replace(" ", "_")) for setting in SETTINGS if setting.name in names
+    ]
     json.dump([asdict(row) for row in rows], sys.stdout)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])
