@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import resource
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
@@ -29,6 +30,8 @@ __all__ = [
 VARIABLE = "DEPLOYKIT_MEMORY"
 """The environment variable that states the budget: processes started by this one obey it too."""
 
+_LOCK = threading.Lock()
+_BOUNDS: dict[int, list[int]] = {}  # by kind: what the process had, then each bound that is in force
 _END: ContextVar[float | None] = ContextVar("_END", default=None)  # of the caller's work, on the monotonic clock
 _SHARE = 0.6  # of free memory: the rest is for ONNX Runtime's own buffers, which nobody counts
 _CHECKING = 2 << 30  # nothing that a check does with a real model comes near
@@ -69,17 +72,29 @@ def limited_memory(more: int, *, kind: int = resource.RLIMIT_AS) -> Iterator[Non
     bound; programs that are started inside have none.
     """
     pages = _text(Path("/proc/self/statm")).split()
-    soft, hard = resource.getrlimit(kind)
-    held = int(pages[5 if kind == resource.RLIMIT_DATA else 0]) if pages else 0
-    wanted = held * resource.getpagesize() + more
-    if not pages or any(bound != resource.RLIM_INFINITY and bound < wanted for bound in (soft, hard)):
+    if not pages:
         yield
         return
-    resource.setrlimit(kind, (wanted, hard))
+    wanted = int(pages[5 if kind == resource.RLIMIT_DATA else 0]) * resource.getpagesize() + more
+    # Threads end their work in any order: the tightest of what is still under way counts, and in the end the first.
+    with _LOCK:
+        soft, hard = resource.getrlimit(kind)
+        bounds = _BOUNDS.setdefault(kind, [soft])
+        bounds.append(wanted)
+        _set_tightest(kind, bounds, hard)
     try:
         yield
     finally:
-        resource.setrlimit(kind, (soft, hard))
+        with _LOCK:
+            bounds.remove(wanted)
+            _set_tightest(kind, bounds, hard)
+            if len(bounds) == 1:
+                del _BOUNDS[kind]
+
+
+def _set_tightest(kind: int, bounds: Sequence[int], hard: int) -> None:
+    known = [bound for bound in (*bounds, hard) if bound != resource.RLIM_INFINITY]
+    resource.setrlimit(kind, (min(known, default=resource.RLIM_INFINITY), hard))
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import sys
 import threading
 import time
@@ -103,3 +104,13 @@ def test_a_check_takes_two_gigabytes_at_most_and_programs_inside_their_own(monke
         assert run([sys.executable, "-c", code]).tail == ("True",)
     with guarded_memory(size=100 << 20):
         assert bytearray(200 << 20)
+
+
+def test_bounds_of_threads_end_in_any_order() -> None:
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    first, second = guarded_memory(), guarded_memory(size=1 << 20)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    second.__exit__(None, None, None)
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
