@@ -166,7 +166,11 @@ def test_quantize_writes_a_folder_that_simulate_confirms(frames: Path, tmp_path:
     assert "| logits |" in (done.folder / "report.md").read_text("utf-8")
 
 
-def test_the_second_run_finds_the_first_one_s_work(frames: Path, tmp_path: Path) -> None:
+def test_the_second_run_finds_the_first_one_s_work(
+    frames: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEPLOYKIT_CACHE", str(tmp_path / "cache"))  # whatever other tests have kept
+
     def make(name: str, **changes: Any) -> list[str]:
         news: list[str] = []
         given = {"target": "sm8650", "calibration": frames, "precision": "w8a8", "options": [("method", "percentile")]}
@@ -208,7 +212,8 @@ def test_scales_per_channel_of_an_operator_set_that_has_no_axis(frames: Path, tm
 
 def test_what_makes_no_sense_is_refused_before_anything_runs(frames: Path, tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
-    with pytest.raises(PackageError, match="exists and was kept"):
+    (tmp_path / "there/mine.txt").write_text("mine")
+    with pytest.raises(PackageError, match="was kept"):
         deploykit.quantize(CNN, target="sm8650", calibration=frames, out=tmp_path / "there")
     with pytest.raises(InputError, match="holds Q/DQ nodes already"):
         deploykit.quantize(DATA / "cnn/w8a8.qdq.onnx", target="sm8650", calibration=frames, out=tmp_path / "qdq")
