@@ -234,8 +234,13 @@ def parse_options(pairs: Iterable[tuple[str, str]], *, product: str, device_clas
         elif _typed(key, "bool", value):
             recipes.append(recipe)
     for recipe in recipes:
+        # What was typed wins; dictionaries inside are merged.
         chosen.attributes = {**recipe.attributes, **chosen.attributes}
-        chosen.extra = _beneath(recipe.extra, chosen.extra)
+        typed = chosen.extra
+        chosen.extra = {**recipe.extra, **typed}
+        for name, value in recipe.extra.items():
+            if isinstance(value, Mapping) and isinstance(typed.get(name), Mapping):
+                chosen.extra[name] = {**value, **typed[name]}
     return chosen
 
 
@@ -249,15 +254,6 @@ def check_quark_version(chosen: ChosenOptions, version: str) -> None:
                 why=f"{', '.join(key.quark)} do",
                 next="leave it out, or choose another version with --option quark=VERSION",
             )
-
-
-def _beneath(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
-    """Both, dictionaries inside them merged; what is in ``upper`` wins."""
-    both = {**lower, **upper}
-    for name, value in lower.items():
-        if isinstance(value, Mapping) and isinstance(upper.get(name), Mapping):
-            both[name] = {**value, **upper[name]}
-    return both
 
 
 def _take(chosen: ChosenOptions, key: str, value: str, product: str, device_class: str) -> None:

@@ -77,7 +77,12 @@ class Exclusions:
         own = [node.name for node in nodes if node.name]
         pairs = (_folded_pair(facts, node) for node in nodes)
         folded = [pair[0].outputs[0] for pair in pairs if pair is not None]
-        return tuple(dict.fromkeys((*own, *folded, *(node.outputs[0] for node in nodes if _swallows(facts, node)))))
+        joined = []
+        for node in nodes:
+            makers = [facts.producer_of(name) for name in node.inputs] if node.op_type == "Concat" else []
+            if any(maker is not None and maker.op_type == "Concat" for maker in makers):
+                joined.append(node.outputs[0])
+        return tuple(dict.fromkeys((*own, *folded, *joined)))
 
     def nameless(self, facts: GraphFacts) -> tuple[str, ...]:
         """Excluded nodes that have no name and therefore cannot be told to Quark."""
@@ -134,12 +139,6 @@ def _folded_pair(facts: GraphFacts, node: NodeFact) -> tuple[NodeFact, NodeFact]
     if len(readers) == 1 and readers[0].op_type == "BatchNormalization":
         return node, readers[0]
     return None
-
-
-def _swallows(facts: GraphFacts, node: NodeFact) -> bool:
-    """True for a Concat with another one among its operands."""
-    makers = [facts.producer_of(name) for name in node.inputs] if node.op_type == "Concat" else []
-    return any(maker is not None and maker.op_type == "Concat" for maker in makers)
 
 
 def _walk(facts: GraphFacts, by_name: Mapping[str, NodeFact], subgraph: Subgraph) -> Region:

@@ -236,6 +236,8 @@ def _of_pair(
         return None
     result, partner = known[made].interval, beside.interval
     words = f"{made} and {other} leave that to it"
+    near, far = sorted(map(abs, partner))
+    divides = partner[0] * partner[1] > 0 and far <= _SPREAD * near  # it stays well away from zero
     match node.op_type, position:
         case "Add", _:
             found = total(result, (-partner[1], -partner[0]))
@@ -245,7 +247,7 @@ def _of_pair(
             found = total(partner, (-result[1], -result[0]))
         case "Div", 0:
             found = product(result, partner)
-        case "Mul", _ if _divides(partner):
+        case "Mul", _ if divides:
             found = product(result, (1 / partner[1], 1 / partner[0]))
         case "Mul", _:
             return _ratio(graph, name, (other, made), known, encodings)
@@ -255,12 +257,6 @@ def _of_pair(
     if not all(map(math.isfinite, found)) or (not exact and max(map(abs, found)) > TELLING):
         return None
     return Clue(interval=found, words=words, encloses=True, exact=exact)
-
-
-def _divides(interval: Interval) -> bool:
-    """True for a divisor that stays well away from zero."""
-    low, high = sorted(map(abs, interval))
-    return interval[0] * interval[1] > 0 and high <= _SPREAD * low
 
 
 def _ratio(
@@ -311,12 +307,13 @@ def _from_integers(graph: GraphCopy, name: str) -> bool:
     """True for a tensor that only moves the values of integer tensors: its sources are Casts of integers, or inputs."""
     todo, seen = [name], {name}
     casts = False
+    kinds = {item.name: item.type.tensor_type.elem_type for item in graph.model.graph.input}
     while todo:
         current = todo.pop()
         node = graph.maker(current)
         if node is None:
             # A graph input without a Cast behind it is a float.
-            if current in graph.inputs and not _is_integer_input(graph, current):
+            if current in graph.inputs and kinds.get(current) not in _INTEGERS:
                 return False
             continue
         if node.op_type not in _FROM:
@@ -327,12 +324,6 @@ def _from_integers(graph: GraphCopy, name: str) -> bool:
         seen.update(fresh)
         todo += fresh
     return casts
-
-
-def _is_integer_input(graph: GraphCopy, name: str) -> bool:
-    """True for an input of an integer type."""
-    kinds = {item.name: item.type.tensor_type.elem_type for item in graph.model.graph.input}
-    return kinds.get(name) in _INTEGERS
 
 
 # Element types of onnx.proto, TensorProto.DataType.

@@ -116,7 +116,12 @@ class _RangeSearch:
                 self.conclude(entry.name, entry.value.ends, Origin.FILE, "its entry")
         for name, ends in evidence.declared.items():
             self.conclude(name, ends, Origin.DECLARED, f"--input {name}")
-        self.roots = _roots(facts)
+        # The graph inputs that each tensor is computed from; bodies of control flow may read anything.
+        self.roots: dict[str, frozenset[str]] = {name: frozenset({name}) for name in facts.inputs}
+        for node in facts.nodes:
+            sources = facts.inputs if node.op_type in _CONTROL else node.inputs
+            made = frozenset[str]().union(*(self.roots.get(name, frozenset()) for name in sources))
+            self.roots.update((name, made) for name in node.outputs if name)
 
     def conclude(
         self,
@@ -259,14 +264,3 @@ class _RangeSearch:
             why = f"no entry, {says}, and no neighbour tells"
             missing.append(OpenTensor(name=name, inputs=tuple(unknown or roots), why=why))
         return Inference(encodings=made, concluded=found, open=tuple(missing))
-
-
-def _roots(facts: GraphFacts) -> Mapping[str, frozenset[str]]:
-    """The graph inputs that each tensor is computed from."""
-    found: dict[str, frozenset[str]] = {name: frozenset({name}) for name in facts.inputs}
-    for node in facts.nodes:
-        inner = node.op_type in _CONTROL  # their bodies may read anything
-        sources = facts.inputs if inner else node.inputs
-        made = frozenset[str]().union(*(found.get(name, frozenset()) for name in sources))
-        found.update((name, made) for name in node.outputs if name)
-    return found

@@ -136,12 +136,17 @@ def _convert_all(work: _ModelWork) -> Iterator[WeightReport]:
         if node.op_type != "DequantizeLinear" or not attribute(node, "block_size", 0):
             continue
         layers = work.graph.readers(node.output[0])
-        layer = layers[0] if layers else None
+        layer, has_bias = layers[0] if layers else None, False
+        if layer is not None and layer.op_type == "MatMul":
+            behind = work.graph.readers(layer.output[0])
+            has_bias = len(behind) == 1 and behind[0].op_type == "Add"
+        elif layer is not None:
+            has_bias = len(layer.input) > 2 and bool(layer.input[2])
         common: dict[str, Any] = {
             "name": node.input[0],
             "op_type": layer.op_type if layer is not None else "",
             "node": layer.name if layer is not None else "",
-            "has_bias": layer is not None and _has_bias(work, layer),
+            "has_bias": has_bias,
         }
         try:
             given = _block_weight(work, node, _layer(work, node, layers))
@@ -157,13 +162,6 @@ def _convert_all(work: _ModelWork) -> Iterator[WeightReport]:
             yield WeightReport(loss=loss, **common)
         except _LeftError as reason:
             yield WeightReport(reason=str(reason), **common)
-
-
-def _has_bias(work: _ModelWork, layer: NodeProto) -> bool:
-    if layer.op_type != "MatMul":
-        return len(layer.input) > 2 and bool(layer.input[2])
-    readers = work.graph.readers(layer.output[0])
-    return len(readers) == 1 and readers[0].op_type == "Add"
 
 
 def _layer(work: _ModelWork, node: NodeProto, layers: list[NodeProto]) -> NodeProto:

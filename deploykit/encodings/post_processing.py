@@ -148,7 +148,15 @@ def find_post_processing(facts: GraphFacts, ranges: Mapping[str, Interval] | Non
     if not nodes:
         return None
     inside = [facts.nodes[index] for index in sorted(nodes)]
-    entering = {node.index: [name for name in node.inputs if _enters(facts, nodes, name)] for node in inside}
+    made = {name for node in inside for name in node.outputs}
+    entering = {  # what comes from outside and is computed or fed
+        node.index: [
+            name
+            for name in node.inputs
+            if name in facts.inputs or (name not in made and facts.producer_of(name) and not facts.is_stored(name))
+        ]
+        for node in inside
+    }
     return PostProcessing(
         nodes=frozenset(nodes),
         heads=_heads(facts, [name for names in entering.values() for name in names]),
@@ -209,12 +217,6 @@ def _is_expectation(facts: GraphFacts, node: NodeFact) -> bool:
     return before is not None and before.op_type == "Softmax"
 
 
-def _enters(facts: GraphFacts, nodes: set[int], name: str) -> bool:
-    """True for an operand that comes from outside the nodes and is computed or fed."""
-    maker = facts.producer_of(name)
-    return name in facts.inputs or (maker is not None and maker.index not in nodes and not facts.is_stored(name))
-
-
 def _heads(facts: GraphFacts, queue: list[str]) -> frozenset[int]:
     """Back from where values enter to the nearest op of the network on every way."""
     heads: set[int] = set()
@@ -235,7 +237,10 @@ def _hurt(facts: GraphFacts, node: NodeFact, known: Mapping[str, Interval]) -> H
     parts = [_part(facts, name, known) for name in node.inputs if name and facts.tensors[name].is_float]
     harm: Harm | None = None
     if node.op_type == "Concat":
-        harm = Harm.UNLIKE if _are_unlike(parts) else None
+        # By their ranges where all are known; else where some operators bound theirs and others do not.
+        sizes = [part.magnitude for part in parts if math.isfinite(part.magnitude)]
+        unlike = sizes and (len(sizes) < len(parts) or max(sizes) > UNLIKE * min(sizes))
+        harm = Harm.UNLIKE if unlike else None
     elif node.op_type == "Exp":
         harm = Harm.EXPONENTIAL
     elif node.op_type == "TopK":
@@ -246,12 +251,6 @@ def _hurt(facts: GraphFacts, node: NodeFact, known: Mapping[str, Interval]) -> H
         stored = [_part(facts, name, known) for name in node.inputs if facts.is_stored(name)]
         harm = Harm.COORDINATES if any(math.inf > part.magnitude >= _COORDINATE for part in stored) else None
     return None if harm is None else Hurt(node=node.label, harm=harm, parts=tuple(parts))
-
-
-def _are_unlike(parts: list[Operand]) -> bool:
-    """By their ranges where all are known; else where some operators bound theirs and others do not."""
-    known = [part.magnitude for part in parts if math.isfinite(part.magnitude)]
-    return bool(known) and (len(known) < len(parts) or max(known) > UNLIKE * min(known))
 
 
 def _part(facts: GraphFacts, name: str, known: Mapping[str, Interval]) -> Operand:

@@ -267,11 +267,16 @@ def check_mixing(draft: QuarkDraft) -> Iterator[Found]:
             continue
         bounded = [name for name in concat.inputs if _is_bounded(draft.facts, name)]
         if bounded and len(bounded) < len(concat.inputs):
+            starts, ends = exclusion_around(draft.facts, concat)
+            hint = "leave the part around the Concat in float (--exclude-node)"
+            if starts:
+                part = f"--exclude-subgraph '{','.join(starts)}:{','.join(ends)}'"
+                hint = f"--precision {draft.precision_with_exclusions} {part}"
             yield Found(
                 kind=SubjectKind.NODE,
                 name=concat.label,
                 message=f"{concat.label} joins {', '.join(bounded)} (bounded) with operands of other ranges",
-                hint=_proposal(draft, concat),
+                hint=hint,
                 evidence={"bounded": bounded},
             )
 
@@ -281,13 +286,6 @@ def _is_bounded(facts: GraphFacts, tensor: str) -> bool:
     while node is not None and has(node, Trait.REARRANGES):
         node = facts.producer_of(node.inputs[0])
     return node is not None and is_standard(node) and node.op_type in RANGES
-
-
-def _proposal(draft: QuarkDraft, concat: NodeFact) -> str:
-    starts, ends = exclusion_around(draft.facts, concat)
-    if not starts:
-        return "leave the part around the Concat in float (--exclude-node)"
-    return f"--precision {draft.precision_with_exclusions} --exclude-subgraph '{','.join(starts)}:{','.join(ends)}'"
 
 
 @RULES.rule(
