@@ -93,7 +93,7 @@ def test_an_input_that_is_a_double_stays() -> None:
     assert "whoever feeds it" in load_transform("double-to-float").match(double(fed=True)).reason
 
 
-class Samples(CalibrationDataReader):
+class Samples(CalibrationDataReader):  # type: ignore[misc]
     """Four pictures of noise."""
 
     def __init__(self) -> None:
