@@ -264,7 +264,7 @@ def test_a_network_with_prelu_needs_no_data(tmp_path: Path) -> None:
     made = make_package(given, tmp_path / "p")
     assert made.exit_status == 0, [finding.message for finding in made.findings if finding.blocks]
     steps = json.loads((tmp_path / "p/config/intended_types.json").read_text())["steps"]
-    assert [step["count"] for step in steps if step["id"] == "fused-grids"] == [3]
+    assert [step["count"] for step in steps if step["id"] == "fused-grids"] == [5]
 
 
 def with_grids(model: ModelProto, bits: int, names: Sequence[str]) -> EncodingSet:
