@@ -209,6 +209,22 @@ def test_the_graph_says_what_is_measured(build: Callable[[TinyGraph], str], task
     assert piece.task is task
 
 
+def test_a_row_of_pixels_with_nothing_in_it_is_no_lost_part() -> None:
+    """A trained detector of text found all its boxes and was called wrong for one row of its map."""
+    graph = TinyGraph()
+    graph.op("Sigmoid", [graph.input("x", (1, 1, 32, 32))], "y")
+    judge = OutputJudge(facts_of(graph, "y"), label="given")
+    maps = np.full((6, 1, 1, 32, 32), 0.01, np.float32)
+    maps[..., 4:12, 4:20] = 0.97
+    other = maps.copy()
+    maps[..., 20, ::2] = 0.2  # far from a half, and the other side has it elsewhere
+    other[..., 20, 1::2] = 0.2
+    verdict = judge.compare([{"y": one} for one in maps], [{"y": one} for one in other])
+    assert verdict.right is True and "mean overlap of areas 100.0%" in verdict.words
+    gone = np.full_like(maps, 0.01)
+    assert judge.compare([{"y": one} for one in maps], [{"y": one} for one in gone]).right is False
+
+
 def texts(rows: Sequence[Sequence[int]]) -> Outputs:
     """Lines as a recognizer gives them; 0 is nothing."""
     return [{"y": np.eye(30, dtype=np.float32)[list(row)][None] * 0.9 + 0.001} for row in rows]

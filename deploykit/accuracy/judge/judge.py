@@ -234,7 +234,9 @@ def _piece_numbers(context: Context, piece: Piece, pairs: Sequence[Pair]) -> Ite
         yield number(Measure.SAMPLE, alone[1], *keys, where=f"sample {alone[0]}")
     worst = None if piece.task is Task.EMBEDDING else worst_slice(pairs, tolerance=tolerance)
     if worst is not None:
-        yield number(Measure.SLICE, worst.db, where=worst.where)
+        # A row of pixels in which there is next to nothing is no part of a picture's areas; their overlap has seen it.
+        areas = told and any(n.limit.measure is Measure.IOU for n in measured)
+        yield number(Measure.SLICE, worst.db, where=worst.where, note="the task's own measure decides" if areas else "")
 
 
 def _of_task(number: Callable[..., JudgedNumber], piece: Piece, pairs: Sequence[Pair]) -> Iterator[JudgedNumber]:

@@ -2,8 +2,8 @@
 
     python -m trained [--only ID]… [--route ROUTE]… [--held-out 40] [--calibration 32] -o FOLDER
 
-Runs in ``tests/lab``, with scikit-image, scikit-learn, scipy, Pillow and onnxruntime beside deploykit, and the
-toolchains ``aimet``, ``htp`` and ``quark``. The judge of this table is the task, by code that deploykit does not have;
+Runs in ``tests/lab``, with scikit-image, scikit-learn, scipy and Pillow beside ``deploykit[ort-qnn]``, and the
+toolchains ``aimet`` and ``quark``. The judge of this table is the task, by code that deploykit does not have;
 beside it stand deploykit's own verdict and the plain alternative, ONNX Runtime's static quantization in a session.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import zipfile
@@ -135,14 +134,12 @@ def row(
 
 
 def on_emulator(package: Path, folder: Path, held_out: Sequence[Any]) -> list[Any] | str:
-    """What the package's own script gives on the compiler's emulator, input by input, in the toolchain's Python."""
-    toolchains = Path(os.environ.get("DEPLOYKIT_TOOLCHAINS", Path.home() / ".cache" / "deploykit" / "toolchains"))
-    python = max(toolchains.glob("htp-*/venv/bin/python"), default=Path(sys.executable))
+    """What the package's own script gives on the compiler's emulator, input by input."""
     results = []
     for feed in held_out:
         np.savez(folder / "in.npz", **feed)
         script = [
-            str(python),
+            sys.executable,
             str(package / "scripts" / "run.py"),
             str(folder / "in.npz"),
             "-o",
