@@ -90,7 +90,8 @@ def shipping(status: PackageStatus, findings: Iterable[Finding]) -> Shipping:
     if right.state is not Right.YES:
         wants_data = bool(right.label) or "--calibration" in right.why
         told = right.why.removeprefix("not judged: ")
-        why = f"its numbers hold no verdict{f': {told}' if told else ''}"
+        lacks = "no real samples say" if wants_data else "nothing says yet"
+        why = f"the package is made, and {lacks} whether its outputs are right{f': {told}' if told else ''}"
         return not_judged(why, by, _DATA if wants_data else _COMPARE)
     if compiled.state is not Compiled.YES:
         return not_judged("its numbers are right in simulation, but no compiler has seen it", measured, _BUILD)
