@@ -220,7 +220,8 @@ class CatalogFile:
     witness: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Compared by identity: what is made of its patterns is kept for it, and to hash thousands takes longer than a log.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Catalog:
     """Everything known about the logs of one or several tool chains.
 

@@ -105,7 +105,11 @@ def speaker(lines: Sequence[str], tools: Sequence[Tool]) -> Tool | None:
     for tool in tools:
         if any(_compiled(pattern).search(lines[0]) for pattern in tool.lines):
             return tool
-    known = [(mark, tool) for tool in tools for mark in tool.speaks]
+    # Hundreds of marks, and hardly one stands in these lines: they are looked for in all lines at once.
+    whole = "\n".join(lines).replace("\\", "/")
+    known = [(mark, tool) for tool in tools for mark in tool.speaks if mark in whole]
+    if not known:
+        return None
     for index, line in enumerate(takewhile(lambda above: _STACK not in above, lines)):
         plain = line.replace("\\", "/")
         here = index == 0 or _FRAME.match(line) is not None

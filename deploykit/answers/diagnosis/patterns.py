@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
@@ -103,16 +103,17 @@ class AnchorSearch:
         self._known: list[tuple[int, npt.NDArray[np.bool_], dict[int, list[tuple[bytes, int]]]]] = []
         for width, longer in zip(_WIDTHS, (1 << 16, _WIDTHS[0]), strict=True):
             found = [anchor for anchor in every if width <= len(anchor) < longer]
-            hashes = {
-                anchor: [_hash(anchor[at : at + width], width, 0)[0] for at in range(len(anchor) - width + 1)]
-                for anchor in found
-            }
-            shared = Counter(number for numbers in hashes.values() for number in set(numbers))
+            numbers = _hashes(b"\n".join(found), width)
+            _, kinds, counts = np.unique(numbers, return_inverse=True, return_counts=True)
+            shared = counts[kinds]
             table, buckets = np.zeros(_TABLE, np.bool_), defaultdict[int, list[tuple[bytes, int]]](list)
-            for anchor, numbers in hashes.items():
-                offset = min(range(len(numbers)), key=lambda at: shared[numbers[at]])
-                table[numbers[offset]] = True
-                buckets[int(numbers[offset])].append((anchor, offset))
+            start = 0
+            for anchor in found:
+                offset = int(np.argmin(shared[start : start + len(anchor) - width + 1]))
+                number = int(numbers[start + offset])
+                table[number] = True
+                buckets[number].append((anchor, offset))
+                start += len(anchor) + 1
             self._known.append((width, table, buckets))
 
     def find(self, shapes: Sequence[bytes]) -> Iterator[tuple[int, bytes, int]]:
@@ -120,13 +121,12 @@ class AnchorSearch:
         data = b"\n".join(shapes)
         places = [(place, anchor) for anchor in self._tiny for place in _places(data, anchor)]
         for width, table, buckets in self._known:
-            for phase in range(min(width, max(0, len(data) - width + 1))):
-                numbers = _hash(data, width, phase)
-                at = np.flatnonzero(table[numbers])
-                for place, number in zip((at * width + phase).tolist(), numbers[at].tolist(), strict=True):
-                    for anchor, offset in buckets[number]:
-                        if place >= offset and data.startswith(anchor, place - offset):
-                            places.append((place - offset, anchor))
+            numbers = _hashes(data, width)
+            at = np.flatnonzero(table[numbers])
+            for place, number in zip(at.tolist(), numbers[at].tolist(), strict=True):
+                for anchor, offset in buckets[number]:
+                    if place >= offset and data.startswith(anchor, place - offset):
+                        places.append((place - offset, anchor))
         places.sort()
         starts = np.cumsum([0, *(len(shape) + 1 for shape in shapes)])
         lines = np.searchsorted(starts, [place for place, _ in places], "right") - 1
@@ -144,7 +144,10 @@ def _places(data: bytes, anchor: bytes) -> Iterator[int]:
         place = data.find(anchor, place + 1)
 
 
-def _hash(data: bytes, width: int, phase: int) -> npt.NDArray[np.uint64]:
-    """One number below the size of the table for every ``width`` bytes, from a phase on."""
-    words = np.frombuffer(data, f"<u{width}", (len(data) - phase) // width, phase)
-    return (words.astype(np.uint64) * _FACTOR) >> np.uint64(64 - _TABLE_BITS)
+def _hashes(data: bytes, width: int) -> npt.NDArray[np.int64]:
+    """For each position at which ``width`` bytes are left: one number for these, below the size of the table."""
+    found = np.empty(max(0, len(data) - width + 1), np.int64)
+    for phase in range(min(width, len(found))):
+        words = np.frombuffer(data, f"<u{width}", (len(data) - phase) // width, phase)
+        found[phase::width] = (words.astype(np.uint64) * _FACTOR) >> np.uint64(64 - _TABLE_BITS)
+    return found
