@@ -43,7 +43,8 @@ def test_a_detr_as_exported_is_taken_simplified(backend: str, target: str, sdk: 
     encodings = DETR / "w8a16.v1.0.0.encodings" if precision == "w8a16" else None
     findings = api.check(DETR / "model.onnx", target=target, backend=backend, sdk=sdk, encodings=encodings)
     # The emulator computes one of its norms wrong in float, however the graph is written: another question.
-    assert not [finding.message for finding in findings if finding.blocks and finding.code != "QNN321"]
+    other = {"QNN321"} if (backend, precision) == ("ort-qnn", "float") else set()
+    assert not [finding.message for finding in findings if finding.blocks and finding.code not in other]
     (said,) = [finding for finding in findings if finding.code == "DK210"]
     assert "651 nodes became" in said.message
     assert any(finding.code == "DK002" and finding.handled for finding in findings)
