@@ -232,11 +232,12 @@ def _piece_numbers(context: Context, piece: Piece, pairs: Sequence[Pair]) -> Ite
     if alone is not None:
         keys = () if piece.task in _SIGNALS and piece.kind is not OutputKind.SCORES else ("task",)
         yield number(Measure.SAMPLE, alone[1], *keys, where=f"sample {alone[0]}")
-    worst = None if piece.task is Task.EMBEDDING else worst_slice(pairs, tolerance=tolerance)
+    # A row of pixels in which there is next to nothing is no part of a picture's areas; a channel is one.
+    areas = told and any(n.limit.measure is Measure.IOU for n in measured)
+    axes = 1 if areas else None
+    worst = None if piece.task is Task.EMBEDDING else worst_slice(pairs, tolerance=tolerance, axes=axes)
     if worst is not None:
-        # A row of pixels in which there is next to nothing is no part of a picture's areas; their overlap has seen it.
-        areas = told and any(n.limit.measure is Measure.IOU for n in measured)
-        yield number(Measure.SLICE, worst.db, where=worst.where, note="the task's own measure decides" if areas else "")
+        yield number(Measure.SLICE, worst.db, where=worst.where)
 
 
 def _of_task(number: Callable[..., JudgedNumber], piece: Piece, pairs: Sequence[Pair]) -> Iterator[JudgedNumber]:

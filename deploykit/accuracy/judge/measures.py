@@ -260,18 +260,19 @@ class WorstSlice:
     error: float
 
 
-def worst_slice(pairs: Sequence[Pair], *, tolerance: float = 0.0) -> WorstSlice | None:
-    """The worst of all values together, of what differs between samples, and of every slice along every axis.
+def worst_slice(pairs: Sequence[Pair], *, tolerance: float = 0.0, axes: int | None = None) -> WorstSlice | None:
+    """The worst of all values together, of what differs between samples, and of every slice along each of the axes.
 
     A constant in the place of a slice leaves nothing of it, whatever its mean. Slices that hardly vary, beside
     themselves or beside the others, are passed over, and so are those whose largest error is within ``tolerance``.
+    ``axes`` is how many axes after that of the batch are looked along, None for all.
     """
     clean = [(np.asarray(one, np.float64), np.asarray(two, np.float64)) for one, two in pairs if one.size]
     if not clean:
         return None
     found = [*_along([(a.reshape(1, -1), b.reshape(1, -1)) for a, b in clean], 0, ""), *_between_samples(clean)]
     shape = clean[0][0].shape
-    for axis in range(1, len(shape)):
+    for axis in range(1, len(shape))[:axes]:
         alike = all(a.ndim == len(shape) and a.shape[axis] == shape[axis] for a, _ in clean)
         if shape[axis] > 1 and alike:
             found += _along(clean, axis, f"of axis {axis}")
