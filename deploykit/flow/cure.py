@@ -112,11 +112,15 @@ def _applied(
 ) -> Cured[P, D] | None:
     """With these rewrites, proven and judged; None where nothing was changed, or nothing can be run to prove it."""
     situation = before.judged.situation
+    key = ("does not run", Same(situation.model.proto))
 
     def make() -> tuple[Situation, tuple[RewriteStep, ...]] | None:
         try:
             feeds = samples_of(situation, shared).feeds[:_SAMPLES]
-            done = rewrite(lean_weights(situation.model), situation.encodings, names, feeds)
+            problem = shared.known(key)
+            done = rewrite(lean_weights(situation.model), situation.encodings, names, feeds, problem=problem)
+            if not done.kept and done.problem is not None:
+                shared.keep(key, done.problem)
         except DeploykitError:  # samples that do not fit, a model that does not run: later stages say so, with reason
             return None
         if not done.kept:

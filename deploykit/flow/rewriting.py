@@ -76,7 +76,7 @@ class Rewriting:
     """The rewritten model, its encodings, the host model that restores the original outputs, and the steps taken.
 
     ``open`` are tensors that the rewrites made or changed and about whose range nothing is known: they have no entry.
-    ``concluded`` says of the others where their ranges come from.
+    ``concluded`` says of the others where their ranges come from. ``problem`` is why the model does not run.
     """
 
     model: ModelProto
@@ -85,6 +85,7 @@ class Rewriting:
     steps: tuple[RewriteStep, ...]
     open: frozenset[str] = frozenset()
     concluded: Mapping[str, InferredRange] = field(default_factory=dict)
+    problem: InputError | None = None
 
     @property
     def kept(self) -> tuple[str, ...]:
@@ -100,16 +101,17 @@ def rewrite(
     *,
     outputs: Sequence[Feed] | None = None,
     before: Rewriting | None = None,
+    problem: InputError | None = None,
     evidence: Callable[[ModelProto], Evidence] | None = None,
 ) -> Rewriting:
     """Apply the named transforms in order. Raises UsageError for an unknown name.
 
     ``evidence`` gives what the user's data tells about a model; without it new entries come from the graph alone.
     ``outputs`` are what ``model`` gives for the samples, where they are known already: every model is run once.
-    ``before`` is the rewriting that made ``model``; its steps and its tail are gone on from.
+    ``before`` is the rewriting that made ``model``; its steps and its tail are gone on from. ``problem`` is why the
+    model does not run, where that is known: a second try of one that takes all memory may end the process.
     """
     state = before or Rewriting(model=model, encodings=encodings, tail=None, steps=())
-    problem: InputError | None = None
     for name in names:
         transform = load_transform(name)
         matched = transform.match(state.model)
@@ -151,7 +153,7 @@ def rewrite(
             continue
         outputs, problem = after, None
         state = _gone_on(state, made, step, evidence)
-    return state
+    return replace(state, problem=problem)
 
 
 def _outputs(model: ModelProto, feeds: Sequence[Feed]) -> Sequence[Feed]:
