@@ -24,8 +24,8 @@ __all__ = ["Chapter", "Explanation", "OutputCost", "Shipping", "Word", "costs_by
 _FROM_USER = frozenset({"given", "recorded"})
 _DATA = "make the package again with --calibration and samples of the field, or --input NAME=VALUE"
 _COMPARE = (
-    "build it, run it with samples of the field, and hold its outputs to the float model's: "
-    "'deploykit accuracy compare'"
+    "build it, run it on the device with samples of the field, then: "
+    "deploykit accuracy compare FLOAT_OUTPUTS DEVICE_OUTPUTS --model MODEL"
 )
 
 
