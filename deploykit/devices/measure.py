@@ -1,0 +1,219 @@
+"""What the raw times of a run say, and whether one run is really faster than another; it starts nothing.
+
+Every number can be computed again from the raw samples of a record, with the methods that stand in its ``method``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from deploykit.accuracy.latency import in_time
+from deploykit.errors import InputError
+from deploykit.system.published import Published, published
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+__all__ = ["Comparison", "Latency", "Trend", "faster", "summarize"]
+
+PERCENTILES = "linear interpolation between closest ranks (Hyndman and Fan, type 7); throughput is count / sum"
+TEST = (
+    "Mann-Whitney U, two-sided, normal approximation with ties and continuity corrected; "
+    "interval: percentiles 2.5 and 97.5 of the ratio of medians over 2,000 bootstrap resamples "
+    "(numpy default_rng(0).integers(0, n, n) for each of the first sample, then for each of the second)"
+)
+_RESAMPLES = 2000
+_AT_ONCE = 1 << 21  # values that are drawn at once: 16 MB, whatever the number of samples is
+# Two starts of one program on one device differ: medians of published cells between releases lie 0.5 to 1.3 % apart.
+_SAME = 0.02
+_SURE = 0.01  # largest p value that is called a difference
+_FEWEST = 8  # below, the normal approximation of U is no longer near the exact distribution
+# A chip that throttles is slower for good after a while; a single late sample must not look like it.
+_THROTTLED = 1.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison(Published):
+    """One sample of times against another: ``ratio`` is the median of the second over that of the first.
+
+    Above 1 the first is faster. ``low`` and ``high`` bound it in 95 of 100 resamples, ``p`` is the test's; both are
+    None where a sample is too small to be tested.
+    """
+
+    verdict: Literal["faster", "slower", "no difference", "not judged"]
+    ratio: float
+    low: float | None
+    high: float | None
+    u: float | None
+    p: float | None
+    counts: tuple[int, int]
+    method: str = TEST
+
+    @property
+    def words(self) -> str:
+        """One sentence for people; A is the first sample and B the second."""
+        if self.verdict == "not judged":
+            return f"too few samples to compare ({self.counts[0]} and {self.counts[1]}; {_FEWEST} are needed)"
+        band = f"(95 %: {self.low:.3g} to {self.high:.3g}, p = {self.p:.2g})"
+        if self.verdict == "no difference":
+            return f"no difference that counts: the medians are as 1 to {self.ratio:.3g} {band}"
+        return f"A is {self.verdict}: it runs {self.ratio:.3g} times as fast as B {band}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields, and the sentence."""
+        return published(self, also=("words",))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trend(Published):
+    """The last third of the samples beside the first: ``ratio`` of their medians, above 1 where it got slower."""
+
+    ratio: float
+    p: float | None
+    words: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency(Published):
+    """The times of one run in microseconds, of single inferences one after another.
+
+    ``samples_us`` are all of them in the order of measuring, ``warmup_us`` those before that count for nothing.
+    """
+
+    count: int
+    min_us: float
+    median_us: float
+    p90_us: float
+    p99_us: float
+    max_us: float
+    mean_us: float
+    std_us: float
+    per_second: float
+    trend: Trend
+    samples_us: tuple[float, ...]
+    warmup_us: tuple[float, ...] = ()
+    method: str = PERCENTILES
+
+    @property
+    def described(self) -> str:
+        """One line for people."""
+        line = f"{in_time(self.median_us)} (median of {self.count:,}; fastest {in_time(self.min_us)}, "
+        line += f"p90 {in_time(self.p90_us)}, p99 {in_time(self.p99_us)}), {self.per_second:,.4g} per second"
+        return f"{line}; {self.trend.words}" if self.trend.words else line
+
+
+def summarize(
+    samples_us: Sequence[float], *, warmup_us: Sequence[float] = (), within_s: float | None = None
+) -> Latency:
+    """The statistics of one run. ``within_s`` is how long all of it took by another clock.
+
+    Raises InputError for samples that no clock can have measured.
+    """
+    import numpy as np
+
+    samples, warmup = _times(samples_us), _times(warmup_us)
+    if not samples.size:
+        raise InputError("the device measured no inference", next="run more iterations")
+    spent_s = float(samples.sum() + warmup.sum()) / 1e6
+    if within_s is not None and spent_s > within_s:
+        why = f"they add up to {spent_s:.3g} s, and the whole run took {within_s:.3g} s"
+        raise InputError("the times that the device measured are wrong", why=why, next=_CLOCK)
+    median, p90, p99 = (float(value) for value in np.percentile(samples, (50, 90, 99)))
+    return Latency(
+        count=samples.size,
+        min_us=float(samples.min()),
+        median_us=median,
+        p90_us=p90,
+        p99_us=p99,
+        max_us=float(samples.max()),
+        mean_us=float(samples.mean()),
+        std_us=float(samples.std(ddof=1)) if samples.size > 1 else 0.0,
+        per_second=samples.size / float(samples.sum()) * 1e6,
+        trend=_trend(samples),
+        samples_us=tuple(samples.tolist()),
+        warmup_us=tuple(warmup.tolist()),
+    )
+
+
+_CLOCK = "its clock was set meanwhile: run again"
+
+
+def _times(values: Sequence[float]) -> npt.NDArray[Any]:
+    import numpy as np
+
+    try:
+        times = np.asarray(values, np.float64).reshape(-1)
+    except (TypeError, ValueError) as error:
+        raise InputError("the times that the device measured are no numbers", why=str(error)) from None
+    bad = np.flatnonzero(~np.isfinite(times) | (times <= 0))
+    if bad.size:
+        why = f"number {bad[0] + 1} of {times.size} is {times[bad[0]]:g} us"
+        raise InputError("the times that the device measured are wrong", why=why, next=_CLOCK)
+    return times
+
+
+def _trend(samples: npt.NDArray[Any]) -> Trend:
+    """Whether the device got slower while it was measured."""
+    import numpy as np
+
+    third = samples.size // 3
+    if third < _FEWEST:
+        return Trend(ratio=1.0, p=None, words="")
+    early, late = samples[:third], samples[-third:]
+    ratio, (_, p) = float(np.median(late) / np.median(early)), _mann_whitney(early, late)
+    words = ""
+    if p <= _SURE and ratio > _THROTTLED:
+        words = f"it got slower: the last third takes {ratio:.2f} times the first (throttling)"
+    elif p <= _SURE and ratio < 1 / _THROTTLED:
+        words = f"it got faster: the last third takes {ratio:.2f} times the first (more warm-up is needed)"
+    return Trend(ratio=ratio, p=p, words=words)
+
+
+def faster(first_us: Sequence[float], second_us: Sequence[float]) -> Comparison:
+    """Whether the first sample of times is really shorter than the second: a test on the samples, not on two medians.
+
+    A difference counts where the test is sure of it, the interval leaves 1 out, and the medians are further apart than
+    two starts of one program are.
+    """
+    import numpy as np
+
+    first, second = _times(first_us), _times(second_us)
+    counts = (first.size, second.size)
+    if min(counts) < 1:
+        raise InputError("nothing was measured that could be compared")
+    ratio = float(np.median(second) / np.median(first))
+    if min(counts) < _FEWEST:
+        return Comparison(verdict="not judged", ratio=ratio, low=None, high=None, u=None, p=None, counts=counts)
+    u, p = _mann_whitney(first, second)
+    drawn = np.random.default_rng(0)
+    medians = []
+    for sample in (first, second):
+        rows = max(1, min(_RESAMPLES, _AT_ONCE // sample.size))
+        blocks = [min(rows, _RESAMPLES - done) for done in range(0, _RESAMPLES, rows)]
+        drawings = (sample[drawn.integers(0, sample.size, (block, sample.size))] for block in blocks)
+        medians.append(np.concatenate([np.median(drawing, axis=1) for drawing in drawings]))
+    low, high = (float(value) for value in np.percentile(medians[1] / medians[0], (2.5, 97.5)))
+    verdict: Literal["faster", "slower", "no difference"] = "no difference"
+    if p <= _SURE and not low <= 1 <= high and abs(ratio - 1) >= _SAME:
+        verdict = "faster" if ratio > 1 else "slower"
+    return Comparison(verdict=verdict, ratio=ratio, low=low, high=high, u=u, p=p, counts=counts)
+
+
+def _mann_whitney(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> tuple[float, float]:
+    """U of the first sample and the two-sided p value; equal values share the mean of their ranks."""
+    import numpy as np
+
+    _, place, ties = np.unique(np.concatenate([first, second]), return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(ties) - (ties - 1) / 2)[place]
+    n, m = first.size, second.size
+    u = float(ranks[:n].sum()) - n * (n + 1) / 2
+    total = n + m
+    tied = float((ties.astype(np.float64) ** 3 - ties).sum()) / (total * (total - 1))
+    deviation = math.sqrt(n * m / 12 * (total + 1 - tied))
+    if not deviation:  # all samples are equal
+        return u, 1.0
+    z = max(abs(u - n * m / 2) - 0.5, 0.0) / deviation
+    return u, math.erfc(z / math.sqrt(2))

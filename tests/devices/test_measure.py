@@ -1,0 +1,122 @@
+"""Statistics of raw times, held against a plain second computation of each."""
+
+from __future__ import annotations
+
+import math
+import random
+from itertools import combinations
+
+import pytest
+
+from deploykit.devices.measure import faster, summarize
+from deploykit.errors import InputError
+
+
+def percentile(values: list[float], part: float) -> float:
+    """By hand: the value at place ``part`` of the way from the first to the last of the sorted samples."""
+    ordered = sorted(values)
+    place = part * (len(ordered) - 1)
+    below = math.floor(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+
+
+def drawn(count: int, middle: float, seed: int, step: float = 1.0) -> list[float]:
+    source = random.Random(seed)
+    return [round(source.lognormvariate(math.log(middle), 0.05) / step) * step for _ in range(count)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 100, 1001])
+def test_every_statistic_follows_from_the_raw_samples(count: int) -> None:
+    samples = drawn(count, 5000, count, 0.25)
+    found = summarize(samples, warmup_us=[9000.0])
+    assert found.samples_us == tuple(samples) and found.warmup_us == (9000.0,) and found.count == count
+    for told, part in ((found.min_us, 0.0), (found.median_us, 0.5), (found.p90_us, 0.9), (found.p99_us, 0.99)):
+        assert told == pytest.approx(percentile(samples, part), rel=1e-12)
+    assert found.max_us == max(samples)
+    assert found.per_second == pytest.approx(1e6 * count / sum(samples))
+    mean = sum(samples) / count
+    assert found.mean_us == pytest.approx(mean)
+    spread = math.sqrt(sum((one - mean) ** 2 for one in samples) / (count - 1)) if count > 1 else 0.0
+    assert found.std_us == pytest.approx(spread)
+    assert found.to_json()["samples_us"] == samples
+
+
+def test_u_counts_pairs_and_its_p_is_near_the_exact_one() -> None:
+    """Over all ways to share out the same values among the two samples, ties among them."""
+    first, second = [3, 5, 5, 8, 9, 11, 12, 15], [5, 9, 10, 12, 14, 16, 16, 20]
+    found = faster(first, second)
+    pairs = sum((a > b) + 0.5 * (a == b) for a in first for b in second)
+    assert found.u == pairs
+    pool = first + second
+    middle, as_far, ways = len(first) * len(second) / 2, 0, 0
+    for chosen in combinations(range(len(pool)), len(first)):
+        ours = [pool[at] for at in chosen]
+        others = [pool[at] for at in set(range(len(pool))) - set(chosen)]
+        u = sum((a > b) + 0.5 * (a == b) for a in ours for b in others)
+        as_far += abs(u - middle) >= abs(pairs - middle)
+        ways += 1
+    assert found.p == pytest.approx(as_far / ways, abs=0.01)
+
+
+def test_the_interval_of_the_ratio_is_that_of_a_bootstrap_with_seed_zero() -> None:
+    np = pytest.importorskip("numpy")
+    first, second = np.array(drawn(40, 5000, 1)), np.array(drawn(30, 5500, 2))
+    source = np.random.default_rng(0)
+    below = [np.median(first[source.integers(0, 40, 40)]) for _ in range(2000)]
+    ratios = [float(np.median(second[source.integers(0, 30, 30)]) / a) for a in below]
+    found = faster(first, second)
+    assert (found.low, found.high) == pytest.approx((percentile(ratios, 0.025), percentile(ratios, 0.975)))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "verdict"),
+    [
+        (drawn(200, 5000, 1), drawn(200, 5500, 2), "faster"),
+        (drawn(200, 5500, 1), drawn(200, 5000, 2), "slower"),
+        (drawn(200, 5000, 1), drawn(200, 5000, 2), "no difference"),
+        # Surely longer, and by less than two starts of one program differ.
+        ([5000.0 + at % 3 for at in range(300)], [5050.0 + at % 3 for at in range(300)], "no difference"),
+        ([5000.0] * 20, [5000.0] * 20, "no difference"),
+        ([5000.0] * 20, [9000.0] * 20, "faster"),
+        ([5000.0] * 7, [9000.0] * 100, "not judged"),
+        # One late sample out of twenty moves the mean and says nothing.
+        ([5000.0 + at for at in range(20)], [5000.0 + at for at in range(19)] + [90000.0], "no difference"),
+    ],
+)
+def test_faster_is_said_where_it_is_so(first: list[float], second: list[float], verdict: str) -> None:
+    found = faster(first, second)
+    assert found.verdict == verdict
+    assert verdict.split()[0] in found.words or verdict == "not judged"
+    assert found.to_json()["counts"] == [len(first), len(second)]
+
+
+def test_equal_runs_are_seldom_told_apart() -> None:
+    """Of 200 pairs of samples from one distribution at most a few: the test holds what it promises."""
+    wrong = sum(
+        faster(drawn(30, 5000, 2 * at), drawn(30, 5000, 2 * at + 1)).verdict != "no difference" for at in range(200)
+    )
+    assert wrong <= 4
+
+
+def test_a_device_that_throttles_is_told() -> None:
+    steady = drawn(300, 5000, 3)
+    assert summarize(steady).trend.words == "" and "throttling" not in summarize(steady).described
+    hot = [one * (1 + at / 1000) for at, one in enumerate(steady)]
+    assert "throttling" in summarize(hot).described and summarize(hot).trend.ratio == pytest.approx(1.2, abs=0.05)
+    assert "more warm-up" in summarize(hot[::-1]).described
+    assert summarize(hot[:20]).trend.p is None
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [[], [5.0, -3.0], [5.0, 0.0], [5.0, math.nan], [math.inf], ["soon"], [5.0] * 10 + [3.6e9], [[1.0], [2.0, 3.0]]],
+)
+def test_times_that_no_clock_measured_are_refused(samples: list[float]) -> None:
+    with pytest.raises(InputError, match="device measured"):
+        summarize(samples, within_s=60.0)
+
+
+def test_nothing_to_compare_is_refused() -> None:
+    with pytest.raises(InputError):
+        faster([], [1.0])
