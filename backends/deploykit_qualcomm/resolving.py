@@ -15,7 +15,7 @@ from packaging.version import Version
 
 from deploykit.backend.targets import Target, nearest_names
 from deploykit.errors import UnknownTargetError
-from deploykit.findings import Finding, SubjectKind
+from deploykit.findings import Finding
 from deploykit.findings.rules import Found, Registry
 from deploykit.tables.capabilities import SdkTable
 from deploykit.tables.devices import Device
@@ -51,7 +51,7 @@ RULES: Registry[SdkChoice] = Registry("sdk")
 
 def _sdk(choice: SdkChoice, message: str, hint: str = "") -> Found:
     evidence = {"requested": choice.request, "table": choice.table.version, "match": choice.match}
-    return Found(kind=SubjectKind.SDK, name=choice.request, message=message, hint=hint, evidence=evidence)
+    return Found("sdk", choice.request, message, hint=hint, evidence=evidence)
 
 
 @RULES.rule(

@@ -11,7 +11,6 @@ from packaging.version import InvalidVersion, Version
 
 from deploykit.backend.targets import Target
 from deploykit.errors import UnknownTargetError
-from deploykit.findings import SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit.tables.capabilities import SdkTable
 from deploykit.tables.devices import Device
@@ -51,9 +50,9 @@ def check_exact(choice: PickedRelease) -> Iterable[Found]:
     """A version without a table."""
     if not choice.exact:
         yield Found(
-            kind=SubjectKind.SDK,
-            name=f"{choice.release.name} {choice.requested}",
-            message=f"no table for {choice.release.name} {choice.requested}: that of {choice.release.version} is used",
+            "sdk",
+            f"{choice.release.name} {choice.requested}",
+            f"no table for {choice.release.name} {choice.requested}: that of {choice.release.version} is used",
             evidence={"requested": choice.requested, "table": choice.release.version},
         )
 
@@ -71,9 +70,9 @@ def check_established(choice: PickedRelease) -> Iterable[Found]:
     """A release of which only the name is known."""
     if not choice.release.established:
         yield Found(
-            kind=SubjectKind.SDK,
-            name=f"{choice.release.name} {choice.release.version}",
-            message=f"{choice.release.name} {choice.release.version}: {choice.release.note}",
+            "sdk",
+            f"{choice.release.name} {choice.release.version}",
+            f"{choice.release.name} {choice.release.version}: {choice.release.note}",
         )
 
 

@@ -6,7 +6,7 @@ It knows neither models nor vendors; what a rule looks at is the type parameter 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Generic, TypeVar
 
 from deploykit.errors import DefectError
@@ -17,17 +17,18 @@ __all__ = ["Found", "Registry", "Rule"]
 C = TypeVar("C")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Found:
-    """What a rule function yields; the registry adds code, slug, severity and sources.
+    """What a rule function yields; the registry adds code, slug, severity and sources. ``kind`` is a ``SubjectKind``.
 
     ``severity``, ``claim`` and ``cure`` override the rule's own, ``sources`` are added to the rule's. ``by_trial`` is
     False where trying tells nothing about this very case of a rule that makes a claim.
     """
 
-    kind: SubjectKind
+    kind: str
     name: str
     message: str
+    _: KW_ONLY
     hint: str = ""
     handled: str | None = None
     severity: Severity | None = None
@@ -68,7 +69,7 @@ class Rule(Generic[C]):
             code=self.code,
             slug=self.slug,
             severity=found.severity or self.severity,
-            subject=Subject(kind=found.kind, name=found.name),
+            subject=Subject(kind=SubjectKind(found.kind), name=found.name),
             message=found.message,
             hint=found.hint or self.fix,
             handled=found.handled,
@@ -84,11 +85,14 @@ class Registry(Generic[C]):
 
     >>> RULES = Registry("situation")
     >>> @RULES.rule("DK901", "example", "error", what="…", why="…", fix="…", sources=["…"])
-    ... def check_example(situation): yield Found(kind=SubjectKind.MODEL, name="m", message="…")
+    ... def check_example(situation): yield Found("model", "m", "…")
+
+    ``sources`` are those of every rule that names none of its own.
     """
 
-    def __init__(self, scope: str) -> None:
+    def __init__(self, scope: str, *, sources: Sequence[str] = ()) -> None:
         self.scope = scope
+        self._sources = sources
         self._rules: dict[str, Rule[C]] = {}
 
     def rule(
@@ -100,7 +104,7 @@ class Registry(Generic[C]):
         what: str,
         why: str,
         fix: str,
-        sources: Sequence[str],
+        sources: Sequence[str] = (),
         claim: Claim | None = None,
         cure: str | tuple[str, ...] = (),
     ) -> Callable[[Callable[[C], Iterable[Found]]], Callable[[C], Iterable[Found]]]:
@@ -109,7 +113,8 @@ class Registry(Generic[C]):
         def register(check: Callable[[C], Iterable[Found]]) -> Callable[[C], Iterable[Found]]:
             if any(known.code == code or known.slug == slug for known in self._rules.values()):
                 raise DefectError(f"rule {code} {slug}: the code or the slug is taken")
-            if not sources:
+            said_by = tuple(sources or self._sources)
+            if not said_by:
                 raise DefectError(f"rule {code} {slug}: no source")
             self._rules[code] = Rule(
                 code=code,
@@ -119,7 +124,7 @@ class Registry(Generic[C]):
                 what=what,
                 why=why,
                 fix=fix,
-                sources=tuple(sources),
+                sources=said_by,
                 check=check,
                 claim=claim,
                 cure=(cure,) if isinstance(cure, str) else cure,

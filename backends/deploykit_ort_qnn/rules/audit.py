@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from deploykit.backend.audits import Audit, AuditedKernel
-from deploykit.findings import Severity, SubjectKind
+from deploykit.findings import Severity
 from deploykit.findings.rules import Found, Registry
 
 __all__ = ["BACKWARD", "BEYOND", "COUNT_RULES", "LAB", "OFTEN", "RULES", "Counted"]
@@ -20,7 +20,7 @@ OFTEN = 0.05
 
 LAB = "the emulator of the compiler named in the message, against ONNX Runtime on the CPU without optimisations"
 
-RULES: Registry[Audit] = Registry("audit")
+RULES: Registry[Audit] = Registry("audit", sources=(LAB,))
 
 
 @RULES.rule(
@@ -30,7 +30,6 @@ RULES: Registry[Audit] = Registry("audit")
     what="A kernel of this model, run by itself over its whole grid, computes something else than the model says.",
     why="The compiler says nothing of it; whether the outputs of the model show it depends on what it is given.",
     fix="rewrite the operator, give its result another range, or leave it in float",
-    sources=(LAB,),
 )
 def check_wrong(audit: Audit) -> Iterator[Found]:
     """Alone or among its neighbours; less than an error where only what few models are given shows it."""
@@ -52,7 +51,6 @@ def check_wrong(audit: Audit) -> Iterator[Found]:
     what="A 16-bit kernel of this model, run by itself, has the precision of about 8 bits.",
     why="The compiler converts inside of it, without a word.",
     fix="accept it, or give the tensor another type",
-    sources=(LAB,),
 )
 def check_narrowed(audit: Audit) -> Iterator[Found]:
     """By itself."""
@@ -68,7 +66,6 @@ def check_narrowed(audit: Audit) -> Iterator[Found]:
     what="A kernel of this model is not taken when it is compiled by itself, or with its neighbours, each of which is.",
     why="In the whole model it may be taken, where ONNX Runtime makes one operator of several; the compilation says.",
     fix="look at what the compilation of the whole says (ORT100 and later)",
-    sources=(LAB,),
 )
 def check_refused(audit: Audit) -> Iterator[Found]:
     """Those that are refused alone and among their neighbours; and neighbours together, where each is taken alone.
@@ -96,16 +93,13 @@ def _holds(longer: Sequence[str], run: Sequence[str]) -> bool:
     what="Not every kernel of this model was run by itself: as many as are soon done were, the suspect ones first.",
     why="Nothing was measured of the others; what the atlas says of them stands.",
     fix="--audit full runs all of them",
-    sources=(LAB,),
 )
 def check_left_out(audit: Audit) -> Iterator[Found]:
     """By their number."""
     if audit.left_out:
         of = audit.left_out + len(audit.kernels)
         message = f"{audit.left_out} of {of} kernels were not run by themselves, of which nothing is known"
-        yield Found(
-            kind=SubjectKind.MODEL, name="model", message=message, evidence={"left_out": audit.left_out, "of": of}
-        )
+        yield Found("model", "model", message, evidence={"left_out": audit.left_out, "of": of})
 
 
 @RULES.rule(
@@ -116,7 +110,6 @@ def check_left_out(audit: Audit) -> Iterator[Found]:
     why="Kernels round elsewhere than the file does. What that grows to the file's own rounding grows to as well: the "
     "float model judges both, and the numbers say how far either is off it.",
     fix="give the tensor between them 16 bits where that is too far",
-    sources=(LAB,),
 )
 def check_grown(audit: Audit) -> Iterator[Found]:
     """Among neighbours, where the float model could be held against both."""
@@ -145,9 +138,9 @@ def _found(kernel: AuditedKernel, audit: Audit, verdict: str) -> Found:
     operator = kernel.operators[0 if kernel.place == "alone" else len(kernel.operators) // 2]
     more = f", and {kernel.count - 1} more of the same" if kernel.count > 1 else ""
     return Found(
-        kind=SubjectKind.NODE,
-        name=kernel.node,
-        message=f"{operator} {kernel.node}{more}: {verdict}{': ' if kernel.why else ''}{kernel.why}",
+        "node",
+        kernel.node,
+        f"{operator} {kernel.node}{more}: {verdict}{': ' if kernel.why else ''}{kernel.why}",
         hint=_way_out(kernel),
         sources=(audit.by,),
         evidence={"verdict": kernel.verdict, "place": kernel.place, "type": kernel.type, **kernel.measured},
@@ -165,7 +158,7 @@ class Counted:
     otherwise: int = 0
 
 
-COUNT_RULES: Registry[Counted] = Registry("audit-count")
+COUNT_RULES: Registry[Counted] = Registry("audit-count", sources=(LAB,))
 
 
 @COUNT_RULES.rule(
@@ -175,7 +168,6 @@ COUNT_RULES: Registry[Counted] = Registry("audit-count")
     what="So many kernels of this model were run by themselves, over all that their grids hold, with these verdicts.",
     why="It says how much of the model was looked at: a kernel that was not run is right only as far as anyone knows.",
     fix="'deploykit check --audit full' lists them one by one",
-    sources=(LAB,),
 )
 def check_count(scope: Counted) -> Iterator[Found]:
     """By verdict, the same whether they were run now or before."""
@@ -188,9 +180,9 @@ def check_count(scope: Counted) -> Iterator[Found]:
     left = f"; {audit.left_out} left out (QNN324)" if audit.left_out else ""
     plural = "" if len(audit.kernels) == 1 else "s"
     yield Found(
-        kind=SubjectKind.MODEL,
-        name="model",
-        message=f"{len(audit.kernels)} kernel{plural} run on the emulator: {told}{more}{left}",
+        "model",
+        "model",
+        f"{len(audit.kernels)} kernel{plural} run on the emulator: {told}{more}{left}",
         sources=(audit.by,),
         evidence={"run": len(audit.kernels), **counts, "otherwise": scope.otherwise, "left_out": audit.left_out},
     )

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from deploykit.accuracy.latency import Estimate, in_time
-from deploykit.findings import Severity, SubjectKind, listed
+from deploykit.findings import Severity, listed
 from deploykit.findings.rules import Found, Registry
 from deploykit.tables.capabilities import Status
 from deploykit_ort_qnn.compiler.dlc import DLC
@@ -37,9 +37,6 @@ __all__ = [
 
 _LAB = "onnxruntime-qnn 2.7.0 (QAIRT 2.51) with ONNX Runtime 1.31.1, run on Linux x86-64 without hardware"
 
-_of_environment = partial(Found, kind=SubjectKind.ENVIRONMENT)
-_of_file = partial(Found, kind=SubjectKind.FILE)
-_of_model = partial(Found, kind=SubjectKind.MODEL)
 
 RULES: Registry[CompileOutcome] = Registry("compilation")
 _rule = partial(RULES.rule, sources=[_LAB])
@@ -59,9 +56,9 @@ def check_refused(outcome: CompileOutcome) -> Iterator[Found]:
     if outcome.status == "refused":
         for node in outcome.refused:
             yield Found(
-                kind=SubjectKind.NODE,
-                name=node.name,
-                message=f"{node.type} {node.name} is not taken by the provider{f': {node.why}' if node.why else ''}",
+                "node",
+                node.name,
+                f"{node.type} {node.name} is not taken by the provider{f': {node.why}' if node.why else ''}",
                 evidence={"type": node.type, **({"why": node.why} if node.why else {})},
             )
 
@@ -78,10 +75,8 @@ def check_failed(outcome: CompileOutcome) -> Iterator[Found]:
     """An error without refused nodes."""
     if outcome.status == "failed":
         cause = next((line for line in outcome.log if "Error:" in line or "failed" in line.lower()), "")
-        yield _of_model(
-            name="model",
-            message=f"the compiler failed: {outcome.message}",
-            evidence={"log": cause} if cause else {},
+        yield Found(
+            "model", "model", f"the compiler failed: {outcome.message}", evidence={"log": cause} if cause else {}
         )
 
 
@@ -98,7 +93,7 @@ def check_crashed(outcome: CompileOutcome) -> Iterator[Found]:
     if outcome.status == "crashed":
         evidence = {"log": list(outcome.log[-5:]), "nodes": [node.name for node in outcome.culprit]}
         message = outcome.message + _on(outcome)
-        yield _of_model(name="model", message=message, evidence=evidence)
+        yield Found("model", "model", message, evidence=evidence)
 
 
 def _on(outcome: CompileOutcome) -> str:
@@ -120,7 +115,7 @@ def check_timed_out(outcome: CompileOutcome) -> Iterator[Found]:
     if outcome.status == "timed-out":
         evidence = {"nodes": [node.name for node in outcome.culprit]} if outcome.culprit else {}
         message = f"the compiler was ended: {outcome.message}{_on(outcome)}"
-        yield _of_model(name="model", message=message, evidence=evidence)
+        yield Found("model", "model", message, evidence=evidence)
 
 
 @_rule(
@@ -135,10 +130,8 @@ def check_cpu_nodes(outcome: CompileOutcome) -> Iterator[Found]:
     """A mixed model that was allowed."""
     if outcome.ok and outcome.cpu_nodes:
         names = [node.name for node in outcome.cpu_nodes]
-        yield _of_model(
-            name="model",
-            message=f"{len(names)} nodes stay on the CPU: {listed(names, most=6)}",
-            evidence={"nodes": names},
+        yield Found(
+            "model", "model", f"{len(names)} nodes stay on the CPU: {listed(names, most=6)}", evidence={"nodes": names}
         )
 
 
@@ -175,7 +168,7 @@ def check_absent(scope: EnvironmentScope) -> Iterator[Found]:
     """No wheel."""
     if scope.installed is None:
         message = "onnxruntime-qnn is not installed"
-        yield _of_environment(name="onnxruntime-qnn", message=message, hint=_way(scope.planned))
+        yield Found("environment", "onnxruntime-qnn", message, hint=_way(scope.planned))
 
 
 def _way(planned: Wheel) -> str:
@@ -198,7 +191,7 @@ def check_other_wheel(scope: EnvironmentScope) -> Iterator[Found]:
     """A wheel of another version."""
     if scope.installed is not None and scope.installed["wheel"] != scope.planned.version:
         message = f"onnxruntime-qnn {scope.installed['wheel']} is installed, the package is for {scope.planned.version}"
-        yield _of_environment(name="onnxruntime-qnn", message=message, hint=_way(scope.planned))
+        yield Found("environment", "onnxruntime-qnn", message, hint=_way(scope.planned))
 
 
 @_of_pair(
@@ -219,7 +212,7 @@ def check_pair(scope: EnvironmentScope) -> Iterator[Found]:
     status = next((pair.status for pair in scope.planned.onnxruntime if pair.version == version), Status.UNKNOWN)
     if status is not Status.SUPPORTED:
         message = f"onnxruntime-qnn {scope.planned.version} with onnxruntime {version}: {status}"
-        yield _of_environment(name="onnxruntime", message=message)
+        yield Found("environment", "onnxruntime", message)
 
 
 @ENVIRONMENT_RULES.rule(
@@ -239,7 +232,7 @@ def check_emulator(scope: EnvironmentScope) -> Iterator[Found]:
     compiled, emulated = scope.installed["qairt"], scope.emulator["qairt"]
     if compiled != emulated:
         message = f"compiled by QAIRT {compiled}, emulated by QAIRT {emulated}"
-        yield _of_environment(name="emulator", message=message)
+        yield Found("environment", "emulator", message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,7 +262,7 @@ _of_package = partial(PACKAGE_RULES.rule, sources=[_LAB])
 def check_soc_model(scope: PackageScope) -> Iterator[Found]:
     """Options without a chip."""
     if not scope.provider_options.get("soc_model"):
-        yield _of_file(name="provider options", message="soc_model is not set")
+        yield Found("file", "provider options", "soc_model is not set")
 
 
 @_of_package(
@@ -283,7 +276,7 @@ def check_soc_model(scope: PackageScope) -> Iterator[Found]:
 def check_unknown_options(scope: PackageScope) -> Iterator[Found]:
     """Names outside of the table."""
     for name in scope.unknown_options:
-        yield _of_file(name=name, message=f"{name}: the provider has no such option")
+        yield Found("file", name, f"{name}: the provider has no such option")
 
 
 @_of_package(
@@ -300,12 +293,13 @@ def check_context_chip(scope: PackageScope) -> Iterator[Found]:
     if found is not None and scope.soc_model is not None and found != scope.soc_model:
         message = f"the binary is for soc_model {found}, the package for {scope.soc_model}"
         if found != scope.own_chip:
-            yield _of_file(name="context binary", message=message)
+            yield Found("file", "context binary", message)
             return
-        yield _of_file(
-            name="context binary",
+        yield Found(
+            "file",
+            "context binary",
+            f"{message}: the compiler of this release knows no other (QNN295)",
             severity=Severity.WARNING,
-            message=f"{message}: the compiler of this release knows no other (QNN295)",
             hint="try it on the device, or take a release whose compiler obeys soc_model",
         )
 
@@ -336,7 +330,7 @@ def check_budget(scope: TimeBudget) -> Iterator[Found]:
     if estimate is not None and not estimate.instead_of and estimate.time_us > scope.most_us:
         message = f"{estimate.described}; {in_time(scope.most_us)} were asked for"
         evidence = {"time_us": estimate.time_us, "most_us": scope.most_us}
-        yield _of_model(name="model", message=message, evidence=evidence)
+        yield Found("model", "model", message, evidence=evidence)
 
 
 @BUDGET_RULES.rule(
@@ -354,7 +348,7 @@ def check_no_budget(scope: TimeBudget) -> Iterator[Found]:
     if estimate is None or estimate.instead_of:
         told = f": {estimate.described}" if estimate is not None else ""
         message = f"{in_time(scope.most_us)} were asked for, and nothing can be held against it{told}"
-        yield _of_model(name="model", message=message)
+        yield Found("model", "model", message)
 
 
 _DLC_LAB = "onnxruntime-qnn 2.3.0 (metadata 2.2.0) and 2.7.0 (metadata 2.3.0) run on Linux x86-64 without hardware"
@@ -409,4 +403,4 @@ def check_dlc(scope: DlcScope) -> Iterator[Found]:
 
 
 def _dlc_found(severity: Severity, message: str) -> Found:
-    return _of_file(name=DLC, severity=severity, message=message)
+    return Found("file", DLC, message, severity=severity)

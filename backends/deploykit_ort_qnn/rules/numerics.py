@@ -8,7 +8,7 @@ from functools import partial
 
 from deploykit.accuracy.judge.verdict import Verdict
 from deploykit.backend.backend import Seen
-from deploykit.findings import Severity, SubjectKind, listed
+from deploykit.findings import Severity, listed
 from deploykit.findings.rules import Found, Registry
 from deploykit_ort_qnn.compiler.precision import FloatNode, PrecisionScope, float_nodes, narrowed
 
@@ -18,8 +18,6 @@ _LAB = "onnxruntime-qnn 2.7.0 (QAIRT 2.51) with ONNX Runtime 1.31.1, run on Linu
 
 _MOST_NODES = 20
 
-_at_node = partial(Found, kind=SubjectKind.NODE)
-_at_tensor = partial(Found, kind=SubjectKind.TENSOR)
 
 PRECISION_RULES: Registry[PrecisionScope] = Registry("precision")
 _of_types = partial(PRECISION_RULES.rule, sources=[_LAB])
@@ -45,18 +43,20 @@ def check_float_islands(scope: PrecisionScope) -> Iterator[Found]:
         if not node.wanted:
             unmeant.append(node)
             continue
-        yield _at_node(
-            name=node.name,
-            message=f"{_in_float(node)}; {node.tensor} is meant to be {node.wanted}",
+        yield Found(
+            "node",
+            node.name,
+            f"{_in_float(node)}; {node.tensor} is meant to be {node.wanted}",
             severity=severity,
             evidence={"tensor": node.tensor, "intended": node.wanted, "made": node.made or "unknown"},
         )
     if unmeant:
         # A recurrent layer alone is taken apart into hundreds of nodes.
         first, more = unmeant[0], f" (and {len(unmeant) - 1} more nodes)" if len(unmeant) > 1 else ""
-        yield _at_node(
-            name=first.name,
-            message=f"{_in_float(first)}; {first.tensor} has no encoding{more}",
+        yield Found(
+            "node",
+            first.name,
+            f"{_in_float(first)}; {first.tensor} has no encoding{more}",
             severity=severity,
             evidence={
                 "tensor": first.tensor,
@@ -85,9 +85,10 @@ def check_narrowed(scope: PrecisionScope) -> Iterator[Found]:
     for case in narrowed(scope):
         if case.made in ("float16", "float32"):
             continue
-        yield _at_node(
-            name=case.node,
-            message=f"{case.type} {case.node}: {case.tensor} is {case.asked} and is read as {case.made}",
+        yield Found(
+            "node",
+            case.node,
+            f"{case.type} {case.node}: {case.tensor} is {case.asked} and is read as {case.made}",
             severity=Severity.ERROR if scope.strict else None,
             evidence={"tensor": case.tensor, "asked": case.asked, "made": case.made},
         )
@@ -105,9 +106,10 @@ def check_block_weights(scope: PrecisionScope) -> Iterator[Found]:
     """Per-block weights beside float activations."""
     for node in float_nodes(scope):
         if node.block_weights:
-            yield _at_node(
-                name=node.name,
-                message=f"{node.type} {node.name} computes its block-quantized weights in {node.made or 'float'}",
+            yield Found(
+                "node",
+                node.name,
+                f"{node.type} {node.name} computes its block-quantized weights in {node.made or 'float'}",
                 severity=Severity.ERROR if scope.strict else None,
                 evidence={"tensor": node.tensor, "made": node.made or "unknown"},
             )
@@ -125,9 +127,10 @@ def check_left_grid(scope: PrecisionScope) -> Iterator[Found]:
     """Float operations for nodes that were asked for in 16-bit integers."""
     for case in narrowed(scope):
         if case.made in ("float16", "float32"):
-            yield _at_node(
-                name=case.node,
-                message=f"{case.type} {case.node} was asked for in {case.asked} and computes in {case.made}",
+            yield Found(
+                "node",
+                case.node,
+                f"{case.type} {case.node} was asked for in {case.asked} and computes in {case.made}",
                 severity=Severity.ERROR if scope.strict else None,
                 evidence={"tensor": case.tensor, "asked": case.asked, "made": case.made},
             )
@@ -146,9 +149,9 @@ def check_fp32(scope: PrecisionScope) -> Iterator[Found]:
     names = [node.name for node in float_nodes(scope) if node.made == "float32"]
     if names:
         yield Found(
-            kind=SubjectKind.MODEL,
-            name="model",
-            message=f"{len(names)} float nodes are compiled in FP32: {listed(names, most=6)}",
+            "model",
+            "model",
+            f"{len(names)} float nodes are compiled in FP32: {listed(names, most=6)}",
             evidence={"nodes": names},
         )
 
@@ -193,17 +196,19 @@ def check_outputs(scope: NumericScope) -> Iterator[Found]:
     where = f"; emulator and CPU differ from {scope.first_type} {scope.first} on" if scope.first else ""
     place = {"first_node": scope.first, "first_node_db": scope.first_db}
     for odd in verdict.oddities:
-        yield _at_tensor(
-            name=odd.output,
-            message=f"{odd.output}: {odd.count} values are {odd.what} on the emulator, behind {odd.operator}{where}",
+        yield Found(
+            "tensor",
+            odd.output,
+            f"{odd.output}: {odd.count} values are {odd.what} on the emulator, behind {odd.operator}{where}",
             evidence={**odd.to_json(), **place},
         )
     for output in dict.fromkeys(number.output for number in verdict.failures):
         numbers = [number for number in verdict.failures if number.output == output]
         told = "; ".join(number.loss for number in sorted(numbers, key=lambda number: not number.words))
-        yield _at_tensor(
-            name=output,
-            message=f"{output}: {told}{where}",
+        yield Found(
+            "tensor",
+            output,
+            f"{output}: {told}{where}",
             evidence={"numbers": [number.to_json() for number in numbers], **place},
         )
 
@@ -224,10 +229,8 @@ def check_quantization(scope: NumericScope) -> Iterator[Found]:
     said = scope.device.cost if scope.device is not None and scope.device.cost else verdict.words
     for output in dict.fromkeys(number.output for number in verdict.failures):
         numbers = [number for number in verdict.failures if number.output == output]
-        yield _at_tensor(
-            name=output,
-            message=f"{output}: {said}",
-            evidence={"numbers": [number.to_json() for number in numbers]},
+        yield Found(
+            "tensor", output, f"{output}: {said}", evidence={"numbers": [number.to_json() for number in numbers]}
         )
 
 
@@ -242,4 +245,4 @@ def check_quantization(scope: NumericScope) -> Iterator[Found]:
 def check_not_run(scope: NumericScope) -> Iterator[Found]:
     """A run that failed or took too long."""
     if scope.not_run:
-        yield Found(kind=SubjectKind.MODEL, name="model", message=f"not run on the emulator: {scope.not_run}")
+        yield Found("model", "model", f"not run on the emulator: {scope.not_run}")

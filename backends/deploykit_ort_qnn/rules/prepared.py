@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from deploykit.encodings.values import Affine, Lpbq
-from deploykit.findings import Answerer, Claim, Confidence, Severity, SubjectKind
+from deploykit.findings import Answerer, Claim, Confidence, Severity
 from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import NodeFact
 from deploykit.model.nodes import label, opset_of
@@ -38,9 +38,6 @@ _LIKELY = Claim(answered_by=Answerer.TOOLS, confidence=Confidence.INFERRED, seen
 _NEAR = 1e-3
 _LEAST_OPSET = 7
 
-_of_model = partial(Found, kind=SubjectKind.MODEL)
-_at_node = partial(Found, kind=SubjectKind.NODE)
-_at_tensor = partial(Found, kind=SubjectKind.TENSOR)
 
 RULES: Registry[ProviderDraft] = Registry("ort-qnn plan")
 _rule = partial(RULES.rule, sources=[_LAB])
@@ -58,7 +55,7 @@ def check_soc_model(draft: ProviderDraft) -> Iterator[Found]:
     """A device without a number."""
     if draft.soc_model is None:
         device = draft.situation.target.device
-        yield Found(kind=SubjectKind.TARGET, name=device.id, message=f"{device.name}: its soc_model is not known")
+        yield Found("target", device.id, f"{device.name}: its soc_model is not known")
 
 
 @RULES.rule(
@@ -74,7 +71,7 @@ def check_needs_encodings(draft: ProviderDraft) -> Iterator[Found]:
     """A float model with an integer precision."""
     if draft.source == "float" and draft.wants_integers:
         name = draft.situation.request.model.name
-        yield _of_model(name=name, message=f"{name}: {draft.precision} needs encodings")
+        yield Found("model", name, f"{name}: {draft.precision} needs encodings")
 
 
 @_rule(
@@ -89,7 +86,7 @@ def check_needs_encodings(draft: ProviderDraft) -> Iterator[Found]:
 def check_float8(draft: ProviderDraft) -> Iterator[Found]:
     """float8 weights, each by name."""
     for name in () if draft.prepared is None else draft.prepared.float8:
-        yield _at_tensor(name=name, message=f"{name}: float8 is not taken by the provider")
+        yield Found("tensor", name, f"{name}: float8 is not taken by the provider")
 
 
 @_rule(
@@ -104,7 +101,7 @@ def check_fp16(draft: ProviderDraft) -> Iterator[Found]:
     """Float model on v68."""
     if draft.source == "float" and draft.fp16 is False:
         device = draft.situation.target.device
-        yield Found(kind=SubjectKind.TARGET, name=device.id, message=f"{device.name} has no FP16")
+        yield Found("target", device.id, f"{device.name} has no FP16")
 
 
 @_rule(
@@ -120,7 +117,7 @@ def check_blocks_fp16(draft: ProviderDraft) -> Iterator[Found]:
     """Per-block weights on v68."""
     if draft.fp16 is False:
         for name in _block_weights(draft):
-            yield _at_tensor(name=name, message=f"{name}: block-quantized, and the chip has no FP16")
+            yield Found("tensor", name, f"{name}: block-quantized, and the chip has no FP16")
 
 
 @RULES.rule(
@@ -138,7 +135,7 @@ def check_blocks(draft: ProviderDraft) -> Iterator[Found]:
         for name in _block_weights(draft):
             message = f"{name}: block-quantized, so its layer runs in FP16"
             strict = Severity.ERROR if draft.options.get("strict_precision") else None
-            yield _at_tensor(name=name, message=message, severity=strict)
+            yield Found("tensor", name, message, severity=strict)
 
 
 @RULES.rule(
@@ -153,7 +150,7 @@ def check_blocks(draft: ProviderDraft) -> Iterator[Found]:
 def check_skipped(draft: ProviderDraft) -> Iterator[Found]:
     """What the insertion skipped."""
     for entry in () if draft.prepared is None else draft.prepared.skipped:
-        yield _at_tensor(name=entry.tensor, message=f"{entry.tensor}: {entry.reason}")
+        yield Found("tensor", entry.tensor, f"{entry.tensor}: {entry.reason}")
 
 
 @_rule(
@@ -170,7 +167,7 @@ def check_narrowing(draft: ProviderDraft) -> Iterator[Found]:
     for name in () if draft.prepared is None else draft.prepared.narrowed:
         message = f"the MatMul that makes {name}: its operand 1 will be read with 8 bits"
         strict = Severity.ERROR if draft.options.get("strict_precision") else None
-        yield _at_tensor(name=name, message=message, severity=strict, hint=_kept_whole(draft))
+        yield Found("tensor", name, message, severity=strict, hint=_kept_whole(draft))
 
 
 def _kept_whole(draft: ProviderDraft) -> str:
@@ -194,7 +191,7 @@ def check_wrong_kernels(draft: ProviderDraft) -> Iterator[Found]:
         if step.id in _HANDLED:
             for name in step.names:
                 message = f"{name}: {step.why}"
-                yield _at_tensor(name=name, message=message, handled=_HANDLED[step.id])
+                yield Found("tensor", name, message, handled=_HANDLED[step.id])
 
 
 @RULES.rule(
@@ -209,7 +206,7 @@ def check_wrong_kernels(draft: ProviderDraft) -> Iterator[Found]:
 def check_refusals(draft: ProviderDraft) -> Iterator[Found]:
     """Near misses of the rewrites."""
     for text in () if draft.prepared is None else draft.prepared.refusals:
-        yield _at_node(name=text.partition(":")[0], message=text)
+        yield Found("node", text.partition(":")[0], text)
 
 
 @_rule(
@@ -227,9 +224,10 @@ def check_operators(draft: ProviderDraft) -> Iterator[Found]:
         return
     for node in draft.prepared.model.graph.node:
         if node.op_type in ("Erf", "BatchNormalization"):
-            yield _at_node(
-                name=node.name or node.output[0],
-                message=f"{node.op_type} {node.name or node.output[0]} is refused by the provider",
+            yield Found(
+                "node",
+                node.name or node.output[0],
+                f"{node.op_type} {node.name or node.output[0]} is refused by the provider",
                 handled="it stays on the CPU, as asked for" if draft.chosen.allows_cpu else None,
             )
 
@@ -246,7 +244,7 @@ def check_unchecked(draft: ProviderDraft) -> Iterator[Found]:
     """Options whose first wheel is not known."""
     for name in draft.chosen.unchecked:
         message = f"{name}: not looked up in onnxruntime-qnn {draft.wheel.version}"
-        yield Found(kind=SubjectKind.CONFIG_KEY, name=name, message=message)
+        yield Found("config-key", name, message)
 
 
 @RULES.rule(
@@ -266,7 +264,7 @@ def check_lpbq_loss(draft: ProviderDraft) -> Iterator[Found]:
                 f"{name}: a scale moves by {100 * loss.scale_error:.2g} % at most; against its block grid the weight "
                 f"has {loss.refined_sqnr_db:.1f} dB re-rounded, as stored ({loss.sqnr_db:.1f} dB with integers kept)"
             )
-            yield _at_tensor(name=name, message=message)
+            yield Found("tensor", name, message)
 
 
 @_rule(
@@ -283,7 +281,7 @@ def check_erf(draft: ProviderDraft) -> Iterator[Found]:
     """Every Erf, where nothing is quantized."""
     for node in draft.situation.facts.nodes if draft.source == "float" else ():
         if node.op_type == "Erf":
-            yield _at_node(name=node.label, message=f"Erf {node.label} is no operator of its own")
+            yield Found("node", node.label, f"Erf {node.label} is no operator of its own")
 
 
 @RULES.rule(
@@ -306,7 +304,7 @@ def check_hard_sigmoid_gate(draft: ProviderDraft) -> Iterator[Found]:
             continue
         if abs(float(gate.attributes.get("alpha", 0.2)) - 1 / 6) < _NEAR:
             message = f"{node.label}: the product of {node.inputs[0]} and its HardSigmoid is computed wrong"
-            yield _at_node(name=node.label, message=message)
+            yield Found("node", node.label, message)
 
 
 @RULES.rule(
@@ -331,7 +329,7 @@ def check_reciprocal(draft: ProviderDraft) -> Iterator[Found]:
         for node in inner:
             if node.op_type == "Reciprocal":
                 message = f"{node.label}: the RMS normalization that ends in {block.result} is not finalized"
-                yield _at_node(name=node.label, message=message)
+                yield Found("node", node.label, message)
 
 
 @RULES.rule(
@@ -352,7 +350,7 @@ def check_rms_samples(draft: ProviderDraft) -> Iterator[Found]:
         fact = facts.tensors.get(node.inputs[0]) if node.op_type == "RMSNormalization" else None
         if fact is not None and fact.shape is not None and len(fact.shape) > 2 and fact.shape[0] != 1:
             message = f"{node.label}: an RMS normalization of {fact.shape[0]} samples"
-            yield _at_node(name=node.label, message=message)
+            yield Found("node", node.label, message)
 
 
 @RULES.rule(
@@ -370,7 +368,7 @@ def check_opset(draft: ProviderDraft) -> Iterator[Found]:
     facts = draft.situation.facts
     if 0 < facts.opset < _LEAST_OPSET and draft.source == "float":
         name = draft.situation.request.model.name
-        yield _of_model(name=name, message=f"{name}: operator set {facts.opset} is not taken")
+        yield Found("model", name, f"{name}: operator set {facts.opset} is not taken")
 
 
 @RULES.rule(
@@ -395,7 +393,7 @@ def check_index(draft: ProviderDraft) -> Iterator[Found]:
             continue
         if index.rank is not None and index.rank > 1:
             message = f"{node.label}: an index of {index.rank} dimensions into a list may kill the provider"
-            yield _at_node(name=node.label, message=message)
+            yield Found("node", node.label, message)
 
 
 def _block_weights(draft: ProviderDraft) -> list[str]:
@@ -426,7 +424,7 @@ def check_blocks_in_release(draft: ProviderDraft) -> Iterator[Found]:
         in_blocks = isinstance(entry.value, Affine) and entry.value.granularity == "per-block"
         if in_blocks or (lpbq and isinstance(entry.value, Lpbq)):
             message = f"{entry.name}: its blocks are not taken by onnxruntime-qnn {draft.wheel.version}"
-            yield _at_tensor(name=entry.name, message=message)
+            yield Found("tensor", entry.name, message)
 
 
 @RULES.rule(
@@ -448,7 +446,7 @@ def check_reads(draft: ProviderDraft) -> Iterator[Found]:
     for words, has, most in (("operator set", opset, limits[0]), ("IR version", model.ir_version, limits[1])):
         if has > most:
             message = f"{words} {has}; onnxruntime-qnn {draft.wheel.version} reads up to {most}"
-            yield _of_model(name=draft.situation.model.path.name, message=message)
+            yield Found("model", draft.situation.model.path.name, message)
 
 
 _FLOAT32 = (
@@ -472,7 +470,7 @@ def check_float_model(draft: ProviderDraft) -> Iterator[Found]:
     """A float source, for a wheel whose own row says so: it was seen with that release alone."""
     if draft.source == "float" and "float16-of-float" in draft.wheel.refuses:
         message = f"onnxruntime-qnn {draft.wheel.version} would compile it in float32"
-        yield _of_model(name=draft.situation.model.path.name, message=message)
+        yield Found("model", draft.situation.model.path.name, message)
 
 
 @RULES.rule(
@@ -492,11 +490,7 @@ def check_float_parts(draft: ProviderDraft) -> Iterator[Found]:
     tensors = sorted(name for name, kind in draft.prepared.intended.items() if kind == "float16")
     if tensors:
         message = f"{len(tensors)} tensors, of which the first is {tensors[0]}"
-        yield _of_model(
-            name=draft.situation.model.path.name,
-            message=message,
-            evidence={"tensors": tensors},
-        )
+        yield Found("model", draft.situation.model.path.name, message, evidence={"tensors": tensors})
 
 
 @RULES.rule(
@@ -515,7 +509,7 @@ def check_operators_in_release(draft: ProviderDraft) -> Iterator[Found]:
     for node in draft.prepared.model.graph.node:
         if node.op_type in draft.wheel.absent:
             message = f"{node.op_type} {label(node)}: onnxruntime-qnn {draft.wheel.version} does not have it"
-            yield _at_node(name=label(node), message=message)
+            yield Found("node", label(node), message)
 
 
 _MOST_INDEX_DIMENSIONS = 4
@@ -540,7 +534,7 @@ def check_window(draft: ProviderDraft) -> Iterator[Found]:
         window = node.attributes.get("kernel_shape") or ()
         if len(window) == len(sizes) and any(side > size for side, size in zip(window, sizes, strict=True)):
             text = f"a window of {list(window)} on a map of {list(sizes)}"
-            yield _at_node(name=node.label, message=f"{node.label}: {text}")
+            yield Found("node", node.label, f"{node.label}: {text}")
 
 
 @RULES.rule(
@@ -559,9 +553,9 @@ def check_gather(draft: ProviderDraft) -> Iterator[Found]:
     for node in _standard_nodes(draft, "GatherND"):
         data, index = (tensors.get(name) for name in node.inputs[:2])
         if data is not None and data.dtype == "bool":
-            yield _at_node(name=node.label, message=f"{node.label}: {node.inputs[0]} holds truth values")
+            yield Found("node", node.label, f"{node.label}: {node.inputs[0]} holds truth values")
         elif index is not None and index.rank is not None and index.rank > _MOST_INDEX_DIMENSIONS:
-            yield _at_node(name=node.label, message=f"{node.label}: an index of {index.rank} dimensions")
+            yield Found("node", node.label, f"{node.label}: an index of {index.rank} dimensions")
 
 
 def _standard_nodes(draft: ProviderDraft, op_type: str) -> list[NodeFact]:

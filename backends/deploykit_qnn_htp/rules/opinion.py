@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deploykit.findings import Severity, SubjectKind
+from deploykit.findings import Severity
 from deploykit.findings.rules import Found, Registry
 
 __all__ = ["RULES", "ConversionOpinion"]
@@ -39,13 +39,13 @@ def check_opinion(opinion: ConversionOpinion) -> Iterator[Found]:
     verdict = opinion.verdict
     if not verdict.get("available"):
         message = f"no second opinion: {verdict.get('why', 'no backend offers one')}"
-        yield Found(kind=SubjectKind.MODEL, name=opinion.graph, severity=Severity.WARNING, message=message)
+        yield Found("model", opinion.graph, message, severity=Severity.WARNING)
         return
     ok = bool(verdict.get("ok"))
     yield Found(
-        kind=SubjectKind.MODEL,
-        name=opinion.graph,
+        "model",
+        opinion.graph,
+        f"{verdict['compiler']} {'compiles' if ok else 'refuses'} {opinion.graph}; {verdict['note']}",
         severity=None if ok else Severity.WARNING,
-        message=f"{verdict['compiler']} {'compiles' if ok else 'refuses'} {opinion.graph}; {verdict['note']}",
         evidence={"status": verdict.get("status"), "codes": sorted({f["code"] for f in verdict.get("findings", ())})},
     )

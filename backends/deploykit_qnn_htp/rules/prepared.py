@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from deploykit.encodings.values import Affine, Lpbq
-from deploykit.findings import SubjectKind, listed
+from deploykit.findings import listed
 from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import NodeFact
 from deploykit.tables.capabilities import Status
@@ -27,7 +27,7 @@ def about_encodings(draft: ConversionDraft, message: str, names: Collection[str]
     if names is not None:
         message = f"{message}: {listed(list(names))}"
         more["evidence"] = {"tensors": list(names), **more.get("evidence", {})}
-    return Found(kind=SubjectKind.ENCODINGS, name="" if path is None else path.name, message=message, **more)
+    return Found("encodings", "" if path is None else path.name, message, **more)
 
 
 def products(draft: ConversionDraft) -> Iterator[NodeFact]:
@@ -65,9 +65,9 @@ def check_float16(draft: ConversionDraft) -> Iterator[Found]:
         return  # the gaps are calibrated, none stays float
     subject = "the whole model" if whole else f"{len(floats)} tensors ({listed(floats)})"
     yield Found(
-        kind=SubjectKind.TARGET,
-        name=draft.situation.target.device.id,
-        message=f"{subject} would be float, which {draft.arch if own is None else device.name} cannot run",
+        "target",
+        draft.situation.target.device.id,
+        f"{subject} would be float, which {draft.arch if own is None else device.name} cannot run",
         sources=own.source if own is not None else row.source if row is not None else (),
         evidence={"tensors": floats},
     )
@@ -95,9 +95,9 @@ def check_matmul_16(draft: ConversionDraft) -> Iterator[Found]:
         entry = draft.completed.get(node.inputs[1])
         if entry is not None and entry.dtype in ("int16", "uint16"):
             yield Found(
-                kind=SubjectKind.NODE,
-                name=node.label,
-                message=f"{node.label}: the second operand {node.inputs[1]} is {entry.dtype}, which needs v73",
+                "node",
+                node.label,
+                f"{node.label}: the second operand {node.inputs[1]} is {entry.dtype}, which needs v73",
                 sources=row.source,
             )
 
@@ -229,7 +229,5 @@ def check_crossing_integers(draft: ConversionDraft) -> Iterator[Found]:
     for name in draft.handed_in:
         if name in tensors and tensors[name].dtype and not tensors[name].is_float:
             yield Found(
-                kind=SubjectKind.TENSOR,
-                name=name,
-                message=f"{name} ({tensors[name].dtype}) crosses between segments, in files of 32-bit floats",
+                "tensor", name, f"{name} ({tensors[name].dtype}) crosses between segments, in files of 32-bit floats"
             )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from deploykit.findings import Severity, SubjectKind
+from deploykit.findings import Severity
 from deploykit.findings.rules import Found, Registry
 from deploykit.tables.capabilities import Status
 from deploykit_qnn_htp.draft import Intent, RouteCandidate
@@ -20,7 +20,7 @@ RULES: Registry[RouteCandidate] = Registry("route")
 
 
 def _about_sdk(candidate: RouteCandidate, message: str, **more: Any) -> Found:
-    return Found(kind=SubjectKind.SDK, name=candidate.draft.sdk.version, message=message, **more)
+    return Found("sdk", candidate.draft.sdk.version, message, **more)
 
 
 @RULES.rule(
@@ -247,7 +247,7 @@ def check_mixed_matmul(candidate: RouteCandidate) -> Iterator[Found]:
         if entry is not None and entry.dtype == "uint8":
             message = f"{node.label} would multiply float16 {floats[0]} by uint8 {entry.name}"
             evidence = {"operands": list(node.inputs[:2])}
-            yield Found(kind=SubjectKind.NODE, name=node.label, message=message, evidence=evidence)
+            yield Found("node", node.label, message, evidence=evidence)
 
 
 @RULES.rule(
@@ -310,4 +310,4 @@ def check_calibration(candidate: RouteCandidate) -> Iterator[Found]:
     draft = candidate.draft
     if candidate.route.input_list and draft.calibration is None:
         message = f"route {candidate.route.id} needs calibration data and none was given"
-        yield Found(kind=SubjectKind.DATA, name="calibration", message=message)
+        yield Found("data", "calibration", message)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from deploykit.backend.backend import Same, Situation
-from deploykit.findings import Severity, SubjectKind
+from deploykit.findings import Severity
 from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import NodeFact
 from deploykit.model.operators import is_standard
@@ -110,9 +110,9 @@ def check_atlas(situation: Situation) -> Iterator[Found]:
         if others:
             ways.append(f"in {' or in '.join(others)} it is right, as far as tried")
         yield Found(
-            kind=SubjectKind.NODE,
-            name=node.label,
-            message=f"{node.op_type} {node.label}: {_SAID[row.verdict]}{_numbers(row)} ({row.condition})"
+            "node",
+            node.label,
+            f"{node.op_type} {node.label}: {_SAID[row.verdict]}{_numbers(row)} ({row.condition})"
             + (f": {row.mechanism}" if row.mechanism else ""),
             hint="; ".join(ways) or "write it with other operators, or compute it on the host",
             severity=Severity.WARNING if gross else Severity.INFO,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from deploykit.findings import Severity, SubjectKind
+from deploykit.findings import Severity
 from deploykit.findings.rules import Found, Registry
 from deploykit.tables.devices import Device
 from deploykit_qualcomm.carriers import Carried, Fit, compilable, forms_of, obeys
@@ -46,12 +46,12 @@ def check_chip(carried: Carried) -> Iterator[Found]:
     accepted = carried.fit is Fit.ACCEPTED
     outcome = "such a binary is accepted there, but not optimal" if accepted else "such a binary does not load there"
     yield Found(
-        kind=SubjectKind.TARGET,
-        name=carried.device.id,
-        severity=Severity.WARNING if accepted and carried.insisted else Severity.ERROR,
-        message=f"the compiler of QAIRT {carried.wheel.sdk} (onnxruntime-qnn {carried.wheel.version}) compiles for the "
+        "target",
+        carried.device.id,
+        f"the compiler of QAIRT {carried.wheel.sdk} (onnxruntime-qnn {carried.wheel.version}) compiles for the "
         f"chip it runs on, {_chip(carried.stands_on)}, and the target is {_chip(carried.device)}: {outcome} "
         "(inferred, nobody loaded one on a device here)",
+        severity=Severity.WARNING if accepted and carried.insisted else Severity.ERROR,
         hint=f"{_ANOTHER}; to have it all the same: {carried.ask}" if accepted and carried.ask else "",
         evidence={"made_for": carried.stands_on.fact("soc_model"), "wanted": carried.device.fact("soc_model")},
     )
@@ -77,9 +77,9 @@ def check_machine(carried: Carried) -> Iterator[Found]:
         "" if obeys(carried.wheel) else "; whether a hosted ARM runner is enough is not known (inferred: it is not)"
     )
     yield Found(
-        kind=SubjectKind.ENVIRONMENT,
-        name="onnxruntime-qnn",
-        message=f"onnxruntime-qnn {wheel.version} (QAIRT {wheel.sdk}) compiles on {place} only{runner}",
+        "environment",
+        "onnxruntime-qnn",
+        f"onnxruntime-qnn {wheel.version} (QAIRT {wheel.sdk}) compiles on {place} only{runner}",
     )
 
 
@@ -102,7 +102,7 @@ def check_release(carried: Carried) -> Iterator[Found]:
         message = f"the compiler is of QAIRT {sdk}: a runtime of {runtime} that is older than {sdk} does not load it"
     else:
         message = f"the compiler is of QAIRT {sdk}, the nearest in public wheels that is not newer than {runtime}"
-    yield Found(kind=SubjectKind.SDK, name=runtime, message=message, evidence={"compiler": sdk})
+    yield Found("sdk", runtime, message, evidence={"compiler": sdk})
 
 
 @RULES.rule(
@@ -120,8 +120,8 @@ def check_forms(carried: Carried) -> Iterator[Found]:
     forms = forms_of(carried.wheel)
     if forms is not carried.wheel:
         yield Found(
-            kind=SubjectKind.ENVIRONMENT,
-            name="onnxruntime-qnn",
-            message=f"prepared as for onnxruntime-qnn {forms.version} (QAIRT {forms.sdk}), the nearest provider that "
+            "environment",
+            "onnxruntime-qnn",
+            f"prepared as for onnxruntime-qnn {forms.version} (QAIRT {forms.sdk}), the nearest provider that "
             f"was run; {carried.wheel.version} itself was not",
         )

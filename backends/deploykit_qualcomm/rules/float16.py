@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from deploykit.backend.backend import Situation
-from deploykit.findings import Severity, SubjectKind
+from deploykit.findings import Severity
 from deploykit.findings.rules import Found, Registry
 from deploykit.model.operators import LARGEST_FLOAT16
 
@@ -73,12 +73,12 @@ def check_range(plan: Float16Plan) -> Iterator[Found]:
         harmless = saturates(facts, name)
         most = "" if found.attained else "at most "
         yield Found(
-            kind=SubjectKind.TENSOR,
-            name=name,
-            severity=Severity.WARNING if harmless or most else None,
-            message=f"{name} is planned as float16 but reaches {most}{found.low:.4g} .. {found.high:.4g} "
+            "tensor",
+            name,
+            f"{name} is planned as float16 but reaches {most}{found.low:.4g} .. {found.high:.4g} "
             f"(limit {LARGEST_FLOAT16:g}), caused by {found.cause}"
             + ("; every path from it saturates, so infinity is harmless there" if harmless else ""),
+            severity=Severity.WARNING if harmless or most else None,
             evidence={
                 "range": [_as_json(found.low), _as_json(found.high)],
                 "cause": found.cause,
@@ -92,11 +92,11 @@ def check_range(plan: Float16Plan) -> Iterator[Found]:
         high = proven.get(node.outputs[0], (0.0, 0.0))[1] if node.op_type == "ReduceL2" else 0.0
         if node.outputs[0] in plan.tensors and _LARGEST_NORM < high < math.inf:
             yield Found(
-                kind=SubjectKind.TENSOR,
-                name=node.outputs[0],
-                severity=Severity.WARNING,
-                message=f"{node.outputs[0]} is a norm in float16 of at most {high:.4g}: its kernel goes up to "
+                "tensor",
+                node.outputs[0],
+                f"{node.outputs[0]} is a norm in float16 of at most {high:.4g}: its kernel goes up to "
                 f"{_LARGEST_NORM:.0f}, as the squares are added up in float16",
+                severity=Severity.WARNING,
                 hint="divide by a constant before it, and multiply by that behind it",
                 sources=(_NORMS,),
                 evidence={"range": [0.0, high], "limit": _LARGEST_NORM},

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from deploykit.backend.backend import Situation
-from deploykit.findings import Severity, SubjectKind
+from deploykit.findings import Severity
 from deploykit.findings.rules import Found, Registry
 from deploykit.tables.capabilities import Status
 from deploykit_qualcomm.devices import qualcomm_devices
@@ -33,7 +33,7 @@ def _number(situation: Situation, key: str) -> int | None:
 
 def about_option(key: str, message: str, **evidence: object) -> Found:
     """A finding about one option."""
-    return Found(kind=SubjectKind.CONFIG_KEY, name=key, message=message, evidence=evidence)
+    return Found("config-key", key, message, evidence=evidence)
 
 
 @RULES.rule(
@@ -52,7 +52,7 @@ def check_precision(situation: Situation) -> Iterator[Found]:
     sdk = situation.target.sdk
     late = sdk is None or sdk.parsed.release >= (2, 35)
     found = about_option("precision", "the graph option precision is deprecated since 2.35")
-    yield found if late else Found(kind=found.kind, name=found.name, message=found.message, severity=Severity.INFO)
+    yield found if late else Found(found.kind, found.name, found.message, severity=Severity.INFO)
 
 
 @RULES.rule(
@@ -111,10 +111,10 @@ def check_soc_id(situation: Situation) -> Iterator[Found]:
     gone = status is Status.UNSUPPORTED
     version = "" if sdk is None else f" on {sdk.version}"
     yield Found(
-        kind=SubjectKind.CONFIG_KEY,
-        name="soc_id",
+        "config-key",
+        "soc_id",
+        f"soc_id is {status}{version}; soc_model is the spelling that all releases read",
         severity=Severity.ERROR if gone else None,
-        message=f"soc_id is {status}{version}; soc_model is the spelling that all releases read",
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from deploykit.backend.backend import Situation
-from deploykit.findings import Answerer, Claim, Confidence, SubjectKind
+from deploykit.findings import Answerer, Claim, Confidence
 from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import NodeFact
 from deploykit.model.operators import Trait, ops
@@ -104,9 +104,9 @@ def check_lpbq_on_v68(situation: Situation) -> Iterator[Found]:
     names = [node.label for node in _lpbq(situation, *ops(Trait.LINEAR))]
     if names and fact is not None and fact.value is False:
         yield Found(
-            kind=SubjectKind.TARGET,
-            name=situation.target.device.id,
-            message=f"{len(names)} layers have LPBQ weights, which {arch(situation)} is not known to take",
+            "target",
+            situation.target.device.id,
+            f"{len(names)} layers have LPBQ weights, which {arch(situation)} is not known to take",
             sources=fact.source,
             evidence={"nodes": names, "contradicts": fact.contradicts},
         )
@@ -171,7 +171,7 @@ def check_per_channel_activation(situation: Situation) -> Iterator[Found]:
             continue
         found = quantized(situation, fact.name)
         if found is not None and found.granularity == "per-channel":
-            yield Found(kind=SubjectKind.TENSOR, name=fact.name, message=f"{fact.name} is quantized per channel")
+            yield Found("tensor", fact.name, f"{fact.name} is quantized per channel")
 
 
 @RULES.rule(
@@ -278,9 +278,9 @@ def check_float_island(situation: Situation) -> Iterator[Found]:
             found.append(node.label)
     if found:
         yield Found(
-            kind=SubjectKind.NODE,
-            name=found[0],
-            message=f"{len(found)} nodes run in float: {listed(found)}",
+            "node",
+            found[0],
+            f"{len(found)} nodes run in float: {listed(found)}",
             evidence={"nodes": found[:_MOST_NODES], "count": len(found)},
         )
 

@@ -8,7 +8,7 @@ from packaging.version import Version
 
 from deploykit.backend.backend import Situation
 from deploykit.encodings.float_sets import Extension, predict_float_set, suggest_extensions
-from deploykit.findings import Severity, SubjectKind
+from deploykit.findings import Severity
 from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.parameters import stored_behind_pairs
@@ -60,9 +60,9 @@ def check_rank(situation: Situation) -> Iterator[Found]:
         moved = _only_moved(situation, set(names))
         told = ", all between reshapes and transposes, which some releases merge" if moved else ""
         yield Found(
-            kind=SubjectKind.TENSOR,
-            name=names[0],
-            message=f"{len(names)} tensors have more than {_MAX_RANK} dimensions: {listed(names)}{told}",
+            "tensor",
+            names[0],
+            f"{len(names)} tensors have more than {_MAX_RANK} dimensions: {listed(names)}{told}",
             severity=Severity.WARNING if moved else None,
             evidence={"tensors": names, "only_moved": moved},
         )
@@ -166,7 +166,7 @@ def check_int64(situation: Situation) -> Iterator[Found]:
     for name in (*facts.inputs, *facts.outputs):
         fact = facts.tensors.get(name)
         if fact is not None and fact.dtype == "int64":
-            yield Found(kind=SubjectKind.TENSOR, name=name, message=f"{name} is int64; the device has int32")
+            yield Found("tensor", name, f"{name} is int64; the device has int32")
 
 
 @RULES.rule(
@@ -211,9 +211,9 @@ def check_domain(situation: Situation) -> Iterator[Found]:
     if total > _DOMAIN_BYTES:
         bits = sorted({bits_of(situation, f.name) for f in facts.tensors.values() if f.is_weight and f.is_float})
         yield Found(
-            kind=SubjectKind.MODEL,
-            name=situation.request.model.name,
-            message=f"about {total / 1e9:.2f} GB of weights (widths {bits}); one domain takes about 3.5 GB",
+            "model",
+            situation.request.model.name,
+            f"about {total / 1e9:.2f} GB of weights (widths {bits}); one domain takes about 3.5 GB",
             evidence={"bytes": total, "limit": _DOMAIN_BYTES},
         )
 
@@ -331,7 +331,7 @@ def check_partly_float(situation: Situation) -> Iterator[Found]:
     if kept and len(kept) < len(linears):
         message = f"{len(kept)} of {len(linears)} rank-3 linear layers into attention stay float: {listed(kept)}"
         evidence = {"float": kept, "layers": len(linears)}
-        yield Found(kind=SubjectKind.NODE, name=kept[0], message=message, evidence=evidence)
+        yield Found("node", kept[0], message, evidence=evidence)
 
 
 @RULES.rule(
@@ -362,9 +362,9 @@ def check_borders(situation: Situation) -> Iterator[Found]:
         f"; {listed(list(more.tensors))} in float too would remove {more.removed} of them" for more in best
     )
     yield Found(
-        kind=SubjectKind.ENCODINGS,
-        name=(situation.request.encodings or situation.request.model).name,
-        message=f"{len(prediction.borders)} borders between float and integers at {len(labels)} operators: "
+        "encodings",
+        (situation.request.encodings or situation.request.model).name,
+        f"{len(prediction.borders)} borders between float and integers at {len(labels)} operators: "
         f"{listed(labels)}{advice}",
         evidence={
             "borders": [

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from deploykit.backend.targets import Target
-from deploykit.findings import Confidence, Severity, SubjectKind
+from deploykit.findings import Confidence, Severity
 from deploykit.findings.rules import Found, Registry
 from deploykit.tables.capabilities import Status
 from deploykit.tables.devices import Fact
@@ -23,9 +23,9 @@ _OWN = "the tables of this package (backends/deploykit_qualcomm/data/sdks)"
 
 def _target(target: Target, message: str, *, fact: Fact | None = None, severity: Severity | None = None) -> Found:
     return Found(
-        kind=SubjectKind.TARGET,
-        name=target.device.id,
-        message=message,
+        "target",
+        target.device.id,
+        message,
         severity=severity,
         sources=fact.source if fact else (),
         evidence={} if fact is None else {"value": fact.value, "alternatives": list(fact.alternatives)},
@@ -122,9 +122,9 @@ def check_weak_facts(target: Target) -> Iterator[Found]:
         words = ", ".join(f"{name} {fact.value} ({fact.confidence})" for name, fact in weak.items())
         sources = tuple(dict.fromkeys(source for fact in weak.values() for source in fact.source))
         yield Found(
-            kind=SubjectKind.TARGET,
-            name=target.device.id,
-            message=f"weakly known: {words}",
+            "target",
+            target.device.id,
+            f"weakly known: {words}",
             sources=sources,
             evidence={name: str(fact.confidence) for name, fact in weak.items()},
         )

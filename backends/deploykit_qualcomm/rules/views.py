@@ -191,7 +191,7 @@ def about_several(
     shown = list(names)
     key = "nodes" if kind is SubjectKind.NODE else "tensors"
     evidence = {key: shown, **more.pop("evidence", {})}
-    return Found(kind=kind, name=name or shown[0], message=f"{message}: {listed(shown)}", evidence=evidence, **more)
+    return Found(kind, name or shown[0], f"{message}: {listed(shown)}", evidence=evidence, **more)
 
 
 def about_encodings(situation: Situation, names: Collection[str], message: str, **more: Any) -> Found:
@@ -206,10 +206,5 @@ def at_node(
 ) -> Found:
     """A finding about one node."""
     return Found(
-        kind=SubjectKind.NODE,
-        name=node.label,
-        message=f"{node.op_type} {node.label}: {message}",
-        sources=sources,
-        claim=claim,
-        evidence=evidence,
+        "node", node.label, f"{node.op_type} {node.label}: {message}", sources=sources, claim=claim, evidence=evidence
     )

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 from deploykit.backend.backend import Situation
 from deploykit.encodings.values import Affine, Lpbq
-from deploykit.findings import SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import NodeFact
 from deploykit.model.operators import Trait, ops
@@ -77,9 +76,9 @@ def check_block_scales(situation: Situation) -> Iterator[Found]:
             low, high = float(scales.min()), float(scales.max())
             if low < 1 or high > most:
                 yield Found(
-                    kind=SubjectKind.TENSOR,
-                    name=entry.name,
-                    message=f"{entry.name}: block scales reach {low:g} to {high:g}, 1 to {most} can be stored",
+                    "tensor",
+                    entry.name,
+                    f"{entry.name}: block scales reach {low:g} to {high:g}, 1 to {most} can be stored",
                 )
 
 
@@ -106,9 +105,9 @@ def check_bfloat16(situation: Situation) -> Iterator[Found]:
     )
     if (wanted or entries or tensors) and not taken:
         yield Found(
-            kind=SubjectKind.TARGET,
-            name=situation.target.device.id,
-            message=f"bfloat16 on {arch(situation) or 'an unknown architecture'} with soc_model {soc}",
+            "target",
+            situation.target.device.id,
+            f"bfloat16 on {arch(situation) or 'an unknown architecture'} with soc_model {soc}",
             evidence={"tensors": entries or tensors},
         )
 
@@ -231,9 +230,9 @@ def check_swamped(situation: Situation) -> Iterator[Found]:
         most = max(abs(float(entry.value.minimum.min())), abs(float(entry.value.maximum.max())))
         if most > _SWAMPED:
             yield Found(
-                kind=SubjectKind.TENSOR,
-                name=entry.name,
-                message=f"{entry.name}: its grid reaches {most:.3g}",
+                "tensor",
+                entry.name,
+                f"{entry.name}: its grid reaches {most:.3g}",
                 evidence={"magnitude": most if math.isfinite(most) else None},
             )
 

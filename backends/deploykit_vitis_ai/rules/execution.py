@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from deploykit.findings import SubjectKind
 from deploykit.findings.rules import Found, Registry
 
 __all__ = ["RULES", "FloatTrial", "FormatChoice", "QuarkOutcome", "TriedFormat"]
@@ -84,10 +83,9 @@ def check_installed(outcome: QuarkOutcome) -> Iterator[Found]:
         room = f"; installing it takes {outcome.room}" if outcome.room else ""
         unsure = f"; {outcome.untried} is only the first that --precision auto tries" if outcome.untried else ""
         yield Found(
-            kind=SubjectKind.ENVIRONMENT,
-            name=outcome.toolchain,
-            message=f"{outcome.toolchain} is {outcome.state}: scripts/quantize.py was generated and not run"
-            f"{unsure}{room}",
+            "environment",
+            outcome.toolchain,
+            f"{outcome.toolchain} is {outcome.state}: scripts/quantize.py was generated and not run{unsure}{room}",
             hint=f"deploykit toolchain install {outcome.toolchain}",
         )
 
@@ -104,7 +102,7 @@ def check_installed(outcome: QuarkOutcome) -> Iterator[Found]:
 def check_skipped(outcome: QuarkOutcome) -> Iterator[Found]:
     """Files that were named in the result."""
     for name, why in outcome.skipped:
-        yield Found(kind=SubjectKind.FILE, name=name, message=f"{why}; {outcome.samples} samples were used")
+        yield Found("file", name, f"{why}; {outcome.samples} samples were used")
 
 
 _MEASURED = ["deploykit: Quark, run with and without this part; both models run on the calibration samples"]
@@ -163,13 +161,13 @@ def check_chosen(outcome: QuarkOutcome) -> Iterator[Found]:
     end = {True: "", False: f"; the best, none of them {outcome.choice.asked}", None: "; not judged"}
     tried = "; ".join(f"{rung.words}: {rung.outcome}" for rung in rungs)
     yield Found(
-        kind=SubjectKind.CONFIG_KEY,
-        name="precision",
-        message=f"chosen: {chosen}{end[outcome.choice.reached]}. Tried: {tried}",
+        "config-key",
+        "precision",
+        f"chosen: {chosen}{end[outcome.choice.reached]}. Tried: {tried}",
         evidence={"rungs": [{"tried": r.words, "outcome": r.outcome, "chosen": r.chosen} for r in rungs]},
     )
 
 
 def _tried(trial: FloatTrial, message: str) -> Found:
     evidence = {"nodes": list(trial.nodes), "before": trial.before, "after": trial.after}
-    return Found(kind=SubjectKind.NODE, name=trial.nodes[-1], message=message, evidence=evidence)
+    return Found("node", trial.nodes[-1], message, evidence=evidence)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from deploykit.encodings.post_processing import exclusion_around
-from deploykit.findings import Severity, SubjectKind
+from deploykit.findings import Severity
 from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import RANGES, Trait, has, is_standard
@@ -41,10 +41,7 @@ def check_float16(draft: QuarkDraft) -> Iterator[Found]:
         what = "what is quantized" if draft.keep_float16 else "it"
         handled = f"quantize.py turns {what} into float32 first ({way.way} of {draft.toolchain})"
     yield Found(
-        kind=SubjectKind.MODEL,
-        name=draft.facts.model_name,
-        message=f"float16 source for {draft.precision or 'no precision'}",
-        handled=handled,
+        "model", draft.facts.model_name, f"float16 source for {draft.precision or 'no precision'}", handled=handled
     )
 
 
@@ -65,9 +62,7 @@ def check_bundled_float16(draft: QuarkDraft) -> Iterator[Found]:
         return
     if draft.toolchain == release.toolchain:
         yield Found(
-            kind=SubjectKind.SDK,
-            name=f"{release.name} {release.version}",
-            message=f"{release.float16_warning}; {draft.toolchain} is used here",
+            "sdk", f"{release.name} {release.version}", f"{release.float16_warning}; {draft.toolchain} is used here"
         )
 
 
@@ -91,7 +86,7 @@ def check_kept_float16(draft: QuarkDraft) -> Iterator[Found]:
     )
     why = next((text for is_wrong, text in wrong if is_wrong), "")
     if why:
-        yield Found(kind=SubjectKind.MODEL, name=draft.facts.model_name, message=f"--keep-float16: {why}")
+        yield Found("model", draft.facts.model_name, f"--keep-float16: {why}")
 
 
 _DOC2 = "vitisai.docs.amd.com, projects/gen2, Vitis AI 6.2/6.3: operators, ops_support"
@@ -124,7 +119,7 @@ def check_shapes(draft: QuarkDraft) -> Iterator[Found]:
             only_batch = fact.shape is not None and all(isinstance(dim, int) for dim in fact.shape[1:])
             severity = Severity.WARNING if dynamic_batch_allowed and only_batch else Severity.ERROR
             message = f"input {name!r} has shape {list(fact.shape or ())}"
-            yield Found(kind=SubjectKind.TENSOR, name=name, message=message, severity=severity)
+            yield Found("tensor", name, message, severity=severity)
 
 
 @RULES.rule(
@@ -152,7 +147,7 @@ def check_opset(draft: QuarkDraft) -> Iterator[Found]:
         message, severity = f"opset {opset}; {bounds.recommended} is recommended", Severity.INFO
     else:
         return
-    yield Found(kind=SubjectKind.MODEL, name=draft.facts.model_name, message=message, severity=severity)
+    yield Found("model", draft.facts.model_name, message, severity=severity)
 
 
 @RULES.rule(
@@ -172,7 +167,7 @@ def check_cpu_only(draft: QuarkDraft) -> Iterator[Found]:
         return
     handled = "the CPU-partition passes are set; run it with VART-ML" if draft.options.cpu_partition else None
     message = f"{_labels(found)}: the whole model would run on the CPU"
-    yield Found(kind=SubjectKind.NODE, name=found[0].label, message=message, handled=handled)
+    yield Found("node", found[0].label, message, handled=handled)
 
 
 @RULES.rule(
@@ -190,7 +185,7 @@ def check_operators(draft: QuarkDraft) -> Iterator[Found]:
         found = [n for n in draft.facts.nodes if n.op_type == op and n.index not in draft.exclusions.indices]
         if found:
             message = f"{op} has no {draft.precision} on this NPU: {_labels(found)}"
-            yield Found(kind=SubjectKind.NODE, name=found[0].label, message=message, evidence={"operator": op})
+            yield Found("node", found[0].label, message, evidence={"operator": op})
 
 
 @RULES.rule(
@@ -209,7 +204,7 @@ def check_batch(draft: QuarkDraft) -> Iterator[Found]:
     for name in draft.facts.inputs:
         shape = draft.facts.tensors[name].shape
         if shape and len(shape) > 2 and isinstance(shape[0], int) and shape[0] > 1:
-            yield Found(kind=SubjectKind.TENSOR, name=name, message=f"input {name!r} has batch {shape[0]}")
+            yield Found("tensor", name, f"input {name!r} has batch {shape[0]}")
 
 
 @RULES.rule(
@@ -227,7 +222,7 @@ def check_miscompilation(draft: QuarkDraft) -> Iterator[Found]:
         found = [node for node in draft.facts.nodes if node.op_type == op]
         if found:
             message = f"{op} in {draft.precision.upper()}: {_labels(found)}"
-            yield Found(kind=SubjectKind.NODE, name=found[0].label, message=message)
+            yield Found("node", found[0].label, message)
 
 
 @RULES.rule(
@@ -244,7 +239,7 @@ def check_clip(draft: QuarkDraft) -> Iterator[Found]:
     found = [n for n in draft.facts.nodes if n.op_type == "Clip" and n.index not in draft.exclusions.indices]
     if draft.needs_quark and draft.route is not None and draft.route.preset == "VINT8" and found:
         message = f"{_labels(found)} become Relu where they clip to 0 and 6"
-        yield Found(kind=SubjectKind.NODE, name=found[0].label, message=message)
+        yield Found("node", found[0].label, message)
 
 
 @RULES.rule(
@@ -273,9 +268,9 @@ def check_mixing(draft: QuarkDraft) -> Iterator[Found]:
                 part = f"--exclude-subgraph '{','.join(starts)}:{','.join(ends)}'"
                 hint = f"--precision {draft.precision_with_exclusions} {part}"
             yield Found(
-                kind=SubjectKind.NODE,
-                name=concat.label,
-                message=f"{concat.label} joins {', '.join(bounded)} (bounded) with operands of other ranges",
+                "node",
+                concat.label,
+                f"{concat.label} joins {', '.join(bounded)} (bounded) with operands of other ranges",
                 hint=hint,
                 evidence={"bounded": bounded},
             )
@@ -308,6 +303,4 @@ def check_grids(draft: QuarkDraft) -> Iterator[Found]:
         message = (
             f"{len(bad)} of {len(grids)} grids are not power-of-two with zero point 0, for instance that of {bad[0]}"
         )
-        yield Found(
-            kind=SubjectKind.MODEL, name=draft.facts.model_name, message=message, evidence={"tensors": bad[:50]}
-        )
+        yield Found("model", draft.facts.model_name, message, evidence={"tensors": bad[:50]})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from deploykit.findings import Severity, SubjectKind, listed
+from deploykit.findings import Severity, listed
 from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit_vitis_ai.draft import route_row
@@ -17,13 +17,14 @@ __all__ = ["RULES"]
 _NO_WORK = frozenset({"QuantizeLinear", "DequantizeLinear", "Constant", "Shape", "Cast", "ConstantOfShape"})
 
 
-RULES: Registry[InspectedModel] = Registry("quantized-model")
-_SOURCES = ["observed with amd-quark 0.13, 0.12.post1 and 0.11.2 on Linux x86-64"]
+_LAB = "observed with amd-quark 0.13, 0.12.post1 and 0.11.2 on Linux x86-64"
 _BOUNDARY = "repository Xilinx/ross-ai-assistant: the boundary kernel matches power-of-two scales and zero point 0 only"
+
+RULES: Registry[InspectedModel] = Registry("quantized-model", sources=[_LAB])
 
 
 def _about(quantized: InspectedModel, message: str, **evidence: object) -> Found:
-    return Found(kind=SubjectKind.FILE, name=quantized.name, message=message, evidence=evidence)
+    return Found("file", quantized.name, message, evidence=evidence)
 
 
 @RULES.rule(
@@ -33,7 +34,6 @@ def _about(quantized: InspectedModel, message: str, **evidence: object) -> Found
     what="ONNX Runtime does not load the quantized model.",
     why="The compiler opens models through ONNX Runtime, so it will not get far either.",
     fix="See the message; float16 sources and untried combinations of options are the usual causes.",
-    sources=_SOURCES,
 )
 def check_loads(quantized: InspectedModel) -> Iterator[Found]:
     """What ONNX Runtime says."""
@@ -48,7 +48,7 @@ def check_loads(quantized: InspectedModel) -> Iterator[Found]:
     what="A scale is not a power of two.",
     why="The integer kernels of this format shift instead of multiplying, and the boundary kernel does not match.",
     fix="Quantize with Quark's preset for this format.",
-    sources=[*_SOURCES, _BOUNDARY],
+    sources=[_LAB, _BOUNDARY],
 )
 def check_scales(quantized: InspectedModel) -> Iterator[Found]:
     """Scales of the formats that need powers of two."""
@@ -67,7 +67,7 @@ def check_scales(quantized: InspectedModel) -> Iterator[Found]:
     what="A zero point is not the one of this format.",
     why="VINT8, A8W8 and A16W8 are symmetric with zero point 0; XINT8 has 128 for uint8 activations, 0 for weights.",
     fix="Quantize with Quark's preset for this format.",
-    sources=[*_SOURCES, _BOUNDARY],
+    sources=[_LAB, _BOUNDARY],
 )
 def check_zero_points(quantized: InspectedModel) -> Iterator[Found]:
     """Zero points against the format."""
@@ -87,7 +87,6 @@ def check_zero_points(quantized: InspectedModel) -> Iterator[Found]:
     what="An activation is quantized to another integer type than the format has.",
     why="The compiler has kernels for the types of its formats only.",
     fix="Quantize with Quark's preset for this format, and do not override its types.",
-    sources=_SOURCES,
 )
 def check_types(quantized: InspectedModel) -> Iterator[Found]:
     """Activations against the format."""
@@ -108,7 +107,6 @@ def check_types(quantized: InspectedModel) -> Iterator[Found]:
     what="An operator that should be quantized reads float values.",
     why="It falls to the CPU, or to BF16 where the compiler converts; either splits the integer part.",
     fix="See whether the operator has integer kernels at all; otherwise leave it out on purpose with --exclude-node.",
-    sources=_SOURCES,
 )
 def check_float(quantized: InspectedModel) -> Iterator[Found]:
     """Float operators that nobody excluded, by name."""
@@ -125,7 +123,7 @@ def check_float(quantized: InspectedModel) -> Iterator[Found]:
     ]
     if found:
         message = f"{len(found)} operators read float values: {listed(found)}"
-        yield Found(kind=SubjectKind.NODE, name=found[0], message=message, evidence={"nodes": found[:50]})
+        yield Found("node", found[0], message, evidence={"nodes": found[:50]})
 
 
 def _scales_pooling(facts: GraphFacts, node: NodeFact) -> bool:
@@ -153,7 +151,6 @@ def _reads_float(facts: GraphFacts, node: NodeFact) -> bool:
     what="A node that was to stay in float is quantized after all.",
     why="Quark ignores wrong option names and nodes that its own search does not reach, without a word.",
     fix="Quantize again with scripts/quantize.py, which names every node in nodes_to_exclude.",
-    sources=_SOURCES,
 )
 def check_exclusions(quantized: InspectedModel) -> Iterator[Found]:
     """Excluded nodes with quantized weights, or with Q and DQ between two of them; and those that are gone."""
@@ -162,7 +159,7 @@ def check_exclusions(quantized: InspectedModel) -> Iterator[Found]:
     if gone:
         message = f"excluded, and no longer in the model under that name: {listed(gone)}"
         hint = "the quantizer merged or folded it; see what makes its output now"
-        yield Found(kind=SubjectKind.FILE, name=quantized.name, message=message, hint=hint, severity=Severity.WARNING)
+        yield Found("file", quantized.name, message, hint=hint, severity=Severity.WARNING)
     bad = [
         node.name
         for node in facts.nodes
@@ -212,7 +209,6 @@ def _quantized_inside(quantized: InspectedModel, tensor: str) -> bool:
     what="Inputs or outputs of the quantized model differ from those of the float model.",
     why="The application feeds and reads what the float model has.",
     fix="Quantize again; if the change is wanted, adapt the application.",
-    sources=_SOURCES,
 )
 def check_interface(quantized: InspectedModel) -> Iterator[Found]:
     """Names, types and shapes of inputs and outputs."""
@@ -240,14 +236,13 @@ def _interface(facts: GraphFacts, kind: str) -> list[tuple[str, str, Any]]:
     what="An input or output of the quantized model has a dimension that is not a number.",
     why="The NPU compiler wants static shapes; Quark accepts dynamic ones.",
     fix="Fix the shapes of the float model.",
-    sources=_SOURCES,
 )
 def check_static(quantized: InspectedModel) -> Iterator[Found]:
     """Dynamic inputs and outputs."""
     for name in (*quantized.facts.inputs, *quantized.facts.outputs):
         fact = quantized.facts.tensors[name]
         if not fact.is_static:
-            yield Found(kind=SubjectKind.TENSOR, name=name, message=f"{name!r} has shape {fact.shape}")
+            yield Found("tensor", name, f"{name!r} has shape {fact.shape}")
 
 
 @RULES.rule(
@@ -272,7 +267,6 @@ def check_opset(quantized: InspectedModel) -> Iterator[Found]:
     what="The model has no QuantizeLinear at all.",
     why="Everything was excluded, or the quantizer did nothing.",
     fix="Exclude less.",
-    sources=_SOURCES,
 )
 def check_anything(quantized: InspectedModel) -> Iterator[Found]:
     """A model without quantizers."""

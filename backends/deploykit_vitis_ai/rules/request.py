@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from deploykit.findings import Severity, SubjectKind
+from deploykit.findings import Severity
 from deploykit.findings.rules import Found, Registry
 from deploykit_vitis_ai.draft import AS_IS, QuarkDraft, meant_by, quark_formats
 from deploykit_vitis_ai.exclusions import GRAPH_INPUT
@@ -39,7 +39,7 @@ def check_product(draft: QuarkDraft) -> Iterator[Found]:
     """A device whose product is neither Vitis AI gen 2 nor Ryzen AI."""
     if not draft.product.driven:
         device = draft.situation.target.device
-        yield Found(kind=SubjectKind.TARGET, name=device.id, message=f"{device.name}: {device.note}")
+        yield Found("target", device.id, f"{device.name}: {device.note}")
 
 
 @RULES.rule(
@@ -57,9 +57,9 @@ def check_precision(draft: QuarkDraft) -> Iterator[Found]:
         return
     if draft.precision not in (*draft.offered, *draft.unconfirmed):
         yield Found(
-            kind=SubjectKind.TARGET,
-            name=_device(draft),
-            message=f"{_device(draft)} has no {draft.precision}",
+            "target",
+            _device(draft),
+            f"{_device(draft)} has no {draft.precision}",
             hint=f"it has {', '.join(draft.offered)}",
         )
 
@@ -77,9 +77,9 @@ def check_unconfirmed(draft: QuarkDraft) -> Iterator[Found]:
     """A format of ``precisions_unconfirmed``."""
     if draft.precision in draft.unconfirmed and draft.precision not in draft.offered:
         yield Found(
-            kind=SubjectKind.TARGET,
-            name=_device(draft),
-            message=f"{draft.precision} on {_device(draft)}: an assistant skill of the vendor names it, its manual not",
+            "target",
+            _device(draft),
+            f"{draft.precision} on {_device(draft)}: an assistant skill of the vendor names it, its manual not",
         )
 
 
@@ -99,9 +99,9 @@ def check_known(draft: QuarkDraft) -> Iterator[Found]:
     asked = f"{draft.asked!r} is not a format of this backend" if draft.asked else "no precision was given"
     listed = [row.name for row in rows(PrecisionRow)]
     yield Found(
-        kind=SubjectKind.TARGET,
-        name=_device(draft),
-        message=f"{asked}; {_device(draft)} has {', '.join(draft.offered)}",
+        "target",
+        _device(draft),
+        f"{asked}; {_device(draft)} has {', '.join(draft.offered)}",
         evidence={"known": listed},
     )
 
@@ -118,7 +118,7 @@ def check_known(draft: QuarkDraft) -> Iterator[Found]:
 def check_calibration(draft: QuarkDraft) -> Iterator[Found]:
     """An integer format without data."""
     if draft.needs_quark and draft.situation.request.calibration is None and not draft.random_data:
-        yield Found(kind=SubjectKind.DATA, name="calibration", message=f"{draft.precision} needs calibration data")
+        yield Found("data", "calibration", f"{draft.precision} needs calibration data")
 
 
 @RULES.rule(
@@ -138,7 +138,7 @@ def check_encodings(draft: QuarkDraft) -> Iterator[Found]:
         message = "encodings are not read by this backend's tools"
         # A compiler that takes power-of-two scales only refuses the model that they are applied to (VAI120).
         hint = "Leave them out, and quantize here with --precision." if draft.product.power_of_two_only else ""
-        yield Found(kind=SubjectKind.ENCODINGS, name=name, message=message, hint=hint)
+        yield Found("encodings", name, message, hint=hint)
 
 
 @RULES.rule(
@@ -154,12 +154,12 @@ def check_excluded_names(draft: QuarkDraft) -> Iterator[Found]:
     """Names that no node has, and nodes without a name."""
     for name, near in draft.exclusions.unknown:
         hint = f"did you mean {', '.join(near)}?" if near else "no node has a similar name"
-        yield Found(kind=SubjectKind.NODE, name=name, message=f"no node is called {name!r}", hint=hint)
+        yield Found("node", name, f"no node is called {name!r}", hint=hint)
     for label in draft.exclusions.nameless(draft.facts):
         yield Found(
-            kind=SubjectKind.NODE,
-            name=label,
-            message=f"{label} lies inside an excluded subgraph and has no name by which Quark could leave it out",
+            "node",
+            label,
+            f"{label} lies inside an excluded subgraph and has no name by which Quark could leave it out",
             hint="give every node a name when you export the model",
         )
 
@@ -178,16 +178,15 @@ def check_closed(draft: QuarkDraft) -> Iterator[Found]:
     for region in draft.exclusions.regions:
         for leak in region.leaks:
             yield Found(
-                kind=SubjectKind.NODE,
-                name=leak.consumer,
-                message=f"{region.subgraph}: {leak.tensor!r} of {leak.producer} enters at {leak.consumer}, "
-                "past the starts",
+                "node",
+                leak.consumer,
+                f"{region.subgraph}: {leak.tensor!r} of {leak.producer} enters at {leak.consumer}, past the starts",
                 hint=f"add {leak.consumer if leak.producer == GRAPH_INPUT else leak.producer} to the starts",
                 evidence={"tensor": leak.tensor, "producer": leak.producer, "consumer": leak.consumer},
             )
         for name in region.unreached:
             message = f"{region.subgraph}: no way leads from the start {name} to the ends"
-            yield Found(kind=SubjectKind.NODE, name=name, message=message, hint="leave this start out")
+            yield Found("node", name, message, hint="leave this start out")
 
 
 @RULES.rule(
@@ -203,9 +202,9 @@ def check_mixed(draft: QuarkDraft) -> Iterator[Found]:
     """``mixed`` and no exclusion."""
     if draft.precision == "mixed" and draft.source != "qdq" and not draft.exclusions:
         yield Found(
-            kind=SubjectKind.MODEL,
-            name=draft.facts.model_name,
-            message="nothing is excluded from quantization: no post-processing that integers hurt was found, or its "
+            "model",
+            draft.facts.model_name,
+            "nothing is excluded from quantization: no post-processing that integers hurt was found, or its "
             "nodes have no names",
         )
 
@@ -224,9 +223,9 @@ def check_found(draft: QuarkDraft) -> Iterator[Found]:
     if draft.found is not None:
         harms = ", ".join(draft.found.found.harms)
         yield Found(
-            kind=SubjectKind.NODE,
-            name=draft.found.names[-1],
-            message=f"{draft.found.words} stay in float: {harms}",
+            "node",
+            draft.found.names[-1],
+            f"{draft.found.words} stay in float: {harms}",
             evidence={"nodes": list(draft.found.names), **draft.found.found.to_json()},
         )
 
@@ -244,9 +243,9 @@ def check_exclusion_used(draft: QuarkDraft) -> Iterator[Found]:
     """Exclusions beside a route without quantizer."""
     if draft.exclusions and not draft.needs_quark:
         yield Found(
-            kind=SubjectKind.MODEL,
-            name=draft.facts.model_name,
-            message=f"exclusions have no effect on {draft.precision or 'this request'} from a {draft.source} model",
+            "model",
+            draft.facts.model_name,
+            f"exclusions have no effect on {draft.precision or 'this request'} from a {draft.source} model",
         )
 
 
@@ -263,7 +262,7 @@ def check_renamed(draft: QuarkDraft) -> Iterator[Found]:
     """Spellings that were translated."""
     for typed, used in draft.options.renamed:
         message = f"{typed} is written {used}"
-        yield Found(kind=SubjectKind.CONFIG_KEY, name=typed, message=message, handled=f"{used} is set instead")
+        yield Found("config-key", typed, message, handled=f"{used} is set instead")
 
 
 @RULES.rule(
@@ -279,7 +278,7 @@ def check_beyond(draft: QuarkDraft) -> Iterator[Found]:
     """Values outside the documented ones."""
     for name, value, documented in draft.options.beyond:
         message = f"{name}={value}: documented are {documented}"
-        yield Found(kind=SubjectKind.CONFIG_KEY, name=name, message=message)
+        yield Found("config-key", name, message)
 
 
 @RULES.rule(
@@ -299,12 +298,12 @@ def check_qdq(draft: QuarkDraft) -> Iterator[Found]:
     if draft.asked and not {*meant_by(draft.asked.lower())} <= {AS_IS, *quark_formats()}:
         message = f"the model is quantized already and cannot become {draft.asked}"
         hint = "Leave --precision out, or give the float model."
-        yield Found(kind=SubjectKind.MODEL, name=draft.facts.model_name, message=message, hint=hint)
+        yield Found("model", draft.facts.model_name, message, hint=hint)
     release = draft.release
     quark_made = "quark" in draft.facts.producer
     if release is not None and not quark_made and is_older(release, draft.product.foreign_qdq_since):
         message = f"{release.name} {release.version} takes QDQ models of Quark only"
-        yield Found(kind=SubjectKind.MODEL, name=draft.facts.model_name, message=message)
+        yield Found("model", draft.facts.model_name, message)
 
 
 @RULES.rule(
@@ -321,11 +320,7 @@ def check_toolchain(draft: QuarkDraft) -> Iterator[Found]:
     release = draft.release
     if draft.needs_quark and release is not None and draft.toolchain != release.toolchain:
         bundled = f"it belongs to Quark {release.quark}" if release.quark else "its Quark is not known"
-        yield Found(
-            kind=SubjectKind.SDK,
-            name=f"{release.name} {release.version}",
-            message=f"{bundled}; {draft.toolchain} is used here",
-        )
+        yield Found("sdk", f"{release.name} {release.version}", f"{bundled}; {draft.toolchain} is used here")
 
 
 @RULES.rule(
@@ -344,7 +339,7 @@ def check_overlay(draft: QuarkDraft) -> Iterator[Found]:
         message = "Ryzen AI 1.8.0 was reported to ship no xclbin for Phoenix"
         named = dict(draft.situation.request.options).get("xclbin")
         handled = f"{named} is taken, as asked for" if named else None
-        yield Found(kind=SubjectKind.SDK, name="Ryzen AI 1.8", message=message, handled=handled)
+        yield Found("sdk", "Ryzen AI 1.8", message, handled=handled)
 
 
 @RULES.rule(
@@ -363,9 +358,9 @@ def check_xclbin(draft: QuarkDraft) -> Iterator[Found]:
         return
     if release is not None and not is_older(release, "1.6"):
         yield Found(
-            kind=SubjectKind.CONFIG_KEY,
-            name="xclbin",
-            message=f"must not be set on {draft.situation.target.device.id} since 1.6",
+            "config-key",
+            "xclbin",
+            f"must not be set on {draft.situation.target.device.id} since 1.6",
             severity=Severity.ERROR,
         )
 
@@ -387,7 +382,7 @@ def check_compiler(draft: QuarkDraft) -> Iterator[Found]:
     if release is not None and draft.precision in quark_formats() and is_older(release, since):
         name = f"{release.name} {release.version}"
         message = f"{name}: the provider options are those of {since} and newer"
-        yield Found(kind=SubjectKind.SDK, name=name, message=message)
+        yield Found("sdk", name, message)
 
 
 @RULES.rule(
@@ -406,4 +401,4 @@ def check_driver(draft: QuarkDraft) -> Iterator[Found]:
     bound = next((bound for bound in rows(Bound) if (bound.product, bound.ep_version) == wanted), None)
     if bound is not None:
         message = f"{draft.product.sdk} {bound.ep_version} needs an NPU driver of at least {bound.driver_min}"
-        yield Found(kind=SubjectKind.ENVIRONMENT, name="NPU driver", message=message)
+        yield Found("environment", "NPU driver", message)
