@@ -11,14 +11,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any
 
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
-from deploykit.tables.capabilities import CompatRow, Status, release_range
+from deploykit.tables.capabilities import CompatRow, Status, compat_row
 from deploykit_ort_qnn.provider_keys import load_options
 from deploykit_qualcomm.atlas.rows import atlas_rows, costs, nearest_sdk, where_it_holds
 from deploykit_qualcomm.tables import tables
@@ -35,6 +34,8 @@ __all__ = [
 ]
 
 FAMILY = "kernels of QAIRT"
+
+_kernels = partial(compat_row, "ort-qnn", family=FAMILY)
 
 DATA = Path(__file__).parent / "data" / "atlas" / "kernels.jsonl"
 
@@ -153,18 +154,17 @@ def _rows(op: str, span: _Span, cells: Sequence[KernelCell]) -> Iterator[CompatR
     for state, found in sorted(states.items()):
         spoken = f"{span.ran}: {_WORDS.get(state, state)} (observed, build {builds.get(span.ran, '?')})"
         inferred = "" if span.observed else "; for this release inferred from it"
-        yield CompatRow(
-            feature=f"op {op}, {_WORDS.get(state, state)}",
-            backend="ort-qnn",
-            tool="",
+        yield _kernels(
+            f"op {op}, {_WORDS.get(state, state)}",
+            None,
+            f"{spoken}{inferred}",
+            _forms(found),
             sdk=span.since,
             status=_STATE[state],
             since=span.since,
             until=span.until,
-            note=f"{spoken}{inferred}; {_forms(found)}",
             source=(f"{len(cells)} small graphs for soc_model 57 (HTP v75) on the compiler of QAIRT {span.ran}",),
             confidence=Confidence.OBSERVED if span.observed else Confidence.INFERRED,
-            family=FAMILY,
             ran=span.ran,
         )
 
@@ -209,24 +209,12 @@ def _both(feature: str, status: Status, note: str, sdk: str) -> Iterator[CompatR
     source = (f"small graphs over their whole grids, run for soc_model 57 (HTP v75) on the emulator of QAIRT {sdk}",)
     for since, until, confidence in ((sdk, "", Confidence.OBSERVED), (*_BEFORE, Confidence.INFERRED)):
         inferred = "" if confidence is Confidence.OBSERVED else f"; for this release inferred from {sdk}"
-        yield CompatRow(
-            feature=feature,
-            backend="ort-qnn",
-            tool="",
-            sdk=since,
-            status=status,
-            since=since,
-            until=until,
-            note=f"{note}{inferred}",
-            source=source,
-            confidence=confidence,
-            family=FAMILY,
-            ran=sdk,
-        )
+        told = {"since": since, "until": until, "sdk": since, "status": status, "confidence": confidence}
+        yield _kernels(feature, None, f"{note}{inferred}", source=source, ran=sdk, **told)
 
 
-_FAMILY = "QAIRT in onnxruntime-qnn"
-"""The releases in these rows are those of the QAIRT inside: what is asked for by ``--sdk`` is one of them."""
+# The releases in these rows are those of the QAIRT inside: what is asked for by ``--sdk`` is one of them.
+_row = partial(compat_row, "ort-qnn", tool="onnxruntime-qnn", family="QAIRT in onnxruntime-qnn")
 
 
 def option_rows() -> Iterator[CompatRow]:
@@ -243,32 +231,19 @@ def option_rows() -> Iterator[CompatRow]:
         managed += f"; not beside {', '.join(option.excludes)}" if option.excludes else ""
         when = {"compile": "compiling", "run": "running", "both": "compiling and running"}[option.phase]
         note = f"{option.type}, when {when}; {option.note}{values}{limits}{managed}{first}"
-        yield _row(f"provider-option {option.name}", note, option, since=inside.get(option.since, ""))
+        yield _row(f"provider-option {option.name}", option, note, since=inside.get(option.since, ""))
         if option.since in before:
             note = f"not before wheel {option.since}; an older one ignores it without a word"
             lacking = {"status": Status.UNSUPPORTED, "since": tables().wheels[0].sdk, "until": before[option.since]}
-            yield _row(f"provider-option {option.name}", note, option, **lacking)
+            yield _row(f"provider-option {option.name}", option, note, **lacking)
     for entry in table.entry:
-        yield _row(f"session-entry {entry.name}", entry.note, entry)
+        yield _row(f"session-entry {entry.name}", entry, entry.note)
     for refused in table.refused:
         yield _row(
             f"provider-option {refused.name}",
-            f"{refused.why}; use {refused.instead}" if refused.instead else refused.why,
             refused,
+            refused.why,
+            f"use {refused.instead}" if refused.instead else "",
             status=Status.UNSUPPORTED,
             renamed_to=f"provider-option {refused.instead}" if refused.instead else "",
         )
-
-
-def _row(feature: str, note: str, row: Any, **more: Any) -> CompatRow:
-    fields = {"tool": "onnxruntime-qnn", "status": Status.SUPPORTED, "since": "", "until": "", **more}
-    return CompatRow(
-        feature=feature,
-        backend="ort-qnn",
-        note=note,
-        source=row.source,
-        confidence=row.confidence,
-        sdk=release_range(fields["since"], fields["until"]) if fields["since"] else "",
-        family=_FAMILY,
-        **fields,
-    )

@@ -15,9 +15,8 @@ from packaging.version import Version
 
 from deploykit.backend.targets import nearest_names
 from deploykit.errors import UsageError
-from deploykit.findings import Confidence
 from deploykit.tables.reading import read_toml, structure
-from deploykit.tables.sources import write_out
+from deploykit.tables.sources import SourcedRow, write_out
 
 __all__ = [
     "Chosen",
@@ -35,7 +34,7 @@ _BOOLS = {"1": "1", "true": "1", "on": "1", "0": "0", "false": "0", "off": "0"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
+class Option(SourcedRow):
     """One provider option: ``since`` the first opened wheel that has it, ``not_in`` the last one looked at in vain.
 
     Between ``not_in`` and the checked wheel, which has every option, nothing is known.
@@ -47,8 +46,6 @@ class Option:
     type: Literal["bool", "int", "enum", "string", "path"]
     phase: Literal["compile", "run", "both"]
     note: str
-    source: tuple[str, ...]
-    confidence: Confidence
     since: str = ""
     not_in: str = ""
     values: tuple[str, ...] = ()
@@ -59,26 +56,22 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(SourcedRow):
     """One session configuration entry."""
 
     name: str
     note: str
-    source: tuple[str, ...]
-    confidence: Confidence
     values: tuple[str, ...] = ()
     managed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RefusedOption:
+class RefusedOption(SourcedRow):
     """A name that circulates and that no wheel has, with the right one ("" where there is none)."""
 
     name: str
     instead: str
     why: str
-    source: tuple[str, ...]
-    confidence: Confidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

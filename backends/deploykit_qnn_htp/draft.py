@@ -20,10 +20,11 @@ from deploykit.encodings.formats.conversion import Conversion, OutcomeKind, conv
 from deploykit.encodings.place import layouts
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.errors import DefectError, UsageError
-from deploykit.findings import Confidence, Finding
+from deploykit.findings import Finding
 from deploykit.model.collect import constant_value
 from deploykit.tables.capabilities import SdkTable, Status
 from deploykit.tables.reading import read_toml, structure
+from deploykit.tables.sources import SourcedRow
 from deploykit_qnn_htp.provider import carried_for
 from deploykit_qualcomm.carriers import Carried
 from deploykit_qualcomm.rules.float16 import Float16Plan
@@ -64,7 +65,7 @@ class Intent(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConverterRoute:
+class ConverterRoute(SourcedRow):
     """One route: its converter, the intents it serves, the encodings versions it can be given, best first."""
 
     id: str
@@ -74,8 +75,6 @@ class ConverterRoute:
     input_list: bool
     float_fallback: bool
     why: str
-    source: tuple[str, ...]
-    confidence: Confidence
     quantizer_v2: bool = False
     explicit_float: bool = False
     # True where the provider makes a DLC, which the SDK's own generator compiles. Such a route is only offered.
@@ -93,15 +92,13 @@ class ConverterRoute:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Preference:
+class Preference(SourcedRow):
     """Which routes are tried in which order for one intent, from one version on."""
 
     intent: Intent
     since: str
     order: tuple[str, ...]
     why: str
-    source: tuple[str, ...]
-    confidence: Confidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

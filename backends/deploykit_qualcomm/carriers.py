@@ -21,7 +21,7 @@ from deploykit.errors import UnknownTargetError
 from deploykit.findings import Confidence
 from deploykit.system.environments import environment_of
 from deploykit.system.specs import ToolchainSpec
-from deploykit.tables.capabilities import CompatRow, Status
+from deploykit.tables.capabilities import CompatRow, Status, compat_row
 from deploykit.tables.devices import Device
 from deploykit_qualcomm.compat import FAMILY
 from deploykit_qualcomm.devices import arch_number, arch_of, known_archs, qualcomm_device
@@ -157,21 +157,8 @@ def binary_rows(backend: str, built_with: str, built_for: str, runtime: str, arc
     )
     what = f"context-binary built with {built_with} for {built_for or 'an unknown architecture'}"
     for part in (whole, *parts):
-        yield CompatRow(
-            feature=f"{what}{f' ({part.part})' if part.part else ''}",
-            backend=backend,
-            tool="",
-            sdk=runtime,
-            status=part.status,
-            since="",
-            until="",
-            note=part.why,
-            source=part.source,
-            confidence=part.confidence,
-            arch=arch,
-            contradicts=part.contradicts,
-            family=FAMILY,
-        )
+        feature = f"{what}{f' ({part.part})' if part.part else ''}"
+        yield compat_row(backend, feature, part, part.why, sdk=runtime, arch=arch, family=FAMILY)
 
 
 def _by_release(built: Version, runtime: Version) -> Loading:

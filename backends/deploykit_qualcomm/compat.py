@@ -8,11 +8,12 @@ How features are called is documented in docs/compat.md: a bare name is a featur
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise, zip_longest
 from typing import Any, TypeVar
 
 from deploykit.findings import Confidence
-from deploykit.tables.capabilities import CompatRow, ConfigKey, Feature, Flag, SdkTable, Status, release_range
+from deploykit.tables.capabilities import CompatRow, ConfigKey, Feature, Flag, SdkTable, Status, compat_row
 from deploykit_qualcomm.tables import MACHINES, Tables, Wheel, row_key, tables
 
 __all__ = ["FAMILY", "compat_rows", "method_rows"]
@@ -22,6 +23,8 @@ FAMILY = "qairt"
 _WHEEL = "onnxruntime-qnn"
 
 R = TypeVar("R", Flag, Feature, ConfigKey)
+
+_row = partial(compat_row, family=FAMILY)
 
 
 def compat_rows(backend: str, *, source: Tables | None = None) -> Iterator[CompatRow]:
@@ -60,23 +63,6 @@ def _ranges(found: Sequence[SdkTable], rows_of: Callable[[SdkTable], Iterable[R]
     for history in states.values():
         for row, later in zip_longest(history, history[1:]):
             yield row, before[later.since] if later is not None else ""
-
-
-def _row(backend: str, feature: str, row: Any, *note: str, since: str = "", until: str = "", **more: Any) -> CompatRow:
-    """What a row of a table says of itself, unless ``more`` says it: source, confidence, status, contradictions."""
-    said = {"tool": "", "status": Status.SUPPORTED, "contradicts": "", "family": FAMILY, "source": (), **more}
-    for name in ("status", "source", "confidence", "contradicts"):
-        if name not in more and hasattr(row, name):
-            said[name] = getattr(row, name)
-    return CompatRow(
-        feature=feature,
-        backend=backend,
-        sdk=release_range(since, until) if since else "",
-        since=since,
-        until=until,
-        note="; ".join(part for part in note if part),
-        **said,
-    )
 
 
 def _flag_rows(backend: str, found: Sequence[SdkTable]) -> Iterator[CompatRow]:

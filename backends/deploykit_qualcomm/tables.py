@@ -19,17 +19,9 @@ from deploykit.findings import Confidence
 from deploykit.tables.capabilities import ConfigKey, Feature, Flag, ReleaseChange, SdkTable, Status
 from deploykit.tables.devices import Fact
 from deploykit.tables.reading import parse_rows, read_toml, structure
-from deploykit.tables.sources import SourceFile, extent_of, read_source_file, write_out
+from deploykit.tables.sources import SourcedRow, SourceFile, extent_of, read_source_file, write_out
 
-__all__ = ["DATA", "LINUX", "MACHINES", "WINE", "SourcedRow", "Tables", "Wheel", "load_sdk_table", "row_key", "tables"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourcedRow:
-    """What a row of any file says of itself: who says so, and how sure that is."""
-
-    source: tuple[str, ...]
-    confidence: Confidence
+__all__ = ["DATA", "LINUX", "MACHINES", "WINE", "Tables", "Wheel", "load_sdk_table", "row_key", "tables"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,27 +35,10 @@ class ToolFlags:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyLayout(SourcedRow):
-    """How the two configuration files hang together."""
-
-    outer_file: str
-    outer_keys: tuple[str, ...]
-    inner_file: str
-    inner_keys: tuple[str, ...]
-    shared_library_linux: str
-    shared_library_windows: str
-    pitfall: str
-    contradicts: str
-    source: tuple[str, ...]
-    confidence: Confidence
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class KeyFile:
     """``config_keys.toml``: the keys of the backend-extensions files."""
 
     schema: int
-    layout: KeyLayout
     key: tuple[ConfigKey, ...]
 
 
@@ -101,8 +76,6 @@ class Series(SourcedRow):
     newer: Literal["error", "warning"]
     far_newer: Literal["error", "warning"]
     far_series: int
-    source: tuple[str, ...]
-    confidence: Confidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,8 +115,6 @@ class OpChange(SourcedRow):
     onnx: tuple[str, ...]
     since: str
     text: str
-    source: tuple[str, ...]
-    confidence: Confidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,8 +134,6 @@ class WheelReads(SourcedRow):
 
     opset: int
     ir: int
-    source: tuple[str, ...]
-    confidence: Confidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import groupby
 
-from deploykit.tables.capabilities import CompatRow, Status
+from deploykit.tables.capabilities import CompatRow, Status, compat_row
 from deploykit_vitis_ai import tables
 from deploykit_vitis_ai.config_keys import QuarkKey, further_keys, quark_recipes
 from deploykit_vitis_ai.tables import product_of, rows
@@ -59,19 +59,16 @@ def _row(
     words: tuple[str, ...] = (),
     sdk: str = "",
 ) -> CompatRow:
-    return CompatRow(
-        feature=feature,
-        backend="vitis-ai",
+    return compat_row(
+        "vitis-ai",
+        feature,
+        row,
+        *notes,
+        row.note,
         tool=tool,
         sdk=sdk,
         status=Status.UNSUPPORTED if status in _GONE else Status.SUPPORTED,
-        since="",
-        until="",
-        note="; ".join(part for part in (*notes, row.note) if part),
-        source=row.source,
-        confidence=row.confidence,
         arch=", ".join(product_of(product).name or product for product in products),
-        contradicts=row.contradicts,
         words=words,
     )
 

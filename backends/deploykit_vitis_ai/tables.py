@@ -13,7 +13,7 @@ from deploykit.findings import Confidence
 from deploykit.tables.capabilities import ReleaseChange
 from deploykit.tables.devices import Device, load_device_of_id, load_devices
 from deploykit.tables.reading import parse_rows, read_toml, structure
-from deploykit.tables.sources import read_source_file, read_sources, write_out
+from deploykit.tables.sources import SourcedRow, read_source_file, read_sources, write_out
 
 if TYPE_CHECKING:
     from deploykit.tables.known_errors import Catalog
@@ -56,11 +56,9 @@ DATA = Path(__file__).parent / "data"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sourced:
-    """What every row has: who says so, how sure that is, and remarks."""
+class Sourced(SourcedRow):
+    """What every row has beside: remarks, and who says otherwise."""
 
-    source: tuple[str, ...]
-    confidence: Confidence
     note: str = ""
     contradicts: str = ""
 

@@ -16,7 +16,17 @@ from packaging.version import Version
 from deploykit.findings import Confidence
 from deploykit.system.published import published
 
-__all__ = ["CompatRow", "ConfigKey", "Feature", "Flag", "ReleaseChange", "SdkTable", "Status", "release_range"]
+__all__ = [
+    "CompatRow",
+    "ConfigKey",
+    "Feature",
+    "Flag",
+    "ReleaseChange",
+    "SdkTable",
+    "Status",
+    "compat_row",
+    "release_range",
+]
 
 
 class Status(StrEnum):
@@ -154,6 +164,18 @@ class CompatRow:
     def to_json(self) -> dict[str, Any]:
         """The published shape (docs/json.md)."""
         return published(self, without=("family", "words", "ran"))
+
+
+def compat_row(
+    backend: str, feature: str, row: object, *notes: str, since: str = "", until: str = "", **more: Any
+) -> CompatRow:
+    """What a row of a table says of itself, unless ``more`` says it: source, confidence, status, contradictions."""
+    said = {"tool": "", "status": Status.SUPPORTED, "source": (), "sdk": release_range(since, until) if since else ""}
+    for name in ("status", "source", "confidence", "contradicts"):
+        if hasattr(row, name):
+            said[name] = getattr(row, name)
+    note = "; ".join(filter(None, notes))
+    return CompatRow(backend=backend, feature=feature, note=note, since=since, until=until, **{**said, **more})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

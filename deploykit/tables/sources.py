@@ -14,9 +14,19 @@ from typing import Any, TypeAlias
 
 from packaging.version import Version
 
+from deploykit.findings import Confidence
 from deploykit.tables.reading import read_toml, structure
 
-__all__ = ["NO_SOURCES", "Extent", "SourceFile", "extent_of", "read_source_file", "read_sources", "write_out"]
+__all__ = [
+    "NO_SOURCES",
+    "Extent",
+    "SourceFile",
+    "SourcedRow",
+    "extent_of",
+    "read_source_file",
+    "read_sources",
+    "write_out",
+]
 
 NO_SOURCES: Mapping[str, str] = MappingProxyType({})
 """For a folder whose rows name every source in full."""
@@ -25,6 +35,14 @@ Extent: TypeAlias = tuple[str, str]
 """The first and the last release that a source speaks of; "" for the last when it says "from this one on"."""
 
 _SHORT = re.compile(r"\w+(?=$|[ :(])")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourcedRow:
+    """What a row of any file says of itself: who says so, and how sure that is."""
+
+    source: tuple[str, ...]
+    confidence: Confidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

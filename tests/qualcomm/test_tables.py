@@ -125,7 +125,6 @@ def test_one_wrong_row_is_named_by_its_path(case: str, data: Path) -> None:
 
 WRONG_FILES: dict[str, tuple[Callable[[Tables], object], str, str]] = {
     "tools/qairt-converter.toml: flag[2].kind": (lambda t: t.tools, 'kind = "values"', 'kind = "many"'),
-    "config_keys.toml: layout.confidence": (lambda t: t.keys, '"reported"\n\n[[key]]\npath', '"sure"\n\n[[key]]\npath'),
     "wheels.toml: wheel[11].onnxruntime[0].status": (lambda t: t.wheels, 'status = "supported"', 'status = "ok"'),
     "wheels.toml: wheel[0].host[0].runs[0]": (lambda t: t.wheels, '"wine-x86-64"', '"wine"'),
     "wheels.toml: wheel[0].provider": (lambda t: t.wheels, 'provider = "built-in"', 'provider = "some"'),

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from deploykit.findings import Answerer, Claim, Finding, Severity
 from deploykit.tables.reading import read_toml, structure
-from deploykit.tables.sources import write_out
-from deploykit_qualcomm.tables import SourcedRow
+from deploykit.tables.sources import SourcedRow, write_out
 
 __all__ = ["ConstraintTable", "Refused", "claim_of", "constraint", "constraints", "rated"]
 
