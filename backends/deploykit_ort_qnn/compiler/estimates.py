@@ -6,20 +6,23 @@ The provider writes both while a graph is finalized for a SoC that the compiler 
 
 from __future__ import annotations
 
-import csv
 import json
+import math
 import re
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from deploykit.accuracy.latency import Estimate, OperatorTime, TraceEvent, Unit, operator_times
+from deploykit.devices.profiles import Origins
+from deploykit.errors import InputError
 from deploykit.tables.devices import Device
 from deploykit_ort_qnn.compiler.graphs import QnnGraph, QnnNode, Schematic
 from deploykit_qualcomm.devices import arch_of, qualcomm_devices
+from deploykit_qualcomm.profiles import profile_rows
 
-__all__ = ["nearest_estimated", "read_estimate", "read_trace"]
+__all__ = ["compiled_origins", "nearest_estimated", "read_estimate", "read_trace"]
 
 # The HTPs of which the compiler of QAIRT 2.51 has a cost model; 62 values of soc_model were tried.
 _ESTIMATED = (52, 62, 72, 77)
@@ -42,8 +45,6 @@ _ROWS = {
 _DDR = ("input_fill", "intermediate_fill", "intermediate_spill", "output_spill")
 _ORIGIN = 0xFFFFFFFF  # the low half of an operation's number is that of the node it was made from
 _CLOCK = re.compile(rb'"sim_core_freq"\s*:\s*([0-9.eE+]+)')
-# What the provider appends to a name that it uses twice, and ONNX Runtime to the first node of what it fuses.
-_SUFFIX = re.compile(r"_token_\d+$|_\d+$")
 # Products that the matrix unit computes where their types and shapes allow it.
 _PRODUCTS = frozenset({"Conv2d", "DepthWiseConv2d", "FullyConnected", "MatMul", "TransposeConv2d"})
 # The compiler's own first operations, which the table of names does not list.
@@ -82,10 +83,12 @@ def read_estimate(
     if len(schematics) != 1 or len(graphs) != 1:
         note = f"the model became {len(graphs)} graphs, and their kernels cannot be told apart"
     elif trace.is_file():
-        read = read_trace(trace, _labels(graphs[0], schematics[0].names, nodes))
+        origins = compiled_origins(graphs, dict.fromkeys(nodes, ""))
+        labels = {number: origins.node(name) for number, name in schematics[0].names.items()}
+        read = read_trace(trace, _GRAPH_ENDS | labels)
         clock, note = read.clock_mhz, "" if read.whole else "the compiler's trace is cut off"
         if read.whole:
-            operators = _explained(operator_times(read.events), graphs[0], nodes)
+            operators = _explained(operator_times(read.events), graphs[0], origins)
             events = read.events if len(read.events) <= _MOST_EVENTS else ()
     return Estimate(
         time_us=rows["time_us"],
@@ -119,33 +122,21 @@ def nearest_estimated(device: Device) -> Device | None:
     return min(known, key=lambda one: (*(abs(a - b) for a, b in zip(size(one), own, strict=True)), one.id))
 
 
-def _labels(graph: QnnGraph, names: Mapping[int, str], nodes: Collection[str]) -> dict[int, str]:
-    """The operator of the user's model that each operation of the compiler belongs to, by its number.
+def compiled_origins(graphs: Iterable[QnnGraph], nodes: Mapping[str, str]) -> Origins:
+    """How names in compiled graphs lead back to ``nodes``, the operators of the model with their types.
 
     A transpose that the provider puts in for its channel-last layout is told by the operator that wants it.
     """
-    known = frozenset(nodes)
-    by_name = {node.name: node for node in graph.nodes}
-    found = dict(_GRAPH_ENDS)
-    for number, name in names.items():
-        plain = _plain(name, known)
-        node = by_name.get(name)
-        if known and plain not in known and node is not None and node.type == "Transpose":
-            neighbour = next((n for n in _neighbours(graph, node) if _plain(n.name, known) in known), None)
-            plain = plain if neighbour is None else f"layout of {_plain(neighbour.name, known)}"
-        found[number] = plain
-    return found
-
-
-def _plain(name: str, known: frozenset[str]) -> str:
-    """The user's name behind one that was made of it; the name as it is where there is none."""
-    shorter = name
-    while shorter not in known:
-        stripped = _SUFFIX.sub("", shorter)
-        if stripped == shorter:
-            return name
-        shorter = stripped
-    return shorter
+    plain = Origins(nodes=nodes)
+    layouts = {}
+    for graph in graphs if nodes else ():
+        for node in graph.nodes:
+            if node.type == "Transpose" and plain.node(node.name) not in nodes:
+                wanted = (plain.node(beside.name) for beside in _neighbours(graph, node))
+                found = next((name for name in wanted if name in nodes), None)
+                if found is not None:
+                    layouts[node.name] = f"layout of {found}"
+    return Origins(nodes=nodes, layouts=layouts)
 
 
 def _neighbours(graph: QnnGraph, node: QnnNode) -> Iterator[QnnNode]:
@@ -156,10 +147,9 @@ def _neighbours(graph: QnnGraph, node: QnnNode) -> Iterator[QnnNode]:
             yield graph.producers[name]
 
 
-def _explained(operators: Sequence[OperatorTime], graph: QnnGraph, nodes: Collection[str]) -> tuple[OperatorTime, ...]:
+def _explained(operators: Sequence[OperatorTime], graph: QnnGraph, origins: Origins) -> tuple[OperatorTime, ...]:
     """Each operator with what a person can do something about, as far as the trace shows it."""
-    known = frozenset(nodes)
-    kinds = {_plain(node.name, known): node.type for node in graph.nodes}
+    kinds = {origins.node(node.name): node.type for node in graph.nodes}
     found = []
     for item in operators:
         reason = ""
@@ -178,18 +168,14 @@ def _estimate_rows(profile: Path) -> dict[str, float]:
     sums: dict[str, float] = {}
     inside = False
     try:
-        with profile.open(encoding="utf-8", errors="replace", newline="") as lines:
-            for row in csv.reader(lines):
-                if len(row) < 7:
-                    continue
-                _, _, value, _, _, level, name = row[:7]
-                if level == "ROOT":
-                    inside = name == _ROOT
-                elif inside and name in _ROWS:
-                    sums[_ROWS[name]] = sums.get(_ROWS[name], 0.0) + float(value)
-    except (OSError, ValueError, csv.Error):
+        for row in profile_rows(profile):
+            if row.level == "ROOT":
+                inside = row.name == _ROOT
+            elif inside and row.name in _ROWS:
+                sums[_ROWS[row.name]] = sums.get(_ROWS[row.name], 0.0) + row.value
+    except InputError:
         return {}
-    return sums
+    return sums if all(map(math.isfinite, sums.values())) else {}
 
 
 def read_trace(path: Path, labels: Mapping[int, str]) -> _Trace:

@@ -1,0 +1,119 @@
+"""Reads the profile that the QNN provider writes as CSV, and qnn-profile-viewer makes of qnn-net-run's log; one format.
+
+Seen from onnxruntime-qnn 2.7.0 on its emulator; of qnn-profile-viewer its documentation and files of others were seen.
+Releases differ in columns (with ``enable_framework_op_trace`` one more), in the order of rows, and in what the row of a
+whole run is called; all of that is taken as it comes. Nothing is judged.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from deploykit.backend.on_device import MeasuredOperator
+from deploykit.devices.profiles import Origins
+from deploykit.errors import InputError
+from deploykit.system.files import open_regular
+from deploykit.system.published import Published
+
+__all__ = ["CsvProfile", "ProfileRow", "profile_rows", "read_profile_csv"]
+
+_COLUMNS = ("message", "time", "unit of measurement", "timing source", "event level", "event identifier")
+# "/conv1/Conv_token_1:OpId_26 (cycles)", and "Input OpId_2 (cycles)" for the ends of the graph; then the ONNX sources.
+_NODE = re.compile(r"(.*?)[: ]OpId_\d+(?: \(cycles\))?(?:,.*)?", re.DOTALL)
+_LARGEST, _LONGEST_LINE = 1 << 30, 1 << 16
+
+
+class ProfileRow(NamedTuple):
+    """One event. ``value`` is NaN where it is no number; ``source`` is who measured it (BACKEND, NETRUN)."""
+
+    message: str
+    value: float
+    unit: str
+    source: str
+    level: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CsvProfile(Published):
+    """What one profile says. Each list has one value per run, in the order of the file.
+
+    ``cycles`` and ``accelerator_us`` are those of the whole accelerator, ``execute_us`` is what the caller waited: by
+    qnn-net-run's own clock where it tells, else by the backend's. ``note`` says what lacks.
+    """
+
+    operators: tuple[MeasuredOperator, ...]
+    cycles: tuple[float, ...]
+    execute_us: tuple[float, ...]
+    accelerator_us: tuple[float, ...]
+    init_us: float | None
+    note: str = ""
+
+
+def profile_rows(path: Path) -> Iterator[ProfileRow]:
+    """The events of one file, whatever stands before its header. Raises InputError where it cannot be read."""
+    columns: list[int] = []
+    with open_regular(path, limit=_LARGEST) as stream:
+        while (data := stream.readline(_LONGEST_LINE)).endswith(b"\n"):  # a last line without an end is cut off
+            try:
+                fields = next(csv.reader([data.decode("utf-8", "replace").rstrip("\r\n")]), [])
+            except csv.Error:
+                continue
+            named = [field.strip().lower() for field in fields]
+            if not columns:
+                columns = [named.index(column) for column in _COLUMNS] if set(_COLUMNS) <= set(named) else []
+                continue
+            if len(fields) <= max(columns):
+                continue
+            message, took, unit, source, level, name = (fields[at].strip() for at in columns)
+            if columns[-1] == max(columns):
+                # The provider quotes nothing, so a comma in an operator's name is one too many.
+                name = ",".join(fields[columns[-1] :]).strip()
+            try:
+                value = float(took)
+            except ValueError:
+                value = math.nan
+            yield ProfileRow(message, value, unit, source, level, name)
+
+
+def read_profile_csv(path: Path, origins: Origins) -> CsvProfile:
+    """Cycles of each operator and times of each run. Raises InputError for a file without any run."""
+    nodes: dict[str, list[float]] = defaultdict(list)
+    seen: dict[str, list[float]] = defaultdict(list)
+    init = None
+    for row in profile_rows(path):
+        if not 0 <= row.value < math.inf:
+            continue
+        name = row.name.rstrip(",")
+        if row.message == "NODE":
+            found = _NODE.fullmatch(row.name)
+            nodes[name if found is None else found[1]].append(row.value)
+        elif row.message == "INIT" and row.unit == "US":
+            init = max(row.value, init or 0.0)
+        elif row.message == "EXECUTE" and row.unit == "US" and row.level == "ROOT":
+            seen["netrun" if row.source == "NETRUN" else "execute"].append(row.value)
+        elif name.startswith("Accelerator (execute) time"):
+            seen["cycles" if row.unit == "CYCLES" else "accelerator"].append(row.value)
+    if not nodes and not seen:
+        raise InputError(f"{path}: not a profile of QNN", why="it tells of no run", next="run once more with --profile")
+    runs = Counter(map(len, nodes.values()))
+    note = ""
+    if len(runs) > 1:
+        note = f"the profile is cut off: of some operators it has {min(runs)} runs, of others {max(runs)}"
+    elif not nodes:
+        note = "no operators: they are told with profiling_level detailed"
+    return CsvProfile(
+        operators=origins.measured(nodes),
+        cycles=tuple(seen["cycles"]),
+        execute_us=tuple(seen["netrun"] or seen["execute"]),
+        accelerator_us=tuple(seen["accelerator"]),
+        init_us=init,
+        note=note,
+    )

@@ -1,0 +1,208 @@
+"""What a profiler says that single operators took, by the names that the user knows them by; it runs nothing.
+
+Read here is ONNX Runtime's own profile; a vendor's is read by its adapter, with the names from here. Cycles stay
+cycles: operators run in parallel, so that they add up to no time.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from deploykit.accuracy.latency import TraceEvent, operator_times
+from deploykit.answers.diagnosis.names import mangle
+from deploykit.backend.on_device import MeasuredOperator
+from deploykit.errors import InputError
+from deploykit.system.files import open_regular
+from deploykit.system.published import Published
+
+__all__ = ["EstimateRow", "Origins", "SessionProfile", "beside_estimate", "origins_of", "read_session_profile"]
+
+GRAPH_ENDS = {"input": "graph input", "output": "graph output"}
+# What ONNX Runtime and providers append to a name that they use again, and put before one that they fuse.
+_SUFFIX = re.compile(r"_token_\d+$|_\d+$|/duplicated$|\.nchw$|\.nhwc$")
+_KERNEL = re.compile(r"(.*)_kernel_time$", re.DOTALL)
+_MOVES = frozenset({"QuantizeLinear", "DequantizeLinear"})
+_CPU = "CPUExecutionProvider"
+_LARGEST, _LONGEST_LINE = 1 << 30, 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origins:
+    """The operators of the packaged model by name, each with its type, to which names in a profile lead back.
+
+    ``layouts`` are transposes that a compiler puts in, each with the name of what it is for.
+    """
+
+    nodes: Mapping[str, str]
+    layouts: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def _spelled(self) -> dict[str, str]:
+        """Each name as it is and as converters write it; where two become one, the first in the model is told."""
+        spelled = {mangle(name): name for name in reversed(list(self.nodes))}
+        return spelled | {name: name for name in self.nodes}
+
+    def node(self, raw: str) -> str:
+        """The user's operator, the end of the graph or the layout that a name stands for; the name where it is none."""
+        shorter = raw.removeprefix("fused ")
+        if raw in self.layouts:
+            return self.layouts[raw]
+        while shorter not in self._spelled:
+            cut = _SUFFIX.sub("", shorter)
+            if cut == shorter:
+                return GRAPH_ENDS.get(raw.lower(), raw)
+            shorter = cut
+        return self._spelled[shorter]
+
+    def units(self, compiled: Iterable[str], on_host: Iterable[str] = (), *, unit: str = "NPU") -> dict[str, int]:
+        """How many operators of the model ran where, of the names that were compiled and of those left to the host.
+
+        Conversions between types belong to the operators beside them and are not counted.
+        """
+        kinds: dict[str, int] = {}
+        counted = set[str]()
+        for where, names in ((unit, compiled), ("CPU", on_host)):
+            found = {name for raw in names if self.nodes.get(name := self.node(raw), "") not in {"", *_MOVES}} - counted
+            counted |= found
+            if found:
+                kinds[where] = len(found)
+        return kinds
+
+    def measured(
+        self, rows: Mapping[str, Iterable[float]], *, unit: str = "cycles", on: Callable[[str], str] = lambda _: "NPU"
+    ) -> tuple[MeasuredOperator, ...]:
+        """One operator for each raw name, with the median over its runs; the dearest first."""
+        found = []
+        for raw, values in rows.items():
+            node = self.node(raw)
+            kind = self.nodes.get(node, "")
+            found.append(
+                MeasuredOperator(node=node, raw=raw, value=median(values), unit=unit, op_type=kind, on=on(raw))
+            )
+        return tuple(sorted(found, key=lambda one: (-one.value, one.raw)))
+
+
+def origins_of(model: Path) -> Origins:
+    """The operators of one ONNX file; what has no name goes by its first output, as ONNX Runtime tells of it."""
+    import onnx
+
+    graph = onnx.load(model, load_external_data=False).graph
+    return Origins(nodes={node.name or next(iter(node.output), ""): node.op_type for node in graph.node})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionProfile(Published):
+    """ONNX Runtime's profile of one session, in microseconds. ``on_host`` are the kernels that the CPU ran."""
+
+    operators: tuple[MeasuredOperator, ...]
+    runs_us: tuple[float, ...]
+    init_us: float | None
+    on_host: tuple[str, ...]
+
+
+def read_session_profile(path: Path, origins: Origins, units: Mapping[str, str]) -> SessionProfile:
+    """Read the file that ``enable_profiling`` leaves. ``units`` says what each provider stands for (``NPU``).
+
+    A file that is cut off is read as far as it goes. Raises InputError where it holds no run.
+    """
+    times: dict[str, list[float]] = defaultdict(list)
+    where: dict[str, str] = {}
+    runs = list[float]()
+    init = None
+    for event in _events(path):
+        name, took = event.get("name"), event.get("dur")
+        if not isinstance(name, str) or not isinstance(took, int | float) or not 0 <= took < math.inf:
+            continue
+        if event.get("cat") == "Session":
+            if name == "model_run":
+                runs.append(float(took))
+            elif name == "session_initialization":
+                init = float(took)
+        elif (kernel := _KERNEL.match(name)) is not None:
+            given = event.get("args")
+            provider = str(given.get("provider", "")) if isinstance(given, dict) else ""
+            times[kernel[1]].append(float(took))
+            where[kernel[1]] = "CPU" if provider == _CPU else units.get(provider, "")
+    if not runs:
+        raise InputError(f"{path}: not a profile of ONNX Runtime", why="it tells of no run", next=_AGAIN)
+    on_host = tuple(raw for raw, unit in where.items() if unit == "CPU")
+    operators = origins.measured(times, unit="us", on=where.__getitem__)
+    return SessionProfile(operators=operators, runs_us=tuple(runs), init_us=init, on_host=on_host)
+
+
+_AGAIN = "run once more with --profile"
+
+
+def _events(path: Path) -> Iterator[dict[str, Any]]:
+    """The events one by one: ONNX Runtime writes each in a line of its own, so the last one may lack."""
+    with open_regular(path, limit=_LARGEST) as stream:
+        while line := stream.readline(_LONGEST_LINE):
+            try:
+                event = json.loads(line.strip().rstrip(b","))
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(event, dict):
+                yield event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EstimateRow(Published):
+    """One operator on the device beside the compiler's estimate, in cycles and as part of all operators of its side.
+
+    None where one of both does not know it: an operator that is fused into another has no cost of its own there.
+    """
+
+    node: str
+    cycles: float | None
+    share: float | None
+    estimated_cycles: float | None
+    estimated_share: float | None
+
+
+def beside_estimate(
+    operators: Iterable[MeasuredOperator], estimate: Mapping[str, Any], timeline: Mapping[str, Any] | None
+) -> tuple[EstimateRow, ...]:
+    """Measured cycles beside the estimate of a manifest, the dearest on the device first.
+
+    ``timeline`` is the package's trace; without it only the dearest operators of the estimate are known.
+    """
+    cycles_per_us = estimate["cycles"] / estimate["time_us"] if estimate.get("time_us") else 0.0
+    guessed: dict[str, float] = {}
+    if timeline is not None:
+        rows = [row for row in timeline["traceEvents"] if row["ph"] == "X"]
+        events = (
+            TraceEvent(
+                node=row["name"], thread=str(row["tid"]), start=row["ts"], duration=row["dur"], unit=row.get("cat", "")
+            )
+            for row in rows
+        )
+        guessed = {one.node: one.share * cycles_per_us for one in operator_times(events)}
+    else:
+        guessed = {row["node"]: row["time_us"] * cycles_per_us for row in estimate.get("dearest", ())}
+    measured: dict[str, float] = defaultdict(float)
+    for one in operators:
+        if one.unit == "cycles":
+            measured[one.node or one.raw] += one.value
+    all_measured, all_guessed = sum(measured.values()) or math.inf, sum(guessed.values()) or math.inf
+    found = []
+    for node in {**measured, **guessed}:
+        cycles, wanted = measured.get(node), guessed.get(node)
+        found.append(
+            EstimateRow(
+                node=node,
+                cycles=cycles,
+                share=None if cycles is None else cycles / all_measured,
+                estimated_cycles=wanted,
+                estimated_share=None if wanted is None else wanted / all_guessed,
+            )
+        )
+    return tuple(sorted(found, key=lambda row: (-(row.cycles or 0.0), -(row.estimated_cycles or 0.0), row.node)))

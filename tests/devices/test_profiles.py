@@ -1,0 +1,209 @@
+"""Profiles of real runs on the emulator, read by the product and by a second reader that shares nothing with it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+
+from deploykit.backend.on_device import MeasuredOperator
+from deploykit.devices.profiles import Origins, beside_estimate, origins_of, read_session_profile
+from deploykit.errors import InputError
+from deploykit_ort_qnn.compiler.estimates import compiled_origins
+from deploykit_ort_qnn.compiler.graphs import QnnGraph, QnnNode
+from deploykit_qualcomm.profiles import read_profile_csv
+
+ROOT = Path(__file__).parents[1] / "data"
+MODEL = ROOT / "aimet/cnn/model.onnx"
+# onnxruntime-qnn 2.7.0 on its emulator: a context run three times, and the QDQ model twice with the provider's sources.
+CONTEXT, SOURCES, SESSION = (ROOT / "profiles" / name for name in ("context.csv", "sources.csv", "session.json"))
+UNITS = {"QNNExecutionProvider": "NPU"}
+HEAD = "Msg Timestamp,Message,Time,Unit of Measurement,Timing Source,Event Level,Event Identifier"
+
+
+def by_pattern(path: Path) -> dict[str, list[int]]:
+    """The second reader: whole lines by one pattern, and the name before the compiler's number of the operation."""
+    found: dict[str, list[int]] = {}
+    pattern = r"^[^,]*,NODE,(\d+),CYCLES,[^,]*,[^,]*,(.*?)[ :]OpId_.*\n"
+    for match in re.finditer(pattern, path.read_text("utf-8"), re.MULTILINE):
+        found.setdefault(match[2], []).append(int(match[1]))
+    return found
+
+
+@pytest.mark.parametrize("path", [CONTEXT, SOURCES], ids=["context", "sources"])
+def test_two_readers_rank_the_operators_alike(path: Path) -> None:
+    found = read_profile_csv(path, origins_of(MODEL))
+    second = {name: median(values) for name, values in by_pattern(path).items()}
+    assert [one.raw for one in found.operators] == sorted(second, key=lambda name: (-second[name], name))
+    assert {one.raw: one.value for one in found.operators} == second
+    assert found.note == "" and found.operators[0].node == "/layer1/0/conv2/Conv"
+    assert all(one.unit == "cycles" and one.on == "NPU" for one in found.operators)
+
+
+def test_names_lead_to_the_nodes_that_the_provider_itself_names() -> None:
+    """The column of ONNX sources, which only newer releases write and only where it is asked for."""
+    origins = origins_of(MODEL)
+    rows = [line.split(",") for line in SOURCES.read_text("utf-8").splitlines() if ",NODE," in line]
+    checked = 0
+    for row in rows:
+        node = origins.node(row[6].partition(":")[0])
+        sources = {re.sub(r"_token_\d+$", "", name) for name in row[7].split(";")}
+        if node in origins.nodes:
+            assert node in sources
+            checked += 1
+    assert checked == 2 * 12
+
+
+def test_times_of_each_run_are_kept_apart() -> None:
+    found = read_profile_csv(CONTEXT, origins_of(MODEL))
+    assert found.cycles == (667106, 1446612, 1561138)
+    assert found.accelerator_us == (21478, 22198, 19942)
+    assert found.execute_us == (21688, 22300, 20043)
+    assert found.init_us == 23374
+
+
+def test_a_layout_of_the_provider_is_told_by_what_wants_it() -> None:
+    convolution = QnnNode(name="/conv1/Conv_token_1", type="Conv2d", inputs=("turned",), outputs=("c",))
+    transpose = QnnNode(name="Transpose_token_28", type="Transpose", inputs=("input",), outputs=("turned",))
+    graph = QnnGraph(name="g", nodes=(transpose, convolution), tensors={})
+    origins = compiled_origins([graph], origins_of(MODEL).nodes)
+    nodes = {one.raw: one.node for one in read_profile_csv(CONTEXT, origins).operators}
+    assert nodes["Transpose_token_28"] == "layout of /conv1/Conv"
+    assert (nodes["Input"], nodes["Output"]) == ("graph input", "graph output")
+
+
+def test_forms_of_other_releases_are_read(tmp_path: Path) -> None:
+    """An older provider, whose runs begin with their sum; and qnn-net-run's own clock, with names of a converter."""
+    origins = Origins(nodes={"/a/Conv": "Conv", "b, c": "Relu"})
+    older = [
+        "something before it",
+        HEAD,
+        "UNKNOWN,EXECUTE,3100,US,BACKEND,ROOT,NULL",
+        "UNKNOWN,BACKEND,2800,US,BACKEND,SUB-EVENT,Accelerator (execute) time",
+        "UNKNOWN,NODE,6000,CYCLES,BACKEND,SUB-EVENT,/a/Conv_token_3",
+        "UNKNOWN,NODE,10,CYCLES,BACKEND,SUB-EVENT,b, c:OpId_7 (cycles)",
+    ]
+    path = tmp_path / "profile.csv"
+    path.write_text("\r\n".join([*older, ""]), "utf-8")
+    found = read_profile_csv(path, origins)
+    assert [(one.node, one.value) for one in found.operators] == [("/a/Conv", 6000), ("b, c", 10)]
+    assert (found.execute_us, found.accelerator_us) == ((3100,), (2800,))
+    viewer = [
+        HEAD,
+        "1,INIT,9000,US,NETRUN,ROOT,init",
+        "2,EXECUTE,2000,US,BACKEND,ROOT,QNN (execute) time",
+        "3,EXECUTE,2500,US,NETRUN,ROOT,model",
+        "4,NODE,44,CYCLES,BACKEND,SUB-EVENT,_a_Conv:OpId_12 (cycles)",
+    ]
+    path.write_text("\n".join([*viewer, ""]), "utf-8")
+    found = read_profile_csv(path, origins)
+    assert (found.execute_us, found.init_us) == ((2500,), 9000)
+    assert [(one.node, one.op_type, one.raw) for one in found.operators] == [("/a/Conv", "Conv", "_a_Conv")]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\x00" * 5000, b"no table", HEAD.encode(), HEAD.encode() + b"\n1,NODE,many,CYCLES,B,SUB-EVENT,x:OpId_1\n"]
+    + [HEAD.encode() + f"\n1,NODE,{value},CYCLES,B,SUB-EVENT,x:OpId_1\n".encode() for value in ("nan", "inf", "-4")]
+    + [b"{" * 100_000, CONTEXT.read_bytes()[:900].replace(b"NODE", b"\xff\xfe")[:400]],
+)
+def test_garbage_is_no_profile(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "profile"
+    path.write_bytes(data)
+    with pytest.raises(InputError, match="not a profile"):
+        read_profile_csv(path, Origins(nodes={}))
+    with pytest.raises(InputError, match="not a profile"):
+        read_session_profile(path, Origins(nodes={}), UNITS)
+
+
+@pytest.mark.parametrize("part", [0.2, 0.4, 0.6, 0.8, 0.95])
+def test_a_profile_that_is_cut_off_says_so(tmp_path: Path, part: float) -> None:
+    data = CONTEXT.read_bytes()
+    path = tmp_path / "profile.csv"
+    path.write_bytes(data[: int(len(data) * part)])
+    found = read_profile_csv(path, origins_of(MODEL))
+    counts = set(map(len, by_pattern(path).values()))
+    assert {one.raw for one in found.operators} == set(by_pattern(path))
+    assert ("cut off" in found.note) == (len(counts) > 1)
+
+
+def test_the_profile_of_a_session_tells_runs_kernels_and_units() -> None:
+    origins = origins_of(MODEL)
+    found = read_session_profile(SESSION, origins, UNITS)
+    events = json.loads(SESSION.read_text("utf-8"))
+    kernels: dict[str, list[int]] = {}
+    for event in events:
+        if event["cat"] == "Node":
+            kernels.setdefault(event["name"].removesuffix("_kernel_time"), []).append(event["dur"])
+    second = {name: median(values) for name, values in kernels.items()}
+    assert [one.raw for one in found.operators] == sorted(second, key=lambda name: (-second[name], name))
+    assert found.runs_us == tuple(event["dur"] for event in events if event["name"] == "model_run")
+    assert found.init_us == 267229
+    assert found.on_host == ("input_QuantizeLinear", "logits_DequantizeLinear")
+    compiled = [one.raw for one in read_profile_csv(SOURCES, origins).operators]
+    assert origins.units(compiled, found.on_host) == {"NPU": 12}
+    assert origins.units(compiled[3:], ["/fc/Gemm", "/relu/Relu"]) == {"NPU": 9, "CPU": 1}
+
+
+def test_a_session_that_was_killed_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    path = tmp_path / "session.json"
+    data = SESSION.read_bytes()
+    path.write_bytes(data[: data.rindex(b'"model_run"') + 5])
+    assert len(read_session_profile(path, origins_of(MODEL), UNITS).runs_us) == 1
+
+
+def test_measured_cycles_stand_beside_the_estimate() -> None:
+    measured = [
+        MeasuredOperator(node="a", raw="a_1", value=60.0, unit="cycles"),
+        MeasuredOperator(node="a", raw="a_2", value=20.0, unit="cycles"),
+        MeasuredOperator(node="b", raw="b", value=20.0, unit="cycles"),
+        MeasuredOperator(node="c", raw="c", value=7.0, unit="us"),
+    ]
+    estimate: dict[str, Any] = {"time_us": 2.0, "cycles": 3000, "dearest": [{"node": "b", "time_us": 1.5}]}
+    rows = {row.node: row for row in beside_estimate(measured, estimate, None)}
+    assert list(rows) == ["a", "b"]
+    assert (rows["a"].cycles, rows["a"].share, rows["a"].estimated_cycles) == (80, 0.8, None)
+    assert (rows["b"].cycles, rows["b"].estimated_cycles, rows["b"].estimated_share) == (20, 2250, 1)
+    trace = {
+        "traceEvents": [
+            {"ph": "M", "name": "thread_name"},
+            {"ph": "X", "name": "b", "cat": "vector", "tid": 0, "ts": 0.0, "dur": 1.0},
+            {"ph": "X", "name": "d", "cat": "matrix", "tid": 1, "ts": 1.0, "dur": 1.0},
+        ]
+    }
+    rows = {row.node: row for row in beside_estimate(measured, estimate, trace)}
+    assert list(rows) == ["a", "b", "d"]
+    assert (rows["d"].cycles, rows["d"].estimated_cycles, rows["d"].estimated_share) == (None, 1500, 0.5)
+
+
+@pytest.mark.heavy
+def test_the_profile_of_a_run_made_here_is_ranked_alike(tmp_path: Path) -> None:
+    """The emulator runs the network again; both of its profiles are read by two readers."""
+    pytest.importorskip("onnxruntime_qnn")
+    script = """
+import sys, numpy as np, onnxruntime as ort, onnxruntime_qnn as qnn
+options = ort.SessionOptions()
+options.enable_profiling, options.profile_file_prefix = True, sys.argv[2] + "/session"
+ort.register_execution_provider_library(qnn.EP_NAME, qnn.get_library_path())
+devices = [one for one in ort.get_ep_devices() if one.ep_name == qnn.EP_NAME][:1]
+profile = {"profiling_level": "detailed", "profiling_file_path": sys.argv[2] + "/profile.csv"}
+options.add_provider_for_devices(devices, {"backend_path": qnn.get_qnn_htp_path(), "soc_model": "57", **profile})
+session = ort.InferenceSession(sys.argv[1], sess_options=options)
+for seed in range(3):
+    value = session.get_inputs()[0]
+    session.run(None, {value.name: np.random.default_rng(seed).normal(size=value.shape).astype(np.float32)})
+session.end_profiling()
+"""
+    subprocess.run([sys.executable, "-c", script, str(MODEL), str(tmp_path)], check=True, capture_output=True)
+    found = read_profile_csv(tmp_path / "profile.csv", origins_of(MODEL))
+    second = {name: median(values) for name, values in by_pattern(tmp_path / "profile.csv").items()}
+    assert {one.raw: one.value for one in found.operators} == second
+    assert len(found.cycles) == len(found.execute_us) == 3
+    session = read_session_profile(next(tmp_path.glob("session*")), origins_of(MODEL), UNITS)
+    assert len(session.runs_us) == 3 and session.operators[0].on == "NPU"
