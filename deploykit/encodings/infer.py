@@ -106,8 +106,7 @@ class _RangeSearch:
     ) -> None:
         self.facts, self.encodings, self.wanted, self.evidence = facts, encodings, wanted, evidence
         self.graph = view_of(model)
-        types = {name: (fact.dtype, fact.shape) for name, fact in facts.tensors.items()}
-        self.arithmetic = Arithmetic(self.graph, types)
+        self.arithmetic = Arithmetic(self.graph)
         self.known: dict[str, InferredRange] = {}
         self.intervals: dict[str, Interval] = {}
         self.given = replace(encodings, entries={e.name: e for e in encodings if e.name not in wanted})

@@ -47,10 +47,9 @@ class Reach:
         return max(abs(self.low), abs(self.high))
 
 
-def proven_bounds(model: Model, facts: GraphFacts, encodings: EncodingSet | None) -> dict[str, Interval]:
+def proven_bounds(model: Model, encodings: EncodingSet | None) -> dict[str, Interval]:
     """What no input can exceed, with integer grids as the limits of the tensors that have them."""
-    types = {name: (fact.dtype, fact.shape) for name, fact in facts.tensors.items()}
-    return graph_bounds(view_of(model.proto), encoded_bounds(encodings), types=types)
+    return graph_bounds(view_of(model.proto), encoded_bounds(encodings))
 
 
 def collect_reach(

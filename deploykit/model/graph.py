@@ -10,13 +10,15 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from copy import copy as copied
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, NodeProto, numpy_helper
 
 from deploykit.errors import DefectError
 from deploykit.model.nodes import captured_names, copy_of, opset_of
 from deploykit.model.operators import Trait, has, is_standard
-from deploykit.model.shape_inference import infer
+from deploykit.model.shape_inference import Shape, infer
+from deploykit.model.values import dtype_name
 from deploykit.model.weights import is_outside, stored_values
 
 if TYPE_CHECKING:
@@ -49,6 +51,13 @@ class GraphCopy:
             if node.op_type == "Constant" and is_standard(node):
                 self.stored.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
         self._names: set[str] | None = None
+        self._derived: dict[Hashable, object] = {}
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What follows from the graph, made when it is first asked for, until its nodes are read again."""
+        if key not in self._derived:
+            self._derived[key] = make()
+        return cast("T", self._derived[key])
 
     @property
     def nodes(self) -> Sequence[NodeProto]:
@@ -98,13 +107,17 @@ class GraphCopy:
 
     def static(self) -> frozenset[str]:
         """Stored tensors and what is computed from nothing else."""
-        found = set(self.stored)
-        for node in self.nodes:
-            names = [name for name in node.input if name]
-            folds = names and not has(node, Trait.RANDOM, Trait.CONTROL_FLOW)
-            if folds and all(name in found for name in names):
-                found.update(name for name in node.output if name)
-        return frozenset(found)
+
+        def find() -> frozenset[str]:
+            found = set(self.stored)
+            for node in self.nodes:
+                names = [name for name in node.input if name]
+                folds = names and not has(node, Trait.RANDOM, Trait.CONTROL_FLOW)
+                if folds and all(name in found for name in names):
+                    found.update(name for name in node.output if name)
+            return frozenset(found)
+
+        return self.once("static", find)
 
     def scalar(self, name: str) -> float | None:
         """A stored value of one element as a number, or None; nothing larger is looked at."""
@@ -112,10 +125,15 @@ class GraphCopy:
         value = self.array(name) if tensor is not None and math.prod(tensor.dims) == 1 else None
         return None if value is None else float(value.reshape(()))
 
-    def store(self, name: str, value: npt.NDArray[Any]) -> str:
-        """Add an initializer under a fresh name derived from ``name``; the name given."""
-        fresh = self.fresh(name)
-        self.model.graph.initializer.append(numpy_helper.from_array(value, fresh))
+    def store(self, name: str, value: npt.ArrayLike) -> str:
+        """Add an initializer under a fresh name derived from ``name``; the name given.
+
+        A plain float is stored as float32, plain whole numbers in 64 bits: the type of shapes, axes and indices.
+        """
+        fresh, array = self.fresh(name), value
+        if not isinstance(array, np.ndarray):
+            array = np.asarray(value, np.float32 if isinstance(value, float) else np.int64)
+        self.model.graph.initializer.append(numpy_helper.from_array(array, fresh))
         self.stored[fresh] = self.model.graph.initializer[-1]
         return fresh
 
@@ -143,7 +161,7 @@ class GraphCopy:
             nodes += new.get(index, ())
             if id(node) not in gone:
                 nodes.append(node)
-        self._prune(nodes)
+        self.prune(nodes)
 
     def set_nodes(self, nodes: Iterable[NodeProto]) -> None:
         """Replace all nodes, whatever becomes of stored values."""
@@ -160,24 +178,21 @@ class GraphCopy:
         """The position of a node of this graph."""
         return next(index for index, other in enumerate(self.nodes) if other is node)
 
-    def prune(self) -> None:
+    def prune(self, nodes: Sequence[NodeProto] | None = None) -> None:
         """Remove nodes and initializers that no output needs, and value infos of vanished tensors.
 
-        The default of a graph input stays: without it the input would be required.
+        ``nodes`` take the place of those that there are. The default of a graph input stays: without it the input would
+        be required.
         """
-        self._prune(self.nodes)
-
-    def _prune(self, nodes: Sequence[NodeProto]) -> None:
         graph = self.model.graph
         needed, keep = {item.name for item in graph.output}, []
-        for node in reversed(nodes):
+        for node in reversed(self.nodes if nodes is None else nodes):
             if needed & set(node.output):
                 keep.append(node)
                 needed.update(name for name in (*node.input, *captured_names(node)) if name)
         self._put(reversed(keep))
         _retain(graph.initializer, needed | {item.name for item in graph.input})
-        made = {name for node in graph.node for name in node.output}
-        _retain(graph.value_info, made)
+        _retain(graph.value_info, {name for node in graph.node for name in node.output})
         self.reindex()
 
     def drop_unused(self, names: Iterable[str]) -> None:
@@ -192,11 +207,25 @@ class GraphCopy:
             self.stored = {name: tensor for name, tensor in self.stored.items() if name not in unused}
             self._names = None
 
-    def shapes(self) -> dict[str, tuple[int | None, ...]]:
-        """Shapes of all tensors that ONNX can infer; unknown dimensions are None."""
-        known = {name: tuple(tensor.dims) for name, tensor in self.stored.items()}
-        typed = ((name, shape) for name, (_, shape) in infer(self.model).types.items() if shape is not None)
-        return known | {name: tuple(d if isinstance(d, int) else None for d in shape) for name, shape in typed}
+    @property
+    def types(self) -> Mapping[str, tuple[str, Shape]]:
+        """Element type and shape of what is fed or computed, as far as onnx can infer them."""
+        return self.once("types", lambda: infer(self.model).types)
+
+    def type_of(self, name: str) -> tuple[str, Shape]:
+        """Element type and shape of any tensor, "" and None where they are not known; open sizes are no numbers."""
+        tensor = self.stored.get(name)
+        if tensor is not None:
+            return dtype_name(tensor.data_type), tuple(tensor.dims)
+        return self.types.get(name, ("", None))
+
+    def dtype(self, name: str) -> str:
+        """The element type of a tensor, "" where it is not known."""
+        return self.type_of(name)[0]
+
+    def shape(self, name: str) -> Shape:
+        """The shape of a tensor with its open sizes, None where not even the rank is known."""
+        return self.type_of(name)[1]
 
     @property
     def tensor_names(self) -> frozenset[str]:
@@ -209,17 +238,6 @@ class GraphView(GraphCopy):
 
     def __init__(self, model: ModelProto) -> None:
         super().__init__(model, copy=False)
-        self._derived: dict[Hashable, object] = {}
-
-    def once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What follows from the model, made when it is first asked for; one key always stands for one thing."""
-        if key not in self._derived:
-            self._derived[key] = make()
-        return cast("T", self._derived[key])
-
-    def static(self) -> frozenset[str]:
-        """The same, found once."""
-        return self.once("static", super().static)
 
     def _put(self, nodes: Iterable[NodeProto]) -> None:
         del nodes

@@ -112,7 +112,7 @@ class JointFacts:
         node = self._behind(name, _UNCHANGED)
         if node is None or node.op_type not in ("Softmax", "Div"):
             return None
-        shape = case.type_of(node.input[0])[1]
+        shape = self.graph.shape(node.input[0])
         if node.op_type == "Softmax":
             axis = int(attribute(node, "axis", -1 if self.graph.opset >= 13 else 1))
             last = shape is not None and axis in (-1, len(shape) - 1)
@@ -164,7 +164,7 @@ class JointFacts:
             case "ReduceSum" if square and keeps:
                 return ask(read)
             case "ReduceMean" if square and keeps:
-                inner, count = ask(read), Case(self.graph, node, case.bounds, case.types).reduced()
+                inner, count = ask(read), Case(self.graph, node, case.bounds).reduced()
                 return None if inner is None or not count else inner / count
             case _:
                 return _passed_on(case, node, ask)

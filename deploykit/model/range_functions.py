@@ -18,7 +18,7 @@ from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute
 from deploykit.model.operators import FLOATS, RANGES, Trait, ops
 from deploykit.model.shape_inference import Shape
-from deploykit.model.values import dtype_name, element_count
+from deploykit.model.values import element_count
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -49,12 +49,11 @@ _WORTH_READING = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One node with what is known of its operands. ``types`` has (dtype, shape) of the graph's computed tensors."""
+    """One node with what is known of its operands."""
 
     graph: GraphCopy
     node: NodeProto
     bounds: Mapping[str, Interval]
-    types: Mapping[str, tuple[str, Shape]]
 
     def name(self, index: int) -> str:
         """The name of an operand, "" where it is left out."""
@@ -69,16 +68,9 @@ class Case:
         """The bounds of all operands that are there."""
         return [self.bounds.get(name, ANYTHING) for name in self.node.input if name]
 
-    def type_of(self, name: str) -> tuple[str, Shape]:
-        """Element type and shape of any tensor; symbols in a shape are no numbers and count as unknown."""
-        stored = self.graph.stored.get(name)
-        if stored is not None:
-            return dtype_name(stored.data_type), tuple(stored.dims)
-        return self.types.get(name, ("", None))
-
     def shape(self, index: int) -> Shape:
         """The shape of an operand."""
-        return self.type_of(self.name(index))[1]
+        return self.graph.shape(self.name(index))
 
     def array(self, index: int) -> npt.NDArray[Any] | None:
         """The finite stored values of an operand in double precision; None where there are none or too many to read."""
@@ -172,7 +164,7 @@ def _absolute(a: Interval) -> Interval:
 
 def _div(case: Case) -> Interval:
     low, high = product(case.of(0), _inverse(case.of(1)))
-    if case.type_of(case.name(0))[0] not in FLOATS:  # integers are cut towards zero
+    if case.graph.dtype(case.name(0)) not in FLOATS:  # integers are cut towards zero
         low = math.floor(low) if math.isfinite(low) else low
         high = math.ceil(high) if math.isfinite(high) else high
     return low, high

@@ -19,7 +19,6 @@ from deploykit.model.joint_ranges import JointFacts
 from deploykit.model.operators import RANGES, Trait, has, is_standard
 from deploykit.model.range_functions import ANYTHING, FUNCTIONS, SELECTIONS, Case, Interval, both, clip_bounds
 from deploykit.model.range_sums import SUMS
-from deploykit.model.shape_inference import Shape, infer
 from deploykit.model.values import element_count
 
 if TYPE_CHECKING:
@@ -39,10 +38,10 @@ _JUMPS = frozenset({"Ceil", "Floor", "Round", "Sign"})
 """What they make of two values that differ by a rounding may differ by one."""
 
 
-def _jumps(graph: GraphCopy, node: NodeProto, types: Mapping[str, tuple[str, Shape]]) -> bool:
+def _jumps(graph: GraphCopy, node: NodeProto) -> bool:
     """True where two values that differ by a rounding may become two that differ by one, and a value was rounded."""
     if node.op_type == "Cast":
-        kinds = [types.get(name, ("", None))[0] for name in (*node.input[:1], *node.output[:1])]
+        kinds = [graph.dtype(name) for name in (*node.input[:1], *node.output[:1])]
     else:
         kinds = ["", "int" if node.op_type in _JUMPS else ""]
     maker = graph.maker(node.input[0]) if "int" not in kinds[0] and "int" in kinds[-1] else None
@@ -59,18 +58,10 @@ def _a_step_wider(found: Interval) -> Interval:
 _WORTH_READING = 1 << 22
 
 
-def graph_bounds(
-    graph: GraphCopy,
-    known: Mapping[str, Interval] | None = None,
-    *,
-    types: Mapping[str, tuple[str, Shape]] | None = None,
-) -> dict[str, Interval]:
-    """The bounds of all tensors; ``known`` narrows some of them (for instance by their encodings).
-
-    ``types`` are (dtype, shape) by name, as shape inference gives them; without them they are inferred here.
-    """
+def graph_bounds(graph: GraphCopy, known: Mapping[str, Interval] | None = None) -> dict[str, Interval]:
+    """The bounds of all tensors; ``known`` narrows some of them (for instance by their encodings)."""
     narrow = known or {}
-    arithmetic = Arithmetic(graph, types)
+    arithmetic = Arithmetic(graph)
     bounds = _Bounds(graph, {name: narrow.get(name, ANYTHING) for name in graph.inputs})
     for node in graph.nodes:
         if node.op_type != "Constant":
@@ -102,9 +93,8 @@ class LateBounds(Mapping[str, Interval]):
 class Arithmetic:
     """The rules of one graph, node by node."""
 
-    def __init__(self, graph: GraphCopy, types: Mapping[str, tuple[str, Shape]] | None = None) -> None:
+    def __init__(self, graph: GraphCopy) -> None:
         self.graph = graph
-        self.types = infer(graph.model).types if types is None else types
         self._joint = JointFacts(graph)
 
     def stored(self, name: str) -> Interval:
@@ -117,9 +107,9 @@ class Arithmetic:
         if rule is None or not is_standard(node) or not node.input:
             yield from (ANYTHING for _ in node.output)
             return
-        case = Case(self.graph, node, bounds, self.types)
+        case = Case(self.graph, node, bounds)
         first = self._joint.narrow(case, rule(case))
-        if _jumps(self.graph, node, self.types):
+        if _jumps(self.graph, node):
             low, high = RANGES.get(node.op_type, ANYTHING)
             first = max(low, _a_step_wider(first)[0]), min(high, _a_step_wider(first)[1])
         for index, _ in enumerate(node.output):

@@ -15,7 +15,7 @@ import numpy as np
 
 from deploykit.encodings.place import encoded_bounds, keep_entries
 from deploykit.encodings.values import Affine
-from deploykit.model.graph import GraphCopy, GraphView, view_of
+from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import attribute, label
 from deploykit.model.operators import ROLES, Trait, data_outputs, is_standard, ops
 from deploykit.model.ranges import ANYTHING, Interval, LateBounds, clip_bounds, graph_bounds
@@ -149,8 +149,7 @@ def _is_mask(graph: GraphCopy, name: str) -> bool:
 def _ends_mask(graph: GraphCopy, start: str, node: NodeProto, name: str, _: _Flow) -> bool:
     """True for the Softmax that a mask is for."""
     if node.op_type == "Softmax":
-        shapes = graph.once("shapes", graph.shapes) if isinstance(graph, GraphView) else graph.shapes()
-        axis, rank = attribute(node, "axis", -1), len(shapes.get(node.input[0], ()))
+        axis, rank = attribute(node, "axis", -1), len(graph.shape(node.input[0]) or ())
         if axis not in (-1, rank - 1):
             raise NoMatchError(f"the Softmax works along axis {axis}, not the last", node=label(node))
         return True
@@ -270,14 +269,14 @@ saturating_constant = _shrinking(
 )
 def log_of_ratio(look: ModelLook) -> Iterator[Match | NearMiss]:
     """Ranges of +-12 in place of 1e5; equal where neither operand can be negative."""
-    bounds = LateBounds(look.graph)
-    for log in look.graph.nodes:
-        ratio = look.graph.maker(log.input[0], "Div") if log.op_type == "Log" else None
+    bounds = LateBounds(look)
+    for log in look.nodes:
+        ratio = look.maker(log.input[0], "Div") if log.op_type == "Log" else None
         if ratio is None:
             continue
         nodes, quotient, output = (label(ratio), label(log)), ratio.output[0], log.output[0]
         negative = [name for name in ratio.input if not bounds.get(name, ANYTHING)[0] >= 0]
-        if look.graph.only_reader(quotient) is None:
+        if look.only_reader(quotient) is None:
             yield NearMiss(nodes=nodes, reason=f"{quotient} is used elsewhere too")
         elif negative:
             reason = f"{negative[0]} may be negative: the log of the ratio of two negative numbers exists"
@@ -308,7 +307,7 @@ def _difference_of_logs(to: NodeSteps) -> None:
 )
 def log_of_scaled(look: ModelLook, node: NodeProto) -> Match | None:
     """As in the front ends of speech models, which take the logarithm of a spectrum times 2^20."""
-    graph = look.graph
+    graph = look
     plus = graph.maker(node.input[0], "Add")
     names = [node.input[0]] if plus is None else list(plus.input)
     products = [made for name in names if (made := graph.maker(name, "Mul")) is not None]
@@ -323,10 +322,10 @@ def log_of_scaled(look: ModelLook, node: NodeProto) -> Match | None:
     def write(to: NodeSteps) -> None:
         made, source = to.node.output[0], x
         if others:
-            added = to.graph.store(f"{made}_added", np.asarray((others[0] or 0.0) / factor, np.float32))
+            added = to.store(f"{made}_added", (others[0] or 0.0) / factor)
             source = to.add("Add", [x, added], f"{made}_scaled")
         log = to.add("Log", [source], f"{made}_log", name=to.node.name)
-        shift = to.graph.store(f"{made}_shift", np.asarray(math.log(factor), np.float32))
+        shift = to.store(f"{made}_shift", math.log(factor))
         to.end("Add", [log, shift], name=f"{made}_shifted")
         to.bounded.update(step.output[0] for step in to.nodes)
 
@@ -345,7 +344,7 @@ def logit_of_sigmoid(look: ModelLook, node: NodeProto) -> Match | None:
 
     In float32 the chain is the less exact of the two: near s = 1 it loses all but a few digits of 1 - s.
     """
-    graph = look.graph
+    graph = look
     ratio = graph.maker(node.input[0], "Div") if node.op_type == "Log" else None
     logs = [graph.maker(name, "Log") for name in node.input] if node.op_type == "Sub" else []
     if ratio is not None:
@@ -370,8 +369,7 @@ def logit_of_sigmoid(look: ModelLook, node: NodeProto) -> Match | None:
             to.end("Clip", [logit], name=name, min=ends[0], max=ends[1])
         else:
             stored = [
-                to.graph.store(f"{output}_{word}", np.asarray(value, np.float32))
-                for word, value in zip(("lowest", "highest"), ends, strict=True)
+                to.store(f"{output}_{word}", value) for word, value in zip(("lowest", "highest"), ends, strict=True)
             ]
             to.end("Clip", [logit, *stored], name=name)
         to.touched.add(output)

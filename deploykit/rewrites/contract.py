@@ -11,22 +11,20 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from onnx import helper
 
 from deploykit.encodings.place import keep_entries, share_entry
 from deploykit.encodings.values import Affine
 from deploykit.errors import UsageError
-from deploykit.model.graph import GraphCopy, view_of
+from deploykit.model.graph import GraphCopy, GraphView, view_of
 from deploykit.model.nodes import attribute, copy_of, label, raise_opset
 from deploykit.model.operators import Trait, has, is_standard
 from deploykit.model.ranges import graph_bounds
-from deploykit.model.shape_inference import Shape, infer
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -134,25 +132,12 @@ class Transform:
     until: str = ""
 
 
-class ModelLook:
-    """A graph that a rewrite looks through; types and shapes are inferred when they are first asked for."""
+class ModelLook(GraphView):
+    """A graph that a rewrite looks through, and its encodings; what cannot be told ends the look at a node."""
 
     def __init__(self, model: ModelProto, encodings: EncodingSet | None = None) -> None:
-        self.model, self.encodings = model, encodings
-        self.graph = view_of(model)
-
-    @cached_property
-    def types(self) -> Mapping[str, tuple[str, Shape]]:
-        """Element type and shape of tensors by name, as far as they can be inferred."""
-        return infer(self.model).types
-
-    def dtype(self, name: str) -> str:
-        """The element type of a tensor, "" where it is not known."""
-        return self.types.get(name, ("", None))[0]
-
-    def shape(self, name: str) -> Shape:
-        """The shape of a tensor with its open dimensions, None where it is not known."""
-        return self.types.get(name, ("", None))[1]
+        vars(self).update(vars(view_of(model)))  # one index for all who look through the model
+        self.encodings = encodings
 
     def sizes(self, name: str, *axes: int) -> tuple[int, ...]:
         """The sizes of all axes of a tensor, or of some; raises NoMatchError where one is open."""
@@ -170,9 +155,9 @@ class ModelLook:
             raise NoMatchError(f"the shape of {name} is not known")
         return len(shape)
 
-    def stored(self, name: str) -> npt.NDArray[Any]:
+    def values(self, name: str) -> npt.NDArray[Any]:
         """The values of a stored tensor; raises NoMatchError where it is computed."""
-        value = self.graph.array(name)
+        value = self.array(name)
         if value is None:
             raise NoMatchError(f"{name} is not stored")
         return value
@@ -187,7 +172,7 @@ class ModelLook:
         """The reduced axes of a node, counted from the front; raises NoMatchError where they are computed."""
         given = attribute(node, "axes", ())
         if len(node.input) > 1 and node.input[1]:
-            given = self.stored(node.input[1]).reshape(-1).tolist()
+            given = self.values(node.input[1]).reshape(-1).tolist()
         if not len(given) and not attribute(node, "noop_with_empty_axes", 0):
             given = range(rank)
         return sorted(int(axis) % rank for axis in given)
@@ -251,9 +236,9 @@ class NodeSteps:
         self.nodes.append(helper.make_node(op_type, inputs, results, name=results[0], **attributes))
         return results[0]
 
-    def store(self, name: str, integers: Any) -> str:
-        """Stored 64-bit integers, the type of shapes and indices; the name they got."""
-        return self.graph.store(name, np.asarray(integers, np.int64))
+    def store(self, name: str, value: npt.ArrayLike) -> str:
+        """A new stored tensor; see ``GraphCopy.store``."""
+        return self.graph.store(name, value)
 
     def share(self, source: str, *made: str) -> None:
         """Say of new tensors what is said of ``source`` as a whole: they hold nothing but its values."""
@@ -301,7 +286,7 @@ def rewrite(
 
     def made(find: Callable[[ModelLook, NodeProto], Match | None]) -> Transform:
         def each(look: ModelLook) -> Iterator[Match | NearMiss]:
-            for node in look.graph.nodes:
+            for node in look.nodes:
                 if node.op_type not in op_types or not is_standard(node):
                     continue
                 nodes, output = (label(node),), node.output[0]

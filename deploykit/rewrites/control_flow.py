@@ -151,7 +151,7 @@ def _unrolled(graph: GraphCopy, node: NodeProto, body: GraphProto, rounds: int) 
     stacked: list[list[str]] = [[] for _ in body.output[1 + carried :]]
     for number in range(rounds):
         last = number == rounds - 1
-        fed = [graph.store(f"{label(node)}/round", np.asarray(number, np.int64))]
+        fed = [graph.store(f"{label(node)}/round", number)]
         fed += [graph.store(f"{label(node)}/goes_on", np.asarray(True)), *values]
         renamed = dict(zip((item.name for item in body.input), fed, strict=True))
         values = [
@@ -160,7 +160,7 @@ def _unrolled(graph: GraphCopy, node: NodeProto, body: GraphProto, rounds: int) 
         ]
         given = [graph.fresh(f"{label(node)}/given") for _ in stacked]
         yield from _Inlined(graph, body, renamed).nodes_to(["", *values, *given])
-        axes = graph.store(f"{label(node)}/axes", np.asarray([0], np.int64))
+        axes = graph.store(f"{label(node)}/axes", [0])
         for pieces, name in zip(stacked, given, strict=True):
             pieces.append(graph.fresh(f"{name}/row"))
             yield helper.make_node("Unsqueeze", [name, axes], [pieces[-1]], name=pieces[-1])

@@ -21,7 +21,6 @@ from deploykit.errors import InputError
 from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import attribute, bodies, label
 from deploykit.model.operators import Trait, data_outputs, has, is_standard
-from deploykit.model.shape_inference import infer
 from deploykit.model.weights import stored_values
 from deploykit.rewrites.contract import (
     Match,
@@ -57,11 +56,11 @@ _CONTRIBUTED = "com.microsoft"  # where ONNX Runtime keeps operators of its own
 )
 def dequantize_layers(look: ModelLook) -> Iterator[Match | NearMiss]:
     """ConvInteger and MatMulInteger behind DynamicQuantizeLinear, and what quantizes its input by itself."""
-    for node in look.graph.nodes:
+    for node in look.nodes:
         try:
             if node.op_type in _LAYERS and is_standard(node):
                 yield _layer(look, node)
-            elif node.op_type == "DequantizeLinear" and look.graph.maker(node.input[1], "DynamicQuantizeLinear"):
+            elif node.op_type == "DequantizeLinear" and look.maker(node.input[1], "DynamicQuantizeLinear"):
                 yield _round_trip(look, node)
             elif node.op_type == "DynamicQuantizeMatMul" and node.domain == _CONTRIBUTED:
                 yield _product(look, node)
@@ -74,11 +73,11 @@ def dequantize_layers(look: ModelLook) -> Iterator[Match | NearMiss]:
 def _quantized_from(look: ModelLook, name: str) -> tuple[NodeProto, list[NodeProto]]:
     """The DynamicQuantizeLinear that made integers, and the operators that moved them since."""
     moves: list[NodeProto] = []
-    maker = look.graph.maker(name)
+    maker = look.maker(name)
     while maker is not None and has(maker, Trait.CARRIES_GRID):
         moves.insert(0, maker)
         name = maker.input[0]
-        maker = look.graph.maker(name)
+        maker = look.maker(name)
     if maker is None or maker.op_type != "DynamicQuantizeLinear" or maker.output[0] != name:
         raise NoMatchError(f"{name} is not quantized at run time")
     return maker, moves
@@ -102,7 +101,7 @@ def _round_trip(look: ModelLook, node: NodeProto) -> Match:
 
 def _layer(look: ModelLook, node: NodeProto) -> Match:
     """DynamicQuantizeLinear, the layer, a bias in integers where it has one, a Cast, and a Mul by both scales."""
-    graph = look.graph
+    graph = look
     quantizer, moves = _quantized_from(look, node.input[0])
     if node.input[2:3] != quantizer.output[2:3]:
         raise NoMatchError(f"{node.input[2] if len(node.input) > 2 else 'nothing'} is not the zero point of its input")
@@ -126,9 +125,9 @@ def _layer(look: ModelLook, node: NodeProto) -> Match:
     same = divisor is not None and both is not None and set(divisor.input) == set(both.input)
     if added and (bias is None or not same or bias.input[0] not in graph.stored):
         raise NoMatchError(f"{added} is no bias that is rounded to the steps of its sums")
-    weights = look.stored(node.input[1])
-    scale = look.stored(scales[0])
-    zero = look.stored(node.input[3]) if len(node.input) > 3 and node.input[3] else np.zeros((), weights.dtype)
+    weights = look.values(node.input[1])
+    scale = look.values(scales[0])
+    zero = look.values(node.input[3]) if len(node.input) > 3 and node.input[3] else np.zeros((), weights.dtype)
     is_kernel = node.op_type == "ConvInteger"
     channels = (-1, *[1] * (weights.ndim - 1)) if is_kernel else (-1,)  # the last axis of a matrix
     _check_sizes(node, weights, 0 if is_kernel else -1, scale, zero)
@@ -138,7 +137,7 @@ def _layer(look: ModelLook, node: NodeProto) -> Match:
         # What made the scales and the bias is read by nobody then, and goes as well.
         to.gone = [to.node, *(to.graph.makers[name] for name in (*inner, cast.output[0]))]
         values = _values(weights, scale.reshape(channels), zero.reshape(channels))
-        weight = to.graph.store(f"{node.input[1]}_float", values)
+        weight = to.store(f"{node.input[1]}_float", values)
         inputs, made = [_moved(to, quantizer.input[0], moves), weight], to.node.output[0]
         if bias is None or node.op_type == "ConvInteger":
             to.end(_LAYERS[node.op_type], [*inputs, *([] if bias is None else bias.input[:1])], name=node.name, **kept)
@@ -160,13 +159,13 @@ def _product(look: ModelLook, node: NodeProto) -> Match:
     if len(node.input) < 3:
         raise NoMatchError("it has too few inputs")
     source, weight, scale = node.input[:3]
-    zero = look.stored(node.input[3]) if len(node.input) > 3 and node.input[3] else np.zeros((), np.int8)
-    _check_sizes(node, look.stored(weight), -1, look.stored(scale), zero)
-    values = _values(look.stored(weight), look.stored(scale).reshape(-1), zero.reshape(-1))
+    zero = look.values(node.input[3]) if len(node.input) > 3 and node.input[3] else np.zeros((), np.int8)
+    _check_sizes(node, look.values(weight), -1, look.values(scale), zero)
+    values = _values(look.values(weight), look.values(scale).reshape(-1), zero.reshape(-1))
     bias = node.input[4] if len(node.input) > 4 else ""
 
     def write(to: NodeSteps) -> None:
-        inputs = [source, to.graph.store(f"{weight}_float", values)]
+        inputs = [source, to.store(f"{weight}_float", values)]
         if bias:
             made = to.add("MatMul", inputs, f"{to.node.output[0]}_product", name=to.node.name)
             to.end("Add", [made, bias], name=f"{to.node.output[0]}_bias")
@@ -182,8 +181,8 @@ def _lstm(look: ModelLook, node: NodeProto) -> Match:
     for weight, scale, zero in ((1, 8, 9), (2, 10, 11)):
         if len(node.input) < 12:
             raise NoMatchError("it has too few inputs")
-        stored, steps = look.stored(node.input[weight]), look.stored(node.input[scale])
-        zeros = look.stored(node.input[zero])
+        stored, steps = look.values(node.input[weight]), look.values(node.input[scale])
+        zeros = look.values(node.input[zero])
         if stored.ndim != 3 or {steps.size, zeros.size} - {stored.shape[0], stored.shape[0] * stored.shape[2]}:
             raise NoMatchError(f"the scales of {node.input[weight]} are not one for a direction or for a gate's row")
         shape = (stored.shape[0], 1, -1)
@@ -192,7 +191,7 @@ def _lstm(look: ModelLook, node: NodeProto) -> Match:
     kept = {a.name: helper.get_attribute_value(a) for a in node.attribute}
 
     def write(to: NodeSteps) -> None:
-        names = (to.graph.store(f"{node.input[at + 1]}_float", values) for at, values in enumerate(floats))
+        names = (to.store(f"{node.input[at + 1]}_float", values) for at, values in enumerate(floats))
         inputs = [to.node.input[0], *names, *to.node.input[3:8]]
         while not inputs[-1]:
             inputs.pop()
@@ -222,12 +221,11 @@ def _whole(node: NodeProto, write: Any) -> Match:
 def _doubles(model: ModelProto) -> MatchResult:
     """The nodes that make doubles, where nobody feeds them and float32 holds them."""
     graph = view_of(model)
-    types = infer(model).types
     names = [name for name, tensor in graph.stored.items() if tensor.data_type == _DOUBLE]
-    made = [label(node) for node in graph.nodes if any(types.get(n, ("", None))[0] == "double" for n in node.output)]
+    made = [label(node) for node in graph.nodes if "double" in map(graph.dtype, node.output)]
     if not names and not made:
         return MatchResult(reason="nothing is a double")
-    fed = [name for name in graph.inputs if types.get(name, ("", None))[0] == "double"]
+    fed = [name for name in graph.inputs if graph.dtype(name) == "double"]
     values = [value for name in names if (value := graph.array(name)) is not None]
     largest = max((float(np.abs(value[np.isfinite(value)]).max(initial=0.0)) for value in values), default=0.0)
     problem = ""
@@ -303,7 +301,7 @@ _OWN_SETTINGS = frozenset({"channels_last", "opset"})  # of the contributed form
 def integers_to_pairs(look: ModelLook) -> Iterator[Match | NearMiss]:
     """What compilers read; a value may come out one step of its grid away, since the sums are rounded elsewhere."""
     grids: dict[str, tuple[str, str]] = {}  # of integers: the names of scale and zero point
-    for node in look.graph.nodes:
+    for node in look.nodes:
         made = node.output[0] if node.output else ""
         joins = node.op_type == "QLinearConcat" and node.domain == _CONTRIBUTED
         if node.op_type == "QuantizeLinear" and len(node.input) > 2:
@@ -341,8 +339,8 @@ def _write_pairs(to: NodeSteps) -> None:
         integers = to.graph.array(bias)
         if integers is None or scales[0] is None or scales[1] is None:
             raise InputError(f"the bias {bias} is computed", next="export the model with stored weights and scales")
-        scale = to.graph.store(f"{bias}_scale", np.asarray(scales[0] * scales[1], np.float32))
-        zero = to.graph.store(f"{bias}_zero", np.zeros_like(scales[0] * scales[1], np.int32))
+        scale = to.store(f"{bias}_scale", np.asarray(scales[0] * scales[1], np.float32))
+        zero = to.store(f"{bias}_zero", np.zeros_like(scales[0] * scales[1], np.int32))
         floats.append(to.add("DequantizeLinear", [bias, scale, zero], f"{bias}_float", axis=0))
     kept = {a.name: helper.get_attribute_value(a) for a in node.attribute if a.name not in _OWN_SETTINGS}
     result = to.add(op_type, floats, f"{made}_float", name=node.name, **kept)

@@ -20,7 +20,7 @@ from deploykit.model.nodes import attribute, captured_names, label
 from deploykit.model.operators import BITS, Trait, is_standard, ops
 from deploykit.model.parameters import QUANTIZERS
 from deploykit.model.running import CpuSession
-from deploykit.model.shape_inference import Shape, infer
+from deploykit.model.shape_inference import Shape
 from deploykit.model.values import byte_size, dtype_name
 from deploykit.model.weights import is_outside, taken_in
 from deploykit.rewrites.contract import MatchResult, Rewritten, Site, Transform
@@ -46,7 +46,6 @@ _ASKING = ("Shape", "Size")
 _STAYING = ops(Trait.CONTROL_FLOW, Trait.RANDOM) | {"Constant", "DynamicQuantizeLinear", *QUANTIZERS}
 _REARRANGING = ops(Trait.REARRANGES) | {"Concat", "Pad"}
 
-_Types = Mapping[str, tuple[str, Shape]]
 _Values = dict[str, npt.NDArray[Any]]
 
 
@@ -59,11 +58,10 @@ def fold(graph: GraphCopy, kept: Collection[str] = ()) -> int:
     hopeless: set[str] = set()
     count = 0
     for _ in range(_MOST_ROUNDS):
-        types = infer(graph.model).types
-        ready = _ready(graph, types, kept, hopeless)
+        ready = _ready(graph, kept, hopeless)
         if not ready:
             break
-        values, failed = _computed(graph, ready, types)
+        values, failed = _computed(graph, ready)
         hopeless |= failed
         done = [node for node in ready if all(name in values for name in node.output if name)]
         count += len(done)
@@ -80,8 +78,9 @@ def _bound(graph: GraphCopy, kept: Collection[str]) -> set[str]:
     return {*kept, *graph.outputs, *(name for node in graph.nodes for name in captured_names(node))}
 
 
-def _ready(graph: GraphCopy, types: _Types, kept: Collection[str], hopeless: Collection[str] = ()) -> list[NodeProto]:
+def _ready(graph: GraphCopy, kept: Collection[str], hopeless: Collection[str] = ()) -> list[NodeProto]:
     """The nodes that one round computes, in graph order."""
+    types = graph.types
     bound = _bound(graph, kept)
     # Bytes of the stored values that each settled tensor is computed from.
     settled = {name: byte_size(tensor, name) for name, tensor in graph.stored.items() if not is_outside(tensor)}
@@ -115,12 +114,12 @@ def _static(known: tuple[str, Shape] | None) -> tuple[int, ...] | None:
     return None if shape is None or len(sizes) != len(shape) else sizes
 
 
-def _computed(graph: GraphCopy, nodes: Sequence[NodeProto], types: _Types) -> tuple[_Values, set[str]]:
+def _computed(graph: GraphCopy, nodes: Sequence[NodeProto]) -> tuple[_Values, set[str]]:
     """What the nodes give, and the outputs of those that cannot be run; a batch that fails is halved."""
     values: _Values = {}
     todo, failed = [list[Any]()], set[str]()
     for node in nodes:
-        shape = _static(types.get(node.input[0])) if node.op_type in _ASKING else None
+        shape = _static(graph.types.get(node.input[0])) if node.op_type in _ASKING else None
         if shape is None:
             todo[0].append(node)
         elif node.op_type == "Size":
@@ -167,7 +166,7 @@ def _run(graph: GraphCopy, nodes: Sequence[NodeProto], known: Mapping[str, npt.N
     return dict(zip(names, CpuSession(part.SerializeToString(), options).run(names, {}), strict=True))
 
 
-def _idle_nodes(graph: GraphCopy, types: _Types, named: Collection[str]) -> list[NodeProto]:
+def _idle_nodes(graph: GraphCopy, named: Collection[str]) -> list[NodeProto]:
     """Nodes whose output is their first input; those whose output the model, a subgraph or an entry names stay."""
     bound = _bound(graph, named)
     return [
@@ -176,7 +175,7 @@ def _idle_nodes(graph: GraphCopy, types: _Types, named: Collection[str]) -> list
         if is_standard(node)
         and len([name for name in node.output if name]) == 1
         and node.output[0] not in bound
-        and (_is_idle(node, types) or _is_neutral(graph, node, types))
+        and (_is_idle(graph, node) or _is_neutral(graph, node))
     ]
 
 
@@ -184,14 +183,14 @@ def _idle_nodes(graph: GraphCopy, types: _Types, named: Collection[str]) -> list
 _NEUTRAL = {"Max": -np.inf, "Min": np.inf}
 
 
-def _is_neutral(graph: GraphCopy, node: NodeProto, types: _Types) -> bool:
+def _is_neutral(graph: GraphCopy, node: NodeProto) -> bool:
     """A Max with -inf, or a Min with inf, that hands on its other operand; a NaN passes both."""
     if node.op_type not in _NEUTRAL or len(node.input) != 2:
         return False
     if all(graph.scalar(name) != _NEUTRAL[node.op_type] for name in node.input):
         return False
-    shape = _static(types.get(_handed_on(graph, node)))
-    return shape is not None and shape == _static(types.get(node.output[0]))
+    shape = _static(graph.types.get(_handed_on(graph, node)))
+    return shape is not None and shape == _static(graph.types.get(node.output[0]))
 
 
 def _handed_on(graph: GraphCopy, node: NodeProto) -> str:
@@ -200,8 +199,8 @@ def _handed_on(graph: GraphCopy, node: NodeProto) -> str:
     return str(node.input[1 if neutral else 0])
 
 
-def _is_idle(node: NodeProto, types: _Types) -> bool:
-    given, made = types.get(node.input[0]) if node.input else None, types.get(node.output[0])
+def _is_idle(graph: GraphCopy, node: NodeProto) -> bool:
+    given, made = graph.types.get(node.input[0]) if node.input else None, graph.types.get(node.output[0])
     if node.op_type == "Identity":
         return True
     if node.op_type == "Cast":
@@ -217,10 +216,10 @@ def _is_idle(node: NodeProto, types: _Types) -> bool:
 
 def _find_settled(model: ModelProto) -> MatchResult:
     """What stored values and static shapes settle, and the nodes that hand on what they get."""
-    graph, types = view_of(model), infer(model).types
+    graph = view_of(model)
     found = (
-        (_ready(graph, types, ()), "stored values and static shapes settle them"),
-        (_idle_nodes(graph, types, ()), "they change nothing"),
+        (_ready(graph, ()), "stored values and static shapes settle them"),
+        (_idle_nodes(graph, ()), "they change nothing"),
     )
     sites = [
         Site(nodes=tuple(label(node) for node in nodes), tensors=tuple(node.output[0] for node in nodes), why=why)
@@ -239,7 +238,7 @@ def _simplify(model: ModelProto, encodings: EncodingSet | None, matched: MatchRe
     before = len(graph.nodes)
     computed = removed = 0
     while True:
-        idle = _idle_nodes(graph, infer(graph.model).types, named)
+        idle = _idle_nodes(graph, named)
         source: dict[str, str] = {}
         for node in idle:  # in graph order: what it reads may be a copy itself
             given = _handed_on(graph, node)

@@ -80,19 +80,19 @@ def _fused(
 
     ``since`` is the operator set that has the operator, ``domain`` one that has it before.
     """
-    facts = facts_seen(look.graph)
+    facts = facts_seen(look)
     blocks = (block for block in find_blocks(facts) if gate.output[0] in block.inside)
     block = next((block for block in blocks if block.kind == op_type), None)
     if block is None:
         raise NoMatchError("its result goes into no function of one tensor that is read nowhere else")
     source, best = block.source, None
-    steps = [look.graph.makers[facts.nodes[index].outputs[0]] for index in block.nodes]
-    scalars = [look.graph.stored.get(look.graph.origin(name)) for node in steps for name in node.input]
+    steps = [look.makers[facts.nodes[index].outputs[0]] for index in block.nodes]
+    scalars = [look.stored.get(look.origin(name)) for node in steps for name in node.input]
     # A scalar that is stored with more dimensions than x has may add some to the result.
     flat = all(tensor is None or len(tensor.dims) <= 1 for tensor in scalars)
     for end in range(steps.index(gate) + 1, len(steps)):
         made = steps[end].output[0]
-        factor = _factor(look.graph, steps[: end + 1], source, values)
+        factor = _factor(look, steps[: end + 1], source, values)
         keeps_shape = flat or look.shape(made) == look.shape(source) is not None
         if factor is not None and keeps_shape and (best is None or factor == 1.0):
             best = end, factor
@@ -112,7 +112,7 @@ def _fused(
             to.end(op_type, [source], name=name, domain=where, **attributes)
             return
         plain = to.add(op_type, [source], f"{output}_plain", name=name, domain=where, **attributes)
-        times = to.graph.store(f"{output}_factor", np.asarray(factor, np.float32))
+        times = to.store(f"{output}_factor", factor)
         to.end("Mul", [plain, times], name=f"{name}_factor")
         entry = to.entry(output)
         if entry is not None and isinstance(entry.value, Affine):

@@ -38,19 +38,19 @@ _LAYERNORM_SINCE = 17
 )
 def fuse_layernorm(look: ModelLook) -> Iterator[Match | NearMiss]:
     """``(x - mean) / sqrt(mean((x - mean)^2) + epsilon)`` over the last axis, with an optional factor and shift."""
-    facts, sites, sqrts = facts_seen(look.graph), list[Match](), set[str]()
+    facts, sites, sqrts = facts_seen(look), list[Match](), set[str]()
     for block in written_layer_norms(facts):
-        nodes = [look.graph.makers[facts.nodes[index].outputs[0]] for index in block.nodes]
+        nodes = [look.makers[facts.nodes[index].outputs[0]] for index in block.nodes]
         root = next((label(node) for node in nodes if node.op_type == "Sqrt"), label(nodes[-1]))
         sqrts.add(root)
         try:
             sites.append(_layernorm(look, nodes, block.source))
         except NoMatchError as error:
             yield NearMiss(nodes=(root,), reason=error.reason)
-    for node in look.graph.nodes:
-        plus = look.graph.maker(node.input[0], "Add") if node.op_type == "Sqrt" else None
-        means = [] if plus is None else [look.graph.maker(name, "ReduceMean") for name in plus.input]
-        squared = [mean for mean in means if mean is not None and look.graph.maker(mean.input[0], "Pow", "Mul")]
+    for node in look.nodes:
+        plus = look.maker(node.input[0], "Add") if node.op_type == "Sqrt" else None
+        means = [] if plus is None else [look.maker(name, "ReduceMean") for name in plus.input]
+        squared = [mean for mean in means if mean is not None and look.maker(mean.input[0], "Pow", "Mul")]
         if squared and label(node) not in sqrts:
             reason = "what is around it is no layer normalization, or is read elsewhere too"
             yield NearMiss(nodes=(label(node),), reason=reason)
@@ -65,7 +65,7 @@ def fuse_layernorm(look: ModelLook) -> Iterator[Match | NearMiss]:
 
 def _layernorm(look: ModelLook, core: Sequence[NodeProto], source: str) -> Match:
     """The normalization that these nodes write out, with what scales and shifts it over the last axis."""
-    graph, shape = look.graph, look.shape(source) if look.dtype(source) == "float" else None
+    graph, shape = look, look.shape(source) if look.dtype(source) == "float" else None
     size = shape[-1] if shape else None
     if shape is None or not isinstance(size, int) or size < 1:
         raise NoMatchError(f"{source} is not float32, or the length of its last axis is unknown")
@@ -94,7 +94,7 @@ def _layernorm(look: ModelLook, core: Sequence[NodeProto], source: str) -> Match
         to.gone = [to.node, *(to.graph.makers[made] for made in inner)]
         factor = parameters["Mul"]
         if not factor:  # the operator cannot do without a scale
-            factor = to.graph.store(f"{last}_scale", np.ones(size, np.float32))
+            factor = to.store(f"{last}_scale", np.ones(size, np.float32))
             to.needed.add(factor)
         inputs = [source, factor, *filter(None, [parameters["Add"]])]
         to.end("LayerNormalization", inputs, name=name, axis=-1, epsilon=epsilon)
@@ -113,7 +113,7 @@ def _layernorm(look: ModelLook, core: Sequence[NodeProto], source: str) -> Match
 )
 def fold_batchnorm(look: ModelLook, node: NodeProto) -> Match:
     """An integer weight grid is carried exactly: a channel's scale is multiplied by the channel's factor."""
-    graph, layer = look.graph, look.graph.maker(node.input[0])
+    graph, layer = look, look.maker(node.input[0])
     if attribute(node, "training_mode", 0) or len([name for name in node.output if name]) > 1:
         raise NoMatchError("it is in training mode")
     if layer is None or not has(layer, Trait.TAKES_BATCHNORM):
@@ -144,7 +144,7 @@ def fold_batchnorm(look: ModelLook, node: NodeProto) -> Match:
         old = layer.input[2] if len(layer.input) > 2 else ""
         shift = stored_values(to.graph.stored[old]).astype(np.float64) if old else 0.0
         new = (shift * factor + (beta - mean * factor)).astype(np.float32)
-        bias = to.graph.store(f"{layer.name or made}.bias", new)
+        bias = to.store(f"{layer.name or made}.bias", new)
         layer.input[:] = [*layer.input[:2], bias]
         layer.output[0] = norm.output[0]
         to.touched.add(bias)

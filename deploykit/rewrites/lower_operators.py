@@ -105,8 +105,8 @@ def einsum_to_matmul(look: ModelLook, node: NodeProto) -> Match:
 )
 def gathernd_to_gather(look: ModelLook, node: NodeProto) -> Match | None:
     """The axes that an index points into become one axis of rows, and each index the number of a row."""
-    indices = look.graph.array(node.input[1])
-    if indices is None or node.input[0] in look.graph.static():
+    indices = look.array(node.input[1])
+    if indices is None or node.input[0] in look.static():
         return None
     shape = look.sizes(node.input[0])
     if attribute(node, "batch_dims", 0):
@@ -138,8 +138,8 @@ def gathernd_to_gather(look: ModelLook, node: NodeProto) -> Match | None:
 )
 def flat_index(look: ModelLook, node: NodeProto) -> Match | None:
     """An index that counts through the whole list leaves nothing to gather."""
-    index = look.graph.array(node.input[1])
-    if index is None or index.ndim < 2 or node.input[0] in look.graph.static():
+    index = look.array(node.input[1])
+    if index is None or index.ndim < 2 or node.input[0] in look.static():
         return None
     if look.rank(node.input[0]) != 1:
         return None
@@ -150,7 +150,7 @@ def flat_index(look: ModelLook, node: NodeProto) -> Match | None:
         if whole:
             to.reshape(source, index.shape)
             return
-        stored = to.graph.store(f"{made}_flat_index", index.reshape(-1))
+        stored = to.store(f"{made}_flat_index", index.reshape(-1))
         flat = to.add("Gather", [source, stored], f"{made}_flat", name=to.node.name, axis=0)
         to.share(made, flat)
         to.reshape(flat, index.shape, name=to.graph.fresh(f"{made}_shaped"))
@@ -167,7 +167,7 @@ def flat_index(look: ModelLook, node: NodeProto) -> Match | None:
 )
 def index_from_front(look: ModelLook, node: NodeProto) -> Match | None:
     """Devices count from the front only; the sum is stored beside the indices, which others may read as they are."""
-    indices: Any = look.graph.array(node.input[1])
+    indices: Any = look.array(node.input[1])
     if indices is None or indices.dtype.kind != "i" or not (indices < 0).any():
         return None
     first, count = int(attribute(node, "axis", 0)), 1
@@ -179,7 +179,7 @@ def index_from_front(look: ModelLook, node: NodeProto) -> Match | None:
     def write(to: NodeSteps) -> None:
         to.gone = []
         counted = np.where(indices < 0, indices + added, indices)
-        to.node.input[1] = to.graph.store(f"{to.node.input[1]}_from_front", counted)
+        to.node.input[1] = to.store(f"{to.node.input[1]}_from_front", counted)
 
     why = f"{node.input[1]} counts from the end of a dimension that is known"
     return Match(why=why, write=write, tensors=(node.input[1],))
@@ -235,7 +235,7 @@ def cumulate_forward(look: ModelLook, node: NodeProto) -> Match | None:
     if not (shifts or turns):
         return None
     rank = look.rank(node.input[0])
-    axis = 0 if rank == 1 else int(look.stored(node.input[1]).reshape(())) % rank  # a vector has one axis
+    axis = 0 if rank == 1 else int(look.values(node.input[1]).reshape(())) % rank  # a vector has one axis
     (size,) = look.sizes(node.input[0], axis)
     if size < 1:
         raise NoMatchError(f"{node.input[0]} is empty")
@@ -274,7 +274,7 @@ def integer_remainder(look: ModelLook, node: NodeProto) -> Match | None:
         return None
     if "int" not in look.dtype(node.input[0]):
         raise NoMatchError("it is a remainder of floats")
-    bounds = graph_bounds(look.graph)
+    bounds = graph_bounds(look)
     positive = all(bounds.get(name, ANYTHING)[0] >= 0 for name in node.input)
 
     def write(to: NodeSteps) -> None:
@@ -350,14 +350,14 @@ def norm_statistics(look: ModelLook, node: NodeProto) -> Match | None:
         source, made = to.node.input[0], to.node.output[0]
         given = zip([*to.node.output[1:], ""][:2], ("mean", "inverse"), strict=True)
         mean, inverse = (name or to.graph.fresh(f"{made}_{what}") for name, what in given)
-        epsilon = np.asarray(attribute(to.node, "epsilon", 1e-5), np.float32)
         to.gone = []
         del to.node.output[1:]
         to.listed("ReduceMean", source, "axes", axes, mean, keepdims=1)
         off = to.add("Sub", [source, mean], f"{inverse}_deviation")
         square = to.add("Mul", [off, off], f"{inverse}_square")
         variance = to.listed("ReduceMean", square, "axes", axes, to.graph.fresh(f"{inverse}_variance"), keepdims=1)
-        total = to.add("Add", [variance, to.graph.store(f"{inverse}_epsilon", epsilon)], f"{inverse}_sum")
+        epsilon = to.store(f"{inverse}_epsilon", float(attribute(to.node, "epsilon", 1e-5)))
+        total = to.add("Add", [variance, epsilon], f"{inverse}_sum")
         root = to.add("Sqrt", [total], f"{inverse}_root")
         # The statistics keep their names, so the last step takes the given one.
         to.add("Reciprocal", [root], f"{inverse}_of_root")
@@ -377,9 +377,9 @@ def norm_statistics(look: ModelLook, node: NodeProto) -> Match | None:
 def divide_by_root(look: ModelLook, node: NodeProto) -> Match | None:
     """As norms have it; it changes the order of two roundings and nothing else."""
     root, inverse = node.input[0], node.output[0]
-    if look.graph.maker(root, "Sqrt") is None:
+    if look.maker(root, "Sqrt") is None:
         return None
-    product = look.graph.only_reader(inverse)
+    product = look.only_reader(inverse)
     if product is None or product.op_type != "Mul" or list(product.input).count(inverse) != 1:
         raise NoMatchError(f"{inverse} is read by something else than one product")
 

@@ -151,7 +151,7 @@ class _Taps:
             along = (window.exists | (window.padded & counted)).sum(axis=1)
             number = number[..., None] * along.astype(np.float32)
         summed = to.reshape(source, self._shape, f"{self._made}_sum")
-        to.end("Mul", [summed, to.graph.store(f"{self._made}_share", 1 / number)])
+        to.end("Mul", [summed, to.store(f"{self._made}_share", 1 / number)])
 
     def _flat(self, source: str, axis: int) -> str:
         """What is in front of the axis is one, and what is behind."""

@@ -75,8 +75,8 @@ def merge_axes(look: ModelLook, node: NodeProto) -> Match | None:
     given, turned = node.input[0], node.output[0]
     if len(look.shape(given) or ()) <= _MOST_AXES:
         return None
-    before, after = look.graph.maker(given, "Reshape"), look.graph.only_reader(turned)
-    if before is None or look.graph.only_reader(given) is None:
+    before, after = look.maker(given, "Reshape"), look.only_reader(turned)
+    if before is None or look.only_reader(given) is None:
         raise NoMatchError(f"{given} is not made by a Reshape for this Transpose alone")
     if after is None or after.op_type != "Reshape":
         raise NoMatchError(f"{turned} is not read by one Reshape alone")
@@ -204,7 +204,7 @@ def norm_rows(look: ModelLook, node: NodeProto) -> Match | None:
     axis %= len(shape)
     rows, columns = math.prod(shape[:axis]), math.prod(shape[axis:])
     for name in filter(None, node.input[1:]):
-        dims = tuple(look.graph.stored[name].dims) if name in look.graph.stored else _static(look.shape(name))
+        dims = tuple(look.stored[name].dims) if name in look.stored else _static(look.shape(name))
         if dims is None or math.prod(dims) != columns:
             raise NoMatchError(f"{name} has not one value for each column, as far as is known")
 
@@ -216,7 +216,7 @@ def norm_rows(look: ModelLook, node: NodeProto) -> Match | None:
             value = to.graph.array(name) if name else None
             row = name
             if value is not None and value.ndim != 1:
-                row = to.graph.store(f"{name}_row", value.reshape(-1))
+                row = to.store(f"{name}_row", value.reshape(-1))
             elif name and value is None:
                 row = to.reshape(name, [columns], f"{name}_row")
             if row != name:
@@ -238,8 +238,8 @@ def norm_rows(look: ModelLook, node: NodeProto) -> Match | None:
 )
 def longer_axes(look: ModelLook) -> Iterator[Match | NearMiss]:
     """A reduction that drops its axes keeps them first, and a Reshape drops them; no value changes."""
-    for found, shape in over_short_axes(facts_seen(look.graph)):
-        nodes, node = (found.label,), look.graph.makers[found.outputs[0]]
+    for found, shape in over_short_axes(facts_seen(look)):
+        nodes, node = (found.label,), look.makers[found.outputs[0]]
         try:
             axes = look.axes(node, len(shape))
         except NoMatchError:
@@ -272,12 +272,12 @@ def longer_axes(look: ModelLook) -> Iterator[Match | NearMiss]:
 )
 def expand_before_norm(look: ModelLook) -> Iterator[Match | NearMiss]:
     """A stored operand is stored repeated, a computed one goes through a Tile: an Expand is computed wrong as well."""
-    for found in repeated_before_norm(facts_seen(look.graph)):
+    for found in repeated_before_norm(facts_seen(look)):
         nodes, operand, given, shape = (found.node.label,), found.operand, found.given, found.shape
-        if operand in look.graph.stored and math.prod(shape) > _MOST_REPEATED:
+        if operand in look.stored and math.prod(shape) > _MOST_REPEATED:
             yield NearMiss(nodes=nodes, reason=f"{operand} would be {math.prod(shape):,} values")
             continue
-        if operand in look.graph.stored and look.graph.array(operand) is None:
+        if operand in look.stored and look.array(operand) is None:
             yield NearMiss(nodes=nodes, reason=f"the values of {operand} were not read")
             continue
 
@@ -287,7 +287,7 @@ def expand_before_norm(look: ModelLook) -> Iterator[Match | NearMiss]:
             to.gone = []
             value = to.graph.array(operand) if operand in to.graph.stored else None
             if value is not None:
-                made = to.graph.store(f"{operand}_repeated", np.ascontiguousarray(np.broadcast_to(value, shape)))
+                made = to.store(f"{operand}_repeated", np.ascontiguousarray(np.broadcast_to(value, shape)))
             else:
                 full = (1,) * (len(shape) - len(given)) + given
                 raised = operand if full == given else to.reshape(operand, full, f"{operand}_repeated_raised")
@@ -314,16 +314,16 @@ def expand_before_norm(look: ModelLook) -> Iterator[Match | NearMiss]:
 def linear_to_conv(look: ModelLook, node: NodeProto) -> Match | None:
     """Encodings go along: the weight's along its new axes, the others to the moved copies of their tensors."""
     source, weight = node.input
-    if weight not in look.graph.stored:
+    if weight not in look.stored:
         return None
-    rank, tensor = len(look.graph.shapes().get(source, ())), look.graph.stored[weight]
+    rank, tensor = len(look.shape(source) or ()), look.stored[weight]
     if rank != 3 or len(tensor.dims) != 2 or tensor.data_type != tensor.FLOAT:
         reason = f"{source} has rank {rank or 'unknown'}, its weight rank {len(tensor.dims)}"
         raise NoMatchError(f"{reason}: needed are 3 and 2, in float32")
-    add, bias = look.graph.only_reader(node.output[0]), ""
+    add, bias = look.only_reader(node.output[0]), ""
     if add is not None and add.op_type == "Add" and len(set(add.input)) == 2:
         other = add.input[0] if add.input[1] == node.output[0] else add.input[1]
-        known = look.graph.stored.get(other)
+        known = look.stored.get(other)
         bias = other if known is not None and list(known.dims) == [tensor.dims[1]] else ""
     last = add if add is not None and bias else node
     output, stem = last.output[0], label(node)
@@ -333,7 +333,7 @@ def linear_to_conv(look: ModelLook, node: NodeProto) -> Match | None:
         to.gone = [to.node] if not bias else [to.node, to.graph.makers[node.output[0]]]
         turned = to.add("Transpose", [source], f"{output}_turned", name=f"{stem}/turn", perm=[0, 2, 1])
         image = _rank_step(to, "Unsqueeze", turned, f"{output}_image", f"{stem}/image")
-        kernel = to.graph.store(f"{weight}_conv", np.ascontiguousarray(stored.T)[:, :, None, None])
+        kernel = to.store(f"{weight}_conv", np.ascontiguousarray(stored.T)[:, :, None, None])
         operands = [image, kernel, *([bias] if bias else [])]
         result = to.add("Conv", operands, f"{output}_conv", name=f"{stem}/conv", kernel_shape=[1, 1])
         flat = _rank_step(to, "Squeeze", result, f"{output}_flat", f"{stem}/flat")

@@ -17,7 +17,6 @@ from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import copy_of, label, opset_of
 from deploykit.model.nodes import raise_opset as raised_to
 from deploykit.model.operators import is_standard
-from deploykit.model.shape_inference import infer
 from deploykit.rewrites.contract import MatchResult, NearMiss, Rewritten, Site, Transform
 from deploykit.rewrites.fold import fold
 
@@ -66,10 +65,9 @@ def _raise_opset(model: ModelProto, encodings: EncodingSet | None, matched: Matc
         del raised.graph.input[:]
         raised.graph.input.extend(inputs)
     graph = GraphCopy(raised, copy=False)
-    types = infer(graph.model).types
     for node in [node for node in graph.nodes if node.op_type == "PRelu"]:
         # Its slopes belonged to the channels; now they broadcast from the last axis, which the converter forgets.
-        slopes, shape = graph.array(node.input[1]), types.get(node.input[0], ("", None))[1]
+        slopes, shape = graph.array(node.input[1]), graph.shape(node.input[0])
         if slopes is not None and shape is not None and slopes.size > 1 and len(shape) > 2:
             name, wanted = node.input[1], (-1, *(1,) * (len(shape) - 2))
             node.input[1] = graph.store(f"{name}_per_channel", slopes.reshape(wanted))

@@ -14,7 +14,6 @@ from deploykit.encodings.place import keep_entries
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, captured_names, label
 from deploykit.model.operators import is_standard
-from deploykit.model.shape_inference import infer
 from deploykit.rewrites.contract import (
     MatchResult,
     NearMiss,
@@ -44,7 +43,6 @@ class _Resolved(NodeSteps):
         super().__init__(GraphCopy(model), encodings)
         self.sequences: dict[str, list[str]] = {}
         self.written: list[tuple[NodeProto, list[NodeProto]]] = []
-        self._types = infer(model).types
         for node in self.graph.nodes:
             self.start(node)
             if is_standard(node) and self._takes(node):
@@ -88,7 +86,7 @@ class _Resolved(NodeSteps):
     def _split(self, node: NodeProto) -> list[str]:
         """The parts of known sizes; those of size one lose their axis where they are asked to."""
         source, axis = node.input[0], int(attribute(node, "axis", 0))
-        shape, given = self._types.get(source, ("", None))[1], np.asarray(1)
+        shape, given = self.graph.shape(source), np.asarray(1)
         whole = None if shape is None else shape[axis]
         if not isinstance(whole, int):
             raise NoMatchError(f"the size of axis {axis} of {source} is not known", node=label(node))

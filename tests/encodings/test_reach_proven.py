@@ -22,7 +22,7 @@ FLOAT16 = 65504.0
 def beyond(model: Model) -> Mapping[str, Reach]:
     """Tensors beyond float16 that are no masks."""
     facts = collect_facts(model)
-    proven = proven_bounds(model, facts, None)
+    proven = proven_bounds(model, None)
     reach = collect_reach(facts, None, lambda name: constant_range(model, name), bounds=proven)
     return {n: r for n, r in reach.items() if r.magnitude > FLOAT16 and not only_masks(facts, n, r)}
 
@@ -94,7 +94,7 @@ def test_a_bound_holds_where_the_estimate_lies_wholly_outside() -> None:
     graph.op("Exp", [graph.op("Sub", ["k", "highest"], "difference")], "weight")
     model = wrapped(graph.model("weight"))
     facts = collect_facts(model)
-    proven = proven_bounds(model, facts, None)
+    proven = proven_bounds(model, None)
     found = collect_reach(facts, None, lambda name: constant_range(model, name), bounds=proven)
     assert (found["difference"].high, found["weight"].high) == (0.0, 1.0)
     assert beyond(model) == {}

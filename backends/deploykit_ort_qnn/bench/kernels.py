@@ -219,7 +219,7 @@ class _KernelGraph:
         while node is not None and node.op_type in (*PAIR, "Cast"):
             name = node.input[0]
             node = self.graph.makers.get(name)
-        return tuple(size or 0 for size in self.graph.shapes().get(name, ()))
+        return tuple(size if isinstance(size, int) else 0 for size in self.graph.shape(name) or ())
 
 
 def _dims(value: ValueInfoProto) -> tuple[int, ...]:

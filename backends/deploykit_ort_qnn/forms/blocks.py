@@ -40,16 +40,16 @@ def blocks_to_matmul(look: ModelLook, node: NodeProto) -> Match | None:
     weight = node.input[1] if len(node.input) > 1 else ""
     entry = look.encodings.get(weight) if look.encodings is not None else None
     value: Any = entry.value if entry is not None else None
-    if value is None or getattr(value, "block_size", None) is None or weight not in look.graph.stored:
+    if value is None or getattr(value, "block_size", None) is None or weight not in look.stored:
         return None
     bias = node.input[2] if len(node.input) > 2 else ""
-    if bias and bias not in look.graph.stored:
+    if bias and bias not in look.stored:
         raise NoMatchError(f"its bias {bias} is not a constant")
-    why, rank = "it has block-quantized weights", len(look.graph.stored[weight].dims)
+    why, rank = "it has block-quantized weights", len(look.stored[weight].dims)
     if node.op_type == "MatMul":
-        add, product = look.graph.only_reader(node.output[0]), node.output[0]
+        add, product = look.only_reader(node.output[0]), node.output[0]
         others = [n for n in add.input if n != product] if add is not None and add.op_type == "Add" else []
-        biases = [n for n in others if n in look.graph.stored and len(look.graph.stored[n].dims) == 1]
+        biases = [n for n in others if n in look.stored and len(look.stored[n].dims) == 1]
         if add is None or not biases:
             return None
         total = add.output[0]
@@ -57,7 +57,7 @@ def blocks_to_matmul(look: ModelLook, node: NodeProto) -> Match | None:
     if node.op_type == "Gemm" and (attribute(node, "alpha", 1.0) != 1.0 or attribute(node, "beta", 1.0) != 1.0):
         raise NoMatchError("it has factors of its own")
     if node.op_type == "Conv":
-        plain = all(dim == 1 for dim in look.graph.stored[weight].dims[2:]) and attribute(node, "group", 1) == 1
+        plain = all(dim == 1 for dim in look.stored[weight].dims[2:]) and attribute(node, "group", 1) == 1
         plain &= all(step == 1 for step in attribute(node, "strides", [1])) and not any(attribute(node, "pads", [0]))
         if not plain:
             raise NoMatchError("it is no 1x1 convolution with stride 1, without padding and groups")
@@ -97,7 +97,7 @@ def _as_matmul(to: NodeSteps, rank: int) -> None:
 def _turned_weight(to: NodeSteps, weight: str) -> str:
     """The weight as [inputs, outputs], with its grid; further dimensions are all 1."""
     values = stored_values(to.graph.stored[weight])
-    name = to.graph.store(f"{weight}_matmul", np.ascontiguousarray(values.reshape(values.shape[:2]).T))
+    name = to.store(f"{weight}_matmul", np.ascontiguousarray(values.reshape(values.shape[:2]).T))
     entry = to.entry(weight)
     assert entry is not None
     value: Any = entry.value

@@ -97,7 +97,7 @@ def node_grids(look: ModelLook, node: NodeProto) -> Iterator[tuple[int, str, Aff
 
 def is_wide_product(look: ModelLook, node: NodeProto) -> bool:
     """True for a MatMul of two activations with 16 bits on all sides."""
-    if node.op_type != "MatMul" or any(name in look.graph.stored for name in node.input):
+    if node.op_type != "MatMul" or any(name in look.stored for name in node.input):
         return False
     return [value.bits for _, _, value in node_grids(look, node)] == [16, 16, 16]
 
@@ -140,7 +140,7 @@ _UNTIL = "2.52"
 )
 def widen_logs(look: ModelLook) -> dict[str, Affine]:
     """The same type over a range that the kernel knows, grown downward."""
-    grids = {node.output[0]: look.grid(node.output[0]) for node in look.graph.nodes if node.op_type == "Log"}
+    grids = {node.output[0]: look.grid(node.output[0]) for node in look.nodes if node.op_type == "Log"}
     wider = {}
     for name, value in grids.items():
         high = float(value.maximum.max()) if value is not None else 0.0
@@ -165,11 +165,11 @@ def clipped_ends(look: ModelLook) -> dict[str, Affine]:
     Values beyond the bounds do not occur, so that nothing is lost by a finer grid.
     """
     grids = dict[str, Affine]()
-    for node in look.graph.nodes:
+    for node in look.nodes:
         value = look.grid(node.output[0]) if node.op_type == "Clip" else None
         if value is None:
             continue
-        bounds, step = clip_bounds(look.graph, node), float(value.scale.min())
+        bounds, step = clip_bounds(look, node), float(value.scale.min())
         lowest, highest = float(value.minimum.min()), float(value.maximum.max())
         low, high = max(lowest, min(bounds[0], 0.0)), min(highest, bounds[1])
         if high > 0 and (low > lowest + step or high < highest - step):
@@ -189,7 +189,7 @@ def even_results(look: ModelLook) -> dict[str, Affine]:
     with channel scales and a bias, behind a conversion from int16 to other steps, is computed wrong (14 dB, the bias
     is taken in the steps before the conversion).
     """
-    made = [node.output[0] for node in look.graph.nodes if is_wide_product(look, node)]
+    made = [node.output[0] for node in look.nodes if is_wide_product(look, node)]
     return {name: symmetric_uint16(value) for name in made if (value := look.grid(name)) is not None}
 
 
@@ -203,7 +203,7 @@ def rounded_softmaxes(look: ModelLook) -> dict[str, Affine]:
 
     With steps of 2^-15 around the middle of the type an error is as large, and 0 on average.
     """
-    graph = look.graph
+    graph = look
     made = [node.output[0] for node in graph.nodes if node.op_type == "Softmax" and node.output[0] not in graph.outputs]
     grids = {name: value for name in made if (value := look.grid(name)) is not None and value.bits == 16}
     ends = {name: (float(value.minimum.min()), float(value.maximum.max())) for name, value in grids.items()}
@@ -221,7 +221,7 @@ def whole_softmax_steps(look: ModelLook) -> dict[str, Affine]:
     A conversion in front of a Softmax is folded away, and with it the step (seen behind Add, Mul and Transpose).
     """
     grids = dict[str, Affine]()
-    for node in look.graph.nodes:
+    for node in look.nodes:
         if node.op_type != "Softmax" or look.grid(node.output[0]) is None:
             continue
         value = look.grid(node.input[0])
@@ -239,7 +239,7 @@ def _origin(look: ModelLook, name: str) -> str:
     """The tensor that one was moved from and shares its grid with."""
     grid = look.grid(name)
     while True:
-        maker = look.graph.maker(name)
+        maker = look.maker(name)
         entry = look.encodings.get(maker.input[0]) if maker is not None and look.encodings is not None else None
         if maker is None or not has(maker, Trait.CARRIES_GRID) or not shares_grid(entry, grid):
             return name
@@ -259,7 +259,7 @@ def one_grids(look: ModelLook) -> dict[str, Affine]:
     start are the same ones, rounded once instead of twice.
     """
     assert look.encodings is not None
-    graph, entries, changed = look.graph, dict(look.encodings.entries), dict[str, Affine]()
+    graph, entries, changed = look, dict(look.encodings.entries), dict[str, Affine]()
     todo = [node for node in reversed(graph.nodes) if _takes_over(node, look.encodings)]
     while todo:
         node = todo.pop(0)
@@ -278,7 +278,7 @@ def conversions_before_moves(model: ModelProto, encodings: EncodingSet) -> dict[
     look = ModelLook(model, encodings)
     return {
         (node.output[0], position): wanted
-        for node in look.graph.nodes
+        for node in look.nodes
         if _takes_over(node, encodings)
         for position, _, wanted in _on_other_grids(look, node)
     }
@@ -292,7 +292,7 @@ def _on_other_grids(look: ModelLook, node: NodeProto) -> Iterator[tuple[int, str
     """Computed inputs with another grid than the result's, of the same width, and that of the result."""
     wanted = look.grid(node.output[0])
     for position, name in enumerate(node.input):
-        value = look.grid(name) if name and name not in look.graph.stored else None
+        value = look.grid(name) if name and name not in look.stored else None
         entry = look.encodings.get(name) if look.encodings is not None else None
         if value is not None and wanted is not None and value.bits == wanted.bits and not shares_grid(entry, wanted):
             yield position, name, wanted
@@ -306,12 +306,12 @@ def gates_apart(model: ModelProto, encodings: EncodingSet) -> dict[tuple[str, in
     the two stay apart; what they are rounded by once more moves a gate by an eighth of its own step.
     """
     look, grids = ModelLook(model, encodings), dict[tuple[str, int], Affine]()
-    for node in look.graph.nodes:
+    for node in look.nodes:
         value = look.grid(node.input[0]) if node.op_type == "Sigmoid" else None
         if value is None or value.bits != 16:
             continue
         gate = {node.input[0], node.output[0]}
-        if any(reader.op_type == "Mul" and set(reader.input) == gate for reader in look.graph.readers(node.output[0])):
+        if any(reader.op_type == "Mul" and set(reader.input) == gate for reader in look.readers(node.output[0])):
             # Steps that are 1/32 larger, over a little more than the range.
             zero = value.lowest + round((float(value.zero_point.reshape(())) - value.lowest) * 32 / 33)
             coarser = replace(value, scale=value.scale * 33 / 32, zero_point=np.asarray(float(zero)))

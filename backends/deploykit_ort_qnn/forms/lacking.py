@@ -63,7 +63,7 @@ def older_forms(
 )
 def without_mod(look: ModelLook, node: NodeProto) -> Match | None:
     """The backend refuses to subtract int64, so the arithmetic is done in int32: the chip has no wider integers."""
-    kind, bounds = look.dtype(node.input[0]), graph_bounds(look.graph)
+    kind, bounds = look.dtype(node.input[0]), graph_bounds(look)
     if kind not in ("int32", "int64") or any(bounds.get(name, ANYTHING)[0] < 0 for name in node.input):
         return None
 
@@ -92,8 +92,8 @@ def without_mod(look: ModelLook, node: NodeProto) -> Match | None:
 )
 def without_isnan(look: ModelLook, node: NodeProto) -> Match | None:
     """Where(IsNaN(x), a, b) is b, and what read its result reads b."""
-    readers = look.graph.readers(node.output[0])
-    is_choice = all(reader.op_type == "Where" and reader.output[0] not in look.graph.outputs for reader in readers)
+    readers = look.readers(node.output[0])
+    is_choice = all(reader.op_type == "Where" and reader.output[0] not in look.outputs for reader in readers)
     if look.grid(node.input[0]) is None or not is_choice:
         return None
 
@@ -115,7 +115,7 @@ def without_isnan(look: ModelLook, node: NodeProto) -> Match | None:
 )
 def without_allowzero(look: ModelLook, node: NodeProto) -> Match | None:
     """The attribute alone goes."""
-    shape = look.graph.array(node.input[1]) if attribute(node, "allowzero", 0) else None
+    shape = look.array(node.input[1]) if attribute(node, "allowzero", 0) else None
     if shape is None or 0 in shape:
         return None
     return Match(why="its shape has no zero", write=lambda to: to.end("Reshape", to.node.input))
@@ -130,11 +130,11 @@ def without_allowzero(look: ModelLook, node: NodeProto) -> Match | None:
 )
 def without_reciprocal(look: ModelLook, node: NodeProto) -> Match | None:
     """The one is a constant beside integers, which gets the grid of its value later."""
-    if node.input[0] in look.graph.static():
+    if node.input[0] in look.static():
         return None
 
     def write(to: NodeSteps) -> None:
-        one = to.graph.store(f"{to.node.output[0]}_one", np.asarray(1.0, np.float32))
+        one = to.store(f"{to.node.output[0]}_one", 1.0)
         to.end("Div", [one, to.node.input[0]])
 
     return Match(why="its input is computed", write=write)
@@ -149,8 +149,8 @@ def without_reciprocal(look: ModelLook, node: NodeProto) -> Match | None:
 )
 def without_bool_gather(look: ModelLook, node: NodeProto) -> Match | None:
     """A flat index, since a Cast to truth values is refused on five dimensions; one that counts through needs none."""
-    index = look.graph.array(node.input[1]) if look.dtype(node.input[0]) == "bool" else None
-    if index is None or node.input[0] in look.graph.static():
+    index = look.array(node.input[1]) if look.dtype(node.input[0]) == "bool" else None
+    if index is None or node.input[0] in look.static():
         return None
     shape = look.sizes(node.input[0])
     axis = int(attribute(node, "axis", 0)) % len(shape)
@@ -159,7 +159,7 @@ def without_bool_gather(look: ModelLook, node: NodeProto) -> Match | None:
     def write(to: NodeSteps) -> None:
         source, made = to.node.input[0], to.node.output[0]
         if not whole:
-            flat = to.graph.store(f"{made}_index", index.reshape(-1))
+            flat = to.store(f"{made}_index", index.reshape(-1))
             numbers = to.add("Cast", [source], f"{made}_numbers", to=TensorProto.INT32)
             taken = to.add("Gather", [numbers, flat], f"{made}_taken", name=to.node.name, axis=axis)
             source = to.add("Cast", [taken], f"{made}_flags", to=TensorProto.BOOL)
@@ -187,9 +187,9 @@ def without_channel_bias(look: ModelLook, node: NodeProto) -> Match | None:
         return None
     bias, channel, last = layer
     (source, weight), output = node.input[:2], last.output[0]
-    dims, entry = list(look.graph.stored[weight].dims), look.encodings.get(weight)
+    dims, entry = list(look.stored[weight].dims), look.encodings.get(weight)
     value = entry.value if entry is not None else None
-    if len(dims) != 2 or list(look.graph.stored[bias].dims) != [dims[channel]]:
+    if len(dims) != 2 or list(look.stored[bias].dims) != [dims[channel]]:
         return None
     if not isinstance(value, Affine) or value.block_size is not None or value.scale.size == 1 or value.axis != channel:
         return None
@@ -201,11 +201,11 @@ def without_channel_bias(look: ModelLook, node: NodeProto) -> Match | None:
 
     def write(to: NodeSteps) -> None:
         """Rows become places of one image, whose channels are last: the provider undoes turning those to the front."""
-        name, stored = label(node), look.graph.array(weight)
+        name, stored = label(node), look.array(weight)
         assert stored is not None
         turned = np.ascontiguousarray(stored if channel == 0 else stored.T)
         to.gone = [to.node] if last is node else [to.node, to.graph.makers[node.output[0]]]
-        kernel = to.graph.store(f"{weight}_conv", turned[:, :, None, None])
+        kernel = to.store(f"{weight}_conv", turned[:, :, None, None])
         places = [1, math.prod(given[:-1]), 1, given[-1]]
         image = to.reshape(source, places, f"{output}_image", name=f"{name}/image")
         first = to.add("Transpose", [image], f"{output}_channels", name=f"{name}/channels", perm=[0, 3, 1, 2])
@@ -224,7 +224,7 @@ def _biased_layer(look: ModelLook, node: NodeProto) -> tuple[str, int, NodeProto
 
     ONNX Runtime makes one layer of a MatMul and an Add where the product has no grid of its own.
     """
-    stored = look.graph.stored
+    stored = look.stored
     if node.input[1] not in stored:
         return None
     if node.op_type == "Gemm":
@@ -234,7 +234,7 @@ def _biased_layer(look: ModelLook, node: NodeProto) -> tuple[str, int, NodeProto
             return None
         return node.input[2], 0 if attribute(node, "transB", 0) else 1, node
     product = node.output[0]
-    add = look.graph.only_reader(product)
+    add = look.only_reader(product)
     if add is None or add.op_type != "Add" or len(set(add.input)) != 2 or product in (look.encodings or ()):
         return None
     bias = next(name for name in add.input if name != product)
@@ -251,11 +251,11 @@ def _biased_layer(look: ModelLook, node: NodeProto) -> tuple[str, int, NodeProto
 )
 def without_gather_before_concat(look: ModelLook, node: NodeProto) -> Match | None:
     """Behind LayerNormalization, Gather and Concat, where the Concat has another grid: QAIRT 2.36.1."""
-    index = look.graph.array(node.input[1])
-    if index is None or index.size != 1 or node.input[0] in look.graph.static():
+    index = look.array(node.input[1])
+    if index is None or index.size != 1 or node.input[0] in look.static():
         return None
     sizes = look.sizes(node.input[0])
-    if not sizes or not any(reader.op_type == "Concat" for reader in look.graph.readers(node.output[0])):
+    if not sizes or not any(reader.op_type == "Concat" for reader in look.readers(node.output[0])):
         return None
     axis = int(attribute(node, "axis", 0)) % len(sizes)
     number = int(index.reshape(())) % sizes[axis]
@@ -282,7 +282,7 @@ def without_gather_before_concat(look: ModelLook, node: NodeProto) -> Match | No
 )
 def without_sigmoid_before_linear(look: ModelLook, node: NodeProto) -> Match | None:
     """Its code dies on a number of rows; between two Reshapes the values and their grids stay as they are."""
-    graph, grids = look.graph, [look.grid(name) for name in (node.input[0], node.output[0])]
+    graph, grids = look, [look.grid(name) for name in (node.input[0], node.output[0])]
     before = graph.maker(node.input[0], "Add", "Mul")
     if before is None or not all(grid is not None and grid.bits == 16 for grid in grids):
         return None
@@ -317,8 +317,8 @@ def without_sigmoid_before_linear(look: ModelLook, node: NodeProto) -> Match | N
 )
 def without_asymmetric_operand(look: ModelLook) -> dict[str, Affine]:
     """Grids with 0 in the middle for stored operands 1; a step grows to twice its size at most."""
-    static, grids = look.graph.static() | look.graph.stored.keys(), dict[str, Affine]()
-    for node in look.graph.nodes:
+    static, grids = look.static() | look.stored.keys(), dict[str, Affine]()
+    for node in look.nodes:
         value = look.grid(node.input[1]) if node.op_type == "MatMul" and node.input[1] in static else None
         if value is not None and value.bits == 16 and not is_centred(value):
             grids[node.input[1]] = symmetric_uint16(value)
@@ -332,7 +332,7 @@ def without_asymmetric_operand(look: ModelLook) -> dict[str, Affine]:
 )
 def without_hardsigmoid_range(look: ModelLook) -> dict[str, Affine]:
     """QAIRT 2.36.1 computes 93 dB on this grid."""
-    made = [node.output[0] for node in look.graph.nodes if node.op_type == "HardSigmoid"]
+    made = [node.output[0] for node in look.nodes if node.op_type == "HardSigmoid"]
     grids = {name: look.grid(name) for name in made}
     unit = affine_for_range(0.0, 1.0, GridKind(bits=16, signed=False))
     return {name: unit for name, value in grids.items() if value is not None and value.bits == 16}

@@ -63,7 +63,7 @@ def check_range(plan: Float16Plan) -> Iterator[Found]:
         size = math.prod(dim for dim in facts.tensors[name].shape or () if isinstance(dim, int))
         return constant_range(plan.situation.model, name) if size <= _WORTH_READING else None
 
-    proven = proven_bounds(plan.situation.model, facts, plan.encodings)
+    proven = proven_bounds(plan.situation.model, plan.encodings)
     reach = collect_reach(facts, plan.encodings, bounds, bounds=proven)
     folded = _folded_by_converters(plan.situation)
     for name in sorted((plan.tensors & reach.keys()) - folded):
