@@ -9,9 +9,8 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from deploykit.errors import DeploykitError, InputError
 from deploykit.model.checks import check_graph
@@ -19,6 +18,7 @@ from deploykit.model.operators import is_standard
 from deploykit.model.values import (
     MAPPED,
     ExternalFile,
+    all_graphs,
     check_inline,
     constant_tensor,
     is_external,
@@ -26,100 +26,23 @@ from deploykit.model.values import (
     stored_tensors,
 )
 from deploykit.system.files import read_regular, regular_size
+from deploykit.system.limits import limited_memory
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
 
 __all__ = [
-    "DEPTH_LIMIT",
     "NODE_LIMIT",
-    "PART_LIMIT",
-    "ExcessError",
     "Model",
-    "WireError",
     "blaming",
     "load_model",
     "name_format",
-    "scan",
     "what_is_wrong",
     "wrap_proto",
 ]
 
-PART_LIMIT = 4_000_000
-"""Fields in the nested messages of one model: enough for 150,000 nodes with names and shapes."""
-
 NODE_LIMIT = 200_000
 """Nodes of one model, those of subgraphs and functions included: what can be looked at within seconds."""
-
-DEPTH_LIMIT = 100
-"""Levels of nested messages that protobuf reads; one subgraph takes three."""
-
-
-class WireError(ValueError):
-    """The bytes are not a whole model of a sane size; the text says why."""
-
-
-class ExcessError(WireError):
-    """The bytes may be a model, but one that would take too much time and memory."""
-
-
-def scan(data: memoryview) -> None:
-    """Raise WireError unless ``data`` is a well-formed model; time is linear in the number of fields.
-
-    Payloads (weights, strings) are stepped over, never looked at.
-    """
-    from onnx import ModelProto
-
-    stack: list[tuple[Any, int]] = []
-    message, end, position, parts, nodes = ModelProto.DESCRIPTOR, len(data), 0, 0, 0
-    while True:
-        if position == end:
-            if not stack:
-                return
-            message, end = stack.pop()
-            continue
-        parts += 1
-        if parts > PART_LIMIT or nodes > NODE_LIMIT:
-            raise ExcessError(
-                f"it has more than {NODE_LIMIT:,} nodes or {PART_LIMIT:,} parts; larger ones are not read"
-            )
-        tag, position = _varint(data, position, end)
-        start = position
-        match tag & 7:  # the wire type: how long the payload is
-            case 0:
-                _, position = _varint(data, position, end)
-            case 1:
-                position += 8
-            case 2:
-                length, start = _varint(data, position, end)
-                position = start + length
-            case 5:
-                position += 4
-            case _:
-                position = end + 1
-        if tag < 8 or position > end:
-            raise WireError(f"what starts at byte {start - 1:,} is no part of an ONNX model, or is cut off")
-        inner = message.fields_by_number.get(tag >> 3) if tag & 7 == 2 else None
-        if inner is not None and inner.message_type is not None:
-            if len(stack) >= DEPTH_LIMIT:
-                raise ExcessError(f"its messages are nested more than {DEPTH_LIMIT} levels deep")
-            nodes += inner.message_type.name == "NodeProto"
-            stack.append((message, end))
-            message, end, position = inner.message_type, position, start
-
-
-def _varint(data: memoryview, position: int, end: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 70, 7):
-        if position == end:
-            break
-        byte = data[position]
-        position += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, position
-    raise WireError(f"the number that ends at byte {position - 1:,} is cut off, or never ends")
-
 
 _PREFIXES = (
     (b"PK\x03\x04", "a zip archive (a PyTorch checkpoint, an .npz file or a packed model)"),
@@ -156,12 +79,9 @@ def name_format(head: bytes) -> str:
 
 
 _PROTOBUF_LIMIT = 1 << 31
-_WORTH_SCANNING = 1 << 18
-"""Bytes of a file from which on it is scanned before protobuf sees it: a smaller one cannot take much memory."""
-
-_SCANNED: dict[bytes, None] = {}
-_MOST_SCANNED = 16
-"""Files that were found in order: a package is read again by whoever judges it."""
+# Bytes that a message may take in memory: nodes take ten times what they take in a file, weights as much. A file of
+# nothing but empty nodes would take fifty times its size.
+_LEAST_MEMORY, _MEMORY_PER_BYTE = 256 << 20, 16
 
 _EXPORT = "export the model again; onnx.checker.check_model says whether it is whole"
 
@@ -207,27 +127,14 @@ def _parse(path: Path, data: bytes) -> ModelProto:
     from onnx import ModelProto
 
     try:
-        if len(data) > _WORTH_SCANNING and (content := sha256(data).digest()) not in _SCANNED:
-            scan(memoryview(data))
-            _SCANNED[content] = None
-            if len(_SCANNED) > _MOST_SCANNED:
-                del _SCANNED[next(iter(_SCANNED))]
-        try:
+        with limited_memory(_LEAST_MEMORY + _MEMORY_PER_BYTE * len(data)):
             proto: ModelProto = ModelProto.FromString(data)
-        except DecodeError:
-            scan(memoryview(data))  # it says where and why; protobuf does not
-            raise
         if proto.HasField("ir_version"):
+            _check_size(path, proto)
             return proto
         why = "it holds no ir_version, which every ONNX model has"
-    except ExcessError as error:
-        raise InputError(
-            f"{path}: too large or too deeply nested a graph",
-            why=str(error),
-            next="simplify it or split it before packaging, if it is not a broken file",
-        ) from None
-    except (WireError, DecodeError) as error:
-        why = str(error)
+    except (DecodeError, MemoryError) as error:
+        why = str(error) or "it would take more memory than any real model of its size"
     looks = name_format(data[:256])
     if not looks and data[:1] == b"\x08":  # every writer puts ir_version first: field 1, a number
         raise InputError(
@@ -237,6 +144,18 @@ def _parse(path: Path, data: bytes) -> ModelProto:
         )
     why = f"it looks like {looks}" if looks else why
     raise InputError(f"{path}: not an ONNX model", why=why, next="give the .onnx file")
+
+
+def _check_size(path: Path, proto: ModelProto) -> None:
+    nodes = sum(len(function.node) for function in proto.functions)
+    for graph in all_graphs(proto):
+        nodes += len(graph.node)
+        if nodes > NODE_LIMIT:
+            raise InputError(
+                f"{path}: too large a graph",
+                why=f"it has more than {NODE_LIMIT:,} nodes",
+                next="simplify it or split it before packaging, if it is not a broken file",
+            )
 
 
 def wrap_proto(proto: ModelProto, *, path: Path) -> Model:

@@ -17,7 +17,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 from deploykit.errors import InputError
 from deploykit.model import load_model, wrap_proto
-from deploykit.model.load import WireError, scan
 from sample_models.networks import conv_net
 from tables import each_row
 
@@ -113,15 +112,6 @@ def test_a_damaged_byte_never_ends_in_anything_but_an_answer(
         assert str(path) in error.what
 
 
-@settings(deadline=None, max_examples=25)
-@given(data=st.binary(max_size=200))
-def test_the_scan_of_any_bytes_ends_in_an_answer(data: bytes) -> None:
-    try:
-        scan(memoryview(data))
-    except WireError as error:
-        assert str(error)
-
-
 def hostile_nesting(depth: int) -> bytes:
     """A chain of If bodies inside each other, written from the inside out in linear time."""
     heads, length = [], 0
@@ -136,14 +126,13 @@ def hostile_nesting(depth: int) -> bytes:
 def test_subgraphs_nested_without_end(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(hostile_nesting(100_000))
-    assert "nested" in refusal(path)
+    assert "damaged" in refusal(path)
 
 
-def test_millions_of_empty_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deploykit.model.load.PART_LIMIT", 200_000)
+def test_more_nodes_than_can_be_looked_at(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
-    path.write_bytes(b"\x08\x08" + field(7, field(1, b"\x2a\x00" * 200_001)))
-    assert "200,000 parts" in refusal(path)
+    path.write_bytes(b"\x08\x08" + field(7, b"\x0a\x00" * 200_001))
+    assert "more than 200,000 nodes" in refusal(path)
 
 
 def test_hostile_files_are_refused_and_a_large_one_loads_within_a_gigabyte(
