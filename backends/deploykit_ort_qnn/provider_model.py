@@ -24,7 +24,6 @@ from deploykit_ort_qnn.forms.kernel_grids import (
     conversions_before_moves,
     find_conversions,
     gates_apart,
-    regridded,
 )
 from deploykit_ort_qnn.forms.lacking import older_forms
 from deploykit_ort_qnn.forms.missing_grids import (
@@ -126,8 +125,8 @@ def provider_model(
     for name in (name for name in _STRUCTURAL if name not in without):
         work.apply(load_transform(name))
     work.complete()
-    work.model, work.encodings, forms = older_forms(work.model, work.encodings, set(lacks) - set(without))
-    work.steps += [PreparationStep(id=name, why=why, names=names) for name, (why, names) in forms.items()]
+    for form in older_forms(set(lacks) - set(without)):
+        work.apply(form)
     if "fused-grids" not in without:
         work.look_inside_fused(observer)
     if lpbq:
@@ -146,8 +145,7 @@ def provider_model(
         work.note(step, changed)
     for form in REGRIDS:
         if form.name not in without and (int16_matmul or form.name != "even-results"):
-            work.encodings, changed = regridded(form, work.model, work.encodings)
-            work.note(form.name, changed, form.summary)
+            work.apply(form)
     return work.with_pairs(given, without, int16_matmul=int16_matmul)
 
 
@@ -173,10 +171,13 @@ class _Preparation:
         found = transform.match(self.model, self.encodings)
         self.refusals += [f"{' '.join(refusal.nodes)}: {refusal.reason}" for refusal in found.refusals]
         if found:
-            done = transform.apply(self.model, self.encodings, found)
+            done, before = transform.apply(self.model, self.encodings, found), self.encodings.entries
             assert done.encodings is not None
             self.model, self.encodings = done.model, done.encodings
-            self.note(transform.name, (node for site in found.sites for node in site.nodes[-1:]), transform.summary)
+            # A change of grids has no nodes: it is told by the tensors that have got another one.
+            names = [node for site in found.sites for node in site.nodes[-1:]]
+            regridded = [name for name, entry in self.encodings.entries.items() if entry is not before.get(name)]
+            self.note(transform.name, names or regridded, transform.summary)
         return bool(found)
 
     def complete(self) -> None:

@@ -114,7 +114,7 @@ def rewrite(
     state = before or Rewriting(model=model, encodings=encodings, tail=None, steps=())
     for name in names:
         transform = load_transform(name)
-        matched = transform.match(state.model)
+        matched = transform.match(state.model, state.encodings)
         if not matched:
             step = RewriteStep(name=transform.name, kept=False, reason=matched.reason, refusals=matched.refusals)
             state = replace(state, steps=(*state.steps, step))

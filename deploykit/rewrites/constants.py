@@ -38,7 +38,14 @@ if TYPE_CHECKING:
 
     from deploykit.encodings.values import EncodingSet
 
-__all__ = ["log_of_ratio", "log_of_scaled", "log_range", "logit_of_sigmoid", "mask_constant", "saturating_constant"]
+__all__ = [
+    "log_of_ratio",
+    "log_of_scaled",
+    "log_range",
+    "logit_of_sigmoid",
+    "mask_constant",
+    "saturating_constant",
+]
 
 # What lies below is a mask: no attention score does.
 _MASKED = -1e3
@@ -104,8 +111,8 @@ def _shrinking(
                 todo += fresh
         return flow
 
-    def match(model: ModelProto) -> MatchResult:
-        graph, sites, near = view_of(model), list[Site](), list[NearMiss]()
+    def match(graph: ModelLook) -> MatchResult:
+        sites, near = list[Site](), list[NearMiss]()
         for start, tensor in graph.stored.items():
             if tensor.data_type != tensor.FLOAT or not wanted(graph, start):
                 continue
@@ -135,7 +142,7 @@ def _shrinking(
             notes=tuple(notes),
         )
 
-    return Transform(name=name, summary=summary, match=match, apply=apply, ulps=4.0)
+    return Transform(name=name, summary=summary, find=match, apply=apply, ulps=4.0)
 
 
 def _is_mask(graph: GraphCopy, name: str) -> bool:
@@ -408,9 +415,9 @@ LEAST_LOG_RANGE = 4.0
 _WIDENED = 4.01
 
 
-def _logs(model: ModelProto) -> MatchResult:
+def _logs(graph: ModelLook) -> MatchResult:
     """Every Log; only the encodings, which ``apply`` sees, tell whether its range is too narrow."""
-    logs = [node for node in view_of(model).nodes if node.op_type == "Log" and is_standard(node)]
+    logs = [node for node in graph.nodes if node.op_type == "Log" and is_standard(node)]
     sites = (Site(nodes=(label(node),), tensors=(node.output[0],), why="a Log") for node in logs)
     return MatchResult(sites=tuple(sites), reason="" if logs else "the graph has no Log")
 
@@ -437,6 +444,6 @@ def _widen_logs(model: ModelProto, encodings: EncodingSet | None, matched: Match
 log_range = Transform(
     name="log-range",
     summary="Widens 16-bit encodings of Log outputs to a range of at least 4.",
-    match=_logs,
+    find=_logs,
     apply=_widen_logs,
 )

@@ -115,9 +115,7 @@ class Rewritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transform:
-    """One rewrite. ``match`` and ``apply`` never change the model they are given.
-
-    ``match`` takes the model, and the encodings where a rewrite is one for certain grids.
+    """One rewrite. ``find`` and ``apply`` never change the model they are given.
 
     ``ulps`` is the stated factor of the proof: before and after, outputs may differ by that many float32 roundings of
     the output's largest magnitude for each site; 0 means bit for bit, None means that the rewrite changes values on
@@ -126,10 +124,14 @@ class Transform:
 
     name: str
     summary: str
-    match: Callable[..., MatchResult]
+    find: Callable[[ModelLook], MatchResult]
     apply: Callable[[ModelProto, EncodingSet | None, MatchResult], Rewritten]
     ulps: float | None = 0.0
     until: str = ""
+
+    def match(self, model: ModelProto, encodings: EncodingSet | None = None) -> MatchResult:
+        """Where it applies; without ``encodings`` a rewrite for certain grids finds nothing."""
+        return self.find(ModelLook(model, encodings))
 
 
 class ModelLook(GraphView):
@@ -321,8 +323,8 @@ def rewrite_graph(
     the new nodes make needs an entry.
     """
 
-    def match(find: Finder, model: ModelProto, encodings: EncodingSet | None = None) -> MatchResult:
-        results = list(find(ModelLook(model, encodings)))
+    def match(find: Finder, look: ModelLook) -> MatchResult:
+        results = list(find(look))
         refusals = tuple(result for result in results if isinstance(result, NearMiss))
         sites = tuple(
             Site(nodes=found.nodes, tensors=found.tensors, why=found.why, data=found)
@@ -359,7 +361,7 @@ def rewrite_graph(
         )
 
     def made(find: Finder) -> Transform:
-        return Transform(name=name, summary=summary, match=partial(match, find), apply=apply, ulps=ulps, until=until)
+        return Transform(name=name, summary=summary, find=partial(match, find), apply=apply, ulps=ulps, until=until)
 
     return made
 
@@ -373,8 +375,8 @@ def regrid(
     """
 
     def made(find: Callable[[ModelLook], Mapping[str, Affine]]) -> Transform:
-        def match(model: ModelProto, encodings: EncodingSet | None = None) -> MatchResult:
-            grids = {} if encodings is None else find(ModelLook(model, encodings))
+        def match(look: ModelLook) -> MatchResult:
+            grids = {} if look.encodings is None else find(look)
             sites = (Site(nodes=(), tensors=(tensor,), why=summary, data=grid) for tensor, grid in grids.items())
             return MatchResult(sites=tuple(sites), reason="" if grids else "no grid needs to be another")
 
@@ -386,9 +388,10 @@ def regrid(
                 (tensor,) = site.tensors
                 for moved in [tensor] if alone else moved_to(view_of(model), encodings, tensor):
                     entries[moved] = replace(entries[moved], value=site.data)
-            return Rewritten(model=model, encodings=replace(encodings, entries=entries))
+            notes = (f"another grid for {', '.join(site.tensors[0] for site in matched.sites)}",)
+            return Rewritten(model=model, encodings=replace(encodings, entries=entries), notes=notes)
 
-        return Transform(name=name, summary=summary, match=match, apply=apply, ulps=None, until=until)
+        return Transform(name=name, summary=summary, find=match, apply=apply, until=until)
 
     return made
 

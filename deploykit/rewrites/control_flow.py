@@ -14,7 +14,7 @@ import numpy as np
 from onnx import AttributeProto, ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
 
 from deploykit.encodings.place import keep_entries
-from deploykit.model.graph import GraphCopy, view_of
+from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, bodies, label
 from deploykit.model.operators import is_standard
 from deploykit.rewrites.contract import (
@@ -42,12 +42,11 @@ _MOST_NODES = 4096
 _MOST_ROUNDS = 64  # branches within branches; exports nest four or five deep
 
 
-def match(model: ModelProto) -> MatchResult:
+def _settled_branches(graph: ModelLook) -> MatchResult:
     """The If and Loop nodes of the main graph whose conditions and counts are settled."""
-    graph = view_of(model)
     if not any(node.op_type in ("If", "Loop") for node in graph.nodes):
         return MatchResult(reason="no node runs another graph")
-    known = _settled(model)
+    known = _settled(graph.model)
     ready = [node for node in graph.nodes if _is_ready(graph, node, known)]
     if not ready:
         return MatchResult(reason="the conditions depend on the values of inputs")
@@ -55,7 +54,7 @@ def match(model: ModelProto) -> MatchResult:
     return MatchResult(sites=(Site(nodes=tuple(map(label, ready)), tensors=(), why=why),))
 
 
-def apply(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
+def _inline(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
     """Put the bodies in the places of their nodes, again while what was put in holds further ones."""
     graph = GraphCopy(model)
     count = 0
@@ -250,6 +249,6 @@ def both_branches(look: ModelLook, node: NodeProto) -> Match:
 inline_control_flow = Transform(
     name="inline-control-flow",
     summary="Takes If and Loop out where fixed shapes settle which branch runs and how often.",
-    match=match,
-    apply=apply,
+    find=_settled_branches,
+    apply=_inline,
 )

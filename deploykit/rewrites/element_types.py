@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from deploykit.encodings.place import keep_entries
 from deploykit.errors import InputError
-from deploykit.model.graph import GraphCopy, view_of
+from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, bodies, label
 from deploykit.model.operators import Trait, data_outputs, has, is_standard
 from deploykit.model.weights import stored_values
@@ -218,9 +218,8 @@ def _whole(node: NodeProto, write: Any) -> Match:
     )
 
 
-def _doubles(model: ModelProto) -> MatchResult:
+def _doubles(graph: ModelLook) -> MatchResult:
     """The nodes that make doubles, where nobody feeds them and float32 holds them."""
-    graph = view_of(model)
     names = [name for name, tensor in graph.stored.items() if tensor.data_type == _DOUBLE]
     made = [label(node) for node in graph.nodes if "double" in map(graph.dtype, node.output)]
     if not names and not made:
@@ -265,7 +264,7 @@ def _compute_in_float(model: ModelProto, encodings: EncodingSet | None, matched:
 double_to_float = Transform(
     name="double-to-float",
     summary="Computes in float32 what a graph computes in double.",
-    match=_doubles,
+    find=_doubles,
     apply=_compute_in_float,
     ulps=64.0,
 )

@@ -15,7 +15,7 @@ import onnxruntime as ort
 from onnx import ModelProto, numpy_helper
 
 from deploykit.encodings.place import keep_entries
-from deploykit.model.graph import GraphCopy, view_of
+from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, captured_names, label
 from deploykit.model.operators import BITS, Trait, is_standard, ops
 from deploykit.model.parameters import QUANTIZERS
@@ -23,7 +23,7 @@ from deploykit.model.running import CpuSession
 from deploykit.model.shape_inference import Shape
 from deploykit.model.values import byte_size, dtype_name
 from deploykit.model.weights import is_outside, taken_in
-from deploykit.rewrites.contract import MatchResult, Rewritten, Site, Transform
+from deploykit.rewrites.contract import MatchResult, ModelLook, Rewritten, Site, Transform
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -214,9 +214,8 @@ def _is_idle(graph: GraphCopy, node: NodeProto) -> bool:
     return bool(order) and list(order) == sorted(order)
 
 
-def _find_settled(model: ModelProto) -> MatchResult:
+def _find_settled(graph: ModelLook) -> MatchResult:
     """What stored values and static shapes settle, and the nodes that hand on what they get."""
-    graph = view_of(model)
     found = (
         (_ready(graph, ()), "stored values and static shapes settle them"),
         (_idle_nodes(graph, ()), "they change nothing"),
@@ -266,7 +265,7 @@ def _simplify(model: ModelProto, encodings: EncodingSet | None, matched: MatchRe
 simplify = Transform(
     name="simplify",
     summary="Folds what stored values and static shapes settle, and takes out what does nothing.",
-    match=_find_settled,
+    find=_find_settled,
     apply=_simplify,
     # Kernels with constant operands round in another order: an LSTM with folded weights by ten roundings.
     ulps=32.0,

@@ -17,7 +17,7 @@ from onnx import helper
 from deploykit.encodings.place import keep_entries
 from deploykit.encodings.values import Affine, Array, EncodingSet, Float8, Lpbq, Value
 from deploykit.model.collect import facts_seen
-from deploykit.model.graph import GraphCopy, view_of
+from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, label
 from deploykit.model.patterns import over_short_axes, repeated_before_norm
 from deploykit.model.pinning import pin_shapes
@@ -380,10 +380,9 @@ def _turned(value: Value) -> Value:
     return replace(value, axis=axis(value.axis)) if isinstance(value, Float8) else value
 
 
-def _open_batches(model: ModelProto) -> MatchResult:
-    graph = view_of(model)
+def _open_batches(graph: ModelLook) -> MatchResult:
     names = list[str]()
-    for item in model.graph.input:
+    for item in graph.model.graph.input:
         dims = _dims(item)
         axes = [axis for axis, dim in enumerate(dims) if not dim.dim_value > 0]
         if item.name not in graph.inputs or not axes:
@@ -414,6 +413,6 @@ def _close_batches(model: ModelProto, encodings: EncodingSet | None, matched: Ma
 batch_of_one = Transform(
     name="batch-of-one",
     summary="Sets a batch that is a symbol to one.",
-    match=_open_batches,
+    find=_open_batches,
     apply=_close_batches,
 )

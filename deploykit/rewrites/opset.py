@@ -17,7 +17,7 @@ from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import copy_of, label, opset_of
 from deploykit.model.nodes import raise_opset as raised_to
 from deploykit.model.operators import is_standard
-from deploykit.rewrites.contract import MatchResult, NearMiss, Rewritten, Site, Transform
+from deploykit.rewrites.contract import MatchResult, ModelLook, NearMiss, Rewritten, Site, Transform
 from deploykit.rewrites.fold import fold
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ _WRITTEN_OUT = frozenset(
 )
 
 
-def _old_opset(model: ModelProto) -> MatchResult:
-    given = opset_of(model)
+def _old_opset(graph: ModelLook) -> MatchResult:
+    given, model = graph.opset, graph.model
     if not 0 < given < _LEAST:
         return MatchResult(reason=f"its operator set {given} is read by compilers")
     try:
@@ -80,15 +80,15 @@ def _raise_opset(model: ModelProto, encodings: EncodingSet | None, matched: Matc
 raise_opset = Transform(
     name="raise-opset",
     summary="Raises an operator set below 7 to 13.",
-    match=_old_opset,
+    find=_old_opset,
     apply=_raise_opset,
     ulps=256.0,  # before is computed by ONNX's reference, which adds in another order
 )
 
 
-def _with_bodies(model: ModelProto) -> MatchResult:
+def _with_bodies(graph: ModelLook) -> MatchResult:
     """Every such operator that has a body in the model's operator set, or in one that the model can be raised to."""
-    graph = view_of(model)
+    model = graph.model
     sites, refusals = list[Site](), list[NearMiss]()
     for node in graph.nodes:
         needed = None
@@ -150,7 +150,7 @@ def _write_out(model: ModelProto, encodings: EncodingSet | None, matched: MatchR
 write_out_functions = Transform(
     name="write-out-functions",
     summary="Writes operators that ONNX defines by others, and devices rarely have, with those others.",
-    match=_with_bodies,
+    find=_with_bodies,
     apply=_write_out,
     ulps=64.0,
 )

@@ -16,6 +16,7 @@ from deploykit.model.nodes import attribute, captured_names, label
 from deploykit.model.operators import is_standard
 from deploykit.rewrites.contract import (
     MatchResult,
+    ModelLook,
     NearMiss,
     NodeSteps,
     NoMatchError,
@@ -131,12 +132,12 @@ class _Resolved(NodeSteps):
         return made
 
 
-def _match(model: ModelProto) -> MatchResult:
+def _match(look: ModelLook) -> MatchResult:
     """The readers of sequences, when every sequence of the graph is settled; else the first one that is not."""
-    if not any("Sequence" in node.op_type for node in model.graph.node):
+    if not any("Sequence" in node.op_type for node in look.nodes):
         return MatchResult(reason="nothing works on a sequence of tensors")
     try:
-        resolved = _Resolved(model)
+        resolved = _Resolved(look.model)
     except NoMatchError as error:
         return MatchResult(refusals=(NearMiss(nodes=(error.node,), reason=error.reason),), reason=error.reason)
     nodes = tuple(label(node) for node, _ in resolved.written)
@@ -157,6 +158,6 @@ def _apply(model: ModelProto, encodings: EncodingSet | None, matched: MatchResul
 resolve_sequences = Transform(
     name="resolve-sequences",
     summary="Takes sequences of tensors out where it is settled which tensor each place holds.",
-    match=_match,
+    find=_match,
     apply=_apply,
 )

@@ -15,11 +15,11 @@ import numpy as np
 from deploykit.encodings.cut import crossing_tensors, cut_model
 from deploykit.encodings.place import keep_entries
 from deploykit.encodings.post_processing import NETWORK_OPS
-from deploykit.model.graph import GraphCopy, view_of
+from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import label
 from deploykit.model.operators import Trait, has, ops
 from deploykit.model.ranges import ANYTHING, LateBounds
-from deploykit.rewrites.contract import MatchResult, NearMiss, Rewritten, Site, Transform
+from deploykit.rewrites.contract import MatchResult, ModelLook, NearMiss, Rewritten, Site, Transform
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -84,9 +84,8 @@ def _cut(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult)
     return Rewritten(model=head, encodings=kept, touched=frozenset(open_), notes=(note,), tail=tail)
 
 
-def _post_processing(model: ModelProto) -> MatchResult:
+def _post_processing(graph: ModelLook) -> MatchResult:
     """The largest end of the graph without an op that belongs to the network, if it is more than moves."""
-    graph = view_of(model)
     static = graph.static()
 
     def is_bias_add(node: NodeProto) -> bool:
@@ -115,14 +114,13 @@ def _post_processing(model: ModelProto) -> MatchResult:
 cut_tail = Transform(
     name="cut-tail",
     summary="Cuts the post-processing off into a model that the host runs.",
-    match=_post_processing,
+    find=_post_processing,
     apply=_cut,
 )
 
 
-def _last_scales(model: ModelProto) -> MatchResult:
+def _last_scales(graph: ModelLook) -> MatchResult:
     """Every last Mul or Div by something that no weight computes, from which only moves lead to the outputs."""
-    graph = view_of(model)
     free = {*graph.inputs, *graph.stored}
     for node in graph.nodes:
         if node.op_type in _MOVES and all(name in free for name in node.input if name):
@@ -177,14 +175,13 @@ def _with_makers(graph: GraphCopy, later: Collection[int], light: set[str]) -> f
 scale_last = Transform(
     name="scale-last",
     summary="Moves a last multiplication by the image size or a constant to the host.",
-    match=_last_scales,
+    find=_last_scales,
     apply=_cut,
 )
 
 
-def _joins(model: ModelProto) -> MatchResult:
+def _joins(graph: ModelLook) -> MatchResult:
     """All Concats that only moves separate from the outputs, unless their parts are known to be alike."""
-    graph = view_of(model)
     bounds = LateBounds(graph)
     ends = _movable_end(graph, _MOVES)
     chosen, refusals = [], []
@@ -210,6 +207,6 @@ def _joins(model: ModelProto) -> MatchResult:
 split_output = Transform(
     name="split-output",
     summary="Gives every part of a concatenated output its own output and grid; the host joins them.",
-    match=_joins,
+    find=_joins,
     apply=_cut,
 )

@@ -63,7 +63,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from deploykit.rewrites.contract import MatchResult, Rewritten, Transform
+from deploykit.rewrites.contract import MatchResult, ModelLook, Rewritten, Transform
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -73,9 +73,9 @@ if TYPE_CHECKING:
 __all__ = ["transform"]
 
 
-def match(model: ModelProto) -> MatchResult:
+def find(look: ModelLook) -> MatchResult:
     """Nowhere."""
-    del model
+    del look
     return MatchResult(reason="it is made up")
 
 
@@ -85,7 +85,7 @@ def apply(model: ModelProto, encodings: EncodingSet | None, found: MatchResult) 
     return Rewritten(model=model, encodings=encodings)
 
 
-transform = Transform(name="made-up", summary="Made up.", match=match, apply=apply)
+transform = Transform(name="made-up", summary="Made up.", find=find, apply=apply)
 '''
 
 

@@ -10,6 +10,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from changes import applied
 from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit_ort_qnn.forms.lacking import older_forms
@@ -73,8 +74,8 @@ def run(model: Any, x: Any) -> Any:
 @pytest.mark.parametrize("name", LAYERS)
 def test_the_layer_is_the_same_with_and_without_its_grids(name: str) -> None:
     model, axis = LAYERS[name]
-    made, encodings, done = older_forms(model, entries(axis), {"channel-bias"})
-    assert done["without-channel-bias"][1] == ("fc",)
+    made, encodings, done = applied(older_forms({"channel-bias"}), model, entries(axis))
+    assert done["without-channel-bias"] == ("fc",)
     kinds = [node.op_type for node in made.graph.node]
     assert kinds == ["Reshape", "Transpose", "Conv", "Transpose", "Reshape"]
     onnx.checker.check_model(made, full_check=True)
@@ -104,14 +105,14 @@ def test_the_layer_is_the_same_with_and_without_its_grids(name: str) -> None:
 )
 def test_what_is_no_plain_layer_with_scales_per_channel_stays(node: Any, encodings: EncodingSet) -> None:
     model = layer([node], [3, 6], [6, 4])
-    made, kept, done = older_forms(model, encodings, {"channel-bias"})
+    made, kept, done = applied(older_forms({"channel-bias"}), model, encodings)
     assert made is model and kept is encodings and not done
 
 
 def test_a_product_with_a_grid_of_its_own_is_no_layer_with_a_bias() -> None:
     encodings = entries(1)
     encodings = EncodingSet(version="2", entries={**encodings.entries, "p": grid("p", 16, 0.001)})
-    assert not older_forms(LAYERS["MatMul, rank 2"][0], encodings, {"channel-bias"})[2]
+    assert not applied(older_forms({"channel-bias"}), LAYERS["MatMul, rank 2"][0], encodings)[2]
 
 
 def test_a_shape_that_is_not_known_is_left_alone() -> None:
@@ -119,4 +120,4 @@ def test_a_shape_that_is_not_known_is_left_alone() -> None:
     model.CopyFrom(LAYERS["Gemm"][0])
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
     model.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "n"
-    assert not older_forms(model, entries(1), {"channel-bias"})[2]
+    assert not applied(older_forms({"channel-bias"}), model, entries(1))[2]

@@ -13,6 +13,7 @@ import onnx
 import pytest
 from onnx import ModelProto
 
+from changes import regridded
 from deploykit.accuracy.judge.measures import sqnr_db
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit_ort_qnn.compiler.jobs import CompileJob, compile_model, execute_both
@@ -20,7 +21,6 @@ from deploykit_ort_qnn.forms.kernel_grids import (
     clipped_ends,
     even_results,
     gates_apart,
-    regridded,
     rounded_softmaxes,
     whole_softmax_steps,
 )

@@ -10,6 +10,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from changes import applied
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit_ort_qnn.forms.lacking import older_forms
 
@@ -45,8 +46,8 @@ def remainder_of_indices(fmod: int = 0) -> Any:
 @pytest.mark.parametrize("fmod", [0, 1])
 def test_the_remainder_of_indices_is_equal(fmod: int) -> None:
     model = remainder_of_indices(fmod)
-    made, _, done = older_forms(model, NOTHING, {"mod"})
-    assert done["without-mod"][1] == ("mod",)
+    made, _, done = applied(older_forms({"mod"}), model, NOTHING)
+    assert done["without-mod"] == ("mod",)
     assert "Mod" not in {node.op_type for node in made.graph.node}
     onnx.checker.check_model(made, full_check=True)
     x = np.random.default_rng(1).random((1, 12)).astype(np.float32)
@@ -57,7 +58,7 @@ def test_the_remainder_of_indices_is_equal(fmod: int) -> None:
 def test_a_remainder_of_what_may_be_negative_stays() -> None:
     nodes = [helper.make_node("Mod", ["a", "n"], ["y"], name="mod")]
     model = model_of(nodes, {"a": TensorProto.INT64}, {"y": TensorProto.INT64}, {"n": np.array(5)})
-    made, _, done = older_forms(model, NOTHING, {"mod"})
+    made, _, done = applied(older_forms({"mod"}), model, NOTHING)
     assert not done and made is model
 
 
@@ -75,8 +76,8 @@ def guarded() -> Any:
 def test_what_lies_on_integers_is_never_nan() -> None:
     step = Affine(bits=16, signed=False, scale=np.asarray(1e-4), zero_point=np.asarray(0.0))
     encodings = EncodingSet(version="2", entries={name: Encoding(name=name, value=step) for name in ("p", "q", "y")})
-    made, kept, done = older_forms(guarded(), encodings, {"isnan"})
-    assert done["without-isnan"][1] == ("nan",)
+    made, kept, done = applied(older_forms({"isnan"}), guarded(), encodings)
+    assert done["without-isnan"] == ("nan",)
     assert [node.op_type for node in made.graph.node] == ["Relu", "Neg"]
     assert set(kept.entries) == {"p", "y"}
     x = np.random.default_rng(1).normal(size=(1, 12)).astype(np.float32)
@@ -85,13 +86,13 @@ def test_what_lies_on_integers_is_never_nan() -> None:
 
 def test_what_is_float_may_be_nan() -> None:
     model = guarded()
-    made, _, done = older_forms(model, NOTHING, {"isnan", "mod"})
+    made, _, done = applied(older_forms({"isnan", "mod"}), model, NOTHING)
     assert not done and made is model
 
 
 def test_nothing_is_changed_for_a_provider_that_has_them() -> None:
     model = remainder_of_indices()
-    made, _, done = older_forms(model, NOTHING, ())
+    made, _, done = applied(older_forms(()), model, NOTHING)
     assert not done and made is model
 
 
@@ -118,20 +119,20 @@ def reshaped(shape: list[int]) -> Any:
 
 
 def test_a_shape_without_zero_needs_no_allowzero() -> None:
-    made, _, done = older_forms(reshaped([3, 4]), NOTHING, {"allowzero"})
-    assert done["without-allowzero"][1] == ("view",)
+    made, _, done = applied(older_forms({"allowzero"}), reshaped([3, 4]), NOTHING)
+    assert done["without-allowzero"] == ("view",)
     assert not made.graph.node[0].attribute
 
 
 def test_a_zero_in_the_shape_keeps_allowzero() -> None:
-    made, _, done = older_forms(reshaped([0, 4]), NOTHING, {"allowzero"})
+    made, _, done = applied(older_forms({"allowzero"}), reshaped([0, 4]), NOTHING)
     assert not done and made.graph.node[0].attribute[0].i == 1
 
 
 def test_a_reciprocal_is_a_division() -> None:
     model = model_of([helper.make_node("Reciprocal", ["x"], ["y"], name="r")], {"x": 1}, {"y": 1}, {})
-    made, _, done = older_forms(model, NOTHING, {"reciprocal"})
-    assert done["without-reciprocal"][1] == ("r",) and made.graph.node[0].op_type == "Div"
+    made, _, done = applied(older_forms({"reciprocal"}), model, NOTHING)
+    assert done["without-reciprocal"] == ("r",) and made.graph.node[0].op_type == "Div"
     x = np.linspace(0.5, 3, 12, dtype=np.float32)[None]
     np.testing.assert_array_equal(run(made, x=x)[0], run(model, x=x)[0])
 
@@ -140,8 +141,8 @@ def test_a_reciprocal_is_a_division() -> None:
 def test_truth_values_are_gathered_as_numbers(index: list[list[int]], types: list[str]) -> None:
     nodes = [helper.make_node("Gather", ["m", "i"], ["y"], name="g", axis=1)]
     model = shaped(nodes, {"m": (9, [2, 3])}, {"y": (9, [2, 1, 3])}, {"i": np.array(index)})
-    made, _, done = older_forms(model, NOTHING, {"bool-gather"})
-    assert done["without-bool-gather"][1] == ("g",)
+    made, _, done = applied(older_forms({"bool-gather"}), model, NOTHING)
+    assert done["without-bool-gather"] == ("g",)
     assert [node.op_type for node in made.graph.node] == [*types, "Reshape"]
     onnx.checker.check_model(made, full_check=True)
     m = np.random.default_rng(1).random((2, 3)) > 0.5
@@ -159,8 +160,8 @@ def pooled() -> Any:
 
 def test_a_row_before_a_concat_is_sliced_on_the_same_grid() -> None:
     encodings = EncodingSet(version="2", entries={**wide(-3, 3, "x", "a"), **wide(-2, 2, "b", "c", "y")})
-    made, kept, done = older_forms(pooled(), encodings, {"gather-before-concat"})
-    assert done["without-gather-before-concat"][1] == ("row",)
+    made, kept, done = applied(older_forms({"gather-before-concat"}), pooled(), encodings)
+    assert done["without-gather-before-concat"] == ("row",)
     sliced = next(node for node in made.graph.node if node.op_type == "Slice")
     assert kept.entries[sliced.output[0]].value == kept.entries["a"].value
     x, b = (np.random.default_rng(1).normal(size=shape).astype(np.float32) for shape in ((1, 5, 4), (1, 4)))
@@ -182,8 +183,8 @@ GATE = EncodingSet(version="2", entries={**wide(-2, 2, "x", "b", "s"), **wide(0,
 
 
 def test_a_sigmoid_before_a_linear_layer_is_computed_on_one_row() -> None:
-    made, kept, done = older_forms(gated(16), GATE, {"sigmoid-before-linear"})
-    assert done["without-sigmoid-before-linear"][1] == ("gate",)
+    made, kept, done = applied(older_forms({"sigmoid-before-linear"}), gated(16), GATE)
+    assert done["without-sigmoid-before-linear"] == ("gate",)
     assert [node.op_type for node in made.graph.node] == ["Add", "Reshape", "Sigmoid", "Reshape", "MatMul"]
     gate = made.graph.node[2]
     assert kept.entries[gate.input[0]].value == GATE.entries["s"].value
@@ -194,7 +195,7 @@ def test_a_sigmoid_before_a_linear_layer_is_computed_on_one_row() -> None:
 
 @pytest.mark.parametrize(("rows", "before", "encodings"), [(15, "Add", GATE), (16, "Sub", GATE), (16, "Add", NOTHING)])
 def test_other_sigmoids_stay(rows: int, before: str, encodings: EncodingSet) -> None:
-    assert not older_forms(gated(rows, before), encodings, {"sigmoid-before-linear"})[2]
+    assert not applied(older_forms({"sigmoid-before-linear"}), gated(rows, before), encodings)[2]
 
 
 def test_grids_that_the_release_computes_rightly() -> None:
@@ -205,7 +206,7 @@ def test_grids_that_the_release_computes_rightly() -> None:
     weights = np.random.default_rng(2).uniform(-1, 2, (12, 12)).astype(np.float32)
     model = model_of(nodes, {"x": 1}, {"y": 1}, {"w": weights})
     given = EncodingSet(version="2", entries={**wide(0, 0.7, "h"), **wide(-1, 2, "w"), **wide(-9, 9, "y")})
-    _, kept, done = older_forms(model, given, {"hardsigmoid-range", "asymmetric-operand"})
+    _, kept, done = applied(older_forms({"hardsigmoid-range", "asymmetric-operand"}), model, given)
     hard, operand = kept.entries["h"].value, kept.entries["w"].value
     assert isinstance(hard, Affine) and isinstance(operand, Affine)
     assert (float(hard.minimum.min()), float(hard.maximum.max())) == (0.0, 1.0)

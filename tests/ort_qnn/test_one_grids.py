@@ -9,11 +9,12 @@ import onnx
 import pytest
 
 import deploykit
+from changes import regridded
 from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.flow.pipeline import Packaged
 from deploykit.rewrites.contract import shares_grid
-from deploykit_ort_qnn.forms.kernel_grids import conversions_before_moves, one_grids, regridded
+from deploykit_ort_qnn.forms.kernel_grids import conversions_before_moves, one_grids
 
 _MOVE = "SpaceToDepth <blocksize = 2>"
 

@@ -33,7 +33,6 @@ __all__ = [
     "gates_apart",
     "is_centred",
     "is_wide_product",
-    "regridded",
     "symmetric_int16",
     "symmetric_uint16",
     "widened",
@@ -317,15 +316,6 @@ def gates_apart(model: ModelProto, encodings: EncodingSet) -> dict[tuple[str, in
             coarser = replace(value, scale=value.scale * 33 / 32, zero_point=np.asarray(float(zero)))
             grids[node.output[0], 0] = coarser
     return grids
-
-
-def regridded(change: Transform, model: ModelProto, encodings: EncodingSet) -> tuple[EncodingSet, tuple[str, ...]]:
-    """The encodings after a change of grids, and the names of the tensors that got another one."""
-    found = change.match(model, encodings)
-    made = change.apply(model, encodings, found).encodings if found else None
-    if made is None:
-        return encodings, ()
-    return made, tuple(name for name, entry in made.entries.items() if entry is not encodings.entries[name])
 
 
 REGRIDS: tuple[Transform, ...] = (

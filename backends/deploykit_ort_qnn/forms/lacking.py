@@ -7,7 +7,7 @@ the first release that was seen to do without.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,14 +15,14 @@ import numpy as np
 from onnx import TensorProto
 
 from deploykit.encodings.new_grids import GridKind, affine_for_range
-from deploykit.encodings.values import Affine, Encoding, EncodingSet
+from deploykit.encodings.values import Affine, Encoding
 from deploykit.model.nodes import attribute, label
 from deploykit.model.ranges import ANYTHING, graph_bounds
 from deploykit.rewrites.contract import Match, ModelLook, NodeSteps, Transform, regrid, rewrite
-from deploykit_ort_qnn.forms.kernel_grids import is_centred, regridded, symmetric_uint16
+from deploykit_ort_qnn.forms.kernel_grids import is_centred, symmetric_uint16
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto
+    from onnx import NodeProto
 
 __all__ = ["older_forms"]
 
@@ -31,27 +31,12 @@ __all__ = ["older_forms"]
 _ROWS = 16
 
 
-def older_forms(
-    model: ModelProto, encodings: EncodingSet, lacks: Collection[str]
-) -> tuple[ModelProto, EncodingSet, Mapping[str, tuple[str, tuple[str, ...]]]]:
-    """The model without the operators and forms in ``lacks`` where that is exact, and per form why and on which nodes.
+def older_forms(lacks: Collection[str]) -> tuple[Transform, ...]:
+    """What writes the operators and forms in ``lacks`` in another way, in the order in which it is applied.
 
-    Nodes for which it is not exact stay: the provider then refuses them by name.
+    Nodes for which that would not be exact stay: the provider then refuses them by name.
     """
-    done = dict[str, tuple[str, tuple[str, ...]]]()
-    names: tuple[str, ...]
-    for form in _FORMS:
-        found = form.match(model, encodings) if form.name.removeprefix("without-") in lacks else None
-        if found and found.sites[0].nodes:
-            made = form.apply(model, encodings, found)
-            assert made.encodings is not None
-            model, encodings, names = made.model, made.encodings, tuple(site.nodes[0] for site in found.sites)
-        elif found:
-            encodings, names = regridded(form, model, encodings)
-        else:
-            continue
-        done[form.name] = form.summary, names
-    return model, encodings, done
+    return tuple(form for form in _FORMS if form.name.removeprefix("without-") in lacks)
 
 
 @rewrite(
@@ -145,6 +130,7 @@ def without_reciprocal(look: ModelLook, node: NodeProto) -> Match | None:
     name="without-bool-gather",
     summary="this compiler refuses a Gather of truth values (code 3110): they are gathered as int32",
     none="no Gather of truth values",
+    quiet=True,
     until="2.47",
 )
 def without_bool_gather(look: ModelLook, node: NodeProto) -> Match | None:
