@@ -115,7 +115,8 @@ class Estimate:
         if self.missing_ops:
             line += f"; {self.missing_ops} operators have no cost in it"
         waiting = sum(1 for item in self.operators if item.waiting > 0.05 * item.share and item.share > 0)
-        return f"{line}; {waiting} operators wait for DDR" if waiting else line
+        verb = "operator waits" if waiting == 1 else "operators wait"
+        return f"{line}; {waiting} {verb} for DDR" if waiting else line
 
     def to_json(self) -> dict[str, Any]:
         """The published shape; the ten dearest operators."""
@@ -139,7 +140,9 @@ class Estimate:
 
 def in_time(us: float) -> str:
     """Microseconds for people."""
-    return f"{us / 1000:.2f} ms" if us >= 1000 else f"{us:.0f} us"
+    if us >= 1000:
+        return f"{us / 1000:.2f} ms"
+    return f"{us:.0f} us" if us >= 100 or us == 0 else f"{us:.2g} us"
 
 
 _UNITS = {"s": 1e6, "ms": 1e3, "us": 1.0}

@@ -45,8 +45,13 @@ def render_matrix(results: Results, name: str, *, templates: Path | None = None)
         )
     rows = [(model, [squares.get(f"{model}/{target}") for target in results.targets]) for model in results.models]
     bad = [cell for cell in results.cells if squares[cell.cell].kind == "bad"]
+    # The colour of the whole is that of its worst cell: green only where every cell is right.
+    yes = sum(square.kind == "good" for square in squares.values())
+    state = "bad" if bad else "good" if yes == len(squares) else "open"
     values = {
         "name": name,
+        "state": state,
+        "word": f"{yes} of {len(squares)} {'is' if yes == 1 else 'are'} right",
         "counts": [(word, count) for word, count in results.counts.items() if count],
         "not_run": len(results.not_run),
         "targets": results.targets,

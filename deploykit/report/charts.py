@@ -1,31 +1,38 @@
 """Numbers as shapes for the pages: bars, points, small histograms, ranges on one axis, in percent; templates draw them.
 
-Pure arithmetic on plain values and encodings; it knows neither models nor pages.
+Kernels of an estimate on their threads, too. Pure arithmetic on plain values; it knows neither models nor pages.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING
 
+from deploykit.accuracy.latency import in_time
 from deploykit.encodings.values import Affine
 
 if TYPE_CHECKING:
+    from deploykit.accuracy.latency import Estimate, TraceEvent, Unit
     from deploykit.encodings.values import EncodingSet
 
 __all__ = [
     "Bar",
+    "Lane",
     "RangeBar",
     "RangeChart",
     "Spot",
+    "Stretch",
+    "Timeline",
     "decibels",
     "loss_bars",
     "range_chart",
     "share_of",
     "spark",
     "spread",
+    "timeline",
 ]
 
 _ROOM_DB = 10.0
@@ -174,4 +181,80 @@ def range_chart(encodings: EncodingSet) -> RangeChart | None:
         ),
         limits=tuple((words, place(value)) for words, value in _FLOAT16),
         total=len(rows),
+    )
+
+
+_MOST_STRETCHES = 1500  # each is about 150 characters of the page
+_TICKS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """A kernel, or neighbours that are too short to be seen apart: in percent from the left, and what it is."""
+
+    left: float
+    width: float
+    unit: Unit
+    words: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """One thread; ``busy`` is the time in which it works, in words."""
+
+    name: str
+    busy: str
+    stretches: tuple[Stretch, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """The threads, ``ticks`` as (words, percent), and below which time kernels are drawn together ("" for none)."""
+
+    lanes: tuple[Lane, ...]
+    ticks: tuple[tuple[str, float], ...]
+    merged: str
+
+
+def timeline(estimate: Estimate) -> Timeline | None:
+    """The kernels of an estimate on their threads; None where no trace was read."""
+    scale, events = estimate.us_per_cycle, sorted(estimate.events, key=lambda event: (event.thread, event.start))
+    end = max((event.start + event.duration for event in events), default=0.0)
+    if not end or not scale:
+        return None
+    threads = {name: list(group) for name, group in groupby(events, key=lambda event: event.thread)}
+
+    def drawn(run: Sequence[TraceEvent]) -> Stretch:
+        longest = max(run, key=lambda event: event.duration)
+        first, last = run[0].start, max(event.start + event.duration for event in run)
+        busy = in_time(sum(event.duration for event in run) * scale)
+        others = f", with {len(run) - 1} shorter ones" if len(run) > 1 else f" {longest.kernel}".rstrip()
+        words = f"{longest.node}\n{busy} at {in_time(first * scale)}{others}"
+        width = max(round(100 * (last - first) / end, 3), 0.05)
+        return Stretch(left=round(100 * first / end, 3), width=width, unit=longest.unit, words=words)
+
+    def runs(row: Sequence[TraceEvent], step: float) -> Iterator[list[TraceEvent]]:
+        run: list[TraceEvent] = []
+        for event in row:
+            if run and event.start + event.duration - run[0].start > step:
+                yield run
+                run = []
+            run.append(event)
+        yield run
+
+    # Half a pixel of a wide screen, or as much more as leaves few enough of them.
+    step = end / 2000 if len(events) > _MOST_STRETCHES else 0.0
+    while step and sum(1 for row in threads.values() for _ in runs(row, step)) > _MOST_STRETCHES:
+        step *= 2
+    return Timeline(
+        lanes=tuple(
+            Lane(
+                name=name,
+                busy=in_time(sum(event.duration for event in row) * scale),
+                stretches=tuple(map(drawn, runs(row, step))),
+            )
+            for name, row in threads.items()
+        ),
+        ticks=tuple((in_time(end * scale * at / _TICKS), 100 * at / _TICKS) for at in range(_TICKS + 1)),
+        merged=in_time(step * scale) if step else "",
     )

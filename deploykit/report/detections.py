@@ -36,7 +36,7 @@ _MOST_BOXES = 40
 _MOST_PICTURES = 3
 _LONGEST = 320
 _ROOM = 900_000  # characters of all pictures together
-_FRACTIONS = 1.5  # coordinates that stay below it are fractions of the picture
+_FRACTIONS = 1.5  # where nearly all coordinates stay below it, they are fractions of the picture
 # A second corner never lies before the first; a size seldom is larger than where its centre lies.
 _ORDERED_ROWS = 0.98
 
@@ -140,7 +140,7 @@ def kept_boxes(
         return ()
     # The network may have its own size of picture as an input; its boxes then are in that unit.
     width, height = (float(side) for side in size)
-    largest = float(np.abs(rows.boxes).max())
+    largest = float(np.quantile(np.abs(rows.boxes), 0.98))  # a row or two of a detector lie anywhere
     if group.sizes and group.sizes in feed and feed[group.sizes].size:
         width = height = largest = float(np.max(np.abs(feed[group.sizes]))) or 1.0
     unit = np.ones(4) if largest <= _FRACTIONS else np.array([width, height, width, height])

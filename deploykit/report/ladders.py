@@ -15,7 +15,7 @@ from deploykit.accuracy.search.goals import Goal, parse_goal
 from deploykit.accuracy.search.layer_losses import Sensitivity, TensorLoss
 from deploykit.accuracy.search.output_losses import OutputLoss
 from deploykit.accuracy.search.raising import Raised, RaiseTrial
-from deploykit.findings import Finding
+from deploykit.findings import Finding, group_findings
 from deploykit.report.charts import Bar, Spot, decibels, loss_bars, share_of, spark, spread
 from deploykit.report.rendering import render
 
@@ -290,18 +290,22 @@ def render_mix(raised: Raised, front: Sequence[RaiseTrial], model_name: str) -> 
     words = {trial: f"{trial.reached.sqnr_db:.1f} dB" for trial in (*raised.trials, *front, raised.best)}
     trials = tuple(dict.fromkeys((*raised.trials, *front)))
     kinds = ["chosen" if trial == raised.best else "front" if trial in front else "other" for trial in trials]
-    spots = []
+    spots, rows = [], []
     for trial in trials:
         bits = trial.cost.bit_operations
         title = f"{trial.count} layers in {trial.wide}: {words[trial]}, {bits:.3g} bit operations"
         spots.append((bits, trial.reached.sqnr_db, title))
+    for trial in front:
+        cost = trial.cost
+        moved = f"{cost.weight_bytes:,} bytes", f"{cost.activation_bytes:,} bytes"
+        rows.append((trial.count, trial.wide, words[trial], f"{cost.bit_operations:.3g}", *moved, trial.borders))
+    points = (ScatterPoint(place=spot, kind=kind, label="") for spot, kind in zip(spread(spots), kinds, strict=True))
     values = {
         "model_name": model_name,
         "raised": raised,
-        "front": front,
-        "points": tuple(zip(spread(spots), kinds, strict=True)),
+        "chart": Scatter(points=tuple(points)),
         "best_words": words[raised.best],
-        "rows": [(trial, words[trial]) for trial in front],
+        "rows": rows,
     }
     return render("mix.html.j2", values)
 
@@ -314,8 +318,9 @@ def render_ladder(
     findings: Sequence[Finding] = (),
 ) -> str:
     """The page that tells a published ladder's story; ``samples`` says in words what was measured on."""
-    values = {"model_name": model_name, "ladder": ladder_section(ladder), "samples": samples, "findings": findings}
-    return render("ladder.html.j2", values)
+    still_open, handled = group_findings(findings)
+    values = {"model_name": model_name, "ladder": ladder_section(ladder), "samples": samples}
+    return render("ladder.html.j2", {**values, "open": still_open, "handled": handled})
 
 
 _MOST_LAYERS, _MOST_TENSORS = 40, 60  # a page with more is not read

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deploykit.accuracy.latency import in_time
 from deploykit.backend.audits import Audit, AuditedKernel
 from deploykit.backend.backend import Execution, Situation
 from deploykit.backend.plans import Plan
 from deploykit.backend.status import PackageStatus
 from deploykit.encodings.coverage import collect_coverage
 from deploykit.findings import Finding, group_findings, headline
-from deploykit.report.charts import decibels, loss_bars, range_chart, share_of
+from deploykit.report.charts import decibels, loss_bars, range_chart, share_of, timeline
 from deploykit.report.explaining import costs_by_output, shipping
 from deploykit.report.graphs import change_pictures, precision_map
 from deploykit.report.ladders import ladder_section
@@ -41,6 +42,9 @@ _SERIES = {"float": "quantization", "quantized": "device"}
 _CLEAN_DB = 80.0
 """A bar of no length: float16 itself is no better. One of full length is 0 dB, as much noise as signal."""
 
+_FLOATS = {"float16": "float16", "fp16": "float16", "bfloat16": "bfloat16", "bf16": "bfloat16", "float32": "float32"}
+"""Routes of a model without encodings: every tensor has this type."""
+
 
 def render_readme(
     plan: Plan[Any],
@@ -57,7 +61,7 @@ def render_readme(
         "model_name": model_name,
         "executed": execution.executed,
         "generated": generated,
-        "status": _facts(plan, status),
+        "status": [(label, words) for _, label, words in _facts(plan, status)],
         "headline": headline(findings),
         "open": group_findings(findings)[0],
         "handled": group_findings(findings)[1],
@@ -67,10 +71,13 @@ def render_readme(
     return render("README.md.j2", values, templates=templates)
 
 
-def _facts(plan: Plan[Any], status: PackageStatus) -> tuple[tuple[str, str], ...]:
-    """What heads the page: the precision that was assumed, where one was, and the three facts."""
-    assumed = (("assumed", plan.assumed),) if plan.assumed else ()
-    return (*assumed, *status.lines())
+def _facts(plan: Plan[Any], status: PackageStatus) -> Iterator[tuple[str, str, str]]:
+    """What heads the page, each as good, bad, open or "": an assumed precision, where one was, and the three facts."""
+    if plan.assumed:
+        yield "", "assumed", plan.assumed
+    states = (str(status.compiled.state), str(status.right.state))
+    for (label, words), state in zip(status.lines(), ("yes" if status.intact else "no", *states), strict=True):
+        yield {"yes": "good", "no": "bad", "refused": "bad"}.get(state, "open"), label, words
 
 
 def render_report(
@@ -101,13 +108,17 @@ def render_report(
         (cost.name, {_SERIES[against]: value for against, value in cost.decibels.items() if against in _SERIES})
         for cost in costs_by_output(status.right.numbers)
     ]
+    estimate = execution.estimate
+    times = () if estimate is None else estimate.operators
+    whole = sum(item.share for item in times) or 1.0
+    assumed = (plan.assumed.partition(",")[0], "" if plan.route is None else plan.route.id)
     values = {
         "plan": plan,
         "facts": situation.facts,
         "model_name": situation.request.model.name,
         "execution": execution,
         "generated": generated,
-        "heading": _facts(plan, status),
+        "heading": list(_facts(plan, status)),
         "headline": headline(findings),
         "open": group_findings(findings)[0],
         "handled": group_findings(findings)[1],
@@ -115,7 +126,28 @@ def render_report(
         "made": None if situation.quantized is None else quantized_section(situation.quantized.record),
         "coverage": dict(coverage.most_common()),
         "types": types,
-        "map": precision_map(plan.precision, situation.facts, findings, verdicts_by_node(execution.audit)),
+        "map": precision_map(
+            plan.precision,
+            situation.facts,
+            findings,
+            verdicts_by_node(execution.audit),
+            shares={item.node: item.share / whole for item in times},
+            kind=next((_FLOATS[name] for name in assumed if name in _FLOATS), ""),
+        ),
+        "estimate": estimate,
+        "timeline": None if estimate is None else timeline(estimate),
+        "dearest": [
+            (
+                item.node,
+                in_time(item.share * estimate.us_per_cycle),
+                f"{item.share / whole:.1%}",
+                in_time(item.waiting * estimate.us_per_cycle),
+                f"{item.ddr_bytes:,} bytes",
+                item.reason or "–",
+            )
+            for item in times[:10]
+            if estimate is not None
+        ],
         "audit": audit_section(execution.audit),
         "detections": detections,
         "ranges": None if situation.encodings is None else range_chart(situation.encodings),

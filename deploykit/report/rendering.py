@@ -88,6 +88,8 @@ def _visible(value: Any) -> Any:
     """Text without control characters, but for the ends of lines; anything else as it is."""
     if type(value) is not str or value.isprintable():  # what is marked as HTML is the template's own
         return value
+    # Python does not count a no-break space as printable; pages have it between a number and its unit.
     return "".join(
-        letter if letter.isprintable() or letter in "\n\t" else "\N{REPLACEMENT CHARACTER}" for letter in value
+        letter if letter.isprintable() or letter in "\n\t\N{NO-BREAK SPACE}" else "\N{REPLACEMENT CHARACTER}"
+        for letter in value
     )

@@ -74,7 +74,7 @@ def test_cells_are_held_against_a_time_and_an_older_run() -> None:
 def test_names_and_words_of_strangers_stay_text() -> None:
     bad = cell("a/b", status=1, error={"what": "<script>alert(1)</script>\x00\x1b[31m", "why": "", "next": ""})
     page = render_matrix(results(bad), "<b>file</b>")
-    assert "<script>" not in page
+    assert page.count("<script>") == 1, "its own"
     assert "\x1b" not in page
     assert "<b>file" not in page
     assert "\x00" not in junit_text(results(bad), "file")

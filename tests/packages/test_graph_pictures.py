@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import onnx.parser
 import pytest
 
+from deploykit.accuracy.latency import Estimate, TraceEvent
 from deploykit.backend.plans import PlannedPrecision
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
@@ -15,7 +17,7 @@ from deploykit.model import wrap_proto
 from deploykit.model.changes import changes_between
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts, NodeFact
-from deploykit.report.charts import range_chart
+from deploykit.report.charts import range_chart, timeline
 from deploykit.report.graphs import BOX_HEIGHT, BOX_WIDTH, change_pictures, lay_out, precision_map
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
@@ -102,3 +104,32 @@ def test_ranges_stand_where_their_steps_and_ends_are() -> None:
         assert bar.eight - bar.sixteen == pytest.approx(chart.bars[0].eight - chart.bars[0].sixteen, abs=0.02)
         assert bar.eight < bar.end
         assert not bar.beyond
+
+
+def test_short_kernels_are_drawn_together_and_none_is_lost() -> None:
+    events = [
+        TraceEvent(f"n{at % 90}", f"HVX {lane}", 10.0 * at, 9.0, "vector") for lane in range(4) for at in range(20_000)
+    ]
+    estimate = Estimate(time_us=1000.0, lower_us=0.0, upper_us=0.0, cycles=200_000, events=tuple(events))
+    line = timeline(estimate)
+    assert line is not None and line.merged
+    assert [lane.name for lane in line.lanes] == ["HVX 0", "HVX 1", "HVX 2", "HVX 3"]
+    assert sum(len(lane.stretches) for lane in line.lanes) <= 1500
+    for lane in line.lanes:
+        assert lane.busy == "900 us"
+        assert sum(one.width for one in lane.stretches) == pytest.approx(100, abs=5)
+    few = timeline(replace(estimate, events=tuple(events[:3])))
+    assert few is not None
+    assert [one.words for one in few.lanes[0].stretches] == [
+        f"n{at}\n0.045 us at {0.05 * at:.2g} us" for at in range(3)
+    ]
+    assert timeline(replace(estimate, events=())) is None
+
+
+def test_the_strip_is_coloured_by_time() -> None:
+    graph = facts("a = Relu(x) b = Neg(a) y = Abs(b)")
+    shares = {node.label: share for node, share in zip(graph.nodes, (0.004, 0.001, 0.6), strict=True)}
+    shown = precision_map(PlannedPrecision(), graph, [], shares=shares, kind="float16")
+    assert shown is not None and shown.kinds == ("float16",)
+    assert [(run.kind, run.count) for run in shown.heat] == [("h-0", 2), ("h-4", 1)]
+    assert "60.0% of the time" in shown.heat[1].words

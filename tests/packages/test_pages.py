@@ -13,9 +13,12 @@ import numpy as np
 import onnx
 import pytest
 
+from deploykit.accuracy.latency import Estimate, TraceEvent
 from deploykit.backend.demo_model import write_demo
 from deploykit.cli import cli
 from deploykit.cli.frame import run
+from deploykit.report.charts import timeline
+from deploykit.report.rendering import render
 
 CHROMIUM = next(filter(None, map(shutil.which, ["chromium", "chromium-browser", "google-chrome"])), None)
 MLP = Path(__file__).parents[1] / "data" / "aimet" / "mlp" / "model.onnx"
@@ -35,7 +38,27 @@ const search = words => {
 const atFirst = () => all(".finding").filter(drawn).length;
 const unfolded = () => {
   all("details").forEach(folded => folded.open = true);
+  all(".picks input").filter(box => !box.checked).forEach(box => box.click());
   return all(".finding, .finding li").filter(drawn).length;
+};
+const filtered = words => {
+  const field = all(".filter")[0];
+  if (!field) return null;
+  field.value = words;
+  field.dispatchEvent(new Event("input"));
+  const told = [all(".finding").filter(drawn).length, all(".hits")[0].textContent];
+  field.dispatchEvent(new KeyboardEvent("keydown", { key: "Escape" }));
+  return [...told, field.value];
+};
+const typed = key => {
+  dispatchEvent(new KeyboardEvent("keydown", { key, cancelable: true }));
+  return document.activeElement.className;
+};
+const told = keys => {
+  const lanes = all(".lanes")[0];
+  if (!lanes) return null;
+  keys.forEach(key => lanes.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true })));
+  return [all(".lane rect").length, all(".lane rect.on").length, all(".told")[0].textContent];
 };
 setTimeout(() => document.title = JSON.stringify({
   heading: all("h1")[0].textContent,
@@ -45,7 +68,11 @@ setTimeout(() => document.title = JSON.stringify({
   operators: all(".map .node").filter(drawn).length,
   ranges: all(".range .eight").filter(drawn).length,
   verdict: (all(".verdict .word")[0] || {}).textContent,
-  found: search("Conv"),
+  found: search("MatMul"),
+  slash: typed("/"),
+  filtered: filtered("dk2"),
+  told: told(["ArrowRight", "ArrowDown"]),
+  heat: all(".heat span").length,
   copies: all(".copied button").length,
   images: all("img, iframe, object, link, script[src]").length,
   hostile: document.body.textContent.split("<img src=x").length - 1,
@@ -89,7 +116,10 @@ def test_the_report_in_a_browser(page: tuple[Path, dict[str, Any]], width: int, 
     assert seen["findings"] == len(manifest["findings"])
     assert seen["operators"] > 5
     assert seen["ranges"] > 5
-    assert seen["verdict"] == "not judged"
+    assert seen["verdict"] == "Not judged"
+    rows = {(one["code"], one["handled"] is None) for one in manifest["findings"]}
+    left = sum(code.startswith("DK2") for code, _ in rows)
+    assert (seen["slash"], seen["filtered"]) == ("filter", [left, f"{left} of {len(rows)}", ""])
     assert seen["found"][0] > 0
     assert seen["found"][1] == f"{seen['found'][0]} found"
     assert seen["copies"] > len(manifest["steps"])
@@ -110,6 +140,21 @@ def test_the_story_of_a_ladder_in_a_browser(tmp_path: Path) -> None:
         assert complaints == []
         assert seen["points"] == text.count("<circle") > 5
         assert (seen["images"], seen["overflow"]) == (0, 0)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+def test_kernels_are_told_by_the_keyboard(tmp_path: Path) -> None:
+    events = [TraceEvent("</rect><img>", "HVX 1", 0, 60, "vector"), TraceEvent("conv", "HVX 1", 60, 40, "vector")]
+    events.append(TraceEvent("conv", "HVX 2", 55, 45, "vector"))
+    estimate = Estimate(time_us=50.0, lower_us=40.0, upper_us=60.0, cycles=100, events=tuple(events))
+    frame = '{% extends "page.html.j2" %}{% import "parts.html.j2" as parts %}{% block body %}{{ parts.lanes(line) }}'
+    (tmp_path / "lanes.html.j2").write_text(frame + "<h1>x</h1>{% endblock %}")
+    page = render("lanes.html.j2", {"line": timeline(estimate)}, templates=tmp_path)
+    (tmp_path / "page.html").write_text(page + PROBE)
+    seen, complaints = look_at(tmp_path / "page.html", 500, tmp_path / "profile")
+    assert complaints == []
+    assert seen["told"] == [3, 2, "conv\n22 us at 28 us"], "right to the first kernel, down to the one nearest to it"
+    assert (seen["images"], seen["overflow"]) == (0, 0)
 
 
 def look_at(page: Path, width: int, profile: Path) -> tuple[dict[str, Any], list[str]]:
