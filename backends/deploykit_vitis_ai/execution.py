@@ -5,6 +5,7 @@ Compiling for the NPU happens in the vendor's container or on the PC; ``deployki
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,14 +57,11 @@ def execute(package: Path, details: QuarkPrepared, plan: Plan[None], aids: Aids)
 def _execution(package: Path, details: QuarkPrepared, measured: Measured, found: SearchResult) -> Execution:
     run = measured.run
     skipped = tuple((str(item["file"]), str(item["why"])) for item in run.result.get("skipped", []))
-    outcome = QuarkOutcome(
-        toolchain=details.draft.toolchain,
-        state="ready",
-        skipped=skipped,
-        samples=run.result.get("samples"),
-        trials=() if found.instead is not None else found.trials,
-        choice=None if found.instead is not None else found.choice,
-    )
+    # What led to another package is told there.
+    outcome = found.outcome
+    if found.instead is not None:
+        outcome = QuarkOutcome(toolchain=details.draft.toolchain, state="ready")
+    outcome = replace(outcome, skipped=skipped, samples=run.result.get("samples"))
     path = package / run.output
     draft = details.draft
     quantized = inspect_quantized(

@@ -28,7 +28,7 @@ from deploykit_vitis_ai import configs
 from deploykit_vitis_ai.draft import FloatPart, QuarkDraft, float_parts, make_draft
 from deploykit_vitis_ai.prepare import QuarkPrepared
 from deploykit_vitis_ai.rules.execution import RULES as OUTCOME_RULES
-from deploykit_vitis_ai.rules.execution import FloatTrial, FormatChoice, QuarkOutcome, TriedFormat
+from deploykit_vitis_ai.rules.execution import QuarkOutcome, QuarkTrial
 from deploykit_vitis_ai.rules.registries import DRAFT_REGISTRIES
 from deploykit_vitis_ai.runner import QuarkRun, run_quark
 
@@ -172,23 +172,10 @@ def tried(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResult:
-    """What was tried, and the request that is better than the one that was made; None where none is.
+    """Everything that was tried, and the request that is better than the one that was made; None where none is."""
 
-    ``choice`` is there where formats were tried as well; a format that won makes the parts that were tried part of it.
-    """
-
-    trials: tuple[FloatTrial, ...] = ()
+    outcome: QuarkOutcome
     instead: Instead | None = None
-    choice: FormatChoice | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Candidate:
-    """Another request for the same model: with a part of it in float, or in a wider format."""
-
-    words: str
-    request: Request
-    part: FloatPart | None = None
 
 
 def find_better(
@@ -199,68 +186,47 @@ def find_better(
     Where nothing is good enough, the best one counts, if it is better at all.
     """
     draft, given = details.draft, measured.quality
-    rungs = [TriedFormat(words=draft.precision, outcome=_described(given))]
-    trials: list[FloatTrial] = []
-    best, chosen, won = given, 0, None
-    for candidate in () if given is None or _is_done(draft, given) else _candidates(draft):
-        assert given is not None
+    trials = [QuarkTrial(words=draft.precision, outcome=_described(given))]
+    best, won = given, None
+    for words, request, part in () if given is None or _is_done(draft, given) else _candidates(draft):
         assert best is not None
         if _is_done(draft, best):
             break
-        codes: tuple[str, ...] = ()
-        if candidate.part is None:  # what forbids another format is known before anything runs
-            wider = make_draft(replace(draft.situation, request=candidate.request))
+        if part is None:  # what forbids another format is known before anything runs
+            wider = make_draft(replace(draft.situation, request=request))
             found = (finding for registry in DRAFT_REGISTRIES for finding in registry.run(wider))
-            codes = tuple(dict.fromkeys(finding.code for finding in found if finding.blocks))
-        if codes:
-            rungs.append(TriedFormat(words=candidate.words, outcome=f"not possible ({', '.join(codes)})"))
-            continue
-        doing = f"with {candidate.part.words} in float" if candidate.part else candidate.words
-        progress(f"the outputs are not good enough: trying {doing}")
-        made = tried(environment, package, details, candidate.request, progress)
+            codes = dict.fromkeys(finding.code for finding in found if finding.blocks)
+            if codes:
+                trials.append(QuarkTrial(words=words, outcome=f"not possible ({', '.join(codes)})"))
+                continue
+        progress(f"the outputs are not good enough: trying {f'with {part.words} in float' if part else words}")
+        made = tried(environment, package, details, request, progress)
         quality = None if made is None else made.quality
-        if candidate.part is not None and quality is not None:
-            trials.append(_trial(draft.facts, candidate.part, given, quality))
-        if candidate.part is None or quality is not None:
-            rungs.append(
-                TriedFormat(words=candidate.words, outcome="not made" if made is None else _described(quality))
-            )
+        if part is None:
+            trials.append(QuarkTrial(words=words, outcome="not made" if made is None else _described(quality)))
+        elif quality is not None:
+            trials.append(_part_trial(draft.facts, part, words, quality))
         if made is not None and quality is not None and (_is_enough(draft, quality) or quality.is_better_than(best)):
-            best, chosen, won = quality, len(rungs) - 1, (candidate, made)
-    choice = None
-    if draft.goal is not None and draft.ladder:
-        choice = FormatChoice(
-            rungs=tuple(replace(rung, chosen=place == chosen) for place, rung in enumerate(rungs)),
-            asked=f"{'are' if draft.goal.name == GOAL else 'reach'} {draft.goal.in_words}",
-            reached=None if best is None else best.is_met(draft.goal),
-        )
-    return _result(draft, tuple(trials), won, choice)
-
-
-def _result(
-    draft: QuarkDraft,
-    trials: tuple[FloatTrial, ...],
-    won: tuple[_Candidate, Measured] | None,
-    choice: FormatChoice | None,
-) -> SearchResult:
-    """The winner with everything that was tried on the way to it."""
-    if won is None:
-        return SearchResult(trials=trials, choice=choice)
-    candidate, made = won
-    if candidate.part is None:
-        trials, how = (), f"{candidate.words} instead: {_described(made.quality)}"
-    else:
-        trials = tuple(replace(trial, kept=trial.nodes == candidate.part.names) for trial in trials)
-        kept = next(trial for trial in trials if trial.kept)
-        how = f"{candidate.part.words} stay in float: {kept.after} instead of {kept.before}"
-    outcome = QuarkOutcome(toolchain=draft.toolchain, state="ready", trials=trials, choice=choice)
-    instead = Instead(
-        request=candidate.request,
-        how=how,
-        findings=OUTCOME_RULES.run(outcome),
-        right=made.right if candidate.part is None else None,
+            best, won = quality, (len(trials) - 1, request, made)
+    place = won[0] if won is not None else 0
+    trials[place] = chosen = replace(trials[place], chosen=True)
+    goal = draft.goal if draft.ladder else None
+    outcome = QuarkOutcome(
+        toolchain=draft.toolchain,
+        state="ready",
+        trials=tuple(trials),
+        asked="" if goal is None else f"{'are' if goal.name == GOAL else 'reach'} {goal.in_words}",
+        reached=None if best is None or goal is None else best.is_met(goal),
     )
-    return SearchResult(trials=trials, instead=instead, choice=choice)
+    if won is None:
+        return SearchResult(outcome=outcome)
+    how = f"{chosen.words} instead: {chosen.outcome}"
+    if chosen.part:
+        how = f"{chosen.part} stay in float: {chosen.outcome} instead of {trials[0].outcome}"
+    # What was measured of a part counts again when its package is made; what was measured of a format is all there is.
+    right = None if chosen.part else won[2].right
+    instead = Instead(request=won[1], how=how, findings=OUTCOME_RULES.run(outcome), right=right)
+    return SearchResult(outcome=outcome, instead=instead)
 
 
 def _is_enough(draft: QuarkDraft, quality: QuantizedQuality) -> bool:
@@ -281,7 +247,7 @@ def _described(quality: QuantizedQuality | None) -> str:
     return "not judged" if quality is None else quality.described
 
 
-def _candidates(draft: QuarkDraft) -> Iterator[_Candidate]:
+def _candidates(draft: QuarkDraft) -> Iterator[tuple[str, Request, FloatPart | None]]:
     """Parts to leave in float, unless the user said what stays in float; then the formats of ``auto``."""
     request = draft.situation.request
     named = bool(draft.exclusions) and draft.found is None
@@ -291,32 +257,24 @@ def _candidates(draft: QuarkDraft) -> Iterator[_Candidate]:
                 options = {**request.adapter_options, "exclude_node": part.names, "hold_out": draft.hold_out}
                 precision = draft.precision if draft.ladder else request.precision
                 asked = replace(request, precision=precision, goal=None, adapter_options=options)
-                yield _Candidate(words=f"{draft.precision} with {part.words} in float", request=asked, part=part)
+                yield f"{draft.precision} with {part.words} in float", asked, part
     for name in draft.ladder[1:]:
         # What was tried in float on the way is over, so all of the model is in the wider format.
         whole = {} if draft.exclusions else {"exclude_nothing": True}
         options = {**request.adapter_options, **whole, "hold_out": draft.hold_out}
-        yield _Candidate(words=name, request=replace(request, precision=name, goal=None, adapter_options=options))
+        yield name, replace(request, precision=name, goal=None, adapter_options=options), None
 
 
-def _trial(facts: GraphFacts, part: FloatPart, before: QuantizedQuality, after: QuantizedQuality) -> FloatTrial:
-    """A part with its share of the nodes and of the numbers that the model computes, as far as shapes are known."""
-    names = set(part.names)
-    values = [
-        sum(
-            math.prod(dim for dim in facts.tensors[name].shape or () if isinstance(dim, int))
-            for name in node.outputs
-            if name and facts.tensors[name].shape is not None
-        )
-        for node in facts.nodes
-    ]
-    inside = [node.index for node in facts.nodes if node.name in names]
-    return FloatTrial(
-        words=part.words,
+def _part_trial(facts: GraphFacts, part: FloatPart, words: str, quality: QuantizedQuality) -> QuarkTrial:
+    """With the part's share of the nodes and of the numbers that the model computes, as far as shapes are known."""
+    shapes = [[facts.static_shape(name) for name in node.outputs if name] for node in facts.nodes]
+    values = [sum(math.prod(shape) for shape in made if shape is not None) for made in shapes]
+    inside = [node.index for node in facts.nodes if node.name in part.names]
+    return QuarkTrial(
+        words=words,
+        outcome=quality.described,
+        part=part.words,
         nodes=part.names,
-        before=before.described,
-        after=after.described,
-        kept=False,
         of_nodes=len(inside) / len(facts.nodes),
         of_values=sum(values[index] for index in inside) / max(sum(values), 1),
     )

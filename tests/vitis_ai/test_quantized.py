@@ -18,7 +18,7 @@ from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit_vitis_ai.inspection import InspectedModel, actual_types, inspect_quantized
 from deploykit_vitis_ai.rules.execution import RULES as OUTCOME_RULES
-from deploykit_vitis_ai.rules.execution import FloatTrial, FormatChoice, QuarkOutcome, TriedFormat
+from deploykit_vitis_ai.rules.execution import QuarkOutcome, QuarkTrial
 from deploykit_vitis_ai.rules.quantized import RULES as QUANTIZED_RULES
 from deploykit_vitis_ai.rules.summary import RULES as SUMMARY_RULES
 from deploykit_vitis_ai.rules.summary import CompileSummary, parse_summary
@@ -55,23 +55,30 @@ def reshaped(shape: tuple[Any, ...]) -> InspectedModel:
 GOOD = CompileSummary(operators=493, offloaded=493, gops_percent=100.0, subgraphs=1, failed_subgraphs=0)
 
 
-def tried(*, kept: bool) -> QuarkOutcome:
-    words = {"words": "2 nodes", "before": "wrong", "after": "right"}
-    trial = FloatTrial(nodes=("a", "b"), kept=kept, of_nodes=0.1, of_values=0.01, **words)
-    return QuarkOutcome(toolchain="quark==0.13", state="ready", trials=(trial,))
+def tried(*, kept: bool, wider: bool = False) -> QuarkOutcome:
+    given = QuarkTrial(words="vint8", outcome="wrong", chosen=not kept and not wider)
+    part = QuarkTrial(
+        words="vint8 with 2 nodes in float",
+        outcome="right",
+        chosen=kept,
+        part="2 nodes",
+        nodes=("a", "b"),
+        of_nodes=0.1,
+        of_values=0.01,
+    )
+    more = (QuarkTrial(words="bf16", outcome="right", chosen=True),) if wider else ()
+    return QuarkOutcome(toolchain="quark==0.13", state="ready", trials=(given, part, *more))
 
 
 CHOSEN = QuarkOutcome(
     toolchain="quark==0.13",
     state="ready",
-    choice=FormatChoice(
-        rungs=(
-            TriedFormat(words="vint8", outcome="wrong, 3.0 dB"),
-            TriedFormat(words="bf16", outcome="wrong, 9.0 dB", chosen=True),
-        ),
-        asked="are right",
-        reached=False,
+    trials=(
+        QuarkTrial(words="vint8", outcome="wrong, 3.0 dB"),
+        QuarkTrial(words="bf16", outcome="wrong, 9.0 dB", chosen=True),
     ),
+    asked="are right",
+    reached=False,
 )
 
 CASES: dict[str, tuple[Any, Any]] = {
@@ -86,7 +93,7 @@ CASES: dict[str, tuple[Any, Any]] = {
     "VAI209": (replace(VINT8, last_opset=13), VINT8),
     "VAI210": (look("fp32", "vint8"), VINT8),
     "VAI280": (tried(kept=True), tried(kept=False)),
-    "VAI281": (tried(kept=False), tried(kept=True)),
+    "VAI281": (tried(kept=False), tried(kept=False, wider=True)),
     "VAI283": (CHOSEN, tried(kept=True)),
     "VAI301": (
         QuarkOutcome(toolchain="quark==0.13", state="absent"),

@@ -7,62 +7,50 @@ from dataclasses import dataclass
 
 from deploykit.findings.rules import Found, Registry
 
-__all__ = ["RULES", "FloatTrial", "FormatChoice", "QuarkOutcome", "TriedFormat"]
+__all__ = ["RULES", "QuarkOutcome", "QuarkTrial"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FloatTrial:
-    """A part that was left in float to see what it brings: its nodes, and the outputs before and after in words.
+class QuarkTrial:
+    """What was tried for better outputs: the format as asked for, a part of the model left in float, a wider format.
 
-    ``of_nodes`` and ``of_values`` are its share of the model's nodes and of the values that the model computes.
+    ``outcome`` says in words what its outputs are. ``part`` says what the part is, ``nodes`` are the names in it, and
+    ``of_nodes`` and ``of_values`` its share of the model's nodes and of the values that the model computes.
     """
-
-    words: str
-    nodes: tuple[str, ...]
-    before: str
-    after: str
-    kept: bool
-    of_nodes: float
-    of_values: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TriedFormat:
-    """A format, or a part of the model in float, that was tried on the way to a precision; its outputs in words."""
 
     words: str
     outcome: str
     chosen: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FormatChoice:
-    """How a precision was chosen: what was tried, in order, what was asked of it in words, and whether that is so.
-
-    ``reached`` is None where it could not be judged.
-    """
-
-    rungs: tuple[TriedFormat, ...]
-    asked: str
-    reached: bool | None
+    part: str = ""
+    nodes: tuple[str, ...] = ()
+    of_nodes: float = 0.0
+    of_values: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuarkOutcome:
     """How the execution went: the toolchain's state, and calibration files that the quantizer's script skipped.
 
-    ``untried`` is the format in a package whose format was to be chosen by measuring, when that was not possible.
-    ``room`` is what installing the toolchain takes, in words.
+    ``trials`` begin with the format as asked for. Where a format was to be chosen, ``asked`` says what was asked of its
+    outputs, and ``reached`` whether the chosen one's are so, None where nobody can say; ``untried`` is the format in
+    the package where nothing could be measured. ``room`` is what installing the toolchain takes, in words.
     """
 
     toolchain: str
     state: str
     skipped: tuple[tuple[str, str], ...] = ()
     samples: int | None = None
-    trials: tuple[FloatTrial, ...] = ()
-    choice: FormatChoice | None = None
+    trials: tuple[QuarkTrial, ...] = ()
+    asked: str = ""
+    reached: bool | None = None
     untried: str = ""
     room: str = ""
+
+    @property
+    def parts(self) -> tuple[QuarkTrial, ...]:
+        """The parts that were left in float; none where a wider format was taken, for then they led to that."""
+        is_wider = any(trial.chosen and not trial.part for trial in self.trials[1:])
+        return () if is_wider else tuple(trial for trial in self.trials if trial.part)
 
 
 RULES: Registry[QuarkOutcome] = Registry("execution")
@@ -120,10 +108,10 @@ _MEASURED = ["deploykit: Quark, run with and without this part; both models run 
 )
 def check_left(outcome: QuarkOutcome) -> Iterator[Found]:
     """The part that was measured better in float, with both measurements and its share of the model."""
-    for trial in outcome.trials:
-        if trial.kept:
+    for trial in outcome.parts:
+        if trial.chosen:
             cost = f"{trial.of_nodes:.0%} of the nodes, {trial.of_values:.0%} of the values computed"
-            yield _tried(trial, f"{trial.words} stay in float ({cost}): {trial.after}; quantized {trial.before}")
+            yield _of_part(outcome, trial, f"{trial.part} stay in float ({cost})")
 
 
 @RULES.rule(
@@ -137,9 +125,9 @@ def check_left(outcome: QuarkOutcome) -> Iterator[Found]:
 )
 def check_in_vain(outcome: QuarkOutcome) -> Iterator[Found]:
     """Each part that brought nothing, with both measurements."""
-    for trial in outcome.trials:
-        if not trial.kept:
-            yield _tried(trial, f"{trial.words}, tried in float: {trial.after}; quantized {trial.before}: undone")
+    for trial in outcome.parts:
+        if not trial.chosen:
+            yield _of_part(outcome, trial, f"{trial.part}, tried in float", ": undone")
 
 
 @RULES.rule(
@@ -154,20 +142,17 @@ def check_in_vain(outcome: QuarkOutcome) -> Iterator[Found]:
 )
 def check_chosen(outcome: QuarkOutcome) -> Iterator[Found]:
     """Everything that was tried, with its measurement; what was chosen, and whether it is good enough."""
-    if outcome.choice is None:
+    if not outcome.asked:
         return
-    rungs = outcome.choice.rungs
-    chosen = next(rung.words for rung in rungs if rung.chosen)
-    end = {True: "", False: f"; the best, none of them {outcome.choice.asked}", None: "; not judged"}
-    tried = "; ".join(f"{rung.words}: {rung.outcome}" for rung in rungs)
-    yield Found(
-        "config-key",
-        "precision",
-        f"chosen: {chosen}{end[outcome.choice.reached]}. Tried: {tried}",
-        evidence={"rungs": [{"tried": r.words, "outcome": r.outcome, "chosen": r.chosen} for r in rungs]},
-    )
+    chosen = next(trial.words for trial in outcome.trials if trial.chosen)
+    end = {True: "", False: f"; the best, none of them {outcome.asked}", None: "; not judged"}[outcome.reached]
+    tried = "; ".join(f"{trial.words}: {trial.outcome}" for trial in outcome.trials)
+    rungs = [{"tried": one.words, "outcome": one.outcome, "chosen": one.chosen} for one in outcome.trials]
+    message = f"chosen: {chosen}{end}. Tried: {tried}"
+    yield Found("config-key", "precision", message, evidence={"rungs": rungs})
 
 
-def _tried(trial: FloatTrial, message: str) -> Found:
-    evidence = {"nodes": list(trial.nodes), "before": trial.before, "after": trial.after}
-    return Found("node", trial.nodes[-1], message, evidence=evidence)
+def _of_part(outcome: QuarkOutcome, trial: QuarkTrial, told: str, end: str = "") -> Found:
+    before = outcome.trials[0].outcome
+    evidence = {"nodes": list(trial.nodes), "before": before, "after": trial.outcome}
+    return Found("node", trial.nodes[-1], f"{told}: {trial.outcome}; quantized {before}{end}", evidence=evidence)
