@@ -22,7 +22,7 @@ from deploykit.packages.verifying import verify_package as verify
 from deploykit_vitis_ai.runner import quark_environment, run_quark
 from sample_models.finished_detectors import DETECTORS, count_kept, count_overlapping, scenes
 
-pytestmark = [pytest.mark.heavy, pytest.mark.xdist_group("quark")]
+pytestmark = pytest.mark.xdist_group("quark")
 
 Make = Callable[..., Packaged]
 

@@ -16,7 +16,7 @@ from deploykit.system.environments import Environment
 from deploykit_vitis_ai.config_keys import known_in, quark_keys, renamed_keys
 from deploykit_vitis_ai.runner import quark_environment
 
-pytestmark = [pytest.mark.heavy, pytest.mark.xdist_group("quark")]
+pytestmark = pytest.mark.xdist_group("quark")
 
 VERSIONS = ("quark==0.12.post1", "quark==0.13")
 

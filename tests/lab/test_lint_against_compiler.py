@@ -20,7 +20,6 @@ from deploykit.backend.backend import Situation
 from deploykit.findings import Finding
 
 pytest.importorskip("onnxruntime_qnn", reason="the wheel is for Linux x86-64 only")
-pytestmark = pytest.mark.heavy
 
 Case = dict[str, Any]
 
@@ -38,7 +37,8 @@ assert compiled.get_providers()[0] == qnn.EP_NAME
 
 
 def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    path = Path(__file__).parents[1] / "qualcomm" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"qualcomm_{name}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -47,6 +47,8 @@ def load(name: str) -> ModuleType:
 
 GRAPH = load("test_lint_graph_rules")
 PROVIDER = load("test_lint_provider_rules")
+BUILDING = load("conftest")
+situation, lint = BUILDING.situation, BUILDING.lint
 SHAPED_BY_DATA = {"graph": "g (float[4] x) => (int64[1,n] y) { y = NonZero (x) }"}
 CASES_OF = {**GRAPH.CASES, **PROVIDER.CASES, "DK002": (SHAPED_BY_DATA, GRAPH.one("Relu (x)", "4"))}
 
