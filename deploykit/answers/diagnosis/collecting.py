@@ -4,28 +4,35 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import IO
+from typing import IO, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from deploykit.answers.diagnosis.lines import CONTEXT_LINES, Block, blocks, text_around
-from deploykit.answers.diagnosis.patterns import AnchorSearch, anchor_of, fold, match_pattern, shape_of
+from deploykit.answers.diagnosis.patterns import AnchorSearch, Found, anchor_of, any_of, fold, match_pattern, shape_of
 from deploykit.answers.diagnosis.trouble import DOUBTS, FAILURES, LEVELS, Trouble, trouble_of
 from deploykit.tables.known_errors import Catalog, KnownError, Observation, Tool
 
 __all__ = ["Collected", "ErrorLine", "Finish", "Hit", "Sighting", "collect"]
 
-_MOST_HITS = 2000  # lines kept of one cause, and lines of one shape that are read; more are only counted
+_MOST_HITS = 2000  # lines kept of one cause, and lines with the same anchors that are read; more are only counted
+_MANY_READS = 10_000  # takes half a second; once so many lines were read one by one, of each form only a few more are
+_FEW_HITS = 8
 _MOST_ERROR_LINES = 400  # distinct lines of trouble; past them there is no all-clear
-_MOST_SHAPES = 60_000  # shapes remembered, about 20 MB; then the memory begins anew
-_MOST_UNLIKE = 50_000  # lines of unlike shapes that hold one anchor; more of them say nothing new
+_MOST_FORMS = 50_000  # remembered, about 20 MB
+_MOST_UNLIKE = 50_000  # lines that are read for nothing; more of them say nothing new
+_REACH = 4096  # a longer line is read around its anchors only
 _LONGEST_SHAPE = 2000
+_LONGEST_BESIDE = 600  # so much of a line beside another is looked at
 _TAIL_LINES = 12
 _MOST_HARMLESS = 10_000
 _NOT_ZERO = re.compile(r"0*[1-9][\d.,]*|0[.,]\d+")  # "0 errors" is harmless and "3 errors" is not
 _VARIABLE = re.compile(r"0x[0-9a-fA-F]+|\d+")
+_Numbers: TypeAlias = npt.NDArray[np.int64]
 _STRENGTHS = ("match", "weak", "general", "follows", "mild")
 
 
@@ -108,28 +115,25 @@ class _Targets:
 
 @dataclass(slots=True, kw_only=True)
 class _Form:
-    """Lines with the same anchors: how many were read, and which known errors the last one showed."""
+    """Lines with the same anchors: how many were read for known errors, and which the last one showed.
 
-    read: int = 0
-    sightings: tuple[Sighting, ...] = ()
-
-
-@dataclass(slots=True, kw_only=True)
-class _Shape:
-    """Lines that differ in numbers only: where their anchors are, and the line of trouble that stands for them.
-
-    ``suspect`` is where a word of trouble stands.
+    ``met``: a line of it was read for marks. ``counted``: its lines hold numbers, which each tells anew. ``done``: a
+    mark that a tool did its job. ``quick`` finds what any of ``patterns`` may match.
     """
 
-    form: _Form
-    spots: list[tuple[_Targets, int]] = field(default_factory=list)
-    suspect: int | None = None
+    patterns: tuple[str, ...]
+    counted: bool
+    done: bool
+    suspect: bool
+    met: bool = False
     read: int = 0
-    error_line: ErrorLine | None = None
+    sightings: tuple[Sighting, ...] = ()
+    quick: re.Pattern[bytes] | None = None
 
 
 @cache
-def _targets(catalog: Catalog) -> tuple[dict[bytes, _Targets], AnchorSearch]:
+def _targets(catalog: Catalog) -> tuple[AnchorSearch, tuple[_Targets, ...]]:
+    """The search for all anchors of a catalogue, and what each of them leads to, by its number."""
     found: dict[bytes, _Targets] = {}
 
     def at(text: str) -> _Targets:
@@ -148,18 +152,20 @@ def _targets(catalog: Catalog) -> tuple[dict[bytes, _Targets], AnchorSearch]:
         at(observation.fragment).numbers.append(observation)
     for text in (*FAILURES, *DOUBTS):
         at(text)
-    return found, AnchorSearch(found)
+    search = AnchorSearch(found)
+    # The last one stands for a line that says by its first letters that it is of trouble, whatever words it has.
+    return search, (*(found[anchor] for anchor in search.anchors), _Targets())
 
 
-_LEVELS = re.compile(LEVELS.pattern, re.IGNORECASE)
+_LEVELS = re.compile(LEVELS.pattern, re.IGNORECASE | re.MULTILINE)
 _TROUBLE = frozenset(anchor_of(text) for text in (*FAILURES, *DOUBTS))
 
 
 def collect(stream: IO[bytes], catalog: Catalog) -> Collected:
     """Read a log to its end, once.
 
-    Most lines of a large log differ in numbers only, so each shape of a line is searched once; the lines of a shape in
-    which something was found are read one by one.
+    Of lines with the same anchors the first are read one by one; once these showed a known error the others are
+    only counted. A line of trouble is read as long as no line like it was.
     """
     collector = _Collector(catalog)
     for block in blocks(stream):
@@ -172,83 +178,120 @@ class _Collector:
 
     def __init__(self, catalog: Catalog) -> None:
         self.seen = Collected()
-        self._targets, self._search = _targets(catalog)
-        self._sought = set(self._targets)
-        self._found: Counter[bytes] = Counter()
-        self._shapes: dict[bytes, _Shape] = {}
-        self._forms: dict[frozenset[bytes], _Form] = {}
-        self._plain: set[bytes] = set()
+        self._search, self._targets = _targets(catalog)
+        self._telling = np.array([bool(targets.errors) for targets in self._targets])
+        self._suspect = np.array([*(anchor in _TROUBLE for anchor in self._search.anchors), True])
+        self._numbers = np.random.default_rng(0).integers(1 << 63, size=len(self._targets))
+        self._forms: dict[int, _Form] = {}
+        self._reads = 0
+        self._judged: dict[bytes, ErrorLine | None] = {}
         self._harmless: set[str] = set()
 
     def take(self, block: Block) -> None:
         """Read the new lines of one block."""
-        lines = block.lines[block.start : block.stop]
-        shapes = shape_of(b"\n".join(lines)).split(b"\n")
-        fresh = set(shapes) - self._shapes.keys() - self._plain
-        self._learn(fresh)
-        found = [(block.start + at, self._shapes[shape]) for at, shape in enumerate(shapes) if shape in self._shapes]
-        hits = [index for index, shape in found if any(targets.errors for targets, _ in shape.spots)]
-        for index, shape in found:
-            self._read(block, index, shape, hits)
-        for dump in (line for line in fresh if len(line) > _LONGEST_SHAPE):  # it comes once, and would fill the memory
-            self._shapes.pop(dump, None)
-            self._plain.discard(dump)
+        data = shape_of(b"\n".join(block.lines[block.start : block.stop]))
+        found = self._search.find(data)
+        lines, anchors, places = self._with_levels(data, found)
+        if len(lines):
+            first = np.flatnonzero(np.diff(lines, prepend=-1))
+            # Lines with the same anchors have the same sum of random numbers, one per anchor.
+            sums = np.add.reduceat(self._numbers[anchors], first)
+            kinds, example, which, counts = np.unique(sums, return_index=True, return_inverse=True, return_counts=True)
+            ends = np.append(first[1:], len(lines))
+            forms = [
+                self._form(int(kind), anchors[first[at] : ends[at]]) for kind, at in zip(kinds, example, strict=True)
+            ]
+            read = np.array([self._is_read(form) for form in forms])
+            wanted = read[which]
+            for at in np.flatnonzero(~read).tolist():
+                for sighting in forms[at].sightings:
+                    sighting.count += int(counts[at])
+                if forms[at].done:  # the last line by which a tool says that it is done is all that counts
+                    last = np.flatnonzero(which == at)[-1]
+                    begin, end = first[last], ends[last]
+                    index = block.start + int(lines[begin])
+                    for anchor, place in zip(anchors[begin:end], places[begin:end], strict=True):
+                        self._take_marks(self._targets[anchor], block.number(index), block.lines[index], int(place))
+            hits = (block.start + np.unique(lines[self._telling[anchors]])).tolist()
+            for at in np.flatnonzero(wanted).tolist():
+                begin, end = first[at], ends[at]
+                spots = list(zip(anchors[begin:end].tolist(), places[begin:end].tolist(), strict=True))
+                line = int(lines[begin])
+                start = int(found.starts[line])
+                shape = data[start : start + len(block.lines[block.start + line])]
+                self._read(block, block.start + line, shape, forms[which[at]], spots, hits)
         self.seen.lines = block.number(block.stop) - 1
         self.seen.size += block.size
         last = b"\n".join(block.lines[-_TAIL_LINES:]).decode("utf-8", "replace")
         self.seen.tail = tuple(line.strip()[:400] for line in last.splitlines()[-_TAIL_LINES:])
 
-    def _learn(self, fresh: set[bytes]) -> None:
-        """Search the shapes that were not met before, and remember what leads where."""
-        if len(self._shapes) + len(self._plain) > _MOST_SHAPES:
-            self._shapes.clear()
-            self._forms.clear()
-            self._plain.clear()
-        shapes = list(fresh)
-        spots: dict[int, dict[bytes, int]] = {at: {} for at, shape in enumerate(shapes) if _LEVELS.match(shape)}
-        for index, anchor, position in self._search.find(shapes):
-            spots.setdefault(index, {})[anchor] = position
-            self._found[anchor] += 1
-        self._let_go_of_floods()
-        for index, anchors in spots.items():
-            words = [position for anchor, position in anchors.items() if anchor in _TROUBLE]
-            self._shapes[shapes[index]] = _Shape(
-                form=self._forms.setdefault(frozenset(anchors), _Form()),
-                spots=[(self._targets[anchor], position) for anchor, position in anchors.items()],
-                suspect=0 if _LEVELS.match(shapes[index]) else min(words, default=None),
+    def _with_levels(self, data: bytes, found: Found) -> tuple[_Numbers, _Numbers, _Numbers]:
+        """The pairs of lines and anchors, with one more for each line that begins with a letter of trouble."""
+        letters = np.frombuffer(data + b"\n", np.uint8)[found.starts]
+        begins = np.flatnonzero(np.isin(letters, np.frombuffer(b"ef[0", np.uint8)))
+        level = [at for at in begins.tolist() if _LEVELS.match(data, int(found.starts[at]))]
+        if not level:
+            return found.lines, found.anchors, found.places
+        lines = np.concatenate((found.lines, np.array(level, np.int64)))
+        order = np.argsort(lines, kind="stable")
+        more = np.zeros(len(level), np.int64)
+        return (
+            lines[order],
+            np.concatenate((found.anchors, more + len(self._targets) - 1))[order],
+            np.concatenate((found.places, more))[order],
+        )
+
+    def _form(self, kind: int, anchors: _Numbers) -> _Form:
+        form = self._forms.get(kind)
+        if form is None:
+            targets = [self._targets[anchor] for anchor in anchors]
+            form = _Form(
+                patterns=tuple(text for target in targets for _, text, _ in target.errors),
+                counted=any(target.numbers for target in targets),
+                done=any(target.done for target in targets),
+                suspect=bool(self._suspect[anchors].any()),
             )
-        self._plain |= fresh - self._shapes.keys()
+            if len(self._forms) < _MOST_FORMS:
+                self._forms[kind] = form
+        return form
 
-    def _let_go_of_floods(self) -> None:
-        """Stop looking for what a flood of unlike lines holds; the log then gets no all-clear.
+    def _is_read(self, form: _Form) -> bool:
+        return form.counted or not form.met or (form.suspect and not self.seen.overlooked) or not self._is_settled(form)
 
-        The last line of a tool that finished, and the last number that it counted, are looked for to the end.
-        """
-        floods = {anchor for anchor, count in self._found.items() if count > _MOST_UNLIKE}
-        floods = {anchor for anchor in floods if not (self._targets[anchor].done or self._targets[anchor].numbers)}
-        if floods:
-            self.seen.overlooked = True
-            self._found = Counter({anchor: n for anchor, n in self._found.items() if anchor not in floods})
-            self._sought -= floods
-            self._search = AnchorSearch(self._sought)
+    def _is_settled(self, form: _Form) -> bool:
+        """Whether more lines of a form would tell nothing new: then they are only counted."""
+        most = _MOST_HITS if self._reads < _MANY_READS else _FEW_HITS
+        return not form.patterns or form.read >= (most if form.sightings else _MOST_UNLIKE)
 
-    def _read(self, block: Block, index: int, shape: _Shape, hits: Sequence[int]) -> None:
+    def _read(
+        self, block: Block, index: int, shape: bytes, form: _Form, spots: Sequence[tuple[int, int]], hits: Sequence[int]
+    ) -> None:
         number, line = block.number(index), block.lines[index]
-        for targets, position in shape.spots:
-            self._take_marks(targets, number, line, position)
-        shape.read += 1
-        if shape.suspect is not None and (shape.read <= _MOST_HITS or shape.error_line is None):
-            # What was harmless a thousand times may not be the next time: "0 errors" and "3 errors" are one shape.
-            shape.error_line = self._take_trouble(block, index, shape.suspect)
-        elif shape.error_line is not None:
-            shape.error_line.count += 1
-        form = shape.form
-        form.read += 1
-        if form.read <= _MOST_HITS or not form.sightings:
-            form.sightings = tuple(self._take_errors(block, index, shape, hits))
-        else:
+        if form.counted or form.done or not form.met:
+            form.met = True
+            for anchor, place in spots:
+                self._take_marks(self._targets[anchor], number, line, place)
+        if form.suspect and not self.seen.overlooked:
+            known = self._judged.get(shape)
+            if known is not None:
+                known.count += 1
+            else:
+                # What was harmless a thousand times may not be the next time: "0 errors" and "3 errors" are one shape.
+                known = self._take_trouble(block, index, min(place for anchor, place in spots if self._suspect[anchor]))
+                if len(shape) <= _LONGEST_SHAPE:
+                    self._judged[shape] = known
+                self.seen.overlooked |= len(self._judged) > _MOST_UNLIKE
+        if self._is_settled(form):
             for sighting in form.sightings:
                 sighting.count += 1
+            return
+        form.read += 1
+        if form.read > _FEW_HITS and not form.sightings and len(line) < _REACH:
+            form.quick = form.quick or any_of(form.patterns)
+            if form.quick.search(fold(line)) is None:
+                return
+        self._reads += 1
+        form.sightings = tuple(self._take_errors(block, index, spots, hits))
 
     def _take_marks(self, targets: _Targets, number: int, line: bytes, position: int) -> None:
         for tool in targets.began:
@@ -268,8 +311,6 @@ class _Collector:
             self.seen.numbers[observation.id] = tuple(float(group) for group in match.groups())
 
     def _take_trouble(self, block: Block, index: int, position: int) -> ErrorLine | None:
-        if self.seen.overlooked:  # nothing that follows could take the doubt away
-            return None
         text = text_around(block.lines[index], position)
         plain = _NOT_ZERO.sub("1", text)
         if plain in self._harmless:
@@ -287,17 +328,21 @@ class _Collector:
         if len(self.seen.error_lines) >= _MOST_ERROR_LINES:
             self.seen.overlooked |= trouble == "failure"
             return None
-        above = block.around(index, before=CONTEXT_LINES, after=0)[:-1]
-        known = ErrorLine(line=block.number(index), text=text, before=tuple(above), trouble=trouble)
+        above = block.before(index)
+        known = ErrorLine(line=block.number(index), text=text, before=above, trouble=trouble)
         self.seen.error_lines[key] = known
         return known
 
-    def _take_errors(self, block: Block, index: int, shape: _Shape, hits: Sequence[int]) -> Iterable[Sighting]:
+    def _take_errors(
+        self, block: Block, index: int, spots: Sequence[tuple[int, int]], hits: Sequence[int]
+    ) -> Iterable[Sighting]:
         """The known errors that one line shows, each noted once."""
-        line, found = block.lines[index], dict[str, Sighting]()
-        for targets, position in shape.spots:
-            for error, text, strength in targets.errors:
-                context = block.around(index, before=CONTEXT_LINES, after=CONTEXT_LINES) if " && " in text else ()
+        line, found, context = block.lines[index], dict[str, Sighting](), b""
+        for anchor, position in spots:
+            for error, text, strength in self._targets[anchor].errors:
+                if " && " in text and not context:
+                    around = block.lines[max(0, index - CONTEXT_LINES) : index + CONTEXT_LINES + 1]
+                    context = b"\n".join(line[:_LONGEST_BESIDE] for line in around)
                 kept = match_pattern(text, line, position, context)
                 if kept is None or _is_let_go(error, line):
                     continue
@@ -319,7 +364,9 @@ class _Collector:
 
 def _is_let_go(error: KnownError, line: bytes) -> bool:
     """Whether the line says by another word that it means something else."""
-    return any(match_pattern(text, line, fold(line).find(anchor_of(text)), ()) is not None for text in error.unless)
+    return any(
+        match_pattern(text, line, shape_of(line).find(anchor_of(text)), b"") is not None for text in error.unless
+    )
 
 
 def _until_next(block: Block, index: int, hits: Sequence[int]) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ _CHUNK = 1 << 20
 _LONGEST_LINE = 1 << 18  # a longer one is a dump; it is cut, so that memory stays bounded
 _LINES_OF_SCREEN = 600  # characters of a line that are shown
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
-_CURLY = {b"\xe2\x80\x98": b"'", b"\xe2\x80\x99": b"'", b"\xe2\x80\x9c": b'"', b"\xe2\x80\x9d": b'"'}
+_CURLY = re.compile(rb"\xe2\x80([\x98\x99\x9c\x9d])")
 _WIDE = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 
 
@@ -35,9 +35,9 @@ class Block:
         """The number of a line in the log, from 1, counted in newline characters as editors do."""
         return self.first + index - self.start
 
-    def around(self, index: int, *, before: int, after: int) -> list[str]:
-        """The texts of the lines around one, that one included."""
-        return [text_around(line, 0) for line in self.lines[max(0, index - before) : index + after + 1]]
+    def before(self, index: int) -> tuple[str, ...]:
+        """The texts of the lines above one."""
+        return tuple(text_around(line, 0) for line in self.lines[max(0, index - CONTEXT_LINES) : index])
 
 
 def text_around(line: bytes, position: int, *, limit: int = _LINES_OF_SCREEN) -> str:
@@ -58,7 +58,7 @@ def blocks(stream: IO[bytes]) -> Iterator[Block]:
     held: list[bytes] = []  # context before, then lines that wait
     start, first, size = 0, 1, 0
     for data in _whole_lines(stream):
-        fresh = data.replace(b"\r\n", b"\n").split(b"\n")
+        fresh = (data.replace(b"\r\n", b"\n") if b"\r" in data else data).split(b"\n")
         if data.endswith(b"\n"):
             fresh.pop()
         held += fresh
@@ -100,6 +100,5 @@ def _clean(data: bytes) -> bytes:
     if b"\x1b" in data:
         data = _ANSI.sub(b"", data)
     if b"\xe2\x80" in data:
-        for curly, plain in _CURLY.items():
-            data = data.replace(curly, plain)
+        data = _CURLY.sub(lambda curly: b"'" if curly[1] in b"\x98\x99" else b'"', data)
     return data.replace(b"\x00", b"") if b"\x00" in data else data

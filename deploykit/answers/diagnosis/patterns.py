@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-__all__ = ["AnchorSearch", "anchor_of", "fold", "match_pattern", "shape_of"]
+__all__ = ["AnchorSearch", "Found", "anchor_of", "any_of", "fold", "match_pattern", "shape_of"]
 
 _WIDTHS = (8, 4)  # bytes of a gram, of long anchors and of short ones
 _TABLE_BITS = 20  # some thousand anchors fill less than a hundredth of it, and it stays in the cache
@@ -21,6 +18,7 @@ _TABLE = 1 << _TABLE_BITS
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)  # the golden ratio: its product spreads in the upper bits; overflow is meant
 _REACH = 4096  # so many bytes of a long line are looked at on either side of an anchor
 _FIELD = re.compile(r"\{(\w+)(:n)?\}|…")
+_NUMBER = re.compile(r"\d")
 _ENDS_IN_NUMBER = re.compile(r"(?:0x[0-9a-f]+|\d+)$")
 _FOLD = bytes.maketrans(bytes(range(65, 91)), bytes(range(97, 123)))
 _SHAPE = bytes(48 if 48 <= byte <= 57 else byte for byte in _FOLD)
@@ -51,32 +49,59 @@ def _literals(text: str) -> list[str]:
     return _FIELD.sub("\n", text.partition(" && ")[0]).split("\n")
 
 
-def match_pattern(text: str, line: bytes, position: int, context: Sequence[str]) -> dict[str, str] | None:
+def match_pattern(text: str, line: bytes, position: int, context: bytes) -> dict[str, str] | None:
     """What a pattern keeps of a line that holds its anchor at a position; None where it does not match.
 
     ``context`` are the lines around, which further parts (``&&``) may stand in.
     """
     first, *others = text.split(" && ")
-    part = line[max(0, position - _REACH) : position + _REACH]
-    found = _compiled(first).search(part)
-    if found is None:
+    if position < 0:
         return None
-    fields = _fields(found)
+    fields: dict[str, str] = {}
+    if not _is_its_anchor(first):
+        part = line[max(0, position - _REACH) : position + _REACH]
+        found = _fields(first, part)
+        if found is None:
+            return None
+        fields |= found
     for other in others:
-        further = _compiled(other).search("\n".join(context).encode())
+        further = _fields(other, context)
         if further is None:
             return None
-        fields |= _fields(further)
+        fields |= further
     return fields
 
 
-def _fields(found: re.Match[bytes]) -> dict[str, str]:
-    return {name: value.decode("utf-8", "replace").strip() for name, value in found.groupdict().items() if value}
+@cache
+def _is_its_anchor(text: str) -> bool:
+    """Whether a line that holds the anchor of a pattern matches it without a further look."""
+    return _FIELD.search(text) is None and not _NUMBER.search(text)
+
+
+def _fields(text: str, part: bytes) -> dict[str, str] | None:
+    """Both are compared in small letters: an expression that minds no case is ten times as slow."""
+    found = _compiled(text).search(fold(part))
+    if found is None:
+        return None
+    spans = {name: found.span(name) for name in found.re.groupindex}
+    kept = {name: part[begin:end].decode("utf-8", "replace").strip() for name, (begin, end) in spans.items()}
+    return {name: value for name, value in kept.items() if value}
+
+
+def any_of(texts: Iterable[str]) -> re.Pattern[bytes]:
+    """One expression that finds in small letters what any of these patterns may match; it keeps nothing."""
+    sources = dict.fromkeys(_source(text.partition(" && ")[0]) for text in texts)
+    return re.compile(b"|".join(re.sub(rb"\?P<\w+>", b"?:", source) for source in sources))
 
 
 @cache
 def _compiled(text: str) -> re.Pattern[bytes]:
+    return re.compile(_source(text))
+
+
+def _source(text: str) -> bytes:
     """The expression of one part; a pattern that begins or ends with a number does not match a part of a longer one."""
+    text = fold(text.encode()).decode()
     source, end = "", 0
     for gap in _FIELD.finditer(text):
         source += re.escape(text[end : gap.start()].strip())
@@ -85,56 +110,98 @@ def _compiled(text: str) -> re.Pattern[bytes]:
         end = gap.end()
     source += re.escape(text[end:].strip() if end else text)
     before = r"(?<![0-9a-zA-Z])" if text[:1].isdigit() else ""
-    after = r"(?![0-9a-zA-Z])" if _ENDS_IN_NUMBER.search(text.lower()) else ""
-    return re.compile(f"{before}{source}{after}".encode(), re.IGNORECASE)
+    after = r"(?![0-9a-zA-Z])" if _ENDS_IN_NUMBER.search(text) else ""
+    return f"{before}{source}{after}".encode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """Which anchors the lines of a block hold: pairs in the order of lines, each with the anchor's first place there.
+
+    ``starts`` is where each line of the block begins; ``lines``, ``anchors`` and ``places`` are numbers, from 0.
+    """
+
+    starts: npt.NDArray[np.int64]
+    lines: npt.NDArray[np.int64]
+    anchors: npt.NDArray[np.int64]
+    places: npt.NDArray[np.int64]
+
+
+class _Grams:
+    """Where some anchors may stand, by one gram of each."""
+
+    def __init__(self, width: int, anchors: Mapping[int, bytes]) -> None:
+        self._width = width
+        hashes = _hashes(b"\n".join(anchors.values()), width)
+        _, kinds, counts = np.unique(hashes, return_inverse=True, return_counts=True)
+        shared, start = counts[kinds], 0
+        keys, offsets = [], []
+        for anchor in anchors.values():
+            offsets.append(int(np.argmin(shared[start : start + len(anchor) - width + 1])))
+            keys.append(int(hashes[start + offsets[-1]]))
+            start += len(anchor) + 1
+        order = np.argsort(np.array(keys, np.int64), kind="stable")
+        self._anchors, self._offsets = np.array([*anchors], np.int64)[order], np.array(offsets, np.int64)[order]
+        self._keys, self._first, self._many = np.unique(
+            np.array(keys, np.int64)[order], return_index=True, return_counts=True
+        )
+        self._table = np.zeros(_TABLE, np.bool_)
+        self._table[self._keys] = True
+
+    def find(self, data: bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The numbers of anchors, and the places where each would begin."""
+        hashes = _hashes(data, self._width)
+        at = np.flatnonzero(self._table[hashes])
+        key = np.searchsorted(self._keys, hashes[at])
+        many = self._many[key]
+        index = np.arange(many.sum()) + np.repeat(self._first[key] - np.cumsum(many) + many, many)
+        return self._anchors[index], np.repeat(at, many) - self._offsets[index]
 
 
 class AnchorSearch:
-    """Finds which of many anchors a block of shapes holds, and where.
+    """Finds which of many anchors the lines of a block hold, and where.
 
     Each anchor is known by one of its grams (eight bytes, or four of a short one): the gram that fewest anchors share.
     Every position of the block is hashed once and looked up in a table of these; only where the table says so are
-    anchors compared. The work per byte does not grow with the number of anchors.
+    anchors compared, all at once. The work per byte does not grow with the number of anchors.
     """
 
     def __init__(self, anchors: Iterable[bytes]) -> None:
-        every = sorted(set(anchors))
-        self._tiny = [anchor for anchor in every if len(anchor) < _WIDTHS[-1]]
-        self._known: list[tuple[int, npt.NDArray[np.bool_], dict[int, list[tuple[bytes, int]]]]] = []
-        for width, longer in zip(_WIDTHS, (1 << 16, _WIDTHS[0]), strict=True):
-            found = [anchor for anchor in every if width <= len(anchor) < longer]
-            numbers = _hashes(b"\n".join(found), width)
-            _, kinds, counts = np.unique(numbers, return_inverse=True, return_counts=True)
-            shared = counts[kinds]
-            table, buckets = np.zeros(_TABLE, np.bool_), defaultdict[int, list[tuple[bytes, int]]](list)
-            start = 0
-            for anchor in found:
-                offset = int(np.argmin(shared[start : start + len(anchor) - width + 1]))
-                number = int(numbers[start + offset])
-                table[number] = True
-                buckets[number].append((anchor, offset))
-                start += len(anchor) + 1
-            self._known.append((width, table, buckets))
+        self.anchors = sorted(set(anchors))
+        words = -(-max(map(len, self.anchors), default=1) // 8)
+        self._bytes = _words(b"".join(anchor.ljust(8 * words, b"\0") for anchor in self.anchors), words)
+        self._masks = _words(b"".join((b"\xff" * len(a)).ljust(8 * words, b"\0") for a in self.anchors), words)
+        self._tiny = [number for number, anchor in enumerate(self.anchors) if len(anchor) < _WIDTHS[-1]]
+        self._grams = [
+            _Grams(
+                width, {number: anchor for number, anchor in enumerate(self.anchors) if width <= len(anchor) < longer}
+            )
+            for width, longer in zip(_WIDTHS, (1 << 16, _WIDTHS[0]), strict=True)
+        ]
 
-    def find(self, shapes: Sequence[bytes]) -> Iterator[tuple[int, bytes, int]]:
-        """Index of a shape, an anchor in it, and the anchor's first position there."""
-        data = b"\n".join(shapes)
-        places = [(place, anchor) for anchor in self._tiny for place in _places(data, anchor)]
-        for width, table, buckets in self._known:
-            numbers = _hashes(data, width)
-            at = np.flatnonzero(table[numbers])
-            for place, number in zip(at.tolist(), numbers[at].tolist(), strict=True):
-                for anchor, offset in buckets[number]:
-                    if place >= offset and data.startswith(anchor, place - offset):
-                        places.append((place - offset, anchor))
-        places.sort()
-        starts = np.cumsum([0, *(len(shape) + 1 for shape in shapes)])
-        lines = np.searchsorted(starts, [place for place, _ in places], "right") - 1
-        known: set[tuple[int, bytes]] = set()
-        for line, begin, (place, anchor) in zip(lines.tolist(), starts[lines].tolist(), places, strict=True):
-            if (line, anchor) not in known:
-                known.add((line, anchor))
-                yield line, anchor, place - begin
+    def find(self, data: bytes) -> Found:
+        """The anchors in a block of shapes; no anchor goes beyond a line, for none has a line break."""
+        candidates = [grams.find(data) for grams in self._grams]
+        anchors, places = (np.concatenate(values) for values in zip(*candidates, strict=True))
+        anchors, places = anchors[places >= 0], places[places >= 0]
+        # Eight bytes at any place: the view overlaps itself, so that a compare reads no more than it needs.
+        padded = data + bytes(self._bytes.shape[1] * 8)
+        grams = np.ndarray((len(padded) - 7,), "<u8", padded, 0, (1,))
+        for word in range(self._bytes.shape[1]):
+            same = grams[places + 8 * word] & self._masks[anchors, word] == self._bytes[anchors, word]
+            anchors, places = anchors[same], places[same]
+        tiny = [(number, place) for number in self._tiny for place in _places(data, self.anchors[number])]
+        if tiny:
+            more = np.array(tiny, np.int64)
+            anchors, places = np.concatenate((anchors, more[:, 0])), np.concatenate((places, more[:, 1]))
+        breaks = np.flatnonzero(np.frombuffer(data, np.uint8) == 10)
+        starts = np.concatenate((np.zeros(1, np.int64), breaks + 1))
+        # One sort of one number orders the pairs by line, anchor and place; of equal pairs the first place stays.
+        lines = np.searchsorted(starts, places, "right") - 1
+        pairs, places = np.divmod(np.sort((lines * len(self.anchors) + anchors) * len(data) + places), len(data) or 1)
+        first = np.flatnonzero(np.diff(pairs, prepend=-1))
+        lines, anchors = np.divmod(pairs[first], len(self.anchors))
+        return Found(starts=starts, lines=lines, anchors=anchors, places=places[first] - starts[lines])
 
 
 def _places(data: bytes, anchor: bytes) -> Iterator[int]:
@@ -142,6 +209,10 @@ def _places(data: bytes, anchor: bytes) -> Iterator[int]:
     while place >= 0:
         yield place
         place = data.find(anchor, place + 1)
+
+
+def _words(data: bytes, width: int) -> npt.NDArray[np.uint64]:
+    return np.frombuffer(data, "<u8").reshape(-1, width)
 
 
 def _hashes(data: bytes, width: int) -> npt.NDArray[np.int64]:
