@@ -29,7 +29,6 @@ from deploykit.tables.devices import Device
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-    from onnx import ModelProto
 
     from deploykit.accuracy.latency import Estimate
     from deploykit.accuracy.samples.gathering import Samples
@@ -493,12 +492,9 @@ def copied_model(situation: Situation, path: str) -> tuple[PackageFile, ...]:
         )
     copies = (CopiedFile(path=place, source=source) for place, source in external.items())
     if situation.rewritten:
-        return (BytesFile(path=path, data=_as_stored(situation.model.proto)), *copies, *tail)
+        from deploykit.model.weights import unmapped
+
+        # One message; weights that were left in their files are found beside it.
+        model = unmapped(situation.model.proto).SerializeToString(deterministic=True)
+        return (BytesFile(path=path, data=bytes(model)), *copies, *tail)
     return (CopiedFile(path=path, source=situation.request.model), *copies, *tail)
-
-
-def _as_stored(model: ModelProto) -> bytes:
-    """A model of ours as one message; weights that were left in their files are found beside it."""
-    from deploykit.model.weights import unmapped
-
-    return bytes(unmapped(model).SerializeToString(deterministic=True))

@@ -13,7 +13,7 @@ from deploykit.cli.frame import BranchingCommand, Command, settings
 from deploykit.cli.progress import progress
 from deploykit.cli.terminal import emit, table
 from deploykit.errors import UsageError
-from deploykit.system.steps import Begun
+from deploykit.system.jobs import Begun
 
 if TYPE_CHECKING:
     from deploykit.fleet.results import CellResult, Results

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 from deploykit.cli.frame import settings
 from deploykit.cli.terminal import columns, defused, plain
-from deploykit.system.steps import Begun
+from deploykit.system.jobs import Begun
 
 __all__ = ["News", "elapsed", "progress"]
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from deploykit.encodings.values import EncodingSet, Float
 from deploykit.model.facts import GraphFacts, NodeFact, TensorFact, is_setting, with_static
-from deploykit.model.fusion import Fusion, fusions
 from deploykit.model.operators import BIAS, ROLES, Trait, data_outputs, has, ops
+from deploykit.model.patterns import Fusion, fusions
 
 __all__ = [
     "Border",

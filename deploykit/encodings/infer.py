@@ -30,8 +30,7 @@ from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.model.facts import GraphFacts
 from deploykit.model.graph import view_of
 from deploykit.model.operators import RANGES, Trait, ops
-from deploykit.model.range_functions import ANYTHING, FUNCTIONS, SELECTIONS, Interval, hull
-from deploykit.model.range_sums import SUMS
+from deploykit.model.range_functions import ANYTHING, FUNCTIONS, SELECTIONS, SUMS, Interval, hull
 from deploykit.model.ranges import Arithmetic
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from deploykit.errors import InputError
-from deploykit.tables.reading import read_toml, structure
-from deploykit.tables.schemas import schema_of
+from deploykit.tables.reading import read_toml, schema_of, structure
 
 __all__ = [
     "FILE_NAME",

@@ -22,8 +22,8 @@ from deploykit.flow.run import auditor, execute, with_kernels
 from deploykit.flow.seal import Output, Packaged, RanPackage, seal
 from deploykit.model.load import blaming
 from deploykit.packages.writing import PackageWriter
+from deploykit.system.jobs import Steps, prefixed
 from deploykit.system.limits import guarded_memory
-from deploykit.system.steps import Steps, prefixed
 
 __all__ = ["PackageJob", "Packaged", "audit", "check", "make_package", "make_packages", "make_plan", "read_jobs"]
 

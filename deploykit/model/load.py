@@ -130,7 +130,15 @@ def _parse(path: Path, data: bytes) -> ModelProto:
         with limited_memory(_LEAST_MEMORY + _MEMORY_PER_BYTE * len(data)):
             proto: ModelProto = ModelProto.FromString(data)
         if proto.HasField("ir_version"):
-            _check_size(path, proto)
+            nodes = sum(len(function.node) for function in proto.functions)
+            for graph in all_graphs(proto):
+                nodes += len(graph.node)
+                if nodes > NODE_LIMIT:
+                    raise InputError(
+                        f"{path}: too large a graph",
+                        why=f"it has more than {NODE_LIMIT:,} nodes",
+                        next="simplify it or split it before packaging, if it is not a broken file",
+                    )
             return proto
         why = "it holds no ir_version, which every ONNX model has"
     except (DecodeError, MemoryError) as error:
@@ -144,18 +152,6 @@ def _parse(path: Path, data: bytes) -> ModelProto:
         )
     why = f"it looks like {looks}" if looks else why
     raise InputError(f"{path}: not an ONNX model", why=why, next="give the .onnx file")
-
-
-def _check_size(path: Path, proto: ModelProto) -> None:
-    nodes = sum(len(function.node) for function in proto.functions)
-    for graph in all_graphs(proto):
-        nodes += len(graph.node)
-        if nodes > NODE_LIMIT:
-            raise InputError(
-                f"{path}: too large a graph",
-                why=f"it has more than {NODE_LIMIT:,} nodes",
-                next="simplify it or split it before packaging, if it is not a broken file",
-            )
 
 
 def wrap_proto(proto: ModelProto, *, path: Path) -> Model:

@@ -17,8 +17,7 @@ import numpy as np
 from deploykit.model.graph import GraphCopy
 from deploykit.model.joint_ranges import JointFacts
 from deploykit.model.operators import RANGES, Trait, has, is_standard
-from deploykit.model.range_functions import ANYTHING, FUNCTIONS, SELECTIONS, Case, Interval, both, clip_bounds
-from deploykit.model.range_sums import SUMS
+from deploykit.model.range_functions import ANYTHING, FUNCTIONS, SELECTIONS, SUMS, Case, Interval, both, clip_bounds
 from deploykit.model.values import element_count
 
 if TYPE_CHECKING:
@@ -36,16 +35,6 @@ __all__ = [
 _EXACT = (Trait.REARRANGES, Trait.SELECTS, Trait.JOINS, Trait.CLAMPS, Trait.LOGICAL)
 _JUMPS = frozenset({"Ceil", "Floor", "Round", "Sign"})
 """What they make of two values that differ by a rounding may differ by one."""
-
-
-def _jumps(graph: GraphCopy, node: NodeProto) -> bool:
-    """True where two values that differ by a rounding may become two that differ by one, and a value was rounded."""
-    if node.op_type == "Cast":
-        kinds = [graph.dtype(name) for name in (*node.input[:1], *node.output[:1])]
-    else:
-        kinds = ["", "int" if node.op_type in _JUMPS else ""]
-    maker = graph.maker(node.input[0]) if "int" not in kinds[0] and "int" in kinds[-1] else None
-    return maker is not None and maker.op_type not in RANGES and not has(maker, *_EXACT)
 
 
 def _a_step_wider(found: Interval) -> Interval:
@@ -109,7 +98,13 @@ class Arithmetic:
             return
         case = Case(self.graph, node, bounds)
         first = self._joint.narrow(case, rule(case))
-        if _jumps(self.graph, node):
+        # Two values that differ by a rounding may become two that differ by one, where something was rounded before.
+        if node.op_type == "Cast":
+            kinds = [self.graph.dtype(name) for name in (*node.input[:1], *node.output[:1])]
+        else:
+            kinds = ["", "int" if node.op_type in _JUMPS else ""]
+        maker = self.graph.maker(node.input[0]) if "int" not in kinds[0] and "int" in kinds[-1] else None
+        if maker is not None and maker.op_type not in RANGES and not has(maker, *_EXACT):
             low, high = RANGES.get(node.op_type, ANYTHING)
             first = max(low, _a_step_wider(first)[0]), min(high, _a_step_wider(first)[1])
         for index, _ in enumerate(node.output):

@@ -13,9 +13,9 @@ from packaging.specifiers import SpecifierSet
 
 from deploykit.errors import ToolError
 from deploykit.system.environments import Environment, ToolchainState, environment_of, locked
+from deploykit.system.jobs import Begun
 from deploykit.system.processes import ONLY_INSTALLED, ProgramEnd, run
 from deploykit.system.specs import Stage, ToolchainSpec
-from deploykit.system.steps import Begun
 
 __all__ = ["find_cxx", "find_python", "install", "remove"]
 

@@ -1,14 +1,15 @@
 """Work that a child process does in a folder of its own, named by what goes in: done once, found again afterwards.
 
 What the work is, it does not know. The child's only word that counts is ``result.json`` with the files named there;
-lines of JSON with a ``progress`` are shown, everything else goes to the log.
+lines of JSON with a ``progress`` are shown, everything else goes to the log. A line of progress that begins a step of
+known number (``[2/4] rendering``) is told from others by its type.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import file_digest
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 from deploykit.errors import ToolError
 from deploykit.system.processes import run
 
-__all__ = ["LOG", "RESULT", "Job", "finished_job", "run_job"]
+__all__ = ["LOG", "RESULT", "Begun", "Job", "Steps", "finished_job", "prefixed", "run_job"]
 
 RESULT = "result.json"
 LOG = "log.txt"
@@ -112,3 +113,32 @@ def _object(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+class Begun(str):
+    """A line of progress that begins a step; lines that are none tell of the one begun last."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, number: int, total: int, words: str) -> Begun:
+        """The ``number``-th of ``total`` steps, counted from 1."""
+        return cls(f"[{number}/{total}] {words}")
+
+
+class Steps:
+    """A list of steps that are begun in its order; one may be begun again, and one that was not needed is passed."""
+
+    def __init__(self, names: Sequence[str], tell: Callable[[str], None]) -> None:
+        self._names = tuple(names)
+        self._tell = tell
+
+    def begin(self, name: str) -> None:
+        """Tell that the step of that name begins; nothing where it is none of these."""
+        if name in self._names:
+            self._tell(Begun.of(self._names.index(name) + 1, len(self._names), name))
+
+
+def prefixed(name: str, tell: Callable[[str], None]) -> Callable[[str], None]:
+    """What tells the news of one piece of work among several; steps stay steps."""
+    return lambda line: tell(Begun(f"{name}: {line}") if isinstance(line, Begun) else f"{name}: {line}")

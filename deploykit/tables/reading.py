@@ -1,5 +1,7 @@
 """Readers of TOML and JSON files: plain data becomes a dataclass, a bad file is answered with the path of the bad key.
 
+The same dataclasses make JSON Schemas, so that an editor can check a file too.
+
 What the data means is no business of this file.
 """
 
@@ -10,7 +12,7 @@ import inspect
 import json
 import re
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from functools import cache
 from hashlib import sha256
@@ -18,12 +20,13 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import msgspec
+from msgspec.json import decode, encode, schema_components
 
 from deploykit.errors import InputError
 from deploykit.system.files import read_regular
 from deploykit.system.store import Store
 
-__all__ = ["parse_json", "parse_rows", "read_json", "read_toml", "structure"]
+__all__ = ["parse_json", "parse_rows", "read_json", "read_toml", "schema_of", "structure"]
 
 T = TypeVar("T")
 
@@ -206,3 +209,32 @@ def _with_keys(kind: Any, value: Any, path: str) -> str:
                 break
         path = f"{before}.{bad}{after}"
     return path
+
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def schema_of(kind: type[Any], *, hidden: Collection[str] = (), optional: Collection[str] = ()) -> dict[str, Any]:
+    """The JSON Schema of what ``structure`` accepts as ``kind``, a dataclass.
+
+    ``hidden`` fields are filled by the loader and may not be written; ``optional`` ones may be left out although the
+    dataclass requires them.
+    """
+    _, found = schema_components([kind], ref_template="#/$defs/{name}")
+    defs = {name: _strict(found[name], hidden, optional) for name in sorted(found)}
+    top = defs.pop(kind.__name__)
+    # Defaults are Python's own values, such as tuples; a schema has JSON's.
+    return decode(encode({"$schema": _DIALECT, **top, **({"$defs": defs} if defs else {})}), type=dict[str, Any])
+
+
+def _strict(schema: dict[str, Any], hidden: Collection[str], optional: Collection[str]) -> dict[str, Any]:
+    """The schema of an object with the keys that may be written and no others; enumerations stay as they are."""
+    if "properties" not in schema:
+        return schema
+    return {
+        **schema,
+        "description": schema.get("description", "").partition("\n")[0],
+        "properties": {name: value for name, value in schema["properties"].items() if name not in hidden},
+        "required": [name for name in schema["required"] if name not in {*hidden, *optional}],
+        "additionalProperties": False,
+    }

@@ -17,7 +17,7 @@ from deploykit.errors import UsageError
 from deploykit.fleet.description import schema
 from deploykit.tables.capabilities import Feature
 from deploykit.tables.devices import Device
-from deploykit.tables.schemas import schema_of
+from deploykit.tables.reading import schema_of
 from deploykit.tables.sources import SourceFile
 from deploykit_qualcomm.tables import (
     ArchFile,

@@ -17,7 +17,7 @@ import deploykit_qualcomm
 import deploykit_vitis_ai
 from deploykit.answers.diagnosis import Diagnosis, diagnose
 from deploykit.tables.known_errors import Catalog, CatalogFile, KnownError, general_errors, merge_catalogs
-from deploykit.tables.schemas import schema_of
+from deploykit.tables.reading import schema_of
 from deploykit_qualcomm.known_errors import known_errors as qualcomm_errors
 from deploykit_vitis_ai.tables import known_errors as vitis_errors
 

@@ -15,13 +15,13 @@ import pytest
 import deploykit
 from deploykit.cli.frame import Settings
 from deploykit.cli.progress import elapsed
-from deploykit.system.steps import Begun
+from deploykit.system.jobs import Begun
 from terminals import on_a_terminal
 
 WORK = """
 import sys, time
 from deploykit.cli import progress as module
-from deploykit.system.steps import Begun
+from deploykit.system.jobs import Begun
 module._PATIENCE, module._AGAIN, module._TICK, module._FIRST = 0.2, 0.4, 0.05, 0.02
 with module.progress() as tell:
     tell(Begun.of(1, 2, "deciding"))

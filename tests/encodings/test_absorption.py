@@ -17,7 +17,7 @@ from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.model import load_model, wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
-from deploykit.model.fusion import BLOCKS, PAIRS
+from deploykit.model.patterns import BLOCKS, PAIRS
 from sample_models.tiny_graphs import TinyGraph
 from tables import each_row
 

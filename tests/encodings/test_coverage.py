@@ -20,7 +20,7 @@ from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.model import load_model, wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
-from deploykit.model.fusion import fusions
+from deploykit.model.patterns import fusions
 from tables import each_row
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"

@@ -21,8 +21,8 @@ from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.flow.pipeline import Packaged, make_package
 from deploykit.flow.samples import observed_ranges
 from deploykit.model.collect import collect_facts
-from deploykit.model.fusion import fusions
 from deploykit.model.load import wrap_proto
+from deploykit.model.patterns import fusions
 from deploykit_ort_qnn.forms.missing_grids import fused_grids
 from sample_models.tiny_graphs import TinyGraph
 from tables import each_row

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deploykit.system.steps import Begun, Steps, prefixed
+from deploykit.system.jobs import Begun, Steps, prefixed
 
 
 def test_steps_are_counted_and_may_begin_again() -> None:

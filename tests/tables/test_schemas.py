@@ -9,8 +9,7 @@ import pytest
 
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
-from deploykit.tables.reading import structure
-from deploykit.tables.schemas import schema_of
+from deploykit.tables.reading import schema_of, structure
 from tables import each_row
 
 

@@ -82,7 +82,18 @@ def _as_matmul(to: NodeSteps, rank: int) -> None:
         to.share(source, moved)
         source = moved
     if is_conv or attribute(node, "transB", 0):
-        weight = _turned_weight(to, weight)
+        # The weight as [inputs, outputs], with its grid; further dimensions are all 1.
+        values = stored_values(to.graph.stored[weight])
+        name = to.store(f"{weight}_matmul", np.ascontiguousarray(values.reshape(values.shape[:2]).T))
+        entry = to.entry(weight)
+        assert entry is not None
+        value: Any = entry.value
+        changes = {"axis": None if value.axis is None else 1 - value.axis, "block_axis": 1 - value.block_axis}
+        for part in ("channel_scale", "block_scale") if isinstance(value, Lpbq) else ("scale", "zero_point"):
+            array = getattr(value, part)
+            changes[part] = np.ascontiguousarray(array.reshape(array.shape[:2]).T)
+        to.put(replace(entry, name=name, value=replace(value, **changes)))
+        weight = name
     result = to.graph.fresh(f"{output}_last") if is_conv else output
     to.share(output, *([result] if is_conv else []))
     product = to.graph.fresh(f"{output}_product") if bias else result
@@ -92,21 +103,6 @@ def _as_matmul(to: NodeSteps, rank: int) -> None:
         _derive_product(to, product, output, bias)
     if is_conv:
         to.end("Transpose", [result], name=f"{stem}/to_first", perm=[0, rank - 1, *range(1, rank - 1)])
-
-
-def _turned_weight(to: NodeSteps, weight: str) -> str:
-    """The weight as [inputs, outputs], with its grid; further dimensions are all 1."""
-    values = stored_values(to.graph.stored[weight])
-    name = to.store(f"{weight}_matmul", np.ascontiguousarray(values.reshape(values.shape[:2]).T))
-    entry = to.entry(weight)
-    assert entry is not None
-    value: Any = entry.value
-    changes = {"axis": None if value.axis is None else 1 - value.axis, "block_axis": 1 - value.block_axis}
-    for part in ("channel_scale", "block_scale") if isinstance(value, Lpbq) else ("scale", "zero_point"):
-        array = getattr(value, part)
-        changes[part] = np.ascontiguousarray(array.reshape(array.shape[:2]).T)
-    to.put(replace(entry, name=name, value=replace(value, **changes)))
-    return name
 
 
 def _derive_product(to: NodeSteps, product: str, total: str, bias: str) -> None:

@@ -28,9 +28,8 @@ from deploykit.accuracy.simulate.tensor_statistics import TensorStatistics, stat
 from deploykit.encodings.values import EncodingSet, Float, Value
 from deploykit.errors import UsageError
 from deploykit.model.facts import GraphFacts, NodeFact
-from deploykit.model.fusion import BLOCKS
 from deploykit.model.parameters import bias_after_matmul, parameter_uses
-from deploykit.model.patterns import find_blocks
+from deploykit.model.patterns import BLOCKS, find_blocks
 from deploykit.model.weights import mapped_bytes, stored_values
 from deploykit.system.published import published
 from deploykit.system.store import Store, key_of

@@ -26,7 +26,7 @@ from deploykit.model.load import blaming
 from deploykit.packages.manifests import read_manifest
 from deploykit.packages.placing import RESULTS, check_place, publish_results
 from deploykit.report.ladders import render_ladder
-from deploykit.system.steps import Steps
+from deploykit.system.jobs import Steps
 
 if TYPE_CHECKING:
     from deploykit.backend.backend import AnyBackend, Progress, Request
