@@ -10,17 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from deploykit.accuracy.judge.judge import Judge
-from deploykit.accuracy.judge.verdict import Against
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.fitting import Original, fit_judge
 from deploykit.backend.audits import settled_findings
 from deploykit.backend.backend import Aids, AnyBackend, Execution, Progress, SharedWork
 from deploykit.backend.options import AUDIT
 from deploykit.backend.plugins import load_backends
+from deploykit.encodings.qdq import extract_qdq
 from deploykit.errors import DeploykitError, UsageError
 from deploykit.findings import Finding, sort_findings
 from deploykit.flow.plan import Decision
 from deploykit.flow.samples import samples_of
+from deploykit.model.collect import facts_of
 from deploykit.model.weights import lean_weights
 
 __all__ = ["auditor", "execute", "with_kernels"]
@@ -35,14 +36,21 @@ def execute(
     given, reference = decision.given, decision.chosen.reference
 
     def original() -> Original | None:
-        """The model as given; without encodings it is its own reference, and more is asked of the very same graph."""
-        samples, model, facts = samples_of(given, shared), lean_weights(given.model), given.facts
+        """The model as given, in float, and what its encodings or its own pairs lose.
+
+        A float model without encodings is its own reference: more is asked of the very same graph.
+        """
+        samples, model, facts, encodings = samples_of(given, shared), lean_weights(given.model), given.facts, None
         try:
-            if given.encodings is None:
-                against, bits = (Against.QUANTIZED, 8) if facts.is_qdq else (Against.FLOAT, 0)
-                return Original(judge=Judge(model, facts, samples, against=against, same_graph=True, bits=bits))
+            if given.encodings is not None:
+                encodings = given.encodings
+            elif facts.is_qdq:
+                taken = extract_qdq(model)
+                model, facts, encodings = taken.model, facts_of(taken.model), taken.encodings
+            if encodings is None:
+                return Original(judge=Judge(model, facts, samples, same_graph=True))
             if samples.may_judge and (reference is None or samples.label is Label.DERIVED):
-                fitted = fit_judge(model, facts, given.encodings, samples)
+                fitted = fit_judge(model, facts, encodings, samples)
                 return Original(judge=fitted.judge, quantization=fitted.verdict)
             return Original(judge=Judge(model, facts, samples), quantization=reference)
         except DeploykitError:  # it does not run on the CPU

@@ -14,6 +14,7 @@ from onnx import numpy_helper
 import deploykit_ort_qnn.provider_model as provider
 from deploykit.backend.backend import Request
 from deploykit.encodings.formats.aimet import write_encodings
+from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.encodings.values import EncodingSet
 from deploykit.flow.pipeline import make_package
 from sample_models.cell_detectors import CELLS, SIDE, cell_detector, cell_pictures
@@ -77,17 +78,19 @@ WRONG: dict[str, Callable[[onnx.ModelProto], None]] = {
 def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, model = tmp_path_factory.mktemp("given"), cell_detector()
     onnx.save(model, folder / "model.onnx")
-    (folder / "model.encodings").write_text(write_encodings(min_max_encodings(model, FEEDS, bits=16), "1.0.0"))
+    encodings = min_max_encodings(model, FEEDS, bits=16)
+    (folder / "model.encodings").write_text(write_encodings(encodings, "1.0.0"))
+    onnx.save(insert_qdq(model, encodings, bias="float").model, folder / "pairs.onnx")
     np.savez(folder / "data.npz", images=np.stack([feed["images"] for feed in FEEDS]))
     return folder
 
 
-def packaged(given: Path, out: Path) -> Any:
+def packaged(given: Path, out: Path, *, pairs: bool = False) -> Any:
     request = Request(
-        model=given / "model.onnx",
+        model=given / ("pairs.onnx" if pairs else "model.onnx"),
         target="sm8650",
         backend="ort-qnn",
-        encodings=given / "model.encodings",
+        encodings=None if pairs else given / "model.encodings",
         calibration=given / "data.npz",
         no_rewrite=("cut-tail",),  # one compiled graph, so that a fault may lie anywhere in it
         adapter_options={"audit": "off"},  # what kernels do by themselves is not asked here
@@ -95,16 +98,19 @@ def packaged(given: Path, out: Path) -> Any:
     return make_package(request, out)
 
 
-def test_as_it_was_given_it_is_right(given: Path, tmp_path: Path) -> None:
-    made = packaged(given, tmp_path / "out")
+@pytest.mark.parametrize("pairs", [False, True], ids=["encodings", "pairs"])
+def test_as_it_was_given_it_is_right(pairs: bool, given: Path, tmp_path: Path) -> None:
+    made = packaged(given, tmp_path / "out", pairs=pairs)
     assert made.status.right.state == "yes", made.status.right.why
     assert "detections kept at score 0.25" in made.status.right.why
     assert made.exit_status == 0
 
 
-@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("name", [*WRONG, "a wrong file of a model with pairs"])
 def test_a_wrong_package_is_a_no(name: str, given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = provider.provider_model
+    """The file of a model with pairs runs alike on the CPU and on the emulator: only its own floats tell it is wrong."""
+    right, pairs = provider.provider_model, name not in WRONG
+    name = "swapped classes" if pairs else name
 
     def spoilt(model: onnx.ModelProto, encodings: EncodingSet | None, **more: Any) -> Any:
         wrong = cell_detector()
@@ -112,10 +118,11 @@ def test_a_wrong_package_is_a_no(name: str, given: Path, tmp_path: Path, monkeyp
         feeds = FEEDS
         if name == "calibration of another recipe":  # ranges of pictures that were divided by 255 once more
             feeds = [{key: value / 255 for key, value in feed.items()} for feed in FEEDS]
-        return right(wrong, min_max_encodings(wrong, feeds, bits=16), **more)
+        entries = min_max_encodings(wrong, feeds, bits=16)
+        return right(insert_qdq(wrong, entries, bias="float").model if pairs else wrong, entries, **more)
 
     monkeypatch.setattr(provider, "provider_model", spoilt)
-    made = packaged(given, tmp_path / "out")
+    made = packaged(given, tmp_path / "out", pairs=pairs)
     assert made.status.right.state == "no", f"{made.status.right}"
     assert made.exit_status == 1
     lost = {"a mask applied twice": "scores are 0.1"}.get(name, "detections kept")

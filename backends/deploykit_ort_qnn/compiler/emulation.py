@@ -172,14 +172,11 @@ def _judged(
         judge = OutputJudge(facts, label=job.label, against=against, bits=job.bits, same_graph=True)
         return judge.compare(cpu, npu, job.inputs), None
     device, quantization = original.judge.compare(npu), original.quantization
-    if quantization is None and not job.bits:
-        return device, None
-    # What the file itself loses on the CPU counts as well, for the encodings may have been cured on the way; with
-    # encodings only where it does what these do: a file that is wrong does not excuse the device that runs it.
-    of_file = original.judge.compare(cpu)
     if quantization is None:
-        # The model came with its own pairs: a cure that widens one of its grids differs from it on purpose.
-        return device.beside(of_file), None
+        return device, None
+    # What the file itself loses on the CPU counts as well, for the encodings may have been cured on the way; but only
+    # where it does what these do: a file that is wrong does not excuse the device that runs it.
+    of_file = original.judge.compare(cpu)
     beside = device.beside(quantization)
     is_faithful = of_file.beside(quantization).right is True
     if beside.right is not True and is_faithful and device.beside(of_file).right is True:
