@@ -296,6 +296,13 @@ def _typed(file: Path, array: Any, spec: InputSpec) -> Any:
     import numpy as np
 
     wanted = spec.numpy_type
+    if array.dtype.kind == "f" and bool(np.isnan(array).any()):
+        count = int(np.isnan(array).sum())
+        raise InputError(
+            f"{file}: {count} of {array.size} values for the input {spec.name} are NaN",
+            why="NaN makes every range and every comparison meaningless",
+            next="leave the sample out, and see how it was made",
+        )
     if array.dtype == wanted:
         return np.array(array, order="C")
     if wanted.kind == "V" == array.dtype.kind and array.dtype.itemsize == wanted.itemsize:

@@ -106,7 +106,8 @@ def _arrays(calibration: Calibration, inputs: tuple[InputSpec, ...]) -> Survey:
                     correlations.append(float(sketch @ last) / length if length else 0.0)
                 last = sketch
         except InputError as error:
-            unusable.append((path.name, f"{error.what.removeprefix(f'{path}: ')} {error.why}".strip()))
+            why = f": {error.why}" if error.why else ""
+            unusable.append((path.name, f"{error.what.removeprefix(f'{path}: ')}{why}"))
     return Survey(
         kind="arrays",
         origin=calibration.origin,

@@ -117,13 +117,14 @@ def _whole(rng: np.random.Generator, low: int, high: int, size: int) -> npt.NDAr
 def make_mask(
     point: ValuePoint, shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Generator
 ) -> npt.NDArray[Any]:
-    """Zeros and ones. Along a last axis of several positions at least one is 1: what hides all of them is no input.
+    """Zeros and ones. Along a last axis of several positions the first is 1: what hides all of them is no input.
 
-    Where values vary at least one is 0 as well, since some models mean by 1 what is hidden.
+    Behind a causal mask the first position sees nothing but itself. Where values vary at least one is 0 as well, since
+    some models mean by 1 what is hidden.
     """
     values = make_integers(point, 0, 1, shape, np.dtype(np.int64), rng)
     if values.ndim and values.shape[-1] > 1:
-        values[..., 0] |= values.max(axis=-1) == 0
+        values[..., 0] = 1
         if point in VARIED:
             values[..., -1] &= values.min(axis=-1) == 0
     return values.astype(dtype)

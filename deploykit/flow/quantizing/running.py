@@ -28,7 +28,7 @@ from deploykit.backend.backend import Progress
 from deploykit.encodings.formats.conversion import convert
 from deploykit.encodings.place import layouts, place
 from deploykit.encodings.qdq import extract_qdq
-from deploykit.errors import ToolError, UsageError
+from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.model.weights import load_weights
@@ -101,12 +101,21 @@ class Division:
         }
 
     def write(self, folder: Path) -> None:
-        """Arrays as ``samples/NNNNN.npz`` and ``held_out/NNNNN.npz``; nothing for images."""
+        """Arrays as ``samples/NNNNN.npz`` and ``held_out/NNNNN.npz``; nothing for images.
+
+        Raises InputError for values that are not finite.
+        """
         if self.calibration.recipe is not None:
             return
         for name, places in (("samples", self.seen), ("held_out", self.judged)):
             (folder / name).mkdir(parents=True, exist_ok=True)
             for index, feed in enumerate(read_places(places)):
+                for of, values in feed.items():
+                    if values.dtype.kind == "f" and not np.isfinite(values).all():  # no quantizer makes a grid of it
+                        raise InputError(
+                            f"{places[index].file}: values for the input {of} are infinite",
+                            next="save the largest finite value that the model needs, such as -10000 in a mask",
+                        )
                 write_arrays(folder / name / f"{index:05}.npz", feed)
 
 

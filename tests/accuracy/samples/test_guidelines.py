@@ -118,8 +118,10 @@ def test_copies_constants_and_nan_are_named(tmp_path: Path) -> None:
     save(tmp_path, 120)
     (tmp_path / "copy.npy").write_bytes((tmp_path / "s000.npy").read_bytes())
     np.save(tmp_path / "black.npy", np.zeros((1, 3, 4, 4), np.float32))
-    np.save(tmp_path / "nan.npy", np.full((1, 3, 4, 4), np.nan, np.float32))
+    np.save(tmp_path / "infinite.npy", np.full((1, 3, 4, 4), np.inf, np.float32))
     assert codes(tmp_path) == {"DK624", "DK628"}
+    np.save(tmp_path / "nan.npy", np.full((1, 3, 4, 4), np.nan, np.float32))
+    assert codes(tmp_path) == {"DK623", "DK624", "DK628"}, "no quantizer is run on NaN"
 
 
 def test_labels_count(tmp_path: Path) -> None:
