@@ -207,8 +207,8 @@ def test_a_verdict_survives_json(collect: Collect) -> None:
 
 
 def test_every_limit_has_a_reason_and_a_source() -> None:
-    assert {row.measure for row in limits().values()} | {Measure.SQNR} == set(Measure)
-    assert all(len(row.reason) > 20 and len(row.source) > 20 for row in limits().values())
+    assert {row.measure for row in limits().limit.values()} | {Measure.SQNR} == set(Measure)
+    assert all(len(row.reason) > 20 and len(row.source) > 20 for row in limits().limit.values())
 
 
 def test_the_user_can_ask_for_other_limits(collect: Collect) -> None:

@@ -228,7 +228,7 @@ def limit_rows() -> str:
     lines = [
         f"| {key} | {limit.asked()} | {limit.margin:g} | {'–' if limit.floor is None else f'{limit.floor:g}'} | "
         f"{limit.reason} | {limit.source} |"
-        for key, limit in limits().items()
+        for key, limit in limits().limit.items()
     ]
     head = "| measure | good | margin | never under (or over) | reason | source |"
     return "\n".join([head, "|---|---|---|---|---|---|", *lines, ""])

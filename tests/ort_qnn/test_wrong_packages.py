@@ -108,7 +108,7 @@ def test_as_it_was_given_it_is_right(pairs: bool, given: Path, tmp_path: Path) -
 
 @pytest.mark.parametrize("name", [*WRONG, "a wrong file of a model with pairs"])
 def test_a_wrong_package_is_a_no(name: str, given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file of a model with pairs runs alike on the CPU and on the emulator: only its own floats tell it is wrong."""
+    """The file of a model with pairs runs alike on the CPU and the emulator: only its own floats tell it is wrong."""
     right, pairs = provider.provider_model, name not in WRONG
     name = "swapped classes" if pairs else name
 

@@ -6,7 +6,7 @@ It measures; limits are looked up elsewhere. Boxes are corners, or centres and s
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -44,6 +44,7 @@ _REACH = 4.0  # a partner may lie so many times the tolerance away: the same det
 _MOST = 1024  # detections of one sample that are counted, the best ones
 _MOSTLY = 0.5  # share of all rows: objects fill less of what a detector looks at
 _TIES = 0.05  # from so many near ties on (untrained weights) the plain count says nothing
+_FAR_APART, _FAR_LOG = 1e5, 10.0  # no box is as large as e to the 10th cells
 _FLAT = 0.02  # share of boxes without an area that a detector may have at the borders of its images
 
 
@@ -94,11 +95,28 @@ def read_detections(group: DetectionSet, values: Values) -> Detections | None:
     return Detections(boxes=np.nan_to_num(boxes), scores=scores, labels=labels, margins=margins, classes=classes)
 
 
-def read_both(group: DetectionSet, samples: Sequence[tuple[Values, Values]]) -> list[tuple[Detections, Detections]]:
-    """The rows of both sides of each sample; none where the shapes of any do not fit together."""
+def read_both(
+    group: DetectionSet, samples: Sequence[tuple[Values, Values]], *, in_order: bool
+) -> list[tuple[Detections, Detections]]:
+    """The rows of both sides of each sample; none where the shapes of any do not fit together.
+
+    Boxes without an area in rows that mean the same on both sides (``in_order``) are taken for what a head gives before
+    it is decoded: the place within a cell, and logarithms of sizes.
+    """
     read = [(read_detections(group, one), read_detections(group, two)) for one, two in samples]
     known = [(one, two) for one, two in read if one is not None and two is not None]
-    return known if len(known) == len(read) else []
+    if len(known) < len(read):
+        return []
+    if in_order and _form([one.best(one.scores >= WORKING_SCORE) for one, _ in known]) is None:
+        return [(_of_cells(one), _of_cells(two)) for one, two in known]
+    return known
+
+
+def _of_cells(side: Detections) -> Detections:
+    """Centres and sizes in units of each row's own cell. Every row lies far from the others: it meets its own only."""
+    apart = np.arange(len(side.boxes))[:, None] * _FAR_APART
+    sizes = np.exp(np.clip(side.boxes[:, 2:], -_FAR_LOG, _FAR_LOG))
+    return replace(side, boxes=np.concatenate([side.boxes[:, :2] + apart, sizes], axis=1))
 
 
 def _columns(piece: Piece, array: Numbers, width: int) -> _Doubles | None:
@@ -236,7 +254,7 @@ def judge_detections(
     sides, place by place.
     """
     name, kind = "+".join(group.outputs), OutputKind.DETECTIONS
-    pairs = read_both(group, samples)
+    pairs = read_both(group, samples, in_order=in_order)
     if not pairs:
         yield context.number(name, kind, Measure.ROWS, float("nan"), where="unlike shapes")
         return

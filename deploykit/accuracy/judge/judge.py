@@ -147,9 +147,9 @@ class OutputJudge:
         numbers: list[JudgedNumber] = []
         counts: list[KeptCount] = []
         for group in groups:
-            count = count_kept(read_both(group, both))
-            counts += [] if count is None else [count]
             in_order = not self._rows.is_behind(group.boxes.output)
+            count = count_kept(read_both(group, both, in_order=in_order))
+            counts += [] if count is None else [count]
             numbers += judge_detections(context, group, both, feeds, static, in_order=in_order)
         for name in known:
             covering = any(name in group.outputs for group in groups)

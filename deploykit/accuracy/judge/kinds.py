@@ -11,6 +11,7 @@ from enum import StrEnum
 from math import prod
 from typing import TypeAlias
 
+from deploykit.accuracy.judge.verdict import limits
 from deploykit.model.facts import GraphFacts, NodeFact
 
 __all__ = ["DetectionSet", "OutputKind", "Piece", "Task", "detection_sets", "kind_of", "pieces_of"]
@@ -106,8 +107,6 @@ _AROUND_A_NORM = frozenset({"Sqrt", "Pow", "Clip", "Max", "Add", "Expand", "Abs"
 _NO_BOXES = (OutputKind.SCORES, OutputKind.LABELS, OutputKind.EMBEDDING)
 _BOX = 4
 _MOST_STEPS = 400
-# Classes of Cityscapes, Pascal VOC, Pascal Context, ADE20K and COCO-Stuff, some with one for the rest.
-_DATA_SETS = frozenset({19, 21, 59, 60, 150, 151, 171, 182})
 # A head that gives one of fewer than so many characters or words is not told from any other projection.
 _LEAST_WORDS = 20
 
@@ -268,7 +267,7 @@ def _gives_pixel_classes(facts: GraphFacts, output: str, shape: _Shape) -> bool:
         return False
     pictures = [facts.tensors[name].shape or () for name in facts.inputs]
     sizes = [other[2:] for other in pictures if len(other) == 4 and other[1] in (1, 3, 4)]
-    return shape[2:] in sizes or (bool(sizes) and shape[1] in _DATA_SETS)
+    return shape[2:] in sizes or (bool(sizes) and any(shape[1] in known.classes for known in limits().data_set))
 
 
 def _is_picture(facts: GraphFacts, shape: _Shape) -> bool:

@@ -97,18 +97,28 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentationSet:
+    """A public data set whose number of classes tells a map of logits."""
+
+    name: str
+    classes: tuple[int, ...]
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LimitFile:
     """``limits.toml``."""
 
     schema: int
     limit: Mapping[str, Limit]
+    data_set: tuple[SegmentationSet, ...]
 
 
 @cache
-def limits() -> Mapping[str, Limit]:
-    """The rows by name."""
+def limits() -> LimitFile:
+    """The limits by name, and what tells one kind of output from another."""
     path = Path(__file__).with_name("limits.toml")
-    return structure(LimitFile, read_toml(path), where=f"{path.name}:").limit
+    return structure(LimitFile, read_toml(path), where=f"{path.name}:")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +148,7 @@ def limit_for(measure: Measure, *keys: str, asked: Thresholds | None = None, sid
 
     ``side`` is the longer side of the image in pixels; errors of boxes scale with it.
     """
-    table = limits()
+    table = limits().limit
     row = next((table[f"{measure}/{key}"] for key in keys if f"{measure}/{key}" in table), table[measure])
     wanted = None if asked is None else asked.of(measure)
     if wanted is not None:
