@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -175,27 +176,15 @@ def dlc(flags: dict[str, list[str]], version: str) -> None:
     Path(flags["--output_path"][0]).write_text(f"{PLAYS}{model}\n", "utf-8")
 
 
-def net_run(flags: dict[str, list[str]], version: str) -> None:
-    """Run what the context was made from, in float32: files of 32-bit floats in, files of 32-bit floats out."""
-    import numpy as np
-    import onnxruntime
+def later(action: str) -> Callable[[dict[str, list[str]], str], None]:
+    """What plays the programs of a device; it loads ONNX Runtime, which the others do not need."""
 
-    del version
-    model = Path(flags["--retrieve_context"][0]).read_text("utf-8").removeprefix(PLAYS).strip()
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    kinds = {"tensor(float)": np.float32, "tensor(int64)": np.int64}
-    for index, line in enumerate(Path(flags["--input_list"][0]).read_text("utf-8").splitlines()):
-        files = dict(word.split(":=") for word in line.split())
-        feed = {
-            item.name: np.fromfile(files[mangled(item.name)], np.float32).astype(kinds[item.type]).reshape(item.shape)
-            for item in session.get_inputs()
-        }
-        result = Path(flags["--output_dir"][0]) / f"Result_{index}"
-        result.mkdir(parents=True)
-        for item, value in zip(session.get_outputs(), session.run(None, feed), strict=True):
-            np.asarray(value, np.float32).tofile(result / f"{mangled(item.name)}.raw")
+    def run(flags: dict[str, list[str]], version: str) -> None:
+        import net_run
+
+        getattr(net_run, action)(flags, version)
+
+    return run
 
 
 ACTIONS = {
@@ -203,7 +192,8 @@ ACTIONS = {
     "qairt-converter": dlc,
     "qnn-model-lib-generator": model_lib,
     "qnn-context-binary-generator": context,
-    "qnn-net-run": net_run,
+    "qnn-net-run": later("net_run"),
+    "qnn-profile-viewer": later("view"),
 }
 
 if __name__ == "__main__":
