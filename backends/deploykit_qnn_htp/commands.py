@@ -104,26 +104,8 @@ def shared_steps(graphs: Sequence[tuple[RouteCandidate, Paths]]) -> tuple[Step, 
 
 def steps(candidate: RouteCandidate, paths: Paths) -> tuple[Step, ...]:
     """Convert, build the model library where the route has one, make the context binary, run on the device."""
-    return tuple(_legacy(candidate, paths) if candidate.route.legacy else _dlc(candidate, paths))
-
-
-def _legacy(candidate: RouteCandidate, paths: Paths) -> Iterator[Step]:
-    sdk = candidate.draft.sdk
-    yield _convert_legacy(candidate, paths)
-    library = Argv("qnn-model-lib-generator", sdk)
-    library.add("-c", paths.cpp).add("-b", paths.weights).add("-o", "artifacts/lib").add("-t", HOST)
-    yield Step(
-        id=f"model-lib{paths.suffix}",
-        tool=library.tool,
-        argv=library.words,
-        inputs=(paths.cpp, paths.weights),
-        outputs=(paths.library,),
-    )
-    yield _context(sdk, paths, model=paths.library)
-    yield net_run(sdk, paths)
-
-
-def _convert_legacy(candidate: RouteCandidate, paths: Paths) -> Step:
+    if not candidate.route.legacy:
+        return tuple(_dlc(candidate, paths))
     draft, route = candidate.draft, candidate.route
     argv = Argv(route.tool, draft.sdk).add("--input_network", paths.model).add("--output_path", paths.cpp)
     inputs = [paths.model]
@@ -147,13 +129,26 @@ def _convert_legacy(candidate: RouteCandidate, paths: Paths) -> Step:
         argv.add("--use_per_channel_quantization").add("--use_per_row_quantization")
     # Without it the legacy converters turn 4-D inputs and outputs into NHWC: data would change its meaning silently.
     argv.add("--preserve_io", "layout")
-    return Step(
-        id=f"convert{paths.suffix}",
-        tool=route.tool,
-        argv=argv.words,
-        inputs=tuple(inputs),
-        outputs=(paths.cpp, paths.weights, paths.net_json),
-        note="writes .cpp, .bin and _net.json; build.sh compares the types in _net.json with the intended ones",
+    library = Argv("qnn-model-lib-generator", draft.sdk)
+    library.add("-c", paths.cpp).add("-b", paths.weights).add("-o", "artifacts/lib").add("-t", HOST)
+    return (
+        Step(
+            id=f"convert{paths.suffix}",
+            tool=route.tool,
+            argv=argv.words,
+            inputs=tuple(inputs),
+            outputs=(paths.cpp, paths.weights, paths.net_json),
+            note="writes .cpp, .bin and _net.json; build.sh compares the types in _net.json with the intended ones",
+        ),
+        Step(
+            id=f"model-lib{paths.suffix}",
+            tool=library.tool,
+            argv=library.words,
+            inputs=(paths.cpp, paths.weights),
+            outputs=(paths.library,),
+        ),
+        _context(draft.sdk, paths, model=paths.library),
+        net_run(draft.sdk, paths),
     )
 
 

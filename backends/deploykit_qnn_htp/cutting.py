@@ -13,7 +13,7 @@ import numpy as np
 from deploykit.backend.backend import Situation
 from deploykit.encodings.cut import CutPart, cut_alike, large_weights
 from deploykit.encodings.float_sets import predict_float_set
-from deploykit.encodings.values import Affine, Lpbq
+from deploykit.encodings.values import Affine, EncodingSet, Lpbq
 from deploykit.errors import UsageError
 from deploykit.findings import Finding, listed
 from deploykit.model import load_model, wrap_proto
@@ -34,7 +34,8 @@ from deploykit_qualcomm.devices import capability
 from deploykit_qualcomm.rules.float16 import RULES as FLOAT16_RULES
 
 if TYPE_CHECKING:
-    from deploykit.encodings.segments import Segment
+    from onnx import ModelProto
+
     from deploykit.model.load import Model
 
 __all__ = ["crossing_findings", "cut_graphs", "segment_drafts", "wants_contexts"]
@@ -151,20 +152,28 @@ def _sizes(whole: ConversionDraft) -> dict[str, int]:
     return sizes
 
 
-def _draft_of(whole: ConversionDraft, part: CutPart, shared: bool) -> ConversionDraft:
-    """The part as if it were the model that was asked for."""
+def _part_of(whole: ConversionDraft, model: ModelProto, encodings: EncodingSet | None) -> Situation:
+    """A part as if it were the model that was asked for, with entries that only the uncut graph lets follow.
+
+    A copy of an input that crosses a border has no entry of its own, and what it was copied from is elsewhere.
+    """
     situation = whole.situation
-    model = wrap_proto(part.model, path=situation.model.path)
-    facts = collect_facts(model)
-    encodings = situation.encodings
+    made = wrap_proto(model, path=situation.model.path)
+    facts = collect_facts(made)
     if encodings is not None:
         known = {} if whole.completed is None else whole.completed.entries
         entries = {name: entry for name, entry in {**known, **encodings.entries}.items() if name in facts.tensors}
         encodings = replace(encodings, entries=entries, float_tensors=encodings.float_tensors & facts.tensors.keys())
     request = replace(situation.request, calibration=None)
-    changed = replace(situation, request=request, model=model, facts=facts, encodings=encodings, rewritten=True)
-    draft = replace(draft_of(changed), is_segment=True)
-    # Several graphs come into one context as DLCs; a route that makes none is refused, and none need be named.
+    changed = replace(situation, request=request, model=made, facts=facts, encodings=encodings)
+    return replace(changed, rewritten=True, segments=())
+
+
+def _draft_of(whole: ConversionDraft, part: CutPart, shared: bool) -> ConversionDraft:
+    """The part, by a route that makes a DLC where several graphs come into one context."""
+    situation = _part_of(whole, part.model, whole.situation.encodings)
+    draft, request = replace(draft_of(situation), is_segment=True), situation.request
+    # A route that makes no DLC is refused, and none need be named.
     named, rows = request.adapter_options.get("route"), load_routes().route
     makes = {row.id: row.intents for row in rows if not (row.legacy or row.by_provider)}
     if not shared or named in makes or (named is not None and named not in [row.id for row in rows]):
@@ -192,7 +201,13 @@ def segment_drafts(whole: ConversionDraft) -> tuple[ConversionDraft, ...]:
         )
     drafts = []
     for segment in situation.segments:
-        draft = draft_of(_situation_of(whole, segment))
+        part = _part_of(whole, segment.model, segment.encodings)
+        computed = (fact for fact in part.facts.tensors.values() if fact.is_float and not fact.is_weight)
+        if part.encodings is not None and not part.encodings.entries and not any(computed):
+            part = replace(part, encodings=None)  # shapes and indices only: there is nothing to quantize
+        floats = "fp32" if situation.request.precision == "fp32" else "fp16"
+        precision = None if part.encodings is not None else floats
+        draft = draft_of(replace(part, request=replace(part.request, precision=precision)))
         # A quantized segment has no float set: what has no entry there is a gap, not an intent.
         if draft.intent is Intent.MIXED and draft.source is not None and draft.before is not None:
             completed = complete(draft.source, draft.situation, frozenset())
@@ -202,33 +217,6 @@ def segment_drafts(whole: ConversionDraft) -> tuple[ConversionDraft, ...]:
         handed_in = tuple(name for name in segment.inputs if name not in situation.facts.inputs)
         drafts.append(replace(draft, is_segment=True, handed_in=handed_in))
     return tuple(drafts)
-
-
-def _situation_of(whole: ConversionDraft, segment: Segment) -> Situation:
-    """The segment as if it were the model that was asked for."""
-    situation = whole.situation
-    model = wrap_proto(segment.model, path=situation.model.path)
-    facts = collect_facts(model)
-    # The segment's own entries, and those that only the uncut graph lets follow: a copy of an input that crosses a
-    # border has no entry of its own, and what it was copied from is elsewhere.
-    encodings, known = segment.encodings, {} if whole.completed is None else whole.completed.entries
-    if encodings is not None:
-        derived = {name: entry for name, entry in known.items() if name in facts.tensors}
-        encodings = replace(encodings, entries={**derived, **encodings.entries})
-        computed = (fact for fact in facts.tensors.values() if fact.is_float and not fact.is_weight)
-        if not encodings.entries and not any(computed):
-            encodings = None  # shapes and indices only: there is nothing to quantize
-    floats = "fp32" if situation.request.precision == "fp32" else "fp16"
-    precision = None if encodings is not None else floats
-    return replace(
-        situation,
-        request=replace(situation.request, calibration=None, precision=precision),
-        model=model,
-        facts=facts,
-        encodings=encodings,
-        rewritten=True,
-        segments=(),
-    )
 
 
 def crossing_findings(whole: ConversionDraft, drafts: Sequence[ConversionDraft]) -> tuple[Finding, ...]:

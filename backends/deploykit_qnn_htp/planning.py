@@ -14,7 +14,7 @@ from deploykit.backend.plans import Plan, PlannedPrecision, Route, Step
 from deploykit.errors import DefectError, UsageError
 from deploykit.findings import Finding, exit_status
 from deploykit_qnn_htp.commands import from_dlc, net_run, shared_steps, steps
-from deploykit_qnn_htp.configs import Setting, build_configs, parse_settings
+from deploykit_qnn_htp.configs import build_configs, parse_settings
 from deploykit_qnn_htp.draft import FLOAT_KINDS, ConversionDraft, RouteCandidate, written
 from deploykit_qnn_htp.prepare import DraftedPart, PreparedConversions
 from deploykit_qnn_htp.selection import Selection, alternatives, select_route
@@ -150,14 +150,25 @@ def make_plan(prepared: PreparedConversions) -> ConversionPlan:
     )
     if plan.route is None or exit_status(situation.target.findings):
         return plan
+    rows: list[Step] = []
+    files: dict[str, Any] = {}
+    for group in in_contexts(parts):
+        part, provider, named = group[0], group[0].provider, group[0].provider is None
+        if len(group) > 1:  # several graphs in one context need an application: none of them runs on the device
+            rows += shared_steps([(other.candidate, other.paths) for other in group])
+        elif provider is None:
+            rows += steps(part.candidate, part.paths)
+        else:
+            ends = from_dlc(draft.sdk, part.paths) if provider.dlc else [net_run(draft.sdk, part.paths)]
+            rows += [*provider.steps, *ends]
+            files |= provider.decision.configs
+        prepares = provider is None or bool(provider.dlc)
+        graphs = [other.paths.graph for other in group]
+        device = situation.target.device
+        files |= build_configs(settings, draft.sdk, device, part.paths, named=named, graphs=graphs, prepares=prepares)
     # Everything for the host first, then what runs on the device.
-    rows = [step for group in in_contexts(parts) for step in _steps_of(group)]
-    return replace(
-        plan,
-        steps=tuple(sorted(rows, key=lambda step: step.where == "device")),
-        configs=_configs(parts, settings, draft),
-        details=parts,
-    )
+    ordered = tuple(sorted(rows, key=lambda step: step.where == "device"))
+    return replace(plan, steps=ordered, configs=files, details=parts)
 
 
 def _route(parts: Sequence[ConversionPart]) -> Route | None:
@@ -188,27 +199,3 @@ def _route(parts: Sequence[ConversionPart]) -> Route | None:
         confidence=max((row.confidence for row in rows), key=lambda confidence: confidence.rank),
         sources=tuple(dict.fromkeys(source for row in rows for source in row.source)),
     )
-
-
-def _steps_of(group: tuple[ConversionPart, ...]) -> tuple[Step, ...]:
-    """The steps to one context; of one with several graphs, which need an application, none runs on the device."""
-    if len(group) > 1:
-        return shared_steps([(part.candidate, part.paths) for part in group])
-    part = group[0]
-    if part.provider is not None and part.provider.dlc:
-        return (*part.provider.steps, *from_dlc(part.draft.sdk, part.paths))
-    if part.provider is not None:
-        return (*part.provider.steps, net_run(part.draft.sdk, part.paths))
-    return steps(part.candidate, part.paths)
-
-
-def _configs(parts: Iterable[ConversionPart], settings: Sequence[Setting], draft: ConversionDraft) -> dict[str, Any]:
-    files: dict[str, Any] = {}
-    for group in in_contexts(parts):
-        part, provider = group[0], group[0].provider
-        graphs = [other.paths.graph for other in group]
-        files |= {} if provider is None else provider.decision.configs
-        named, prepares = provider is None, provider is None or bool(provider.dlc)
-        device = draft.situation.target.device
-        files |= build_configs(settings, draft.sdk, device, part.paths, named=named, graphs=graphs, prepares=prepares)
-    return files

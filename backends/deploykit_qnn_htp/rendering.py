@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from onnx import ModelProto
 
@@ -21,16 +21,22 @@ from deploykit_qnn_htp.prepare import PreparedConversions
 from deploykit_qnn_htp.provider import ProviderPart
 from deploykit_qualcomm.qnn_types import mangled
 
-if TYPE_CHECKING:
-    from deploykit_qnn_htp.draft import RouteCandidate
-
 __all__ = ["package_files"]
 
 
 def package_files(prepared: PreparedConversions, plan: ConversionPlan, templates: Path | None) -> Iterator[PackageFile]:
     """The files of the package, one after the other, so that calibration data is never held as a whole."""
     situation, parts = prepared.situation, plan.details or ()
-    yield from _external(parts)
+    # The files of weights that parts of a model cut by size read, each once.
+    models, found = {part.paths.model for part in parts}, dict[str, Path]()
+    for file in (file for part in parts if part.context for file in part.draft.situation.model.external):
+        place = str(PurePosixPath("model", file.location))
+        if found.setdefault(place, file.path) != file.path or place in models:
+            raise InputError(
+                f"{file.path}: another file of this package is called {file.location}",
+                next="save one of the models again, with another name for its data",
+            )
+    yield from (CopiedFile(path=place, source=source) for place, source in found.items())
     for part in parts:
         if part.provider is not None:
             yield from _provider(part.provider, situation, plan, templates)
@@ -40,12 +46,27 @@ def package_files(prepared: PreparedConversions, plan: ConversionPlan, templates
             yield BytesFile(path=part.paths.model, data=data)
         else:
             yield from copied_model(situation, part.paths.model)
-        yield from _encodings(part)
+        if part.conversion is not None:
+            yield TextFile(path=part.paths.encodings, text=part.conversion.text)
+            floats = sorted(part.conversion.float_tensors)
+            if floats:
+                value = {"schema": 1, "float_tensors": floats}
+                yield JsonFile(path="encodings/float_tensors.json", value=value)
         # What ``check_types.py`` compares the converter's types with.
         yield JsonFile(
             path=part.paths.types, value={"schema": 1, "types": dict(sorted(part.precision.expected.items()))}
         )
-        yield from _calibration(part.draft.situation, part.candidate)
+        own = part.draft.situation
+        if own.request.calibration is not None and part.candidate.route.input_list:
+            lines = []
+            for index, sample in enumerate(read_samples(own.request.calibration, own.facts)):
+                words = []
+                for position, (name, values) in enumerate(sample.items()):
+                    file_name = f"calibration/sample_{index:05d}/input_{position}.raw"
+                    yield BytesFile(path=file_name, data=values.tobytes())
+                    words.append(f"{name}:={file_name}")
+                lines.append(" ".join(words))
+            yield TextFile(path="calibration/input_list.txt", text="\n".join(lines) + "\n")
     for path, value in plan.configs.items():
         yield JsonFile(path=path, value=value)
     yield from scripts(situation, plan, parts, templates)
@@ -64,47 +85,6 @@ def _provider(
         yield JsonFile(path=path, value=plan.configs[path])
     built = ("scripts/check_types.py", *(() if provider.dlc else ("scripts/build.sh",)))
     yield from (file for file in scripts(situation, plan, plan.details or (), templates) if file.path not in built)
-
-
-def _external(parts: Sequence[ConversionPart]) -> Iterator[PackageFile]:
-    """The files of weights that parts of a model cut by size read, each once. InputError for two of one name."""
-    models = {part.paths.model for part in parts}
-    found: dict[str, Path] = {}
-    for part in parts:
-        for file in part.draft.situation.model.external if part.context else ():
-            place = str(PurePosixPath("model", file.location))
-            if found.setdefault(place, file.path) != file.path or place in models:
-                raise InputError(
-                    f"{file.path}: another file of this package is called {file.location}",
-                    next="save one of the models again, with another name for its data",
-                )
-    yield from (CopiedFile(path=place, source=source) for place, source in found.items())
-
-
-def _encodings(part: ConversionPart) -> Iterator[PackageFile]:
-    if part.conversion is None:
-        return
-    yield TextFile(path=part.paths.encodings, text=part.conversion.text)
-    if part.conversion.float_tensors:
-        yield JsonFile(
-            path="encodings/float_tensors.json",
-            value={"schema": 1, "float_tensors": sorted(part.conversion.float_tensors)},
-        )
-
-
-def _calibration(situation: Situation, candidate: RouteCandidate) -> Iterator[PackageFile]:
-    path = situation.request.calibration
-    if path is None or not candidate.route.input_list:
-        return
-    lines = []
-    for index, sample in enumerate(read_samples(path, situation.facts)):
-        words = []
-        for position, (name, values) in enumerate(sample.items()):
-            file = f"calibration/sample_{index:05d}/input_{position}.raw"
-            yield BytesFile(path=file, data=values.tobytes())
-            words.append(f"{name}:={file}")
-        lines.append(" ".join(words))
-    yield TextFile(path="calibration/input_list.txt", text="\n".join(lines) + "\n")
 
 
 def scripts(
@@ -128,9 +108,22 @@ def _values(situation: Situation, plan: ConversionPlan, parts: Sequence[Conversi
     # True where one model after the other runs: the parts of a cut graph, or what the host does at the end.
     cut = bool(situation.segments) or 1 < len(parts) == len(in_contexts(parts))
     # What the chain on the host writes: the outputs of the device, and those of the tail.
-    names = list(situation.facts.outputs)
+    names, inputs = list(situation.facts.outputs), set(situation.facts.inputs)
     if situation.tail is not None:
-        names += [item.name for item in ModelProto.FromString(situation.tail).graph.output]
+        tail = ModelProto.FromString(situation.tail).graph
+        names += [item.name for item in tail.output]
+        inputs |= {item.name for item in tail.input}  # some of them the device does not read
+    # What build.sh looks at after a conversion.
+    gates = {}
+    for part in parts:
+        legacy = part.candidate.route.legacy
+        gates[f"convert{part.paths.suffix}"] = {
+            "has_encodings": part.conversion is not None,
+            "legacy": legacy,
+            "compares_types": legacy and bool(part.precision.expected),
+            "net_json": part.paths.net_json,
+            "types": part.paths.types,
+        }
     return {
         "deploykit": version("deploykit"),
         "device": device.name,
@@ -140,7 +133,7 @@ def _values(situation: Situation, plan: ConversionPlan, parts: Sequence[Conversi
         "steps": [step for step in plan.steps if step.where == "host" and step.tool != PROVIDER_TOOL],
         "dlc": parts[0].provider.dlc if parts[0].provider is not None else "",
         "device_steps": [step for step in plan.steps if step.where == "device"],
-        "gates": {f"convert{part.paths.suffix}": _gate(part) for part in parts},
+        "gates": gates,
         "graph": graph_name(situation.request.model),
         "contexts": list(dict.fromkeys(part.paths.context for part in parts)),
         "host": HOST,
@@ -148,30 +141,10 @@ def _values(situation: Situation, plan: ConversionPlan, parts: Sequence[Conversi
         "arch_number": arch.lstrip("v"),
         "has_tail": situation.tail is not None,
         "chain": _chain(situation, parts) if (cut or situation.tail is not None) else [],
-        "single_input": len(_inputs(situation)) == 1,
+        "single_input": len(inputs - set(situation.facts.outputs)) == 1,
         "models": [part.paths.model for part in parts] + (["model/tail.onnx"] if situation.tail is not None else []),
         "outputs": list(dict.fromkeys(names)),
     }
-
-
-def _gate(part: ConversionPart) -> dict[str, Any]:
-    """What build.sh looks at after a conversion."""
-    legacy = part.candidate.route.legacy
-    return {
-        "has_encodings": part.conversion is not None,
-        "legacy": legacy,
-        "compares_types": legacy and bool(part.precision.expected),
-        "net_json": part.paths.net_json,
-        "types": part.paths.types,
-    }
-
-
-def _inputs(situation: Situation) -> set[str]:
-    """The inputs of the model as it was given: the tail may read some that the device does not."""
-    names = set(situation.facts.inputs)
-    if situation.tail is not None:
-        names |= {item.name for item in ModelProto.FromString(situation.tail).graph.input}
-    return names - set(situation.facts.outputs)
 
 
 def _chain(situation: Situation, parts: Sequence[ConversionPart]) -> list[dict[str, Any]]:

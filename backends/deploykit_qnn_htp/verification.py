@@ -6,7 +6,7 @@ It reads only; ``deploykit build`` is what runs the tools.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,17 +36,7 @@ def verify(package: Path, manifest: Mapping[str, Any]) -> Verification:
     if any(row.id == route.get("id") and row.by_provider for row in load_routes().route):
         provider = verify_provider(package, manifest)
         return replace(provider, checks=(*provider.checks, *_flags(manifest), *_configs(package, manifest)))
-    compared = tuple(_compared(package, manifest))
-    # A tensor that crosses a cut has a type on either side; the one that is wrong counts.
-    ordered = sorted(compared, key=lambda row: row[1] != row[2])
-    return Verification(
-        checks=(*_encodings(package), *_flags(manifest), *_configs(package, manifest), _types(compared)),
-        intended={tensor: intended for tensor, intended, _ in ordered},
-        actual={tensor: actual for tensor, _, actual in ordered},
-    )
-
-
-def _encodings(package: Path) -> Iterator[Check]:
+    checks = []
     for path in sorted((package / "encodings").glob("*.json")):
         if path.name == "float_tensors.json":
             continue
@@ -55,7 +45,18 @@ def _encodings(package: Path) -> Iterator[Check]:
             words = f"{len(encodings)} entries, version {encodings.version}"
         except DeploykitError as error:
             words, ok = error.what, False
-        yield Check(id="encodings-readable", ok=ok, detail=f"encodings/{path.name}: {words}")
+        checks.append(Check(id="encodings-readable", ok=ok, detail=f"encodings/{path.name}: {words}"))
+    # A tensor that crosses a cut has a type on either side; the one that is wrong counts.
+    ordered = sorted(_compared(package, manifest), key=lambda row: row[1] != row[2])
+    wrong = sum(intended != actual for _, intended, actual in ordered)
+    words = f"{len(ordered)} tensors compared, {wrong} differ"
+    types = words if ordered else "not built yet: the converter's types are not known"
+    checks += [*_flags(manifest), *_configs(package, manifest)]
+    return Verification(
+        checks=(*checks, Check(id="converter-types", ok=not wrong, detail=types)),
+        intended={tensor: intended for tensor, intended, _ in ordered},
+        actual={tensor: actual for tensor, _, actual in ordered},
+    )
 
 
 def _flags(manifest: Mapping[str, Any]) -> Iterator[Check]:
@@ -79,12 +80,17 @@ def _flags(manifest: Mapping[str, Any]) -> Iterator[Check]:
 
 def _configs(package: Path, manifest: Mapping[str, Any]) -> Iterator[Check]:
     """Every key of every configuration file is listed for that version."""
-    table = load_sdk_table(str(manifest.get("sdk", {}).get("table", "")))
+    known = {key.path for key in load_sdk_table(str(manifest.get("sdk", {}).get("table", ""))).config_keys}
     for path in sorted((package / "config").glob("*.json")):
         if path.name.startswith((_TYPES, *_OF_THE_PROVIDER)):
             continue
-        known = {key.path for key in table.config_keys}
-        unknown = [key for key in _paths(read_json(path)) if not _listed(key, known)]
+        unknown = []
+        for key in _paths(read_json(path)):
+            # Listed is a key itself, what leads to one, and what lies inside an object-valued one.
+            parents = {key.rsplit(".", depth)[0] for depth in range(1, key.count(".") + 1)}
+            leads = any(one.startswith((f"{key}.", f"{key}[].")) for one in known)
+            if key not in known and not leads and known.isdisjoint(parents):
+                unknown.append(key)
         detail = f"config/{path.name}: " + (f"unknown keys: {', '.join(unknown)}" if unknown else "every key is listed")
         yield Check(id="config-keys", ok=not unknown, detail=detail)
 
@@ -100,16 +106,6 @@ def _paths(value: Any, prefix: str = "") -> Iterator[str]:
                 yield from _paths(entry, f"{path}[].")
         else:
             yield path
-
-
-def _listed(path: str, known: set[str]) -> bool:
-    """True for a listed key, for what leads to one, and for what lies inside an object-valued key."""
-    parents = (path.rsplit(".", depth)[0] for depth in range(1, path.count(".") + 1))
-    return (
-        path in known
-        or any(key.startswith((f"{path}.", f"{path}[].")) for key in known)
-        or any(parent in known for parent in parents)
-    )
 
 
 def _compared(package: Path, manifest: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -136,10 +132,3 @@ def _compared(package: Path, manifest: Mapping[str, Any]) -> Iterator[tuple[str,
                     known, wanted = intended[mangled(name)]
                     kind = type_name(tensor.get("data_type"))
                     yield known, wanted, wanted if same_grid(wanted, kind, static=tensor.get("type") == 4) else kind
-
-
-def _types(compared: Collection[tuple[str, str, str]]) -> Check:
-    if not compared:
-        return Check(id="converter-types", ok=True, detail="not built yet: the converter's types are not known")
-    wrong = sum(intended != actual for _, intended, actual in compared)
-    return Check(id="converter-types", ok=not wrong, detail=f"{len(compared)} tensors compared, {wrong} differ")
