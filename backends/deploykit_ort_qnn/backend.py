@@ -52,9 +52,12 @@ class OrtQnn(QualcommBackend["Prepared", None]):
 
     def registries(self) -> tuple[Registry[Any], ...]:
         """Shared rules, then those about the plan, the environment, the compilation, types, numbers and the package."""
-        from deploykit_ort_qnn.rules.registries import REGISTRIES
+        from deploykit_ort_qnn.rules import audit, compiled, numerics, prepared
+        from deploykit_qualcomm.rules.registries import PROVIDER, SHARED
 
-        return REGISTRIES
+        before = (*SHARED, *PROVIDER, prepared.RULES, compiled.ENVIRONMENT_RULES)
+        types = (compiled.RULES, compiled.BUDGET_RULES, numerics.PRECISION_RULES, numerics.RULES)
+        return (*before, *types, compiled.PACKAGE_RULES, compiled.DLC_RULES, audit.RULES, audit.COUNT_RULES)
 
     def compat(self) -> Iterable[CompatRow]:
         """The shared tables, the provider's options, and what each release makes of operators."""

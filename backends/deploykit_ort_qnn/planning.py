@@ -5,14 +5,13 @@ It runs nothing. A version that is asked for names the QAIRT inside a wheel, who
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from deploykit.backend.backend import MixedSupport
 from deploykit.backend.plans import Plan, PlannedPrecision, Rejected, Route, Step
 from deploykit.backend.targets import Target
-from deploykit.findings import Confidence, Finding, exit_status
+from deploykit.findings import Confidence, exit_status
 from deploykit.tables.devices import Device
 from deploykit_ort_qnn.compiler.dlc import DLC
 from deploykit_ort_qnn.prepare import ProviderDraft, wheel_for
@@ -126,10 +125,7 @@ def mixed_support(target: Target) -> MixedSupport:
 
 
 _ROUTES = {
-    "encodings": (
-        "qdq-from-encodings",
-        "the encodings become Q/DQ of the model, in the form the provider takes",
-    ),
+    "encodings": ("qdq-from-encodings", "the encodings become Q/DQ of the model, in the form the provider takes"),
     "qdq": ("qdq", "the model's own Q/DQ are kept, in the form the provider takes"),
     "float": ("float16", "the model is float: the compiler makes FP16 of it"),
 }
@@ -143,25 +139,46 @@ _ANSWERED = {
     "QNN253": "the pairs are completed; what is left is judged from the compiled types (ORT101)",
 }
 """Shared rules about the model as given, by what the preparation does about them."""
+_BY_STEP = {"QNN241": "int16-matmul"}
+"""Of these, what only a step of the preparation answers, which may have been left out."""
 
 
 def make_plan(draft: ProviderDraft) -> Plan[None]:
     """Decide for one prepared model."""
-    situation = draft.situation
-    findings = (*DRAFT_RULES.run(draft), *_answered(draft))
+    situation, target, prepared = draft.situation, draft.situation.target, draft.prepared
+    # The shared rules about shapes and operators; what preparation already changed is judged by the compiler.
+    steps_done = {} if prepared is None else {step.id: frozenset(step.names) for step in prepared.steps}
+    rewritten, answered = frozenset[str]().union(*steps_done.values()), []
+    for finding in draft.lint:
+        name, answer, handled = finding.subject.name, _ANSWERED.get(finding.code, ""), ""
+        if finding.code == "QNN320" and name in draft.cleared:
+            handled = "the preparation writes it in a form that the row is not about"
+        elif answer and prepared is not None and _BY_STEP.get(finding.code) in (None, *steps_done):
+            handled = answer
+        elif finding.blocks and name in rewritten:
+            handled = "deploykit rewrites it (see the steps in config/intended_types.json)"
+        answered.append(finding.with_handled(handled) if handled else finding)
+    findings = (*DRAFT_RULES.run(draft), *answered)
     if situation.opinions is not None:
         findings = situation.opinions.applied(findings)
     name, why = _ROUTES[draft.source]
-    blocked = exit_status(findings) or exit_status(situation.target.findings)
+    blocked = exit_status(findings) or exit_status(target.findings)
     precision = PlannedPrecision()
-    if draft.prepared is not None:
-        intended = dict(draft.prepared.intended)
-        expected = {name: draft.prepared.placed.get(name, kind) for name, kind in intended.items()}
+    if prepared is not None:
+        intended = dict(prepared.intended)
+        expected = {name: prepared.placed.get(name, kind) for name, kind in intended.items()}
         precision = PlannedPrecision(intended=intended, expected=expected)
     common: dict[str, Any] = {
         "backend": "ort-qnn",
-        "target": situation.target.device.to_json(),
-        "sdk": _sdk(draft),
+        "target": target.device.to_json(),
+        "sdk": {
+            "name": "onnxruntime-qnn",
+            "version": draft.wheel.version,
+            "requested": target.requested,
+            "qairt": draft.wheel.sdk,
+            "table": "" if target.sdk is None else target.sdk.version,
+            "exact": target.requested in ("", draft.wheel.version),
+        },
         "precision": precision,
         "findings": findings,
     }
@@ -180,43 +197,3 @@ def make_plan(draft: ProviderDraft) -> Plan[None]:
         configs=build_configs(draft),
         **common,
     )
-
-
-def _sdk(draft: ProviderDraft) -> dict[str, Any]:
-    target = draft.situation.target
-    return {
-        "name": "onnxruntime-qnn",
-        "version": draft.wheel.version,
-        "requested": target.requested,
-        "qairt": draft.wheel.sdk,
-        "table": "" if target.sdk is None else target.sdk.version,
-        "exact": target.requested in ("", draft.wheel.version),
-    }
-
-
-def _answered(draft: ProviderDraft) -> tuple[Finding, ...]:
-    """The shared rules about shapes and operators; what preparation already changed is judged by the compiler."""
-    prepared = draft.prepared
-    done = None if prepared is None else {step.id: frozenset(step.names) for step in prepared.steps}
-    return tuple(
-        finding.with_handled("the preparation writes it in a form that the row is not about")
-        if finding.code == "QNN320" and finding.subject.name in draft.cleared
-        else _handled(finding, done)
-        for finding in draft.lint
-    )
-
-
-_BY_STEP = {
-    "QNN241": "int16-matmul",
-}
-"""Of these, what only a step of the preparation answers, which may have been left out."""
-
-
-def _handled(finding: Finding, done: Mapping[str, frozenset[str]] | None) -> Finding:
-    answer = _ANSWERED.get(finding.code, "")
-    if answer and done is not None and _BY_STEP.get(finding.code) in (None, *done):
-        return finding.with_handled(answer)
-    names = frozenset().union(*done.values()) if done else frozenset[str]()
-    if finding.blocks and finding.subject.name in names:
-        return finding.with_handled("deploykit rewrites it (see the steps in config/intended_types.json)")
-    return finding

@@ -34,7 +34,14 @@ def package_files(draft: ProviderDraft, plan: Plan[None], templates: Path | None
             yield BytesFile(path=TAIL, data=situation.tail)
     for path, value in plan.configs.items():
         yield JsonFile(path=path, value=value)
-    yield JsonFile(path=TYPES, value=_types(plan, draft))
+    types = {
+        "schema": 1,
+        "types": dict(sorted(plan.precision.intended.items())),
+        "stored": {} if prepared is None else dict(sorted(prepared.stored.items())),
+        "steps": [] if prepared is None else [step.to_json() for step in prepared.steps],
+        "strict": bool(draft.options.get("strict_precision")),
+    }
+    yield JsonFile(path=TYPES, value=types)
     values = _values(draft)
     scripts = ("build.sh", *(("build.ps1",) if "Windows" in values["machines"] else ()), "compile.py", "run.py")
     for script in (*scripts, "run_on_device.sh"):
@@ -49,6 +56,12 @@ def _values(draft: ProviderDraft) -> dict[str, Any]:
     """What every template is told."""
     situation, wheel = draft.situation, draft.wheel
     carried, spec = Carried(wheel=wheel, device=situation.target.device), host_toolchain(wheel.sdk)
+    runs_here, folder = wheel.runs_on(LINUX) is not None, "" if spec is None else f"{spec.name}-{spec.version}"
+    # What compile.py needs to know of the toolchain that runs this wheel; nothing where the wheel runs by itself.
+    toolchain = None
+    if spec is not None and not runs_here:
+        programs = [program for need in spec.needs for program in need.programs]
+        toolchain = {"folder": folder, "programs": programs, "environment": dict(spec.environment)}
     return {
         "deploykit": version("deploykit"),
         "wheel": wheel.version,
@@ -66,9 +79,9 @@ def _values(draft: ProviderDraft) -> dict[str, Any]:
         "graphs": has_option("dump_json_qnn_graph", wheel.version),
         "codes": TYPE_CODES,
         "dlc": DLC if draft.options.get("dlc") else "",
-        "toolchain": _toolchain(draft),
+        "toolchain": toolchain,
         # The folder of the toolchain that has this wheel in a Python of its own.
-        "other_python": f"{spec.name}-{spec.version}" if spec is not None and wheel.runs_on(LINUX) is not None else "",
+        "other_python": folder if runs_here else "",
     }
 
 
@@ -87,24 +100,3 @@ def _runner(draft: ProviderDraft) -> dict[str, Any]:
         requirement = f"onnxruntime-qnn=={wheel.version} --hash=sha256:{host.sha256}" if host.sha256 else ""
         where = {"runner": runner, "python": "3.11", "requirement": requirement}
     return {**where, "packages": packages, "soc_model": draft.soc_model}
-
-
-def _types(plan: Plan[None], draft: ProviderDraft) -> dict[str, Any]:
-    prepared = draft.prepared
-    return {
-        "schema": 1,
-        "types": dict(sorted(plan.precision.intended.items())),
-        "stored": {} if prepared is None else dict(sorted(prepared.stored.items())),
-        "steps": [] if prepared is None else [step.to_json() for step in prepared.steps],
-        "strict": bool(draft.options.get("strict_precision")),
-    }
-
-
-def _toolchain(draft: ProviderDraft) -> dict[str, Any] | None:
-    """What compile.py needs to know of the toolchain that runs this wheel, None where the wheel runs by itself."""
-    spec = host_toolchain(draft.wheel.sdk)
-    if spec is None or draft.wheel.runs_on(LINUX) is not None:
-        return None
-    programs = [program for need in spec.needs for program in need.programs]
-    folder = f"{spec.name}-{spec.version}"
-    return {"folder": folder, "programs": programs, "environment": dict(spec.environment)}

@@ -36,34 +36,42 @@ __all__ = ["verify"]
 
 def verify(package: Path, manifest: Mapping[str, Any]) -> Verification:
     """Checks, intended against actual types of every tensor the compiler kept, and findings."""
-    checks = [_model_check(package)]
+    checks = []
+    try:
+        onnx.checker.check_model(str(package / MODEL))
+        checks.append(Check(id="model-valid", ok=True, detail=f"{MODEL}: valid ONNX"))
+    except (onnx.checker.ValidationError, OSError, ValueError) as error:
+        detail = f"{MODEL}: {str(error).splitlines()[0]}"
+        checks.append(Check(id="model-valid", ok=False, detail=detail))
     findings = list(_package_findings(package, manifest, checks))
     scope = _scope(package)
     intended: dict[str, str] = {}
     actual: dict[str, str] = {}
-    if scope is None:
-        checks.append(
-            Check(id="compiled-types", ok=True, detail="not compiled yet: the compiler's types are not known")
-        )
-    else:
+    detail = "not compiled yet: the compiler's types are not known"
+    if scope is not None:
         actual = actual_types(scope)
         intended = {name: scope.intended[name] for name in actual}
         wrong = [name for name, kind in actual.items() if kind != intended[name]]
         findings += PRECISION_RULES.run(scope)
         untold = "" if scope.schematics else "; this provider does not tell which float was chosen"
         detail = f"{len(actual)} tensors compared, {len(wrong)} differ{untold}"
-        checks.append(Check(id="compiled-types", ok=True, detail=detail))
-    findings += _numbers(package, checks)
-    findings += _dlc(package, checks)
+    checks.append(Check(id="compiled-types", ok=True, detail=detail))
+    # The recorded comparison: a disagreement is a finding about the model, not damage of the package.
+    told = "not emulated yet"
+    if (package / NUMBERS).exists():
+        numbers = numbers_scope(read_json(package / NUMBERS))
+        told = "; ".join(numbers.device.lines()) if numbers.device is not None else "not judged"
+        findings += NUMERIC_RULES.run(numbers)
+    checks.append(Check(id="emulated-numbers", ok=True, detail=told))
+    if (package / DLC).exists():
+        try:
+            dlc = dlc_scope(package)
+            told = f"metadata {dlc.metadata}, {len(dlc.compared)} tensors compared, {len(dlc.wrong)} differ"
+            checks.append(Check(id="dlc-types", ok=True, detail=told))
+            findings += DLC_RULES.run(dlc)
+        except DeploykitError as error:
+            checks.append(Check(id="dlc-types", ok=False, detail=f"{error.what}: {error.why}"))
     return Verification(checks=tuple(checks), intended=intended, actual=actual, findings=tuple(findings))
-
-
-def _model_check(package: Path) -> Check:
-    try:
-        onnx.checker.check_model(str(package / MODEL))
-    except (onnx.checker.ValidationError, OSError, ValueError) as error:
-        return Check(id="model-valid", ok=False, detail=f"{MODEL}: {str(error).splitlines()[0]}")
-    return Check(id="model-valid", ok=True, detail=f"{MODEL}: valid ONNX")
 
 
 def _package_findings(package: Path, manifest: Mapping[str, Any], checks: list[Check]) -> Iterator[Finding]:
@@ -118,29 +126,3 @@ def _scope(package: Path) -> PrecisionScope | None:
         quantized=quantized_tensors(model),
         strict=bool(types["strict"]),
     )
-
-
-def _dlc(package: Path, checks: list[Check]) -> Iterator[Finding]:
-    """The DLC, where one was written: its types and grids against the model's."""
-    if not (package / DLC).exists():
-        return
-    try:
-        scope = dlc_scope(package)
-    except DeploykitError as error:
-        checks.append(Check(id="dlc-types", ok=False, detail=f"{error.what}: {error.why}"))
-        return
-    detail = f"metadata {scope.metadata}, {len(scope.compared)} tensors compared, {len(scope.wrong)} differ"
-    checks.append(Check(id="dlc-types", ok=True, detail=detail))
-    yield from DLC_RULES.run(scope)
-
-
-def _numbers(package: Path, checks: list[Check]) -> Iterator[Finding]:
-    """The recorded comparison; a disagreement is a finding about the model, not damage of the package."""
-    path = package / NUMBERS
-    if not path.exists():
-        checks.append(Check(id="emulated-numbers", ok=True, detail="not emulated yet"))
-        return
-    scope = numbers_scope(read_json(path))
-    told = "; ".join(scope.device.lines()) if scope.device is not None else "not judged"
-    checks.append(Check(id="emulated-numbers", ok=True, detail=told))
-    yield from NUMERIC_RULES.run(scope)

@@ -48,9 +48,10 @@ class QnnHtp(QualcommBackend["PreparedConversions", "tuple[ConversionPart, ...]"
 
     def registries(self) -> tuple[Registry[Any], ...]:
         """Target, lint, draft and route rules."""
-        from deploykit_qnn_htp.rules.registries import REGISTRIES
+        from deploykit_qnn_htp.rules import opinion, prepared, routes
+        from deploykit_qualcomm.rules.registries import CONVERTERS, SHARED
 
-        return REGISTRIES
+        return (*SHARED, *CONVERTERS, prepared.RULES, routes.RULES, opinion.RULES)
 
     def compat(self) -> Iterable[CompatRow]:
         """Every row of the SDK tables."""

@@ -50,9 +50,10 @@ class VitisAiBackend(Backend["QuarkPrepared", None]):
 
     def registries(self) -> tuple[Registry[Any], ...]:
         """The rules of this backend."""
-        from deploykit_vitis_ai.rules.registries import REGISTRIES
+        from deploykit_vitis_ai import targets
+        from deploykit_vitis_ai.rules import execution, model, quantized, request, summary
 
-        return REGISTRIES
+        return (targets.RULES, request.RULES, model.RULES, quantized.RULES, execution.RULES, summary.RULES)
 
     def compat(self) -> Iterable[CompatRow]:
         """Every row of every table."""

@@ -171,7 +171,9 @@ def make_draft(situation: Situation) -> QuarkDraft:
     product = product_of(str(device.fact("product")))
     given = request.adapter_options
     exclusions = resolve_exclusions(situation.facts, given.get("exclude_node", ()), given.get("exclude_subgraph", ()))
-    source = _source(situation.facts)
+    stored = [fact.dtype for fact in situation.facts.tensors.values() if fact.is_weight and fact.is_float]
+    source = "float16" if stored.count("float16") > len(stored) / 2 else "float32"
+    source = "qdq" if situation.facts.is_qdq else source
     asked, found = (request.precision or "").lower(), None
     if asked == MIXED and not exclusions and source != "qdq" and not given.get("exclude_nothing"):
         # Mixed precision without a word about what stays in float: the post-processing, if any.
@@ -228,10 +230,3 @@ def _precision(asked: str, offered: tuple[str, ...], source: str, exclusions: Ex
     chosen = next((member for member in family if member in offered), family[0])
     route = route_row(chosen)
     return route.with_exclusions if exclusions and route is not None and route.with_exclusions else chosen
-
-
-def _source(facts: GraphFacts) -> str:
-    if facts.is_qdq:
-        return "qdq"
-    weights = [fact.dtype for fact in facts.tensors.values() if fact.is_weight and fact.is_float]
-    return "float16" if weights.count("float16") > len(weights) / 2 else "float32"

@@ -63,10 +63,19 @@ def inspect_quantized(
     float16_source: bool = False,
 ) -> InspectedModel:
     """Read one model file; raises InputError when it is no ONNX model."""
+    import onnxruntime as ort
+
     from deploykit.model.collect import collect_facts
+    from deploykit.model.running import CpuSession
 
     model = load_model(path)
-    facts = collect_facts(model)
+    facts, refusal = collect_facts(model), ""
+    settings = ort.SessionOptions()
+    settings.log_severity_level = 4
+    try:
+        CpuSession(str(path), settings, size=regular_size(path))
+    except Exception as error:
+        refusal = str(error).splitlines()[0] if str(error) else type(error).__name__
     return InspectedModel(
         name=path.name,
         precision=precision,
@@ -75,23 +84,9 @@ def inspect_quantized(
         excluded=excluded,
         source=source,
         last_opset=last_opset,
-        refusal=_refusal(path),
+        refusal=refusal,
         float16_source=float16_source,
     )
-
-
-def _refusal(path: Path) -> str:
-    import onnxruntime as ort
-
-    from deploykit.model.running import CpuSession
-
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    try:
-        CpuSession(str(path), options, size=regular_size(path))
-    except Exception as error:
-        return str(error).splitlines()[0] if str(error) else type(error).__name__
-    return ""
 
 
 def grids_of(model: Model, facts: GraphFacts) -> Iterator[Grid]:

@@ -22,15 +22,46 @@ def make_plan(prepared: QuarkPrepared) -> Plan[None]:
     situation = draft.situation
     blocking = tuple(dict.fromkeys(finding.code for finding in findings if finding.blocks))
     possible = draft.route is not None and not blocking
+    row = route_row(AS_IS if draft.source == "qdq" else draft.precision)
+    route = None
+    if possible:
+        if row is None:
+            raise DefectError(f"no route for {draft.precision!r}")
+        why = row.why
+        if draft.ladder:
+            enough = f"reach {draft.goal}" if draft.goal is not None and draft.goal.name != GOAL else "are right"
+            order = ", then ".join((draft.precision, "the same with its post-processing in float", *draft.ladder[1:]))
+            why += f"; packaging measures and takes the first whose outputs {enough}: {order}"
+        route = Route(id=_route_id(draft), why=why, confidence=row.confidence, sources=row.source)
+    data = {path: name for name, path in prepared.files}
+    entry = configs.calibration_entry(prepared.calibration, data, random=draft.random_data)
+    files: dict[str, Any] = {}
+    if possible:
+        files[configs.SESSION] = configs.session_config(draft)
+        compiler = configs.vitisai_config(draft)
+        if compiler is not None:
+            files[configs.CONFIG] = compiler
+        if draft.needs_quark:
+            files[configs.RECIPE] = configs.quantize_recipe(draft, entry, prepared.inputs)
+        elif draft.precision == "bf16":
+            files[configs.VALIDATION] = configs.validation_recipe(draft, prepared.inputs, entry)
+    # Per activation the format that was asked for, float where the user left a node out.
+    precision, made = PlannedPrecision(), draft.route
+    if made is not None and made.activation and (made.maker != "quark" or draft.needs_quark):
+        excluded = draft.exclusions.indices if draft.needs_quark else ()
+        types = activation_types(draft.facts, excluded, made.activation)
+        if draft.keep_float16:
+            types = in_float16(draft.facts, excluded, types)
+        precision = PlannedPrecision(intended=types, expected=dict(types))
     return Plan(
         backend="vitis-ai",
         target=situation.target.device.to_json(),
         sdk=situation.target.sdk_json(),
-        route=_route(draft) if possible else None,
+        route=route,
         rejected=() if possible else (Rejected(id=_route_id(draft), because=blocking),),
         steps=_steps(draft) if possible else (),
-        configs=_configs(prepared) if possible else {},
-        precision=_precision(draft),
+        configs=dict(sorted(files.items())),
+        precision=precision,
         findings=findings,
         candidates=tuple({"precision": name, "chosen": name == draft.precision} for name in draft.offered),
     )
@@ -39,18 +70,6 @@ def make_plan(prepared: QuarkPrepared) -> Plan[None]:
 def _route_id(draft: QuarkDraft) -> str:
     maker = "quark" if draft.needs_quark else "compiler"
     return f"{maker}-{draft.precision or 'unknown'}"
-
-
-def _route(draft: QuarkDraft) -> Route:
-    row = route_row(AS_IS if draft.source == "qdq" else draft.precision)
-    if row is None:
-        raise DefectError(f"no route for {draft.precision!r}")
-    why = row.why
-    if draft.ladder:
-        enough = f"reach {draft.goal}" if draft.goal is not None and draft.goal.name != GOAL else "are right"
-        order = ", then ".join((draft.precision, "the same with its post-processing in float", *draft.ladder[1:]))
-        why += f"; packaging measures and takes the first whose outputs {enough}: {order}"
-    return Route(id=_route_id(draft), why=why, confidence=row.confidence, sources=row.source)
 
 
 def _steps(draft: QuarkDraft) -> tuple[Step, ...]:
@@ -87,31 +106,3 @@ def _steps(draft: QuarkDraft) -> tuple[Step, ...]:
         )
     )
     return tuple(steps)
-
-
-def _configs(details: QuarkPrepared) -> dict[str, Any]:
-    draft = details.draft
-    entry = configs.calibration_entry(
-        details.calibration, {path: name for name, path in details.files}, random=draft.random_data
-    )
-    made: dict[str, Any] = {configs.SESSION: configs.session_config(draft)}
-    compiler = configs.vitisai_config(draft)
-    if compiler is not None:
-        made[configs.CONFIG] = compiler
-    if draft.needs_quark:
-        made[configs.RECIPE] = configs.quantize_recipe(draft, entry, details.inputs)
-    elif draft.precision == "bf16":
-        made[configs.VALIDATION] = configs.validation_recipe(draft, details.inputs, entry)
-    return dict(sorted(made.items()))
-
-
-def _precision(draft: QuarkDraft) -> PlannedPrecision:
-    """Per activation: the format that was asked for, float where the user left a node out."""
-    row = draft.route
-    if row is None or not row.activation or (row.maker == "quark" and not draft.needs_quark):
-        return PlannedPrecision()
-    excluded = draft.exclusions.indices if draft.needs_quark else ()
-    types = activation_types(draft.facts, excluded, row.activation)
-    if draft.keep_float16:
-        types = in_float16(draft.facts, excluded, types)
-    return PlannedPrecision(intended=types, expected=dict(types))

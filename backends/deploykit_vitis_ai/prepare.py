@@ -12,9 +12,12 @@ from deploykit.backend.backend import Situation
 from deploykit.errors import InputError
 from deploykit.findings import Finding
 from deploykit_vitis_ai.draft import QuarkDraft, make_draft
-from deploykit_vitis_ai.rules.registries import DRAFT_REGISTRIES
+from deploykit_vitis_ai.rules import model, request
 
-__all__ = ["QuarkPrepared", "prepare"]
+__all__ = ["DRAFT_REGISTRIES", "QuarkPrepared", "prepare"]
+
+# The rules that judge a draft, before anything is decided.
+DRAFT_REGISTRIES = (request.RULES, model.RULES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

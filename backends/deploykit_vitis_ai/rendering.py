@@ -28,21 +28,8 @@ def render_package(details: QuarkPrepared, plan: Plan[None], templates: Path | N
         yield CopiedFile(path=f"calibration/{reader.name}", source=reader)
     for path, value in plan.configs.items():
         yield JsonFile(path=path, value=value)
-    values = _script_values(plan, details)
-    scripts = ["compile.py", "run.py", "build.sh", "run_on_device.sh"]
-    if uses_data:
-        scripts.insert(0, "quantize.py")
-    if draft.product.windows:
-        scripts.append("build.ps1")
-    for script in scripts:
-        text = render(f"vitis_ai/scripts/{script}.j2", values, templates=templates)
-        yield TextFile(path=f"scripts/{script}", text=text, executable=script != "build.ps1")
-
-
-def _script_values(plan: Plan[None], details: QuarkPrepared) -> dict[str, Any]:
-    draft = details.draft
     release = draft.release
-    return {
+    values: dict[str, Any] = {
         "deploykit": version("deploykit"),
         "device": draft.situation.target.device.name,
         "sdk": f"{release.name} {release.version}" if release is not None else "",
@@ -54,3 +41,11 @@ def _script_values(plan: Plan[None], details: QuarkPrepared) -> dict[str, Any]:
         "compiled": configs.compiled_model(draft),
         "random_data": draft.random_data and draft.needs_quark,
     }
+    scripts = ["compile.py", "run.py", "build.sh", "run_on_device.sh"]
+    if uses_data:
+        scripts.insert(0, "quantize.py")
+    if draft.product.windows:
+        scripts.append("build.ps1")
+    for script in scripts:
+        text = render(f"vitis_ai/scripts/{script}.j2", values, templates=templates)
+        yield TextFile(path=f"scripts/{script}", text=text, executable=script != "build.ps1")

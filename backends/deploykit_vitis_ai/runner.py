@@ -74,7 +74,11 @@ def run_quark(
     wanted = read_json(package / recipe)
     made = {"model": package / str(wanted["output"]), "result": package / RESULT}
     made |= {"compared": compare} if compare is not None else {}
-    log = _log_path(environment, package / recipe, package / str(wanted["source"]))
+    # The log stays with the toolchain: it holds paths and settings of this machine, which no package may.
+    digest = hashlib.sha256((package / recipe).read_bytes() + Path(str(wanted["source"])).name.encode()).hexdigest()
+    log = environment.path / "logs" / f"quantize-{digest[:12]}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.unlink(missing_ok=True)
     key = run_key(environment.spec.id, package, wanted)
     if not trial and take_run(key, made):
         progress(f"{environment.spec.id}: taking over what the trial made")
@@ -152,15 +156,6 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def _log_path(environment: Environment, recipe: Path, model: Path) -> Path:
-    """The log stays with the toolchain: it holds paths and settings of this machine, which no package may."""
-    digest = hashlib.sha256(recipe.read_bytes() + model.name.encode()).hexdigest()[:12]
-    log = environment.path / "logs" / f"quantize-{digest}.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    log.unlink(missing_ok=True)
-    return log
-
-
 def _result(package: Path) -> dict[str, Any]:
     try:
         value = read_json(package / RESULT)
@@ -172,19 +167,14 @@ def _result(package: Path) -> dict[str, Any]:
 def _failure(environment: Environment, done: ProgramEnd, result: Mapping[str, Any], log: Path) -> ToolError:
     how = "made a model and logged an error" if result.get("logged") else "made no model"
     how = "took longer than its time limit and was ended" if done.timed_out else how
-    why, way_out = _known_cause(log)
+    why = way_out = ""
+    if log.is_file():
+        with log.open("rb") as stream:
+            known = diagnose(stream, known_errors(), tools=("quark",)).errors
+        why, way_out = (known[0].error.cause, known[0].error.workaround) if known else ("", "")
     said = str(result.get("error", "")) or f"it ended with status {done.returncode} and left no result"
     return ToolError(
         f"{environment.spec.id} {how}",
         why=f"{why} ({said})" if why else said,
         next=f"{way_out}; the log is {log}" if way_out else f"read its log: {log}",
     )
-
-
-def _known_cause(log: Path) -> tuple[str, str]:
-    """Cause and way out of the first known error that the log shows."""
-    if not log.is_file():
-        return "", ""
-    with log.open("rb") as stream:
-        found = diagnose(stream, known_errors(), tools=("quark",)).errors
-    return (found[0].error.cause, found[0].error.workaround) if found else ("", "")

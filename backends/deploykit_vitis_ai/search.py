@@ -26,10 +26,9 @@ from deploykit.model.facts import GraphFacts
 from deploykit.system.folders import scratch
 from deploykit_vitis_ai import configs
 from deploykit_vitis_ai.draft import FloatPart, QuarkDraft, float_parts, make_draft
-from deploykit_vitis_ai.prepare import QuarkPrepared
+from deploykit_vitis_ai.prepare import DRAFT_REGISTRIES, QuarkPrepared
 from deploykit_vitis_ai.rules.execution import RULES as OUTCOME_RULES
 from deploykit_vitis_ai.rules.execution import QuarkOutcome, QuarkTrial
-from deploykit_vitis_ai.rules.registries import DRAFT_REGISTRIES
 from deploykit_vitis_ai.runner import QuarkRun, run_quark
 
 if TYPE_CHECKING:

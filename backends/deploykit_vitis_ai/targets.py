@@ -95,38 +95,25 @@ def resolve(device: Device, sdk: str | None) -> Target:
     requested = sdk or ""
     if not name:
         return Target(device=device, backend="vitis-ai", requested=requested, sdk=None)
-    choice = PickedRelease(requested=requested, release=_pick(name, requested))
-    findings = RULES.run(choice)
-    return Target(device=device, backend="vitis-ai", requested=requested, sdk=_table(choice), findings=findings)
-
-
-def _pick(name: str, requested: str) -> Release:
-    known = sorted((r for r in releases() if r.name == name), key=lambda r: Version(r.version))
-    if not requested:
-        return known[-1]
+    known = sorted((release for release in releases() if release.name == name), key=lambda one: Version(one.version))
+    offer = "known: " + ", ".join(release.version for release in known)
     try:
-        wanted = Version(requested)
+        wanted = Version(requested or known[-1].version).release[:2]
     except InvalidVersion:
-        raise UnknownTargetError(f"{requested!r} is not a version of {name}", next=_offer(known)) from None
-    lower = [r for r in known if Version(r.version).release[:2] <= wanted.release[:2]]
+        raise UnknownTargetError(f"{requested!r} is not a version of {name}", next=offer) from None
+    lower = [release for release in known if Version(release.version).release[:2] <= wanted]
     if not lower:
-        raise UnknownTargetError(f"{name} {requested} is older than every table", next=_offer(known))
-    return lower[-1]
-
-
-def _offer(known: list[Release]) -> str:
-    return "known: " + ", ".join(r.version for r in known)
-
-
-def _table(choice: PickedRelease) -> SdkTable:
+        raise UnknownTargetError(f"{name} {requested} is older than every table", next=offer)
+    choice = PickedRelease(requested=requested, release=lower[-1])
     release = choice.release
-    return SdkTable(
+    table = SdkTable(
         sdk=release.name,
         version=release.version,
         extends="",
-        builds=(choice.requested,) if choice.exact and choice.requested else (),
+        builds=(requested,) if choice.exact and requested else (),
         source=release.source,
         confidence=release.confidence,
         changes=release.changes,
         facts={"quark": release.quark, "toolchain": release.toolchain, "established": release.established},
     )
+    return Target(device=device, backend="vitis-ai", requested=requested, sdk=table, findings=RULES.run(choice))

@@ -27,7 +27,13 @@ __all__ = ["verify"]
 def verify(package: Path, manifest: Mapping[str, Any]) -> Verification:
     """Checks, and the types that were intended against those of the quantized model where it exists."""
     session = read_json(package / configs.SESSION)
-    checks = [*_session_checks(package, session), *_config_checks(package, session), *_script_checks(package)]
+    checks = [*_session_checks(package, session)]
+    for path in sorted((package / "scripts").glob("*.py")):
+        try:
+            ast.parse(path.read_text("utf-8"))
+            checks.append(Check(id="script-syntax", ok=True, detail=path.name))
+        except (SyntaxError, UnicodeDecodeError) as error:
+            checks.append(Check(id="script-syntax", ok=False, detail=f"{path.name}: {error}"))
     recipe = read_json(package / configs.RECIPE) if (package / configs.RECIPE).is_file() else None
     checks += _recipe_checks(package, recipe) if recipe is not None else []
     quantized = _quantized(package, session, recipe)
@@ -55,36 +61,25 @@ def _session_checks(package: Path, session: Mapping[str, Any]) -> Iterator[Check
     config = options.get("config_file")
     lost = [] if config is None or (package / config).is_file() else [f"{config} is not there"]
     yield _check("provider-files", lost, "every file the provider options name is there")
-
-
-def _config_checks(package: Path, session: Mapping[str, Any]) -> Iterator[Check]:
-    path = package / configs.CONFIG
+    path, product = package / configs.CONFIG, str(session["product"])
     if path.is_file():
-        problems = list(configs.config_problems(read_json(path), product=str(session["product"])))
+        problems = list(configs.config_problems(read_json(path), product=product))
         yield _check("vitisai-config", problems, "three top-level keys, passes in order, every key known")
-    elif product_of(str(session["product"])).config_device:
+    elif product_of(product).config_device:
         yield _check("vitisai-config", [f"{configs.CONFIG} is missing; this product needs it"], "")
-
-
-def _script_checks(package: Path) -> Iterator[Check]:
-    for path in sorted((package / "scripts").glob("*.py")):
-        try:
-            ast.parse(path.read_text("utf-8"))
-        except (SyntaxError, UnicodeDecodeError) as error:
-            yield Check(id="script-syntax", ok=False, detail=f"{path.name}: {error}")
-        else:
-            yield Check(id="script-syntax", ok=True, detail=path.name)
 
 
 def _recipe_checks(package: Path, recipe: Mapping[str, Any]) -> list[Check]:
     options = {row.name: row for row in rows(QuarkOption)}
     given = {**recipe["attributes"], **recipe["extra_options"]}
     version = str(recipe["quark"])
-    unknown = [
-        f"{name}: Quark would ignore it"
-        for name in _dotted(given)
-        if name not in quark_keys() or not known_in(quark_keys()[name], version)
-    ]
+    # Every key that is set, with the dictionary that it lies in.
+    known, names = quark_keys(), list[str]()
+    for name, value in given.items():
+        inside = isinstance(value, dict) and name not in known
+        names += [f"{name}.{inner}" for inner in value] if inside else [name]
+    read = {name for name, key in known.items() if known_in(key, version)}
+    unknown = [f"{name}: Quark would ignore it" for name in names if name not in read]
     mandatory = [
         f"{row.name} is not {row.vint8_mandatory}"
         for row in options.values()
@@ -98,15 +93,6 @@ def _recipe_checks(package: Path, recipe: Mapping[str, Any]) -> list[Check]:
         _check("quark-mandatory", mandatory, "the options that the compiler needs are set"),
         _check("calibration-files", lost, "every calibration file of the recipe is there"),
     ]
-
-
-def _dotted(given: Mapping[str, Any]) -> Iterator[str]:
-    """Every key that is set, with the dictionary that it lies in."""
-    for name, value in given.items():
-        if isinstance(value, dict) and name not in quark_keys():
-            yield from (f"{name}.{inner}" for inner in value)
-        else:
-            yield name
 
 
 def _quantized(package: Path, session: Mapping[str, Any], recipe: Mapping[str, Any] | None) -> InspectedModel | None:

@@ -21,7 +21,7 @@ from deploykit.model import load_model, wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit_vitis_ai import backend, configs
 from deploykit_vitis_ai.draft import QuarkDraft, make_draft
-from deploykit_vitis_ai.rules.registries import DRAFT_REGISTRIES
+from deploykit_vitis_ai.prepare import DRAFT_REGISTRIES
 from deploykit_vitis_ai.tables import releases
 from deploykit_vitis_ai.targets import RULES as TARGET_RULES
 from deploykit_vitis_ai.targets import PickedRelease, resolve
