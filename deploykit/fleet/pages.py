@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from xml.etree import ElementTree
 
 from deploykit.accuracy.latency import in_time
 from deploykit.fleet.results import CELLS, PACKAGE, CellVerdict, Results
+from deploykit.report.junit import JUnitCase, junit_text
 from deploykit.report.rendering import render
 
-__all__ = ["junit_text", "render_matrix", "size_text"]
+__all__ = ["junit_of", "render_matrix", "size_text"]
 
 _CLASSES = {"yes": "good", "no": "bad", "failed": "bad", "not judged": "open"}
 _STEP = 1024.0
@@ -70,33 +70,19 @@ def size_text(size: float) -> str:
     return f"{size:.1f} GiB"
 
 
-def junit_text(results: Results, name: str) -> str:
-    """The whole document. A no is a failure, no answer an error, what did not run is skipped."""
-    top = ElementTree.Element("testsuites", name=_clean(name))
-    by_id = {cell.cell: cell for cell in results.cells}
-    for model in results.models:
-        ids = [cell for cell in (*by_id, *results.not_run) if cell.partition("/")[0] == model]
-        suite = ElementTree.SubElement(top, "testsuite", name=model, tests=str(len(ids)))
-        for cell in ids:
-            case = ElementTree.SubElement(suite, "testcase", classname=model, name=cell.partition("/")[2])
-            result = by_id.get(cell)
-            if result is None:
-                ElementTree.SubElement(case, "skipped", message="not run")
-                continue
-            case.set("time", f"{result.seconds:.3f}")
-            if result.verdict is CellVerdict.NO:
-                ElementTree.SubElement(case, "failure", message=_clean(result.why))
-            elif result.verdict is CellVerdict.FAILED:
-                error = ElementTree.SubElement(case, "error", message=_clean(result.why))
-                error.text = _clean("\n".join(str(text) for text in result.error.values() if text))
-            else:
-                ElementTree.SubElement(case, "system-out").text = _clean(f"{result.verdict}: {result.why}")
-        for kind, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
-            suite.set(kind, str(len(suite.findall(f"testcase/{tag}"))))
-    ElementTree.indent(top)
-    return ElementTree.tostring(top, encoding="unicode", xml_declaration=True) + "\n"
-
-
-def _clean(text: str) -> str:
-    """Without the control characters that XML 1.0 cannot hold."""
-    return "".join(letter if letter >= " " or letter in "\t\n" else " " for letter in text)
+def junit_of(results: Results, name: str) -> str:
+    """One suite per model, one row per target. A no is a failure, no answer an error, what did not run is skipped."""
+    suites: dict[str, list[JUnitCase]] = {model: [] for model in results.models}
+    for cell in results.cells:
+        model, _, target = cell.cell.partition("/")
+        case = JUnitCase(name=target, seconds=round(cell.seconds, 3), message=f"{cell.verdict}: {cell.why}")
+        if cell.verdict is CellVerdict.NO:
+            case = replace(case, kind="failure", message=cell.why)
+        elif cell.verdict is CellVerdict.FAILED:
+            text = "\n".join(str(text) for text in cell.error.values() if text)
+            case = replace(case, kind="error", message=cell.why, text=text)
+        suites[model].append(case)
+    for cell_id in results.not_run:
+        model, _, target = cell_id.partition("/")
+        suites[model].append(JUnitCase(name=target, kind="skipped", message="not run"))
+    return junit_text(name, suites)

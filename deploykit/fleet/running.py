@@ -16,7 +16,7 @@ from deploykit.errors import DeploykitError, PackageError, UsageError
 from deploykit.fleet.cells import Cell, Keys, cells_of, chosen_cells, input_files
 from deploykit.fleet.cluster import address_of, run_on_cluster
 from deploykit.fleet.description import read_file
-from deploykit.fleet.pages import junit_text, render_matrix
+from deploykit.fleet.pages import junit_of, render_matrix
 from deploykit.fleet.pool import Batch, Tell, batches_of, default_processes, run_batches
 from deploykit.fleet.results import CELLS, RESULT, CellResult, Results, error_result, finished, write_result
 from deploykit.report.rendering import render
@@ -101,7 +101,7 @@ def run_matrix(
         files = {
             out / "matrix.json": json.dumps({"schema": 1, **results.to_json()}, indent=1) + "\n",
             out / "matrix.html": render_matrix(results, name),
-            out / "junit.xml": junit_text(results, name),
+            out / "junit.xml": junit_of(results, name),
         }
         write_files(files, force=True)
     return results

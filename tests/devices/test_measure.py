@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 import random
 from itertools import combinations
+from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
 from deploykit.devices.measure import faster, summarize
 from deploykit.errors import InputError
+from deploykit.report.junit import junit_text, run_cases
 
 
 def percentile(values: list[float], part: float) -> float:
@@ -120,3 +123,30 @@ def test_times_that_no_clock_measured_are_refused(samples: list[float]) -> None:
 def test_nothing_to_compare_is_refused() -> None:
     with pytest.raises(InputError):
         faster([], [1.0])
+
+
+@pytest.mark.parametrize(
+    ("right", "held", "kinds"),
+    [
+        ("yes", True, [None, None, None]),
+        ("no", False, ["failure", None, "failure"]),
+        ("not judged", None, ["skipped", None]),
+    ],
+)
+def test_a_record_becomes_rows_that_a_server_shows(right: str, held: bool | None, kinds: list[str | None]) -> None:
+    latency = summarize(drawn(50, 5000, 1)).to_json()
+    budget = None if held is None else {"p90_us": 6000.0, "held": held}
+    record: dict[str, Any] = {"where": "dev\x00ice", "right": {"right": right}, "latency": latency, "budget": budget}
+    suite = ElementTree.fromstring(junit_text("runs", {"out": run_cases(record)}))[0]
+    rows = [next((told.tag for told in row if told.tag != "system-out"), None) for row in suite]
+    assert rows == kinds
+    assert [suite.get(name) for name in ("tests", "failures", "skipped")] == [
+        str(len(kinds)),
+        str(kinds.count("failure")),
+        str(kinds.count("skipped")),
+    ]
+    assert float(suite[1].get("time") or 0) == pytest.approx(latency["median_us"] / 1e6, rel=1e-4)
+
+
+def test_a_run_that_measured_nothing_has_one_row() -> None:
+    assert [case.kind for case in run_cases({"where": "local", "right": {}, "latency": None})] == ["skipped"]

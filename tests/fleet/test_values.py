@@ -10,7 +10,7 @@ import pytest
 from deploykit import api
 from deploykit.errors import InputError, PackageError, UnknownTargetError, UsageError
 from deploykit.fleet.description import read_file
-from deploykit.fleet.pages import junit_text, render_matrix, size_text
+from deploykit.fleet.pages import junit_of, render_matrix, size_text
 from deploykit.fleet.results import CellResult, CellVerdict, Results, compare
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
@@ -77,7 +77,7 @@ def test_names_and_words_of_strangers_stay_text() -> None:
     assert page.count("<script>") == 1, "its own"
     assert "\x1b" not in page
     assert "<b>file" not in page
-    assert "\x00" not in junit_text(results(bad), "file")
+    assert "\x00" not in junit_of(results(bad), "file")
 
 
 def test_sizes_are_for_people() -> None:
