@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from deploykit.backend.audits import Audit
     from deploykit.backend.plans import Plan
     from deploykit.backend.probes import CheckLine
+    from deploykit.devices.run import RunReport
     from deploykit.encodings.lpbq_files import LpbqReport
     from deploykit.encodings.split_files import PartReport
     from deploykit.findings import Finding
@@ -59,6 +60,7 @@ __all__ = [
     "package",
     "plan",
     "quantize",
+    "run",
     "sensitivity",
     "simulate",
     "split",
@@ -202,6 +204,52 @@ def build(package: AnyPath, *, on_line: Progress | None = None) -> BuildReport:
     from deploykit.packages.building import build_package
 
     return build_package(Path(package), on_line=on_line)
+
+
+def run(
+    package: AnyPath,
+    *,
+    on: str,
+    data: AnyPath | None = None,
+    iterations: int = 100,
+    warmup: int = 10,
+    seconds: float = 10.0,
+    power: Literal["", "burst", "balanced", "saver"] = "",
+    profile: bool = True,
+    max_p90: str = "",
+    against: AnyPath | None = None,
+    python: str = "",
+    keep: bool = False,
+    file: AnyPath = "deploykit.toml",
+    progress: Progress | None = None,
+) -> RunReport:
+    """Run a package on a device, judge its outputs, measure, and keep the record in the package.
+
+    ``on`` is ``local``, ``adb[:SERIAL]``, ``ssh://user@host[:port]`` or a name in ``file``; ``data`` replaces the
+    samples that the package keeps; ``max_p90`` (``5ms``) is a budget; ``against`` is a record, or a package with runs.
+    Raises DeploykitError; ToolError where the device cannot be reached or the connection is cut.
+    """
+    from deploykit.accuracy.latency import read_time
+    from deploykit.devices.places import device_at
+    from deploykit.devices.run import RunOptions, run_package
+
+    row = device_at(on, Path(file))
+    options = RunOptions(
+        where=row.at,
+        python=python or row.python,
+        folder=row.folder,
+        data=_path(data),
+        iterations=iterations,
+        warmup=warmup,
+        seconds=seconds,
+        power=power or row.power,
+        profile=profile,
+        max_p90_us=read_time(max_p90 or row.max_p90, "--max-p90") or None,
+        against=_path(against),
+        keep=keep,
+        thresholds=row.thresholds,
+    )
+    return run_package(Path(package), options, progress or (lambda _line: None))
 
 
 def targets(words: str = "") -> tuple[Device, ...]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Situation,
         Verification,
     )
+    from deploykit.backend.on_device import DeviceJob, DeviceRequest, DeviceResults
     from deploykit.backend.opinions import Compiler, Opinion
     from deploykit.backend.options import OptionSpec
     from deploykit.backend.plans import Plan
@@ -117,6 +118,18 @@ class OrtQnn(QualcommBackend["Prepared", None]):
         from deploykit_ort_qnn.verification import verify
 
         return verify(package, manifest)
+
+    def device_job(self, package: Path, manifest: Mapping[str, Any], request: DeviceRequest) -> DeviceJob:
+        """The context in the provider of a device's Python."""
+        from deploykit_ort_qnn.execution import device_job
+
+        return device_job(package, manifest, request)
+
+    def device_results(self, package: Path, request: DeviceRequest, folder: Path) -> DeviceResults:
+        """Outputs, times and profiles of such a run."""
+        from deploykit_ort_qnn.execution import device_results
+
+        return device_results(package, request, folder)
 
     def inspect(self, path: Path) -> Mapping[str, Any]:
         """The metadata of a compiled context binary or model; InputError where it is none."""

@@ -14,14 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from deploykit.accuracy.latency import Estimate, chrome_trace
+from deploykit.accuracy.samples.gathering import EXPECTED_FILE
 from deploykit.backend.audits import Audit
 from deploykit.backend.backend import Aids, Execution, Instead, Progress
+from deploykit.backend.on_device import DeviceFile, DeviceJob, DeviceRequest, DeviceResults
 from deploykit.backend.plans import Plan
 from deploykit.backend.status import Compilation, Compiled, Correctness, Right
+from deploykit.devices.sessions import PROVIDER_PROFILE, session_job, session_results
 from deploykit.errors import ToolError
 from deploykit.findings import Severity
 from deploykit.packages.manifests import json_text
 from deploykit.system.folders import scratch
+from deploykit.tables.reading import read_json
 from deploykit_ort_qnn.bench.audit import audit_draft, with_count
 from deploykit_ort_qnn.bench.crashes import rescue
 from deploykit_ort_qnn.bench.repair import done_otherwise, wanted_repairs
@@ -38,7 +42,7 @@ from deploykit_ort_qnn.compiler.jobs import (
     write_dlc,
 )
 from deploykit_ort_qnn.compiler.precision import EVIDENCE, dlc_scope, evidence_json, precision_scope
-from deploykit_ort_qnn.planning import COMPILE, CONTEXT, MODEL, TAIL
+from deploykit_ort_qnn.planning import COMPILE, CONTEXT, MODEL, RUN, TAIL
 from deploykit_ort_qnn.prepare import ProviderDraft
 from deploykit_ort_qnn.rules.compiled import (
     BUDGET_RULES,
@@ -52,9 +56,18 @@ from deploykit_ort_qnn.rules.compiled import RULES as COMPILE_RULES
 from deploykit_ort_qnn.rules.numerics import PRECISION_RULES, NumericScope
 from deploykit_ort_qnn.rules.numerics import RULES as NUMERIC_RULES
 
-__all__ = ["execute"]
+__all__ = ["device_job", "device_results", "execute"]
 
 AUDIT, TIMELINE = "artifacts/audit.json", "artifacts/timeline.json"
+_PROVIDER = "QNNExecutionProvider"
+_POWER = {"burst": "burst", "balanced": "balanced", "saver": "power_saver"}
+_PLUGIN = {
+    "module": "onnxruntime_qnn",
+    "library": "get_library_path",
+    "paths": {"backend_path": "get_qnn_htp_path"},
+    # Wheels before 2.0 are an ONNX Runtime with the provider and its libraries inside.
+    "built_in": {"backend_path": "capi/libQnnHtp.so"},
+}
 _DURATION = re.compile(r" \(\d+ us\)$")
 
 
@@ -112,7 +125,12 @@ def execute(package: Path, draft: ProviderDraft, plan: Plan[None], aids: Aids) -
     if audit is not None:
         record["audit"] = {"level": audit.level, "by": audit.by, "kernels": dict(audit.counts)}
     instead = wanted_repairs(draft, audit, numeric, host, progress)
-    left = {AUDIT: audit is not None, NUMBERS: ran, DLC: dlc is not None and not dlc.why}
+    left = {
+        AUDIT: audit is not None,
+        EXPECTED_FILE: (package / EXPECTED_FILE).is_file(),
+        NUMBERS: ran,
+        DLC: dlc is not None and not dlc.why,
+    }
     left[TIMELINE] = estimate is not None and bool(estimate.timeline)
     if draft.max_time_us:
         findings += BUDGET_RULES.run(TimeBudget(most_us=draft.max_time_us, estimate=estimate))
@@ -243,8 +261,46 @@ def _judge_numbers(
         allow_cpu=draft.chosen.allows_cpu,
         timeout=float(draft.options["time_limit"]),
         host=host,
+        keep=draft.situation.request.keep_samples,
     )
     try:
         return compare(job, aids.progress)
     except ToolError as error:
         return NumericScope(not_run=error.why)
+
+
+def device_job(package: Path, manifest: Mapping[str, Any], request: DeviceRequest) -> DeviceJob:
+    """The context in the provider of the device's own Python, whose wheel must be the one that the package is for."""
+    if not (package / CONTEXT).is_file():
+        raise ToolError(f"{package}: is not compiled", next="deploykit build, where the wheel is installed")
+    place = request.place
+    if place.kind == "adb":
+        raise ToolError(
+            f"{place.name}: this package is not run through adb",
+            why="an Android device has no Python that onnxruntime-qnn is made for",
+            next="a package of --backend qnn-htp runs there by the SDK's own program",
+        )
+    config = read_json(package / RUN)
+    options = dict(config["provider_options"])
+    if request.power:
+        options["htp_performance_mode"] = _POWER[request.power]
+    paths = sorted((package / CONTEXT).parent.glob(f"{Path(CONTEXT).stem}*"))
+    return session_job(
+        request,
+        model=CONTEXT,
+        files=[DeviceFile(path=path.relative_to(package).as_posix(), source=path) for path in paths],
+        provider=_PROVIDER,
+        options=options,
+        entries=config["session_entries"],
+        plugin=_PLUGIN,
+        profile_options={"profiling_level": "detailed", "profiling_file_path": PROVIDER_PROFILE},
+        distributions={"onnxruntime-qnn": str((manifest.get("sdk") or {}).get("version", ""))},
+        # On such a machine the provider's library is the emulator.
+        where="emulator" if place.machine == "x86_64" else "device",
+    )
+
+
+def device_results(package: Path, request: DeviceRequest, folder: Path) -> DeviceResults:
+    """What the runner left."""
+    del package
+    return session_results(request, folder)

@@ -148,13 +148,13 @@ def in_time(us: float) -> str:
 _UNITS = {"s": 1e6, "ms": 1e3, "us": 1.0}
 
 
-def read_time(text: str) -> float:
+def read_time(text: str, option: str = "--max-time") -> float:
     """The microseconds of ``--max-time 5ms``, ``800us`` or ``0.2 s``; a number alone is milliseconds, nothing is 0."""
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*(s|ms|us)?", text.strip())
     if not text:
         return 0.0
     if found is None or not float(found[1]):
-        raise UsageError(f"--max-time {text}: no time", next="5ms, 800us or 0.2s")
+        raise UsageError(f"{option} {text}: no time", next="5ms, 800us or 0.2s")
     return float(found[1]) * _UNITS[found[2] or "ms"]
 
 

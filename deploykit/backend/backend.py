@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast
 
 from deploykit.backend.audits import Audit, settled_findings
+from deploykit.backend.on_device import DeviceJob, DeviceRequest, DeviceResults
 from deploykit.backend.opinions import Compiler, Opinion, Opinions
 from deploykit.backend.options import OptionSpec
 from deploykit.backend.plans import Plan
@@ -319,6 +320,18 @@ class Backend(ABC, Generic[P, D]):
         """Judge a package on disk."""
         del package, manifest
         return Verification()
+
+    def device_job(self, package: Path, manifest: Mapping[str, Any], request: DeviceRequest) -> DeviceJob | None:
+        """What is pushed to a device and started there; None where nothing of this backend runs at such a place.
+
+        Raises ToolError for what is missing there or here, or is of another release.
+        """
+        del package, manifest, request
+        return None
+
+    def device_results(self, package: Path, request: DeviceRequest, folder: Path) -> DeviceResults:
+        """What the results of such a job say, which were pulled into ``folder``; ToolError for what cannot be read."""
+        raise NotImplementedError
 
     # What is asked without a model.
 

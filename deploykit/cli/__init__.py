@@ -20,6 +20,7 @@ GROUPS = {
         "package": "The main job: a model as a package for one device.",
         "check": "What stands in the way on a device; --plan shows the decision.",
         "build": "Run a package's own script, keep the log, record what it made.",
+        "run": "A package on its device: judged there, and how fast.",
         "verify": "Judge a package: files, precision as intended, numbers.",
         "explain": "What is this package, rule, context binary, encodings?",
     },

@@ -1,1 +1,1 @@
-"""A package on a real device: the connection to it, one run there, and what the run measured."""
+"""A package on a real device: connections, a run, what it measures, and the record of it."""

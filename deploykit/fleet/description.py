@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from deploykit.devices.places import DeviceRow
 from deploykit.errors import InputError
 from deploykit.tables.reading import read_toml, schema_of, structure
 
@@ -110,10 +111,11 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
-    """The whole file of a fleet: models, targets, and what is packaged for what."""
+    """The whole file of a fleet: models, targets, and what is packaged for what; ``devices`` are those of ``--on``."""
 
     models: Mapping[str, ModelRow]
     targets: Mapping[str, TargetRow]
+    devices: Mapping[str, DeviceRow] = field(default_factory=dict)
     defaults: Shared = field(default_factory=Shared)
     matrix: Matrix = field(default_factory=Matrix)
 

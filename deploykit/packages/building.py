@@ -16,9 +16,9 @@ from deploykit.backend.plugins import catalog_of, load_backends
 from deploykit.errors import PackageError
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
-from deploykit.packages.manifests import BUILD_FOLDERS, MANIFEST
+from deploykit.packages.manifests import BUILD_FOLDERS, MANIFEST, read_manifest
 from deploykit.packages.verifying import verify_integrity
-from deploykit.packages.writing import record_build
+from deploykit.packages.writing import clear_runs, record_build
 from deploykit.system.files import open_regular
 from deploykit.system.folders import abandoned, holding
 from deploykit.system.processes import run
@@ -77,6 +77,7 @@ def build_package(package: Path, *, on_line: Callable[[str], None] | None = None
             raise PackageError(f"{package}: is being built by another process", next="wait for it")
         for left in abandoned(package / BUILD_FOLDERS[1], MANIFEST):
             shutil.rmtree(left, ignore_errors=True)
+        clear_runs(package, read_manifest(package))
         bad = [check for check in verify_integrity(package) if not check.ok]
         if bad:
             raise PackageError(

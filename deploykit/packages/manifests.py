@@ -202,6 +202,7 @@ class _Manifest:
     float_tensors: tuple[str, ...] = ()
     record: dict[str, Any] | None = None
     status: dict[str, Any] | None = None
+    runs: tuple[dict[str, Any], ...] = ()
     findings: list[Any] | None = None
 
 

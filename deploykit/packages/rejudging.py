@@ -5,28 +5,28 @@ It reads the package and changes nothing; what the device makes of the numbers i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnx import ModelProto
 
-from deploykit.accuracy.judge.judge import Judge
-from deploykit.accuracy.judge.verdict import Verdict
-from deploykit.accuracy.samples.gathering import RECORDED_FILE, gather
+from deploykit.accuracy.judge.judge import Judge, OutputJudge
+from deploykit.accuracy.judge.verdict import Against, Verdict
+from deploykit.accuracy.samples.gathering import EXPECTED_FILE, RECORDED_FILE, gather, read_expected
 from deploykit.accuracy.search.locate import ModelProbe, SimulationProbe, locate
 from deploykit.accuracy.simulate.fitting import fit_judge, settled
-from deploykit.accuracy.simulate.sessions import Chain, Session
+from deploykit.accuracy.simulate.sessions import Chain, Feed, Session
 from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.backend.backend import Check
 from deploykit.backend.status import Correctness, correctness_of
 from deploykit.encodings.cut import chain_models
 from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import EncodingSet
-from deploykit.errors import DeploykitError
+from deploykit.errors import DeploykitError, InputError
 from deploykit.model import load_model
 from deploykit.model.collect import facts_of
 from deploykit.model.weights import lean_weights
@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     from deploykit.accuracy.samples.gathering import Samples
     from deploykit.model.facts import GraphFacts
 
-__all__ = ["Rejudged", "rejudge"]
+__all__ = ["PackageJudge", "Rejudged", "judge_of", "rejudge"]
+
+_MOST_GIVEN = 64  # samples of a user's data that are run elsewhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,35 +61,107 @@ class _Piece:
         return Session(self.model) if self.encodings is None else Simulator(self.model, self.encodings)
 
 
-def rejudge(package: Path, status: Mapping[str, Any], thresholds: Thresholds | None = None) -> Rejudged:
-    """Simulate the pieces of a package in their order, and hold its outputs against those of the same pieces in float.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PackageJudge:
+    """What the outputs of a package are held against, on which samples, wherever they were computed.
 
-    ``status`` is the manifest's: what the encodings as given lost on these samples when the package was made.
+    ``alone`` are the encodings of a package of one model, ``verdict`` what simulating them says. ``emulated`` are the
+    outputs of the emulator that the package keeps of these samples.
     """
-    files = sorted((package / "model").glob("*.onnx"))
-    if not any((package / "encodings" / f"{path.stem}.json").is_file() for path in files):
-        return Rejudged()
-    try:
-        found = []
-        for path in files:
-            proto, beside = lean_weights(load_model(path)), package / "encodings" / f"{path.stem}.json"
-            placed = read_placed(beside, facts_of(proto)) if beside.is_file() else None
-            found.append(_Piece(name=f"model/{path.name}", model=proto, encodings=placed))
-        pieces = _in_order(found)
-        # One graph again: tensors have kept their names where the model was cut.
-        whole = reduce(chain_models, (piece.model for piece in pieces))
-        facts = facts_of(whole)
-        entries = {entry.name: entry for piece in pieces for entry in piece.encodings or ()}
-        encodings = EncodingSet(version="", entries=entries)
-        samples, recorded = None, package / RECORDED_FILE
-        with suppress(DeploykitError):  # samples that lack an input say nothing; what is derived may
-            samples = gather(whole, facts, recorded=recorded, encodings=encodings) if recorded.is_file() else None
-        samples = samples or gather(whole, facts, encodings=encodings)
-        return _checked(pieces, whole, facts, samples, status, thresholds)
-    except DeploykitError as error:
-        why = error.what + (f" ({error.why})" if error.why else "")
-        check = Check(id="numerics", ok=False, detail=why)
-        return Rejudged(checks=(check,), right=Correctness(why=why, broken=True))
+
+    pieces: tuple[_Piece, ...]
+    whole: ModelProto
+    facts: GraphFacts
+    samples: Samples
+    feeds: Sequence[Feed]
+    compare: Callable[[Sequence[Feed]], Verdict]
+    quantization: Verdict | None = None
+    alone: EncodingSet | None = None
+    verdict: Verdict | None = None
+    emulated: Sequence[Feed] | None = None
+
+    def judged(self, outputs: Sequence[Feed]) -> Verdict:
+        """The verdict on the outputs of each sample, beside what the encodings as given lose."""
+        verdict = settled(self.compare(outputs), self.samples.label)
+        return verdict.beside(self.quantization or self.verdict)
+
+    def right(self, verdict: Verdict, where: str) -> Correctness:
+        """The verdict as the fact about a package; samples that are made up judge nothing."""
+        if not self.samples.may_judge:
+            on = self.samples.described_for_humans
+            return Correctness(why=f"the inputs are made up; give --calibration or --input ({on})")
+        return correctness_of(verdict, where=where, label=str(self.samples.label), count=len(self.samples.varied))
+
+    def finished(self, outputs: Sequence[Feed]) -> list[Feed]:
+        """The outputs with those of the pieces that were not run elsewhere, which run here."""
+        made = set(outputs[0]) if outputs else set()
+        left = [piece for piece in self.pieces if not made.issuperset(item.name for item in piece.model.graph.output)]
+        if len(left) == len(self.pieces):
+            return list(outputs)
+        known = [{**feed, **found} for feed, found in zip(self.feeds, outputs, strict=True)]
+        return list(Chain(piece.opened() for piece in left).runs(known))
+
+
+def judge_of(
+    package: Path, status: Mapping[str, Any], thresholds: Thresholds | None = None, *, data: Path | None = None
+) -> PackageJudge:
+    """The judge of a package, on the samples that it keeps, or on ``data``. Raises DeploykitError.
+
+    ``status`` is the manifest's: what the encodings as given lost on these samples when the package was made. The
+    reference is the model in float: that of the package where encodings lie beside it, else what the package keeps of
+    its outputs; without either the packaged model is its own reference.
+    """
+    found = []
+    for path in sorted((package / "model").glob("*.onnx")):
+        proto, beside = lean_weights(load_model(path)), package / "encodings" / f"{path.stem}.json"
+        placed = read_placed(beside, facts_of(proto)) if beside.is_file() else None
+        found.append(_Piece(name=f"model/{path.name}", model=proto, encodings=placed))
+    if not found:
+        raise InputError(f"{package}: holds no model to judge by")
+    pieces = tuple(_in_order(found))
+    # One graph again: tensors have kept their names where the model was cut.
+    whole = reduce(chain_models, (piece.model for piece in pieces))
+    facts = facts_of(whole)
+    entries = {entry.name: entry for piece in pieces for entry in piece.encodings or ()}
+    encodings = EncodingSet(version="", entries=entries)
+    samples, recorded = None, package / RECORDED_FILE
+    if data is not None:
+        samples = gather(whole, facts, calibration=data, encodings=encodings, most=_MOST_GIVEN)
+    with suppress(DeploykitError):  # samples that lack an input say nothing; what is derived may
+        if samples is None and recorded.is_file():
+            samples = gather(whole, facts, recorded=recorded, encodings=encodings)
+    samples = samples or gather(whole, facts, encodings=encodings)
+    feeds, lost, verdict = samples.varied, _recorded_loss(status), None
+    alone = pieces[0].encodings if len(pieces) == 1 else None
+    kept = package / EXPECTED_FILE
+    expected = read_expected(kept, feeds) if kept.is_file() else {}
+    reference, names = expected.get("float", []), {item.name for item in whole.graph.output}
+    compare: Callable[[Sequence[Feed]], Verdict]
+    if alone is not None and samples.may_judge:
+        fitted = fit_judge(whole, facts, alone, samples, thresholds)
+        feeds, compare, verdict = fitted.judge.feeds, fitted.judge.compare, fitted.verdict
+    elif reference and all(names <= one.keys() for one in reference):
+        # Without a quantization the float graph itself was packaged, and more is asked of it.
+        judge = OutputJudge(facts, label=samples.label, thresholds=thresholds, same_graph=lost is None)
+        compare = partial(judge.compare, reference, feeds=feeds)
+    else:
+        shape: dict[str, Any] = {}
+        if not entries:  # the very graph is judged that was packaged, and more is asked of it
+            against, bits = (Against.QUANTIZED, 8) if facts.is_qdq else (Against.FLOAT, 0)
+            shape, lost = {"against": against, "bits": bits, "same_graph": True}, None
+        compare = partial(_beside_cpu, whole, facts, samples, {"thresholds": thresholds, **shape})
+    return PackageJudge(
+        pieces=pieces,
+        whole=whole,
+        facts=facts,
+        samples=samples,
+        feeds=feeds,
+        compare=compare,
+        quantization=lost,
+        alone=alone,
+        verdict=verdict,
+        emulated=expected.get("emulator"),
+    )
 
 
 def _in_order(pieces: Sequence[_Piece]) -> list[_Piece]:
@@ -101,41 +175,54 @@ def _in_order(pieces: Sequence[_Piece]) -> list[_Piece]:
     return done
 
 
-def _checked(
-    pieces: Sequence[_Piece],
-    whole: ModelProto,
-    facts: GraphFacts,
-    samples: Samples,
-    status: Mapping[str, Any],
-    thresholds: Thresholds | None,
-) -> Rejudged:
-    on, names = samples.described_for_humans, " + ".join(piece.name for piece in pieces)
-    if not samples.may_judge:
-        check = Check(id="numerics", ok=True, detail=f"{names}: not judged ({on})")
-        why = f"the inputs are made up; give --calibration or --input ({on})"
-        return Rejudged(checks=(check,), right=Correctness(why=why))
-    alone = pieces[0].encodings if len(pieces) == 1 else None
-    if alone is not None:
-        verdict = fit_judge(whole, facts, alone, samples, thresholds).verdict
-    else:
-        judge = Judge(whole, facts, samples, thresholds=thresholds)
-        outputs = Chain(piece.opened() for piece in pieces).runs(judge.feeds)
-        verdict = settled(judge.compare(outputs), samples.label)
-    # What the encodings as given lost when the package was made, where that was measured.
+def _beside_cpu(
+    whole: ModelProto, facts: GraphFacts, samples: Samples, shape: Mapping[str, Any], outputs: Sequence[Feed]
+) -> Verdict:
+    """The verdict beside the same graph on the CPU, which is run only when there is something to compare."""
+    return Judge(whole, facts, samples, **shape).compare(outputs)
+
+
+def _recorded_loss(status: Mapping[str, Any]) -> Verdict | None:
+    """What the encodings as given lost when the package was made, where that was measured."""
     known = [
         {**number, "value": number["quantization"], "words": number["quantization_words"]}
         for number in status.get("numbers", ())
         if number.get("quantization") is not None
     ]
-    if known:
-        totals: dict[str, Any] = {"right": None, "reason": "", "cost": "", "sqnr_db": None, "outputs": {}}
-        verdict = verdict.beside(Verdict.from_json({**totals, "lost_rows": 0.0, "numbers": known, "not_finite": []}))
-    right = correctness_of(verdict, where="simulated", label=str(samples.label), count=len(samples.varied))
-    shown = verdict.failures[:3] or tuple(n for n in verdict.numbers if n.passes)[:3]
-    words = "; ".join([*([verdict.cost] if verdict.cost else []), *(n.loss for n in shown)])
-    where = ""
-    if verdict.right is False and alone is not None:
-        found = locate(facts, ModelProbe(whole), SimulationProbe(whole, alone), samples.varied).first
-        where = "" if found is None else f"; first at {found.op_type} {found.node}, {found.output.name}"
-    detail = f"{names}: {words or verdict.reason}, on {on}{where}"
-    return Rejudged(checks=(Check(id="numerics", ok=verdict.right is not False, detail=detail),), right=right)
+    totals: dict[str, Any] = {"right": None, "reason": "", "cost": "", "sqnr_db": None, "outputs": {}}
+    return Verdict.from_json({**totals, "lost_rows": 0.0, "numbers": known, "not_finite": []}) if known else None
+
+
+def rejudge(package: Path, status: Mapping[str, Any], thresholds: Thresholds | None = None) -> Rejudged:
+    """Simulate the pieces of a package in their order, and hold its outputs against those of the same pieces in float.
+
+    Nothing is said of a package in which no model lies beside encodings.
+    """
+    files = sorted((package / "model").glob("*.onnx"))
+    if not any((package / "encodings" / f"{path.stem}.json").is_file() for path in files):
+        return Rejudged()
+    try:
+        judge = judge_of(package, status, thresholds)
+        on, names = judge.samples.described_for_humans, " + ".join(piece.name for piece in judge.pieces)
+        if not judge.samples.may_judge:
+            check = Check(id="numerics", ok=True, detail=f"{names}: not judged ({on})")
+            why = f"the inputs are made up; give --calibration or --input ({on})"
+            return Rejudged(checks=(check,), right=Correctness(why=why))
+        if judge.verdict is not None:
+            verdict = judge.verdict.beside(judge.quantization)
+        else:
+            verdict = judge.judged(Chain(piece.opened() for piece in judge.pieces).runs(judge.feeds))
+        right = judge.right(verdict, "simulated")
+        shown = verdict.failures[:3] or tuple(n for n in verdict.numbers if n.passes)[:3]
+        words = "; ".join([*([verdict.cost] if verdict.cost else []), *(n.loss for n in shown)])
+        where = ""
+        if verdict.right is False and judge.alone is not None:
+            probes = ModelProbe(judge.whole), SimulationProbe(judge.whole, judge.alone)
+            found = locate(judge.facts, *probes, judge.samples.varied).first
+            where = "" if found is None else f"; first at {found.op_type} {found.node}, {found.output.name}"
+        detail = f"{names}: {words or verdict.reason}, on {on}{where}"
+        return Rejudged(checks=(Check(id="numerics", ok=verdict.right is not False, detail=detail),), right=right)
+    except DeploykitError as error:
+        why = error.what + (f" ({error.why})" if error.why else "")
+        check = Check(id="numerics", ok=False, detail=why)
+        return Rejudged(checks=(check,), right=Correctness(why=why, broken=True))

@@ -31,8 +31,10 @@ from deploykit.packages.witnessed import Look, Witnessed
 from deploykit.system.files import copy_hashed, open_regular, regular_size
 from deploykit.system.folders import workspace
 
-__all__ = ["PackageWriter", "record_build"]
+__all__ = ["RUNS", "PackageWriter", "clear_runs", "record_build", "record_run"]
 
+RUNS = "artifacts/runs"
+"""Where the records of runs on devices lie, numbered."""
 _WORTH_LINKING = 16 << 20
 """Bytes of a file below which ``link`` copies: what is written anew by every export is small, and costs nothing."""
 
@@ -153,6 +155,38 @@ def record_build(package: Path, executed: Iterable[str]) -> dict[str, Any]:
         "generated": [step for step in manifest.get("generated", ()) if step not in done],
         "files": dict(sorted(files.items())),
     }
+    _replace_manifest(package, manifest)
+    return read_manifest(package)
+
+
+def record_run(package: Path, manifest: Mapping[str, Any], entry: Mapping[str, Any], path: str, text: str) -> None:
+    """Take the record of one more run, at ``path``, into the package and its manifest; the caller holds the folder.
+
+    A process that is killed in between leaves a file that no manifest knows; ``clear_runs`` removes it.
+    """
+    try:
+        for parent in ((package / path).parent, package / BUILD_FOLDERS[1]):
+            parent.mkdir(parents=True, exist_ok=True)
+        with workspace(package / BUILD_FOLDERS[1], MANIFEST) as place:
+            (place / MANIFEST).write_text(text, "utf-8")
+            (place / MANIFEST).replace(package / path)
+    except OSError as error:
+        raise PackageError(f"{package / path}: cannot be written", why=error.strerror or str(error)) from None
+    size, digest = hash_file(package / path, follow=False)
+    record = FileRecord(path=path, bytes=size, sha256=digest, origin="executed").to_json()
+    files = dict(sorted({**manifest["files"], path: record}.items()))
+    _replace_manifest(package, {**manifest, "runs": [*manifest.get("runs", ()), dict(entry)], "files": files})
+
+
+def clear_runs(package: Path, manifest: Mapping[str, Any]) -> None:
+    """Remove records of runs that did not come into the manifest; the caller holds the folder."""
+    for path in (package / RUNS).glob("*.json"):
+        if path.relative_to(package).as_posix() not in manifest["files"]:
+            path.unlink(missing_ok=True)
+
+
+def _replace_manifest(package: Path, manifest: Mapping[str, Any]) -> None:
+    """In one step: there is the old one or the new one."""
     try:
         (package / BUILD_FOLDERS[1]).mkdir(exist_ok=True)
         with workspace(package / BUILD_FOLDERS[1], MANIFEST) as place:
@@ -161,4 +195,3 @@ def record_build(package: Path, executed: Iterable[str]) -> dict[str, Any]:
     except OSError as error:
         why = error.strerror or str(error)
         raise PackageError(f"{package / MANIFEST}: cannot be written", why=why) from None
-    return read_manifest(package)

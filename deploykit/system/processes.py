@@ -69,36 +69,41 @@ def run(
     timeout: float | None = None,
     log: Path | None = None,
     on_line: Callable[[str], None] | None = None,
-    given: bytes | None = None,
+    given: bytes | Path | None = None,
+    held: bool = False,
+    output: Path | None = None,
     memory: int | None = None,
 ) -> ProgramEnd:
     """Run a program to its end and give its output line by line to ``on_line`` and ``log``.
 
-    Standard error is merged into standard output; ``given`` is its standard input. ``env`` is added to the caller's
-    environment. After ``timeout`` seconds, when the caller's time is over (``limited_time``), or with more than
+    Standard error is merged into standard output; with ``output`` that file takes standard output as it is, and only
+    standard error is read. ``given`` is its standard input; one that is ``held`` stays open and silent until the
+    program ends, so that a program elsewhere sees when this one goes. ``env`` is added to the caller's environment.
+    After ``timeout`` seconds, when the caller's time is over (``limited_time``), or with more than
     ``memory`` bytes resident (where the system tells), the program and its children are ended, and so they are when it
     ends by itself or this process does. Raises ToolError when the program cannot be started.
     """
     started = time.monotonic()
-    with limited_time(timeout), _group() as group, _input(given) as stdin:
+    with limited_time(timeout), _group() as group, _input(given) as stdin, _output(output) as (stdout, stderr):
         try:
             process = subprocess.Popen(
                 list(argv),
                 cwd=cwd,
                 env={**os.environ, **(env or {})},
-                stdin=stdin,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
+                stdin=subprocess.PIPE if held else stdin,
+                stdout=stdout,
+                stderr=stderr,
                 process_group=group,
             )
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or str(error)
             raise ToolError(f"{argv[0]}: cannot be started", why=why) from None
         unbounded(process.pid)
-        assert process.stdout is not None
+        told = process.stdout or process.stderr
+        assert told is not None
         lines: queue.Queue[bytes | None] = queue.Queue(_WAITING_LINES)
         over = threading.Event()
-        threading.Thread(target=_pump, args=(process.stdout, lines, over), daemon=True).start()
+        threading.Thread(target=_pump, args=(told, lines, over), daemon=True).start()
         try:
             tail, broken = _consume(lines, process.pid, memory, log, on_line)
             if broken:
@@ -113,7 +118,9 @@ def run(
             raise
         finally:
             over.set()
-            process.stdout.close()
+            for pipe in (told, process.stdin):
+                if pipe is not None:
+                    pipe.close()
     return ProgramEnd(
         argv=tuple(argv),
         returncode=returncode,
@@ -147,14 +154,28 @@ def _signal(group: int, number: signal.Signals) -> None:
 
 
 @contextlib.contextmanager
-def _input(given: bytes | None) -> Iterator[Any]:
+def _input(given: bytes | Path | None) -> Iterator[Any]:
     if given is None:
         yield subprocess.DEVNULL
+        return
+    if isinstance(given, Path):
+        with given.open("rb") as stored:
+            yield stored
         return
     with tempfile.TemporaryFile() as file:
         file.write(given)
         file.seek(0)
         yield file
+
+
+@contextlib.contextmanager
+def _output(file: Path | None) -> Iterator[tuple[Any, int]]:
+    """Where standard output and standard error go."""
+    if file is None:
+        yield subprocess.PIPE, subprocess.STDOUT
+        return
+    with file.open("wb") as sink:
+        yield sink, subprocess.PIPE
 
 
 def _pump(stream: IO[bytes], lines: queue.Queue[bytes | None], over: threading.Event) -> None:

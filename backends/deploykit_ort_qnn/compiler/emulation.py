@@ -21,6 +21,7 @@ from deploykit.accuracy.judge.judge import OutputJudge
 from deploykit.accuracy.judge.measures import overall_db, sqnr_db
 from deploykit.accuracy.judge.rows import ChosenRows
 from deploykit.accuracy.judge.verdict import Against, Context, Measure, Verdict
+from deploykit.accuracy.samples.gathering import EXPECTED_FILE, record_expected
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.fitting import settled
 from deploykit.accuracy.simulate.sessions import Chain, Session
@@ -103,7 +104,8 @@ class EmulationJob:
     ``bits`` is the narrowest activation type (0: float). ``original`` judges the outputs of the model as it was handed
     in, on these very inputs; without it the file is its own reference. ``tail`` is what the host runs afterwards.
     Inputs that the file does not have are left out. ``host`` compiled the context and runs it where it can; else the
-    provider installed beside this Python does.
+    provider installed beside this Python does. ``keep`` writes the outputs beside those of the original into the
+    package, for a device's to be held against.
     """
 
     root: Path
@@ -118,6 +120,7 @@ class EmulationJob:
     allow_cpu: bool = False
     timeout: float = 1800.0
     host: Host | None = None
+    keep: bool = False
 
 
 def narrowest(types: Iterable[str]) -> int:
@@ -135,6 +138,14 @@ def compare(job: EmulationJob, progress: Progress | None = None) -> NumericScope
     ends = [Session(onnx.load(job.root / job.tail))] if job.tail else []
     cpu, npu = ([*Chain([_Ran(side), *ends]).runs(job.inputs)] for side in sides)
     device, quantization = _judged(job, facts, cpu, npu)
+    original = job.original
+    if job.keep and original is not None:
+        told = {"emulator": [{name: one[name] for name in original.judge.names if name in one} for one in npu]}
+        if original.quantization is not None or not facts.is_qdq:  # else the original is quantized itself
+            told["float"] = list(original.judge.reference)
+        kept = record_expected(job.inputs, told, job.label)
+        if kept is not None:
+            (job.root / EXPECTED_FILE).write_bytes(kept)
     first, kind, value = "", "", None
     if device.right is False:
         first, kind, value = _first_difference(job, feeds[:_LOCATED_ON], run, progress)

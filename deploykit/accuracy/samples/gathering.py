@@ -53,12 +53,27 @@ if TYPE_CHECKING:
     from deploykit.encodings.values import EncodingSet
     from deploykit.model.facts import GraphFacts
 
-__all__ = ["MOST", "RECORDED_FILE", "InputSource", "Recording", "Samples", "gather", "read_recorded", "record"]
+__all__ = [
+    "EXPECTED_FILE",
+    "MOST",
+    "RECORDED_FILE",
+    "InputSource",
+    "Recording",
+    "Samples",
+    "gather",
+    "read_expected",
+    "read_recorded",
+    "record",
+    "record_expected",
+]
 
 MOST = 8
 """Samples that a judgement uses when nobody says otherwise."""
 
 RECORDED_FILE = "calibration/samples.npz"
+EXPECTED_FILE = "artifacts/expected.npz"
+"""What was computed of the recorded samples when the package was made: in float, and on the emulator."""
+_MARK = "sha256"
 _MOST_SAMPLES = 8
 _MOST_BYTES = 32 << 20
 _KEPT = (Label.GIVEN, Label.RECORDED, Label.DECLARED)
@@ -379,20 +394,58 @@ def record(
         why_not = "samples are private: only their hashes are kept"
     elif not room:
         why_not = f"one sample has {size / 2**20:.0f} MiB, at most {most_bytes >> 20} are kept"
-    hashes = []
-    for feed in chosen:
-        digest = hashlib.sha256()
-        for name in sorted(feed):
-            value = feed[name]
-            digest.update(f"{name}\0{value.dtype}\0{value.shape}\0".encode())
-            digest.update(value.tobytes())
-        hashes.append(digest.hexdigest())
     return Recording(
         data=None if why_not else _packed(chosen),
-        hashes=tuple(hashes),
+        hashes=tuple(map(_digest, chosen)),
         samples=samples.to_json(),
         why_not=why_not,
     )
+
+
+def _digest(feed: Feed) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(feed):
+        value = feed[name]
+        digest.update(f"{name}\0{value.dtype}\0{value.shape}\0".encode())
+        digest.update(value.tobytes())
+    return digest.hexdigest()
+
+
+def record_expected(
+    feeds: Iterable[Feed], sides: Mapping[str, Iterable[Feed]], label: Label, *, most_bytes: int = _MOST_BYTES
+) -> bytes | None:
+    """The outputs of each sample by who computed them, to be kept beside samples of this label; None where none are.
+
+    The same outputs give the same bytes. ``read_expected`` finds them by the samples' values.
+    """
+    if label not in _KEPT:
+        return None
+    rows = []
+    for feed, *outputs in zip(feeds, *sides.values(), strict=True):
+        row = {f"{side}:{name}": value for side, one in zip(sides, outputs, strict=True) for name, value in one.items()}
+        rows.append({**row, _MARK: np.frombuffer(_digest(feed).encode(), np.uint8)})
+    return _packed(rows) if sum(value.nbytes for row in rows for value in row.values()) <= most_bytes else None
+
+
+def read_expected(path: Path, feeds: Iterable[Feed]) -> dict[str, list[Feed]]:
+    """What each side gave for these very samples, in their order; empty where one of them is not there.
+
+    Raises InputError for a file that is none.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = {name: np.asarray(stored[name]) for name in stored.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path}: cannot be read", why=str(error)) from None
+    rows: dict[str, dict[str, dict[str, npt.NDArray[Any]]]] = {}
+    marks = {key.partition(":")[0]: bytes(value) for key, value in arrays.items() if key.endswith(f":{_MARK}")}
+    for key, value in arrays.items():
+        number, side, name = [*key.split(":", 2), "", ""][:3]
+        if name and number in marks:
+            rows.setdefault(marks[number].decode("ascii", "replace"), {}).setdefault(side, {})[name] = value
+    found = [rows.get(_digest(feed), {}) for feed in feeds]
+    sides = set.intersection(*(set(row) for row in found)) if found else set()
+    return {side: [row[side] for row in found] for side in sorted(sides)}
 
 
 def read_recorded(path: Path, inputs: tuple[InputSpec, ...]) -> tuple[Feed, ...]:

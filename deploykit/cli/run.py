@@ -1,0 +1,94 @@
+"""``deploykit run``: a package on its device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from deploykit import api
+from deploykit.cli.diagnose import diagnosis_text
+from deploykit.cli.frame import Command, settings
+from deploykit.cli.progress import progress
+from deploykit.cli.terminal import emit, plain
+
+if TYPE_CHECKING:
+    from deploykit.devices.run import RunReport
+
+__all__ = ["command"]
+
+_DEAREST = 5
+_LAST_LINES = 12
+
+
+@click.command(cls=Command)
+@click.argument("package", type=click.Path(path_type=Path))
+@click.option(
+    "--on", required=True, metavar="WHERE", help="local, adb[:SERIAL], ssh://user@host[:port], or a name in the file."
+)
+@click.option("--data", type=click.Path(path_type=Path), metavar="DATA", help="Samples instead of the package's own.")
+@click.option("--iterations", type=click.IntRange(0, 1_000_000), default=100, show_default=True, help="Timed runs.")
+@click.option("--warmup", type=click.IntRange(0, 100_000), default=10, show_default=True, help="Runs before them.")
+@click.option(
+    "--seconds", type=click.FloatRange(0.1, 3600), default=10.0, show_default=True, help="The most that they may take."
+)
+@click.option("--power", type=click.Choice(["burst", "balanced", "saver"]), help="Instead of what the package says.")
+@click.option("--profile/--no-profile", default=True, help="Times of operators, in a run of their own. Default: yes.")
+@click.option("--max-p90", default="", metavar="TIME", help="A budget, such as 5ms: exit status 1 beyond it.")
+@click.option(
+    "--against", type=click.Path(path_type=Path), metavar="RUN", help="A record or package: is this one really faster?"
+)
+@click.option("--python", default="", metavar="PATH", help="The Python on the device. Default: python3.")
+@click.option("--keep", is_flag=True, help="Leave the run's folder on the device.")
+@click.option(
+    "--file", type=click.Path(path_type=Path), default=Path("deploykit.toml"), help="Where devices have names."
+)
+def command(package: Path, **given: Any) -> int:
+    """Run PACKAGE on a device: its outputs are judged there, its time is measured, its dearest operators are named.
+
+    \b
+    deploykit run out --on adb
+    deploykit run out --on ssh://user@board --max-p90 5ms --json
+    """
+    with progress() as tell:
+        report = api.run(package, progress=tell, **{**given, "power": given["power"] or ""})
+    emit(report.to_json(), lambda: _text(report))
+    return report.exit_status
+
+
+def _text(report: RunReport) -> str:
+    record = report.record
+    if record is None:
+        lines = [plain(line) for line in report.said[-_LAST_LINES:]]
+        if report.diagnosis is not None:
+            lines += ["", diagnosis_text(report.diagnosis, verbose=settings().verbosity > 0)]
+        return "\n".join([*lines, f"the program on the device failed (status {report.status}); nothing was recorded"])
+    rows = [("right", plain(f"{record.right}, on the {record.where}"))]
+    if record.emulator is not None:
+        rows.append(("emulator", plain(f"{record.emulator}, when it was packaged")))
+    for output in record.outputs:
+        if output.parts:
+            told = f"{output.output}: {output.device_db} dB here, {output.emulator_db} dB on the emulator"
+            rows.append(("parts", plain(told)))
+    if record.latency is not None:
+        rows.append(("latency", record.latency.described))
+        if not record.times_mean_something:
+            rows.append(("", "these times mean nothing: no device computed this"))
+    if record.init_us is not None:
+        memory = "" if record.peak_mb is None else f", {record.peak_mb:,.0f} MiB at most"
+        rows.append(("start", f"{record.init_us / 1000:,.1f} ms{memory}"))
+    heat = [f"{value:.0f}" for value in (record.device.temperature, record.temperature_after) if value is not None]
+    warm = f", {' to '.join(heat)} °C" if heat else ""
+    rows.append(("device", plain(f"{record.device.name}{warm}")))
+    if record.units:
+        rows.append(("nodes", ", ".join(f"{count} on {unit}" for unit, count in record.units.items())))
+    dearest = sorted(record.operators, key=lambda one: -one.value)[:_DEAREST]
+    rows += [("dearest", plain(f"{one.node or one.raw}: {one.value:,.0f} {one.unit}")) for one in dearest]
+    if record.budget is not None:
+        held = "held" if record.budget.held else "missed"
+        rows.append(("budget", f"{held}: p90 of at most {record.budget.p90_us / 1000:g} ms was asked"))
+    if record.against is not None:
+        rows.append(("against", f"{record.against.words} (A is this run)"))
+    rows.append(("record", report.path))
+    return "\n".join(f"{name:<10} {words}" for name, words in rows)

@@ -1,0 +1,210 @@
+"""Ways to a device: this machine, ssh, adb. Each is only how a script for the device's shell becomes a program here.
+
+Everything else is one for all: the far side is a POSIX shell, files travel as one archive, the end of every script is
+told by a line of its own. Where that line is missing, the connection was cut. A program there ends with its connection.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shlex
+import shutil
+import tarfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from deploykit.errors import InputError, ToolError, UsageError
+from deploykit.system.processes import ProgramEnd, run
+
+__all__ = ["ADB_FOLDER", "Connection", "connection_to", "quoted", "quoted_lines"]
+
+ADB_FOLDER = "/data/local/tmp/deploykit"
+_SSH_FOLDER = ".deploykit"  # below the user's home, where a script starts
+_SSH_ADDRESS = re.compile(r"ssh://(?:[A-Za-z0-9_][\w.+-]*@)?(?:[A-Za-z0-9][\w.-]*|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?")
+_SERIAL = re.compile(r"[A-Za-z0-9][\w.:-]*")
+# Keys and jumps are as people have set them; what is set here keeps a run from asking, hanging or trusting by itself.
+_SSH_OPTIONS = {
+    "BatchMode": "yes",
+    "StrictHostKeyChecking": "yes",
+    "ConnectTimeout": "15",
+    "ServerAliveInterval": "5",
+    "ServerAliveCountMax": "3",
+    "LogLevel": "ERROR",
+    "ClearAllForwardings": "yes",
+    "ForwardAgent": "no",
+    "RemoteCommand": "none",
+}
+_QUESTION_SECONDS = 120.0
+_TRANSFER_SECONDS = 3600.0
+_LATE = 15.0  # seconds after which this side ends what the far side should have ended
+_MOST_LINES = 20_000
+_LONGEST = 4096
+_LAST_WORDS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """One way to a device. ``words`` start a shell there; ``folder`` is the one folder there that is deploykit's."""
+
+    kind: str
+    where: str
+    words: tuple[str, ...]
+    folder: str
+
+    def ask(self, script: str, *, timeout: float = _QUESTION_SECONDS) -> list[str]:
+        """The lines that a short script prints; ToolError where it fails, the connection is cut, or it never stops."""
+        lines: list[str] = []
+
+        def keep(line: str) -> None:
+            if len(lines) >= _MOST_LINES or len(line) > _LONGEST:
+                raise ToolError(f"{self.where}: answers garbage", why=f"it begins with {lines[:1] or line[:60]!r}")
+            lines.append(line)
+
+        token = _token()
+        end = run(self._argv(_guarded(script, token, timeout)), held=True, timeout=timeout + _LATE, on_line=keep)
+        status, told = self._told(token, lines, end)
+        if status:
+            raise ToolError(f"{self.where}: a step on the device failed (status {status})", why=_last(told))
+        return told
+
+    def push(self, files: Mapping[str, Path], folder: str, archive: Path) -> None:
+        """Files by their names into a folder there, as one archive that is made at ``archive``."""
+        with tarfile.open(archive, "w") as packed:
+            for name, path in files.items():
+                entry = tarfile.TarInfo(name)
+                with path.open("rb") as stream:
+                    entry.size, entry.mode = os.fstat(stream.fileno()).st_size, 0o600
+                    packed.addfile(entry, stream)
+        token = _token()
+        script = f"mkdir -p {quoted(folder)} && cd {quoted(folder)} && tar -xf - 2>&1\n{_ending(token)}"
+        end = run(self._argv(script), given=archive, timeout=_TRANSFER_SECONDS)
+        status, told = self._told(token, end.tail, end)
+        if status:
+            raise ToolError(f"{self.where}: the files cannot be stored there", why=_last(told), next="make room there")
+
+    def pull(self, names: Sequence[str], folder: str, target: Path, archive: Path) -> None:
+        """These files of a folder there, and no others, below ``target``; ToolError where one does not arrive."""
+        token = _token()
+        script = f"cd {quoted(folder)} && tar -cf - {' '.join(map(quoted, names))}"
+        argv = self._argv(_guarded(script, token, _TRANSFER_SECONDS))
+        end = run(argv, held=True, output=archive, timeout=_TRANSFER_SECONDS + _LATE)
+        status, told = self._told(token, end.tail, end)
+        if status:
+            raise ToolError(f"{self.where}: the outputs cannot be read there", why=_last(told))
+        left = set(names)
+        try:
+            with tarfile.open(archive) as packed:
+                for entry in packed:
+                    # Only what was asked for, under the name that it was asked by, as a file: a device may send any.
+                    if entry.isreg() and entry.name in left:
+                        place, stream = target / PurePosixPath(entry.name), packed.extractfile(entry)
+                        place.parent.mkdir(parents=True, exist_ok=True)
+                        with place.open("wb") as sink:
+                            shutil.copyfileobj(stream, sink)  # type: ignore[arg-type] # a regular entry has one
+                        left.remove(entry.name)
+        except (tarfile.TarError, EOFError, ValueError) as error:
+            raise ToolError(f"{self.where}: sends outputs that cannot be read", why=str(error)) from None
+        if left:
+            raise ToolError(f"{self.where}: did not send {', '.join(sorted(left))}")
+
+    def run(
+        self, argv: Iterable[str], *, folder: str, environment: Mapping[str, str], timeout: float, log: Path
+    ) -> int:
+        """Run a program in a folder there to its end; its exit status, what it said in ``log``. ToolError where cut.
+
+        It ends with the connection, and after ``timeout`` seconds.
+        """
+        exports = "".join(f"export {name}={quoted(value)}\n" for name, value in environment.items())
+        script = f"cd {quoted(folder)} || exit 1\n{exports}{' '.join(map(quoted, argv))}"
+        token = _token()
+        end = run(self._argv(_guarded(script, token, timeout)), held=True, timeout=timeout + _LATE, log=log)
+        status, told = self._told(token, end.tail, end)
+        log.write_text("".join(f"{line}\n" for line in told), "utf-8")
+        return status
+
+    def _argv(self, script: str) -> tuple[str, ...]:
+        return (*self.words, script if self.kind == "local" else f"exec sh -c {quoted(script)}")
+
+    def _told(self, token: str, lines: Sequence[str], end: ProgramEnd) -> tuple[int, list[str]]:
+        """The status that the far side told, and the lines before; ToolError where it did not come to its end."""
+        for number in range(len(lines) - 1, -1, -1):
+            word, _, status = lines[number].strip().partition(" ")
+            if word == token and status.isdigit():
+                return int(status), [line for line in lines[:number] if line]
+        said = _last(lines)
+        if end.timed_out or end.returncode == 0:
+            why = said or "its shell gave no answer that can be read"
+            raise ToolError(f"{self.where}: took too long, or answers garbage", why=why)
+        by_hand = {"ssh": f"see that this works and asks nothing: ssh {self.where} true", "adb": "see: adb devices"}
+        raise ToolError(
+            f"{self.where}: the connection was cut or refused",
+            why=said,
+            next=f"{by_hand.get(self.kind, 'try again')}; then run it again: what was pushed is still there",
+        )
+
+
+def connection_to(where: str, *, folder: str = "") -> Connection:
+    """What ``--on`` names: ``local``, ``ssh://[user@]host[:port]``, ``adb`` or ``adb:SERIAL``. UsageError otherwise.
+
+    ``folder`` replaces the usual one there; this machine has none.
+    """
+    folder = os.environ.get("DEPLOYKIT_DEVICE_FOLDER", folder) if where != "local" else folder
+    if where == "local":
+        return Connection(kind="local", where=where, words=("/bin/sh", "-c"), folder=folder)
+    kind, _, rest = where.partition(":")
+    if kind == "ssh" and _SSH_ADDRESS.fullmatch(where):
+        configured = os.environ.get("DEPLOYKIT_SSH_CONFIG", "")
+        options = [word for key, value in _SSH_OPTIONS.items() for word in ("-o", f"{key}={value}")]
+        words = ("ssh", *(("-F", configured) if configured else ()), "-T", "-e", "none", *options, where)
+        return Connection(kind="ssh", where=where, words=words, folder=folder or _SSH_FOLDER)
+    if kind == "adb" and (not rest or _SERIAL.fullmatch(rest)) and where != "adb:":
+        words = ("adb", *(("-s", rest) if rest else ()), "shell", "-T")
+        return Connection(kind="adb", where=where, words=words, folder=folder or ADB_FOLDER)
+    raise UsageError(
+        f"--on {where}: is no place",
+        next="local, adb, adb:SERIAL, ssh://user@host[:port], or a name under [devices] in deploykit.toml",
+    )
+
+
+def quoted(word: str) -> str:
+    """A word for the shell of the far side; the one place where that is done. InputError for what no shell takes."""
+    if "\0" in word or "\n" in word:
+        raise InputError(f"{word!r}: no file of a run may be called so", why="it holds the end of a line")
+    return shlex.quote(word)
+
+
+def quoted_lines(text: str) -> str:
+    """A text of several lines as one word, for what is no name of a file."""
+    return shlex.quote(text)
+
+
+def _token() -> str:
+    return f"deploykit-end-{secrets.token_hex(8)}"
+
+
+def _ending(token: str) -> str:
+    """Told on standard error, which stays apart from an archive that is sent."""
+    return f"printf '\\n{token} %s\\n' \"$?\" >&2"
+
+
+def _guarded(script: str, token: str, limit: float) -> str:
+    """A script whose processes end with the connection, and after so many seconds.
+
+    A shell that is started without a terminal leads a group of its own. One guard waits for the end of its input, which
+    is open as long as the connection is; the other for the time. Either kills the whole group.
+    """
+    kill = "kill -s KILL 0"
+    return (
+        "exec 3<&0 </dev/null\n"  # a shell takes the input away from what it starts beside itself
+        f"{{ cat <&3; {kill}; }} >/dev/null 2>&1 &\n"
+        f"{{ exec 3<&-; sleep {limit:.0f}; {kill}; }} >/dev/null 2>&1 &\n"
+        "exec 3<&-\n"
+        f"( {script}\n)\n{_ending(token)}\n{kill}"
+    )
+
+
+def _last(lines: Iterable[str]) -> str:
+    return " | ".join([line.strip() for line in lines if line.strip()][-_LAST_WORDS:])[:1000]

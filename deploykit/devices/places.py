@@ -1,0 +1,62 @@
+"""Devices by names: the tables [devices.NAME] of deploykit.toml, each where it is and what is held against a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploykit.accuracy.judge.verdict import Thresholds
+from deploykit.errors import UsageError
+from deploykit.tables.reading import read_toml, structure
+
+__all__ = ["DeviceRow", "device_at", "devices_in"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRow:
+    """One device: ``at`` is what ``--on`` takes; ``python`` and ``folder`` are its own, where they are not the usual.
+
+    ``max_p90`` (``5ms``) is what a run may take, the rest what its outputs are held to instead of the usual limits.
+    """
+
+    at: str
+    python: str = ""
+    folder: str = ""
+    power: str = ""
+    max_p90: str = ""
+    min_sqnr: float | None = None
+    min_cosine: float | None = None
+    min_agreement: float | None = None
+    max_box_error: float | None = None
+
+    @property
+    def thresholds(self) -> Thresholds:
+        """As the judge takes them."""
+        return Thresholds(
+            min_sqnr=self.min_sqnr,
+            min_cosine=self.min_cosine,
+            min_agreement=self.min_agreement,
+            max_box_error=self.max_box_error,
+        )
+
+
+def devices_in(file: Path) -> Mapping[str, DeviceRow]:
+    """The devices of a file, none where there is no file; InputError names what is wrong in it."""
+    if not file.is_file():
+        return {}
+    rows = read_toml(file).get("devices") or {}
+    return structure(dict[str, DeviceRow], rows, where=f"{file}: devices.")
+
+
+def device_at(where: str, file: Path) -> DeviceRow:
+    """What ``--on`` means: a name of the file, or the place itself."""
+    if where == "local" or where.startswith(("adb:", "ssh://")) or where == "adb":
+        return DeviceRow(at=where)
+    rows = devices_in(file)
+    if where not in rows:
+        known = f"{file} names {', '.join(sorted(rows))}" if rows else f"{file} names no device"
+        raise UsageError(
+            f"--on {where}: no such device", why=known, next="local, adb[:SERIAL], ssh://user@host, or add it"
+        )
+    return rows[where]

@@ -1,0 +1,154 @@
+"""The record of one run on a device: values, their JSON, and how it is kept in the package. It runs nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from deploykit.backend.on_device import MeasuredOperator, Place
+from deploykit.backend.status import Correctness, PackageStatus, Right
+from deploykit.devices.measure import Comparison, Latency
+from deploykit.errors import InputError, PackageError
+from deploykit.packages.manifests import json_text, read_manifest
+from deploykit.packages.writing import RUNS, record_run
+from deploykit.system.folders import holding
+from deploykit.system.published import Published, published
+from deploykit.tables.reading import read_json
+
+__all__ = ["Budget", "OutputBeside", "RunRecord", "keep_record", "last_samples"]
+
+_WAIT_SECONDS, _ASKED_EVERY = 60.0, 0.1
+_PARTS_DB = 3.0  # twice the noise: more than what an emulator rounds otherwise than its device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputBeside(Published):
+    """One output in decibels: the device and the emulator each beside the reference, and beside each other."""
+
+    output: str
+    device_db: float | None
+    emulator_db: float | None
+    beside_db: float | None
+
+    @property
+    def parts(self) -> bool:
+        """Whether the device loses clearly more than the emulator does."""
+        pair = self.device_db, self.emulator_db
+        return None not in pair and float(pair[1] or 0) - float(pair[0] or 0) > _PARTS_DB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget(Published):
+    """What was asked of the 90th percentile, and whether it was held."""
+
+    p90_us: float
+    held: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """One run: on what, how, whether its outputs are right, how long it took; times in microseconds.
+
+    ``where`` is what the outputs come from: device, emulator or simulated. ``emulator`` is the emulator's own verdict
+    on the same samples. ``libraries`` are versions or build ids of what ran there.
+    """
+
+    package: str
+    backend: str
+    target: str
+    device: Place
+    where: str
+    started: str
+    power: str
+    right: Correctness
+    emulator: Correctness | None = None
+    outputs: tuple[OutputBeside, ...] = ()
+    init_us: float | None = None
+    latency: Latency | None = None
+    peak_mb: float | None = None
+    temperature_after: float | None = None
+    units: Mapping[str, int] = field(default_factory=dict)
+    operators: tuple[MeasuredOperator, ...] = ()
+    libraries: Mapping[str, str] = field(default_factory=dict)
+    budget: Budget | None = None
+    against: Comparison | None = None
+
+    @property
+    def exit_status(self) -> int:
+        """1 for outputs that are wrong and for a budget that is missed."""
+        missed = self.budget is not None and not self.budget.held
+        return int(self.right.state is Right.NO or self.right.broken or missed)
+
+    @property
+    def times_mean_something(self) -> bool:
+        """An emulator's times, and those of this machine's processor, say nothing about any device."""
+        return self.where == "device"
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape. What a path or a name of a machine would say of its owner is left out."""
+        place = published(self.device, without=("folder", "python", "free_bytes", "temperature"))
+        told = published(self, without=("device", "right", "emulator", "temperature_after"))
+        judged = {"right": _fact(self.right), "emulator": None if self.emulator is None else _fact(self.emulator)}
+        temperature = {"before": self.device.temperature, "after": self.temperature_after}
+        meaning = "measured on the device" if self.times_mean_something else "no device: the times mean nothing"
+        return {"schema": 1, **told, "device": place, **judged, "temperature": temperature, "times": meaning}
+
+
+def _fact(right: Correctness) -> dict[str, Any]:
+    return {
+        key: value
+        for key, value in PackageStatus(right=right).to_json().items()
+        if not key.startswith(("intact", "compiled"))
+    }
+
+
+def keep_record(package: Path, digest: str, record: RunRecord) -> str:
+    """Keep a record in the package it is about; its path there. PackageError where that is another one by now.
+
+    Runs that end at the same time wait for each other; each is kept.
+    """
+    until = time.monotonic() + _WAIT_SECONDS
+    while True:
+        with holding(package) as alone:
+            if alone:
+                manifest = read_manifest(package)
+                # Earlier runs change the digest: what was run is told by the files.
+                if digest not in (manifest["digest"], *(run.get("package") for run in manifest.get("runs", ()))):
+                    raise PackageError(f"{package}: was changed while it ran", next="run it again")
+                number = len(manifest.get("runs", ())) + 1
+                path = f"{RUNS}/{number:04d}.json"
+                entry = {
+                    "id": f"{number:04d}",
+                    "package": digest,
+                    "where": record.where,
+                    "device": record.device.name,
+                    "serial": record.device.serial,
+                    **_fact(record.right),
+                    "p90_us": None if record.latency is None else record.latency.p90_us,
+                    "median_us": None if record.latency is None else record.latency.median_us,
+                    "parts": [output.output for output in record.outputs if output.parts],
+                    "record": path,
+                }
+                record_run(package, manifest, entry, path, json_text(record.to_json()))
+                return path
+        if time.monotonic() > until:
+            raise PackageError(f"{package}: is in use by another process", next="run it again later")
+        time.sleep(_ASKED_EVERY)
+
+
+def last_samples(place: Path) -> tuple[float, ...]:
+    """The raw times of a record, or of the last run that a package keeps; InputError where there are none."""
+    file = place
+    if place.is_dir():
+        runs = read_manifest(place).get("runs") or []
+        if not runs:
+            raise InputError(f"{place}: holds no run", next="deploykit run it first")
+        file = place / str(runs[-1]["record"])
+    latency = read_json(file).get("latency")
+    samples = latency.get("samples_us") if isinstance(latency, dict) else None
+    if not isinstance(samples, list) or not samples or not all(isinstance(value, int | float) for value in samples):
+        raise InputError(f"{file}: holds no measured times")
+    return tuple(map(float, samples))

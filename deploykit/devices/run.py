@@ -1,0 +1,226 @@
+"""A package on a device: looked at, pushed, run, judged by the one judge, measured, recorded. Diagnosed where it fails.
+
+What runs there is the backend's business, how one gets there the connection's.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deploykit.accuracy.judge.measures import overall_db
+from deploykit.accuracy.judge.verdict import Thresholds, Verdict
+from deploykit.backend.backend import AnyBackend
+from deploykit.backend.on_device import DeviceFile, DeviceJob, DeviceRequest, Place
+from deploykit.backend.plugins import catalog_of, load_backend, load_backends
+from deploykit.devices.connection import connection_to
+from deploykit.devices.measure import faster, summarize
+from deploykit.devices.record import Budget, OutputBeside, RunRecord, keep_record, last_samples
+from deploykit.devices.sessions import session_job, session_results
+from deploykit.devices.visit import Ended, Visit, visiting
+from deploykit.encodings.insert_qdq import insert_qdq
+from deploykit.errors import PackageError, ToolError, UsageError
+from deploykit.model.weights import whole_model
+from deploykit.packages.building import names_of_models
+from deploykit.packages.manifests import read_manifest
+from deploykit.packages.rejudging import PackageJudge, judge_of
+from deploykit.packages.verifying import verify_integrity
+from deploykit.packages.writing import clear_runs
+from deploykit.system.folders import holding, scratch
+
+if TYPE_CHECKING:
+    from deploykit.answers.diagnosis import Diagnosis
+
+__all__ = ["RunOptions", "RunReport", "run_package"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """How to run: where, on which samples, how often, held to what. ``python`` and ``folder`` are the device's."""
+
+    where: str
+    python: str = ""
+    folder: str = ""
+    data: Path | None = None
+    iterations: int = 100
+    warmup: int = 10
+    seconds: float = 10.0
+    power: str = ""
+    profile: bool = True
+    max_p90_us: float | None = None
+    against: Path | None = None
+    keep: bool = False
+    thresholds: Thresholds = field(default_factory=Thresholds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    """How a run ended: its record and where that is kept, or what the program's log says of the failure."""
+
+    record: RunRecord | None
+    path: str = ""
+    status: int = 0
+    said: tuple[str, ...] = ()
+    diagnosis: Diagnosis | None = None
+
+    @property
+    def exit_status(self) -> int:
+        """0 right and within its budget; 1 not; 5 the program on the device failed."""
+        return 5 if self.record is None else self.record.exit_status
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape of ``deploykit run --json``."""
+        if self.record is not None:
+            return {"ok": self.exit_status == 0, "record": self.path, **self.record.to_json()}
+        told = None if self.diagnosis is None else self.diagnosis.to_json()
+        return {"schema": 1, "ok": False, "status": self.status, "log": list(self.said), "diagnosis": told}
+
+
+def run_package(package: Path, options: RunOptions, tell: Callable[[str], None]) -> RunReport:
+    """Run a package where ``options`` say, and keep the record in it. Raises DeploykitError.
+
+    Nothing is kept of a run that did not come to its end.
+    """
+    manifest = read_manifest(package)
+    with holding(package) as alone:
+        if alone:
+            clear_runs(package, read_manifest(package))
+    bad = [check for check in verify_integrity(package) if not check.ok]
+    if bad:
+        why = "; ".join(f"{check.id}: {check.detail}" for check in bad)
+        raise PackageError(f"{package}: is not as it was made", why=why, next="make the package again")
+    backend, before = load_backend(str(manifest["backend"])), None
+    if options.against is not None:
+        before = last_samples(options.against)
+    judge = judge_of(package, manifest.get("status") or {}, options.thresholds, data=options.data)
+    with scratch() as folder:
+        here = options.where == "local"
+        connection = connection_to(options.where, folder=str(folder / "device") if here else options.folder)
+        python = options.python or (sys.executable if here else "python3")
+        with visiting(connection, python=python, keep=options.keep, tell=tell) as visit:
+            request = DeviceRequest(
+                feeds=judge.feeds,
+                place=visit.place,
+                iterations=options.iterations,
+                warmup=options.warmup,
+                seconds=options.seconds,
+                power=options.power,
+                profile=options.profile,
+            )
+            check_chip(visit.place, manifest, backend)
+            job = backend.device_job(package, manifest, request)
+            plain = job is None and here
+            if plain:
+                job = _on_cpu(package, judge, request)
+            if job is None:
+                raise UsageError(f"--on {options.where}: {backend.id} runs nothing there", next="see docs/ort-qnn.md")
+            _check_distributions(visit, job)
+            ended = visit.run(job, folder)
+            if ended.status:
+                return _failed(package, ended)
+            pulled = ended.pulled
+            results = session_results(request, pulled) if plain else backend.device_results(package, request, pulled)
+    outputs = judge.finished(results.outputs)
+    missing = [item.name for item in judge.whole.graph.output if any(item.name not in one for one in outputs)]
+    if missing:
+        raise ToolError(f"{connection.where}: did not compute {', '.join(missing)}")
+    verdict = judge.judged(outputs)
+    beside = None if judge.emulated is None or job.where != "device" else judge.judged(judge.emulated)
+    latency = summarize(results.latencies_us) if results.latencies_us else None
+    budget = None
+    if options.max_p90_us is not None and latency is not None:
+        budget = Budget(p90_us=options.max_p90_us, held=latency.p90_us <= options.max_p90_us)
+    record = RunRecord(
+        package=str(manifest["digest"]),
+        backend=backend.id,
+        target=str((manifest.get("target") or {}).get("id", "")),
+        device=visit.place,
+        where=job.where,
+        started=job.started,
+        power=options.power or "as the package says",
+        right=judge.right(verdict, job.where),
+        emulator=None if beside is None else judge.right(beside, "emulator"),
+        outputs=tuple(_beside(judge, outputs, verdict, beside)),
+        init_us=results.init_us,
+        latency=latency,
+        peak_mb=results.peak_mb,
+        temperature_after=ended.temperature,
+        units=results.units,
+        operators=results.operators,
+        libraries=results.libraries,
+        budget=budget,
+        against=None if before is None or latency is None else faster(latency.samples_us, before),
+    )
+    return RunReport(record=record, path=keep_record(package, record.package, record))
+
+
+def check_chip(place: Place, manifest: Mapping[str, Any], backend: AnyBackend) -> None:
+    """ToolError where a device says that it is another chip than the package was made for, of another architecture."""
+    target = manifest.get("target") or {}
+    found = backend.device_of_id(place.soc) if place.soc else None
+    if found is None or found.id == target.get("id"):
+        return
+    wanted, arch = target.get("arch"), found.facts["arch"].value if "arch" in found.facts else None
+    if wanted is None or arch is None or arch != wanted:
+        raise ToolError(
+            f"{place.name}: is {found.id} ({arch or 'of an unknown architecture'}), and the package is for "
+            f"{target.get('id')} ({wanted or 'unknown'})",
+            next=f"deploykit package … --target {found.id}",
+        )
+
+
+def _check_distributions(visit: Visit, job: DeviceJob) -> None:
+    """ToolError where the device's Python has no runtime, or one of another release; nothing was pushed by then."""
+    for name, wanted in job.distributions.items():
+        code = (
+            f"import importlib.metadata as m\ntry: print(m.version({name!r}))\nexcept m.PackageNotFoundError: print()"
+        )
+        found = visit.python(code)
+        if found != wanted:
+            has = f"has {name} {found}" if found else f"has no {name}"
+            raise ToolError(
+                f"{visit.connection.where}: {has}, the package is for {wanted}",
+                why="what one release compiled is not what another one loads",
+                next=f"install {name}=={wanted} in {visit.place.python}, or name another Python with --python",
+            )
+
+
+def _on_cpu(package: Path, judge: PackageJudge, request: DeviceRequest) -> DeviceJob:
+    """The packaged model on this machine's processor, its encodings put in where they lie beside it."""
+    if len(judge.pieces) > 1:
+        raise ToolError(f"{package}: is run in pieces", why="on this machine one model is run, not a chain of them")
+    model = whole_model(judge.whole)
+    if judge.alone is not None:
+        model = insert_qdq(model, judge.alone, bias="float").model
+    file = DeviceFile(path="model.onnx", source=model.SerializeToString())
+    return session_job(request, model=file.path, files=[file], where="simulated")
+
+
+def _beside(
+    judge: PackageJudge, outputs: Sequence[Mapping[str, Any]], verdict: Verdict, emulator: Verdict | None
+) -> list[OutputBeside]:
+    rows = []
+    for name, value in verdict.sqnr_db.items():
+        both = None
+        if emulator is not None and judge.emulated is not None:
+            pairs = [(there[name], here[name]) for there, here in zip(judge.emulated, outputs, strict=True)]
+            both = overall_db(pairs)
+        told = emulator.sqnr_db.get(name) if emulator is not None else None
+        row = [None if db is None or not math.isfinite(db) else round(db, 3) for db in (value, told, both)]
+        rows.append(OutputBeside(output=name, device_db=row[0], emulator_db=row[1], beside_db=row[2]))
+    return rows
+
+
+def _failed(package: Path, ended: Ended) -> RunReport:
+    """What the log of the failed program says, in the words of the catalogue of known failures."""
+    from deploykit.answers.diagnosis import diagnose
+
+    names = names_of_models(sorted((package / "model").glob("*.onnx")))
+    with ended.log.open("rb") as stream:
+        found = diagnose(stream, catalog_of(load_backends()), names)
+    said = tuple(ended.log.read_text("utf-8", "replace").splitlines())
+    return RunReport(record=None, status=ended.status, said=said, diagnosis=found)

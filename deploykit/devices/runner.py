@@ -1,0 +1,131 @@
+"""Runs a model on the machine it was pushed to, on given samples, and measures: job.json in, result.json out.
+
+It stands alone, for a Python with numpy and ONNX Runtime: it imports nothing of deploykit and knows no provider.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+
+__all__ = ["main"]
+
+_PROFILED_RUNS = 2
+
+
+def open_session(job: Mapping[str, Any], entries: Mapping[str, str], options: Mapping[str, str], profile: str) -> Any:
+    """A session on the provider of the job, and on no other; ``profile`` is the beginning of a file's name."""
+    settings = ort.SessionOptions()
+    settings.log_severity_level = 3
+    if profile:
+        settings.enable_profiling = True
+        settings.profile_file_prefix = profile
+    for key, value in entries.items():
+        settings.add_session_config_entry(key, value)
+    wanted, plugin, module = job["provider"], job.get("plugin"), None
+    providers: list[Any] | None = [(wanted, dict(options))] if wanted else ["CPUExecutionProvider"]
+    if plugin is not None:
+        with suppress(ImportError):
+            module = importlib.import_module(plugin["module"])
+    if module is not None:
+        with suppress(Exception):  # a second session of one process finds it registered
+            ort.register_execution_provider_library(wanted, getattr(module, plugin["library"])())
+        devices = [device for device in ort.get_ep_devices() if device.ep_name == wanted][:1]
+        if not devices:
+            sys.exit(f"the registered library of {wanted} offers no device")
+        found = {key: getattr(module, name)() for key, name in plugin["paths"].items()}
+        settings.add_provider_for_devices(devices, {**found, **options})
+        providers = None
+    elif plugin is not None:
+        beside = {key: str(Path(ort.__file__).parent / path) for key, path in plugin["built_in"].items()}
+        providers = [(wanted, {**beside, **options})]
+    session = ort.InferenceSession(job["model"], sess_options=settings, providers=providers, enable_fallback=0)
+    if wanted and session.get_providers()[0] != wanted:
+        sys.exit(f"the session is on {session.get_providers()}, not on {wanted}")
+    return session
+
+
+def samples_in(path: str, count: int) -> Iterator[dict[str, Any]]:
+    """The inputs of each sample."""
+    with np.load(path) as stored:
+        for number in range(count):
+            mark = f"{number}:"
+            yield {name.removeprefix(mark): stored[name] for name in stored.files if name.startswith(mark)}
+
+
+def measured(session: Any, feed: Mapping[str, Any], job: Mapping[str, Any]) -> list[float]:
+    """Microseconds of each inference after the warm-up: at most so many, and for at most so many seconds.
+
+    The clock is one that nobody sets.
+    """
+    until = time.monotonic() + job["seconds"]
+    for _ in range(job["warmup"]):
+        if time.monotonic() >= until:
+            break
+        session.run(None, feed)
+    until, taken = time.monotonic() + job["seconds"], list[float]()
+    while len(taken) < job["iterations"] and (not taken or time.monotonic() < until):
+        start = time.perf_counter_ns()
+        session.run(None, feed)
+        taken.append((time.perf_counter_ns() - start) / 1000)
+    return taken
+
+
+def peak_mb() -> float | None:
+    """The largest resident set of this process, in MiB, where the system tells."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
+
+
+def main() -> None:
+    """Run the samples, measure one of them again and again, and profile in a session of its own."""
+    job = json.loads(Path("job.json").read_text("utf-8"))
+    versions = {"onnxruntime": ort.__version__, "python": sys.version.split()[0]}
+    if job.get("plugin") is not None:
+        with suppress(ImportError):
+            module = importlib.import_module(job["plugin"]["module"])
+            versions[job["plugin"]["module"]] = str(getattr(module, "__version__", ""))
+    start = time.perf_counter_ns()
+    session = open_session(job, job["entries"], job["options"], "")
+    init = (time.perf_counter_ns() - start) / 1000
+    read, made = [value.name for value in session.get_inputs()], [value.name for value in session.get_outputs()]
+    feeds = [{name: feed[name] for name in read} for feed in samples_in("inputs.npz", job["samples"])]
+    outputs = {
+        f"{number}:{name}": value
+        for number, feed in enumerate(feeds)
+        for name, value in zip(made, session.run(None, feed), strict=True)
+    }
+    np.savez("outputs.npz", **outputs)
+    result = {
+        "init_us": init,
+        "latencies_us": measured(session, feeds[0], job) if job["iterations"] else [],
+        "peak_mb": peak_mb(),
+        "providers": session.get_providers(),
+        "versions": versions,
+    }
+    # Last, and in one step: who finds it finds all the rest.
+    part = Path("result.json.part")
+    part.write_text(json.dumps(result), "utf-8")
+    part.replace("result.json")
+    if job["profile"]:
+        del session
+        profiled = open_session(job, job["entries"], {**job["options"], **job["profile_options"]}, "session_profile")
+        for _ in range(_PROFILED_RUNS):
+            profiled.run(None, feeds[0])
+        Path(profiled.end_profiling()).replace("session_profile.json")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,235 @@
+"""One visit to a device: what it says of itself, what is pushed by hash, the run in a folder of its own, cleaning up.
+
+It knows no backend and judges nothing. A folder there holds ``files/<sha256>``, kept between runs, and ``runs/<name>``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploykit.backend.on_device import DeviceFile, DeviceJob, Place
+from deploykit.devices.connection import Connection, quoted, quoted_lines
+from deploykit.errors import DeploykitError, ToolError
+from deploykit.packages.manifests import hash_file
+
+__all__ = ["Ended", "Visit", "check_room", "visiting"]
+
+_ROOM = 64 << 20  # bytes beside what is pushed: outputs, profiles, logs
+_KEPT_DAYS = 30
+_HOTTEST = "cat /sys/class/thermal/thermal_zone*/temp 2>/dev/null | sort -n | tail -n 1"
+_LOOK = """
+mkdir -p {folder}/files {folder}/runs && cd {folder} || exit 1
+say() {{ printf 'deploykit-%s=%s\\n' "$1" "$2"; }}
+say folder "$(pwd -P)"
+say system "$(uname -s)"
+say machine "$(uname -m)"
+if command -v getprop >/dev/null 2>&1; then
+  say system Android
+  say soc "$(getprop ro.soc.model)"
+  say abi "$(getprop ro.product.cpu.abi)"
+  say serial "$(getprop ro.serialno)"
+  say release "$(getprop ro.build.version.release)"
+else
+  say soc "$(cat /sys/devices/soc0/machine 2>/dev/null)"
+  say serial "$(cat /etc/machine-id 2>/dev/null || hostname)"
+  say release "$(uname -r)"
+fi
+say python "$(command -v {python} 2>/dev/null)"
+say free "$(df -Pk . | tail -n 1)"
+say temperature "$({hottest})"
+find files -type f -mtime +{days} -exec rm -f {{}} + 2>/dev/null
+for name in files/*; do [ -f "$name" ] && sha256sum "$name"; done
+for name in runs/*; do [ -d "$name" ] && say run "$name"; done
+say end yes
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How the program on the device ended, and which of the optional results it left."""
+
+    status: int
+    log: Path
+    pulled: Path
+    temperature: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visit:
+    """An open way to a device, what it is, and which contents it holds already."""
+
+    connection: Connection
+    place: Place
+    held: frozenset[str]
+    tell: Callable[[str], None]
+
+    def run(self, job: DeviceJob, scratch: Path) -> Ended:
+        """Push what is missing, run, pull the results. ToolError where the connection or the device fails."""
+        digests = {file.path: _digest(file) for file in job.files}
+        missing = {digest: file for file in job.files if (digest := digests[file.path]) not in self.held}
+        size = sum(_size(file) for file in missing.values())
+        check_room(self.place, size)
+        self.tell(f"pushing {len(missing)} of {len(job.files)} files, {size / 2**20:.1f} MiB")
+        sources: dict[str, Path] = {}
+        for digest, file in missing.items():
+            if isinstance(file.source, bytes):
+                sources[digest] = scratch / f"push-{digest}"
+                sources[digest].write_bytes(file.source)
+            else:
+                sources[digest] = file.source
+        folder, connection = self.place.folder, self.connection
+        if sources:
+            connection.push(sources, f"{folder}/.pushed", scratch / "push.tar")
+        self._assemble(job, digests)
+        self.tell("running")
+        log, pulled = scratch / "run.log", scratch / "pulled"
+        pulled.mkdir()
+        argv, limit = job.argv, job.timeout
+        status = connection.run(argv, folder=folder, environment=job.environment, timeout=limit, log=log)
+        there = "".join(
+            f"if [ -f {quoted(name)} ]; then echo {quoted(f'deploykit-has={name}')}; fi\n"
+            for name in (*job.results, *job.optional)
+        )
+        told = _words(connection.ask(f'cd {quoted(folder)}\n{there}echo "deploykit-temperature=$({_HOTTEST})"'))
+        left, missing_results = told.get("has", []), [name for name in job.results if name not in told.get("has", [])]
+        if status == 0 and missing_results:
+            why = f"its program ended well, but left no {missing_results[0]}"
+            raise ToolError(f"{connection.where}: gave no outputs", why=why)
+        if status == 0:
+            self.tell("pulling the outputs")
+            connection.pull(left, folder, pulled, scratch / "pull.tar")
+        return Ended(status=status, log=log, pulled=pulled, temperature=_celsius(told))
+
+    def python(self, code: str) -> str:
+        """The last line that a few lines of Python print there, before anything is pushed."""
+        told = self.connection.ask(f"PYTHONSAFEPATH=1 {quoted(self.place.python)} -c {quoted_lines(code)}")
+        return told[-1].strip() if told else ""
+
+    def _assemble(self, job: DeviceJob, digests: Mapping[str, str]) -> None:
+        """The run's folder, of what is held and what was pushed; ToolError where a content is not what it must be."""
+        lines = ["cd " + quoted(self.place.folder), "for f in .pushed/*; do [ -f $f ] && mv $f ../../files/; done"]
+        lines += [f"mkdir -p {quoted(parent)}" for parent in sorted({str(Path(f.path).parent) for f in job.files})]
+        for file in job.files:
+            stored, name = f"../../files/{digests[file.path]}", quoted(file.path)
+            # Some systems allow no second name for a file; a library must be a real file in any case.
+            lines.append(f"ln {stored} {name} 2>/dev/null || cp {stored} {name} || exit 1; touch -c {stored}")
+            lines += [f"chmod 700 {name}"] if file.executable else []
+        lines += [f"sha256sum {quoted(file.path)}" for file in job.files]
+        found = {line.split(" ", 1)[0].lstrip("\\") for line in self.connection.ask("\n".join(lines))}
+        for path, digest in digests.items():
+            if digest not in found:
+                self.connection.ask(f"rm -f {quoted(self.place.folder)}/../../files/{digest}")
+                raise ToolError(f"{self.connection.where}: {path} did not arrive as it is here", next="run it again")
+
+
+@contextmanager
+def visiting(
+    connection: Connection, *, python: str = "python3", keep: bool = False, tell: Callable[[str], None]
+) -> Iterator[Visit]:
+    """Look at a device, and open a folder for one run; at the end it is removed, unless it is to be kept.
+
+    What runs of this machine left there that were killed is removed first. ToolError for a device that cannot be
+    reached or answers garbage.
+    """
+    tell(f"looking at {connection.where}")
+    script = _LOOK.format(folder=_root(connection), python=quoted(python), hottest=_HOTTEST, days=_KEPT_DAYS)
+    lines = connection.ask(script)
+    told = _words(lines)
+    said = {key: values[-1].strip() for key, values in told.items()}
+    root = said.get("folder", "")
+    if said.get("end") != "yes" or not root.startswith("/") or not said.get("machine"):
+        raise ToolError(
+            f"{connection.where}: answers what cannot be read",
+            why=" | ".join(lines[:3])[:300] or "nothing at all",
+            next="its login shell must be that of a POSIX system (on Windows: OpenSSH with bash as its DefaultShell)",
+        )
+    mine = f"{hashlib.sha256(f'{socket.gethostname()}:{os.getuid()}'.encode()).hexdigest()[:8]}-"
+    dead = [name for name in told.get("run", []) if _is_dead(name.removeprefix("runs/"), mine)]
+    folder = f"{root}/runs/{mine}{os.getpid()}-{secrets.token_hex(4)}"
+    free = said.get("free", "").split()
+    place = Place(
+        kind=connection.kind,
+        system=said.get("system", ""),
+        machine=said["machine"],
+        folder=folder,
+        abi=said.get("abi", ""),
+        soc=said.get("soc", ""),
+        release=said.get("release", ""),
+        serial=hashlib.sha256(f"deploykit:{said.get('serial')}".encode()).hexdigest()[:12],
+        python=said.get("python", ""),
+        free_bytes=int(free[3]) * 1024 if len(free) > 3 and free[3].isdigit() else None,
+        temperature=_celsius(told),
+    )
+    pairs = [line.split() for line in lines]
+    held = frozenset(pair[0] for pair in pairs if len(pair) == 2 and pair[1] == f"files/{pair[0]}")
+    try:
+        gone = " ".join(quoted(f"{root}/{name}") for name in dead)
+        connection.ask(f"mkdir -p {quoted(folder)}" + (f"; rm -rf {gone}" if dead else ""))
+        yield Visit(connection=connection, place=place, held=held, tell=tell)
+    finally:
+        if keep:
+            tell(f"kept on the device: {folder}")
+        else:
+            with suppress(DeploykitError):  # a device that is gone is cleaned up by the next run
+                connection.ask(f"rm -rf {quoted(folder)}", timeout=30.0)
+
+
+def check_room(place: Place, size: int) -> None:
+    """ToolError where a device says that it has less room than is needed."""
+    if place.free_bytes is not None and place.free_bytes < size + _ROOM:
+        raise ToolError(
+            f"{place.name}: has {place.free_bytes / 2**20:,.0f} MiB free, {(size + _ROOM) / 2**20:,.0f} are needed",
+            next="make room there",
+        )
+
+
+def _root(connection: Connection) -> str:
+    """The folder there, from where a script starts: that may be the user's home."""
+    return quoted(connection.folder)
+
+
+def _is_dead(name: str, mine: str) -> bool:
+    """Whether a run's folder was left by a process of this machine that is no more."""
+    number = name.removeprefix(mine).partition("-")[0]
+    if not name.startswith(mine) or "/" in name or not number.isdigit():
+        return False
+    try:
+        os.kill(int(number), 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return False
+
+
+def _words(lines: list[str]) -> dict[str, list[str]]:
+    """What a script of ours said, by key; every other line is somebody else's."""
+    said: dict[str, list[str]] = {}
+    for line in lines:
+        key, equals, value = line.removeprefix("deploykit-").partition("=")
+        if line.startswith("deploykit-") and equals:
+            said.setdefault(key, []).append(value)
+    return said
+
+
+def _celsius(told: Mapping[str, list[str]]) -> float | None:
+    """The system tells thousandths."""
+    word = (told.get("temperature") or [""])[-1].strip()
+    return int(word) / 1000 if word.isdigit() else None
+
+
+def _digest(file: DeviceFile) -> str:
+    if isinstance(file.source, bytes):
+        return hashlib.sha256(file.source).hexdigest()
+    return hash_file(file.source)[1]
+
+
+def _size(file: DeviceFile) -> int:
+    return len(file.source) if isinstance(file.source, bytes) else file.source.stat().st_size
