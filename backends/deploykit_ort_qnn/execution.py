@@ -20,7 +20,8 @@ from deploykit.backend.backend import Aids, Execution, Instead, Progress
 from deploykit.backend.on_device import DeviceFile, DeviceJob, DeviceRequest, DeviceResults
 from deploykit.backend.plans import Plan
 from deploykit.backend.status import Compilation, Compiled, Correctness, Right
-from deploykit.devices.sessions import PROVIDER_PROFILE, session_job, session_results
+from deploykit.devices.profiles import origins_of, read_session_profile
+from deploykit.devices.sessions import PROVIDER_PROFILE, SESSION_PROFILE, session_job, session_results
 from deploykit.errors import ToolError
 from deploykit.findings import Severity
 from deploykit.packages.manifests import json_text
@@ -55,6 +56,7 @@ from deploykit_ort_qnn.rules.compiled import (
 from deploykit_ort_qnn.rules.compiled import RULES as COMPILE_RULES
 from deploykit_ort_qnn.rules.numerics import PRECISION_RULES, NumericScope
 from deploykit_ort_qnn.rules.numerics import RULES as NUMERIC_RULES
+from deploykit_qualcomm.profiles import read_profile_csv
 
 __all__ = ["device_job", "device_results", "execute"]
 
@@ -301,6 +303,13 @@ def device_job(package: Path, manifest: Mapping[str, Any], request: DeviceReques
 
 
 def device_results(package: Path, request: DeviceRequest, folder: Path) -> DeviceResults:
-    """What the runner left."""
-    del package
-    return session_results(request, folder)
+    """What the runner left: the accelerator's cycles by the provider's profile, the host's kernels by the session's."""
+    results = session_results(request, folder)
+    if not (folder / PROVIDER_PROFILE).is_file() or not (folder / SESSION_PROFILE).is_file():
+        return results
+    origins = origins_of(package / MODEL)
+    found = read_profile_csv(folder / PROVIDER_PROFILE, origins)
+    host = read_session_profile(folder / SESSION_PROFILE, origins, {_PROVIDER: "NPU"})
+    units = origins.units([one.raw for one in found.operators], host.on_host)
+    on_host = tuple(one for one in host.operators if one.on == "CPU")
+    return replace(results, operators=(*found.operators, *on_host), units=units)

@@ -64,9 +64,10 @@ def _text(report: RunReport) -> str:
         if report.diagnosis is not None:
             lines += ["", diagnosis_text(report.diagnosis, verbose=settings().verbosity > 0)]
         return "\n".join([*lines, f"the program on the device failed (status {report.status}); nothing was recorded"])
-    rows = [("right", plain(f"{record.right}, on the {record.where}"))]
+    place = {"device": "on the device", "emulator": "on the emulator"}.get(record.where, "on this machine's processor")
+    rows = [("right", plain(f"{record.right} ({place})"))]
     if record.emulator is not None:
-        rows.append(("emulator", plain(f"{record.emulator}, when it was packaged")))
+        rows.append(("emulator", plain(f"{record.emulator} (when it was packaged)")))
     for output in record.outputs:
         if output.parts:
             told = f"{output.output}: {output.device_db} dB here, {output.emulator_db} dB on the emulator"

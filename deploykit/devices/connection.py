@@ -16,10 +16,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from deploykit.errors import InputError, ToolError, UsageError
+from deploykit.errors import ToolError, UsageError
 from deploykit.system.processes import ProgramEnd, run
 
-__all__ = ["ADB_FOLDER", "Connection", "connection_to", "quoted", "quoted_lines"]
+__all__ = ["ADB_FOLDER", "Connection", "connection_to", "quoted"]
 
 ADB_FOLDER = "/data/local/tmp/deploykit"
 _SSH_FOLDER = ".deploykit"  # below the user's home, where a script starts
@@ -70,8 +70,11 @@ class Connection:
             raise ToolError(f"{self.where}: a step on the device failed (status {status})", why=_last(told))
         return told
 
-    def push(self, files: Mapping[str, Path], folder: str, archive: Path) -> None:
-        """Files by their names into a folder there, as one archive that is made at ``archive``."""
+    def push(self, files: Mapping[str, Path], folder: str, archive: Path, then: str) -> list[str]:
+        """Files by their names into a folder there, as one archive that is made at ``archive``; then a script.
+
+        The lines that the script prints.
+        """
         with tarfile.open(archive, "w") as packed:
             for name, path in files.items():
                 entry = tarfile.TarInfo(name)
@@ -79,36 +82,40 @@ class Connection:
                     entry.size, entry.mode = os.fstat(stream.fileno()).st_size, 0o600
                     packed.addfile(entry, stream)
         token = _token()
-        script = f"mkdir -p {quoted(folder)} && cd {quoted(folder)} && tar -xf - 2>&1\n{_ending(token)}"
+        script = f"( mkdir -p {quoted(folder)} && cd {quoted(folder)} && tar -xf - && {{ {then}\n}} )\n{_ending(token)}"
         end = run(self._argv(script), given=archive, timeout=_TRANSFER_SECONDS)
         status, told = self._told(token, end.tail, end)
         if status:
             raise ToolError(f"{self.where}: the files cannot be stored there", why=_last(told), next="make room there")
+        return told
 
-    def pull(self, names: Sequence[str], folder: str, target: Path, archive: Path) -> None:
-        """These files of a folder there, and no others, below ``target``; ToolError where one does not arrive."""
+    def pull(self, names: Sequence[str], folder: str, target: Path, archive: Path, also: str) -> list[str]:
+        """Of these files of a folder there those that exist, and no others, to below ``target``.
+
+        The lines that the script ``also`` prints.
+        """
         token = _token()
-        script = f"cd {quoted(folder)} && tar -cf - {' '.join(map(quoted, names))}"
+        asked = "".join(f'[ -f {quoted(name)} ] && set -- "$@" {quoted(name)}\n' for name in names)
+        script = f'cd {quoted(folder)} || exit 1\n{{ {also}\n}} >&2\nset --\n{asked}[ $# = 0 ] || tar -cf - "$@"'
         argv = self._argv(_guarded(script, token, _TRANSFER_SECONDS))
         end = run(argv, held=True, output=archive, timeout=_TRANSFER_SECONDS + _LATE)
         status, told = self._told(token, end.tail, end)
         if status:
             raise ToolError(f"{self.where}: the outputs cannot be read there", why=_last(told))
-        left = set(names)
-        try:
-            with tarfile.open(archive) as packed:
-                for entry in packed:
-                    # Only what was asked for, under the name that it was asked by, as a file: a device may send any.
-                    if entry.isreg() and entry.name in left:
-                        place, stream = target / PurePosixPath(entry.name), packed.extractfile(entry)
-                        place.parent.mkdir(parents=True, exist_ok=True)
-                        with place.open("wb") as sink:
-                            shutil.copyfileobj(stream, sink)  # type: ignore[arg-type] # a regular entry has one
-                        left.remove(entry.name)
-        except (tarfile.TarError, EOFError, ValueError) as error:
-            raise ToolError(f"{self.where}: sends outputs that cannot be read", why=str(error)) from None
-        if left:
-            raise ToolError(f"{self.where}: did not send {', '.join(sorted(left))}")
+        if archive.stat().st_size:
+            try:
+                with tarfile.open(archive) as packed:
+                    for entry in packed:
+                        # Only what was asked for, by its name, as a plain file: a device may send anything.
+                        stream = packed.extractfile(entry) if entry.isreg() and entry.name in names else None
+                        if stream is not None:
+                            place = target / PurePosixPath(entry.name)
+                            place.parent.mkdir(parents=True, exist_ok=True)
+                            with place.open("wb") as sink:
+                                shutil.copyfileobj(stream, sink)
+            except (tarfile.TarError, EOFError, ValueError) as error:
+                raise ToolError(f"{self.where}: sends outputs that cannot be read", why=str(error)) from None
+        return told
 
     def run(
         self, argv: Iterable[str], *, folder: str, environment: Mapping[str, str], timeout: float, log: Path
@@ -170,15 +177,8 @@ def connection_to(where: str, *, folder: str = "") -> Connection:
 
 
 def quoted(word: str) -> str:
-    """A word for the shell of the far side; the one place where that is done. InputError for what no shell takes."""
-    if "\0" in word or "\n" in word:
-        raise InputError(f"{word!r}: no file of a run may be called so", why="it holds the end of a line")
+    """A word for the shell of the far side; the one place where that is done."""
     return shlex.quote(word)
-
-
-def quoted_lines(text: str) -> str:
-    """A text of several lines as one word, for what is no name of a file."""
-    return shlex.quote(text)
 
 
 def _token() -> str:

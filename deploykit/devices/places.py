@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploykit.accuracy.judge.verdict import Thresholds
-from deploykit.errors import UsageError
+from deploykit.errors import InputError, UsageError
 from deploykit.tables.reading import read_toml, structure
 
 __all__ = ["DeviceRow", "device_at", "devices_in"]
@@ -45,8 +45,10 @@ def devices_in(file: Path) -> Mapping[str, DeviceRow]:
     """The devices of a file, none where there is no file; InputError names what is wrong in it."""
     if not file.is_file():
         return {}
-    rows = read_toml(file).get("devices") or {}
-    return structure(dict[str, DeviceRow], rows, where=f"{file}: devices.")
+    rows = read_toml(file).get("devices", {})
+    if not isinstance(rows, dict):
+        raise InputError(f"{file}: devices: is no table", next='[devices.phone] with at = "adb:SERIAL"')
+    return {name: structure(DeviceRow, row, where=f"{file}: devices.{name}") for name, row in rows.items()}
 
 
 def device_at(where: str, file: Path) -> DeviceRow:

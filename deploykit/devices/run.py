@@ -117,7 +117,9 @@ def run_package(package: Path, options: RunOptions, tell: Callable[[str], None])
             if plain:
                 job = _on_cpu(package, judge, request)
             if job is None:
-                raise UsageError(f"--on {options.where}: {backend.id} runs nothing there", next="see docs/ort-qnn.md")
+                raise UsageError(
+                    f"--on {options.where}: {backend.id} runs nothing there", next="its own scripts run it by hand"
+                )
             _check_distributions(visit, job)
             ended = visit.run(job, folder)
             if ended.status:

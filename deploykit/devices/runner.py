@@ -31,12 +31,13 @@ def open_session(job: Mapping[str, Any], entries: Mapping[str, str], options: Ma
         settings.profile_file_prefix = profile
     for key, value in entries.items():
         settings.add_session_config_entry(key, value)
-    wanted, plugin, module = job["provider"], job.get("plugin"), None
+    wanted, plugin = job["provider"], job.get("plugin")
+    module: Any = None
     providers: list[Any] | None = [(wanted, dict(options))] if wanted else ["CPUExecutionProvider"]
     if plugin is not None:
         with suppress(ImportError):
             module = importlib.import_module(plugin["module"])
-    if module is not None:
+    if plugin is not None and module is not None:
         with suppress(Exception):  # a second session of one process finds it registered
             ort.register_execution_provider_library(wanted, getattr(module, plugin["library"])())
         devices = [device for device in ort.get_ep_devices() if device.ep_name == wanted][:1]

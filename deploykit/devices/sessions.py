@@ -63,7 +63,8 @@ def session_job(
         "profile_options": dict(profile_options or {}),
     }
     inputs = io.BytesIO()
-    np.savez(inputs, **{f"{at}:{name}": value for at, feed in enumerate(request.feeds) for name, value in feed.items()})
+    arrays: dict[str, Any] = {f"{at}:{name}": v for at, feed in enumerate(request.feeds) for name, v in feed.items()}
+    np.savez(inputs, **arrays)
     return DeviceJob(
         files=(
             *files,

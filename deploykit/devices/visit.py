@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploykit.backend.on_device import DeviceFile, DeviceJob, Place
-from deploykit.devices.connection import Connection, quoted, quoted_lines
+from deploykit.devices.connection import Connection, quoted
 from deploykit.errors import DeploykitError, ToolError
 from deploykit.packages.manifests import hash_file
 
@@ -85,48 +85,50 @@ class Visit:
             else:
                 sources[digest] = file.source
         folder, connection = self.place.folder, self.connection
-        if sources:
-            connection.push(sources, f"{folder}/.pushed", scratch / "push.tar")
-        self._assemble(job, digests)
+        script = self._assembling(job, digests)
+        lines = (
+            connection.push(sources, f"{folder}/.pushed", scratch / "push.tar", script)
+            if sources
+            else connection.ask(script)
+        )
+        found = {line.split(" ", 1)[0].lstrip("\\") for line in lines}
+        for path, digest in digests.items():
+            if digest not in found:
+                connection.ask(f"rm -f {quoted(folder)}/../../files/{digest}")
+                raise ToolError(f"{connection.where}: {path} did not arrive as it is here", next="run it again")
         self.tell("running")
         log, pulled = scratch / "run.log", scratch / "pulled"
         pulled.mkdir()
         argv, limit = job.argv, job.timeout
         status = connection.run(argv, folder=folder, environment=job.environment, timeout=limit, log=log)
-        there = "".join(
-            f"if [ -f {quoted(name)} ]; then echo {quoted(f'deploykit-has={name}')}; fi\n"
-            for name in (*job.results, *job.optional)
-        )
-        told = _words(connection.ask(f'cd {quoted(folder)}\n{there}echo "deploykit-temperature=$({_HOTTEST})"'))
-        left, missing_results = told.get("has", []), [name for name in job.results if name not in told.get("has", [])]
-        if status == 0 and missing_results:
-            why = f"its program ended well, but left no {missing_results[0]}"
-            raise ToolError(f"{connection.where}: gave no outputs", why=why)
+        temperature = None
         if status == 0:
             self.tell("pulling the outputs")
-            connection.pull(left, folder, pulled, scratch / "pull.tar")
-        return Ended(status=status, log=log, pulled=pulled, temperature=_celsius(told))
+            names, also = (*job.results, *job.optional), f'echo "deploykit-temperature=$({_HOTTEST})"'
+            temperature = _celsius(_words(connection.pull(names, folder, pulled, scratch / "pull.tar", also)))
+            missing_results = [name for name in job.results if not (pulled / name).is_file()]
+            if missing_results:
+                why = f"its program ended well, but left no {missing_results[0]}"
+                raise ToolError(f"{connection.where}: gave no outputs", why=why)
+        return Ended(status=status, log=log, pulled=pulled, temperature=temperature)
 
     def python(self, code: str) -> str:
         """The last line that a few lines of Python print there, before anything is pushed."""
-        told = self.connection.ask(f"PYTHONSAFEPATH=1 {quoted(self.place.python)} -c {quoted_lines(code)}")
+        told = self.connection.ask(f"PYTHONSAFEPATH=1 {quoted(self.place.python)} -c {quoted(code)}")
         return told[-1].strip() if told else ""
 
-    def _assemble(self, job: DeviceJob, digests: Mapping[str, str]) -> None:
-        """The run's folder, of what is held and what was pushed; ToolError where a content is not what it must be."""
-        lines = ["cd " + quoted(self.place.folder), "for f in .pushed/*; do [ -f $f ] && mv $f ../../files/; done"]
+    def _assembling(self, job: DeviceJob, digests: Mapping[str, str]) -> str:
+        """A script that fills the run's folder, of what is held and what was pushed, and tells what is in each file."""
+        folder = quoted(self.place.folder)
+        lines = [f"mkdir -p {folder} && cd {folder} || exit 1"]
+        lines.append("for f in .pushed/*; do [ -f $f ] && mv $f ../../files/; done")
         lines += [f"mkdir -p {quoted(parent)}" for parent in sorted({str(Path(f.path).parent) for f in job.files})]
         for file in job.files:
             stored, name = f"../../files/{digests[file.path]}", quoted(file.path)
             # Some systems allow no second name for a file; a library must be a real file in any case.
             lines.append(f"ln {stored} {name} 2>/dev/null || cp {stored} {name} || exit 1; touch -c {stored}")
             lines += [f"chmod 700 {name}"] if file.executable else []
-        lines += [f"sha256sum {quoted(file.path)}" for file in job.files]
-        found = {line.split(" ", 1)[0].lstrip("\\") for line in self.connection.ask("\n".join(lines))}
-        for path, digest in digests.items():
-            if digest not in found:
-                self.connection.ask(f"rm -f {quoted(self.place.folder)}/../../files/{digest}")
-                raise ToolError(f"{self.connection.where}: {path} did not arrive as it is here", next="run it again")
+        return "\n".join([*lines, *(f"sha256sum {quoted(file.path)}" for file in job.files)])
 
 
 @contextmanager
@@ -135,7 +137,7 @@ def visiting(
 ) -> Iterator[Visit]:
     """Look at a device, and open a folder for one run; at the end it is removed, unless it is to be kept.
 
-    What runs of this machine left there that were killed is removed first. ToolError for a device that cannot be
+    What runs of this machine left there that were killed is removed with it. ToolError for a device that cannot be
     reached or answers garbage.
     """
     tell(f"looking at {connection.where}")
@@ -170,15 +172,14 @@ def visiting(
     pairs = [line.split() for line in lines]
     held = frozenset(pair[0] for pair in pairs if len(pair) == 2 and pair[1] == f"files/{pair[0]}")
     try:
-        gone = " ".join(quoted(f"{root}/{name}") for name in dead)
-        connection.ask(f"mkdir -p {quoted(folder)}" + (f"; rm -rf {gone}" if dead else ""))
         yield Visit(connection=connection, place=place, held=held, tell=tell)
     finally:
+        gone = [*(f"{root}/{name}" for name in dead), *([] if keep else [folder])]
         if keep:
             tell(f"kept on the device: {folder}")
-        else:
+        if gone:
             with suppress(DeploykitError):  # a device that is gone is cleaned up by the next run
-                connection.ask(f"rm -rf {quoted(folder)}", timeout=30.0)
+                connection.ask(f"rm -rf {' '.join(map(quoted, gone))}", timeout=30.0)
 
 
 def check_room(place: Place, size: int) -> None:

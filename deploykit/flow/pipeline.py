@@ -81,7 +81,7 @@ class PackageJob:
             if ran is None:
                 return Packaged(plan=decision.plan, package=None, manifest=None, findings=decision.plan.findings)
             steps.begin(VERIFYING)
-            return seal(ran, self.out, self.how)
+            return seal(ran, self.out, self.how, self.shared)
 
 
 def read_jobs(

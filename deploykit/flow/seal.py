@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -11,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 import onnx
 
 from deploykit.accuracy.samples.gathering import RECORDED_FILE, record
-from deploykit.backend.backend import BytesFile, Execution, Situation, TextFile
+from deploykit.backend.backend import BytesFile, Execution, SharedWork, Situation, TextFile
 from deploykit.backend.plans import Plan, Step
 from deploykit.backend.status import Correctness, PackageStatus
-from deploykit.errors import DefectError, InputError, PackageError
+from deploykit.errors import DefectError, DeploykitError, InputError, PackageError
 from deploykit.findings import Finding, exit_status, sort_findings
 from deploykit.flow.plan import Decision
 from deploykit.flow.render import documents
+from deploykit.flow.samples import samples_of
 from deploykit.packages.sbom import SBOM, sbom_text
 from deploykit.packages.verifying import verify_package
 from deploykit.packages.writing import PackageWriter
@@ -113,7 +115,7 @@ class RanPackage:
         return self.execution.right or tried or self.decision.right
 
 
-def seal(ran: RanPackage, out: Path, how: Output) -> Packaged:
+def seal(ran: RanPackage, out: Path, how: Output, shared: SharedWork) -> Packaged:
     """Add documents, samples and the manifest, verify the folder, publish it.
 
     DefectError where it does not verify, InputError where the model was not valid to begin with.
@@ -125,7 +127,7 @@ def seal(ran: RanPackage, out: Path, how: Output) -> Packaged:
     generated = tuple(step.id for step in plan.steps if step.id not in execution.executed)
     quantized = () if decision.given.quantized is None else (QUANTIZE,)
     execution = replace(execution, executed=(*quantized, *execution.executed))
-    samples = _recorded_samples(decision, writer)
+    samples = _recorded_samples(ran, shared)
     changes, given = decision.changes, decision.given
     account: dict[str, Any] = {}
     quantizing: tuple[Step, ...] = ()
@@ -187,9 +189,12 @@ def seal(ran: RanPackage, out: Path, how: Output) -> Packaged:
     )
 
 
-def _recorded_samples(decision: Decision[Any, Any], writer: PackageWriter) -> Mapping[str, Any] | None:
+def _recorded_samples(ran: RanPackage, shared: SharedWork) -> Mapping[str, Any] | None:
     """Keep a few of the samples that were judged on, so that verification years later judges on the same data."""
-    samples = decision.chosen.samples
+    decision, writer, samples = ran.decision, ran.writer, ran.decision.chosen.samples
+    if samples is None and ran.execution.right is not None:  # nothing was simulated, but what ran was judged
+        with suppress(DeploykitError):  # a backend may read data that is not decoded here
+            samples = samples_of(decision.given, shared)
     if samples is None or not samples.may_judge:
         return None
     recording = record(samples, keep=decision.given.request.keep_samples)

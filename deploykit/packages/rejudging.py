@@ -131,7 +131,8 @@ def judge_of(
         if samples is None and recorded.is_file():
             samples = gather(whole, facts, recorded=recorded, encodings=encodings)
     samples = samples or gather(whole, facts, encodings=encodings)
-    feeds, lost, verdict = samples.varied, _recorded_loss(status), None
+    feeds: Sequence[Feed] = samples.varied
+    lost, verdict = _recorded_loss(status), None
     alone = pieces[0].encodings if len(pieces) == 1 else None
     kept = package / EXPECTED_FILE
     expected = read_expected(kept, feeds) if kept.is_file() else {}

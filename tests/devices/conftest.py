@@ -1,0 +1,97 @@
+"""Packages to run, and an ssh server on loopback to run them behind."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import deploykit
+from ssh_end import WANTED, SshEnd, is_here, ssh_end
+
+
+def network() -> onnx.ModelProto:
+    """A convolution and a classifier, of names that no tool may trip over."""
+    rng = np.random.default_rng(0)
+    weights = {"w1": rng.normal(0, 0.3, (8, 3, 3, 3)), "w2": rng.normal(0, 0.3, (10, 8))}
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["c"], name="/stem/conv", pads=[1] * 4),
+        helper.make_node("Relu", ["c"], ["r"], name="/stem/relu"),
+        helper.make_node("GlobalAveragePool", ["r"], ["p"], name="pool"),
+        helper.make_node("Flatten", ["p"], ["f"], name="flat"),
+        helper.make_node("Gemm", ["f", "w2"], ["y"], name="fc", transB=1),
+    ]
+    values = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("x", [1, 3, 16, 16]), ("y", [1, 10]))
+    ]
+    stored = [numpy_helper.from_array(value.astype(np.float32), name) for name, value in weights.items()]
+    graph = helper.make_graph(nodes, "net", values[:1], values[1:], stored)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.fixture(scope="session")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model, and twelve samples."""
+    folder = tmp_path_factory.mktemp("sources")
+    onnx.save(network(), folder / "net.onnx")
+    (folder / "data").mkdir()
+    rng = np.random.default_rng(1)
+    for number in range(12):
+        sample = rng.normal(size=(1, 3, 16, 16)).astype(np.float32) * (1 + number / 6)
+        np.savez(folder / "data" / f"{number:02}.npz", x=sample)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def plain_package(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A float package whose backend runs nothing on this machine."""
+    out = tmp_path_factory.mktemp("plain") / "p"
+    made = deploykit.package(
+        sources / "net.onnx", target="sm8650", backend="qnn-htp", calibration=sources / "data", out=out, compile=False
+    )
+    assert made.exit_status == 0
+    return out
+
+
+@pytest.fixture
+def plain(plain_package: Path, tmp_path: Path) -> Path:
+    """A copy of one's own, in a folder with a name that shells trip over."""
+    return Path(shutil.copytree(plain_package, tmp_path / 'a package\'s "own" $name'))
+
+
+@pytest.fixture(scope="session")
+def compiled_package(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compiled and emulated here."""
+    if find_spec("onnxruntime_qnn") is None:
+        pytest.skip("needs onnxruntime-qnn, whose library is the emulator")
+    out = tmp_path_factory.mktemp("compiled") / "p"
+    model, data = sources / "net.onnx", sources / "data"
+    made = deploykit.package(model, target="sm8650", backend="ort-qnn", calibration=data, out=out)
+    assert made.exit_status == 0 and "emulate" in made.executed
+    return out
+
+
+@pytest.fixture
+def compiled(compiled_package: Path, tmp_path: Path) -> Path:
+    """A copy of one's own."""
+    return Path(shutil.copytree(compiled_package, tmp_path / "compiled package"))
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SshEnd]:
+    """An ssh server on loopback that the client of this test knows."""
+    if not is_here():
+        pytest.skip(WANTED)
+    folder = tmp_path / "ssh"
+    folder.mkdir()
+    with ssh_end(folder) as end:
+        monkeypatch.setenv("DEPLOYKIT_SSH_CONFIG", str(end.client))
+        monkeypatch.setenv("DEPLOYKIT_DEVICE_FOLDER", str(end.home))
+        yield end

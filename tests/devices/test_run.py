@@ -1,0 +1,166 @@
+"""A package is run where the user says, judged by the one judge, and its record kept; faults leave nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import deploykit
+from deploykit.cli import cli
+from deploykit.cli.frame import run as run_command
+from deploykit.errors import PackageError, ToolError, UsageError
+from deploykit.packages.manifests import read_manifest
+from ssh_end import SshEnd, processes_in
+
+QUICK: dict[str, Any] = {"iterations": 12, "warmup": 1, "seconds": 2.0}
+
+
+def told(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
+    """The exit status and the JSON of a command line."""
+    status = run_command(cli, [*arguments, "--json"])
+    return status, json.loads(capsys.readouterr().out)
+
+
+def test_on_this_machine_the_processor_runs_what_has_nothing_else(
+    plain: Path, sources: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["run", str(plain), "--on", "local", "--iterations", "12", "--warmup", "1"]
+    arguments += ["--data", str(sources / "data")]
+    status, record = told(arguments, capsys)
+    assert status == 0 and record["ok"] and record["where"] == "simulated"
+    assert record["times"] == "no device: the times mean nothing"
+    assert record["right"]["right"] == "yes" and record["right"]["samples"] == {"label": "given", "count": 12}
+    assert record["latency"]["count"] == 12 == len(record["latency"]["samples_us"])
+    assert str(plain.parent) not in json.dumps(record)
+    # It is in the package, which is as sound as before; a second run adds one.
+    assert deploykit.verify(plain).ok
+    run_command(cli, [*arguments, "--against", str(plain)])
+    assert "(A is this run)" in capsys.readouterr().out
+    runs = read_manifest(plain)["runs"]
+    assert [run["id"] for run in runs] == ["0001", "0002"]
+    assert json.loads((plain / runs[0]["record"]).read_text("utf-8"))["latency"] == record["latency"]
+    # A budget that nothing can hold is a no.
+    assert run_command(cli, [*arguments, "--max-p90", "0.001us"]) == 1
+
+
+def test_a_package_that_was_changed_is_not_run(plain: Path) -> None:
+    with (plain / "model" / "net.onnx").open("ab") as file:
+        file.write(b"\0")
+    with pytest.raises(PackageError, match="not as it was made"):
+        deploykit.run(plain, on="local", **QUICK)
+    assert "runs" not in read_manifest(plain)
+
+
+def test_a_record_that_never_came_into_the_manifest_is_cleared(plain: Path) -> None:
+    """What a process leaves that is killed between the record and the manifest."""
+    (plain / "artifacts" / "runs").mkdir(parents=True)
+    (plain / "artifacts" / "runs" / "0001.json").write_text("{", "utf-8")
+    report = deploykit.run(plain, on="local", **QUICK)
+    assert report.path == "artifacts/runs/0001.json" and deploykit.verify(plain).ok
+
+
+def test_places_have_names_in_a_file(plain: Path, tmp_path: Path) -> None:
+    file = tmp_path / "deploykit.toml"
+    file.write_text('[devices.here]\nat = "local"\nmax_p90 = "10s"\nmin_sqnr = 400\n', "utf-8")
+    record = deploykit.run(plain, on="here", file=file, **QUICK).record
+    assert record is not None and record.budget is not None and record.budget.held
+    for on in ("nowhere", "ssh://a b", "ssh://-oProxyCommand=x", "adb:-s", "ssh://host/path", ""):
+        with pytest.raises(UsageError, match="--on"):
+            deploykit.run(plain, on=on, file=file)
+    with pytest.raises(UsageError, match="--max-p90 soon"):
+        deploykit.run(plain, on="local", max_p90="soon")
+
+
+def test_two_runs_at_once_are_both_kept(plain: Path) -> None:
+    failed: list[BaseException] = []
+
+    def start() -> None:
+        try:
+            deploykit.run(plain, on="local", **QUICK)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=start) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    assert len(read_manifest(plain)["runs"]) == 2 and deploykit.verify(plain).ok
+
+
+@pytest.mark.heavy
+def test_over_ssh_a_package_is_pushed_once_run_and_judged(compiled: Path, server: SshEnd) -> None:
+    first = deploykit.run(compiled, on=server.where, python=sys.executable, **QUICK).record
+    assert first is not None and first.where == "emulator" and str(first.right.state) == "yes"
+    assert first.units == {"NPU": 5} and {one.unit for one in first.operators} == {"cycles"}
+    kept = {path: path.stat().st_ino for path in (server.home / "files").iterdir()}
+    second = deploykit.run(compiled, on=server.where, python=sys.executable, **QUICK).record
+    assert second is not None
+    again = {path: path.stat().st_ino for path in (server.home / "files").iterdir()}
+    assert {path: again[path] for path in kept} == kept
+    assert list((server.home / "runs").iterdir()) == []
+    deploykit.run(compiled, on=server.where, python=sys.executable, keep=True, **QUICK)
+    (left,) = (server.home / "runs").iterdir()
+    assert (left / "outputs.npz").is_file()
+    assert len(read_manifest(compiled)["runs"]) == 3 and deploykit.verify(compiled).ok
+
+
+@pytest.mark.heavy
+def test_what_cannot_work_is_said_before_anything_is_pushed(compiled: Path, plain: Path, server: SshEnd) -> None:
+    with pytest.raises(ToolError, match="no Python"):
+        deploykit.run(compiled, on=server.where, python="/no/such/python")
+    wrong = server.folder / "python"
+    wrong.write_text("#!/bin/sh\necho 1.2.3\n", "utf-8")
+    wrong.chmod(0o755)
+    with pytest.raises(ToolError, match=r"onnxruntime-qnn 1\.2\.3, the package is for"):
+        deploykit.run(compiled, on=server.where, python=str(wrong))
+    with pytest.raises(UsageError, match="runs nothing there"):
+        deploykit.run(plain, on=server.where)
+    assert list((server.home / "files").iterdir()) == []
+    server.stop()
+    server.new_host_key()
+    server.start()
+    with pytest.raises(ToolError, match="cut or refused") as refused:
+        deploykit.run(compiled, on=server.where, python=sys.executable)
+    assert "Host key verification failed" in refused.value.why
+    assert "runs" not in read_manifest(compiled)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("how", ["connection", "command"])
+def test_whatever_is_cut_nothing_is_left_running_or_half_recorded(compiled: Path, server: SshEnd, how: str) -> None:
+    """Connections are cut, or the command is killed, at many moments of a run; an earlier run stays, and one resumes."""
+    deploykit.run(compiled, on=server.where, python=sys.executable, **QUICK)
+    argv = [sys.executable, "-m", "deploykit", "run", str(compiled), "--on", server.where, "--python", sys.executable]
+    argv += ["--iterations", "1000000", "--seconds", "60", "--no-profile"]
+    for number in range(int(os.environ.get("DEPLOYKIT_CUTS", "6"))):
+        process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        time.sleep(0.6 + 0.7 * number % 5)
+        if how == "connection":
+            while process.poll() is None:
+                server.cut()
+                time.sleep(0.2)
+        else:
+            process.kill()
+        said = process.communicate()[1].decode()
+        assert process.returncode == (5 if how == "connection" else -signal.SIGKILL), said
+        until = time.monotonic() + 10
+        while processes_in(server.home) and time.monotonic() < until:
+            time.sleep(0.1)
+        assert processes_in(server.home) == []
+        assert len(read_manifest(compiled)["runs"]) == 1
+    # The second clears what a script made that had just begun when its connection went.
+    for _ in range(2):
+        assert deploykit.run(compiled, on=server.where, python=sys.executable, **QUICK).record is not None
+    assert list((server.home / "runs").iterdir()) == []
+    assert len(read_manifest(compiled)["runs"]) == 3 and deploykit.verify(compiled).ok
