@@ -227,7 +227,8 @@ def run(
 
     ``on`` is ``local``, ``adb[:SERIAL]``, ``ssh://user@host[:port]`` or a name in ``file``; ``data`` replaces the
     samples that the package keeps; ``max_p90`` (``5ms``) is a budget; ``against`` is a record, or a package with runs.
-    Raises DeploykitError; ToolError where the device cannot be reached or the connection is cut.
+    Raises PackageError for a folder that is no package, ToolError where the device cannot be reached, the connection is
+    cut or what the device needs is missing, UsageError for what makes no sense.
     """
     from deploykit.accuracy.latency import read_time
     from deploykit.devices.places import device_at

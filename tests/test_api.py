@@ -105,6 +105,7 @@ REFUSED: dict[str, tuple[type[DeploykitError], Callable[[], object]]] = {
         InputError,
         lambda: deploykit.quantize("absent.onnx", target="sm8650", calibration="absent", out="out"),
     ),
+    "run": (PackageError, lambda: deploykit.run("absent", on="local")),
     "sensitivity": (InputError, lambda: deploykit.sensitivity("absent.onnx")),
     "simulate": (InputError, lambda: deploykit.simulate("absent.onnx", "absent.encodings")),
     "split": (InputError, lambda: deploykit.split(["absent.onnx"], "out", parts=2)),

@@ -136,7 +136,7 @@ def processes_in(folder: Path) -> list[str]:
         if entry.name.isdigit():
             with suppress(OSError):
                 command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
-                if os.readlink(entry / "cwd").startswith(str(folder)):
+                if str((entry / "cwd").readlink()).startswith(str(folder)):
                     found.append(command)
     return found
 
