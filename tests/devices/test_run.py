@@ -139,7 +139,7 @@ def test_what_cannot_work_is_said_before_anything_is_pushed(compiled: Path, plai
 @pytest.mark.heavy
 @pytest.mark.parametrize("how", ["connection", "command"])
 def test_whatever_is_cut_nothing_is_left_running_or_half_recorded(compiled: Path, server: SshEnd, how: str) -> None:
-    """Cut connections, and killed commands, at many moments of a run; an earlier run stays, and the next one resumes."""
+    """Cuts and kills at many moments of a run: an earlier run stays, and the next one resumes."""
     deploykit.run(compiled, on=server.where, python=sys.executable, **QUICK)
     argv = [sys.executable, "-m", "deploykit", "run", str(compiled), "--on", server.where, "--python", sys.executable]
     argv += ["--iterations", "1000000", "--seconds", "60", "--no-profile"]
