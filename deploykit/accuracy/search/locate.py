@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from deploykit.accuracy.judge.measures import sqnr_db
 from deploykit.accuracy.judge.rows import ChosenRows, Matched
-from deploykit.accuracy.simulate.quantizers import fake_quantize, quantize_graph
+from deploykit.accuracy.simulate.quantizers import fake_quantize, quantizers_of
 from deploykit.accuracy.simulate.sessions import Feed, Session
 from deploykit.accuracy.simulate.simulation import read_question
 from deploykit.encodings.values import EncodingSet
@@ -133,19 +133,15 @@ class Located:
 class ModelProbe:
     """An ONNX model as ONNX Runtime runs it on the CPU, without graph optimisations."""
 
-    def __init__(
-        self, model: ModelProto, *, feeds: Mapping[str, str] | None = None, values: Mapping[str, Value] | None = None
-    ) -> None:
+    def __init__(self, model: ModelProto, *, values: Mapping[str, Value] | None = None) -> None:
         self._model = model
         self._values = dict(values or {})
-        self._feeds = dict(feeds or {})
         self.tensors = frozenset(name for node in model.graph.node for name in node.output if name)
 
     def show_all(self, names: Sequence[str], feeds: Sequence[Feed]) -> Sequence[Mapping[str, Numbers]]:
         """The values of some tensors for each sample; of a model too large for memory each weight is read once."""
         session = Session(self._model, capture=names, values=self._values)
-        fed = [{self._feeds.get(name, name): value for name, value in feed.items()} for feed in feeds]
-        return [{name: values[name] for name in names} for values in session.runs(fed)]
+        return [{name: values[name] for name in names} for values in session.runs(feeds)]
 
     def stored(self, name: str) -> Numbers | None:
         """A stored tensor as this execution uses it; None when it is not stored."""
@@ -162,8 +158,7 @@ class SimulationProbe(ModelProbe):
     """A model with the quantizers of its encodings; tensors show their quantized values."""
 
     def __init__(self, model: ModelProto, encodings: EncodingSet) -> None:
-        graph = quantize_graph(model, encodings)
-        super().__init__(graph.model, feeds=graph.feeds, values=graph.later)
+        super().__init__(model, values=quantizers_of(model, encodings).values)
 
 
 def locate(

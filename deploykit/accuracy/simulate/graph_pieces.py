@@ -19,9 +19,6 @@ from deploykit.model.values import byte_size, constant_tensor
 __all__ = ["GraphPieces"]
 
 _LEAST_NODES = 8
-_MOST_NODES = 1000
-"""Nodes of a piece that is cut by bytes: what the runtime does when it opens one must not grow with the graph."""
-
 _TENSORS_OF_SEQUENCES = ("ConcatFromSequence", "SequenceAt", "SequenceLength")
 """What gives tensors again; other operators on sequences give sequences, which no model takes as an array."""
 
@@ -32,7 +29,7 @@ class GraphPieces:
     ``stored`` are initializers and constants by name, ``reads`` and ``holds`` the computed and the stored tensors that
     each node reads, bodies of control flow included. ``crossing`` names what a piece makes and later pieces, or those
     who asked for ``wanted``, read. A sequence never crosses. A piece has about ``size`` nodes, or with ``room`` at most
-    so many bytes of stored tensors, cut where few tensors cross; a node is never cut.
+    so many, and so many bytes of stored tensors, cut where few tensors cross; a node is never cut.
     """
 
     def __init__(self, model: ModelProto, wanted: Iterable[str], *, size: int = 0, room: int = 0) -> None:
@@ -56,7 +53,7 @@ class GraphPieces:
         makers = [n for n in self.nodes if has(n, Trait.ON_SEQUENCES) and n.op_type not in _TENSORS_OF_SEQUENCES]
         self.opaque = frozenset(name for node in makers for name in node.output)
         size = size or max(_LEAST_NODES, round(math.sqrt(len(self.nodes))))
-        self.pieces = self._cut_by_bytes(room) if room else self._cut(size)
+        self.pieces = self._cut_by_bytes(room, size) if room else self._cut(size)
         self.piece_of = [number for number, piece in enumerate(self.pieces) for _ in piece]
         self.crossing = self._crossing(frozenset(wanted))
 
@@ -80,14 +77,14 @@ class GraphPieces:
                 start = place + 1
         return (*pieces, range(start, len(self.nodes))) if start < len(self.nodes) else tuple(pieces)
 
-    def _cut_by_bytes(self, room: int) -> tuple[range, ...]:
-        """Pieces that hold at most ``room`` bytes; each ends in its second half, where least crosses, if it may."""
+    def _cut_by_bytes(self, room: int, most: int) -> tuple[range, ...]:
+        """Pieces of ``most`` nodes and ``room`` bytes; each ends in its second half, where least crosses, if it may."""
         alive, may_cut = self._alive()
         pieces, start, place, held, names = [], 0, 0, 0, set[str]()
         while place < len(self.nodes):
             fresh = [name for name in self.holds[place] if name not in names]
             more = sum(byte_size(self.stored[name], name) for name in fresh)
-            is_full = held + more > room or place - start >= _MOST_NODES
+            is_full = held + more > room or place - start >= most
             ends = [end for end in range(start, place) if may_cut[end]] if is_full else []
             if ends:
                 late = [end for end in ends if end >= (start + place) // 2] or ends

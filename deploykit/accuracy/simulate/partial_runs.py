@@ -15,9 +15,9 @@ import numpy.typing as npt
 from onnx import ModelProto, TensorProto, helper
 
 from deploykit.accuracy.simulate.graph_pieces import GraphPieces
-from deploykit.accuracy.simulate.quantizers import RAW, fake_quantize, quantize_graph, quantized_tensor
+from deploykit.accuracy.simulate.quantizers import RAW, fake_quantize, quantized_tensor
 from deploykit.accuracy.simulate.sessions import Feed, Session, check_feed
-from deploykit.encodings.values import Encoding, EncodingSet, Value
+from deploykit.encodings.values import Value
 from deploykit.model.values import byte_size
 from deploykit.model.weights import is_mapped, stored_values
 from deploykit.system.limits import memory_budget
@@ -111,13 +111,10 @@ class PartialRuns:
         self, places: Sequence[int], outputs: Sequence[str], values: Change, stored: Mapping[str, TensorProto]
     ) -> Session:
         part = self.graph.model_of(places, outputs, stored=stored, types=self._types)
-        later = {n: values.get(n) for place in places for n in self.graph.holds[place] if is_mapped(stored[n])}
-        made = {name: values[name] for name in self.graph.made(places) if values.get(name) is not None}
-        if made:
-            entries = {name: Encoding(name=name, value=value) for name, value in made.items() if value is not None}
-            part = quantize_graph(part, EncodingSet(version="", entries=entries)).model
-        known = {name: value for name, value in later.items() if value is not None}
-        return Session(part, values=known, room=self._room)
+        # Stored values are quantized already, but for those that are read out of files.
+        known = [n for place in places for n in self.graph.holds[place] if is_mapped(stored[n])]
+        chosen = {name: value for name in (*known, *self.graph.made(places)) if (value := values.get(name)) is not None}
+        return Session(part, values=chosen, room=self._room)
 
     def _run(self, session: Session, *values: Mapping[str, npt.NDArray[Any]]) -> _Values:
         """One session on the first of some mappings that has each input."""

@@ -9,6 +9,7 @@ stored values are quantized in NumPy, and activations by ordinary float32 ops be
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -19,10 +20,11 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from deploykit.encodings.values import Affine, Array, EncodingSet, Float, Float8, Lpbq, Value
 from deploykit.errors import InputError
 from deploykit.model.nodes import opset_of
+from deploykit.model.values import constant_tensor
 from deploykit.model.weights import is_mapped, stored_values
 
-__all__ = ["RAW", "Floats", "QuantizedGraph", "check_shape", "fake_quantize", "is_simulated", "quantize_graph"]
-__all__ += ["quantized_tensor", "spread_scale"]
+__all__ = ["RAW", "Floats", "Quantizers", "fake_quantize", "is_simulated", "quantize_graph", "quantized_tensor"]
+__all__ += ["quantizers_of", "spread_scale"]
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 
@@ -80,12 +82,6 @@ def fake_quantize(values: npt.NDArray[Any], value: Value) -> Floats:
         return made
 
 
-def check_shape(value: Value, shape: tuple[int, ...]) -> None:
-    """Raises ValueError or IndexError where ``fake_quantize`` of an array of that shape does."""
-    if not isinstance(value, Float) and is_simulated(value):
-        spread_scale(value.scale, value, shape)
-
-
 def _part(numbers: Floats, here: slice, rank: int) -> Floats:
     """What of a scale belongs to some places of the first axis of an array of that rank."""
     return numbers[here] if numbers.ndim == rank and len(numbers) > 1 else numbers
@@ -128,24 +124,20 @@ def spread_scale(numbers: Array, value: Value, shape: tuple[int, ...]) -> Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuantizedGraph:
-    """A graph with quantizers. ``feeds`` maps the original input names to those to feed.
+class Quantizers:
+    """What a simulation quantizes of a graph: ``values`` by tensor, in the order stored ones, inputs, computed ones.
 
-    ``applied`` are the tensors that are quantized; ``skipped`` says of every other entry why it is not simulated.
-    ``later`` are the entries of weights that lie in files: they are to be quantized when they are read.
+    ``skipped`` says of every other entry why it is not simulated.
     """
 
-    model: ModelProto
-    later: dict[str, Value]
-    feeds: dict[str, str]
-    applied: tuple[str, ...]
-    skipped: dict[str, str]
+    values: Mapping[str, Value]
+    skipped: Mapping[str, str]
 
 
-def quantize_graph(model: ModelProto, encodings: EncodingSet) -> QuantizedGraph:
-    """Insert a quantizer for every entry of a tensor of the main graph; the given model is not changed.
+def quantizers_of(model: ModelProto, encodings: EncodingSet) -> Quantizers:
+    """A quantizer for every entry of a tensor of the main graph.
 
-    Weights must be loaded. Raises InputError for an opset below 9 and for entries that do not fit their tensor.
+    Raises InputError for an opset below 9 and for entries that do not fit their tensor.
     """
     opset = opset_of(model)
     if opset < 9:
@@ -154,43 +146,67 @@ def quantize_graph(model: ModelProto, encodings: EncodingSet) -> QuantizedGraph:
             why="the quantizers need opset 9 or later",
             next="convert the model to a newer opset first",
         )
+    skipped = {e.name: "an int32 bias is exported and not simulated" for e in encodings if not is_simulated(e.value)}
+    given = {e.name: e.value for e in encodings if e.name not in skipped}
+    given |= {name: Float(dtype="float16") for name in encodings.float_tensors if name not in given}
+    values: dict[str, Value] = {}
+    for name, tensor in _stored_tensors(model):
+        if name in given and tensor.data_type == tensor.FLOAT:
+            _check_fit(tensor, given[name], name)
+            values[name] = given[name]
+    moving = [item.name for item in model.graph.input if item.type.tensor_type.elem_type == TensorProto.FLOAT]
+    moving += [name for node in model.graph.node for name in node.output]
+    for name in moving:
+        value = given.get(name)
+        if value is None or name in values:
+            continue
+        if not isinstance(value, Float) and (isinstance(value, Float8 | Lpbq) or value.scale.size != 1):
+            raise InputError(
+                f"the entry of {name!r} is {value.dtype}, {value.granularity}: only weights can be",
+                why="an activation has one scale and one offset",
+                next="correct the entry",
+            )
+        values[name] = value
+    skipped |= {name: "the main graph has no such tensor" for name in given if name not in values}
+    return Quantizers(values=values, skipped=skipped)
+
+
+def quantize_graph(model: ModelProto, values: Mapping[str, Value]) -> ModelProto:
+    """A copy that holds stored values as they are quantized, and a quantizer behind every node output that has a value.
+
+    Graph inputs are quantized when they are fed, and weights that lie in files when they are read.
+    """
     copy = ModelProto()
     copy.CopyFrom(model)
-    skipped = {e.name: "an int32 bias is exported and not simulated" for e in encodings if not is_simulated(e.value)}
-    values = {e.name: e.value for e in encodings if e.name not in skipped}
-    values |= {name: Float(dtype="float16") for name in encodings.float_tensors if name not in values}
-    later = {
-        t.name: values[t.name]
-        for t in copy.graph.initializer
-        if t.name in values and t.data_type == t.FLOAT and is_mapped(t)
-    }
-    stored = _quantize_stored(copy, values)
-    moving = {name: value for name, value in values.items() if name not in stored}
-    feeds, made = _quantize_moving(copy, moving)
-    skipped |= {name: "the main graph has no such tensor" for name in moving if name not in made}
-    return QuantizedGraph(model=copy, later=later, feeds=feeds, applied=(*stored, *made), skipped=skipped)
-
-
-def _quantize_stored(model: ModelProto, values: dict[str, Value]) -> list[str]:
-    """Overwrite initializers and Constant values in place; the names done."""
-    tensors = [(tensor.name, tensor) for tensor in model.graph.initializer]
-    for node in model.graph.node:
-        if node.op_type != "Constant":
+    graph, stored = copy.graph, {name: tensor for name, tensor in _stored_tensors(copy) if name in values}
+    for tensor in graph.initializer:
+        if tensor.name in stored and not is_mapped(tensor):
+            tensor.CopyFrom(quantized_tensor(tensor, values[tensor.name], tensor.name))
+    chains, given = _Chains(copy), list(graph.node)
+    del graph.node[:]
+    for node in given:
+        if node.op_type == "Constant" and node.output[0] in stored:
+            name = node.output[0]
+            graph.initializer.append(quantized_tensor(stored[name], values[name], name))
+            graph.initializer[-1].name = name
             continue
-        for attribute in list(node.attribute):
-            if attribute.name in ("value_float", "value_floats"):  # as a tensor, so that one case is left
-                value = np.asarray(helper.get_attribute_value(attribute), dtype=np.float32)
-                node.attribute.remove(attribute)
-                node.attribute.append(helper.make_attribute("value", numpy_helper.from_array(value)))
-        tensors += [(node.output[0], attribute.t) for attribute in node.attribute if attribute.name == "value"]
-    done = []
-    for name, tensor in tensors:
-        if name in values and tensor.data_type == tensor.FLOAT:
-            made = quantized_tensor(tensor, values[name], name)
-            if made is not tensor:
-                tensor.CopyFrom(made)
-            done.append(name)
-    return done
+        graph.node.append(node)
+        copied = graph.node[-1]
+        for index, name in enumerate(node.output):
+            if name in values:
+                copied.output[index] = name + RAW
+                graph.node.extend(chains.chain(name, values[name]))
+    return copy
+
+
+def _stored_tensors(model: ModelProto) -> Iterator[tuple[str, TensorProto]]:
+    """Initializers and the tensors of Constant nodes, float32 ones only."""
+    stored = [(tensor.name, tensor) for tensor in model.graph.initializer]
+    for node in model.graph.node:
+        held = constant_tensor(node) if node.op_type == "Constant" else None
+        if held is not None:
+            stored.append((node.output[0], held))
+    yield from ((name, tensor) for name, tensor in stored if tensor.data_type == TensorProto.FLOAT)
 
 
 def quantized_tensor(tensor: TensorProto, value: Value, name: str) -> TensorProto:
@@ -198,40 +214,22 @@ def quantized_tensor(tensor: TensorProto, value: Value, name: str) -> TensorProt
 
     Raises InputError, with the entry's ``name``, where the two do not fit.
     """
+    _check_fit(tensor, value, name)
+    if is_mapped(tensor):
+        return tensor
+    return numpy_helper.from_array(fake_quantize(stored_values(tensor), value), tensor.name)
+
+
+def _check_fit(tensor: TensorProto, value: Value, name: str) -> None:
     try:
-        if is_mapped(tensor):
-            check_shape(value, tuple(tensor.dims))
-            return tensor
-        return numpy_helper.from_array(fake_quantize(stored_values(tensor), value), tensor.name)
+        if not isinstance(value, Float) and is_simulated(value):
+            spread_scale(value.scale, value, tuple(tensor.dims))
     except (ValueError, IndexError) as error:
         raise InputError(
             f"the entry of {name!r} does not fit its tensor of shape {tuple(tensor.dims)}",
             why=str(error),
             next="place the encodings on the model they were made from",
         ) from None
-
-
-def _quantize_moving(model: ModelProto, values: dict[str, Value]) -> tuple[dict[str, str], list[str]]:
-    """Put a chain of ops behind every input and node output that has a value; the feeds and the names done."""
-    chains = _Chains(model)
-    feeds = {item.name: item.name for item in model.graph.input}
-    given, made = list(model.graph.node), []
-    nodes = model.graph.node
-    del nodes[:]
-    for item in model.graph.input:
-        if item.name in values and item.type.tensor_type.elem_type == 1:
-            nodes.extend(chains.chain(item.name, values[item.name]))
-            made.append(item.name)
-            feeds[item.name] = item.name = item.name + RAW
-    for node in given:
-        nodes.append(node)
-        quantized = [index for index, name in enumerate(node.output) if name in values]
-        for index in quantized:
-            nodes[-1].output[index] += RAW
-        for name in (node.output[index] for index in quantized):
-            nodes.extend(chains.chain(name, values[name]))
-            made.append(name)
-    return feeds, made
 
 
 class _Chains:
@@ -247,35 +245,31 @@ class _Chains:
             narrow = {"float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16, "float32": TensorProto.FLOAT}
             inner = f"{name}::{value.dtype}"
             return [
-                helper.make_node("Cast", [name + RAW], [inner], name=f"{name}::narrow", to=narrow[value.dtype]),
-                helper.make_node("Cast", [inner], [name], name=f"{name}::widen", to=TensorProto.FLOAT),
+                helper.make_node("Cast", [name + RAW], [inner], to=narrow[value.dtype]),
+                helper.make_node("Cast", [inner], [name], to=TensorProto.FLOAT),
             ]
-        if isinstance(value, Float8 | Lpbq) or value.scale.size != 1:
-            raise InputError(
-                f"the entry of {name!r} is {value.dtype}, {value.granularity}: only weights can be",
-                why="an activation has one scale and one offset",
-                next="correct the entry",
-            )
+        assert isinstance(value, Affine)  # as ``quantizers_of`` lets through
         scale = self._constant(float(value.scale.reshape(())))
-        offset = self._constant(float(value.lowest - value.zero_point.reshape(())))
-        zero, half, top = self._constant(0.0), self._constant(0.5), self._constant(float((1 << value.bits) - 1))
+        zero_offset = float(value.lowest - value.zero_point.reshape(()))
+        offset, half = self._constant(zero_offset), self._constant(0.5)
+        # The threshold takes NaN to the lowest step, for NaN is not above it; an offset of zero changes no number.
         steps = [
-            ("Div", (name + RAW, scale), "div"),
-            ("Sub", ("div", offset), "sub"),
-            ("Add", ("sub", half), "add"),
-            ("Floor", ("add",), "floor"),
-            ("Greater", ("floor", zero), "above"),  # NaN is not
-            ("Where", ("above", "floor", zero), "real"),
-            ("Min", ("real", top), "q"),
-            ("Add", ("q", offset), "shifted"),
-            ("Mul", ("shifted", scale), ""),
+            ("Div", (scale,)),
+            *([("Sub", (offset,))] if zero_offset else []),
+            ("Add", (half,)),
+            ("Floor", ()),
+            ("ThresholdedRelu", ()),
+            ("Min", (self._constant(float((1 << value.bits) - 1)),)),
+            *([("Add", (offset,))] if zero_offset else []),
+            ("Mul", (scale,)),
         ]
-        between = {made for _, _, made in steps}
-        nodes = []
-        for op, inputs, made in steps:
-            full = [f"{name}::{i}" if i in between else i for i in inputs]
-            output = f"{name}::{made}" if made else name
-            nodes.append(helper.make_node(op, full, [output], name=f"{name}::{op}::{made or 'value'}"))
+        nodes, before = [], name + RAW
+        for number, (op, constants) in enumerate(steps, start=1):
+            made = name if number == len(steps) else f"{name}::{number}"
+            nodes.append(helper.make_node(op, [before, *constants], [made]))
+            if op == "ThresholdedRelu":
+                nodes[-1].attribute.append(helper.make_attribute("alpha", 0.0))
+            before = made
         return nodes
 
     def _constant(self, value: float) -> str:

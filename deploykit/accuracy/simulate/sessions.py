@@ -18,8 +18,9 @@ import onnxruntime as ort
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
 from deploykit.accuracy.simulate.graph_pieces import GraphPieces
-from deploykit.accuracy.simulate.quantizers import fake_quantize
+from deploykit.accuracy.simulate.quantizers import fake_quantize, quantize_graph
 from deploykit.errors import InputError
+from deploykit.model.nodes import bodies
 from deploykit.model.running import CpuSession
 from deploykit.model.values import byte_size
 from deploykit.model.weights import WeightFiles, is_mapped, is_native, mapped_bytes, stored_values
@@ -47,6 +48,12 @@ _PROTOBUF_LIMIT = 1_900_000_000
 _PLANNED_NODES = 1500
 """Above it memory is not planned: the time that takes grows with the square of the number of nodes (20 s for 9,000)."""
 
+_STEPS = 8
+"""Operators of one quantizer, at most."""
+
+_MANY_NODES, _PIECE = 12_000, 1000
+"""A graph of more nodes is opened in pieces: the time and memory of opening one grow faster than its nodes."""
+
 _ONE_THREAD = 32 << 20
 """Bytes of weights below which one thread is enough: handing small operators out costs more than it gains."""
 
@@ -68,8 +75,9 @@ class Session:
     """One model to run. ``optimize`` allows the runtime's graph optimisations: faster, and not bit exact.
 
     A model whose weights lie in files (``graph.mapped``) is run group by group, anew in each run, where they are more
-    than ``room`` bytes; ``values`` are what such weights are quantized with when they are read. Raises InputError for
-    a model that the runtime refuses, and for one that fits the memory budget neither as a whole nor in groups.
+    than ``room`` bytes; so is one of very many nodes. ``values`` are what tensors are quantized with: stored ones when
+    they are opened, inputs when they are fed. Raises InputError for a model that the runtime refuses, and for one that
+    fits the memory budget neither as a whole nor in groups.
     """
 
     def __init__(
@@ -83,11 +91,19 @@ class Session:
     ) -> None:
         self.outputs: tuple[str, ...] = tuple(o.name for o in model.graph.output)
         size, room = mapped_bytes(model), group_room() if room is None else room
-        opener = _ModelOpener(optimize=optimize, values=values or {}, size=size)
+        values = values or {}
+        opener = _ModelOpener(optimize=optimize, values=values, size=size)
+        stored = {tensor.name for tensor in model.graph.initializer}
+        self._fed = {item.name: values[item.name] for item in model.graph.input if item.name in values.keys() - stored}
         whole = _with_outputs(model, capture)
+        steps = _STEPS if values else 1
         self._runner: _OpenModel | StreamedModel
-        if size > room and may_stream(whole):
-            self._runner = StreamedModel(whole, [o.name for o in whole.graph.output], opener.open, room=room)
+        # A body may give something else than arrays; where nothing but the number of nodes asks for it, it stays whole.
+        many = len(model.graph.node) * steps > _MANY_NODES
+        many = many and not any(True for node in model.graph.node for _ in bodies(node))
+        if (size > room or many) and may_stream(whole):
+            outputs = [o.name for o in whole.graph.output]
+            self._runner = StreamedModel(whole, outputs, opener.open, room=room, nodes=_PIECE // steps)
             self._check_room(model.graph.name, self._runner.largest, "its largest layer has")
         else:
             if size > room:
@@ -108,7 +124,12 @@ class Session:
         """``run`` for each of several samples; of a model in groups each group is opened once for all of them."""
         for feed in feeds:
             check_feed(feed, self.inputs)
-        return self._runner.runs(feeds)
+        return self._runner.runs([{name: self._on_grid(name, value) for name, value in feed.items()} for feed in feeds])
+
+    def _on_grid(self, name: str, raw: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """An input as its quantizer holds it; other types than float32 have none."""
+        value = self._fed.get(name)
+        return raw if value is None or raw.dtype != np.float32 else fake_quantize(raw, value)
 
     @staticmethod
     def _check_room(name: str, size: int, what: str) -> None:
@@ -167,6 +188,8 @@ class _ModelOpener:
 
     def open(self, model: ModelProto) -> _OpenModel:
         """Raises InputError for what the runtime refuses."""
+        if self.values:
+            model = quantize_graph(model, self.values)
         inline = sum(byte_size(tensor, "") for tensor in model.graph.initializer if not is_mapped(tensor))
         options = _options(len(model.graph.node), max(inline, self.size))
         if not self.optimize:
@@ -239,18 +262,32 @@ def may_stream(model: ModelProto) -> bool:
     graph = model.graph
     tensors = all(item.type.WhichOneof("value") in ("tensor_type", None) for item in (*graph.input, *graph.output))
     known = {entry.domain for entry in model.opset_import} <= {"", "ai.onnx", "com.microsoft"}
-    return tensors and known and not graph.sparse_initializer
+    return (
+        tensors
+        and known
+        and not graph.sparse_initializer
+        and not any(node.op_type.startswith("Optional") for node in graph.node)
+    )
 
 
 class StreamedModel:
-    """A model cut into groups of at most ``room`` bytes of weights; ``wanted`` are the tensors that runs return."""
+    """A model cut into groups of at most ``room`` bytes of weights, and so many ``nodes``.
+
+    ``wanted`` are the tensors that runs return.
+    """
 
     def __init__(
-        self, model: ModelProto, wanted: Sequence[str], open_group: Callable[[ModelProto], _OpenModel], *, room: int
+        self,
+        model: ModelProto,
+        wanted: Sequence[str],
+        open_group: Callable[[ModelProto], _OpenModel],
+        *,
+        room: int,
+        nodes: int,
     ) -> None:
         self.wanted = tuple(wanted)
         self._open = open_group
-        self._pieces = GraphPieces(model, wanted, room=room)
+        self._pieces = GraphPieces(model, wanted, size=nodes, room=room)
         self.inputs = frozenset(self._pieces.inputs)
         self._declared = {item.name: item for item in model.graph.input}
         last: dict[str, int] = {}  # the last group that reads each computed tensor; what is wanted stays

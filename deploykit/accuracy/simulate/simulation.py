@@ -18,8 +18,8 @@ import numpy.typing as npt
 from deploykit.accuracy.judge.judge import Judge
 from deploykit.accuracy.judge.measures import cosine, max_error, sqnr_db
 from deploykit.accuracy.samples.gathering import MOST, gather
-from deploykit.accuracy.simulate.quantizers import quantize_graph
-from deploykit.accuracy.simulate.sessions import Feed, Session, check_feed
+from deploykit.accuracy.simulate.quantizers import quantizers_of
+from deploykit.accuracy.simulate.sessions import Feed, Session
 from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import Affine, EncodingSet
@@ -106,11 +106,9 @@ class Simulator:
     def __init__(
         self, model: ModelProto, encodings: EncodingSet, *, capture: Iterable[str] = (), room: int | None = None
     ) -> None:
-        graph = quantize_graph(model, encodings)
-        self.applied = graph.applied
-        self.skipped = graph.skipped
-        self._feeds = graph.feeds
-        self._session = Session(graph.model, capture=capture, values=graph.later, room=room)
+        quantizers = quantizers_of(model, encodings)
+        self.applied, self.skipped = tuple(quantizers.values), quantizers.skipped
+        self._session = Session(model, capture=capture, values=quantizers.values, room=room)
 
     def run(self, feed: Feed) -> dict[str, npt.NDArray[Any]]:
         """Outputs and captured tensors by name for one sample."""
@@ -118,9 +116,7 @@ class Simulator:
 
     def runs(self, feeds: Sequence[Feed]) -> list[dict[str, npt.NDArray[Any]]]:
         """``run`` for each of several samples; a model too large for memory is gone through once for all of them."""
-        for feed in feeds:
-            check_feed(feed, (name for name, fed in self._feeds.items() if fed in self._session.inputs))
-        return self._session.runs([{self._feeds.get(n, n): value for n, value in feed.items()} for feed in feeds])
+        return self._session.runs(feeds)
 
 
 def simulate(
