@@ -102,11 +102,6 @@ def prepare(situation: Situation, shared: SharedWork) -> ProviderDraft:
     fp16 = capability("fp16", device=device)
     soc = device.fact("soc_model")
     source: Source = "encodings" if situation.encodings is not None else "qdq" if situation.facts.is_qdq else "float"
-    if source == "encodings" and situation.facts.is_qdq:
-        raise UsageError(
-            f"{request.model}: holds Q/DQ nodes already, and encodings were given too",
-            next="give the float model with --encodings, or the QDQ model alone",
-        )
     if request.adapter_options.get("dlc"):
         _refuse_dlc(wheel)
     limit = read_time(str(request.adapter_options.get(MAX_TIME.name) or ""))

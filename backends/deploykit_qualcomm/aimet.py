@@ -28,7 +28,7 @@ _OPTIONS = (
         kind="choice",
         choices=("min_max", "tf_enhanced", "percentile"),
         default="min_max",
-        help="How ranges are found; tf_enhanced takes the best signal to noise.",
+        help="How ranges are found; tf_enhanced picks the range with the best signal-to-noise ratio.",
     ),
     OptionSpec(
         name="percentile",

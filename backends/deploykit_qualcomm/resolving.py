@@ -88,7 +88,7 @@ def check_newer(choice: SdkChoice) -> Iterator[Found]:
     "QNN003",
     "sdk-build-not-listed",
     "info",
-    what="The release has a table, but this build of it was not met in any source.",
+    what="The release is known, but no source mentions this build of it.",
     why="Builds of one release are expected to take the same flags; nobody has shown it for this one.",
     fix="Check the build number with the SDK's own folder name.",
     sources=[_OWN, "naming of QAIRT releases: 2.<minor>.<patch>.<YYMMDD>"],

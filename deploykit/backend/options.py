@@ -132,7 +132,7 @@ AUDIT = OptionSpec(
 ESTIMATE = OptionSpec(
     name="estimate",
     kind="flag",
-    help="Where the compiler has no cost model of this chip, compile for the nearest one of which it has one, too.",
+    help="If the compiler has no cost model of this chip, also compile for the nearest chip that it has one of.",
 )
 MAX_TIME = OptionSpec(
     name="max_time",

@@ -50,7 +50,7 @@ def _options(*made: Callable[[F], F]) -> Callable[[F], F]:
 
 
 _data = click.option("--data", type=_PATH, metavar="FILE|DIR", help="Inputs: .npz, .npy or a folder of them.")
-_seed = click.option("--seed", type=int, default=0, show_default=True, help="For inputs that are made up.")
+_seed = click.option("--seed", type=int, default=0, show_default=True, help="Seed of made-up inputs.")
 _encodings = click.option("--encodings", type=_PATH, metavar="FILE", help="AIMET encodings, or a QDQ model.")
 _floats = click.option(
     "--float-tensors", type=_PATH, metavar="FILE", help="Names of tensors meant to be float16 (2.0.0 cannot say)."

@@ -18,6 +18,7 @@ from deploykit.cli.terminal import emit, findings_text, table
 from deploykit.errors import UsageError
 from deploykit.findings import exit_status, summarize
 from deploykit.report.baseline import apply_baseline, apply_severity_overrides, read_baseline, write_baseline_file
+from deploykit.report.explaining import samples_wanted
 from deploykit.report.sarif import to_sarif
 
 if TYPE_CHECKING:
@@ -111,6 +112,8 @@ def plan_text(plan: Plan[Any]) -> str:
         lines.append(f"{mark} {way['id']}: {quality}{way['why']}")
     lines += [f"assumed    {plan.assumed}"] if plan.assumed else []
     lines.append(f"right      {plan.right}")
+    if wanted := samples_wanted(plan.right):
+        lines.append(f"next       {wanted}")
     route = plan.route
     lines.append("route      none" if route is None else f"route      {route.id} ({route.confidence}): {route.why}")
     lines += [f"rejected   {row.id}: {', '.join(row.because)}" for row in plan.rejected]

@@ -86,7 +86,9 @@ def check(file: Path, model: Path, float_tensors: Path | None) -> int:
 
 @command.command("convert", short_help="Another version of a file, and what that loses.")
 @click.argument("file", type=_PATH)
-@click.option("--to", "to_version", required=True, metavar="VERSION", help="0.6.1, 1.0.0, 2.0.0; of a model lpbq.")
+@click.option(
+    "--to", "to_version", required=True, metavar="VERSION", help="0.6.1, 1.0.0 or 2.0.0 for a file; lpbq for a model."
+)
 @_model_option
 @_float_option
 @click.option(

@@ -10,6 +10,7 @@ import click
 from deploykit import api
 from deploykit.cli.frame import Command
 from deploykit.cli.terminal import emit, findings_text, plain, status_lines
+from deploykit.report.explaining import samples_wanted
 
 if TYPE_CHECKING:
     from deploykit.packages.verifying import VerifyReport
@@ -43,4 +44,6 @@ def _text(report: VerifyReport) -> str:
     ]
     if report.findings:
         lines.append(findings_text(report.findings))
-    return "\n".join([*status_lines(report.status), "", *lines])
+    wanted = samples_wanted(report.status.right)
+    following = [f"next       {wanted}"] if wanted else []
+    return "\n".join([*status_lines(report.status), *following, "", *lines])

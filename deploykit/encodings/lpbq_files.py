@@ -100,7 +100,7 @@ def convert_file(source: Path, target: Path, *, refined: bool = False, force: bo
     if target.exists() and os.path.samefile(source, target):  # noqa: PTH121
         raise UsageError(f"{target}: is the model itself", next="choose another name")
     if not target.parent.is_dir():
-        raise PackageError(f"{target.parent}: no such folder", next="make it first, or name another place")
+        raise PackageError(f"{target.parent}: no such folder", next="create the folder first, or name another one")
     data = data_of(target)
     if os.path.lexists(data) and not force:
         raise UsageError(f"{data}: exists already", why="large weights go there", next="choose another name")

@@ -52,7 +52,7 @@ def split_files(
     if os.path.lexists(out):
         raise UsageError(f"{out}: exists already", next="choose another folder")
     if not out.absolute().parent.is_dir():
-        raise PackageError(f"{out.parent}: no such folder", next="make it first, or name another place")
+        raise PackageError(f"{out.parent}: no such folder", next="create the folder first, or name another one")
     read = [load_model(path) for path in models]
     names = [path.stem for path in models]
     if len(set(names)) < len(names):

@@ -145,11 +145,9 @@ class ChosenWay:
         """What the simulation says of the way that was chosen."""
         verdict = None if self.prepared is None else self.prepared.verdict
         if self.samples is None:
-            todo = "build it, run it on the device and hold its outputs to the float model's: deploykit accuracy "
-            todo += "compare FLOAT_OUTPUTS DEVICE_OUTPUTS --model MODEL"
-            return Correctness(why=self.skipped or f"nothing was simulated; {todo}")
+            return Correctness(why=self.skipped or "nothing was simulated")
         if verdict is None:
-            why = self.skipped or "the inputs are made up; give --calibration with real samples, or --input"
+            why = self.skipped or "the inputs are made up"
             why += "" if self.skipped else f" ({self.samples.described_for_humans})"
             return Correctness(why=why)
         beside = verdict.beside(self.reference)

@@ -55,6 +55,12 @@ def read_situations(requests: Sequence[Request]) -> list[tuple[AnyBackend, Situa
     facts = collect_facts(model)
     request, encodings = requests[0], None
     if request.encodings is not None:
+        if facts.is_qdq:
+            raise UsageError(
+                f"{request.model.name}: quantized already, and encodings were given too",
+                why="its QuantizeLinear and DequantizeLinear nodes hold a scale for each tensor; so do the encodings",
+                next="give the float model with --encodings, or the quantized model alone",
+            )
         encodings = read_placed(request.encodings, facts, float_tensors=request.float_tensors)
         refuse_other_precision(request.precision, encodings, facts)
     elif request.float_tensors is not None:

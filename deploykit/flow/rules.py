@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit.accuracy.judge import rules as comparison_rules
 from deploykit.accuracy.samples import data_rules
+from deploykit.accuracy.samples.sizes import TYPED
 from deploykit.backend.opinions import Opinion, OpinionState
 from deploykit.encodings import rules as encoding_rules
 from deploykit.findings import Severity, SubjectKind, listed
@@ -95,7 +96,7 @@ def check_tail(chosen: ChosenWay) -> Iterator[Found]:
     "warning",
     what="A precision mix that could not be simulated.",
     why="Without numbers no way is better than another; the plan takes the one that changes least.",
-    fix="give --calibration data that fits the inputs",
+    fix="make the model run in ONNX Runtime, and give --calibration data that fits its inputs",
     sources=("this run",),
 )
 def check_simulated(chosen: ChosenWay) -> Iterator[Found]:
@@ -136,7 +137,7 @@ def check_refused(chosen: ChosenWay) -> Iterator[Found]:
     "lost-by-quantization",
     "warning",
     what="The way that was chosen loses more than is asked for, in simulation against the float model.",
-    why="What quantization loses no device gives back. Limits stand beside the numbers; docs/numbers.md has reasons.",
+    why="The device cannot restore what quantization lost. docs/numbers.md gives the reason of each limit.",
     fix="deploykit accuracy locate names the first operator; use wider activations or calibrate anew",
     sources=("simulated while packaging",),
 )
@@ -339,8 +340,10 @@ def check_opinions(chosen: ChosenWay) -> Iterator[Found]:
     sources=("ONNX IR specification (onnx/onnx docs/IR.md), section on symbolic dimensions",),
 )
 def check_size_chosen(chosen: ChosenWay) -> Iterator[Found]:
-    """Each input with its size and the reason. Only a size that was a guess needs the reader's eye."""
+    """Each input with its size and the reason. A size that was typed is no news to who typed it."""
     for item in chosen.situation.sizes:
+        if item.why == TYPED:
+            continue
         sizes = ",".join(map(str, item.shape))
         yield Found(
             kind=SubjectKind.TENSOR,

@@ -225,7 +225,8 @@ def _check_calls(path: Path, proto: ModelProto) -> None:
         raise InputError(f"{path}: its function {name!r} calls itself", why="ONNX functions must not recurse") from None
     if max((*sizes.values(), sum(sizes.get(call, 0) for call in _called(proto.graph.node)))) > _MOST_EXPANDED:
         raise InputError(
-            f"{path}: its functions expand to more than {_MOST_EXPANDED:,} nodes", why="no real model has that many"
+            f"{path}: its functions expand to more than {_MOST_EXPANDED:,} nodes",
+            why="no real model has that many; the file is damaged or hostile",
         )
 
 

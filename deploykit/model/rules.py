@@ -366,7 +366,7 @@ def check_empty_input(facts: GraphFacts) -> Iterator[Found]:
     what="A standard operator set below 7.",
     why="With set 7 broadcasting changed for all of arithmetic. ONNX Runtime, with which every step here computes, "
     "promises set 7 and later; compilers read no older one, or other values out of it.",
-    fix="export it again with a newer operator set",
+    fix="export it again with operator set 13 or later",
     sources=("ONNX Runtime, compatibility (docs/Versioning.md): operator sets from 7", "ONNX changelog, set 7"),
     cure="raise-opset",
 )
@@ -376,7 +376,7 @@ def check_old_opset(facts: GraphFacts) -> Iterator[Found]:
         yield Found(
             kind=SubjectKind.MODEL,
             name=facts.model_name,
-            message=f"{facts.model_name} uses operator set {facts.opset}",
+            message=f"{facts.model_name} uses operator set {facts.opset}; below {_LEAST_OPSET} nothing here can run it",
             evidence={"opset": facts.opset},
         )
 

@@ -13,16 +13,18 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from deploykit.backend.status import Compiled, PackageStatus, Right, status_from_json
+from deploykit.backend.status import Compiled, Correctness, PackageStatus, Right, status_from_json
 from deploykit.findings import Finding, Severity, Subject, SubjectKind, group_findings
 from deploykit.model.changes import in_words
 from deploykit.packages.manifests import read_manifest
 from deploykit.system.published import Published, published
 
-__all__ = ["Chapter", "Explanation", "OutputCost", "Shipping", "Word", "costs_by_output", "explain", "shipping"]
+__all__ = ["Chapter", "Explanation", "OutputCost", "Shipping", "Word", "costs_by_output", "explain", "samples_wanted"]
+__all__ += ["shipping"]
 
 _FROM_USER = frozenset({"given", "recorded"})
-_DATA = "make the package again with --calibration and samples of the field, or --input NAME=VALUE"
+# So many real samples hold as many decisions as are needed to tell a miss from chance, one per sample.
+_DATA = "package it again with --calibration DATA, at least 20 samples of the field, or --input NAME=VALUE"
 _COMPARE = (
     "build it, run it on the device with samples of the field, then: "
     "deploykit accuracy compare FLOAT_OUTPUTS DEVICE_OUTPUTS --model MODEL"
@@ -51,6 +53,12 @@ _LOCATE = (
     "'deploykit accuracy locate' names the first operator that is off, 'deploykit accuracy layers' what costs most"
 )
 _BUILD = "run 'deploykit build' on the package where the SDK is installed"
+
+
+def samples_wanted(right: Correctness) -> str:
+    """What to do where real samples would answer what is not judged; "" elsewhere."""
+    told = bool(right.label) or any(word in right.why for word in ("made up", "made-up", "--calibration"))
+    return _DATA if told and right.state is Right.NOT_JUDGED else ""
 
 
 def shipping(status: PackageStatus, findings: Iterable[Finding]) -> Shipping:
@@ -88,11 +96,10 @@ def shipping(status: PackageStatus, findings: Iterable[Finding]) -> Shipping:
         first = blocking[0]
         return no(f"{first.code} {first.slug}: {first.message}", next_=first.hint)
     if right.state is not Right.YES:
-        wants_data = bool(right.label) or "--calibration" in right.why
         told = right.why.removeprefix("not judged: ")
-        lacks = "no real samples say" if wants_data else "nothing says yet"
+        lacks = "no real samples say" if samples_wanted(right) else "nothing says yet"
         why = f"the package is made, and {lacks} whether its outputs are right{f': {told}' if told else ''}"
-        return not_judged(why, by, _DATA if wants_data else _COMPARE)
+        return not_judged(why, by, samples_wanted(right) or _COMPARE)
     if compiled.state is not Compiled.YES:
         return not_judged("its numbers are right in simulation, but no compiler has seen it", measured, _BUILD)
     if not is_against_float:

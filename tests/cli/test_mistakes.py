@@ -45,6 +45,7 @@ MISTAKES: Mapping[str, tuple[list[str], int, str]] = {
         1,
         "use the model that the encodings were exported with",
     ),
+    "encodings of a quantized model": (packaged(model="qdq.onnx", encodings=ENCODINGS), 2, "the quantized model alone"),
     "encodings that are none": (packaged(encodings="text.onnx"), 3, "text.onnx"),
     "encodings cut off": (packaged(encodings="cut.encodings"), 3, "is the file complete?"),
     "the model as encodings": (packaged(encodings="m.onnx"), 3, "give an encodings file, or the quantized model"),
@@ -84,6 +85,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder in which somebody types."""
     desk = tmp_path_factory.mktemp("desk")
     shutil.copy(AIMET / "cnn/model.onnx", desk / "m.onnx")
+    shutil.copy(AIMET / "cnn/w8a16.qdq.onnx", desk / "qdq.onnx")
     for name in ("empty", "mine"):
         (desk / name).mkdir()
     (desk / "mine/notes.txt").write_text("mine")

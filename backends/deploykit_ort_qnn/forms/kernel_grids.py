@@ -211,7 +211,7 @@ def rounded_softmaxes(look: ModelLook) -> dict[str, Affine]:
 
 @regrid(
     name="softmax-step",
-    summary="a Softmax goes on with the whole part of its input's step, counted in 2^-22 of a factor of two",
+    summary="the kernel rounds the step of a Softmax's input down to a multiple of 2^-22 of a factor of two",
     until=_UNTIL,
 )
 def whole_softmax_steps(look: ModelLook) -> dict[str, Affine]:

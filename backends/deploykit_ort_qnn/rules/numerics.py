@@ -218,7 +218,7 @@ def check_outputs(scope: NumericScope) -> Iterator[Found]:
     "far-from-float",
     "warning",
     what="The package does what its encodings say, and that is far from the float model: lost by quantization.",
-    why="What quantization loses no device gives back; a range that is too narrow or too wide somewhere is enough.",
+    why="The device cannot restore what quantization lost. One range that is too narrow or too wide is enough.",
     fix="'deploykit accuracy locate' names the operator; widen its range, calibrate anew, or leave it in float",
 )
 def check_quantization(scope: NumericScope) -> Iterator[Found]:

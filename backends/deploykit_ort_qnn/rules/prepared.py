@@ -272,8 +272,8 @@ def check_lpbq_loss(draft: ProviderDraft) -> Iterator[Found]:
     "erf-in-float",
     "warning",
     what="A float model holds an Erf.",
-    why="The provider has none. ONNX Runtime makes one operator of a GELU written in the usual order first; around any "
-    "other Erf the model is not taken.",
+    why="The provider has no Erf operator. ONNX Runtime fuses an Erf that is part of a GELU in the usual order; a "
+    "model with any other Erf is refused.",
     fix="Write it with another operator.",
     cure="fuse-gelu",
 )

@@ -44,8 +44,8 @@ def products(draft: ConversionDraft) -> Iterator[NodeFact]:
     "float16-unsupported",
     "error",
     what="Tensors that stay float on a chip without float16.",
-    why="On v68 the context binary generator aborts with exit status 134 when float operations are left. Chips of the "
-    "middle range have none on later architectures either: the compiler of 2.51 refuses a float operator for them.",
+    why="On v68 the context binary generator aborts with exit status 134 when float operations are left. Mid-range "
+    "chips of later architectures have no float units either: the compiler of 2.51 refuses a float operator for them.",
     fix="quantize everything (w8a16 keeps most of the accuracy), or choose a device with float16 ('deploykit targets')",
     sources=(
         "user guide verified on QAIRT 2.37 and QCS6490, public repository",

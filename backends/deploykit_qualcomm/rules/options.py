@@ -40,7 +40,7 @@ def about_option(key: str, message: str, **evidence: object) -> Found:
     "QNN260",
     "precision-option-deprecated",
     "warning",
-    what="The graph option precision.",
+    what="The graph option 'precision' is given; it is deprecated.",
     why="It is deprecated since SDK 2.35; float graphs get their precision from the converter and the SoC.",
     fix="leave it out: choose the precision with --precision",
     sources=("qualcomm/aimet#4086 (deprecation notice of 2.35)",),

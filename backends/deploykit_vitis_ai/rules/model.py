@@ -26,7 +26,7 @@ _LAB = "observed with amd-quark 0.13, 0.12.post1 and 0.11.2 on Linux x86-64"
     "float16-source",
     "error",
     what="The model is stored in float16.",
-    why="Quark's ways to take float16 models mostly give files that ONNX Runtime rejects, or nothing at all; the "
+    why="Quark's modes for float16 models mostly write a file that ONNX Runtime rejects, or no file; the "
     "compiler is documented for float32 models.",
     fix="Export the model in float32.",
     sources=[_LAB, _PAGE],

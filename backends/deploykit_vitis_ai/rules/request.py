@@ -254,7 +254,7 @@ def check_exclusion_used(draft: QuarkDraft) -> Iterator[Found]:
     "option-renamed",
     "info",
     what="An option was typed under a name that the tool ignores or that is older.",
-    why="Quark takes any name and does nothing with unknown ones.",
+    why="Quark accepts any name and ignores unknown ones.",
     fix="Write the name that is used.",
     sources=[_LAB, _ROSS],
 )
@@ -370,8 +370,8 @@ def check_xclbin(draft: QuarkDraft) -> Iterator[Found]:
     "before-the-new-compiler",
     "warning",
     what="The release is older than the INT8 compiler whose options are written.",
-    why="Ryzen AI 1.6 brought a new INT8 compiler: target X1 and X2, no xclbin on Strix and Krackan, are its rules. "
-    "What older releases want beside an xclbin is not in the tables.",
+    why="Ryzen AI 1.6 brought a new INT8 compiler. The targets X1 and X2, and no xclbin on Strix and Krackan, are "
+    "options of that compiler. What older releases need besides an xclbin is not known here.",
     fix="Use Ryzen AI 1.6 or newer.",
     sources=[_RAI],
 )

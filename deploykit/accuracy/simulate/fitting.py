@@ -39,9 +39,7 @@ _SAME_DB = 1.0
 FIRST = 3
 """Samples whose outputs are kept: as many as a page draws."""
 
-_PERHAPS = (
-    "not judged: on derived inputs it misses what is asked, which may be the fault of the inputs; give --calibration"
-)
+_PERHAPS = "not judged: it misses what is asked, perhaps only because the inputs are made up"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
