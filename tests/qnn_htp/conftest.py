@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,11 +16,9 @@ import pytest
 
 import deploykit
 from deploykit.flow.pipeline import Packaged
+from qairt_folder import STANDINS, qairt_folder, with_device_parts
 
 DATA = Path(__file__).parents[1] / "data" / "aimet"
-STANDINS = Path(__file__).parents[1] / "standins"
-STANDIN = STANDINS / "qairt" / "standin.py"
-TOOLS = ("qnn-onnx-converter", "qairt-converter", "qnn-model-lib-generator", "qnn-context-binary-generator")
 
 
 @pytest.fixture(scope="session")
@@ -33,20 +30,7 @@ def aimet() -> Path:
 @pytest.fixture(scope="session")
 def make_sdk_in() -> Callable[..., Path]:
     """Lay out a folder like an SDK's whose tools are stand-ins of one table version."""
-
-    def make(place: Path, version: str = "2.33.0.250327", table: str = "2.33.0", root: str = "qairt") -> Path:
-        folder = place / root / version
-        tools = folder / "bin" / "x86_64-linux-clang"
-        tools.mkdir(parents=True)
-        (folder / "sdk.yaml").write_text(f"name: qairt\nversion: {version}\n")
-        for tool in TOOLS:
-            wrapper = tools / tool
-            words = shlex.join([sys.executable, str(STANDIN), tool, table])
-            wrapper.write_text(f'#!/bin/sh\nunset PYTHONPATH\nexec {words} "$@"\n')
-            wrapper.chmod(0o755)
-        return folder
-
-    return make
+    return qairt_folder
 
 
 @pytest.fixture
@@ -93,16 +77,7 @@ def cut_packages(aimet: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
 @pytest.fixture
 def device(make_sdk: Callable[..., Path], tmp_path: Path) -> dict[str, str]:
     """The environment of a run on a stand-in device, whose root is a folder."""
-    sdk = make_sdk()
-    libraries = ("Htp", "System", "HtpNetRunExtensions", "HtpV75Stub")
-    files = [sdk / f"lib/aarch64-android/libQnn{name}.so" for name in libraries]
-    for file in [*files, sdk / "lib/hexagon-v75/unsigned/libQnnHtpV75Skel.so"]:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(b"stand-in")
-    tool = sdk / "bin/aarch64-android/qnn-net-run"
-    tool.parent.mkdir()
-    words = shlex.join([sys.executable, str(STANDIN), "qnn-net-run", "2.33.0"])
-    tool.write_text(f'#!/bin/sh\nunset PYTHONPATH\nexec {words} "$@"\n')
+    sdk = with_device_parts(make_sdk())
     # python3 of a script is the one that runs the tests, which has ONNX Runtime.
     folders = [str(STANDINS / "adb"), str(Path(sys.executable).parent), os.environ["PATH"]]
     return {
