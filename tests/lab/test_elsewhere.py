@@ -67,3 +67,16 @@ def test_some_of_it_still_holds() -> None:
         points = measure([case_of(row.example) for row in rows], host=None, soc_model=soc)
         now = {point.case: str(verdict_of_point(point)) for point in points}
         assert now == {row.example: verdict_at(row, soc) for row in rows}
+
+
+def test_rows_still_hold() -> None:
+    """Rows about wrong and narrowed kernels, and some about refused ones, measured again; it fails with the row."""
+    rows = list(atlas_rows())
+    chosen = [row for row in rows if row.verdict != "refused"]
+    refused = [row for row in rows if row.verdict == "refused" and not row.why.startswith("[")]
+    chosen += random.Random(7).sample(refused, min(len(refused), 40))
+    said = {row.example: row for row in chosen}
+    points = list(measure([case_of(name) for name in said], host=None, soc_model=57))
+    now = {one.case: str(verdict_of_point(one)) for one in points}
+    assert {name: verdict for name, verdict in now.items() if verdict != said[name].verdict} == {}
+    assert now.keys() == said.keys()

@@ -1,8 +1,7 @@
-"""What the rows of the atlas say of a model, and rows measured again."""
+"""What the rows of the atlas say of a model."""
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,7 @@ import pytest
 
 import deploykit
 from atlas.cases import case_of, case_unit
-from atlas.folding import traits_of_case, verdict_of_point
-from atlas.measuring import measure
+from atlas.folding import traits_of_case
 from deploykit.answers.asking import ask
 from deploykit.findings import Confidence
 from deploykit.tables.capabilities import Status
@@ -69,17 +67,3 @@ def test_what_float16_does_not_hold_is_no_fault_of_a_kernel() -> None:
     assert deviation(wanted, {"y": [np.array([1.0, -2.0, 3.0, -65504.0], np.float32)]}, {}).share > 0
     assert deviation(wanted, {"y": [np.array([np.nan, -2.0, np.inf, -65504.0], np.float32)]}, {}).odd == 1
     assert deviation(wanted, saturated, {"y": 1.0}).odd == 1
-
-
-@pytest.mark.heavy
-def test_rows_still_hold() -> None:
-    """Rows about wrong and narrowed kernels, and some about refused ones, measured again; it fails with the row."""
-    rows = list(atlas_rows())
-    chosen = [row for row in rows if row.verdict != "refused"]
-    refused = [row for row in rows if row.verdict == "refused" and not row.why.startswith("[")]
-    chosen += random.Random(7).sample(refused, min(len(refused), 40))
-    said = {row.example: row for row in chosen}
-    points = list(measure([case_of(name) for name in said], host=None, soc_model=57))
-    now = {one.case: str(verdict_of_point(one)) for one in points}
-    assert {name: verdict for name, verdict in now.items() if verdict != said[name].verdict} == {}
-    assert now.keys() == said.keys()

@@ -1,4 +1,4 @@
-"""Fixtures wholly on the NPU, on two of six chips each, run on the emulator; minutes long."""
+"""Every fixture wholly on the NPU, on two of six chips each, run on the emulator."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 from deploykit.backend.backend import Request
 from deploykit.flow.pipeline import Packaged, make_package, read_jobs
 from deploykit.packages.verifying import verify_package as verify
-from seeds import share_of
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 CHIPS = {"sm8350": 30, "sm8450": 36, "sm8550": 43, "sm8650": 57, "sm8750": 69, "sm8850": 87}
@@ -25,10 +24,9 @@ def least_db(model: str) -> float:
     return next(limit for start, limit in LEAST_DB.items() if variant.startswith(start))
 
 
-@pytest.mark.heavy
-@pytest.mark.parametrize("model", share_of(MODELS, 2))
+@pytest.mark.parametrize("model", MODELS)
 def test_every_fixture_is_wholly_on_the_npu(tmp_path: Path, model: str) -> None:
-    """Half of them in each commit, on sm8650 and on one of the other chips in turn."""
+    """On sm8650 and on one of the other chips in turn."""
     # Whole models are the question here: their kernels by themselves are run in test_audit.py.
     quick = {"audit": "quick"}
     others = [chip for chip in CHIPS if chip != "sm8650"]
@@ -58,7 +56,6 @@ def assert_wholly(packaged: Packaged, out: Path, model: str, target: str) -> Non
         assert not {finding.code for finding in packaged.findings} & {"ORT101", "ORT103", "ORT104", "ORT105"}, target
 
 
-@pytest.mark.heavy
 @pytest.mark.parametrize("version", ["0.6.1", "1.0.0", "2.0.0"])
 @pytest.mark.parametrize("name", ["cnn/w8a8", "vit/w8a16", "detr/w8a8", "mlp/w8a16"])
 def test_encodings_of_every_version_reach_the_npu(tmp_path: Path, name: str, version: str) -> None:
