@@ -33,13 +33,12 @@ from deploykit_ort_qnn.bench.repair import done_otherwise, wanted_repairs
 from deploykit_ort_qnn.compiler.dlc import DLC
 from deploykit_ort_qnn.compiler.emulation import NUMBERS, EmulationJob, compare, correctness, narrowest, numbers_json
 from deploykit_ort_qnn.compiler.estimates import nearest_estimated
-from deploykit_ort_qnn.compiler.hosts import Host, toolchain_host
+from deploykit_ort_qnn.compiler.hosts import Host, installed_wheel, toolchain_host
 from deploykit_ort_qnn.compiler.jobs import (
     CompileJob,
     CompileOutcome,
     RefusedNode,
     compile_model,
-    installed_wheel,
     write_dlc,
 )
 from deploykit_ort_qnn.compiler.precision import EVIDENCE, dlc_scope, evidence_json, precision_scope

@@ -11,7 +11,8 @@ import pytest
 
 from deploykit.errors import InputError, ToolError, UsageError
 from deploykit_ort_qnn.compiler.graphs import parse_graph, parse_schematic
-from deploykit_ort_qnn.compiler.jobs import CompileJob, compile_model, installed_wheel, read_context
+from deploykit_ort_qnn.compiler.hosts import installed_wheel
+from deploykit_ort_qnn.compiler.jobs import CompileJob, compile_model, read_context
 from emulator import execute_model
 
 pytestmark = pytest.mark.usefixtures("every_compilation_runs")

@@ -77,7 +77,7 @@ def test_another_option_is_other_work(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("what", "value"),
     [
-        ("installed_wheel", lambda: {"wheel": "2.7.1", "qairt": "2.51", "onnxruntime": "1.32.0"}),
+        ("who_compiles", lambda host: {"wheel": "2.7.1", "qairt": "2.51", "onnxruntime": "1.32.0"}),
         ("code_digest", lambda folder: "another digest"),
     ],
 )

@@ -21,8 +21,8 @@ from deploykit.system.folders import scratch
 from deploykit.system.store import Store, code_digest, key_of
 from deploykit_ort_qnn.bench.kernels import Kernel, within_grids
 from deploykit_ort_qnn.bench.together import Deviation, deviation, run_together
-from deploykit_ort_qnn.compiler.hosts import Host
-from deploykit_ort_qnn.compiler.jobs import CompileJob, CompileOutcome, compile_model, installed_wheel
+from deploykit_ort_qnn.compiler.hosts import Host, who_compiles
+from deploykit_ort_qnn.compiler.jobs import CompileJob, CompileOutcome, compile_model
 from deploykit_qualcomm.atlas.rows import KernelVerdict, limits_of, verdict_of
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class TimedBench:
         types: Callable[[CompileOutcome], Iterable[tuple[str, str]]] | None = None,
     ) -> CompileAnswer:
         """What comes of a model; ``types`` gives (node, what became of its type) where it is another than was meant."""
-        who = (installed_wheel() or {}) if self.host is None else self.host.identity
+        who = who_compiles(self.host) or {}
         memory = Memory({**who, "options": dict(self.options), "entries": dict(self.entries)})
         want = "taken" if types is None else "types"
         known = memory.get(content, want)

@@ -23,8 +23,7 @@ from deploykit_ort_qnn.bench.kernels import Kernel, kernels_of, spared
 from deploykit_ort_qnn.bench.pieces import PAIR
 from deploykit_ort_qnn.bench.repair import outlooks, repairs_of
 from deploykit_ort_qnn.bench.together import COVERING
-from deploykit_ort_qnn.compiler.hosts import toolchain_host
-from deploykit_ort_qnn.compiler.jobs import installed_wheel
+from deploykit_ort_qnn.compiler.hosts import toolchain_host, who_compiles
 from deploykit_ort_qnn.prepare import ProviderDraft, compiled_model, whole_model
 from deploykit_ort_qnn.rules.audit import BEYOND, COUNT_RULES, RULES, Counted
 from deploykit_qualcomm.atlas.rows import KernelVerdict, operators
@@ -75,8 +74,8 @@ def audit_draft(
     ``full`` are all of them, ``auto`` as many as are affordable, ``quick`` those that a row calls wrong. With ``given``
     the kernels of a small model as it was given are looked at too: what is wrong with them is told as mended.
     """
-    host, installed = toolchain_host(draft.wheel), installed_wheel()
-    wheel = installed if host is None else dict(host.identity)
+    host = toolchain_host(draft.wheel)
+    wheel = who_compiles(host)
     if wheel is None or wheel["wheel"] != draft.wheel.version or draft.soc_model is None:
         return Audit(level=level, by=f"nobody: the compiler of QAIRT {draft.wheel.sdk} is not here")
     facts = draft.situation.facts

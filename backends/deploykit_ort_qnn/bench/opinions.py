@@ -21,8 +21,8 @@ from deploykit.system.folders import scratch
 from deploykit.tables.devices import Device
 from deploykit_ort_qnn.bench.ask import TimedBench
 from deploykit_ort_qnn.bench.pieces import PAIR, Pieces, anonymous
-from deploykit_ort_qnn.compiler.hosts import toolchain_host
-from deploykit_ort_qnn.compiler.jobs import CompileJob, CompileOutcome, compile_model, installed_wheel
+from deploykit_ort_qnn.compiler.hosts import installed_wheel, toolchain_host
+from deploykit_ort_qnn.compiler.jobs import CompileJob, CompileOutcome, compile_model
 from deploykit_ort_qnn.compiler.precision import precision_scope
 from deploykit_ort_qnn.prepare import prepared_model, whole_model
 from deploykit_ort_qnn.provider_keys import choose_options

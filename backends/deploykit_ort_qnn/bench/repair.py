@@ -27,8 +27,7 @@ from deploykit_ort_qnn.bench.pieces import PAIR, renamed
 from deploykit_ort_qnn.bench.place import OperatorPlace
 from deploykit_ort_qnn.bench.ways import WAYS
 from deploykit_ort_qnn.compiler.emulation import correctness
-from deploykit_ort_qnn.compiler.hosts import Host
-from deploykit_ort_qnn.compiler.jobs import installed_wheel
+from deploykit_ort_qnn.compiler.hosts import Host, who_compiles
 from deploykit_ort_qnn.prepare import ProviderDraft, compiled_model
 from deploykit_ort_qnn.rules.audit import OFTEN
 from deploykit_ort_qnn.rules.numerics import NumericScope
@@ -339,7 +338,7 @@ def wanted_repairs(
     Under suspicion is what the audit found wrong (``suspects_of``), and the first node after which the emulator parts
     from the CPU; all of a few nodes where the outputs differ and none of them could be named.
     """
-    wheel = installed_wheel() if host is None else dict(host.identity)
+    wheel = who_compiles(host)
     is_off = str(draft.options.get("audit", "off")) == "off" or bool(draft.options.get("repair"))
     if is_off or draft.soc_model is None or wheel is None:
         return None

@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from packaging.requirements import Requirement
 
@@ -29,12 +29,11 @@ __all__ = [
     "HERE",
     "NOTHING_TAKEN",
     "Host",
-    "LinuxHost",
-    "ToolchainHost",
     "Work",
     "Worker",
     "installed_wheel",
     "toolchain_host",
+    "who_compiles",
 ]
 
 Work = tuple[ProgramEnd, dict[str, Any] | None, tuple[str, ...]]
@@ -90,16 +89,22 @@ class Worker:
                 log.append(text)
                 del log[: max(0, len(log) - _LOG_LINES)]
 
-        files = (str(question.resolve()), str(answer.resolve()))
+        program = ["-m", "deploykit_ort_qnn.compiler.worker"]
+        if self.abroad:
+            program = ["-c", _ABROAD, str(Path(__file__).resolve().parents[1])]
         done = run(
-            (*self._program(), *files),
+            (self.python, *program, str(question.resolve()), str(answer.resolve())),
             cwd=root,
             env={**ONLY_INSTALLED, **self.environment},
             timeout=timeout,
             on_line=hear,
             memory=_memory(request, root),
         )
-        _check_libraries(log)
+        # Where the vendor's libraries do not load nothing was asked about the model, so nothing is said of it.
+        unloadable = unloadable_library(log)
+        if unloadable is not None:
+            what = "the libraries of the QNN provider cannot be loaded on this machine"
+            raise ToolError(what, why=unloadable.why, next=unloadable.advice)
         if not answer.exists():
             if any("ModuleNotFoundError" in line or "ImportError" in line for line in log):
                 raise ToolError(
@@ -109,19 +114,6 @@ class Worker:
                 )
             return done, None, tuple(log)
         return done, json.loads(answer.read_text(encoding="utf-8")), tuple(log)
-
-    def _program(self) -> tuple[str, ...]:
-        if self.abroad:
-            return (self.python, "-c", _ABROAD, str(Path(__file__).resolve().parents[1]))
-        return (self.python, "-m", "deploykit_ort_qnn.compiler.worker")
-
-
-def _check_libraries(log: Sequence[str]) -> None:
-    """ToolError where the vendor's libraries do not load: nothing was asked about the model, so nothing is said."""
-    found = unloadable_library(log)
-    if found is not None:
-        what = "the libraries of the QNN provider cannot be loaded on this machine"
-        raise ToolError(what, why=found.why, next=found.advice)
 
 
 def _memory(request: Mapping[str, Any], root: Path) -> int | None:
@@ -164,30 +156,39 @@ _TRACES = ("profiling_level", "profiling_file_path")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolchainHost:
-    """The compiler of a Windows wheel, run by the runner of its toolchain.
+class Host:
+    """A toolchain whose compiler stands in for the provider installed beside this Python.
 
-    Where another wheel's provider asks this backend, that is recorded, and the log has the backend's own words.
+    That of a Linux wheel compiles and emulates in a Python of its own. That of a Windows wheel is run by a runner under
+    Wine; where another wheel's provider asks it, that is recorded, and the log has the backend's own words.
     """
 
     wheel: Wheel
     spec: ToolchainSpec
 
     @property
-    def identity(self) -> Mapping[str, str]:
-        """``wheel``, ``qairt`` and ``onnxruntime``: that of the provider's own wheel, which has the same version."""
-        provider = self.wheel.asked_by or self.wheel.version
-        return {"wheel": self.wheel.version, "qairt": self.wheel.sdk, "onnxruntime": provider}
+    def identity(self) -> dict[str, str]:
+        """``wheel``, ``qairt`` and ``onnxruntime``, which is pinned or has the version of the provider's wheel."""
+        runtime = self.wheel.asked_by or self.wheel.version
+        if self.wheel.runs_on(LINUX) is not None:
+            pins = {pin.name: str(pin.specifier).lstrip("=") for pin in map(Requirement, self.spec.constraints)}
+            runtime = pins["onnxruntime"]
+        return {"wheel": self.wheel.version, "qairt": self.wheel.sdk, "onnxruntime": runtime}
 
     @property
     def where(self) -> str:
-        """Under what it runs, and whose provider asks it."""
+        """The toolchain, or under what it runs and whose provider asks it."""
+        if self.wheel.runs_on(LINUX) is not None:
+            return f", toolchain {self.spec.name}-{self.spec.version}"
         return f" under Wine, asked by {self.wheel.asked_by}" if self.wheel.asked_by else " under Wine"
 
     @property
-    def emulator(self) -> None:
-        """Its own emulator never ends on some graphs."""
-        return None
+    def emulator(self) -> Worker | None:
+        """That of a Linux wheel; a Windows one's never ends on some graphs."""
+        if self.wheel.runs_on(LINUX) is None:
+            return None
+        environment = environment_of(self.spec)
+        return Worker(python=str(environment.python), environment=environment.variables, abroad=True)
 
     def compile(
         self,
@@ -197,7 +198,11 @@ class ToolchainHost:
         timeout: float,
         progress: Callable[[str], None] | None,
     ) -> Work:
-        """Have the runner make the context; this provider writes no schematic, so none is asked for."""
+        """Have a worker of the toolchain's Python make the context, or the runner, which writes no schematic."""
+        worker = self.emulator
+        if worker is not None:
+            environment_of(self.spec).require()
+            return worker.work(request, root, scratch, timeout, progress)
         if progress is not None:
             progress(f"compiling {request['model']} with QAIRT {self.wheel.sdk}{self.where}")
         options = {name: value for name, value in request["options"].items() if name not in _TRACES}
@@ -228,64 +233,24 @@ class ToolchainHost:
             return answer.done, {"ok": False, "error": answer.error.splitlines()[0]}, log
         if not (root / request["context"]).exists():
             return answer.done, {"ok": False, "error": NOTHING_TAKEN}, log
-        return answer.done, {"ok": True, "cpu_nodes": _cpu_nodes(root / request["context"])}, log
+        import onnx
+
+        # The nodes of the context model that stayed outside of the compiled graphs.
+        graph = onnx.load(root / request["context"], load_external_data=False).graph
+        left = [{"name": node.name, "type": node.op_type} for node in graph.node if node.op_type != "EPContext"]
+        return answer.done, {"ok": True, "cpu_nodes": left}, log
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinuxHost:
-    """The compiler and emulator of a Linux wheel, in the Python of its toolchain."""
-
-    wheel: Wheel
-    spec: ToolchainSpec
-
-    @property
-    def identity(self) -> Mapping[str, str]:
-        """``wheel``, ``qairt`` and ``onnxruntime``, the version that the toolchain pins."""
-        pins = {pin.name: str(pin.specifier).lstrip("=") for pin in map(Requirement, self.spec.constraints)}
-        return {"wheel": self.wheel.version, "qairt": self.wheel.sdk, "onnxruntime": pins["onnxruntime"]}
-
-    @property
-    def where(self) -> str:
-        """The toolchain."""
-        return f", toolchain {self.spec.name}-{self.spec.version}"
-
-    @property
-    def emulator(self) -> Worker:
-        """That of the same wheel."""
-        environment = environment_of(self.spec)
-        return Worker(python=str(environment.python), environment=environment.variables, abroad=True)
-
-    def compile(
-        self,
-        request: Mapping[str, Any],
-        root: Path,
-        scratch: Path,
-        timeout: float,
-        progress: Callable[[str], None] | None,
-    ) -> Work:
-        """Have a worker of the toolchain's Python do it."""
-        environment_of(self.spec).require()
-        return self.emulator.work(request, root, scratch, timeout, progress)
+def who_compiles(host: Host | None) -> dict[str, str] | None:
+    """``wheel``, ``qairt`` and ``onnxruntime`` of a host, or of what is installed here; None where nothing is."""
+    return installed_wheel() if host is None else host.identity
 
 
-Host: TypeAlias = ToolchainHost | LinuxHost
-"""Who compiles in the place of the provider installed beside this Python."""
-
-
-def toolchain_host(wheel: Wheel) -> ToolchainHost | LinuxHost | None:
+def toolchain_host(wheel: Wheel) -> Host | None:
     """The toolchain that compiles for a wheel; None where the wheel is installed, or the toolchain is not ready."""
     installed, spec = installed_wheel(), host_toolchain(wheel.sdk)
     if installed is not None and installed["wheel"] == wheel.version:
         return None
     if spec is None or environment_of(spec).state(with_size=False).state != "ready":
         return None
-    host = ToolchainHost if wheel.runs_on(LINUX) is None else LinuxHost
-    return host(wheel=wheel, spec=spec)
-
-
-def _cpu_nodes(context: Path) -> list[dict[str, str]]:
-    """The nodes of a context model that stayed outside of the compiled graphs."""
-    import onnx
-
-    graph = onnx.load(context, load_external_data=False).graph
-    return [{"name": node.name, "type": node.op_type} for node in graph.node if node.op_type != "EPContext"]
+    return Host(wheel=wheel, spec=spec)

@@ -30,7 +30,7 @@ from deploykit.system.store import Store, code_digest, is_off
 from deploykit_ort_qnn.compiler.dlc import with_check_sums
 from deploykit_ort_qnn.compiler.estimates import read_estimate
 from deploykit_ort_qnn.compiler.graphs import QnnGraph, Schematic, read_graph, read_schematic
-from deploykit_ort_qnn.compiler.hosts import HERE, Host, Work, Worker, installed_wheel
+from deploykit_ort_qnn.compiler.hosts import HERE, Host, Work, Worker, who_compiles
 from deploykit_qualcomm.hosted import read_refusals
 
 __all__ = [
@@ -40,7 +40,6 @@ __all__ = [
     "compile_model",
     "execute",
     "execute_both",
-    "installed_wheel",
     "known_work",
     "read_context",
     "write_dlc",
@@ -87,7 +86,7 @@ def _files(folder: Path) -> list[str]:
 
 def _key(kind: str, asked: Mapping[str, Any], inputs: Iterable[Path], host: Host | None) -> str:
     """The digest of the question, of every file it is about, and of everything that answers it."""
-    who = installed_wheel() if host is None else dict(host.identity)
+    who = who_compiles(host)
     rest = {"python": sys.version, "code": code_digest(Path(__file__).parent)}
     digest = sha256(json.dumps([kind, asked, who, rest], sort_keys=True).encode())
     for given in inputs:

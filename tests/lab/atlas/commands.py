@@ -16,8 +16,7 @@ from atlas.pages import write_pages
 from atlas.spreading import Spread
 from atlas.writing import write_costs, write_rows, write_stated
 from deploykit.errors import InputError, ToolError, UnknownTargetError
-from deploykit_ort_qnn.compiler.hosts import Host, toolchain_host
-from deploykit_ort_qnn.compiler.jobs import installed_wheel
+from deploykit_ort_qnn.compiler.hosts import Host, installed_wheel, toolchain_host
 from deploykit_ort_qnn.prepare import wheel_for
 from deploykit_qualcomm.atlas.rows import atlas_rows
 from deploykit_qualcomm.devices import qualcomm_devices

@@ -10,8 +10,8 @@ from typing import Any
 
 import deploykit
 from deploykit.errors import ToolError
-from deploykit_ort_qnn.compiler.hosts import Host, toolchain_host
-from deploykit_ort_qnn.compiler.jobs import CompileJob, CompileOutcome, compile_model, execute_both, installed_wheel
+from deploykit_ort_qnn.compiler.hosts import Host, installed_wheel, toolchain_host
+from deploykit_ort_qnn.compiler.jobs import CompileJob, CompileOutcome, compile_model, execute_both
 from deploykit_ort_qnn.prepare import wheel_for
 from releases.subjects import Asked
 from zoo_subjects import distances, stacked
