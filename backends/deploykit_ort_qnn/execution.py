@@ -32,7 +32,7 @@ from deploykit_ort_qnn.bench.crashes import rescue
 from deploykit_ort_qnn.bench.repair import done_otherwise, wanted_repairs
 from deploykit_ort_qnn.compiler.dlc import DLC
 from deploykit_ort_qnn.compiler.emulation import NUMBERS, EmulationJob, compare, correctness, narrowest, numbers_json
-from deploykit_ort_qnn.compiler.estimates import nearest_estimated
+from deploykit_ort_qnn.compiler.estimates import compiled_origins, nearest_estimated
 from deploykit_ort_qnn.compiler.hosts import Host, installed_wheel, toolchain_host
 from deploykit_ort_qnn.compiler.jobs import (
     CompileJob,
@@ -41,7 +41,7 @@ from deploykit_ort_qnn.compiler.jobs import (
     compile_model,
     write_dlc,
 )
-from deploykit_ort_qnn.compiler.precision import EVIDENCE, dlc_scope, evidence_json, precision_scope
+from deploykit_ort_qnn.compiler.precision import EVIDENCE, dlc_scope, evidence_json, precision_scope, read_evidence
 from deploykit_ort_qnn.planning import COMPILE, CONTEXT, MODEL, RUN, TAIL
 from deploykit_ort_qnn.prepare import ProviderDraft
 from deploykit_ort_qnn.rules.compiled import (
@@ -307,6 +307,8 @@ def device_results(package: Path, request: DeviceRequest, folder: Path) -> Devic
     if not (folder / PROVIDER_PROFILE).is_file() or not (folder / SESSION_PROFILE).is_file():
         return results
     origins = origins_of(package / MODEL)
+    if (package / EVIDENCE).is_file():
+        origins = compiled_origins(read_evidence(package / EVIDENCE)[0], origins.nodes)
     found = read_profile_csv(folder / PROVIDER_PROFILE, origins)
     host = read_session_profile(folder / SESSION_PROFILE, origins, {_PROVIDER: "NPU"})
     units = origins.units([one.raw for one in found.operators], host.on_host)

@@ -85,7 +85,10 @@ def _text(report: RunReport) -> str:
     if record.units:
         rows.append(("nodes", ", ".join(f"{count} on {unit}" for unit, count in record.units.items())))
     dearest = sorted(record.operators, key=lambda one: -one.value)[:_DEAREST]
-    rows += [("dearest", plain(f"{one.node or one.raw}: {one.value:,.0f} {one.unit}")) for one in dearest]
+    guessed = {row.node: row.estimated_cycles for row in record.estimate if row.estimated_cycles is not None}
+    for one in dearest:
+        beside = f" (the compiler's estimate: {guessed[one.node]:,.0f})" if one.node in guessed else ""
+        rows.append(("dearest", plain(f"{one.node or one.raw}: {one.value:,.0f} {one.unit}{beside}")))
     if record.budget is not None:
         held = "held" if record.budget.held else "missed"
         rows.append(("budget", f"{held}: p90 of at most {record.budget.p90_us / 1000:g} ms was asked"))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from deploykit.accuracy.latency import in_time
-from deploykit.errors import InputError
+from deploykit.errors import InputError, ToolError
 from deploykit.system.published import Published, published
 
 if TYPE_CHECKING:
@@ -110,17 +110,20 @@ def summarize(
 ) -> Latency:
     """The statistics of one run. ``within_s`` is how long all of it took by another clock.
 
-    Raises InputError for samples that no clock can have measured.
+    Raises ToolError for samples that no clock can have measured.
     """
     import numpy as np
 
-    samples, warmup = _times(samples_us), _times(warmup_us)
+    try:
+        samples, warmup = _times(samples_us), _times(warmup_us)
+    except InputError as error:
+        raise ToolError(error.what, why=error.why, next=error.next) from None
     if not samples.size:
-        raise InputError("the device measured no inference", next="run more iterations")
+        raise ToolError("the device measured no inference", next="run more iterations")
     spent_s = float(samples.sum() + warmup.sum()) / 1e6
     if within_s is not None and spent_s > within_s:
         why = f"they add up to {spent_s:.3g} s, and the whole run took {within_s:.3g} s"
-        raise InputError("the times that the device measured are wrong", why=why, next=_CLOCK)
+        raise ToolError("the times that the device measured are wrong", why=why, next=_CLOCK)
     median, p90, p99 = (float(value) for value in np.percentile(samples, (50, 90, 99)))
     return Latency(
         count=samples.size,
@@ -147,11 +150,11 @@ def _times(values: Sequence[float]) -> npt.NDArray[Any]:
     try:
         times = np.asarray(values, np.float64).reshape(-1)
     except (TypeError, ValueError) as error:
-        raise InputError("the times that the device measured are no numbers", why=str(error)) from None
+        raise InputError("the times that a device measured are no numbers", why=str(error)) from None
     bad = np.flatnonzero(~np.isfinite(times) | (times <= 0))
     if bad.size:
         why = f"number {bad[0] + 1} of {times.size} is {times[bad[0]]:g} us"
-        raise InputError("the times that the device measured are wrong", why=why, next=_CLOCK)
+        raise InputError("the times that a device measured are wrong", why=why, next=_CLOCK)
     return times
 
 
@@ -176,7 +179,7 @@ def faster(first_us: Sequence[float], second_us: Sequence[float]) -> Comparison:
     """Whether the first sample of times is really shorter than the second: a test on the samples, not on two medians.
 
     A difference counts where the test is sure of it, the interval leaves 1 out, and the medians are further apart than
-    two starts of one program are.
+    two starts of one program are. Raises InputError for what are no times.
     """
     import numpy as np
 

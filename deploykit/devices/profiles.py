@@ -23,6 +23,7 @@ from deploykit.backend.on_device import MeasuredOperator
 from deploykit.errors import InputError
 from deploykit.system.files import open_regular
 from deploykit.system.published import Published
+from deploykit.tables.reading import read_json
 
 __all__ = ["EstimateRow", "Origins", "SessionProfile", "beside_estimate", "origins_of", "read_session_profile"]
 
@@ -169,29 +170,28 @@ class EstimateRow(Published):
 
 
 def beside_estimate(
-    operators: Iterable[MeasuredOperator], estimate: Mapping[str, Any], timeline: Mapping[str, Any] | None
+    package: Path, manifest: Mapping[str, Any], operators: Iterable[MeasuredOperator]
 ) -> tuple[EstimateRow, ...]:
-    """Measured cycles beside the estimate of a manifest, the dearest on the device first.
+    """Measured cycles beside the estimate of a package, the dearest on the device first; () where it has none.
 
-    ``timeline`` is the package's trace; without it only the dearest operators of the estimate are known.
+    With the package's trace all operators are known, else the dearest. Raises InputError for a trace of another shape.
     """
-    cycles_per_us = estimate["cycles"] / estimate["time_us"] if estimate.get("time_us") else 0.0
-    guessed: dict[str, float] = {}
-    if timeline is not None:
-        rows = [row for row in timeline["traceEvents"] if row["ph"] == "X"]
-        events = (
-            TraceEvent(
-                node=row["name"], thread=str(row["tid"]), start=row["ts"], duration=row["dur"], unit=row.get("cat", "")
-            )
-            for row in rows
-        )
-        guessed = {one.node: one.share * cycles_per_us for one in operator_times(events)}
-    else:
-        guessed = {row["node"]: row["time_us"] * cycles_per_us for row in estimate.get("dearest", ())}
+    estimate = manifest.get("estimate") or {}
     measured: dict[str, float] = defaultdict(float)
     for one in operators:
         if one.unit == "cycles":
             measured[one.node or one.raw] += one.value
+    if not measured or not estimate.get("time_us"):
+        return ()
+    timeline = package / str(estimate.get("timeline") or "artifacts/timeline.json")
+    try:
+        cycles_per_us = estimate["cycles"] / estimate["time_us"]
+        if timeline.is_file():
+            guessed = {one.node: one.share * cycles_per_us for one in operator_times(_trace(read_json(timeline)))}
+        else:
+            guessed = {row["node"]: row["time_us"] * cycles_per_us for row in estimate["dearest"]}
+    except (LookupError, TypeError, ValueError) as error:
+        raise InputError(f"{timeline}: not the trace of an estimate", why=repr(error)) from None
     all_measured, all_guessed = sum(measured.values()) or math.inf, sum(guessed.values()) or math.inf
     found = []
     for node in {**measured, **guessed}:
@@ -206,3 +206,11 @@ def beside_estimate(
             )
         )
     return tuple(sorted(found, key=lambda row: (-(row.cycles or 0.0), -(row.estimated_cycles or 0.0), row.node)))
+
+
+def _trace(timeline: Mapping[str, Any]) -> Iterator[TraceEvent]:
+    """The kernels of a trace that a package keeps, in microseconds."""
+    for row in timeline["traceEvents"]:
+        if row["ph"] == "X":
+            start, took = float(row["ts"]), float(row["dur"])
+            yield TraceEvent(node=row["name"], thread=str(row["tid"]), start=start, duration=took, unit=row["cat"])

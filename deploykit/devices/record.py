@@ -11,6 +11,7 @@ from typing import Any
 from deploykit.backend.on_device import MeasuredOperator, Place
 from deploykit.backend.status import Correctness, PackageStatus, Right
 from deploykit.devices.measure import Comparison, Latency
+from deploykit.devices.profiles import EstimateRow
 from deploykit.errors import InputError, PackageError
 from deploykit.packages.manifests import json_text, read_manifest
 from deploykit.packages.writing import RUNS, record_run
@@ -72,6 +73,7 @@ class RunRecord:
     temperature_after: float | None = None
     units: Mapping[str, int] = field(default_factory=dict)
     operators: tuple[MeasuredOperator, ...] = ()
+    estimate: tuple[EstimateRow, ...] = ()
     libraries: Mapping[str, str] = field(default_factory=dict)
     budget: Budget | None = None
     against: Comparison | None = None

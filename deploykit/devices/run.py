@@ -19,11 +19,12 @@ from deploykit.backend.on_device import DeviceFile, DeviceJob, DeviceRequest, Pl
 from deploykit.backend.plugins import catalog_of, load_backend, load_backends
 from deploykit.devices.connection import connection_to
 from deploykit.devices.measure import faster, summarize
+from deploykit.devices.profiles import beside_estimate
 from deploykit.devices.record import Budget, OutputBeside, RunRecord, keep_record, last_samples
 from deploykit.devices.sessions import session_job, session_results
 from deploykit.devices.visit import Ended, Visit, visiting
 from deploykit.encodings.insert_qdq import insert_qdq
-from deploykit.errors import PackageError, ToolError, UsageError
+from deploykit.errors import InputError, PackageError, ToolError, UsageError
 from deploykit.model.weights import whole_model
 from deploykit.packages.building import names_of_models
 from deploykit.packages.manifests import read_manifest
@@ -125,7 +126,12 @@ def run_package(package: Path, options: RunOptions, tell: Callable[[str], None])
             if ended.status:
                 return _failed(package, ended)
             pulled = ended.pulled
-            results = session_results(request, pulled) if plain else backend.device_results(package, request, pulled)
+            try:
+                results = (
+                    session_results(request, pulled) if plain else backend.device_results(package, request, pulled)
+                )
+            except InputError as error:  # of a profile or an output: the device's fault, not the user's file
+                raise ToolError(f"{connection.where}: sent what cannot be read", why=error.what) from None
     outputs = judge.finished(results.outputs)
     missing = [item.name for item in judge.whole.graph.output if any(item.name not in one for one in outputs)]
     if missing:
@@ -153,6 +159,7 @@ def run_package(package: Path, options: RunOptions, tell: Callable[[str], None])
         temperature_after=ended.temperature,
         units=results.units,
         operators=results.operators,
+        estimate=beside_estimate(package, manifest, results.operators),
         libraries=results.libraries,
         budget=budget,
         against=None if before is None or latency is None else faster(latency.samples_us, before),

@@ -158,28 +158,34 @@ def test_a_session_that_was_killed_is_read_as_far_as_it_goes(tmp_path: Path) -> 
     assert len(read_session_profile(path, origins_of(MODEL), UNITS).runs_us) == 1
 
 
-def test_measured_cycles_stand_beside_the_estimate() -> None:
+def test_measured_cycles_stand_beside_the_estimate(tmp_path: Path) -> None:
     measured = [
         MeasuredOperator(node="a", raw="a_1", value=60.0, unit="cycles"),
         MeasuredOperator(node="a", raw="a_2", value=20.0, unit="cycles"),
         MeasuredOperator(node="b", raw="b", value=20.0, unit="cycles"),
         MeasuredOperator(node="c", raw="c", value=7.0, unit="us"),
     ]
-    estimate: dict[str, Any] = {"time_us": 2.0, "cycles": 3000, "dearest": [{"node": "b", "time_us": 1.5}]}
-    rows = {row.node: row for row in beside_estimate(measured, estimate, None)}
+    dearest = [{"node": "b", "time_us": 1.5}]
+    manifest: dict[str, Any] = {"estimate": {"time_us": 2.0, "cycles": 3000, "dearest": dearest}}
+    rows = {row.node: row for row in beside_estimate(tmp_path, manifest, measured)}
     assert list(rows) == ["a", "b"]
     assert (rows["a"].cycles, rows["a"].share, rows["a"].estimated_cycles) == (80, 0.8, None)
     assert (rows["b"].cycles, rows["b"].estimated_cycles, rows["b"].estimated_share) == (20, 2250, 1)
-    trace = {
-        "traceEvents": [
-            {"ph": "M", "name": "thread_name"},
-            {"ph": "X", "name": "b", "cat": "vector", "tid": 0, "ts": 0.0, "dur": 1.0},
-            {"ph": "X", "name": "d", "cat": "matrix", "tid": 1, "ts": 1.0, "dur": 1.0},
-        ]
-    }
-    rows = {row.node: row for row in beside_estimate(measured, estimate, trace)}
+    manifest["estimate"]["timeline"] = "trace.json"
+    trace: list[dict[str, Any]] = [
+        {"ph": "M", "name": "thread_name"},
+        {"ph": "X", "name": "b", "cat": "vector", "tid": 0, "ts": 0.0, "dur": 1.0},
+        {"ph": "X", "name": "d", "cat": "matrix", "tid": 1, "ts": 1.0, "dur": 1.0},
+    ]
+    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": trace}))
+    rows = {row.node: row for row in beside_estimate(tmp_path, manifest, measured)}
     assert list(rows) == ["a", "b", "d"]
     assert (rows["d"].cycles, rows["d"].estimated_cycles, rows["d"].estimated_share) == (None, 1500, 0.5)
+    for spoiled in ("[]", "{}", '{"traceEvents": [1]}', json.dumps({"traceEvents": [{"ph": "X", "name": "b"}]})):
+        (tmp_path / "trace.json").write_text(spoiled)
+        with pytest.raises(InputError, match="not the trace"):
+            beside_estimate(tmp_path, manifest, measured)
+    assert beside_estimate(tmp_path, {}, measured) == beside_estimate(tmp_path, manifest, measured[3:]) == ()
 
 
 @pytest.mark.heavy
