@@ -69,7 +69,7 @@ def _by_kind(pairs: Iterable[tuple[ErrorLine, Event]], catalog: Catalog, *, mild
             words["speaker"] = "the program" if tool is None else tool.name
             said = " ".join(kind.cause.format_map(words).split())
             if tool is not None and tool.foreign and not mild:
-                return _beside(line, tool, said, kind.source)
+                return _beside(line, tool, said, kind.workaround.format_map(words), kind.source)
             advice = "" if tool is None or not tool.advice else f"; {tool.advice}"
             row = KnownError(
                 id=f"{'line' if tool is None else tool.id}/{kind.id}",
@@ -113,21 +113,21 @@ def _beside_the_chain(pairs: Sequence[tuple[ErrorLine, Event]], catalog: Catalog
     ordered = sorted(pairs, key=lambda pair: (pair[0].trouble != "failure", pair[0].line))
     for line, event in ordered:
         if event.tool in tools:
-            return _beside(line, tools[event.tool], "", ())
+            return _beside(line, tools[event.tool])
     for line, _ in ordered if nobody else ():
         for text in reversed(line.before):
             if (tool := speaker((text,), tuple(tools.values()))) is not None:
-                return _beside(line, tool, "", ())
+                return _beside(line, tool)
     return None
 
 
-def _beside(line: ErrorLine, tool: Tool, detail: str, source: tuple[str, ...]) -> Cause:
-    """What is said of a failure of a tool beside the chain."""
+def _beside(line: ErrorLine, tool: Tool, detail: str = "", way_out: str = "", source: tuple[str, ...] = ()) -> Cause:
+    """What is said of a failure of a tool beside the chain; the kind of failure, where it is known, says the way out."""
     first = f"its first error is {line.text[:_LONGEST_NAME]!r}" + (f"; {detail}" if detail else "")
     row = KnownError(
         id=f"foreign/{tool.id}",
         cause=f"this is a failure of {tool.name}, not of the way of a model onto the NPU: {first}",
-        workaround=tool.advice or f"look the line up where {tool.name} is documented",
+        workaround="; ".join(filter(None, (way_out, tool.advice))) or f"look it up where {tool.name} is documented",
         source=tuple(dict.fromkeys((*tool.source, *source))) or ("the form of its lines",),
         confidence=Confidence.INFERRED,
         symptom=line.text,
