@@ -122,7 +122,7 @@ def _beside_the_chain(pairs: Sequence[tuple[ErrorLine, Event]], catalog: Catalog
 
 
 def _beside(line: ErrorLine, tool: Tool, detail: str = "", way_out: str = "", source: tuple[str, ...] = ()) -> Cause:
-    """What is said of a failure of a tool beside the chain; the kind of failure, where it is known, says the way out."""
+    """What is said of a failure of a tool beside the chain; its kind, where it is known, says the way out."""
     first = f"its first error is {line.text[:_LONGEST_NAME]!r}" + (f"; {detail}" if detail else "")
     row = KnownError(
         id=f"foreign/{tool.id}",
