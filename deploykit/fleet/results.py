@@ -13,6 +13,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from msgspec import ValidationError, convert
+
 from deploykit.accuracy.latency import in_time
 from deploykit.errors import DeploykitError, InputError
 from deploykit.packages.manifests import MANIFEST, digest_of
@@ -40,6 +42,8 @@ CELLS = "cells"
 RESULT = "result.json"
 PACKAGE = "package"
 _LARGEST = 64 << 20
+# What a file that is no result of ours may raise while it is read.
+_UNREADABLE = (ValueError, ValidationError, KeyError, TypeError, AttributeError, RecursionError)
 _MOST_DB = 0.1  # decibels by which a number may differ between two runs without being told
 _MOST_SIZE = 0.01
 _MOST_TIME = 0.02  # the share by which an estimate may grow before it is told, and worse
@@ -178,9 +182,8 @@ def write_result(folder: Path, result: CellResult) -> None:
 def read_result(folder: Path, cell: str) -> CellResult | None:
     """The result of one cell in a result folder; None where none is, or none that can be read."""
     try:
-        value = json.loads(read_regular(folder / CELLS / cell / RESULT, limit=_LARGEST))
-        return _result(value)
-    except (InputError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return _result(json.loads(read_regular(folder / CELLS / cell / RESULT, limit=_LARGEST)))
+    except (InputError, *_UNREADABLE):
         return None
 
 
@@ -194,7 +197,7 @@ def finished(folder: Path, cell: str, key: str) -> CellResult | None:
     try:
         manifest = json.loads(read_regular(folder / CELLS / cell / PACKAGE / MANIFEST, limit=1 << 30))
         return result if digest_of(manifest) == result.outcome.get("digest") else None
-    except (InputError, ValueError, TypeError, AttributeError, RecursionError):
+    except (InputError, *_UNREADABLE):
         return None
 
 
@@ -204,30 +207,20 @@ def read_results(path: Path) -> Results:
     try:
         value = json.loads(read_regular(file, limit=1 << 30))
         return Results(
-            models=tuple(map(str, value["models"])),
-            targets=tuple(map(str, value["targets"])),
+            models=convert(value["models"], tuple[str, ...]),
+            targets=convert(value["targets"], tuple[str, ...]),
             cells=tuple(_result(row) for row in value["cells"]),
-            kept=frozenset(str(row["cell"]) for row in value["cells"] if row.get("kept")),
-            not_run=tuple(map(str, value["not_run"])),
+            kept=frozenset(row["cell"] for row in value["cells"] if row.get("kept")),
+            not_run=convert(value["not_run"], tuple[str, ...]),
         )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except _UNREADABLE:
         raise InputError(
             f"{file}: not the results of 'deploykit matrix'", next="name its result folder, or the matrix.json in it"
         ) from None
 
 
 def _result(value: Mapping[str, Any]) -> CellResult:
-    outcome, error = value["outcome"] or {}, value["error"] or {}
-    return CellResult(
-        cell=str(value["cell"]),
-        key=str(value["key"]),
-        exit_status=int(value["exit_status"]),
-        seconds=float(value["seconds"]),
-        processor_seconds=float(value["processor_seconds"]),
-        bytes=int(value["bytes"]),
-        outcome=outcome,
-        error={str(name): str(text) for name, text in error.items()},
-    )
+    return convert({name: field for name, field in value.items() if field is not None}, CellResult)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,28 +1,28 @@
 """Infers the type and shape of every tensor with onnx, on a copy without weights, and never fails because of it.
 
-It opens no external data and looks into no function of the model. What onnx could not survive is hidden from it first:
-nodes whose shapes would fill any memory, and Slices behind a tensor that would have fewer than no elements.
+It opens no external data and looks into no function of the model. Memory is bounded, and what onnx could not survive is
+hidden from it first: Slices behind a tensor that would have fewer than no elements.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from onnx import ModelProto, numpy_helper, shape_inference
+from onnx import ModelProto, shape_inference
 
 from deploykit.model.nodes import attribute, bodies, captured_names
 from deploykit.model.operators import is_standard
-from deploykit.model.values import dtype_name, element_count, is_external
+from deploykit.model.values import dtype_name, element_count, is_external, nested_graphs
 from deploykit.system.limits import limited_memory
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto, TensorProto, TensorShapeProto, TypeProto, ValueInfoProto
 
-__all__ = ["Inferred", "Shape", "contradicts", "explosive_nodes", "infer", "inferred_graph"]
+__all__ = ["Inferred", "Shape", "contradicts", "infer", "inferred_graph"]
 
 Shape: TypeAlias = tuple[int | str | None, ...] | None
 
@@ -53,7 +53,7 @@ class Inferred:
 
 
 _SEEN: dict[bytes, Inferred] = {}
-_LEAST_MEMORY, _MEMORY_PER_BYTE = 512 << 20, 64
+_LEAST_MEMORY, _MEMORY_PER_BYTE = 256 << 20, 64
 """Bytes that inference may take, and for each byte of the model without weights; real models take three."""
 _MOST_SEEN = 16
 """Names of graphs of which the answer is kept: matchers, rules and proofs ask about a handful again and again."""
@@ -96,7 +96,7 @@ def contradicts(proto: ModelProto, shapes: Mapping[str, Sequence[int]]) -> bool:
     Far cheaper than a run, and says nothing where it finds nothing.
     """
     lean = _without_weights(proto)
-    if explosive_nodes(lean.graph) or _is_inconsistent(lean):
+    if _is_inconsistent(lean):
         return False
     for item in lean.graph.input:
         for dim, size in zip(item.type.tensor_type.shape.dim, shapes.get(item.name, ()), strict=False):
@@ -109,7 +109,8 @@ def contradicts(proto: ModelProto, shapes: Mapping[str, Sequence[int]]) -> bool:
 
 def _is_inconsistent(lean: ModelProto) -> bool:
     try:
-        shape_inference.infer_shapes(lean, data_prop=True, strict_mode=True)
+        with _bounded(lean):
+            shape_inference.infer_shapes(lean, data_prop=True, strict_mode=True)
     except Exception:  # the binding raises whatever its C++ side threw
         return True
     return False
@@ -119,17 +120,50 @@ def _inferred(proto: ModelProto, lean: ModelProto) -> tuple[GraphProto, str, str
     """The completed graph, why it could not be completed, and the tensor below zero; ``lean`` is used up."""
     try:
         lean.opset_import.add(domain=_OPAQUE, version=1)
-        for index in explosive_nodes(proto.graph):
-            lean.graph.node[index].domain = _OPAQUE
-        # What onnx computes of shapes may grow with each node of a chain, whatever it is looked through for before.
-        with limited_memory(_LEAST_MEMORY + _MEMORY_PER_BYTE * lean.ByteSize()):
+        with _bounded(lean):
             graph, negative = _infer_in_stages(lean)
         return graph, "", negative
     except Exception as error:  # the binding raises whatever its C++ side threw; shapes are then simply unknown
         return proto.graph, _reason(error), ""
 
 
+# A network of 200,000 nodes on tensors of seven dimensions; a megabyte of nodes can ask for a thousand times as many.
+_MOST_SIZES = 1_500_000
+
+
+@contextmanager
+def _bounded(lean: ModelProto) -> Iterator[None]:
+    """Bounds what onnx takes for a graph; raises ValueError for one whose shapes have too many sizes altogether.
+
+    A few dozen nodes can make a shape of a billion sizes (Gather adds ranks, Concat of a shape with itself doubles it,
+    a Reshape has as many sizes as its second input has values): of so much memory at once there is none, which onnx
+    says. Many small pieces of it are another thing: where the last one is gone, its library ends the process.
+    """
+    total = 0
+    for graph in (lean.graph, *nested_graphs(lean.graph.node)):
+        ranks = {item.name: sum(1 for _ in _dims(item.type)) for item in graph.input}
+        ranks.update((tensor.name, len(tensor.dims)) for tensor in graph.initializer)
+        lengths = {tensor.name: tensor.dims[0] for tensor in graph.initializer if len(tensor.dims) == 1}
+        for node in graph.node:
+            given = [ranks.get(name, 0) for name in node.input] or [0]
+            listed = max((len(found.ints) for found in node.attribute), default=0)
+            stated = lengths.get(node.input[1], 1) if len(node.input) > 1 else listed
+            rank = max(given)
+            if node.op_type in ("Gather", "GatherND"):
+                rank = sum(given)
+            elif node.op_type in ("Unsqueeze", "Reshape", "Expand"):
+                rank = given[0] + stated if node.op_type == "Unsqueeze" else max(stated, rank)
+            ranks.update((name, rank) for name in node.output)
+            total += rank * len(node.output)
+            if total > _MOST_SIZES:
+                raise ValueError(f"its tensors have more than {_MOST_SIZES:,} dimensions altogether")
+    with limited_memory(_LEAST_MEMORY + _MEMORY_PER_BYTE * lean.ByteSize()):
+        yield
+
+
 def _reason(error: Exception) -> str:
+    if isinstance(error, MemoryError):
+        return "its shapes would take more memory than those of any real model"
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
@@ -284,156 +318,3 @@ def _keeps_one(node: NodeProto) -> bool:
         (size - 1) * dilation + 1 - before - after <= step and min((size - 1) * dilation + 1, step, before, after) >= 0
         for size, step, dilation, before, after in axes
     )
-
-
-# A few dozen nodes can make a shape of a billion dimensions: Gather adds ranks, Concat of a shape with itself doubles
-# it, and a Reshape has as many dimensions as its second input has values. Such nodes are found by bounds from above.
-
-_MOST_DIMS = 1024
-"""Dimensions of one shape beyond which a node is left out of shape inference."""
-
-_MOST_ELEMENTS = 1 << 62
-"""Beyond every real size a number of elements is unknown: whole numbers that grow without end take time as well."""
-
-_SHAPE_OPERAND = {"Reshape": 1, "Expand": 1, "ConstantOfShape": 0, "Col2Im": 1}
-_SAME_COUNT = {"Abs", "Cast", "CastLike", "Ceil", "Clip", "CumSum", "Flatten", "Floor", "Identity", "Neg", "Not"}
-_SAME_COUNT |= {"Reshape", "Round", "ScatterElements", "ScatterND", "Sign", "Slice", "Split", "Sqrt", "Squeeze"}
-_SAME_COUNT |= {"Transpose", "Unsqueeze", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "Reciprocal"}
-_PAIRWISE = {"Add", "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min", "Mod"}
-_PAIRWISE |= {"Mul", "Or", "Pow", "Sub", "Where", "Xor"}
-_SAME_VALUES = {"Cast", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze"}
-
-
-class _Bound(NamedTuple):
-    """Upper bounds: the rank, the number of elements, how many values a shape computation carries, and their size.
-
-    Zero elements mean a number that inference cannot know either.
-    """
-
-    rank: int = 0
-    elements: float = 0
-    carried: int = 0
-    value: float = math.inf
-
-
-_NOTHING = _Bound()
-
-
-def explosive_nodes(graph: GraphProto) -> frozenset[int]:
-    """The indices of nodes that shape inference must not look at; their outputs stay unknown. Linear in the graph."""
-    return frozenset(_explosive(graph, {}))
-
-
-def _explosive(graph: GraphProto, known: dict[str, _Bound]) -> Iterator[int]:
-    """The explosive nodes of one graph, in order; ``known`` takes the bounds of its tensors."""
-    declared: dict[str, _Bound] = {}
-    for item in _items(graph):
-        dims = list(_dims(item.type))
-        sizes = [dim.dim_value for dim in dims if dim.HasField("dim_value")]
-        whole = item.type.HasField("tensor_type") and len(sizes) == len(dims) <= _MOST_DIMS
-        declared[item.name] = _Bound(rank=len(dims), elements=_capped(math.prod(sizes)) if whole else 0)
-    known.update((item.name, declared[item.name]) for item in graph.input)
-    known.update((tensor.name, _bound_of_stored(tensor)) for tensor in graph.initializer)
-    for index, node in enumerate(graph.node):
-        bound = _bound_of(node, known)
-        if max(bound.rank, bound.carried) > _MOST_DIMS:
-            yield index
-            bound = _NOTHING
-        for name in filter(None, node.output):
-            said = declared.get(name, _NOTHING)
-            rank, elements = max(bound.rank, said.rank), max(bound.elements, said.elements)
-            known[name] = _Bound(rank, elements, bound.carried, bound.value)
-
-
-def _capped(count: float) -> float:
-    return count if count < _MOST_ELEMENTS else math.inf
-
-
-def _bound_of_stored(tensor: TensorProto) -> _Bound:
-    count = element_count(tensor, tensor.name)
-    # Longer lists than a shape can be are tables to look things up in; inference never sees their values.
-    # Only lists of int32 and int64 are followed as shapes; the integers of a quantized weight are none.
-    shape_like = len(tensor.dims) <= 1 and dtype_name(tensor.data_type) in ("int32", "int64")
-    carried = count if count <= _MOST_DIMS and shape_like else 0
-    value = math.inf
-    if carried and not is_external(tensor):
-        value = float(numpy_helper.to_array(tensor).max())
-    return _Bound(rank=len(tensor.dims), elements=count, carried=carried, value=value)
-
-
-def _bound_of(node: NodeProto, known: dict[str, _Bound]) -> _Bound:
-    """The bounds of what a node makes."""
-    op = node.op_type
-    inner = [_rank_of_body(graph, known) for graph in bodies(node)]
-    if inner:
-        return _Bound(rank=1 + max(inner), elements=math.inf)
-    longest = max((len(found.ints) for found in node.attribute), default=0)
-    if op == "Constant":
-        stored = next((found.t for found in node.attribute if found.HasField("t")), None)
-        listed = _Bound(rank=1, elements=max(longest, 1), carried=longest if longest <= _MOST_DIMS else 0)
-        return listed if stored is None else _bound_of_stored(stored)
-    inputs = [known.get(name, _NOTHING) for name in node.input] or [_NOTHING]
-    first = inputs[0]
-    if op == "Shape":
-        return _Bound(rank=1, elements=first.rank, carried=first.rank, value=first.elements or math.inf)
-    if op == "Size":
-        return _Bound(rank=first.rank, elements=1, carried=1)
-    carried = first.carried
-    if op == "Concat":
-        carried = sum(bound.carried for bound in inputs)
-    elif op in _PAIRWISE or op == "Gather":
-        carried = max(bound.carried for bound in inputs)
-    value = max(bound.value for bound in inputs) if op == "Concat" else first.value if op in _SAME_VALUES else math.inf
-    return _Bound(_rank_of(node, inputs, longest), _count_of(node, inputs), carried, value)
-
-
-def _rank_of_body(graph: GraphProto, known: dict[str, _Bound]) -> int:
-    """The rank that a body's outputs may have; its names are added to those around it."""
-    if any(True for _ in _explosive(graph, known)):
-        return _MOST_DIMS
-    return max((known.get(item.name, _NOTHING).rank for item in graph.output), default=0)
-
-
-def _rank_of(node: NodeProto, inputs: list[_Bound], longest: int) -> int:
-    ranks = [bound.rank for bound in inputs]
-    operand = _SHAPE_OPERAND.get(node.op_type)
-    if operand is not None and operand < len(inputs):
-        count = inputs[operand].elements
-        return _MOST_DIMS + 1 if count > _MOST_DIMS else max(int(count), ranks[0] if node.op_type == "Expand" else 0)
-    match node.op_type:
-        case "NonZero" | "Range":
-            return 2
-        case "Gather" | "GatherND":
-            return max(sum(ranks) - 1, 0)
-        case "Unsqueeze":
-            added = inputs[1].elements if len(inputs) > 1 else longest
-            return ranks[0] + int(min(max(added, 1), _MOST_DIMS + 1))
-        case "OneHot" | "ConcatFromSequence" | "SequenceAt":
-            return max(ranks) + 1
-        case "Einsum":
-            return max((len(found.s) for found in node.attribute), default=0)
-        case "RandomNormal" | "RandomUniform" | "Reshape":
-            return longest
-        case _:
-            return max(ranks)
-
-
-def _count_of(node: NodeProto, inputs: list[_Bound]) -> float:
-    counts = [bound.elements for bound in inputs]
-    match node.op_type:
-        case "Concat":
-            return _capped(sum(counts))
-        case "Gather" if len(inputs) == 2 and inputs[0].rank <= 1:
-            return counts[1]
-        case "ConstantOfShape":
-            shape = inputs[0]
-            if math.inf in (shape.elements, shape.value) or shape.elements > _MOST_DIMS:
-                return math.inf
-            return math.prod([float(shape.value)] * int(shape.elements))
-        case op if op in _SAME_COUNT:
-            return counts[0]
-        case op if op in _PAIRWISE:
-            flat = all(bound.rank <= 1 for bound in inputs)
-            return max(counts) if flat else _capped(math.prod(max(count, 1) for count in counts))
-        case _:
-            return math.inf
