@@ -43,6 +43,8 @@ _LATE = 15.0  # seconds after which this side ends what the far side should have
 _MOST_LINES = 20_000
 _LONGEST = 4096
 _LAST_WORDS = 4
+# Output and error output travel apart and may overtake each other: the end would be told in the middle of a line.
+_ONE_STREAM = "exec >&2"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +66,8 @@ class Connection:
             lines.append(line)
 
         token = _token()
-        end = run(self._argv(_guarded(script, token, timeout)), held=True, timeout=timeout + _LATE, on_line=keep)
+        asked = _guarded(f"{_ONE_STREAM}\n{script}", token, timeout)
+        end = run(self._argv(asked), held=True, timeout=timeout + _LATE, on_line=keep)
         status, told = self._told(token, lines, end)
         if status:
             raise ToolError(f"{self.where}: a step on the device failed (status {status})", why=_last(told))
@@ -82,7 +85,9 @@ class Connection:
                     entry.size, entry.mode = os.fstat(stream.fileno()).st_size, 0o600
                     packed.addfile(entry, stream)
         token = _token()
-        script = f"( mkdir -p {quoted(folder)} && cd {quoted(folder)} && tar -xf - && {{ {then}\n}} )\n{_ending(token)}"
+        place = quoted(folder)
+        steps = f"{_ONE_STREAM}; mkdir -p {place} && cd {place} && tar -xf - && {{ {then}\n}}"
+        script = f"( {steps} )\n{_ending(token)}"
         end = run(self._argv(script), given=archive, timeout=_TRANSFER_SECONDS)
         status, told = self._told(token, end.tail, end)
         if status:
@@ -125,7 +130,7 @@ class Connection:
         It ends with the connection, and after ``timeout`` seconds.
         """
         exports = "".join(f"export {name}={quoted(value)}\n" for name, value in environment.items())
-        script = f"cd {quoted(folder)} || exit 1\n{exports}{' '.join(map(quoted, argv))}"
+        script = f"{_ONE_STREAM}; cd {quoted(folder)} || exit 1\n{exports}{' '.join(map(quoted, argv))}"
         token = _token()
         end = run(self._argv(_guarded(script, token, timeout)), held=True, timeout=timeout + _LATE, log=log)
         status, told = self._told(token, end.tail, end)
@@ -142,7 +147,8 @@ class Connection:
             if word == token and status.isdigit():
                 return int(status), [line for line in lines[:number] if line]
         said = _last(lines)
-        if end.timed_out or end.returncode == 0:
+        # The adb client ends with status 0 when the cable is pulled (seen with 29.0.6).
+        if end.timed_out or (end.returncode == 0 and self.kind != "adb"):
             why = said or "its shell gave no answer that can be read"
             raise ToolError(f"{self.where}: took too long, or answers garbage", why=why)
         by_hand = {"ssh": f"see that this works and asks nothing: ssh {self.where} true", "adb": "see: adb devices"}

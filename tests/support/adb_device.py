@@ -54,6 +54,7 @@ class AdbDevice:
     started: list[str] = field(default_factory=list)
     passed: int = 0
     cuts: int = 0
+    groups: list[int] = field(default_factory=list)
 
     def __enter__(self) -> AdbDevice:
         (self.folder / "bin").mkdir(parents=True, exist_ok=True)
@@ -97,6 +98,15 @@ class AdbDevice:
             self.cut_after = None
             self.cuts += 1
             self.cut()
+
+    def running(self) -> list[int]:
+        """The process groups of programs that have not ended, with all that these started."""
+        alive = []
+        for group in self.groups:
+            with suppress(ProcessLookupError):
+                os.killpg(group, 0)
+                alive.append(group)
+        return alive
 
     def path(self, text: str) -> Path:
         """Where a path of the device is here."""
@@ -221,6 +231,7 @@ class Stream:
             env=environment,
             start_new_session=True,
         )
+        device.groups.append(program.pid)
         pipes = ((STDOUT, program.stdout), (STDERR, program.stderr))
         pumps = [threading.Thread(target=self._pump, args=pair, daemon=True) for pair in pipes]
         threading.Thread(target=self._feed, args=(program,), daemon=True).start()
