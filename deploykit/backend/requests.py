@@ -176,8 +176,8 @@ RESERVED_NAMES = frozenset(spec.name for spec in CORE_OPTIONS) | {
 }
 """Names that no backend's option may have, because a command or a function of the API has them already."""
 
+# Precisions by the name of their element type.
 _SPELLINGS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
-"""Precisions by the name of their element type."""
 
 
 def make_request(model: AnyPath, target: str, **given: Unpack[RequestOptions]) -> Request:

@@ -30,8 +30,8 @@ __all__ = [
 
 FILE_NAME = "deploykit.toml"
 
+# What becomes a folder and a word on a command line.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-"""What becomes a folder and a word on a command line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

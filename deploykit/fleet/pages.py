@@ -14,8 +14,8 @@ __all__ = ["junit_of", "render_matrix", "size_text"]
 
 _CLASSES = {"yes": "good", "no": "bad", "failed": "bad", "not judged": "open"}
 _STEP = 1024.0
+# Between a number and its unit: a narrow cell breaks between facts.
 _NO_BREAK = "\N{NO-BREAK SPACE}"
-"""Between a number and its unit: a narrow cell breaks between facts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

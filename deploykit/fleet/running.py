@@ -34,8 +34,8 @@ ENGINES: Mapping[str, str] = {
 }
 """Engines by their template."""
 
+# What the engines allow in one matrix: docs.github.com, "matrix strategy"; docs.gitlab.com, "parallel:matrix".
 _MOST_JOBS = {"github-actions": 256, "gitlab": 200}
-"""What the engines allow in one matrix: docs.github.com, "matrix strategy"; docs.gitlab.com, "parallel:matrix"."""
 
 Executor: TypeAlias = Callable[[Sequence[Batch], Path, Tell], Iterator[CellResult]]
 """Makes batches of cells below a folder and gives each result when it is there."""

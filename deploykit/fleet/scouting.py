@@ -21,8 +21,8 @@ from deploykit.model.collect import collect_facts
 
 __all__ = ["FoundModel", "Scouted", "scout", "toml_text"]
 
+# Folders that hold samples for every model beside them.
 _DATA = ("calibration", "calib", "frames", "images", "samples", "data")
-"""Folders that hold samples for every model beside them."""
 _ENCODINGS = (".encodings", "_encodings.json", ".encodings.json")
 _ARRAYS = (".npz", ".npy")
 _SUFFIXES = (".npz", ".npy", ".raw", ".png", ".jpg", ".jpeg", ".bmp")

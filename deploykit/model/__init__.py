@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from deploykit.model.load import Model, load_model, wrap_proto
     from deploykit.model.values import ExternalFile
-    from deploykit.model.weights import iter_weights, weight
+    from deploykit.model.weights import weight
 
-__all__ = ["ExternalFile", "Model", "iter_weights", "load_model", "weight", "wrap_proto"]
+__all__ = ["ExternalFile", "Model", "load_model", "weight", "wrap_proto"]
 
-_WHERE = {"ExternalFile": "values", "iter_weights": "weights", "weight": "weights"}
+_WHERE = {"ExternalFile": "values", "weight": "weights"}
 
 
 def __getattr__(name: str) -> Any:

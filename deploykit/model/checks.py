@@ -28,15 +28,15 @@ _ONCE = "ONNX graphs assign every name exactly once; with two values under one n
 _EXPORT = "export the model again"
 _EXPORT_CHECKED = "export the model again; onnx.checker.check_model says what else is wrong"
 
+# Nodes that the functions of a model may expand to; no real model has that many.
 _MOST_EXPANDED = 1_000_000
-"""Nodes that the functions of a model may expand to; no real model has that many."""
 
 _TERM = r"[A-Za-z ]*(?:\.\.\.[A-Za-z ]*)?"
+# Einsum of ONNX operator set 12: letters, at most one ellipsis in a term, and spaces that say nothing.
 _EQUATION = re.compile(rf"{_TERM}(?:,{_TERM})*(?:->{_TERM})?".encode())
-"""Einsum of ONNX operator set 12: letters, at most one ellipsis in a term, and spaces that say nothing."""
 
+# No tensor has so many dimensions; onnx keeps some axes in 32 bits.
 _FARTHEST = 1 << 16
-"""No tensor has so many dimensions; onnx keeps some axes in 32 bits."""
 
 
 def check_graph(path: Path, proto: ModelProto) -> None:
@@ -236,8 +236,8 @@ def _called(nodes: Iterable[NodeProto]) -> list[tuple[str, str]]:
     return [(node.domain, node.op_type) for node in (*nodes, *inner)]
 
 
+# Ranks of Attention's operands in operator set 23 and later (ONNX operator documentation).
 _RANKS = {"Q": (3, 4), "K": (3, 4), "V": (3, 4), "attn_mask": (0, 1, 2, 3, 4), "past_key": (4,), "past_value": (4,)}
-"""Ranks of Attention's operands in operator set 23 and later (ONNX operator documentation)."""
 
 
 def check_attention(path: Path, nodes: Iterable[NodeFact], tensors: Mapping[str, TensorFact]) -> None:

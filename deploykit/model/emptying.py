@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Emptied", "emptied"]
 
+# Bytes; larger stubs lie in one file per element type, as long as the longest of them.
 _INLINE = 1024
-"""Bytes; larger stubs lie in one file per element type, as long as the longest of them."""
 _SMALL = 64
 _STRUCTURE = {("Resize", 1), ("Resize", 2), ("Upsample", 1), ("Range", 0), ("Range", 1), ("Range", 2)}
 _GRIDS = {(kind, place) for kind in ("QuantizeLinear", "DequantizeLinear") for place in (1, 2)}

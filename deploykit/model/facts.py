@@ -224,8 +224,8 @@ def with_static(facts: GraphFacts) -> GraphFacts:
     return facts.once("with static", make)
 
 
+# No operator with settings reads more; looking through longer lists for every tensor in them would not be linear.
 _MOST_INPUTS = 5
-"""No operator with settings reads more; looking through longer lists for every tensor in them would not be linear."""
 
 
 def is_setting(node: NodeFact, name: str) -> bool:

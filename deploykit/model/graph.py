@@ -246,8 +246,8 @@ class GraphView(GraphCopy):
 
 _VIEWS: list[tuple[bytes, GraphView]] = []
 _MOST_VIEWS = 4
+# Bytes of a model beyond which comparing it costs more than reading its nodes again.
 _LARGEST_VIEWED = 8 << 20
-"""Bytes of a model beyond which comparing it costs more than reading its nodes again."""
 
 
 def view_of(model: ModelProto) -> GraphView:

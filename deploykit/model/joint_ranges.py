@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 __all__ = ["JointFacts"]
 
+# How many operators a fact is followed through; what real exports write is shorter.
 _DEEPEST = 12
-"""How many operators a fact is followed through; what real exports write is shorter."""
 
+# The least value of x * (1 + erf(x)) / 2; that of x * Phi(x) is -0.16997.
 _ERF_LOWEST = -0.16997120747990369 / math.sqrt(2)
-"""The least value of x * (1 + erf(x)) / 2; that of x * Phi(x) is -0.16997."""
 
 _UNCHANGED = frozenset({"Cast", "Dropout", "Identity"})
 _SPREAD = _UNCHANGED | {"Expand"}

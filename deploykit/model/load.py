@@ -197,8 +197,8 @@ def blaming(*models: Path) -> Iterator[None]:
         raise
 
 
+# Elements of one input with which a model is tried out.
 _MOST_FED = 1 << 24
-"""Elements of one input with which a model is tried out."""
 
 
 def what_is_wrong(path: Path) -> str:

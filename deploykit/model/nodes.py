@@ -61,6 +61,7 @@ def _free_names(graph: GraphProto) -> set[str]:
     return read - made
 
 
+# Operators whose versions 13 to 21 differ in element types or in optional extras whose default is the old meaning.
 _ONLY_MORE_TYPES = frozenset(
     [
         "AveragePool",
@@ -90,7 +91,6 @@ _ONLY_MORE_TYPES = frozenset(
         "Unsqueeze",
     ]
 )
-"""Operators whose versions 13 to 21 differ in element types or in optional extras whose default is the old meaning."""
 
 _LEAST_IR = {19: 9, 20: 9, 21: 10}
 

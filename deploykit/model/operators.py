@@ -122,11 +122,11 @@ _OPS[Trait.AIMET_COPIES] = (_OPS[Trait.CARRIES_GRID] - {"ReverseSequence"}) | fr
     {"Col2Im", "MaxRoiPool", "NonZero", "Pad", "ReduceMax", "ReduceMin", "SplitToSequence"}
 )
 
+# The same by operator, since that is how it is asked.
 _TRAITS: dict[str, frozenset[Trait]] = {
     op_type: frozenset(trait for trait, names in _OPS.items() if op_type in names)
     for op_type in frozenset().union(*_OPS.values())
 }
-"""The same by operator, since that is how it is asked."""
 _NONE: frozenset[Trait] = frozenset()
 
 

@@ -283,13 +283,13 @@ def _gated(finder: _Finder, gate: NodeFact, beside: str) -> tuple[str, list[Node
     return None
 
 
+# The operator that a block is found by, and what may stand around it.
 _ENDS_OR_GATES = {
     **dict.fromkeys(_GATES, (_match_gate,)),
     "Div": (_match_norm, _match_softmax),
     "InstanceNormalization": (_match_grouped,),
     "Mul": (_match_norm,),
 }
-"""The operator that a block is found by, and what may stand around it."""
 
 
 _SUMS = frozenset({"ReduceMean", "ReduceSum"})
@@ -430,8 +430,8 @@ PAIRS: tuple[FusedKind, ...] = (
 A MatMul and the Add of its bias is a pair too; what is added tells it (``bias_after_matmul``; source: ``_PASSES``).
 """
 
+# Readers that are fused with a Conv through a Transpose between the two; source: ``_CONFIG``.
 _THROUGH_TRANSPOSE = frozenset({"LeakyRelu", "PRelu", "Relu"})
-"""Readers that are fused with a Conv through a Transpose between the two; source: ``_CONFIG``."""
 
 BLOCKS: Mapping[str, FusedKind] = {
     kind: FusedKind(kind, frozenset(), source)
@@ -443,11 +443,11 @@ BLOCKS: Mapping[str, FusedKind] = {
 }
 """Written-out operators (``FusedBlock.kind``). A norm over the last axes and one over the image have the same form."""
 
+# Blocks that are fused with what computes their input, as HardSwish is in ``PAIRS``.
 _GATED = frozenset({"HardSwish", "Swish"})
-"""Blocks that are fused with what computes their input, as HardSwish is in ``PAIRS``."""
 
+# What a BatchNormalization reads; looking through longer lists for every tensor in them would not be linear.
 _MOST_INPUTS = 5
-"""What a BatchNormalization reads; looking through longer lists for every tensor in them would not be linear."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

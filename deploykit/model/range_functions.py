@@ -44,8 +44,8 @@ Interval: TypeAlias = tuple[float, float]
 ANYTHING: Interval = (-math.inf, math.inf)
 ZERO: Interval = (0.0, 0.0)
 
+# Stored tensors with more elements are not read: 16 MB in float32.
 _WORTH_READING = 1 << 22
-"""Stored tensors with more elements are not read: 16 MB in float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,6 +325,7 @@ def _rounding(function: Callable[[float], int]) -> Callable[[float], float]:
     return lambda value: float(function(value)) if math.isfinite(value) else value
 
 
+# Functions that never fall: their ends are the results of the ends.
 _RISING: Mapping[str, Callable[[float], float]] = {
     "Atan": math.atan,
     "Ceil": _rounding(math.ceil),
@@ -341,7 +342,6 @@ _RISING: Mapping[str, Callable[[float], float]] = {
     "Sqrt": lambda x: math.sqrt(x) if x > 0 else 0.0,
     "Tanh": math.tanh,
 }
-"""Functions that never fall: their ends are the results of the ends."""
 
 _ALWAYS: Mapping[str, Interval] = {
     **dict.fromkeys(ops(Trait.LOGICAL), (0.0, 1.0)),

@@ -33,8 +33,8 @@ __all__ = [
 ]
 
 _EXACT = (Trait.REARRANGES, Trait.SELECTS, Trait.JOINS, Trait.CLAMPS, Trait.LOGICAL)
+# What they make of two values that differ by a rounding may differ by one.
 _JUMPS = frozenset({"Ceil", "Floor", "Round", "Sign"})
-"""What they make of two values that differ by a rounding may differ by one."""
 
 
 def _a_step_wider(found: Interval) -> Interval:

@@ -29,8 +29,8 @@ RULES: Registry[GraphFacts] = Registry("graph")
 _IR = "ONNX IR specification (onnx/onnx docs/IR.md)"
 _SHOWN = 8
 _LEAST_OPSET = 7
+# What most compilers refuse; whether these tools settle it when they read the graph, only they can tell.
 _OF_MOST_TOOLS = Claim(answered_by=Answerer.TOOLS, confidence=Confidence.INFERRED)
-"""What most compilers refuse; whether these tools settle it when they read the graph, only they can tell."""
 
 
 @RULES.rule(

@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 __all__ = ["CpuSession"]
 
 _LEAST_MEMORY = 640 << 20
+# Bytes that may be taken for each byte of the model and of what it is fed: a convolution's results are much larger than
+# its weights, and the runtime takes twice what it needs as it grows.
 _MEMORY_PER_BYTE = 256
-"""Bytes that may be taken for each byte of the model and of what it is fed: a convolution's results are much larger
-than its weights, and the runtime takes twice what it needs as it grows."""
 _LEAST_SECONDS = 3.0
+# Seconds of computing time per byte of the model: 5 s for 1 MB.
 _SECONDS_PER_BYTE = 5e-6
-"""Seconds of computing time per byte of the model: 5 s for 1 MB."""
 _LOOK_SECONDS = 0.25
+# Bytes of a model below which its constants are computed in each run, where time is bounded, and not when it is opened,
+# which nothing ends.
 _SMALL = 1 << 20
-"""Bytes of a model below which its constants are computed in each run, where time is bounded, and not when it is
-opened, which nothing ends."""
 
 
 class CpuSession:

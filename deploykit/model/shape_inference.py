@@ -26,17 +26,16 @@ __all__ = ["Inferred", "Shape", "contradicts", "infer", "inferred_graph"]
 
 Shape: TypeAlias = tuple[int | str | None, ...] | None
 
-_KEPT_INTEGERS = 1024
-_KEPT_OTHERS = 64
-"""Elements up to which stored values go along: shapes may depend on integers, and on factors of Resize."""
+# Elements up to which stored values go along: shapes may depend on integers, and on factors of Resize.
+_KEPT_INTEGERS, _KEPT_OTHERS = 1024, 64
 
 _CONTRIBUTED = "com.microsoft"
+# Contributed operators that onnx knows nothing of, with an operator of the standard that gives the same shape ("": the
+# one of the same name). 16-bit Q/DQ are among them before opset 21; without them every shape behind them is unknown.
 _SHAPED_LIKE = {"QuantizeLinear": "", "DequantizeLinear": "", "Gelu": "Identity", "QuickGelu": "Identity"}
-"""Contributed operators that onnx knows nothing of, with an operator of the standard that gives the same shape ("": the
-one of the same name). 16-bit Q/DQ are among them before opset 21; without them every shape behind them is unknown."""
 
+# A domain of which shape inference knows nothing: it looks at no node of it.
 _OPAQUE = "deploykit.opaque"
-"""A domain of which shape inference knows nothing: it looks at no node of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +52,12 @@ class Inferred:
 
 
 _SEEN: dict[bytes, Inferred] = {}
+# Bytes that inference may take, and for each byte of the model without weights; real models take three.
 _LEAST_MEMORY, _MEMORY_PER_BYTE = 256 << 20, 64
-"""Bytes that inference may take, and for each byte of the model without weights; real models take three."""
+# Names of graphs of which the answer is kept: matchers, rules and proofs ask about a handful again and again.
 _MOST_SEEN = 16
-"""Names of graphs of which the answer is kept: matchers, rules and proofs ask about a handful again and again."""
+# Bytes of a model up to which its own bytes name it as well: to write them takes less than to make the copy.
 _QUICKLY_NAMED = 8 << 20
-"""Bytes of a model up to which its own bytes name it as well: to write them takes less than to make the copy."""
 
 
 def infer(proto: ModelProto) -> Inferred:
@@ -247,9 +246,9 @@ def _copy_tensor(tensor: TensorProto, copy: TensorProto) -> None:
 # graph that nobody ran may say anything: a Conv whose window is larger than its input, a Pad that cuts off more than
 # there is. So Slices are shown only once nothing before them can have such a dimension. Real graphs take two rounds.
 
+# Slices that wait longer than that stay hidden: what they give is unknown then. A network of 12 convolutions that pad
+# by the values at the ends needs 13.
 _STAGES = 32
-"""Slices that wait longer than that stay hidden: what they give is unknown then. A network of 12 convolutions that pad
-by the values at the ends needs 13."""
 
 _MAY_SHRINK = {"CenterCropPad", "Col2Im", "Conv", "ConvTranspose", "DeformConv", "Expand", "MaxUnpool", "Pad", "Resize"}
 _MAY_SHRINK |= {"STFT", "Upsample", "AveragePool", "LpPool", "MaxPool", "ConvInteger", "QLinearConv", "Scan", "Loop"}

@@ -207,8 +207,8 @@ MAPPED = "deploykit.mapped"
 """The entry by which a tensor in memory names the file that was located for it; no file may hold it."""
 
 _FORBIDDEN = "a model may only use files in its own folder, or it could read anything on this machine"
+# How many times over the bytes of a file may be claimed, beyond an amount that needs no question.
 _SHARED, _SMALL = 4, 256 << 20
-"""How many times over the bytes of a file may be claimed, beyond an amount that needs no question."""
 _KEEP_BESIDE = "put the real file into the model's folder and point 'location' to it by its bare name"
 
 

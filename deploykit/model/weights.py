@@ -7,7 +7,7 @@ A model with gigabytes of weights can be copied, searched and rewritten while th
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -40,7 +40,6 @@ __all__ = [
     "is_mapped",
     "is_native",
     "is_outside",
-    "iter_weights",
     "lean_weights",
     "load_small_weights",
     "load_weights",
@@ -56,11 +55,11 @@ __all__ = [
 LEAST = 64 << 20
 """Bytes of external data from which on weights stay in their files: below it a model is handled faster in memory."""
 
+# Bytes of a tensor that is read in any case: most of them are constants that rewrites look at.
 _SMALL = 1 << 14
-"""Bytes of a tensor that is read in any case: most of them are constants that rewrites look at."""
 
+# Bytes that are in memory while a file is streamed.
 _AT_ONCE = 1 << 22
-"""Bytes that are in memory while a file is streamed."""
 
 # ONNX element types that numpy has too, as they lie in a file (little endian).
 _NATIVE = {1: "<f4", 2: "u1", 3: "i1", 4: "<u2", 5: "<i2", 6: "<i4", 7: "<i8", 9: "?", 10: "<f2"}
@@ -91,11 +90,6 @@ def weight(model: Model, name: str) -> npt.NDArray[Any]:
         ) from None
     with opened:
         return _values(opened, tensor, model.path)
-
-
-def iter_weights(model: Model) -> Iterator[tuple[str, npt.NDArray[Any]]]:
-    """Every stored tensor of the main graph with its values, one at a time."""
-    return ((name, weight(model, name)) for name in model.stored)
 
 
 def stored_values(tensor: TensorProto, files: WeightFiles | None = None) -> npt.NDArray[Any]:

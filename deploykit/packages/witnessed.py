@@ -16,10 +16,10 @@ from deploykit.packages.manifests import hash_file
 __all__ = ["Look", "Witnessed"]
 
 _LARGE = 16 << 20
+# Nanoseconds after which another change would show in the time of the last one, on any disk.
 _SETTLED = 2_000_000_000
-"""Nanoseconds after which another change would show in the time of the last one, on any disk."""
+# The same where times tell more than hundredths of a second: they then step with the system's own clock.
 _SETTLED_FINE = 100_000_000
-"""The same where times tell more than hundredths of a second: they then step with the system's own clock."""
 _HUNDREDTH = 10_000_000
 
 _Identity = tuple[int, ...]

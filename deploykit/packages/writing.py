@@ -35,8 +35,8 @@ __all__ = ["RUNS", "PackageWriter", "clear_runs", "record_build", "record_run"]
 
 RUNS = "artifacts/runs"
 """Where the records of runs on devices lie, numbered."""
+# Bytes of a file below which ``link`` copies: what is written anew by every export is small, and costs nothing.
 _WORTH_LINKING = 16 << 20
-"""Bytes of a file below which ``link`` copies: what is written anew by every export is small, and costs nothing."""
 
 
 class PackageWriter(PlacedFolder):

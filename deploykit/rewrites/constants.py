@@ -73,9 +73,9 @@ class _Flow:
     high: float = 0.0
 
 
+# Of a graph, the constant, a reader and the tensor that it reads: whether it is a last reader. It raises NoMatchError
+# where there may be no such reader.
 _Ends = Callable[[GraphCopy, str, "NodeProto", str, _Flow], bool]
-"""Of a graph, the constant, a reader and the tensor that it reads: whether it is a last reader. It raises NoMatchError
-where there may be no such reader."""
 
 
 def _shrinking(

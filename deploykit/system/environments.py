@@ -23,8 +23,8 @@ from deploykit.system.store import user_cache
 
 __all__ = ["Environment", "ToolchainState", "environment_of", "is_locked", "locked", "toolchains_root"]
 
+# Fields that stages did not have at first: without a value they leave the marker of an earlier installation valid.
 _LATER = frozenset({"inputs", "lock", "lock_python", "else_index", "hashes"})
-"""Fields that stages did not have at first: without a value they leave the marker of an earlier installation valid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,8 +20,8 @@ from deploykit.system.specs import Stage, ToolchainSpec
 __all__ = ["find_cxx", "find_python", "install", "remove"]
 
 _STAGE_TIMEOUT = 3600.0
+# The machine whose files the locks name, as ``sysconfig`` calls it.
 _LOCKED_ON = "linux-x86_64"
-"""The machine whose files the locks name, as ``sysconfig`` calls it."""
 
 
 def install(
