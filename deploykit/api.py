@@ -543,6 +543,7 @@ def ladder(
     metric_command: str | None = None,
     references: AnyPath | None = None,
     lower_is_better: bool = False,
+    estimate: bool = False,
     progress: Progress | None = None,
 ) -> SimulatedLadder:
     """Measure fp16, w16a16, w8a16, w4a16 and w8a8 of a float model on the simulation, conclude, take the next step.
@@ -550,7 +551,8 @@ def ladder(
     Ranges come from one half of the samples, numbers from the other. With a ``target`` only types that it mixes with
     integers are raised to. ``metric`` and ``metric_command`` are the user's own measure (docs/quantize.md). Without a
     ``goal`` of a measure 1 % may be lost, else outputs must be right (docs/quantize.md). ``data`` are samples of the
-    field: an ``.npz``, ``.npy`` or a folder. Raises InputError for files that cannot be read or do not fit.
+    field: an ``.npz``, ``.npy`` or a folder. With ``estimate`` a compiler that runs here says how long each candidate
+    takes on the ``target``. Raises InputError for files that cannot be read or do not fit.
     """
     from deploykit.accuracy.judge.metric import user_metric
     from deploykit.flow.candidates import simulated_ladder
@@ -566,6 +568,7 @@ def ladder(
             target=target,
             sdk=sdk,
             metric=user_metric(metric, metric_command, references=_path(references)),
+            estimate=estimate,
             tell=progress or (lambda _: None),
         )
 

@@ -460,7 +460,8 @@ class Backend(ABC, Generic[P, D]):
         raise NotImplementedError
 
     def preflight(self, model: bytes, device: Device, progress: Progress) -> Mapping[str, Any]:
-        """What a compiler makes of a serialized model: ``available``, ``ok``, ``compiler``, ``note``, ``findings``."""
+        """What a compiler makes of a serialized model: ``available``, ``ok``, ``compiler``, ``note``, ``findings``,
+        and ``time_us`` by its own cost model, where it has one of this chip."""
         raise NotImplementedError
 
     def offers(self, method: str) -> bool:

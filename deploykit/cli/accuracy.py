@@ -11,6 +11,7 @@ import click
 
 from deploykit import api
 from deploykit.accuracy.judge.verdict import ASKED
+from deploykit.accuracy.latency import in_time
 from deploykit.cli.frame import Group
 from deploykit.cli.progress import progress
 from deploykit.cli.terminal import decibels, emit, findings_text, table
@@ -298,6 +299,7 @@ def _located_text(found: Located) -> str:
 @click.option("--metric-command", metavar="COMMAND", help="The same as a program; {outputs} and {references}.")
 @click.option("--references", type=_PATH, metavar="FILE|DIR", help="For the measure, instead of the float outputs.")
 @click.option("--lower-is-better", is_flag=True, help="The measure is an error rate or a perplexity.")
+@click.option("--estimate", is_flag=True, help="With --target: compile each candidate here, for the time it takes.")
 @click.option("--report", type=_PATH, metavar="FILE.html", help="Write the result as one page.")
 @click.option("--force", is_flag=True, help="Replace files.")
 @click.option("--accuracy", "accuracies", multiple=True, metavar="NAME=VALUE", help="Measured elsewhere: w8a16=75.9.")
@@ -342,6 +344,8 @@ def ladder(
         "to": to,
     }
     if raising:
+        if asked.pop("estimate"):
+            raise UsageError("--estimate with --raise: only candidates are compiled", next="leave out one of them")
         return _raise_layers(model, out, **of_raise, **asked)
     for name, value in (*of_raise.items(), ("out", out)):
         if value is not None:
@@ -363,18 +367,23 @@ def ladder(
 
 def _ladder_text(found: SimulatedLadder, split: str) -> str:
     ladder, rows = found.ladder, []
-    for rung in (*ladder.rungs, *(step.rung for step in ladder.steps)):
+    is_timed = any(rung.time_us is not None for rung in ladder.all_rungs)
+    for rung in ladder.all_rungs:
         met, reached, count = ladder.meets(rung), rung.reached, rung.reached.counted
         kept = "-" if count is None else f"{count.share:.1%} of {sum(count.wanted)}, at least {count.surely:.1%}"
         name = rung.precision if rung.runs_here else f"{rung.precision} (to compare with; not chosen)"
         why = rung.missing or ("" if met is not None else ladder.goal.why_open(reached))
         words = "not measured" if met is None else "yes" if met else "no"
-        rows.append((_sqnr(reached), _metric(reached), kept, words, f"{name}: {why}" if why else name))
-    parts = [f"on {split}", table(rows, header=("SQNR", "metric", "kept", str(ladder.goal), "candidate"))]
+        time = () if not is_timed else ("-" if rung.time_us is None else in_time(rung.time_us),)
+        rows.append((_sqnr(reached), _metric(reached), kept, words, *time, f"{name}: {why}" if why else name))
+    header = ("SQNR", "metric", "kept", str(ladder.goal), *(("estimate",) if is_timed else ()), "candidate")
+    parts = [f"on {split}", table(rows, header=header)]
     parts += [findings_text(found.findings)] if found.findings else []
     parts += map(_conclusion, ladder.advice.conclusions if ladder.advice is not None else ())
     parts += [f"taken: {step.why}\n  {step.told}" for step in ladder.steps]
     parts.append(f"chosen: {'nothing' if ladder.chosen is None else ladder.chosen.precision}, {ladder.why}")
+    if (fastest := ladder.fastest) is not None and fastest.time_us is not None:
+        parts.append(f"fastest that reaches the goal: {fastest.precision}, about {in_time(fastest.time_us)}")
     if str(found.samples.label) == "arbitrary":
         parts.append("the inputs are made up: none of this is evidence; give --data")
     return "\n\n".join(parts)

@@ -50,14 +50,20 @@ def command(
     deploykit check model.onnx --target sm8650 --sdk 2.33 --encodings model.encodings
     deploykit check model.onnx --target sm8650 --plan
     """
-    from deploykit.flow.pipeline import audit, check, make_plan
+    from deploykit.flow.pipeline import audit, check, estimate, make_plan
 
     request = request_from(**given)
     if planned:
         if form == "sarif" or baseline or write_baseline or severity:
             raise UsageError("--plan shows the decision as it is", next="leave --format, --baseline and --severity out")
-        plan = make_plan(request)
-        _print(plan.to_json(), lambda: plan_text(plan), as_json=form == "json")
+        plan, told = make_plan(request), None
+        shown, lines = plan.to_json(), ""
+        if given.get("estimate") or given.get("max_time"):
+            with progress() as tell:
+                told = estimate(request, progress=tell)
+            shown["estimate"] = None if told is None else told.to_json()
+            lines = f"\ntime       {'no estimate for this chip' if told is None else told.described}"
+        _print(shown, lambda: plan_text(plan) + lines, as_json=form == "json")
         return 1 if plan.route is None or plan.right.state == "no" else exit_status(plan.findings)
     with progress() as tell:
         found = apply_severity_overrides(check(request, progress=tell), severity)

@@ -24,11 +24,13 @@ from deploykit.accuracy.simulate.partial_runs import PartialRuns
 from deploykit.accuracy.simulate.precisions import CostModel, min_max_encodings, precision_of
 from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.backend.backend import Request
+from deploykit.backend.plugins import load_backends
 from deploykit.encodings.float_sets import find_borders
 from deploykit.encodings.formats.conversion import convert
+from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.encodings.place import layouts
 from deploykit.encodings.values import EncodingSet
-from deploykit.errors import DeploykitError, InputError, UsageError
+from deploykit.errors import DeploykitError, InputError, ToolError, UsageError
 from deploykit.findings import Finding, exit_status
 from deploykit.flow.ladder import Ladder, LadderRung, walk
 from deploykit.flow.read import resolve_target
@@ -134,9 +136,15 @@ def simulated_ladder(
     target: str | None = None,
     sdk: str | None = None,
     metric: UserMetric | None = None,
+    estimate: bool = False,
     tell: Tell = lambda _: None,
 ) -> SimulatedLadder:
-    """Raises InputError for a model that is quantized already; without a ``goal`` what is usual is asked."""
+    """Raises InputError for a model that is quantized already; without a ``goal`` what is usual is asked.
+
+    With ``estimate`` each candidate is compiled for the target, where a compiler runs here, for the time it takes.
+    """
+    if estimate and target is None:
+        raise UsageError("--estimate without --target", next="name the device whose compiler is asked: --target sm8650")
     read = load_model(model)
     facts = collect_facts(read)
     if facts.is_qdq:
@@ -180,6 +188,8 @@ def simulated_ladder(
         return judged().mix(base.encodings, made, wide, wanted, tell)
 
     ladder = walk(CANDIDATES, wanted, measure=rung, mix=mix, wides=wides, tell=tell)
+    if estimate:
+        ladder = ladder.timed(_timer(Request(model=model, target=str(target), sdk=sdk), proto, tell))
     return SimulatedLadder(
         ladder=ladder,
         samples=made,
@@ -188,6 +198,27 @@ def simulated_ladder(
         held_out=len(feeds) > 1,
         findings=findings,
     )
+
+
+def _timer(request: Request, model: ModelProto, tell: Tell) -> Callable[[LadderRung], float | None]:
+    """What a compiler that runs here estimates for one candidate; ToolError where there is none."""
+    compiler = next((known for known in load_backends() if known.offers("preflight")), None)
+    if compiler is None:
+        raise ToolError("--estimate: no compiler runs here", next="pip install 'deploykit[ort-qnn]' on Linux x86-64")
+    device = resolve_target(request)[1].device
+
+    def timed(rung: LadderRung) -> float | None:
+        tell(f"compiling {rung.precision}")
+        made = model
+        if rung.precision != "fp16" and rung.encodings is not None:
+            made = insert_qdq(model, rung.encodings).model
+        told = compiler.preflight(made.SerializeToString(), device, tell)
+        if not told["available"]:
+            raise ToolError("--estimate: no compiler runs here", why=str(told["why"]), next="'deploykit doctor'")
+        time = told.get("time_us")
+        return None if time is None else float(time)
+
+    return timed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Any
 
 from deploykit.accuracy.search.goals import Goal, Reached
@@ -29,7 +30,8 @@ class LadderRung:
 
     ``runs_here`` is False for what the target cannot run: measured to tell causes apart, and never chosen; so is what
     packaging refuses, for the reason ``refused``. ``way`` is what packaging changes and was measured with; "" for
-    nothing. ``on_npu`` is the share of nodes on the accelerator, NaN where nothing was asked about that.
+    nothing. ``on_npu`` is the share of nodes on the accelerator, NaN where nothing was asked about that. ``time_us`` is
+    a compiler's estimate, None where none was asked for or there is none.
     """
 
     precision: str
@@ -43,6 +45,7 @@ class LadderRung:
     way: str = ""
     refused: str = ""
     on_npu: float = math.nan
+    time_us: float | None = None
 
     @property
     def may_win(self) -> bool:
@@ -155,6 +158,31 @@ class Ladder:
     def meets(self, rung: LadderRung) -> bool | None:
         """Whether a candidate reaches the goal; None where it was not measured."""
         return self.goal.is_met(rung.reached)
+
+    @property
+    def fastest(self) -> LadderRung | None:
+        """The candidate that reaches the goal in the least estimated time; None where no times are known."""
+        timed = [(rung.time_us, rung) for rung in self.all_rungs if rung.may_win and self.meets(rung)]
+        return min(((time, rung) for time, rung in timed if time is not None), default=(0, None), key=itemgetter(0))[1]
+
+    @property
+    def all_rungs(self) -> tuple[LadderRung, ...]:
+        """The candidates, and what came of each step."""
+        return (*self.rungs, *(step.rung for step in self.steps))
+
+    def timed(self, estimate: Callable[[LadderRung], float | None]) -> Ladder:
+        """The same story with an estimate of each candidate that the target runs."""
+        times = {id(rung): estimate(rung) if rung.may_win and not rung.missing else None for rung in self.all_rungs}
+
+        def told(rung: LadderRung) -> LadderRung:
+            return replace(rung, time_us=times.get(id(rung)))
+
+        return replace(
+            self,
+            rungs=tuple(map(told, self.rungs)),
+            steps=tuple(replace(step, rung=told(step.rung)) for step in self.steps),
+            chosen=None if self.chosen is None else told(self.chosen),
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The published shape."""

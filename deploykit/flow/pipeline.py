@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deploykit.backend.audits import Audit
 from deploykit.backend.backend import AnyBackend, Progress, Request, SharedWork, Situation
+from deploykit.backend.options import AUDIT
 from deploykit.backend.plans import Plan
 from deploykit.findings import Finding
 from deploykit.flow.choose import choose_way
@@ -22,10 +23,15 @@ from deploykit.flow.run import auditor, execute, with_kernels
 from deploykit.flow.seal import Output, Packaged, RanPackage, seal
 from deploykit.model.load import blaming
 from deploykit.packages.writing import PackageWriter
+from deploykit.system.folders import scratch
 from deploykit.system.jobs import Steps, prefixed
 from deploykit.system.limits import guarded_memory
 
-__all__ = ["PackageJob", "Packaged", "audit", "check", "make_package", "make_packages", "make_plan", "read_jobs"]
+if TYPE_CHECKING:
+    from deploykit.accuracy.latency import Estimate
+
+__all__ = ["PackageJob", "Packaged", "audit", "check", "estimate", "make_package", "make_packages", "make_plan"]
+__all__ += ["read_jobs"]
 
 QUANTIZING = "quantizing the float model"
 DECIDING = "deciding"
@@ -128,6 +134,16 @@ def make_packages(
 def make_plan(request: Request, *, progress: Progress | None = None) -> Plan[Any]:
     """The decision for one request, nothing written."""
     return _decided(request, progress or _silent)[1].plan
+
+
+def estimate(request: Request, *, progress: Progress | None = None) -> Estimate | None:
+    """How long the package would take by its compiler's own cost model: it is made, compiled and thrown away.
+
+    None where the compiler has none, and where no compiler runs here. For backends with the option ``estimate``.
+    """
+    asked = replace(request, adapter_options={**request.adapter_options, AUDIT.name: "off"})
+    with scratch() as folder:
+        return make_package(asked, folder / "package", progress=progress).estimate
 
 
 def check(request: Request, *, progress: Progress | None = None) -> tuple[Finding, ...]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from deploykit.accuracy.latency import in_time
 from deploykit.accuracy.search.goals import Goal, parse_goal
 from deploykit.accuracy.search.layer_losses import Sensitivity, TensorLoss
 from deploykit.accuracy.search.output_losses import OutputLoss
@@ -55,6 +56,16 @@ class LadderRow:
         """The share of nodes on the accelerator; NaN where nobody asked."""
         share = self.told["on_npu"]
         return math.nan if share is None else float(share)
+
+    @property
+    def time_us(self) -> float | None:
+        """What a compiler estimates; manifests of earlier releases have no such number."""
+        return self.told.get("time_us")
+
+    @property
+    def time(self) -> str:
+        """The estimate in words."""
+        return "–" if self.time_us is None else in_time(self.time_us)
 
     @property
     def verdict(self) -> str:
@@ -123,6 +134,11 @@ class LadderSection:
     def has_detections(self) -> bool:
         """True where detections were counted."""
         return any(row.detections is not None for row in self.rows)
+
+    @property
+    def has_times(self) -> bool:
+        """True where a compiler estimated the time of any candidate."""
+        return any(row.time_us is not None for row in self.rows)
 
     @property
     def as_packaged(self) -> bool:
@@ -252,15 +268,21 @@ def _bars(axis: _Axis, rows: Sequence[LadderRow]) -> tuple[Bar, ...]:
 
 
 def _scatter(axis: _Axis, rows: Sequence[LadderRow], trials: Sequence[Mapping[str, Any]]) -> Scatter:
-    """Candidates and trials by bit operations and quality, and the front that nothing beats in both."""
-    shown = []  # bit operations, quality, title, label, kind
+    """Candidates and trials by what they cost and quality, and the front that nothing beats in both.
+
+    The cost is the estimated time where a compiler was asked, else bit operations; no trial was compiled.
+    """
+    timed = any(row.time_us is not None for row in rows)
+    shown = []  # cost, quality, title, label, kind
     for row in rows:
-        if row.told["cost"] is not None:
-            bits, value = float(row.told["cost"]["bit_operations"]), axis.value(row.told, row.sqnr_db)
-            name = row.told["precision"]
-            kind = "chosen" if row.is_chosen else "front" if row.told["meets_goal"] else "other"
+        value, name = axis.value(row.told, row.sqnr_db), row.told["precision"]
+        kind = "chosen" if row.is_chosen else "front" if row.told["meets_goal"] else "other"
+        if timed and row.time_us is not None:
+            shown.append((row.time_us, value, f"{name}: {axis.said(value)}, {row.time}", name, kind))
+        elif not timed and row.told["cost"] is not None:
+            bits = float(row.told["cost"]["bit_operations"])
             shown.append((bits, value, f"{name}: {axis.said(value)}, {bits:.3g}", name, kind))
-    for trial in trials:
+    for trial in () if timed else trials:
         bits = float(trial["cost"]["bit_operations"])
         value = axis.value(trial, math.nan if trial["sqnr_db"] is None else trial["sqnr_db"])
         title = f"{len(trial['layers'])} layers in {trial['to']}: {axis.said(value)}, {bits:.3g}"

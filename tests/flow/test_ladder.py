@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,11 +15,14 @@ import deploykit
 from deploykit.accuracy.search.goals import Reached, parse_goal
 from deploykit.accuracy.search.raising import Raised, RaiseTrial, WideType
 from deploykit.accuracy.simulate.precisions import ModelCost
+from deploykit.backend.backend import Progress
+from deploykit.backend.plugins import load_backends
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.encodings.values import EncodingSet
-from deploykit.errors import InputError
+from deploykit.errors import InputError, UsageError
 from deploykit.flow.ladder import Ladder, LadderRung, RaisedStep, walk
+from deploykit.tables.devices import Device
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 BITS = {"fp16": 256, "w16a16": 256, "w8a16": 128, "w4a16": 64, "w8a8": 64}
@@ -206,6 +211,29 @@ def test_what_came_out_of_a_step_is_measured_again() -> None:
     assert [step.raised.met for step in again.steps if isinstance(step, RaisedStep)] == [True]
     assert again.chosen is not None
     assert again.chosen.precision == "fp16"
+
+
+def test_the_fastest_is_named_of_those_that_run_and_reach_the_goal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compiler that finds one of the quantized models slow and refuses none, as w8a16 often is on small networks."""
+    asked: list[int] = []
+
+    def preflight(model: bytes, device: Device, progress: Progress) -> Mapping[str, Any]:
+        asked.append(len(model))
+        return {"available": True, "time_us": 50.0 if len(asked) == 1 else 90.0}
+
+    compiler = next(backend for backend in load_backends() if backend.offers("preflight"))
+    monkeypatch.setattr(compiler, "preflight", preflight)
+    found = deploykit.ladder(
+        AIMET / "mlp/model.onnx", data=_data(tmp_path), goal="sqnr>=20", target="sm8650", estimate=True
+    )
+    times = {rung.precision: rung.time_us for rung in found.ladder.rungs}
+    assert times["w16a16"] is None, "the target does not run it"
+    assert (times["fp16"], times["w8a16"]) == (50.0, 90.0)
+    assert found.ladder.fastest is not None and found.ladder.fastest.precision == "fp16"
+    with pytest.raises(UsageError, match="--estimate without --target"):
+        deploykit.ladder(AIMET / "mlp/model.onnx", data=_data(tmp_path), estimate=True)
 
 
 def test_a_quantized_model_has_no_ladder(tmp_path: Path) -> None:

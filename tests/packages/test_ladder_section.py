@@ -51,6 +51,18 @@ def test_the_bars_are_those_of_the_published_numbers(told: dict[str, Any]) -> No
     assert lengths[0] > lengths[-1] > 0
 
 
+def test_quality_lies_against_time_where_a_compiler_was_asked(told: dict[str, Any]) -> None:
+    by_bits = ladder_section(told)
+    times = {"fp16": 80.0, "w8a16": 90.0, "w8a8": 40.0}
+    timed = [{**row, "time_us": times.get(row["precision"])} for row in told["candidates"]]
+    by_time = ladder_section({**told, "candidates": timed})
+    assert (by_bits.has_times, by_time.has_times) == (False, True)
+    assert [point.label for point in by_time.scatter.points] == ["fp16", "w8a16", "w8a8"], "no trial, nothing untimed"
+    fp16, w8a16, w8a8 = (point.place for point in by_time.scatter.points)
+    assert w8a8.left < fp16.left < w8a16.left
+    assert by_time.scatter.front == ((w8a8, fp16),), "w8a16 is slower than fp16, and no better"
+
+
 def test_what_leaves_nothing_has_the_longest_bar(told: dict[str, Any]) -> None:
     rows = [
         {"layer": "all", "op_type": "Conv", "loss_db": {"together": "nothing left"}},

@@ -223,4 +223,5 @@ def preflight(model: bytes, device: Device, progress: Progress) -> Mapping[str, 
         "note": f"this is QAIRT {wheel['qairt']} inside the wheel, not the SDK of the package",
         "rewrites": [] if prepared is None else [step.to_json() for step in prepared.steps],
         "findings": [finding.to_json() for finding in findings],
+        **({} if outcome.estimate is None else {"time_us": outcome.estimate.time_us}),
     }
