@@ -14,7 +14,7 @@ from deploykit.backend.plans import Plan
 from deploykit.encodings.rules import RULES as ENCODING_RULES
 from deploykit.encodings.rules import EncodingsOnGraph
 from deploykit.errors import DeploykitError
-from deploykit.findings import Finding, Severity
+from deploykit.findings import Finding, Severity, SubjectKind
 from deploykit.flow.rewriting import RewriteStep, rewrite
 from deploykit.flow.samples import samples_of
 from deploykit.model import wrap_proto
@@ -163,9 +163,14 @@ def _helped(before: Cured[P, D], after: Cured[P, D]) -> bool:
 
 
 def _keys(findings: Iterable[Finding]) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
-    """(errors, warnings), each by code and subject."""
+    """(errors, warnings), each by code and subject; without warnings about the file of encodings as such.
+
+    No rewrite makes one: it only shows, as where an Einsum becomes a MatMul and its table a weight.
+    """
     errors: set[tuple[str, str]] = set()
     warnings: set[tuple[str, str]] = set()
     for finding in findings:
+        if finding.subject.kind is SubjectKind.ENCODINGS and not finding.blocks:
+            continue
         (errors if finding.blocks else warnings).add((finding.code, finding.subject.name))
     return errors, warnings
