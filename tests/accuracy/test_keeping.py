@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from deploykit.accuracy.judge.detections import Detections, count_kept
+from deploykit.accuracy.judge.detections import Detections, count_kept, read_both
+from deploykit.accuracy.judge.kinds import DetectionSet, OutputKind, Piece
 from deploykit.accuracy.judge.verdict import KeptCount, fewest_for
 
 Boxes = npt.NDArray[np.float64]
@@ -122,6 +123,22 @@ def test_losses_in_one_sample_are_less_evidence_than_losses_everywhere() -> None
 def test_boxes_of_no_known_form_are_not_counted() -> None:
     turned = side([[50, 50, -20, -10]], [0.9], [1])
     assert count_kept([(turned, turned)]) is None
+
+
+def test_boxes_before_they_are_decoded_meet_their_own_row_alone() -> None:
+    """The place within a cell and logarithms of sizes, as heads of detectors give them without their grid."""
+    rng = np.random.default_rng(3)
+    group = DetectionSet(
+        boxes=Piece(output="b", kind=OutputKind.BOXES), scores=Piece(output="s", kind=OutputKind.SCORES)
+    )
+    boxes, scores = rng.normal(0, 0.5, (1, 40, 4)), np.where(np.arange(40) < 20, 0.9, 0.1)[None, :, None]
+    far, other = boxes.copy(), scores.copy()
+    far[0, 3, 2:] += 2.0  # seven times as large
+    other[0, [5, 30], 0] = 0.1, 0.8
+    both = [({"b": boxes, "s": scores}, {"b": far, "s": other})]
+    assert count_kept(read_both(group, both, in_order=False)) is None
+    found = count(*read_both(group, both, in_order=True))
+    assert (found.wanted, found.made, found.kept) == ((20,), (20,), (18,))
 
 
 def test_nothing_to_keep_is_nothing_lost() -> None:

@@ -67,8 +67,10 @@ def test_the_best_of_some_scores_is_a_score_and_its_place_a_label(collect: Colle
     graph = TinyGraph()
     scores = graph.op("Sigmoid", [graph.input("x", (1, 20))], "s")
     graph.op("TopK", [scores, graph.stored("k", [5], "int64")], ["v", "i"])
-    facts = collect(graph.model("v", "i"))
+    graph.op("ReduceMean", [scores], "mean", axes=[1])
+    facts = collect(graph.model("v", "i", "mean"))
     assert (kind_of(facts, "v"), kind_of(facts, "i")) == (OutputKind.SCORES, OutputKind.LABELS)
+    assert kind_of(facts, "mean") is OutputKind.SCORES, "as a detector of speech averages over its frames"
 
 
 def test_stored_steps_of_a_quantizer_are_no_labels(collect: Collect) -> None:

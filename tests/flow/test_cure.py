@@ -108,6 +108,7 @@ def _finding(code: str, severity: Severity = Severity.ERROR, handled: str | None
 ERROR, OTHER = _finding("QNN001"), _finding("QNN002")
 WARNING, NOTE = _finding("QNN003", Severity.WARNING), _finding("QNN004", Severity.INFO)
 HANDLED = _finding("QNN005", handled="the plan avoids it")
+OF_FILE = replace(WARNING, subject=Subject(kind=SubjectKind.ENCODINGS, name="m.encodings"))
 
 
 class Rules(StubBackend):
@@ -144,6 +145,8 @@ def _cured(backend: Rules, folder: Path, **changes: Any) -> Cured[Situation, Non
         ((ERROR, OTHER), (OTHER,), True),
         ((ERROR, WARNING), (ERROR,), True),
         ((WARNING,), (), True),
+        ((WARNING,), (OF_FILE,), True),  # no rewrite makes it: it only shows
+        ((OF_FILE,), (), False),
         ((WARNING,), (ERROR,), False),
         ((WARNING,), (WARNING, NOTE), False),
         ((ERROR,), (ERROR, WARNING), False),

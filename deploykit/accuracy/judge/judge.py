@@ -228,16 +228,19 @@ def _piece_numbers(context: Context, piece: Piece, pairs: Sequence[Pair]) -> Ite
     yield number(Measure.SQNR, db, note="the task's own measure decides" if told and not asked else "")
     yield number(Measure.GAIN, gain_error(pairs))
     tolerance = _PROBABILITY_TOLERANCE if piece.kind is OutputKind.SCORES else 0.0
+    # One decision per sample: the sample in which it falls otherwise is counted already, as is the class it is of.
+    counted = told and piece.task in (Task.CLASSES, Task.DECISIONS) and measured[0].items == len(pairs)
+    note = "the task's own measure decides" if counted else ""
     alone = worst_sample(pairs, tolerance=tolerance)
     if alone is not None:
         keys = () if piece.task in _SIGNALS and piece.kind is not OutputKind.SCORES else ("task",)
-        yield number(Measure.SAMPLE, alone[1], *keys, where=f"sample {alone[0]}")
+        yield number(Measure.SAMPLE, alone[1], *keys, where=f"sample {alone[0]}", note=note)
     # A row of pixels in which there is next to nothing is no part of a picture's areas; a channel is one.
     areas = told and any(n.limit.measure is Measure.IOU for n in measured)
     axes = 1 if areas else None
     worst = None if piece.task is Task.EMBEDDING else worst_slice(pairs, tolerance=tolerance, axes=axes)
     if worst is not None:
-        yield number(Measure.SLICE, worst.db, where=worst.where)
+        yield number(Measure.SLICE, worst.db, where=worst.where, note=note)
 
 
 def _of_task(number: Callable[..., JudgedNumber], piece: Piece, pairs: Sequence[Pair]) -> Iterator[JudgedNumber]:

@@ -99,6 +99,7 @@ _MOVES = _QDQ | frozenset(
     {"Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Gather", "GatherElements", "GatherND"}
     | {"Slice", "Split", "Expand", "Tile", "Dropout", "TopK", "ReduceMax", "Clip"}
 )
+_MEANS = frozenset({"ReduceMean", "GlobalAveragePool"})
 _SAME = _QDQ | {"Identity", "Cast"}
 _ARITHMETIC = frozenset({"Mul", "Add", "Sub", "Concat", "Max", "Min"})
 _PROBABLE = frozenset({"Sigmoid", "Softmax", "HardSigmoid"})
@@ -117,7 +118,8 @@ def kind_of(facts: GraphFacts, tensor: str) -> OutputKind:
     if _holds_integers(facts, tensor, maker):
         return OutputKind.LABELS
     if maker is not None:
-        if maker.op_type in _PROBABLE or _is_product_of_scores(facts, maker):
+        mean = _origin(facts, tensor, _MOVES | _MEANS)  # a mean of probabilities is one
+        if (mean or maker).op_type in _PROBABLE or _is_product_of_scores(facts, maker):
             return OutputKind.SCORES
         if _is_unit_length(facts, maker):
             return OutputKind.EMBEDDING

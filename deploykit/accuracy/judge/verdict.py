@@ -21,10 +21,10 @@ NOT_JUDGED = "not judged: the inputs are made up"
 ASKED = "you asked for it"
 """The reason of a limit that a user set."""
 
-_FEW = 20
-"""Of fewer things one that differs is more than the 5 % that are asked: nobody can say what it means."""
 _ENOUGH = 100
-"""So many things show a difference of one in a hundred."""
+"""So many things show a difference of one in a hundred; of fewer, some may be lost by chance."""
+_CHANCE = 0.05
+"""A number of misses that chance alone gives more often than that is no proof of more than the limit allows."""
 _SAME_SHARE, _SAME_DB = 0.01, 1.0
 _REFERENCE_SIDE = 640.0
 # Standard deviations below which a normal variable lies with 95 %, on one side.
@@ -191,13 +191,19 @@ class JudgedNumber:
 
     @property
     def is_open(self) -> bool:
-        """True for a miss that hangs on a single one of few things."""
+        """True for a miss that hangs on so few things that chance may be to blame: 14 of 16 where 95 % are asked."""
         # Measures in dB have no items, and may be infinite.
-        if not self.items or not math.isfinite(self.value):
+        if not 0 < self.items < _ENOUGH or not math.isfinite(self.value) or self.limit.reason == ASKED:
             return False
-        lost = round((1 - self.value) * self.items)
         before = 0 if self.base is None else round((1 - self.base) * self.items)
-        return 0 < self.items < _FEW and lost - before == 1 and self.limit.reason != ASKED
+        lost, share = self.lost - before, 1 - self.limit.value
+        fewer = (math.comb(self.items, k) * share**k * (1 - share) ** (self.items - k) for k in range(lost))
+        return lost > 0 and 1 - sum(fewer) > _CHANCE
+
+    @property
+    def lost(self) -> int:
+        """How many of the items differ."""
+        return round((1 - self.value) * self.items)
 
     @property
     def place(self) -> str:
@@ -537,8 +543,8 @@ def decide(numbers: Sequence[JudgedNumber], oddities: Sequence[Oddity], broken: 
             return False, next((number for number in failures if number.words), failed).loss
     if failures:
         few = failures[0]
-        said = f"{few.words or few.subject}: one of {few.items} differs"
-        more = f"at least {_ENOUGH} show whether it is more than one in a hundred (deploykit accuracy simulate --data)"
+        said = f"{few.words or few.subject}: {few.lost} of {few.items} may differ by chance"
+        more = f"at least {_ENOUGH} show whether it is more than is asked (deploykit accuracy simulate --data)"
         return None, f"not judged: {said}; {more}"
     if broken:
         return None, broken

@@ -135,8 +135,8 @@ def row(
     status = said.get("status", {})
     verdict = f"{status.get('right', 'refused')}, exit {done.returncode}: {status.get('right_why', '')[:160]}"
     task = "not run here"
-    if route.startswith("vitis") and (package / "model").is_dir():
-        task = kept(model, wanted, on_files(path, next((package / "model").glob("*.onnx")), held_out))
+    if route.startswith("vitis") and (package / "artifacts").is_dir():  # what the quantizer made
+        task = kept(model, wanted, on_files(path, next((package / "artifacts").glob("*.onnx")), held_out))
     elif route.startswith("qnn-htp") and (package / "model").is_dir():
         task = kept(model, wanted, simulated(path, package, folder, held_out))
     elif (package / "artifacts").is_dir():
