@@ -5,8 +5,10 @@ What the pages say stands in the code and its tables alone; whoever wants anothe
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -23,6 +25,7 @@ from deploykit.backend.requests import CORE_OPTIONS
 from deploykit.cli import COMMANDS, cli
 from deploykit.cli.frame import BranchingCommand
 from deploykit.flow.rules import CORE_REGISTRIES
+from deploykit.rewrites.contract import load_transform, transform_names
 from deploykit.tables.capabilities import CompatRow
 from deploykit_qualcomm.atlas.rows import Row, atlas_rows, where_it_holds
 from schemas import schema_texts
@@ -41,7 +44,8 @@ def pages() -> Mapping[str, str]:
         "reference/api.md": api_page(),
         "reference/options.md": option_page(every_option()),
         "reference/rules/README.md": rule_index(rules),
-        **{f"reference/rules/{entry.rule.code}.md": rule_page(entry) for entry in rules},
+        **{f"reference/rules/{entry.rule.code}.md": rule_page(entry) + _messages(entry) for entry in rules},
+        "reference/rewrites.md": rewrite_page(rules),
         "reference/kernels.md": kernel_page(atlas_rows()),
         "reference/schemas.md": schema_page(schema_texts()),
         **{f"schemas/{name}": text for name, text in schema_texts().items()},
@@ -145,6 +149,39 @@ def rule_index(entries: Sequence[RuleEntry]) -> str:
     ]
     told = _table(("code", "name", "severity", "applied by", "what"), rows)
     return f"# Rules\n\n{len(rows)} rules.\n\n{told}\n"
+
+
+def _messages(entry: RuleEntry) -> str:
+    """What the rule's check may say, so that the search finds the page by words of a message; names become "…"."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(entry.rule.check)))
+    except (OSError, TypeError):
+        return ""
+    (check,) = tree.body
+    assert isinstance(check, ast.FunctionDef)
+    inside = {id(part) for node in ast.walk(check) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
+    said = []
+    for node in (node for statement in check.body[1:] for node in ast.walk(statement)):
+        if isinstance(node, ast.JoinedStr):
+            said.append("".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside:
+            said.append(node.value)
+    lines = dict.fromkeys(" ".join(text.split()) for text in said if text.count(" ") > 1)
+    return "\n".join(["", "## What it says", "", *(f"* {cell(line)}" for line in lines), ""]) if lines else ""
+
+
+def rewrite_page(entries: Sequence[RuleEntry]) -> str:
+    """Every rewrite: what it does, how far outputs may differ, and which findings it may take away by itself."""
+    rows = []
+    for name in transform_names():
+        transform = load_transform(name)
+        cured = [entry.rule.code for entry in entries if name in entry.rule.cure]
+        ulps = "not compared" if transform.ulps is None else f"{transform.ulps:g}" if transform.ulps else "bit for bit"
+        links = ", ".join(f"[{code}](rules/{code}.md)" for code in cured)
+        rows.append((f"[{name}](../rewrites.md#{name})", transform.summary, ulps, links or "–"))
+    told = _table(("name", "what it does", "allowed float32 roundings, at each place", "tried by itself for"), rows)
+    head = f"# Rewrites\n\n{len(rows)} rewrites; `--rewrite NAME` asks for one, `--no-rewrite NAME` leaves it out."
+    return f"{head}\n\n{told}\n"
 
 
 def kernel_page(rows: Sequence[Row]) -> str:
