@@ -9,7 +9,7 @@ from deploykit.accuracy.samples import Calibration, InputSpec, input_specs, load
 from deploykit.accuracy.samples.data_quality import survey
 from deploykit.accuracy.samples.data_rules import GUIDELINE_RULES, Survey
 from deploykit.backend.backend import Situation
-from deploykit.errors import InputError
+from deploykit.errors import InputError, UsageError
 from deploykit.findings import Finding
 from deploykit_vitis_ai.draft import QuarkDraft, make_draft
 from deploykit_vitis_ai.rules import model, request
@@ -47,6 +47,11 @@ def prepare(situation: Situation) -> QuarkPrepared:
     if source is None or not (draft.needs_quark or draft.precision == "bf16"):
         return QuarkPrepared(draft=draft, inputs=inputs, findings=found)
     calibration = load_calibration(source, inputs)
+    if calibration.sound is not None:
+        raise UsageError(
+            f"{source}: sounds are not read by the quantizer's script",
+            next="save what the model reads as .npz, one array for each input",
+        )
     seen = survey(calibration, inputs)
     bad = {name for name, _ in seen.unusable}
     usable = [path for path in calibration.files if path.name not in bad]

@@ -15,6 +15,7 @@ from deploykit.accuracy.samples.calibration import load_calibration
 from deploykit.accuracy.samples.derived import arbitrary_values, generator
 from deploykit.accuracy.samples.images import fed_by_images
 from deploykit.accuracy.samples.inputs import input_specs
+from deploykit.accuracy.samples.sounds import sound_length, sound_shape
 from deploykit.errors import DeploykitError
 from deploykit.flow.rewriting import rewrite
 from deploykit.model import wrap_proto
@@ -133,6 +134,9 @@ def _sampled_shapes(source: Path | None, specs: tuple[InputSpec, ...]) -> dict[s
         if data.recipe is not None:
             fed = fed_by_images(data.recipe, specs)
             return {} if fed is None or not fed.fits(data.recipe.shape) else {fed.name: data.recipe.shape}
+        if data.sound is not None:  # the first one says how long they are, where the model does not
+            shape = sound_shape(specs[0], sound_length(data.files[0])) if len(specs) == 1 else None
+            return {} if shape is None else {specs[0].name: shape}
         headers = read_headers(data.files[0]) if data.files else {}
     except DeploykitError:  # whoever reads the samples says what is wrong with them
         return {}

@@ -1,6 +1,6 @@
 """Calibration data of the user: which files there are, how many samples by their headers, and any sample by its place.
 
-It is a folder of images, .npy or .npz files, or a reader ``module:Class``, which is named and never imported.
+It is a folder of images, sounds, .npy or .npz files, or a reader ``module:Class``, which is named and never imported.
 What an array means is decided by the model's inputs, what an image means by its recipe; nothing is guessed from values.
 """
 
@@ -29,6 +29,15 @@ from deploykit.accuracy.samples.images import (
     read_recipe,
 )
 from deploykit.accuracy.samples.inputs import InputSpec, input_specs
+from deploykit.accuracy.samples.sounds import (
+    SOUND_SUFFIX,
+    SoundRecipe,
+    cut_sound,
+    read_sound,
+    read_sound_recipe,
+    sound_length,
+    sound_shape,
+)
 from deploykit.errors import InputError, UsageError
 from deploykit.system.files import read_regular
 
@@ -56,6 +65,8 @@ _LARGEST_TABLE = 64 << 20
 class Calibration:
     """Calibration data by kind: ``arrays``, ``images`` (with a recipe) or ``reader`` (``module:Class``).
 
+    Sounds are arrays, by the recipe ``sound``.
+
     ``labels`` maps a file to its class where the user gave labels (``labels.csv``, or one folder per class).
     """
 
@@ -63,6 +74,7 @@ class Calibration:
     origin: str
     files: tuple[Path, ...] = ()
     recipe: ImageRecipe | None = None
+    sound: SoundRecipe | None = None
     reader: str = ""
     reader_file: Path | None = None
     labels: Mapping[Path, str] = field(default_factory=dict)
@@ -86,19 +98,23 @@ def load_calibration(source: Path, inputs: tuple[InputSpec, ...] = ()) -> Calibr
                 )
         images = [path for path in found if path.suffix.lower() in IMAGE_SUFFIXES]
         arrays = [path for path in found if path.suffix in ARRAY_SUFFIXES]
-        if images and arrays:
-            raise UsageError(f"{source}: holds images and arrays", next="give a folder with one kind")
-        files = images or arrays
+        sounds = [path for path in found if path.suffix.lower() == SOUND_SUFFIX]
+        if bool(images) + bool(arrays) + bool(sounds) > 1:
+            kinds = {"images": images, "arrays": arrays, "sounds": sounds}
+            held = " and ".join(kind for kind, files in kinds.items() if files)
+            raise UsageError(f"{source}: holds {held}", next="give a folder with one kind")
+        files = images or arrays or sounds
         if not files:
             raise InputError(
-                f"{source}: holds no image and no .npy or .npz file", next="name the folder that holds them"
+                f"{source}: holds no image, no sound and no .npy or .npz file", next="name the folder that holds them"
             )
         used = {*files, source / RECIPE_FILE, source / _LABELS}
         return Calibration(
             kind="images" if images else "arrays",
             origin=source.name,
             files=tuple(files),
-            recipe=fit_recipe(read_recipe(source), inputs) if images else None,
+            recipe=fit_recipe(read_recipe(source, inputs), inputs) if images else None,
+            sound=read_sound_recipe(source, RECIPE_FILE) if sounds else None,
             labels=_labels(source, files),
             ignored=tuple(path.relative_to(source).as_posix() for path in found if path not in used),
         )
@@ -136,13 +152,13 @@ def _labels(folder: Path, files: Iterable[Path]) -> dict[Path, str]:
 class SamplePlace:
     """Where one sample lies: the file, its array per input, and which of the samples in those arrays it is.
 
-    Of an image ``recipe`` says how it feeds the one input.
+    Of an image or a sound ``recipe`` says how it feeds the one input.
     """
 
     file: Path
     arrays: tuple[tuple[InputSpec, str], ...]
     index: int
-    recipe: ImageRecipe | None = None
+    recipe: ImageRecipe | SoundRecipe | None = None
 
 
 def read_samples(source: Path, facts: GraphFacts) -> Iterator[dict[str, Any]]:
@@ -173,7 +189,9 @@ def places_of(
     """The samples of arrays or images. Inputs that are ``optional`` may come from elsewhere. Raises InputError."""
     recipe = calibration.recipe
     if recipe is None:
-        return tuple(place for file in calibration.files for place in places_in(file, inputs, optional=optional))
+        sound = calibration.sound
+        found = (places_in(file, inputs, optional=optional, sound=sound) for file in calibration.files)
+        return tuple(place for places in found for place in places)
     misfit = images_misfit(recipe, inputs, optional=optional)
     fed = fed_by_images(recipe, inputs, optional=optional)
     if misfit or fed is None:
@@ -184,19 +202,32 @@ def places_of(
     return tuple(SamplePlace(file, ((fed, ""),), 0, recipe) for file in calibration.files)
 
 
-def samples_of(file: Path, inputs: tuple[InputSpec, ...]) -> Iterator[dict[str, Any]]:
+def samples_of(file: Path, inputs: tuple[InputSpec, ...], sound: SoundRecipe | None = None) -> Iterator[dict[str, Any]]:
     """All samples of one file, in order."""
-    return read_places(places_in(file, inputs))
+    return read_places(places_in(file, inputs, sound=sound))
 
 
 def places_in(
-    file: Path, inputs: tuple[InputSpec, ...], *, optional: Collection[str] = frozenset()
+    file: Path,
+    inputs: tuple[InputSpec, ...],
+    *,
+    optional: Collection[str] = frozenset(),
+    sound: SoundRecipe | None = None,
 ) -> tuple[SamplePlace, ...]:
     """The samples of one file, from its headers. Inputs that are ``optional`` may have no array in it.
 
     Arrays are named after the inputs; a lone one is the only input's. ``<number>:<name>`` keys hold several samples,
     and so do arrays with an extra leading axis or a first axis that is a whole number of times as long as the input's.
+    A sound is cut into as many parts as fill the input, the last one with silence behind it.
     """
+    if sound is not None:
+        ((spec, key),) = _named(file, {"": ""}, inputs, optional)
+        length = sound_length(file)
+        shape = sound_shape(spec, length)
+        if shape is None:
+            raise InputError(f"{file}: a sound has one axis, the input is {spec}", next="save what it reads as .npz")
+        parts = max(1, -(-length // max(shape)))
+        return tuple(SamplePlace(file, ((spec, key),), index, sound) for index in range(parts))
     headers = read_headers(file)
     found: list[SamplePlace] = []
     for names in _numbered(headers):
@@ -274,8 +305,13 @@ def spread(count: int, most: int) -> tuple[int, ...]:
 def read_places(places: Iterable[SamplePlace]) -> Iterator[dict[str, Any]]:
     """The samples at these places; the arrays of a file are read once for places that follow each other."""
     for (file, named, recipe), group in groupby(places, key=lambda place: (place.file, place.arrays, place.recipe)):
-        if recipe is not None:
+        if isinstance(recipe, ImageRecipe):
             yield from ({spec.name: read_image(file, recipe, spec) for spec, _ in named} for _ in group)
+            continue
+        if recipe is not None:
+            values, ((spec, _),) = read_sound(file, recipe), named
+            shape = sound_shape(spec, values.size) or values.shape
+            yield from ({spec.name: cut_sound(values, shape, p.index).astype(spec.numpy_type)} for p in group)
             continue
         arrays = read_arrays(file, {key for _, key in named})
         for place in group:

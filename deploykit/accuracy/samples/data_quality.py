@@ -88,7 +88,7 @@ def _arrays(calibration: Calibration, inputs: tuple[InputSpec, ...]) -> Survey:
     last: _Array | None = None
     for path in calibration.files:
         try:
-            for index, sample in enumerate(samples_of(path, inputs)):
+            for index, sample in enumerate(samples_of(path, inputs, calibration.sound)):
                 name, digest = f"{path.name}[{index}]", hashlib.sha256()
                 for value in sample.values():
                     digest.update(value.tobytes())

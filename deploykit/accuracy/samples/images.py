@@ -43,11 +43,6 @@ _LARGEST = 1 << 30
 _MOST_PIXELS = 1 << 28
 # JPEG's start-of-frame markers: what lies between them are tables (ITU T.81, table B.1).
 _FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-# What no model says; width, height and layout too where its input leaves them open.
-_EXAMPLE = """schema = 1
-scale = 0.00392156862745098   # 1/255, applied before mean and std
-resize = "letterbox"      # stretch, letterbox or crop
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,14 +161,20 @@ class ImageRecipe:
         return {name: list(v) if isinstance(v := getattr(self, name), tuple) else v for name in names}
 
 
-def read_recipe(folder: Path) -> ImageRecipe:
-    """The recipe of a folder of images; raises UsageError when it has none, because guessing one gives wrong ranges."""
+def read_recipe(folder: Path, inputs: tuple[InputSpec, ...] = ()) -> ImageRecipe:
+    """The recipe of a folder of images; raises UsageError when it has none, because guessing one gives wrong ranges.
+
+    What is to be written is one line for a shell, with the size and the layout only where no input has them.
+    """
     path = folder / RECIPE_FILE
     if not path.is_file():
+        known = fit_recipe(ImageRecipe(schema=1), inputs)
+        size = [] if known.width and inputs else ["width = 224", "height = 224", 'layout = "NCHW"']
+        line = "\\n".join(["schema = 1", *size, "scale = 0.00392156862745098", "mean = [0, 0, 0]", "std = [1, 1, 1]"])
         raise UsageError(
             f"{folder}: images need a recipe that says how they become tensors",
             why="the same image scaled to 0..1 or to 0..255 gives other ranges, so none is guessed",
-            next=f"write {path} with for instance: {' | '.join(_EXAMPLE.splitlines())}",
+            next=f"printf '{line}\\n' > {path}, with the scale (here 1/255), mean and std of the training",
         )
     recipe = structure(ImageRecipe, read_toml(path), where=str(path))
     if recipe.schema != 1:

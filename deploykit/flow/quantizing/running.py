@@ -21,7 +21,7 @@ import onnx
 
 from deploykit.accuracy.samples import decoding
 from deploykit.accuracy.samples.arrays import write_arrays
-from deploykit.accuracy.samples.calibration import load_calibration, places_in, read_places, spread
+from deploykit.accuracy.samples.calibration import load_calibration, places_of, read_places, spread
 from deploykit.accuracy.samples.images import images_misfit, inspect_image
 from deploykit.accuracy.samples.inputs import input_specs
 from deploykit.backend.backend import Progress
@@ -134,7 +134,7 @@ def divide(source: Path, facts: GraphFacts) -> Division:
         )
     places: tuple[Any, ...] = calibration.files
     if calibration.recipe is None:
-        places = tuple(place for file in calibration.files for place in places_in(file, inputs))
+        places = places_of(calibration, inputs)
     else:
         misfit = images_misfit(calibration.recipe, inputs)
         if misfit:
