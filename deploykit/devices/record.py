@@ -19,7 +19,7 @@ from deploykit.system.folders import holding
 from deploykit.system.published import Published, published
 from deploykit.tables.reading import read_json
 
-__all__ = ["Budget", "OutputBeside", "RunRecord", "keep_record", "last_samples"]
+__all__ = ["LatencyBudget", "OutputBeside", "RunRecord", "keep_record", "last_samples"]
 
 _WAIT_SECONDS, _ASKED_EVERY = 60.0, 0.1
 _PARTS_DB = 3.0  # twice the noise: more than what an emulator rounds otherwise than its device
@@ -42,7 +42,7 @@ class OutputBeside(Published):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budget(Published):
+class LatencyBudget(Published):
     """What was asked of the 90th percentile, and whether it was held."""
 
     p90_us: float
@@ -75,7 +75,7 @@ class RunRecord:
     operators: tuple[MeasuredOperator, ...] = ()
     estimate: tuple[EstimateRow, ...] = ()
     libraries: Mapping[str, str] = field(default_factory=dict)
-    budget: Budget | None = None
+    budget: LatencyBudget | None = None
     against: Comparison | None = None
 
     @property

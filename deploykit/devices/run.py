@@ -20,9 +20,9 @@ from deploykit.backend.plugins import catalog_of, load_backend, load_backends
 from deploykit.devices.connection import connection_to
 from deploykit.devices.measure import faster, summarize
 from deploykit.devices.profiles import beside_estimate
-from deploykit.devices.record import Budget, OutputBeside, RunRecord, keep_record, last_samples
+from deploykit.devices.record import LatencyBudget, OutputBeside, RunRecord, keep_record, last_samples
 from deploykit.devices.sessions import session_job, session_results
-from deploykit.devices.visit import Ended, Visit, visiting
+from deploykit.devices.visit import VisitEnd, Visit, visiting
 from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.errors import InputError, PackageError, ToolError, UsageError
 from deploykit.model.weights import whole_model
@@ -141,7 +141,7 @@ def run_package(package: Path, options: RunOptions, tell: Callable[[str], None])
     latency = summarize(results.latencies_us) if results.latencies_us else None
     budget = None
     if options.max_p90_us is not None and latency is not None:
-        budget = Budget(p90_us=options.max_p90_us, held=latency.p90_us <= options.max_p90_us)
+        budget = LatencyBudget(p90_us=options.max_p90_us, held=latency.p90_us <= options.max_p90_us)
     record = RunRecord(
         package=str(manifest["digest"]),
         backend=backend.id,
@@ -224,7 +224,7 @@ def _beside(
     return rows
 
 
-def _failed(package: Path, ended: Ended) -> RunReport:
+def _failed(package: Path, ended: VisitEnd) -> RunReport:
     """What the log of the failed program says, in the words of the catalogue of known failures."""
     from deploykit.answers.diagnosis import diagnose
 

@@ -19,7 +19,7 @@ from deploykit.devices.connection import Connection, quoted
 from deploykit.errors import DeploykitError, ToolError
 from deploykit.packages.manifests import hash_file
 
-__all__ = ["Ended", "Visit", "check_room", "visiting"]
+__all__ = ["VisitEnd", "Visit", "check_room", "visiting"]
 
 _ROOM = 64 << 20  # bytes beside what is pushed: outputs, profiles, logs
 _KEPT_DAYS = 30
@@ -52,7 +52,7 @@ say end yes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class VisitEnd:
     """How the program on the device ended, and which of the optional results it left."""
 
     status: int
@@ -70,7 +70,7 @@ class Visit:
     held: frozenset[str]
     tell: Callable[[str], None]
 
-    def run(self, job: DeviceJob, scratch: Path) -> Ended:
+    def run(self, job: DeviceJob, scratch: Path) -> VisitEnd:
         """Push what is missing, run, pull the results. ToolError where the connection or the device fails."""
         digests = {file.path: _digest(file) for file in job.files}
         missing = {digest: file for file in job.files if (digest := digests[file.path]) not in self.held}
@@ -110,7 +110,7 @@ class Visit:
             if missing_results:
                 why = f"its program ended well, but left no {missing_results[0]}"
                 raise ToolError(f"{connection.where}: gave no outputs", why=why)
-        return Ended(status=status, log=log, pulled=pulled, temperature=temperature)
+        return VisitEnd(status=status, log=log, pulled=pulled, temperature=temperature)
 
     def python(self, code: str) -> str:
         """The last line that a few lines of Python print there, before anything is pushed."""
