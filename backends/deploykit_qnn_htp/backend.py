@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         Situation,
         Verification,
     )
+    from deploykit.backend.on_device import DeviceJob, DeviceRequest, DeviceResults
     from deploykit.backend.options import OptionSpec
     from deploykit.backend.plans import Plan
     from deploykit.backend.probes import Probe
@@ -103,6 +104,18 @@ class QnnHtp(QualcommBackend["PreparedConversions", "tuple[ConversionPart, ...]"
         from deploykit_qnn_htp.verification import verify
 
         return verify(package, manifest)
+
+    def device_job(self, package: Path, manifest: Mapping[str, Any], request: DeviceRequest) -> DeviceJob | None:
+        """The context binaries in the SDK's own program."""
+        from deploykit_qnn_htp.execution import device_job
+
+        return device_job(package, manifest, request)
+
+    def device_results(self, package: Path, request: DeviceRequest, folder: Path) -> DeviceResults:
+        """Outputs, times and cycles of such a run."""
+        from deploykit_qnn_htp.execution import device_results
+
+        return device_results(package, request, folder)
 
     def calibrates_itself(self, situation: Situation) -> bool:
         """Where a route was named, or calibration inside the converter was insisted on."""

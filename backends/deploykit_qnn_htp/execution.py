@@ -1,21 +1,53 @@
 """Runs what can be run here: the compiler of a wheel where the route has one, else a second opinion on request.
 
-A second opinion is evidence, never a proof for the user's SDK; what was asked and answered goes into the record.
+A second opinion is evidence, never a proof for the user's SDK; what was asked and answered goes into the record. On a
+device the SDK's own program runs the context binaries, with libraries of the SDK that the package was made for.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
 
 from deploykit.backend.backend import Aids, Execution
+from deploykit.backend.on_device import DeviceFile, DeviceJob, DeviceRequest, DeviceResults
+from deploykit.devices.profiles import origins_of
 from deploykit.encodings.insert_qdq import insert_qdq
+from deploykit.errors import InputError, ToolError
 from deploykit.model.weights import load_weights
+from deploykit.packages.manifests import read_manifest
+from deploykit.system.processes import run
+from deploykit.tables.reading import read_json
 from deploykit_qnn_htp.planning import ConversionPart, ConversionPlan
 from deploykit_qnn_htp.prepare import PreparedConversions
 from deploykit_qnn_htp.rules.opinion import RULES as OPINION_RULES
 from deploykit_qnn_htp.rules.opinion import ConversionOpinion
+from deploykit_qualcomm.probes import ROOT_VARIABLES, version_of_sdk
+from deploykit_qualcomm.profiles import CsvProfile, read_profile_csv
+from deploykit_qualcomm.qnn_types import mangled
 
-__all__ = ["execute"]
+__all__ = ["device_job", "device_results", "execute"]
+
+_NET_RUN, _VIEWER = "qnn-net-run", "bin/x86_64-linux-clang/qnn-profile-viewer"
+_INNER_CONFIG = "config/htp_run.json"
+_POWER = {"burst": "burst", "balanced": "balanced", "saver": "power_saver"}
+# The run's own folder comes before those of the vendor; they are divided by ";" alone.
+_DSP_FOLDERS = ("/vendor/dsp/cdsp", "/vendor/lib/rfsa/adsp", "/system/lib/rfsa/adsp")
+_BUILD = re.compile(rb"v?(\d+\.\d+\.\d+\.\d{6}\w*)")
+_PROFILED = 3
+_LOG = "qnn-profiling-data_0.log"
+_NODES = "nodes"
+_VIEWER_SECONDS = 300.0
 
 
 def execute(package: Path, prepared: PreparedConversions, plan: ConversionPlan, aids: Aids) -> Execution:
@@ -48,3 +80,204 @@ def _ask(part: ConversionPart, aids: Aids) -> ConversionOpinion:
         model = insert_qdq(model, completed, bias="float").model
     verdict = asked.preflight(bytes(model.SerializeToString()), device, aids.progress)
     return ConversionOpinion(graph=part.paths.graph, asked=asked.id, verdict=verdict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Graph:
+    """One model of the package, by the program's forms of its names: which list and output folder it has there."""
+
+    model: Path
+    argv: tuple[str, ...]
+    inputs: Sequence[str]
+    outputs: Mapping[str, onnx.ValueInfoProto]
+
+    def word(self, flag: str) -> str:
+        return self.argv[self.argv.index(flag) + 1]
+
+
+def device_job(package: Path, manifest: Mapping[str, Any], request: DeviceRequest) -> DeviceJob | None:
+    """The context binaries in qnn-net-run, with the libraries of the SDK; None for a machine that has no such device.
+
+    One model is run twice: for outputs and times, and with a detailed profile. A chain is run for its outputs alone.
+    """
+    place = request.place
+    if place.machine not in ("aarch64", "arm64"):
+        return None
+    sdk = _sdk_of(manifest)
+    graphs = list(_graphs(package, manifest))
+    contexts = dict.fromkeys(graph.word("--retrieve_context") for graph in graphs)
+    for context in contexts:
+        if not (package / context).is_file():
+            raise ToolError(f"{package}: the context binary {context} is not built", next="deploykit build")
+    arch = str((manifest.get("target") or {}).get("arch") or "")
+    files = [*_runtime(sdk, arch, place.system), *_inputs(request, graphs)]
+    files += [DeviceFile(path=context, source=package / context) for context in contexts]
+    for path in sorted((package / "config").glob("*run*.json")):
+        name, source = path.relative_to(package).as_posix(), path.read_bytes()
+        if request.power and name == _INNER_CONFIG:
+            config = read_json(path)
+            for core in (core for device in config.get("devices", ()) for core in device.get("cores", ())):
+                core["perf_profile"] = _POWER[request.power]
+            source = json.dumps(config).encode()
+        files.append(DeviceFile(path=name, source=source))
+    repeats = len(graphs) == 1 and request.iterations > 0
+    runs = [(f"./{_NET_RUN}", *graph.argv[1:]) for graph in graphs]
+    optional: list[str] = []
+    if repeats:
+        kept, wanted = str(len(request.feeds)), str(max(len(request.feeds), request.warmup + request.iterations))
+        first, output = runs[0], graphs[0].word("--output_dir")
+        runs = [(*first, "--num_inferences", wanted, "--keep_num_outputs", kept, "--profiling_level", "basic")]
+        optional.append(f"{output}/{_LOG}")
+        if request.profile:
+            apart = [_NODES if word == output else word for word in first]
+            few = ("--num_inferences", str(_PROFILED), "--keep_num_outputs", "1", "--profiling_level", "detailed")
+            runs.append((*apart, *few))
+            optional.append(f"{_NODES}/{_LOG}")
+    results = [
+        f"{graph.word('--output_dir')}/Result_{number}/{name}.raw"
+        for graph in graphs
+        for number in range(len(request.feeds))
+        for name in graph.outputs
+    ]
+    return DeviceJob(
+        files=tuple(files),
+        argv=("sh", "-c", " && ".join(map(shlex.join, runs))),
+        environment={
+            "LD_LIBRARY_PATH": place.folder,
+            "ADSP_LIBRARY_PATH": ";".join((place.folder, *_DSP_FOLDERS)),
+        },
+        results=tuple(results),
+        optional=tuple(optional),
+        started="a program of adb shell, which runs at a lower priority than an app" if place.kind == "adb" else "",
+    )
+
+
+def device_results(package: Path, request: DeviceRequest, folder: Path) -> DeviceResults:
+    """The outputs as the model has them; times and cycles where the SDK's viewer reads the logs here."""
+    manifest = read_manifest(package)
+    graphs = list(_graphs(package, manifest))
+    outputs: list[dict[str, Any]] = [{} for _ in request.feeds]
+    for graph in graphs:
+        for number, values in enumerate(outputs):
+            for name, item in graph.outputs.items():
+                stored = np.fromfile(folder / graph.word("--output_dir") / f"Result_{number}" / f"{name}.raw", "<f4")
+                shape = [dim.dim_value for dim in item.type.tensor_type.shape.dim]
+                if stored.size != np.prod(shape, dtype=np.int64):
+                    raise ToolError(f"{request.place.name}: {item.name} has {stored.size} values, not {shape}")
+                kind = helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type)
+                values[item.name] = stored.reshape(shape).astype(kind)
+    sdk = _sdk_of(manifest)
+    timed = _viewed(sdk, folder / graphs[0].word("--output_dir") / _LOG, graphs[0].model)
+    nodes = _viewed(sdk, folder / _NODES / _LOG, graphs[0].model)
+    operators = () if nodes is None else nodes.operators
+    arch = str((manifest.get("target") or {}).get("arch") or "")
+    return DeviceResults(
+        outputs=tuple(outputs),
+        latencies_us=() if timed is None else timed.execute_us[request.warmup :] or timed.execute_us,
+        init_us=None if timed is None else timed.init_us,
+        operators=operators,
+        units=origins_of(graphs[0].model).units([one.raw for one in operators]),
+        libraries={file.path: _build_id(file) for file in _runtime(sdk, arch, request.place.system)},
+    )
+
+
+def _sdk_of(manifest: Mapping[str, Any]) -> Path:
+    """The SDK of this machine, where it is of the package's release; ToolError otherwise."""
+    wanted = str((manifest.get("sdk") or {}).get("version", ""))
+    root = next((os.environ[name] for name in ROOT_VARIABLES[:2] if os.environ.get(name)), "")
+    if not root:
+        raise ToolError("the SDK's program and libraries are not here", next=f"export QAIRT_SDK_ROOT=/path/to/{wanted}")
+    version = version_of_sdk(Path(root))
+    if version is None or not f"{version}.".startswith(f"{wanted}."):
+        raise ToolError(
+            f"{root}: is version {version or 'unknown'}, the package is for {wanted}",
+            why="a runtime of another release may refuse the context binary, or run it otherwise",
+            next=f"point QAIRT_SDK_ROOT to {wanted}",
+        )
+    return Path(root)
+
+
+def _runtime(sdk: Path, arch: str, system: str) -> list[DeviceFile]:
+    """The program and its libraries; ToolError where one is missing, or stub and skel are of two builds."""
+    abis = sorted(path.name for path in (sdk / "lib").glob("aarch64-*"))
+    abi = os.environ.get("DEVICE_ABI") or next((a for a in abis if ("android" in a) == (system == "Android")), "")
+    number = arch.lstrip("v")
+    stub, skel = f"libQnnHtpV{number}Stub.so", f"libQnnHtpV{number}Skel.so"
+    names = ("libQnnHtp.so", "libQnnSystem.so", "libQnnHtpNetRunExtensions.so", stub)
+    files = [DeviceFile(path=_NET_RUN, source=sdk / "bin" / abi / _NET_RUN, executable=True)]
+    files += [DeviceFile(path=name, source=sdk / "lib" / abi / name) for name in names]
+    files.append(DeviceFile(path=skel, source=sdk / f"lib/hexagon-{arch}/unsigned" / skel))
+    missing = [str(file.source) for file in files if not Path(str(file.source)).is_file()]
+    if missing:
+        raise ToolError(f"{missing[0]}: is missing", next="install the whole SDK; DEVICE_ABI names another folder")
+    builds = {file.path: _build_id(file) for file in files if file.path in (stub, skel)}
+    if len(set(filter(None, builds.values()))) > 1:
+        told = ", ".join(f"{name} of {build}" for name, build in builds.items())
+        raise ToolError(f"{sdk}: stub and skel are of two releases: {told}", next="unpack the SDK again")
+    return files
+
+
+def _build_id(file: DeviceFile) -> str:
+    """The build that a library says it is of; "" where it does not."""
+    found = _BUILD.search(Path(str(file.source)).read_bytes())
+    return "" if found is None else found[1].decode("ascii")
+
+
+def _graphs(package: Path, manifest: Mapping[str, Any]) -> Iterator[_Graph]:
+    """The models that run on the device, in their order, each by its own step of the manifest."""
+    steps = {str(step["id"]): step for step in manifest.get("steps", ())}
+    device = [step for step in steps.values() if step.get("where") == "device"]
+    models = [path for path in sorted((package / "model").glob("*.onnx")) if path.stem != "tail"]
+    for step in device:
+        converted = steps.get(f"convert{str(step['id']).removeprefix('net-run')}")
+        argv = tuple(map(str, step["argv"]))
+        if converted is not None and "--input_network" in converted["argv"]:
+            model = package / converted["argv"][converted["argv"].index("--input_network") + 1]
+        elif len(device) == 1 and len(models) == 1:
+            model = models[0]
+        else:
+            raise ToolError(f"{package}: several models share a context", next="scripts/run_on_device.sh runs them")
+        graph = onnx.load(model, load_external_data=False).graph
+        stored = {tensor.name for tensor in graph.initializer}
+        yield _Graph(
+            model=model,
+            argv=argv,
+            inputs=[item.name for item in graph.input if item.name not in stored],
+            outputs={mangled(item.name): item for item in graph.output},
+        )
+    if not device:
+        raise ToolError(f"{package}: has no step for a device")
+
+
+def _inputs(request: DeviceRequest, graphs: Sequence[_Graph]) -> Iterator[DeviceFile]:
+    """Inputs as raw floats, and the list of each graph: what an earlier one makes is read where that has it."""
+    made: dict[str, str] = {}
+    names = list(dict.fromkeys(name for graph in graphs for name in graph.inputs))
+    for graph in graphs:
+        lines = []
+        for number in range(len(request.feeds)):
+            places = {
+                name: f"{made[name]}/Result_{number}/{mangled(name)}.raw"
+                if name in made
+                else f"inputs/{number}_{names.index(name)}.raw"
+                for name in graph.inputs
+            }
+            lines.append(" ".join(f"{mangled(name)}:={place}" for name, place in places.items()))
+        yield DeviceFile(path=graph.word("--input_list"), source=("\n".join(lines) + "\n").encode())
+        made |= {item.name: graph.word("--output_dir") for item in graph.outputs.values()}
+    for number, feed in enumerate(request.feeds):
+        for index, name in enumerate(names):
+            if name not in made:
+                yield DeviceFile(path=f"inputs/{number}_{index}.raw", source=feed[name].astype("<f4").tobytes())
+
+
+def _viewed(sdk: Path, log: Path, model: Path) -> CsvProfile | None:
+    """A profile as the SDK's viewer writes it; None without a log, or where the viewer does not run here."""
+    if not log.is_file() or not (sdk / _VIEWER).is_file():
+        return None
+    table = log.with_suffix(".csv")
+    try:
+        run([str(sdk / _VIEWER), "--input_log", str(log), "--output", str(table)], timeout=_VIEWER_SECONDS)
+        return read_profile_csv(table, origins_of(model))
+    except (ToolError, InputError):
+        return None

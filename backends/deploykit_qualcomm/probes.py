@@ -20,7 +20,16 @@ from deploykit_qualcomm.carriers import probe_hosts
 from deploykit_qualcomm.resolving import resolve_sdk
 from deploykit_qualcomm.tables import tables
 
-__all__ = ["probe_adb", "probe_ndk", "probe_sdks", "probe_wheel", "provider_probes", "sdk_probes", "unloadable_library"]
+__all__ = [
+    "probe_adb",
+    "probe_ndk",
+    "probe_sdks",
+    "probe_wheel",
+    "provider_probes",
+    "sdk_probes",
+    "unloadable_library",
+    "version_of_sdk",
+]
 
 
 # In the words of ONNX Runtime's provider, and of Python.
@@ -124,7 +133,7 @@ def _sdk(around: Surroundings, root: Path, how: str) -> Iterator[CheckLine]:
     if not root.is_dir():
         yield CheckLine(id=name, state="problem", detail=f"{how} names {root}, which is no folder", next="correct it")
         return
-    version = _version_of(root)
+    version = version_of_sdk(root)
     if version is None:
         detail = f"{root} ({how}): neither sdk.yaml nor the folder's name tells a version"
         yield CheckLine(id=name, state="problem", detail=detail, next="is this the SDK's own folder?")
@@ -147,7 +156,8 @@ def _sdk(around: Surroundings, root: Path, how: str) -> Iterator[CheckLine]:
         yield _python(around, version, known)
 
 
-def _version_of(root: Path) -> str | None:
+def version_of_sdk(root: Path) -> str | None:
+    """What an SDK's folder says of its release, None where it says nothing."""
     description = root / "sdk.yaml"
     text = description.read_text("utf-8", "replace") if description.is_file() else ""
     told = re.search(r"^version:\s*['\"]?v?([0-9.]+)", text, re.MULTILINE)

@@ -22,7 +22,7 @@ from deploykit.devices.measure import faster, summarize
 from deploykit.devices.profiles import beside_estimate
 from deploykit.devices.record import LatencyBudget, OutputBeside, RunRecord, keep_record, last_samples
 from deploykit.devices.sessions import session_job, session_results
-from deploykit.devices.visit import VisitEnd, Visit, visiting
+from deploykit.devices.visit import Visit, VisitEnd, visiting
 from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.errors import InputError, PackageError, ToolError, UsageError
 from deploykit.model.weights import whole_model

@@ -19,7 +19,7 @@ from deploykit.devices.connection import Connection, quoted
 from deploykit.errors import DeploykitError, ToolError
 from deploykit.packages.manifests import hash_file
 
-__all__ = ["VisitEnd", "Visit", "check_room", "visiting"]
+__all__ = ["Visit", "VisitEnd", "check_room", "visiting"]
 
 _ROOM = 64 << 20  # bytes beside what is pushed: outputs, profiles, logs
 _KEPT_DAYS = 30

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,6 +14,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import deploykit
+from adb_device import AdbDevice, attached
+from qairt_folder import qairt_folder, with_device_parts
 from ssh_end import WANTED, SshEnd, is_here, ssh_end
 
 
@@ -95,3 +98,33 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SshEnd]:
         monkeypatch.setenv("DEPLOYKIT_SSH_CONFIG", str(end.client))
         monkeypatch.setenv("DEPLOYKIT_DEVICE_FOLDER", str(end.home))
         yield end
+
+
+@pytest.fixture
+def context_package(sources: Path, tmp_path: Path) -> Path:
+    """A context binary that the wheel's compiler made, for the SDK's program."""
+    if find_spec("onnxruntime_qnn") is None:
+        pytest.skip("needs onnxruntime-qnn, whose library is the emulator")
+    asked: dict[str, Any] = {"target": "sm8650", "backend": "qnn-htp", "sdk": "2.51", "route": "provider-context"}
+    model, data, out = sources / "net.onnx", sources / "data", tmp_path / "context package"
+    made = deploykit.package(model, calibration=data, out=out, precision="fp16", **asked)
+    assert made.exit_status == 0
+    return out
+
+
+@pytest.fixture
+def phone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AdbDevice]:
+    """An end that plays a phone for the real adb client, and a folder like that of the SDK."""
+    if shutil.which("adb") is None:
+        pytest.skip("adb is not installed (Debian: adb)")
+    monkeypatch.setenv("QAIRT_SDK_ROOT", str(with_device_parts(qairt_folder(tmp_path, version="2.51.0"))))
+    said = {"ro.soc.model": "SM8650", "ro.product.cpu.abi": "arm64-v8a", "ro.serialno": "S1"}
+    rows = "".join(f" {key}) echo {value} ;;" for key, value in said.items())
+    programs = {
+        "getprop": f'case "$1" in{rows} esac',
+        "uname": 'case "$1" in -m) echo aarch64 ;; *) echo Linux ;; esac',
+    }
+    with AdbDevice(tmp_path / "phone", programs=programs) as device, attached(device, tmp_path / "home") as variables:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        yield device

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 import deploykit
+from adb_device import AdbDevice
 from deploykit.cli import cli
 from deploykit.cli.frame import run as run_command
 from deploykit.errors import PackageError, ToolError, UsageError
@@ -164,3 +166,61 @@ def test_whatever_is_cut_nothing_is_left_running_or_half_recorded(compiled: Path
         assert deploykit.run(compiled, on=server.where, python=sys.executable, **QUICK).record is not None
     assert list((server.home / "runs").iterdir()) == []
     assert len(read_manifest(compiled)["runs"]) == 3 and deploykit.verify(compiled).ok
+
+
+@pytest.mark.heavy
+def test_through_adb_the_sdks_program_runs_a_context_binary(
+    context_package: Path, phone: AdbDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its part is played by a program on the emulator's libraries, with the same command line and files."""
+    on = f"adb:{phone.serial}"
+    record = deploykit.run(context_package, on=on, power="balanced", **QUICK).record
+    assert record is not None and record.where == "device" and str(record.right.state) == "yes"
+    assert record.emulator is not None and str(record.emulator.state) == "yes"
+    assert [output.parts for output in record.outputs] == [False] and record.outputs[0].emulator_db is not None
+    assert record.latency is not None and record.latency.count == 12 and record.units == {"NPU": 5}
+    assert record.device.soc == "SM8650" and "lower priority" in record.started
+    (entry,) = read_manifest(context_package)["runs"]
+    assert entry["where"] == "device" and "S1" not in json.dumps(record.to_json())
+    # What is of another release, another chip, or not allowed there, is said; the first two before anything is pushed.
+    pushed = sorted(path.name for path in (phone.folder / "deploykit" / "files").iterdir())
+    sdk = Path(os.environ["QAIRT_SDK_ROOT"])
+    (sdk / "sdk.yaml").write_text("name: qairt\nversion: 2.40.0\n", "utf-8")
+    with pytest.raises(ToolError, match=r"is version 2\.40\.0, the package is for 2\.51"):
+        deploykit.run(context_package, on=on, **QUICK)
+    (sdk / "sdk.yaml").write_text("name: qairt\nversion: 2.51.0\n", "utf-8")
+    for name, build in (("lib/aarch64-android/libQnnHtpV75Stub.so", b"1"), (_SKEL, b"2")):
+        (sdk / name).write_bytes(b"\0v2.51.0.25010" + build + b"0000_1\0")
+    with pytest.raises(ToolError, match="stub and skel are of two releases"):
+        deploykit.run(context_package, on=on, **QUICK)
+    assert sorted(path.name for path in (phone.folder / "deploykit" / "files").iterdir()) == pushed
+    (sdk / _SKEL).unlink()
+    with pytest.raises(ToolError, match=r"V75Skel\.so: is missing"):
+        deploykit.run(context_package, on=on, **QUICK)
+    (sdk / _SKEL).write_bytes(b"skel")
+    monkeypatch.setenv("STANDIN_DSP", _REFUSED)
+    failed = deploykit.run(context_package, on=on, **QUICK)
+    assert failed.exit_status == 5 and failed.record is None and failed.diagnosis is not None
+    assert failed.diagnosis.errors and len(read_manifest(context_package)["runs"]) == 1
+    monkeypatch.delenv("STANDIN_DSP")
+    getprop = phone.folder / "bin" / "getprop"
+    getprop.write_text(getprop.read_text("utf-8").replace("SM8650", "SM8550"), "utf-8")
+    with pytest.raises(ToolError, match=r"is sm8550 \(v73\), and the package is for sm8650 \(v75\)"):
+        deploykit.run(context_package, on=on, **QUICK)
+    getprop.write_text(getprop.read_text("utf-8").replace("SM8550", "SM8650"), "utf-8")
+    phone.file_limit = 4096
+    shutil.rmtree(phone.folder / "deploykit" / "files")
+    with pytest.raises(ToolError, match="cannot be stored there"):
+        deploykit.run(context_package, on=on, **QUICK)
+    phone.file_limit, phone.spoil = None, lambda frame: frame[:5] + bytes(len(frame) - 5)
+    with pytest.raises(ToolError, match=r"cut or refused|garbage"):
+        deploykit.run(context_package, on=on, **QUICK)
+    phone.spoil = None
+    phone.cut_after, phone.passed = 40_000, 0
+    with pytest.raises(ToolError, match="cut or refused"):
+        deploykit.run(context_package, on=on, **QUICK)
+    assert len(read_manifest(context_package)["runs"]) == 1 and deploykit.verify(context_package).ok
+
+
+_SKEL = "lib/hexagon-v75/unsigned/libQnnHtpV75Skel.so"
+_REFUSED = "[ ERROR ] <E> DspTransport.openSession qnn_open failed, 0x0000000e, prio 100"
