@@ -16,7 +16,7 @@ import pytest
 from adb_device import AdbDevice, attached, reattach
 from deploykit.backend.on_device import DeviceFile, DeviceJob
 from deploykit.devices.connection import connection_to
-from deploykit.devices.visit import Ended, visiting
+from deploykit.devices.visit import VisitEnd, visiting
 from deploykit.errors import ToolError
 
 pytestmark = pytest.mark.skipif(shutil.which("adb") is None, reason="adb is not installed (Debian: adb)")
@@ -56,7 +56,7 @@ def device(plugged: tuple[AdbDevice, dict[str, str]], monkeypatch: pytest.Monkey
     shutil.rmtree(one.folder / "deploykit", ignore_errors=True)
 
 
-def run(device: AdbDevice, scratch: Path, data: bytes = INPUT, timeout: float = 60.0, **environment: str) -> Ended:
+def run(device: AdbDevice, scratch: Path, data: bytes = INPUT, timeout: float = 60.0, **environment: str) -> VisitEnd:
     scratch.mkdir()
     job = DeviceJob(
         files=(
