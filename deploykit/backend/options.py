@@ -123,8 +123,8 @@ AUDIT = OptionSpec(
     kind="choice",
     choices=("off", "quick", "auto", "full"),
     default="auto",
-    help="Run kernels by themselves over their whole grids: none, those under suspicion (quick), as many as are soon "
-    "done (auto), all (full).",
+    help="Run kernels by themselves over their whole grids: none, those under suspicion (quick), where any is as many "
+    "as are soon done (auto), all (full).",
 )
 """For backends that run kernels by themselves: the core reads this one where a model is checked."""
 

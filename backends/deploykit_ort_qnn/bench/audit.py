@@ -51,6 +51,8 @@ _MOST_TRIED = 24
 _FAULTS = (KernelVerdict.WRONG, KernelVerdict.REFUSED, KernelVerdict.NARROWED)
 # Whom a row says what of.
 _SUSPECT = {"quick": ("wrong",), "auto": ("wrong", "narrowed", "refused")}
+# Findings that an audit may settle, beside those that name a suspect.
+_DOUBTS = ("QNN214", "QNN284")
 # Bytes of weights beyond which a model is not loaded unless all of its kernels are asked for.
 _LARGEST = 1 << 29
 
@@ -71,7 +73,8 @@ def audit_draft(
 ) -> Audit:
     """The kernels of what a package would compile.
 
-    ``full`` are all of them, ``auto`` as many as are affordable, ``quick`` those that a row calls wrong. With ``given``
+    ``full`` are all of them, ``auto`` as many as are affordable where a row suspects any, ``quick`` those that a row
+    calls wrong. With ``given``
     the kernels of a small model as it was given are looked at too: what is wrong with them is told as mended.
     """
     host = toolchain_host(draft.wheel)
@@ -86,12 +89,16 @@ def audit_draft(
         return replace(found, findings=tuple(RULES.run(found)))
     model = compiled_model(draft)
     suspects = frozenset() if level == "full" else suspects_in(model, draft.wheel.sdk, verdicts=_SUSPECT[level])
+    whole = whole_model(given) if given is not None and level in ("auto", "full") and given.facts.is_qdq else None
+    if level == "auto":
+        doubted = bool(suspects or repairs_of(draft.options)) or any(one.code in _DOUBTS for one in draft.lint)
+        if not doubted and (whole is None or not suspects_in(whole, draft.wheel.sdk, verdicts=_SUSPECT[level])):
+            level = "quick"  # which then runs none: the whole model is compiled and emulated all the same
     bench = bench_of(wheel, host, draft.soc_model, progress, "auditing kernels")
     run = partial(audit_model, bench=bench, by=f"QAIRT {wheel['qairt']} for soc_model {draft.soc_model}")
     found = run(model, level=level, suspects=suspects)
     findings = RULES.run(found)
-    if given is not None and level != "quick" and given.facts.is_qdq and not found.left_out:
-        whole = whole_model(given)
+    if whole is not None and level != "quick" and not found.left_out:
         first = run(whole, level="auto", suspects=frozenset(), ways=False)
         findings += tuple(mended(RULES.run(first), first, whole, found, model))
     return replace(found, findings=findings, settled=settled_by(found, draft.lint))
