@@ -28,6 +28,7 @@ __all__ = [
     "nested",
     "normal_axis",
     "offset_of",
+    "one_scale",
     "other_axis",
     "places",
     "states_symmetry",
@@ -122,16 +123,23 @@ def nested(value: Any, where: str, key: str = "") -> Array:
         raise InputError(f"{where}: a number is too large for a double") from None
 
 
+def one_scale(
+    where: str, bits: int, scale: float, zero_point: float, *, signed: bool, symmetric: bool | None
+) -> Affine:
+    """The grid of a whole tensor, checked as ``checked`` does: most entries, and numbers are quicker than arrays."""
+    lowest = -(1 << (bits - 1)) if signed else 0
+    scales, zero_points = np.array(scale), np.array(zero_point)
+    value = Affine(bits=bits, signed=signed, scale=scales, zero_point=zero_points, symmetric=symmetric)
+    good = 0 < scale < _FAR_FROM_INFINITY and lowest <= zero_point < lowest + (1 << bits)
+    return value if good else checked(where, value)
+
+
 def checked(where: str, value: Grid) -> Grid:
     """The value, where its scales are positive and its zero points or block scales lie on the grid; else InputError."""
     if isinstance(value, Affine):
         low, high, scale, zero = value.lowest, value.highest, value.scale, value.zero_point
-        if scale.ndim or zero.ndim:
-            bound = (scale > 0) & (scale < _FAR_FROM_INFINITY) if scale.shape == zero.shape else np.False_
-            good = bool((bound & (zero >= low) & (zero <= high)).all())
-        else:  # most entries, for which Python's own numbers are ten times faster than arrays of one
-            good = 0 < scale.item() < _FAR_FROM_INFINITY and low <= zero.item() <= high
-        if not good:
+        bound = (scale > 0) & (scale < _FAR_FROM_INFINITY) if scale.shape == zero.shape else np.False_
+        if not bool((bound & (zero >= low) & (zero <= high)).all()):
             _refuse_affine(where, value)
     elif isinstance(value, Lpbq):
         _check_lpbq(where, value)

@@ -59,15 +59,12 @@ def _parse_value(items: list[Any], where: str) -> Value:
     if not single and len({(item.bitwidth, item.is_symmetric) for item in items}) > 1:
         raise InputError(f"{where}: 'bitwidth' or 'is_symmetric' differs between the items of one tensor")
     zeros = [grids.zero_point_of(item.offset, bits, signed=signed) for item in items]
-    value = Affine(
-        bits=bits,
-        signed=signed,
-        scale=np.array(first.scale if single else [item.scale for item in items]),
-        zero_point=np.array(zeros[0] if single else zeros),
-        symmetric=signed,
-        placed=single,
-    )
-    grids.checked(where, value)
+    if single:
+        value = grids.one_scale(where, bits, first.scale, zeros[0], signed=signed, symmetric=signed)
+    else:
+        scale = np.array([item.scale for item in items])
+        grid = {"scale": scale, "zero_point": np.array(zeros), "symmetric": signed, "placed": False}
+        value = grids.checked(where, Affine(bits=bits, signed=signed, **grid))
     low, high, slack = value.lowest, value.highest, 1.5 + 1e-6 * (1 << bits)
     for item, zero in zip(items, zeros, strict=True):
         least, most = (low - zero) * item.scale, (high - zero) * item.scale

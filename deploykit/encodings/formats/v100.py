@@ -72,9 +72,9 @@ def _parse_value(row: Any, where: str) -> Value:
             why = "the layout knows no other float than float16"
             raise InputError(f"{where}: a float entry must be 16 bits per tensor, without scales", why=why)
         return Float(dtype="float16")
-    for key in ("is_sym", "offset", "scale"):
-        if getattr(row, key) is UNSET:
-            raise InputError(f"{where}: {key!r} is missing", next="does the file's 'version' match its content?")
+    if row.is_sym is UNSET or row.offset is UNSET or row.scale is UNSET:
+        key = next(key for key in ("is_sym", "offset", "scale") if getattr(row, key) is UNSET)
+        raise InputError(f"{where}: {key!r} is missing", next="does the file's 'version' match its content?")
     count, signed = len(row.scale), row.is_sym
     if len(row.offset) != count:
         raise InputError(f"{where}: 'offset' has {len(row.offset)} items, but 'scale' has {count}")
@@ -91,15 +91,17 @@ def _parse_value(row: Any, where: str) -> Value:
         if len(row.zero_point_shift) != count or not all(0 <= shift < 1 for shift in row.zero_point_shift):
             raise InputError(f"{where}: 'zero_point_shift' must be {count} numbers in 0 .. 1, without 1")
         offset = [whole + shift for whole, shift in zip(offset, row.zero_point_shift, strict=True)]
-    zero = grids.zero_point_of(offset[0] if single else np.array(offset), row.bw, signed=signed)
+    if single:
+        zero = grids.zero_point_of(offset[0], row.bw, signed=signed)
+        return grids.one_scale(where, row.bw, row.scale[0], zero, signed=signed, symmetric=signed)
     value = Affine(
         bits=row.bw,
         signed=signed,
-        scale=np.array(row.scale[0] if single else row.scale),
-        zero_point=np.array(zero) if single else zero,
+        scale=np.array(row.scale),
+        zero_point=grids.zero_point_of(np.array(offset), row.bw, signed=signed),
         symmetric=signed,
         block_size=row.block_size if type(row) is BlockItem else None,
-        placed=single,
+        placed=False,
     )
     return grids.checked(where, value)
 

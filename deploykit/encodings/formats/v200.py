@@ -75,6 +75,10 @@ def _parse_value(row: LinearItem, where: str, version: str) -> Value:
     if grid is None and dtype not in grids.FLOAT8_TYPES:
         types = f"int2 .. int{grids.WIDEST}, uint2 .. uint{grids.WIDEST}, {', '.join(grids.FLOAT8_TYPES)}"
         raise InputError(f"{where}: 'output_dtype' is {dtype!r}", why=f"known types: {types}")
+    number, zero = row.y_scale, 0 if row.y_zero_point is UNSET else row.y_zero_point
+    plain = type(number) is float and type(zero) is int and abs(zero) < 1 << grids.WIDEST
+    if grid is not None and plain and row.axis is row.block_size is UNSET:
+        return grids.one_scale(where, grid[0], number, zero + 0.0, signed=grid[1], symmetric=None)
     scale = nested(row.y_scale, where, "y_scale")
     zero_point = nested(row.y_zero_point, where, "y_zero_point") if row.y_zero_point is not UNSET else None
     axis, block_axis, size = _axes(row, scale, where)
