@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import onnxruntime as ort
 
@@ -67,25 +67,38 @@ class CpuSession:
 class _Watch:
     """Ends a run that has taken too much computing time, or whose caller's time is over (``limited_time``).
 
-    Of the former a machine that is busy with others takes nothing.
+    Of the former a machine that is busy with others takes nothing. One thread looks at all runs that are under way: to
+    start one for each takes longer than a small run.
     """
+
+    _changed = threading.Condition()
+    _running: ClassVar[set[_Watch]] = set()
+    _looker: ClassVar[threading.Thread | None] = None
 
     def __init__(self, settings: ort.RunOptions, seconds: float) -> None:
         self._settings, self._seconds = settings, seconds
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
 
     def __enter__(self) -> None:
         self._started, left = time.process_time(), time_left()
         self._end = None if left is None else time.monotonic() + left
-        self._thread.start()
+        with _Watch._changed:
+            _Watch._running.add(self)
+            if _Watch._looker is None or not _Watch._looker.is_alive():  # a child of fork has none
+                _Watch._looker = threading.Thread(target=_Watch._look, daemon=True)
+                _Watch._looker.start()
+            _Watch._changed.notify()
 
     def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
+        with _Watch._changed:
+            _Watch._running.discard(self)
 
-    def _look(self) -> None:
-        while not self._done.wait(_LOOK_SECONDS):
-            late = self._end is not None and time.monotonic() >= self._end
-            if late or time.process_time() - self._started > self._seconds:
-                self._settings.terminate = True
+    @classmethod
+    def _look(cls) -> None:
+        while True:
+            with cls._changed:
+                cls._changed.wait_for(lambda: cls._running)
+                for run in cls._running:
+                    late = run._end is not None and time.monotonic() >= run._end
+                    if late or time.process_time() - run._started > run._seconds:
+                        run._settings.terminate = True
+            time.sleep(_LOOK_SECONDS)

@@ -67,7 +67,7 @@ _SIGNALS = (Task.SIGNAL, Task.REGRESSION, Task.IMAGE, Task.CLASSES)
 
 
 class Judge:
-    """One model's outputs on samples, and what they are held against: the model's own (``session``: opened before).
+    """One model's outputs on samples, and what they are held against: the model's own (``reference``: known already).
 
     Plain feeds come from nowhere in particular: their label is ``arbitrary`` unless it is given, and then nothing is
     judged. Of samples only those that vary are judged on. ``against`` says what the model is; ``same_graph`` that the
@@ -81,13 +81,13 @@ class Judge:
         samples: Sequence[Feed] | Samples,
         *,
         label: str = "arbitrary",
-        session: Session | None = None,
+        reference: Sequence[Values] | None = None,
         **asked: Any,
     ) -> None:
         self.names = tuple(item.name for item in model.graph.output)
         self.feeds: Sequence[Feed] = samples.varied if isinstance(samples, Samples) else samples
         self._judge = OutputJudge(facts, label=samples.label if isinstance(samples, Samples) else label, **asked)
-        self.reference = (session or Session(model)).runs(self.feeds)
+        self.reference = Session(model).runs(self.feeds) if reference is None else reference
 
     def judge(self, run: Callable[[Feed], Values]) -> Verdict:
         """Run every sample and compare; what ``run`` returns must hold the outputs."""

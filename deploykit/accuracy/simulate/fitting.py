@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -78,14 +79,21 @@ def fit_judge(
         return {name: value * value.dtype.type(factor) if name in small else value for name, value in feed.items()}
 
     session, simulator, tried = Session(model), Simulator(model, encodings), list[Fitted]()
-    for factor in (1.0, *_FACTORS) if samples.label is Label.DERIVED else (1.0,):
-        feeds = samples.varied if factor == 1 else tuple(drawn(factor, feed) for feed in samples.varied)
-        judge = Judge(model, facts, feeds, label=samples.label, thresholds=thresholds, session=session)
-        outputs = simulator.runs(feeds)
-        verdict = settled(judge.compare(outputs), samples.label)
-        tried.append(Fitted(judge=judge, verdict=verdict, first=tuple(outputs[:FIRST])))
-        if verdict.right:
-            return tried[-1]
+    factors = (1.0, *_FACTORS) if samples.label is Label.DERIVED else (1.0,)
+    sets = [
+        samples.varied if factor == 1 else tuple(drawn(factor, feed) for feed in samples.varied) for factor in factors
+    ]
+    # Opening a model piece by piece costs more than what a few samples more do: then all sizes share one pass.
+    for together in [sets] if session.streams or simulator.streams else [[one] for one in sets]:
+        everything = [feed for feeds in together for feed in feeds]
+        wanted, got = iter(session.runs(everything)), iter(simulator.runs(everything))
+        for feeds in together:
+            reference, outputs = list(islice(wanted, len(feeds))), list(islice(got, len(feeds)))
+            judge = Judge(model, facts, feeds, label=samples.label, thresholds=thresholds, reference=reference)
+            verdict = settled(judge.compare(outputs), samples.label)
+            tried.append(Fitted(judge=judge, verdict=verdict, first=tuple(outputs[:FIRST])))
+            if verdict.right:
+                return tried[-1]
     # Where size makes no difference, something else is wrong: what mends it is then seen best on the smallest.
     best = max(_order(item.verdict.overall_db) for item in tried)
     return next(item for item in reversed(tried) if _order(item.verdict.overall_db) >= best - _SAME_DB)

@@ -109,6 +109,7 @@ class Simulator:
         quantizers = quantizers_of(model, encodings)
         self.applied, self.skipped = tuple(quantizers.values), quantizers.skipped
         self._session = Session(model, capture=capture, values=quantizers.values, room=room)
+        self.streams = self._session.streams
 
     def run(self, feed: Feed) -> dict[str, npt.NDArray[Any]]:
         """Outputs and captured tensors by name for one sample."""
