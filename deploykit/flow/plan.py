@@ -22,7 +22,7 @@ from deploykit.flow.choose import ChosenWay, choose_way
 from deploykit.flow.cure import Cured, JudgedSituation, cure, judge
 from deploykit.flow.rules import RULES as CHOICE_RULES
 from deploykit.flow.samples import data_findings
-from deploykit.model.changes import GraphChange, changes_between
+from deploykit.model.facts import GraphChange, changes_between
 
 __all__ = ["SECONDS", "Decision", "decide", "plan", "plan_as_given", "second_opinions"]
 

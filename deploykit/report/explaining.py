@@ -15,7 +15,7 @@ from typing import Any
 
 from deploykit.backend.status import Compiled, Correctness, PackageStatus, Right, status_from_json
 from deploykit.findings import Finding, Severity, Subject, SubjectKind, group_findings
-from deploykit.model.changes import in_words
+from deploykit.model.facts import in_words
 from deploykit.packages.manifests import read_manifest
 from deploykit.system.published import Published, published
 

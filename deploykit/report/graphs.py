@@ -13,8 +13,7 @@ from itertools import groupby
 
 from deploykit.backend.plans import PlannedPrecision
 from deploykit.findings import Finding, Severity
-from deploykit.model.changes import GraphChange
-from deploykit.model.facts import GraphFacts, NodeFact
+from deploykit.model.facts import GraphChange, GraphFacts, NodeFact
 
 __all__ = [
     "BOX_HEIGHT",

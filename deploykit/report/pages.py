@@ -23,7 +23,7 @@ from deploykit.report.ladders import ladder_section
 from deploykit.report.rendering import render
 
 if TYPE_CHECKING:
-    from deploykit.model.changes import GraphChange
+    from deploykit.model.facts import GraphChange
     from deploykit.packages.manifests import FileRecord
     from deploykit.report.detections import DetectionPictures
 

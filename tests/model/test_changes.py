@@ -8,9 +8,8 @@ import onnx.parser
 import pytest
 
 from deploykit.model import wrap_proto
-from deploykit.model.changes import changes_between
 from deploykit.model.collect import collect_facts
-from deploykit.model.facts import GraphFacts
+from deploykit.model.facts import GraphFacts, changes_between
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> net (float[4] x, float[4] w) => (float[4] y, float[4] z)'
 

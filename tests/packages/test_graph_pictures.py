@@ -14,9 +14,8 @@ from deploykit.backend.plans import PlannedPrecision
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
 from deploykit.model import wrap_proto
-from deploykit.model.changes import changes_between
 from deploykit.model.collect import collect_facts
-from deploykit.model.facts import GraphFacts, NodeFact
+from deploykit.model.facts import GraphFacts, NodeFact, changes_between
 from deploykit.report.charts import range_chart, timeline
 from deploykit.report.graphs import BOX_HEIGHT, BOX_WIDTH, change_pictures, lay_out, precision_map
 
