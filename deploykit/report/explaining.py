@@ -25,9 +25,8 @@ __all__ += ["shipping"]
 _FROM_USER = frozenset({"given", "recorded"})
 # So many real samples hold as many decisions as are needed to tell a miss from chance, one per sample.
 _DATA = "package it again with --calibration DATA, at least 20 samples of the field, or --input NAME=VALUE"
-_COMPARE = (
-    "build it, run it on the device with samples of the field, then: "
-    "deploykit accuracy compare FLOAT_OUTPUTS DEVICE_OUTPUTS --model MODEL"
+_RUN = (
+    "deploykit build PACKAGE, then deploykit run PACKAGE --on adb (or ssh://user@host): the device's outputs are judged"
 )
 
 
@@ -99,7 +98,7 @@ def shipping(status: PackageStatus, findings: Iterable[Finding]) -> Shipping:
         told = right.why.removeprefix("not judged: ")
         lacks = "no real samples say" if samples_wanted(right) else "nothing says yet"
         why = f"the package is made, and {lacks} whether its outputs are right{f': {told}' if told else ''}"
-        return not_judged(why, by, samples_wanted(right) or _COMPARE)
+        return not_judged(why, by, samples_wanted(right) or _RUN)
     if compiled.state is not Compiled.YES:
         return not_judged("its numbers are right in simulation, but no compiler has seen it", measured, _BUILD)
     if not is_against_float:
