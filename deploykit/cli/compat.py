@@ -221,7 +221,8 @@ def _answer_text(found: CompatAnswer, words: Iterable[str]) -> str:
             # Another release was executed than the one that the row is about.
             lent = (row.ran and row.confidence is Confidence.INFERRED for row in found.rows if row.family == family)
             inferred = any(lent)
-            lines.append(f"{family} {release} answers for {found.requested}{', by inference' if inferred else ''}")
+            how = ", by inference" if inferred else ""
+            lines.append(f"{found.requested} is answered by {family or 'release'} {release}{how}")
     return "\n".join(lines)
 
 

@@ -112,5 +112,5 @@ def test_documents_stand_beside_what_was_run_for_two_releases(call: Any) -> None
 
 
 def test_a_release_that_was_not_run_names_the_one_that_was(call: Any) -> None:
-    assert "kernels of QAIRT 2.36.1 answers for 2.33, by inference" in call("op", "MatMul", "--sdk", "2.33")
-    assert call("op", "MatMul", "--sdk", "2.36.1").rstrip().endswith("kernels of QAIRT 2.36.1 answers for 2.36.1")
+    assert "2.33 is answered by kernels of QAIRT 2.36.1, by inference" in call("op", "MatMul", "--sdk", "2.33")
+    assert call("op", "MatMul", "--sdk", "2.36.1").rstrip().endswith("2.36.1 is answered by kernels of QAIRT 2.36.1")
