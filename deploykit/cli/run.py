@@ -12,6 +12,8 @@ from deploykit.cli.diagnose import diagnosis_text
 from deploykit.cli.frame import Command, settings
 from deploykit.cli.progress import progress
 from deploykit.cli.terminal import emit, plain
+from deploykit.report.junit import junit_text, run_cases
+from deploykit.system.files import write_files
 
 if TYPE_CHECKING:
     from deploykit.devices.run import RunReport
@@ -41,10 +43,11 @@ _LAST_LINES = 12
 )
 @click.option("--python", default="", metavar="PATH", help="The Python on the device. Default: python3.")
 @click.option("--keep", is_flag=True, help="Leave the run's folder on the device.")
+@click.option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write what a CI server shows as JUnit.")
 @click.option(
     "--file", type=click.Path(path_type=Path), default=Path("deploykit.toml"), help="Where devices have names."
 )
-def command(package: Path, **given: Any) -> int:
+def command(package: Path, junit: Path | None, **given: Any) -> int:
     """Run PACKAGE on a device: its outputs are judged there, its time is measured, its dearest operators are named.
 
     \b
@@ -53,6 +56,8 @@ def command(package: Path, **given: Any) -> int:
     """
     with progress() as tell:
         report = api.run(package, progress=tell, **{**given, "power": given["power"] or ""})
+    if junit is not None:
+        write_files({junit: junit_text("deploykit run", {package.name: run_cases(report.to_json())})}, force=True)
     emit(report.to_json(), lambda: _text(report))
     return report.exit_status
 

@@ -47,7 +47,10 @@ def _clean(text: str) -> str:
 
 
 def run_cases(record: Mapping[str, Any]) -> tuple[JUnitCase, ...]:
-    """The rows of one run on a device, from its record as it is published: right, fast enough, and by how much."""
+    """The rows of one run on a device, from what ``deploykit run`` publishes: right, and within its budget."""
+    if "right" not in record:
+        told = f"the program on the device failed (status {record.get('status')})"
+        return (JUnitCase(name="run", kind="error", message=told, text="\n".join(record.get("log", ()))),)
     state, latency = str(record.get("right", {}).get("right", "")), record.get("latency") or {}
     kinds: dict[str, Literal["", "failure", "skipped"]] = {"yes": "", "no": "failure"}
     told = f"{record.get('where')}: right: {state or 'not judged'}"

@@ -151,3 +151,5 @@ def test_a_record_becomes_rows_that_a_server_shows(right: str, held: bool | None
 
 def test_a_run_that_measured_nothing_has_one_row() -> None:
     assert [case.kind for case in run_cases({"where": "local", "right": {}, "latency": None})] == ["skipped"]
+    (failed,) = run_cases({"schema": 1, "ok": False, "status": 9, "log": ["[ ERROR ] of the device"]})
+    assert (failed.kind, failed.text) == ("error", "[ ERROR ] of the device") and "status 9" in failed.message

@@ -12,6 +12,7 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -50,8 +51,10 @@ def test_on_this_machine_the_processor_runs_what_has_nothing_else(
     runs = read_manifest(plain)["runs"]
     assert [run["id"] for run in runs] == ["0001", "0002"]
     assert json.loads((plain / runs[0]["record"]).read_text("utf-8"))["latency"] == record["latency"]
-    # A budget that nothing can hold is a no.
-    assert run_command(cli, [*arguments, "--max-p90", "0.001us"]) == 1
+    # A budget that nothing can hold is a no, for a server too.
+    page = plain.parent / "junit.xml"
+    assert run_command(cli, [*arguments, "--max-p90", "0.001us", "--junit", str(page)]) == 1
+    assert [suite.get("failures") for suite in ElementTree.parse(page).getroot()] == ["1"]
 
 
 def test_a_package_that_was_changed_is_not_run(plain: Path) -> None:
