@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from deploykit.backend.targets import find_device
-from deploykit.tables.devices import Device, Fact, load_device_of_id, load_devices
+from deploykit.tables.devices import Device, Fact, load_device_of_id, load_devices, own_devices
 from deploykit.tables.reading import parse_rows, read_toml, structure
 from deploykit.tables.sources import write_out
 from deploykit_qualcomm.tables import DATA, tables
@@ -81,13 +81,15 @@ _PRECISIONS = {"a16w8": "w8a16", "a16w16": "w16a16", "fp16": "fp16", "bf16": "bf
 @cache
 def qualcomm_devices(data: Path = DATA) -> tuple[Device, ...]:
     """Every device of the data folder, by id."""
-    devices = (*load_devices(data / "devices"), *_unsupported(data / "unsupported.toml"))
-    return tuple(map(_with_precisions, sorted(devices, key=lambda device: device.id)))
+    devices = (*load_devices(data / "devices"), *_unsupported(data / "unsupported.toml"), *own_devices("Qualcomm"))
+    by_id = {device.id: device for device in devices}  # what a user says of a device is said last
+    return tuple(_with_precisions(by_id[name]) for name in sorted(by_id))
 
 
 def device_of_id(name: str, data: Path = DATA) -> Device | None:
     """The device of that id, from its own file alone, or None: one of ``unsupported.toml`` is found among all."""
-    found = load_device_of_id(data / "devices", name)
+    own = next((device for device in own_devices("Qualcomm") if device.id == name.lower()), None)
+    found = own or load_device_of_id(data / "devices", name)
     return None if found is None else _with_precisions(found)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
 from deploykit.tables.capabilities import ReleaseChange
-from deploykit.tables.devices import Device, load_device_of_id, load_devices
+from deploykit.tables.devices import Device, load_device_of_id, load_devices, own_devices
 from deploykit.tables.reading import parse_rows, read_toml, structure
 from deploykit.tables.sources import SourcedRow, read_source_file, read_sources, write_out
 
@@ -398,7 +398,7 @@ def rows(kind: type[R]) -> tuple[R, ...]:
 @cache
 def devices() -> tuple[Device, ...]:
     """The devices of this backend."""
-    return load_devices(DATA / "devices", sources())
+    return (*load_devices(DATA / "devices", sources()), *own_devices("AMD"))
 
 
 def device_of_id(name: str) -> Device | None:

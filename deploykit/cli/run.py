@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from deploykit.report.junit import junit_text, run_cases
 from deploykit.system.files import write_files
 
 if TYPE_CHECKING:
+    from deploykit.devices.record import RunRecord
     from deploykit.devices.run import RunReport
 
 __all__ = ["command"]
@@ -45,9 +47,12 @@ _LAST_LINES = 12
 @click.option("--keep", is_flag=True, help="Leave the run's folder on the device.")
 @click.option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write what a CI server shows as JUnit.")
 @click.option(
+    "--draft", type=click.Path(path_type=Path), metavar="FOLDER", help="Where the file of an unknown chip is drafted."
+)
+@click.option(
     "--file", type=click.Path(path_type=Path), default=Path("deploykit.toml"), help="Where devices have names."
 )
-def command(package: Path, junit: Path | None, **given: Any) -> int:
+def command(package: Path, junit: Path | None, draft: Path | None, **given: Any) -> int:
     """Run PACKAGE on a device: its outputs are judged there, its time is measured, its dearest operators are named.
 
     \b
@@ -58,8 +63,26 @@ def command(package: Path, junit: Path | None, **given: Any) -> int:
         report = api.run(package, progress=tell, **{**given, "power": given["power"] or ""})
     if junit is not None:
         write_files({junit: junit_text("deploykit run", {package.name: run_cases(report.to_json())})}, force=True)
-    emit(report.to_json(), lambda: _text(report))
+    chip = "" if report.record is None else _unknown_chip(report.record, draft)
+    emit(report.to_json(), lambda: _text(report) + chip)
     return report.exit_status
+
+
+def _unknown_chip(record: RunRecord, folder: Path | None) -> str:
+    """A line about a chip that no table has, whose file is written where that is asked; "" where it is known."""
+    from deploykit.backend.plugins import load_backend
+    from deploykit.devices.places import draft_device
+
+    text = draft_device(record.device, load_backend(record.backend), record.target)
+    if not text:
+        return ""
+    advice = "--draft FOLDER writes a file for it"
+    if folder is not None:
+        path = folder / f"{tomllib.loads(text)['id']}.toml"
+        folder.mkdir(parents=True, exist_ok=True)
+        write_files({path: text}, force=False)
+        advice = f"its file is drafted: {path}; with DEPLOYKIT_DEVICES={folder} it is known"
+    return f"\n{'chip':<10} no table has {plain(record.device.soc)}; {advice}"
 
 
 def _text(report: RunReport) -> str:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from deploykit.accuracy.judge.verdict import Thresholds
+from deploykit.backend.backend import AnyBackend
+from deploykit.backend.on_device import Place
 from deploykit.errors import InputError, UsageError
 from deploykit.tables.reading import read_toml, structure
 
-__all__ = ["DeviceRow", "device_at", "devices_in"]
+__all__ = ["DeviceRow", "device_at", "devices_in", "draft_device"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,3 +66,26 @@ def device_at(where: str, file: Path) -> DeviceRow:
             f"--on {where}: no such device", why=known, next="local, adb[:SERIAL], ssh://user@host, or add it"
         )
     return rows[where]
+
+
+def draft_device(place: Place, backend: AnyBackend, target: str) -> str:
+    """The file of a chip that no table has, of what it says of itself and what is known of the one it was taken for.
+
+    "" for a chip that is known, and for a device that does not say which it has.
+    """
+    named = place.soc.lower()
+    devices = {device.id: device for device in backend.devices()}
+    base = devices.get(target)
+    known = (named in (one.id, one.name.lower(), *map(str.lower, one.aliases)) for one in devices.values())
+    if not named or base is None or any(known):
+        return ""
+    lines = ["schema = 1", f"id = {json.dumps(re.sub(r'[^a-z0-9]+', '-', named).strip('-'))}"]
+    lines += [f"name = {json.dumps(place.soc)}", f"vendor = {json.dumps(base.vendor)}"]
+    lines.append(f"backends = {json.dumps(list(base.backends))}")
+    lines.append(f'note = "drafted from a device that ran a package for {base.name}: compare it with the documents"')
+    for name, fact in base.facts.items():
+        if isinstance(fact.value, int | str) and name != "marketing":
+            source = json.dumps([f"as {base.name}, whose package ran on it"])
+            lines += ["", f"[facts.{name}]", f"value = {json.dumps(fact.value)}", f"source = {source}"]
+            lines.append('confidence = "inferred"')
+    return "\n".join([*lines, ""])

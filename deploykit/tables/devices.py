@@ -5,6 +5,7 @@ A device is a bag of sourced facts; what a fact such as a memory size means is t
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from deploykit.system.published import published
 from deploykit.tables.reading import read_toml, structure
 from deploykit.tables.sources import NO_SOURCES, write_out
 
-__all__ = ["Device", "Fact", "load_device", "load_device_of_id", "load_devices", "search_devices"]
+__all__ = ["Device", "Fact", "load_device", "load_device_of_id", "load_devices", "own_devices", "search_devices"]
 
 _WORD = re.compile(r"[a-z0-9.+]+")
 _LONGEST = 64  # letters of an id; the longest that ships has 37
@@ -88,6 +89,15 @@ def load_device_of_id(folder: Path, name: str, sources: Mapping[str, str] = NO_S
 def load_devices(folder: Path, sources: Mapping[str, str] = NO_SOURCES) -> tuple[Device, ...]:
     """All device files of one folder, by id."""
     return tuple(load_device(path, sources) for path in sorted(folder.glob("*.toml")))
+
+
+def own_devices(vendor: str) -> tuple[Device, ...]:
+    """The devices of one vendor that the user describes, in files of the folder that ``DEPLOYKIT_DEVICES`` names."""
+    folder = os.environ.get("DEPLOYKIT_DEVICES", "")
+    if folder and not Path(folder).is_dir():
+        raise InputError(f"DEPLOYKIT_DEVICES={folder}: no such folder")
+    found = load_devices(Path(folder)) if folder else ()
+    return tuple(device for device in found if device.vendor == vendor)
 
 
 def search_devices(devices: Iterable[Device], words: str) -> tuple[Device, ...]:
