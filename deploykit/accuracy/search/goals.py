@@ -63,8 +63,12 @@ class Reached:
 
     @classmethod
     def of(cls, verdict: Verdict, **others: Any) -> Reached:
-        """What a verdict says; ``others`` are fields that it knows nothing of, or that were measured otherwise."""
-        known = {"sqnr_db": verdict.overall_db, "right": verdict.right, "reason": verdict.reason}
+        """What a verdict may tell; ``others`` are fields that it knows nothing of, or that were measured otherwise.
+
+        On made-up inputs nothing is shown to be right, and no goal that asks for that is reached.
+        """
+        right, reason = verdict.answer
+        known = {"sqnr_db": verdict.overall_db, "right": right, "reason": reason}
         return cls(**{**known, "detections": verdict.detections, **others})
 
     @property
