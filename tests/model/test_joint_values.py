@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from deploykit.model.ranges import Interval
+from deploykit.model import load_model
+from deploykit.model.graph import GraphCopy
+from deploykit.model.ranges import Interval, graph_bounds
 from tables import each_row
 
+ZOO = Path(__file__).parents[1] / "data" / "zoo"
 INF = math.inf
 ALL = (-INF, INF)
 
@@ -27,6 +31,22 @@ MEAN = "q = Mul (x, x)  m = ReduceMean <axes = [-1]> (q)"
 L2 = "l = ReduceL2 <axes = [-1]> (x)"
 
 RATIOS = [
+    # As in the steps of RWKV, whose exponents are differences to the larger of two.
+    ("m = Max (z, x)  y = Sub (x, m)", (-INF, 0)),
+    ("m = Max (z, x)  y = Sub (m, x)", (0, INF)),
+    ("m = Min (z, x)  y = Sub (x, m)", (0, INF)),
+    ("m = Min (z, x)  y = Sub (m, x)", (-INF, 0)),
+    ("m = ReduceMax <axes = [-1]> (x)  d = Sub (x, m)  y = Exp (d)", (0, 1)),
+    ("m = ReduceMax <axes = [-1]> (x)  d = Sub (x, m)  e = Exp (d)  t = ReduceSum (e, last)  y = Div (e, t)", (0, 1)),
+    # Exports compute x - mean twice, under two names.
+    (
+        "a = ReduceMean <axes = [-1]> (x)  c = Sub (x, a)  q = Pow (c, two)  m = ReduceMean <axes = [-1]> (q)"
+        "  p1 = Add (m, half)  l = Sqrt (p1)  again = Sub (x, a)  y = Div (again, l)",
+        (-2, 2),
+    ),
+    # A constant is no gated operand.
+    ("g1 = Sigmoid (x)  y = Mul (three, g1)", (0, 3)),
+    ("g1 = Sigmoid (x)  y = Mul (nothing, g1)", (0, 0)),
     ("m = ReduceMax <axes = [-1]> (x)  y = Sub (x, m)", (-INF, 0)),
     ("m = ReduceMax <axes = [-1], keepdims = 0> (x)  y = Sub (x, m)", ALL),
     ("m = ReduceMax <axes = [-1]> (x)  y = Sub (z, m)", ALL),
@@ -149,3 +169,12 @@ def test_a_gate_that_rises_with_its_operand_has_a_dip(body: str, least: float, b
 def test_other_products_with_a_gate_have_none(body: str, bound: Bound) -> None:
     """Far below what any dip reaches."""
     assert bound(body, x=(-50, 7))[0] < -20
+
+
+@pytest.mark.parametrize(("name", "most"), [("distilbert", 100.0), ("segformer", 1e4)])
+def test_every_norm_of_true_exports_is_bounded(name: str, most: float) -> None:
+    model = load_model(ZOO / name / "model.onnx")
+    found = graph_bounds(GraphCopy(model.proto, copy=False))
+    norms = [node.output[0] for node in model.proto.graph.node if node.op_type == "Div" and "norm" in node.name.lower()]
+    assert len(norms) >= 5
+    assert all(max(map(abs, found[norm])) <= most for norm in norms)
