@@ -143,17 +143,14 @@ def nearest_sdk(release: str) -> str:
     wanted = numbers_of(release)
     if not wanted:
         return measured[-1] if measured else ""
-    return min(measured, key=lambda sdk: (abs(_minor(numbers_of(sdk)) - _minor(wanted)), sdk), default="")
+    # Releases are numbered by their second part: 2.51 and 2.47 are four apart.
+    minors = {sdk: [*numbers_of(sdk), 0, 0][1] for sdk in measured}
+    return min(measured, key=lambda sdk: (abs(minors[sdk] - [*wanted, 0, 0][1]), sdk), default="")
 
 
 def numbers_of(release: str) -> tuple[int, ...]:
     """A release as typed, comparable."""
     return tuple(int(part) for part in release.split(".") if part.isdigit())
-
-
-def _minor(numbers: tuple[int, ...]) -> int:
-    """The number of a release in its line, 2.51 and 2.47 being four apart."""
-    return numbers[1] if len(numbers) > 1 else 0
 
 
 def matching(rows: Iterable[Row], traits: Mapping[str, str | float]) -> Row | None:

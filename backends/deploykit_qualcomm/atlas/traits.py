@@ -167,7 +167,14 @@ def _shapes(facts: GraphFacts, node: NodeFact) -> Iterator[tuple[str, Trait]]:
             yield "last of the result", float(made[-1])
     if first is not None:
         yield from _windows(node, first)
-        yield from _factors(node, first, made)
+    if node.op_type == "Resize" and first and made and len(made) == len(first) and all((*first, *made)):
+        kinds = set()  # by what kinds of factors its sides grow
+        for old, new in ((old, new) for old, new in zip(first, made, strict=True) if old != new):
+            if new % old == 0:
+                kinds.add(f"{new // old}" if new // old <= _MOST_FACTOR else "whole")
+            else:
+                kinds.add("up" if new > old else f"1/{old // new}" if old % new == 0 else "down")
+        yield "factors", kinds.pop() if len(kinds) == 1 else "several" if kinds else "1"
     second = shapes[1] if len(shapes) > 1 else None
     if first is not None and second is not None:
         yield "second rank", float(len(second))
@@ -175,20 +182,6 @@ def _shapes(facts: GraphFacts, node: NodeFact) -> Iterator[tuple[str, Trait]]:
         if second:
             yield "second last", float(second[-1])
             yield "second first", float(second[0])
-
-
-def _factors(node: NodeFact, shape: tuple[int, ...], made: tuple[int, ...] | None) -> Iterator[tuple[str, Trait]]:
-    """Of a Resize: by what kinds of factors its sides grow."""
-    if node.op_type != "Resize" or made is None or len(made) != len(shape) or not all((*shape, *made)):
-        return
-    kinds = {_factor(old, new) for old, new in zip(shape, made, strict=True) if old != new}
-    yield "factors", kinds.pop() if len(kinds) == 1 else "several" if kinds else "1"
-
-
-def _factor(old: int, new: int) -> str:
-    if new % old == 0:
-        return f"{new // old}" if new // old <= _MOST_FACTOR else "whole"
-    return "up" if new > old else f"1/{old // new}" if old % new == 0 else "down"
 
 
 def _windows(node: NodeFact, shape: tuple[int, ...]) -> Iterator[tuple[str, Trait]]:
@@ -244,22 +237,27 @@ def _ranges(graph: Grids, node: NodeFact) -> Iterator[tuple[str, Trait]]:
     for side in ("in", "second"):
         if side in steps and steps.get("out"):
             yield f"{side} steps per out step", _rounded(steps[side] / steps["out"])
-    yield from _same_grids(graph, node)
-    yield from _beyond(graph, node)
+    # Whether the result has the first input's grid, whether all computed inputs have one, and how far apart they lie:
+    # the largest distance between the ends of an input's grid and the result's, of the result's range.
+    made = _ends(graph, node.outputs[0]) if node.outputs else None
+    given = [_ends(graph, name) for name in node.inputs if name and not _is_stored(graph.facts, name)]
+    known = [ends for ends in given if ends is not None]
+    if known and made is not None:
+        yield "grid of the result", SAME if made == known[0] else ANOTHER
+        span = max(made[1] - made[0], _LEAST_SPAN)
+        yield "grids apart", _rounded(max(abs(one[end] - made[end]) for one in known for end in (0, 1)) / span)
+    if len(known) > 1:
+        yield "grids of the inputs", SAME if len(set(known)) == 1 else ANOTHER
+    clipped = grid_of(graph, node.outputs[0]) if node.op_type == "Clip" else None
+    if clipped is not None and clipped.scale.size == 1:
+        # How many steps its grid goes on beyond the bounds, at the end where it is more.
+        below = _bound(graph, node, 1, "min") - float(clipped.minimum.min())
+        beyond = max(below, float(clipped.maximum.max()) - _bound(graph, node, 2, "max"))
+        if math.isfinite(beyond):
+            yield "steps beyond its bounds", _rounded(beyond / float(clipped.scale.min()))
     gate, x = _gated(graph.facts, node)
     if gate is not None:
         yield "grid of the gate", SAME if _ends(graph, gate.inputs[0]) == _ends(graph, x) else ANOTHER
-
-
-def _beyond(graph: Grids, node: NodeFact) -> Iterator[tuple[str, Trait]]:
-    """Of a Clip: how many steps its result's grid goes on beyond its bounds, at the end where it is more."""
-    grid = grid_of(graph, node.outputs[0]) if node.op_type == "Clip" else None
-    if grid is None or grid.scale.size != 1:
-        return
-    below = _bound(graph, node, 1, "min") - float(grid.minimum.min())
-    beyond = max(below, float(grid.maximum.max()) - _bound(graph, node, 2, "max"))
-    if math.isfinite(beyond):
-        yield "steps beyond its bounds", _rounded(beyond / float(grid.scale.min()))
 
 
 def _bound(graph: Grids, node: NodeFact, position: int, attribute: str) -> float:
@@ -271,22 +269,6 @@ def _bound(graph: Grids, node: NodeFact, position: int, attribute: str) -> float
     name = node.inputs[position] if len(node.inputs) > position else ""
     stored = constant_range(graph.model, name) if name else None
     return (-math.inf if attribute == "min" else math.inf) if stored is None else stored[0]
-
-
-def _same_grids(graph: Grids, node: NodeFact) -> Iterator[tuple[str, Trait]]:
-    """Whether the result has the first input's grid, whether all computed inputs have one, and how far apart they lie.
-
-    How far is the largest distance between the ends of an input's grid and the result's, of the result's range.
-    """
-    made = _ends(graph, node.outputs[0]) if node.outputs else None
-    given = [_ends(graph, name) for name in node.inputs if name and not _is_stored(graph.facts, name)]
-    known = [ends for ends in given if ends is not None]
-    if known and made is not None:
-        yield "grid of the result", SAME if made == known[0] else ANOTHER
-        span = max(made[1] - made[0], _LEAST_SPAN)
-        yield "grids apart", _rounded(max(abs(one[end] - made[end]) for one in known for end in (0, 1)) / span)
-    if len(known) > 1:
-        yield "grids of the inputs", SAME if len(set(known)) == 1 else ANOTHER
 
 
 def _ends(graph: Grids, name: str) -> tuple[float, float, int] | None:
