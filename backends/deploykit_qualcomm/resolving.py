@@ -54,47 +54,41 @@ def _sdk(choice: SdkChoice, message: str, hint: str = "") -> Found:
     return Found("sdk", choice.request, message, hint=hint, evidence=evidence)
 
 
-@RULES.rule(
-    "QNN001",
-    "sdk-nearest-lower",
-    "warning",
-    what="The SDK version that was asked for has no table; the nearest lower one answers.",
-    why="Flags, features and configuration keys may have changed between the two releases.",
-    fix="Read the plan with that in mind, or add a data file for the release that states what differs.",
-    sources=[_OWN, _CADENCE],
-)
+@RULES.rule("QNN001", "sdk-nearest-lower", "warning", sources=[_OWN, _CADENCE])
 def check_nearest_lower(choice: SdkChoice) -> Iterator[Found]:
-    """A version between two tables."""
+    """The SDK version that was asked for has no table; the nearest lower one answers.
+
+    Flags, features and configuration keys may have changed between the two releases.
+
+    Fix: Read the plan with that in mind, or add a data file for the release that states what differs.
+    """
     if choice.match == "lower":
         yield _sdk(choice, f"no table for QAIRT {choice.request}: the one of {choice.table.version} answers")
 
 
-@RULES.rule(
-    "QNN002",
-    "sdk-newer-than-tables",
-    "warning",
-    what="The SDK version that was asked for is newer than every table; the newest one answers.",
-    why="What a later release changed is not known here.",
-    fix="Read the plan with that in mind, or add a data file for the release that states what differs.",
-    sources=[_OWN, _CADENCE],
-)
+@RULES.rule("QNN002", "sdk-newer-than-tables", "warning", sources=[_OWN, _CADENCE])
 def check_newer(choice: SdkChoice) -> Iterator[Found]:
-    """A version beyond the newest table."""
+    """The SDK version that was asked for is newer than every table; the newest one answers.
+
+    What a later release changed is not known here.
+
+    Fix: Read the plan with that in mind, or add a data file for the release that states what differs.
+    """
     if choice.match == "newer":
         yield _sdk(choice, f"QAIRT {choice.request} is newer than every table: {choice.table.version} answers")
 
 
 @RULES.rule(
-    "QNN003",
-    "sdk-build-not-listed",
-    "info",
-    what="The release is known, but no source mentions this build of it.",
-    why="Builds of one release are expected to take the same flags; nobody has shown it for this one.",
-    fix="Check the build number with the SDK's own folder name.",
-    sources=[_OWN, "naming of QAIRT releases: 2.<minor>.<patch>.<YYMMDD>"],
+    "QNN003", "sdk-build-not-listed", "info", sources=[_OWN, "naming of QAIRT releases: 2.<minor>.<patch>.<YYMMDD>"]
 )
 def check_unlisted_build(choice: SdkChoice) -> Iterator[Found]:
-    """A build that the table of its release does not list."""
+    """The release is known, but no source mentions this build of it.
+
+    Builds of one release are expected to take the same flags; nobody has shown it for this one.
+
+    Fix: Check the build number with the SDK's own folder name.
+    """
+    # A build that the table of its release does not list.
     if choice.match == "unlisted-build":
         known = ", ".join(choice.table.builds) or "none"
         yield _sdk(choice, f"build {choice.request} is not among those met of {choice.table.version} (met: {known})")
@@ -104,13 +98,16 @@ def check_unlisted_build(choice: SdkChoice) -> Iterator[Found]:
     "QNN004",
     "sdk-tools-not-seen",
     "warning",
-    what="The release was met only inside another package; its converters and generators were not seen.",
-    why="The rows of its tools are those of the release before it.",
-    fix="Use a release whose tools are known, or check the flags against the SDK's own help.",
     sources=[_OWN, "onnxruntime-qnn wheels 2.4.0 to 2.7.0, which carry HTP libraries and no converter"],
 )
 def check_carrier(choice: SdkChoice) -> Iterator[Found]:
-    """A release known from a wheel, asked for by a backend that runs its tools."""
+    """The release was met only inside another package; its converters and generators were not seen.
+
+    The rows of its tools are those of the release before it.
+
+    Fix: Use a release whose tools are known, or check the flags against the SDK's own help.
+    """
+    # A release known from a wheel, asked for by a backend that runs its tools.
     if choice.table.carrier and choice.uses_tools:
         yield _sdk(
             choice,
@@ -119,17 +116,15 @@ def check_carrier(choice: SdkChoice) -> Iterator[Found]:
         )
 
 
-@RULES.rule(
-    "QNN005",
-    "sdk-below-tables",
-    "warning",
-    what="The SDK version that was asked for is older than every table; the oldest one answers.",
-    why="Flags that came later may be used although the old release does not have them.",
-    fix="Check every flag of the plan against the old SDK's own help.",
-    sources=[_OWN],
-)
+@RULES.rule("QNN005", "sdk-below-tables", "warning", sources=[_OWN])
 def check_below(choice: SdkChoice) -> Iterator[Found]:
-    """A version older than the oldest table, where the tables declare that a warning."""
+    """The SDK version that was asked for is older than every table; the oldest one answers.
+
+    Flags that came later may be used although the old release does not have them.
+
+    Fix: Check every flag of the plan against the old SDK's own help.
+    """
+    # A version older than the oldest table, where the tables declare that a warning.
     if choice.match == "below":
         yield _sdk(choice, f"QAIRT {choice.request} is older than every table: {choice.table.version} answers")
 

@@ -37,17 +37,14 @@ class PickedRelease:
 RULES: Registry[PickedRelease] = Registry("target")
 
 
-@RULES.rule(
-    "VAI001",
-    "release-between-tables",
-    "warning",
-    what="The version that was asked for has no table of its own; the nearest lower one answers for it.",
-    why="A release may change what the execution provider accepts; what is said here is known for another one.",
-    fix="Compare the release notes of the two versions.",
-    sources=["deploykit: the data files of this backend"],
-)
+@RULES.rule("VAI001", "release-between-tables", "warning", sources=["deploykit: the data files of this backend"])
 def check_exact(choice: PickedRelease) -> Iterable[Found]:
-    """A version without a table."""
+    """The version that was asked for has no table of its own; the nearest lower one answers for it.
+
+    A release may change what the execution provider accepts; what is said here is known for another one.
+
+    Fix: Compare the release notes of the two versions.
+    """
     if not choice.exact:
         yield Found(
             "sdk",
@@ -57,17 +54,15 @@ def check_exact(choice: PickedRelease) -> Iterable[Found]:
         )
 
 
-@RULES.rule(
-    "VAI002",
-    "release-not-established",
-    "warning",
-    what="Nothing reliable is published about this release.",
-    why="Options, passes and the quantizer that belongs to it are taken from what newer releases document.",
-    fix="Ask the release's own documentation, or use a newer release.",
-    sources=["deploykit: the data files of this backend"],
-)
+@RULES.rule("VAI002", "release-not-established", "warning", sources=["deploykit: the data files of this backend"])
 def check_established(choice: PickedRelease) -> Iterable[Found]:
-    """A release of which only the name is known."""
+    """Nothing reliable is published about this release.
+
+    Options, passes and the quantizer that belongs to it are taken from what newer releases document.
+
+    Fix: Ask the release's own documentation, or use a newer release.
+    """
+    # A release of which only the name is known.
     if not choice.release.established:
         yield Found(
             "sdk",

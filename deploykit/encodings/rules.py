@@ -69,17 +69,15 @@ class EncodingsOnGraph:
 RULES: Registry[EncodingsOnGraph] = Registry("encodings")
 
 
-@RULES.rule(
-    "DK101",
-    "unknown-tensor",
-    "error",
-    what="Entries whose name no tensor of the model has.",
-    why="A converter drops such an entry without a word, and the tensor it was meant for gets some default precision.",
-    fix="use the model that the encodings were exported with, or correct the names",
-    sources=(f"{_AIMET}: loading a file with an unknown tensor raises",),
-)
+@RULES.rule("DK101", "unknown-tensor", "error", sources=(f"{_AIMET}: loading a file with an unknown tensor raises",))
 def check_unknown_tensor(context: EncodingsOnGraph) -> Iterator[Found]:
-    """One finding for all of them, unless none fits at all."""
+    """Entries whose name no tensor of the model has.
+
+    A converter drops such an entry without a word, and the tensor it was meant for gets some default precision.
+
+    Fix: use the model that the encodings were exported with, or correct the names
+    """
+    # One finding for all of them, unless none fits at all.
     names, strangers = context.names, context.strangers
     if not strangers or len(strangers) == len(names):
         return
@@ -103,16 +101,15 @@ def check_unknown_tensor(context: EncodingsOnGraph) -> Iterator[Found]:
 
 
 @RULES.rule(
-    "DK102",
-    "foreign-encodings",
-    "error",
-    what="Encodings of which not one names a tensor of the model.",
-    why="They belong to another model, or the model was exported again and its tensors were renamed.",
-    fix="use the model that was exported together with the encodings",
-    sources=(f"{_AIMET}: a file fits the model that the same export call wrote",),
+    "DK102", "foreign-encodings", "error", sources=(f"{_AIMET}: a file fits the model that the same export call wrote",)
 )
 def check_foreign_encodings(context: EncodingsOnGraph) -> Iterator[Found]:
-    """One finding when nothing fits."""
+    """Encodings of which not one names a tensor of the model.
+
+    They belong to another model, or the model was exported again and its tensors were renamed.
+
+    Fix: use the model that was exported together with the encodings
+    """
     names = context.names
     if names and len(context.strangers) == len(names):
         yield Found(
@@ -128,15 +125,18 @@ def check_foreign_encodings(context: EncodingsOnGraph) -> Iterator[Found]:
     "DK103",
     "float-set-unknown",
     "warning",
-    what="Encodings of version 2.0.0, which has no entries for 16-bit floats, without a list of the float tensors.",
-    why="A tensor without an entry may be meant to be float16, or may simply never have been quantized: the file looks "
-    "the same, and a converter fills the gap with its default precision.",
-    fix="name the float tensors with --float-tensors, or export version 1.0.0, which has float entries",
     sources=(f"{_AIMET}: explicit and omitted float16 give the same 2.0.0 file", "qualcomm/aimet#4106"),
     cure="simplify",
 )
 def check_float_set_unknown(context: EncodingsOnGraph) -> Iterator[Found]:
-    """A warning where tensors are left, an info where every tensor has an entry or a reason to have none."""
+    """Encodings of version 2.0.0, which has no entries for 16-bit floats, without a list of the float tensors.
+
+    A tensor without an entry may be meant to be float16, or may simply never have been quantized: the file looks the
+    same, and a converter fills the gap with its default precision.
+
+    Fix: name the float tensors with --float-tensors, or export version 1.0.0, which has float entries
+    """
+    # A warning where tensors are left, an info where every tensor has an entry or a reason to have none.
     if not context.encodings.version.startswith("2.") or context.encodings.float_tensors:
         return
     from deploykit.encodings.coverage import missing_entries
@@ -160,14 +160,16 @@ def check_float_set_unknown(context: EncodingsOnGraph) -> Iterator[Found]:
     "DK104",
     "step-beyond-float16",
     "warning",
-    what="A scale so large that a single step of the grid exceeds the range of float16.",
-    why="Every ordinary value rounds to zero: such scales come from constants like 1e30 that stand for infinity.",
-    fix="clamp the constant, or keep the tensors it reaches in float",
     sources=(f"{_AIMET}: an anchor constant of 1e30 gets a uint8 scale of 3.9e27, and the model 7.9 dB",),
     cure=("simplify", "mask-constant"),
 )
 def check_step_beyond_float16(context: EncodingsOnGraph) -> Iterator[Found]:
-    """One finding per tensor."""
+    """A scale so large that a single step of the grid exceeds the range of float16.
+
+    Every ordinary value rounds to zero: such scales come from constants like 1e30 that stand for infinity.
+
+    Fix: clamp the constant, or keep the tensors it reaches in float
+    """
     for entry in context.known():
         step = float(entry.value.scale.max()) if isinstance(entry.value, Affine) else 0.0
         if step > LARGEST_FLOAT16:
@@ -183,13 +185,16 @@ def check_step_beyond_float16(context: EncodingsOnGraph) -> Iterator[Found]:
     "DK105",
     "unplaceable-list",
     "error",
-    what="A list of scales whose axes neither the file states nor the model settles.",
-    why="Version 0.6.1 lists blockwise scales without their block size, and no reader can place them, not even AIMET.",
-    fix="export version 1.0.0 or 2.0.0, which state the block size",
     sources=(f"{_AIMET}: loading a blockwise 0.6.1 file fails on the length of the list",),
 )
 def check_unplaceable_list(context: EncodingsOnGraph) -> Iterator[Found]:
-    """One finding per tensor that stayed unplaced on a graph that has it."""
+    """A list of scales whose axes neither the file states nor the model settles.
+
+    Version 0.6.1 lists blockwise scales without their block size, and no reader can place them, not even AIMET.
+
+    Fix: export version 1.0.0 or 2.0.0, which state the block size
+    """
+    # One finding per tensor that stayed unplaced on a graph that has it.
     for entry in context.known():
         value = entry.value
         if not isinstance(value, Affine | Lpbq) or value.placed:
@@ -211,17 +216,20 @@ def check_unplaceable_list(context: EncodingsOnGraph) -> Iterator[Found]:
     "DK106",
     "asymmetric-weight",
     "warning",
-    what="A weight whose grid is not symmetric around zero.",
-    why="An accumulator then needs a correction by the sum of the inputs; most integer kernels take symmetric weights "
-    "only, and the others run slower.",
-    fix="quantize weights symmetrically, unless the backend's documentation says that it takes them like this",
     sources=(
         "https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html (choose symmetric weights)",
         f"{_AIMET}: its device configurations quantize parameters symmetrically",
     ),
 )
 def check_asymmetric_weight(context: EncodingsOnGraph) -> Iterator[Found]:
-    """One finding for all weights together, since a file is usually all one way."""
+    """A weight whose grid is not symmetric around zero.
+
+    An accumulator then needs a correction by the sum of the inputs; most integer kernels take symmetric weights only,
+    and the others run slower.
+
+    Fix: quantize weights symmetrically, unless the backend's documentation says that it takes them like this
+    """
+    # One finding for all weights together, since a file is usually all one way.
     import numpy as np
 
     # Weights of norms only scale, and are left out.
@@ -246,17 +254,14 @@ def check_asymmetric_weight(context: EncodingsOnGraph) -> Iterator[Found]:
         )
 
 
-@RULES.rule(
-    "DK107",
-    "narrow-bias",
-    "warning",
-    what="A bias quantized to fewer than 32 bits.",
-    why="A bias is added to 32-bit sums; on a coarser grid it shifts every output of its channel.",
-    fix="leave the entry out, so that an int32 one is derived from input and weight",
-    sources=("qualcomm/aimet#2443", "qualcomm/aimet#4050"),
-)
+@RULES.rule("DK107", "narrow-bias", "warning", sources=("qualcomm/aimet#2443", "qualcomm/aimet#4050"))
 def check_narrow_bias(context: EncodingsOnGraph) -> Iterator[Found]:
-    """One finding per bias."""
+    """A bias quantized to fewer than 32 bits.
+
+    A bias is added to 32-bit sums; on a coarser grid it shifts every output of its channel.
+
+    Fix: leave the entry out, so that an int32 one is derived from input and weight
+    """
     uses = context.uses
     for entry in context.known():
         roles = {use.role for use in uses.get(entry.name, ())}
@@ -273,14 +278,16 @@ def check_narrow_bias(context: EncodingsOnGraph) -> Iterator[Found]:
     "DK108",
     "regrid-in-movement",
     "warning",
-    what="A data-movement op whose input and output have different grids.",
-    why="Moving data changes no value, so that both grids describe the same numbers; a converter inserts a "
-    "requantization there, or keeps only one of the two.",
-    fix="give both tensors the same entry, or leave one of them out",
     sources=(f"{_AIMET}: outputs of data movement copy their input's entry", "qualcomm/aimet#4074"),
 )
 def check_regrid_in_movement(context: EncodingsOnGraph) -> Iterator[Found]:
-    """One finding per pair of tensors."""
+    """A data-movement op whose input and output have different grids.
+
+    Moving data changes no value, so that both grids describe the same numbers; a converter inserts a requantization
+    there, or keeps only one of the two.
+
+    Fix: give both tensors the same entry, or leave one of them out
+    """
     from deploykit.encodings.formats.differences import compare_values
 
     for node in context.facts.nodes:
@@ -302,17 +309,14 @@ def check_regrid_in_movement(context: EncodingsOnGraph) -> Iterator[Found]:
                 )
 
 
-@RULES.rule(
-    "DK109",
-    "entry-on-integers",
-    "error",
-    what="An entry for a tensor that holds integers or booleans in the model.",
-    why="Shapes, indices and conditions are not quantized: the entry belongs to another tensor.",
-    fix="use the model that the encodings were exported with, or remove the entry",
-    sources=(f"{_AIMET}: only floating-point tensors get quantizers",),
-)
+@RULES.rule("DK109", "entry-on-integers", "error", sources=(f"{_AIMET}: only floating-point tensors get quantizers",))
 def check_entry_on_integers(context: EncodingsOnGraph) -> Iterator[Found]:
-    """One finding per tensor."""
+    """An entry for a tensor that holds integers or booleans in the model.
+
+    Shapes, indices and conditions are not quantized: the entry belongs to another tensor.
+
+    Fix: use the model that the encodings were exported with, or remove the entry
+    """
     for entry in () if context.facts.is_qdq else context.known():
         fact = context.facts.tensors[entry.name]
         if fact.dtype and not fact.is_float:
@@ -328,13 +332,16 @@ def check_entry_on_integers(context: EncodingsOnGraph) -> Iterator[Found]:
     "DK110",
     "symmetric-off-centre",
     "warning",
-    what="An entry that claims to be symmetric while its grid is not centred.",
-    why="Readers disagree: some take the offset, some take zero because the flag says so.",
-    fix="export again; if the grid is meant, the flag must be false",
     sources=(f"{_AIMET}: the flag only chooses between a signed and an unsigned grid, the offset counts",),
 )
 def check_symmetric_off_centre(context: EncodingsOnGraph) -> Iterator[Found]:
-    """One finding per tensor; strict and unsigned symmetry, which AIMET has, are no contradiction."""
+    """An entry that claims to be symmetric while its grid is not centred.
+
+    Readers disagree: some take the offset, some take zero because the flag says so.
+
+    Fix: export again; if the grid is meant, the flag must be false
+    """
+    # One finding per tensor; strict and unsigned symmetry, which AIMET has, are no contradiction.
     for entry in context.known():
         value = entry.value
         if not isinstance(value, Affine) or not value.symmetric or not value.signed:
@@ -354,13 +361,15 @@ def check_symmetric_off_centre(context: EncodingsOnGraph) -> Iterator[Found]:
     "DK111",
     "mixed-widths",
     "info",
-    what="Elementwise ops whose two quantized inputs have different integer widths.",
-    why="One operand must be converted before the op, which costs time and, downwards, precision.",
-    fix="give both operands the same width where that costs no accuracy",
     sources=("qualcomm/aimet#4090 (147 conversions: 46.6 ms against 14.3 ms, as reported)",),
 )
 def check_mixed_widths(context: EncodingsOnGraph) -> Iterator[Found]:
-    """One finding for all of them."""
+    """Elementwise ops whose two quantized inputs have different integer widths.
+
+    One operand must be converted before the op, which costs time and, downwards, precision.
+
+    Fix: give both operands the same width where that costs no accuracy
+    """
     nodes = []
     for node in context.facts.nodes:
         values = (entry.value for entry in map(context.encodings.get, node.inputs) if entry is not None)
@@ -376,19 +385,17 @@ def check_mixed_widths(context: EncodingsOnGraph) -> Iterator[Found]:
         )
 
 
-@RULES.rule(
-    "DK250",
-    "coarse-join",
-    "warning",
-    what="A Concat behind the network puts values of unlike ranges on one grid, which leaves some of them few steps.",
-    why="Boxes of 0..640 and scores of 0..1 on one 8-bit grid: every score becomes 0 or 1, and whole-tensor metrics "
-    "still look good, since the boxes make all of the energy.",
-    fix="give --calibration: the post-processing then gets 16-bit grids, or its parts outputs of their own, whichever "
-    "is measured best",
-    sources=("the entries of the Concat and of its parts",),
-)
+@RULES.rule("DK250", "coarse-join", "warning", sources=("the entries of the Concat and of its parts",))
 def check_coarse_joins(context: EncodingsOnGraph) -> Iterator[Found]:
-    """Each part with the steps that are left to it."""
+    """A Concat behind the network puts values of unlike ranges on one grid, which leaves some of them few steps.
+
+    Boxes of 0..640 and scores of 0..1 on one 8-bit grid: every score becomes 0 or 1, and whole-tensor metrics still
+    look good, since the boxes make all of the energy.
+
+    Fix: give --calibration: the post-processing then gets 16-bit grids, or its parts outputs of their own, whichever is
+    measured best
+    """
+    # Each part with the steps that are left to it.
     from deploykit.encodings.new_grids import range_of
     from deploykit.encodings.post_processing import Harm, find_post_processing
 

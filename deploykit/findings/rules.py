@@ -5,6 +5,7 @@ It knows neither models nor vendors; what a rule looks at is the type parameter 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Generic, TypeVar
@@ -84,8 +85,15 @@ class Registry(Generic[C]):
     """The rules of one scope (one context type), in the order of their codes.
 
     >>> RULES = Registry("situation")
-    >>> @RULES.rule("DK901", "example", "error", what="…", why="…", fix="…", sources=["…"])
-    ... def check_example(situation): yield Found("model", "m", "…")
+    >>> @RULES.rule("DK901", "example", "error", sources=["…"])
+    ... def check_example(situation):
+    ...     '''A model of nothing.
+    ...
+    ...     It computes nothing.
+    ...
+    ...     Fix: leave it out
+    ...     '''
+    ...     yield Found("model", "m", "it is empty")
 
     ``sources`` are those of every rule that names none of its own.
     """
@@ -101,14 +109,18 @@ class Registry(Generic[C]):
         slug: str,
         severity: str,
         *,
-        what: str,
-        why: str,
-        fix: str,
+        what: str = "",
+        why: str = "",
+        fix: str = "",
         sources: Sequence[str] = (),
         claim: Claim | None = None,
         cure: str | tuple[str, ...] = (),
     ) -> Callable[[Callable[[C], Iterable[Found]]], Callable[[C], Iterable[Found]]]:
-        """Register the decorated function under ``code``; a code or slug used twice is a defect."""
+        """Register the decorated function under ``code``; a code or slug used twice is a defect.
+
+        Its docstring is the rule's page: what the rule finds, why that matters, and a paragraph that begins with
+        ``Fix:``. A text that is put together may be given as ``what``, ``why`` and ``fix`` instead.
+        """
 
         def register(check: Callable[[C], Iterable[Found]]) -> Callable[[C], Iterable[Found]]:
             if any(known.code == code or known.slug == slug for known in self._rules.values()):
@@ -116,14 +128,20 @@ class Registry(Generic[C]):
             said_by = tuple(sources or self._sources)
             if not said_by:
                 raise DefectError(f"rule {code} {slug}: no source")
+            texts = (what, why, fix)
+            if not what and check.__doc__:  # python -OO has no docstrings
+                page = [" ".join(text.split()) for text in re.split(r"\n\s*\n", check.__doc__)]
+                if len(page) != 3 or not page[2].startswith("Fix: "):
+                    raise DefectError(f"rule {code} {slug}: its docstring is not what, why and 'Fix: '")
+                texts = (page[0], page[1], page[2].removeprefix("Fix: "))
             self._rules[code] = Rule(
                 code=code,
                 slug=slug,
                 severity=Severity(severity),
                 scope=self.scope,
-                what=what,
-                why=why,
-                fix=fix,
+                what=texts[0],
+                why=texts[1],
+                fix=texts[2],
                 sources=said_by,
                 check=check,
                 claim=claim,

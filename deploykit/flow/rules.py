@@ -30,18 +30,15 @@ def _name(chosen: ChosenWay) -> str:
     return chosen.situation.request.model.name
 
 
-@RULES.rule(
-    "DK201",
-    "graph-rewritten",
-    "info",
-    what="The packaged model is a rewritten form of the one that was given.",
-    why="Huge ranges are often artefacts of how the maths is written; rewritten, integers hold them. Each rewrite was "
-    "proven equal in float32 by running both on the samples.",
-    fix="compare on your own data (--calibration), or leave a rewrite out with --no-rewrite NAME",
-    sources=("ONNX Runtime, run while packaging",),
-)
+@RULES.rule("DK201", "graph-rewritten", "info", sources=("ONNX Runtime, run while packaging",))
 def check_rewritten(chosen: ChosenWay) -> Iterator[Found]:
-    """Which rewrites, and what they brought."""
+    """The packaged model is a rewritten form of the one that was given.
+
+    Huge ranges are often artefacts of how the maths is written; rewritten, integers hold them. Each rewrite was proven
+    equal in float32 by running both on the samples.
+
+    Fix: compare on your own data (--calibration), or leave a rewrite out with --no-rewrite NAME
+    """
     if not chosen.situation.rewritten or not chosen.rewrites:
         return
     won = chosen.prepared
@@ -74,36 +71,29 @@ def _gain(chosen: ChosenWay) -> str:
     return f"{told}, on {chosen.samples.described_for_humans}"
 
 
-@RULES.rule(
-    "DK202",
-    "host-tail",
-    "warning",
-    what="The end of the model was cut off and runs on the host.",
-    why="Outputs of unlike ranges share one grid when they are joined; on the host they keep their own precision.",
-    fix="run model/tail.onnx after the device (the run scripts do), or keep it whole with "
-    "--no-rewrite cut-tail --no-rewrite split-output --no-rewrite scale-last",
-    sources=("ONNX Runtime, run while packaging",),
-)
+@RULES.rule("DK202", "host-tail", "warning", sources=("ONNX Runtime, run while packaging",))
 def check_tail(chosen: ChosenWay) -> Iterator[Found]:
-    """Said whenever there is a tail."""
+    """The end of the model was cut off and runs on the host.
+
+    Outputs of unlike ranges share one grid when they are joined; on the host they keep their own precision.
+
+    Fix: run model/tail.onnx after the device (the run scripts do), or keep it whole with --no-rewrite cut-tail
+    --no-rewrite split-output --no-rewrite scale-last
+    """
     if chosen.situation.tail is not None:
         yield Found(kind=SubjectKind.MODEL, name=_name(chosen), message="model/tail.onnx must run after the device")
 
 
-@RULES.rule(
-    "DK203",
-    "not-simulated",
-    "warning",
-    what="A precision mix that could not be simulated.",
-    why="Without numbers no way is better than another; the plan takes the one that changes least.",
-    fix="make the model run in ONNX Runtime, and give --calibration data that fits its inputs",
-    sources=("this run",),
-)
+@RULES.rule("DK203", "not-simulated", "warning", sources=("this run",))
 def check_simulated(chosen: ChosenWay) -> Iterator[Found]:
-    """The reason why not; an error where segments were insisted on, for only what was simulated is cut.
+    """A precision mix that could not be simulated.
 
-    Without encodings there is no mix: what was asked for and not done is told by DK208.
+    Without numbers no way is better than another; the plan takes the one that changes least.
+
+    Fix: make the model run in ONNX Runtime, and give --calibration data that fits its inputs
     """
+    # The reason why not; an error where segments were insisted on, for only what was simulated is cut.
+    # Without encodings there is no mix: what was asked for and not done is told by DK208.
     if not chosen.skipped or chosen.situation.encodings is None:
         return
     insisted = chosen.situation.request.mixed == "segments"
@@ -116,33 +106,28 @@ def check_simulated(chosen: ChosenWay) -> Iterator[Found]:
     )
 
 
-@RULES.rule(
-    "DK204",
-    "mixed-refused",
-    "error",
-    what="Float16 tensors among integer ones, with --mixed refuse or a kind of mix that is not offered.",
-    why="No way that was asked for is available for this target.",
-    fix="allow another way: --mixed auto",
-    sources=("the request",),
-)
+@RULES.rule("DK204", "mixed-refused", "error", sources=("the request",))
 def check_refused(chosen: ChosenWay) -> Iterator[Found]:
-    """No way is left."""
+    """Float16 tensors among integer ones, with --mixed refuse or a kind of mix that is not offered.
+
+    No way that was asked for is available for this target.
+
+    Fix: allow another way: --mixed auto
+    """
     if chosen.choice is not None and chosen.choice.winner is None:
         verdicts = "; ".join(f"{name}: {why}" for name, why in chosen.choice.verdicts.items())
         yield Found(kind=SubjectKind.MODEL, name=_name(chosen), message=f"no way to deploy is left: {verdicts}")
 
 
-@RULES.rule(
-    "DK205",
-    "lost-by-quantization",
-    "warning",
-    what="The way that was chosen loses more than is asked for, in simulation against the float model.",
-    why="The device cannot restore what quantization lost. docs/numbers.md gives the reason of each limit.",
-    fix="deploykit accuracy locate names the first operator; use wider activations or calibrate anew",
-    sources=("simulated while packaging",),
-)
+@RULES.rule("DK205", "lost-by-quantization", "warning", sources=("simulated while packaging",))
 def check_quality(chosen: ChosenWay) -> Iterator[Found]:
-    """Every judged number that misses its limit, in one finding per output."""
+    """The way that was chosen loses more than is asked for, in simulation against the float model.
+
+    The device cannot restore what quantization lost. docs/numbers.md gives the reason of each limit.
+
+    Fix: deploykit accuracy locate names the first operator; use wider activations or calibrate anew
+    """
+    # Every judged number that misses its limit, in one finding per output.
     verdict = None if chosen.prepared is None else chosen.prepared.verdict
     if verdict is None or verdict.right is not False or chosen.samples is None:
         return
@@ -157,18 +142,16 @@ def check_quality(chosen: ChosenWay) -> Iterator[Found]:
         )
 
 
-@RULES.rule(
-    "DK206",
-    "segments",
-    "warning",
-    what="The model is cut into segments that run one after the other.",
-    why="Each segment is wholly integer or wholly float, so that no tool has to mix precisions inside one graph. Every "
-    "tensor that crosses a border is written by one segment and read by the next.",
-    fix="run the segments in order, as the run scripts do, or let the tools mix with --mixed fallback",
-    sources=("ONNX Runtime, run while packaging",),
-)
+@RULES.rule("DK206", "segments", "warning", sources=("ONNX Runtime, run while packaging",))
 def check_segments(chosen: ChosenWay) -> Iterator[Found]:
-    """How many, what crosses, and what runs in float only because of where the cuts are."""
+    """The model is cut into segments that run one after the other.
+
+    Each segment is wholly integer or wholly float, so that no tool has to mix precisions inside one graph. Every tensor
+    that crosses a border is written by one segment and read by the next.
+
+    Fix: run the segments in order, as the run scripts do, or let the tools mix with --mixed fallback
+    """
+    # How many, what crosses, and what runs in float only because of where the cuts are.
     segments = chosen.situation.segments
     if not segments:
         return
@@ -188,14 +171,17 @@ def check_segments(chosen: ChosenWay) -> Iterator[Found]:
     "DK207",
     "open-tensor",
     "error",
-    what="A tensor that needs an integer encoding and about whose range nothing is known.",
-    why="Its entry is missing, and neither its operator nor its neighbours nor data of yours tell what it reaches. A "
-    "range that is made up destroys a model in silence: sizes in pixels taken for 0..1 put every box in a corner.",
-    fix="give data with --calibration, or say what the input is with --input NAME=VALUE",
     sources=("RT-DETRv2 topology, int64 orig_target_sizes: 1,238 pixels mean error with a range of 0..1, 6 without",),
 )
 def check_open(chosen: ChosenWay) -> Iterator[Found]:
-    """Each tensor with the input that it hangs on; no error where another way leaves it float."""
+    """A tensor that needs an integer encoding and about whose range nothing is known.
+
+    Its entry is missing, and neither its operator nor its neighbours nor data of yours tell what it reaches. A range
+    that is made up destroys a model in silence: sizes in pixels taken for 0..1 put every box in a corner.
+
+    Fix: give data with --calibration, or say what the input is with --input NAME=VALUE
+    """
+    # Each tensor with the input that it hangs on; no error where another way leaves it float.
     for tensor in chosen.open_tensors:
         won = chosen.prepared
         handled = None if won is None else f"left float: {won.way.id}"
@@ -215,13 +201,16 @@ def check_open(chosen: ChosenWay) -> Iterator[Found]:
     "DK208",
     "rewrite-not-applied",
     "error",
-    what="A rewrite that was asked for by name changes nothing in the package.",
-    why="What is asked for by name is done, or refused with the reason: what is dropped in silence is taken for done.",
-    fix="leave it out, or change what the reason names",
     sources=("the rewrite's own matcher, and ONNX Runtime, run while packaging",),
 )
 def check_asked(chosen: ChosenWay) -> Iterator[Found]:
-    """Every asked-for rewrite that the chosen way is not made with."""
+    """A rewrite that was asked for by name changes nothing in the package.
+
+    What is asked for by name is done, or refused with the reason: what is dropped in silence is taken for done.
+
+    Fix: leave it out, or change what the reason names
+    """
+    # Every asked-for rewrite that the chosen way is not made with.
     for name in chosen.situation.request.rewrite:
         why = _why_not_applied(chosen, name)
         if why:
@@ -245,17 +234,17 @@ def _why_not_applied(chosen: ChosenWay, name: str) -> str:
 
 
 @RULES.rule(
-    "DK209",
-    "inferred-ranges",
-    "info",
-    what="Integer entries that the encodings did not have, and where their ranges come from.",
-    why="A range that was concluded is only as good as what it was concluded from, so each says that: stored values, "
-    "the operator, its neighbours, or your data. None comes from inputs that were made up.",
-    fix="export the encodings with these tensors, or compare the ranges with what your data reaches",
-    sources=("the graph and its encodings", "the samples named in the message"),
+    "DK209", "inferred-ranges", "info", sources=("the graph and its encodings", "the samples named in the message")
 )
 def check_inferred(chosen: ChosenWay) -> Iterator[Found]:
-    """How many of which origin, and every conclusion in the evidence."""
+    """Integer entries that the encodings did not have, and where their ranges come from.
+
+    A range that was concluded is only as good as what it was concluded from, so each says that: stored values, the
+    operator, its neighbours, or your data. None comes from inputs that were made up.
+
+    Fix: export the encodings with these tensors, or compare the ranges with what your data reaches
+    """
+    # How many of which origin, and every conclusion in the evidence.
     concluded = chosen.concluded
     if not concluded:
         return
@@ -276,18 +265,15 @@ def check_inferred(chosen: ChosenWay) -> Iterator[Found]:
     )
 
 
-@RULES.rule(
-    "DK210",
-    "graph-simplified",
-    "info",
-    what="The packaged model is a simplified form of the one that was given.",
-    why="Exports compute at run time what is settled when they are made: shapes, masks and grids of static size. "
-    "Devices lack the operators that do so. The simplified graph was proven equal by running both.",
-    fix="keep the graph as it was given with --no-rewrite NAME",
-    sources=("ONNX Runtime, run while packaging",),
-)
+@RULES.rule("DK210", "graph-simplified", "info", sources=("ONNX Runtime, run while packaging",))
 def check_simplified(chosen: ChosenWay) -> Iterator[Found]:
-    """What each structural rewrite did."""
+    """The packaged model is a simplified form of the one that was given.
+
+    Exports compute at run time what is settled when they are made: shapes, masks and grids of static size. Devices lack
+    the operators that do so. The simplified graph was proven equal by running both.
+
+    Fix: keep the graph as it was given with --no-rewrite NAME
+    """
     for step in chosen.simplified:
         yield Found(
             kind=SubjectKind.MODEL,
@@ -298,18 +284,16 @@ def check_simplified(chosen: ChosenWay) -> Iterator[Found]:
         )
 
 
-@RULES.rule(
-    "DK211",
-    "compiler-asked",
-    "info",
-    what="Findings that are not sure would refuse the model; whether a compiler was asked about them, and its answers.",
-    why="What was read or told about another release is a guess here, and the compiler outranks it. What was asked is "
-    "said, since on a machine without it the same model may get another answer.",
-    fix="leave the guesses in force with --no-second-opinion",
-    sources=("the compiler named in the message, run while deciding",),
-)
+@RULES.rule("DK211", "compiler-asked", "info", sources=("the compiler named in the message, run while deciding",))
 def check_opinions(chosen: ChosenWay) -> Iterator[Found]:
-    """How many were refuted, confirmed and left open, or why nobody was asked."""
+    """Findings that are not sure would refuse the model; whether a compiler was asked about them, and its answers.
+
+    What was read or told about another release is a guess here, and the compiler outranks it. What was asked is said,
+    since on a machine without it the same model may get another answer.
+
+    Fix: leave the guesses in force with --no-second-opinion
+    """
+    # How many were refuted, confirmed and left open, or why nobody was asked.
     opinions = chosen.situation.opinions
     if opinions is None:
         return
@@ -334,13 +318,16 @@ def check_opinions(chosen: ChosenWay) -> Iterator[Found]:
     "DK212",
     "input-size-chosen",
     "info",
-    what="An input with open dimensions got fixed sizes, or an input that only chooses a branch got a fixed value.",
-    why="A package is compiled ahead of time, and every size must be a number then.",
-    fix="state another size with --input NAME=SIZES",
     sources=("ONNX IR specification (onnx/onnx docs/IR.md), section on symbolic dimensions",),
 )
 def check_size_chosen(chosen: ChosenWay) -> Iterator[Found]:
-    """Each input with its size and the reason. A size that was typed is no news to who typed it."""
+    """An input with open dimensions got fixed sizes, or an input that only chooses a branch got a fixed value.
+
+    A package is compiled ahead of time, and every size must be a number then.
+
+    Fix: state another size with --input NAME=SIZES
+    """
+    # Each input with its size and the reason. A size that was typed is no news to who typed it.
     for item in chosen.situation.sizes:
         if item.why == TYPED:
             continue
@@ -362,18 +349,16 @@ def check_size_chosen(chosen: ChosenWay) -> Iterator[Found]:
         )
 
 
-@RULES.rule(
-    "DK251",
-    "end-in-int16",
-    "info",
-    what="The post-processing inside the model gets 16-bit grids, over the ranges that its entries have.",
-    why="Coordinates, their decoding, and boxes joined with scores need more than 256 steps. Wider tensors take twice "
-    "the memory and more time, and each border to 8 bits costs a conversion; the network itself stays as it was.",
-    fix="keep the grids as they were given with --no-rewrite end-in-int16",
-    sources=("simulated while packaging",),
-)
+@RULES.rule("DK251", "end-in-int16", "info", sources=("simulated while packaging",))
 def check_wider_end(chosen: ChosenWay) -> Iterator[Found]:
-    """Which part, how much of the model it is, and what was measured with and without."""
+    """The post-processing inside the model gets 16-bit grids, over the ranges that its entries have.
+
+    Coordinates, their decoding, and boxes joined with scores need more than 256 steps. Wider tensors take twice the
+    memory and more time, and each border to 8 bits costs a conversion; the network itself stays as it was.
+
+    Fix: keep the grids as they were given with --no-rewrite end-in-int16
+    """
+    # Which part, how much of the model it is, and what was measured with and without.
     won, before = chosen.prepared, chosen.reference
     if won is None or won.end is None or won.verdict is None or before is None or chosen.samples is None:
         return
@@ -416,18 +401,16 @@ class QuantizedNumbers:
 QUANTIZED_RULES: Registry[QuantizedNumbers] = Registry("quantized")
 
 
-@QUANTIZED_RULES.rule(
-    "DK220",
-    "quantized-by-default",
-    "warning",
-    what="The encodings were made by the embedded quantizer, because the one for this target is not installed.",
-    why="The embedded quantizer knows nothing of the device: which operators share a grid, which weights must be "
-    "symmetric, what the device computes in one kernel. A quantizer for the target does.",
-    fix="install it with 'deploykit toolchain install', or say --with ort to take the embedded one",
-    sources=("the toolchains of the backend",),
-)
+@QUANTIZED_RULES.rule("DK220", "quantized-by-default", "warning", sources=("the toolchains of the backend",))
 def check_default(quantized: QuantizedNumbers) -> Iterator[Found]:
-    """A better quantizer is known, and not here."""
+    """The encodings were made by the embedded quantizer, because the one for this target is not installed.
+
+    The embedded quantizer knows nothing of the device: which operators share a grid, which weights must be symmetric,
+    what the device computes in one kernel. A quantizer for the target does.
+
+    Fix: install it with 'deploykit toolchain install', or say --with ort to take the embedded one
+    """
+    # A better quantizer is known, and not here.
     better = quantized.picked.better
     if better is None:
         return
@@ -441,17 +424,15 @@ def check_default(quantized: QuantizedNumbers) -> Iterator[Found]:
     )
 
 
-@QUANTIZED_RULES.rule(
-    "DK221",
-    "quantized-here",
-    "info",
-    what="The encodings of this package were made here from the float model and the calibration data.",
-    why="Nobody but this run vouches for them; what they cost stands beside them.",
-    fix="make them with your own quantizer where these are not good enough, and hand them in with --encodings",
-    sources=("the quantizer, run while packaging",),
-)
+@QUANTIZED_RULES.rule("DK221", "quantized-here", "info", sources=("the quantizer, run while packaging",))
 def check_quantized(quantized: QuantizedNumbers) -> Iterator[Found]:
-    """Who made them, and what is left of the signal."""
+    """The encodings of this package were made here from the float model and the calibration data.
+
+    Nobody but this run vouches for them; what they cost stands beside them.
+
+    Fix: make them with your own quantizer where these are not good enough, and hand them in with --encodings
+    """
+    # Who made them, and what is left of the signal.
     numbers = quantized.numbers
     on = "samples that it calibrated on" if numbers.seen else "samples that it did not see"
     value = numbers.to_json()["sqnr_db"]
@@ -466,17 +447,16 @@ def check_quantized(quantized: QuantizedNumbers) -> Iterator[Found]:
 
 
 @QUANTIZED_RULES.rule(
-    "DK222",
-    "simulations-disagree",
-    "warning",
-    what="The quantizer's own simulation and deploykit's differ on the same encodings.",
-    why="What was calibrated is then not what is judged here: an encoding was lost, or one of the two simulates "
-    "something else.",
-    fix="go by deploykit's number, which is of the files that were written; report it to the quantizer's makers",
-    sources=("both simulations, run on the same samples",),
+    "DK222", "simulations-disagree", "warning", sources=("both simulations, run on the same samples",)
 )
 def check_agreement(quantized: QuantizedNumbers) -> Iterator[Found]:
-    """The two against each other."""
+    """The quantizer's own simulation and deploykit's differ on the same encodings.
+
+    What was calibrated is then not what is judged here: an encoding was lost, or one of the two simulates something
+    else.
+
+    Fix: go by deploykit's number, which is of the files that were written; report it to the quantizer's makers
+    """
     agreement = quantized.numbers.agreement_db
     if agreement is None or agreement >= AGREES_DB:
         return
@@ -488,17 +468,14 @@ def check_agreement(quantized: QuantizedNumbers) -> Iterator[Found]:
     )
 
 
-@QUANTIZED_RULES.rule(
-    "DK223",
-    "judged-on-seen-samples",
-    "info",
-    what="There were too few calibration samples to hold any out.",
-    why="Numbers on the samples that the ranges were taken from look better than those on others.",
-    fix="give at least five samples; makers of quantizers advise some hundreds",
-    sources=("the calibration data",),
-)
+@QUANTIZED_RULES.rule("DK223", "judged-on-seen-samples", "info", sources=("the calibration data",))
 def check_seen(quantized: QuantizedNumbers) -> Iterator[Found]:
-    """Nothing was held out."""
+    """There were too few calibration samples to hold any out.
+
+    Numbers on the samples that the ranges were taken from look better than those on others.
+
+    Fix: give at least five samples; makers of quantizers advise some hundreds
+    """
     if quantized.numbers.seen:
         yield Found(
             kind=SubjectKind.DATA,

@@ -33,18 +33,15 @@ _LEAST_OPSET = 7
 _OF_MOST_TOOLS = Claim(answered_by=Answerer.TOOLS, confidence=Confidence.INFERRED)
 
 
-@RULES.rule(
-    "DK001",
-    "dynamic-input",
-    "error",
-    what="A graph input with a dimension that is a symbol or unknown.",
-    why="A package is compiled ahead of time, and memory is laid out then: every size must be a number.",
-    fix="state the sizes with --input NAME=SIZES, or give samples that have them (--calibration)",
-    sources=(f"{_IR}, section on symbolic dimensions",),
-    cure="batch-of-one",
-)
+@RULES.rule("DK001", "dynamic-input", "error", sources=(f"{_IR}, section on symbolic dimensions",), cure="batch-of-one")
 def check_dynamic_input(facts: GraphFacts) -> Iterator[Found]:
-    """One finding per input, with the option that fixes it."""
+    """A graph input with a dimension that is a symbol or unknown.
+
+    A package is compiled ahead of time, and memory is laid out then: every size must be a number.
+
+    Fix: state the sizes with --input NAME=SIZES, or give samples that have them (--calibration)
+    """
+    # One finding per input, with the option that fixes it.
     by_input: dict[str, list[DynamicDim]] = {}
     for dim in dynamic_inputs(facts):
         by_input.setdefault(dim.tensor, []).append(dim)
@@ -76,16 +73,19 @@ def _asked_shape(facts: GraphFacts, name: str) -> str:
     "DK002",
     "dynamic-result",
     "warning",
-    what="A computed tensor whose size depends on the values it is computed from, or is not known for another reason.",
-    why="Memory is laid out before anything runs, so every size must be a number, whatever the inputs are. Most "
-    "compilers for NPUs refuse such a node, or leave it and all that follows to the CPU.",
-    fix="move the operation out of the graph, or replace it by one of fixed size (TopK instead of NonZero)",
     sources=(f"{_IR}, section on static tensor shapes", "ONNX operator documentation"),
     claim=_OF_MOST_TOOLS,
     cure=("dequantize-layers", "simplify"),
 )
 def check_dynamic_result(facts: GraphFacts) -> Iterator[Found]:
-    """Each node that makes a size out of values; where there is none, the first tensor, since others follow from it."""
+    """A computed tensor whose size depends on the values it is computed from, or is not known for another reason.
+
+    Memory is laid out before anything runs, so every size must be a number, whatever the inputs are. Most compilers for
+    NPUs refuse such a node, or leave it and all that follows to the CPU.
+
+    Fix: move the operation out of the graph, or replace it by one of fixed size (TopK instead of NonZero)
+    """
+    # Each node that makes a size out of values; where there is none, the first tensor, since others follow from it.
     makers = tuple(data_shaped_nodes(facts))
     for node, why in makers:
         # A compiler may take one, with the size that it had once: that is no answer for other data.
@@ -108,16 +108,18 @@ def check_dynamic_result(facts: GraphFacts) -> Iterator[Found]:
     "DK003",
     "nested-graph",
     "warning",
-    what="A node that runs another graph (If, Loop, Scan, SequenceMap), or works on sequences of tensors.",
-    why="What it does is decided at run time. Nothing inside it is checked or quantized here, and most compilers for "
-    "NPUs take straight graphs of tensors only.",
-    fix="unroll the loop or fold the condition when exporting; cut the graph where that is not possible",
     sources=("ONNX operator documentation: If, Loop, Scan, SequenceMap, types of sequences",),
     claim=_OF_MOST_TOOLS,
     cure=("resolve-sequences", "both-branches", "simplify"),
 )
 def check_nested_graph(facts: GraphFacts) -> Iterator[Found]:
-    """One finding per node."""
+    """A node that runs another graph (If, Loop, Scan, SequenceMap), or works on sequences of tensors.
+
+    What it does is decided at run time. Nothing inside it is checked or quantized here, and most compilers for NPUs
+    take straight graphs of tensors only.
+
+    Fix: unroll the loop or fold the condition when exporting; cut the graph where that is not possible
+    """
     for trait, what in (
         (Trait.CONTROL_FLOW, "runs another graph"),
         (Trait.ON_SEQUENCES, "works on a sequence of tensors"),
@@ -127,17 +129,14 @@ def check_nested_graph(facts: GraphFacts) -> Iterator[Found]:
                 yield Found(kind=SubjectKind.NODE, name=node.label, message=f"{node.op_type} {what}")
 
 
-@RULES.rule(
-    "DK004",
-    "no-opset",
-    "error",
-    what="A model that does not say which version of the standard operators it uses.",
-    why="Operators changed their meaning between versions; without one no tool can tell what the graph computes.",
-    fix="export the model again; onnx.helper.make_model takes opset_imports",
-    sources=(f"{_IR}, section on operator sets",),
-)
+@RULES.rule("DK004", "no-opset", "error", sources=(f"{_IR}, section on operator sets",))
 def check_no_opset(facts: GraphFacts) -> Iterator[Found]:
-    """Only where standard operators are used."""
+    """A model that does not say which version of the standard operators it uses.
+
+    Operators changed their meaning between versions; without one no tool can tell what the graph computes.
+
+    Fix: export the model again; onnx.helper.make_model takes opset_imports
+    """
     if not facts.opset and any(is_standard(node) for node in facts.nodes):
         yield Found(
             kind=SubjectKind.MODEL,
@@ -147,17 +146,15 @@ def check_no_opset(facts: GraphFacts) -> Iterator[Found]:
         )
 
 
-@RULES.rule(
-    "DK005",
-    "opset-beyond-onnx",
-    "warning",
-    what="A standard operator set newer than the installed onnx package knows.",
-    why="Shapes cannot be inferred for operators that changed since, and other tools are usually further behind.",
-    fix="upgrade onnx, or export with an operator set that it knows",
-    sources=("ONNX versioning (onnx/onnx docs/Versioning.md)",),
-)
+@RULES.rule("DK005", "opset-beyond-onnx", "warning", sources=("ONNX versioning (onnx/onnx docs/Versioning.md)",))
 def check_opset_known(facts: GraphFacts) -> Iterator[Found]:
-    """Compares with the newest released operator set of the installed package."""
+    """A standard operator set newer than the installed onnx package knows.
+
+    Shapes cannot be inferred for operators that changed since, and other tools are usually further behind.
+
+    Fix: upgrade onnx, or export with an operator set that it knows
+    """
+    # Compares with the newest released operator set of the installed package.
     from onnx.defs import onnx_opset_version
 
     newest = onnx_opset_version()
@@ -170,17 +167,15 @@ def check_opset_known(facts: GraphFacts) -> Iterator[Found]:
         )
 
 
-@RULES.rule(
-    "DK006",
-    "model-function",
-    "warning",
-    what="Nodes that call functions which the model itself defines.",
-    why="What such a function computes is not looked into here, and many tools do not know them at all.",
-    fix="inline them: onnx.inliner.inline_local_functions(model)",
-    sources=(f"{_IR}, section on model local functions",),
-)
+@RULES.rule("DK006", "model-function", "warning", sources=(f"{_IR}, section on model local functions",))
 def check_model_functions(facts: GraphFacts) -> Iterator[Found]:
-    """One finding for all functions that are called."""
+    """Nodes that call functions which the model itself defines.
+
+    What such a function computes is not looked into here, and many tools do not know them at all.
+
+    Fix: inline them: onnx.inliner.inline_local_functions(model)
+    """
+    # One finding for all functions that are called.
     called = sorted({node.op_type for node in facts.nodes} & facts.functions)
     if called:
         yield Found(
@@ -192,16 +187,15 @@ def check_model_functions(facts: GraphFacts) -> Iterator[Found]:
 
 
 @RULES.rule(
-    "DK007",
-    "shapes-not-inferred",
-    "warning",
-    what="A graph whose types and shapes onnx could not infer.",
-    why="Only declared shapes are known then, so that whatever depends on shapes is not checked.",
-    fix="run onnx.checker.check_model(path, full_check=True) on it, and export it again",
-    sources=("ONNX shape inference (onnx/onnx docs/ShapeInference.md)",),
+    "DK007", "shapes-not-inferred", "warning", sources=("ONNX shape inference (onnx/onnx docs/ShapeInference.md)",)
 )
 def check_inference(facts: GraphFacts) -> Iterator[Found]:
-    """Says what onnx said."""
+    """A graph whose types and shapes onnx could not infer.
+
+    Only declared shapes are known then, so that whatever depends on shapes is not checked.
+
+    Fix: run onnx.checker.check_model(path, full_check=True) on it, and export it again
+    """
     if facts.inference_problem:
         yield Found(
             kind=SubjectKind.MODEL,
@@ -214,16 +208,19 @@ def check_inference(facts: GraphFacts) -> Iterator[Found]:
     "DK008",
     "non-finite-constant",
     "warning",
-    what="A stored tensor with NaN or infinity in it.",
-    why="No integer grid holds them: a scale derived from an infinite range is infinite too. NaN spreads to every "
-    "result that it touches.",
-    fix="replace an infinity by the largest value that is needed (a finite one does in a mask), and find out "
-    "where a NaN comes from",
     sources=("IEEE 754", "ONNX operator documentation: QuantizeLinear"),
     cure=("simplify", "mask-constant"),
 )
 def check_non_finite(facts: GraphFacts) -> Iterator[Found]:
-    """Looks at what was read: tensors of moderate size inside the model file."""
+    """A stored tensor with NaN or infinity in it.
+
+    No integer grid holds them: a scale derived from an infinite range is infinite too. NaN spreads to every result that
+    it touches.
+
+    Fix: replace an infinity by the largest value that is needed (a finite one does in a mask), and find out where a NaN
+    comes from
+    """
+    # Looks at what was read: tensors of moderate size inside the model file.
     for name, what in facts.non_finite.items():
         if facts.tensors[name].consumers:
             readers = [node.label for node in facts.consumers_of(name)]
@@ -239,15 +236,17 @@ def check_non_finite(facts: GraphFacts) -> Iterator[Found]:
     "DK009",
     "float64",
     "warning",
-    what="Tensors of 64-bit floating point.",
-    why="They come from Python numbers that an exporter left in double precision. Runtimes implement double for a few "
-    "operators only.",
-    fix="export in float32, or convert every float64 tensor of the ONNX file",
     sources=("pytorch/pytorch#81869", "microsoft/onnxruntime#5782"),
     cure="double-to-float",
 )
 def check_float64(facts: GraphFacts) -> Iterator[Found]:
-    """One finding for all of them."""
+    """Tensors of 64-bit floating point.
+
+    They come from Python numbers that an exporter left in double precision. Runtimes implement double for a few
+    operators only.
+
+    Fix: export in float32, or convert every float64 tensor of the ONNX file
+    """
     names = [fact.name for fact in facts.tensors.values() if fact.dtype == "double"]
     if names:
         yield Found(
@@ -258,34 +257,30 @@ def check_float64(facts: GraphFacts) -> Iterator[Found]:
         )
 
 
-@RULES.rule(
-    "DK010",
-    "output-without-node",
-    "warning",
-    what="A graph output that no node computes: it is an input or a stored tensor itself.",
-    why="There is no operation that a compiler could place it in; it passes data through or gives a constant.",
-    fix="drop the output, or put an Identity before it",
-    sources=(f"{_IR}, section on graphs",),
-)
+@RULES.rule("DK010", "output-without-node", "warning", sources=(f"{_IR}, section on graphs",))
 def check_idle_output(facts: GraphFacts) -> Iterator[Found]:
-    """Constants made by Constant nodes count as stored."""
+    """A graph output that no node computes: it is an input or a stored tensor itself.
+
+    There is no operation that a compiler could place it in; it passes data through or gives a constant.
+
+    Fix: drop the output, or put an Identity before it
+    """
+    # Constants made by Constant nodes count as stored.
     for name in facts.outputs:
         fact = facts.tensors.get(name)
         if fact is not None and fact.role is not TensorRole.ACTIVATION:
             yield Found(kind=SubjectKind.TENSOR, name=name, message=f"output {name!r} is the {fact.role} of that name")
 
 
-@RULES.rule(
-    "DK011",
-    "unread-constant",
-    "info",
-    what="Stored tensors that nothing reads.",
-    why="They make the file larger and change nothing.",
-    fix="remove them from graph.initializer, or leave them: nothing reads them",
-    sources=(f"{_IR}, section on graphs",),
-)
+@RULES.rule("DK011", "unread-constant", "info", sources=(f"{_IR}, section on graphs",))
 def check_unread(facts: GraphFacts) -> Iterator[Found]:
-    """One finding for all of them, with their size."""
+    """Stored tensors that nothing reads.
+
+    They make the file larger and change nothing.
+
+    Fix: remove them from graph.initializer, or leave them: nothing reads them
+    """
+    # One finding for all of them, with their size.
     idle = [f for f in facts.tensors.values() if f.is_weight and not f.consumers and not f.is_output]
     if idle:
         names = [fact.name for fact in idle]
@@ -298,17 +293,15 @@ def check_unread(facts: GraphFacts) -> Iterator[Found]:
         )
 
 
-@RULES.rule(
-    "DK012",
-    "unnamed-node",
-    "info",
-    what="Nodes without a name.",
-    why="Messages and per-layer settings can only speak of them by what they make.",
-    fix="export with names, or give them: node.name = node.output[0]",
-    sources=(f"{_IR}, section on names within a graph",),
-)
+@RULES.rule("DK012", "unnamed-node", "info", sources=(f"{_IR}, section on names within a graph",))
 def check_unnamed(facts: GraphFacts) -> Iterator[Found]:
-    """Constant nodes are not counted: nobody sets anything for them."""
+    """Nodes without a name.
+
+    Messages and per-layer settings can only speak of them by what they make.
+
+    Fix: export with names, or give them: node.name = node.output[0]
+    """
+    # Constant nodes are not counted: nobody sets anything for them.
     unnamed = [node for node in facts.nodes if not node.name and node.op_type != "Constant"]
     if unnamed:
         yield Found(
@@ -319,17 +312,14 @@ def check_unnamed(facts: GraphFacts) -> Iterator[Found]:
         )
 
 
-@RULES.rule(
-    "DK013",
-    "external-data",
-    "info",
-    what="Weights in files beside the model.",
-    why="The model is incomplete without them: they must travel together and match exactly.",
-    fix="copy all files when moving the model",
-    sources=("ONNX external data (onnx/onnx docs/ExternalData.md)",),
-)
+@RULES.rule("DK013", "external-data", "info", sources=("ONNX external data (onnx/onnx docs/ExternalData.md)",))
 def check_external(facts: GraphFacts) -> Iterator[Found]:
-    """How many and how large."""
+    """Weights in files beside the model.
+
+    The model is incomplete without them: they must travel together and match exactly.
+
+    Fix: copy all files when moving the model
+    """
     outside = [fact for fact in facts.tensors.values() if fact.external]
     if outside:
         size = sum(tensor_bytes(fact) or 0 for fact in outside)
@@ -341,17 +331,14 @@ def check_external(facts: GraphFacts) -> Iterator[Found]:
         )
 
 
-@RULES.rule(
-    "DK014",
-    "empty-input",
-    "warning",
-    what="A graph input with a dimension of size zero.",
-    why="It can hold no data. Some exporters write 0 where they mean a size that is not fixed.",
-    fix="give the dimension its real size",
-    sources=(f"{_IR}, section on static tensor shapes",),
-)
+@RULES.rule("DK014", "empty-input", "warning", sources=(f"{_IR}, section on static tensor shapes",))
 def check_empty_input(facts: GraphFacts) -> Iterator[Found]:
-    """By declared shape."""
+    """A graph input with a dimension of size zero.
+
+    It can hold no data. Some exporters write 0 where they mean a size that is not fixed.
+
+    Fix: give the dimension its real size
+    """
     for name in facts.inputs:
         shape = facts.tensors[name].shape or ()
         if 0 in shape:
@@ -363,15 +350,17 @@ def check_empty_input(facts: GraphFacts) -> Iterator[Found]:
     "DK015",
     "old-opset",
     "warning",
-    what="A standard operator set below 7.",
-    why="With set 7 broadcasting changed for all of arithmetic. ONNX Runtime, with which every step here computes, "
-    "promises set 7 and later; compilers read no older one, or other values out of it.",
-    fix="export it again with operator set 13 or later",
     sources=("ONNX Runtime, compatibility (docs/Versioning.md): operator sets from 7", "ONNX changelog, set 7"),
     cure="raise-opset",
 )
 def check_old_opset(facts: GraphFacts) -> Iterator[Found]:
-    """Only where standard operators are used."""
+    """A standard operator set below 7.
+
+    With set 7 broadcasting changed for all of arithmetic. ONNX Runtime, with which every step here computes, promises
+    set 7 and later; compilers read no older one, or other values out of it.
+
+    Fix: export it again with operator set 13 or later
+    """
     if 0 < facts.opset < _LEAST_OPSET and any(is_standard(node) for node in facts.nodes):
         yield Found(
             kind=SubjectKind.MODEL,
@@ -385,16 +374,18 @@ def check_old_opset(facts: GraphFacts) -> Iterator[Found]:
     "DK016",
     "operators-on-integers",
     "warning",
-    what="Operators that compute on quantized integers themselves: QLinearConv, QLinearMatMul and the like.",
-    why="They are made for CPUs. Compilers for NPUs read quantization as QuantizeLinear and DequantizeLinear around "
-    "float operators.",
-    fix="quantize the float model with quant_format=QuantFormat.QDQ",
     sources=("ONNX operator documentation: QLinearConv", "ONNX Runtime documentation: quantization, formats"),
     claim=_OF_MOST_TOOLS,
     cure="integers-to-pairs",
 )
 def check_integer_operators(facts: GraphFacts) -> Iterator[Found]:
-    """One finding for all of them."""
+    """Operators that compute on quantized integers themselves: QLinearConv, QLinearMatMul and the like.
+
+    They are made for CPUs. Compilers for NPUs read quantization as QuantizeLinear and DequantizeLinear around float
+    operators.
+
+    Fix: quantize the float model with quant_format=QuantFormat.QDQ
+    """
     found = [node for node in facts.nodes if node.op_type.startswith("QLinear") or node.op_type == "QGemm"]
     if found:
         kinds = sorted({node.op_type for node in found})

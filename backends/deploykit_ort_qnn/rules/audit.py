@@ -23,16 +23,15 @@ LAB = "the emulator of the compiler named in the message, against ONNX Runtime o
 RULES: Registry[Audit] = Registry("audit", sources=(LAB,))
 
 
-@RULES.rule(
-    "QNN321",
-    "kernel-wrong",
-    "error",
-    what="A kernel of this model, run by itself over its whole grid, computes something else than the model says.",
-    why="The compiler says nothing of it; whether the outputs of the model show it depends on what it is given.",
-    fix="rewrite the operator, give its result another range, or leave it in float",
-)
+@RULES.rule("QNN321", "kernel-wrong", "error")
 def check_wrong(audit: Audit) -> Iterator[Found]:
-    """Alone or among its neighbours; less than an error where only what few models are given shows it."""
+    """A kernel of this model, run by itself over its whole grid, computes something else than the model says.
+
+    The compiler says nothing of it; whether the outputs of the model show it depends on what it is given.
+
+    Fix: rewrite the operator, give its result another range, or leave it in float
+    """
+    # Alone or among its neighbours; less than an error where only what few models are given shows it.
     wrong = [kernel for kernel in audit.kernels if kernel.verdict == "wrong"]
     alone = {kernel.node for kernel in wrong if kernel.place == "alone"}
     for kernel in wrong:
@@ -44,34 +43,30 @@ def check_wrong(audit: Audit) -> Iterator[Found]:
             yield replace(found, severity=milder) if kernel.shown_by else found
 
 
-@RULES.rule(
-    "QNN322",
-    "kernel-narrowed",
-    "warning",
-    what="A 16-bit kernel of this model, run by itself, has the precision of about 8 bits.",
-    why="The compiler converts inside of it, without a word.",
-    fix="accept it, or give the tensor another type",
-)
+@RULES.rule("QNN322", "kernel-narrowed", "warning")
 def check_narrowed(audit: Audit) -> Iterator[Found]:
-    """By itself."""
+    """A 16-bit kernel of this model, run by itself, has the precision of about 8 bits.
+
+    The compiler converts inside of it, without a word.
+
+    Fix: accept it, or give the tensor another type
+    """
     for kernel in audit.kernels:
         if kernel.verdict == "narrowed" and kernel.place == "alone":
             yield _found(kernel, audit, f"narrowed in {kernel.type}")
 
 
-@RULES.rule(
-    "QNN323",
-    "kernel-refused",
-    "warning",
-    what="A kernel of this model is not taken when it is compiled by itself, or with its neighbours, each of which is.",
-    why="In the whole model it may be taken, where ONNX Runtime makes one operator of several; the compilation says.",
-    fix="look at what the compilation of the whole says (ORT100 and later)",
-)
+@RULES.rule("QNN323", "kernel-refused", "warning")
 def check_refused(audit: Audit) -> Iterator[Found]:
-    """Those that are refused alone and among their neighbours; and neighbours together, where each is taken alone.
+    """A kernel of this model is not taken when it is compiled by itself, or with its neighbours, each of which is.
 
-    Not those that are taken with a further neighbour: then it was the border that was refused, a type of truth values.
+    In the whole model it may be taken, where ONNX Runtime makes one operator of several; the compilation says.
+
+    Fix: look at what the compilation of the whole says (ORT100 and later)
     """
+    # Those that are refused alone and among their neighbours; and neighbours together, where each is taken alone.
+    # Not those that are taken with a further neighbour: then it was the border that was refused, a type of truth
+    # values.
     taken = [kernel for kernel in audit.kernels if kernel.verdict != "refused"]
     refused = [kernel for kernel in audit.kernels if kernel.verdict == "refused"]
     known, longer = {kernel.node for kernel in taken}, {kernel.operators for kernel in taken}
@@ -86,33 +81,30 @@ def _holds(longer: Sequence[str], run: Sequence[str]) -> bool:
     return any(longer[start : start + len(run)] == run for start in range(len(longer) - len(run) + 1))
 
 
-@RULES.rule(
-    "QNN324",
-    "kernels-left-out",
-    "info",
-    what="Not every kernel of this model was run by itself: as many as are soon done were, the suspect ones first.",
-    why="Nothing was measured of the others; what the atlas says of them stands.",
-    fix="--audit full runs all of them",
-)
+@RULES.rule("QNN324", "kernels-left-out", "info")
 def check_left_out(audit: Audit) -> Iterator[Found]:
-    """By their number."""
+    """Not every kernel of this model was run by itself: as many as are soon done were, the suspect ones first.
+
+    Nothing was measured of the others; what the atlas says of them stands.
+
+    Fix: --audit full runs all of them
+    """
     if audit.left_out:
         of = audit.left_out + len(audit.kernels)
         message = f"{audit.left_out} of {of} kernels were not run by themselves, of which nothing is known"
         yield Found("model", "model", message, evidence={"left_out": audit.left_out, "of": of})
 
 
-@RULES.rule(
-    "QNN326",
-    "steps-grow",
-    "info",
-    what="Operators that are right one by one are off what the file says together: a step of one grows in the next.",
-    why="Kernels round elsewhere than the file does. What that grows to the file's own rounding grows to as well: the "
-    "float model judges both, and the numbers say how far either is off it.",
-    fix="give the tensor between them 16 bits where that is too far",
-)
+@RULES.rule("QNN326", "steps-grow", "info")
 def check_grown(audit: Audit) -> Iterator[Found]:
-    """Among neighbours, where the float model could be held against both."""
+    """Operators that are right one by one are off what the file says together: a step of one grows in the next.
+
+    Kernels round elsewhere than the file does. What that grows to the file's own rounding grows to as well: the float
+    model judges both, and the numbers say how far either is off it.
+
+    Fix: give the tensor between them 16 bits where that is too far
+    """
+    # Among neighbours, where the float model could be held against both.
     for kernel in audit.kernels:
         if kernel.verdict == "right" and "from_float" in kernel.measured:
             file, own = kernel.measured["file_from_float"], kernel.measured["from_float"]
@@ -161,16 +153,15 @@ class Counted:
 COUNT_RULES: Registry[Counted] = Registry("audit-count", sources=(LAB,))
 
 
-@COUNT_RULES.rule(
-    "QNN325",
-    "kernels-run",
-    "info",
-    what="So many kernels of this model were run by themselves, over all that their grids hold, with these verdicts.",
-    why="It says how much of the model was looked at: a kernel that was not run is right only as far as anyone knows.",
-    fix="'deploykit check --audit full' lists them one by one",
-)
+@COUNT_RULES.rule("QNN325", "kernels-run", "info")
 def check_count(scope: Counted) -> Iterator[Found]:
-    """By verdict, the same whether they were run now or before."""
+    """So many kernels of this model were run by themselves, over all that their grids hold, with these verdicts.
+
+    It says how much of the model was looked at: a kernel that was not run is right only as far as anyone knows.
+
+    Fix: 'deploykit check --audit full' lists them one by one
+    """
+    # By verdict, the same whether they were run now or before.
     audit = scope.audit
     counts = {word: audit.counts[word] for word in _VERDICTS if word in audit.counts}
     if not audit.kernels:

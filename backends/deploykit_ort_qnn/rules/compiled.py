@@ -42,17 +42,16 @@ RULES: Registry[CompileOutcome] = Registry("compilation")
 _rule = partial(RULES.rule, sources=[_LAB])
 
 
-@_rule(
-    "ORT110",
-    "nodes-refused",
-    "error",
-    what="The provider does not take these nodes, so that the model would not run wholly on the NPU.",
-    why="With CPU fallback the model would open without a word and run in pieces, copied to and fro.",
-    fix="Rewrite the nodes or give their tensors encodings; --option session.disable_cpu_ep_fallback=0 leaves them "
-    "on the CPU.",
-)
+@_rule("ORT110", "nodes-refused", "error")
 def check_refused(outcome: CompileOutcome) -> Iterator[Found]:
-    """Nodes named in the log of a refused compilation."""
+    """The provider does not take these nodes, so that the model would not run wholly on the NPU.
+
+    With CPU fallback the model would open without a word and run in pieces, copied to and fro.
+
+    Fix: Rewrite the nodes or give their tensors encodings; --option session.disable_cpu_ep_fallback=0 leaves them on
+    the CPU.
+    """
+    # Nodes named in the log of a refused compilation.
     if outcome.status == "refused":
         for node in outcome.refused:
             yield Found(
@@ -63,16 +62,14 @@ def check_refused(outcome: CompileOutcome) -> Iterator[Found]:
             )
 
 
-@_rule(
-    "ORT111",
-    "compiler-failed",
-    "error",
-    what="The compiler ended with an error that names no node.",
-    why="There is no context binary.",
-    fix="Read the log under logs/; 'deploykit diagnose' knows some of its messages.",
-)
+@_rule("ORT111", "compiler-failed", "error")
 def check_failed(outcome: CompileOutcome) -> Iterator[Found]:
-    """An error without refused nodes."""
+    """The compiler ended with an error that names no node.
+
+    There is no context binary.
+
+    Fix: Read the log under logs/; 'deploykit diagnose' knows some of its messages.
+    """
     if outcome.status == "failed":
         cause = next((line for line in outcome.log if "Error:" in line or "failed" in line.lower()), "")
         yield Found(
@@ -80,16 +77,15 @@ def check_failed(outcome: CompileOutcome) -> Iterator[Found]:
         )
 
 
-@_rule(
-    "ORT112",
-    "compiler-crashed",
-    "error",
-    what="The compiler's process died.",
-    why="A crash of the vendor's library leaves nothing that could be relied on.",
-    fix="Report it with the model to the makers of the provider; try another finalization mode or wheel.",
-)
+@_rule("ORT112", "compiler-crashed", "error")
 def check_crashed(outcome: CompileOutcome) -> Iterator[Found]:
-    """A worker that died of a signal or ended without an answer."""
+    """The compiler's process died.
+
+    A crash of the vendor's library leaves nothing that could be relied on.
+
+    Fix: Report it with the model to the makers of the provider; try another finalization mode or wheel.
+    """
+    # A worker that died of a signal or ended without an answer.
     if outcome.status == "crashed":
         evidence = {"log": list(outcome.log[-5:]), "nodes": [node.name for node in outcome.culprit]}
         message = outcome.message + _on(outcome)
@@ -102,32 +98,28 @@ def _on(outcome: CompileOutcome) -> str:
     return f"; {len(named)} operators do it alone: {listed(named, most=8)}" if named else ""
 
 
-@_rule(
-    "ORT113",
-    "compiler-timed-out",
-    "error",
-    what="The compiler did not finish within the time limit.",
-    why="Finalizing a large graph can take minutes in one mode and seconds in another.",
-    fix="Try --finalization-mode 3 or 1; another mode makes another graph, whose numbers are checked again.",
-)
+@_rule("ORT113", "compiler-timed-out", "error")
 def check_timed_out(outcome: CompileOutcome) -> Iterator[Found]:
-    """A compilation that was ended."""
+    """The compiler did not finish within the time limit.
+
+    Finalizing a large graph can take minutes in one mode and seconds in another.
+
+    Fix: Try --finalization-mode 3 or 1; another mode makes another graph, whose numbers are checked again.
+    """
     if outcome.status == "timed-out":
         evidence = {"nodes": [node.name for node in outcome.culprit]} if outcome.culprit else {}
         message = f"the compiler was ended: {outcome.message}{_on(outcome)}"
         yield Found("model", "model", message, evidence=evidence)
 
 
-@_rule(
-    "ORT114",
-    "runs-on-cpu-too",
-    "warning",
-    what="Some nodes of the compiled model stay on the CPU.",
-    why="Every border copies and converts tensors.",
-    fix="Leave --option session.disable_cpu_ep_fallback=0 out to see why each node was refused.",
-)
+@_rule("ORT114", "runs-on-cpu-too", "warning")
 def check_cpu_nodes(outcome: CompileOutcome) -> Iterator[Found]:
-    """A mixed model that was allowed."""
+    """Some nodes of the compiled model stay on the CPU.
+
+    Every border copies and converts tensors.
+
+    Fix: Leave --option session.disable_cpu_ep_fallback=0 out to see why each node was refused.
+    """
     if outcome.ok and outcome.cpu_nodes:
         names = [node.name for node in outcome.cpu_nodes]
         yield Found(
@@ -156,16 +148,14 @@ ENVIRONMENT_RULES: Registry[EnvironmentScope] = Registry("environment")
 _of_pair = partial(ENVIRONMENT_RULES.rule, sources=[_LABS])
 
 
-@_of_pair(
-    "ORT140",
-    "not-compiled-here",
-    "info",
-    what="The provider is not installed here, so nothing was compiled.",
-    why="Without compiling, refused nodes, changed types and wrong numbers stay unknown.",
-    fix="pip install 'deploykit[ort-qnn]' on Linux x86-64, or run scripts/compile.py elsewhere.",
-)
+@_of_pair("ORT140", "not-compiled-here", "info")
 def check_absent(scope: EnvironmentScope) -> Iterator[Found]:
-    """No wheel."""
+    """The provider is not installed here, so nothing was compiled.
+
+    Without compiling, refused nodes, changed types and wrong numbers stay unknown.
+
+    Fix: pip install 'deploykit[ort-qnn]' on Linux x86-64, or run scripts/compile.py elsewhere.
+    """
     if scope.installed is None:
         message = "onnxruntime-qnn is not installed"
         yield Found("environment", "onnxruntime-qnn", message, hint=_way(scope.planned))
@@ -179,31 +169,27 @@ def _way(planned: Wheel) -> str:
     return f"deploykit toolchain install {spec.name}-{spec.version}{' (needs Wine)' if spec.needs else ''}"
 
 
-@_of_pair(
-    "ORT141",
-    "another-wheel",
-    "warning",
-    what="Another wheel is installed than the one the package is for; nothing was compiled.",
-    why="A binary made by a newer QAIRT does not load in an older runtime.",
-    fix="Install the wheel named, in an environment of its own, and run scripts/compile.py there.",
-)
+@_of_pair("ORT141", "another-wheel", "warning")
 def check_other_wheel(scope: EnvironmentScope) -> Iterator[Found]:
-    """A wheel of another version."""
+    """Another wheel is installed than the one the package is for; nothing was compiled.
+
+    A binary made by a newer QAIRT does not load in an older runtime.
+
+    Fix: Install the wheel named, in an environment of its own, and run scripts/compile.py there.
+    """
     if scope.installed is not None and scope.installed["wheel"] != scope.planned.version:
         message = f"onnxruntime-qnn {scope.installed['wheel']} is installed, the package is for {scope.planned.version}"
         yield Found("environment", "onnxruntime-qnn", message, hint=_way(scope.planned))
 
 
-@_of_pair(
-    "ORT142",
-    "unloadable-wheel",
-    "warning",
-    what="This ONNX Runtime is known not to load this wheel, or the pair was never tried.",
-    why="The provider then fails to start, and Python opens the model on the CPU instead.",
-    fix="Use one of the pairs that 'deploykit compat wheel' lists as supported.",
-)
+@_of_pair("ORT142", "unloadable-wheel", "warning")
 def check_pair(scope: EnvironmentScope) -> Iterator[Found]:
-    """A broken or untried pair."""
+    """This ONNX Runtime is known not to load this wheel, or the pair was never tried.
+
+    The provider then fails to start, and Python opens the model on the CPU instead.
+
+    Fix: Use one of the pairs that 'deploykit compat wheel' lists as supported.
+    """
     if scope.installed is None or scope.installed["wheel"] != scope.planned.version:
         return
     if scope.planned.provider != "plugin":
@@ -215,18 +201,16 @@ def check_pair(scope: EnvironmentScope) -> Iterator[Found]:
         yield Found("environment", "onnxruntime", message)
 
 
-@ENVIRONMENT_RULES.rule(
-    "ORT143",
-    "emulated-by-another-release",
-    "info",
-    what="The binary was compiled by one QAIRT release and runs here on the emulator of another.",
-    why="The emulator of a later release executes older binaries. That proves that a binary is whole and computes what "
-    "was meant; what the runtime of its own release computes is not shown by it.",
-    fix="Compare on the device.",
-    sources=[_OLD],
-)
+@ENVIRONMENT_RULES.rule("ORT143", "emulated-by-another-release", "info", sources=[_OLD])
 def check_emulator(scope: EnvironmentScope) -> Iterator[Found]:
-    """A compiler of one release, an emulator of another."""
+    """The binary was compiled by one QAIRT release and runs here on the emulator of another.
+
+    The emulator of a later release executes older binaries. That proves that a binary is whole and computes what was
+    meant; what the runtime of its own release computes is not shown by it.
+
+    Fix: Compare on the device.
+    """
+    # A compiler of one release, an emulator of another.
     if scope.installed is None or scope.emulator is None or scope.installed["wheel"] != scope.planned.version:
         return
     compiled, emulated = scope.installed["qairt"], scope.emulator["qairt"]
@@ -251,44 +235,39 @@ PACKAGE_RULES: Registry[PackageScope] = Registry("package")
 _of_package = partial(PACKAGE_RULES.rule, sources=[_LAB])
 
 
-@_of_package(
-    "ORT130",
-    "soc-model-unset",
-    "error",
-    what="The provider options name no chip.",
-    why="Without soc_model the result is a v68-like or FP32 build, with no message.",
-    fix="Set soc_model; deploykit writes it for every target.",
-)
+@_of_package("ORT130", "soc-model-unset", "error")
 def check_soc_model(scope: PackageScope) -> Iterator[Found]:
-    """Options without a chip."""
+    """The provider options name no chip.
+
+    Without soc_model the result is a v68-like or FP32 build, with no message.
+
+    Fix: Set soc_model; deploykit writes it for every target.
+    """
     if not scope.provider_options.get("soc_model"):
         yield Found("file", "provider options", "soc_model is not set")
 
 
-@_of_package(
-    "ORT131",
-    "option-unknown",
-    "error",
-    what="The provider options hold a name that the provider does not know.",
-    why="The provider ignores it without a word, so what was wanted does not happen.",
-    fix="Correct the spelling; 'deploykit compat provider-option' lists all.",
-)
+@_of_package("ORT131", "option-unknown", "error")
 def check_unknown_options(scope: PackageScope) -> Iterator[Found]:
-    """Names outside of the table."""
+    """The provider options hold a name that the provider does not know.
+
+    The provider ignores it without a word, so what was wanted does not happen.
+
+    Fix: Correct the spelling; 'deploykit compat provider-option' lists all.
+    """
     for name in scope.unknown_options:
         yield Found("file", name, f"{name}: the provider has no such option")
 
 
-@_of_package(
-    "ORT132",
-    "context-for-another-chip",
-    "error",
-    what="The context binary was compiled for another chip than the package says.",
-    why="A binary may load elsewhere, or not, and its graph is another one.",
-    fix="Compile again with compile.py of this package.",
-)
+@_of_package("ORT132", "context-for-another-chip", "error")
 def check_context_chip(scope: PackageScope) -> Iterator[Found]:
-    """soc_model inside the binary against the target's."""
+    """The context binary was compiled for another chip than the package says.
+
+    A binary may load elsewhere, or not, and its graph is another one.
+
+    Fix: Compile again with compile.py of this package.
+    """
+    # soc_model inside the binary against the target's.
     found = scope.context.get("soc_model")
     if found is not None and scope.soc_model is not None and found != scope.soc_model:
         message = f"the binary is for soc_model {found}, the package for {scope.soc_model}"
@@ -315,17 +294,15 @@ class TimeBudget:
 BUDGET_RULES: Registry[TimeBudget] = Registry("time")
 
 
-@BUDGET_RULES.rule(
-    "ORT115",
-    "slower-than-asked",
-    "error",
-    what="By the compiler's own cost model this takes longer than --max-time allows.",
-    why="The estimate is the accelerator's time alone: a call on the device takes longer than that.",
-    fix="Look at the dearest operators ('deploykit explain PACKAGE'); fewer bits or another form of them may help.",
-    sources=[_LAB],
-)
+@BUDGET_RULES.rule("ORT115", "slower-than-asked", "error", sources=[_LAB])
 def check_budget(scope: TimeBudget) -> Iterator[Found]:
-    """The estimate itself, not its upper end."""
+    """By the compiler's own cost model this takes longer than --max-time allows.
+
+    The estimate is the accelerator's time alone: a call on the device takes longer than that.
+
+    Fix: Look at the dearest operators ('deploykit explain PACKAGE'); fewer bits or another form of them may help.
+    """
+    # The estimate itself, not its upper end.
     estimate = scope.estimate
     if estimate is not None and not estimate.instead_of and estimate.time_us > scope.most_us:
         message = f"{estimate.described}; {in_time(scope.most_us)} were asked for"
@@ -333,17 +310,15 @@ def check_budget(scope: TimeBudget) -> Iterator[Found]:
         yield Found("model", "model", message, evidence=evidence)
 
 
-@BUDGET_RULES.rule(
-    "ORT116",
-    "time-not-estimated",
-    "warning",
-    what="--max-time was asked for, and the compiler has no cost model of this chip.",
-    why="Then nothing can be held against the limit before there is a device.",
-    fix="Measure it on the device; --estimate tells the time on the nearest chip that the compiler has a model of.",
-    sources=[_LAB],
-)
+@BUDGET_RULES.rule("ORT116", "time-not-estimated", "warning", sources=[_LAB])
 def check_no_budget(scope: TimeBudget) -> Iterator[Found]:
-    """No estimate, or that of another chip."""
+    """--max-time was asked for, and the compiler has no cost model of this chip.
+
+    Then nothing can be held against the limit before there is a device.
+
+    Fix: Measure it on the device; --estimate tells the time on the nearest chip that the compiler has a model of.
+    """
+    # No estimate, or that of another chip.
     estimate = scope.estimate
     if estimate is None or estimate.instead_of:
         told = f": {estimate.described}" if estimate is not None else ""
@@ -376,18 +351,16 @@ class DlcScope:
 DLC_RULES: Registry[DlcScope] = Registry("dlc")
 
 
-@DLC_RULES.rule(
-    "QNN299",
-    "dlc-without-converter",
-    "info",
-    what="A DLC was written from the Q/DQ model by the provider, without a converter.",
-    why="Each release writes metadata of its own version, and which releases read it is not documented. What a release "
-    "writes its own tools and later ones should read (inferred); nobody tried it here.",
-    fix="list it with qairt-dlc-info of the SDK that will read it before anything is built on it",
-    sources=[_DLC_LAB, _CONVERTER],
-)
+@DLC_RULES.rule("QNN299", "dlc-without-converter", "info", sources=[_DLC_LAB, _CONVERTER])
 def check_dlc(scope: DlcScope) -> Iterator[Found]:
-    """No DLC or another one than was meant is an error; a right one is told with its limits."""
+    """A DLC was written from the Q/DQ model by the provider, without a converter.
+
+    Each release writes metadata of its own version, and which releases read it is not documented. What a release writes
+    its own tools and later ones should read (inferred); nobody tried it here.
+
+    Fix: list it with qairt-dlc-info of the SDK that will read it before anything is built on it
+    """
+    # No DLC or another one than was meant is an error; a right one is told with its limits.
     if scope.why:
         yield _dlc_found(Severity.ERROR, f"no DLC was written: {scope.why}")
     elif scope.wrong:

@@ -23,16 +23,15 @@ PRECISION_RULES: Registry[PrecisionScope] = Registry("precision")
 _of_types = partial(PRECISION_RULES.rule, sources=[_LAB])
 
 
-@_of_types(
-    "ORT101",
-    "float-island",
-    "warning",
-    what="A node of a quantized model is compiled in float.",
-    why="One missing or unfitting Q/DQ pair turns a node and its neighbours into float, with conversions around them.",
-    fix="Give every input and output of the node an encoding of one width; see docs/ort-qnn.md.",
-)
+@_of_types("ORT101", "float-island", "warning")
 def check_float_islands(scope: PrecisionScope) -> Iterator[Found]:
-    """Each float node whose tensor was meant to be an integer, and at once all that nothing was said about."""
+    """A node of a quantized model is compiled in float.
+
+    One missing or unfitting Q/DQ pair turns a node and its neighbours into float, with conversions around them.
+
+    Fix: Give every input and output of the node an encoding of one width; see docs/ort-qnn.md.
+    """
+    # Each float node whose tensor was meant to be an integer, and at once all that nothing was said about.
     quantized = any(kind.startswith(("int", "uint")) for kind in scope.intended.values())
     severity = Severity.ERROR if scope.strict else None
     unmeant = list[FloatNode]()
@@ -72,16 +71,15 @@ def _in_float(node: FloatNode) -> str:
     return f"{node.type} {node.name} is compiled in float{made}"
 
 
-@_of_types(
-    "ORT102",
-    "operand-narrowed",
-    "warning",
-    what="A 16-bit tensor is narrowed to 8 bits on its way into a node, without a message.",
-    why="The second operand of a MatMul of two activations is taken as a weight; attention loses accuracy by it.",
-    fix="Take HTP v73 or later with QAIRT 2.47 or later, where deploykit uses symmetric int16 there.",
-)
+@_of_types("ORT102", "operand-narrowed", "warning")
 def check_narrowed(scope: PrecisionScope) -> Iterator[Found]:
-    """Conversions to fewer bits that nobody asked for."""
+    """A 16-bit tensor is narrowed to 8 bits on its way into a node, without a message.
+
+    The second operand of a MatMul of two activations is taken as a weight; attention loses accuracy by it.
+
+    Fix: Take HTP v73 or later with QAIRT 2.47 or later, where deploykit uses symmetric int16 there.
+    """
+    # Conversions to fewer bits that nobody asked for.
     for case in narrowed(scope):
         if case.made in ("float16", "float32"):
             continue
@@ -94,16 +92,14 @@ def check_narrowed(scope: PrecisionScope) -> Iterator[Found]:
         )
 
 
-@_of_types(
-    "ORT103",
-    "block-weights-in-float",
-    "warning",
-    what="A layer with block-quantized weights runs in FP16.",
-    why="The provider dequantizes its input and quantizes its result again; an integer plan becomes a float one there.",
-    fix="--lpbq turns the weights into LPBQ, which runs in integers (with a loss that is reported).",
-)
+@_of_types("ORT103", "block-weights-in-float", "warning")
 def check_block_weights(scope: PrecisionScope) -> Iterator[Found]:
-    """Per-block weights beside float activations."""
+    """A layer with block-quantized weights runs in FP16.
+
+    The provider dequantizes its input and quantizes its result again; an integer plan becomes a float one there.
+
+    Fix: --lpbq turns the weights into LPBQ, which runs in integers (with a loss that is reported).
+    """
     for node in float_nodes(scope):
         if node.block_weights:
             yield Found(
@@ -115,16 +111,15 @@ def check_block_weights(scope: PrecisionScope) -> Iterator[Found]:
             )
 
 
-@_of_types(
-    "ORT104",
-    "compiler-left-the-grid",
-    "warning",
-    what="The compiler computes in float what it was asked to compute in integers.",
-    why="What was asked for (the JSON graph) and what was made (the schematic) differ.",
-    fix="Compare the node with docs/ort-qnn.md; check the numbers of the outputs.",
-)
+@_of_types("ORT104", "compiler-left-the-grid", "warning")
 def check_left_grid(scope: PrecisionScope) -> Iterator[Found]:
-    """Float operations for nodes that were asked for in 16-bit integers."""
+    """The compiler computes in float what it was asked to compute in integers.
+
+    What was asked for (the JSON graph) and what was made (the schematic) differ.
+
+    Fix: Compare the node with docs/ort-qnn.md; check the numbers of the outputs.
+    """
+    # Float operations for nodes that were asked for in 16-bit integers.
     for case in narrowed(scope):
         if case.made in ("float16", "float32"):
             yield Found(
@@ -136,16 +131,15 @@ def check_left_grid(scope: PrecisionScope) -> Iterator[Found]:
             )
 
 
-@_of_types(
-    "ORT105",
-    "compiled-as-fp32",
-    "error",
-    what="A float node was compiled in FP32.",
-    why="The HTP has no FP32 unit; such binaries come out when no chip is named, or for a chip without FP16.",
-    fix="Quantize the model for this chip, or take one with FP16 (HTP v69 and later).",
-)
+@_of_types("ORT105", "compiled-as-fp32", "error")
 def check_fp32(scope: PrecisionScope) -> Iterator[Found]:
-    """Float nodes that stayed float32 after optimization."""
+    """A float node was compiled in FP32.
+
+    The HTP has no FP32 unit; such binaries come out when no chip is named, or for a chip without FP16.
+
+    Fix: Quantize the model for this chip, or take one with FP16 (HTP v69 and later).
+    """
+    # Float nodes that stayed float32 after optimization.
     names = [node.name for node in float_nodes(scope) if node.made == "float32"]
     if names:
         yield Found(
@@ -180,16 +174,15 @@ RULES: Registry[NumericScope] = Registry("numerics")
 _rule = partial(RULES.rule, sources=[_LAB])
 
 
-@_rule(
-    "ORT120",
-    "outputs-differ",
-    "error",
-    what="The package loses more of the model's task than its quantization does: this was lost by the device.",
-    why="Some kernels give wrong numbers without a message; only running them shows it.",
-    fix="Look at the first node that differs; rewrite it, widen its range, or leave it float.",
-)
+@_rule("ORT120", "outputs-differ", "error")
 def check_outputs(scope: NumericScope) -> Iterator[Found]:
-    """Outputs that miss what is asked of their kind, and outputs that are not finite."""
+    """The package loses more of the model's task than its quantization does: this was lost by the device.
+
+    Some kernels give wrong numbers without a message; only running them shows it.
+
+    Fix: Look at the first node that differs; rewrite it, widen its range, or leave it float.
+    """
+    # Outputs that miss what is asked of their kind, and outputs that are not finite.
     verdict = scope.device
     if verdict is None or verdict.right is not False:
         return
@@ -213,16 +206,15 @@ def check_outputs(scope: NumericScope) -> Iterator[Found]:
         )
 
 
-@_rule(
-    "ORT122",
-    "far-from-float",
-    "warning",
-    what="The package does what its encodings say, and that is far from the float model: lost by quantization.",
-    why="The device cannot restore what quantization lost. One range that is too narrow or too wide is enough.",
-    fix="'deploykit accuracy locate' names the operator; widen its range, calibrate anew, or leave it in float",
-)
+@_rule("ORT122", "far-from-float", "warning")
 def check_quantization(scope: NumericScope) -> Iterator[Found]:
-    """What the encodings lose by themselves, where that is more than is good."""
+    """The package does what its encodings say, and that is far from the float model: lost by quantization.
+
+    The device cannot restore what quantization lost. One range that is too narrow or too wide is enough.
+
+    Fix: 'deploykit accuracy locate' names the operator; widen its range, calibrate anew, or leave it in float
+    """
+    # What the encodings lose by themselves, where that is more than is good.
     verdict = scope.quantization
     if verdict is None or verdict.right is not False or (scope.device is not None and scope.device.right is False):
         return
@@ -234,15 +226,14 @@ def check_quantization(scope: NumericScope) -> Iterator[Found]:
         )
 
 
-@_rule(
-    "ORT121",
-    "not-emulated",
-    "warning",
-    what="The compiled model was not run on the emulator.",
-    why="Then wrong numbers, which compile without a message, stay unknown.",
-    fix="Run scripts/run.py --compare model/model.onnx where there is more time, or compare on the device.",
-)
+@_rule("ORT121", "not-emulated", "warning")
 def check_not_run(scope: NumericScope) -> Iterator[Found]:
-    """A run that failed or took too long."""
+    """The compiled model was not run on the emulator.
+
+    Then wrong numbers, which compile without a message, stay unknown.
+
+    Fix: Run scripts/run.py --compare model/model.onnx where there is more time, or compare on the device.
+    """
+    # A run that failed or took too long.
     if scope.not_run:
         yield Found("model", "model", f"not run on the emulator: {scope.not_run}")

@@ -43,94 +43,80 @@ RULES: Registry[ProviderDraft] = Registry("ort-qnn plan")
 _rule = partial(RULES.rule, sources=[_LAB])
 
 
-@_rule(
-    "ORT001",
-    "no-soc-model",
-    "error",
-    what="The chip's number (soc_model) is not known.",
-    why="Without it the provider compiles for another chip, or in FP32, without a message.",
-    fix="Choose a device whose soc_model is known; 'deploykit targets' shows it.",
-)
+@_rule("ORT001", "no-soc-model", "error")
 def check_soc_model(draft: ProviderDraft) -> Iterator[Found]:
-    """A device without a number."""
+    """The chip's number (soc_model) is not known.
+
+    Without it the provider compiles for another chip, or in FP32, without a message.
+
+    Fix: Choose a device whose soc_model is known; 'deploykit targets' shows it.
+    """
     if draft.soc_model is None:
         device = draft.situation.target.device
         yield Found("target", device.id, f"{device.name}: its soc_model is not known")
 
 
-@RULES.rule(
-    "ORT002",
-    "needs-encodings",
-    "error",
-    what="An integer precision was asked for, but the model is float and no encodings were given.",
-    why="Ranges come from a calibration; deploykit invents none.",
-    fix="Give --encodings, or a QDQ model.",
-    sources=["docs/ort-qnn.md"],
-)
+@RULES.rule("ORT002", "needs-encodings", "error", sources=["docs/ort-qnn.md"])
 def check_needs_encodings(draft: ProviderDraft) -> Iterator[Found]:
-    """A float model with an integer precision."""
+    """An integer precision was asked for, but the model is float and no encodings were given.
+
+    Ranges come from a calibration; deploykit invents none.
+
+    Fix: Give --encodings, or a QDQ model.
+    """
+    # A float model with an integer precision.
     if draft.source == "float" and draft.wants_integers:
         name = draft.situation.request.model.name
         yield Found("model", name, f"{name}: {draft.precision} needs encodings")
 
 
-@_rule(
-    "ORT003",
-    "float8-weights",
-    "error",
-    what="A weight is quantized to float8.",
-    why="The provider takes no float8; every layer with such a weight is refused.",
-    fix="Quantize these weights to int8 or int4.",
-    claim=_SEEN,
-)
+@_rule("ORT003", "float8-weights", "error", claim=_SEEN)
 def check_float8(draft: ProviderDraft) -> Iterator[Found]:
-    """float8 weights, each by name."""
+    """A weight is quantized to float8.
+
+    The provider takes no float8; every layer with such a weight is refused.
+
+    Fix: Quantize these weights to int8 or int4.
+    """
     for name in () if draft.prepared is None else draft.prepared.float8:
         yield Found("tensor", name, f"{name}: float8 is not taken by the provider")
 
 
-@_rule(
-    "ORT004",
-    "float-without-fp16",
-    "error",
-    what="A float model is to be compiled for a chip without FP16.",
-    why="The compiler makes an FP32 binary of it, without an error; the HTP has no FP32 unit.",
-    fix="Quantize the model, or take a chip with FP16 (HTP v69 and later).",
-)
+@_rule("ORT004", "float-without-fp16", "error")
 def check_fp16(draft: ProviderDraft) -> Iterator[Found]:
-    """Float model on v68."""
+    """A float model is to be compiled for a chip without FP16.
+
+    The compiler makes an FP32 binary of it, without an error; the HTP has no FP32 unit.
+
+    Fix: Quantize the model, or take a chip with FP16 (HTP v69 and later).
+    """
     if draft.source == "float" and draft.fp16 is False:
         device = draft.situation.target.device
         yield Found("target", device.id, f"{device.name} has no FP16")
 
 
-@_rule(
-    "ORT005",
-    "blocks-need-fp16",
-    "error",
-    what="Block-quantized weights are to be compiled for a chip without FP16.",
-    why="The provider computes them in FP16 and refuses them on HTP v68.",
-    fix="Use per-channel int4 or int8 weights, or take a chip with v69 or later; --lpbq makes integer layers of them "
-    "there.",
-)
+@_rule("ORT005", "blocks-need-fp16", "error")
 def check_blocks_fp16(draft: ProviderDraft) -> Iterator[Found]:
-    """Per-block weights on v68."""
+    """Block-quantized weights are to be compiled for a chip without FP16.
+
+    The provider computes them in FP16 and refuses them on HTP v68.
+
+    Fix: Use per-channel int4 or int8 weights, or take a chip with v69 or later; --lpbq makes integer layers of them
+    there.
+    """
     if draft.fp16 is False:
         for name in _block_weights(draft):
             yield Found("tensor", name, f"{name}: block-quantized, and the chip has no FP16")
 
 
-@RULES.rule(
-    "ORT006",
-    "blocks-run-in-fp16",
-    "warning",
-    what="Block-quantized weights make their layer run in FP16.",
-    why="The provider dequantizes the layer's input and quantizes its result; an integer plan is a float one there.",
-    fix="--lpbq makes integer layers of them, with a loss that is reported per weight.",
-    sources=[_LAB, "onnxruntime/onnxruntime-qnn#476"],
-)
+@RULES.rule("ORT006", "blocks-run-in-fp16", "warning", sources=[_LAB, "onnxruntime/onnxruntime-qnn#476"])
 def check_blocks(draft: ProviderDraft) -> Iterator[Found]:
-    """Per-block weights where FP16 exists."""
+    """Block-quantized weights make their layer run in FP16.
+
+    The provider dequantizes the layer's input and quantizes its result; an integer plan is a float one there.
+
+    Fix: --lpbq makes integer layers of them, with a loss that is reported per weight.
+    """
     if draft.fp16 is not False:
         for name in _block_weights(draft):
             message = f"{name}: block-quantized, so its layer runs in FP16"
@@ -138,32 +124,27 @@ def check_blocks(draft: ProviderDraft) -> Iterator[Found]:
             yield Found("tensor", name, message, severity=strict)
 
 
-@RULES.rule(
-    "ORT007",
-    "encoding-not-written",
-    "warning",
-    what="An encoding cannot be written as Q/DQ.",
-    why="The tensor stays float; the nodes around it follow.",
-    fix="The message says what does not fit; correct the encoding.",
-    sources=["ONNX operators QuantizeLinear and DequantizeLinear"],
-)
+@RULES.rule("ORT007", "encoding-not-written", "warning", sources=["ONNX operators QuantizeLinear and DequantizeLinear"])
 def check_skipped(draft: ProviderDraft) -> Iterator[Found]:
-    """What the insertion skipped."""
+    """An encoding cannot be written as Q/DQ.
+
+    The tensor stays float; the nodes around it follow.
+
+    Fix: The message says what does not fit; correct the encoding.
+    """
     for entry in () if draft.prepared is None else draft.prepared.skipped:
         yield Found("tensor", entry.tensor, f"{entry.tensor}: {entry.reason}")
 
 
-@_rule(
-    "ORT008",
-    "operand-will-be-narrowed",
-    "warning",
-    what="The second operand of a 16-bit MatMul of two activations will be read with 8 bits.",
-    why="HTP v68 and v69 have no MatMul with two 16-bit operands; the provider converts one without a message.",
-    fix="Accept it, or take HTP v73 and later, where deploykit keeps 16 bits.",
-    cure="simplify",
-)
+@_rule("ORT008", "operand-will-be-narrowed", "warning", cure="simplify")
 def check_narrowing(draft: ProviderDraft) -> Iterator[Found]:
-    """16-bit dynamic MatMuls where int16 is not to be had."""
+    """The second operand of a 16-bit MatMul of two activations will be read with 8 bits.
+
+    HTP v68 and v69 have no MatMul with two 16-bit operands; the provider converts one without a message.
+
+    Fix: Accept it, or take HTP v73 and later, where deploykit keeps 16 bits.
+    """
+    # 16-bit dynamic MatMuls where int16 is not to be had.
     for name in () if draft.prepared is None else draft.prepared.narrowed:
         message = f"the MatMul that makes {name}: its operand 1 will be read with 8 bits"
         strict = Severity.ERROR if draft.options.get("strict_precision") else None
@@ -177,16 +158,14 @@ def _kept_whole(draft: ProviderDraft) -> str:
     return f"Accept it, or take another release: onnxruntime-qnn {draft.wheel.version} refuses symmetric int16 there"
 
 
-@_rule(
-    "ORT009",
-    "wrong-kernel-avoided",
-    "error",
-    what="The model holds something that the compiler turns into wrong numbers, or float, without a message.",
-    why="Nothing but running the compiled model shows it.",
-    fix="The plan avoids it.",
-)
+@_rule("ORT009", "wrong-kernel-avoided", "error")
 def check_wrong_kernels(draft: ProviderDraft) -> Iterator[Found]:
-    """What preparation stepped around."""
+    """The model holds something that the compiler turns into wrong numbers, or float, without a message.
+
+    Nothing but running the compiled model shows it.
+
+    Fix: The plan avoids it.
+    """
     for step in () if draft.prepared is None else draft.prepared.steps:
         if step.id in _HANDLED:
             for name in step.names:
@@ -194,32 +173,27 @@ def check_wrong_kernels(draft: ProviderDraft) -> Iterator[Found]:
                 yield Found("tensor", name, message, handled=_HANDLED[step.id])
 
 
-@RULES.rule(
-    "ORT010",
-    "not-rewritten",
-    "info",
-    what="A place that looks like one a rewrite would help does not qualify.",
-    why="The rewrite would change the result there.",
-    fix="Change what the message names, where that is in your hands.",
-    sources=["docs/ort-qnn.md"],
-)
+@RULES.rule("ORT010", "not-rewritten", "info", sources=["docs/ort-qnn.md"])
 def check_refusals(draft: ProviderDraft) -> Iterator[Found]:
-    """Near misses of the rewrites."""
+    """A place that looks like one a rewrite would help does not qualify.
+
+    The rewrite would change the result there.
+
+    Fix: Change what the message names, where that is in your hands.
+    """
     for text in () if draft.prepared is None else draft.prepared.refusals:
         yield Found("node", text.partition(":")[0], text)
 
 
-@_rule(
-    "ORT011",
-    "refused-operator",
-    "error",
-    what="An operator that the provider refuses is left in the model.",
-    why="It is not taken quantized; the model would not run wholly on the NPU.",
-    fix="Rewrite it; exact GELU is fused and BatchNormalization folded where their form allows.",
-    claim=_LIKELY,
-)
+@_rule("ORT011", "refused-operator", "error", claim=_LIKELY)
 def check_operators(draft: ProviderDraft) -> Iterator[Found]:
-    """Operators seen refused that no rewrite removed."""
+    """An operator that the provider refuses is left in the model.
+
+    It is not taken quantized; the model would not run wholly on the NPU.
+
+    Fix: Rewrite it; exact GELU is fused and BatchNormalization folded where their form allows.
+    """
+    # Operators seen refused that no rewrite removed.
     if draft.prepared is None:
         return
     for node in draft.prepared.model.graph.node:
@@ -232,32 +206,28 @@ def check_operators(draft: ProviderDraft) -> Iterator[Found]:
             )
 
 
-@_rule(
-    "ORT012",
-    "option-not-checked",
-    "warning",
-    what="A provider option was not looked up in this wheel.",
-    why="It is known in the newest wheel; an older one may ignore it without a word.",
-    fix="Use the newest wheel, or leave the option out.",
-)
+@_rule("ORT012", "option-not-checked", "warning")
 def check_unchecked(draft: ProviderDraft) -> Iterator[Found]:
-    """Options whose first wheel is not known."""
+    """A provider option was not looked up in this wheel.
+
+    It is known in the newest wheel; an older one may ignore it without a word.
+
+    Fix: Use the newest wheel, or leave the option out.
+    """
+    # Options whose first wheel is not known.
     for name in draft.chosen.unchecked:
         message = f"{name}: not looked up in onnxruntime-qnn {draft.wheel.version}"
         yield Found("config-key", name, message)
 
 
-@RULES.rule(
-    "ORT013",
-    "lpbq-loss",
-    "info",
-    what="A weight's block scales are stored as LPBQ, as asked for, which changes them.",
-    why="A float scale per block does not always lie on a channel's scale times 1 to 16.",
-    fix="Look at the numbers; quantize with such scales in the first place to lose nothing.",
-    sources=["docs/howto/language-models.md"],
-)
+@RULES.rule("ORT013", "lpbq-loss", "info", sources=["docs/howto/language-models.md"])
 def check_lpbq_loss(draft: ProviderDraft) -> Iterator[Found]:
-    """What LPBQ costs, per weight."""
+    """A weight's block scales are stored as LPBQ, as asked for, which changes them.
+
+    A float scale per block does not always lie on a channel's scale times 1 to 16.
+
+    Fix: Look at the numbers; quantize with such scales in the first place to lose nothing.
+    """
     for step in () if draft.prepared is None else draft.prepared.steps:
         for name, loss in step.losses.items():
             message = (
@@ -267,18 +237,15 @@ def check_lpbq_loss(draft: ProviderDraft) -> Iterator[Found]:
             yield Found("tensor", name, message)
 
 
-@_rule(
-    "ORT014",
-    "erf-in-float",
-    "warning",
-    what="A float model holds an Erf.",
-    why="The provider has no Erf operator. ONNX Runtime fuses an Erf that is part of a GELU in the usual order; a "
-    "model with any other Erf is refused.",
-    fix="Write it with another operator.",
-    cure="fuse-gelu",
-)
+@_rule("ORT014", "erf-in-float", "warning", cure="fuse-gelu")
 def check_erf(draft: ProviderDraft) -> Iterator[Found]:
-    """Every Erf, where nothing is quantized."""
+    """A float model holds an Erf.
+
+    The provider has no Erf operator. ONNX Runtime fuses an Erf that is part of a GELU in the usual order; a model with
+    any other Erf is refused.
+
+    Fix: Write it with another operator.
+    """
     for node in draft.situation.facts.nodes if draft.source == "float" else ():
         if node.op_type == "Erf":
             yield Found("node", node.label, f"Erf {node.label} is no operator of its own")
@@ -288,15 +255,17 @@ def check_erf(draft: ProviderDraft) -> Iterator[Found]:
     "ORT015",
     "hard-sigmoid-gate-in-float",
     "error",
-    what="In a float model, x is multiplied by its HardSigmoid with slope 1/6.",
-    why="The provider makes one operator of the two, which computes something else (-6.3 to -8.4 dB). With the "
-    "operands in the other order, with another slope, or as HardSwish it is right (65 dB and more).",
-    fix="Swap the two operands.",
     sources=[f"{_LAB}: six forms of it, float and soc_model 57"],
     cure="fuse-hardswish",
 )
 def check_hard_sigmoid_gate(draft: ProviderDraft) -> Iterator[Found]:
-    """Mul(x, HardSigmoid(x)), in this order."""
+    """In a float model, x is multiplied by its HardSigmoid with slope 1/6.
+
+    The provider makes one operator of the two, which computes something else (-6.3 to -8.4 dB). With the operands in
+    the other order, with another slope, or as HardSwish it is right (65 dB and more).
+
+    Fix: Swap the two operands.
+    """
     facts = draft.situation.facts
     for node in facts.nodes if draft.source == "float" else ():
         gate = facts.producer_of(node.inputs[1]) if node.op_type == "Mul" else None
@@ -311,16 +280,19 @@ def check_hard_sigmoid_gate(draft: ProviderDraft) -> Iterator[Found]:
     "ORT016",
     "rms-norm-by-reciprocal",
     "error",
-    what="A float model writes an RMS normalization with a scale by the Reciprocal of a root.",
-    why="ONNX Runtime makes one operator of it, for which the graph fails to be finalized, and no node is named. As a "
-    "quotient it is taken.",
-    fix="Divide by the root.",
     sources=[f"{_LAB}: with one sample and two, lengths of 10 and 16; quotients and norms without a scale are taken"],
     claim=_LIKELY,
     cure="divide-by-root",
 )
 def check_reciprocal(draft: ProviderDraft) -> Iterator[Found]:
-    """RMS norms with a scale whose inner nodes include a Reciprocal."""
+    """A float model writes an RMS normalization with a scale by the Reciprocal of a root.
+
+    ONNX Runtime makes one operator of it, for which the graph fails to be finalized, and no node is named. As a
+    quotient it is taken.
+
+    Fix: Divide by the root.
+    """
+    # RMS norms with a scale whose inner nodes include a Reciprocal.
     facts = draft.situation.facts
     for block in find_blocks(facts) if draft.source == "float" else ():
         inner = [facts.nodes[index] for index in block.nodes]
@@ -336,15 +308,17 @@ def check_reciprocal(draft: ProviderDraft) -> Iterator[Found]:
     "ORT017",
     "rms-norm-of-several-samples",
     "error",
-    what="An RMSNormalization of a float model normalizes several samples.",
-    why="In float16 all samples but the first are wrong (3 dB in all) for lengths of 16, as far as tried; "
-    "over the rows of a matrix they are right (68 dB).",
-    fix="Reshape it to one sample with more rows.",
     sources=[f"{_LAB}: two samples, lengths of 10 and 16, with and without another operator in front"],
     cure="norm-rows",
 )
 def check_rms_samples(draft: ProviderDraft) -> Iterator[Found]:
-    """By rank and first dimension."""
+    """An RMSNormalization of a float model normalizes several samples.
+
+    In float16 all samples but the first are wrong (3 dB in all) for lengths of 16, as far as tried; over the rows of a
+    matrix they are right (68 dB).
+
+    Fix: Reshape it to one sample with more rows.
+    """
     facts = draft.situation.facts
     for node in facts.nodes if draft.source == "float" else ():
         fact = facts.tensors.get(node.inputs[0]) if node.op_type == "RMSNormalization" else None
@@ -357,14 +331,16 @@ def check_rms_samples(draft: ProviderDraft) -> Iterator[Found]:
     "ORT018",
     "opset-not-taken",
     "error",
-    what="A standard operator set below 7.",
-    why="The provider takes no node of such a model, however ordinary: a Sigmoid of set 6 is left to the CPU.",
-    fix="Export it again with a newer operator set.",
     sources=[f"{_LAB}: 112 models of set 6 of onnx's backend tests, 99 of them taken once raised"],
     cure="raise-opset",
 )
 def check_opset(draft: ProviderDraft) -> Iterator[Found]:
-    """By its number."""
+    """A standard operator set below 7.
+
+    The provider takes no node of such a model, however ordinary: a Sigmoid of set 6 is left to the CPU.
+
+    Fix: Export it again with a newer operator set.
+    """
     facts = draft.situation.facts
     if 0 < facts.opset < _LEAST_OPSET and draft.source == "float":
         name = draft.situation.request.model.name
@@ -375,15 +351,18 @@ def check_opset(draft: ProviderDraft) -> Iterator[Found]:
     "ORT020",
     "index-of-several-dimensions",
     "warning",
-    what="A computed list is gathered from by a stored index of several dimensions.",
-    why="Between two transpositions, written or made for the layout, the provider dies of it (SIGABRT, a vector read "
-    "beyond its end) before it compiles. torch's dynamo exports write an average over all of an image so.",
-    fix="Gather by a flat index and reshape the result.",
     sources=[f"{_LAB}: 24 exports of ConvNeXt with layer scale, float and W8A16; of 17 small forms the 6 like that"],
     cure="flat-index",
 )
 def check_index(draft: ProviderDraft) -> Iterator[Found]:
-    """By the ranks of data and index."""
+    """A computed list is gathered from by a stored index of several dimensions.
+
+    Between two transpositions, written or made for the layout, the provider dies of it (SIGABRT, a vector read beyond
+    its end) before it compiles. torch's dynamo exports write an average over all of an image so.
+
+    Fix: Gather by a flat index and reshape the result.
+    """
+    # By the ranks of data and index.
     tensors = draft.situation.facts.tensors
     for node in draft.situation.facts.nodes:
         if node.op_type != "Gather":
@@ -409,13 +388,16 @@ _OLD = "onnxruntime-qnn 1.22.2 (QAIRT 2.36.1) for Windows, run under Wine 8.0 on
     "ORT019",
     "blocks-not-in-this-release",
     "error",
-    what="A weight is quantized per block, or in LPBQ, and the provider of this release does not know these forms.",
-    why="QAIRT 2.36.1 and 2.47.0 compute a block-quantized MatMul wrong (6 dB), and 2.36.1 refuses layers with LPBQ.",
-    fix="Quantize these weights per channel, or take a later release.",
     sources=[_OLD, "onnxruntime-qnn 2.3.0 (QAIRT 2.47.0) on Linux x86-64: 5.6 dB where 2.4.0 has 31.6"],
 )
 def check_blocks_in_release(draft: ProviderDraft) -> Iterator[Found]:
-    """Per-block and LPBQ weights where the wheel's row says that they are not taken."""
+    """A weight is quantized per block, or in LPBQ, and the provider of this release does not know these forms.
+
+    QAIRT 2.36.1 and 2.47.0 compute a block-quantized MatMul wrong (6 dB), and 2.36.1 refuses layers with LPBQ.
+
+    Fix: Quantize these weights per channel, or take a later release.
+    """
+    # Per-block and LPBQ weights where the wheel's row says that they are not taken.
     refuses = forms_of(draft.wheel).refuses
     lpbq = "block-weights" in refuses
     if draft.prepared is None or not (lpbq or "per-block" in refuses):
@@ -431,13 +413,16 @@ def check_blocks_in_release(draft: ProviderDraft) -> Iterator[Found]:
     "ORT160",
     "newer-than-the-wheel-reads",
     "error",
-    what="The model is of a newer operator set or IR version than the ONNX Runtime of this wheel reads.",
-    why="It refuses the file as a whole, before the provider sees a node.",
-    fix="Export the model with an operator set that this wheel reads, or take a later release.",
     sources=["models of each operator set and IR version, opened with ONNX Runtime 1.18 to 1.31 and 1.22.2 under Wine"],
 )
 def check_reads(draft: ProviderDraft) -> Iterator[Found]:
-    """The file that is compiled, against the limits in the wheel's row."""
+    """The model is of a newer operator set or IR version than the ONNX Runtime of this wheel reads.
+
+    It refuses the file as a whole, before the provider sees a node.
+
+    Fix: Export the model with an operator set that this wheel reads, or take a later release.
+    """
+    # The file that is compiled, against the limits in the wheel's row.
     limits = draft.wheel.newest_read
     if limits is None:
         return
@@ -455,36 +440,31 @@ _FLOAT32 = (
 )
 
 
-@RULES.rule(
-    "ORT161",
-    "float-stays-float32",
-    "error",
-    what="The model is float, and the provider of this release compiles a float graph in float32, not in float16.",
-    why="No option changes it (QAIRT 2.36.1). The chip computes in float16; what it does with such a graph, and how "
-    "fast, is not known. Some operators are not finalized at all in float32.",
-    fix="Quantize the model, or take a later release.",
-    sources=[_FLOAT32],
-    cure="write-out-functions",
-)
+@RULES.rule("ORT161", "float-stays-float32", "error", sources=[_FLOAT32], cure="write-out-functions")
 def check_float_model(draft: ProviderDraft) -> Iterator[Found]:
-    """A float source, for a wheel whose own row says so: it was seen with that release alone."""
+    """The model is float, and the provider of this release compiles a float graph in float32, not in float16.
+
+    No option changes it (QAIRT 2.36.1). The chip computes in float16; what it does with such a graph, and how fast, is
+    not known. Some operators are not finalized at all in float32.
+
+    Fix: Quantize the model, or take a later release.
+    """
+    # A float source, for a wheel whose own row says so: it was seen with that release alone.
     if draft.source == "float" and "float16-of-float" in draft.wheel.refuses:
         message = f"onnxruntime-qnn {draft.wheel.version} would compile it in float32"
         yield Found("model", draft.situation.model.path.name, message)
 
 
-@RULES.rule(
-    "ORT162",
-    "float-parts-stay-float32",
-    "warning",
-    what="Tensors are meant to be float16, and the provider of this release leaves them float32.",
-    why="No option changes it (QAIRT 2.36.1): the parts are more exact than was asked for, and larger. How fast the "
-    "chip is with them is not known.",
-    fix="Give these tensors 16-bit integers, or take a later release.",
-    sources=[_FLOAT32],
-)
+@RULES.rule("ORT162", "float-parts-stay-float32", "warning", sources=[_FLOAT32])
 def check_float_parts(draft: ProviderDraft) -> Iterator[Found]:
-    """Tensors of a quantized model whose intended type is float16."""
+    """Tensors are meant to be float16, and the provider of this release leaves them float32.
+
+    No option changes it (QAIRT 2.36.1): the parts are more exact than was asked for, and larger. How fast the chip is
+    with them is not known.
+
+    Fix: Give these tensors 16-bit integers, or take a later release.
+    """
+    # Tensors of a quantized model whose intended type is float16.
     if draft.prepared is None or "float16-of-float" not in draft.wheel.refuses:
         return
     tensors = sorted(name for name, kind in draft.prepared.intended.items() if kind == "float16")
@@ -493,17 +473,15 @@ def check_float_parts(draft: ProviderDraft) -> Iterator[Found]:
         yield Found("model", draft.situation.model.path.name, message, evidence={"tensors": tensors})
 
 
-@RULES.rule(
-    "ORT150",
-    "operator-not-in-release",
-    "error",
-    what="The provider of this release does not have an operator, and nothing that it has is equal here.",
-    why='It leaves such a node to the CPU, so that the model is not compiled wholly ("not supported by QNN EP").',
-    fix="Export it in other operators, take a later release, or allow the CPU.",
-    sources=[_OLD],
-)
+@RULES.rule("ORT150", "operator-not-in-release", "error", sources=[_OLD])
 def check_operators_in_release(draft: ProviderDraft) -> Iterator[Found]:
-    """Nodes of the prepared model whose type the wheel's row names as absent."""
+    """The provider of this release does not have an operator, and nothing that it has is equal here.
+
+    It leaves such a node to the CPU, so that the model is not compiled wholly ("not supported by QNN EP").
+
+    Fix: Export it in other operators, take a later release, or allow the CPU.
+    """
+    # Nodes of the prepared model whose type the wheel's row names as absent.
     if draft.prepared is None or draft.chosen.allows_cpu:
         return
     for node in draft.prepared.model.graph.node:
@@ -519,15 +497,17 @@ _MOST_INDEX_DIMENSIONS = 4
     "ORT031",
     "window-beyond-map",
     "warning",
-    what="An AveragePool whose window is larger than its map.",
-    why="The provider says that it takes the node and then fails to (an internal error); windows of the map's size and "
-    "GlobalAveragePool are taken.",
-    fix="Write it as GlobalAveragePool.",
     sources=[f"{_LAB}: windows of 8 and 320 on maps of 6, of 6 on 6"],
     cure="global-pool",
 )
 def check_window(draft: ProviderDraft) -> Iterator[Found]:
-    """By shapes."""
+    """An AveragePool whose window is larger than its map.
+
+    The provider says that it takes the node and then fails to (an internal error); windows of the map's size and
+    GlobalAveragePool are taken.
+
+    Fix: Write it as GlobalAveragePool.
+    """
     for node in _standard_nodes(draft, "AveragePool"):
         fact = draft.situation.facts.tensors.get(node.inputs[0])
         sizes = [dim for dim in (fact.shape if fact is not None else None) or () if isinstance(dim, int)][2:]
@@ -541,14 +521,17 @@ def check_window(draft: ProviderDraft) -> Iterator[Found]:
     "ORT032",
     "gathernd-form",
     "warning",
-    what="A GatherND of truth values, or with an index of more than four dimensions.",
-    why="The provider leaves both to the CPU; a Gather, a Reshape, and other types are taken.",
-    fix="Gather rows by their numbers instead.",
     sources=[f"{_LAB}: float and bool, indices of 2 to 6 dimensions"],
     cure="gathernd-to-gather",
 )
 def check_gather(draft: ProviderDraft) -> Iterator[Found]:
-    """By the type of the data and the rank of the index."""
+    """A GatherND of truth values, or with an index of more than four dimensions.
+
+    The provider leaves both to the CPU; a Gather, a Reshape, and other types are taken.
+
+    Fix: Gather rows by their numbers instead.
+    """
+    # By the type of the data and the rank of the index.
     tensors = draft.situation.facts.tensors
     for node in _standard_nodes(draft, "GatherND"):
         data, index = (tensors.get(name) for name in node.inputs[:2])

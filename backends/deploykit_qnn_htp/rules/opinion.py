@@ -24,18 +24,16 @@ class ConversionOpinion:
 RULES: Registry[ConversionOpinion] = Registry("second-opinion")
 
 
-@RULES.rule(
-    "QNN131",
-    "second-opinion",
-    "info",
-    what="The verdict of another backend's compiler on the quantized form of the model.",
-    why="It is the same vendor's compiler, of another release than the package's SDK: what it refuses is worth knowing "
-    "before a device is at hand, what it takes is no proof.",
-    fix="read its findings in the manifest's record; package for that backend to see all of them",
-    sources=("the compiler named in the message, run while packaging",),
-)
+@RULES.rule("QNN131", "second-opinion", "info", sources=("the compiler named in the message, run while packaging",))
 def check_opinion(opinion: ConversionOpinion) -> Iterator[Found]:
-    """A warning where it refuses, or where there is no compiler to ask."""
+    """The verdict of another backend's compiler on the quantized form of the model.
+
+    It is the same vendor's compiler, of another release than the package's SDK: what it refuses is worth knowing before
+    a device is at hand, what it takes is no proof.
+
+    Fix: read its findings in the manifest's record; package for that backend to see all of them
+    """
+    # A warning where it refuses, or where there is no compiler to ask.
     verdict = opinion.verdict
     if not verdict.get("available"):
         message = f"no second opinion: {verdict.get('why', 'no backend offers one')}"

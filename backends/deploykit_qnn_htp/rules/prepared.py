@@ -43,17 +43,19 @@ def products(draft: ConversionDraft) -> Iterator[NodeFact]:
     "QNN122",
     "float16-unsupported",
     "error",
-    what="Tensors that stay float on a chip without float16.",
-    why="On v68 the context binary generator aborts with exit status 134 when float operations are left. Mid-range "
-    "chips of later architectures have no float units either: the compiler of 2.51 refuses a float operator for them.",
-    fix="quantize everything (w8a16 keeps most of the accuracy), or choose a device with float16 ('deploykit targets')",
     sources=(
         "user guide verified on QAIRT 2.37 and QCS6490, public repository",
         "onnxruntime-qnn 2.7.0 run on Linux x86-64: one Relu in float and in 8 bits for every soc_model",
     ),
 )
 def check_float16(draft: ConversionDraft) -> Iterator[Found]:
-    """Any float left in the plan."""
+    """Tensors that stay float on a chip without float16.
+
+    On v68 the context binary generator aborts with exit status 134 when float operations are left. Mid-range chips of
+    later architectures have no float units either: the compiler of 2.51 refuses a float operator for them.
+
+    Fix: quantize everything (w8a16 keeps most of the accuracy), or choose a device with float16 ('deploykit targets')
+    """
     floats = sorted(draft.after.predicted if draft.after is not None else ())
     whole = draft.intent in (Intent.FLOAT16, Intent.FLOAT32)
     device, row = draft.situation.target.device, draft.sdk.feature("fp16", arch=draft.arch)
@@ -77,17 +79,19 @@ def check_float16(draft: ConversionDraft) -> Iterator[Found]:
     "QNN123",
     "matmul-16-bit",
     "error",
-    what="A MatMul of two activations whose second operand is 16-bit, on v68 or v69.",
-    why="The second operand is treated as a weight there, and 16-bit weights need v73 (has incorrect Value 68, "
-    "expected >= 73).",
-    fix="encode the second operand with 8 bits, or choose a device with v73 or newer",
     sources=(
         "pytorch/executorch backends/qualcomm quantizer/annotators/htp_rules.py",
         "QNN SDK documentation 80-63442-2 Rev BL (2025-06-11, about QAIRT 2.35): qairt-quantizer",
     ),
 )
 def check_matmul_16(draft: ConversionDraft) -> Iterator[Found]:
-    """Second operands of dynamic MatMuls."""
+    """A MatMul of two activations whose second operand is 16-bit, on v68 or v69.
+
+    The second operand is treated as a weight there, and 16-bit weights need v73 (has incorrect Value 68, expected >=
+    73).
+
+    Fix: encode the second operand with 8 bits, or choose a device with v73 or newer
+    """
     row = draft.sdk.feature("matmul-16bit", arch=draft.arch)
     if row is None or row.status is not Status.UNSUPPORTED or draft.completed is None:
         return
@@ -106,10 +110,6 @@ def check_matmul_16(draft: ConversionDraft) -> Iterator[Found]:
     "QNN124",
     "block-quantization-unsupported",
     "error",
-    what="Weights quantized per block in a form that this architecture or SDK does not take.",
-    why="LPBQ needs v69; true block quantization (a float scale per block) is known to work from QAIRT 2.47 on and "
-    "only through ONNX Runtime's provider.",
-    fix="use per-channel int4 or int8 weights, or LPBQ on v69 and newer",
     sources=(
         "pytorch/executorch backends/qualcomm quantizer/annotators/htp_rules.py validate_lpbq_support",
         "onnxruntime/onnxruntime-qnn#476",
@@ -117,7 +117,14 @@ def check_matmul_16(draft: ConversionDraft) -> Iterator[Found]:
     ),
 )
 def check_block_quantization(draft: ConversionDraft) -> Iterator[Found]:
-    """LPBQ and block entries against the feature rows."""
+    """Weights quantized per block in a form that this architecture or SDK does not take.
+
+    LPBQ needs v69; true block quantization (a float scale per block) is known to work from QAIRT 2.47 on and only
+    through ONNX Runtime's provider.
+
+    Fix: use per-channel int4 or int8 weights, or LPBQ on v69 and newer
+    """
+    # LPBQ and block entries against the feature rows.
     for kind in ("lpbq", "per-block"):
         # A list that fits no axis of its tensor can only be one item per block (0.6.1 does not say the block size).
         names = [
@@ -138,16 +145,15 @@ def check_block_quantization(draft: ConversionDraft) -> Iterator[Found]:
 
 
 @RULES.rule(
-    "QNN125",
-    "float8-unsupported",
-    "error",
-    what="Weights or activations encoded as float8.",
-    why="No public source knows a float8 path through QAIRT to the HTP, and encodings below 2.0.0 cannot hold it.",
-    fix="use int8 for these tensors",
-    sources=("aimet-onnx 2.42.0 (refuses to export float8 below 2.0.0)",),
+    "QNN125", "float8-unsupported", "error", sources=("aimet-onnx 2.42.0 (refuses to export float8 below 2.0.0)",)
 )
 def check_float8(draft: ConversionDraft) -> Iterator[Found]:
-    """Float8 entries by name."""
+    """Weights or activations encoded as float8.
+
+    No public source knows a float8 path through QAIRT to the HTP, and encodings below 2.0.0 cannot hold it.
+
+    Fix: use int8 for these tensors
+    """
     names = [entry.name for entry in draft.completed or () if entry.dtype.startswith("float8")]
     if names:
         yield about_encodings(draft, f"{len(names)} tensors are float8", names)
@@ -157,16 +163,19 @@ def check_float8(draft: ConversionDraft) -> Iterator[Found]:
     "QNN126",
     "weight-width-unsupported",
     "error",
-    what="Weights of a width that the converters do not take.",
-    why="--weights_bitwidth takes 4, 8 and 16; 2-bit weights are listed for one operation from QAIRT 2.49 on only.",
-    fix="use 4 or 8 bits",
     sources=(
         "argument lists recorded in generated model.cpp files (QAIRT 2.25 to 2.50), public repositories",
         "QAIRT revision history 80-63442-10 (2.49)",
     ),
 )
 def check_weight_width(draft: ConversionDraft) -> Iterator[Found]:
-    """Integer entries of 1, 2, 3 … bits."""
+    """Weights of a width that the converters do not take.
+
+    --weights_bitwidth takes 4, 8 and 16; 2-bit weights are listed for one operation from QAIRT 2.49 on only.
+
+    Fix: use 4 or 8 bits
+    """
+    # Integer entries of 1, 2, 3 … bits.
     odd = {
         entry.name: entry.dtype
         for entry in draft.completed or ()
@@ -180,15 +189,18 @@ def check_weight_width(draft: ConversionDraft) -> Iterator[Found]:
     "QNN128",
     "float-set-by-omission",
     "warning",
-    what="Encodings that leave tensors out without saying that they are meant to be float.",
-    why="AIMET 2.31 and before disable the quantizers of float16 layers, and 2.0.0 files have no float16 entry at "
-    "all, so that the file cannot tell 'meant to be float16' from 'never quantized'.",
-    fix="compare the list with your float16 set; name the set with --float-tensors FILE to make it explicit",
     sources=("qualcomm/aimet#4102", "aimet-onnx 2.31.0 and 2.42.0 (read and run)"),
     cure="simplify",
 )
 def check_omission(draft: ConversionDraft) -> Iterator[Found]:
-    """The set that was read from omissions."""
+    """Encodings that leave tensors out without saying that they are meant to be float.
+
+    AIMET 2.31 and before disable the quantizers of float16 layers, and 2.0.0 files have no float16 entry at all, so
+    that the file cannot tell 'meant to be float16' from 'never quantized'.
+
+    Fix: compare the list with your float16 set; name the set with --float-tensors FILE to make it explicit
+    """
+    # The set that was read from omissions.
     if draft.intent is not Intent.MIXED or draft.before is None or draft.before.explicit:
         return
     names = sorted(draft.float_set)
@@ -199,13 +211,16 @@ def check_omission(draft: ConversionDraft) -> Iterator[Found]:
     "QNN129",
     "encodings-empty",
     "error",
-    what="Encodings without a single entry for this model.",
-    why="A 2.0.0 file of an all-float16 model is empty, and so is one for another model: the file does not tell.",
-    fix="say what is wanted: --precision fp16 without --encodings, or the right file",
     sources=("aimet-onnx 2.42.0 (exports an empty list for an all-float16 model)",),
 )
 def check_not_empty(draft: ConversionDraft) -> Iterator[Found]:
-    """No entry names a tensor of the model."""
+    """Encodings without a single entry for this model.
+
+    A 2.0.0 file of an all-float16 model is empty, and so is one for another model: the file does not tell.
+
+    Fix: say what is wanted: --precision fp16 without --encodings, or the right file
+    """
+    # No entry names a tensor of the model.
     source = draft.source
     if source is None or draft.situation.request.precision is not None:
         return
@@ -217,14 +232,17 @@ def check_not_empty(draft: ConversionDraft) -> Iterator[Found]:
     "QNN130",
     "integers-cross-segments",
     "info",
-    what="Integer tensors, such as indices, that one segment makes and another one reads.",
-    why="qnn-net-run writes outputs and reads inputs as files of 32-bit floats unless it is told otherwise, and these "
-    "hold whole numbers exactly up to 16,777,216 only. An application that chains the segments itself sees int32.",
-    fix="nothing for smaller values; else keep the operators that make and read them in one segment",
     sources=("QNN SDK manual, options of qnn-net-run (public copies)", "IEEE 754 binary32"),
 )
 def check_crossing_integers(draft: ConversionDraft) -> Iterator[Found]:
-    """What is handed in and is not float."""
+    """Integer tensors, such as indices, that one segment makes and another one reads.
+
+    qnn-net-run writes outputs and reads inputs as files of 32-bit floats unless it is told otherwise, and these hold
+    whole numbers exactly up to 16,777,216 only. An application that chains the segments itself sees int32.
+
+    Fix: nothing for smaller values; else keep the operators that make and read them in one segment
+    """
+    # What is handed in and is not float.
     tensors = draft.situation.facts.tensors
     for name in draft.handed_in:
         if name in tensors and tensors[name].dtype and not tensors[name].is_float:

@@ -27,18 +27,21 @@ def _about_sdk(candidate: RouteCandidate, message: str, **more: Any) -> Found:
     "QNN101",
     "silent-8-bit-downgrade",
     "error",
-    what="Encodings that leave float tensors out, together with a calibration list.",
-    why="With --input_list quantizer V1 calibrates every tensor without an encoding and makes it UFIXED_POINT_8: the "
-    "layers that were meant to stay float16 are downgraded to 8 bit without a word.",
-    fix="convert with --float_fallback and without an input list, as deploykit's float-fallback route does: on 2.33 a "
-    "user's run of that got through, with the post-processing cut off",
     sources=(
         "qualcomm/aimet#4102 (strategy 1, and the comment of 2026-06-08)",
         "QNN SDK documentation 80-63442-2 Rev BL (2025-06-11, about QAIRT 2.35): wording of the options",
     ),
 )
 def check_silent_downgrade(candidate: RouteCandidate) -> Iterator[Found]:
-    """Strategy 1 of qualcomm/aimet#4102."""
+    """Encodings that leave float tensors out, together with a calibration list.
+
+    With --input_list quantizer V1 calibrates every tensor without an encoding and makes it UFIXED_POINT_8: the layers
+    that were meant to stay float16 are downgraded to 8 bit without a word.
+
+    Fix: convert with --float_fallback and without an input list, as deploykit's float-fallback route does: on 2.33 a
+    user's run of that got through, with the post-processing cut off
+    """
+    # Strategy 1 of qualcomm/aimet#4102.
     draft = candidate.draft
     if not (candidate.route.input_list and draft.intent is Intent.MIXED):
         return
@@ -57,16 +60,19 @@ def check_silent_downgrade(candidate: RouteCandidate) -> Iterator[Found]:
     "QNN102",
     "explicit-float-entries",
     "error",
-    what="Encodings with explicit float16 entries for a converter whose quantizer V1 cannot take them.",
-    why="With --input_list qnn-onnx-converter 2.33 stops in mixed_precision_processing with setQInfo, quantizable "
-    "flag 0, when a constant stands next to a tensor that was forced to float. With --float_fallback and no list it "
-    "does not, says a comment of 2026-06-08, whose author had cut the post-processing off.",
-    fix="convert with --float_fallback and without an input list, in the omit form of the same intent, or use "
-    "qairt-converter",
     sources=("qualcomm/aimet#4102 (strategy 2, and the comment of 2026-06-08)",),
 )
 def check_explicit_floats(candidate: RouteCandidate) -> Iterator[Found]:
-    """Strategy 2 of qualcomm/aimet#4102."""
+    """Encodings with explicit float16 entries for a converter whose quantizer V1 cannot take them.
+
+    With --input_list qnn-onnx-converter 2.33 stops in mixed_precision_processing with setQInfo, quantizable flag 0,
+    when a constant stands next to a tensor that was forced to float. With --float_fallback and no list it does not,
+    says a comment of 2026-06-08, whose author had cut the post-processing off.
+
+    Fix: convert with --float_fallback and without an input list, in the omit form of the same intent, or use
+    qairt-converter
+    """
+    # Strategy 2 of qualcomm/aimet#4102.
     draft, route = candidate.draft, candidate.route
     names = sorted(draft.explicit_floats)
     if not names or route.explicit_float or route.quantizer_v2 or not route.legacy or not route.encodings:
@@ -89,17 +95,15 @@ def check_explicit_floats(candidate: RouteCandidate) -> Iterator[Found]:
     )
 
 
-@RULES.rule(
-    "QNN103",
-    "encodings-version-unread",
-    "error",
-    what="Encodings in a version that the converter of this SDK does not read.",
-    why="A 2.0.0 file stops qnn-onnx-converter 2.33 with KeyError 'param_encodings'.",
-    fix="export 0.6.1 or 1.0.0, or let deploykit convert",
-    sources=("qualcomm/aimet#4102",),
-)
+@RULES.rule("QNN103", "encodings-version-unread", "error", sources=("qualcomm/aimet#4102",))
 def check_encodings_version(candidate: RouteCandidate) -> Iterator[Found]:
-    """Strategy 3 of qualcomm/aimet#4102."""
+    """Encodings in a version that the converter of this SDK does not read.
+
+    A 2.0.0 file stops qnn-onnx-converter 2.33 with KeyError 'param_encodings'.
+
+    Fix: export 0.6.1 or 1.0.0, or let deploykit convert
+    """
+    # Strategy 3 of qualcomm/aimet#4102.
     draft, route = candidate.draft, candidate.route
     if draft.source is None or not route.encodings or draft.source.version in ("", "qdq"):
         return
@@ -118,17 +122,14 @@ def check_encodings_version(candidate: RouteCandidate) -> Iterator[Found]:
     )
 
 
-@RULES.rule(
-    "QNN104",
-    "no-encodings-version",
-    "error",
-    what="Encodings that no version this route can be given is able to express.",
-    why="0.6.1 cannot hold LPBQ, block or float8 entries, 1.0.0 no float8 ones.",
-    fix="choose another precision for these tensors",
-    sources=("aimet-onnx 2.42.0 (its own export refuses them)",),
-)
+@RULES.rule("QNN104", "no-encodings-version", "error", sources=("aimet-onnx 2.42.0 (its own export refuses them)",))
 def check_writable(candidate: RouteCandidate) -> Iterator[Found]:
-    """No version is left."""
+    """Encodings that no version this route can be given is able to express.
+
+    0.6.1 cannot hold LPBQ, block or float8 entries, 1.0.0 no float8 ones.
+
+    Fix: choose another precision for these tensors
+    """
     draft, route = candidate.draft, candidate.route
     if draft.completed is None or not route.encodings or candidate.version is not None:
         return
@@ -142,18 +143,15 @@ def check_writable(candidate: RouteCandidate) -> Iterator[Found]:
     )
 
 
-@RULES.rule(
-    "QNN105",
-    "gaps",
-    "error",
-    what="Tensors without an encoding in a plan that is meant to be wholly integer.",
-    why="Without an input list a gap falls back to float, which changes the precision and is fatal where the "
-    "architecture has no float16; with one it is calibrated at the given width.",
-    fix="export the encodings with all tensors (export_int32_bias=True), or give --calibration data",
-    sources=("qualcomm/aimet#4090", "AIMET repository discussion 3902"),
-)
+@RULES.rule("QNN105", "gaps", "error", sources=("qualcomm/aimet#4090", "AIMET repository discussion 3902"))
 def check_gaps(candidate: RouteCandidate) -> Iterator[Found]:
-    """Every gap, by name."""
+    """Tensors without an encoding in a plan that is meant to be wholly integer.
+
+    Without an input list a gap falls back to float, which changes the precision and is fatal where the architecture has
+    no float16; with one it is calibrated at the given width.
+
+    Fix: export the encodings with all tensors (export_int32_bias=True), or give --calibration data
+    """
     draft, route = candidate.draft, candidate.route
     if draft.intent is not Intent.INTEGER or not draft.gaps:
         return
@@ -166,16 +164,18 @@ def check_gaps(candidate: RouteCandidate) -> Iterator[Found]:
     "QNN106",
     "quantizer-v2-absent",
     "error",
-    what="A route through quantizer V2 under an SDK that is not known to have it.",
-    why="--use_quantize_v2 is refused by converters that do not have it; 2.35 and 2.36 may hold a partial form.",
-    fix="use another route, or QAIRT 2.37 and later",
     sources=(
         "qualcomm/aimet#4102",
         "argument lists recorded in generated model.cpp files (QAIRT 2.25 to 2.50), public repositories",
     ),
 )
 def check_quantizer_v2(candidate: RouteCandidate) -> Iterator[Found]:
-    """The feature row decides."""
+    """A route through quantizer V2 under an SDK that is not known to have it.
+
+    --use_quantize_v2 is refused by converters that do not have it; 2.35 and 2.36 may hold a partial form.
+
+    Fix: use another route, or QAIRT 2.37 and later
+    """
     sdk, tool = candidate.draft.sdk, candidate.route.tool
     row, status = sdk.feature("quantizer-v2", tool=tool), sdk.status("quantizer-v2", tool=tool)
     if candidate.route.quantizer_v2 and status is not Status.SUPPORTED:
@@ -184,35 +184,31 @@ def check_quantizer_v2(candidate: RouteCandidate) -> Iterator[Found]:
         yield _about_sdk(candidate, message, sources=sources, evidence={"status": str(status)})
 
 
-@RULES.rule(
-    "QNN107",
-    "quantizer-v2-accuracy",
-    "warning",
-    what="A route through quantizer V2.",
-    why="Results that compile and are wrong were reported: mAP 0 on 2.44 with the default signedness of activations. "
-    "Biases without an int32 entry count as missing and turn into float.",
-    fix="compare with a reference on the device; keep symmetric activations signed (force_activation_as=None)",
-    sources=("qualcomm/aimet#4090",),
-)
+@RULES.rule("QNN107", "quantizer-v2-accuracy", "warning", sources=("qualcomm/aimet#4090",))
 def check_quantizer_v2_accuracy(candidate: RouteCandidate) -> Iterator[Found]:
-    """Said whenever V2 is used."""
+    """A route through quantizer V2.
+
+    Results that compile and are wrong were reported: mAP 0 on 2.44 with the default signedness of activations. Biases
+    without an int32 entry count as missing and turn into float.
+
+    Fix: compare with a reference on the device; keep symmetric activations signed (force_activation_as=None)
+    """
     if candidate.route.quantizer_v2:
         message = "quantizer V2 is a beta feature by AIMET's own word, and zero accuracy was reported with it"
         yield _about_sdk(candidate, message)
 
 
 @RULES.rule(
-    "QNN108",
-    "float-set-differs",
-    "warning",
-    what="Tensors that will stay float although they have, or should have, an integer encoding; or the reverse.",
-    why="A converter with float fallback propagates encodings over data-movement ops only; every other tensor "
-    "without an entry becomes float, which adds conversions at its borders.",
-    fix="add encodings for these tensors, or accept them as float16",
-    sources=("AIMET repository discussion 3902", "qualcomm/aimet#4090"),
+    "QNN108", "float-set-differs", "warning", sources=("AIMET repository discussion 3902", "qualcomm/aimet#4090")
 )
 def check_float_set(candidate: RouteCandidate) -> Iterator[Found]:
-    """Intended against predicted."""
+    """Tensors that will stay float although they have, or should have, an integer encoding; or the reverse.
+
+    A converter with float fallback propagates encodings over data-movement ops only; every other tensor without an
+    entry becomes float, which adds conversions at its borders.
+
+    Fix: add encodings for these tensors, or accept them as float16
+    """
     draft = candidate.draft
     if draft.intent is not Intent.MIXED or draft.after is None:
         return
@@ -223,18 +219,16 @@ def check_float_set(candidate: RouteCandidate) -> Iterator[Found]:
         yield about_encodings(draft, f"{len(lost)} tensors are meant to be float16 but will be quantized", lost)
 
 
-@RULES.rule(
-    "QNN109",
-    "mixed-operands-matmul",
-    "error",
-    what="A MatMul of two activations, one float16 and the other unsigned 8-bit.",
-    why="Quantizer V1 leaves such a pair as it is, and the context binary generator has no kernel for FLOAT_16 by "
-    "UFIXED_POINT_8 (the mixed kernel of 2.44 takes SFIXED_POINT_8 only).",
-    fix="give both operands the same kind: float16 or an integer width",
-    sources=("qualcomm/aimet#4090",),
-)
+@RULES.rule("QNN109", "mixed-operands-matmul", "error", sources=("qualcomm/aimet#4090",))
 def check_mixed_matmul(candidate: RouteCandidate) -> Iterator[Found]:
-    """Both operands are made at run time and differ in kind."""
+    """A MatMul of two activations, one float16 and the other unsigned 8-bit.
+
+    Quantizer V1 leaves such a pair as it is, and the context binary generator has no kernel for FLOAT_16 by
+    UFIXED_POINT_8 (the mixed kernel of 2.44 takes SFIXED_POINT_8 only).
+
+    Fix: give both operands the same kind: float16 or an integer width
+    """
+    # Both operands are made at run time and differ in kind.
     draft = candidate.draft
     if draft.after is None or draft.completed is None or draft.intent is not Intent.MIXED:
         return
@@ -250,17 +244,15 @@ def check_mixed_matmul(candidate: RouteCandidate) -> Iterator[Found]:
             yield Found("node", node.label, message, evidence=evidence)
 
 
-@RULES.rule(
-    "QNN110",
-    "route-not-proven",
-    "info",
-    what="A route that is only inferred to work under this SDK.",
-    why="Nobody published a run of it; the claim is deduced from the tools' documentation and from maintainers' words.",
-    fix="check the converter's types (build.sh compares them) and the results on the device",
-    sources=("qualcomm/aimet#4102",),
-)
+@RULES.rule("QNN110", "route-not-proven", "info", sources=("qualcomm/aimet#4102",))
 def check_confidence(candidate: RouteCandidate) -> Iterator[Found]:
-    """Inferred rows are said to be inferred."""
+    """A route that is only inferred to work under this SDK.
+
+    Nobody published a run of it; the claim is deduced from the tools' documentation and from maintainers' words.
+
+    Fix: check the converter's types (build.sh compares them) and the results on the device
+    """
+    # Inferred rows are said to be inferred.
     if candidate.route.confidence == "inferred":
         way = "compare the types with 'deploykit verify', and the results on the device"
         yield _about_sdk(
@@ -271,17 +263,14 @@ def check_confidence(candidate: RouteCandidate) -> Iterator[Found]:
         )
 
 
-@RULES.rule(
-    "QNN111",
-    "encodings-version-unproven",
-    "info",
-    what="Encodings are written in a version of which nobody reported that this converter reads it.",
-    why="The first release that reads each version is not published.",
-    fix="watch for 'Processed 0 quantization encodings' in the converter's log",
-    sources=("qualcomm/aimet#4069",),
-)
+@RULES.rule("QNN111", "encodings-version-unproven", "info", sources=("qualcomm/aimet#4069",))
 def check_version_proven(candidate: RouteCandidate) -> Iterator[Found]:
-    """The feature's status is unknown."""
+    """Encodings are written in a version of which nobody reported that this converter reads it.
+
+    The first release that reads each version is not published.
+
+    Fix: watch for 'Processed 0 quantization encodings' in the converter's log
+    """
     version = candidate.version
     if version is None or candidate.draft.completed is None:
         return
@@ -297,16 +286,19 @@ def check_version_proven(candidate: RouteCandidate) -> Iterator[Found]:
     "QNN112",
     "calibration-missing",
     "error",
-    what="A precision that only calibration can give, without calibration data.",
-    why="Encodings come from data; without an input list quantizer V1 quantizes nothing at all.",
-    fix="give --calibration DIR|FILE.npz, or --encodings",
     sources=(
         "converter quantizer module of a 2023 SDK, seen in a public repository",
         "argument lists recorded in generated model.cpp files (QAIRT 2.25 to 2.50), public repositories",
     ),
 )
 def check_calibration(candidate: RouteCandidate) -> Iterator[Found]:
-    """The route needs an input list and there is nothing to make it of."""
+    """A precision that only calibration can give, without calibration data.
+
+    Encodings come from data; without an input list quantizer V1 quantizes nothing at all.
+
+    Fix: give --calibration DIR|FILE.npz, or --encodings
+    """
+    # The route needs an input list and there is nothing to make it of.
     draft = candidate.draft
     if candidate.route.input_list and draft.calibration is None:
         message = f"route {candidate.route.id} needs calibration data and none was given"

@@ -62,12 +62,6 @@ RULES: Registry[Situation] = Registry("situation")
     "QNN320",
     "kernel-in-the-atlas",
     "warning",
-    what="A node that is like kernels which were measured to be wrong, narrowed or refused.",
-    why="The compiler says nothing of a wrong kernel. Conditions were drawn from measurements of small graphs on the "
-    "emulator; each holds for the cases that it names and for no other that was tried, or says of how many. Where it "
-    "is known what the kernel does instead, that is said, and of releases that did not run it too. 'deploykit "
-    "check --audit full' measures the node itself.",
-    fix="audit the model, or write the operator in another way",
     sources=("the rows of data/atlas, each with the case that shows it",),
     cure=(
         "simplify",
@@ -83,7 +77,16 @@ RULES: Registry[Situation] = Registry("situation")
     ),
 )
 def check_atlas(situation: Situation) -> Iterator[Found]:
-    """By operator, type and the row's condition; of several rows about a node the first."""
+    """A node that is like kernels which were measured to be wrong, narrowed or refused.
+
+    The compiler says nothing of a wrong kernel. Conditions were drawn from measurements of small graphs on the
+    emulator; each holds for the cases that it names and for no other that was tried, or says of how many. Where it is
+    known what the kernel does instead, that is said, and of releases that did not run it too. 'deploykit check --audit
+    full' measures the node itself.
+
+    Fix: audit the model, or write the operator in another way
+    """
+    # By operator, type and the row's condition; of several rows about a node the first.
     target = situation.target
     release = target.sdk.version if target.sdk is not None else target.requested
     soc = target.device.fact("soc_model")

@@ -57,18 +57,16 @@ def check_chip(carried: Carried) -> Iterator[Found]:
     )
 
 
-@RULES.rule(
-    "QNN296",
-    "compiled-on-another-machine",
-    "info",
-    what="The compiler of this release runs on another kind of machine only, so nothing is compiled here.",
-    why="Its wheel is for Windows. An ARM64 backend asks the machine for its chip: on one that is no Snapdragon it was "
-    "seen to stop when the device is created.",
-    fix="copy the package to such a machine, run 'python scripts/compile.py' there, and verify what it made",
-    sources=[_ARM64, _WHEELS],
-)
+@RULES.rule("QNN296", "compiled-on-another-machine", "info", sources=[_ARM64, _WHEELS])
 def check_machine(carried: Carried) -> Iterator[Found]:
-    """A wheel that neither this kind of machine nor a toolchain can run."""
+    """The compiler of this release runs on another kind of machine only, so nothing is compiled here.
+
+    Its wheel is for Windows. An ARM64 backend asks the machine for its chip: on one that is no Snapdragon it was seen
+    to stop when the device is created.
+
+    Fix: copy the package to such a machine, run 'python scripts/compile.py' there, and verify what it made
+    """
+    # A wheel that neither this kind of machine nor a toolchain can run.
     wheel = carried.wheel
     if compilable(wheel):
         return
@@ -83,18 +81,16 @@ def check_machine(carried: Carried) -> Iterator[Found]:
     )
 
 
-@RULES.rule(
-    "QNN297",
-    "compiler-of-another-release",
-    "warning",
-    what="The nearest public compiler is not of the very release that will load the binary.",
-    why="A binary loads on the release that made it and on later ones, never on an earlier one. The wheels carry some "
-    "releases only, and of a series one release.",
-    fix="check the runtime's full version on the device: it must not be older than the compiler's",
-    sources=[_WHEELS, _LOADING],
-)
+@RULES.rule("QNN297", "compiler-of-another-release", "warning", sources=[_WHEELS, _LOADING])
 def check_release(carried: Carried) -> Iterator[Found]:
-    """A runtime of another release, or one that is named by its series alone."""
+    """The nearest public compiler is not of the very release that will load the binary.
+
+    A binary loads on the release that made it and on later ones, never on an earlier one. The wheels carry some
+    releases only, and of a series one release.
+
+    Fix: check the runtime's full version on the device: it must not be older than the compiler's
+    """
+    # A runtime of another release, or one that is named by its series alone.
     runtime, sdk = carried.runtime, carried.wheel.sdk
     if not runtime or runtime == sdk:
         return
@@ -105,18 +101,16 @@ def check_release(carried: Carried) -> Iterator[Found]:
     yield Found("sdk", runtime, message, evidence={"compiler": sdk})
 
 
-@RULES.rule(
-    "QNN298",
-    "forms-of-another-provider",
-    "info",
-    what="The model is prepared in the forms that another release of the provider takes.",
-    why="What a provider takes is learnt by running it. This one does not run here, so the forms are those of the "
-    "nearest that does; graphs in these forms were taken by the backends of the other releases.",
-    fix="read the refused nodes that compile.py lists, should there be any",
-    sources=[_ARM64],
-)
+@RULES.rule("QNN298", "forms-of-another-provider", "info", sources=[_ARM64])
 def check_forms(carried: Carried) -> Iterator[Found]:
-    """A wheel whose provider was never run."""
+    """The model is prepared in the forms that another release of the provider takes.
+
+    What a provider takes is learnt by running it. This one does not run here, so the forms are those of the nearest
+    that does; graphs in these forms were taken by the backends of the other releases.
+
+    Fix: read the refused nodes that compile.py lists, should there be any
+    """
+    # A wheel whose provider was never run.
     forms = forms_of(carried.wheel)
     if forms is not carried.wheel:
         yield Found(

@@ -22,18 +22,16 @@ _FOLDED_INTO = ("Conv", "ConvTranspose", "Gemm")
 RULES: Registry[Situation] = Registry("situation")
 
 
-@RULES.rule(
-    "QNN240",
-    "second-operand-as-weight",
-    "warning",
-    what="A MatMul of two activations whose second operand has no encoding of its own.",
-    why="The converter treats the second operand as a weight: without an entry it gets --weights_bitwidth, 8 bits in "
-    "a w8a16 plan.",
-    fix="give the second operand an encoding",
-    sources=constraint("matmul-second-operand").source,
-)
+@RULES.rule("QNN240", "second-operand-as-weight", "warning", sources=constraint("matmul-second-operand").source)
 def check_second_operand(situation: Situation) -> Iterator[Found]:
-    """Only where encodings exist and the first operand has one; what is merely moved keeps its grid."""
+    """A MatMul of two activations whose second operand has no encoding of its own.
+
+    The converter treats the second operand as a weight: without an entry it gets --weights_bitwidth, 8 bits in a w8a16
+    plan.
+
+    Fix: give the second operand an encoding
+    """
+    # Only where encodings exist and the first operand has one; what is merely moved keeps its grid.
     if situation.encodings is None:
         return
     for node in dynamic_matmuls(situation):
@@ -58,16 +56,17 @@ def _has_grid(situation: Situation, name: str) -> bool:
     "QNN250",
     "narrow-log-16-bit",
     "error",
-    what="A Log with a uint16 output whose range is narrower than 4.",
-    why="The HTP compiler of QAIRT 2.51 makes a kernel that returns the lowest value for every input; nothing is said.",
-    fix="widen its output encoding to a range of at least 4, or try --rewrite log-range",
     sources=("onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: five-node model, emulator against CPU",),
 )
 def check_narrow_log(situation: Situation) -> Iterator[Found]:
-    """An error where it was seen, a warning for other releases, about which nothing is known.
+    """A Log with a uint16 output whose range is narrower than 4.
 
-    For ONNX Runtime's provider the adapter's own rule speaks (ORT009), because it knows what it rewrites.
+    The HTP compiler of QAIRT 2.51 makes a kernel that returns the lowest value for every input; nothing is said.
+
+    Fix: widen its output encoding to a range of at least 4, or try --rewrite log-range
     """
+    # An error where it was seen, a warning for other releases, about which nothing is known.
+    # For ONNX Runtime's provider the adapter's own rule speaks (ORT009), because it knows what it rewrites.
     version = "" if situation.target.sdk is None else situation.target.sdk.version
     seen = version.startswith(_LOG_SEEN_IN)
     for node in nodes(situation, "Log"):
@@ -82,18 +81,15 @@ def check_narrow_log(situation: Situation) -> Iterator[Found]:
             yield replace(made, hint=hint, severity=None if seen else Severity.WARNING)
 
 
-@RULES.rule(
-    "QNN281",
-    "unfolded-batch-norm",
-    "warning",
-    what="Encodings on a BatchNormalization that the converter will fold.",
-    why="The converter folds it into the layer before; the entries of the tensors in between and of its parameters "
-    "are lost.",
-    fix="fold BatchNormalization before quantizing (aimet_onnx.batch_norm_fold)",
-    sources=("qualcomm/aimet#2930",),
-)
+@RULES.rule("QNN281", "unfolded-batch-norm", "warning", sources=("qualcomm/aimet#2930",))
 def check_batch_norm(situation: Situation) -> Iterator[Found]:
-    """A normalization right behind a linear layer, with an entry between them."""
+    """Encodings on a BatchNormalization that the converter will fold.
+
+    The converter folds it into the layer before; the entries of the tensors in between and of its parameters are lost.
+
+    Fix: fold BatchNormalization before quantizing (aimet_onnx.batch_norm_fold)
+    """
+    # A normalization right behind a linear layer, with an entry between them.
     facts = situation.facts
     for node in nodes(situation, "BatchNormalization"):
         producer = facts.producer_of(node.inputs[0])

@@ -40,18 +40,19 @@ RULES: Registry[Float16Plan] = Registry("float16-plan")
     "QNN127",
     "beyond-float16",
     "error",
-    what="A tensor planned as float16 whose values exceed 65504.",
-    why="float16 turns them into infinity, without a word. AIMET simulates a disabled quantizer in float32, so the "
-    "simulation does not show it; the provider compiles whole float graphs in float16.",
-    fix="clamp the constant that causes it, or rewrite the operation, so that the range fits",
     sources=("IEEE 754 binary16", "qualcomm/aimet#4102 (ranges up to 2.7e34)"),
     cure="log-of-scaled",
 )
 def check_range(plan: Float16Plan) -> Iterator[Found]:
-    """An error where such values are attained and reach arithmetic; a warning where they saturate, or hold at most.
+    """A tensor planned as float16 whose values exceed 65504.
 
-    Masks that only switch positions of a Softmax off are left out, and so is what bounds prove impossible.
+    float16 turns them into infinity, without a word. AIMET simulates a disabled quantizer in float32, so the simulation
+    does not show it; the provider compiles whole float graphs in float16.
+
+    Fix: clamp the constant that causes it, or rewrite the operation, so that the range fits
     """
+    # An error where such values are attained and reach arithmetic; a warning where they saturate, or hold at most.
+    # Masks that only switch positions of a Softmax off are left out, and so is what bounds prove impossible.
     if not plan.tensors:
         return
     from deploykit.encodings.reach import collect_reach, only_masks, proven_bounds, saturates

@@ -36,15 +36,17 @@ RULES: Registry[Situation] = Registry("situation")
     "QNN206",
     "norm-axis",
     "error",
-    what="A layer or RMS normalization over another axis than the last.",
-    why="The HTP operator normalizes the last axis only.",
-    fix="reshape the normalized axes into one that is the last, or write it out as reductions",
     sources=constraint("layernorm-last-axis").source,
     claim=claim_of(constraint("layernorm-last-axis")),
     cure="norm-rows",
 )
 def check_norm_axis(situation: Situation) -> Iterator[Found]:
-    """The axis attribute against the rank."""
+    """A layer or RMS normalization over another axis than the last.
+
+    The HTP operator normalizes the last axis only.
+
+    Fix: reshape the normalized axes into one that is the last, or write it out as reductions
+    """
     for node in nodes(situation, "LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"):
         rank, axis = _rank(situation.facts, node.inputs[0]), int(node.attributes.get("axis", -1))
         if rank is not None and axis not in (-1, rank - 1):
@@ -55,16 +57,19 @@ def check_norm_axis(situation: Situation) -> Iterator[Found]:
     "QNN282",
     "repeated-before-norm",
     "warning",
-    what="An Add or Mul right in front of a normalization repeats one operand for several samples.",
-    why="QAIRT 2.51 makes one operator of the two that reads the smaller operand wrongly: the first sample is right, "
-    "the others are not (1 to 9 dB in all, in float16 and in integers). With operands of one shape it is right. "
-    "Lengths that are multiples of 8 from 16 on were hit; other releases were not tried.",
-    fix="store the operand for each sample",
     sources=("onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: 30 shapes, Add and Mul, float16 and W8A16",),
     cure="expand-before-norm",
 )
 def check_repeated(situation: Situation) -> Iterator[Found]:
-    """By shapes, whether the operand is stored or computed."""
+    """An Add or Mul right in front of a normalization repeats one operand for several samples.
+
+    QAIRT 2.51 makes one operator of the two that reads the smaller operand wrongly: the first sample is right, the
+    others are not (1 to 9 dB in all, in float16 and in integers). With operands of one shape it is right. Lengths that
+    are multiples of 8 from 16 on were hit; other releases were not tried.
+
+    Fix: store the operand for each sample
+    """
+    # By shapes, whether the operand is stored or computed.
     for found in repeated_before_norm(situation.facts):
         shape = "x".join(str(dim) for dim in found.shape)
         yield at_node(found.node, f"{found.operand} is repeated to {shape} in front of a normalization")
@@ -74,15 +79,18 @@ def check_repeated(situation: Situation) -> Iterator[Found]:
     "QNN284",
     "untranslated-operator",
     "warning",
-    what="An operator that nothing is known to translate for the HTP.",
-    why="Whether a converter takes it was not seen; the provider of 2.51 was tried with most, and takes none of those "
-    "but some Einsums. What is not taken makes the converter stop, or runs on the CPU where that is allowed.",
-    fix="write it with other operators before exporting, or compute it on the host",
     sources=("the rows 'untranslated' of constraints.toml",),
     cure=("dequantize-layers", "simplify", "write-out-functions", "einsum-to-matmul"),
 )
 def check_untranslated(situation: Situation) -> Iterator[Found]:
-    """One finding for each kind, with its first node; the operators stand in the data file."""
+    """An operator that nothing is known to translate for the HTP.
+
+    Whether a converter takes it was not seen; the provider of 2.51 was tried with most, and takes none of those but
+    some Einsums. What is not taken makes the converter stop, or runs on the CPU where that is allowed.
+
+    Fix: write it with other operators before exporting, or compute it on the host
+    """
+    # One finding for each kind, with its first node; the operators stand in the data file.
     for row in constraints().untranslated:
         if row.backend not in ("", situation.target.backend):
             continue
@@ -118,15 +126,18 @@ def _is_taken_product(situation: Situation, node: NodeFact) -> bool:
     "QNN283",
     "norm-statistics",
     "warning",
-    what="A LayerNormalization that gives its mean or its deviation beside its result.",
-    why="The HTP operator has one output. The provider of 2.51 leaves such a node to the CPU; what the converters do "
-    "is not known.",
-    fix="compute the statistics on their own",
     sources=("onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: 19 cases of onnx's backend tests",),
     cure="norm-statistics",
 )
 def check_statistics(situation: Situation) -> Iterator[Found]:
-    """Outputs that have a reader, or that the model gives."""
+    """A LayerNormalization that gives its mean or its deviation beside its result.
+
+    The HTP operator has one output. The provider of 2.51 leaves such a node to the CPU; what the converters do is not
+    known.
+
+    Fix: compute the statistics on their own
+    """
+    # Outputs that have a reader, or that the model gives.
     facts = situation.facts
     for node in nodes(situation, "LayerNormalization"):
         if any(name in facts.outputs or facts.consumers_of(name) for name in node.outputs[1:] if name):
@@ -137,16 +148,18 @@ def check_statistics(situation: Situation) -> Iterator[Found]:
     "QNN285",
     "short-axis-reduced",
     "warning",
-    what="A 16-bit mean or sum of a turned tensor is over an axis of length 1 beside longer ones.",
-    why="QAIRT 2.51 computes it wrongly (-6 to -17 dB), as the pooling of a window transformer is exported. "
-    "Over the longer axes alone it is right; so are 8 bits, float16, and what was not turned. Other releases were not "
-    "tried.",
-    fix="leave the axes of length 1 out of the reduction",
     sources=("onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: 16 forms, two lengths, three types",),
     cure="longer-axes",
 )
 def check_short_axes(situation: Situation) -> Iterator[Found]:
-    """By shapes; the type is that of what is reduced, else that of the result: files leave out what only moves."""
+    """A 16-bit mean or sum of a turned tensor is over an axis of length 1 beside longer ones.
+
+    QAIRT 2.51 computes it wrongly (-6 to -17 dB), as the pooling of a window transformer is exported. Over the longer
+    axes alone it is right; so are 8 bits, float16, and what was not turned. Other releases were not tried.
+
+    Fix: leave the axes of length 1 out of the reduction
+    """
+    # By shapes; the type is that of what is reduced, else that of the result: files leave out what only moves.
     for node, shape in over_short_axes(situation.facts):
         held = quantized(situation, node.inputs[0]) or quantized(situation, node.outputs[0])
         if held is not None and held.bits == 16:
@@ -157,15 +170,18 @@ def check_short_axes(situation: Situation) -> Iterator[Found]:
     "QNN208",
     "operator-refused",
     "error",
-    what="An operator, or an attribute of one, that the HTP does not have.",
-    why="The converters and the provider refuse it; the provider leaves it to the CPU where that is allowed.",
-    fix="replace the operator by supported ones before converting",
     sources=constraint("unsupported-ops-htp").source,
     claim=claim_of(constraint("unsupported-ops-htp")),
     cure=("simplify", "integer-remainder", "last-index", "pool-by-taps", "cumulate-forward", "product-by-halves"),
 )
 def check_refused(situation: Situation) -> Iterator[Found]:
-    """The operators and attribute values stand in the data file."""
+    """An operator, or an attribute of one, that the HTP does not have.
+
+    The converters and the provider refuse it; the provider leaves it to the CPU where that is allowed.
+
+    Fix: replace the operator by supported ones before converting
+    """
+    # The operators and attribute values stand in the data file.
     rows: dict[str, list[Refused]] = {}
     for row in constraints().refused:
         rows.setdefault(row.op, []).append(row)
@@ -183,18 +199,16 @@ def check_refused(situation: Situation) -> Iterator[Found]:
             yield at_node(node, f"reflecting padding at rank {rank}, at most 4 is taken")
 
 
-@RULES.rule(
-    "QNN209",
-    "reduce-l2-quantized",
-    "warning",
-    what="A quantized ReduceL2.",
-    why="The provider's builders of 2026-03 refuse it; onnxruntime-qnn 2.7.0 (QAIRT 2.51) takes it. What converters "
-    "do is not known.",
-    fix="leave it and its input out of the encodings, or write it as Mul, ReduceSum and Sqrt",
-    sources=constraint("unsupported-ops-htp").source,
-)
+@RULES.rule("QNN209", "reduce-l2-quantized", "warning", sources=constraint("unsupported-ops-htp").source)
 def check_reduce_l2(situation: Situation) -> Iterator[Found]:
-    """An integer type on its input or output, for releases before the one that was seen to take it."""
+    """A quantized ReduceL2.
+
+    The provider's builders of 2026-03 refuse it; onnxruntime-qnn 2.7.0 (QAIRT 2.51) takes it. What converters do is not
+    known.
+
+    Fix: leave it and its input out of the encodings, or write it as Mul, ReduceSum and Sqrt
+    """
+    # An integer type on its input or output, for releases before the one that was seen to take it.
     for node in () if _is_recent(situation) else nodes(situation, "ReduceL2"):
         found = [quantized(situation, name) for name in (node.inputs[0], node.outputs[0])]
         if any(one is not None and one.bits for one in found):
@@ -211,15 +225,18 @@ def _is_recent(situation: Situation) -> bool:
     "QNN210",
     "negative-gather-index",
     "warning",
-    what="Gather, GatherND or GatherElements with negative indices.",
-    why="The HTP counts from the front only. The provider of 2.51 converts stored indices, with right numbers; what "
-    "other releases and the converters do is not known.",
-    fix="add the dimension's size to the index",
     sources=constraint("unsupported-ops-htp").source,
     cure="index-from-front",
 )
 def check_negative_indices(situation: Situation) -> Iterator[Found]:
-    """Stored index lists only; computed ones cannot be seen."""
+    """Gather, GatherND or GatherElements with negative indices.
+
+    The HTP counts from the front only. The provider of 2.51 converts stored indices, with right numbers; what other
+    releases and the converters do is not known.
+
+    Fix: add the dimension's size to the index
+    """
+    # Stored index lists only; computed ones cannot be seen.
     if _is_recent(situation) and situation.target.backend == "ort-qnn":
         return
     for node in nodes(situation, "Gather", "GatherND", "GatherElements"):
@@ -235,17 +252,15 @@ def check_negative_indices(situation: Situation) -> Iterator[Found]:
 
 
 @RULES.rule(
-    "QNN211",
-    "roi-align",
-    "error",
-    what="RoiAlign in a form that is not taken.",
-    why="Only average mode, half-pixel output coordinates and a sampling ratio above 0 exist.",
-    fix="export with coordinate_transformation_mode output_half_pixel, mode avg and a fixed sampling_ratio",
-    sources=constraint("roialign").source,
-    claim=claim_of(constraint("roialign")),
+    "QNN211", "roi-align", "error", sources=constraint("roialign").source, claim=claim_of(constraint("roialign"))
 )
 def check_roi_align(situation: Situation) -> Iterator[Found]:
-    """The three attributes."""
+    """RoiAlign in a form that is not taken.
+
+    Only average mode, half-pixel output coordinates and a sampling ratio above 0 exist.
+
+    Fix: export with coordinate_transformation_mode output_half_pixel, mode avg and a fixed sampling_ratio
+    """
     for node in nodes(situation, "RoiAlign"):
         given = node.attributes
         # The default of the coordinates changed with opset 16.
@@ -263,14 +278,17 @@ def check_roi_align(situation: Situation) -> Iterator[Found]:
     "QNN212",
     "grid-sample",
     "warning",
-    what="GridSample, or a mode of it that is not taken.",
-    why="A user of releases 2.20 to 2.29 could not finalize it (q::flat_from_vtcm); the converter of 2.33 takes it, "
-    "its compiler perhaps; 2.36.1 and later compile it. Linear and nearest exist, cubic does not.",
-    fix="check it on the target first; export another mode than cubic, or rewrite it as Gather where it fails",
     sources=(*constraint("gridsample").source, "qualcomm/aimet#4102 (RT-DETRv2 on 2.33)"),
 )
 def check_grid_sample(situation: Situation) -> Iterator[Found]:
-    """The mode of each node, and once for all of them what the release's table says."""
+    """GridSample, or a mode of it that is not taken.
+
+    A user of releases 2.20 to 2.29 could not finalize it (q::flat_from_vtcm); the converter of 2.33 takes it, its
+    compiler perhaps; 2.36.1 and later compile it. Linear and nearest exist, cubic does not.
+
+    Fix: check it on the target first; export another mode than cubic, or rewrite it as Gather where it fails
+    """
+    # The mode of each node, and once for all of them what the release's table says.
     sdk = situation.target.sdk
     row = None if sdk is None else sdk.feature("gridsample", arch=arch(situation))
     status = Status.UNKNOWN if row is None else row.status
@@ -292,32 +310,26 @@ def check_grid_sample(situation: Situation) -> Iterator[Found]:
         )
 
 
-@RULES.rule(
-    "QNN213",
-    "non-max-suppression",
-    "warning",
-    what="NonMaxSuppression inside the graph.",
-    why="Its output has no fixed size, and only some targets' operator supplements list it.",
-    fix="end the graph before it and suppress on the host",
-    sources=constraint("nms").source,
-)
+@RULES.rule("QNN213", "non-max-suppression", "warning", sources=constraint("nms").source)
 def check_nms(situation: Situation) -> Iterator[Found]:
-    """By type."""
+    """NonMaxSuppression inside the graph.
+
+    Its output has no fixed size, and only some targets' operator supplements list it.
+
+    Fix: end the graph before it and suppress on the host
+    """
     for node in nodes(situation, "NonMaxSuppression"):
         yield at_node(node, "keep it outside the graph unless the target's supplement lists it")
 
 
-@RULES.rule(
-    "QNN214",
-    "scatter-reduction",
-    "warning",
-    what="ScatterND or ScatterElements that reduces.",
-    why="ScatterND runs on the HTP, its reductions only in part, and QNN's CPU backend has none.",
-    fix="use reduction none, or do the reduction before scattering",
-    sources=constraint("scatter").source,
-)
+@RULES.rule("QNN214", "scatter-reduction", "warning", sources=constraint("scatter").source)
 def check_scatter(situation: Situation) -> Iterator[Found]:
-    """The reduction attribute."""
+    """ScatterND or ScatterElements that reduces.
+
+    ScatterND runs on the HTP, its reductions only in part, and QNN's CPU backend has none.
+
+    Fix: use reduction none, or do the reduction before scattering
+    """
     for node in nodes(situation, "ScatterND", "ScatterElements"):
         reduction = node.attributes.get("reduction", "none")
         if reduction != "none":
@@ -334,14 +346,17 @@ _RMS_TAIL = ("ReduceMean", "Add", "Sqrt")
     "QNN216",
     "linear-as-convolution",
     "info",
-    what="Linear layers that could be 1x1 convolutions.",
-    why="The vendor's own passes turn them into convolutions, which keep rank 4. On the emulator that was 0.66 to 0.68 "
-    "times the time at equal accuracy; emulator time is not device latency.",
-    fix="try --rewrite linear-to-conv",
     sources=(*constraint("linear-to-conv1x1").source, "onnxruntime-qnn 2.7.0 run on Linux x86-64: two ViT blocks"),
 )
 def hint_linear(situation: Situation) -> Iterator[Found]:
-    """MatMul of a rank-3 tensor by a stored weight."""
+    """Linear layers that could be 1x1 convolutions.
+
+    The vendor's own passes turn them into convolutions, which keep rank 4. On the emulator that was 0.66 to 0.68 times
+    the time at equal accuracy; emulator time is not device latency.
+
+    Fix: try --rewrite linear-to-conv
+    """
+    # MatMul of a rank-3 tensor by a stored weight.
     facts = situation.facts
     labels = [
         node.label
@@ -358,17 +373,15 @@ def _rank(facts: GraphFacts, name: str) -> int | None:
     return None if fact is None else fact.rank
 
 
-@RULES.rule(
-    "QNN217",
-    "multi-head-attention",
-    "info",
-    what="Attention over several heads in one MatMul.",
-    why="The vendor's tools split it into single heads for language models, which the HTP schedules better.",
-    fix="qairt's own pass (MHA2SHA) does it in its language-model flow",
-    sources=constraint("mha-to-sha").source,
-)
+@RULES.rule("QNN217", "multi-head-attention", "info", sources=constraint("mha-to-sha").source)
 def hint_heads(situation: Situation) -> Iterator[Found]:
-    """Products of two activations on rank 4 with more than one head that feed a Softmax."""
+    """Attention over several heads in one MatMul.
+
+    The vendor's tools split it into single heads for language models, which the HTP schedules better.
+
+    Fix: qairt's own pass (MHA2SHA) does it in its language-model flow
+    """
+    # Products of two activations on rank 4 with more than one head that feed a Softmax.
     facts = situation.facts
     labels = []
     for node in nodes(situation, "MatMul"):
@@ -393,34 +406,29 @@ def _feeds(facts: GraphFacts, node: NodeFact, op_type: str) -> bool:
     return False
 
 
-@RULES.rule(
-    "QNN218",
-    "one-dimensional-convolution",
-    "info",
-    what="A convolution over one dimension.",
-    why="The HTP's convolutions are two-dimensional; the vendor's guideline and passes make them so.",
-    fix="insert a dimension of 1 and export Conv2d",
-    sources=constraint("vendor-guideline-group").source,
-)
+@RULES.rule("QNN218", "one-dimensional-convolution", "info", sources=constraint("vendor-guideline-group").source)
 def hint_conv1d(situation: Situation) -> Iterator[Found]:
-    """Conv and ConvTranspose on rank 3."""
+    """A convolution over one dimension.
+
+    The HTP's convolutions are two-dimensional; the vendor's guideline and passes make them so.
+
+    Fix: insert a dimension of 1 and export Conv2d
+    """
     found = nodes(situation, "Conv", "ConvTranspose")
     labels = [node.label for node in found if _rank(situation.facts, node.inputs[0]) == 3]
     if labels:
         yield about_several(labels, f"{len(labels)} convolutions have one dimension")
 
 
-@RULES.rule(
-    "QNN219",
-    "decomposed-rms-norm",
-    "info",
-    what="An RMS normalization written out as Pow, ReduceMean, Add, Sqrt and Div.",
-    why="The HTP has RmsNorm as one operator; written out it is slower, and the square leaves float16 early.",
-    fix="export RMSNormalization (opset 23), or let the vendor's recomposition pass find it",
-    sources=constraint("executorch-pass-group").source,
-)
+@RULES.rule("QNN219", "decomposed-rms-norm", "info", sources=constraint("executorch-pass-group").source)
 def hint_rms_norm(situation: Situation) -> Iterator[Found]:
-    """The chain from the square to the root; of x - mean(x) it is a LayerNormalization, which has its own operator."""
+    """An RMS normalization written out as Pow, ReduceMean, Add, Sqrt and Div.
+
+    The HTP has RmsNorm as one operator; written out it is slower, and the square leaves float16 early.
+
+    Fix: export RMSNormalization (opset 23), or let the vendor's recomposition pass find it
+    """
+    # The chain from the square to the root; of x - mean(x) it is a LayerNormalization, which has its own operator.
     facts = situation.facts
     labels = []
     for node in nodes(situation, "Pow", "Mul"):
@@ -450,17 +458,15 @@ def _chain(facts: GraphFacts, node: NodeFact, op_types: tuple[str, ...]) -> Node
     return node
 
 
-@RULES.rule(
-    "QNN220",
-    "shallow-convolution-input",
-    "info",
-    what="A convolution over a large picture with at most four channels.",
-    why="The vendor's guideline advises space-to-depth for shallow inputs: the HTP works on 32 channels at a time.",
-    fix="fold pixels into channels before the first convolution where the accuracy of the export can be checked",
-    sources=constraint("vendor-guideline-group").source,
-)
+@RULES.rule("QNN220", "shallow-convolution-input", "info", sources=constraint("vendor-guideline-group").source)
 def hint_shallow(situation: Situation) -> Iterator[Found]:
-    """Conv on rank 4 with few channels and both sides of at least 128."""
+    """A convolution over a large picture with at most four channels.
+
+    The vendor's guideline advises space-to-depth for shallow inputs: the HTP works on 32 channels at a time.
+
+    Fix: fold pixels into channels before the first convolution where the accuracy of the export can be checked
+    """
+    # Conv on rank 4 with few channels and both sides of at least 128.
     labels = []
     for node in nodes(situation, "Conv"):
         sizes = situation.facts.static_shape(node.inputs[0]) or ()
@@ -470,17 +476,15 @@ def hint_shallow(situation: Situation) -> Iterator[Found]:
         yield about_several(labels, f"{len(labels)} convolutions see at most four channels")
 
 
-@RULES.rule(
-    "QNN221",
-    "pixel-unshuffle-written-out",
-    "info",
-    what="Reshape, Transpose and Reshape over rank 6, as pixel shuffling is exported.",
-    why="Rank 6 does not exist on the HTP; as one operator the same movement does.",
-    fix="export SpaceToDepth or DepthToSpace",
-    sources=constraint("executorch-pass-group").source,
-)
+@RULES.rule("QNN221", "pixel-unshuffle-written-out", "info", sources=constraint("executorch-pass-group").source)
 def hint_pixel_shuffle(situation: Situation) -> Iterator[Found]:
-    """A Transpose of rank 6 between two Reshapes."""
+    """Reshape, Transpose and Reshape over rank 6, as pixel shuffling is exported.
+
+    Rank 6 does not exist on the HTP; as one operator the same movement does.
+
+    Fix: export SpaceToDepth or DepthToSpace
+    """
+    # A Transpose of rank 6 between two Reshapes.
     facts = situation.facts
     labels = []
     for node in nodes(situation, "Transpose"):

@@ -37,16 +37,16 @@ def about_option(key: str, message: str, **evidence: object) -> Found:
 
 
 @RULES.rule(
-    "QNN260",
-    "precision-option-deprecated",
-    "warning",
-    what="The graph option 'precision' is given; it is deprecated.",
-    why="It is deprecated since SDK 2.35; float graphs get their precision from the converter and the SoC.",
-    fix="leave it out: choose the precision with --precision",
-    sources=("qualcomm/aimet#4086 (deprecation notice of 2.35)",),
+    "QNN260", "precision-option-deprecated", "warning", sources=("qualcomm/aimet#4086 (deprecation notice of 2.35)",)
 )
 def check_precision(situation: Situation) -> Iterator[Found]:
-    """From 2.35 on a warning, before that a hint."""
+    """The graph option 'precision' is given; it is deprecated.
+
+    It is deprecated since SDK 2.35; float graphs get their precision from the converter and the SoC.
+
+    Fix: leave it out: choose the precision with --precision
+    """
+    # From 2.35 on a warning, before that a hint.
     if option(situation, "precision") is None:
         return
     sdk = situation.target.sdk
@@ -59,14 +59,17 @@ def check_precision(situation: Situation) -> Iterator[Found]:
     "QNN261",
     "android-soc-id",
     "error",
-    what="An Android SoC id where the soc_model is meant.",
-    why="They are two numberings: SM8750 is 69 for QNN, 618 or 639 for Android. A public project shipped that mistake; "
-    "the provider answers 'Invalid config values' and leaves everything to the CPU.",
-    fix="leave soc_model out: it follows from --target",
     sources=("device tables (facts.android_soc_id)", "onnxruntime-qnn 2.7.0 run on Linux x86-64 (unknown soc_model)"),
 )
 def check_android_id(situation: Situation) -> Iterator[Found]:
-    """The ids stand in the device files."""
+    """An Android SoC id where the soc_model is meant.
+
+    They are two numberings: SM8750 is 69 for QNN, 618 or 639 for Android. A public project shipped that mistake; the
+    provider answers 'Invalid config values' and leaves everything to the CPU.
+
+    Fix: leave soc_model out: it follows from --target
+    """
+    # The ids stand in the device files.
     for key in ("soc_model", "soc_id"):
         number = _number(situation, key)
         for device in qualcomm_devices() if number is not None else ():
@@ -80,30 +83,30 @@ def check_android_id(situation: Situation) -> Iterator[Found]:
     "QNN262",
     "vtcm-beyond-chip",
     "error",
-    what="More VTCM than the chip has.",
-    why="The compiler takes the number (even 64), and the binary fails to load: 5005, 'Request feature vtcm size'.",
-    fix="leave vtcm_mb out, or give at most what the chip has",
     sources=("pytorch/executorch#9084", "docs.qualcomm.com 80-87189-2, HTP Backend Extensions"),
 )
 def check_vtcm(situation: Situation) -> Iterator[Found]:
-    """Against the device's own size."""
+    """More VTCM than the chip has.
+
+    The compiler takes the number (even 64), and the binary fails to load: 5005, 'Request feature vtcm size'.
+
+    Fix: leave vtcm_mb out, or give at most what the chip has
+    """
     wanted, present = _number(situation, "vtcm_mb"), situation.target.device.fact("vtcm_mb")
     if wanted is not None and isinstance(present, int) and wanted > present:
         yield about_option("vtcm_mb", f"{wanted} MB are asked for, {situation.target.device.name} has {present} MB")
 
 
-@RULES.rule(
-    "QNN263",
-    "soc-id-key",
-    "warning",
-    what="The key soc_id.",
-    why="It is the old spelling of soc_model: still read by 2.41, no longer in the schema of 2.48, and a field of its "
-    "own in the Python classes of 2.49.",
-    fix="use soc_model",
-    sources=("qualcomm/aimet#4086", "user lab notes, QAIRT 2.48 on SM8750"),
-)
+@RULES.rule("QNN263", "soc-id-key", "warning", sources=("qualcomm/aimet#4086", "user lab notes, QAIRT 2.48 on SM8750"))
 def check_soc_id(situation: Situation) -> Iterator[Found]:
-    """An error where the release's table says so."""
+    """The key soc_id.
+
+    It is the old spelling of soc_model: still read by 2.41, no longer in the schema of 2.48, and a field of its own in
+    the Python classes of 2.49.
+
+    Fix: use soc_model
+    """
+    # An error where the release's table says so.
     if option(situation, "soc_id") is None:
         return
     sdk = situation.target.sdk
@@ -122,13 +125,15 @@ def check_soc_id(situation: Situation) -> Iterator[Found]:
     "QNN264",
     "dlbc-weights-alone",
     "warning",
-    what="dlbc_weights without dlbc.",
-    why="It has a meaning only together with dlbc = 1; alone it does nothing, silently.",
-    fix="set dlbc=1 as well, or leave both out",
     sources=("HTP configuration classes of the QAIRT Python package, seen in a public repository",),
 )
 def check_dlbc(situation: Situation) -> Iterator[Found]:
-    """Both options together."""
+    """dlbc_weights without dlbc.
+
+    It has a meaning only together with dlbc = 1; alone it does nothing, silently.
+
+    Fix: set dlbc=1 as well, or leave both out
+    """
     weights, whole = option(situation, "dlbc_weights"), option(situation, "dlbc")
     if (weights or "").lower() in _ON and (whole or "").lower() not in _ON:
         yield about_option("dlbc_weights", "dlbc_weights has no effect without dlbc=1")
@@ -138,29 +143,30 @@ def check_dlbc(situation: Situation) -> Iterator[Found]:
     "QNN265",
     "run-time-key-at-prepare",
     "warning",
-    what="A run-time key among the options that a context binary is prepared with.",
-    why="The generator of 2.48 rejects such keys, that of 2.42 ignores them; they belong into the file for the run.",
-    fix="give them when the graph runs; deploykit writes two configuration files",
     sources=("user lab notes, QAIRT 2.48 on SM8750", "user lab notes, QAIRT 2.42 on SM8550"),
 )
 def check_run_time_keys(situation: Situation) -> Iterator[Found]:
-    """Keys spelled with the path of the graphs or devices that are prepared."""
+    """A run-time key among the options that a context binary is prepared with.
+
+    The generator of 2.48 rejects such keys, that of 2.42 ignores them; they belong into the file for the run.
+
+    Fix: give them when the graph runs; deploykit writes two configuration files
+    """
+    # Keys spelled with the path of the graphs or devices that are prepared.
     for name, _ in situation.request.options:
         if name.startswith("graphs") and name.rsplit(".", 1)[-1] in _RUN_TIME_KEYS:
             yield about_option(name, f"{name} is a run-time key; at prepare time it is rejected or without effect")
 
 
-@RULES.rule(
-    "QNN268",
-    "optimization-level",
-    "error",
-    what="An optimization level outside 1 to 3.",
-    why="Other values are not defined; some tools take them and say nothing.",
-    fix="use 3 for the fastest graph, 1 for the fastest preparation",
-    sources=("docs.qualcomm.com 80-87189-2, HTP Backend Extensions",),
-)
+@RULES.rule("QNN268", "optimization-level", "error", sources=("docs.qualcomm.com 80-87189-2, HTP Backend Extensions",))
 def check_level(situation: Situation) -> Iterator[Found]:
-    """The native key and the provider's option."""
+    """An optimization level outside 1 to 3.
+
+    Other values are not defined; some tools take them and say nothing.
+
+    Fix: use 3 for the fastest graph, 1 for the fastest preparation
+    """
+    # The native key and the provider's option.
     for key in ("O", "htp_graph_finalization_optimization_mode"):
         text = option(situation, key)
         allowed = ("1", "2", "3") if key == "O" else ("0", "1", "2", "3")

@@ -75,14 +75,16 @@ def _blocks(situation: Situation) -> Iterator[tuple[NodeFact, TensorGrid]]:
     "QNN232",
     "weights-16-bit-per-channel",
     "error",
-    what="16-bit weights that are not quantized per tensor.",
-    why="The provider takes 16-bit weights of convolutions and fully connected layers per tensor only.",
-    fix="quantize these weights per tensor, or with 8 bits",
     sources=constraint("w16-per-tensor").source,
     claim=claim_of(constraint("w16-per-tensor"), answered_by=Answerer.TOOLS),
 )
 def check_16_bit_per_channel(situation: Situation) -> Iterator[Found]:
-    """By width and granularity."""
+    """16-bit weights that are not quantized per tensor.
+
+    The provider takes 16-bit weights of convolutions and fully connected layers per tensor only.
+
+    Fix: quantize these weights per tensor, or with 8 bits
+    """
     for node, found in _linear(situation, "per-channel", "per-block"):
         if found.bits == 16:
             yield at_node(node, f"its 16-bit weight is {found.granularity}")
@@ -92,14 +94,17 @@ def check_16_bit_per_channel(situation: Situation) -> Iterator[Found]:
     "QNN233",
     "lpbq-on-v68",
     "warning",
-    what="LPBQ weights for v68.",
-    why="The vendor's quantizer refuses LPBQ before v69, while the provider compiles it for v68 and the emulator runs "
-    "it with more error (60.9 dB instead of 81.7): nobody has shown it on a device.",
-    fix="use per-channel int4 or int8 weights, or a device with v69",
     sources=(*constraint("lpbq-needs-v69").source, f"{_LAB}: soc_model 30 and 36 give 60.9 dB"),
 )
 def check_lpbq_on_v68(situation: Situation) -> Iterator[Found]:
-    """Any LPBQ weight where the architecture's table says no."""
+    """LPBQ weights for v68.
+
+    The vendor's quantizer refuses LPBQ before v69, while the provider compiles it for v68 and the emulator runs it with
+    more error (60.9 dB instead of 81.7): nobody has shown it on a device.
+
+    Fix: use per-channel int4 or int8 weights, or a device with v69
+    """
+    # Any LPBQ weight where the architecture's table says no.
     fact = capability("lpbq", device=situation.target.device)
     names = [node.label for node in _lpbq(situation, *ops(Trait.LINEAR))]
     if names and fact is not None and fact.value is False:
@@ -116,15 +121,18 @@ def check_lpbq_on_v68(situation: Situation) -> Iterator[Found]:
     "QNN234",
     "block-size",
     "error",
-    what="A block size that the provider's block quantization does not take.",
-    why="2-bit blocks have to be a multiple of 16 long, 4-bit blocks of 8, 8-bit blocks of 4; 2- and 4-bit MatMulNBits "
-    "take 32 and 64 only.",
-    fix="quantize with blocks of 32 or 64",
     sources=constraint("bq-block-size").source,
     claim=claim_of(constraint("bq-block-size"), answered_by=Answerer.TOOLS),
 )
 def check_block_size(situation: Situation) -> Iterator[Found]:
-    """Blocked weights by width, and MatMulNBits by its attributes."""
+    """A block size that the provider's block quantization does not take.
+
+    2-bit blocks have to be a multiple of 16 long, 4-bit blocks of 8, 8-bit blocks of 4; 2- and 4-bit MatMulNBits take
+    32 and 64 only.
+
+    Fix: quantize with blocks of 32 or 64
+    """
+    # Blocked weights by width, and MatMulNBits by its attributes.
     for node, found in _blocks(situation):
         step = {2: 16, 4: 8, 8: 4}.get(found.bits)
         if step is not None and found.block % step:
@@ -135,17 +143,15 @@ def check_block_size(situation: Situation) -> Iterator[Found]:
             yield at_node(node, f"{bits} bits in blocks of {block}; 2 or 4 bits in blocks of 32 or 64 are taken")
 
 
-@RULES.rule(
-    "QNN235",
-    "lpbq-block-size",
-    "warning",
-    what="LPBQ blocks that are no power of two, or shorter than 16.",
-    why="The provider's selection of LPBQ groups passes over them; the layer then runs in float or on the CPU.",
-    fix="use blocks of 16, 32 or 64",
-    sources=constraint("lpbq-pattern-block").source,
-)
+@RULES.rule("QNN235", "lpbq-block-size", "warning", sources=constraint("lpbq-pattern-block").source)
 def check_lpbq_block(situation: Situation) -> Iterator[Found]:
-    """By the block size of the weight."""
+    """LPBQ blocks that are no power of two, or shorter than 16.
+
+    The provider's selection of LPBQ groups passes over them; the layer then runs in float or on the CPU.
+
+    Fix: use blocks of 16, 32 or 64
+    """
+    # By the block size of the weight.
     for node in _lpbq(situation, *ops(Trait.LINEAR)):
         found = quantized(situation, node.inputs[1])
         block = 0 if found is None else found.block
@@ -153,18 +159,16 @@ def check_lpbq_block(situation: Situation) -> Iterator[Found]:
             yield at_node(node, f"blocks of {block}; powers of two from 16 on are taken")
 
 
-@RULES.rule(
-    "QNN242",
-    "per-channel-activation",
-    "error",
-    what="Per-channel quantization of something that is computed.",
-    why="The provider takes per-channel parameters on stored weights only: not on a Q or DQ alone, not on computed "
-    "inputs of Conv and Gemm, not on inputs and outputs of MatMul.",
-    fix="quantize activations per tensor",
-    sources=constraint("perchannel-standalone-qdq").source,
-)
+@RULES.rule("QNN242", "per-channel-activation", "error", sources=constraint("perchannel-standalone-qdq").source)
 def check_per_channel_activation(situation: Situation) -> Iterator[Found]:
-    """Every computed tensor that is not per tensor."""
+    """Per-channel quantization of something that is computed.
+
+    The provider takes per-channel parameters on stored weights only: not on a Q or DQ alone, not on computed inputs of
+    Conv and Gemm, not on inputs and outputs of MatMul.
+
+    Fix: quantize activations per tensor
+    """
+    # Every computed tensor that is not per tensor.
     facts = situation.facts
     for fact in facts.tensors.values():
         if fact.is_weight or stored_behind_pairs(facts, fact.name) is not None:
@@ -178,10 +182,6 @@ def check_per_channel_activation(situation: Situation) -> Iterator[Found]:
     "QNN247",
     "layer-norm-types",
     "error",
-    what="A LayerNormalization with an int32 bias and a scale that is not uint8.",
-    why="The provider refuses the node: with an int32 bias it takes a uint8 scale, or int16 with 16-bit activations. "
-    "Symmetric schemes make the scale int8. (All three int8 or int32 stand in the operator's own table; not tried.)",
-    fix="quantize scales of normalizations as uint8, or leave the bias in float or uint8",
     sources=(
         f"{_LAB}: 24 combinations of scale, bias and activation types",
         "onnxruntime-qnn 2.3.0 to 2.6.0, int8 only",
@@ -189,7 +189,13 @@ def check_per_channel_activation(situation: Situation) -> Iterator[Found]:
     claim=_SEEN,
 )
 def check_norm_types(situation: Situation) -> Iterator[Found]:
-    """Scale and bias by their types."""
+    """A LayerNormalization with an int32 bias and a scale that is not uint8.
+
+    The provider refuses the node: with an int32 bias it takes a uint8 scale, or int16 with 16-bit activations.
+    Symmetric schemes make the scale int8. (All three int8 or int32 stand in the operator's own table; not tried.)
+
+    Fix: quantize scales of normalizations as uint8, or leave the bias in float or uint8
+    """
     for node in nodes(situation, "LayerNormalization"):
         grids = [quantized(situation, name) if name else None for name in (*node.inputs, "", "")[:3]]
         source, scale, bias = ("" if grid is None else grid.dtype for grid in grids)
@@ -202,14 +208,17 @@ def check_norm_types(situation: Situation) -> Iterator[Found]:
     "QNN249",
     "int32-constant-of-add",
     "error",
-    what="An Add whose constant is stored as int32.",
-    why="The provider takes int32 for biases of Conv and Gemm only; it refuses the pair, and the graph is split.",
-    fix="store the constant as uint8 or uint16, or use Gemm with a bias",
     sources=("onnxruntime-qnn 2.3.0 to 2.7.0 run on Linux x86-64: '…_b_DequantizeLinear' refused",),
     claim=_SEEN,
 )
 def check_int32_constant(situation: Situation) -> Iterator[Found]:
-    """Element-wise operators with a stored operand of 32 bits."""
+    """An Add whose constant is stored as int32.
+
+    The provider takes int32 for biases of Conv and Gemm only; it refuses the pair, and the graph is split.
+
+    Fix: store the constant as uint8 or uint16, or use Gemm with a bias
+    """
+    # Element-wise operators with a stored operand of 32 bits.
     for node in nodes(situation, "Add", "Sub", "Mul", "Div"):
         for name in node.inputs:
             found = quantized(situation, name)
@@ -217,34 +226,27 @@ def check_int32_constant(situation: Situation) -> Iterator[Found]:
                 yield at_node(node, f"its constant {name} is int32")
 
 
-@RULES.rule(
-    "QNN251",
-    "lpbq-gemm",
-    "error",
-    what="A Gemm with LPBQ weights.",
-    why="It compiles without a message and computes wrong numbers: the bias is dropped, and without transB the block "
-    "scales are read untransposed (10.6 and 21.8 dB).",
-    fix="write the layer as MatMul and Add",
-    sources=(f"{_LAB}: LPBQ Gemm against CPU, soc_model 43",),
-)
+@RULES.rule("QNN251", "lpbq-gemm", "error", sources=(f"{_LAB}: LPBQ Gemm against CPU, soc_model 43",))
 def check_lpbq_gemm(situation: Situation) -> Iterator[Found]:
-    """By type."""
+    """A Gemm with LPBQ weights.
+
+    It compiles without a message and computes wrong numbers: the bias is dropped, and without transB the block scales
+    are read untransposed (10.6 and 21.8 dB).
+
+    Fix: write the layer as MatMul and Add
+    """
     for node in _lpbq(situation, "Gemm"):
         yield at_node(node, "with LPBQ weights it computes wrong numbers, silently")
 
 
-@RULES.rule(
-    "QNN252",
-    "lpbq-conv",
-    "error",
-    what="A Conv with LPBQ weights.",
-    why="The provider refuses the node after its own change of layout.",
-    fix="write a 1x1 Conv as MatMul, or use block quantization with enable_block_quant_weight_optimization",
-    sources=(f"{_LAB}: LPBQ Conv refused",),
-    claim=_SEEN,
-)
+@RULES.rule("QNN252", "lpbq-conv", "error", sources=(f"{_LAB}: LPBQ Conv refused",), claim=_SEEN)
 def check_lpbq_conv(situation: Situation) -> Iterator[Found]:
-    """By type."""
+    """A Conv with LPBQ weights.
+
+    The provider refuses the node after its own change of layout.
+
+    Fix: write a 1x1 Conv as MatMul, or use block quantization with enable_block_quant_weight_optimization
+    """
     for node in _lpbq(situation, "Conv", "ConvTranspose"):
         yield at_node(node, "with LPBQ weights the provider refuses it")
 
@@ -253,14 +255,17 @@ def check_lpbq_conv(situation: Situation) -> Iterator[Found]:
     "QNN253",
     "float-island-in-model",
     "warning",
-    what="A node of a Q/DQ model that is not surrounded by pairs.",
-    why="It runs in float on the NPU, with conversions around it; a missing pair behind a Softmax takes the following "
-    "MatMul along. Forbidding the CPU fallback does not show it.",
-    fix="put the missing pair in, or accept the island knowingly",
     sources=(f"{_LAB}: one pair removed behind Softmax, two FLOAT_32 nodes in the JSON graph",),
 )
 def check_float_island(situation: Situation) -> Iterator[Found]:
-    """Float nodes with a computed float input or output that no pair touches."""
+    """A node of a Q/DQ model that is not surrounded by pairs.
+
+    It runs in float on the NPU, with conversions around it; a missing pair behind a Softmax takes the following MatMul
+    along. Forbidding the CPU fallback does not show it.
+
+    Fix: put the missing pair in, or accept the island knowingly
+    """
+    # Float nodes with a computed float input or output that no pair touches.
     facts = situation.facts
     if not facts.is_qdq:
         return
@@ -289,17 +294,20 @@ def check_float_island(situation: Situation) -> Iterator[Found]:
     "QNN241",
     "second-operand-silently-8-bit",
     "warning",
-    what="A MatMul of two uint16 activations.",
-    why="The provider converts the second operand to 8 bits, without a message; the ONNX model still says uint16, so "
-    "ONNX Runtime on the CPU shows a better result than the device (41 dB between the two).",
-    fix="make both operands of such products symmetric int16 on v73 and newer (78.7 dB), and judge on the emulator",
     sources=(
         "onnxruntime-qnn 2.7.0 run on Linux x86-64: JSON graph shows UFIXED_POINT_8, isolated MatMul 40.8 to 40.9 dB",
     ),
     cure="simplify",
 )
 def check_uint16_product(situation: Situation) -> Iterator[Found]:
-    """Both operands by their type; on older architectures symmetric int16 is refused."""
+    """A MatMul of two uint16 activations.
+
+    The provider converts the second operand to 8 bits, without a message; the ONNX model still says uint16, so ONNX
+    Runtime on the CPU shows a better result than the device (41 dB between the two).
+
+    Fix: make both operands of such products symmetric int16 on v73 and newer (78.7 dB), and judge on the emulator
+    """
+    # Both operands by their type; on older architectures symmetric int16 is refused.
     refused = lacks("matmul_16bit", situation.target.device)
     way = f"nothing better is taken on {arch(situation)}" if refused else "symmetric int16 keeps 16 bits"
     for node in dynamic_matmuls(situation):
@@ -312,13 +320,16 @@ def check_uint16_product(situation: Situation) -> Iterator[Found]:
     "QNN266",
     "unknown-htp-arch",
     "error",
-    what="An htp_arch that does not exist.",
-    why="The provider logs a warning and compiles as if nothing were set: for v68.",
-    fix="leave htp_arch out: the soc_model of the target implies it",
     sources=("onnxruntime-qnn 2.7.0 run on Linux x86-64: 66, 74 and 85 are accepted and compiled like unset",),
 )
 def check_htp_arch(situation: Situation) -> Iterator[Found]:
-    """Against the architectures that have an HTP."""
+    """An htp_arch that does not exist.
+
+    The provider logs a warning and compiles as if nothing were set: for v68.
+
+    Fix: leave htp_arch out: the soc_model of the target implies it
+    """
+    # Against the architectures that have an HTP.
     text = option(situation, "htp_arch")
     fact = None if text is None else capability("htp", arch=f"v{text.removeprefix('v')}")
     if text is not None and (fact is None or fact.value is not True):
@@ -329,13 +340,15 @@ def check_htp_arch(situation: Situation) -> Iterator[Found]:
     "QNN267",
     "arch-against-soc",
     "warning",
-    what="An htp_arch that is not that of the target.",
-    why="soc_model wins without a word: the binary is for the SoC, whatever htp_arch says.",
-    fix="leave htp_arch out, or choose the target that is meant",
     sources=("onnxruntime-qnn 2.7.0 run on Linux x86-64: arch 79 with soc 30 gives v68 code, and the reverse",),
 )
 def check_arch_against_soc(situation: Situation) -> Iterator[Found]:
-    """The option against the device's architecture."""
+    """An htp_arch that is not that of the target.
+
+    soc_model wins without a word: the binary is for the SoC, whatever htp_arch says.
+
+    Fix: leave htp_arch out, or choose the target that is meant
+    """
     text = option(situation, "htp_arch")
     wanted = None if text is None else arch_number(f"v{text.removeprefix('v')}")
     known = arch_number(arch(situation))
@@ -347,14 +360,16 @@ def check_arch_against_soc(situation: Situation) -> Iterator[Found]:
     "QNN269",
     "fp16-option-without-effect",
     "warning",
-    what="enable_htp_fp16_precision=0 to keep a float model in FP32.",
-    why="It changes nothing: with a soc_model that has float16 the float graph is compiled in float16, whatever the "
-    "option says; the binary is the same.",
-    fix="quantize what needs more range than float16 has; there is no FP32 on the HTP",
     sources=("onnxruntime-qnn 2.7.0 run on Linux x86-64: soc_model 43, same size and same SQNR with 0 and 1",),
 )
 def check_fp16_option(situation: Situation) -> Iterator[Found]:
-    """By the option alone."""
+    """enable_htp_fp16_precision=0 to keep a float model in FP32.
+
+    It changes nothing: with a soc_model that has float16 the float graph is compiled in float16, whatever the option
+    says; the binary is the same.
+
+    Fix: quantize what needs more range than float16 has; there is no FP32 on the HTP
+    """
     if option(situation, "enable_htp_fp16_precision") == "0":
         yield about_option("enable_htp_fp16_precision", "0 has no effect: float graphs are compiled in float16")
 
@@ -363,13 +378,16 @@ def check_fp16_option(situation: Situation) -> Iterator[Found]:
     "QNN272",
     "bf16-option-on-quantized",
     "error",
-    what="htp_bf16_enable=1 with a quantized model.",
-    why="The provider then refuses the Q and DQ nodes at the model's inputs and outputs.",
-    fix="leave the option out: a quantized model needs no bfloat16",
     sources=("onnxruntime-qnn 2.7.0 run on Linux x86-64: soc_model 88, w8a16 Q/DQ model, nodes refused",),
 )
 def check_bf16_option(situation: Situation) -> Iterator[Found]:
-    """The option together with Q/DQ pairs or encodings."""
+    """htp_bf16_enable=1 with a quantized model.
+
+    The provider then refuses the Q and DQ nodes at the model's inputs and outputs.
+
+    Fix: leave the option out: a quantized model needs no bfloat16
+    """
+    # The option together with Q/DQ pairs or encodings.
     is_quantized = situation.facts.is_qdq or situation.encodings is not None
     if option(situation, "htp_bf16_enable") == "1" and is_quantized:
         yield about_option("htp_bf16_enable", "with bf16 the provider refuses the pairs of a quantized model")

@@ -43,18 +43,21 @@ RULES: Registry[Situation] = Registry("situation")
     "QNN200",
     "rank-above-5",
     "error",
-    what="A tensor with more than five dimensions.",
-    why="HTP tensors have at most five; the converter or the provider refuses the node. Reshapes and transposes alone "
-    "are merged by some releases, and then it is a warning: a windowed ViT compiles in fp16 on 2.41, small graphs on "
-    "2.51; the compiler of 2.36.1 refuses them, and a user of 2.42 had to squeeze his.",
-    fix="merge dimensions around the operation: Reshape, Transpose and Reshape of rank 6 are often a SpaceToDepth, "
-    "DepthToSpace or two steps of rank 5",
     sources=(*constraint("rank-max-5").source, "qualcomm/aimet#4086 (fp16 on 2.41)"),
     claim=claim_of(constraint("rank-max-5")),
     cure=("simplify", "merge-axes"),
 )
 def check_rank(situation: Situation) -> Iterator[Found]:
-    """Any tensor at all, constants included; an error where something works on it or the release refuses to move it."""
+    """A tensor with more than five dimensions.
+
+    HTP tensors have at most five; the converter or the provider refuses the node. Reshapes and transposes alone are
+    merged by some releases, and then it is a warning: a windowed ViT compiles in fp16 on 2.41, small graphs on 2.51;
+    the compiler of 2.36.1 refuses them, and a user of 2.42 had to squeeze his.
+
+    Fix: merge dimensions around the operation: Reshape, Transpose and Reshape of rank 6 are often a SpaceToDepth,
+    DepthToSpace or two steps of rank 5
+    """
+    # Any tensor at all, constants included; an error where something works on it or the release refuses to move it.
     names = sorted(fact.name for fact in situation.facts.tensors.values() if (fact.rank or 0) > _MAX_RANK)
     if names:
         moved = _only_moved(situation, set(names))
@@ -86,15 +89,18 @@ def _only_moved(situation: Situation, names: set[str]) -> bool:
     "QNN204",
     "row-exceeds-vtcm",
     "error",
-    what="A Softmax, reduction, normalization or search along a last axis that does not fit into the VTCM.",
-    why="Such an operator needs one row of its axis in VTCM at four bytes per element; spilling to memory happens "
-    "between operators only. Prepare ends with 1002, or with 'greater than the TCM size'.",
-    fix="split the axis: reshape it into two, work along the last one, then combine the parts",
     sources=constraint("per-op-vtcm").source,
     claim=claim_of(constraint("per-op-vtcm")),
 )
 def check_row(situation: Situation) -> Iterator[Found]:
-    """The operators and their bytes per element stand in the data file; other axes are tiled and are no problem."""
+    """A Softmax, reduction, normalization or search along a last axis that does not fit into the VTCM.
+
+    Such an operator needs one row of its axis in VTCM at four bytes per element; spilling to memory happens between
+    operators only. Prepare ends with 1002, or with 'greater than the TCM size'.
+
+    Fix: split the axis: reshape it into two, work along the last one, then combine the parts
+    """
+    # The operators and their bytes per element stand in the data file; other axes are tiled and are no problem.
     megabytes = situation.target.device.fact("vtcm_mb")
     if not isinstance(megabytes, int):
         return
@@ -119,17 +125,15 @@ def check_row(situation: Situation) -> Iterator[Found]:
             )
 
 
-@RULES.rule(
-    "QNN222",
-    "operand-exceeds-vtcm",
-    "warning",
-    what="A normalization over whole channels whose operands are larger than the VTCM.",
-    why="Older releases need them in VTCM as a whole and end with code 13 and 1002; QAIRT 2.51 compiles them.",
-    fix="use a newer SDK, reduce the spatial size, or use another normalization",
-    sources=constraint("per-op-vtcm").source,
-)
+@RULES.rule("QNN222", "operand-exceeds-vtcm", "warning", sources=constraint("per-op-vtcm").source)
 def check_operands(situation: Situation) -> Iterator[Found]:
-    """Releases before the one with which it was seen to compile."""
+    """A normalization over whole channels whose operands are larger than the VTCM.
+
+    Older releases need them in VTCM as a whole and end with code 13 and 1002; QAIRT 2.51 compiles them.
+
+    Fix: use a newer SDK, reduce the spatial size, or use another normalization
+    """
+    # Releases before the one with which it was seen to compile.
     megabytes, sdk = situation.target.device.fact("vtcm_mb"), situation.target.sdk
     whole = {row.op: row for row in constraints().whole_operand}
     if not isinstance(megabytes, int):
@@ -150,18 +154,16 @@ def check_operands(situation: Situation) -> Iterator[Found]:
             )
 
 
-@RULES.rule(
-    "QNN205",
-    "int64-input",
-    "warning",
-    what="A graph input or output of type int64.",
-    why="It becomes int32 on the device unless it is kept explicitly; raw calibration and input files must have the "
-    "type the converted graph declares, or every value is read wrong.",
-    fix="export with int32, or feed int32 where the converted graph declares it",
-    sources=constraint("int64").source,
-)
+@RULES.rule("QNN205", "int64-input", "warning", sources=constraint("int64").source)
 def check_int64(situation: Situation) -> Iterator[Found]:
-    """Inputs and outputs only: inside, the converters take care of it."""
+    """A graph input or output of type int64.
+
+    It becomes int32 on the device unless it is kept explicitly; raw calibration and input files must have the type the
+    converted graph declares, or every value is read wrong.
+
+    Fix: export with int32, or feed int32 where the converted graph declares it
+    """
+    # Inputs and outputs only: inside, the converters take care of it.
     facts = situation.facts
     for name in (*facts.inputs, *facts.outputs):
         fact = facts.tensors.get(name)
@@ -173,15 +175,18 @@ def check_int64(situation: Situation) -> Iterator[Found]:
     "QNN207",
     "operator-rank",
     "error",
-    what="An operator at a rank at which it is not taken.",
-    why="The operator builders of the vendor's provider refuse it; the native tools follow the same supplement.",
-    fix="reshape to rank 4 around the operator",
     sources=constraint("rank-limits").source,
     claim=claim_of(constraint("rank-limits")),
     cure="batchnorm-rank",
 )
 def check_operator_rank(situation: Situation) -> Iterator[Found]:
-    """The ranks stand in the data file."""
+    """An operator at a rank at which it is not taken.
+
+    The operator builders of the vendor's provider refuse it; the native tools follow the same supplement.
+
+    Fix: reshape to rank 4 around the operator
+    """
+    # The ranks stand in the data file.
     limits = {row.op: row for row in constraints().op_rank}
     for node in nodes(situation, *limits):
         fact, row = situation.facts.tensors.get(node.inputs[0]), limits[node.op_type]
@@ -192,17 +197,15 @@ def check_operator_rank(situation: Situation) -> Iterator[Found]:
             )
 
 
-@RULES.rule(
-    "QNN274",
-    "weights-exceed-domain",
-    "warning",
-    what="Weights that do not fit into one process domain of the DSP.",
-    why="A context of 3.652 GB was refused on SM8750 ('Failed to find available PD'), about 3.62 GB loaded.",
-    fix="split the model into several contexts, or use fewer bits per weight",
-    sources=constraint("pd-size").source,
-)
+@RULES.rule("QNN274", "weights-exceed-domain", "warning", sources=constraint("pd-size").source)
 def check_domain(situation: Situation) -> Iterator[Found]:
-    """The bytes of the stored tensors at the width they will have; other buffers are not counted."""
+    """Weights that do not fit into one process domain of the DSP.
+
+    A context of 3.652 GB was refused on SM8750 ('Failed to find available PD'), about 3.62 GB loaded.
+
+    Fix: split the model into several contexts, or use fewer bits per weight
+    """
+    # The bytes of the stored tensors at the width they will have; other buffers are not counted.
     facts = situation.facts
     if facts.weight_bytes < _DOMAIN_BYTES:
         return
@@ -278,17 +281,17 @@ def _row(situation: Situation) -> Feature | None:
 
 
 @RULES.rule(
-    "QNN215",
-    "rank-3-linear-into-attention",
-    "error",
-    what="A quantized linear layer on rank 3 (MatMul and Add) whose result enters attention.",
-    why="On v73 with SDK 2.41 the quantized Add got an internal 5-D layout that the kernel lacks: 'could not create "
-    "op: q::linearclip', for every such layer of the encoder.",
-    fix="try --rewrite linear-to-conv, or use an SDK that is known to take them",
-    sources=(*constraint("keep-4d").source, "qualcomm/aimet#4086"),
+    "QNN215", "rank-3-linear-into-attention", "error", sources=(*constraint("keep-4d").source, "qualcomm/aimet#4086")
 )
 def check_rank_3_linear(situation: Situation) -> Iterator[Found]:
-    """An error where the SDK's row says broken, a warning where nothing is known."""
+    """A quantized linear layer on rank 3 (MatMul and Add) whose result enters attention.
+
+    On v73 with SDK 2.41 the quantized Add got an internal 5-D layout that the kernel lacks: 'could not create op:
+    q::linearclip', for every such layer of the encoder.
+
+    Fix: try --rewrite linear-to-conv, or use an SDK that is known to take them
+    """
+    # An error where the SDK's row says broken, a warning where nothing is known.
     row = _row(situation)
     if row is None or row.status is Status.SUPPORTED:
         return
@@ -311,18 +314,16 @@ def _is_integer(situation: Situation, name: str) -> bool:
     return found is not None and bool(found.bits)
 
 
-@RULES.rule(
-    "QNN271",
-    "attention-partly-float",
-    "warning",
-    what="Linear layers that enter attention, some of them quantized and some left in float.",
-    why="In qualcomm/aimet#4086 every partial exclusion moved the failure to the next block, and converting back and "
-    "forth cost more than the float layers saved (67 ms against 60 ms for all of it in fp16).",
-    fix="keep whole blocks in one precision: extend the float set to the block, or quantize all of it",
-    sources=("qualcomm/aimet#4086",),
-)
+@RULES.rule("QNN271", "attention-partly-float", "warning", sources=("qualcomm/aimet#4086",))
 def check_partly_float(situation: Situation) -> Iterator[Found]:
-    """Wherever the architecture has a row about such layers and the SDK is not known to take them."""
+    """Linear layers that enter attention, some of them quantized and some left in float.
+
+    In qualcomm/aimet#4086 every partial exclusion moved the failure to the next block, and converting back and forth
+    cost more than the float layers saved (67 ms against 60 ms for all of it in fp16).
+
+    Fix: keep whole blocks in one precision: extend the float set to the block, or quantize all of it
+    """
+    # Wherever the architecture has a row about such layers and the SDK is not known to take them.
     row = _row(situation)
     if row is None or row.status is Status.SUPPORTED or situation.encodings is None:
         return
@@ -335,18 +336,17 @@ def check_partly_float(situation: Situation) -> Iterator[Found]:
 
 
 @RULES.rule(
-    "QNN270",
-    "float-borders",
-    "warning",
-    what="Places where data changes between float16 and integers because of the tensors that are left in float.",
-    why="Each one is a Convert at run time. In qualcomm/aimet#4090 147 of them made a 14 ms model take 47 ms, and a "
-    "border in the middle of attention is where kernels are missing.",
-    fix="make the float set larger by the tensors that are named, or smaller: few whole blocks cost least",
-    sources=("qualcomm/aimet#4086", "qualcomm/aimet#4090"),
-    cure="simplify",
+    "QNN270", "float-borders", "warning", sources=("qualcomm/aimet#4086", "qualcomm/aimet#4090"), cure="simplify"
 )
 def check_borders(situation: Situation) -> Iterator[Found]:
-    """The borders of the float set that the encodings lead to, and what removes most of them per operator."""
+    """Places where data changes between float16 and integers because of the tensors that are left in float.
+
+    Each one is a Convert at run time. In qualcomm/aimet#4090 147 of them made a 14 ms model take 47 ms, and a border in
+    the middle of attention is where kernels are missing.
+
+    Fix: make the float set larger by the tensors that are named, or smaller: few whole blocks cost least
+    """
+    # The borders of the float set that the encodings lead to, and what removes most of them per operator.
     if situation.encodings is None:
         return
     facts = situation.facts

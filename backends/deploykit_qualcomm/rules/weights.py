@@ -34,18 +34,16 @@ def _weights(situation: Situation) -> Iterator[tuple[NodeFact, str]]:
             yield node, node.inputs[1]
 
 
-@RULES.rule(
-    "QNN231",
-    "weights-16-bit",
-    "error",
-    what="16-bit weights on v68 or v69.",
-    why="Before v73 the HTP multiplies 16-bit activations by 8-bit weights only; 16-bit MatMul operands are taken with "
-    "restricted steps (-0x8000 0x7F7F) and symmetric or per-row parameters.",
-    fix="use 8-bit weights there, or a device with v73",
-    sources=constraint("w16-needs-v73").source,
-)
+@RULES.rule("QNN231", "weights-16-bit", "error", sources=constraint("w16-needs-v73").source)
 def check_weights_16(situation: Situation) -> Iterator[Found]:
-    """Weights of linear layers by the width of their entry, where the architecture's table says no."""
+    """16-bit weights on v68 or v69.
+
+    Before v73 the HTP multiplies 16-bit activations by 8-bit weights only; 16-bit MatMul operands are taken with
+    restricted steps (-0x8000 0x7F7F) and symmetric or per-row parameters.
+
+    Fix: use 8-bit weights there, or a device with v73
+    """
+    # Weights of linear layers by the width of their entry, where the architecture's table says no.
     if not lacks("a16w16", situation.target.device):
         return
     names = [name for _, name in _weights(situation) if (found := quantized(situation, name)) and found.bits == 16]
@@ -59,9 +57,6 @@ def check_weights_16(situation: Situation) -> Iterator[Found]:
     "QNN236",
     "lpbq-block-scale",
     "error",
-    what="LPBQ whose integer block scales leave the range from 1 to 2**(decompressed - compressed) bits.",
-    why="A 4-bit weight expands to 8 bits by a factor of 1 to 16; AIMET writes 16 too, and the HTP compiler takes it.",
-    fix="quantize with block scales of 1 to 16, as deploykit encodings convert --to lpbq does",
     sources=(
         *constraint("lpbq-integer-scale").source,
         "aimet-onnx 2.42.0 (writes 1 to 16)",
@@ -69,7 +64,12 @@ def check_weights_16(situation: Situation) -> Iterator[Found]:
     ),
 )
 def check_block_scales(situation: Situation) -> Iterator[Found]:
-    """Only encodings carry them."""
+    """LPBQ whose integer block scales leave the range from 1 to 2**(decompressed - compressed) bits.
+
+    A 4-bit weight expands to 8 bits by a factor of 1 to 16; AIMET writes 16 too, and the HTP compiler takes it.
+
+    Fix: quantize with block scales of 1 to 16, as deploykit encodings convert --to lpbq does
+    """
     for entry in situation.encodings or ():
         if isinstance(entry.value, Lpbq):
             scales, most = entry.value.block_scale, 1 << (entry.value.decompressed_bits - entry.value.bits)
@@ -82,18 +82,16 @@ def check_block_scales(situation: Situation) -> Iterator[Found]:
                 )
 
 
-@RULES.rule(
-    "QNN237",
-    "bfloat16",
-    "warning",
-    what="bfloat16 on a target that is not known to have it.",
-    why="Only v81 computes in bfloat16; ONNX Runtime's provider additionally demands soc_model 88 or more, which "
-    "leaves SM8850 (87) out.",
-    fix="use float16",
-    sources=constraint("bf16").source,
-)
+@RULES.rule("QNN237", "bfloat16", "warning", sources=constraint("bf16").source)
 def check_bfloat16(situation: Situation) -> Iterator[Found]:
-    """By the wish, by entries, and by tensors of the model."""
+    """bfloat16 on a target that is not known to have it.
+
+    Only v81 computes in bfloat16; ONNX Runtime's provider additionally demands soc_model 88 or more, which leaves
+    SM8850 (87) out.
+
+    Fix: use float16
+    """
+    # By the wish, by entries, and by tensors of the model.
     wanted = situation.request.precision == "bf16" or option(situation, "htp_bf16_enable") == "1"
     entries = [entry.name for entry in situation.encodings or () if entry.dtype == "bfloat16"]
     tensors = [fact.name for fact in situation.facts.tensors.values() if fact.dtype == "bfloat16"]
@@ -112,17 +110,15 @@ def check_bfloat16(situation: Situation) -> Iterator[Found]:
         )
 
 
-@RULES.rule(
-    "QNN238",
-    "per-channel-asymmetric",
-    "error",
-    what="Per-channel weights that are not symmetric.",
-    why="The HTP takes per-channel weights with offset 0 only.",
-    fix="quantize the weights symmetrically (AIMET: a symmetric parameter scheme, as its htp configurations set)",
-    sources=constraint("perchannel-symmetric").source,
-)
+@RULES.rule("QNN238", "per-channel-asymmetric", "error", sources=constraint("perchannel-symmetric").source)
 def check_per_channel(situation: Situation) -> Iterator[Found]:
-    """Entries with a channel axis and another zero point than the middle."""
+    """Per-channel weights that are not symmetric.
+
+    The HTP takes per-channel weights with offset 0 only.
+
+    Fix: quantize the weights symmetrically (AIMET: a symmetric parameter scheme, as its htp configurations set)
+    """
+    # Entries with a channel axis and another zero point than the middle.
     import numpy as np
 
     names = []
@@ -142,13 +138,16 @@ def check_per_channel(situation: Situation) -> Iterator[Found]:
     "QNN243",
     "bias-scale",
     "warning",
-    what="An int32 bias whose scale is not input scale times weight scale, or whose offset is not 0.",
-    why="The accumulator has exactly that scale; another one is requantized or ignored.",
-    fix="export int32 biases with AIMET (export_int32_bias=True), or leave the bias out: deploykit derives it",
     sources=(*constraint("perchannel-symmetric").source, "qualcomm/aimet pull requests 3846 and 3870"),
 )
 def check_bias_scale(situation: Situation) -> Iterator[Found]:
-    """Every 32-bit bias entry against the entries of input and weight."""
+    """An int32 bias whose scale is not input scale times weight scale, or whose offset is not 0.
+
+    The accumulator has exactly that scale; another one is requantized or ignored.
+
+    Fix: export int32 biases with AIMET (export_int32_bias=True), or leave the bias out: deploykit derives it
+    """
+    # Every 32-bit bias entry against the entries of input and weight.
     import numpy as np
 
     for node in nodes(situation, *_BIASED):
@@ -170,31 +169,30 @@ def check_bias_scale(situation: Situation) -> Iterator[Found]:
     "QNN248",
     "norm-scale-signed-8-bit",
     "warning",
-    what="The scale of an RMS or layer normalization as signed 8-bit integers.",
-    why="A globally symmetric scheme makes it so, and the HTP refuses it (RmsNorm with SFIXED_POINT_8, code 3110). "
-    "ONNX Runtime's provider refuses LayerNormalization with it when the bias is int32.",
-    fix="keep symmetric weights to linear layers; give norm scales unsigned 8 or 16 bits",
     sources=("user lab notes, QAIRT 2.48 on SM8750", "onnxruntime-qnn 2.3.0 to 2.7.0 run on Linux x86-64"),
 )
 def check_norm_scale(situation: Situation) -> Iterator[Found]:
-    """The second input of normalizations."""
+    """The scale of an RMS or layer normalization as signed 8-bit integers.
+
+    A globally symmetric scheme makes it so, and the HTP refuses it (RmsNorm with SFIXED_POINT_8, code 3110). ONNX
+    Runtime's provider refuses LayerNormalization with it when the bias is int32.
+
+    Fix: keep symmetric weights to linear layers; give norm scales unsigned 8 or 16 bits
+    """
     for node in nodes(situation, "LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"):
         found = quantized(situation, node.inputs[1]) if len(node.inputs) > 1 else None
         if found is not None and found.dtype == "int8":
             yield at_node(node, f"its scale {node.inputs[1]} is int8")
 
 
-@RULES.rule(
-    "QNN279",
-    "weight-scale-at-floor",
-    "info",
-    what="Weight scales at AIMET's floor of 2**-23.",
-    why="AIMET writes it for channels whose weights are all zero: they compute nothing, and the scale says nothing.",
-    fix="prune the channels, or leave them: nothing is lost",
-    sources=("qualcomm/aimet#4054",),
-)
+@RULES.rule("QNN279", "weight-scale-at-floor", "info", sources=("qualcomm/aimet#4054",))
 def check_dead_channels(situation: Situation) -> Iterator[Found]:
-    """Scales that equal the floor exactly."""
+    """Weight scales at AIMET's floor of 2**-23.
+
+    AIMET writes it for channels whose weights are all zero: they compute nothing, and the scale says nothing.
+
+    Fix: prune the channels, or leave them: nothing is lost
+    """
     names = []
     for _, name in _weights(situation):
         found = quantized(situation, name)
@@ -211,11 +209,6 @@ _SWAMPED = 1e6  # with 16 bits a step of 15: nothing that a network computes wit
     "QNN275",
     "swamped-grid",
     "warning",
-    what="An integer encoding with a range so wide that ordinary values all become one step.",
-    why="A mask or padding constant (1e30, 3.4e38) sets the range: every other value of the tensor is rounded away. "
-    "On a detector the boxes were off by 807 pixels, while compiler and types were content.",
-    fix="give --calibration, so that a mask or a constant that only saturates is clamped by itself, or clamp the "
-    "constant before quantizing",
     sources=(
         "qualcomm/aimet#4102 (ranges up to 2.7e34)",
         "RT-DETRv2 topology with aimet-onnx 2.42.0: 807 pixels, 306 with anchors clamped to 20",
@@ -223,7 +216,15 @@ _SWAMPED = 1e6  # with 16 bits a step of 15: nothing that a network computes wit
     cure=("simplify", "mask-constant"),
 )
 def check_swamped(situation: Situation) -> Iterator[Found]:
-    """Activations and constants, by the largest magnitude of the grid."""
+    """An integer encoding with a range so wide that ordinary values all become one step.
+
+    A mask or padding constant (1e30, 3.4e38) sets the range: every other value of the tensor is rounded away. On a
+    detector the boxes were off by 807 pixels, while compiler and types were content.
+
+    Fix: give --calibration, so that a mask or a constant that only saturates is clamped by itself, or clamp the
+    constant before quantizing
+    """
+    # Activations and constants, by the largest magnitude of the grid.
     for entry in situation.encodings or ():
         if not isinstance(entry.value, Affine) or entry.value.bits > 16:
             continue
@@ -237,17 +238,15 @@ def check_swamped(situation: Situation) -> Iterator[Found]:
             )
 
 
-@RULES.rule(
-    "QNN280",
-    "signed-activations",
-    "warning",
-    what="Asymmetric activations on a signed grid.",
-    why="AIMET's force_activation_as='signed' is meant for other targets: on the HTP an Exp was refused with 0xc26.",
-    fix="export with force_activation_as=None (symmetric signed, asymmetric unsigned) or 'unsigned' for 16 bits",
-    sources=("qualcomm/aimet#4090",),
-)
+@RULES.rule("QNN280", "signed-activations", "warning", sources=("qualcomm/aimet#4090",))
 def check_signed_activations(situation: Situation) -> Iterator[Found]:
-    """Entries of computed tensors, signed and off-centre."""
+    """Asymmetric activations on a signed grid.
+
+    AIMET's force_activation_as='signed' is meant for other targets: on the HTP an Exp was refused with 0xc26.
+
+    Fix: export with force_activation_as=None (symmetric signed, asymmetric unsigned) or 'unsigned' for 16 bits
+    """
+    # Entries of computed tensors, signed and off-centre.
     names = []
     for entry in situation.encodings or ():
         fact = situation.facts.tensors.get(entry.name)

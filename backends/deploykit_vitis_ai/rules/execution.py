@@ -56,17 +56,14 @@ class QuarkOutcome:
 RULES: Registry[QuarkOutcome] = Registry("execution")
 
 
-@RULES.rule(
-    "VAI301",
-    "quantizer-not-installed",
-    "warning",
-    what="Quark is not installed on this machine, so the model was not quantized.",
-    why="The package holds everything that is needed, but nothing of it was tried.",
-    fix="Install it with 'deploykit toolchain install', and package again, or run scripts/quantize.py where Quark is.",
-    sources=["deploykit: the toolchains on this machine"],
-)
+@RULES.rule("VAI301", "quantizer-not-installed", "warning", sources=["deploykit: the toolchains on this machine"])
 def check_installed(outcome: QuarkOutcome) -> Iterator[Found]:
-    """A toolchain that is not ready."""
+    """Quark is not installed on this machine, so the model was not quantized.
+
+    The package holds everything that is needed, but nothing of it was tried.
+
+    Fix: Install it with 'deploykit toolchain install', and package again, or run scripts/quantize.py where Quark is.
+    """
     if outcome.state != "ready":
         room = f"; installing it takes {outcome.room}" if outcome.room else ""
         unsure = f"; {outcome.untried} is only the first that --precision auto tries" if outcome.untried else ""
@@ -78,17 +75,15 @@ def check_installed(outcome: QuarkOutcome) -> Iterator[Found]:
         )
 
 
-@RULES.rule(
-    "VAI302",
-    "calibration-file-skipped",
-    "error",
-    what="The quantizer's script could not decode or read a calibration file.",
-    why="The header looked right, the content is not.",
-    fix="Repair or remove the file.",
-    sources=["deploykit: scripts/quantize.py, run with Quark"],
-)
+@RULES.rule("VAI302", "calibration-file-skipped", "error", sources=["deploykit: scripts/quantize.py, run with Quark"])
 def check_skipped(outcome: QuarkOutcome) -> Iterator[Found]:
-    """Files that were named in the result."""
+    """The quantizer's script could not decode or read a calibration file.
+
+    The header looked right, the content is not.
+
+    Fix: Repair or remove the file.
+    """
+    # Files that were named in the result.
     for name, why in outcome.skipped:
         yield Found("file", name, f"{why}; {outcome.samples} samples were used")
 
@@ -96,35 +91,31 @@ def check_skipped(outcome: QuarkOutcome) -> Iterator[Found]:
 _MEASURED = ["deploykit: Quark, run with and without this part; both models run on the calibration samples"]
 
 
-@RULES.rule(
-    "VAI280",
-    "end-left-in-float",
-    "info",
-    what="A part of the model stays in float, since integers destroyed what it computes.",
-    why="Boxes and scores on one grid, the decoding of boxes, and sums over bins need more than 256 steps. Float "
-    "takes longer than int8, and every border between the two costs a conversion.",
-    fix="Quantize all of it with --exclude-nothing, or name another part with --exclude-subgraph.",
-    sources=_MEASURED,
-)
+@RULES.rule("VAI280", "end-left-in-float", "info", sources=_MEASURED)
 def check_left(outcome: QuarkOutcome) -> Iterator[Found]:
-    """The part that was measured better in float, with both measurements and its share of the model."""
+    """A part of the model stays in float, since integers destroyed what it computes.
+
+    Boxes and scores on one grid, the decoding of boxes, and sums over bins need more than 256 steps. Float takes longer
+    than int8, and every border between the two costs a conversion.
+
+    Fix: Quantize all of it with --exclude-nothing, or name another part with --exclude-subgraph.
+    """
+    # The part that was measured better in float, with both measurements and its share of the model.
     for trial in outcome.parts:
         if trial.chosen:
             cost = f"{trial.of_nodes:.0%} of the nodes, {trial.of_values:.0%} of the values computed"
             yield _of_part(outcome, trial, f"{trial.part} stay in float ({cost})")
 
 
-@RULES.rule(
-    "VAI281",
-    "tried-in-float",
-    "info",
-    what="A part of the model was left in float for a trial, and is quantized after all.",
-    why="The outputs were no better with it: what is lost is lost before.",
-    fix="Find the operators that lose most with 'deploykit accuracy locate'; calibrate anew, or take a wider format.",
-    sources=_MEASURED,
-)
+@RULES.rule("VAI281", "tried-in-float", "info", sources=_MEASURED)
 def check_in_vain(outcome: QuarkOutcome) -> Iterator[Found]:
-    """Each part that brought nothing, with both measurements."""
+    """A part of the model was left in float for a trial, and is quantized after all.
+
+    The outputs were no better with it: what is lost is lost before.
+
+    Fix: Find the operators that lose most with 'deploykit accuracy locate'; calibrate anew, or take a wider format.
+    """
+    # Each part that brought nothing, with both measurements.
     for trial in outcome.parts:
         if not trial.chosen:
             yield _of_part(outcome, trial, f"{trial.part}, tried in float", ": undone")
@@ -134,14 +125,17 @@ def check_in_vain(outcome: QuarkOutcome) -> Iterator[Found]:
     "VAI283",
     "precision-chosen",
     "info",
-    what="The number format was chosen by measuring: the cheapest one whose outputs are good enough.",
-    why="Integers are the fastest here, and which of them a model survives is seen on its outputs only. Quark makes "
-    "each; of bf16 it makes an imitation for the CPU, since the compiler does the rounding.",
-    fix="Ask for one format with --precision, or for another quality with --goal.",
     sources=["deploykit: Quark, run for each format; the models run on the calibration samples"],
 )
 def check_chosen(outcome: QuarkOutcome) -> Iterator[Found]:
-    """Everything that was tried, with its measurement; what was chosen, and whether it is good enough."""
+    """The number format was chosen by measuring: the cheapest one whose outputs are good enough.
+
+    Integers are the fastest here, and which of them a model survives is seen on its outputs only. Quark makes each; of
+    bf16 it makes an imitation for the CPU, since the compiler does the rounding.
+
+    Fix: Ask for one format with --precision, or for another quality with --goal.
+    """
+    # Everything that was tried, with its measurement; what was chosen, and whether it is good enough.
     if not outcome.asked:
         return
     chosen = next(trial.words for trial in outcome.trials if trial.chosen)

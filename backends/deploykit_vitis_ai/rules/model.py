@@ -21,18 +21,16 @@ _PAGE = 'AMD documentation page "Model Quantization", Vitis AI 6.2 (June 2026)'
 _LAB = "observed with amd-quark 0.13, 0.12.post1 and 0.11.2 on Linux x86-64"
 
 
-@RULES.rule(
-    "VAI113",
-    "float16-source",
-    "error",
-    what="The model is stored in float16.",
-    why="Quark's modes for float16 models mostly write a file that ONNX Runtime rejects, or no file; the "
-    "compiler is documented for float32 models.",
-    fix="Export the model in float32.",
-    sources=[_LAB, _PAGE],
-)
+@RULES.rule("VAI113", "float16-source", "error", sources=[_LAB, _PAGE])
 def check_float16(draft: QuarkDraft) -> Iterator[Found]:
-    """A float16 source, handled where a valid way was observed for this Quark."""
+    """The model is stored in float16.
+
+    Quark's modes for float16 models mostly write a file that ONNX Runtime rejects, or no file; the compiler is
+    documented for float32 models.
+
+    Fix: Export the model in float32.
+    """
+    # A float16 source, handled where a valid way was observed for this Quark.
     if draft.source != "float16":
         return
     way = draft.float16_way
@@ -45,18 +43,16 @@ def check_float16(draft: QuarkDraft) -> Iterator[Found]:
     )
 
 
-@RULES.rule(
-    "VAI284",
-    "bundled-quark-and-float16",
-    "warning",
-    what="The model is stored in float16, and the vendor warns of that with the Quark that this release bundles.",
-    why="Quantizing float16 models to int8 is a feature of Quark 0.12; an older one was seen to make nothing, or "
-    "models that ONNX Runtime rejects, in most ways.",
-    fix="Export the model in float32, or quantize with --option quark=0.12.post1.",
-    sources=[_PAGE, _LAB],
-)
+@RULES.rule("VAI284", "bundled-quark-and-float16", "warning", sources=[_PAGE, _LAB])
 def check_bundled_float16(draft: QuarkDraft) -> Iterator[Found]:
-    """A float16 source for the very Quark that the vendor's page warns of."""
+    """The model is stored in float16, and the vendor warns of that with the Quark that this release bundles.
+
+    Quantizing float16 models to int8 is a feature of Quark 0.12; an older one was seen to make nothing, or models that
+    ONNX Runtime rejects, in most ways.
+
+    Fix: Export the model in float32, or quantize with --option quark=0.12.post1.
+    """
+    # A float16 source for the very Quark that the vendor's page warns of.
     release = draft.release
     if draft.source != "float16" or not draft.needs_quark or release is None or not release.float16_warning:
         return
@@ -70,13 +66,16 @@ def check_bundled_float16(draft: QuarkDraft) -> Iterator[Found]:
     "VAI285",
     "float16-not-kept",
     "error",
-    what="What stays in float is to stay float16, and that is not possible here.",
-    why="The model is none in float16, or nothing is left out of quantizing, or this Quark turns whole models only.",
-    fix="Leave --keep-float16 out, or use --option quark=0.12.post1 with --precision mixed.",
     sources=[_LAB, "AMD Quark documentation, Shapeshifter: onnx_convert_fp16_to_fp32, subgraphs_to_include"],
 )
 def check_kept_float16(draft: QuarkDraft) -> Iterator[Found]:
-    """The option without a model, a part, or a Quark for it."""
+    """What stays in float is to stay float16, and that is not possible here.
+
+    The model is none in float16, or nothing is left out of quantizing, or this Quark turns whole models only.
+
+    Fix: Leave --keep-float16 out, or use --option quark=0.12.post1 with --precision mixed.
+    """
+    # The option without a model, a part, or a Quark for it.
     if not draft.keep_float16:
         return
     wrong = (
@@ -99,19 +98,15 @@ def _labels(nodes: Iterable[NodeFact], *, most: int = 6) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-@RULES.rule(
-    "VAI121",
-    "shape-not-static",
-    "error",
-    what="An input has a dimension that is not a number.",
-    why="On gen 2 the whole model then runs on the CPU, or the compiler crashes in lowering; Ryzen AI compiles dynamic "
-    "batches for BF16 only, since 1.6.",
-    fix="Fix the input shapes when you export the model (batch 1).",
-    sources=[_DOC2, _ROSS, _RAI],
-    cure="batch-of-one",
-)
+@RULES.rule("VAI121", "shape-not-static", "error", sources=[_DOC2, _ROSS, _RAI], cure="batch-of-one")
 def check_shapes(draft: QuarkDraft) -> Iterator[Found]:
-    """Dynamic inputs, and computed shapes inside."""
+    """An input has a dimension that is not a number.
+
+    On gen 2 the whole model then runs on the CPU, or the compiler crashes in lowering; Ryzen AI compiles dynamic
+    batches for BF16 only, since 1.6.
+
+    Fix: Fix the input shapes when you export the model (batch 1).
+    """
     dynamic_batch_allowed = draft.precision in draft.product.dynamic_batch
     for name in draft.facts.inputs:
         fact = draft.facts.tensors[name]
@@ -122,19 +117,17 @@ def check_shapes(draft: QuarkDraft) -> Iterator[Found]:
             yield Found("tensor", name, message, severity=severity)
 
 
-@RULES.rule(
-    "VAI122",
-    "opset-out-of-range",
-    "error",
-    what="The operator set is newer than the compiler takes, or older than an operator needs.",
-    why="Gen 2 has all operators up to 20 and some of 21 and 22; operators of newer sets take the whole model to the "
-    "CPU. Ryzen AI recommends 17; a Resize of opset 10 or older was not taken by 0.7 and 0.8, and no later release "
-    "says that it is.",
-    fix="Export the model with opset 17.",
-    sources=[_DOC2, _RAI],
-)
+@RULES.rule("VAI122", "opset-out-of-range", "error", sources=[_DOC2, _RAI])
 def check_opset(draft: QuarkDraft) -> Iterator[Found]:
-    """The default domain's version against the product's range."""
+    """The operator set is newer than the compiler takes, or older than an operator needs.
+
+    Gen 2 has all operators up to 20 and some of 21 and 22; operators of newer sets take the whole model to the CPU.
+    Ryzen AI recommends 17; a Resize of opset 10 or older was not taken by 0.7 and 0.8, and no later release says that
+    it is.
+
+    Fix: Export the model with opset 17.
+    """
+    # The default domain's version against the product's range.
     opset, bounds = draft.facts.opset, draft.product.opset
     if bounds.last and opset > bounds.last:
         message, severity = f"opset {opset} is beyond {bounds.last}", Severity.ERROR
@@ -154,14 +147,16 @@ def check_opset(draft: QuarkDraft) -> Iterator[Found]:
     "VAI123",
     "cpu-only-operator",
     "error",
-    what="An operator takes the whole model to the CPU.",
-    why="These operators have outputs of unknown shape; ONNX Runtime then runs everything on the CPU. Only with the "
-    "CPU-partition passes, and with VART-ML as runtime, such a part runs beside the NPU.",
-    fix="Cut the model before it and run that part on the host, or give --option cpu_partition=true and use VART-ML.",
     sources=[_DOC2, "Ultralytics documentation, AMD integration page (format xilinx)", "repository amd/Vitis-AI 6.3"],
 )
 def check_cpu_only(draft: QuarkDraft) -> Iterator[Found]:
-    """NonZero and NonMaxSuppression on gen 2."""
+    """An operator takes the whole model to the CPU.
+
+    These operators have outputs of unknown shape; ONNX Runtime then runs everything on the CPU. Only with the
+    CPU-partition passes, and with VART-ML as runtime, such a part runs beside the NPU.
+
+    Fix: Cut the model before it and run that part on the host, or give --option cpu_partition=true and use VART-ML.
+    """
     found = [node for node in draft.facts.nodes if node.op_type in draft.product.cpu_only]
     if not found:
         return
@@ -170,17 +165,14 @@ def check_cpu_only(draft: QuarkDraft) -> Iterator[Found]:
     yield Found("node", found[0].label, message, handled=handled)
 
 
-@RULES.rule(
-    "VAI124",
-    "falls-to-cpu",
-    "warning",
-    what="Operators have no mark for this number format in the vendor's tables.",
-    why="They run on the CPU and split the model; every split costs time.",
-    fix="Replace them, or choose another format for that part.",
-    sources=[_DOC2, _RAI],
-)
+@RULES.rule("VAI124", "falls-to-cpu", "warning", sources=[_DOC2, _RAI])
 def check_operators(draft: QuarkDraft) -> Iterator[Found]:
-    """Nodes by name, operator by operator."""
+    """Operators have no mark for this number format in the vendor's tables.
+
+    They run on the CPU and split the model; every split costs time.
+
+    Fix: Replace them, or choose another format for that part.
+    """
     for op in draft.product.without(draft.precision):
         found = [n for n in draft.facts.nodes if n.op_type == op and n.index not in draft.exclusions.indices]
         if found:
@@ -188,17 +180,15 @@ def check_operators(draft: QuarkDraft) -> Iterator[Found]:
             yield Found("node", found[0].label, message, evidence={"operator": op})
 
 
-@RULES.rule(
-    "VAI125",
-    "batch-over-one",
-    "warning",
-    what="The model has a static batch over 1 on Phoenix.",
-    why="Users found the results of every sample but the first unwritten (XINT8).",
-    fix="Export with batch 1.",
-    sources=["amd/RyzenAI-SW#401"],
-)
+@RULES.rule("VAI125", "batch-over-one", "warning", sources=["amd/RyzenAI-SW#401"])
 def check_batch(draft: QuarkDraft) -> Iterator[Found]:
-    """Batch over 1 with XINT8 on an XDNA device."""
+    """The model has a static batch over 1 on Phoenix.
+
+    Users found the results of every sample but the first unwritten (XINT8).
+
+    Fix: Export with batch 1.
+    """
+    # Batch over 1 with XINT8 on an XDNA device.
     if draft.precision != "xint8" or draft.device_facts.get("provider_target") != "X1":
         return
     for name in draft.facts.inputs:
@@ -207,17 +197,15 @@ def check_batch(draft: QuarkDraft) -> Iterator[Found]:
             yield Found("tensor", name, f"input {name!r} has batch {shape[0]}")
 
 
-@RULES.rule(
-    "VAI126",
-    "known-miscompilation",
-    "warning",
-    what="A model like this one was reported to give wrong results without a warning.",
-    why="A super-resolution net with PRelu exploded in BF16 on Ryzen AI 1.7.1, depending on the weights.",
-    fix="Always compare the NPU's outputs with the CPU's ('deploykit accuracy compare').",
-    sources=["amd/RyzenAI-SW#390"],
-)
+@RULES.rule("VAI126", "known-miscompilation", "warning", sources=["amd/RyzenAI-SW#390"])
 def check_miscompilation(draft: QuarkDraft) -> Iterator[Found]:
-    """Operators that the product's table lists, in its format."""
+    """A model like this one was reported to give wrong results without a warning.
+
+    A super-resolution net with PRelu exploded in BF16 on Ryzen AI 1.7.1, depending on the weights.
+
+    Fix: Always compare the NPU's outputs with the CPU's ('deploykit accuracy compare').
+    """
+    # Operators that the product's table lists, in its format.
     for op in draft.product.miscompiles(draft.precision):
         found = [node for node in draft.facts.nodes if node.op_type == op]
         if found:
@@ -225,35 +213,31 @@ def check_miscompilation(draft: QuarkDraft) -> Iterator[Found]:
             yield Found("node", found[0].label, message)
 
 
-@RULES.rule(
-    "VAI127",
-    "clip-becomes-relu",
-    "info",
-    what="Quark replaces a Clip between 0 and 6 by Relu.",
-    why="The upper bound then is that of the int8 range, not 6.",
-    fix="Compare the outputs; keep the node in float if the bound matters.",
-    sources=[_LAB],
-)
+@RULES.rule("VAI127", "clip-becomes-relu", "info", sources=[_LAB])
 def check_clip(draft: QuarkDraft) -> Iterator[Found]:
-    """Clip nodes of a model that becomes VINT8."""
+    """Quark replaces a Clip between 0 and 6 by Relu.
+
+    The upper bound then is that of the int8 range, not 6.
+
+    Fix: Compare the outputs; keep the node in float if the bound matters.
+    """
+    # Clip nodes of a model that becomes VINT8.
     found = [n for n in draft.facts.nodes if n.op_type == "Clip" and n.index not in draft.exclusions.indices]
     if draft.needs_quark and draft.route is not None and draft.route.preset == "VINT8" and found:
         message = f"{_labels(found)} become Relu where they clip to 0 and 6"
         yield Found("node", found[0].label, message)
 
 
-@RULES.rule(
-    "VAI128",
-    "ranges-mixed-at-output",
-    "warning",
-    what="A Concat at an output joins a bounded operand (Sigmoid, Softmax …) with an unbounded one.",
-    why="One scale serves both: where the other operand is large, scores between 0 and 1 all become 0, while metrics "
-    "over the whole tensor still look good.",
-    fix="Leave the part around the Concat in float.",
-    sources=[_LAB],
-)
+@RULES.rule("VAI128", "ranges-mixed-at-output", "warning", sources=[_LAB])
 def check_mixing(draft: QuarkDraft) -> Iterator[Found]:
-    """Concats in front of an output, when the model is to be quantized whole."""
+    """A Concat at an output joins a bounded operand (Sigmoid, Softmax …) with an unbounded one.
+
+    One scale serves both: where the other operand is large, scores between 0 and 1 all become 0, while metrics over the
+    whole tensor still look good.
+
+    Fix: Leave the part around the Concat in float.
+    """
+    # Concats in front of an output, when the model is to be quantized whole.
     if not draft.needs_quark:
         return
     for output in draft.facts.outputs:
@@ -283,18 +267,16 @@ def _is_bounded(facts: GraphFacts, tensor: str) -> bool:
     return node is not None and is_standard(node) and node.op_type in RANGES
 
 
-@RULES.rule(
-    "VAI120",
-    "foreign-grid",
-    "error",
-    what="A model that is quantized already has scales or zero points that the gen 2 compiler does not match.",
-    why="At the borders of its integer part it takes power-of-two scales with zero point 0 only; other Q and DQ nodes "
-    "break the partition or fall to the CPU.",
-    fix="Quantize the float model here (--precision vint8 or mixed).",
-    sources=[_ROSS],
-)
+@RULES.rule("VAI120", "foreign-grid", "error", sources=[_ROSS])
 def check_grids(draft: QuarkDraft) -> Iterator[Found]:
-    """Scales and zero points of a QDQ model for gen 2."""
+    """A model that is quantized already has scales or zero points that the gen 2 compiler does not match.
+
+    At the borders of its integer part it takes power-of-two scales with zero point 0 only; other Q and DQ nodes break
+    the partition or fall to the CPU.
+
+    Fix: Quantize the float model here (--precision vint8 or mixed).
+    """
+    # Scales and zero points of a QDQ model for gen 2.
     if draft.source != "qdq" or not draft.product.power_of_two_only:
         return
     grids = tuple(grids_of(draft.situation.model, draft.facts))

@@ -27,31 +27,27 @@ def _about(quantized: InspectedModel, message: str, **evidence: object) -> Found
     return Found("file", quantized.name, message, evidence=evidence)
 
 
-@RULES.rule(
-    "VAI201",
-    "model-refused",
-    "error",
-    what="ONNX Runtime does not load the quantized model.",
-    why="The compiler opens models through ONNX Runtime, so it will not get far either.",
-    fix="See the message; float16 sources and untried combinations of options are the usual causes.",
-)
+@RULES.rule("VAI201", "model-refused", "error")
 def check_loads(quantized: InspectedModel) -> Iterator[Found]:
-    """What ONNX Runtime says."""
+    """ONNX Runtime does not load the quantized model.
+
+    The compiler opens models through ONNX Runtime, so it will not get far either.
+
+    Fix: See the message; float16 sources and untried combinations of options are the usual causes.
+    """
     if quantized.refusal:
         yield _about(quantized, quantized.refusal)
 
 
-@RULES.rule(
-    "VAI202",
-    "scale-not-power-of-two",
-    "error",
-    what="A scale is not a power of two.",
-    why="The integer kernels of this format shift instead of multiplying, and the boundary kernel does not match.",
-    fix="Quantize with Quark's preset for this format.",
-    sources=[_LAB, _BOUNDARY],
-)
+@RULES.rule("VAI202", "scale-not-power-of-two", "error", sources=[_LAB, _BOUNDARY])
 def check_scales(quantized: InspectedModel) -> Iterator[Found]:
-    """Scales of the formats that need powers of two."""
+    """A scale is not a power of two.
+
+    The integer kernels of this format shift instead of multiplying, and the boundary kernel does not match.
+
+    Fix: Quantize with Quark's preset for this format.
+    """
+    # Scales of the formats that need powers of two.
     row = route_row(quantized.precision)
     if row is None or not row.power_of_two:
         return
@@ -60,17 +56,14 @@ def check_scales(quantized: InspectedModel) -> Iterator[Found]:
         yield _about(quantized, f"{len(bad)} scales are no powers of two: {listed(bad)}", tensors=bad[:50])
 
 
-@RULES.rule(
-    "VAI203",
-    "zero-point-unexpected",
-    "error",
-    what="A zero point is not the one of this format.",
-    why="VINT8, A8W8 and A16W8 are symmetric with zero point 0; XINT8 has 128 for uint8 activations, 0 for weights.",
-    fix="Quantize with Quark's preset for this format.",
-    sources=[_LAB, _BOUNDARY],
-)
+@RULES.rule("VAI203", "zero-point-unexpected", "error", sources=[_LAB, _BOUNDARY])
 def check_zero_points(quantized: InspectedModel) -> Iterator[Found]:
-    """Zero points against the format."""
+    """A zero point is not the one of this format.
+
+    VINT8, A8W8 and A16W8 are symmetric with zero point 0; XINT8 has 128 for uint8 activations, 0 for weights.
+
+    Fix: Quantize with Quark's preset for this format.
+    """
     row = route_row(quantized.precision)
     allowed = () if row is None else row.zero_points
     if not allowed:
@@ -80,16 +73,14 @@ def check_zero_points(quantized: InspectedModel) -> Iterator[Found]:
         yield _about(quantized, f"{len(bad)} zero points are not {allowed}: {listed(bad)}", tensors=bad[:50])
 
 
-@RULES.rule(
-    "VAI204",
-    "integer-type-unexpected",
-    "error",
-    what="An activation is quantized to another integer type than the format has.",
-    why="The compiler has kernels for the types of its formats only.",
-    fix="Quantize with Quark's preset for this format, and do not override its types.",
-)
+@RULES.rule("VAI204", "integer-type-unexpected", "error")
 def check_types(quantized: InspectedModel) -> Iterator[Found]:
-    """Activations against the format."""
+    """An activation is quantized to another integer type than the format has.
+
+    The compiler has kernels for the types of its formats only.
+
+    Fix: Quantize with Quark's preset for this format, and do not override its types.
+    """
     row = route_row(quantized.precision)
     if row is None or row.maker != "quark":
         return
@@ -100,16 +91,15 @@ def check_types(quantized: InspectedModel) -> Iterator[Found]:
         yield _about(quantized, f"{len(bad)} activations are not {wanted}: {listed(bad)}", tensors=bad[:50])
 
 
-@RULES.rule(
-    "VAI205",
-    "left-in-float",
-    "warning",
-    what="An operator that should be quantized reads float values.",
-    why="It falls to the CPU, or to BF16 where the compiler converts; either splits the integer part.",
-    fix="See whether the operator has integer kernels at all; otherwise leave it out on purpose with --exclude-node.",
-)
+@RULES.rule("VAI205", "left-in-float", "warning")
 def check_float(quantized: InspectedModel) -> Iterator[Found]:
-    """Float operators that nobody excluded, by name."""
+    """An operator that should be quantized reads float values.
+
+    It falls to the CPU, or to BF16 where the compiler converts; either splits the integer part.
+
+    Fix: See whether the operator has integer kernels at all; otherwise leave it out on purpose with --exclude-node.
+    """
+    # Float operators that nobody excluded, by name.
     row = route_row(quantized.precision)
     if row is None or not row.whole_graph:
         return
@@ -144,16 +134,15 @@ def _reads_float(facts: GraphFacts, node: NodeFact) -> bool:
     return False
 
 
-@RULES.rule(
-    "VAI206",
-    "exclusion-ignored",
-    "error",
-    what="A node that was to stay in float is quantized after all.",
-    why="Quark ignores wrong option names and nodes that its own search does not reach, without a word.",
-    fix="Quantize again with scripts/quantize.py, which names every node in nodes_to_exclude.",
-)
+@RULES.rule("VAI206", "exclusion-ignored", "error")
 def check_exclusions(quantized: InspectedModel) -> Iterator[Found]:
-    """Excluded nodes with quantized weights, or with Q and DQ between two of them; and those that are gone."""
+    """A node that was to stay in float is quantized after all.
+
+    Quark ignores wrong option names and nodes that its own search does not reach, without a word.
+
+    Fix: Quantize again with scripts/quantize.py, which names every node in nodes_to_exclude.
+    """
+    # Excluded nodes with quantized weights, or with Q and DQ between two of them; and those that are gone.
     facts = quantized.facts
     gone = _gone(quantized)
     if gone:
@@ -202,16 +191,15 @@ def _quantized_inside(quantized: InspectedModel, tensor: str) -> bool:
     return before is not None and before.name in quantized.excluded
 
 
-@RULES.rule(
-    "VAI207",
-    "interface-changed",
-    "error",
-    what="Inputs or outputs of the quantized model differ from those of the float model.",
-    why="The application feeds and reads what the float model has.",
-    fix="Quantize again; if the change is wanted, adapt the application.",
-)
+@RULES.rule("VAI207", "interface-changed", "error")
 def check_interface(quantized: InspectedModel) -> Iterator[Found]:
-    """Names, types and shapes of inputs and outputs."""
+    """Inputs or outputs of the quantized model differ from those of the float model.
+
+    The application feeds and reads what the float model has.
+
+    Fix: Quantize again; if the change is wanted, adapt the application.
+    """
+    # Names, types and shapes of inputs and outputs.
     source = quantized.source
     if source is None:
         return
@@ -229,16 +217,14 @@ def _interface(facts: GraphFacts, kind: str) -> list[tuple[str, str, Any]]:
     return [(name, facts.tensors[name].dtype, facts.tensors[name].shape) for name in names]
 
 
-@RULES.rule(
-    "VAI208",
-    "quantized-shape-not-static",
-    "error",
-    what="An input or output of the quantized model has a dimension that is not a number.",
-    why="The NPU compiler wants static shapes; Quark accepts dynamic ones.",
-    fix="Fix the shapes of the float model.",
-)
+@RULES.rule("VAI208", "quantized-shape-not-static", "error")
 def check_static(quantized: InspectedModel) -> Iterator[Found]:
-    """Dynamic inputs and outputs."""
+    """An input or output of the quantized model has a dimension that is not a number.
+
+    The NPU compiler wants static shapes; Quark accepts dynamic ones.
+
+    Fix: Fix the shapes of the float model.
+    """
     for name in (*quantized.facts.inputs, *quantized.facts.outputs):
         fact = quantized.facts.tensors[name]
         if not fact.is_static:
@@ -249,26 +235,27 @@ def check_static(quantized: InspectedModel) -> Iterator[Found]:
     "VAI209",
     "quantized-opset-out-of-range",
     "error",
-    what="The quantized model uses a newer operator set than the compiler takes.",
-    why="Operators of newer sets take the whole model to the CPU.",
-    fix="Export the float model with opset 17; Quark keeps the operator set.",
     sources=["vitisai.docs.amd.com, projects/gen2, Vitis AI 6.2/6.3: operators, ops_support"],
 )
 def check_opset(quantized: InspectedModel) -> Iterator[Found]:
-    """The default domain's version against the product's last."""
+    """The quantized model uses a newer operator set than the compiler takes.
+
+    Operators of newer sets take the whole model to the CPU.
+
+    Fix: Export the float model with opset 17; Quark keeps the operator set.
+    """
+    # The default domain's version against the product's last.
     if quantized.last_opset is not None and quantized.facts.opset > quantized.last_opset:
         yield _about(quantized, f"opset {quantized.facts.opset} is beyond {quantized.last_opset}")
 
 
-@RULES.rule(
-    "VAI210",
-    "nothing-quantized",
-    "error",
-    what="The model has no QuantizeLinear at all.",
-    why="Everything was excluded, or the quantizer did nothing.",
-    fix="Exclude less.",
-)
+@RULES.rule("VAI210", "nothing-quantized", "error")
 def check_anything(quantized: InspectedModel) -> Iterator[Found]:
-    """A model without quantizers."""
+    """The model has no QuantizeLinear at all.
+
+    Everything was excluded, or the quantizer did nothing.
+
+    Fix: Exclude less.
+    """
     if not any(node.op_type == "QuantizeLinear" for node in quantized.facts.nodes):
         yield _about(quantized, "no tensor is quantized")

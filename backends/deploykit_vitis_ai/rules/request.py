@@ -30,13 +30,16 @@ def _device(draft: QuarkDraft) -> str:
     "VAI101",
     "other-tool-chain",
     "error",
-    what="The device belongs to a tool chain that this backend does not drive.",
-    why="Boards of the first Versal AI Edge generation use snapshots, DPU boards use Vitis AI 3.5 with arch.json.",
-    fix="Use that tool chain's own flow; 'deploykit targets' lists the devices that are packaged for.",
     sources=["repository amd/Vitis-AI, branch 6.3", "AMD UG1414, Vitis AI 3.5 user guide"],
 )
 def check_product(draft: QuarkDraft) -> Iterator[Found]:
-    """A device whose product is neither Vitis AI gen 2 nor Ryzen AI."""
+    """The device belongs to a tool chain that this backend does not drive.
+
+    Boards of the first Versal AI Edge generation use snapshots, DPU boards use Vitis AI 3.5 with arch.json.
+
+    Fix: Use that tool chain's own flow; 'deploykit targets' lists the devices that are packaged for.
+    """
+    # A device whose product is neither Vitis AI gen 2 nor Ryzen AI.
     if not draft.product.driven:
         device = draft.situation.target.device
         yield Found("target", device.id, f"{device.name}: {device.note}")
@@ -46,13 +49,16 @@ def check_product(draft: QuarkDraft) -> Iterator[Found]:
     "VAI102",
     "precision-not-on-device",
     "error",
-    what="The device does not have the number format that was asked for.",
-    why="The compiler would refuse it, or run everything on the CPU.",
-    fix="Ask for a format that the device has.",
     sources=[_RAI, "Ultralytics documentation, AMD integration page (format xilinx)"],
 )
 def check_precision(draft: QuarkDraft) -> Iterator[Found]:
-    """A known format on the wrong device."""
+    """The device does not have the number format that was asked for.
+
+    The compiler would refuse it, or run everything on the CPU.
+
+    Fix: Ask for a format that the device has.
+    """
+    # A known format on the wrong device.
     if not draft.product.driven or draft.route is None or draft.precision == AS_IS:
         return
     if draft.precision not in (*draft.offered, *draft.unconfirmed):
@@ -64,17 +70,14 @@ def check_precision(draft: QuarkDraft) -> Iterator[Found]:
         )
 
 
-@RULES.rule(
-    "VAI103",
-    "precision-unconfirmed",
-    "warning",
-    what="Only one uncertain source gives this device that number format.",
-    why="The compiler may refuse the model.",
-    fix="Compile early, and read the compiler's summary.",
-    sources=[_ROSS],
-)
+@RULES.rule("VAI103", "precision-unconfirmed", "warning", sources=[_ROSS])
 def check_unconfirmed(draft: QuarkDraft) -> Iterator[Found]:
-    """A format of ``precisions_unconfirmed``."""
+    """Only one uncertain source gives this device that number format.
+
+    The compiler may refuse the model.
+
+    Fix: Compile early, and read the compiler's summary.
+    """
     if draft.precision in draft.unconfirmed and draft.precision not in draft.offered:
         yield Found(
             "target",
@@ -83,17 +86,14 @@ def check_unconfirmed(draft: QuarkDraft) -> Iterator[Found]:
         )
 
 
-@RULES.rule(
-    "VAI104",
-    "precision-unknown",
-    "error",
-    what="No number format was given and none can be chosen, or the name means nothing here.",
-    why="A float model runs on this NPU only in a format that the compiler or the quantizer makes.",
-    fix="Give --precision with one that the device has.",
-    sources=["deploykit: data/precisions.toml of this backend"],
-)
+@RULES.rule("VAI104", "precision-unknown", "error", sources=["deploykit: data/precisions.toml of this backend"])
 def check_known(draft: QuarkDraft) -> Iterator[Found]:
-    """An empty or unknown format."""
+    """No number format was given and none can be chosen, or the name means nothing here.
+
+    A float model runs on this NPU only in a format that the compiler or the quantizer makes.
+
+    Fix: Give --precision with one that the device has.
+    """
     if not draft.product.driven or draft.route is not None:
         return
     asked = f"{draft.asked!r} is not a format of this backend" if draft.asked else "no precision was given"
@@ -106,33 +106,28 @@ def check_known(draft: QuarkDraft) -> Iterator[Found]:
     )
 
 
-@RULES.rule(
-    "VAI105",
-    "quark-without-calibration",
-    "error",
-    what="Quantizing needs calibration data and none was given.",
-    why="Without data Quark stops with a ValueError, or uses random data, which is not for production.",
-    fix="Give --calibration DIR or FILE.npz; --random-data only to see the tools run.",
-    sources=[_PAGE, _LAB],
-)
+@RULES.rule("VAI105", "quark-without-calibration", "error", sources=[_PAGE, _LAB])
 def check_calibration(draft: QuarkDraft) -> Iterator[Found]:
-    """An integer format without data."""
+    """Quantizing needs calibration data and none was given.
+
+    Without data Quark stops with a ValueError, or uses random data, which is not for production.
+
+    Fix: Give --calibration DIR or FILE.npz; --random-data only to see the tools run.
+    """
     if draft.needs_quark and draft.situation.request.calibration is None and not draft.random_data:
         yield Found("data", "calibration", f"{draft.precision} needs calibration data")
 
 
-@RULES.rule(
-    "VAI106",
-    "encodings-not-used",
-    "error",
-    what="Encodings were given, and Quark does not take any.",
-    why="The quantizer makes its own ranges; the encodings would be ignored silently.",
-    fix="Leave them out, and quantize here with --precision; for Ryzen AI 1.6 and newer, apply them to the model "
-    "('deploykit encodings apply') and package the QDQ model.",
-    sources=[_RAI],
-)
+@RULES.rule("VAI106", "encodings-not-used", "error", sources=[_RAI])
 def check_encodings(draft: QuarkDraft) -> Iterator[Found]:
-    """An encodings file beside a backend that quantizes itself."""
+    """Encodings were given, and Quark does not take any.
+
+    The quantizer makes its own ranges; the encodings would be ignored silently.
+
+    Fix: Leave them out, and quantize here with --precision; for Ryzen AI 1.6 and newer, apply them to the model
+    ('deploykit encodings apply') and package the QDQ model.
+    """
+    # An encodings file beside a backend that quantizes itself.
     if draft.situation.request.encodings is not None:
         name = draft.situation.request.encodings.name
         message = "encodings are not read by this backend's tools"
@@ -141,17 +136,15 @@ def check_encodings(draft: QuarkDraft) -> Iterator[Found]:
         yield Found("encodings", name, message, hint=hint)
 
 
-@RULES.rule(
-    "VAI107",
-    "excluded-node-unknown",
-    "error",
-    what="A node that is to stay in float is not in the model.",
-    why="Quark ignores unknown names of nodes, and answers those of subgraphs with a misleading sentence.",
-    fix="Check the spelling; the nearest names are listed.",
-    sources=[_LAB],
-)
+@RULES.rule("VAI107", "excluded-node-unknown", "error", sources=[_LAB])
 def check_excluded_names(draft: QuarkDraft) -> Iterator[Found]:
-    """Names that no node has, and nodes without a name."""
+    """A node that is to stay in float is not in the model.
+
+    Quark ignores unknown names of nodes, and answers those of subgraphs with a misleading sentence.
+
+    Fix: Check the spelling; the nearest names are listed.
+    """
+    # Names that no node has, and nodes without a name.
     for name, near in draft.exclusions.unknown:
         hint = f"did you mean {', '.join(near)}?" if near else "no node has a similar name"
         yield Found("node", name, f"no node is called {name!r}", hint=hint)
@@ -164,17 +157,15 @@ def check_excluded_names(draft: QuarkDraft) -> Iterator[Found]:
         )
 
 
-@RULES.rule(
-    "VAI108",
-    "excluded-subgraph-leaks",
-    "error",
-    what="A way leads into an excluded subgraph past its starts, or a start does not lead to its ends.",
-    why="Quark refuses such a subgraph without naming the way, or leaves out other nodes than meant.",
-    fix="Add the node where the way comes in to the starts.",
-    sources=[_LAB],
-)
+@RULES.rule("VAI108", "excluded-subgraph-leaks", "error", sources=[_LAB])
 def check_closed(draft: QuarkDraft) -> Iterator[Found]:
-    """Every leak of every subgraph, by its edge."""
+    """A way leads into an excluded subgraph past its starts, or a start does not lead to its ends.
+
+    Quark refuses such a subgraph without naming the way, or leaves out other nodes than meant.
+
+    Fix: Add the node where the way comes in to the starts.
+    """
+    # Every leak of every subgraph, by its edge.
     for region in draft.exclusions.regions:
         for leak in region.leaks:
             yield Found(
@@ -189,17 +180,14 @@ def check_closed(draft: QuarkDraft) -> Iterator[Found]:
             yield Found("node", name, message, hint="leave this start out")
 
 
-@RULES.rule(
-    "VAI109",
-    "mixed-without-exclusion",
-    "error",
-    what="Mixed precision was asked for without saying what stays in float, and nothing was found that should.",
-    why="Nothing would be left out: the result would be plain VINT8 under another name.",
-    fix="Ask for vint8, or give --exclude-subgraph START,…:END,… or --exclude-node NAME.",
-    sources=[_PAGE],
-)
+@RULES.rule("VAI109", "mixed-without-exclusion", "error", sources=[_PAGE])
 def check_mixed(draft: QuarkDraft) -> Iterator[Found]:
-    """``mixed`` and no exclusion."""
+    """Mixed precision was asked for without saying what stays in float, and nothing was found that should.
+
+    Nothing would be left out: the result would be plain VINT8 under another name.
+
+    Fix: Ask for vint8, or give --exclude-subgraph START,…:END,… or --exclude-node NAME.
+    """
     if draft.precision == "mixed" and draft.source != "qdq" and not draft.exclusions:
         yield Found(
             "model",
@@ -213,13 +201,16 @@ def check_mixed(draft: QuarkDraft) -> Iterator[Found]:
     "VAI282",
     "float-part-found",
     "info",
-    what="Mixed precision was asked for without saying what stays in float, and it was found.",
-    why="Coordinates, their decoding and a Concat of unlike ranges need more than a few integers.",
-    fix="Name another part with --exclude-subgraph or --exclude-node.",
     sources=["deploykit: the graph, its stored values and interval arithmetic over both"],
 )
 def check_found(draft: QuarkDraft) -> Iterator[Found]:
-    """The part with what hurts in it."""
+    """Mixed precision was asked for without saying what stays in float, and it was found.
+
+    Coordinates, their decoding and a Concat of unlike ranges need more than a few integers.
+
+    Fix: Name another part with --exclude-subgraph or --exclude-node.
+    """
+    # The part with what hurts in it.
     if draft.found is not None:
         harms = ", ".join(draft.found.found.harms)
         yield Found(
@@ -230,17 +221,14 @@ def check_found(draft: QuarkDraft) -> Iterator[Found]:
         )
 
 
-@RULES.rule(
-    "VAI110",
-    "exclusion-without-effect",
-    "error",
-    what="Nodes are to stay in float, but nothing quantizes the model.",
-    why="In bf16 and fp16 every node is float, and a QDQ model is packaged as it is: the wish would be ignored.",
-    fix="Ask for --precision mixed (gen 2) or an integer format, with a float model.",
-    sources=[_PAGE],
-)
+@RULES.rule("VAI110", "exclusion-without-effect", "error", sources=[_PAGE])
 def check_exclusion_used(draft: QuarkDraft) -> Iterator[Found]:
-    """Exclusions beside a route without quantizer."""
+    """Nodes are to stay in float, but nothing quantizes the model.
+
+    In bf16 and fp16 every node is float, and a QDQ model is packaged as it is: the wish would be ignored.
+
+    Fix: Ask for --precision mixed (gen 2) or an integer format, with a float model.
+    """
     if draft.exclusions and not draft.needs_quark:
         yield Found(
             "model",
@@ -249,50 +237,42 @@ def check_exclusion_used(draft: QuarkDraft) -> Iterator[Found]:
         )
 
 
-@RULES.rule(
-    "VAI111",
-    "option-renamed",
-    "info",
-    what="An option was typed under a name that the tool ignores or that is older.",
-    why="Quark accepts any name and ignores unknown ones.",
-    fix="Write the name that is used.",
-    sources=[_LAB, _ROSS],
-)
+@RULES.rule("VAI111", "option-renamed", "info", sources=[_LAB, _ROSS])
 def check_renamed(draft: QuarkDraft) -> Iterator[Found]:
-    """Spellings that were translated."""
+    """An option was typed under a name that the tool ignores or that is older.
+
+    Quark accepts any name and ignores unknown ones.
+
+    Fix: Write the name that is used.
+    """
     for typed, used in draft.options.renamed:
         message = f"{typed} is written {used}"
         yield Found("config-key", typed, message, handled=f"{used} is set instead")
 
 
-@RULES.rule(
-    "VAI112",
-    "option-beyond-documentation",
-    "warning",
-    what="An option has a value that its documentation does not list.",
-    why="The compiler may ignore it or refuse it.",
-    fix="Use a documented value.",
-    sources=["deploykit: the tables of this backend"],
-)
+@RULES.rule("VAI112", "option-beyond-documentation", "warning", sources=["deploykit: the tables of this backend"])
 def check_beyond(draft: QuarkDraft) -> Iterator[Found]:
-    """Values outside the documented ones."""
+    """An option has a value that its documentation does not list.
+
+    The compiler may ignore it or refuse it.
+
+    Fix: Use a documented value.
+    """
     for name, value, documented in draft.options.beyond:
         message = f"{name}={value}: documented are {documented}"
         yield Found("config-key", name, message)
 
 
-@RULES.rule(
-    "VAI114",
-    "foreign-qdq",
-    "error",
-    what="A model that is quantized already meets a compiler that may not take it.",
-    why="Ryzen AI takes QDQ models of other quantizers since 1.6; the gen 2 compiler wants power-of-two scales and "
-    "zero point 0 at the borders.",
-    fix="Quantize the float model with --precision, or use a newer release.",
-    sources=[_RAI, _ROSS],
-)
+@RULES.rule("VAI114", "foreign-qdq", "error", sources=[_RAI, _ROSS])
 def check_qdq(draft: QuarkDraft) -> Iterator[Found]:
-    """A QDQ model: an old Ryzen AI refuses it, on gen 2 its scales decide (see the VAI2xx rules)."""
+    """A model that is quantized already meets a compiler that may not take it.
+
+    Ryzen AI takes QDQ models of other quantizers since 1.6; the gen 2 compiler wants power-of-two scales and zero point
+    0 at the borders.
+
+    Fix: Quantize the float model with --precision, or use a newer release.
+    """
+    # A QDQ model: an old Ryzen AI refuses it, on gen 2 its scales decide (see the VAI2xx rules).
     if draft.source != "qdq":
         return
     if draft.asked and not {*meant_by(draft.asked.lower())} <= {AS_IS, *quark_formats()}:
@@ -306,34 +286,29 @@ def check_qdq(draft: QuarkDraft) -> Iterator[Found]:
         yield Found("model", draft.facts.model_name, message)
 
 
-@RULES.rule(
-    "VAI115",
-    "quantizer-not-established",
-    "warning",
-    what="Which Quark belongs to this release is not known, or that version was never tried here.",
-    why="A model of a newer Quark may use what an older compiler does not know.",
-    fix="Use the Quark inside the vendor's container: scripts/quantize.py runs there as it is.",
-    sources=["deploykit: the data files of this backend"],
-)
+@RULES.rule("VAI115", "quantizer-not-established", "warning", sources=["deploykit: the data files of this backend"])
 def check_toolchain(draft: QuarkDraft) -> Iterator[Found]:
-    """A release whose file names no toolchain, or another one than is used."""
+    """Which Quark belongs to this release is not known, or that version was never tried here.
+
+    A model of a newer Quark may use what an older compiler does not know.
+
+    Fix: Use the Quark inside the vendor's container: scripts/quantize.py runs there as it is.
+    """
+    # A release whose file names no toolchain, or another one than is used.
     release = draft.release
     if draft.needs_quark and release is not None and draft.toolchain != release.toolchain:
         bundled = f"it belongs to Quark {release.quark}" if release.quark else "its Quark is not known"
         yield Found("sdk", f"{release.name} {release.version}", f"{bundled}; {draft.toolchain} is used here")
 
 
-@RULES.rule(
-    "VAI116",
-    "no-overlay-in-release",
-    "warning",
-    what="The release does not ship the overlay file that this NPU needs.",
-    why="Without its xclbin the provider runs everything on the CPU, silently.",
-    fix="Take xclbins/phoenix/4x4.xclbin from Ryzen AI 1.7.1 and name it with --option xclbin=PATH.",
-    sources=["amd/RyzenAI-SW#396", "amd/RyzenAI-SW#400"],
-)
+@RULES.rule("VAI116", "no-overlay-in-release", "warning", sources=["amd/RyzenAI-SW#396", "amd/RyzenAI-SW#400"])
 def check_overlay(draft: QuarkDraft) -> Iterator[Found]:
-    """Phoenix under 1.8."""
+    """The release does not ship the overlay file that this NPU needs.
+
+    Without its xclbin the provider runs everything on the CPU, silently.
+
+    Fix: Take xclbins/phoenix/4x4.xclbin from Ryzen AI 1.7.1 and name it with --option xclbin=PATH.
+    """
     release = draft.release
     if "xclbin" in draft.device_facts and release is not None and release.version == "1.8":
         message = "Ryzen AI 1.8.0 was reported to ship no xclbin for Phoenix"
@@ -342,17 +317,15 @@ def check_overlay(draft: QuarkDraft) -> Iterator[Found]:
         yield Found("sdk", "Ryzen AI 1.8", message, handled=handled)
 
 
-@RULES.rule(
-    "VAI117",
-    "xclbin-forbidden",
-    "error",
-    what="An xclbin is named for a device that chooses it by itself.",
-    why="Since Ryzen AI 1.6 it must not be set on Strix and Krackan.",
-    fix="Leave the option out.",
-    sources=[_RAI],
-)
+@RULES.rule("VAI117", "xclbin-forbidden", "error", sources=[_RAI])
 def check_xclbin(draft: QuarkDraft) -> Iterator[Found]:
-    """``xclbin`` on a device with an automatic overlay."""
+    """An xclbin is named for a device that chooses it by itself.
+
+    Since Ryzen AI 1.6 it must not be set on Strix and Krackan.
+
+    Fix: Leave the option out.
+    """
+    # ``xclbin`` on a device with an automatic overlay.
     release = draft.release
     if "xclbin" not in draft.options.provider or not draft.device_facts.get("xclbin_automatic"):
         return
@@ -365,18 +338,16 @@ def check_xclbin(draft: QuarkDraft) -> Iterator[Found]:
         )
 
 
-@RULES.rule(
-    "VAI118",
-    "before-the-new-compiler",
-    "warning",
-    what="The release is older than the INT8 compiler whose options are written.",
-    why="Ryzen AI 1.6 brought a new INT8 compiler. The targets X1 and X2, and no xclbin on Strix and Krackan, are "
-    "options of that compiler. What older releases need besides an xclbin is not known here.",
-    fix="Use Ryzen AI 1.6 or newer.",
-    sources=[_RAI],
-)
+@RULES.rule("VAI118", "before-the-new-compiler", "warning", sources=[_RAI])
 def check_compiler(draft: QuarkDraft) -> Iterator[Found]:
-    """An integer format on a release from before the options that are written."""
+    """The release is older than the INT8 compiler whose options are written.
+
+    Ryzen AI 1.6 brought a new INT8 compiler. The targets X1 and X2, and no xclbin on Strix and Krackan, are options of
+    that compiler. What older releases need besides an xclbin is not known here.
+
+    Fix: Use Ryzen AI 1.6 or newer.
+    """
+    # An integer format on a release from before the options that are written.
     release = draft.release
     since = draft.product.integer_options_since
     if release is not None and draft.precision in quark_formats() and is_older(release, since):
@@ -385,17 +356,15 @@ def check_compiler(draft: QuarkDraft) -> Iterator[Found]:
         yield Found("sdk", name, message)
 
 
-@RULES.rule(
-    "VAI119",
-    "driver-bound",
-    "info",
-    what="The execution provider of this release needs an NPU driver of at least some version.",
-    why="With an older driver, and with one released after a date in 2028 to 2029, it does not start.",
-    fix="Check the driver of the PC before you deploy.",
-    sources=[_RAI],
-)
+@RULES.rule("VAI119", "driver-bound", "info", sources=[_RAI])
 def check_driver(draft: QuarkDraft) -> Iterator[Found]:
-    """The bound of this release, where one is known."""
+    """The execution provider of this release needs an NPU driver of at least some version.
+
+    With an older driver, and with one released after a date in 2028 to 2029, it does not start.
+
+    Fix: Check the driver of the PC before you deploy.
+    """
+    # The bound of this release, where one is known.
     release = draft.release
     wanted = (draft.product.id, "" if release is None else release.version)
     bound = next((bound for bound in rows(Bound) if (bound.product, bound.ep_version) == wanted), None)

@@ -62,45 +62,40 @@ _SOURCES = ["repository Xilinx/ross-ai-assistant", "repository amd/Vitis-AI, bra
 RULES: Registry[CompileSummary] = Registry("compilation", sources=_SOURCES)
 
 
-@RULES.rule(
-    "VAI401",
-    "nothing-on-the-npu",
-    "error",
-    what="The compiler put no operator on the NPU.",
-    why="Opening the model succeeds all the same: ONNX Runtime then runs everything on the CPU.",
-    fix="Read the compiler's log; 'deploykit diagnose' knows the usual causes.",
-)
+@RULES.rule("VAI401", "nothing-on-the-npu", "error")
 def check_offloaded(summary: CompileSummary) -> Iterator[Found]:
-    """No operator offloaded."""
+    """The compiler put no operator on the NPU.
+
+    Opening the model succeeds all the same: ONNX Runtime then runs everything on the CPU.
+
+    Fix: Read the compiler's log; 'deploykit diagnose' knows the usual causes.
+    """
     if not summary.offloaded:
         yield Found("model", "compiled model", "no operator runs on the NPU")
 
 
-@RULES.rule(
-    "VAI402",
-    "subgraph-failed",
-    "error",
-    what="A part of the model failed to compile and falls back to the CPU.",
-    why="The compiler's own errors are swallowed by the provider.",
-    fix="Compile with keep_outputs=true and logging_level=info, and diagnose the log.",
-)
+@RULES.rule("VAI402", "subgraph-failed", "error")
 def check_failed(summary: CompileSummary) -> Iterator[Found]:
-    """Subgraphs with compilation errors."""
+    """A part of the model failed to compile and falls back to the CPU.
+
+    The compiler's own errors are swallowed by the provider.
+
+    Fix: Compile with keep_outputs=true and logging_level=info, and diagnose the log.
+    """
     if summary.failed_subgraphs:
         message = f"{summary.failed_subgraphs} subgraphs failed to compile"
         yield Found("model", "compiled model", message)
 
 
-@RULES.rule(
-    "VAI403",
-    "partly-on-the-cpu",
-    "warning",
-    what="Less than the whole work runs on the NPU, or in several pieces.",
-    why="Every piece on the CPU costs copies and time. One partition with everything in it is the aim.",
-    fix="See which operators fall to the CPU; lower threshold_gops_percent where small parts were left out.",
-)
+@RULES.rule("VAI403", "partly-on-the-cpu", "warning")
 def check_share(summary: CompileSummary) -> Iterator[Found]:
-    """A share under 100 %, or more than one subgraph."""
+    """Less than the whole work runs on the NPU, or in several pieces.
+
+    Every piece on the CPU costs copies and time. One partition with everything in it is the aim.
+
+    Fix: See which operators fall to the CPU; lower threshold_gops_percent where small parts were left out.
+    """
+    # A share under 100 %, or more than one subgraph.
     share = summary.gops_percent
     if summary.offloaded and share is not None and share < 100:
         message = f"{share}% of the work runs on the NPU"

@@ -49,14 +49,16 @@ _SOURCE = ["deploykit: measured on the two sets of outputs"]
     "DK601",
     "dead-channels",
     "error",
-    what="Neighbouring slices of an output never change in the candidate although they do in the baseline.",
-    why="Values of different ranges share one scale, typically boxes and scores joined by a Concat: the small ones "
-    "round to one value. Metrics over the whole tensor do not show it.",
-    fix="Give the model with --model to have the Concat named, and keep the part around it in float.",
     sources=[*_SOURCE, "observed: a quantized detector, all scores 0, whole-tensor cosine 0.9999 (docs/numbers.md)"],
 )
 def check_dead(judged: Judged) -> Iterator[Found]:
-    """Dead slices, along each axis."""
+    """Neighbouring slices of an output never change in the candidate although they do in the baseline.
+
+    Values of different ranges share one scale, typically boxes and scores joined by a Concat: the small ones round to
+    one value. Metrics over the whole tensor do not show it.
+
+    Fix: Give the model with --model to have the Concat named, and keep the part around it in float.
+    """
     for output in judged.comparison.outputs.values():
         for axis in output.axes:
             for run in (run for run in axis.runs(axis.dead) if _tells(output, axis, run)):
@@ -96,17 +98,15 @@ def _dead(judged: Judged, output: OutputComparison, run: SliceRun, elements: int
     )
 
 
-@RULES.rule(
-    "DK602",
-    "drowned-channels",
-    "warning",
-    what="Neighbouring slices have almost as much noise as signal while the whole output looks good.",
-    why="Their range is small beside that of the rest of the tensor, so that its scale leaves them a few steps only.",
-    fix="Keep the part that joins them in float, or give the two parts their own outputs.",
-    sources=_SOURCE,
-)
+@RULES.rule("DK602", "drowned-channels", "warning", sources=_SOURCE)
 def check_drowned(judged: Judged) -> Iterator[Found]:
-    """Slices under 6 dB in an output over 20 dB."""
+    """Neighbouring slices have almost as much noise as signal while the whole output looks good.
+
+    Their range is small beside that of the rest of the tensor, so that its scale leaves them a few steps only.
+
+    Fix: Keep the part that joins them in float, or give the two parts their own outputs.
+    """
+    # Slices under 6 dB in an output over 20 dB.
     for output in judged.comparison.outputs.values():
         if output.summary()["min_sqnr_db"] < _GOOD_DB:
             continue
@@ -122,17 +122,14 @@ def check_drowned(judged: Judged) -> Iterator[Found]:
                 )
 
 
-@RULES.rule(
-    "DK603",
-    "missing-samples",
-    "error",
-    what="The baseline has samples that the candidate lacks, or nothing is common to both.",
-    why="An average over the rest would hide them.",
-    fix="Run the candidate on the same inputs, and save its outputs under the same names.",
-    sources=_SOURCE,
-)
+@RULES.rule("DK603", "missing-samples", "error", sources=_SOURCE)
 def check_missing(judged: Judged) -> Iterator[Found]:
-    """Samples without a partner, by name."""
+    """The baseline has samples that the candidate lacks, or nothing is common to both.
+
+    An average over the rest would hide them.
+
+    Fix: Run the candidate on the same inputs, and save its outputs under the same names.
+    """
     comparison = judged.comparison
     if comparison.missing:
         yield Found(
@@ -143,17 +140,15 @@ def check_missing(judged: Judged) -> Iterator[Found]:
         )
 
 
-@RULES.rule(
-    "DK604",
-    "extra-samples",
-    "warning",
-    what="The candidate has samples that the baseline lacks.",
-    why="They are not compared.",
-    fix="Remove them, or run the baseline on the same inputs.",
-    sources=_SOURCE,
-)
+@RULES.rule("DK604", "extra-samples", "warning", sources=_SOURCE)
 def check_extra(judged: Judged) -> Iterator[Found]:
-    """Samples of the candidate without a partner, by name."""
+    """The candidate has samples that the baseline lacks.
+
+    They are not compared.
+
+    Fix: Remove them, or run the baseline on the same inputs.
+    """
+    # Samples of the candidate without a partner, by name.
     comparison = judged.comparison
     if comparison.extra:
         yield Found(
@@ -164,17 +159,14 @@ def check_extra(judged: Judged) -> Iterator[Found]:
         )
 
 
-@RULES.rule(
-    "DK605",
-    "not-comparable",
-    "error",
-    what="An output exists on one side only, or its shape differs.",
-    why="There is nothing to measure.",
-    fix="Save the same outputs of both models.",
-    sources=_SOURCE,
-)
+@RULES.rule("DK605", "not-comparable", "error", sources=_SOURCE)
 def check_comparable(judged: Judged) -> Iterator[Found]:
-    """Outputs that could not be compared."""
+    """An output exists on one side only, or its shape differs.
+
+    There is nothing to measure.
+
+    Fix: Save the same outputs of both models.
+    """
     for mismatch in judged.comparison.mismatches:
         yield Found(
             kind=SubjectKind.DATA,
@@ -183,17 +175,15 @@ def check_comparable(judged: Judged) -> Iterator[Found]:
         )
 
 
-@RULES.rule(
-    "DK606",
-    "not-finite",
-    "error",
-    what="The candidate has NaN or infinite values where the baseline has none.",
-    why="A float16 or bfloat16 range was left, or a kernel failed.",
-    fix="Find the first tensor that is not finite, and keep its part in a wider type.",
-    sources=_SOURCE,
-)
+@RULES.rule("DK606", "not-finite", "error", sources=_SOURCE)
 def check_finite(judged: Judged) -> Iterator[Found]:
-    """Outputs with values that are not finite."""
+    """The candidate has NaN or infinite values where the baseline has none.
+
+    A float16 or bfloat16 range was left, or a kernel failed.
+
+    Fix: Find the first tensor that is not finite, and keep its part in a wider type.
+    """
+    # Outputs with values that are not finite.
     for output in judged.comparison.outputs.values():
         if not output.finite:
             yield Found(
@@ -201,17 +191,15 @@ def check_finite(judged: Judged) -> Iterator[Found]:
             )
 
 
-@RULES.rule(
-    "DK607",
-    "sides-look-swapped",
-    "warning",
-    what="The baseline has the few distinct values of a quantized tensor, the candidate does not.",
-    why="PSNR and SQNR are not symmetric: swapped sides give other numbers without any message.",
-    fix="Check which side is the float model: --baseline FLOAT --candidate QUANTIZED.",
-    sources=_SOURCE,
-)
+@RULES.rule("DK607", "sides-look-swapped", "warning", sources=_SOURCE)
 def check_swapped(judged: Judged) -> Iterator[Found]:
-    """Baselines that look quantized beside candidates that do not."""
+    """The baseline has the few distinct values of a quantized tensor, the candidate does not.
+
+    PSNR and SQNR are not symmetric: swapped sides give other numbers without any message.
+
+    Fix: Check which side is the float model: --baseline FLOAT --candidate QUANTIZED.
+    """
+    # Baselines that look quantized beside candidates that do not.
     for output in judged.comparison.outputs.values():
         first, second = output.levels
         if first <= _QUANTIZED_LEVELS and second > 1.5 * first and second > 32:
@@ -223,17 +211,14 @@ def check_swapped(judged: Judged) -> Iterator[Found]:
             )
 
 
-@RULES.rule(
-    "DK608",
-    "below-threshold",
-    "error",
-    what="A number of the worst sample misses a threshold that was given.",
-    why="You asked for it.",
-    fix="Look at the slices (--slices) to see which part of the output is worst.",
-    sources=_SOURCE,
-)
+@RULES.rule("DK608", "below-threshold", "error", sources=_SOURCE)
 def check_thresholds(judged: Judged) -> Iterator[Found]:
-    """Every output against every threshold."""
+    """A number of the worst sample misses a threshold that was given.
+
+    You asked for it.
+
+    Fix: Look at the slices (--slices) to see which part of the output is worst.
+    """
     for output in judged.comparison.outputs.values():
         summary, asked = output.summary(), judged.thresholds
         rows = (
@@ -248,17 +233,15 @@ def check_thresholds(judged: Judged) -> Iterator[Found]:
                 yield Found(kind=SubjectKind.TENSOR, name=output.name or "the output", message=text)
 
 
-@RULES.rule(
-    "DK609",
-    "files-not-read",
-    "info",
-    what="A folder holds files that are neither .npy nor .npz.",
-    why="They are left out of the comparison; some tools save outputs as images.",
-    fix="Save outputs as .npy or .npz: images lose the sign and everything beyond 0..255.",
-    sources=_SOURCE,
-)
+@RULES.rule("DK609", "files-not-read", "info", sources=_SOURCE)
 def check_ignored(judged: Judged) -> Iterator[Found]:
-    """Files of either folder that were left out, by name."""
+    """A folder holds files that are neither .npy nor .npz.
+
+    They are left out of the comparison; some tools save outputs as images.
+
+    Fix: Save outputs as .npy or .npz: images lose the sign and everything beyond 0..255.
+    """
+    # Files of either folder that were left out, by name.
     if judged.comparison.ignored:
         message = f"not read: {listed(judged.comparison.ignored)}"
         yield Found(kind=SubjectKind.DATA, name=judged.comparison.baseline, message=message)
@@ -268,13 +251,16 @@ def check_ignored(judged: Judged) -> Iterator[Found]:
     "DK610",
     "not-right",
     "error",
-    what="An output misses what its kind must have: detections in pixels, labels by agreement, maps by SQNR.",
-    why="Each kind of output fails in its own way; one number for all of them calls good what is not, and the reverse.",
-    fix="Name the cause with 'deploykit accuracy locate', or give the threshold that your application needs.",
     sources=["deploykit: the table of thresholds with a reason and a source for each (docs/numbers.md)"],
 )
 def check_right(judged: Judged) -> Iterator[Found]:
-    """Every number that misses its limit, and every output that is not finite."""
+    """An output misses what its kind must have: detections in pixels, labels by agreement, maps by SQNR.
+
+    Each kind of output fails in its own way; one number for all of them calls good what is not, and the reverse.
+
+    Fix: Name the cause with 'deploykit accuracy locate', or give the threshold that your application needs.
+    """
+    # Every number that misses its limit, and every output that is not finite.
     verdict = judged.verdict
     for number in verdict.failures if verdict is not None else ():
         yield Found(

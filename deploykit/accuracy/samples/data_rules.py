@@ -127,79 +127,65 @@ def _about(seen: Survey | DataFit, message: str, hint: str = "", **evidence: obj
     return Found(kind=SubjectKind.DATA, name=seen.origin, message=message, hint=hint, evidence=evidence)
 
 
-@GUIDELINE_RULES.rule(
-    "DK621",
-    "few-calibration-samples",
-    "warning",
-    what="There are fewer calibration samples than quantizers are usually given.",
-    why="Ranges seen on a few samples are narrower than those of real use; values beyond them are clipped.",
-    fix="Give 100 to 1000 samples that look like what the model will meet.",
-    sources=[_GUIDE],
-)
+@GUIDELINE_RULES.rule("DK621", "few-calibration-samples", "warning", sources=[_GUIDE])
 def check_number(survey: Survey) -> Iterator[Found]:
-    """Fewer than 100 samples."""
+    """There are fewer calibration samples than quantizers are usually given.
+
+    Ranges seen on a few samples are narrower than those of real use; values beyond them are clipped.
+
+    Fix: Give 100 to 1000 samples that look like what the model will meet.
+    """
     if survey.kind in ("arrays", "images") and 0 < survey.samples < _FEW:
         yield _about(survey, f"{survey.samples} calibration samples", samples=survey.samples)
 
 
-@GUIDELINE_RULES.rule(
-    "DK622",
-    "no-calibration-sample",
-    "error",
-    what="Not one calibration sample can be used.",
-    why="A quantizer that gets nothing stops, or makes up ranges.",
-    fix="See which files are named as unusable, and why.",
-    sources=_MEASURED,
-)
+@GUIDELINE_RULES.rule("DK622", "no-calibration-sample", "error", sources=_MEASURED)
 def check_any(survey: Survey) -> Iterator[Found]:
-    """No usable sample at all."""
+    """Not one calibration sample can be used.
+
+    A quantizer that gets nothing stops, or makes up ranges.
+
+    Fix: See which files are named as unusable, and why.
+    """
     if survey.kind in ("arrays", "images") and not survey.samples:
         yield _about(survey, "no calibration sample can be used")
 
 
-@GUIDELINE_RULES.rule(
-    "DK623",
-    "unusable-calibration-file",
-    "error",
-    what="A calibration file is damaged, or does not fit the model's inputs in name, shape or type.",
-    why="Quantizers skip such files, or fail with a log line only.",
-    fix="Repair or remove the file.",
-    sources=_MEASURED,
-)
+@GUIDELINE_RULES.rule("DK623", "unusable-calibration-file", "error", sources=_MEASURED)
 def check_usable(survey: Survey) -> Iterator[Found]:
-    """Each unusable file, by name."""
+    """A calibration file is damaged, or does not fit the model's inputs in name, shape or type.
+
+    Quantizers skip such files, or fail with a log line only.
+
+    Fix: Repair or remove the file.
+    """
     for file, why in survey.unusable:
         yield Found(kind=SubjectKind.FILE, name=file, message=why)
     if survey.misfit:
         yield _about(survey, survey.misfit)
 
 
-@GUIDELINE_RULES.rule(
-    "DK624",
-    "identical-samples",
-    "warning",
-    what="Calibration samples are byte for byte the same.",
-    why="They add weight to one scene and no information.",
-    fix="Remove the copies.",
-    sources=_MEASURED,
-)
+@GUIDELINE_RULES.rule("DK624", "identical-samples", "warning", sources=_MEASURED)
 def check_identical(survey: Survey) -> Iterator[Found]:
-    """Groups of equal samples."""
+    """Calibration samples are byte for byte the same.
+
+    They add weight to one scene and no information.
+
+    Fix: Remove the copies.
+    """
     for group in survey.identical:
         yield _about(survey, f"identical: {listed(group)}", samples=list(group))
 
 
-@GUIDELINE_RULES.rule(
-    "DK625",
-    "sequential-frames",
-    "warning",
-    what="The calibration samples follow each other like frames of one film.",
-    why="Neighbouring frames show the same scene, so that many samples carry the ranges of few.",
-    fix="Take frames far apart, or from different films.",
-    sources=_MEASURED,
-)
+@GUIDELINE_RULES.rule("DK625", "sequential-frames", "warning", sources=_MEASURED)
 def check_sequential(survey: Survey) -> Iterator[Found]:
-    """Numbered frames, or neighbours that are nearly the same."""
+    """The calibration samples follow each other like frames of one film.
+
+    Neighbouring frames show the same scene, so that many samples carry the ranges of few.
+
+    Fix: Take frames far apart, or from different films.
+    """
+    # Numbered frames, or neighbours that are nearly the same.
     if survey.numbered_frames:
         yield _about(survey, "the file names count frames without a gap")
     elif survey.neighbours is not None and survey.samples >= 8 and survey.neighbours > 0.95:
@@ -210,17 +196,14 @@ def check_sequential(survey: Survey) -> Iterator[Found]:
         )
 
 
-@GUIDELINE_RULES.rule(
-    "DK626",
-    "class-imbalance",
-    "warning",
-    what="One class has more than ten times the samples of another.",
-    why="Ranges of rare classes may hardly be seen.",
-    fix="Take about the same number of samples of each class.",
-    sources=_MEASURED,
-)
+@GUIDELINE_RULES.rule("DK626", "class-imbalance", "warning", sources=_MEASURED)
 def check_balance(survey: Survey) -> Iterator[Found]:
-    """Labels that were given, counted."""
+    """One class has more than ten times the samples of another.
+
+    Ranges of rare classes may hardly be seen.
+
+    Fix: Take about the same number of samples of each class.
+    """
     if len(survey.labels) > 1:
         message, rare, often = _rarest_and_most(survey.labels)
         if survey.labels[often] > 10 * survey.labels[rare]:
@@ -233,95 +216,80 @@ def _rarest_and_most(counts: Mapping[str, int]) -> tuple[str, str, str]:
     return f"class {often!r} has {counts[often]} samples, class {rare!r} has {counts[rare]}", rare, often
 
 
-@GUIDELINE_RULES.rule(
-    "DK627",
-    "random-calibration-data",
-    "warning",
-    what="The model is calibrated with random data: not for production.",
-    why="Random values have other ranges than real inputs: the result shows that the tools run, not that it works.",
-    fix="Give real samples with --calibration.",
-    sources=_MEASURED,
-)
+@GUIDELINE_RULES.rule("DK627", "random-calibration-data", "warning", sources=_MEASURED)
 def check_random(survey: Survey) -> Iterator[Found]:
-    """Random data, which somebody asked for."""
+    """The model is calibrated with random data: not for production.
+
+    Random values have other ranges than real inputs: the result shows that the tools run, not that it works.
+
+    Fix: Give real samples with --calibration.
+    """
     if survey.kind == "random":
         yield _about(survey, "calibrated with random data: not for production")
 
 
-@GUIDELINE_RULES.rule(
-    "DK628",
-    "empty-looking-samples",
-    "error",
-    what="A calibration sample is constant, or has values that are not finite.",
-    why="NaN and infinity make ranges meaningless; a constant sample is usually a failed decode.",
-    fix="Remove the sample, and see how it was made.",
-    sources=_MEASURED,
-)
+@GUIDELINE_RULES.rule("DK628", "empty-looking-samples", "error", sources=_MEASURED)
 def check_values(survey: Survey) -> Iterator[Found]:
-    """Constant samples and samples that are not finite."""
+    """A calibration sample is constant, or has values that are not finite.
+
+    NaN and infinity make ranges meaningless; a constant sample is usually a failed decode.
+
+    Fix: Remove the sample, and see how it was made.
+    """
+    # Constant samples and samples that are not finite.
     if survey.not_finite:
         yield _about(survey, f"not finite: {listed(survey.not_finite)}", samples=list(survey.not_finite))
     if survey.constant:
         yield _about(survey, f"constant: {listed(survey.constant)}", samples=list(survey.constant))
 
 
-@FIT_RULES.rule(
-    "DK230",
-    "scaled-twice-or-never",
-    "error",
-    what="The model divides its input by about 255, and the data lies within 0 and 1.",
-    why="The model then sees 1/255 of what it was trained on: every range that is calibrated is that much too narrow.",
-    fix="Give the data as it comes from the decoder, in 0..255.",
-    sources=_FITTED,
-)
+@FIT_RULES.rule("DK230", "scaled-twice-or-never", "error", sources=_FITTED)
 def check_divided(fit: DataFit) -> Iterator[Found]:
-    """A graph that scales, on data that is scaled."""
+    """The model divides its input by about 255, and the data lies within 0 and 1.
+
+    The model then sees 1/255 of what it was trained on: every range that is calibrated is that much too narrow.
+
+    Fix: Give the data as it comes from the decoder, in 0..255.
+    """
+    # A graph that scales, on data that is scaled.
     if 200 <= fit.divides_by <= 300 and fit.low >= 0 and fit.high <= 1.001:
         message = f"{fit.input} is divided by {fit.divides_by:g} in the model, and lies in {fit.low:g}..{fit.high:g}"
         yield _about(fit, message, divides_by=fit.divides_by, range=[fit.low, fit.high])
 
 
-@FIT_RULES.rule(
-    "DK231",
-    "data-in-another-scale",
-    "error",
-    what="The data fits the model's first BatchNormalization much better when it is scaled by 255 or 1/255.",
-    why="A BatchNormalization keeps mean and variance of the training. Data in 0..255 for a model of 0..1, or the other"
-    " way round, gives ranges that are wrong by that factor in every layer up to the first normalization.",
-    fix="Scale the data as the training did, and calibrate again.",
-    sources=_FITTED,
-)
+@FIT_RULES.rule("DK231", "data-in-another-scale", "error", sources=_FITTED)
 def check_scale(fit: DataFit) -> Iterator[Found]:
-    """0..255 against 0..1."""
+    """The data fits the model's first BatchNormalization much better when it is scaled by 255 or 1/255.
+
+    A BatchNormalization keeps mean and variance of the training. Data in 0..255 for a model of 0..1, or the other way
+    round, gives ranges that are wrong by that factor in every layer up to the first normalization.
+
+    Fix: Scale the data as the training did, and calibrate again.
+    """
     yield from _prepared(fit, ("divided by 255", "times 255"))
 
 
-@FIT_RULES.rule(
-    "DK232",
-    "channels-in-another-order",
-    "warning",
-    what="The data fits the model's first BatchNormalization much better with its colours in the other order.",
-    why="Decoders differ: some give red, green, blue, some blue, green, red. A model accepts both and answers worse.",
-    fix="Swap the colours where the data is prepared, and calibrate again.",
-    sources=_FITTED,
-)
+@FIT_RULES.rule("DK232", "channels-in-another-order", "warning", sources=_FITTED)
 def check_order(fit: DataFit) -> Iterator[Found]:
-    """BGR against RGB."""
+    """The data fits the model's first BatchNormalization much better with its colours in the other order.
+
+    Decoders differ: some give red, green, blue, some blue, green, red. A model accepts both and answers worse.
+
+    Fix: Swap the colours where the data is prepared, and calibrate again.
+    """
     yield from _prepared(fit, ("channels in the other order",))
 
 
-@FIT_RULES.rule(
-    "DK233",
-    "normalisation-missing",
-    "error",
-    what="The data fits the model's first BatchNormalization much better once mean and deviation are taken out.",
-    why="Most vision models were trained on (x - mean) / deviation per colour. Without it inputs are never negative,"
-    " and the ranges that are calibrated are those of other data.",
-    fix="Normalise the data as the training did, and calibrate again.",
-    sources=_FITTED,
-)
+@FIT_RULES.rule("DK233", "normalisation-missing", "error", sources=_FITTED)
 def check_normalised(fit: DataFit) -> Iterator[Found]:
-    """Plain colours for a model of normalised ones."""
+    """The data fits the model's first BatchNormalization much better once mean and deviation are taken out.
+
+    Most vision models were trained on (x - mean) / deviation per colour. Without it inputs are never negative, and the
+    ranges that are calibrated are those of other data.
+
+    Fix: Normalise the data as the training did, and calibrate again.
+    """
+    # Plain colours for a model of normalised ones.
     yield from _prepared(fit, ("normalised by mean and deviation",))
 
 
@@ -335,18 +303,15 @@ def _prepared(fit: DataFit, changes: tuple[str, ...]) -> Iterator[Found]:
         yield _about(fit, message, node=found.node, as_given=found.as_given, changed=dict(found.changed))
 
 
-@FIT_RULES.rule(
-    "DK234",
-    "ranges-still-growing",
-    "warning",
-    what="One half of the calibration samples does not show the ranges that the other half has.",
-    why="Where a half misses more than a tenth of a range, the whole most likely misses some of it as well, and what"
-    " lies beyond is clipped on the device.",
-    fix="Give more samples, and different ones: ranges are settled when a half of them shows nearly all.",
-    sources=[*_FITTED, _GUIDE],
-)
+@FIT_RULES.rule("DK234", "ranges-still-growing", "warning", sources=[*_FITTED, _GUIDE])
 def check_growth(fit: DataFit) -> Iterator[Found]:
-    """Half of the samples against all."""
+    """One half of the calibration samples does not show the ranges that the other half has.
+
+    Where a half misses more than a tenth of a range, the whole most likely misses some of it as well, and what lies
+    beyond is clipped on the device.
+
+    Fix: Give more samples, and different ones: ranges are settled when a half of them shows nearly all.
+    """
     growth = fit.growth
     if growth is None or growth.unseen <= 0.2:
         return
@@ -361,13 +326,15 @@ def check_growth(fit: DataFit) -> Iterator[Found]:
     "DK235",
     "classes-unlike-often",
     "warning",
-    what="One class has more than three times the samples of another, and more than an even draw gives by chance.",
-    why="Percentile and energy-based ranges follow what is frequent; a class that is rare is clipped first.",
-    fix="Take about the same number of samples of each class.",
     sources=["deploykit: counted in labels.csv, or by the folder of each sample"],
 )
 def check_classes(fit: DataFit) -> Iterator[Found]:
-    """Labels that were given, counted."""
+    """One class has more than three times the samples of another, and more than an even draw gives by chance.
+
+    Percentile and energy-based ranges follow what is frequent; a class that is rare is clipped first.
+
+    Fix: Take about the same number of samples of each class.
+    """
     counts = fit.labels
     if len(counts) < 2:
         return
@@ -381,21 +348,19 @@ def check_classes(fit: DataFit) -> Iterator[Found]:
         yield _about(fit, message, hint, counts=dict(counts))
 
 
-@FIT_RULES.rule(
-    "DK252",
-    "bytes-for-a-model-of-small-values",
-    "warning",
-    what="The data is whole numbers in 0..255, the model does not scale them, and its first convolution answers with"
-    " values far larger than such layers are trained to give.",
-    why="Exporters fold the BatchNormalization into that convolution, and the statistics of the training with it; what"
-    " is left is its size. Without the scaling of the training every range up to the first normalization is about 255"
-    " times too wide.",
-    fix="Scale the data as the training did (mostly to 0..1, then mean and deviation), and calibrate again,"
-    " unless the model really was trained on bytes.",
-    sources=_FITTED,
-)
+@FIT_RULES.rule("DK252", "bytes-for-a-model-of-small-values", "warning", sources=_FITTED)
 def check_bytes(fit: DataFit) -> Iterator[Found]:
-    """Pictures as they come from the decoder, in front of folded statistics."""
+    """The data is whole numbers in 0..255, the model does not scale them, and its first convolution answers with values
+    far larger than such layers are trained to give.
+
+    Exporters fold the BatchNormalization into that convolution, and the statistics of the training with it; what is
+    left is its size. Without the scaling of the training every range up to the first normalization is about 255 times
+    too wide.
+
+    Fix: Scale the data as the training did (mostly to 0..1, then mean and deviation), and calibrate again, unless the
+    model really was trained on bytes.
+    """
+    # Pictures as they come from the decoder, in front of folded statistics.
     layer = fit.first_layer
     if layer is None or fit.divides_by or not fit.whole_numbers or fit.low < 0 or fit.high < 100:
         return

@@ -15,17 +15,14 @@ _MOST_NODES = 64
 RULES: Registry[Situation] = Registry("my-npu")
 
 
-@RULES.rule(
-    "NPU001",
-    "too-many-nodes",
-    "error",
-    what="A model with more nodes than the chip's program memory holds.",
-    why="The compiler stops.",
-    fix="split the model",
-    sources=["data sheet of the chip"],
-)
+@RULES.rule("NPU001", "too-many-nodes", "error", sources=["data sheet of the chip"])
 def check_nodes(situation: Situation) -> Iterator[Found]:
-    """By their number."""
+    """A model with more nodes than the chip's program memory holds.
+
+    The compiler stops.
+
+    Fix: split the model
+    """
     count = len(situation.facts.nodes)
     if count > _MOST_NODES:
         message = f"{count} nodes, {_MOST_NODES} are possible"

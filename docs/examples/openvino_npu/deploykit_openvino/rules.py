@@ -21,13 +21,15 @@ RULES: Registry[Situation] = Registry("openvino-npu")
     "OVN001",
     "precision-not-offered",
     "error",
-    what="A precision that this backend does not make.",
-    why="NNCF's post-training quantization makes 8-bit weights and activations; in float the NPU computes in float16.",
-    fix="ask for fp16 or w8a8",
     sources=["docs.openvino.ai 2023.3, NPU Device, Supported Inference Data Types"],
 )
 def check_precision(situation: Situation) -> Iterator[Found]:
-    """What was asked for."""
+    """A precision that this backend does not make.
+
+    NNCF's post-training quantization makes 8-bit weights and activations; in float the NPU computes in float16.
+
+    Fix: ask for fp16 or w8a8
+    """
     asked = situation.request.precision
     if asked is not None and asked not in PRECISIONS:
         yield Found(kind=SubjectKind.MODEL, name=situation.request.model.name, message=f"{asked} is not offered")
@@ -37,28 +39,27 @@ def check_precision(situation: Situation) -> Iterator[Found]:
     "OVN002",
     "no-calibration-data",
     "error",
-    what="INT8 is asked of a float model, and there is no data to calibrate with.",
-    why="Ranges that were measured on made-up data clip real data.",
-    fix="give --calibration",
     sources=["docs.openvino.ai, Basic Quantization Flow: a calibration dataset is needed"],
 )
 def check_calibration(situation: Situation) -> Iterator[Found]:
-    """Without --calibration."""
+    """INT8 is asked of a float model, and there is no data to calibrate with.
+
+    Ranges that were measured on made-up data clip real data.
+
+    Fix: give --calibration
+    """
     request = situation.request
     if request.precision == INT8 and request.calibration is None and not situation.facts.is_qdq:
         yield Found(kind=SubjectKind.MODEL, name=request.model.name, message="w8a8 without calibration data")
 
 
-@RULES.rule(
-    "OVN003",
-    "encodings-not-used",
-    "error",
-    what="Encodings beside the model.",
-    why="OpenVINO reads quantizers that stand in the model; a file beside it changes nothing.",
-    fix="write them into the model with 'deploykit encodings apply', and leave out --encodings",
-    sources=["docs.openvino.ai, Model Formats: ONNX"],
-)
+@RULES.rule("OVN003", "encodings-not-used", "error", sources=["docs.openvino.ai, Model Formats: ONNX"])
 def check_encodings(situation: Situation) -> Iterator[Found]:
-    """Where some were given."""
+    """Encodings beside the model.
+
+    OpenVINO reads quantizers that stand in the model; a file beside it changes nothing.
+
+    Fix: write them into the model with 'deploykit encodings apply', and leave out --encodings
+    """
     if situation.encodings is not None:
         yield Found(kind=SubjectKind.MODEL, name=situation.request.model.name, message="encodings were given")
