@@ -259,6 +259,22 @@ def test_few_decisions_are_no_proof_and_one_in_a_hundred_is_no_loss(items: int, 
     assert judge.compare(one, one).right is True
 
 
+def test_rare_decisions_are_not_hidden_by_all_the_others() -> None:
+    """A transcriber that loses every fifth note agrees in 99.6 % of all that could sound."""
+    graph = TinyGraph()
+    graph.op("Sigmoid", [graph.input("x", (1, 50, 40))], "y")
+    judge = OutputJudge(facts_of(graph, "y"), label="given")
+    notes = np.full((6, 1, 50, 40), 0.02, np.float32)
+    notes[..., ::10, ::5] = 0.9
+    lost = notes.copy()
+    lost[..., ::10, ::25] = 0.1
+    one, two = ([{"y": sample} for sample in side] for side in (notes, lost))
+    verdict = judge.compare(one, two)
+    assert verdict.right is False
+    assert "180 of 240 positive decisions equal" in verdict.reason
+    assert judge.compare(one, one).right is True
+
+
 def test_a_chain_gives_the_outputs_of_the_whole() -> None:
     whole = TinyGraph()
     whole.op("Exp", [whole.op("Tanh", [whole.input("x", (1, 8))], "border")], "y")

@@ -20,6 +20,7 @@ _Labels = npt.NDArray[np.intp]
 
 _CLEAR = 0.1  # a class leads where it leads by this share of the spread; closer races may end either way
 _NEAR = 0.05  # and a probability decides nothing within so much of a half
+_RARE, _LEAST_RARE = 0.1, 20  # positive decisions are counted alone where they are rare, and enough to count
 
 
 def agreement(pairs: Sequence[Pair]) -> tuple[int, int]:
@@ -50,14 +51,22 @@ def classes_kept(pairs: Sequence[Pair], axis: int, first: int = 1) -> tuple[int,
     return same, total
 
 
-def decisions_kept(pairs: Sequence[Pair]) -> tuple[int, int]:
-    """How many probabilities lie on the same side of a half, and of how many."""
-    same = total = 0
+def decisions_kept(pairs: Sequence[Pair]) -> tuple[int, int, str]:
+    """How many probabilities lie on the same side of a half, of how many, and of what.
+
+    Where few are above it, as notes of a melody among all that could sound, only those count that are on either side:
+    the silent rest would hide what is lost.
+    """
+    same = both = either = wanted = total = 0
     for one, two in pairs:
         a, b = np.asarray(one, np.float64), np.asarray(two, np.float64)
-        same += int((((a > 0.5) == (b > 0.5)) | (np.abs(a - 0.5) < _NEAR)).sum())
-        total += a.size
-    return same, total
+        left = a > 0.5
+        right = np.where(np.abs(a - 0.5) < _NEAR, left, b > 0.5)
+        same, total, wanted = same + int((left == right).sum()), total + a.size, wanted + int(left.sum())
+        both, either = both + int((left & right).sum()), either + int((left | right).sum())
+    if either >= _LEAST_RARE and wanted < _RARE * total:
+        return both, either, "positive decisions"
+    return same, total, "decisions"
 
 
 def texts_read(pairs: Sequence[Pair]) -> tuple[int, int, float]:

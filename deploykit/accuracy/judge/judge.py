@@ -263,8 +263,8 @@ def _of_task(number: Callable[..., JudgedNumber], piece: Piece, pairs: Sequence[
             if not math.isnan(overlap):
                 yield number(Measure.IOU, overlap, words=f"mean overlap of areas {overlap:.1%}")
         case Task.DECISIONS:
-            same, total = decisions_kept(pairs)
-            yield number(Measure.AGREEMENT, same / total, items=total, words=f"{same} of {total} decisions equal")
+            same, total, what = decisions_kept(pairs)
+            yield number(Measure.AGREEMENT, same / total, items=total, words=f"{same} of {total} {what} equal")
         case Task.EMBEDDING:
             value, (same, total) = mean_cosine(pairs), neighbours_kept(pairs)
             near = f", nearest neighbour equal for {same} of {total}" if total else ""
