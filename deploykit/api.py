@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from deploykit.encodings.lpbq_files import LpbqReport
     from deploykit.encodings.split_files import PartReport
     from deploykit.findings import Finding
+    from deploykit.fleet.on_devices import DeviceRun
     from deploykit.fleet.results import CellResult, Results, RunDifference
     from deploykit.fleet.scouting import Scouted
     from deploykit.flow.candidates import Mixed, SimulatedLadder
@@ -56,6 +57,7 @@ __all__ = [
     "matrix",
     "matrix_diff",
     "matrix_emit",
+    "matrix_run",
     "mix",
     "package",
     "plan",
@@ -355,6 +357,23 @@ def matrix(
         tell=progress or (lambda _cell, _line: None),
         done=on_result or (lambda _result: None),
     )
+
+
+def matrix_run(
+    results: Results,
+    file: AnyPath = "deploykit.toml",
+    *,
+    out: AnyPath,
+    progress: Callable[[str, str], None] | None = None,
+) -> tuple[DeviceRun, ...]:
+    """Run what a matrix made on the devices that its file names, one at a time on each and all devices at once.
+
+    A run that fails is a result, not an error. Raises UsageError where no device, or one of no target, is named.
+    """
+    from deploykit.devices.places import devices_in
+    from deploykit.fleet.on_devices import run_on_devices
+
+    return run_on_devices(results, devices_in(Path(file)), Path(out), progress or (lambda _cell, _line: None))
 
 
 def matrix_diff(old: AnyPath, new: AnyPath) -> RunDifference:

@@ -30,6 +30,7 @@ _COLORS = {"yes": "green", "not judged": "yellow", "no": "red", "failed": "red"}
 @click.option("-o", "--out", type=_PATH, default=Path("matrix"), metavar="DIR", help="The result folder.")
 @click.option("--only", multiple=True, metavar="PATTERN", help="Cells, models or targets; * is allowed. Repeatable.")
 @click.option("--dry-run", is_flag=True, help="Only list the cells.")
+@click.option("--run", "on_devices", is_flag=True, help="Then run every package on the devices that FILE names.")
 @click.option("--fail-fast", is_flag=True, help="Start no new cell after one that is wrong or failed.")
 @click.option("--fresh", is_flag=True, help="Make every cell again, also those whose inputs did not change.")
 @click.option(
@@ -48,7 +49,14 @@ _COLORS = {"yes": "green", "not judged": "yellow", "no": "red", "failed": "red"}
 )
 @click.option("--diff", "old", type=_PATH, metavar="OLD", help="Compare the result folder with an older one.")
 def command(
-    file: Path, out: Path, only: tuple[str, ...], dry_run: bool, engine: str | None, old: Path | None, **how: Any
+    file: Path,
+    out: Path,
+    only: tuple[str, ...],
+    dry_run: bool,
+    on_devices: bool,
+    engine: str | None,
+    old: Path | None,
+    **how: Any,
 ) -> int:
     """Package every model of FILE for every target, and write one page about all of them.
 
@@ -62,6 +70,8 @@ def command(
     """
     if sum((dry_run, engine is not None, old is not None)) > 1:
         raise UsageError("--dry-run, --emit and --diff exclude each other")
+    from deploykit.devices.places import devices_in
+    from deploykit.fleet.on_devices import device_targets
     from deploykit.fleet.running import select
 
     if dry_run:
@@ -82,7 +92,10 @@ def command(
         lines += [f"gone   {cell}" for cell in difference.gone] + [f"new    {cell}" for cell in difference.new]
         emit(difference.to_json(), "\n".join([*lines, f"{difference.same} cells as before"]))
         return difference.exit_status
-    total, done = len(select(file, only=only).cells), 0
+    cells = select(file, only=only).cells
+    if on_devices:  # before hours of packaging
+        device_targets(devices_in(file), {cell.id.partition("/")[2] for cell in cells})
+    total, done = len(cells), 0
     with progress() as tell:
 
         def show(result: CellResult) -> None:
@@ -100,8 +113,11 @@ def command(
             tell(f"{cell}: {line}")
 
         results = api.matrix(file, out=out, only=only, progress=news, on_result=show, **how)
-    emit(results.to_json(), lambda: _text(results, out))
-    return results.exit_status
+        runs = api.matrix_run(results, file, out=out, progress=news) if on_devices else ()
+    told = {"runs": [run.to_json() for run in runs]} if on_devices else {}
+    there = "".join(f"\n{run.device:<12} {run.cell}  {run.words}" for run in runs)
+    emit({**results.to_json(), **told}, lambda: _text(results, out) + there)
+    return results.exit_status or int(any(run.exit_status for run in runs))
 
 
 def _text(results: Results, out: Path) -> str:

@@ -22,9 +22,11 @@ class DeviceRow:
     """One device: ``at`` is what ``--on`` takes; ``python`` and ``folder`` are its own, where they are not the usual.
 
     ``max_p90`` (``5ms``) is what a run may take, the rest what its outputs are held to instead of the usual limits.
+    ``target`` is that of a matrix whose packages it runs, "" for the one of its own name.
     """
 
     at: str
+    target: str = ""
     python: str = ""
     folder: str = ""
     power: str = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -70,8 +71,11 @@ def size_text(size: float) -> str:
     return f"{size:.1f} GiB"
 
 
-def junit_of(results: Results, name: str) -> str:
-    """One suite per model, one row per target. A no is a failure, no answer an error, what did not run is skipped."""
+def junit_of(results: Results, name: str, also: Mapping[str, Sequence[JUnitCase]] | None = None) -> str:
+    """One suite per model, one row per target. A no is a failure, no answer an error, what did not run is skipped.
+
+    ``also`` are suites of runs on devices.
+    """
     suites: dict[str, list[JUnitCase]] = {model: [] for model in results.models}
     for cell in results.cells:
         model, _, target = cell.cell.partition("/")
@@ -85,4 +89,4 @@ def junit_of(results: Results, name: str) -> str:
     for cell_id in results.not_run:
         model, _, target = cell_id.partition("/")
         suites[model].append(JUnitCase(name=target, kind="skipped", message="not run"))
-    return junit_text(name, suites)
+    return junit_text(name, {**suites, **(also or {})})
