@@ -37,9 +37,21 @@ QDQ = """<ir_version: 8, opset_import: ["" : 17]> g (float[1,4,8,8] x) => (float
   d = QuantizeLinear (c, s, z)  y = DequantizeLinear (d, s, z) }"""
 
 
-def log_of(tmp_path: Path, op: str, options: str, entries: str = "{}", *, shape: str = "", severity: int = 2) -> bytes:
-    text = QDQ.replace("OP", op).replace("1,4,8,8", shape or "1,4,8,8")
-    model = onnx.parser.parse_model(text)
+HTP = '{"backend_type": "htp", "soc_model": "43"}'
+
+
+def log_of(
+    tmp_path: Path,
+    op: str,
+    options: str = HTP,
+    entries: str = "{}",
+    *,
+    shape: str = "1,4,8,8",
+    severity: int = 2,
+    stored: str = "",
+) -> bytes:
+    text = QDQ.replace("c = OP", op if " = " in op and stored else f"c = {op}").replace("1,4,8,8", shape)
+    model = onnx.parser.parse_model(text.replace("<float s", f"<{stored}float s"))
     for number, node in enumerate(model.graph.node):
         node.name = f"{node.op_type}_{number}"
     onnx.save(model, tmp_path / "m.onnx")
@@ -51,7 +63,7 @@ def log_of(tmp_path: Path, op: str, options: str, entries: str = "{}", *, shape:
 @pytest.mark.parametrize(
     ("op", "options", "row"),
     [
-        ("CumSum <reverse = 1> (b, axis)", '{"backend_type": "htp", "soc_model": "43"}', "ort-unsupported-nodes"),
+        ("CumSum <reverse = 1> (b, axis)", HTP, "ort-unsupported-nodes"),
         ("Relu (b)", '{"backend_type": "htp", "soc_model": "9999"}', "ort-unknown-soc"),
         ("Relu (b)", '{"backend_type": "htp", "htp_arch": "74"}', "ort-invalid-arch"),
         ("Relu (b)", '{"backend_type": "htp", "enable_htp_fp16_precision": "1"}', "ort-fp16-soc"),
@@ -66,14 +78,13 @@ def test_a_real_failure_is_known(tmp_path: Path, op: str, options: str, row: str
 
 def test_the_provider_really_refuses_what_the_lint_rule_refuses(tmp_path: Path) -> None:
     """QNN208 says that a reversed CumSum is not taken; the forward one is."""
-    options = '{"backend_type": "htp", "soc_model": "43"}'
-    assert b"Unsupported nodes" in log_of(tmp_path, "CumSum <reverse = 1> (b, axis)", options)
-    assert b"Unsupported nodes" not in log_of(tmp_path, "Relu (b)", options)
+    assert b"Unsupported nodes" in log_of(tmp_path, "CumSum <reverse = 1> (b, axis)")
+    assert b"Unsupported nodes" not in log_of(tmp_path, "Relu (b)")
 
 
 def test_a_run_that_went_well_shows_no_failure(tmp_path: Path) -> None:
     """Thousands of lines at severity 0, many of which hold a word that a failure has too."""
-    log = log_of(tmp_path, "Relu (b)", '{"backend_type": "htp", "soc_model": "43"}', severity=0)
+    log = log_of(tmp_path, "Relu (b)", severity=0)
     assert len(log.splitlines()) > 1000
     assert [cause.error.id for cause in diagnose(io.BytesIO(log), catalog_of(load_backends())).errors] == []
 
@@ -81,14 +92,13 @@ def test_a_run_that_went_well_shows_no_failure(tmp_path: Path) -> None:
 def test_an_existing_context_is_known(tmp_path: Path) -> None:
     (tmp_path / "c.onnx").write_bytes(b"")
     entries = '{"ep.context_enable": "1", "ep.context_file_path": "c.onnx"}'
-    log = log_of(tmp_path, "Relu (b)", '{"backend_type": "htp", "soc_model": "43"}', entries)
+    log = log_of(tmp_path, "Relu (b)", HTP, entries)
     assert diagnose(io.BytesIO(log), known_errors()).causes[0].error.id == "ort-context-exists"
 
 
 def test_an_axis_that_does_not_fit_is_the_cause_of_everything_else(tmp_path: Path) -> None:
     """The whole cascade of the HTP compiler at severity 0: migration, code 17, 1002."""
-    options = '{"backend_type": "htp", "soc_model": "43"}'
-    log = log_of(tmp_path, "Softmax (b)", options, shape="1,2621440", severity=0)
+    log = log_of(tmp_path, "Softmax (b)", shape="1,2621440", severity=0)
     diagnosis = diagnose(io.BytesIO(log), known_errors())
     assert [cause.error.id for cause in diagnosis.errors] == ["vtcm-per-op"]
     assert {follow.error.id for follow in diagnosis.causes[0].follow_ups} >= {"prepare-12-13-17", "finalize-1002"}
@@ -96,18 +106,11 @@ def test_an_axis_that_does_not_fit_is_the_cause_of_everything_else(tmp_path: Pat
 
 
 def test_a_refused_combination_of_types_is_the_cause_of_the_refused_node(tmp_path: Path) -> None:
-    options = '{"backend_type": "htp", "soc_model": "43"}'
-    stored = "int8[8] gq = {1,1,1,1,1,1,1,1}, int8 gz = {0}, int32[8] hq = {0,0,0,0,0,0,0,0}, int32 hz = {0}"
+    stored = "int8[8] gq = {1,1,1,1,1,1,1,1}, int8 gz = {0}, int32[8] hq = {0,0,0,0,0,0,0,0}, int32 hz = {0}, "
     norm = "g = DequantizeLinear (gq, s, gz)  h = DequantizeLinear (hq, s, hz)  c = LayerNormalization (b, g, h)"
-    model = onnx.parser.parse_model(QDQ.replace("c = OP", norm).replace("<float s", f"<{stored}, float s"))
-    for number, node in enumerate(model.graph.node):
-        node.name = f"{node.op_type}_{number}"
-    onnx.save(model, tmp_path / "m.onnx")
-    argv = [sys.executable, "-c", SESSION, "m.onnx", options, "{}", "0"]
-    ended = subprocess.run(argv, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-    names = Names(nodes=[node.name for node in model.graph.node])
-    diagnosis = diagnose(io.BytesIO(ended.stdout), known_errors(), names)
-    first = diagnosis.causes[0]
+    log = log_of(tmp_path, norm, severity=0, stored=stored)
+    names = Names(nodes=[node.name for node in onnx.load(tmp_path / "m.onnx").graph.node])
+    first = diagnose(io.BytesIO(log), known_errors(), names).causes[0]
     assert first.error.id == "no-type-combination"
     assert {follow.error.id for follow in first.follow_ups} >= {"validate-3110", "ort-unsupported-nodes"}
     assert [name.onnx[0].partition("_")[0] for name in first.names] == ["LayerNormalization"]

@@ -131,9 +131,21 @@ class _Form:
     quick: re.Pattern[bytes] | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sought:
+    """The search for all anchors of a catalogue, and by the number of each: what it leads to, whether that is a known
+    error or a word of trouble, and a random number that stands for it.
+    """
+
+    search: AnchorSearch
+    targets: tuple[_Targets, ...]
+    telling: npt.NDArray[np.bool_]
+    suspect: npt.NDArray[np.bool_]
+    numbers: _Numbers
+
+
 @cache
-def _targets(catalog: Catalog) -> tuple[AnchorSearch, tuple[_Targets, ...]]:
-    """The search for all anchors of a catalogue, and what each of them leads to, by its number."""
+def _sought(catalog: Catalog) -> _Sought:
     found: dict[bytes, _Targets] = {}
 
     def at(text: str) -> _Targets:
@@ -154,7 +166,14 @@ def _targets(catalog: Catalog) -> tuple[AnchorSearch, tuple[_Targets, ...]]:
         at(text)
     search = AnchorSearch(found)
     # The last one stands for a line that says by its first letters that it is of trouble, whatever words it has.
-    return search, (*(found[anchor] for anchor in search.anchors), _Targets())
+    targets = (*(found[anchor] for anchor in search.anchors), _Targets())
+    return _Sought(
+        search=search,
+        targets=targets,
+        telling=np.array([bool(target.errors) for target in targets]),
+        suspect=np.array([*(anchor in _TROUBLE for anchor in search.anchors), True]),
+        numbers=np.random.default_rng(0).integers(1 << 63, size=len(targets)),
+    )
 
 
 _LEVELS = re.compile(LEVELS.pattern, re.IGNORECASE | re.MULTILINE)
@@ -178,10 +197,8 @@ class _Collector:
 
     def __init__(self, catalog: Catalog) -> None:
         self.seen = Collected()
-        self._search, self._targets = _targets(catalog)
-        self._telling = np.array([bool(targets.errors) for targets in self._targets])
-        self._suspect = np.array([*(anchor in _TROUBLE for anchor in self._search.anchors), True])
-        self._numbers = np.random.default_rng(0).integers(1 << 63, size=len(self._targets))
+        self._sought = _sought(catalog)
+        self._targets, self._suspect = self._sought.targets, self._sought.suspect
         self._forms: dict[int, _Form] = {}
         self._reads = 0
         self._judged: dict[bytes, ErrorLine | None] = {}
@@ -190,12 +207,12 @@ class _Collector:
     def take(self, block: Block) -> None:
         """Read the new lines of one block."""
         data = shape_of(b"\n".join(block.lines[block.start : block.stop]))
-        found = self._search.find(data)
+        found = self._sought.search.find(data)
         lines, anchors, places = self._with_levels(data, found)
         if len(lines):
             first = np.flatnonzero(np.diff(lines, prepend=-1))
             # Lines with the same anchors have the same sum of random numbers, one per anchor.
-            sums = np.add.reduceat(self._numbers[anchors], first)
+            sums = np.add.reduceat(self._sought.numbers[anchors], first)
             kinds, example, which, counts = np.unique(sums, return_index=True, return_inverse=True, return_counts=True)
             ends = np.append(first[1:], len(lines))
             forms = [
@@ -212,7 +229,7 @@ class _Collector:
                     index = block.start + int(lines[begin])
                     for anchor, place in zip(anchors[begin:end], places[begin:end], strict=True):
                         self._take_marks(self._targets[anchor], block.number(index), block.lines[index], int(place))
-            hits = (block.start + np.unique(lines[self._telling[anchors]])).tolist()
+            hits = (block.start + np.unique(lines[self._sought.telling[anchors]])).tolist()
             for at in np.flatnonzero(wanted).tolist():
                 begin, end = first[at], ends[at]
                 spots = list(zip(anchors[begin:end].tolist(), places[begin:end].tolist(), strict=True))
