@@ -13,7 +13,6 @@ import pytest
 
 from deploykit.cli import cli
 from deploykit.cli.frame import run
-from tables import each_row
 
 SNAPSHOTS = Path(__file__).parents[1] / "data" / "help"
 THIRD_PARTY = """
@@ -104,34 +103,6 @@ def test_a_third_partys_options_appear_by_themselves_and_are_checked(third_party
     assert right[0] == 3 and "absent.onnx" in right[1]
 
 
-@each_row(
-    ("args", "says"),
-    [
-        (["--lpbq"], "it is an option of ort-qnn"),
-        (["--exclude-node", "foo"], "it is an option of vitis-ai"),
-        (["--time-limit", "5"], "it is an option of ort-qnn"),
-        (["--max-segments", "0"], "a whole number of at least 1"),
-        (["--max-segments", "two"], "a whole number of at least 1"),
-        (["--mixed", "autoo"], "one of auto, fallback, segments, refuse"),
-        (["--enodings", "x"], "--encodings"),
-        (["--backend", "ort-qnn", "--finalization-mode", "4"], "from 0 to 3"),
-        (["--backend", "ort-qnn", "--route", "x"], "it is an option of qnn-htp"),
-    ],
-    ids=lambda value: "-".join(value) if isinstance(value, list) else "",
-)
-def test_an_option_that_the_backend_does_not_have_is_wrong_usage(
-    args: list[str], says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(cli, ["check", "--plan", "absent.onnx", "--target", "sm8650", *args]) == 2
-    assert says in capsys.readouterr().err
-
-
-def test_of_several_targets_each_must_have_the_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    args = ["package", "absent.onnx", "--target", "sm8650", "--target", "vek385", "-o", str(tmp_path / "out")]
-    assert run(cli, [*args, "--random-data"]) == 2
-    assert "not an option of qnn-htp" in capsys.readouterr().err
-
-
 def test_an_environment_variable_is_an_option_too(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -168,11 +139,6 @@ def test_what_is_typed_reaches_the_request(monkeypatch: pytest.MonkeyPatch) -> N
     assert given.options == (("a", "b=c"),)
     assert given.adapter_options == {"input_list": False, "exclude_node": ("n",)}
     assert bare == Request(model=Path("m.onnx"), target="t")
-
-
-def test_help_of_a_backend_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(cli, ["package", "--help-backend", "ort-qn"]) == 4
-    assert "ort-qnn" in capsys.readouterr().err
 
 
 def test_package_help_fits_on_two_screens(capsys: pytest.CaptureFixture[str]) -> None:

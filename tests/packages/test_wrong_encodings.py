@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -70,3 +71,20 @@ def test_wrong_encodings_are_a_no(
         assert report.status.right.state == "no" and lost in report.status.right.why.partition("(")[0]
     else:
         assert not report.status.intact and report.status.right.state == "not judged"
+
+
+def test_the_report_of_a_wrong_package_looks_like_no_other(package: Path, tmp_path: Path) -> None:
+    given = package.parent
+    wrong = json.loads((given / "model.encodings").read_text("utf-8"))
+    for entry in wrong["activation_encodings"]:
+        entry["scale"] = [scale / 20 for scale in entry["scale"]]
+    (tmp_path / "wrong.encodings").write_text(json.dumps(wrong), "utf-8")
+    asked: Entry = {"encodings": tmp_path / "wrong.encodings", "calibration": given / "data.npz", "compile": False}
+    made = deploykit.package(given / "model.onnx", target="sm8650", sdk="2.33", out=tmp_path / "out", **asked)
+    assert made.status.right.state == "no"
+    pages = [(folder / "report.html").read_text("utf-8") for folder in (package, tmp_path / "out")]
+    seen = [
+        re.findall(r'<title>(.) |<section class="verdict (\w+)"|<div class="(\w+)"><dt>right', page) for page in pages
+    ]
+    told = [["".join(found) for found in one] for one in seen]
+    assert told == [["?", "open", "good"], ["✗", "bad", "bad"]], "not compiled, and wrong"
