@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,175 +13,103 @@ from deploykit.model import load_model, wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.patterns import FusedBlock, find_blocks
-from sample_models.tiny_graphs import TinyGraph
 from tables import each_row
+from text_models import text_model
 
 ZOO = Path(__file__).parents[1] / "data" / "zoo"
+STORED: dict[str, Any] = {"two": 2.0, "eps": 1e-6, "one": 1.0, "half": 0.5, "mhalf": -0.5, "root2": 2**0.5, "six": 6.0}
+STORED |= {"three": 3.0, "zero": 0.0, "k": 0.044715, "r": 0.79788, "scale": [1.0] * 8, "bias": [0.5] * 8, "last": [-1]}
+STORED |= {"to": [1, 3, 16], "back": [1, 6, 8], "ones": np.ones(3, np.float32), "zeros": np.zeros(3, np.float32)}
+
+CENTRED = "mean = ReduceMean <axes = [-1]> (x)  c = Sub (x, mean)  "
+FORMS = {
+    "div": "root = Sqrt (plus)  n = Div ({}, root)",
+    "reciprocal": "root = Sqrt (plus)  inv = Reciprocal (root)  n = Mul ({}, inv)",
+    "one-over": "root = Sqrt (plus)  inv = Div (one, root)  n = Mul ({}, inv)",
+    "pow": "inv = Pow (plus, mhalf)  n = Mul (inv, {})",
+}
 
 
-def facts_of(graph: TinyGraph, *outputs: str) -> GraphFacts:
-    return collect_facts(wrap_proto(graph.model(*outputs), path=Path("tiny.onnx")))
-
-
-def blocks(graph: TinyGraph, *outputs: str) -> tuple[FusedBlock, ...]:
-    return find_blocks(facts_of(graph, *outputs))
-
-
-def start() -> TinyGraph:
-    graph = TinyGraph()
-    graph.input("x", (1, 6, 8))
-    for name, value in (("two", 2.0), ("eps", 1e-6), ("one", 1.0), ("half", 0.5), ("-half", -0.5), ("root2", 2**0.5)):
-        graph.stored(name, value)
-    graph.stored("scale", np.arange(1, 9))
-    graph.stored("bias", np.arange(8))
-    return graph
-
-
-def mean_square(graph: TinyGraph, centred: str, *, product: bool) -> str:
-    """var + eps of a centred tensor."""
-    square = graph.op("Mul", [centred] * 2, "sq") if product else graph.op("Pow", [centred, "two"], "sq")
-    return graph.op("Add", ["eps", graph.op("ReduceMean", [square], "var", axes=[-1])], "plus")
-
-
-def normalized(graph: TinyGraph, centred: str, form: str, *, product: bool = False) -> str:
+def normalized(centred: str, form: str, square: str = "Pow ({}, two)") -> str:
     """centred / sqrt(mean(centred²) + eps), in one of its spellings."""
-    plus = mean_square(graph, centred, product=product)
-    if form == "pow":
-        return graph.op("Mul", [graph.op("Pow", [plus, "-half"], "inv"), centred], "n")
-    root = graph.op("Sqrt", [plus], "root")
-    if form == "div":
-        return graph.op("Div", [centred, root], "n")
-    inverse = graph.op("Reciprocal", [root], "inv") if form == "reciprocal" else graph.op("Div", ["one", root], "inv")
-    return graph.op("Mul", [centred, inverse], "n")
+    steps = f"sq = {square}  var = ReduceMean <axes = [-1]> (sq)  plus = Add (eps, var)  {FORMS[form]}  "
+    return steps.replace("{}", centred)
 
 
-FORMS = ["div", "reciprocal", "one-over", "pow"]
+def facts_of(body: str, made: str = "y") -> GraphFacts:
+    model = text_model("float[1,6,8] x, float[1,6,8] other", body, made, **STORED)
+    return collect_facts(wrap_proto(model, path=Path("tiny.onnx")))
 
 
-@pytest.mark.parametrize("form", FORMS)
-@each_row("product", [True, False])
-def test_an_rms_norm_is_found_in_every_spelling(form: str, product: bool) -> None:
-    graph = start()
-    graph.op("Mul", ["scale", normalized(graph, "x", form, product=product)], "y")
-    (block,) = blocks(graph, "y")
-    assert (block.kind, block.source, block.result) == ("RMSNormalization", "x", "y")
-    assert {"sq", "var", "plus", "n"} <= block.inside
-    assert "eps" in block.settings
-    assert (block.scale, block.bias) == ("scale", "")
-    assert "scale" not in block.settings, "a scale is a parameter with an entry of its own"
+def blocks(body: str, made: str = "y") -> tuple[FusedBlock, ...]:
+    return find_blocks(facts_of(body, made))
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_centring_makes_it_a_layer_norm_and_the_bias_belongs_to_it(form: str) -> None:
-    graph = start()
-    centred = graph.op("Sub", ["x", graph.op("ReduceMean", ["x"], "mean", axes=[-1])], "c")
-    scaled = graph.op("Mul", [normalized(graph, centred, form), "scale"], "scaled")
-    graph.op("Add", [scaled, "bias"], "y")
-    (block,) = blocks(graph, "y")
+@each_row("form", FORMS)
+def test_a_norm_is_found_in_every_spelling(form: str) -> None:
+    for square in ("Pow ({}, two)", "Mul ({}, {})"):
+        (block,) = blocks(normalized("x", form, square) + "y = Mul (scale, n)")
+        assert (block.kind, block.source, block.result) == ("RMSNormalization", "x", "y")
+        assert {"sq", "var", "plus", "n"} <= block.inside
+        assert "eps" in block.settings
+        assert (block.scale, block.bias) == ("scale", "")
+        assert "scale" not in block.settings, "a scale is a parameter with an entry of its own"
+    # Centring makes it a layer norm, and the bias belongs to it.
+    (block,) = blocks(f"{CENTRED}{normalized('c', form)}scaled = Mul (n, scale)  y = Add (scaled, bias)")
     assert (block.kind, block.source, block.result) == ("LayerNormalization", "x", "y")
     assert {"mean", "c", "scaled"} <= block.inside
     assert (block.scale, block.bias) == ("scale", "bias")
     assert "eps" in block.settings
 
 
-@pytest.mark.parametrize("read", ["c", "var", "root", "n"])
+@each_row("read", ["c", "var", "root", "n"])
 def test_what_is_read_outside_is_no_inside(read: str) -> None:
-    graph = start()
-    centred = graph.op("Sub", ["x", graph.op("ReduceMean", ["x"], "mean", axes=[-1])], "c")
-    graph.op("Mul", [normalized(graph, centred, "div"), "scale"], "y")
-    graph.op("Abs", [read], "z")
-    assert all(read not in block.inside for block in blocks(graph, "y", "z"))
+    found = blocks(f"{CENTRED}{normalized('c', 'div')}y = Mul (n, scale)  z = Abs ({read})", "y, z")
+    assert all(read not in block.inside for block in found)
 
 
-def test_other_powers_are_no_norm() -> None:
-    graph = start()
-    cubed = graph.op("Pow", ["x", graph.stored("three", 3.0)], "cubed")
-    plus = graph.op("Add", [graph.op("ReduceMean", [cubed], "m", axes=[-1]), "eps"], "plus")
-    graph.op("Div", ["x", graph.op("Sqrt", [plus], "root")], "y")
-    assert blocks(graph, "y") == ()
-
-
-def _gelu_outer(graph: TinyGraph) -> None:
-    plus = graph.op("Add", [graph.op("Erf", [graph.op("Div", ["x", "root2"], "d")], "e"), "one"], "p")
-    graph.op("Mul", [graph.op("Mul", ["x", plus], "m"), "half"], "y")
-
-
-def _gelu_inner(graph: TinyGraph) -> None:
-    plus = graph.op("Add", ["one", graph.op("Erf", [graph.op("Mul", ["x", "half"], "d")], "e")], "p")
-    graph.op("Mul", [plus, graph.op("Mul", ["half", "x"], "h")], "y")
-
-
-def _gelu_doubled(graph: TinyGraph) -> None:
-    """With its half folded into what follows."""
-    plus = graph.op("Add", [graph.op("Erf", [graph.op("Div", ["x", "root2"], "d")], "e"), "one"], "p")
-    graph.op("Mul", ["x", plus], "y")
-
-
-def _gelu_tanh(graph: TinyGraph) -> None:
-    cube = graph.op("Pow", ["x", graph.stored("three", 3.0)], "cube")
-    inner = graph.op("Add", ["x", graph.op("Mul", [cube, graph.stored("k", 0.044715)], "kc")], "i")
-    bounded = graph.op("Tanh", [graph.op("Mul", [inner, graph.stored("r", 0.79788)], "ri")], "t")
-    graph.op("Mul", [graph.op("Mul", ["x", "half"], "h"), graph.op("Add", [bounded, "one"], "p")], "y")
-
-
-def _quick(graph: TinyGraph) -> None:
-    graph.op("Mul", ["x", graph.op("Sigmoid", [graph.op("Mul", ["x", "root2"], "d")], "s")], "y")
-
-
-def _hard(graph: TinyGraph) -> None:
-    clipped = graph.op(
-        "Clip", [graph.op("Add", ["x", graph.stored("3", 3.0)], "a"), graph.stored("0", 0.0), "six"], "c"
-    )
-    graph.op("Div", [graph.op("Mul", ["x", clipped], "m"), "six"], "y")
-
-
-GATES: list[tuple[str, Callable[[TinyGraph], None]]] = [
-    ("Gelu", _gelu_outer),
-    ("Gelu", _gelu_inner),
-    ("Gelu", _gelu_doubled),
-    ("Gelu", _gelu_tanh),
-    ("Swish", _quick),
-    ("HardSwish", _hard),
-]
-
-
-@each_row(("kind", "write"), GATES, ids=lambda value: getattr(value, "__name__", value))
-def test_gated_activations_are_found_in_their_forms(kind: str, write: Callable[[TinyGraph], None]) -> None:
-    graph = start()
-    graph.stored("six", 6.0)
-    write(graph)
-    (block,) = blocks(graph, "y")
+@each_row(
+    ("kind", "body"),
+    [
+        ("Gelu", "d = Div (x, root2)  e = Erf (d)  p = Add (e, one)  m = Mul (x, p)  y = Mul (m, half)"),
+        ("Gelu", "d = Mul (x, half)  e = Erf (d)  p = Add (one, e)  h = Mul (half, x)  y = Mul (p, h)"),
+        ("Gelu", "d = Div (x, root2)  e = Erf (d)  p = Add (e, one)  y = Mul (x, p)"),  # its half is elsewhere
+        (
+            "Gelu",
+            "cube = Pow (x, three)  kc = Mul (cube, k)  i = Add (x, kc)  ri = Mul (i, r)  t = Tanh (ri)"
+            "  h = Mul (x, half)  p = Add (t, one)  y = Mul (h, p)",
+        ),
+        ("Swish", "d = Mul (x, root2)  s = Sigmoid (d)  y = Mul (x, s)"),
+        ("HardSwish", "a = Add (x, three)  c = Clip (a, zero, six)  m = Mul (x, c)  y = Div (m, six)"),
+    ],
+)
+def test_gated_activations_are_found_in_their_forms(kind: str, body: str) -> None:
+    (block,) = blocks(body)
     assert (block.kind, block.source, block.result) == (kind, "x", "y")
-    nodes = facts_of(graph, "y").nodes
-    assert len(block.nodes) == len(nodes)
+    assert len(block.nodes) == len(facts_of(body).nodes)
 
 
-def test_a_gate_of_something_else_is_no_activation() -> None:
-    """The two branches of a gated linear unit: x times the sigmoid of another tensor."""
-    graph = start()
-    other = graph.input("z", (1, 6, 8))
-    graph.op("Mul", ["x", graph.op("Sigmoid", [other], "s")], "y")
-    assert blocks(graph, "y") == ()
+@each_row(
+    "body",
+    [
+        "cubed = Pow (x, three)  m = ReduceMean <axes = [-1]> (cubed)  p = Add (m, eps)  q = Sqrt (p)  y = Div (x, q)",
+        "s = Sigmoid (other)  y = Mul (x, s)",  # the two branches of a gated linear unit
+    ],
+)
+def test_other_powers_and_gates_of_something_else_are_no_block(body: str) -> None:
+    assert blocks(body) == ()
 
 
 def test_softmax_and_group_norm() -> None:
-    graph = start()
-    shifted = graph.op("Sub", ["x", graph.op("ReduceMax", ["x"], "m", axes=[-1])], "s")
-    exponential = graph.op("Exp", [shifted], "e")
-    graph.stored("last", [-1], "int64")
-    graph.op("Div", [exponential, graph.op("ReduceSum", [exponential, "last"], "t")], "y")
-    (block,) = blocks(graph, "y")
+    (block,) = blocks(
+        "m = ReduceMax <axes = [-1]> (x)  s = Sub (x, m)  e = Exp (s)  t = ReduceSum (e, last)  y = Div (e, t)"
+    )
     assert (block.kind, block.source) == ("Softmax", "x")
     assert block.inside == {"m", "s", "e", "t"}
-    grouped = start()
-    grouped.stored("to", [1, 3, 16], "int64")
-    grouped.stored("back", [1, 6, 8], "int64")
-    grouped.stored("ones", np.ones(3))
-    grouped.stored("zeros", np.zeros(3))
-    inner = grouped.op("InstanceNormalization", [grouped.op("Reshape", ["x", "to"], "r"), "ones", "zeros"], "i")
-    scaled = grouped.op("Mul", [grouped.op("Reshape", [inner, "back"], "b"), "scale"], "s")
-    grouped.op("Add", [scaled, "bias"], "y")
-    (block,) = blocks(grouped, "y")
+    (block,) = blocks(
+        "q = Reshape (x, to)  i = InstanceNormalization (q, ones, zeros)  b = Reshape (i, back)  s = Mul (b, scale)"
+        "  y = Add (s, bias)"
+    )
     assert (block.kind, block.source, block.result) == ("GroupNormalization", "x", "y")
 
 

@@ -2,176 +2,116 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import onnx
-import pytest
 from onnx import numpy_helper
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.flow.rewriting import rewrite
 from deploykit.rewrites.contract import load_transform
-from sample_models.tiny_graphs import TinyGraph
 from tables import each_row
+from text_models import text_model
 
-Store = Callable[[TinyGraph, str, float], str]
 FEED = {"x": np.linspace(-6, 6, 100, dtype=np.float32).reshape(2, 50)}
+NUMBERS: dict[str, Any] = {"half": 0.5, "one": 1.0, "two": 2.0, "three": 3.0, "six": 6.0, "zero": 0.0, "root2": 2**0.5}
+NUMBERS |= {"inverse": 0.5**0.5, "small": 0.044715, "root": (2 / np.pi) ** 0.5}
+
+ERF = "scaled = {}  erf = Erf (scaled)  gate = Add (erf, one)"
+"""1 + erf(x / sqrt(2))"""
+TANH = "cube = {}  bent = Mul (cube, small)  total = Add (x, bent)  inner = Mul (total, root)  tanh = Tanh (inner)"
+TANH += "  gate = Add (tanh, one)"
+"""1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))"""
+ENDS = {
+    "halved = Mul (x, half)  y = Mul (halved, gate)": 1.0,
+    "product = Mul (gate, x)  y = Mul (half, product)": 1.0,
+    "halved = Mul (gate, half)  y = Mul (x, halved)": 1.0,
+    "product = Mul (x, gate)  y = Div (product, two)": 1.0,
+    "y = Mul (x, gate)": 2.0,  # what is left where the 0.5 was folded into the weights of a neighbour
+}
+CLIPPED = "total = Add (x, three)  gate = Clip (total, zero, six)"
+HARD = "gate = HardSigmoid <alpha = 0.16666667, beta = 0.5> (x)"
 
 
-def initializer(graph: TinyGraph, name: str, value: float) -> str:
-    return graph.stored(name, value)
+def written(body: str, made: str = "y", opset: int = 17, given: str = "float[2,50] x", **other: Any) -> onnx.ModelProto:
+    return text_model(given, body, made, opset=opset, **(NUMBERS | other))
 
 
-def constant_node(graph: TinyGraph, name: str, value: float) -> str:
-    return graph.op("Constant", [], name, value=numpy_helper.from_array(np.asarray(value, np.float32), f"{name}_value"))
-
-
-def erf_gate(graph: TinyGraph, store: Store, divide: bool) -> str:
-    """1 + erf(x / sqrt(2))."""
-    root = store(graph, "root", 2**0.5 if divide else 0.5**0.5)
-    scaled = graph.op("Div" if divide else "Mul", ["x", root], "scaled")
-    return graph.op("Add", [graph.op("Erf", [scaled], "erf"), store(graph, "one", 1.0)], "gate")
-
-
-def tanh_gate(graph: TinyGraph, store: Store, power: bool) -> str:
-    """1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))."""
-    if power:
-        cube = graph.op("Pow", ["x", store(graph, "three", 3.0)], "cube")
-    else:
-        cube = graph.op("Mul", [graph.op("Mul", ["x", "x"], "square"), "x"], "cube")
-    total = graph.op("Add", ["x", graph.op("Mul", [cube, store(graph, "small", 0.044715)], "bent")], "total")
-    bent = graph.op("Tanh", [graph.op("Mul", [total, store(graph, "root", (2 / np.pi) ** 0.5)], "inner")], "tanh")
-    return graph.op("Add", [bent, store(graph, "one", 1.0)], "gate")
-
-
-def halved_before(graph: TinyGraph, store: Store, gate: str) -> None:
-    graph.op("Mul", [graph.op("Mul", ["x", store(graph, "half", 0.5)], "halved"), gate], "y")
-
-
-def halved_behind(graph: TinyGraph, store: Store, gate: str) -> None:
-    graph.op("Mul", [store(graph, "half", 0.5), graph.op("Mul", [gate, "x"], "product")], "y")
-
-
-def halved_gate(graph: TinyGraph, store: Store, gate: str) -> None:
-    graph.op("Mul", ["x", graph.op("Mul", [gate, store(graph, "half", 0.5)], "halved")], "y")
-
-
-def over_two(graph: TinyGraph, store: Store, gate: str) -> None:
-    graph.op("Div", [graph.op("Mul", ["x", gate], "product"), store(graph, "two", 2.0)], "y")
-
-
-def not_halved(graph: TinyGraph, store: Store, gate: str) -> None:
-    """What is left where the 0.5 was folded into the weights of a neighbour."""
-    del store
-    graph.op("Mul", ["x", gate], "y")
-
-
-ENDS = {halved_before: 1.0, halved_behind: 1.0, halved_gate: 1.0, over_two: 1.0, not_halved: 2.0}
-
-
-def check(model: onnx.ModelProto, name: str, op_types: list[str]) -> onnx.ModelProto:
+def check(model: onnx.ModelProto, name: str, op_types: Iterable[str]) -> onnx.ModelProto:
     done = rewrite(model, None, [name], [FEED])
     assert done.kept == (name,), done.steps
-    assert [node.op_type for node in done.model.graph.node if node.op_type != "Constant"] == op_types
+    assert [node.op_type for node in done.model.graph.node if node.op_type != "Constant"] == list(op_types)
     return done.model
 
 
-@pytest.mark.parametrize("store", [initializer, constant_node])
-@pytest.mark.parametrize("divide", [True, False])
 @each_row(("end", "factor"), ENDS.items())
-def test_a_gelu_with_erf(end: Callable[..., None], factor: float, divide: bool, store: Store) -> None:
-    graph = TinyGraph()
-    graph.input("x", (2, 50))
-    end(graph, store, erf_gate(graph, store, divide))
-    done = check(graph.model("y"), "fuse-gelu", ["Gelu"] if factor == 1.0 else ["Gelu", "Mul"])
-    assert done.graph.node[0].domain == "com.microsoft"
-    if factor != 1.0:
-        assert numpy_helper.to_array(done.graph.initializer[-1]) == factor
+def test_a_gelu_in_its_forms(end: str, factor: float) -> None:
+    left = ["Gelu"] if factor == 1.0 else ["Gelu", "Mul"]
+    for scaled in ("Div (x, root2)", "Mul (x, inverse)"):
+        body = f"{ERF.format(scaled)}  {end}"
+        # Scalars are initializers, or come out of Constant nodes.
+        constants = "one = Constant <value = float {1.0}> ()  half = Constant <value = float {0.5}> ()  "
+        for model in (written(body), text_model("float[2,50] x", constants + body, **{n: NUMBERS[n] for n in REST})):
+            done = check(model, "fuse-gelu", left)
+            assert done.graph.node[-len(left)].domain == "com.microsoft"
+            if factor != 1.0:
+                assert numpy_helper.to_array(done.graph.initializer[-1]) == factor
+    for cube in ("Pow (x, three)", "Mul (square, x)"):
+        square = "square = Mul (x, x)  " if "square" in cube else ""
+        done = check(written(f"{square}{TANH.format(cube)}  {end}"), "fuse-gelu", left)
+        assert done.graph.node[0].attribute[0].s == b"tanh" and done.opset_import[0].version == 20
 
 
-@pytest.mark.parametrize("power", [True, False])
-@each_row(("end", "factor"), ENDS.items())
-def test_a_gelu_with_tanh(end: Callable[..., None], factor: float, power: bool) -> None:
-    graph = TinyGraph()
-    graph.input("x", (2, 50))
-    end(graph, initializer, tanh_gate(graph, initializer, power))
-    done = check(graph.model("y"), "fuse-gelu", ["Gelu"] if factor == 1.0 else ["Gelu", "Mul"])
-    assert done.graph.node[0].attribute[0].s == b"tanh" and done.opset_import[0].version == 20
+REST = NUMBERS.keys() - {"one", "half"}
 
 
 def test_the_approximation_needs_an_operator_set_that_changes_nothing_else() -> None:
-    graph = TinyGraph(opset=13)
-    graph.input("x", (2, 50))
-    halved_gate(graph, initializer, tanh_gate(graph, initializer, True))
-    graph.op("ReduceMean", ["y"], "mean", axes=[1])
-    found = load_transform("fuse-gelu").match(graph.model("mean"))
+    body = f"{TANH.format('Pow (x, three)')}  {next(iter(ENDS))}  mean = ReduceMean <axes = [1]> (y)"
+    found = load_transform("fuse-gelu").match(written(body, "mean", 13))
     assert not found and "ReduceMean" in found.refusals[0].reason
 
 
-def hard_sigmoid(graph: TinyGraph) -> str:
-    return graph.op("HardSigmoid", ["x"], "gate", alpha=1 / 6, beta=0.5)
+@each_row(
+    ("body", "left"),
+    [
+        *((f"{HARD}  y = Mul ({pair})", "HardSwish") for pair in ("x, gate", "gate, x")),
+        *((f"{CLIPPED}  y = Mul ({pair})", "HardSwish Mul") for pair in ("x, gate", "gate, x")),
+        (f"{CLIPPED}  product = Mul (x, gate)  y = Div (product, six)", "HardSwish"),
+    ],
+)
+def test_a_hardswish(body: str, left: str) -> None:
+    check(written(body), "fuse-hardswish", left.split())
 
 
-def clipped(graph: TinyGraph) -> str:
-    total = graph.op("Add", ["x", graph.stored("three", 3.0)], "total")
-    ends = [graph.stored("zero", 0.0), graph.stored("six", 6.0)]
-    return graph.op("Clip", [total, *ends], "gate")
-
-
-@pytest.mark.parametrize(("gate", "factor"), [(hard_sigmoid, 1.0), (clipped, 6.0)])
-@pytest.mark.parametrize("swapped", [True, False])
-def test_a_hardswish(gate: Callable[[TinyGraph], str], factor: float, swapped: bool) -> None:
-    graph = TinyGraph()
-    graph.input("x", (2, 50))
-    operands = ["x", gate(graph)]
-    graph.op("Mul", operands[::-1] if swapped else operands, "y")
-    check(graph.model("y"), "fuse-hardswish", ["HardSwish"] if factor == 1.0 else ["HardSwish", "Mul"])
-
-
-def test_a_hardswish_that_is_divided_by_six_has_no_factor() -> None:
-    graph = TinyGraph()
-    graph.input("x", (2, 50))
-    product = graph.op("Mul", ["x", clipped(graph)], "product")
-    graph.op("Div", [product, graph.stored("divisor", 6.0)], "y")
-    check(graph.model("y"), "fuse-hardswish", ["HardSwish"])
-
-
-def near_miss(change: str) -> onnx.ModelProto:
-    graph = TinyGraph()
-    graph.input("x", (2, 50))
-    graph.input("z", (2, 50))
-    scaled = graph.op("Div", ["x", graph.stored("root", 1.4 if change == "root" else 2**0.5)], "scaled")
-    one = graph.stored("one", 1.01 if change == "one" else 1.0)
-    gate = graph.op("Add", [graph.op("Erf", [scaled], "erf"), one], "gate")
-    graph.op("Mul", ["z" if change == "other operand" else "x", gate], "y")
-    return graph.model("y", "gate") if change == "read elsewhere" else graph.model("y")
-
-
-@pytest.mark.parametrize("change", ["root", "one", "other operand", "read elsewhere"])
-def test_what_is_only_close_is_left_alone_with_the_reason(change: str) -> None:
-    found = load_transform("fuse-gelu").match(near_miss(change))
+@each_row(
+    ("body", "made", "numbers"),
+    [
+        ("y = Mul (x, gate)", "y", {"root2": 1.4}),
+        ("y = Mul (x, gate)", "y", {"one": 1.01}),
+        ("y = Mul (z, gate)", "y", {}),
+        ("y = Mul (x, gate)", "y, gate", {}),
+    ],
+)
+def test_what_is_only_close_is_left_alone_with_the_reason(body: str, made: str, numbers: dict[str, Any]) -> None:
+    whole = f"{ERF.format('Div (x, root2)')}  {body}"
+    found = load_transform("fuse-gelu").match(written(whole, made, given="float[2,50] x, float[2,50] z", **numbers))
     assert not found and found.refusals[0].reason
-    assert load_transform("fuse-gelu").match(near_miss(""))
 
 
 def test_a_scalar_that_adds_a_dimension_is_not_dropped() -> None:
-    graph = TinyGraph()
-    graph.input("x", (50,))
-    root = graph.stored("root", [[2**0.5]])
-    gate = graph.op("Add", [graph.op("Erf", [graph.op("Div", ["x", root], "d")], "e"), graph.stored("one", 1.0)], "g")
-    graph.op("Mul", ["x", gate], "y")
-    assert not load_transform("fuse-gelu").match(graph.model("y"))
+    body = f"{ERF.format('Div (x, root2)')}  y = Mul (x, gate)"
+    assert not load_transform("fuse-gelu").match(written(body, given="float[50] x", root2=[[2**0.5]]))
+    assert load_transform("fuse-gelu").match(written(body, given="float[50] x"))
 
 
 def test_the_grid_before_a_factor_holds_the_same_integers() -> None:
-    graph = TinyGraph()
-    graph.input("x", (2, 50))
-    not_halved(graph, initializer, erf_gate(graph, initializer, True))
+    model = written(f"{ERF.format('Div (x, root2)')}  y = Mul (x, gate)")
     grid = Affine(bits=16, signed=False, scale=np.asarray(0.004), zero_point=np.asarray(80.0))
-    names = ("x", "scaled", "erf", "gate", "root", "one", "y")
+    names = ("x", "scaled", "erf", "gate", "root2", "one", "y")
     entries = EncodingSet(version="2.0.0", entries={name: Encoding(name=name, value=grid) for name in names})
-    done = rewrite(graph.model("y"), entries, ["fuse-gelu"], [FEED])
+    done = rewrite(model, entries, ["fuse-gelu"], [FEED])
     assert done.encodings is not None and done.encodings.entries.keys() == {"x", "y", "y_plain", "y_factor"}
     plain = done.encodings.entries["y_plain"].value
     assert isinstance(plain, Affine) and (float(plain.scale), float(plain.zero_point)) == (0.002, 80.0)
