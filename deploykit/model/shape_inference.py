@@ -53,7 +53,7 @@ class Inferred:
 
 _SEEN: dict[bytes, Inferred] = {}
 # Bytes that inference may take, and for each byte of the model without weights; real models take three.
-_LEAST_MEMORY, _MEMORY_PER_BYTE = 256 << 20, 64
+_LEAST_MEMORY, _MEMORY_PER_BYTE = 512 << 20, 64
 # Names of graphs of which the answer is kept: matchers, rules and proofs ask about a handful again and again.
 _MOST_SEEN = 16
 # Bytes of a model up to which its own bytes name it as well: to write them takes less than to make the copy.

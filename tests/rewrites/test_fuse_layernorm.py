@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,8 @@ from onnx import helper, numpy_helper
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.rewrites.contract import load_transform
 from tables import each_row
+from text_models import text_model
 
-FLOAT = onnx.TensorProto.FLOAT
 FUSE = load_transform("fuse-layernorm")
 
 
@@ -30,47 +31,33 @@ def decomposed(
     exponent: float = 2.0,
     opset: int = 13,
     outputs: tuple[str, ...] = (),
-    extra: tuple[onnx.NodeProto, ...] = (),
+    extra: str = "",
     keepdims: int = 1,
     two_subs: bool = False,
 ) -> onnx.ModelProto:
     """What exporters write; tensors are called after what they are."""
     rng = np.random.default_rng(5)
     axes = [axis] if isinstance(axis, int) else list(axis)
-    stored: dict[str, Any] = {"two": np.float32(exponent), "eps": np.float32(eps), "axes": np.asarray(axes, np.int64)}
-    stored["gamma"] = rng.normal(1, 0.5, shape[-1]).astype(np.float32)
-    stored["beta"] = rng.normal(size=shape[-1]).astype(np.float32)
+    stored: dict[str, Any] = {"two": exponent, "eps": eps, "axes": axes, "flag": np.asarray(True), "kept": 3.0}
+    stored |= {"gamma": rng.normal(1, 0.5, shape[-1]).tolist(), "beta": rng.normal(size=shape[-1]).tolist()}
 
-    def mean(source: str, result: str, **more: Any) -> onnx.NodeProto:
-        if opset >= 18:
-            return helper.make_node("ReduceMean", [source, "axes"], [result], name=f"ln/{result}", **more)
-        return helper.make_node("ReduceMean", [source], [result], name=f"ln/{result}", axes=axes, **more)
+    def mean(source: str, keeps: int = 1) -> str:
+        attributes = f"keepdims = {keeps}" if opset >= 18 else f"keepdims = {keeps}, axes = {axes}"
+        return f"ReduceMean <{attributes}> ({source}{', axes' if opset >= 18 else ''})"
 
-    nodes = [mean("x", "mean", keepdims=keepdims), helper.make_node("Sub", ["x", "mean"], ["sub"])]
-    squares = ["sub", "two"] if square == "Pow" else ["sub", "sub"]
-    nodes += [helper.make_node("Sub", ["x", "mean"], ["sub2"])] if two_subs else []
-    nodes += [
-        helper.make_node(square, squares, ["square"]),
-        mean("square", "variance"),
-        helper.make_node("Add", ["variance", "eps"], ["plus"]),
-        helper.make_node("Sqrt", ["plus"], ["root"], name="ln/Sqrt"),
-        helper.make_node("Div", ["sub2" if two_subs else "sub", "root"], ["div"], name="ln/Div"),
-    ]
-    last = "div"
-    if gamma:
-        nodes.append(helper.make_node("Mul", ["gamma", last], ["scaled"], name="ln/Mul"))
-        last = "scaled"
-    if beta:
-        nodes.append(helper.make_node("Add", [last, "beta"], ["shifted"], name="ln/Add"))
-        last = "shifted"
-    nodes += [helper.make_node("Identity", [last], ["y"]), *extra]
-    used = {name for node in nodes for name in node.input}
-    tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in stored.items() if name in used]
-    made = [helper.make_tensor_value_info("y", FLOAT, None if keepdims == 0 else shape)]
-    made += [helper.make_tensor_value_info(name, FLOAT, None) for name in outputs]
-    inputs = [helper.make_tensor_value_info("x", FLOAT, shape)]
-    graph = helper.make_graph(nodes, "g", inputs, made, tensors)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    body = f"mean = {mean('x', keepdims)}  sub = Sub (x, mean)  " + ("sub2 = Sub (x, mean)  " if two_subs else "")
+    body += f"square = {square} (sub, {'two' if square == 'Pow' else 'sub'})  variance = {mean('square')}"
+    body += f"  plus = Add (variance, eps)  root = Sqrt (plus)  div = Div ({'sub2' if two_subs else 'sub'}, root)"
+    body += "  scaled = Mul (gamma, div)" if gamma else ""
+    body += f"  shifted = Add ({'scaled' if gamma else 'div'}, beta)" if beta else ""
+    body += f"  y = Identity ({'shifted' if beta else 'scaled' if gamma else 'div'})  {extra}"
+    sizes = ",".join(map(str, shape))
+    made = ", ".join(["y" if keepdims == 0 else f"float[{sizes}] y", *outputs])
+    model = text_model(f"float[{sizes}] x", body, made, opset=opset, **stored)
+    used = set(re.findall(r"\w+", body))
+    for tensor in [tensor for tensor in model.graph.initializer if tensor.name not in used]:
+        model.graph.initializer.remove(tensor)
+    return model
 
 
 def run(model: onnx.ModelProto, feed: dict[str, Any]) -> Any:
@@ -129,14 +116,14 @@ def test_the_fused_operator_computes_the_same(
         ({"outputs": ("root",)}, "read elsewhere"),
         ({"outputs": ("variance",)}, "read elsewhere"),
         ({"outputs": ("sub",)}, "read elsewhere"),
-        ({"extra": (helper.make_node("Neg", ["mean"], ["z"]),)}, "read elsewhere"),
+        ({"extra": "z = Neg (mean)"}, "read elsewhere"),
         ({"keepdims": 0, "shape": (8, 8)}, "keeps it"),
     ],
 )
 def test_what_cannot_be_fused_is_refused_with_the_reason(how: dict[str, Any], words: str) -> None:
     found = FUSE.match(decomposed(**how))
     assert not found and [words in refusal.reason for refusal in found.refusals] == [True]
-    assert found.refusals[0].nodes == ("ln/Sqrt",)
+    assert found.refusals[0].nodes == ("Sqrt -> root",)
 
 
 def test_other_near_misses_are_refused() -> None:
@@ -154,7 +141,7 @@ def test_other_near_misses_are_refused() -> None:
 
 
 def test_an_operator_set_that_cannot_be_raised_is_refused() -> None:
-    model = decomposed(extra=(helper.make_node("Unheard", ["x"], ["z"], name="odd"),))
+    model = decomposed(extra="z = Unheard (x)")
     found = FUSE.match(model)
     assert not found and "operator set 17" in found.refusals[0].reason
 
@@ -195,19 +182,13 @@ def test_a_made_scale_asks_for_a_grid() -> None:
     assert FUSE.apply(model, None, FUSE.match(model)).touched == {"shifted_scale"}
 
 
+BRANCH = "z = If (flag) <then_branch = a () => (float p) {{ p = Identity ({0}) }}, "
+BRANCH += "else_branch = b () => (float q) {{ q = Neg ({0}) }}>"
+
+
 def test_what_subgraphs_and_inputs_need_stays() -> None:
-    branch = helper.make_graph(
-        [helper.make_node("Identity", ["kept"], ["inside"])],
-        "branch",
-        [],
-        [helper.make_tensor_value_info("inside", FLOAT, [])],
-    )
-    choice = helper.make_node("If", ["flag"], ["z"], then_branch=branch, else_branch=branch)
-    model = decomposed(extra=(choice,))
-    model.graph.initializer.append(numpy_helper.from_array(np.asarray(True), "flag"))
-    model.graph.initializer.append(numpy_helper.from_array(np.asarray(3, np.float32), "kept"))
-    model.graph.input.append(helper.make_tensor_value_info("eps", FLOAT, []))
-    model.graph.output.append(helper.make_tensor_value_info("z", FLOAT, []))
+    model = decomposed(extra=BRANCH.format("kept"), outputs=("float z",))
+    model.graph.input.append(helper.make_tensor_value_info("eps", onnx.TensorProto.FLOAT, []))
     done = FUSE.apply(model, None, FUSE.match(model)).model
     onnx.checker.check_model(done)
     assert {tensor.name for tensor in done.graph.initializer} == {"gamma", "beta", "flag", "kept", "eps"}
@@ -215,8 +196,5 @@ def test_what_subgraphs_and_inputs_need_stays() -> None:
 
 
 def test_a_tensor_that_a_subgraph_reads_is_not_fused_away() -> None:
-    made = [helper.make_tensor_value_info("inside", FLOAT, None)]
-    branch = helper.make_graph([helper.make_node("Identity", ["mean"], ["inside"])], "branch", [], made)
-    choice = helper.make_node("If", ["flag"], ["z"], then_branch=branch, else_branch=branch)
-    found = FUSE.match(decomposed(extra=(choice,)))
+    found = FUSE.match(decomposed(extra=BRANCH.format("mean")))
     assert not found and "read elsewhere" in found.refusals[0].reason
