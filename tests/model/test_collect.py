@@ -17,6 +17,7 @@ from deploykit.model import load_model, wrap_proto
 from deploykit.model.collect import collect_facts, constant_range, constant_value
 from deploykit.model.facts import GraphFacts, TensorRole
 from sample_models.networks import attention_net, dynamic_net, save_with_external_data
+from text_models import text_model
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 PATH = Path("m.onnx")
@@ -24,18 +25,6 @@ PATH = Path("m.onnx")
 
 def facts_of(proto: onnx.ModelProto) -> GraphFacts:
     return collect_facts(wrap_proto(proto, path=PATH))
-
-
-def info(name: str, shape: list[int | str] | None = None, kind: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, kind, shape)
-
-
-def model(
-    nodes: list[onnx.NodeProto], inputs: list[onnx.ValueInfoProto], outputs: str, **stored: object
-) -> onnx.ModelProto:
-    tensors = [numpy_helper.from_array(np.asarray(value), name) for name, value in stored.items()]
-    graph = helper.make_graph(nodes, "g", inputs, [info(name) for name in outputs.split()], tensors)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 @pytest.mark.parametrize("name", ["cnn", "cnn_bnfold", "vit", "detr", "mlp"])
@@ -76,44 +65,26 @@ def test_what_a_model_says_about_itself() -> None:
 def test_symbols_are_the_models_own() -> None:
     facts = facts_of(dynamic_net())
     assert facts.tensors["input"].shape == ("batch", None, 4)
-    unknown = model(
-        [helper.make_node("NonZero", ["x"], ["where"]), helper.make_node("Transpose", ["where"], ["y"])],
-        [info("x", ["n", 3])],
-        "y",
-    )
-    unknown.graph.output[0].CopyFrom(info("y", kind=TensorProto.INT64))
-    facts = facts_of(unknown)
+    facts = facts_of(text_model("float[n,3] x", "where = NonZero (x)  y = Transpose (where)", "int64[] y"))
     assert facts.tensors["y"].shape == (None, 2)
     assert not facts.tensors["y"].is_static
 
 
 def test_negative_dimensions_are_unknown() -> None:
-    facts = facts_of(model([helper.make_node("Relu", ["x"], ["y"])], [info("x", [-1, 3])], "y"))
-    assert facts.tensors["x"].shape == (None, 3)
+    model = text_model("float[2,3] x", "y = Relu (x)")
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
+    assert facts_of(model).tensors["x"].shape == (None, 3)
 
 
 def test_initializers_that_are_listed_as_inputs() -> None:
-    facts = facts_of(
-        model(
-            [helper.make_node("Add", ["x", "w"], ["y"])],
-            [info("x", [2]), info("w", [2])],
-            "y",
-            w=np.ones(2, np.float32),
-        )
-    )
+    facts = facts_of(text_model("float[2] x, float[2] w", "y = Add (x, w)", w=[1.0, 1.0]))
     assert facts.inputs == ("x",)
     assert facts.tensors["w"].role is TensorRole.INITIALIZER
 
 
 def test_bodies_count_as_readers_of_what_they_take_from_outside() -> None:
-    def body(op_type: str, name: str) -> onnx.GraphProto:
-        inner = helper.make_node(op_type, ["a"], [name])
-        return helper.make_graph([inner], "body", [], [info(name, [2])])
-
-    branch = helper.make_node("If", ["c"], ["y"], then_branch=body("Relu", "p"), else_branch=body("Neg", "q"))
-    facts = facts_of(
-        model([helper.make_node("Abs", ["x"], ["a"]), branch], [info("x", [2]), info("c", [], TensorProto.BOOL)], "y")
-    )
+    branches = "then_branch = t () => (float[2] p) { p = Relu (a) }, else_branch = e () => (float[2] q) { q = Neg (a) }"
+    facts = facts_of(text_model("float[2] x, bool c", f"a = Abs (x)  y = If (c) <{branches}>"))
     assert facts.tensors["a"].consumers == (1,)
     assert facts.subgraph_ops == {"Relu", "Neg"}
     assert "p" not in facts.tensors
@@ -121,26 +92,20 @@ def test_bodies_count_as_readers_of_what_they_take_from_outside() -> None:
 
 
 def test_domains_and_functions() -> None:
+    model = text_model("float[2] x", "z = own.F (x)  y = Relu (z)")
+    model.graph.node[1].domain = "ai.onnx"
     body = [helper.make_node("Relu", ["a"], ["b"])]
-    function = helper.make_function("own", "F", ["a"], ["b"], body, [helper.make_opsetid("", 17)])
-    graph = helper.make_graph(
-        [
-            helper.make_node("F", ["x"], ["z"], domain="own"),
-            helper.make_node("Relu", ["z"], ["y"], domain="ai.onnx"),
-        ],
-        "g",
-        [info("x", [2])],
-        [info("y")],
-    )
-    opsets = [helper.make_opsetid("ai.onnx", 17), helper.make_opsetid("own", 3)]
-    facts = facts_of(helper.make_model(graph, opset_imports=opsets, functions=[function]))
+    model.functions.append(helper.make_function("own", "F", ["a"], ["b"], body, [helper.make_opsetid("", 17)]))
+    del model.opset_import[:]
+    model.opset_import.extend([helper.make_opsetid("ai.onnx", 17), helper.make_opsetid("own", 3)])
+    facts = facts_of(model)
     assert facts.opsets == {"": 17, "own": 3}
     assert [node.domain for node in facts.nodes] == ["own", ""]
     assert facts.functions == {"F"}
 
 
 def test_without_an_operator_set_declared_shapes_remain() -> None:
-    proto = model([helper.make_node("Relu", ["x"], ["y"])], [info("x", [2])], "y")
+    proto = text_model("float[2] x", "y = Relu (x)")
     del proto.opset_import[:]
     facts = facts_of(proto)
     assert "opset" in facts.inference_problem
@@ -152,7 +117,7 @@ def test_without_an_operator_set_declared_shapes_remain() -> None:
 def test_sparse_initializers() -> None:
     values = numpy_helper.from_array(np.ones(2, np.float32), "w")
     indices = numpy_helper.from_array(np.array([0, 3], np.int64), "w indices")
-    proto = model([helper.make_node("Add", ["x", "w"], ["y"])], [info("x", [5])], "y")
+    proto = text_model("float[5] x", "y = Add (x, w)")
     proto.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [5]))
     fact = facts_of(proto).tensors["w"]
     assert (fact.role, fact.shape, fact.dtype) == (TensorRole.INITIALIZER, (5,), "float")
@@ -168,14 +133,13 @@ def test_shapes_do_not_need_the_files_beside_the_model(tmp_path: Path) -> None:
 
 @st.composite
 def graphs(draw: st.DrawFn) -> onnx.ModelProto:
-    names, nodes = ["x", "w"], []
+    names, body = ["x", "w"], ""
     for index in range(draw(st.integers(1, 12))):
-        arity = draw(st.integers(1, 3))
-        inputs = [draw(st.sampled_from(names)) for _ in range(arity)]
-        nodes.append(helper.make_node("Sum" if arity > 1 else "Relu", inputs, [f"t{index}"]))
+        inputs = [draw(st.sampled_from(names)) for _ in range(draw(st.integers(1, 3)))]
+        body += f"t{index} = {'Sum' if len(inputs) > 1 else 'Relu'} ({', '.join(inputs)})  "
         names.append(f"t{index}")
     outputs = draw(st.lists(st.sampled_from(names[2:]), unique=True, min_size=1))
-    return model(nodes, [info("x", [2, 3])], " ".join(outputs), w=np.ones((2, 3), np.float32))
+    return text_model("float[2,3] x", body, ", ".join(outputs), w=[[1.0] * 3] * 2)
 
 
 @settings(deadline=None, max_examples=15)
@@ -195,22 +159,19 @@ def test_producers_and_consumers_of_random_graphs(proto: onnx.ModelProto) -> Non
 
 
 def test_what_small_constants_hold_besides_numbers() -> None:
-    add = helper.make_node("Sum", ["x", "mask", "good"], ["y"])
-    mask = np.array([0, -np.inf, np.nan], np.float32)
-    facts = facts_of(model([add], [info("x", [3])], "y", mask=mask, good=np.ones(3, np.float32)))
+    mask = [0.0, -np.inf, np.nan]
+    facts = facts_of(text_model("float[3] x", "y = Sum (x, mask, good)", mask=mask, good=[1.0] * 3))
     assert facts.non_finite == {"mask": "NaN and -infinity"}
 
 
 def test_constants_on_demand() -> None:
-    constant = helper.make_node("Constant", [], ["c"], value_floats=[1.0, -2.0])
-    proto = model(
-        [constant, helper.make_node("Sum", ["x", "c"], ["y"])],
-        [info("x", [2])],
-        "y",
-        odd=np.array([np.nan, -np.inf, 3], np.float32),
+    proto = text_model(
+        "float[2] x",
+        "c = Constant <value_floats = [1.0, -2.0]> ()  y = Sum (x, c)",
+        odd=[np.nan, -np.inf, 3.0],
         nothing=np.zeros((0, 2), np.float32),
         text=np.array(["a"], dtype=object),
-        nan=np.array([np.nan], np.float32),
+        nan=[np.nan],
         flags=np.array([False, True]),
     )
     loaded = wrap_proto(proto, path=PATH)
@@ -228,7 +189,7 @@ def test_constants_on_demand() -> None:
 
 
 def test_ranges_of_types_that_numpy_does_not_know() -> None:
-    proto = model([helper.make_node("Relu", ["x"], ["y"])], [info("x", [2])], "y")
+    proto = text_model("float[2] x", "y = Relu (x)")
     proto.graph.initializer.append(helper.make_tensor("w", TensorProto.BFLOAT16, [2], [0.5, -3.0]))
     proto.graph.initializer.append(helper.make_tensor("v", TensorProto.INT4, [2], [-8, 7]))
     loaded = wrap_proto(proto, path=PATH)

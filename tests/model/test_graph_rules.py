@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from deploykit.findings import Finding
 from deploykit.model import wrap_proto
@@ -16,47 +17,26 @@ from deploykit.model.collect import collect_facts
 from deploykit.model.rules import RULES as GRAPH_RULES
 from sample_models.networks import dynamic_net
 from tables import each_row
+from text_models import text_model
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 
 
-def info(name: str, shape: Sequence[int | str] | None = (4,), kind: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, kind, shape)
-
-
 def model(
-    nodes: Sequence[onnx.NodeProto] = (),
-    *,
-    x: Sequence[int | str] = (4,),
-    output: str = "y",
-    kind: int = TensorProto.FLOAT,
-    opset: int = 17,
-    functions: Sequence[onnx.FunctionProto] = (),
-    tensors: Sequence[onnx.TensorProto] = (),
+    body: str = "y = Relu (x)", given: str = "float[4] x", made: str = "y", opset: int = 17, **stored: Any
 ) -> onnx.ModelProto:
-    """Named nodes from ``x`` to ``y``; a Relu when none are given."""
-    made = list(nodes) or [helper.make_node("Relu", ["x"], ["y"], name="relu")]
-    for index, node in enumerate(made):
-        node.name = node.name or f"n{index}"
-    graph = helper.make_graph(made, "g", [info("x", x, kind)], [info(output, None, kind)], list(tensors))
-    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("own", 1)]
-    return helper.make_model(graph, opset_imports=opsets, functions=functions, ir_version=8)
-
-
-def stored(name: str, *values: float, dtype: type = np.float32) -> onnx.TensorProto:
-    return numpy_helper.from_array(np.array(values, dtype), name)
+    """Named nodes from ``x`` to ``y``."""
+    proto = text_model(given, body, made, opset=opset, **stored)
+    proto.opset_import.append(helper.make_opsetid("own", 1))
+    for index, node in enumerate(proto.graph.node):
+        node.name = f"n{index}"
+    return proto
 
 
 def without_opset() -> onnx.ModelProto:
     made = model()
     del made.opset_import[:]
     return made
-
-
-def with_body() -> onnx.ModelProto:
-    body = helper.make_graph([helper.make_node("Relu", ["x"], ["b"])], "body", [], [info("b")])
-    always = helper.make_node("Constant", [], ["c"], value=numpy_helper.from_array(np.array(True)))
-    return model([always, helper.make_node("If", ["c"], ["y"], then_branch=body, else_branch=body)])
 
 
 def unnamed() -> onnx.ModelProto:
@@ -67,44 +47,41 @@ def unnamed() -> onnx.ModelProto:
 
 def outside() -> onnx.ModelProto:
     """Its file is this test module: large enough, and nobody reads it."""
-    tensor = onnx.TensorProto(name="w", data_type=1, dims=[4], data_location=TensorProto.EXTERNAL)
+    proto = model("y = Add (x, w)")
+    tensor = proto.graph.initializer.add(name="w", data_type=1, dims=[4], data_location=TensorProto.EXTERNAL)
     tensor.external_data.add(key="location", value=Path(__file__).name)
-    return model([helper.make_node("Add", ["x", "w"], ["y"])], tensors=[tensor])
+    return proto
 
 
-def add(*values: float, dtype: type = np.float32) -> onnx.ModelProto:
-    kind = TensorProto.DOUBLE if dtype is np.float64 else TensorProto.FLOAT
-    return model([helper.make_node("Add", ["x", "w"], ["y"])], tensors=[stored("w", *values, dtype=dtype)], kind=kind)
+def functional(body: str) -> onnx.ModelProto:
+    """A model that defines an operator of its own."""
+    proto = model(body)
+    inner = [helper.make_node("Relu", ["a"], ["b"])]
+    proto.functions.append(helper.make_function("own", "Own", ["a"], ["b"], inner, [helper.make_opsetid("", 17)]))
+    return proto
 
 
-OWN = helper.make_function(
-    "own", "Own", ["a"], ["b"], [helper.make_node("Relu", ["a"], ["b"])], [helper.make_opsetid("", 17)]
-)
-COUNTED = [
-    helper.make_node("NonZero", ["x"], ["where"]),
-    helper.make_node("Cast", ["where"], ["y"], to=TensorProto.FLOAT),
-]
+ADD = "y = Add (x, w)"
+COUNTED = "where = NonZero (x)  y = Cast <to = 1> (where)"
+BRANCHES = "then_branch = t () => (float[4] b) { b = Relu (x) }, else_branch = e () => (float[4] d) { d = Relu (x) }"
 
 CASES: dict[str, tuple[onnx.ModelProto, onnx.ModelProto]] = {
-    "DK001": (model(x=("batch", 4)), model(x=(1, 4))),
+    "DK001": (model(given="float[batch,4] x"), model(given="float[1,4] x")),
     "DK002": (model(COUNTED), model()),
-    "DK003": (with_body(), model()),
+    "DK003": (model(f"c = Constant <value = bool {{1}}> ()  y = If (c) <{BRANCHES}>"), model()),
     "DK004": (without_opset(), model()),
     "DK005": (model(opset=9000), model()),
-    "DK006": (model([helper.make_node("Own", ["x"], ["y"], domain="own")], functions=[OWN]), model(functions=[OWN])),
+    "DK006": (functional("y = own.Own (x)"), functional("y = Relu (x)")),
     "DK007": (without_opset(), model()),
-    "DK008": (add(0, -np.inf, 1, np.nan), add(0, -1e38, 1, 2)),
-    "DK009": (add(1, 2, 3, 4, dtype=np.float64), add(1, 2, 3, 4)),
-    "DK010": (model(output="x"), model()),
-    "DK011": (model(tensors=[stored("idle", 1, 2)]), add(1, 2, 3, 4)),
+    "DK008": (model(ADD, w=[0.0, -np.inf, 1.0, np.nan]), model(ADD, w=[0.0, -1e38, 1.0, 2.0])),
+    "DK009": (model(ADD, "double[4] x", w=np.ones(4)), model(ADD, w=[1.0] * 4)),
+    "DK010": (model(made="float[4] x"), model()),
+    "DK011": (model(idle=[1.0, 2.0]), model(ADD, w=[1.0] * 4)),
     "DK012": (unnamed(), model()),
-    "DK013": (outside(), add(1, 2, 3, 4)),
-    "DK014": (model(x=(0, 4)), model(x=(1, 4))),
+    "DK013": (outside(), model(ADD, w=[1.0] * 4)),
+    "DK014": (model(given="float[0,4] x"), model(given="float[1,4] x")),
     "DK015": (model(opset=6), model(opset=7)),
-    "DK016": (
-        model([helper.make_node("QLinearMatMul", [*"xsz", *"wsz", *"sz"], ["y"])], tensors=[*map(stored, "wsz")]),
-        model(),
-    ),
+    "DK016": (model("y = QLinearMatMul (x, s, z, w, s, z, s, z)", w=[1.0], s=[1.0], z=[1.0]), model()),
 }
 
 
@@ -136,7 +113,7 @@ def test_ordinary_models_have_no_findings(name: str) -> None:
 
 
 def test_a_dynamic_input_is_named_with_its_dimensions_and_the_option() -> None:
-    found = one(model(x=("batch", 3, "height", "width")), "DK001")
+    found = one(model(given="float[batch,3,height,width] x"), "DK001")
     assert found.subject.name == "x"
     assert "dimension 0 (batch), dimension 2 (height), dimension 3 (width)" in found.message
     assert found.hint == "add --input x=1,3,HEIGHT,WIDTH with a number for each name"
@@ -159,19 +136,16 @@ def test_results_of_dynamic_inputs_are_not_told_twice() -> None:
 
 
 def test_a_size_that_is_computed_from_values_is_told_at_the_node_that_uses_it() -> None:
-    size = helper.make_tensor_value_info("size", TensorProto.INT64, (1,))
-    proto = model([helper.make_node("Reshape", ["x", "size"], ["y"])])
-    proto.graph.input.append(size)
+    proto = model("y = Reshape (x, size)", "float[4] x, int64[1] size")
     found = one(proto, "DK002")
     assert found.message == "Reshape n0: its size comes from size, which is known at run time only"
-    fixed = model([helper.make_node("Reshape", ["x", "size"], ["y"])], tensors=[stored("size", 2, 2, dtype=np.int64)])
+    fixed = model("y = Reshape (x, size)", size=[2, 2])
     assert "DK002" not in {finding.code for finding in findings(fixed)}
 
 
 def test_a_size_of_unknown_origin_is_told_at_the_first_tensor() -> None:
-    proto = model([helper.make_node("Relu", ["x"], ["h"]), helper.make_node("Own", ["h"], ["y"], domain="own")])
-    proto.graph.value_info.append(info("h", (4, "some")))
-    proto.graph.output[0].CopyFrom(info("y", ("some",)))
+    proto = model("h = Relu (x)  y = own.Own (h)", made="float[some] y")
+    proto.graph.value_info.append(helper.make_tensor_value_info("h", TensorProto.FLOAT, (4, "some")))
     found = one(proto, "DK002")
     assert found.subject.name == "h"
     assert found.message == "2 tensors have no fixed size, first h (4 x some) made by n0"
@@ -179,4 +153,4 @@ def test_a_size_of_unknown_origin_is_told_at_the_first_tensor() -> None:
 
 def test_sizes_are_said() -> None:
     assert "1 tensor(s) of 16 bytes" in one(outside(), "DK013").message
-    assert "1 stored tensors of 8 bytes: idle" in one(model(tensors=[stored("idle", 1, 2)]), "DK011").message
+    assert "1 stored tensors of 8 bytes: idle" in one(model(idle=[1.0, 2.0]), "DK011").message
