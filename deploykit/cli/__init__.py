@@ -9,7 +9,8 @@ from io import TextIOWrapper
 
 import click
 
-from deploykit.cli.frame import Group, run, settings, show_crash
+from deploykit.cli.frame import Group, settings, show_crash
+from deploykit.cli.frame import run as run_command
 from deploykit.cli.guarding import guarded
 from deploykit.errors import UsageError
 
@@ -162,4 +163,4 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):
             # A terminal or a pipe that lacks a letter gets its number: that is no reason to fail.
             stream.reconfigure(errors="backslashreplace")
-    sys.exit(guarded(lambda: run(cli), show_crash))
+    sys.exit(guarded(lambda: run_command(cli), show_crash))
