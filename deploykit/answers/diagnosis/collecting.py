@@ -13,7 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from deploykit.answers.diagnosis.lines import CONTEXT_LINES, Block, blocks, text_around
-from deploykit.answers.diagnosis.patterns import AnchorSearch, Found, anchor_of, any_of, fold, match_pattern, shape_of
+from deploykit.answers.diagnosis.patterns import (
+    AnchorPlaces,
+    AnchorSearch,
+    anchor_of,
+    any_of,
+    fold,
+    match_pattern,
+    shape_of,
+)
 from deploykit.answers.diagnosis.trouble import DOUBTS, FAILURES, LEVELS, Trouble, trouble_of
 from deploykit.tables.known_errors import Catalog, KnownError, Observation, Tool
 
@@ -21,7 +29,8 @@ __all__ = ["Collected", "ErrorLine", "Finish", "Hit", "Sighting", "collect"]
 
 _MOST_HITS = 2000  # lines kept of one cause, and lines with the same anchors that are read; more are only counted
 _MANY_READS = 10_000  # takes half a second; once so many lines were read one by one, of each form only a few more are
-_FEW_HITS = 8
+_FEW_HITS = 4
+_SLOW_READS = 16  # so many lines of a form without a known error are read before one expression is made for all
 _MOST_ERROR_LINES = 400  # distinct lines of trouble; past them there is no all-clear
 _MOST_FORMS = 50_000  # remembered, about 20 MB
 _MOST_UNLIKE = 50_000  # lines that are read for nothing; more of them say nothing new
@@ -242,7 +251,7 @@ class _Collector:
         last = b"\n".join(block.lines[-_TAIL_LINES:]).decode("utf-8", "replace")
         self.seen.tail = tuple(line.strip()[:400] for line in last.splitlines()[-_TAIL_LINES:])
 
-    def _with_levels(self, data: bytes, found: Found) -> tuple[_Numbers, _Numbers, _Numbers]:
+    def _with_levels(self, data: bytes, found: AnchorPlaces) -> tuple[_Numbers, _Numbers, _Numbers]:
         """The pairs of lines and anchors, with one more for each line that begins with a letter of trouble."""
         letters = np.frombuffer(data + b"\n", np.uint8)[found.starts]
         begins = np.flatnonzero(np.isin(letters, np.frombuffer(b"ef[0", np.uint8)))
@@ -303,7 +312,7 @@ class _Collector:
                 sighting.count += 1
             return
         form.read += 1
-        if form.read > _FEW_HITS and not form.sightings and len(line) < _REACH:
+        if form.read > _SLOW_READS and not form.sightings and len(line) < _REACH:
             form.quick = form.quick or any_of(form.patterns)
             if form.quick.search(fold(line)) is None:
                 return

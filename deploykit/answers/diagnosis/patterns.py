@@ -10,7 +10,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["AnchorSearch", "Found", "anchor_of", "any_of", "fold", "match_pattern", "shape_of"]
+__all__ = ["AnchorPlaces", "AnchorSearch", "anchor_of", "any_of", "fold", "match_pattern", "shape_of"]
 
 _WIDTHS = (8, 4)  # bytes of a gram, of long anchors and of short ones
 _TABLE_BITS = 20  # some thousand anchors fill less than a hundredth of it, and it stays in the cache
@@ -115,7 +115,7 @@ def _source(text: str) -> bytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class AnchorPlaces:
     """Which anchors the lines of a block hold: pairs in the order of lines, each with the anchor's first place there.
 
     ``starts`` is where each line of the block begins; ``lines``, ``anchors`` and ``places`` are numbers, from 0.
@@ -179,7 +179,7 @@ class AnchorSearch:
             for width, longer in zip(_WIDTHS, (1 << 16, _WIDTHS[0]), strict=True)
         ]
 
-    def find(self, data: bytes) -> Found:
+    def find(self, data: bytes) -> AnchorPlaces:
         """The anchors in a block of shapes; no anchor goes beyond a line, for none has a line break."""
         candidates = [grams.find(data) for grams in self._grams]
         anchors, places = (np.concatenate(values) for values in zip(*candidates, strict=True))
@@ -201,7 +201,7 @@ class AnchorSearch:
         pairs, places = np.divmod(np.sort((lines * len(self.anchors) + anchors) * len(data) + places), len(data) or 1)
         first = np.flatnonzero(np.diff(pairs, prepend=-1))
         lines, anchors = np.divmod(pairs[first], len(self.anchors))
-        return Found(starts=starts, lines=lines, anchors=anchors, places=places[first] - starts[lines])
+        return AnchorPlaces(starts=starts, lines=lines, anchors=anchors, places=places[first] - starts[lines])
 
 
 def _places(data: bytes, anchor: bytes) -> Iterator[int]:
