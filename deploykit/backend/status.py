@@ -7,7 +7,16 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
-__all__ = ["Compilation", "Compiled", "Correctness", "PackageStatus", "Right", "correctness_of", "status_from_json"]
+__all__ = [
+    "Compilation",
+    "Compiled",
+    "Correctness",
+    "PackageStatus",
+    "Right",
+    "correctness_of",
+    "status_from_json",
+    "status_of",
+]
 
 if TYPE_CHECKING:
     from deploykit.accuracy.judge.verdict import Verdict
@@ -151,6 +160,21 @@ def status_from_json(value: Mapping[str, Any]) -> PackageStatus:
             numbers=tuple(n for n in numbers if isinstance(n, Mapping)) if isinstance(numbers, list) else (),
         ),
     )
+
+
+def status_of(manifest: Mapping[str, Any], content: str) -> PackageStatus:
+    """The facts about a package whose files are ``content``: what a device said of them outranks what is older.
+
+    Of several runs on devices the last one counts; one that was not judged says nothing.
+    """
+    recorded, runs = manifest.get("status"), manifest.get("runs") or ()
+    status = status_from_json(recorded if isinstance(recorded, Mapping) else {})
+    for run in reversed(runs):
+        if run.get("where") == "device" and run.get("content") == content:
+            right = status_from_json(run).right
+            if right.state is not Right.NOT_JUDGED or right.broken:
+                return replace(status, right=right)
+    return status
 
 
 def _word(kind: type[T], word: object, otherwise: T) -> T:

@@ -13,8 +13,9 @@ from deploykit.backend.status import Correctness, PackageStatus, Right
 from deploykit.devices.measure import Comparison, Latency
 from deploykit.devices.profiles import EstimateRow
 from deploykit.errors import InputError, PackageError
-from deploykit.packages.manifests import json_text, read_manifest
-from deploykit.packages.writing import RUNS, record_run
+from deploykit.packages.manifests import RUNS, content_of, json_text, read_manifest
+from deploykit.packages.writing import record_run
+from deploykit.report.runs import render_run
 from deploykit.system.folders import holding
 from deploykit.system.published import Published, published
 from deploykit.tables.reading import read_json
@@ -107,34 +108,37 @@ def _fact(right: Correctness) -> dict[str, Any]:
     }
 
 
-def keep_record(package: Path, digest: str, record: RunRecord) -> str:
-    """Keep a record in the package it is about; its path there. PackageError where that is another one by now.
+def keep_record(package: Path, content: str, record: RunRecord) -> str:
+    """Keep a record, and a page of it, in the package it is about; its path there.
 
-    Runs that end at the same time wait for each other; each is kept.
+    ``content`` is what was run: PackageError where the package holds another by now. Runs that end at the same time
+    wait for each other; each is kept.
     """
     until = time.monotonic() + _WAIT_SECONDS
     while True:
         with holding(package) as alone:
             if alone:
                 manifest = read_manifest(package)
-                # Earlier runs change the digest: what was run is told by the files.
-                if digest not in (manifest["digest"], *(run.get("package") for run in manifest.get("runs", ()))):
+                if content != content_of(manifest):
                     raise PackageError(f"{package}: was changed while it ran", next="run it again")
                 number = len(manifest.get("runs", ())) + 1
                 path = f"{RUNS}/{number:04d}.json"
                 entry = {
                     "id": f"{number:04d}",
-                    "package": digest,
-                    "where": record.where,
+                    "content": content,
                     "device": record.device.name,
                     "serial": record.device.serial,
                     **_fact(record.right),
-                    "p90_us": None if record.latency is None else record.latency.p90_us,
-                    "median_us": None if record.latency is None else record.latency.median_us,
+                    "where": record.where,
+                    "emulator": None if record.emulator is None else str(record.emulator.state),
                     "parts": [output.output for output in record.outputs if output.parts],
+                    "median_us": None if record.latency is None else record.latency.median_us,
+                    "p90_us": None if record.latency is None else record.latency.p90_us,
                     "record": path,
                 }
-                record_run(package, manifest, entry, path, json_text(record.to_json()))
+                told = record.to_json()
+                page = render_run(told, [*manifest.get("runs", ()), entry])
+                record_run(package, manifest, entry, {path: json_text(told), f"{RUNS}/{number:04d}.html": page})
                 return path
         if time.monotonic() > until:
             raise PackageError(f"{package}: is in use by another process", next="run it again later")

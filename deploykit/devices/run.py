@@ -27,7 +27,7 @@ from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.errors import InputError, PackageError, ToolError, UsageError
 from deploykit.model.weights import whole_model
 from deploykit.packages.building import names_of_models
-from deploykit.packages.manifests import read_manifest
+from deploykit.packages.manifests import content_of, read_manifest
 from deploykit.packages.rejudging import PackageJudge, judge_of
 from deploykit.packages.verifying import verify_integrity
 from deploykit.packages.writing import clear_runs
@@ -164,7 +164,7 @@ def run_package(package: Path, options: RunOptions, tell: Callable[[str], None])
         budget=budget,
         against=None if before is None or latency is None else faster(latency.samples_us, before),
     )
-    return RunReport(record=record, path=keep_record(package, record.package, record))
+    return RunReport(record=record, path=keep_record(package, content_of(manifest), record))
 
 
 def check_chip(place: Place, manifest: Mapping[str, Any], backend: AnyBackend) -> None:

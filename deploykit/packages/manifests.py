@@ -24,8 +24,10 @@ from deploykit.system.files import open_regular, read_regular
 __all__ = [
     "BUILD_FOLDERS",
     "MANIFEST",
+    "RUNS",
     "SIGNATURE",
     "FileRecord",
+    "content_of",
     "digest_of",
     "hash_file",
     "json_text",
@@ -39,7 +41,9 @@ __all__ = [
 MANIFEST = "manifest.json"
 SIGNATURE = "manifest.json.sig"
 """Where ``ssh-keygen -Y sign`` leaves the signature of the manifest; it is no file of the package."""
-BUILD_FOLDERS = ("artifacts/", "logs/")
+RUNS, _LOGS = "artifacts/runs", "logs/"
+"""Where the records of runs on devices lie, numbered."""
+BUILD_FOLDERS = ("artifacts/", _LOGS)
 """Where a build leaves files; the manifest learns of them from ``record_build`` only."""
 _LARGEST = 256 << 20
 _CHUNK = 1 << 20
@@ -78,6 +82,12 @@ def sealed(manifest: Mapping[str, Any]) -> tuple[str, str]:
 def digest_of(manifest: Mapping[str, Any]) -> str:
     """The digest of a manifest; its own ``digest`` is left out."""
     return sealed(manifest)[1]
+
+
+def content_of(manifest: Mapping[str, Any]) -> str:
+    """The SHA-256 of what a device is given: every file but logs and the records of earlier runs."""
+    kept = {path: row["sha256"] for path, row in manifest["files"].items() if not path.startswith((_LOGS, f"{RUNS}/"))}
+    return hashlib.sha256(json_text(dict(sorted(kept.items()))).encode()).hexdigest()
 
 
 def sealed_text(manifest: Mapping[str, Any]) -> str:

@@ -14,11 +14,19 @@ from typing import Any
 
 from deploykit.backend.backend import Check
 from deploykit.backend.plugins import load_backend
-from deploykit.backend.status import PackageStatus, status_from_json
+from deploykit.backend.status import PackageStatus, status_of
 from deploykit.errors import DeploykitError, InputError, PackageError, ToolError
 from deploykit.findings import Finding, exit_status
 from deploykit.model import load_model
-from deploykit.packages.manifests import BUILD_FOLDERS, MANIFEST, SIGNATURE, hash_file, list_files, read_manifest
+from deploykit.packages.manifests import (
+    BUILD_FOLDERS,
+    MANIFEST,
+    SIGNATURE,
+    content_of,
+    hash_file,
+    list_files,
+    read_manifest,
+)
 from deploykit.packages.witnessed import Witnessed
 from deploykit.system.files import read_regular
 
@@ -113,8 +121,7 @@ def verify_package(
     if allowed_signers is not None:
         vouched.append(check_signature(package, allowed_signers))
     files = (*vouched, *_integrity(package, manifest["files"], strict=bool(vouched), seen=witnessed))
-    recorded = manifest.get("status")
-    status = status_from_json(recorded if isinstance(recorded, Mapping) else {})
+    status = status_of(manifest, content_of(manifest))
     if any(not check.ok for check in files):
         return VerifyReport(package=package, checks=files, status=status.damaged())
     models = tuple(_models(package, manifest["files"]))

@@ -18,6 +18,7 @@ from deploykit.errors import DefectError, DeploykitError, PackageError
 from deploykit.packages.manifests import (
     BUILD_FOLDERS,
     MANIFEST,
+    RUNS,
     FileRecord,
     hash_file,
     json_text,
@@ -31,10 +32,8 @@ from deploykit.packages.witnessed import Look, Witnessed
 from deploykit.system.files import copy_hashed, open_regular, regular_size
 from deploykit.system.folders import workspace
 
-__all__ = ["RUNS", "PackageWriter", "clear_runs", "record_build", "record_run"]
+__all__ = ["PackageWriter", "clear_runs", "record_build", "record_run"]
 
-RUNS = "artifacts/runs"
-"""Where the records of runs on devices lie, numbered."""
 # Bytes of a file below which ``link`` copies: what is written anew by every export is small, and costs nothing.
 _WORTH_LINKING = 16 << 20
 
@@ -159,28 +158,30 @@ def record_build(package: Path, executed: Iterable[str]) -> dict[str, Any]:
     return read_manifest(package)
 
 
-def record_run(package: Path, manifest: Mapping[str, Any], entry: Mapping[str, Any], path: str, text: str) -> None:
-    """Take the record of one more run, at ``path``, into the package and its manifest; the caller holds the folder.
+def record_run(package: Path, manifest: Mapping[str, Any], entry: Mapping[str, Any], texts: Mapping[str, str]) -> None:
+    """Take the files of one more run, by their paths, into the package and its manifest; the caller holds the folder.
 
-    A process that is killed in between leaves a file that no manifest knows; ``clear_runs`` removes it.
+    A process that is killed in between leaves files that no manifest knows; ``clear_runs`` removes them.
     """
-    try:
-        for parent in ((package / path).parent, package / BUILD_FOLDERS[1]):
-            parent.mkdir(parents=True, exist_ok=True)
-        with workspace(package / BUILD_FOLDERS[1], MANIFEST) as place:
-            (place / MANIFEST).write_text(text, "utf-8")
-            (place / MANIFEST).replace(package / path)
-    except OSError as error:
-        raise PackageError(f"{package / path}: cannot be written", why=error.strerror or str(error)) from None
-    size, digest = hash_file(package / path, follow=False)
-    record = FileRecord(path=path, bytes=size, sha256=digest, origin="executed").to_json()
-    files = dict(sorted({**manifest["files"], path: record}.items()))
-    _replace_manifest(package, {**manifest, "runs": [*manifest.get("runs", ()), dict(entry)], "files": files})
+    files = dict(manifest["files"])
+    for path, text in texts.items():
+        try:
+            for parent in ((package / path).parent, package / BUILD_FOLDERS[1]):
+                parent.mkdir(parents=True, exist_ok=True)
+            with workspace(package / BUILD_FOLDERS[1], MANIFEST) as place:
+                (place / MANIFEST).write_text(text, "utf-8")
+                (place / MANIFEST).replace(package / path)
+        except OSError as error:
+            raise PackageError(f"{package / path}: cannot be written", why=error.strerror or str(error)) from None
+        size, digest = hash_file(package / path, follow=False)
+        files[path] = FileRecord(path=path, bytes=size, sha256=digest, origin="executed").to_json()
+    changed = {"runs": [*manifest.get("runs", ()), dict(entry)], "files": dict(sorted(files.items()))}
+    _replace_manifest(package, {**manifest, **changed})
 
 
 def clear_runs(package: Path, manifest: Mapping[str, Any]) -> None:
     """Remove records of runs that did not come into the manifest; the caller holds the folder."""
-    for path in (package / RUNS).glob("*.json"):
+    for path in (package / RUNS).glob("*"):
         if path.relative_to(package).as_posix() not in manifest["files"]:
             path.unlink(missing_ok=True)
 

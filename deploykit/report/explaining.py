@@ -13,10 +13,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from deploykit.backend.status import Compiled, Correctness, PackageStatus, Right, status_from_json
+from deploykit.accuracy.latency import in_time
+from deploykit.backend.status import Compiled, Correctness, PackageStatus, Right, status_from_json, status_of
 from deploykit.findings import Finding, Severity, Subject, SubjectKind, group_findings
 from deploykit.model.facts import in_words
-from deploykit.packages.manifests import read_manifest
+from deploykit.packages.manifests import content_of, read_manifest
 from deploykit.system.published import Published, published
 
 __all__ = ["Chapter", "Explanation", "OutputCost", "Shipping", "Word", "costs_by_output", "explain", "samples_wanted"]
@@ -99,7 +100,8 @@ def shipping(status: PackageStatus, findings: Iterable[Finding]) -> Shipping:
         lacks = "no real samples say" if samples_wanted(right) else "nothing says yet"
         why = f"the package is made, and {lacks} whether its outputs are right{f': {told}' if told else ''}"
         return not_judged(why, by, samples_wanted(right) or _RUN)
-    if compiled.state is not Compiled.YES:
+    ran = right.where == "device"
+    if compiled.state is not Compiled.YES and not ran:
         return not_judged("its numbers are right in simulation, but no compiler has seen it", measured, _BUILD)
     if not is_against_float:
         why = "the device computes what the encodings say, but whether they are good enough was not judged"
@@ -107,8 +109,9 @@ def shipping(status: PackageStatus, findings: Iterable[Finding]) -> Shipping:
     if right.label not in _FROM_USER:
         why = "it is compiled and right, but on inputs that were made up from what is known of them"
         return not_judged(why, measured, _DATA)
-    why = "it is compiled, and its outputs are right against the float model"
-    return Shipping(word=Word.SHIP, why=why, evidence=f"{by}; {measured}")
+    how = "it ran on the device" if ran else "it is compiled"
+    why = f"{how}, and its outputs are right against the float model"
+    return Shipping(word=Word.SHIP, why=why, evidence="; ".join(filter(None, (by, measured))))
 
 
 _BLAMED = {"float": "quantization and all that follows", "quantized": "the device", "device": "another device"}
@@ -200,7 +203,7 @@ def explain(package: Path) -> Explanation:
     manifest = read_manifest(package)
     decision, sdk = _table(manifest, "decision"), _table(manifest, "sdk")
     findings = tuple(_findings(manifest))
-    status = status_from_json(_table(manifest, "status"))
+    status = status_of(manifest, content_of(manifest))
     costs = costs_by_output(status.right.numbers)
     told = (
         ("What was decided", _decided(manifest, decision)),
@@ -209,6 +212,7 @@ def explain(package: Path) -> Explanation:
         ("What was changed in the graph", _changed(decision, findings)),
         ("Where the encodings come from", _quantized(_table(manifest, "quantization"))),
         ("What was measured", map(str, costs)),
+        ("On a device", _on_devices(manifest)),
         ("How fast it will be", _estimated(_table(manifest, "estimate"))),
         ("What ran here, and what did not", _ran(manifest)),
         ("What is open", _open(findings)),
@@ -290,6 +294,23 @@ def _quantized(made: Mapping[str, Any]) -> Iterator[str]:
         yield f"{made['quantizer']} made them as {made.get('precision')}, from {seen} samples."
     if ladder := _table(made, "ladder"):
         yield f"The precision was chosen: {ladder.get('chosen') or 'nothing'}, {ladder.get('why')}."
+
+
+def _on_devices(manifest: Mapping[str, Any]) -> Iterator[str]:
+    """The last run on each device and on the emulator, and where it parts from what the emulator said before."""
+    last = {(run.get("serial"), run.get("where")): run for run in _rows(manifest, "runs")}
+    for run in last.values():
+        where, name = str(run.get("where")), f"Run {run.get('id')} on {run.get('device')}"
+        stale = "" if run.get("content") == content_of(manifest) else ", of files that were built anew since"
+        yield f"{name} ({where}{stale}): right: {status_from_json(run).right}."
+        if where == "device":
+            told = status_from_json(_table(manifest, "status")).right
+            yield f"The {told.where or 'build machine'} had said: {told}."
+            parts = ", ".join(map(str, _list(run.get("parts"))))
+            yield f"The device loses more than the emulator in {parts}." if parts else "Both agree in every output."
+            median, p90 = run.get("median_us"), run.get("p90_us")
+            if isinstance(median, int | float) and isinstance(p90, int | float):
+                yield f"It took {in_time(median)} (median), {in_time(p90)} (p90); more: {run.get('record')}."
 
 
 def _estimated(estimate: Mapping[str, Any]) -> Iterator[str]:

@@ -118,7 +118,12 @@ def phone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AdbDevice
     if shutil.which("adb") is None:
         pytest.skip("adb is not installed (Debian: adb)")
     monkeypatch.setenv("QAIRT_SDK_ROOT", str(with_device_parts(qairt_folder(tmp_path, version="2.51.0"))))
-    said = {"ro.soc.model": "SM8650", "ro.product.cpu.abi": "arm64-v8a", "ro.serialno": "S1"}
+    said = {
+        "ro.soc.model": "SM8650",
+        "ro.product.cpu.abi": "arm64-v8a",
+        "ro.serialno": "S1",
+        "ro.build.version.release": "15",
+    }
     rows = "".join(f" {key}) echo {value} ;;" for key, value in said.items())
     programs = {
         "getprop": f'case "$1" in{rows} esac',

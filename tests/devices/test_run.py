@@ -185,6 +185,15 @@ def test_through_adb_the_sdks_program_runs_a_context_binary(
     assert record.device.soc == "SM8650" and "lower priority" in record.started
     (entry,) = read_manifest(context_package)["runs"]
     assert entry["where"] == "device" and "S1" not in json.dumps(record.to_json())
+    # What the device says outranks the emulator; both are told.
+    assert deploykit.verify(context_package).to_json()["status"]["where"] == "device"
+    told = deploykit.explain(context_package)
+    assert told.shipping.word == "ship it" and "it ran on the device" in told.shipping.why
+    (lines,) = [chapter.lines for chapter in told.chapters if chapter.title == "On a device"]
+    assert "right: yes, on 8 recorded samples" in lines[0] and lines[1].startswith("The emulator had said: yes")
+    assert lines[2] == "Both agree in every output." and "(p90)" in lines[3]
+    page = (context_package / "artifacts" / "runs" / "0001.html").read_text("utf-8")
+    assert "SM8650 Android 15" in page and "/stem/relu" in page
     # What is of another release, another chip, or not allowed there, is said; the first two before anything is pushed.
     pushed = sorted(path.name for path in (phone.folder / "deploykit" / "files").iterdir())
     sdk = Path(os.environ["QAIRT_SDK_ROOT"])
