@@ -15,7 +15,7 @@ from deploykit.devices.profiles import EstimateRow
 from deploykit.errors import InputError, PackageError
 from deploykit.packages.manifests import RUNS, content_of, json_text, read_manifest
 from deploykit.packages.writing import record_run
-from deploykit.report.runs import render_run
+from deploykit.report.pages import render_run
 from deploykit.system.folders import holding
 from deploykit.system.published import Published, published
 from deploykit.tables.reading import read_json
