@@ -15,6 +15,8 @@ from deploykit.cli.diagnose import diagnosis_text, error_text
 from deploykit.findings import Confidence
 from deploykit.tables.known_errors import KnownError
 from deploykit_qualcomm.known_errors import explain_types, known_errors
+from deploykit_vitis_ai.tables import known_errors as vitis_errors
+from tables import each_row
 
 NODES = [f"/backbone/encoder/layer.{layer}/attention/value/Add" for layer in range(129)]
 
@@ -177,6 +179,25 @@ def test_numbers_that_tools_print_are_read() -> None:
         "converts": (147.0,),
     }
     assert diagnosis.exit_status == 1
+
+
+@each_row(
+    ("log", "counted"),
+    [
+        ("[Vitis AI EP] No. of Operators :   CPU     2    NPU   398", (398, 400)),
+        ("[Vitis AI EP] No. of Operators :   CPU   440", (0, 440)),
+        ("[Vitis AI EP] No. of Operators :   CPU     8    NPU  2356 VITIS_EP_CPU    13", (2356, 2377)),
+        ("[Vitis AI EP] No. of Operators :   CPU    41 MATMULNBITS   195  SSMLP    32", (227, 268)),
+        ("[Vitis AI EP] No. of Operators :   CPU     2    IPU   398  99.50%", (398, 400)),
+        ("No. of Operators :   CPU     2    NPU   398\nNo. of Operators :   CPU   400\n", (0, 400)),
+        ("No. of Operators : none", None),
+    ],
+)
+def test_how_many_operators_leave_the_cpu(log: str, counted: tuple[int, int] | None) -> None:
+    """As part of a whole, by the last summary; a line without numbers counts nothing."""
+    diagnosis = diagnose(io.BytesIO(log.encode()), vitis_errors())
+    assert diagnosis.numbers.get("operators-off-the-cpu") == counted
+    assert counted is None or f"operators-off-the-cpu {counted[0]} of {counted[1]}" in diagnosis_text(diagnosis)
 
 
 @pytest.mark.parametrize(

@@ -41,12 +41,16 @@ def by_id(lines: object) -> dict[str, CheckLine]:
     return {line.id: line for line in lines}  # type: ignore[attr-defined]
 
 
-def test_the_core_looks_at_its_own_machine() -> None:
+def test_the_core_looks_at_its_own_machine_and_says_what_to_do_unless_all_is_well() -> None:
     lines = by_id(examine_core(Surroundings()))
     assert lines["python"].state == "ok"
     assert lines["packages"].state == "ok"
     assert "numpy" in lines["packages"].facts
     assert lines["disk-here"].facts["free_bytes"] > 0
+    for line in lines.values():
+        assert line.detail
+        assert line.next or line.state == "ok"
+        assert set(line.to_json()) == {"id", "state", "detail", "next", "facts"}
 
 
 def test_packages_that_do_not_load_are_a_problem(tmp_path: Path) -> None:
@@ -88,19 +92,8 @@ def test_a_probe_that_fails_is_a_line(tmp_path: Path) -> None:
     assert "denied" in lines["probe_disk"].detail
 
 
-def test_a_program_that_cannot_be_started_is_an_answer() -> None:
-    completed = start(Surroundings(), "/no/such/program")
-    assert completed.returncode == 127
-    assert completed.tail
-
-
-def test_programs_really_run() -> None:
-    completed = start(Surroundings(), sys.executable, "-c", "print('here')")
-    assert completed.tail == ("here",)
-
-
-def test_lines_say_what_to_do_unless_all_is_well() -> None:
-    for line in examine_core(Surroundings()):
-        assert line.detail
-        assert line.next or line.state == "ok"
-        assert set(line.to_json()) == {"id", "state", "detail", "next", "facts"}
+def test_a_program_runs_or_its_failure_is_an_answer() -> None:
+    missing = start(Surroundings(), "/no/such/program")
+    assert missing.returncode == 127
+    assert missing.tail
+    assert start(Surroundings(), sys.executable, "-c", "print('here')").tail == ("here",)

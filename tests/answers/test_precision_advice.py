@@ -66,12 +66,11 @@ def test_more_bits_that_are_worse_forbid_a_conclusion() -> None:
     ]
 
 
-def test_errors_that_should_be_low() -> None:
+@each_row(("accuracy", "met"), [(6.0, False), (4.0, True)], ids=str)
+def test_errors_that_should_be_low(accuracy: float, met: bool) -> None:
     """A word error rate that rises by a fifth is a loss, one that falls is none."""
-    bad = deploykit.advise(accuracies={"fp32": 5.0, "w8a8": 6.0}, lower_is_better=True)
-    assert bad.met == {"w8a8": False}
-    better = deploykit.advise(accuracies={"fp32": 5.0, "w8a8": 4.0}, lower_is_better=True)
-    assert better.met == {"w8a8": True}
+    found = deploykit.advise(accuracies={"fp32": 5.0, "w8a8": accuracy}, lower_is_better=True)
+    assert found.met == {"w8a8": met}
 
 
 def test_decibels_need_no_reference() -> None:

@@ -42,19 +42,17 @@ def test_a_code_that_is_gone_answers_with_the_rule_that_took_it_over(code: str) 
     assert find_rule(code.lower(), all_rules()).rule.code == reserved_codes()[code]
 
 
-def test_the_rules_that_were_two_are_one() -> None:
-    assert {code: reserved_codes()[code] for code in ("QNN202", "QNN203", "QNN245")} == {
-        "QNN202": "DK002",
-        "QNN203": "DK003",
-        "QNN245": "QNN127",
-    }
-    assert find_rule("QNN127", all_rules()).backends == ("ort-qnn", "qnn-htp")
-
-
-def test_a_shared_rule_names_every_backend_that_applies_it() -> None:
-    assert find_rule("QNN200", all_rules()).backends == ("ort-qnn", "qnn-htp")
-    assert find_rule("QNN251", all_rules()).backends == ("ort-qnn",)
-    assert find_rule("QNN240", all_rules()).backends == ("qnn-htp",)
+@each_row(
+    ("code", "backends"),
+    [
+        ("QNN127", ("ort-qnn", "qnn-htp")),
+        ("QNN200", ("ort-qnn", "qnn-htp")),
+        ("QNN251", ("ort-qnn",)),
+        ("QNN240", ("qnn-htp",)),
+    ],
+)
+def test_a_rule_names_every_backend_that_applies_it(code: str, backends: tuple[str, ...]) -> None:
+    assert find_rule(code, all_rules()).backends == backends
 
 
 def test_rules_are_found_by_code_and_slug() -> None:

@@ -101,12 +101,13 @@ def runner(*roots: Path) -> Run:
     return run
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """A copy of the sources and pages, to be extended."""
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the sources and pages, to be extended: each test adds files or lines of its own."""
+    copy = tmp_path_factory.mktemp("tree")
     for folder in ("deploykit", "backends", "templates", "docs", "tests/rewrites"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    return tmp_path
+        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    return copy
 
 
 @pytest.fixture
