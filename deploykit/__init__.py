@@ -43,6 +43,7 @@ __all__ = [
     "init",
     "ladder",
     "locate",
+    "locate_on",
     "lpbq",
     "matrix",
     "mix",

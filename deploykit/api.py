@@ -53,6 +53,7 @@ __all__ = [
     "init",
     "ladder",
     "locate",
+    "locate_on",
     "lpbq",
     "matrix",
     "matrix_diff",
@@ -491,6 +492,34 @@ def locate(
             seed=seed,
             threshold_db=threshold_db,
         )
+
+
+def locate_on(
+    package: AnyPath,
+    *,
+    on: str,
+    file: AnyPath = "deploykit.toml",
+    samples: int | None = None,
+    threshold_db: float = 20.0,
+    progress: Progress | None = None,
+) -> Located:
+    """The first operator that a device computes otherwise than the packaged model on the CPU; ``on`` as for ``run``.
+
+    Raises PackageError for a folder that is no package, ToolError where the device or the compiler here fails.
+    """
+    from deploykit.devices.locating import locate_on as find
+    from deploykit.devices.places import device_at
+    from deploykit.flow.pipeline import make_package
+
+    tell = progress or (lambda _line: None)
+
+    def make(model: Path, manifest: Mapping[str, Any], out: Path) -> None:
+        """The model as the package was made, but for its outputs."""
+        route = {"route": manifest["route"]["id"]} if manifest["backend"] == "qnn-htp" else {}
+        wanted: dict[str, Any] = {"sdk": manifest["sdk"]["version"], "backend": manifest["backend"], **route}
+        make_package(make_request(model, manifest["target"]["id"], compile=True, **wanted), out, progress=progress)
+
+    return find(Path(package), device_at(on, Path(file)), make, tell, threshold_db=threshold_db, samples=samples)
 
 
 def sensitivity(

@@ -256,7 +256,8 @@ def _layers_text(found: Sensitivity, top: int) -> str:
     metavar="SECONDS",
     help="Name the nearest operator known by then.",
 )
-def locate(model: Path, candidate: Path | None, **asked: Any) -> int:
+@click.option("--on", metavar="WHERE", help="MODEL is a package: as the device computes it (WHERE as for 'run').")
+def locate(model: Path, candidate: Path | None, on: str | None, **asked: Any) -> int:
     """Run MODEL and CANDIDATE (or MODEL's simulation) and name the first operator whose output is off.
 
     First means that everything the operator reads still agrees. Tensors are matched by name; behind a TopK rows are
@@ -264,7 +265,13 @@ def locate(model: Path, candidate: Path | None, **asked: Any) -> int:
     """
     with progress() as tell:
         tell("comparing")
-        found = api.locate(model, candidate, **asked)
+        if on is None:
+            found = api.locate(model, candidate, **asked)
+        elif candidate is not None or asked["encodings"] is not None or asked["data"] is not None:
+            raise UsageError("--on compares a package's own samples there with the CPU", next="give the package alone")
+        else:
+            few = {"samples": asked["samples"], "threshold_db": asked["threshold_db"]}
+            found = api.locate_on(model, on=on, progress=tell, **few)
     emit(found.to_json(), lambda: _located_text(found))
     return 0 if found.first is None else 1
 
