@@ -6,39 +6,32 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import wrap_proto
 from deploykit.model.parameters import QUANTIZERS, integer_type, quantizer_of, stored_behind_pairs
+from text_models import text_model
 
 
 @pytest.fixture(scope="module")
 def facts() -> GraphFacts:
     """x -> Relu -> Q -> DQ -> MatMul with a stored int8 weight behind DQ and Identity."""
-    stored = [
-        numpy_helper.from_array(np.asarray(0.1, np.float32), "scale"),
-        numpy_helper.from_array(np.asarray(3, np.uint16), "zero"),
-        numpy_helper.from_array(np.ones((2, 2), np.int8), "w_q"),
-    ]
-    nodes = [
-        helper.make_node("Relu", ["x"], ["a"], name="relu"),
-        helper.make_node("QuantizeLinear", ["a", "scale", "zero"], ["a_q"], name="q"),
-        helper.make_node("DequantizeLinear", ["a_q", "scale", "zero"], ["a_dq"], name="dq"),
-        helper.make_node("DequantizeLinear", ["w_q", "scale"], ["w_dq"], name="dqw"),
-        helper.make_node("Identity", ["w_dq"], ["w"]),
-        helper.make_node("MatMul", ["a_dq", "w"], ["y"], name="product"),
-    ]
-    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 2]) for name in "xy"]
-    graph = helper.make_graph(nodes, "g", infos[:1], infos[1:], stored)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    model = text_model(
+        "float[1,2] x",
+        "a = Relu (x)  a_q = QuantizeLinear (a, scale, zero)  a_dq = DequantizeLinear (a_q, scale, zero)"
+        "  w_dq = DequantizeLinear (w_q, scale)  w = Identity (w_dq)  y = MatMul (a_dq, w)",
+        opset=21,
+        scale=0.1,
+        zero=np.asarray(3, np.uint16),
+        w_q=np.ones((2, 2), np.int8),
+    )
     return collect_facts(wrap_proto(model, path=Path("m.onnx")))
 
 
 def test_which_node_quantizes_a_tensor(facts: GraphFacts) -> None:
-    found = {name: node.name for name in facts.tensors if (node := quantizer_of(facts, name)) is not None}
-    assert found == {"a": "q", "a_dq": "dq", "w_dq": "dqw"}
+    found = {name: node.outputs[0] for name in facts.tensors if (node := quantizer_of(facts, name)) is not None}
+    assert found == {"a": "a_q", "a_dq": "a_dq", "w_dq": "w_dq"}
 
 
 def test_a_scale_is_not_quantized_by_its_reader(facts: GraphFacts) -> None:
@@ -46,8 +39,8 @@ def test_a_scale_is_not_quantized_by_its_reader(facts: GraphFacts) -> None:
 
 
 def test_the_type_is_that_of_the_zero_point_or_of_the_integers(facts: GraphFacts) -> None:
-    types = {node.name: integer_type(facts, node) for node in facts.nodes if node.op_type.endswith("Linear")}
-    assert types == {"q": "uint16", "dq": "uint16", "dqw": "int8"}
+    types = {node.outputs[0]: integer_type(facts, node) for node in facts.nodes if node.op_type.endswith("Linear")}
+    assert types == {"a_q": "uint16", "a_dq": "uint16", "w_dq": "int8"}
 
 
 def test_what_is_stored_behind_pairs(facts: GraphFacts) -> None:
@@ -57,5 +50,5 @@ def test_what_is_stored_behind_pairs(facts: GraphFacts) -> None:
 
 def test_who_made_what_is_quantized(facts: GraphFacts) -> None:
     maker = facts.maker_behind("a_dq", QUANTIZERS)
-    assert maker is not None and maker.name == "relu"
+    assert maker is not None and maker.op_type == "Relu"
     assert facts.maker_behind("w_dq", QUANTIZERS) is None and facts.maker_behind("x", QUANTIZERS) is None
