@@ -96,6 +96,7 @@ REFUSED: dict[str, tuple[type[DeploykitError], Callable[[], object]]] = {
     "init": (InputError, lambda: deploykit.init("absent", targets=["sm8650"])),
     "ladder": (InputError, lambda: deploykit.ladder("absent.onnx")),
     "locate": (InputError, lambda: deploykit.locate("absent.onnx", "other.onnx")),
+    "locate_on": (PackageError, lambda: deploykit.locate_on("absent", on="local")),
     "lpbq": (InputError, lambda: deploykit.lpbq("absent.onnx", "out")),
     "matrix": (InputError, lambda: deploykit.matrix("absent.toml", out="out")),
     "mix": (InputError, lambda: deploykit.mix("absent.onnx", goal="sqnr>=30")),
