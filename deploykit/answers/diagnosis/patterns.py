@@ -134,17 +134,16 @@ class _Grams:
         self._width = width
         hashes = _hashes(b"\n".join(anchors.values()), width)
         _, kinds, counts = np.unique(hashes, return_inverse=True, return_counts=True)
-        shared, start = counts[kinds], 0
-        keys, offsets = [], []
-        for anchor in anchors.values():
-            offsets.append(int(np.argmin(shared[start : start + len(anchor) - width + 1])))
-            keys.append(int(hashes[start + offsets[-1]]))
-            start += len(anchor) + 1
-        order = np.argsort(np.array(keys, np.int64), kind="stable")
-        self._anchors, self._offsets = np.array([*anchors], np.int64)[order], np.array(offsets, np.int64)[order]
-        self._keys, self._first, self._many = np.unique(
-            np.array(keys, np.int64)[order], return_index=True, return_counts=True
-        )
+        # The rarest gram of each anchor: the least count, with its place in the lower digits, among the anchor's own.
+        lengths = np.array([len(anchor) for anchor in anchors.values()], np.int64)
+        starts = np.cumsum(lengths + 1) - lengths - 1
+        scores = np.append(counts[kinds] * len(hashes) + np.arange(len(hashes)), np.iinfo(np.int64).max)
+        spans = np.column_stack((starts, starts + lengths - width + 1)).ravel()
+        places = np.minimum.reduceat(scores, spans)[::2] % max(1, len(hashes))
+        keys = hashes[places]
+        order = np.argsort(keys, kind="stable")
+        self._anchors, self._offsets = np.array([*anchors], np.int64)[order], (places - starts)[order]
+        self._keys, self._first, self._many = np.unique(keys[order], return_index=True, return_counts=True)
         self._table = np.zeros(_TABLE, np.bool_)
         self._table[self._keys] = True
 
