@@ -10,6 +10,7 @@ from deploykit.backend.backend import Backend
 
 if TYPE_CHECKING:
     from deploykit.backend.backend import Aids, Execution, PackageFile, SharedWork, Situation, Verification
+    from deploykit.backend.on_device import DeviceJob, DeviceRequest, DeviceResults
     from deploykit.backend.options import OptionSpec
     from deploykit.backend.plans import Plan
     from deploykit.backend.targets import Target
@@ -122,6 +123,18 @@ class VitisAiBackend(Backend["QuarkPrepared", None]):
         """Quark's model in a package, None where Quark did not run."""
         made = manifest.get("record", {}).get("quantized_model")
         return package / made if made else None
+
+    def device_job(self, package: Path, manifest: Mapping[str, Any], request: DeviceRequest) -> DeviceJob | None:
+        """The compiled model in the provider of a device's Python."""
+        from deploykit_vitis_ai.execution import device_job
+
+        return device_job(package, manifest, request)
+
+    def device_results(self, package: Path, request: DeviceRequest, folder: Path) -> DeviceResults:
+        """Outputs, times and kernels of such a run."""
+        from deploykit_vitis_ai.execution import device_results
+
+        return device_results(package, request, folder)
 
     def verify(self, package: Path, manifest: Mapping[str, Any]) -> Verification:
         """Judge a package on disk."""

@@ -5,6 +5,7 @@ Compiling for the NPU happens in the vendor's container or on the PC; ``deployki
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +13,13 @@ from typing import TYPE_CHECKING, Any
 from deploykit.accuracy.judge.rules import RULES as COMPARISON_RULES
 from deploykit.accuracy.judge.rules import Judged
 from deploykit.backend.backend import Aids, Execution
+from deploykit.backend.on_device import DeviceFile, DeviceJob, DeviceRequest, DeviceResults
 from deploykit.backend.plans import Plan
+from deploykit.devices.profiles import origins_of, read_session_profile
+from deploykit.devices.sessions import SESSION_PROFILE, session_job, session_results
+from deploykit.errors import ToolError
 from deploykit.findings import Finding
+from deploykit.tables.reading import read_json
 from deploykit_vitis_ai.inspection import inspect_quantized
 from deploykit_vitis_ai.prepare import QuarkPrepared
 from deploykit_vitis_ai.rules.execution import RULES as OUTCOME_RULES
@@ -25,7 +31,9 @@ from deploykit_vitis_ai.search import Measured, SearchResult, find_better, measu
 if TYPE_CHECKING:
     from deploykit.accuracy.judge.compare import ComparedOutputs
 
-__all__ = ["execute"]
+__all__ = ["device_job", "device_results", "execute"]
+
+_SESSION = "config/session.json"
 
 
 def execute(package: Path, details: QuarkPrepared, plan: Plan[None], aids: Aids) -> Execution:
@@ -117,3 +125,37 @@ def _quality_findings(details: QuarkPrepared, comparison: ComparedOutputs | None
         precision=details.draft.precision_with_exclusions,
     )
     return COMPARISON_RULES.run(judged)
+
+
+def device_job(package: Path, manifest: Mapping[str, Any], request: DeviceRequest) -> DeviceJob | None:
+    """The compiled model in the provider of the board's or PC's Python; None where there is no such provider.
+
+    ToolError for a package that is not compiled: the provider would run it on the CPU without a message.
+    """
+    del manifest
+    if request.place.kind != "ssh":
+        return None
+    session = read_json(package / _SESSION)
+    options = {str(key): str(value) for key, value in session["provider_options"].items()}
+    cache = package / options["cache_dir"]
+    if not (cache / options["cache_key"]).exists() and not (cache / f"{options['cache_key']}.rai").is_file():
+        raise ToolError(
+            f"{package}: is not compiled", next="deploykit build, or scripts/compile.py where the tools are"
+        )
+    model = package / str(session["model"])
+    paths = [model, *sorted((package / "config").glob("*.json")), *sorted(cache.rglob("*"))]
+    files = [DeviceFile(path=path.relative_to(package).as_posix(), source=path) for path in paths if path.is_file()]
+    provider = str(session["providers"][0])
+    return session_job(request, model=files[0].path, files=files, provider=provider, options=options)
+
+
+def device_results(package: Path, request: DeviceRequest, folder: Path) -> DeviceResults:
+    """What the runner left, with the kernels by the session's own profile."""
+    results = session_results(request, folder)
+    if not (folder / SESSION_PROFILE).is_file():
+        return results
+    session = read_json(package / _SESSION)
+    origins = origins_of(package / str(session["model"]))
+    found = read_session_profile(folder / SESSION_PROFILE, origins, {str(session["providers"][0]): "NPU"})
+    on_npu = [one.raw for one in found.operators if one.on == "NPU"]
+    return replace(results, operators=found.operators, units=origins.units(on_npu, found.on_host))

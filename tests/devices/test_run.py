@@ -10,14 +10,18 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 import deploykit
 from adb_device import AdbDevice
+from deploykit.backend.on_device import DeviceRequest, Place
+from deploykit.backend.plugins import load_backend
 from deploykit.cli import cli
 from deploykit.cli.frame import run as run_command
 from deploykit.errors import PackageError, ToolError, UsageError
@@ -236,3 +240,23 @@ def test_through_adb_the_sdks_program_runs_a_context_binary(
 
 _SKEL = "lib/hexagon-v75/unsigned/libQnnHtpV75Skel.so"
 _REFUSED = "[ ERROR ] <E> DspTransport.openSession qnn_open failed, 0x0000000e, prio 100"
+
+
+def test_a_board_is_given_the_compiled_model_and_its_cache(sources: Path, tmp_path: Path) -> None:
+    """Only the job is looked at: no provider of such a board can be installed here."""
+    out = tmp_path / "board"
+    deploykit.package(sources / "net.onnx", target="strix", backend="vitis-ai", precision="bf16", out=out)
+    backend, manifest = load_backend("vitis-ai"), read_manifest(out)
+    place = Place(kind="ssh", system="Linux", machine="x86_64", folder="/x", python="/usr/bin/python3")
+    request = DeviceRequest(feeds=[{"x": np.zeros((1, 3, 16, 16), np.float32)}], place=place)
+    with pytest.raises(ToolError, match="not compiled"):
+        backend.device_job(out, manifest, request)
+    (out / "artifacts" / "cache" / "net").mkdir(parents=True)
+    (out / "artifacts" / "cache" / "net" / "compiled.bin").write_bytes(b"0")
+    job = backend.device_job(out, manifest, request)
+    assert job is not None and job.where == "device" and job.argv == ("/usr/bin/python3", "runner.py")
+    paths = {file.path: file.source for file in job.files}
+    assert {"model/net.onnx", "artifacts/cache/net/compiled.bin", "config/vitisai_config.json"} < set(paths)
+    asked = json.loads(bytes(paths["job.json"]))
+    assert asked["provider"] == "VitisAIExecutionProvider" and asked["options"]["cache_key"] == "net"
+    assert backend.device_job(out, manifest, replace(request, place=replace(place, kind="local"))) is None
