@@ -507,6 +507,7 @@ def locate_on(
 
     Raises PackageError for a folder that is no package, ToolError where the device or the compiler here fails.
     """
+    from deploykit.backend.plugins import load_backend
     from deploykit.devices.locating import locate_on as find
     from deploykit.devices.places import device_at
     from deploykit.flow.pipeline import make_package
@@ -515,7 +516,8 @@ def locate_on(
 
     def make(model: Path, manifest: Mapping[str, Any], out: Path) -> None:
         """The model as the package was made, but for its outputs."""
-        route = {"route": manifest["route"]["id"]} if manifest["backend"] == "qnn-htp" else {}
+        takes = {option.name for option in load_backend(manifest["backend"]).options()}
+        route = {"route": manifest["route"]["id"]} if "route" in takes else {}
         wanted: dict[str, Any] = {"sdk": manifest["sdk"]["version"], "backend": manifest["backend"], **route}
         make_package(make_request(model, manifest["target"]["id"], compile=True, **wanted), out, progress=progress)
 
