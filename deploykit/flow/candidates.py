@@ -204,7 +204,7 @@ def _timer(request: Request, model: ModelProto, tell: Tell) -> Callable[[LadderR
     """What a compiler that runs here estimates for one candidate; ToolError where there is none."""
     compiler = next((known for known in load_backends() if known.offers("preflight")), None)
     if compiler is None:
-        raise ToolError("--estimate: no compiler runs here", next="pip install 'deploykit[ort-qnn]' on Linux x86-64")
+        raise ToolError("--estimate: no compiler runs here", next="'deploykit doctor' says what is missing")
     device = resolve_target(request)[1].device
 
     def timed(rung: LadderRung) -> float | None:
@@ -214,7 +214,11 @@ def _timer(request: Request, model: ModelProto, tell: Tell) -> Callable[[LadderR
             made = insert_qdq(model, rung.encodings).model
         told = compiler.preflight(made.SerializeToString(), device, tell)
         if not told["available"]:
-            raise ToolError("--estimate: no compiler runs here", why=str(told["why"]), next="'deploykit doctor'")
+            raise ToolError(
+                "--estimate: no compiler runs here",
+                why=str(told["why"]),
+                next="'deploykit doctor' says what is missing",
+            )
         time = told.get("time_us")
         return None if time is None else float(time)
 
