@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from adb_device import AdbDevice, attached, reattach
+from adb_device import AdbDevice, attached, is_there, reattach
 from deploykit.backend.on_device import DeviceFile, DeviceJob
 from deploykit.devices.connection import connection_to
 from deploykit.devices.visit import VisitEnd, visiting
@@ -52,7 +52,8 @@ def device(plugged: tuple[AdbDevice, dict[str, str]], monkeypatch: pytest.Monkey
     monkeypatch.setenv("DEPLOYKIT_DEVICE_FOLDER", str(one.folder / "deploykit"))
     yield one
     one.file_limit = one.spoil = one.cut_after = None
-    reattach(one, environment)
+    if not is_there(one, environment):
+        reattach(one, environment)
     shutil.rmtree(one.folder / "deploykit", ignore_errors=True)
 
 

@@ -15,13 +15,14 @@ import stat
 import struct
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-__all__ = ["AdbDevice", "attached", "reattach"]
+__all__ = ["AdbDevice", "attached", "is_there", "reattach"]
 
 CNXN, OPEN, OKAY, WRTE, CLSE = (
     int.from_bytes(name, "little") for name in (b"CNXN", b"OPEN", b"OKAY", b"WRTE", b"CLSE")
@@ -359,7 +360,17 @@ def attached(device: AdbDevice, home: Path) -> Iterator[dict[str, str]]:
         call("kill-server")
 
 
+def is_there(device: AdbDevice, environment: Mapping[str, str]) -> bool:
+    """Whether the client's server sees the device."""
+    asked = ["adb", "-s", device.serial, "get-state"]
+    done = subprocess.run(asked, env=environment, capture_output=True, timeout=60, check=False)
+    return done.stdout.strip() == b"device"
+
+
 def reattach(device: AdbDevice, environment: Mapping[str, str]) -> None:
     """Plug the cable in again: the client's server notices, or is told, and the device is there."""
-    for words in (["disconnect", device.serial], ["connect", device.serial], ["-s", device.serial, "wait-for-device"]):
+    for words in (["disconnect", device.serial], ["connect", device.serial]):
         subprocess.run(["adb", *words], env=environment, capture_output=True, timeout=60, check=False)
+    until = time.monotonic() + 60
+    while not is_there(device, environment) and time.monotonic() < until:
+        time.sleep(0.05)
