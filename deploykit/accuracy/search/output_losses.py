@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from deploykit.accuracy.judge.judge import OutputJudge
+from deploykit.accuracy.judge.measures import overall_db
 from deploykit.accuracy.judge.rows import ChosenRows
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.search.goals import Reached
@@ -61,43 +63,28 @@ class OutputLosses:
         self._matches = any(self._rows.is_behind(name) for name in outputs)
         self.shown = tuple(outputs)
         self._reference: Sequence[_Values] = ()
-        self._energy: dict[str, float] = {}
 
     def hold(self, reference: Sequence[_Values]) -> None:
         """Take the float outputs of all samples as what others are compared with."""
         self._reference = reference
-        self._energy = {name: math.fsum(_energy(values[name]) for values in reference) for name in self._names}
 
     def loss(self, outputs: Sequence[_Values]) -> OutputLoss:
         """The loss of one run of all samples."""
         both = list(zip(self._reference, outputs, strict=True))
+        pairs = {n: [(one[n], two[n]) for one, two in both] for n in self._names}
         if self._matches:
             matched = [self._rows.all_matched(self.shown, one, two) for one, two in both]
             pairs = {n: [(sample[n].left, sample[n].right) for sample in matched] for n in self._names}
-            energy = {n: math.fsum(_energy(one) for one, _ in found) for n, found in pairs.items()}
-        else:
-            pairs, energy = {n: [(one[n], two[n]) for one, two in both] for n in self._names}, self._energy
-        found: dict[str, float] = {}
-        for name in self._names:
-            noise, signal = math.fsum(_noise(one, two) for one, two in pairs[name]), energy[name]
-            ratio = signal / noise if noise else math.inf
-            found[name] = math.inf if noise == 0 else 10 * math.log10(ratio) if ratio > 0 else -math.inf
-        return OutputLoss(outputs=found)
+        return OutputLoss(
+            outputs={
+                n: -math.inf if any(starmap(_is_broken, found)) else overall_db(found) for n, found in pairs.items()
+            }
+        )
 
 
-def _energy(values: npt.NDArray[Any]) -> float:
-    flat = np.asarray(values, np.float64).ravel()
-    finite = np.where(np.isfinite(flat), flat, 0.0)
-    return float(finite @ finite)
-
-
-def _noise(one: npt.NDArray[Any], two: npt.NDArray[Any]) -> float:
-    """Energy of what differs; infinite where a value became no number, or the shape is another."""
-    if one.shape != two.shape:
-        return math.inf
-    left, right = np.asarray(one, np.float64).ravel(), np.asarray(two, np.float64).ravel()
-    known = np.isfinite(left)
-    return _energy(left[known] - right[known]) if np.isfinite(right[known]).all() else math.inf
+def _is_broken(one: npt.NDArray[Any], two: npt.NDArray[Any]) -> bool:
+    """True where a value became no number, or the shape is another."""
+    return one.shape != two.shape or bool((np.isfinite(one) & ~np.isfinite(two)).any())
 
 
 class Reaching:
