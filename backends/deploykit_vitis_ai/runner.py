@@ -35,6 +35,8 @@ TIMEOUT = 3600.0
 RESULT = "logs/quantize.json"
 
 _ERROR = re.compile(r"\[QUARK-(?:ERROR|CRITICAL)\]:?\s*(.*)")
+# Seen with Quark 0.12 on a trained classifier of PP-OCR, whose floats are finite: without equalization it is quantized.
+_ENDLESS = re.compile(r"Unable to allocate \S+ [GTPE]iB for an array|array is too big")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +175,9 @@ def _failure(environment: Environment, done: ProgramEnd, result: Mapping[str, An
             known = diagnose(stream, known_errors(), tools=("quark",)).errors
         why, way_out = (known[0].error.cause, known[0].error.workaround) if known else ("", "")
     said = str(result.get("error", "")) or f"it ended with status {done.returncode} and left no result"
+    if _ENDLESS.search(said):
+        why = "its cross-layer equalization made values without an end, whose histogram fits no memory"
+        way_out = "quantize without it: --option include_cle=false"
     return ToolError(
         f"{environment.spec.id} {how}",
         why=f"{why} ({said})" if why else said,

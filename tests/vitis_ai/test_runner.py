@@ -98,18 +98,22 @@ def test_a_clean_return_without_a_model_is_a_failure(
     assert str(environment.path / "logs") in failed.value.next
 
 
-@pytest.mark.parametrize("level", ["ERROR", "CRITICAL"])
+@pytest.mark.parametrize(
+    ("said", "why", "next_"),
+    [
+        ("ERROR]: Encountered an OSError: no space left", "no space left", "log"),
+        ("CRITICAL]: Encountered an OSError: no space left", "no space left", "log"),
+        ("ERROR]: Unable to allocate 463. GiB for an array with shape (9,)", "equalization", "include_cle=false"),
+        ("ERROR]: array is too big; `arr.size` is larger", "equalization", "include_cle=false"),
+    ],
+)
 def test_what_quark_logs_as_an_error_is_one_although_a_model_is_there(
-    environment: Environment, package: Path, level: str
+    environment: Environment, package: Path, said: str, why: str, next_: str
 ) -> None:
     """Fine-tuning that fails is logged, and the model comes without it."""
-    body = f"""
-        print("2026-11-22 [QUARK-{level}]: Encountered an OSError: no space left")
-        leave({{'ok': True}})
-    """
     with pytest.raises(ToolError, match="made a model and logged an error") as failed:
-        run(environment, package, body)
-    assert "no space left" in failed.value.why
+        run(environment, package, f"""print("2026-11-22 [QUARK-{said}"); leave({{'ok': True}})""")
+    assert why in failed.value.why and next_ in failed.value.next
 
 
 def test_a_warning_of_quarks_is_none(environment: Environment, package: Path) -> None:
