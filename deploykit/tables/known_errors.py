@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -288,7 +288,12 @@ def merge_catalogs(catalogs: Iterable[Catalog]) -> Catalog:
 
     The last catalogue's kinds of failure are tried first: an adapter knows its tools more nearly than the core does.
     """
-    given = list(catalogs)
+    return _merged(tuple(catalogs))
+
+
+# Who diagnoses a hundred logs gets one catalogue, and what is made of its patterns, once.
+@lru_cache(maxsize=8)
+def _merged(given: tuple[Catalog, ...]) -> Catalog:
     errors = {row.id: row for catalog in given for row in catalog.errors}
     witnesses = tuple(dict.fromkeys(row for catalog in given for row in catalog.witnesses))
     for name, source in witnesses:

@@ -6,7 +6,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import lru_cache
 from typing import IO, TypeAlias
 
 import numpy as np
@@ -153,7 +153,7 @@ class _Sought:
     numbers: _Numbers
 
 
-@cache
+@lru_cache(maxsize=8)  # of a whole catalogue they take some megabytes
 def _sought(catalog: Catalog) -> _Sought:
     found: dict[bytes, _Targets] = {}
 
