@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from deploykit.backend.backend import Backend, Progress, Same, SharedWork, Situation
 from deploykit.backend.plans import Plan
@@ -24,9 +24,6 @@ from deploykit.model.rules import RULES as GRAPH_RULES
 from deploykit.model.weights import lean_weights
 from deploykit.rewrites import CURES, STRUCTURAL
 from deploykit.rewrites.contract import load_transform
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["Cured", "JudgedSituation", "cure", "judge"]
 
