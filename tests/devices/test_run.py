@@ -24,6 +24,7 @@ from deploykit.backend.on_device import DeviceRequest, Place
 from deploykit.backend.plugins import load_backend
 from deploykit.cli import cli
 from deploykit.cli.frame import run as run_command
+from deploykit.devices.sessions import session_results
 from deploykit.errors import PackageError, ToolError, UsageError
 from deploykit.packages.manifests import read_manifest
 from ssh_end import SshEnd, processes_in
@@ -59,6 +60,16 @@ def test_on_this_machine_the_processor_runs_what_has_nothing_else(
     page = plain.parent / "junit.xml"
     assert run_command(cli, [*arguments, "--max-p90", "0.001us", "--junit", str(page)]) == 1
     assert [suite.get("failures") for suite in ElementTree.parse(page).getroot()] == ["1"]
+
+
+def test_a_clock_that_was_set_meanwhile_is_told(plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def jumped(request: Any, folder: Path) -> Any:
+        return replace(session_results(request, folder), latencies_us=(5.0, 3.6e9, 5.0))
+
+    monkeypatch.setattr("deploykit.devices.run.session_results", jumped)
+    with pytest.raises(ToolError, match="times that the device measured are wrong"):
+        deploykit.run(plain, on="local", **QUICK)
+    assert "runs" not in read_manifest(plain)
 
 
 def test_a_package_that_was_changed_is_not_run(plain: Path) -> None:
