@@ -32,7 +32,7 @@ from deploykit_ort_qnn.bench.crashes import rescue
 from deploykit_ort_qnn.bench.repair import done_otherwise, wanted_repairs
 from deploykit_ort_qnn.compiler.dlc import DLC
 from deploykit_ort_qnn.compiler.emulation import NUMBERS, EmulationJob, compare, correctness, narrowest, numbers_json
-from deploykit_ort_qnn.compiler.estimates import compiled_origins, nearest_estimated
+from deploykit_ort_qnn.compiler.estimates import call_band, compiled_origins, nearest_estimated
 from deploykit_ort_qnn.compiler.hosts import Host, installed_wheel, toolchain_host
 from deploykit_ort_qnn.compiler.jobs import (
     CompileJob,
@@ -169,6 +169,8 @@ def _estimated(
         return None
     timeline = TIMELINE if estimate.events else ""
     told = replace(estimate, compiler=compiler, name=device.name, instead_of=instead, timeline=timeline)
+    if not instead:
+        told = replace(told, call=call_band(told, outcome.graphs, on_host=bool(outcome.cpu_nodes)))
     if timeline:
         (package / TIMELINE).write_text(json.dumps(chrome_trace(told), separators=(",", ":")) + "\n", "utf-8")
     return told

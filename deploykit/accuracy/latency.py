@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias
 from deploykit.errors import UsageError
 
 __all__ = [
+    "CallBand",
     "Estimate",
     "OperatorTime",
     "TraceEvent",
@@ -72,6 +73,15 @@ class OperatorTime:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CallBand:
+    """Between which times a whole call lies on a board, in microseconds, and what that rests on in words."""
+
+    lower_us: float
+    upper_us: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """The compiler's word on one chip. Times in microseconds, ``ddr`` in bytes by kind of traffic, ``clock_mhz`` of the
     accelerator (0 where it is not told). ``missing_ops`` counts operators without a cost: the time is then a least one.
@@ -79,7 +89,8 @@ class Estimate:
     ``operators`` are the dearest first, ``events`` all kernels of the trace; both are empty, with ``note`` saying why,
     where no whole trace could be read. ``chip`` is the compiler's number of the chip, ``name`` what people call it.
     ``instead_of`` is the chip that was asked for, where the compiler has no model of that: the time is not its time.
-    ``timeline`` is where a package holds the trace.
+    ``timeline`` is where a package holds the trace. ``call`` is None where no measurements of such models say how far
+    the estimate holds.
     """
 
     time_us: float
@@ -97,6 +108,7 @@ class Estimate:
     name: str = ""
     instead_of: str = ""
     timeline: str = ""
+    call: CallBand | None = None
 
     @property
     def us_per_cycle(self) -> float:
@@ -116,7 +128,10 @@ class Estimate:
             line += f"; {self.missing_ops} operators have no cost in it"
         waiting = sum(1 for item in self.operators if item.waiting > 0.05 * item.share and item.share > 0)
         verb = "operator waits" if waiting == 1 else "operators wait"
-        return f"{line}; {waiting} {verb} for DDR" if waiting else line
+        line = f"{line}; {waiting} {verb} for DDR" if waiting else line
+        if self.call is None:
+            return line
+        return f"{line}; a call takes {in_time(self.call.lower_us)} to {in_time(self.call.upper_us)} ({self.call.why})"
 
     def to_json(self) -> dict[str, Any]:
         """The published shape; the ten dearest operators."""
@@ -135,6 +150,9 @@ class Estimate:
             "dearest": [item.to_json(self.us_per_cycle) for item in self.operators[:10]],
             "note": self.note,
             "timeline": self.timeline,
+            "call": None
+            if self.call is None
+            else {"lower_us": self.call.lower_us, "upper_us": self.call.upper_us, "why": self.call.why},
         }
 
 

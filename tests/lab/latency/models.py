@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 import torch
@@ -115,9 +116,9 @@ class _Unet(nn.Module):
         super().__init__()
         sizes = (64, 128, 256, 512, 1024)
         self.first = self._pair(3, 64)
-        self.down = nn.ModuleList(self._pair(a, b) for a, b in zip(sizes, sizes[1:], strict=False))
-        self.grow = nn.ModuleList(nn.ConvTranspose2d(b, a, 2, 2) for a, b in zip(sizes, sizes[1:], strict=False))
-        self.up = nn.ModuleList(self._pair(b, a) for a, b in zip(sizes, sizes[1:], strict=False))
+        self.down = nn.ModuleList(self._pair(a, b) for a, b in pairwise(sizes))
+        self.grow = nn.ModuleList(nn.ConvTranspose2d(b, a, 2, 2) for a, b in pairwise(sizes))
+        self.up = nn.ModuleList(self._pair(b, a) for a, b in pairwise(sizes))
         self.last = nn.Conv2d(64, 2, 1)
 
     @staticmethod
@@ -204,9 +205,9 @@ def _text(build: Callable[[], nn.Module], length: int) -> Published:
 _TOKENS = ("input_ids", "attention_mask")
 _VIDEO = {"video": (1, 3, 16, 112, 112)}
 _TORCHVISION_224 = (
-    "resnet18 resnet50 resnet101 densenet121 googlenet mobilenet_v2 mobilenet_v3_large mobilenet_v3_small "
-    "squeezenet1_1 regnet_y_800mf efficientnet_b0 convnext_tiny convnext_base"
-).split()
+    *("resnet18", "resnet50", "resnet101", "densenet121", "googlenet", "mobilenet_v2", "mobilenet_v3_large"),
+    *("mobilenet_v3_small", "squeezenet1_1", "regnet_y_800mf", "efficientnet_b0", "convnext_tiny", "convnext_base"),
+)
 
 MODELS: Mapping[str, Published] = {
     **{name: _cnn(_vision(name)) for name in _TORCHVISION_224},
@@ -237,17 +238,33 @@ MODELS: Mapping[str, Published] = {
     "yolov3": _cnn(_yolo("yolov3-tiny"), _picture(640)),
     "yolov5": _cnn(_yolo("yolov5m"), _picture(640)),
     "yolov8_det": _cnn(_yolo("yolov8n"), _picture(640)),
-    "yolov10_det": _cnn(_yolo("yolov10n"), _picture(640)),
-    "yolov11_det": _cnn(_yolo("yolo11n"), _picture(640)),
+    "yolov10_det": _attention(_yolo("yolov10n"), _picture(640)),
+    "yolov11_det": _attention(_yolo("yolo11n"), _picture(640)),
     "bert_base_uncased_hf": _text(_hf("BertForMaskedLM", "BertConfig", _TOKENS), 384),
     "distil_bert_base_uncased_hf": _text(_hf("DistilBertForMaskedLM", "DistilBertConfig", _TOKENS), 384),
     "electra_bert_base_discrim_google": _text(
-        _hf("ElectraForPreTraining", "ElectraConfig", _TOKENS, embedding_size=768, hidden_size=768,
-            intermediate_size=3072, num_attention_heads=12), 384
+        _hf(
+            "ElectraForPreTraining",
+            "ElectraConfig",
+            _TOKENS,
+            embedding_size=768,
+            hidden_size=768,
+            intermediate_size=3072,
+            num_attention_heads=12,
+        ),
+        384,
     ),
     "albert_base_v2_hf": _text(
-        _hf("AlbertForMaskedLM", "AlbertConfig", _TOKENS, embedding_size=128, hidden_size=768,
-            intermediate_size=3072, num_attention_heads=12), 384
+        _hf(
+            "AlbertForMaskedLM",
+            "AlbertConfig",
+            _TOKENS,
+            embedding_size=128,
+            hidden_size=768,
+            intermediate_size=3072,
+            num_attention_heads=12,
+        ),
+        384,
     ),
     "mobile_bert_uncased_google": _text(_hf("MobileBertForMaskedLM", "MobileBertConfig", _TOKENS), 384),
     "segformer_base": _attention(

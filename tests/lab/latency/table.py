@@ -14,12 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 __all__ = ["print_table"]
 
 # Between 1.6, where all estimates held, and 3.1, where none did.
 WIDEST = 1.7
-# Rows of the provider come first: the estimate is of the provider's graph. The others went through the vendor's converter.
+# Rows of the provider come first: the estimate is of its graph. The others went through the vendor's converter.
 _RUNTIMES = ("onnx", "precompiled_qnn_onnx", "qnn_dlc", "qnn_context_binary")
 
 
@@ -43,7 +44,8 @@ def print_table(estimates: Path, checkout: Path, device: str) -> None:
     """Markdown on standard output."""
     rows = json.loads(estimates.read_text())
     networks = json.loads((estimates.parent / "networks.json").read_text())
-    pairs, apart = [], []
+    pairs: list[_Pair] = []
+    apart: list[tuple[str, str]] = []
     for key, row in sorted(rows.items()):
         name, precision = key.split()
         family, component = networks[name]
@@ -57,23 +59,28 @@ def print_table(estimates: Path, checkout: Path, device: str) -> None:
                 apart.append((key, "no published row that is wholly on the NPU"))
                 continue
             runtime, measured, release = found
+            time, missing, spread = row["time_us"] / 1000, row["missing_ops"], row["upper_us"] / row["lower_us"]
             spill = row["ddr"]["intermediate_spill"]
-            pair = (name, precision, family, runtime, row["time_us"] / 1000, measured, spill, row["missing_ops"], release)
-            pair += (row["upper_us"] / row["lower_us"],)
-            pairs.append(_Pair(*pair))
-    print(f"| network | precision | family | estimate ms | published ms | runtime, QAIRT | spill MB | without a cost |\n|{'---|' * 8}")
+            pairs.append(_Pair(name, precision, family, runtime, time, measured, spill, missing, release, spread))
+    print(
+        "| network | precision | family | estimate ms | published ms | runtime, QAIRT | spill MB | without a cost |\n|"
+        + "---|" * 8
+    )
     for pair in sorted(pairs, key=lambda pair: pair.measured):
         print(
             f"| {pair.name} | {pair.precision} | {pair.family} | {pair.estimate:.2f} | {pair.measured:.2f} |"
             f" {pair.runtime}, {pair.release} | {pair.spill / 1e6:.1f} | {pair.missing} |"
         )
-    # Where operators have no cost, or the compiler's own two bounds lie far apart, it says itself that it does not know.
+    # Where operators have no cost, or its own two bounds lie far apart, the compiler says that it does not know.
     unsure = [pair for pair in pairs if pair.missing or pair.spread > WIDEST]
     pairs = [pair for pair in pairs if pair not in unsure]
     told = ", ".join(f"{p.name} ({p.missing} without a cost, bounds {p.spread:.1f} apart)" for p in unsure)
     print(f"\nNot in what follows: {told}.")
     groups = sorted({(pair.family, pair.precision) for pair in pairs})
-    print(f"\n| family | precision | networks | raw error | constant ms | factor | error of the other half | nine in ten (left out) | pairs in order |\n|{'---|' * 9}")
+    print(
+        "\n| family | precision | networks | raw error | constant ms | factor | error of the other half |"
+        " nine in ten (left out) | pairs in order |\n|" + "---|" * 9
+    )
     for family, precision in groups:
         _print_group(f"| {family} | {precision}", [p for p in pairs if (p.family, p.precision) == (family, precision)])
     for family in sorted({pair.family for pair in pairs}):
@@ -87,12 +94,12 @@ def print_table(estimates: Path, checkout: Path, device: str) -> None:
 def _published(checkout: Path, name: str, component: str, precision: str, device: str) -> tuple[str, float, str] | None:
     import yaml
 
-    path = f"HEAD:qai_hub_models/models/{name}/perf.yaml"
-    text = subprocess.run(["git", "-C", str(checkout), "show", path], capture_output=True, text=True, check=False).stdout
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    parts = ((yaml.load(text, Loader=loader) or {}).get("precisions", {}).get(precision) or {}).get("components", {})
-    part = parts.get(component) if component else next(iter(parts.values()), None)
-    measured = ((part or {}).get("performance_metrics") or {}).get(device) or {}
+    command = ["git", "-C", str(checkout), "show", f"HEAD:qai_hub_models/models/{name}/perf.yaml"]
+    text = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    told: dict[str, Any] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {}
+    parts = (told.get("precisions", {}).get(precision) or {}).get("components") or {}
+    part: dict[str, Any] = (parts.get(component) if component else next(iter(parts.values()), None)) or {}
+    measured = (part.get("performance_metrics") or {}).get(device) or {}
     for runtime in _RUNTIMES:
         row = measured.get(runtime) or {}
         time = row.get("inference_time_milliseconds")

@@ -11,12 +11,13 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import onnxruntime_qnn
-from deploykit_ort_qnn.compiler.estimates import read_estimate
 from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize
 from onnxruntime.quantization.execution_providers.qnn import get_qnn_qdq_config, qnn_preprocess_model
 
+from deploykit_ort_qnn.compiler.estimates import read_estimate
 
-class _Random(CalibrationDataReader):
+
+class _Random(CalibrationDataReader):  # type: ignore[misc]
     """Two made-up samples: the grids need a range, their values take no time on a chip."""
 
     def __init__(self, model: Path) -> None:
@@ -43,7 +44,9 @@ def _quantized(model: Path, precision: str, folder: Path) -> Path:
     prepared, made = folder / "prepared.onnx", folder / "quantized.onnx"
     source = prepared if qnn_preprocess_model(str(model), str(prepared)) else model
     wide = QuantType.QUInt16 if precision == "w8a16" else QuantType.QUInt8
-    config = get_qnn_qdq_config(str(source), _Random(source), activation_type=wide, weight_type=QuantType.QInt8, weight_symmetric=True)
+    config = get_qnn_qdq_config(
+        str(source), _Random(source), activation_type=wide, weight_type=QuantType.QInt8, weight_symmetric=True
+    )
     quantize(str(source), str(made), config)
     return made
 
@@ -72,13 +75,16 @@ def main(model: Path, precision: str, soc: str) -> None:
         }
         options.add_provider_for_devices([device], given)
         ort.InferenceSession(model, options)
-        contexts = [node for node in onnx.load(folder / "context.onnx", load_external_data=False).graph.node]
+        contexts = list(onnx.load(folder / "context.onnx", load_external_data=False).graph.node)
         estimate = read_estimate(profile, (), (), chip=soc)
         if estimate is None:
             raise SystemExit("no estimate")
         told = {
-            "time_us": estimate.time_us, "lower_us": estimate.lower_us, "upper_us": estimate.upper_us,
-            "missing_ops": estimate.missing_ops, "ddr": dict(estimate.ddr),
+            "time_us": estimate.time_us,
+            "lower_us": estimate.lower_us,
+            "upper_us": estimate.upper_us,
+            "missing_ops": estimate.missing_ops,
+            "ddr": dict(estimate.ddr),
             "contexts": sum(node.op_type == "EPContext" for node in contexts),
             "cpu": sorted(node.op_type for node in contexts if node.op_type != "EPContext"),
         }
