@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         init,
         ladder,
         locate,
+        locate_on,
         lpbq,
         matrix,
         mix,

@@ -103,7 +103,7 @@ def test_the_top_level_holds_nothing_else() -> None:
 
 
 MOST_TOKENS = 538_000
-MOST_FILES = 373
+MOST_FILES = 374
 """What is reached, with a little room; both go down. A change that needs more says what it made unnecessary."""
 
 

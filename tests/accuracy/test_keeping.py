@@ -136,8 +136,9 @@ def test_boxes_before_they_are_decoded_meet_their_own_row_alone() -> None:
     far[0, 3, 2:] += 2.0  # seven times as large
     other[0, [5, 30], 0] = 0.1, 0.8
     both = [({"b": boxes, "s": scores}, {"b": far, "s": other})]
-    assert count_kept(read_both(group, both, in_order=False)) is None
-    found = count(*read_both(group, both, in_order=True))
+    assert count_kept(read_both(group, both, in_order=False, label="given")) is None
+    assert count_kept(read_both(group, both, in_order=True, label="derived")) is None
+    found = count(*read_both(group, both, in_order=True, label="given"))
     assert (found.wanted, found.made, found.kept) == ((20,), (20,), (18,))
 
 

@@ -67,7 +67,7 @@ def test_the_report_of_a_package_tells_the_ladder_of_its_manifest(rows: Path, tm
     steps = [step["candidate"] for step in ladder["steps"]]
     assert steps
     for row in (*ladder["candidates"], *steps):
-        shown = next(line for line in story.splitlines() if f"<td>{row['precision']} <span" in line)
+        shown = next(line for line in story.splitlines() if f">{row['precision']} <span" in line and "<tr" in line)
         assert f"{row['sqnr_db']:.1f} dB" in shown
         assert f"{row['cost']['weight_bytes']:,} bytes" in shown
         assert f"{row['cost']['activation_bytes']:,} bytes" in shown
@@ -108,7 +108,9 @@ def test_the_ladder_is_kept_where_it_ends_in_float16(scenes: Path, tmp_path: Pat
     assert rows["w8a16"]["right"] is True
     assert rows["w8a8"]["on_npu"] < 1
     assert "quantize" not in manifest["executed"]
-    assert '<tr class="chosen"><td>fp16 <span class="soft">(casts)</span><td>reaches' in report
+    assert (
+        '<tr class="chosen"><td class="words">fp16 <span class="soft">(casts)</span><td class="words">reaches' in report
+    )
 
 
 def test_where_a_precision_was_asked_for_there_is_no_ladder(rows: Path, tmp_path: Path) -> None:
@@ -118,7 +120,7 @@ def test_where_a_precision_was_asked_for_there_is_no_ladder(rows: Path, tmp_path
     made = report.split("Where the encodings come from")[1].split("<h2>")[0]
     assert f"<dd>{manifest['quantization']['numbers']['sqnr_db']:.1f} dB</dd>" in made
     assert "onnxruntime" in made
-    assert "s-quality" not in report
+    assert 'class="bar s-quality"' not in report
 
 
 def test_the_users_measure_decides_on_the_references_of_the_samples_that_are_measured(

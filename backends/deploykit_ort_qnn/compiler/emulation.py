@@ -142,7 +142,7 @@ def compare(job: EmulationJob, progress: Progress | None = None) -> NumericScope
     if job.keep and original is not None:
         told = {"emulator": [{name: one[name] for name in original.judge.names if name in one} for one in npu]}
         if original.quantization is not None or not facts.is_qdq:  # else the original is quantized itself
-            told["float"] = list(original.judge.reference)
+            told["float"] = [dict(one) for one in original.judge.reference]
         kept = record_expected(job.inputs, told, job.label)
         if kept is not None:
             (job.root / EXPECTED_FILE).write_bytes(kept)

@@ -96,18 +96,20 @@ def read_detections(group: DetectionSet, values: Values) -> Detections | None:
 
 
 def read_both(
-    group: DetectionSet, samples: Sequence[tuple[Values, Values]], *, in_order: bool
+    group: DetectionSet, samples: Sequence[tuple[Values, Values]], *, in_order: bool, label: str
 ) -> list[tuple[Detections, Detections]]:
     """The rows of both sides of each sample; none where the shapes of any do not fit together.
 
     Boxes without an area in rows that mean the same on both sides (``in_order``) are taken for what a head gives before
-    it is decoded: the place within a cell, and logarithms of sizes.
+    it is decoded: the place within a cell, and logarithms of sizes. On made-up inputs (``label``) they are not: a size
+    of the picture that nobody gave makes boxes without an area of decoded ones.
     """
     read = [(read_detections(group, one), read_detections(group, two)) for one, two in samples]
     known = [(one, two) for one, two in read if one is not None and two is not None]
     if len(known) < len(read):
         return []
-    if in_order and _form([one.best(one.scores >= WORKING_SCORE) for one, _ in known]) is None:
+    is_real = label not in ("derived", "arbitrary")
+    if in_order and is_real and _form([one.best(one.scores >= WORKING_SCORE) for one, _ in known]) is None:
         return [(_of_cells(one), _of_cells(two)) for one, two in known]
     return known
 
@@ -254,7 +256,7 @@ def judge_detections(
     sides, place by place.
     """
     name, kind = "+".join(group.outputs), OutputKind.DETECTIONS
-    pairs = read_both(group, samples, in_order=in_order)
+    pairs = read_both(group, samples, in_order=in_order, label=context.label)
     if not pairs:
         yield context.number(name, kind, Measure.ROWS, float("nan"), where="unlike shapes")
         return

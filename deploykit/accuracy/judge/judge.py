@@ -148,7 +148,7 @@ class OutputJudge:
         counts: list[KeptCount] = []
         for group in groups:
             in_order = not self._rows.is_behind(group.boxes.output)
-            count = count_kept(read_both(group, both, in_order=in_order))
+            count = count_kept(read_both(group, both, in_order=in_order, label=context.label))
             counts += [] if count is None else [count]
             numbers += judge_detections(context, group, both, feeds, static, in_order=in_order)
         for name in known:

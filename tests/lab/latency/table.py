@@ -97,8 +97,8 @@ def _published(checkout: Path, name: str, component: str, precision: str, device
     command = ["git", "-C", str(checkout), "show", f"HEAD:qai_hub_models/models/{name}/perf.yaml"]
     text = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     told: dict[str, Any] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {}
-    parts = (told.get("precisions", {}).get(precision) or {}).get("components") or {}
-    part: dict[str, Any] = (parts.get(component) if component else next(iter(parts.values()), None)) or {}
+    parts: dict[str, Any] = (told.get("precisions", {}).get(precision) or {}).get("components") or {}
+    part: dict[str, Any] = (parts.get(component) if component else next(iter(parts.values()), {})) or {}
     measured = (part.get("performance_metrics") or {}).get(device) or {}
     for runtime in _RUNTIMES:
         row = measured.get(runtime) or {}
