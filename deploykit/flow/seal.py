@@ -198,7 +198,8 @@ def _recorded_samples(ran: RanPackage, shared: SharedWork) -> Mapping[str, Any] 
     if samples is None or not samples.may_judge:
         return None
     recording = record(samples, keep=decision.given.request.keep_samples)
-    if recording.data is not None:
+    # A backend may have written samples of its own there, in a form of its own: those stay.
+    if recording.data is not None and RECORDED_FILE not in writer.records:
         writer.add([BytesFile(path=RECORDED_FILE, data=recording.data)])
     return recording.to_json()
 

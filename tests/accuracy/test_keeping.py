@@ -138,6 +138,8 @@ def test_boxes_before_they_are_decoded_meet_their_own_row_alone() -> None:
     both = [({"b": boxes, "s": scores}, {"b": far, "s": other})]
     assert count_kept(read_both(group, both, in_order=False, label="given")) is None
     assert count_kept(read_both(group, both, in_order=True, label="derived")) is None
+    pixels = [({"b": boxes * 100, "s": scores}, {"b": far * 100, "s": other})]
+    assert count_kept(read_both(group, pixels, in_order=True, label="given")) is None
     found = count(*read_both(group, both, in_order=True, label="given"))
     assert (found.wanted, found.made, found.kept) == ((20,), (20,), (18,))
 

@@ -18,6 +18,7 @@ from deploykit.backend.on_device import DeviceFile, DeviceJob
 from deploykit.devices.connection import connection_to
 from deploykit.devices.visit import VisitEnd, visiting
 from deploykit.errors import ToolError
+from seeds import WHOLE
 
 pytestmark = pytest.mark.skipif(shutil.which("adb") is None, reason="adb is not installed (Debian: adb)")
 PROPERTIES = {"ro.soc.model": "SM8650", "ro.product.cpu.abi": "arm64-v8a", "ro.serialno": "a1b2c3"}
@@ -148,8 +149,8 @@ def test_a_cable_that_is_pulled(
 def test_a_cable_that_is_pulled_anywhere(
     device: AdbDevice, plugged: tuple[AdbDevice, dict[str, str]], tmp_path: Path
 ) -> None:
-    source = random.Random(0)
-    for place in [0, 1, 2500, 20_000, 305_000, 330_000, 620_000, *(source.randrange(640_000) for _ in range(93))]:
+    source, more = random.Random(0), 93 if WHOLE else 13
+    for place in [0, 1, 2500, 20_000, 305_000, 330_000, 620_000, *(source.randrange(640_000) for _ in range(more))]:
         cut_at(device, plugged[1], tmp_path, place)
 
 

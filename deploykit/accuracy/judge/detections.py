@@ -45,6 +45,7 @@ _MOST = 1024  # detections of one sample that are counted, the best ones
 _MOSTLY = 0.5  # share of all rows: objects fill less of what a detector looks at
 _TIES = 0.05  # from so many near ties on (untrained weights) the plain count says nothing
 _FAR_APART, _FAR_LOG = 1e5, 10.0  # no box is as large as e to the 10th cells
+_LARGEST_LOG = 6.0  # e to the 6th are 400 cells of 8 pixels, more than any picture has
 _FLAT = 0.02  # share of boxes without an area that a detector may have at the borders of its images
 
 
@@ -108,10 +109,12 @@ def read_both(
     known = [(one, two) for one, two in read if one is not None and two is not None]
     if len(known) < len(read):
         return []
-    is_real = label not in ("derived", "arbitrary")
-    if in_order and is_real and _form([one.best(one.scores >= WORKING_SCORE) for one, _ in known]) is None:
-        return [(_of_cells(one), _of_cells(two)) for one, two in known]
-    return known
+    best = [one.best(one.scores >= WORKING_SCORE) for one, _ in known]
+    if not in_order or label in ("derived", "arbitrary") or _form(best) is not None:
+        return known
+    # Offsets within a cell and logarithms of sizes are small; boxes in pixels of a network without sense are not.
+    far = np.mean(np.concatenate([np.abs(side.boxes).ravel() for side in best]) > _LARGEST_LOG)
+    return known if far > _FLAT else [(_of_cells(one), _of_cells(two)) for one, two in known]
 
 
 def _of_cells(side: Detections) -> Detections:

@@ -29,7 +29,7 @@ __all__ = ["OpenVinoNpu", "Prepared", "backend"]
 
 _HERE = Path(__file__).parent
 _SCRIPTS = ("scripts/convert.py", "scripts/build.sh")
-_CALIBRATION = "calibration/samples.npz"
+_CALIBRATION = "calibration/rows.npz"
 _MOST = 300
 """Samples to calibrate on: what NNCF takes of a data set when nobody says otherwise."""
 
