@@ -261,9 +261,10 @@ def _named(
         return ((wanted[0], next(iter(names.values()))),)
     missing = sorted(spec.name for spec in inputs if spec.name not in names and spec.name not in optional)
     if missing:
+        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
         raise InputError(
             f"{file}: no array for the input {missing[0]!r}",
-            why=f"it has {', '.join(sorted(names))}",
+            why=f"it has {', '.join(sorted(names)[:5])}{more}",
             next="name the arrays after the model's inputs, or say what this one is with --input",
         )
     return tuple((spec, names[spec.name]) for spec in inputs if spec.name in names)
