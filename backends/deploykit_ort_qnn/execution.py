@@ -170,7 +170,8 @@ def _estimated(
     timeline = TIMELINE if estimate.events else ""
     told = replace(estimate, compiler=compiler, name=device.name, instead_of=instead, timeline=timeline)
     if not instead:
-        told = replace(told, call=call_band(told, outcome.graphs, on_host=bool(outcome.cpu_nodes)))
+        mode = job.options.get("htp_graph_finalization_optimization_mode", "default")
+        told = replace(told, call=call_band(told, outcome.graphs, on_host=bool(outcome.cpu_nodes), mode=mode))
     if timeline:
         (package / TIMELINE).write_text(json.dumps(chrome_trace(told), separators=(",", ":")) + "\n", "utf-8")
     return told

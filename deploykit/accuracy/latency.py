@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from typing import Any, Literal, TypeAlias
 
@@ -150,9 +150,7 @@ class Estimate:
             "dearest": [item.to_json(self.us_per_cycle) for item in self.operators[:10]],
             "note": self.note,
             "timeline": self.timeline,
-            "call": None
-            if self.call is None
-            else {"lower_us": self.call.lower_us, "upper_us": self.call.upper_us, "why": self.call.why},
+            "call": self.call and asdict(self.call),
         }
 
 

@@ -72,6 +72,7 @@ class MeasuredBand(SourcedRow):
     family: str
     precision: str
     soc_models: tuple[int, ...]
+    finalization_mode: str
     constant_us: float
     factor: float
     low: float
@@ -104,8 +105,13 @@ def load_bands() -> BandTable:
 _NOT_CONVOLUTIONS = frozenset({"MatMul", "Lstm", "Gru"})
 
 
-def call_band(estimate: Estimate, graphs: Sequence[QnnGraph], *, on_host: bool) -> CallBand | None:
-    """How long a whole call takes on a board, where measurements of such models on it say so; else None."""
+def call_band(
+    estimate: Estimate, graphs: Sequence[QnnGraph], *, on_host: bool, mode: str = "default"
+) -> CallBand | None:
+    """How long a whole call takes on a board, where measurements of such models on it say so; else None.
+
+    ``mode`` is the compiler's optimization effort: each has estimates of its own.
+    """
     table = load_bands()
     if estimate.missing_ops or on_host or len(graphs) != 1 or not estimate.lower_us:
         return None
@@ -115,7 +121,8 @@ def call_band(estimate: Estimate, graphs: Sequence[QnnGraph], *, on_host: bool) 
     family = "convolutions" if "Conv2d" in kinds and not kinds & _NOT_CONVOLUTIONS else ""
     precision = "" if any(tensor.fixed for tensor in graphs[0].tensors.values()) else "float16"
     for row in table.band:
-        if row.family == family and row.precision == precision and int(estimate.chip) in row.soc_models:
+        fits = (row.family, row.precision, row.finalization_mode) == (family, precision, mode)
+        if fits and int(estimate.chip) in row.soc_models:
             middle = row.constant_us + row.factor * estimate.time_us
             why = f"nine in ten of {row.networks} published {row.family} in {row.precision} did on {row.board}"
             return CallBand(lower_us=round(row.low * middle, 1), upper_us=round(row.high * middle, 1), why=why)

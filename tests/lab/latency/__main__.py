@@ -47,9 +47,9 @@ def export(folder: Path, names: list[str]) -> None:
             print(f"{name}: not exported: {type(error).__name__}: {str(error)[:200]}", flush=True)
 
 
-def compile_all(folder: Path, names: list[str], soc: int, precisions: list[str]) -> None:
+def compile_all(folder: Path, names: list[str], soc: int, precisions: list[str], mode: str) -> None:
     """The compiler's estimate of each network and precision, each in a process of its own."""
-    known = folder / f"estimates-{soc}.json"
+    known = folder / f"estimates-{soc}-{mode}.json"
     rows = json.loads(known.read_text()) if known.exists() else {}
     for path in sorted(folder.glob("*.onnx"), key=lambda path: path.stat().st_size):
         for precision in precisions:
@@ -57,7 +57,7 @@ def compile_all(folder: Path, names: list[str], soc: int, precisions: list[str])
             if key in rows or "." in path.stem or (names and path.stem not in names):
                 continue
             started = time.monotonic()
-            command = [sys.executable, "-m", "latency.worker", str(path), precision, str(soc)]
+            command = [sys.executable, "-m", "latency.worker", str(path), precision, str(soc), mode]
             try:
                 done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
                 lines = done.stdout.strip().splitlines()
@@ -75,6 +75,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, help="where networks and estimates are kept")
     parser.add_argument("--only", nargs="*", default=[], help="names of networks")
     parser.add_argument("--soc", type=int, default=77, help="soc_model; 77 is QCS9075 of the IQ-9075 board")
+    parser.add_argument("--mode", default="default", help="htp_graph_finalization_optimization_mode: default, 1, 2, 3")
     parser.add_argument("--precisions", nargs="*", default=list(PRECISIONS))
     parser.add_argument("--checkout", type=Path, help="of qualcomm/ai-hub-models")
     parser.add_argument("--device", default="Dragonwing IQ-9075 EVK")
@@ -83,11 +84,11 @@ def main() -> None:
     if given.step == "export":
         export(given.folder, given.only)
     elif given.step == "compile":
-        compile_all(given.folder, given.only, given.soc, given.precisions)
+        compile_all(given.folder, given.only, given.soc, given.precisions, given.mode)
     else:
         from latency.table import print_table
 
-        print_table(given.folder / f"estimates-{given.soc}.json", given.checkout, given.device)
+        print_table(given.folder / f"estimates-{given.soc}-{given.mode}.json", given.checkout, given.device)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Compiles one network for one chip and prints the compiler's estimate as JSON: FILE PRECISION SOC_MODEL."""
+"""Compiles one network for one chip and prints the compiler's estimate as JSON: FILE PRECISION SOC_MODEL MODE."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _quantized(model: Path, precision: str, folder: Path) -> Path:
     return made
 
 
-def main(model: Path, precision: str, soc: str) -> None:
+def main(model: Path, precision: str, soc: str, mode: str) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if precision != "float":
@@ -71,8 +71,9 @@ def main(model: Path, precision: str, soc: str) -> None:
             "profiling_file_path": str(profile),
             "enable_htp_fp16_precision": "1",
             "offload_graph_io_quantization": "0",
-            "htp_graph_finalization_optimization_mode": "3",
         }
+        if mode != "default":
+            given["htp_graph_finalization_optimization_mode"] = mode
         options.add_provider_for_devices([device], given)
         ort.InferenceSession(model, options)
         contexts = list(onnx.load(folder / "context.onnx", load_external_data=False).graph.node)
@@ -92,4 +93,4 @@ def main(model: Path, precision: str, soc: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3])
+    main(Path(sys.argv[1]), *sys.argv[2:])
