@@ -361,16 +361,18 @@ def attached(device: AdbDevice, home: Path) -> Iterator[dict[str, str]]:
 
 
 def is_there(device: AdbDevice, environment: Mapping[str, str]) -> bool:
-    """Whether the client's server sees the device."""
-    asked = ["adb", "-s", device.serial, "get-state"]
+    """Whether a program runs there. The client's server names a device for a while after its cable was pulled."""
+    asked = ["adb", "-s", device.serial, "shell", "-T", "exit 7"]
     done = subprocess.run(asked, env=environment, capture_output=True, timeout=60, check=False)
-    return done.stdout.strip() == b"device"
+    return done.returncode == 7
 
 
 def reattach(device: AdbDevice, environment: Mapping[str, str]) -> None:
     """Plug the cable in again: the client's server notices, or is told, and the device is there."""
-    for words in (["disconnect", device.serial], ["connect", device.serial]):
-        subprocess.run(["adb", *words], env=environment, capture_output=True, timeout=60, check=False)
     until = time.monotonic() + 60
-    while not is_there(device, environment) and time.monotonic() < until:
+    while time.monotonic() < until:
+        for words in (["disconnect", device.serial], ["connect", device.serial]):
+            subprocess.run(["adb", *words], env=environment, capture_output=True, timeout=60, check=False)
+        if is_there(device, environment):
+            return
         time.sleep(0.05)
