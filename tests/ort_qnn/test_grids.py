@@ -1,0 +1,368 @@
+"""Grids that kernels compute rightly with: which tensors get them, and on the emulator what is wrong without."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, numpy_helper
+
+import deploykit
+from changes import regridded
+from deploykit.accuracy.judge.measures import sqnr_db
+from deploykit.encodings.backward import Evidence
+from deploykit.encodings.new_grids import GridKind, affine_for_range
+from deploykit.encodings.qdq import extract_qdq
+from deploykit.encodings.values import Affine, Encoding, EncodingSet
+from deploykit.flow.samples import observed_ranges
+from deploykit.rewrites.contract import shares_grid
+from deploykit_ort_qnn.compiler.jobs import CompileJob, compile_model, execute_both
+from deploykit_ort_qnn.forms.kernel_grids import (
+    clipped_ends,
+    conversions_before_moves,
+    even_results,
+    gates_apart,
+    one_grids,
+    rounded_softmaxes,
+    whole_softmax_steps,
+)
+from deploykit_ort_qnn.forms.missing_grids import fused_grids, recurrent_biases
+from deploykit_ort_qnn.provider_model import ProviderModel, provider_model
+from deploykit_qualcomm.qnn_types import step_units, whole_step
+from sample_models.tiny_graphs import TinyGraph
+from tables import each_row
+
+UNIT = math.log(2) / 2**22
+BLOCKS = Path(__file__).parents[1] / "data" / "aimet" / "mlp" / "bq-w4a16.qdq.onnx"
+
+
+def grid(low: float, high: float, bits: int = 16) -> Affine:
+    return affine_for_range(low, high, GridKind(bits=bits, signed=False))
+
+
+def stepped(units: float, bits: int = 16) -> Affine:
+    """A grid around 0 whose step is so many units."""
+    unit = UNIT if bits == 16 else 16 * UNIT
+    return replace(grid(-1, 1, bits), scale=np.asarray(units * unit), zero_point=np.asarray(2.0 ** (bits - 1)))
+
+
+def encodings_of(**grids: Affine) -> EncodingSet:
+    entries = {name: Encoding(name=name, value=value, is_param=name == "w") for name, value in grids.items()}
+    return EncodingSet(version="1.0.0", entries=entries)
+
+
+def value_of(encodings: EncodingSet, name: str) -> Affine:
+    value = encodings.entries[name].value
+    assert isinstance(value, Affine)
+    return value
+
+
+def ends(value: Affine) -> tuple[float, float]:
+    return float(value.minimum), float(value.maximum)
+
+
+@each_row(("units", "wanted"), [(1.5, 16), (15.9, 16), (16.5, 17), (17.0005, None), (99.2, 100), (5000.4, 5001)])
+def test_a_step_becomes_the_next_whole_number_of_units(units: float, wanted: int | None) -> None:
+    for bits in (8, 16):
+        step = whole_step(stepped(units, bits))
+        if wanted is None:
+            assert step is None
+            continue
+        assert step is not None
+        stored = replace(stepped(1, bits), scale=np.float32(step).astype(float))
+        assert wanted < (step_units(stored) or 0) < wanted + 0.01
+
+
+def softmax_of(*, moved: bool) -> ModelProto:
+    """A sum, or the same transposed, through Softmax."""
+    graph = TinyGraph()
+    total = graph.op("Add", [graph.input("x", (4, 16)), graph.stored("c", np.linspace(-1, 1, 16))], "scores")
+    data = graph.op("Identity", [total], "moved") if moved else total
+    return graph.model(graph.op("Softmax", [data], "y", axis=-1))
+
+
+def test_the_input_of_a_softmax_gets_the_step_from_where_it_is_computed() -> None:
+    given = encodings_of(x=grid(-1, 1), scores=stepped(20.5), moved=stepped(20.5), y=grid(0, 1))
+    done, names = regridded(whole_softmax_steps, softmax_of(moved=True), given)
+    assert names == ("scores", "moved") and value_of(done, "scores") is value_of(done, "moved")
+    assert step_units(value_of(done, "moved")) == pytest.approx(21.001)
+    before, after = (ends(value_of(some, "moved")) for some in (given, done))
+    step = float(value_of(done, "moved").scale)
+    assert after[0] <= before[0] + step / 2 and after[1] >= before[1] - step / 2
+    apart = encodings_of(x=grid(-1, 1), scores=stepped(30.5), moved=stepped(20.5), y=grid(0, 1))
+    assert regridded(whole_softmax_steps, softmax_of(moved=True), apart)[1] == ("moved",)
+    for missing in ("scores", "y"):  # a float one is left alone
+        floats = encodings_of(**{name: stepped(4.5) for name in ("x", "scores", "y") if name != missing})
+        assert regridded(whole_softmax_steps, softmax_of(moved=False), floats)[1] == ()
+
+
+def test_results_of_softmax_that_go_on_get_a_grid_to_which_is_rounded() -> None:
+    graph = TinyGraph()
+    made = graph.op("Softmax", [graph.input("x", (4, 16))], "p", axis=-1)
+    again = graph.op("Softmax", [graph.op("Transpose", [made], "t", perm=[1, 0])], "y", axis=-1)
+    model = graph.model(again)
+    given = encodings_of(x=grid(-1, 1), p=grid(0, 1), t=grid(0, 1), y=grid(0, 1))
+    done, names = regridded(rounded_softmaxes, model, given)
+    assert names == ("p", "t")  # and not the model's output
+    assert ends(value_of(done, "t")) == (-1.0, 1 - 2.0**-15)
+    half = encodings_of(x=grid(-1, 1), p=grid(0, 0.5), t=grid(0, 0.5), y=grid(0, 1))
+    assert regridded(rounded_softmaxes, model, half)[1] == ()
+
+
+def attention(layer: str) -> ModelProto:
+    """A product of two activations, moved, through a layer with a bias."""
+    graph, rng, is_conv = TinyGraph(), np.random.default_rng(5), layer == "Conv"
+    product = graph.op("MatMul", [graph.input("a", (1, 8, 16)), graph.input("b", (1, 16, 12))], "product")
+    shape = graph.stored("shape", [1, 8, 3, 4] if is_conv else [8, 12], "int64")
+    weight = graph.stored("w", rng.normal(0, 0.3, (6, 8, 1, 1) if is_conv else (12, 6)))
+    data = graph.op("Reshape", [product, shape], "moved")
+    return graph.model(graph.op(layer, [data, weight, graph.stored("bias", rng.normal(0, 1, 6))], "y"))
+
+
+def attended(axis: int = 1) -> EncodingSet:
+    """All tensors of ``attention``; the product's range is far from even."""
+    uneven = grid(-8, 2)
+    weight = Affine(bits=8, signed=True, scale=np.full(6, 0.01), zero_point=np.zeros(6), symmetric=True, axis=axis)
+    return encodings_of(a=grid(0, 1), b=grid(-1, 0.25), product=uneven, moved=uneven, w=weight, y=grid(-8, 8))
+
+
+def test_a_product_keeps_the_steps_that_it_is_rounded_to_first() -> None:
+    done, names = regridded(even_results, attention("Gemm"), attended())
+    assert names == ("product", "moved")
+    assert ends(value_of(done, "moved")) == pytest.approx((-8 * 32768 / 32767, 8.0))
+    entries = {**attended().entries, "moved": Encoding(name="moved", value=grid(-4, 4))}
+    assert regridded(even_results, attention("Gemm"), replace(attended(), entries=entries))[1] == ("product",)
+
+
+def activated(op: str) -> tuple[ModelProto, EncodingSet]:
+    """A convolution of 16 x 8 values, and what follows it: a Clip at 0 and 2, or x times Sigmoid(x)."""
+    rng, graph = np.random.default_rng(5), TinyGraph()
+    graph.input("x", (1, 4, 16, 8))
+    graph.stored("w", rng.normal(0, 0.6, (6, 4, 1, 1)))
+    graph.op("Conv", ["x", "w", graph.stored("bias", rng.normal(0, 0.3, 6))], "h")
+    weight = Affine(bits=8, signed=True, scale=np.asarray(0.02), zero_point=np.asarray(0.0), symmetric=True)
+    common = {"x": grid(-3, 3), "w": weight, "h": grid(-6, 6)}
+    if op == "Clip":
+        graph.op("Clip", ["h", graph.stored("low", 0.0), graph.stored("high", 2.0)], "y")
+        return graph.model("y"), encodings_of(**common, y=grid(-6, 6))
+    gate = graph.op("Sigmoid", ["h"], "gate")
+    return graph.model(graph.op("Mul", [gate, "h"], "y")), encodings_of(**common, gate=grid(0, 1), y=grid(-0.3, 6))
+
+
+def test_a_clip_ends_where_its_grid_does() -> None:
+    model, given = activated("Clip")
+    done, names = regridded(clipped_ends, model, given)
+    assert names == ("y",) and ends(value_of(done, "y")) == (0.0, 2.0)
+    assert regridded(clipped_ends, model, done)[1] == ()
+
+
+def test_a_gate_reads_other_steps_than_what_it_gates() -> None:
+    model, given = activated("Sigmoid")
+    ((place, value),) = gates_apart(model, given).items()
+    assert place == ("gate", 0) and float(value.scale) == pytest.approx(12 / 65535 * 33 / 32)
+    assert float(value.minimum) <= -6 and float(value.maximum) >= 6
+    model.graph.node[-1].input[:] = ["gate", "gate"]
+    assert not gates_apart(model, given)
+
+
+def moved(*, kind: str = "uint8", read_twice: bool = False, behind: str = "") -> ModelProto:
+    """x, then a move whose result has steps three times as large; ``behind`` is an operator between the two."""
+    pair = "{1} = QuantizeLinear ({0}, {2}, z) {3} = DequantizeLinear ({1}, {2}, z)"
+    steps, outputs = [pair.format("x", "q0", "s", "a")], "float[1,8,3,3] y"
+    if behind:
+        steps += [f"r = {behind} (a)", pair.format("r", "q1", "s", "b")]
+    steps += [f"m = SpaceToDepth <blocksize = 2> ({'b' if behind else 'a'})", pair.format("m", "q2", "t", "y")]
+    if read_twice:
+        steps += ["e = Relu (a)", pair.format("e", "q3", "s", "w")]
+        outputs += ", float[1,2,6,6] w"
+    grids = f"float s = {{0.02}}, float t = {{0.06}}, {kind} z = {{{ {'uint8': 128, 'uint16': 32768}[kind] }}}"
+    graph = f"g (float[1,2,6,6] x) => ({outputs}) <{grids}> {{ {' '.join(steps)} }}"
+    return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 21]> {graph}')
+
+
+@each_row(
+    ("how", "count"),
+    [({"kind": "uint8"}, 1), ({"kind": "uint16"}, 1), ({"behind": "Identity"}, 2), ({"behind": "Relu"}, 1)],
+)
+def test_what_is_read_by_a_move_alone_gets_its_results_grid(how: dict[str, Any], count: int) -> None:
+    """With what only carries the values to it."""
+    parts = extract_qdq(moved(**how))
+    changed, names = regridded(one_grids, parts.model, parts.encodings)
+    steps = {round(float(value_of(changed, name).scale), 6) for name in (*names, parts.model.graph.output[0].name)}
+    assert len(names) == count and steps == {0.06}
+    assert regridded(one_grids, parts.model, changed)[1] == () and not conversions_before_moves(parts.model, changed)
+
+
+def test_what_is_read_elsewhere_too_is_converted_and_grids_of_other_widths_stay() -> None:
+    parts = extract_qdq(moved(read_twice=True))
+    assert regridded(one_grids, parts.model, parts.encodings)[1] == ()
+    ((_, wanted),) = conversions_before_moves(parts.model, parts.encodings).items()
+    assert wanted.scale == pytest.approx(0.06)
+    parts, wide = extract_qdq(moved()), extract_qdq(moved(kind="uint16")).encodings
+    (name,) = (value.name for value in parts.model.graph.input)
+    mixed = replace(parts.encodings, entries={**parts.encodings.entries, name: wide.entries[name]})
+    assert regridded(one_grids, parts.model, mixed)[1] == ()
+    assert not shares_grid(mixed.get(name), parts.encodings.entries[name].value)
+
+
+GRID = replace(grid(-1, 1, 8), placed=True)
+
+
+@each_row(("bits", "wanted"), [(32, ()), (None, ()), (8, ("product",))])
+def test_a_product_before_an_int32_bias_gets_none(bits: int | None, wanted: tuple[str, ...]) -> None:
+    """ONNX Runtime makes one layer of MatMul and bias; a grid between them would round what that layer adds exactly."""
+    graph = TinyGraph()
+    product = graph.op("MatMul", [graph.input("x", (1, 4)), graph.stored("w", np.eye(4))], "product")
+    model = graph.model(graph.op("Add", [product, graph.stored("bias", np.ones(4))], "y"))
+    given = encodings_of(x=GRID, w=GRID, y=GRID, **({} if bits is None else {"bias": replace(GRID, bits=bits)}))
+    completed, made = fused_grids(model, given, None)
+    assert made == wanted and completed.entries.keys() - given.entries.keys() == set(wanted)
+
+
+def acting(op: str, **settings: Any) -> ModelProto:
+    """A Conv to ``h`` and what is one operator with it."""
+    graph = TinyGraph()
+    graph.op("Conv", [graph.input("x", (1, 3, 8, 8)), graph.stored("w", np.full((4, 3, 1, 1), 0.1))], "h")
+    more = [graph.stored("slope", np.full((4, 1, 1), 0.25))] if op == "PRelu" else []
+    return graph.model(graph.op(op, ["h", *more], "y", **settings))
+
+
+def test_what_leads_to_an_activation_gets_a_grid_like_most_and_stays_float_where_that_is_stated() -> None:
+    prelu = fused_grids(acting("PRelu"), encodings_of(x=GRID, w=GRID, y=GRID, slope=GRID), None)
+    assert prelu[1] == ("h",) and isinstance(prelu[0].entries["h"].value, Affine)
+    model, given = acting("LeakyRelu", alpha=0.1), encodings_of(x=grid(-2, 6, 8), y=grid(-2, 6, 8))
+    completed, names = fused_grids(model, given, None)
+    value = value_of(completed, "h")
+    assert names == ("h",) and value.dtype == "uint8" and ends(value) == pytest.approx((-20.0, 6.0), abs=0.2)
+    assert fused_grids(model, replace(given, float_tensors=frozenset({"h"})), None)[1] == ()
+
+
+def test_without_data_an_operator_gets_all_of_its_grids_or_none() -> None:
+    graph = TinyGraph()
+    cube = graph.op("Pow", [graph.input("h", (1, 8)), graph.stored("three", 3.0)], "cube")
+    total = graph.op("Add", ["h", graph.op("Mul", [cube, graph.stored("k", 0.044715)], "c")], "total")
+    inner = graph.op("Mul", [total, graph.stored("root", (2 / np.pi) ** 0.5)], "inner")
+    bent = graph.op("Add", [graph.op("Tanh", [inner], "tanh"), graph.stored("one", 1.0)], "gate")
+    model = graph.model(graph.op("Mul", [graph.op("Mul", ["h", graph.stored("half", 0.5)], "halved"), bent], "y"))
+    given = encodings_of(y=grid(-2, 6))
+    assert fused_grids(model, given, None) == (given, ())
+
+
+@each_row(("bits", "made"), [(16, {"centred", "mean", "plus", "root", "square", "variance"}), (8, set())])
+def test_the_interior_of_a_norm_gets_grids_only_where_they_can_hold_it(bits: int, made: set[str]) -> None:
+    graph = TinyGraph()
+    mean = graph.op("ReduceMean", [graph.input("x", (2, 32))], "mean", axes=[0])
+    centred = graph.op("Sub", ["x", mean], "centred")
+    square = graph.op("Pow", [centred, graph.stored("two", 2.0)], "square")
+    variance = graph.op("ReduceMean", [square], "variance", axes=[0])
+    root = graph.op("Sqrt", [graph.op("Add", [variance, graph.stored("epsilon", 1e-5)], "plus")], "root")
+    model = graph.model(graph.op("Div", [centred, root], "y"))
+    feeds = [{"x": np.random.default_rng(seed).normal(size=(2, 32)).astype(np.float32)} for seed in range(4)]
+    seen = Evidence(inputs=frozenset({"x"}), observe=lambda names: observed_ranges(model, names, feeds))
+    given = encodings_of(x=grid(-2, 6, bits), y=grid(-2, 6, bits))
+    assert set(fused_grids(model, given, lambda _: seen)[1]) == made
+
+
+def test_the_bias_of_a_recurrent_layer_stays_in_float() -> None:
+    """A trained VAD of LSTM was refused for it: int32 is taken only as the bias of a product."""
+    graph = TinyGraph()
+    stored = [graph.stored(n, np.full(s, 0.1)) for n, s in (("w", (1, 16, 3)), ("r", (1, 16, 4)), ("b", (1, 32)))]
+    model = graph.model(graph.op("LSTM", [graph.input("x", (2, 1, 3)), *stored], "y", hidden_size=4))
+    bias = replace(GRID, bits=32, signed=True, scale=np.asarray(1e-6))
+    left, names = recurrent_biases(model, encodings_of(x=GRID, w=GRID, b=bias))
+    assert names == ("b",) and set(left.entries) == {"x", "w"}
+
+
+@each_row("value", [np.nan, np.inf])
+def test_a_bias_that_is_no_number_gives_its_product_no_grid(value: float, tmp_path: Path) -> None:
+    model = onnx.load(BLOCKS)
+    (bias,) = [item for item in model.graph.initializer if item.name == "fc2.bias"]
+    values = numpy_helper.to_array(bias).copy()
+    values[0] = value
+    bias.CopyFrom(numpy_helper.from_array(values, bias.name))
+    onnx.save(model, tmp_path / "m.onnx")
+    findings = deploykit.plan(tmp_path / "m.onnx", target="sm8650", backend="ort-qnn").findings
+    assert "DK008" in {finding.code for finding in findings}
+
+
+def emulated(folder: Path, made: ModelProto, feed: dict[str, Any]) -> tuple[Any, Any]:
+    """The first output on the CPU and on the emulator."""
+    folder.mkdir()
+    onnx.save(made, folder / "model.onnx")
+    options = {"soc_model": "57"}
+    outcome = compile_model(CompileJob(root=folder, model="model.onnx", context="c.onnx", options=options, trace=False))
+    assert outcome.ok, outcome.message
+    (cpu,), (npu,) = execute_both(folder, "model.onnx", "c.onnx", [feed], options=options)
+    return next(iter(cpu.values())), next(iter(npu.values()))
+
+
+def softmax(units: float, *, goes_on: bool = False) -> Callable[[], tuple[ModelProto, EncodingSet]]:
+    graph = TinyGraph()
+    made = graph.op("Softmax", [graph.input("x", (1, 64, 16))], "p", axis=-1)
+    model = graph.model(graph.op("Transpose", [made], "y", perm=[0, 2, 1]) if goes_on else made)
+    return lambda: (model, encodings_of(x=stepped(units), p=grid(0, 1), **({"y": grid(0, 1)} if goes_on else {})))
+
+
+KERNELS: dict[str, tuple[Callable[[], tuple[ModelProto, EncodingSet]], str, float, float, float]] = {
+    # The step that mends it, dB with it at least, and without it between two values.
+    "a fully connected layer takes its bias in the steps before a conversion": (
+        lambda: (attention("Gemm"), attended()),
+        *("even-results", 60.0, -99.0, 25.0),
+    ),
+    "a convolution does not": (lambda: (attention("Conv"), attended(0)), "even-results", 60.0, 60.0, 999.0),
+    "a Softmax of small steps": (softmax(4.5), "softmax-step", 70.0, -99.0, 25.0),
+    "a Softmax of larger ones": (softmax(17.95), "softmax-step", 70.0, -99.0, 65.0),
+    "a Clip is one operator with a convolution": (lambda: activated("Clip"), "clip-ends", 65.0, -99.0, 20.0),
+    "a gate, too": (lambda: activated("Sigmoid"), "gate-apart", 65.0, -99.0, 20.0),
+}
+
+
+def with_and_without(
+    folder: Path, model: ModelProto, given: EncodingSet, step: str, feed: dict[str, Any]
+) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    def made(**more: Any) -> ProviderModel:
+        return provider_model(model, given, int16_matmul=True, **more)
+
+    assert step in {one.id for one in made().steps}
+    return emulated(folder / "with", made().model, feed), emulated(folder / "left", made(without=(step,)).model, feed)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_kernel_is_right_on_its_grid(name: str, tmp_path: Path) -> None:
+    make, step, least, low, high = KERNELS[name]
+    (model, given), random = make(), np.random.default_rng(3)
+    feed = {}
+    for item in model.graph.input:
+        shape = [dim.dim_value for dim in item.type.tensor_type.shape.dim]
+        feed[item.name] = random.uniform(*ends(value_of(given, item.name)), shape).astype(np.float32)
+    right, wrong = with_and_without(tmp_path, model, given, step, feed)
+    assert sqnr_db(*right) > least and low < sqnr_db(*wrong) < high
+
+
+@pytest.mark.heavy
+def test_a_softmax_that_goes_on_is_rounded_and_not_cut_off(tmp_path: Path) -> None:
+    model, given = softmax(400.001, goes_on=True)()
+    feed = {"x": np.random.default_rng(9).uniform(-2, 2, (1, 64, 16)).astype(np.float32)}
+    right, wrong = with_and_without(tmp_path, model, given, "softmax-rounding", feed)
+    values = np.exp(feed["x"].astype(np.float64)).transpose(0, 2, 1)
+    biases = [float(np.mean(npu - values / values.sum(axis=1))) * 65535 for _, npu in (right, wrong)]
+    assert abs(biases[0]) < 0.15 and biases[1] < -0.35
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("read_twice", [False, True])
+def test_a_move_to_another_grid_is_right_and_was_not(tmp_path: Path, read_twice: bool) -> None:
+    """QAIRT 2.51 takes the integers over: three times what it should be, without a word."""
+    onnx.save(moved(read_twice=read_twice), tmp_path / "moved.onnx")
+    asked: dict[str, Any] = {"target": "sm8650", "backend": "ort-qnn", "audit": "off"}
+    for without, status in (((), 0), (("one-grid",), 1)):
+        out = tmp_path / f"out{status}"
+        made = deploykit.package(tmp_path / "moved.onnx", out=out, no_rewrite=without, **asked)
+        assert made.exit_status == status and ("ORT120" in {one.code for one in made.findings}) is bool(status)
