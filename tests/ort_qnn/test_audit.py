@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,13 +17,18 @@ import pytest
 import deploykit
 from deploykit.backend.audits import Audit, AuditedKernel
 from deploykit.backend.backend import Execution
+from deploykit.encodings.insert_qdq import insert_qdq
+from deploykit.encodings.qdq import extract_qdq
 from deploykit.errors import UsageError
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
-from deploykit_ort_qnn.bench.audit import affordable, settled_by
+from deploykit.model.graph import view_of
+from deploykit_ort_qnn.bench.audit import affordable, in_place_of, mended, settled_by
 from deploykit_ort_qnn.bench.kernels import kernels_of, spared, within_grids
 from deploykit_ort_qnn.bench.together import Span, covering, deviation
 from deploykit_ort_qnn.rules.audit import BACKWARD, BEYOND, RULES, Counted
 from deploykit_ort_qnn.rules.audit import COUNT_RULES as COUNTED
+from deploykit_qualcomm.rules.atlas import suspects_in
+from tables import each_row
 
 
 def audit_of(verdict: str, place: str = "alone", **more: Any) -> Audit:
@@ -55,6 +60,10 @@ def test_triggering_and_clean(code: str, as_expected: Callable[[str, Iterable[Fi
     assert list(rule.run(clean())) == []
 
 
+def parsed(text: str, opset: int = 17) -> onnx.ModelProto:
+    return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]> {text}')
+
+
 def quantized(*nodes: str, kind: str = "uint8", stored: str = "") -> onnx.ModelProto:
     """Operators on ``x`` of 1x4x6x6, each result with a pair; names of results are a, b, c."""
     top = {"uint8": 255, "uint16": 65535}[kind]
@@ -65,7 +74,7 @@ def quantized(*nodes: str, kind: str = "uint8", stored: str = "") -> onnx.ModelP
         steps.append(f"{name} = {node.format(f'a{number}')}  q{number} = QuantizeLinear ({name}, s, z)")
         steps.append(f"{made} = DequantizeLinear (q{number}, s, z)")
     graph = f"g (float[1,4,6,6] x) => (float[1,4,6,6] a{len(nodes)}) <{grids}{stored}> {{ {' '.join(steps)} }}"
-    return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 21]> {graph}')
+    return parsed(graph, 21)
 
 
 def test_equal_kernels_are_one_and_neighbours_another() -> None:
@@ -93,7 +102,7 @@ def test_what_an_operator_is_not_defined_for_is_not_asked() -> None:
 
 def test_places_are_all_legal_ones_negative_too() -> None:
     text = "g (float[5,7] x, int64[40] i) => (float[40,7] y) { y = Gather <axis = 0> (x, i) }"
-    (kernel,) = kernels_of(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}'))
+    (kernel,) = kernels_of(parsed(text))
     places = np.concatenate([sample["u0/i"] for sample in kernel.samples])
     assert set(places) == set(range(-5, 5)) and kernel.type == "float"
 
@@ -103,7 +112,7 @@ def test_boxes_are_given_with_their_lesser_corner_first_and_inside_the_map() -> 
         "g (float[1,2,8,8] x, float[3,4] boxes) => (float[3,2,2,2] y) <int64[3] which = {0, 0, 0}>"
         "{ y = RoiAlign <output_height = 2, output_width = 2> (x, boxes, which) }"
     )
-    (kernel,) = kernels_of(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}'))
+    (kernel,) = kernels_of(parsed(text))
     (name,) = (name for name in kernel.samples[0] if name.endswith("boxes"))
     for sample in kernel.samples:
         first, second = sample[name][:, :2], sample[name][:, 2:]
@@ -117,7 +126,7 @@ def test_places_that_the_model_computes_are_those_that_it_can_compute() -> None:
         v, i = TopK (x, k)  near = GatherElements <axis: int = 1> (x, i)
         j = Sub (i, two)  far = GatherElements <axis: int = 1> (x, j)
     }"""
-    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
+    model = parsed(text)
     least = {}
     for kernel in kernels_of(model):
         if kernel.operators == ("GatherElements",):
@@ -128,9 +137,8 @@ def test_places_that_the_model_computes_are_those_that_it_can_compute() -> None:
 
 
 def test_a_kernel_that_cannot_be_asked_says_why() -> None:
-    text = "g (float[5,7] x, int64[1,3] i) => (float[3] y) { y = GatherND (x, i) }"
-    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text.replace("[1,3]", "[3,2]")}')
-    (kernel,) = kernels_of(model)
+    text = "g (float[5,7] x, int64[3,2] i) => (float[3] y) { y = GatherND (x, i) }"
+    (kernel,) = kernels_of(parsed(text))
     assert not kernel.samples and "may hold" in kernel.why
 
 
@@ -167,7 +175,7 @@ def test_deviations_are_counted_in_steps() -> None:
 def pooled(folder: Path, counted: int) -> Path:
     settings = f"kernel_shape = [2, 2], strides = [2, 2], pads = [1, 1, 1, 1], count_include_pad = {counted}"
     text = f"g (float[1,8,8,8] x) => (float[1,8,5,5] y) {{ h = Relu (x) y = AveragePool <{settings}> (h) }}"
-    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
+    model = parsed(text)
     for node in model.graph.node:
         node.name = node.op_type
     path = folder / f"counted{counted}.onnx"
@@ -175,26 +183,21 @@ def pooled(folder: Path, counted: int) -> Path:
     return path
 
 
-def test_only_kernels_that_are_right_in_every_place_settle_what_the_atlas_says() -> None:
-    def kernel(node: str, place: str, verdict: str, *nodes: str) -> AuditedKernel:
-        return AuditedKernel(
-            node=node, operators=("Concat",), type="u16", place=place, verdict=verdict, nodes=(node, *nodes)
-        )
+def doubt(code: str, node: str = "r", **evidence: Any) -> Finding:
+    subject = Subject(kind=SubjectKind.NODE, name=node)
+    return Finding(code=code, slug="s", severity=Severity.WARNING, subject=subject, message="m", evidence=evidence)
 
-    audit = Audit(
-        level="quick",
-        by="a wheel",
-        kernels=(
-            kernel("a", "alone", "right", "b", "c"),
-            kernel("b", "inside", "wrong"),
-            kernel("c", "inside", "right"),
-            kernel("d", "inside", "right"),
-            kernel("e", "alone", "refused"),
-        ),
-    )
-    subject = Subject(kind=SubjectKind.NODE, name="c")
-    told = Finding(code="QNN320", slug="s", severity=Severity.WARNING, subject=subject, message="m", hint="h")
-    lint = [replace(told, subject=replace(subject, name=name), evidence={"verdict": "wrong"}) for name in "abcde"]
+
+def test_only_kernels_that_are_right_in_every_place_settle_what_the_atlas_says() -> None:
+    rows = ["a alone right b c", "b inside wrong", "c inside right", "d inside right", "e alone refused"]
+    kernels = []
+    for node, place, verdict, *more in map(str.split, rows):
+        one = AuditedKernel(
+            node=node, operators=("Concat",), type="u16", place=place, verdict=verdict, nodes=(node, *more)
+        )
+        kernels.append(one)
+    audit = Audit(level="quick", by="a wheel", kernels=tuple(kernels))
+    lint = [doubt("QNN320", name, verdict="wrong") for name in "abcde"]
     settled = settled_by(audit, lint)
     assert set(settled) == {("QNN320", "a"), ("QNN320", "c"), ("QNN320", "e")}
     assert [bool(one.handled) for one in Execution(settled=settled).settle(lint)] == [True, False, True, False, True]
@@ -204,7 +207,7 @@ def test_only_kernels_that_are_right_in_every_place_settle_what_the_atlas_says()
 def test_how_long_the_axis_is_that_computed_values_are_picked_from_is_inferred() -> None:
     text = """g (float[1,4,6,6] x, int64[3] i) => (float[1,4,6,3] y) {
       a = Tanh (x)  y = Gather <axis = 3> (a, i) }"""
-    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
+    model = parsed(text)
     inside = [kernel for kernel in kernels_of(model) if kernel.place == "inside"]
     assert inside and not any(kernel.why for kernel in inside)
     given = [value for one in inside[0].samples for value in one.values() if value.dtype.kind == "i"]
@@ -226,18 +229,11 @@ def test_neighbours_that_are_refused_together_are_told_where_each_is_taken() -> 
     assert told(layer, inside, further) == [] and told(layer, inside, replace(further, operators=("Relu", "Conv")))
 
 
-def test_that_a_reduction_is_taken_in_part_is_settled_where_this_one_is_right() -> None:
-    subject = Subject(kind=SubjectKind.NODE, name="r")
-    partly = Finding(code="QNN214", slug="s", severity=Severity.WARNING, subject=subject, message="m", hint="h")
-    assert set(settled_by(audit_of("right"), [partly])) == {("QNN214", "r")}
-    assert settled_by(audit_of("refused"), [partly]) == settled_by(audit_of("wrong"), [partly]) == {}
-
-
 def test_what_lies_in_the_midst_of_a_float16_model_is_given_no_float16() -> None:
     """An AveragePool that reads the graph's own float16 is wrong, and right behind a conversion."""
     text = """g (float[1,4,6,6] x, float16[1,4,6,6] h) => (float[1,4,6,6] y, float16[1,4,6,6] k) {
       a = Cast <to = 10> (x)  b = Tanh (a)  y = Cast <to = 1> (b)  c = Log (h)  k = Relu (c) }"""
-    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
+    model = parsed(text)
     alone = {kernel.operators: kernel for kernel in kernels_of(model) if kernel.place == "alone"}
     ends = {
         ops: [value.type.tensor_type.elem_type for value in (*kernel.model.graph.input, *kernel.model.graph.output)]
@@ -250,15 +246,15 @@ def test_what_lies_in_the_midst_of_a_float16_model_is_given_no_float16() -> None
     assert all(value.min() > 0 for sample in before.samples for value in sample.values())
 
 
-def test_that_an_operator_is_never_taken_is_settled_where_all_of_its_kind_are() -> None:
-    subject = Subject(kind=SubjectKind.NODE, name="r")
-    never = Finding(code="QNN284", slug="s", severity=Severity.WARNING, subject=subject, message="m", hint="h")
-    right = audit_of("right")
+def test_what_is_said_of_a_kind_or_a_part_is_settled_where_the_own_kernels_are_right() -> None:
+    """That an operator is never taken is said once: there all of its kind must be right."""
+    partly, never, right = doubt("QNN214"), doubt("QNN284"), audit_of("right")
+    assert set(settled_by(right, [partly, never])) == {("QNN214", "r"), ("QNN284", "r")}
+    assert settled_by(audit_of("refused"), [partly]) == settled_by(audit_of("wrong"), [partly]) == {}
     (kernel,) = right.kernels
     other = replace(right, kernels=(kernel, replace(kernel, node="r2", verdict="refused")))
-    assert set(settled_by(right, [never])) == {("QNN284", "r")}
     assert settled_by(other, [never]) == settled_by(replace(right, left_out=1), [never]) == {}
-    told = replace(never, code="QNN320", evidence={"verdict": "wrong"})
+    told = doubt("QNN320", verdict="wrong")
     assert settled_by(audit_of("wrong"), [told]) == {}
     assert settled_by(audit_of("wrong", shown_by=BEYOND), [told])["QNN320", "r"].endswith("it is right")
 
@@ -270,7 +266,7 @@ def test_a_backend_that_runs_no_kernels_is_refused(tmp_path: Path) -> None:
 
 def test_a_kernel_that_is_given_places_is_asked_without_negative_ones_too() -> None:
     text = "g (float[5,7] x, int64[40] i) => (float[40,7] y) { y = Gather <axis = 0> (x, i) }"
-    (kernel,) = kernels_of(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}'))
+    (kernel,) = kernels_of(parsed(text))
     ((what, form),) = spared([kernel])
     drawn = np.concatenate([value for sample in form.samples for name, value in sample.items() if name.endswith("/i")])
     assert set(drawn) == set(range(5)) and form.key != kernel.key and [*spared([form])] == [] and what == BACKWARD
@@ -316,7 +312,7 @@ def test_what_no_pair_parts_is_one_kernel() -> None:
     found = {}
     for name, body in {"paired": f"{pair} {steps}", "plain": "m = MatMul (x, w)  y = Add (m, b)"}.items():
         text = f"g (float[2,4] x, float[4,4] w, float[4] b) => (float[2,4] y) <{stored}> {{ {body} }}"
-        model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
+        model = parsed(text)
         alone = [kernel for kernel in kernels_of(model) if kernel.place == "alone"]
         found[name] = {kernel.operators: len(kernel.nodes) for kernel in alone}
     assert found == {"paired": {("MatMul", "Add"): 2}, "plain": {("MatMul",): 1, ("Add",): 1}}
@@ -349,6 +345,93 @@ def test_what_is_not_affordable_is_left_out_but_no_suspect() -> None:
     chosen = affordable(given, frozenset(suspect.nodes))
     assert [kernel.operators[0] for kernel in chosen] == ["Tanh", "Sigmoid"]
     assert affordable(kernels, frozenset()) == tuple(kernels)
+
+
+PAIRS = "float s = {0.1}, uint8 z = {128}"
+
+
+def paired(body: str) -> onnx.ModelProto:
+    return parsed(f"g (float[2,4] x) => (float[2,4] y) <{PAIRS}> {{ {body} }}")
+
+
+def pair(name: str, source: str) -> str:
+    return f"q{name} = QuantizeLinear ({source}, s, z)  {name} = DequantizeLinear (q{name}, s, z)"
+
+
+GIVEN = paired(f"{pair('a', 'x')} [wrong] r = Tanh (a) {pair('b', 'r')} [last] t = Neg (b) {pair('y', 't')}")
+
+
+def place(made: onnx.ModelProto, name: str = "wrong") -> frozenset[str]:
+    return in_place_of(view_of(GIVEN), view_of(made), name)
+
+
+@each_row(
+    ("body", "there"),
+    [
+        (f"{pair('a', 'x')} [other] r = Tanh (a) {pair('b', 'r')} [last] t = Neg (b) {pair('y', 't')}", {"other"}),
+        (f"{pair('a', 'x')} [one] u = Abs (a) {pair('v', 'u')} [two] b = Neg (v) [last] y = Neg (b)", {"one", "two"}),
+        (f"{pair('a', 'x')} [both] t = Sin (a) {pair('y', 't')}", {"both"}),
+        (f"[none] n = Neg (x) {pair('y', 'n')}", {"none"}),
+        (pair("y", "x"), set()),
+    ],
+)
+def test_what_computes_a_tensor_stands_in_the_place_of_what_did(body: str, there: set[str]) -> None:
+    assert place(paired(body)) == there
+
+
+def test_pairs_that_are_taken_away_and_put_back_leave_the_place() -> None:
+    assert place(GIVEN, "another") == set() and place(GIVEN, "last") == {"last"}
+    taken = extract_qdq(GIVEN)
+    assert place(insert_qdq(taken.model, taken.encodings, bias="int32").model) == {"wrong"}
+
+
+def tanh(node: str, verdict: str, *nodes: str) -> AuditedKernel:
+    return AuditedKernel(
+        node=node, nodes=(node, *nodes), operators=("Tanh",), type="u8", place="alone", verdict=verdict, why="far off"
+    )
+
+
+def said(made: onnx.ModelProto, verdicts: Mapping[str, str], given: onnx.ModelProto = GIVEN) -> list[Finding]:
+    nodes = [node.name for node in given.graph.node if node.op_type == "Tanh"]
+    first = Audit(level="auto", by="it", kernels=(tanh(nodes[0], "wrong", *nodes[1:]),))
+    found = Audit(level="auto", by="it", kernels=tuple(tanh(*one) for one in verdicts.items()))
+    return list(mended(RULES.run(first), first, given, found, made))
+
+
+RENAMED = paired(f"{pair('a', 'x')} [new] r = Tanh (a) {pair('b', 'r')} [last] t = Neg (b) {pair('y', 't')}")
+
+
+def test_only_what_was_run_and_is_right_is_called_mended() -> None:
+    (told,) = said(RENAMED, {"new": "right", "last": "wrong"})
+    assert told.handled and told.handled.endswith("run and is right: new") and told.severity is Severity.ERROR
+    assert said(RENAMED, {"new": "wrong"}) == said(RENAMED, {"new": "narrowed"}) == [], "it is told by itself"
+    for verdicts in ({}, {"new": "not judged"}, {"last": "right"}):
+        (told,) = said(RENAMED, verdicts)
+        assert told.handled is None and told.severity is Severity.WARNING
+    (told,) = said(paired(pair("y", "x")), {"last": "right"})
+    assert told.handled is None, "it is left out"
+
+
+def test_of_equal_kernels_every_one_must_be_right() -> None:
+    """Only the first of them is named in a finding."""
+    body = f"{pair('a', 'x')} [one] r = Tanh (a) {pair('b', 'r')} [two] t = Tanh (b) {pair('y', 't')}"
+    given = paired(body)
+    assert said(given, {"one": "right", "two": "wrong"}, given) == []
+    (told,) = said(given, {"one": "right", "two": "right"}, given)
+    assert told.handled
+
+
+POOL = "AveragePool <kernel_shape = [2, 2], pads = [1, 1, 1, 1], count_include_pad = 1>"
+
+
+def test_the_atlas_suspects_all_nodes_or_those_that_are_asked_about() -> None:
+    model = parsed(f"g (float[1,8,8,8] x) => (float[1,8,10,10] y) {{ [first] a = {POOL} (x) [second] y = {POOL} (a) }}")
+    assert suspects_in(model, "2.51.0", verdicts=("wrong",)) == {"first", "second"}
+    assert suspects_in(model, "2.51.0", verdicts=("wrong",), only={"second", "third"}) == {"second"}
+    assert suspects_in(model, "2.51.0", verdicts=("refused",)) == frozenset()
+    model.graph.node[1].attribute[1].ints[:] = [0, 0, 0, 0]  # a model that was changed is read again
+    model.graph.node[1].attribute[2].i = 0
+    assert suspects_in(model, "2.51.0", verdicts=("wrong",)) == {"first"}
 
 
 @pytest.mark.heavy

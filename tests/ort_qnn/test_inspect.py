@@ -184,87 +184,53 @@ class Deaths:
 
 
 @pytest.mark.usefixtures("every_compilation_runs")
-def test_a_crash_is_tried_once_again(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    deaths = Deaths(monkeypatch, 1)
-    assert inspect_context(compiled / "model_ctx_qnn.bin")["soc_model"] == 57
-    assert deaths.started == 2
-
-
-@pytest.mark.usefixtures("every_compilation_runs")
-def test_two_crashes_name_the_part_and_do_not_blame_the_file(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    deaths = Deaths(monkeypatch, 9)
-    with pytest.raises(ToolError) as caught:
-        inspect_context(compiled / "model_ctx_qnn.bin")
-    assert deaths.started == 2 and "not readable as a context binary" not in str(caught.value)
-    assert caught.value.why == (
-        "the reading process died of SIGSEGV while having the library read the binary, and so it did when it was tried "
-        "again"
-    )
-
-
-@pytest.mark.usefixtures("every_compilation_runs")
-def test_what_does_not_end_is_not_tried_again(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    deaths = Deaths(monkeypatch, 9, timed_out=True)
-    with pytest.raises(ToolError) as caught:
-        inspect_context(compiled / "model_ctx_qnn.bin")
-    assert deaths.started == 1 and caught.value.why.startswith("not finished after 120 s, the time limit while having")
-
-
-@pytest.mark.heavy
-@pytest.mark.usefixtures("every_compilation_runs")
-def test_a_library_that_hangs_ends_with_the_time_of_the_command(
-    compiled: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_crash_is_tried_once_again_and_two_do_not_blame_the_file(
+    compiled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The worker process itself, asleep in the middle of reading."""
-    asleep = (
-        "import sys, time; from deploykit_ort_qnn.compiler import context_reader, worker; "
-        "context_reader._info = lambda address: time.sleep(600); "
-        "sys.exit(worker.main(sys.argv[1:]))"
-    )
-    monkeypatch.setattr(workers, "run", lambda argv, **given: run((argv[0], "-c", asleep, *argv[3:]), **given))
-    assert frame.run(cli, ["explain", str(compiled / "model_ctx_qnn.bin"), "--time-limit", "5"]) == 5
-    assert "not finished after 5 s, the time limit while" in capsys.readouterr().err
+    deaths = Deaths(monkeypatch, 1)
+    assert inspect_context(compiled / "model_ctx_qnn.bin")["soc_model"] == 57 and deaths.started == 2
+    told = "while having the library read the binary"
+    for timed_out, started, why in (
+        (False, 2, f"the reading process died of SIGSEGV {told}, and so it did when it was tried again"),
+        (True, 1, f"not finished after 120 s, the time limit {told}"),
+    ):
+        deaths = Deaths(monkeypatch, 9, timed_out=timed_out)
+        with pytest.raises(ToolError) as caught:
+            inspect_context(compiled / "model_ctx_qnn.bin")
+        assert (deaths.started, caught.value.why) == (started, why)
+        assert "not readable as a context binary" not in str(caught.value)
 
 
 @pytest.mark.heavy
 @pytest.mark.usefixtures("every_compilation_runs")
-def test_a_library_that_really_dies_says_in_which_part(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worker process itself, killed by a signal in the middle of reading."""
-    dying = (
-        "import os, signal, sys; from deploykit_ort_qnn.compiler import context_reader, worker; "
-        "context_reader._info = lambda address: os.kill(os.getpid(), signal.SIGSEGV); "
-        "sys.exit(worker.main(sys.argv[1:]))"
-    )
+@pytest.mark.parametrize(
+    ("does", "said"),
+    [
+        ("import time; time.sleep(600)", "not finished after 5 s, the time limit while"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "died of SIGSEGV while reading the description"),
+    ],
+)
+def test_a_library_that_hangs_or_dies_ends_the_command_and_is_told(
+    compiled: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], does: str, said: str
+) -> None:
+    """The worker process itself, in the middle of reading."""
+    program = f"""
+import sys
+from deploykit_ort_qnn.compiler import context_reader, worker
+def _info(address):
+    {does}
+context_reader._info = _info
+sys.exit(worker.main(sys.argv[1:]))
+"""
+    monkeypatch.setattr(workers, "run", lambda argv, **given: run((argv[0], "-c", program, *argv[3:]), **given))
+    assert frame.run(cli, ["explain", str(compiled / "model_ctx_qnn.bin"), "--time-limit", "5"]) == 5
+    assert said in capsys.readouterr().err
 
-    def die(argv: Any, **given: Any) -> ProgramEnd:
-        return run((argv[0], "-c", dying, *argv[3:]), **given)
 
-    monkeypatch.setattr(workers, "run", die)
-    with pytest.raises(ToolError) as caught:
-        inspect_context(compiled / "model_ctx_qnn.bin")
-    assert "died of SIGSEGV while reading the description that the library gave" in str(caught.value.why)
-
-
-@pytest.mark.parametrize("option", ["--refine", "--lpbq-refine"])
-def test_lpbq_reports_loss_and_path_per_weight(tmp_path: Path, option: str) -> None:
-    status, report = call(
-        "encodings",
-        "convert",
-        str(AIMET / "mlp/bq-w4a16.qdq.onnx"),
-        "--to",
-        "lpbq",
-        "-o",
-        str(tmp_path / "out.onnx"),
-        option,
-    )
+def test_lpbq_reports_loss_and_path_per_weight(tmp_path: Path) -> None:
+    given, out = str(AIMET / "mlp/bq-w4a16.qdq.onnx"), str(tmp_path / "out.onnx")
+    status, report = call("encodings", "convert", given, "--to", "lpbq", "-o", out, "--refine")
     assert status == 0 and report["converted"] == 5
     for weight in report["weights"]:
         assert weight["loss"]["refined_sqnr_db"] >= weight["loss"]["sqnr_db"] and weight["path"]
     assert any("bias dropped" in weight["path"] for weight in report["weights"])
-
-
-def test_lpbq_weights_are_left_alone(tmp_path: Path) -> None:
-    _, report = call(
-        "encodings", "convert", str(AIMET / "mlp/lpbq-w4a16.qdq.onnx"), "--to", "lpbq", "-o", str(tmp_path / "out.onnx")
-    )
-    assert {weight["reason"] for weight in report["weights"]} == {"it is LPBQ already"}

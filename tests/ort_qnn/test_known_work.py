@@ -60,32 +60,19 @@ def test_the_same_work_is_not_done_twice(desk: Desk) -> None:
     assert len(told) == 1 and "done before" in told[0]
 
 
-@pytest.mark.parametrize("file", ["model.onnx", "weights", "more"])
-def test_another_file_is_other_work(desk: Desk, file: str) -> None:
+def test_another_file_option_or_tool_is_other_work(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     desk.work()
-    (desk.model / file).write_bytes(b"other")
-    desk.work()
-    assert desk.asked == 2
-
-
-def test_another_option_is_other_work(desk: Desk) -> None:
-    desk.work()
+    for asked, file in enumerate(("model.onnx", "weights", "more"), 2):
+        (desk.model / file).write_bytes(b"other")
+        desk.work()
+        assert desk.asked == asked
     desk.work({**ASKED, "options": {"soc_model": "69"}})
-    assert desk.asked == 2
-
-
-@pytest.mark.parametrize(
-    ("what", "value"),
-    [
-        ("who_compiles", lambda host: {"wheel": "2.7.1", "qairt": "2.51", "onnxruntime": "1.32.0"}),
-        ("code_digest", lambda folder: "another digest"),
-    ],
-)
-def test_another_tool_is_other_work(desk: Desk, monkeypatch: pytest.MonkeyPatch, what: str, value: object) -> None:
-    desk.work()
-    monkeypatch.setattr(module, what, value)
-    desk.work()
-    assert desk.asked == 2
+    assert desk.asked == 5
+    other = {"wheel": "2.7.1", "qairt": "2.51", "onnxruntime": "1.32.0"}
+    for asked, (what, value) in enumerate((("who_compiles", lambda _: other), ("code_digest", lambda _: "another")), 6):
+        monkeypatch.setattr(module, what, value)
+        desk.work()
+        assert desk.asked == asked
 
 
 @pytest.mark.parametrize("ends", [(None, -11), ({"ok": False, "error": "refused"}, 0)])

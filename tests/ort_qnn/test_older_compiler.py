@@ -186,13 +186,6 @@ def test_the_form_for_a_later_release_is_refused_with_the_words_of_the_backend(t
     assert any("3110" in node.why for node in outcome.refused), outcome.log
 
 
-@pytest.mark.heavy
-def test_a_deadline_is_kept_and_leaves_nothing(tmp_path: Path) -> None:
-    outcome = compiled_for_another(tmp_path, "detr/w8a16", made_for="2.36", by="2.36", timeout=0.5)
-    assert outcome.status == "timed-out" and outcome.files == ()
-    assert not [path.name for path in (tmp_path / "p").iterdir() if path.name.startswith((".compile", "c"))][1:]
-
-
 def test_the_installed_wheel_needs_no_toolchain_and_one_that_is_not_ready_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,7 +72,7 @@ def gated(rows: int = 16, before: str = "Add") -> Any:
 GATE = grids(x_b_s=(-2, 2), g=(0, 1), y=(-4, 4))
 ON_GRIDS = grids(p_q_y=(0, 6.5))
 REMAINDER = ["TopK", "Cast", "Cast", "Div", "Mul", "Sub", "Cast"]
-WHOLE = {"k": [12], "n": 5}
+WHOLE: dict[str, Any] = {"k": [12], "n": 5}
 WRITTEN: dict[str, tuple[str, Any, EncodingSet, list[str]]] = {
     "the remainder of indices": (
         "mod",

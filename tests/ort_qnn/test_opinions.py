@@ -218,28 +218,6 @@ def test_a_size_that_values_decide_is_not_asked_about(tmp_path: Path, compiled: 
 
 
 @pytest.mark.heavy
-def test_an_if_that_values_decide_is_computed_both_ways_and_stops_nothing(tmp_path: Path) -> None:
-    def branch(name: str, values: list[float]) -> onnx.GraphProto:
-        made = helper.make_tensor_value_info(name, FLOAT, [4])
-        constant = helper.make_node(
-            "Constant", [], [name], value=numpy_helper.from_array(np.asarray(values, np.float32), name)
-        )
-        return helper.make_graph([constant], name, [], [made])
-
-    node = helper.make_node(
-        "If", ["x"], ["y"], "either", then_branch=branch("a", [1, 2, 3, 4]), else_branch=branch("b", [5, 6, 7, 8])
-    )
-    path = save(tmp_path / "if.onnx", [node], {"x": []}, [4])
-    model = onnx.load(path)
-    model.graph.input[0].type.tensor_type.elem_type = TensorProto.BOOL
-    onnx.save(model, path)
-    for asked in ({"backend": "ort-qnn"}, {"sdk": "2.33"}):
-        plan = deploykit.plan(path, target="sm8650", **asked)  # type: ignore[arg-type]
-        (found,) = of_code(plan, "DK003")
-        assert plan.feasible and found.handled and "both-branches" in found.handled
-
-
-@pytest.mark.heavy
 def test_rows_that_were_measured_with_this_release_are_not_asked(tmp_path: Path, compiled: list[str]) -> None:
     for kind, asked in (("Softmax", False), ("LogSoftmax", True)):
         node = helper.make_node(kind, ["x"], ["y"], "long", axis=-1)

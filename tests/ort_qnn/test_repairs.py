@@ -156,10 +156,6 @@ def test_the_page_lists_the_ways_in_their_order() -> None:
     )
 
 
-def test_each_way_is_tried_by_these_tests() -> None:
-    assert {way for way, _ in SAME.values()} | {*GRIDS} | {"by-wide-sums"} == {*WAYS}
-
-
 def test_wide_factors_are_for_16_bits() -> None:
     node = SAME["mean, summed"][1].format(x="d")
     model = quantized(node, kind="uint16")

@@ -1,18 +1,39 @@
-"""Which wheel's compiler serves a runtime, what its binaries are for, and the rules about that."""
+"""Wheels as carriers of compilers: where each runs, which runtime it serves, what its binaries and toolchains are."""
 
 from __future__ import annotations
 
+import importlib.util
+import re
+import zipfile
 from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
+from deploykit.backend.probes import Surroundings
 from deploykit.findings import Finding, Severity
-from deploykit_qualcomm.carriers import Carried, Fit, carrier_for, forms_of, machines
+from deploykit.tables.capabilities import Status
+from deploykit_qualcomm.carriers import (
+    Carried,
+    Fit,
+    carrier,
+    carrier_for,
+    compilable,
+    forms_of,
+    host_toolchain,
+    machines,
+    probe_hosts,
+    qualcomm_toolchains,
+)
 from deploykit_qualcomm.devices import qualcomm_device
 from deploykit_qualcomm.rules.carriers import RULES
-from deploykit_qualcomm.tables import Wheel, tables
+from deploykit_qualcomm.tables import DATA, LINUX, WINE, Wheel, tables
 from tables import each_row
+
+RUNNER = DATA.parent / "runner"
 
 
 def wheel(version: str) -> Wheel:
@@ -64,29 +85,17 @@ def test_what_a_binary_is_for(version: str, device: str, fit: Fit) -> None:
     assert carried(version, device).fit is fit
 
 
-def severity(asked: Carried) -> Severity:
-    (found,) = RULES["QNN295"].run(asked)
-    return found.severity
-
-
 def test_another_chip_is_an_error_unless_it_is_insisted_on_and_accepts_it() -> None:
-    assert severity(carried("1.22.0")) is Severity.ERROR
-    assert severity(carried("1.22.0", insisted=True)) is Severity.WARNING
-    assert severity(carried("1.22.0", "sm8350", insisted=True)) is Severity.ERROR
+    def found(device: str = "sm8650", *, insisted: bool) -> Finding:
+        (one,) = RULES["QNN295"].run(carried("1.22.0", device, insisted=insisted))
+        return one
 
-
-def test_the_words_name_both_chips_and_what_nobody_saw() -> None:
-    (found,) = RULES["QNN295"].run(carried("1.22.0"))
-    assert "SC8380XP (soc_model 60, v73)" in found.message and "SM8650 (soc_model 57, v75)" in found.message
-    assert "nobody loaded one on a device" in found.message
-    (found,) = RULES["QNN296"].run(carried("1.22.0"))
-    assert "Windows on ARM with a Snapdragon" in found.message and "hosted ARM runner" in found.message
+    assert [found(insisted=insisted).severity for insisted in (False, True)] == [Severity.ERROR, Severity.WARNING]
+    assert found("sm8350", insisted=True).severity is Severity.ERROR
+    told = found(insisted=False).message
+    assert "SC8380XP (soc_model 60, v73)" in told and "SM8650 (soc_model 57, v75)" in told
     assert not list(RULES["QNN296"].run(carried("1.18.1"))), "its compiler runs under Wine"
-
-
-def test_a_series_and_another_release_are_told_apart() -> None:
-    (series,) = RULES["QNN297"].run(carried("1.22.0", runtime="2.33"))
-    (other,) = RULES["QNN297"].run(carried("1.22.0", runtime="2.35"))
+    series, other = (next(iter(RULES["QNN297"].run(carried("1.22.0", runtime=one)))) for one in ("2.33", "2.35"))
     assert "older than 2.33.2 does not load it" in series.message
     assert "the nearest in public wheels that is not newer than 2.35" in other.message
 
@@ -106,3 +115,137 @@ def test_the_machines_of_a_wheel_are_those_that_can_be_used() -> None:
     assert machines(wheel("1.22.2")) == "Linux x86-64 under Wine or Windows x86-64"
     assert machines(wheel("2.7.0")) == "Linux x86-64"
     assert machines(wheel("1.18.1")) == "Linux x86-64 under Wine or Windows x86-64"
+
+
+def test_every_file_of_a_host_has_a_hash_and_is_of_its_wheel() -> None:
+    for wheel in tables().wheels:
+        assert wheel.build.startswith(f"{wheel.sdk}.")
+        assert wheel.host
+        for host in wheel.host:
+            assert bool(host.file) == bool(host.sha256)
+            assert not host.file or host.file.startswith(f"onnxruntime_qnn-{wheel.version}-")
+            assert not host.sha256 or re.fullmatch(r"[0-9a-f]{64}", host.sha256)
+            assert all(run.endswith("arm64") == (host.machine == "aarch64") for run in host.runs)
+
+
+def test_only_what_was_run_counts_as_compilable() -> None:
+    assert host_toolchain("2.33.2") is None
+    assert [wheel.version for wheel in tables().wheels if compilable(wheel)] == [
+        *("1.18.0", "1.18.1", "1.22.2", "2.3.0", "2.4.0", "2.5.0", "2.6.0", "2.7.0")
+    ]
+
+
+def test_a_toolchain_installs_the_wheel_that_carries_its_release() -> None:
+    every = qualcomm_toolchains("ort-qnn")
+    old = ("2.22.0", "2.22.10", "2.36.1", "2.47.0", "2.48.40", "2.49.40", "2.50.40")
+    htp = [f"htp=={version}" for version in old]
+    assert [spec.id for spec in every] == ["aimet==2.42.0", *htp, "onnxruntime-qnn==2.7.0"]
+    for spec in every:
+        pinned = {str(Requirement(pin)) for pin in spec.constraints}
+        assert {str(Requirement(name)) for stage in spec.stages for name in stage.packages} <= pinned
+        assert spec.verified and spec.source
+    for spec in (spec for spec in every if spec.name == "htp"):
+        (wheel,) = [wheel for wheel in tables().wheels if wheel.sdk == spec.version]
+        assert spec.licence
+        if wheel.runs_on(LINUX) is not None:
+            assert (
+                spec.stages[0].packages == (f"onnxruntime-qnn=={wheel.version}",) and len({*spec.stages[0].hashes}) == 4
+            )
+            pairs = {f"onnxruntime=={pair.version}" for pair in wheel.onnxruntime if pair.status is Status.SUPPORTED}
+            assert spec.stages[1].packages[0] in pairs
+            continue
+        host = wheel.runs_on(WINE)
+        assert host is not None and host.sha256
+        asking = {wheel.version: wheel for wheel in tables().wheels}[wheel.asked_by or wheel.version]
+        assert asking.loadable and asking.provider == "append"
+        assert [stage.run[2] for stage in spec.stages if stage.id == "libraries"] == [asking.version]
+        assert [stage.run[2] for stage in spec.stages if stage.id == "target"] == [wheel.version] * bool(wheel.asked_by)
+        # The relay shows the core API that the provider was made for.
+        core = spec.environment.get("DEPLOYKIT_QNN_CORE", "")
+        assert core == (asking.qnn_api.split(".")[1] if wheel.asked_by else "")
+        assert all(Path(spec.files, name).is_file() for stage in spec.stages for name in stage.inputs)
+        assert spec.needs
+
+
+@each_row(
+    ("build", "wheel"),
+    [
+        ("v2.36.1.250708151608_123266", "1.22.2"),
+        ("v2.33.2.250410134701_117956", "1.22.0"),
+        ("v2.28.2.241116104011_1", "1.20.2"),
+        ("v2.51.0.260929181845", "2.7.0"),
+        ("v2.36.0.250627101419_123859", None),
+        ("", None),
+    ],
+)
+def test_a_build_id_names_its_wheel(build: str, wheel: str | None) -> None:
+    found = carrier(build)
+    assert (None if found is None else found.version) == wheel
+
+
+def test_doctor_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEPLOYKIT_TOOLCHAINS", str(tmp_path))
+    *lines, last = probe_hosts(Surroundings(which=lambda name: None))
+    first = next(line for line in lines if line.id == "htp-2.36.1")
+    assert first.state == "absent"
+    assert "absent; wine is not installed" in first.detail
+    assert "apt-get install" in first.next and first.next.endswith("deploykit toolchain install htp-2.36.1")
+    assert last.id == "htp-elsewhere" and "2.33.2 (wheel 1.22.0)" in last.detail and "2.36.1" not in last.detail
+    with_wine, *_ = probe_hosts(Surroundings(which=lambda name: f"/usr/bin/{name}"))
+    assert with_wine.next == "deploykit toolchain install htp-2.22.0"
+
+
+@pytest.fixture
+def program() -> ModuleType:
+    found = importlib.util.spec_from_file_location("runner_install", RUNNER / "install.py")
+    assert found is not None and found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def test_pip_is_given_the_hash_of_the_table(
+    program: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (wheel,) = [wheel for wheel in tables().wheels if wheel.version == "1.22.2"]
+    (host,) = wheel.host
+    asked: list[tuple[str, ...]] = []
+
+    def pip(*words: str) -> None:
+        asked.append(words)
+        place = Path(words[words.index("-d") + 1])
+        assert (place / "wanted.txt").read_text("utf-8") == f"onnxruntime-qnn==1.22.2 --hash=sha256:{host.sha256}\n"
+        with zipfile.ZipFile(place / host.file, "w") as archive:
+            for name in ("capi/QnnHtp.dll", "capi/training/x.dll", "capi/module.pyd", "Qualcomm_LICENSE.pdf", "a.py"):
+                archive.writestr(f"onnxruntime/{name}", name)
+
+    monkeypatch.setattr(program, "pip", pip)
+    program.main("libraries", "1.22.2", str(tmp_path / "libraries"))
+    assert sorted(path.name for path in (tmp_path / "libraries").iterdir()) == ["QnnHtp.dll", "Qualcomm_LICENSE.pdf"]
+    assert [path.name for path in tmp_path.iterdir()] == ["libraries"], "the wheel itself is gone"
+    assert "--require-hashes" in asked[0] and "--no-deps" in asked[0]
+
+
+def test_the_compiler_is_fetched_by_its_hash(
+    program: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(program, "pip", lambda *words: asked.append(words))
+    monkeypatch.setattr(program.subprocess, "run", lambda argv, **given: Path(argv[argv.index("-o") + 1]).touch())
+    program.main("relay", "0.17.1", str(tmp_path / "programs"))
+    (words,) = asked
+    assert "--require-hashes" in words
+    entry = Path(words[words.index("--requirement") + 1]).read_text("utf-8").replace("\\\n", "").splitlines()[1].split()
+    assert entry[0] == "ziglang==0.17.1"
+    assert len(entry) == 7 and all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", word) for word in entry[1:])
+
+
+def test_a_change_of_any_source_makes_the_toolchain_install_again() -> None:
+    headers = {path.name for path in RUNNER.glob("*.h")}
+    for spec in qualcomm_toolchains("ort-qnn"):
+        for stage in spec.stages:
+            named = {Path(name).name for name in stage.inputs}
+            for source in (name for name in named if name.endswith(".c")):
+                text = RUNNER.joinpath(source).read_text("utf-8")
+                needed = {header for header in headers if f'#include "{header}"' in text}
+                assert stage.id != "runner" or needed <= named, source

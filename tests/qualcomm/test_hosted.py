@@ -1,18 +1,28 @@
-"""The runner's protocol: what counts as an answer, refusals out of the log, and a deadline that is kept."""
+"""The runner's protocol: what counts as an answer, refusals out of the log and the record, a deadline that is kept."""
 
 from __future__ import annotations
 
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from deploykit.errors import ToolError
+from deploykit.errors import InputError, ToolError
 from deploykit.findings import Confidence
 from deploykit.system.environments import environment_of
 from deploykit.system.specs import Need, Stage, ToolchainSpec
-from deploykit_qualcomm.hosted import RunnerAnswer, ask_runner, read_answer, read_refusals
+from deploykit_qualcomm.hosted import (
+    NodeVerdict,
+    RunnerAnswer,
+    ask_runner,
+    read_answer,
+    read_calls,
+    read_refusals,
+    read_verdicts,
+    refusal_lines,
+)
 from tables import each_row
 
 RUNTIME = '{"event":"runtime","version":"1.22.2","api":22}'
@@ -46,14 +56,11 @@ def test_a_damaged_answer_is_no_answer(lines: list[str]) -> None:
     assert answer.error == "the runner gave no whole answer"
 
 
-def test_failures_are_told_and_counted() -> None:
+def test_failures_and_crashes_are_told_and_counted() -> None:
     failed = '{"event":"failure","what":"session","why":"no such file"}'
     answer = read_answer([RUNTIME, failed, '{"event":"result","failures":1}'])
     assert (answer.error, answer.crashed) == ("session: no such file", False)
     assert read_answer([RUNTIME, failed, RESULT]).crashed, "the counts differ: the answer is not whole"
-
-
-def test_a_crash_is_told() -> None:
     answer = read_answer([RUNTIME, '{"event":"crash","code":"0xc0000005"}'])
     assert answer.crashed and "0xc0000005" in answer.error
 
@@ -68,14 +75,63 @@ def test_refused_nodes_carry_the_reason() -> None:
         "Unsupported nodes in QNN EP: { name: a/b, type: Erf } { name: two, type: DequantizeLinear }",
         "QNN.backendValidateOpConfig() failed for node `two` of type `Dequantize` with error code 3110",
         standalone,
+        "the backend says of `two`: bad bias: 10",
+        "the backend says of `other`: no",
         "Unsupported nodes in QNN EP: { name: two, type: DequantizeLinear }{ name: c, type: DequantizeLinear }",
     ]
     assert [(found.name, found.type, found.why) for found in read_refusals(log)] == [
         ("a/b", "Erf", ""),
-        ("two", "DequantizeLinear", "the backend answers 3110 to Dequantize"),
+        ("two", "DequantizeLinear", "the backend answers 3110 to Dequantize: bad bias: 10"),
         ("c", "DequantizeLinear", "no standalone DQ per channel"),
     ]
     assert read_refusals(["failed for node `x` of type `y` with error code 1", standalone]) == ()
+
+
+ASKED = {
+    "call": "validate",
+    "name": "fc",
+    "type": "FullyConnected",
+    "answer": 3110,
+    "said": ["QnnDsp <E> bad bias\n", "x"],
+}
+
+
+def record(folder: Path, *calls: Any, end: str = "") -> Path:
+    folder.joinpath("record.jsonl").write_text("".join(f"{json.dumps(call)}\n" for call in calls) + end, "utf-8")
+    return folder
+
+
+def test_the_last_answer_counts_and_its_first_line_is_the_reason(tmp_path: Path) -> None:
+    taken = {**ASKED, "name": "relu", "type": "Relu", "answer": 0, "said": ["QnnDsp <E> nothing"]}
+    calls = [{"call": "interface", "answer": 0}, {**ASKED, "answer": 0}, taken, ASKED]
+    verdicts = read_verdicts(read_calls(record(tmp_path, *calls)))
+    refused = NodeVerdict(node="fc", type="FullyConnected", answer=3110, said=("QnnDsp <E> bad bias", "x"))
+    assert verdicts == (refused, NodeVerdict(node="relu", type="Relu", answer=0, said=("QnnDsp <E> nothing",)))
+    assert [verdict.taken for verdict in verdicts] == [False, True]
+    assert refusal_lines(verdicts) == ("the backend says of `fc`: bad bias",)
+
+
+def test_a_record_that_ends_early_is_read_up_to_there(tmp_path: Path) -> None:
+    assert len(list(read_calls(record(tmp_path, ASKED, end='{"call":"valid')))) == 1
+    assert list(read_calls(record(tmp_path))) == []
+
+
+@each_row(
+    "line",
+    ["{", "[]", "7", "null", '{"call":1,"answer":0}', '{"call":"node"}', '{"call":"node","answer":"0"}', "[" * 100_000],
+    ids=range(8),
+)
+def test_what_is_no_record_is_refused(tmp_path: Path, line: str) -> None:
+    with pytest.raises(InputError, match="not a record"):
+        list(read_calls(record(tmp_path, ASKED, end=f"{line}\n{json.dumps(ASKED)}\n")))
+
+
+def test_a_node_of_another_shape_and_a_folder_without_a_record_are_refused(tmp_path: Path) -> None:
+    for damage in ({"name": None}, {"type": 3}, {"said": "words"}):
+        with pytest.raises(InputError, match="without name, type or words"):
+            read_verdicts([{**ASKED, **damage}])
+    with pytest.raises(InputError, match="cannot be read"):
+        list(read_calls(tmp_path))
 
 
 def toolchain(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> ToolchainSpec:

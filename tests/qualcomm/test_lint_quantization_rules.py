@@ -12,7 +12,7 @@ import pytest
 
 import deploykit
 from deploykit.backend.backend import Situation
-from deploykit.findings import Finding, Severity
+from deploykit.findings import Finding
 from deploykit_qualcomm.rules.float16 import RULES as FLOAT16_RULES
 from deploykit_qualcomm.rules.float16 import Float16Plan
 from tables import each_row
@@ -82,12 +82,7 @@ CASES: dict[str, tuple[Case, Case]] = {
         {**PRODUCT, "encodings": {"a": U16}},
         {**PRODUCT, "encodings": {"a": U16, "b": U16}},
     ),
-    "QNN243": (
-        conv(encodings={"x": {**U8, "scale": 0.5}, "w": {**S8, "scale": 0.2}, "b": {"type": "int32", "scale": 0.1002}}),
-        conv(
-            encodings={"x": {**U8, "scale": 0.5}, "w": {**S8, "scale": 0.2}, "b": {"type": "int32", "scale": 0.10009}}
-        ),
-    ),
+    "QNN243": (with_bias(0.1002), with_bias(0.10009)),
     "QNN248": ({**NORM, "encodings": {"s": S8}}, {**NORM, "encodings": {"s": U8}}),
     "QNN250": (log(3.9999, sdk="2.51"), log(4.0001, sdk="2.51")),
     "QNN270": (
@@ -115,40 +110,56 @@ def test_triggering_and_clean(code: str, lint: Lint, as_expected: Callable[[str,
     assert code not in lint(clean)
 
 
-@pytest.mark.parametrize(("kind", "found"), [("uint8", True), ("uint16", True), ("int32", False)])
-def test_a_swamped_grid_has_at_most_16_bits(kind: str, found: bool, lint: Lint) -> None:
-    assert ("QNN275" in lint(conv(encodings={"x": {"type": kind, "scale": 3922.0}}))) is found
+def scales(*blocks: float) -> Case:
+    return conv(encodings={"w": {"type": "lpbq", "blocks": [[*blocks, 1.0, 2.0, 3.0]]}})
 
 
-@pytest.mark.parametrize(("zero", "found"), [(128, False), (127, True), (129, True), (0, True)])
-def test_the_middle_of_an_unsigned_grid_is_symmetric(zero: int, found: bool, lint: Lint) -> None:
-    grid = {**U8, "scale": [0.1] * 4, "zero": zero, "axis": 0}
-    assert ("QNN238" in lint(conv(encodings={"w": grid}))) is found
+def middle(zero: int) -> Case:
+    return conv(encodings={"w": {**U8, "scale": [0.1] * 4, "zero": zero, "axis": 0}})
 
 
-def test_block_scales_begin_at_one(lint: Lint) -> None:
-    def scales(*blocks: float) -> Case:
-        return conv(encodings={"w": {"type": "lpbq", "blocks": [[*blocks, 1.0, 2.0, 3.0]]}})
-
-    assert "QNN236" in lint(scales(0.0))
-    assert "QNN236" not in lint(scales(1.0))
-
-
-def test_bfloat16_asks_more_of_a_chip_through_the_provider(lint: Lint) -> None:
-    assert "QNN237" in lint(conv(precision="bf16", target="sm8850", backend="ort-qnn"))
-    assert "QNN237" not in lint(conv(precision="bf16", target="sm8850"))
+HALVES = conv(encodings={"w": {"type": "float16"}, "x": {"type": "float16"}}, target="sm8450")
+MOVED = {
+    "graph": """g (float[1,4,8] a, float[1,4,8] b) => (float[1,4,4] y) {
+      t = Transpose <perm = [0,2,1]> (b)  y = MatMul (a, t) }"""
+}
 
 
-def test_rank_3_linears_are_an_error_where_the_failure_is_reported(lint: Lint) -> None:
-    """qualcomm/aimet#4086: SDK 2.41 on SA8775P. Unknown releases warn; other architectures have no row."""
-    names = ("q", "k", "s", "y", "x")
-    (finding,) = lint(block(names))["QNN215"]
-    assert finding.severity is Severity.ERROR
-    assert "linear-to-conv" in finding.hint
-    assert len(finding.evidence["nodes"]) == 2
-    assert lint(block(names, sdk="2.33"))["QNN215"][0].severity is Severity.WARNING
-    assert "QNN215" not in lint(block(names, target="sm8650"))
-    assert "QNN215" not in lint(block(()))
+@each_row(
+    ("code", "case", "severity"),
+    [
+        # A swamped grid has at most 16 bits.
+        *(
+            ("QNN275", conv(encodings={"x": {"type": kind, "scale": 3922.0}}), "warning")
+            for kind in ("uint8", "uint16")
+        ),
+        ("QNN275", conv(encodings={"x": {"type": "int32", "scale": 3922.0}}), ""),
+        # The middle of an unsigned grid is symmetric.
+        ("QNN238", middle(128), ""),
+        *(("QNN238", middle(zero), "error") for zero in (127, 129, 0)),
+        # Block scales begin at one.
+        ("QNN236", scales(0.0), "error"),
+        ("QNN236", scales(1.0), ""),
+        # SM8850 is v81 and has soc_model 87; the provider wants 88 for bfloat16.
+        ("QNN237", conv(precision="bf16", target="sm8850", backend="ort-qnn"), "warning"),
+        ("QNN237", conv(target="sm8650"), ""),
+        # Narrow Logs warn where nobody has looked.
+        ("QNN250", log(3.0, sdk="2.33"), "warning"),
+        ("QNN250", log(3.0, sdk="2.51"), "error"),
+        # Float entries are no integers.
+        *((code, HALVES, "") for code in ("QNN231", "QNN238", "QNN280")),
+        # 0.6.1 files have no entry for the outputs of Transpose and the like: a moved operand keeps its encoding.
+        ("QNN240", {**MOVED, "encodings": {"a": U16, "b": U16}}, ""),
+        ("QNN240", {**MOVED, "encodings": {"a": U16}}, "warning"),
+        # qualcomm/aimet#4086: SDK 2.41 on SA8775P. Unknown releases warn; other architectures have no row.
+        ("QNN215", block(("q", "k", "s", "y", "x")), "error"),
+        ("QNN215", block(("q", "k", "s", "y", "x"), sdk="2.33"), "warning"),
+        ("QNN215", block(("q", "k", "s", "y", "x"), target="sm8650"), ""),
+        ("QNN215", block(()), ""),
+    ],
+)
+def test_how_far_each_goes(code: str, case: Case, severity: str, lint: Lint) -> None:
+    assert [str(finding.severity) for finding in lint(case).get(code, [])] == ([severity] if severity else [])
 
 
 def test_borders_are_counted_and_an_extension_is_named(lint: Lint) -> None:
@@ -180,27 +191,6 @@ def test_an_extension_has_at_most_twelve_operators(operators: int, named: bool, 
     assert [len(more["nodes"]) for more in finding.evidence["extension"]] == ([operators] if named else [])
 
 
-def test_narrow_logs_warn_where_nobody_has_looked(lint: Lint) -> None:
-    assert lint(log(3.0, sdk="2.33"))["QNN250"][0].severity is Severity.WARNING
-    assert lint(log(3.0, sdk="2.51"))["QNN250"][0].severity is Severity.ERROR
-
-
-def test_bfloat16_needs_the_gate_of_the_provider(lint: Lint) -> None:
-    """SM8850 is v81 and has soc_model 87; the provider wants 88."""
-    assert "QNN237" in lint(conv(precision="bf16", target="sm8850", backend="ort-qnn"))
-    assert "QNN237" not in lint(conv(target="sm8650"))
-
-
-def test_per_channel_bias_scales_are_compared_one_by_one(lint: Lint) -> None:
-    weight = {**S8, "scale": [0.1, 0.2, 0.4, 0.8], "axis": 0}
-    bias = {"type": "int32", "scale": [0.05, 0.1, 0.2, 0.4], "axis": 0}
-    wrong = {"type": "int32", "scale": [0.05, 0.1, 0.2, 0.8], "axis": 0}
-    source = {**U8, "scale": 0.5}
-    assert "QNN243" not in lint(conv(encodings={"x": source, "w": weight, "b": bias}))
-    (finding,) = lint(conv(encodings={"x": source, "w": weight, "b": wrong}))["QNN243"]
-    assert finding.evidence["ratio"] == pytest.approx(2.0)
-
-
 @each_row(
     ("weight", "bias", "ratio"),
     [
@@ -210,6 +200,8 @@ def test_per_channel_bias_scales_are_compared_one_by_one(lint: Lint) -> None:
         ([0.2, 0.2, 0.2, 0.2], [0.1], None),
         ([0.2, 0.2, 0.2, 0.1], [0.1], 2.0),
         ([0.2, 0.2], [0.1, 0.1, 0.1, 0.3], None),
+        ([0.1, 0.2, 0.4, 0.8], [0.05, 0.1, 0.2, 0.4], None),
+        ([0.1, 0.2, 0.4, 0.8], [0.05, 0.1, 0.2, 0.8], 2.0),
     ],
 )
 def test_one_scale_stands_for_all_channels(
@@ -223,19 +215,6 @@ def test_one_scale_stands_for_all_channels(
     kinds = {"x": {**U8, "scale": 0.5}, "w": kind("int8", weight), "b": kind("int32", bias)}
     found = lint(conv(encodings=kinds)).get("QNN243", [])
     assert [finding.evidence["ratio"] for finding in found] == ([] if ratio is None else [pytest.approx(ratio)])
-
-
-def test_float_entries_are_no_integers(lint: Lint) -> None:
-    found = lint(conv(encodings={"w": {"type": "float16"}, "x": {"type": "float16"}}, target="sm8450"))
-    assert not {"QNN231", "QNN238", "QNN280"} & set(found)
-
-
-def test_a_moved_operand_keeps_its_encoding(lint: Lint) -> None:
-    """0.6.1 files have no entry for the outputs of Transpose and the like."""
-    graph = """g (float[1,4,8] a, float[1,4,8] b) => (float[1,4,4] y) {
-      t = Transpose <perm = [0,2,1]> (b)  y = MatMul (a, t) }"""
-    assert "QNN240" not in lint({"graph": graph, "encodings": {"a": U16, "b": U16}})
-    assert "QNN240" in lint({"graph": graph, "encodings": {"a": U16}})
 
 
 @pytest.mark.parametrize("part", ["scale", "zero_point"])

@@ -9,8 +9,8 @@ import pytest
 
 from deploykit.backend.probes import CheckLine, Surroundings
 from deploykit.system.processes import ProgramEnd, run
-from deploykit_qualcomm.carriers import probe_hosts
-from deploykit_qualcomm.probes import probe_adb, probe_ndk, probe_sdks, probe_wheel, provider_probes, sdk_probes
+from deploykit_qualcomm.probes import probe_adb, probe_ndk, probe_sdks, probe_wheel
+from tables import each_row
 
 TOOLS = "bin/x86_64-linux-clang"
 
@@ -52,15 +52,15 @@ def by_kind(lines: list[CheckLine]) -> dict[str, CheckLine]:
     return {line.id.partition(":")[0]: line for line in lines}
 
 
-def test_no_sdk_is_no_problem_but_says_what_to_do(tmp_path: Path) -> None:
+def named(folder: Path, **roots: Path) -> Surroundings:
+    return around(folder, env={name: str(root) for name, root in roots.items()}, programs=("python3.10",))
+
+
+def test_no_sdk_is_no_problem_and_one_whose_tools_start_is_told_with_its_release(tmp_path: Path) -> None:
     (line,) = probe_sdks(around(tmp_path))
-    assert (line.id, line.state) == ("qairt", "absent")
-    assert "QAIRT_SDK_ROOT" in line.next
-
-
-def test_an_sdk_with_tools_that_start(tmp_path: Path) -> None:
+    assert (line.id, line.state) == ("qairt", "absent") and "QAIRT_SDK_ROOT" in line.next
     root = sdk(tmp_path / "any-name", tools={"qnn-net-run": "echo usage"}, version="2.33.0.250327")
-    lines = by_kind(list(probe_sdks(around(tmp_path, env={"QAIRT_SDK_ROOT": str(root)}, programs=("python3.10",)))))
+    lines = by_kind(list(probe_sdks(named(tmp_path, QAIRT_SDK_ROOT=root))))
     assert lines["qairt"].facts["version"] == "2.33.0.250327"
     assert lines["qairt"].state == lines["tools"].state == lines["python"].state == "ok"
     assert "1 of 6 host tools start" in lines["tools"].detail
@@ -109,18 +109,13 @@ def test_sdks_in_the_usual_folders_are_found_by_their_name(tmp_path: Path) -> No
     assert versions == ["2.37.0.250724", "2.41.0.251128"]
 
 
-def test_an_sdk_is_listed_once_although_a_variable_names_it(tmp_path: Path) -> None:
-    root = sdk(tmp_path / "opt/qcom/aistack/qairt/2.37.0.250724", tools={"qnn-net-run": "true"})
-    lines = list(probe_sdks(around(tmp_path, env={"QAIRT_SDK_ROOT": str(root), "QNN_SDK_ROOT": str(root)})))
+def test_two_variables_name_one_sdk_or_disagree(tmp_path: Path) -> None:
+    first = sdk(tmp_path / "opt/qcom/aistack/qairt/2.37.0.250724", tools={"qnn-net-run": "true"})
+    lines = list(probe_sdks(named(tmp_path, QAIRT_SDK_ROOT=first, QNN_SDK_ROOT=first)))
     assert sum(line.id.startswith("qairt:") for line in lines) == 1
-
-
-def test_two_variables_that_disagree_are_a_problem(tmp_path: Path) -> None:
-    first = sdk(tmp_path / "a", tools={"qnn-net-run": "true"}, version="2.33.0")
-    second = sdk(tmp_path / "b", tools={"qnn-net-run": "true"}, version="2.37.0")
-    env = {"QAIRT_SDK_ROOT": str(first), "QNN_SDK_ROOT": str(second)}
-    lines = by_kind(list(probe_sdks(around(tmp_path, env=env))))
-    assert lines["qairt-variables"].state == "problem"
+    second = sdk(tmp_path / "b", tools={"qnn-net-run": "true"}, version="2.33.0")
+    lines = list(probe_sdks(named(tmp_path, QAIRT_SDK_ROOT=first, QNN_SDK_ROOT=second)))
+    assert by_kind(lines)["qairt-variables"].state == "problem"
 
 
 @pytest.mark.parametrize(
@@ -157,15 +152,9 @@ def test_ndk_and_clang(tmp_path: Path) -> None:
     ],
 )
 def test_adb(tmp_path: Path, tail: tuple[str, ...], state: str, word: str) -> None:
-    surroundings = around(tmp_path, programs=("adb",), answer=lambda argv, **_: completed(0, *tail))
-    (line,) = probe_adb(surroundings)
-    assert line.state == state
-    assert word in line.detail
-
-
-def test_no_adb(tmp_path: Path) -> None:
-    (line,) = probe_adb(around(tmp_path))
-    assert line.state == "absent"
+    (line,) = probe_adb(around(tmp_path, programs=("adb",), answer=lambda argv, **_: completed(0, *tail)))
+    assert line.state == state and word in line.detail
+    assert next(iter(probe_adb(around(tmp_path)))).state == "absent"
 
 
 def wheel_machine(registers: ProgramEnd) -> Callable[..., ProgramEnd]:
@@ -179,33 +168,26 @@ def wheel_machine(registers: ProgramEnd) -> Callable[..., ProgramEnd]:
     return answer
 
 
-def test_a_pair_that_loads(tmp_path: Path) -> None:
-    machine = wheel_machine(completed(0, '{"registered": true}'))
-    (line,) = probe_wheel(around(tmp_path, answer=machine))
-    assert line.state == "ok"
-    assert line.facts == {"onnxruntime": "1.28.0", "onnxruntime_qnn": "2.3.0", "sdk": "2.47.0"}
+NO_LIBRARY = "OSError: libatomic.so.1: cannot open shared object file: No such file or directory"
 
 
-@pytest.mark.parametrize("tail", [("OrtEp has invalid ort_version_supported=0",), ('{"registered": false}',), ()])
-def test_a_pair_that_does_not_load_is_answered_with_one_that_does(tmp_path: Path, tail: tuple[str, ...]) -> None:
-    (line,) = probe_wheel(around(tmp_path, answer=wheel_machine(completed(1 if len(tail) else -11, *tail))))
-    assert line.state == "problem"
-    assert "seen to work" in line.next
-
-
-def test_a_library_that_the_wheel_needs_of_the_system_is_named(tmp_path: Path) -> None:
-    said = "OSError: libatomic.so.1: cannot open shared object file: No such file or directory"
-    (line,) = probe_wheel(around(tmp_path, answer=wheel_machine(completed(1, said))))
-    assert line.state == "problem"
-    assert "apt-get install libatomic1" in line.next
+@each_row(
+    ("end", "told"),
+    [
+        (completed(0, '{"registered": true}'), ""),
+        (completed(1, "OrtEp has invalid ort_version_supported=0"), "seen to work"),
+        (completed(1, '{"registered": false}'), "seen to work"),
+        (completed(-11), "seen to work"),
+        (completed(1, NO_LIBRARY), "apt-get install libatomic1"),
+    ],
+)
+def test_a_pair_that_does_not_load_is_answered_with_one_that_does(end: ProgramEnd, told: str, tmp_path: Path) -> None:
+    (line,) = probe_wheel(around(tmp_path, answer=wheel_machine(end)))
+    assert line.state == ("problem" if told else "ok") and told in line.next
+    assert told or line.facts == {"onnxruntime": "1.28.0", "onnxruntime_qnn": "2.3.0", "sdk": "2.47.0"}
 
 
 def test_the_wheel_of_this_environment_is_really_tried() -> None:
     pytest.importorskip("onnxruntime_qnn")
     (line,) = probe_wheel(Surroundings())
     assert line.state == "ok", line.detail
-
-
-def test_what_each_way_needs() -> None:
-    assert set(sdk_probes()) == {probe_sdks, probe_ndk, probe_adb}
-    assert provider_probes() == (probe_wheel, probe_hosts)

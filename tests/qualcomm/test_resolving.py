@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
@@ -53,21 +53,6 @@ def test_without_a_version_the_newest_with_known_tools() -> None:
     assert codes("2.48", uses_tools=False) == ("2.48.40", [])
 
 
-@pytest.mark.parametrize(
-    ("request_", "shown", "near"),
-    [
-        ("9" * 60, "9" * 60, KNOWN[-1]),
-        ("9" * 61, "9" * 60 + "…", f"{KNOWN[0]}, {KNOWN[-1]}"),
-        ("0.1", "0.1", KNOWN[0]),
-    ],
-)
-def test_a_number_of_sixty_characters_is_still_a_number(request_: str, shown: str, near: str) -> None:
-    with pytest.raises(UnknownTargetError) as refused:
-        resolve_sdk(request_, source=SHELF)
-    assert f"{shown!r}" in str(refused.value) or shown == "0.1"
-    assert near in refused.value.next
-
-
 @each_row(
     ("request_", "why"),
     [
@@ -84,6 +69,7 @@ def test_a_number_of_sixty_characters_is_still_a_number(request_: str, shown: st
         ("2.33; rm -rf /", "looks like"),
         ("٢.٣٣", "looks like"),
         ("9" * 5000 + ".1", "looks like"),
+        ("9" * 61, "looks like"),
     ],
 )
 def test_what_cannot_be_answered_is_an_unknown_target(request_: str, why: str) -> None:
@@ -95,13 +81,6 @@ def test_what_cannot_be_answered_is_an_unknown_target(request_: str, why: str) -
     assert len(str(caught.value)) < 400
 
 
-def test_the_nearest_is_suggested() -> None:
-    with pytest.raises(UnknownTargetError) as caught:
-        resolve_sdk("2.33rc1", source=SHELF)
-    assert "2.33.0" in caught.value.next
-
-
-@settings(deadline=None, max_examples=60)
 @given(
     st.tuples(st.integers(0, 4), st.integers(0, 80), st.integers(0, 60), st.integers(240000, 280000)),
     st.integers(2, 4),
@@ -122,15 +101,6 @@ def test_any_version_is_answered_by_one_that_is_not_newer_or_refused(numbers: tu
     assert exact or {finding.code for finding in findings} & {"QNN001", "QNN002"}
 
 
-@settings(deadline=None, max_examples=40)
-@given(st.text(max_size=30))
-def test_any_text_is_a_version_or_an_unknown_target(text: str) -> None:
-    try:
-        resolve_sdk(text, source=SHELF)
-    except UnknownTargetError as error:
-        assert error.exit_status == 4
-
-
 def test_what_the_series_file_declares_is_done(tmp_path: Path) -> None:
     data = shutil.copytree(FROZEN, tmp_path / "data")
     text = (data / "series.toml").read_text()
@@ -148,18 +118,10 @@ def test_what_the_series_file_declares_is_done(tmp_path: Path) -> None:
 
 def test_a_target_carries_what_was_found_about_both() -> None:
     target = resolve_target("QCS6490", "2.33.7", "qnn-htp")
-    assert target.device.id == "qcs6490"
-    assert target.requested == "2.33.7"
     assert target.sdk is not None
-    assert target.sdk.version == "2.33.0"
+    assert (target.device.id, target.requested, target.sdk.version) == ("qcs6490", "2.33.7", "2.33.0")
     assert {"QNN001", "QNN012"} <= {finding.code for finding in target.findings}
-
-
-def test_a_plain_target_has_no_findings() -> None:
     assert resolve_target("sm8650", "2.33", "qnn-htp").findings == ()
-
-
-def test_a_backend_that_does_not_serve_the_device() -> None:
     with pytest.raises(UnknownTargetError, match="does not serve"):
         resolve_target("sm8650", "2.33", "vitis-ai")
 
@@ -171,7 +133,7 @@ def test_the_provider_needs_no_tools_and_no_dsp_arch() -> None:
     assert error.blocks
 
 
-@pytest.mark.parametrize("sdk", ["2.22.0", "2.22.10", "2.20.0"])
+@each_row("sdk", ["2.22.0", "2.22.10", "2.20.0"])
 def test_a_release_below_every_table_is_refused_only_where_its_tools_are_used(sdk: str) -> None:
     target = resolve_target("sm8650", sdk, "ort-qnn")
     assert target.sdk is not None and target.sdk.version == "2.29.0"

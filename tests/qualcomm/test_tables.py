@@ -1,22 +1,34 @@
+"""The shared tables: nothing that was collected is lost, a wrong row is answered with its place, sources bound rows."""
+
 from __future__ import annotations
 
 import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
+from packaging.version import Version
 
 from deploykit.errors import InputError
-from deploykit.tables.capabilities import ConfigKey, Feature, Flag, SdkTable, Status
+from deploykit.findings import Confidence
+from deploykit.tables.capabilities import ConfigKey, Feature, Flag, Status
 from deploykit.tables.reading import parse_rows
+from deploykit.tables.sources import extent_of
+from deploykit_qualcomm.devices import qualcomm_device
 from deploykit_qualcomm.tables import DATA, Tables, load_sdk_table, tables
+from schemas import SCHEMAS
+from tables import each_row
 
-LEGACY = "qnn-onnx-converter"
 ROWS: dict[str, Any] = tomllib.loads((Path(__file__).parents[1] / "data/qualcomm/rows.toml").read_text())
+# Read here on its own, so that the loader is not tested against itself.
+SOURCES = tomllib.loads((DATA / "sources.toml").read_text("utf-8"))
+EXTENTS = {SOURCES["sources"].get(name, name): (given[0], given[-1]) for name, given in SOURCES["extent"].items()}
 
 
 @pytest.fixture
@@ -25,67 +37,84 @@ def data(tmp_path: Path) -> Path:
     return shutil.copytree(DATA, tmp_path / "data")
 
 
-def edit(path: Path, old: str, new: str) -> None:
+@contextmanager
+def edited(path: Path, old: str, new: str) -> Iterator[None]:
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new, 1))
+    yield
+    path.write_text(text)
 
 
-def test_every_release_has_a_file() -> None:
-    assert set(ROWS["releases"]) <= set(tables().versions)
-    assert len(ROWS["releases"]) == 30
-    assert {"2.49.40", "2.50.40", "2.51.0"} <= set(tables().versions)
-
-
-def test_releases_without_argument_lists_have_no_rows() -> None:
-    without = [version for version in tables().versions if not tables().table(version).flags]
-    assert without == ["2.20.0", "2.22", "2.25.0", "2.26.2", "2.27.0", "2.28"]
-    assert tables().all()[0].version == "2.29.0"
-
-
-def test_every_alias_finds_its_flag() -> None:
-    newest = tables().all()[-1]
-    for tool, aliases in ROWS["aliases"].items():
-        assert [alias for alias in aliases if newest.flag(tool, alias) is None] == []
-
-
-def test_every_key_case_rule_and_wheel_is_there() -> None:
-    shelf = tables()
+def test_nothing_that_was_collected_is_lost() -> None:
+    """Chips, releases, flags and keys as they were written down apart from the data files."""
+    shelf, newest = tables(), tables().all()[-1]
+    assert len({qualcomm_device(chip).id for chip in ROWS["devices"]}) == 113
+    for kind, lines in (("soc_model", ROWS["soc_models"]), ("arch", ROWS["with_arch"])):
+        for chip, value in map(str.split, lines):
+            assert str(qualcomm_device(chip).fact(kind)) == value, chip
+    assert {*ROWS["releases"], "2.49.40", "2.50.40", "2.51.0"} <= set(shelf.versions)
     assert set(ROWS["keys"]) <= {row.path for row in load_sdk_table("2.33.0").config_keys}
-    assert len(ROWS["keys"]) == 59
+    for tool, names in (*ROWS["flags"].items(), *ROWS["aliases"].items()):
+        assert not [name for name in names if all(table.flag(tool, name) is None for table in shelf.all())], tool
+    assert not [name for name in ROWS["aliases"]["qairt-converter"] if newest.flag("qairt-converter", name) is None]
     assert [case.id for case in shelf.missing_encodings] == ROWS["missing_encodings"]
     assert [rule.topic for rule in shelf.compat_rules] == ROWS["rules"]
     assert [f"{wheel.version} {wheel.sdk}" for wheel in shelf.wheels] == ROWS["wheels"]
+    without = [version for version in shelf.versions if not shelf.table(version).flags]
+    assert without == ["2.20.0", "2.22", "2.25.0", "2.26.2", "2.27.0", "2.28"] and shelf.all()[0].version == "2.29.0"
 
 
-@pytest.mark.parametrize("table", tables().all(), ids=lambda table: table.version)
-def test_every_row_says_who_and_since_when(table: SdkTable) -> None:
-    rows: list[Flag | Feature | ConfigKey] = [*table.flags, *table.features, *table.config_keys]
-    for row in rows:
-        assert row.source
-        assert all(len(source) > 6 or "#" in source for source in row.source), row  # short names are written out
-        assert row.since in tables().with_rows
-    for change in table.changes:
-        assert change.source
+def test_every_row_says_who_and_since_when_and_speaks_for_no_release_that_its_sources_do_not_know() -> None:
+    chips = {(name.replace("_", "-"), arch) for arch, row in tables().archs.arch.items() for name in row.facts}
+    for table in tables().all():
+        rows: list[Flag | Feature | ConfigKey] = [*table.flags, *table.features, *table.config_keys]
+        for row in rows:
+            assert row.source and all(len(source) > 6 or "#" in source for source in row.source), row
+            assert row.since in tables().with_rows
+        assert all(change.source for change in table.changes)
+        for row in table.features:
+            if row.confidence is Confidence.INFERRED:
+                assert row.note or row.confidence_note or row.contradicts, f"{row.feature}: inferred from what?"
+                continue
+            bounds = [bound for source in row.source for start, bound in EXTENTS.items() if source.startswith(start)]
+            if len(bounds) >= len(row.source) and (row.feature, row.arch) not in chips:
+                first = min(Version(bound[0]).release[:2] for bound in bounds)
+                last = max(Version(bound[1] or "99.0").release[:2] for bound in bounds)
+                assert first <= Version(table.version).release[:2] <= last, (table.version, row)
 
 
-def test_a_list_that_was_read_at_a_later_release_is_inferred_for_earlier_ones() -> None:
-    before, after = load_sdk_table("2.33.0"), load_sdk_table("2.35.0")
-    for table, confidence, since in ((before, "inferred", "2.29.0"), (after, "documented", "2.35.0")):
-        row = table.flag("qairt-converter", "--float_bitwidth")
-        assert row is not None
-        assert (row.confidence, row.since) == (confidence, since)
-    assert "2.35.0" in (before.flag("qairt-converter", "--float_bitwidth") or after).confidence_note  # type: ignore[union-attr]
+@each_row(
+    ("sources", "expected"),
+    [
+        (["TOOLS"], None),
+        (["qualcomm/aimet#4102"], ("2.33", "2.33")),
+        (["qualcomm/aimet#4102 (a comment)", "qualcomm/aimet#4090"], ("2.33", "2.44")),
+        (["qualcomm/aimet#4102", "somebody's notes"], None),
+        (["onnxruntime/onnxruntime-qnn#476", "qualcomm/aimet#4090"], ("2.41", "")),
+        ([], None),
+    ],
+)
+def test_sources_speak_together(sources: list[str], expected: tuple[str, str] | None) -> None:
+    assert extent_of(sources, EXTENTS) == expected
+
+
+def test_what_is_known_of_a_later_release_is_inferred_for_earlier_ones() -> None:
+    found = [load_sdk_table(version).flag("qairt-converter", "--float_bitwidth") for version in ("2.33.0", "2.35.0")]
+    told = [(str(row.confidence), row.since) for row in found if row is not None]
+    assert told == [("inferred", "2.29.0"), ("documented", "2.35.0")]
+    assert found[0] is not None and "2.35.0" in found[0].confidence_note
+    releases = ("2.29.0", "2.32.6", "2.33.0")
+    rows = [tables().table(release).feature("encodings-2.0.0", tool="qnn-onnx-converter") for release in releases]
+    assert [str(row.confidence) for row in rows if row is not None] == ["inferred", "inferred", "reported"]
 
 
 def test_soc_id_is_gone_from_2_48_on() -> None:
     before, after = (load_sdk_table(version).key("devices[].soc_id") for version in ("2.47.1", "2.48.0"))
-    assert before is not None
-    assert after is not None
+    assert before is not None and after is not None
     assert (before.status, after.status) == (Status.SUPPORTED, Status.UNSUPPORTED)
     assert before.lifecycle == after.lifecycle == "deprecated"
-    assert after.renamed_to == "devices[].soc_model"
-    assert "2.49" in after.contradicts
+    assert after.renamed_to == "devices[].soc_model" and "2.49" in after.contradicts
 
 
 def test_facts_speak_of_their_own_release_only() -> None:
@@ -93,83 +122,86 @@ def test_facts_speak_of_their_own_release_only() -> None:
     assert "context_blob" not in load_sdk_table("2.48.0").facts
 
 
-BROKEN: dict[str, tuple[str, str, str, str]] = {
-    "bad key": (
-        "sdks/2.33.0.toml",
-        "[[feature]]\nfeature =",
-        "[[feature]]\nfeatures =",
-        "feature[0].features: unknown",
-    ),
-    "bad confidence": ("sdks/2.38.0.toml", 'confidence = "inferred"', 'confidence = "sure"', "feature[0].confidence:"),
-    "bad status": ("sdks/2.34.0.toml", 'status = "unknown"', 'status = "maybe"', "flag[0].status:"),
-    "missing source": ("sdks/2.41.toml", 'note = "all runs', 'notes = "all runs', "feature[0].notes: unknown key"),
-    "dangling extends": ("sdks/2.33.0.toml", 'extends = "2.32.6"', 'extends = "2.32.7"', "extends: there is no"),
-    "later extends": ("sdks/2.33.0.toml", 'extends = "2.32.6"', 'extends = "2.34.0"', "extends: 2.34.0 is not an"),
-    "own extends": ("sdks/2.33.0.toml", 'extends = "2.32.6"', 'extends = "2.33.0"', "extends: 2.33.0 is not an"),
-    "empty extends": ("sdks/2.30.toml", 'extends = "2.29.0"', 'extends = "2.28"', "extends: 2.28 has no rows"),
-    "other version": ("sdks/2.33.0.toml", 'version = "2.33.0"', 'version = "2.33.1"', "version: '2.33.1' differs"),
-    "not TOML": ("sdks/2.33.0.toml", "schema = 1", "schema = = 1", "not TOML"),
-    "extent by hand": ("sdks/2.33.0.toml", "[[feature]]\n", '[[feature]]\nextent = ["2.33"]\n', "feature[0].extent:"),
-    "since by hand": ("sdks/2.33.0.toml", "[[feature]]\n", '[[feature]]\nsince = "2.30"\n', "feature[0].since:"),
-}
+NEW, EXTENDS = "[[feature]]\n", 'extends = "2.32.6"'
+BROKEN: list[tuple[str, str, str, str]] = [
+    ("2.33.0", "[[feature]]\nfeature =", "[[feature]]\nfeatures =", "feature[0].features: unknown"),
+    ("2.38.0", 'confidence = "inferred"', 'confidence = "sure"', "feature[0].confidence:"),
+    ("2.34.0", 'status = "unknown"', 'status = "maybe"', "flag[0].status:"),
+    ("2.41", 'note = "all runs', 'notes = "all runs', "feature[0].notes: unknown key"),
+    ("2.33.0", EXTENDS, 'extends = "2.32.7"', "extends: there is no"),
+    ("2.33.0", EXTENDS, 'extends = "2.34.0"', "extends: 2.34.0 is not an"),
+    ("2.33.0", EXTENDS, 'extends = "2.33.0"', "extends: 2.33.0 is not an"),
+    ("2.30", 'extends = "2.29.0"', 'extends = "2.28"', "extends: 2.28 has no rows"),
+    ("2.33.0", 'version = "2.33.0"', 'version = "2.33.1"', "version: '2.33.1' differs"),
+    ("2.33.0", "schema = 1", "schema = = 1", "not TOML"),
+    ("2.33.0", NEW, f'{NEW}extent = ["2.33"]\n', "feature[0].extent:"),
+    ("2.33.0", NEW, f'{NEW}since = "2.30"\n', "feature[0].since:"),
+]
 
 
-@pytest.mark.parametrize("case", sorted(BROKEN))
-def test_one_wrong_row_is_named_by_its_path(case: str, data: Path) -> None:
-    name, old, new, path = BROKEN[case]
-    edit(data / name, old, new)
-    with pytest.raises(InputError) as caught:
+@each_row(("version", "old", "new", "path"), BROKEN)
+def test_one_wrong_row_is_named_by_its_path(version: str, old: str, new: str, path: str, data: Path) -> None:
+    name = f"sdks/{version}.toml"
+    with edited(data / name, old, new), pytest.raises(InputError) as caught:
         Tables(data).all()
     assert str(caught.value).startswith((f"{name}: {path}", f"{data / name}: {path}"))
 
 
-WRONG_FILES: dict[str, tuple[Callable[[Tables], object], str, str]] = {
-    "tools/qairt-converter.toml: flag[2].kind": (lambda t: t.tools, 'kind = "values"', 'kind = "many"'),
-    "wheels.toml: wheel[11].onnxruntime[0].status": (lambda t: t.wheels, 'status = "supported"', 'status = "ok"'),
-    "wheels.toml: wheel[0].host[0].runs[0]": (lambda t: t.wheels, '"wine-x86-64"', '"wine"'),
-    "wheels.toml: wheel[0].provider": (lambda t: t.wheels, 'provider = "built-in"', 'provider = "some"'),
-    "series.toml: below_oldest": (lambda t: t.series, 'below_oldest = "error"', 'below_oldest = "shrug"'),
-    "compat_rules.toml: rule[0].topics": (lambda t: t.compat_rules, "\ntopic =", "\ntopics ="),
-    "missing_encoding.toml: case[0].status": (lambda t: t.missing_encodings, 'status = "supported"', "status = 1"),
-    "archs.toml: arch.v66.numbers": (lambda t: t.archs, "number = 66", "numbers = 66"),
-}
+WRONG_FILES: list[tuple[str, Callable[[Tables], object], str, str]] = [
+    ("tools/qairt-converter.toml: flag[2].kind", lambda t: t.tools, 'kind = "values"', 'kind = "many"'),
+    ("wheels.toml: wheel[11].onnxruntime[0].status", lambda t: t.wheels, 'status = "supported"', 'status = "ok"'),
+    ("wheels.toml: wheel[0].host[0].runs[0]", lambda t: t.wheels, '"wine-x86-64"', '"wine"'),
+    ("wheels.toml: wheel[0].provider", lambda t: t.wheels, 'provider = "built-in"', 'provider = "some"'),
+    ("series.toml: below_oldest", lambda t: t.series, 'below_oldest = "error"', 'below_oldest = "shrug"'),
+    ("compat_rules.toml: rule[0].topics", lambda t: t.compat_rules, "\ntopic =", "\ntopics ="),
+    ("missing_encoding.toml: case[0].status", lambda t: t.missing_encodings, 'status = "supported"', "status = 1"),
+    ("archs.toml: arch.v66.numbers", lambda t: t.archs, "number = 66", "numbers = 66"),
+]
 
 
-@pytest.mark.parametrize("path", sorted(WRONG_FILES))
-def test_every_kind_of_file_is_checked(path: str, data: Path) -> None:
-    read, old, new = WRONG_FILES[path]
-    edit(data / path.split(":", 1)[0], old, new)
-    with pytest.raises(InputError) as caught:
+@each_row(("path", "read", "old", "new"), WRONG_FILES)
+def test_every_kind_of_file_is_checked(
+    path: str, read: Callable[[Tables], object], old: str, new: str, data: Path
+) -> None:
+    with edited(data / path.split(":", 1)[0], old, new), pytest.raises(InputError) as caught:
         read(Tables(data))
     assert str(caught.value).startswith(path)
 
 
-def test_a_row_that_stands_twice_is_refused(data: Path) -> None:
+def test_a_row_that_stands_twice_or_names_another_tool_is_refused(data: Path) -> None:
     path = data / "sdks/2.30.toml"
     rows = path.read_text()
     path.write_text(rows + rows[rows.index("[[flag]]") :])
     with pytest.raises(InputError, match=r"sdks/2.30.toml: flag\[1\]: the same row occurs twice"):
         Tables(data).table("2.30")
+    other = edited(data / "tools/qnn-net-run.toml", "[[flag]]\n", '[[flag]]\ntool = "other"\n')
+    with other, pytest.raises(InputError, match=r"flag\[0\].tool"):
+        Tables(data).table("2.29.0")
 
 
-def test_a_tool_file_holds_its_own_tool_only(data: Path) -> None:
-    path = data / "tools/qnn-net-run.toml"
-    edit(path, "[[flag]]\n", '[[flag]]\ntool = "other"\n')
-    with pytest.raises(InputError, match=r"flag\[0\].tool"):
-        Tables(data).table("2.33.0")
+def test_every_data_file_fits_its_schema_and_a_wrong_row_does_not() -> None:
+    for pattern, schema in SCHEMAS.values():
+        jsonschema.Draft202012Validator.check_schema(schema)
+        check, paths = jsonschema.Draft202012Validator(schema), sorted(DATA.glob(pattern))
+        assert paths
+        for path in paths:
+            assert [*check.iter_errors(tomllib.loads(path.read_text("utf-8")))] == [], path
+    wrong = tomllib.loads((DATA / "sdks/2.33.0.toml").read_text("utf-8"))
+    wrong["feature"][0]["confidence"] = "sure"
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(wrong, SCHEMAS["qualcomm-sdk"][1])
 
 
 def test_loading_is_light_and_lazy() -> None:
+    """Queries, rules and adapters load nothing heavy, and a table reads no later release."""
     code = (
-        "import sys, deploykit_qualcomm.resolving as r, deploykit_qualcomm.compat as c\n"
-        "r.resolve_target('sm8650', '2.33', 'qnn-htp'); list(c.compat_rows('qnn-htp'))\n"
-        "print([name for name in ('onnx', 'onnxruntime', 'numpy', 'importlib.metadata') if name in sys.modules])\n"
+        "import sys, deploykit_qualcomm.resolving as r, deploykit_qualcomm.compat as c, deploykit_ort_qnn as o\n"
+        "import deploykit_qualcomm.rules.registries; from deploykit_qualcomm.known_errors import known_errors\n"
+        "r.resolve_target('sm8650', '2.33', 'qnn-htp'); list(c.compat_rows('qnn-htp')); known_errors(); o.backend.id\n"
+        "print([name for name in ('onnx', 'onnxruntime', 'numpy', 'onnxruntime_qnn') if name in sys.modules])\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_a_table_reads_no_later_release() -> None:
     shelf = Tables()
     shelf.table("2.31.0")
     assert shelf.versions.index(max(shelf._files, key=shelf.versions.index)) == shelf.versions.index("2.31.0")
@@ -177,30 +209,17 @@ def test_a_table_reads_no_later_release() -> None:
 
 def test_what_an_architecture_can_do_stands_in_one_file() -> None:
     """A row of ``features.toml`` about such a capability differs from ``archs.toml``, or it would say it twice."""
-    shelf = tables()
+    shelf, words = tables(), {True: Status.SUPPORTED, False: Status.UNSUPPORTED}
     said = {
         (name.replace("_", "-"), arch): row.facts[name].value is True
         for arch, row in shelf.archs.arch.items()
         for name in shelf.archs.features
         if name in row.facts
     }
-    assert said["fp16", "v68"] is False
-    assert said["lpbq", "v69"] is True
-    oldest = shelf.all()[0]
-    twice = []
-    for row in parse_rows(Feature, read_rows(shelf.data / "features.toml")["feature"], where="features.toml"):
-        if (row.feature, row.arch) in said:
-            assert row.status is not (Status.SUPPORTED if said[row.feature, row.arch] else Status.UNSUPPORTED)
-            twice.append((row.feature, row.arch))
-    assert twice == [("bf16", "v81")]
+    assert (said["fp16", "v68"], said["lpbq", "v69"]) == (False, True)
+    document = tomllib.loads((shelf.data / "features.toml").read_text("utf-8"))["feature"]
+    rows = parse_rows(Feature, [{**row, "since": ""} for row in document], where="features.toml")
+    twice = {(row.feature, row.arch): row.status for row in rows if (row.feature, row.arch) in said}
+    assert [*twice] == [("bf16", "v81")] and twice["bf16", "v81"] is not words[said["bf16", "v81"]]
     for (feature, arch), can in said.items():
-        if (feature, arch) not in twice:
-            assert oldest.status(feature, arch=arch) is (Status.SUPPORTED if can else Status.UNSUPPORTED)
-
-
-def read_rows(path: Path) -> dict[str, Any]:
-    """A file of feature rows, with the column that the loader fills."""
-    document = tomllib.loads(path.read_text("utf-8"))
-    for row in document["feature"]:
-        row["since"] = ""
-    return document
+        assert (feature, arch) in twice or shelf.all()[0].status(feature, arch=arch) is words[can]
