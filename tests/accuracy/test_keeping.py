@@ -142,8 +142,3 @@ def test_boxes_before_they_are_decoded_meet_their_own_row_alone() -> None:
     assert count_kept(read_both(group, pixels, in_order=True, label="given")) is None
     found = count(*read_both(group, both, in_order=True, label="given"))
     assert (found.wanted, found.made, found.kept) == ((20,), (20,), (18,))
-
-
-def test_nothing_to_keep_is_nothing_lost() -> None:
-    assert counted((0,), (0,)).share == 1.0
-    assert not counted((0,), (0,)).can_show(0.95)

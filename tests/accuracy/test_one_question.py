@@ -8,13 +8,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 import pytest
 
 from deploykit.accuracy.judge.judge import OutputJudge
 from deploykit.accuracy.judge.kinds import Task, pieces_of
 from deploykit.accuracy.judge.verdict import Verdict
-from deploykit.accuracy.simulate.sessions import Chain, Session
 from deploykit.model import wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
@@ -273,15 +271,3 @@ def test_rare_decisions_are_not_hidden_by_all_the_others() -> None:
     assert verdict.right is False
     assert "180 of 240 positive decisions equal" in verdict.reason
     assert judge.compare(one, one).right is True
-
-
-def test_a_chain_gives_the_outputs_of_the_whole() -> None:
-    whole = TinyGraph()
-    whole.op("Exp", [whole.op("Tanh", [whole.input("x", (1, 8))], "border")], "y")
-    pieces = [TinyGraph(), TinyGraph()]
-    pieces[0].op("Tanh", [pieces[0].input("x", (1, 8))], "border")
-    pieces[1].op("Exp", [pieces[1].input("border", (1, 8))], "y")
-    models: list[onnx.ModelProto] = [pieces[0].model("border"), pieces[1].model("y")]
-    feed = {"x": RNG.normal(size=(1, 8)).astype(np.float32)}
-    made = Chain(Session(model) for model in models).run(feed)
-    np.testing.assert_array_equal(made["y"], Session(whole.model("y")).run(feed)["y"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -85,12 +84,6 @@ def test_several_tensors_at_once_and_another_type(detr: Case) -> None:
     detr.assert_same(exact.run(chosen), chosen, "only these")
 
 
-def test_a_change_of_nothing_is_the_run_itself(detr: Case) -> None:
-    exact = detr.runs()
-    detr.assert_same(exact.run({}), {}, "nothing")
-    detr.assert_same(exact.run({"no such tensor": detr.values["images"]}), {}, "a stranger")
-
-
 def _grid(low: float, high: float) -> Affine:
     return affine_for_range(low, high, GridKind(bits=8, signed=False))
 
@@ -154,22 +147,6 @@ def test_what_is_kept_grows_with_the_graph_and_not_with_its_square() -> None:
         return PartialRuns(parser.parse_model(text), feeds, wanted=[f"t{count}"]).bytes_per_sample
 
     assert kept(1000) <= 10 * kept(100)
-
-
-def test_a_real_network(tmp_path: Path) -> None:
-    """A residual network from PyTorch with AIMET's encodings: a few tensors of each kind, on two samples."""
-    with zipfile.ZipFile(DATA / "zoo" / "resnet.zip") as archive:
-        archive.extractall(tmp_path)
-    model = onnx.load(tmp_path / "model.onnx")
-    placed = read_placed(tmp_path / "w8a16.v1.0.0.encodings", collect_facts(wrap_proto(model, path=Path("model.onnx"))))
-    with np.load(tmp_path / "held_out.npz") as stored:
-        feeds: list[Feed] = [{name: stored[name][index] for name in stored.files} for index in (0, 1)]
-    case = Case(model, {entry.name: entry.value for entry in placed}, feeds)
-    exact, quantized = case.runs(), case.runs(case.values)
-    for name in list(case.values)[::4]:
-        case.assert_same(exact.run({name: case.values[name]}), {name: case.values[name]}, name)
-        rest = {other: value for other, value in case.values.items() if other != name}
-        case.assert_same(quantized.run({name: None}), rest, name)
 
 
 def test_an_entry_that_does_not_fit_is_refused(detr: Case) -> None:

@@ -10,10 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from deploykit.accuracy.judge.measures import PairQuality, cosine, max_error, measure, psnr_db, sqnr_db, ssim
+from deploykit.accuracy.judge.measures import PairQuality, max_error, measure, psnr_db, sqnr_db, ssim
 from tables import each_row
 
 DATA = Path(__file__).parents[1] / "data" / "quark"
@@ -46,26 +44,10 @@ def test_same_numbers_as_the_evaluate_tool(name: str) -> None:
             assert mine[metric] == pytest.approx(theirs, rel=1e-6, abs=1e-6)
 
 
-def test_every_fixture_is_compared() -> None:
-    assert len(EXPECTED) == 8
-    assert all(pairs(case) for case in EXPECTED.values())
-
-
 def test_sqnr_is_energy_over_noise() -> None:
     assert sqnr_db(np.full(10, 10.0), np.full(10, 9.0)) == pytest.approx(20.0)
     assert sqnr_db(np.ones(3), np.ones(3)) == math.inf
     assert sqnr_db(np.zeros(3), np.ones(3)) == -math.inf
-
-
-def test_a_dead_half_hides_in_the_whole_and_shows_in_its_slice() -> None:
-    rng = np.random.default_rng(3)
-    baseline = np.stack([rng.random(64) * 640, rng.random(64)])[None]
-    candidate = baseline.copy()
-    candidate[:, 1] = 0
-    assert cosine(baseline, candidate) > 0.9999
-    alive, dead = (sqnr_db(baseline[:, at], candidate[:, at]) for at in (0, 1))
-    assert alive == math.inf
-    assert dead == 0.0
 
 
 @each_row("shape", [(), (1,), (3,), (1, 84, 8400), (1, 3, 5, 7), (1, 1, 2, 3, 4), (2, 3, 600)])
@@ -94,12 +76,3 @@ def test_json_has_no_nan_and_no_infinity() -> None:
     text = json.dumps(measure(np.zeros(4), np.zeros(4)).to_json(), allow_nan=False)
     assert json.loads(text)["cosine"] is None
     assert json.loads(text)["sqnr_db"] == "infinite"
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.integers(0, 2**32 - 1), st.floats(0.5, 8), st.lists(st.integers(1, 6), max_size=4))
-def test_scaling_both_changes_neither_cosine_nor_sqnr(seed: int, factor: float, shape: list[int]) -> None:
-    rng = np.random.default_rng(seed)
-    a, b = rng.normal(size=shape), rng.normal(size=shape)
-    assert cosine(a * factor, b * factor) == pytest.approx(cosine(a, b))
-    assert sqnr_db(a * factor, b * factor) == pytest.approx(sqnr_db(a, b), abs=1e-6)

@@ -87,51 +87,9 @@ def test_sixteen_bit_integers_do_not_repair_it(data: str, capsys: pytest.Capture
     assert "no number of layers in int16 reaches" in capsys.readouterr().out
 
 
-@pytest.mark.heavy
-def test_a_measure_of_the_users_decides(data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mean distance of boxes in pixels, of which less is better."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").write_text(
-        "import numpy as np\n"
-        "def distance(outputs, references):\n"
-        "    pairs = zip(outputs, references)\n"
-        "    return np.mean([np.abs(a['detections'] - b['detections']).mean() for a, b in pairs])\n"
-    )
-    found = deploykit.mix(DETR, encodings=W8A8, data=data, goal="metric<=5", metric="mine:distance")
-    assert found.raised.met
-    assert found.raised.best.reached.metric <= 5
-    assert found.raised.best.reached.reference == 0
-    with pytest.raises(UsageError, match="asks about a measure"):
-        deploykit.mix(DETR, encodings=W8A8, data=data, goal="drop<=1%")
-
-
 def test_only_what_the_target_mixes(data: str) -> None:
     with pytest.raises(UsageError, match="does not mix it with integers"):
         deploykit.mix(DETR, encodings=W8A8, data=data, goal="sqnr>=40", target="sm8350", to="float16")
-
-
-def test_the_page_and_the_file(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page, out = tmp_path / "page.html", tmp_path / "new.encodings"
-    call = [
-        "accuracy",
-        "ladder",
-        "--raise",
-        str(DETR),
-        "--encodings",
-        str(W8A8),
-        "--data",
-        data,
-        "--goal",
-        "sqnr>=40",
-        "-o",
-        str(out),
-    ]
-    assert run(cli, [*call, "--report", str(page)]) == 0
-    assert "raised to float16: " in capsys.readouterr().out
-    text = page.read_text("utf-8")
-    assert text.count("<circle") >= 10
-    assert text.count("p-chosen") >= 2
-    assert out.exists()
 
 
 GRAPH = """
@@ -190,16 +148,6 @@ def test_bisection_finds_the_smallest_that_is_good() -> None:
     found = raiser.smallest("float16", parse_goal("sqnr>=30"))
     assert (found.best.count, found.met) == (2, True)
     assert [trial.count for trial in found.trials] == [0, 1, 2, 5]
-
-
-def test_nothing_is_raised_where_it_is_good_already() -> None:
-    found = _raiser([35, 50]).smallest("int16", parse_goal("sqnr>=30"))
-    assert (found.best.count, found.best.tensors, found.met) == (0, (), True)
-
-
-def test_the_best_is_given_where_nothing_is_good() -> None:
-    found = _raiser([12, 10]).smallest("int16", parse_goal("sqnr>=30"))
-    assert (found.best.count, found.met) == (0, False)
 
 
 def test_costs_are_counted_from_shapes_and_widths() -> None:

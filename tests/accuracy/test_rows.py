@@ -15,7 +15,6 @@ from deploykit.accuracy.judge.judge import Judge, OutputJudge
 from deploykit.accuracy.judge.rows import ChosenRows, match_contents
 from deploykit.accuracy.judge.verdict import Measure
 from deploykit.accuracy.simulate.sessions import Session
-from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.model.collect import facts_of
 from deploykit.model.facts import GraphFacts
 from sample_models.tiny_graphs import TinyGraph
@@ -188,14 +187,6 @@ def test_wrong_rows_are_not_forgiven_and_rows_of_one_side_are_counted() -> None:
     verdict = judge.judge(lambda _: session.run(other))
     assert verdict.lost == pytest.approx(1 / CHOSEN)
     assert verdict.overall_db == np.inf
-
-
-def test_chosen_rows_are_known_behind_contributed_pairs(decoder_detector: Any, collect: Collect) -> None:
-    """Q/DQ pairs whose 16-bit types come from the contributed domain."""
-    quantized = insert_qdq(decoder_detector.model, decoder_detector.encodings).model
-    assert {n.domain for n in quantized.graph.node if n.op_type == "QuantizeLinear"} == {"com.microsoft"}
-    rows = ChosenRows(collect(quantized))
-    assert all(rows.is_behind(name) for name in ("labels", "boxes", "scores"))
 
 
 @pytest.mark.parametrize("hidden", [False, True])

@@ -16,7 +16,6 @@ from onnx import ModelProto, TensorProto, parser
 
 from deploykit.accuracy.samples.gathering import gather
 from deploykit.accuracy.search.layer_losses import analyze
-from deploykit.accuracy.search.locate import ModelProbe, SimulationProbe
 from deploykit.accuracy.simulate import sessions
 from deploykit.accuracy.simulate.fitting import fit_judge
 from deploykit.accuracy.simulate.sessions import Feed, Session
@@ -31,7 +30,6 @@ from deploykit.model.weights import (
     lean_weights,
     load_weights,
     mapped_bytes,
-    stored_values,
     unmapped,
     whole_model,
 )
@@ -174,28 +172,6 @@ def test_bodies_read_weights_of_the_graph_around_them(tmp_path: Path, room: int)
     assert _same(Session(model).runs(feeds), groups.runs(feeds))
 
 
-SEQUENCES = """
-<ir_version: 8, opset_import: ["" : 17]>
-parts (float[2, 4] x) => (float[2, 8] y)
-<float[4, 4] w = {1,2,3,4, 5,6,7,8, 9,1,2,3, 4,5,6,7}, float[4, 4] v = {2,0,0,1, 0,1,0,0, 0,0,3,0, 0,0,0,1}>
-{
-    a = MatMul (x, w)
-    s = SequenceConstruct (x, a)
-    b = MatMul (a, v)
-    c = MatMul (b, w)
-    t = SequenceInsert (s, c)
-    u = SequenceErase (t)
-    y = ConcatFromSequence <axis = 1> (u)
-}
-"""
-
-
-def test_no_cut_goes_through_a_sequence(tmp_path: Path) -> None:
-    model = parser.parse_model(SEQUENCES)
-    feeds: list[Feed] = [{"x": np.arange(8, dtype=np.float32).reshape(2, 4)}]
-    assert _same(Session(model).runs(feeds), Session(_lean(model, tmp_path), room=1).runs(feeds))
-
-
 def test_what_a_file_stores_is_an_output_too(tmp_path: Path) -> None:
     model = _tower([1, 1, 1], 0)
     model.graph.output.add().CopyFrom(onnx.helper.make_tensor_value_info("w1", 1, [8, 8]))
@@ -228,31 +204,6 @@ def test_a_model_that_cannot_be_cut_is_run_whole_where_it_fits(tmp_path: Path, m
     monkeypatch.setenv("DEPLOYKIT_MEMORY", "1K")
     with pytest.raises(InputError, match="cannot be cut"):
         Session(lean, room=300)
-
-
-def test_an_entry_that_does_not_fit_is_refused_before_anything_is_read(tmp_path: Path) -> None:
-    model = _tower([1, 1, 1], 0)
-    lean = _lean(model, tmp_path)
-    (tmp_path / "outside.bin").unlink()
-    value = Affine(bits=4, signed=True, scale=np.ones(5), zero_point=np.zeros(5), axis=1, symmetric=True)
-    wrong = EncodingSet(version="1.0.0", entries={"w1": Encoding(name="w1", value=value, is_param=True)})
-    with pytest.raises(InputError, match="'w1' does not fit its tensor"):
-        Simulator(lean, wrong, room=300)
-
-
-def test_probes_show_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = _tower([1, 2, 3, 4], 0)
-    lean, encodings = _lean(model, tmp_path), _encodings(model)
-    monkeypatch.setattr(sessions, "_LEAST_GROUP", 300)
-    monkeypatch.setattr(sessions, "_GROUP", 300)
-    feeds: list[Feed] = [{"x": np.full((2, 8), n, np.float32)} for n in range(2)]
-    for plain, large in (
-        (ModelProbe(model), ModelProbe(lean)),
-        (SimulationProbe(model, encodings), SimulationProbe(lean, encodings)),
-    ):
-        assert _same(plain.show_all(["m0", "r2"], feeds), large.show_all(["m0", "r2"], feeds))
-        one, two = plain.stored("w1"), large.stored("w1")
-        assert one is not None and two is not None and np.array_equal(one, two)
 
 
 def test_sensitivity_is_the_same_and_found_again_by_what_the_weights_are(
@@ -292,12 +243,6 @@ def test_no_file_may_claim_to_be_lean(tmp_path: Path) -> None:
     (tmp_path / "claims.onnx").write_bytes(lean.SerializeToString())
     with pytest.raises(InputError, match=r"has the entry 'deploykit\.mapped'"):
         load_model(tmp_path / "claims.onnx")
-
-
-def test_weights_that_nobody_located_are_not_read(tmp_path: Path) -> None:
-    read = load_model(_stored_outside(_tower([1, 1], 0), tmp_path))
-    with pytest.raises(InputError, match="never located"):
-        stored_values(read.proto.graph.initializer[0])
 
 
 def test_a_model_beyond_one_message_stays_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,11 +22,6 @@ def test_a_name_that_the_backend_does_not_have_is_refused(backend: str, asked: s
         deploykit.plan(CNN, target="sm8650", backend=backend, precision=asked)
 
 
-def test_a_compiler_that_makes_float16_of_everything_is_not_asked_for_float32() -> None:
-    with pytest.raises(UsageError, match="not a precision of ort-qnn"):
-        deploykit.plan(CNN, target="sm8650", backend="ort-qnn", precision="fp32")
-
-
 @pytest.mark.parametrize("spelling", ["float16", "FP16", "Float16"])
 @each_row("backend", ["qnn-htp", "ort-qnn"])
 def test_a_precision_may_be_spelt_by_its_element_type(backend: str, spelling: str) -> None:

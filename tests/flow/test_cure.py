@@ -50,11 +50,6 @@ def test_a_detr_as_exported_is_taken_simplified(backend: str, target: str, sdk: 
     assert any(finding.code == "DK002" and finding.handled for finding in findings)
 
 
-def test_without_the_rewrite_it_is_refused() -> None:
-    findings = api.check(DETR / "model.onnx", target="sm8650", backend="qnn-htp", sdk="2.44", no_rewrite=("simplify",))
-    assert len(_open_errors(findings)) >= 15
-
-
 def _sized_by_shape(path: Path) -> Path:
     """Expand to a size that the shape of the input gives: settled, yet written as if it were not."""
     graph = TinyGraph()
@@ -74,19 +69,6 @@ def test_the_package_holds_the_simplified_model(tmp_path: Path) -> None:
     assert made.package is not None
     (packaged,) = made.package.glob("model/*.onnx")
     assert [node.op_type for node in onnx.load(packaged).graph.node] == ["Add"]
-
-
-def test_a_clean_model_is_packaged_as_it_was_given(tmp_path: Path) -> None:
-    graph = TinyGraph()
-    warm = graph.op("Sigmoid", [graph.stored("a", np.ones(3))], "warm")
-    graph.op("Add", [graph.input("x", (2, 3)), warm], "y")
-    onnx.save(graph.model("y"), tmp_path / "m.onnx")
-    made = api.package(
-        tmp_path / "m.onnx", target="sm8650", backend="qnn-htp", sdk="2.44", out=tmp_path / "out", compile=False
-    )
-    assert made.package is not None
-    (packaged,) = made.package.glob("model/*.onnx")
-    assert packaged.read_bytes() == (tmp_path / "m.onnx").read_bytes()
 
 
 def test_asked_for_by_name_it_is_done(tmp_path: Path) -> None:
@@ -205,13 +187,6 @@ def test_every_cure_that_a_rule_names_has_its_place_in_the_order() -> None:
     named = {name for registry in (*CORE_REGISTRIES, *all_registries()) for rule in registry for name in rule.cure}
     assert named == set(CURES)
     assert set(CURES) <= set(transform_names())
-
-
-def test_a_model_of_many_gigabytes_is_cured_as_any_other(tmp_path: Path) -> None:
-    _, situation = read_situation(Request(model=_window_partition(tmp_path / "m.onnx"), target="sm8650"))
-    large = replace(situation, facts=replace(situation.facts, weight_bytes=1 << 34))
-    rules = Rules((ERROR,), ())
-    assert cure(rules, judge(rules, large, SharedWork()), SharedWork(), lambda line: None).steps
 
 
 def _window_partition(path: Path) -> Path:

@@ -4,44 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from deploykit.accuracy.samples.gathering import InputSource, Samples
 from deploykit.accuracy.samples.inputs import Label
-from deploykit.accuracy.simulate.quantizers import fake_quantize
 from deploykit.encodings.infer import infer_entries
-from deploykit.encodings.new_grids import GridKind, affine_for_range, usual_grid
+from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
-from deploykit.flow.samples import evidence_of, observed_ranges
+from deploykit.flow.samples import evidence_of
 from deploykit.model.collect import facts_of
 from sample_models.tiny_graphs import TinyGraph
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    ends=st.tuples(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6)),
-    bits=st.sampled_from([4, 8, 16]),
-    signed=st.booleans(),
-    symmetric=st.booleans(),
-)
-def test_a_grid_holds_its_range_and_zero(ends: tuple[float, float], bits: int, signed: bool, symmetric: bool) -> None:
-    low, high = min(ends), max(ends)
-    value = affine_for_range(low, high, GridKind(bits=bits, signed=signed, symmetric=symmetric))
-    step = float(value.scale)
-    assert value.lowest <= float(value.zero_point) <= value.highest
-    assert float(value.minimum) <= min(low, 0) + step
-    assert float(value.maximum) >= max(high, 0) - step
-    zero, left, right = fake_quantize(np.asarray([0.0, low, high], np.float32), value)
-    assert zero == 0
-    assert abs(left - low) <= step * 1.01 + abs(low) * 1e-6
-    assert abs(right - high) <= step * 1.01 + abs(high) * 1e-6
-
-
-def test_zeros_get_an_ordinary_scale() -> None:
-    value = affine_for_range(0, 0, GridKind(bits=16, signed=False))
-    assert float(value.maximum) == pytest.approx(1)
-    assert not fake_quantize(np.zeros(3, np.float32), value).any()
 
 
 def _set(**values: Affine | Float) -> EncodingSet:
@@ -51,13 +22,6 @@ def _set(**values: Affine | Float) -> EncodingSet:
 
 def _grid(bits: int, *, signed: bool = False) -> Affine:
     return affine_for_range(-1, 1, GridKind(bits=bits, signed=signed))
-
-
-def test_the_usual_grid_is_that_of_most_activations() -> None:
-    encodings = _set(a=_grid(8), b=_grid(8), c=_grid(16))
-    assert usual_grid(encodings) == GridKind(bits=8, signed=False)
-    assert usual_grid(encodings, least_bits=16).bits == 16
-    assert usual_grid(_set()) == GridKind(bits=16, signed=False)
 
 
 def test_new_entries_are_of_the_kind_they_replace() -> None:
@@ -86,15 +50,6 @@ def test_a_tensor_of_the_side_list_becomes_an_integer() -> None:
     made = infer_entries(model, facts_of(model), encodings, ["y"]).encodings
     assert made.float_tensors == {"z"}
     assert made.entries["y"].dtype == "uint16"
-
-
-def test_ranges_leave_infinities_out() -> None:
-    graph = TinyGraph()
-    graph.op("Log", [graph.input("x", (3,))], "y")
-    feeds = [{"x": np.asarray([0, 1, np.e], np.float32)}, {"x": np.asarray([1, 1, 10], np.float32)}]
-    low, high = observed_ranges(graph.model("y"), ["y"], feeds)["y"]
-    assert low == 0
-    assert high == pytest.approx(np.log(10))
 
 
 @pytest.mark.parametrize("label", list(Label))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -15,149 +16,263 @@ import deploykit
 from deploykit.accuracy.search.goals import Reached, parse_goal
 from deploykit.accuracy.search.raising import Raised, RaiseTrial, WideType
 from deploykit.accuracy.simulate.precisions import ModelCost
-from deploykit.backend.backend import Progress
+from deploykit.backend.backend import Progress, Request
 from deploykit.backend.plugins import load_backends
+from deploykit.backend.quantizers import WeightMethod
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import InputError, UsageError
-from deploykit.flow.ladder import Ladder, LadderRung, RaisedStep, walk
+from deploykit.flow.ladder import Ladder, LadderRung, LearnedStep, Learning, RaisedStep, walk
+from deploykit.flow.quantizing import choosing
+from deploykit.flow.quantizing.choosing import learning_with, pick
+from deploykit.flow.read import resolve_target
 from deploykit.tables.devices import Device
+from deploykit_qualcomm.aimet import AIMET
+from tables import each_row
 
-AIMET = Path(__file__).parents[1] / "data" / "aimet"
+MLP = Path(__file__).parents[1] / "data" / "aimet" / "mlp" / "model.onnx"
 BITS = {"fp16": 256, "w16a16": 256, "w8a16": 128, "w4a16": 64, "w8a8": 64}
-MIXED = ModelCost(weight_bytes=1, activation_bytes=1, bit_operations=90)
+NOTHING = EncodingSet(version="1.0.0", entries={})
+BOTH = Learning(methods=("SeqMSE", "AdaRound"))
+WEIGHTS = {"fp16": 60.0, "w16a16": 50.0, "w8a16": 25.0, "w8a8": 10.0}
+"""What tells that weights are the cause, at a goal of 30 dB."""
+RANGES = {"fp16": 60.0, "w16a16": 10.0, "w8a16": 10.0, "w8a8": 5.0}
+"""What tells that no grid holds the ranges."""
 
 
-def _walked(
-    numbers: dict[str, float],
+def walked(
+    numbers: Mapping[str, float],
     *,
-    repaired: float = 33.0,
+    raised_db: float = 33.0,
     wides: tuple[WideType, ...] = ("float16", "int16"),
     confirm: Reached | None = None,
-) -> Ladder:
-    """A walk over candidates of these decibels; raising layers gives ``repaired``."""
-    goal = parse_goal("sqnr>=30")
+    learning: Learning | None = None,
+    missing: tuple[str, ...] = (),
+) -> tuple[Ladder, list[str]]:
+    """A walk over candidates of these decibels, and which were measured or raised besides, in order."""
+    asked: list[str] = []
 
     def measure(name: str) -> LadderRung:
-        cost = ModelCost(weight_bytes=BITS[name], activation_bytes=0, bit_operations=BITS[name])
-        empty = EncodingSet(version="1.0.0", entries={})
+        asked.append(name)
+        if name in missing:
+            return LadderRung(precision=name, missing="it failed")
+        bits = BITS[name.partition("+")[0]]
         return LadderRung(
             precision=name,
             reached=Reached(sqnr_db=numbers[name]),
-            cost=cost,
+            cost=ModelCost(weight_bytes=bits, activation_bytes=0, bit_operations=bits),
             runs_here=name != "w16a16",
-            encodings=empty,
+            encodings=NOTHING,
         )
 
     def mix(base: LadderRung, wide: WideType) -> Raised:
+        asked.append(f"raise {base.precision}")
         trial = RaiseTrial(
             wide=wide,
             count=1,
-            layers=(f"layer of {base.precision}",),
+            layers=("l",),
             tensors=("t",),
-            reached=Reached(sqnr_db=repaired),
-            met=repaired >= 30,
-            cost=MIXED,
+            reached=Reached(sqnr_db=raised_db),
+            met=raised_db >= 30,
+            cost=ModelCost(weight_bytes=1, activation_bytes=1, bit_operations=130 if learning else 90),
             borders=2,
         )
-        return Raised(goal="", best=trial, encodings=EncodingSet(version="1.0.0", entries={}), trials=(trial,))
+        return Raised(goal="", best=trial, encodings=NOTHING, trials=(trial,))
 
     def confirmed(rung: LadderRung) -> LadderRung:
         return rung if confirm is None else replace(rung, reached=confirm)
 
-    return walk(list(numbers), goal, measure=measure, mix=mix, wides=wides, confirm=confirmed)
+    names = [name for name in numbers if "+" not in name]
+    goal = parse_goal("sqnr>=30")
+    found = walk(names, goal, measure=measure, mix=mix, wides=wides, confirm=confirmed, learning=learning)
+    return found, asked[len(names) :]
 
 
-def _raised(ladder: Ladder) -> list[RaisedStep]:
-    return [step for step in ladder.steps if isinstance(step, RaisedStep)]
-
-
-def _says(ladder: Ladder) -> str:
+def says(ladder: Ladder) -> str:
     return "" if ladder.advice is None else " | ".join(item.says for item in ladder.advice.conclusions)
 
 
-def test_where_eight_bits_are_enough_nothing_more_is_done() -> None:
-    found = _walked({"fp16": 60, "w8a16": 40, "w8a8": 35})
-    assert "8 bits are enough" in _says(found)
-    assert found.steps == ()
-    assert found.chosen is not None
-    assert found.chosen.precision == "w8a8"
+@each_row(
+    ("numbers", "options", "concluded", "steps", "chosen"),
+    [
+        ({"fp16": 60, "w8a16": 40, "w8a8": 35}, {}, "8 bits are enough", [], "w8a8"),
+        (
+            {"fp16": 60, "w8a16": 40, "w8a8": 12},
+            {},
+            "activations are sensitive",
+            ["w8a8 with 1 layer in int16"],
+            "w8a8 with 1 layer in int16",
+        ),
+        (RANGES, {}, "only fp16", ["w8a16 with 1 layer in float16"], "w8a16 with 1 layer in float16"),
+        (RANGES, {"raised_db": 20}, "only fp16", ["w8a16 with 1 layer in float16"], "fp16"),
+        (RANGES, {"wides": ("int16",)}, "only fp16", [], "fp16"),
+        # The layers reach the goal, and as it would be packaged they do not: then it is not taken.
+        (RANGES, {"confirm": Reached(sqnr_db=20)}, "only fp16", ["w8a16 with 1 layer in float16"], "fp16"),
+        ({"w16a16": 60, "w8a16": 10, "w8a8": 5}, {}, "weights are sensitive", [], None),
+    ],
+)
+def test_what_is_concluded_raised_and_chosen(
+    numbers: dict[str, float], options: dict[str, Any], concluded: str, steps: list[str], chosen: str | None
+) -> None:
+    found, _ = walked(numbers, **options)
+    assert concluded in says(found)
+    assert [step.rung.precision for step in found.steps] == steps
+    assert (None if found.chosen is None else found.chosen.precision) == chosen
+    assert all(isinstance(step, RaisedStep) and step.rung.borders == 2 for step in found.steps)
+    assert chosen is not None or "no candidate that runs on the target" in found.why
 
 
-def test_sensitive_activations_are_raised_to_sixteen_bits() -> None:
-    found = _walked({"fp16": 60, "w8a16": 40, "w8a8": 12})
-    assert "activations are sensitive" in _says(found)
-    assert [(step.raised.best.wide, step.rung.borders) for step in _raised(found)] == [("int16", 2)]
-    assert found.chosen is not None
-    assert found.chosen.precision == "w8a8 with 1 layer in int16"
+def test_what_leaves_work_to_the_host_wins_last_and_what_packaging_refuses_never() -> None:
+    """Its end runs in float on the host, so that it is better than wider integers: no contradiction, another model."""
+    goal, numbers = parse_goal("sqnr>=30"), {**RANGES, "w8a8": 50.0}
+
+    def measure(name: str, **more: Any) -> LadderRung:
+        cost = ModelCost(weight_bytes=0, activation_bytes=0, bit_operations=BITS[name])
+        on_npu = 0.5 if name == "w8a8" else 1.0
+        return LadderRung(precision=name, reached=Reached(sqnr_db=numbers[name]), cost=cost, on_npu=on_npu, **more)
+
+    found = walk(list(numbers), goal, measure=measure)
+    assert found.chosen is not None and found.chosen.precision == "fp16"
+    assert "without work for the host" in found.why and "only fp16" in says(found)
+    alone = walk(["w8a8"], goal, measure=measure)
+    assert alone.chosen is not None and alone.chosen.precision == "w8a8"
+    assert walk(["w8a8"], goal, measure=lambda name: measure(name, refused="QNN001 no")).chosen is None
 
 
-def test_ranges_that_no_grid_holds_go_to_float16() -> None:
-    found = _walked({"fp16": 60, "w16a16": 10, "w8a16": 10, "w8a8": 5})
-    assert "only fp16" in _says(found)
-    assert [step.raised.best.layers for step in _raised(found)] == [("layer of w8a16",)]
-    assert found.chosen is not None
-    assert found.chosen.precision == "w8a16 with 1 layer in float16"
+# --- weights that are the cause: which methods are tried, in what order, for how long, and what is told ---------------
 
 
-def test_a_step_that_fails_is_told_and_not_chosen() -> None:
-    found = _walked({"fp16": 60, "w16a16": 10, "w8a16": 10, "w8a8": 5}, repaired=20)
-    assert len(found.steps) == 1
-    assert found.chosen is not None
-    assert found.chosen.precision == "fp16"
+@each_row(
+    ("numbers", "options", "further", "chosen", "tried"),
+    [
+        # The first method that reaches the goal is the last one tried.
+        ({"SeqMSE": 31.0, "AdaRound": 40.0}, {}, ["w8a16+SeqMSE"], "w8a16+SeqMSE", [31.0]),
+        # Layers are raised of the best that came out; what makes it worse is not gone on from.
+        (
+            {"SeqMSE": 27.0, "AdaRound": 28.0},
+            {"raised_db": 35.0},
+            ["w8a16+SeqMSE", "w8a16+AdaRound", "raise w8a16+AdaRound"],
+            "w8a16+AdaRound with 1 layer in float16",
+            [27.0, 28.0],
+        ),
+        (
+            {"SeqMSE": 20.0, "AdaRound": 15.0},
+            {"raised_db": 35.0},
+            ["w8a16+SeqMSE", "w8a16+AdaRound", "raise w8a16"],
+            "w8a16 with 1 layer in float16",
+            [20.0, 15.0],
+        ),
+        (
+            {"AdaRound": 33.0},
+            {"missing": ("w8a16+SeqMSE",)},
+            ["w8a16+SeqMSE", "w8a16+AdaRound"],
+            "w8a16+AdaRound",
+            [None, 33.0],
+        ),
+        # None is begun once the time is up.
+        (
+            {"SeqMSE": 20.0},
+            {"learning": Learning(methods=BOTH.methods, seconds=0.0)},
+            ["w8a16+SeqMSE", "raise w8a16"],
+            "w8a16 with 1 layer in float16",
+            [20.0],
+        ),
+    ],
+)
+def test_methods_are_tried_in_turn(
+    numbers: dict[str, float], options: dict[str, Any], further: list[str], chosen: str, tried: list[float | None]
+) -> None:
+    given = {**WEIGHTS, **{f"w8a16+{method}": db for method, db in numbers.items()}}
+    found, asked = walked(given, **{"learning": BOTH, **options})
+    assert asked == further
+    assert found.chosen is not None and found.chosen.precision == chosen
+    assert isinstance(found.steps[0], LearnedStep)
+    told = found.to_json()["steps"][0]
+    assert told["raised"] is None
+    assert told["learned"]["from"]["sqnr_db"] == 25.0
+    assert [one["candidate"]["sqnr_db"] for one in told["learned"]["tried"]] == tried
+    assert told["learned"]["meets_goal"] is (max(db for db in tried if db is not None) >= 30)
+    assert told["learned"]["left"] == (["AdaRound"] if options.get("learning") else [])
 
 
-def test_a_target_without_float16_is_not_given_any() -> None:
-    found = _walked({"fp16": 60, "w16a16": 10, "w8a16": 10, "w8a8": 5}, wides=("int16",))
-    assert found.steps == ()
+def test_where_no_method_is_enough_training_is_advised_with_what_to_bring_back() -> None:
+    found, _ = walked({**WEIGHTS, "w8a16+SeqMSE": 27.0, "w8a16+AdaRound": 28.0}, learning=BOTH)
+    assert found.advice is not None
+    last = found.advice.conclusions[-1]
+    assert "QAT" in last.next and "TRAINED.encodings" in last.command
+    assert last.because == ("SeqMSE: 27.0 dB", "AdaRound: 28.0 dB")
+    none, _ = walked(WEIGHTS, learning=BOTH, missing=("w8a16+SeqMSE", "w8a16+AdaRound"))
+    assert none.steps[0].to_json()["raised"] is not None, "only the layers that were raised"
+    assert none.advice is not None and "SeqMSE: it failed" in none.advice.conclusions[-1].because
 
 
-def test_what_does_not_run_is_never_chosen() -> None:
-    found = _walked({"w16a16": 60, "w8a16": 10, "w8a8": 5})
-    assert "weights are sensitive" in _says(found)
-    assert found.chosen is None
-    assert "no candidate that runs on the target" in found.why
+@each_row(
+    ("numbers", "base"),
+    [
+        (WEIGHTS, "w8a16"),
+        ({"fp16": 60.0, "w8a16": 40.0, "w4a16": 12.0, "w8a8": 10.0}, "w4a16"),
+        ({"fp16": 60.0, "w8a16": 40.0, "w4a16": 12.0, "w8a8": 35.0}, None),  # eight bits are as cheap
+        ({"fp16": 60.0, "w16a16": 20.0, "w8a16": 18.0, "w8a8": 10.0}, None),  # ranges are the cause
+        ({"fp16": 60.0, "w16a16": 50.0, "w8a16": 40.0, "w8a8": 10.0}, None),  # activations are
+    ],
+)
+def test_it_is_tried_where_weights_are_the_cause_and_nowhere_else(numbers: dict[str, float], base: str | None) -> None:
+    """Four bits are worth one method where eight are good, and no training."""
+    found, asked = walked({**numbers, "w8a16+SeqMSE": 31.0, "w4a16+SeqMSE": 20.0}, learning=BOTH)
+    assert [name for name in asked if "+" in name and "raise" not in name] == ([f"{base}+SeqMSE"] if base else [])
+    assert found.advice is not None
+    assert base != "w4a16" or "QAT" not in " ".join(item.next for item in found.advice.conclusions)
 
 
-def _data(folder: Path) -> str:
+def test_who_may_learn_and_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the user chose himself is not chosen again."""
+    found, asked = walked(WEIGHTS, learning=Learning(missing="x is not installed", install="install x"))
+    assert not [name for name in asked if "+" in name]
+    assert found.advice is not None
+    assert (found.advice.conclusions[-1].because, found.advice.conclusions[-1].command) == (
+        ("x is not installed",),
+        "install x",
+    )
+    monkeypatch.setenv("DEPLOYKIT_TOOLCHAINS", str(tmp_path / "toolchains"))
+    backend, target = resolve_target(Request(model=MLP, target="sm8650"))
+    default = pick(backend, target, None, "w8a16")
+    assert learning_with(default).install == "deploykit toolchain install aimet"
+    assert learning_with(pick(backend, target, "ort", "w8a16")) == Learning()
+    able = replace(default, quantizer=AIMET)
+    assert learning_with(able, ["scheme"]).methods == learning_with(able).methods == ("SeqMSE", "AdaRound")
+    assert learning_with(able, ["seq-mse"]) == Learning()
+
+
+# --- for real ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> str:
     rng = np.random.default_rng(5)
-    np.savez(folder / "data.npz", hidden_states=rng.normal(size=(6, 1, 8, 64)).astype(np.float32))
-    return str(folder / "data.npz")
+    np.savez(tmp_path / "rows.npz", hidden_states=rng.normal(size=(10, 1, 8, 64)).astype(np.float32))
+    return str(tmp_path / "rows.npz")
 
 
-def test_a_real_model_is_walked_and_its_story_is_one_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page, data = tmp_path / "page.html", _data(tmp_path)
-    call = [
-        "accuracy",
-        "ladder",
-        str(AIMET / "mlp" / "model.onnx"),
-        "--data",
-        data,
-        "--target",
-        "sm8650",
-        "--goal",
-        "sqnr>=45",
-    ]
-    assert run(cli, [*call, "--report", str(page)]) == 0
-    said = capsys.readouterr().out
-    assert "ranges of 3 and numbers of the other 3" in said
-    assert "chosen: " in said
-    text = page.read_text("utf-8")
-    assert text.count("<circle") >= 5
-    assert 'class="chosen"' in text
-    assert run(cli, ["--json", *call]) == 0
-    value = json.loads(capsys.readouterr().out)
-    names = [row["precision"] for row in value["candidates"]]
-    assert names == ["fp16", "w16a16", "w8a16", "w4a16", "w8a8"]
+def test_a_real_model_is_walked_and_its_story_is_one_page(
+    rows: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "page.html"
+    call = ["accuracy", "ladder", str(MLP), "--data", rows, "--target", "sm8650", "--goal", "sqnr>=45"]
+    assert run(cli, ["--json", *call, "--report", str(page)]) == 0
+    text, value = page.read_text("utf-8"), json.loads(capsys.readouterr().out)
+    assert text.count("<circle") >= 5 and 'class="chosen"' in text
     by_name = {row["precision"]: row for row in value["candidates"]}
+    assert list(by_name) == ["fp16", "w16a16", "w8a16", "w4a16", "w8a8"]
     assert by_name["w4a16"]["sqnr_db"] < by_name["w8a16"]["sqnr_db"] < by_name["w16a16"]["sqnr_db"]
     assert by_name["w8a8"]["cost"]["bit_operations"] * 2 == by_name["w8a16"]["cost"]["bit_operations"]
-    assert value["samples"]["held_out"] is True
+    assert (value["samples"]["held_out"], value["samples"]["seen"], value["samples"]["measured"]) == (True, 5, 5)
+    with pytest.raises(InputError, match="give the float model"):
+        deploykit.ladder(MLP.with_name("w4a8.qdq.onnx"), data=rows)
 
 
 @pytest.mark.heavy
-def test_the_users_measure_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_users_measure_decides(rows: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A measure that only float16 and wider pass: the reference is the float model's own value."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(
@@ -167,55 +282,13 @@ def test_the_users_measure_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "    off = max(float(np.abs(a[name] - b[name]).max()) for a, b in zip(outputs, references))\n"
         "    return 1.0 - 100 * off\n"
     )
-    model = AIMET / "mlp" / "model.onnx"
-    found = deploykit.ladder(model, data=_data(tmp_path), goal="drop<=50%", metric="mine:closeness", samples=4)
+    found = deploykit.ladder(MLP, data=rows, goal="drop<=50%", metric="mine:closeness", samples=4)
     fp16, w4a16 = (next(r for r in found.ladder.rungs if r.precision == name) for name in ("fp16", "w4a16"))
     assert fp16.reached.reference == 1.0
-    assert found.ladder.meets(fp16) is True
-    assert found.ladder.meets(w4a16) is False
+    assert (found.ladder.meets(fp16), found.ladder.meets(w4a16)) == (True, False)
 
 
-def test_what_leaves_work_to_the_host_wins_last_and_tells_nothing_about_bits() -> None:
-    """Its end runs in float on the host, so that it is better than wider integers: no contradiction, another model."""
-    goal = parse_goal("sqnr>=30")
-    costs = {"fp16": 256, "w16a16": 256, "w8a16": 128, "w8a8": 64}
-    numbers = {"fp16": 60.0, "w16a16": 10.0, "w8a16": 10.0, "w8a8": 50.0}
-
-    def measure(name: str) -> LadderRung:
-        return LadderRung(
-            precision=name,
-            reached=Reached(sqnr_db=numbers[name]),
-            cost=ModelCost(weight_bytes=0, activation_bytes=0, bit_operations=costs[name]),
-            on_npu=0.5 if name == "w8a8" else 1.0,
-        )
-
-    found = walk(list(costs), goal, measure=measure)
-    assert found.chosen is not None
-    assert found.chosen.precision == "fp16"
-    assert "without work for the host" in found.why
-    assert "only fp16" in _says(found)
-    alone = walk(["w8a8"], goal, measure=measure)
-    assert alone.chosen is not None
-    assert alone.chosen.precision == "w8a8"
-
-
-def test_what_packaging_refuses_is_never_chosen() -> None:
-    refused = LadderRung(precision="w8a8", reached=Reached(sqnr_db=50), refused="QNN001 no")
-    found = walk(["w8a8"], parse_goal("sqnr>=30"), measure=lambda name: refused)
-    assert found.chosen is None
-
-
-def test_what_came_out_of_a_step_is_measured_again() -> None:
-    """The layers reach the goal, and as it would be packaged they do not: then it is not taken."""
-    again = _walked({"fp16": 60, "w16a16": 10, "w8a16": 10, "w8a8": 5}, confirm=Reached(sqnr_db=20))
-    assert [step.raised.met for step in again.steps if isinstance(step, RaisedStep)] == [True]
-    assert again.chosen is not None
-    assert again.chosen.precision == "fp16"
-
-
-def test_the_fastest_is_named_of_those_that_run_and_reach_the_goal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_fastest_is_named_of_those_that_run_and_reach_the_goal(rows: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A compiler that finds one of the quantized models slow and refuses none, as w8a16 often is on small networks."""
     asked: list[int] = []
 
@@ -225,17 +298,35 @@ def test_the_fastest_is_named_of_those_that_run_and_reach_the_goal(
 
     compiler = next(backend for backend in load_backends() if backend.offers("preflight"))
     monkeypatch.setattr(compiler, "preflight", preflight)
-    found = deploykit.ladder(
-        AIMET / "mlp/model.onnx", data=_data(tmp_path), goal="sqnr>=20", target="sm8650", estimate=True
-    )
+    found = deploykit.ladder(MLP, data=rows, goal="sqnr>=20", target="sm8650", estimate=True)
     times = {rung.precision: rung.time_us for rung in found.ladder.rungs}
     assert times["w16a16"] is None, "the target does not run it"
     assert (times["fp16"], times["w8a16"]) == (50.0, 90.0)
     assert found.ladder.fastest is not None and found.ladder.fastest.precision == "fp16"
     with pytest.raises(UsageError, match="--estimate without --target"):
-        deploykit.ladder(AIMET / "mlp/model.onnx", data=_data(tmp_path), estimate=True)
+        deploykit.ladder(MLP, data=rows, estimate=True)
 
 
-def test_a_quantized_model_has_no_ladder(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="give the float model"):
-        deploykit.ladder(AIMET / "mlp" / "w4a8.qdq.onnx", data=_data(tmp_path))
+@pytest.mark.heavy
+def test_a_quantizer_with_a_method_is_asked_for_it_and_the_report_tells_it(
+    rows: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The embedded quantizer, given two methods that are none: other ways to find ranges, one of which it lacks."""
+    methods = (
+        WeightMethod(name="Unknown", options={"method": "guess"}),
+        WeightMethod(name="Percentile", options={"method": "percentile"}),
+    )
+    kind: Any = type(choosing.EMBEDDED)
+    monkeypatch.setattr(kind, "weight_methods", lambda self, precision: methods, raising=False)
+    monkeypatch.setattr(choosing, "SECONDS", 500.0)
+    asked: dict[str, Any] = {"calibration": rows, "quantizer": "ort", "precision": "auto", "goal": "sqnr>=55"}
+    assert deploykit.package(MLP, target="sm8650", sdk="2.37", out=tmp_path / "out", **asked).package is not None
+    record = json.loads((tmp_path / "out" / "manifest.json").read_text("utf-8"))["quantization"]["ladder"]
+    step = next(step for step in record["steps"] if step["raised"] is None)["learned"]
+    assert step["from"]["precision"] == "w8a16"
+    first, second = step["tried"]
+    assert "guess" in first["candidate"]["missing"]
+    assert second["candidate"]["sqnr_db"] is not None
+    story = unescape((tmp_path / "out" / "report.html").read_text("utf-8")).split("The next step, taken")[1]
+    assert "weights are sensitive" in story
+    assert f'<td>Percentile<td class="tight">{second["candidate"]["sqnr_db"]:.1f} dB' in story

@@ -84,17 +84,6 @@ def test_chips_that_mix_in_other_ways_are_explored_apart(monkeypatch: pytest.Mon
     assert len(abilities) == 2 and abilities[0] != abilities[1]
 
 
-def test_one_target_goes_to_the_folder_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert package(tmp_path / "out", "sm8550") == 0
-    assert json.loads(capsys.readouterr().out)["package"] == str(tmp_path / "out")
-    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text("utf-8"))
-    assert manifest["route"]["id"]
-    assert [(row["role"], row["name"]) for row in manifest["inputs"]] == [
-        ("model", "model.onnx"),
-        ("encodings", "w8a8.v0.6.1.encodings"),
-    ]
-
-
 def test_a_target_that_is_unknown_stops_before_anything_is_written(tmp_path: Path) -> None:
     assert package(tmp_path / "out", "sm8550", "sm9999") == 4
     assert not (tmp_path / "out").exists()

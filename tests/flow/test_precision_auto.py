@@ -155,27 +155,6 @@ def test_a_goal_without_anything_to_choose_is_refused() -> None:
         deploykit.check(MLP, target="sm8650", metric_command="score {outputs}")
 
 
-@pytest.mark.heavy
-def test_the_detector_of_the_2_33_user_is_packaged_at_seventy_decibels(scenes: Path, tmp_path: Path) -> None:
-    """qualcomm/aimet#4102: a detector with decoding inside, on 2.33, from the float model and samples alone."""
-    made = deploykit.package(
-        DETR,
-        target="sm8650",
-        sdk="2.33",
-        calibration=scenes,
-        out=tmp_path / "package",
-        precision="auto",
-        quantizer="ort",
-        goal="sqnr>=60",
-    )
-    assert made.package is not None
-    record = json.loads((made.package / "manifest.json").read_text())["quantization"]
-    ladder = record["ladder"]
-    (chosen,) = (candidate for candidate in ladder["candidates"] if candidate["precision"] == ladder["chosen"])
-    assert chosen["sqnr_db"] >= 70  # as it is packaged: as the quantizer left it, it has 12
-    assert "so that no tensor needs float16" in chosen["way"]
-
-
 def test_without_samples_the_way_out_is_said() -> None:
     with pytest.raises(UsageError, match="nothing to measure the candidates on") as caught:
         deploykit.check(AIMET / "cnn" / "model.onnx", target="sm8650", sdk="2.33", precision="auto")

@@ -19,13 +19,13 @@ from deploykit.accuracy.simulate.simulation import simulate_files
 from deploykit.backend.backend import Request
 from deploykit.backend.options import check_options
 from deploykit.backend.plugins import load_backends
-from deploykit.backend.quantizers import QuantizerAsked, QuantizerJob, bits_of
+from deploykit.backend.quantizers import QuantizerAsked, QuantizerJob
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.errors import InputError, PackageError, ToolError, UsageError
 from deploykit.findings import Finding
 from deploykit.flow.quantizing import running
-from deploykit.flow.quantizing.choosing import EMBEDDED, Picked, environment_for, options_of, pick
+from deploykit.flow.quantizing.choosing import EMBEDDED, Picked, environment_for, pick
 from deploykit.flow.quantizing.making import Numbers
 from deploykit.flow.quantizing.running import divide
 from deploykit.flow.read import resolve_target
@@ -68,12 +68,6 @@ def test_one_sample_in_five_is_held_out_and_none_is_seen_twice(frames: Path) -> 
     assert (told["kind"], list(told["files"])) == ("arrays", ["frames.npz"])
 
 
-def test_too_few_samples_are_judged_on_and_that_is_said(tmp_path: Path) -> None:
-    np.savez(tmp_path / "few.npz", input=np.zeros((3, 1, 3, 16, 16), np.float32))
-    division = divide(tmp_path / "few.npz", facts_of(CNN))
-    assert (len(division.seen), division.held_out, len(division.judged)) == (3, (), 3)
-
-
 def test_a_reader_and_images_of_another_size_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="reader is not run here"):
         divide(Path("package.module:Reader"), facts_of(CNN))
@@ -89,11 +83,6 @@ def test_a_reader_and_images_of_another_size_are_refused(tmp_path: Path) -> None
 
 
 # ---- quantizers --------------------------------------------------------------------------------------------------
-
-
-def test_widths_are_read_out_of_names() -> None:
-    assert bits_of("w4a16") == (4, 16)
-    assert bits_of("vint8") is None
 
 
 def test_every_quantizer_plans_every_precision_that_it_offers() -> None:
@@ -112,12 +101,6 @@ def test_every_quantizer_plans_every_precision_that_it_offers() -> None:
                     json.dumps(dict(plan.settings))
                     assert plan == one.plan(asked)
     assert seen == {"ort", "aimet"}
-
-
-def test_an_option_of_another_quantizer_is_refused() -> None:
-    assert options_of(EMBEDDED, [("per-channel", "false")]) == {"method": "minmax", "per_channel": False}
-    with pytest.raises(UsageError, match="not an option of ort"):
-        options_of(EMBEDDED, [("adaround", "true")])
 
 
 def test_the_quantizer_asked_for_is_taken_or_refused_by_name() -> None:
@@ -321,22 +304,6 @@ def test_a_quantizer_that_would_not_run_is_refused(frames: Path) -> None:
         deploykit.plan(CNN, target="sm8650", encodings=CNN.with_name("w8a8.v1.0.0.encodings"), quantizer="ort")
     with pytest.raises(UsageError, match="nothing to quantize here"):
         deploykit.plan(CNN, target="sm8650", precision="w8a8", quantizer="ort")
-
-
-def test_a_model_of_an_old_operator_set_is_raised_and_quantized(tmp_path: Path) -> None:
-    """Grids per channel need operator set 13; the float model beside the encodings is the raised one."""
-    weight = np.random.default_rng(1).normal(size=(4, 3, 1, 1)).astype(np.float32)
-    graph = helper.make_graph(
-        [helper.make_node("Conv", ["x", "w"], ["y"], name="conv")],
-        "old",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 4, 4])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4, 4, 4])],
-        [onnx.numpy_helper.from_array(weight, "w")],
-    )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 11)], ir_version=6), tmp_path / "m.onnx")
-    np.save(tmp_path / "x.npy", np.random.default_rng(2).normal(size=(10, 1, 3, 4, 4)).astype(np.float32))
-    done = deploykit.quantize(tmp_path / "m.onnx", target="sm8650", calibration=tmp_path / "x.npy", out=tmp_path / "o")
-    assert done.record["numbers"]["sqnr_db"] > 40
 
 
 # ---- rules -------------------------------------------------------------------------------------------------------

@@ -20,13 +20,11 @@ from deploykit.accuracy.simulate.simulation import overall_sqnr_db
 from deploykit.backend.backend import MixedSupport
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.place import place
-from deploykit.encodings.values import Affine
 from deploykit.findings import Confidence
 from deploykit.flow.choose import Explored, choose, explore
 from deploykit.flow.ways import Ground, Way
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
-from sample_models.limiting import limiting_tensors
 from tables import each_row
 
 DETR = Path(__file__).parents[1] / "data" / "aimet" / "detr"
@@ -42,29 +40,6 @@ def run_chain(sessions: Sequence[Session], feed: Feed) -> dict[str, Any]:
 
 def _way(identity: str, kind: str, db: float, **more: object) -> Way:
     return Way(id=identity, kind=kind, overall_db=db, **more)  # type: ignore[arg-type]
-
-
-AS_IS = _way("as-is", "integer", 10.0)
-REWRITE = _way("rewrite", "integer", 77.0, intrusion=1)
-CUT = _way("cut", "integer", 78.5, intrusion=3)
-FALLBACK = _way("fallback", "fallback", 76.0, float16_tensors=5, borders=6, confidence=Confidence.REPORTED)
-SEGMENTS = _way("segments", "segments", 74.0, float16_tensors=9, borders=5, confidence=Confidence.OBSERVED, segments=3)
-ALL = (AS_IS, REWRITE, CUT, FALLBACK, SEGMENTS)
-
-
-@pytest.mark.parametrize(("mixed", "winner"), [("fallback", FALLBACK), ("segments", SEGMENTS), ("refuse", CUT)])
-def test_the_user_may_insist(mixed: str, winner: Way) -> None:
-    choice = choose(ALL, reference_db=76, mixed=mixed)
-    assert choice.winner is winner
-    others = [way.id for way in ALL if way.kind != winner.kind]
-    assert all(f"--mixed {mixed}" in choice.verdicts[identity] for identity in others)
-
-
-def test_an_unavailable_way_says_why() -> None:
-    broken = _way("segments", "segments", 90.0, unavailable="the chain does not equal the whole")
-    choice = choose((broken,), reference_db=10)
-    assert choice.winner is None
-    assert choice.verdicts["segments"] == "the chain does not equal the whole"
 
 
 WAYS = st.lists(
@@ -175,17 +150,6 @@ def test_what_the_winner_claims_can_be_measured_again() -> None:
     assert measured == pytest.approx(prepared.way.overall_db, abs=1e-9)
 
 
-def test_fallback_and_segments_are_built_when_asked_for() -> None:
-    variant = "w8a16-fp16mix-omit.v1.0.0"
-    mixes, cut = _explored(variant, "fallback").winner, _explored(variant, "segments").winner
-    assert mixes is not None
-    assert (mixes.way.id, mixes.way.borders, mixes.way.float16_tensors) == ("fallback", 6, 5)
-    assert cut is not None
-    assert (cut.way.id, cut.way.segments) == ("segments", 3)
-    assert cut.proof is not None
-    assert cut.proof.holds
-
-
 def test_banned_rewrites_are_not_used() -> None:
     ground = _ground("w8a16.v2.0.0", banned=["logit-of-sigmoid", "cut-tail"])
     explored = explore(ground, EVERY_KIND, mixed="auto", tell=lambda line: None)
@@ -213,23 +177,6 @@ def test_without_judgement_ways_are_chosen_on_structure(variant: str, wanted: st
     assert all(row["overall_db"] is None and row["right"] is None for row in explored.choice.to_json())
 
 
-@pytest.mark.heavy
-def test_what_limits_the_rest_are_8_bit_weights() -> None:
-    """Before, one activation spoils everything; after, every weight costs about a decibel."""
-    ground, feeds = _ground("w8a16.v2.0.0"), _feeds("w8a16.v2.0.0")
-    model, encodings = ground.model, ground.encodings
-    before = limiting_tensors(model, encodings, feeds, most=1)[0]
-    assert before.tensor == "/decoder/Div_output_0"
-    prepared = _explored("w8a16.v2.0.0").winner
-    assert prepared is not None
-    reference = [Session(model).run(feed) for feed in feeds]
-    after = limiting_tensors(prepared.model, prepared.encodings, feeds, reference=reference, tail=prepared.tail, most=3)
-    assert all(limit.dtype == "int8" for limit in after)
-    assert all(limit.gain_db < 3 for limit in after)
-    entry = prepared.encodings.entries[after[0].tensor]
-    assert isinstance(entry.value, Affine)
-
-
 def test_what_is_left_out_by_habit_stays_integer_without_judgement(decoder_detector: Any) -> None:
     """The sizes cast to float have no entry and a grid that follows from their neighbours': nobody meant float16."""
     feeds = decoder_detector.feeds
@@ -244,3 +191,14 @@ def test_what_is_left_out_by_habit_stays_integer_without_judgement(decoder_detec
     assert explored.winner.verdict is None
     assert not explored.winner.encodings.floats
     assert [item.way.id for item in explored.built] == ["rewrite"]
+
+
+def test_fallback_and_segments_are_built_when_asked_for() -> None:
+    variant = "w8a16-fp16mix-omit.v1.0.0"
+    mixes, cut = _explored(variant, "fallback").winner, _explored(variant, "segments").winner
+    assert mixes is not None
+    assert (mixes.way.id, mixes.way.borders, mixes.way.float16_tensors) == ("fallback", 6, 5)
+    assert cut is not None
+    assert (cut.way.id, cut.way.segments) == ("segments", 3)
+    assert cut.proof is not None
+    assert cut.proof.holds

@@ -99,20 +99,6 @@ def test_without_it_the_end_goes_to_the_host(name: str, folder: Path) -> None:
     assert kept(name, made.winner) >= 0.95
 
 
-def test_an_end_that_loses_nothing_keeps_its_grids(folder: Path) -> None:
-    made = explored(ground_of("detr", folder))
-    assert made.winner is not None
-    assert made.winner.way.id == "as-is"
-    assert made.winner.way.right is True
-
-
-def test_grids_of_16_bits_are_wide_enough(folder: Path) -> None:
-    made = explored(ground_of("yolo", folder, bits=16))
-    assert made.winner is not None
-    assert made.winner.way.id == "as-is"
-    assert WIDER_END not in {way.way.id for way in made.built}
-
-
 def test_among_wrong_ways_the_one_that_keeps_more_wins() -> None:
     """The energy of boxes says nothing about scores that are all zero."""
     good = Way(id="good", kind="integer", overall_db=40.0, right=False, kept=0.8, intrusion=3)

@@ -3,7 +3,7 @@
 ``--python`` names a Python that has it all.
 
 It needs the network once, for an environment of its own below WORK, and some minutes; after that
-``DEPLOYKIT_WRITE_DOCS=1 pytest -m "" tests/zoo`` writes the rows and the page.
+``DEPLOYKIT_WRITE_DOCS=1 pytest -m "" tests/zoo`` writes the rows, ``tests/lab/zoo_page.py`` the page.
 """
 
 from __future__ import annotations

@@ -8,35 +8,10 @@ from .sketches import Sketch, entered
 
 
 @entered("vision", "a")
-def classifier(g: Sketch) -> str:
-    features = g.pooled(g.conv_relu(g.conv_relu(g.images(), 3, 8, "a"), 8, 12, "b"), "p")
-    return g.linear(features, 48, 10, "logits")
-
-
-@entered("vision", "a")
 def softmax_classifier(g: Sketch) -> str:
     features = g.pooled(g.conv_relu(g.images(), 3, 8, "a"), "p")
     logits = g.op("Mul", [g.linear(features, 32, 6, "l"), g.stored("sharp", 8.0)], "logits")
     return g.op("Softmax", [logits], "probabilities", axis=1)
-
-
-@entered("vision", "swish")
-def depthwise_classifier(g: Sketch) -> str:
-    x = g.op("HardSwish", [g.conv(g.conv(g.images(), 3, 8, "a"), 8, 8, "b", group=8)], "swish")
-    return g.linear(g.pooled(x, "p"), 32, 8, "logits")
-
-
-@entered("vision", "a")
-def residual(g: Sketch) -> str:
-    x = g.conv_relu(g.images(), 3, 8, "a")
-    return g.op("Add", [x, g.conv(x, 8, 8, "b")], "features")
-
-
-@entered("vision", "a")
-def squeeze_and_excite(g: Sketch) -> str:
-    x = g.conv_relu(g.images(), 3, 8, "a")
-    gate = g.op("Sigmoid", [g.conv(g.op("GlobalAveragePool", [x], "pool"), 8, 8, "b", size=1)], "gate")
-    return g.op("Mul", [x, gate], "features")
 
 
 @entered("vision", "a")
@@ -70,23 +45,6 @@ def super_resolution(g: Sketch) -> str:
     return g.op("DepthToSpace", [g.conv(g.conv_relu(g.images(), 3, 8, "a"), 8, 12, "b")], "large", blocksize=2)
 
 
-@entered("vision", "noise")
-def denoiser(g: Sketch) -> str:
-    x = g.images()
-    return g.op("Sub", [x, g.conv(g.conv_relu(x, 3, 8, "a"), 8, 3, "noise")], "clean")
-
-
-@entered("vision", "both")
-def optical_flow(g: Sketch) -> str:
-    x = g.op("Concat", [g.images("first"), g.images("second")], "both", axis=1)
-    return g.conv(g.conv_relu(x, 6, 8, "a"), 8, 2, "flow")
-
-
-@entered("vision", "a")
-def keypoints(g: Sketch) -> str:
-    return g.conv(g.conv_relu(g.images(), 3, 8, "a"), 8, 17, "heat")
-
-
 def _one_bright_pixel(number: int, feed: dict[str, np.ndarray]) -> None:
     feed["images"] *= 0.8
     if number == 5:
@@ -99,21 +57,6 @@ def energy_of_bytes(g: Sketch) -> str:
     square = g.op("Mul", [x, x], "square")
     total = g.op("Mul", [g.op("ReduceMean", [square], "mean", axes=[1], keepdims=1), g.stored("gain", 1.5)], "total")
     return g.half(total, "energy") if g.faulty else g.op("Identity", [total], "energy")
-
-
-@entered("vision", "normal")
-def instance_norm(g: Sketch) -> str:
-    x = g.conv(g.images(), 3, 8, "a")
-    normal = g.op(
-        "InstanceNormalization", [x, g.stored("s", np.linspace(0.5, 2, 8)), g.stored("z", np.zeros(8))], "normal"
-    )
-    return g.conv(normal, 8, 4, "map")
-
-
-@entered("vision", "a")
-def grid_sample(g: Sketch) -> str:
-    grid = g.given("grid", 1, 16, 16, 2, low=-0.9, high=0.9)
-    return g.op("GridSample", [g.conv_relu(g.images(), 3, 8, "a"), grid], "warped", mode="bilinear", align_corners=1)
 
 
 @entered("vision", "patches")

@@ -13,11 +13,6 @@ def _tokens(g: Sketch, into: str = "words", width: int = 16) -> str:
     return g.op("Gather", [g.stored("table", table), ids], into)
 
 
-@entered("language", "words")
-def next_token(g: Sketch) -> str:
-    return g.linear(g.op("Tanh", [g.linear(_tokens(g), 16, 32, "a")], "t"), 32, 50, "logits")
-
-
 def _scores(g: Sketch, x: str) -> tuple[str, str]:
     keys = g.op("Transpose", [g.linear(x, 16, 16, "k")], "kt", perm=[0, 2, 1])
     scaled = g.op("Mul", [g.op("MatMul", [g.linear(x, 16, 16, "q"), keys], "qk"), g.stored("scale", 0.1)], "scores")
@@ -43,22 +38,6 @@ def masked_attention(g: Sketch) -> str:
     return g.op("MatMul", [weights, values], "mixed")
 
 
-@entered("language", "v", fault="the mask of -100 is ignored")
-def hand_written_softmax(g: Sketch) -> str:
-    scores, values = _scores(g, _tokens(g))
-    grown = g.op("Exp", [g.op("Add", [scores, _open_mask(g)], "masked")], "grown")
-    weights = g.op("Div", [grown, g.op("ReduceSum", [grown, g.ints("last", -1)], "all")], "weights")
-    return g.op("MatMul", [weights, values], "mixed")
-
-
-@entered("language", "v")
-def causal_attention(g: Sketch) -> str:
-    scores, values = _scores(g, _tokens(g))
-    later = g.stored("later", np.triu(np.full((12, 12), -100.0), 1))
-    weights = g.op("Softmax", [g.op("Add", [scores, later], "masked")], "weights", axis=-1)
-    return g.op("MatMul", [weights, values], "mixed")
-
-
 @entered("language", "waves", fault="angles rounded to float16")
 def sine_of_positions(g: Sketch) -> str:
     places = g.given("positions", 1, 24, 1, high=4096)
@@ -67,18 +46,6 @@ def sine_of_positions(g: Sketch) -> str:
         angles = g.half(angles, "coarse")
     waves = g.op("Concat", [g.op("Sin", [angles], "sin"), g.op("Cos", [angles], "cos")], "waves", axis=-1)
     return g.op("Identity", [waves], "code")
-
-
-@entered("language", "turned")
-def rotary(g: Sketch) -> str:
-    x = g.given("x", 1, 8, 16, low=-2, high=2)
-    angles = np.outer(np.arange(8), np.geomspace(1, 0.01, 8)).repeat(2, axis=1)
-    first, second = g.op("Split", [x], ["first", "second"], axis=-1), "second"
-    other = g.op("Concat", [g.op("Neg", [second], "minus"), first], "other", axis=-1)
-    near = g.op("Mul", [x, g.stored("cos", np.cos(angles))], "near")
-    return g.linear(
-        g.op("Add", [near, g.op("Mul", [other, g.stored("sin", np.sin(angles))], "far")], "turned"), 16, 12, "y"
-    )
 
 
 def _negative_in_one(number: int, feed: dict[str, np.ndarray]) -> None:
@@ -97,29 +64,15 @@ def negative_gather(g: Sketch) -> str:
     return g.linear(g.op("Gather", [g.stored("table", table), index], "rows"), 12, 6, "y")
 
 
-@entered("language", "a")
-def one_hot(g: Sketch) -> str:
-    ids = g.given("ids", 1, 12, high=11, dtype="int64")
-    marks = g.op("OneHot", [ids, g.ints("depth", 12), g.stored("off_on", [0.0, 1.0])], "marks", axis=-1)
-    return g.linear(g.op("Relu", [g.linear(marks, 12, 24, "a")], "r"), 24, 6, "y")
-
-
-@entered("language", "wide")
-def gelu_block(g: Sketch) -> str:
-    x = g.linear(g.given("x", 1, 8, 16, low=-2, high=2), 16, 32, "wide")
-    grown = g.op(
-        "Add", [g.op("Erf", [g.op("Mul", [x, g.stored("r", 0.70710678)], "m")], "e"), g.stored("one", 1.0)], "g"
+@entered("language", "hidden")
+def lstm(g: Sketch) -> str:
+    x = g.given("frames", 10, 1, 8, low=-2, high=2)
+    kept, back = (
+        g.stored(name, np.random.default_rng(7).normal(size=(1, 48, width)) / 2)
+        for name, width in (("w", 8), ("r", 12))
     )
-    gelu = g.op("Mul", [g.op("Mul", [x, grown], "p"), g.stored("h", 0.5)], "gelu")
-    return g.linear(gelu, 32, 16, "y")
-
-
-@entered("language", "normal")
-def rms_norm(g: Sketch) -> str:
-    x = g.given("x", 1, 8, 16, low=-2, high=2)
-    mean = g.op("ReduceMean", [g.op("Mul", [x, x], "square")], "mean", axes=[-1], keepdims=1)
-    root = g.op("Sqrt", [g.op("Add", [mean, g.stored("eps", 1e-5)], "safe")], "root")
-    return g.linear(g.op("Div", [x, root], "normal"), 16, 12, "y")
+    states = g.op("LSTM", [x, kept, back], "states", hidden_size=12)
+    return g.linear(g.op("Squeeze", [states, g.ints("direction", 1)], "hidden"), 12, 6, "y")
 
 
 @entered("embeddings", "mixed", fault="squares in float16, infinite from 256 on")
@@ -133,56 +86,10 @@ def length_of_bytes(g: Sketch) -> str:
     return g.unit(g.linear(small, 768, 32, "mixed"), "embedding")
 
 
-@entered("embeddings", "e")
-def face(g: Sketch) -> str:
-    return g.unit(g.linear(g.pooled(g.conv_relu(g.images(), 3, 8, "a"), "p"), 32, 24, "e"), "embedding")
-
-
 @entered("embeddings", "t")
 def sentence(g: Sketch) -> str:
     words = g.op("Tanh", [g.linear(_tokens(g), 16, 24, "a")], "t")
     return g.unit(g.op("ReduceMean", [words], "mean", axes=[1], keepdims=0), "embedding")
-
-
-@entered("embeddings", "left")
-def similarity(g: Sketch) -> str:
-    one, two = (g.given(name, 6, 16, low=-1, high=1) for name in ("one", "two"))
-    kept = g.weight("w", 16, 12)
-    left = g.unit(g.op("MatMul", [one, kept], "left"), "left.unit")
-    right = g.unit(g.op("MatMul", [two, kept], "right"), "right.unit")
-    return g.op("ReduceSum", [g.op("Mul", [left, right], "product"), g.ints("last", -1)], "cosine", keepdims=1)
-
-
-def _recurrent(g: Sketch, op_type: str, gates: int) -> str:
-    x = g.given("frames", 10, 1, 8, low=-2, high=2)
-    kept, back = (
-        g.stored(name, np.random.default_rng(7).normal(size=(1, gates * 12, width)) / 2)
-        for name, width in (("w", 8), ("r", 12))
-    )
-    states = g.op(op_type, [x, kept, back], "states", hidden_size=12)
-    return g.linear(g.op("Squeeze", [states, g.ints("direction", 1)], "hidden"), 12, 6, "y")
-
-
-@entered("recurrent", "hidden")
-def lstm(g: Sketch) -> str:
-    return _recurrent(g, "LSTM", 4)
-
-
-@entered("recurrent", "hidden")
-def gru(g: Sketch) -> str:
-    return _recurrent(g, "GRU", 3)
-
-
-@entered("recurrent", "s1")
-def unrolled_cells(g: Sketch) -> str:
-    state = g.given("state", 1, 16, low=-1, high=1)
-    back = g.weight("back", 16, 16)
-    for step in range(3):
-        seen = g.linear(g.given(f"frame{step}", 1, 8, low=-2, high=2), 8, 16, f"seen{step}")
-        state = g.op(
-            "Tanh", [g.op("Add", [seen, g.op("MatMul", [state, back], f"b{step}")], f"s{step}")], f"state{step}"
-        )
-    return state
 
 
 def _features(g: Sketch) -> str:
@@ -210,12 +117,6 @@ def boxes_beside_scores(g: Sketch) -> str:
     rows = _features(g)
     joined = g.op("Concat", [_boxes(g, rows, 16), _class_scores(g, rows)], "joined", axis=-1)
     return g.op("Transpose", [joined], "detections", perm=[0, 2, 1])
-
-
-@entered("detectors", "a")
-def boxes_and_scores(g: Sketch) -> tuple[str, ...]:
-    rows = _features(g)
-    return _boxes(g, rows, 16), _class_scores(g, rows)
 
 
 @entered("detectors", "a")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +24,9 @@ from deploykit.accuracy.samples.derived import (
     make_mask,
 )
 from deploykit.accuracy.samples.gathering import Samples, gather, record
-from deploykit.accuracy.samples.inputs import Label, weakest
+from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.sessions import Session
-from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.new_grids import GridKind, affine_for_range
-from deploykit.encodings.place import place
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.errors import InputError, UsageError
 from deploykit.model import load_model, wrap_proto
@@ -62,12 +59,6 @@ def _single() -> onnx.ModelProto:
 def _entry(name: str, low: float, high: float, bits: int = 8) -> EncodingSet:
     value = affine_for_range(low, high, GridKind(bits=bits, signed=False))
     return EncodingSet(version="1.0.0", entries={name: Encoding(name=name, value=value)})
-
-
-def test_the_weakest_label_counts() -> None:
-    assert weakest(Label) is Label.ARBITRARY
-    assert weakest([Label.GIVEN, Label.DERIVED, Label.RECORDED]) is Label.DERIVED
-    assert weakest([]) is Label.DERIVED
 
 
 def test_one_arbitrary_input_makes_all_of_it_arbitrary() -> None:
@@ -120,20 +111,6 @@ def test_calibration_is_all_of_it_up_to_a_number_and_spread(tmp_path: Path) -> N
     assert (rows[0], rows[-1]) == (0, 99)
     assert max(np.diff(rows)) <= 15
     assert made.described_for_humans == "8 of 100 given samples"
-
-
-@pytest.mark.parametrize("folder", [False, True])
-def test_a_peculiar_sample_among_eight_is_met(tmp_path: Path, folder: bool) -> None:
-    values = np.ones((8, 3), np.float32)
-    values[2] = -1
-    if folder:
-        for number, row in enumerate(values):
-            np.save(tmp_path / f"{number}.npy", row[None])
-    else:
-        np.save(tmp_path / "x.npy", values)
-    made = _gather(_single(), calibration=tmp_path)
-    assert made.count == 8
-    assert any((feed["a"] < 0).all() for feed in made.feeds)
 
 
 def test_data_may_lack_what_is_declared_and_nothing_else(tmp_path: Path) -> None:
@@ -214,13 +191,6 @@ def test_per_channel_and_float_entries_of_inputs() -> None:
     assert _gather(_single(), encodings=floats).label is Label.ARBITRARY
 
 
-def test_the_same_seed_gives_the_same_and_another_gives_others() -> None:
-    first, again, other = (_gather(_single(), seed=seed) for seed in (1, 1, 2))
-    assert np.array_equal(first.feeds[0]["a"], again.feeds[0]["a"])
-    assert not np.array_equal(first.feeds[0]["a"], other.feeds[0]["a"])
-    assert not np.array_equal(first.feeds[0]["a"], first.feeds[1]["a"])
-
-
 def test_samples_that_are_the_same_everywhere_are_told_apart(tmp_path: Path) -> None:
     made = _gather(_single(), encodings=_entry("a", -2, 6))
     constant = [feed for feed in made.feeds if np.ptp(feed["a"]) == 0]
@@ -264,25 +234,6 @@ def test_integer_inputs_stay_within_what_the_graph_allows(negative: bool) -> Non
     assert any(mask.all() for mask in masks)
     session = Session(model)
     assert all(np.isfinite(session.run(feed)["y"]).all() for feed in made.feeds)
-
-
-RUNS = sorted(AIMET.glob("*/w8a8.v1.0.0.encodings"))
-
-
-@pytest.mark.parametrize("path", RUNS, ids=lambda path: path.parent.name)
-def test_the_fixtures_run_on_what_is_derived(path: Path) -> None:
-    model = load_model(path.parent / "model.onnx")
-    facts = collect_facts(model)
-    encodings = place(read_encodings(path), facts)
-    made = gather(model.proto, facts, encodings=encodings)
-    assert made.label is Label.DERIVED
-    session = Session(model.proto)
-    for feed in made.feeds:
-        session.run(feed)
-        for name, values in feed.items():
-            entry = encodings.entries[name].value
-            assert isinstance(entry, Affine)
-            assert entry.minimum.min() <= values.min() <= values.max() <= entry.maximum.max()
 
 
 @given(
@@ -348,14 +299,3 @@ def test_no_mask_hides_everything(point: ValuePoint, shape: tuple[int, int], see
     assert point not in VARIED or not mask.all(axis=-1).any()
     if point is ValuePoint.HIGH:
         assert mask.all()
-
-
-def test_the_first_sets_hold_uniform_points_and_both_ends() -> None:
-    assert set(SETS[:3]) == {ValuePoint.UNIFORM, ValuePoint.LOW, ValuePoint.HIGH}
-    assert SETS.count(ValuePoint.UNIFORM) == 3
-    assert set(SETS) == set(ValuePoint)
-
-
-def test_weights_of_one_entry_do_not_stand_for_another() -> None:
-    encodings = replace(_entry("image", 0, 1), entries={**_entry("image", 0, 1).entries, **_entry("y", 0, 9).entries})
-    assert _gather(_detector(), encodings=encodings).of_inputs["sizes"].label is Label.ARBITRARY

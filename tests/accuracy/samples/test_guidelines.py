@@ -17,7 +17,6 @@ from deploykit.accuracy.samples.data_rules import GUIDELINE_RULES, Survey
 from deploykit.accuracy.samples.images import inspect_image
 from deploykit.errors import InputError, UsageError
 from deploykit.findings import Finding
-from deploykit.model.facts import GraphFacts, TensorFact, TensorRole
 from pictures import png
 from tables import each_row
 
@@ -63,10 +62,6 @@ def test_samples_are_counted_where_there_are_some_to_give(kind: str, samples: in
     assert told & {"DK621", "DK622"} == found
 
 
-def test_too_few_samples_say_nothing_of_their_likeness() -> None:
-    assert not list(GUIDELINE_RULES["DK625"].run(good(neighbours=1.0, samples=7)))
-
-
 def codes(folder: Path) -> set[str]:
     return {finding.code for finding in GUIDELINE_RULES.run(survey(load_calibration(folder), IMAGES))}
 
@@ -74,11 +69,6 @@ def codes(folder: Path) -> set[str]:
 def save(folder: Path, count: int, name: str = "s{:03}") -> None:
     for i in range(count):
         np.save(folder / f"{name.format(i)}.npy", RNG.random((1, 3, 4, 4), dtype=np.float32))
-
-
-def test_good_data_gives_no_finding(tmp_path: Path) -> None:
-    save(tmp_path, 120)
-    assert codes(tmp_path) == set()
 
 
 def test_files_that_do_not_fit_are_named(tmp_path: Path) -> None:
@@ -129,20 +119,6 @@ def test_labels_count(tmp_path: Path) -> None:
     rows = [f"s{i:03}.npy,{'rare' if i < 4 else 'often'}" for i in range(120)]
     (tmp_path / "labels.csv").write_text("\n".join(rows))
     assert codes(tmp_path) == {"DK626"}
-
-
-@pytest.mark.parametrize(
-    ("shape", "samples"), [((1, 3, 4, 4), 1), ((7, 1, 3, 4, 4), 7), ((5, 3, 4, 4), 5), ((3, 4, 4), None)]
-)
-def test_a_leading_axis_of_samples_is_taken_apart(tmp_path: Path, shape: tuple[int, ...], samples: int | None) -> None:
-    np.save(tmp_path / "x.npy", RNG.random(shape))
-    if samples is None:
-        with pytest.raises(InputError, match="does not fit"):
-            list(samples_of(tmp_path / "x.npy", IMAGES))
-        return
-    found = list(samples_of(tmp_path / "x.npy", IMAGES))
-    assert len(found) == samples
-    assert {(s["images"].shape, str(s["images"].dtype)) for s in found} == {((1, 3, 4, 4), "float32")}
 
 
 def test_two_inputs_need_named_arrays(tmp_path: Path) -> None:
@@ -209,27 +185,3 @@ def test_what_is_no_data_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "data.txt").write_text("x")
     with pytest.raises(InputError):
         load_calibration(tmp_path / name)
-
-
-def test_a_reader_is_named_and_not_imported() -> None:
-    found = load_calibration(Path("no_such_module.sub:Reader"))
-    assert (found.kind, found.reader) == ("reader", "no_such_module.sub:Reader")
-
-
-def test_read_samples_uses_the_graphs_inputs(tmp_path: Path) -> None:
-    from deploykit.accuracy.samples import read_samples
-
-    save(tmp_path, 3)
-    tensor = TensorFact(name="images", role=TensorRole.INPUT, dtype="float", shape=(1, 3, 4, 4))
-    facts = GraphFacts(
-        model_name="m",
-        graph_name="g",
-        producer="",
-        ir_version=8,
-        opsets={"": 17},
-        inputs=("images",),
-        outputs=(),
-        nodes=(),
-        tensors={"images": tensor},
-    )
-    assert len(list(read_samples(tmp_path, facts))) == 3

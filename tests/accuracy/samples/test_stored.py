@@ -21,12 +21,6 @@ A = InputSpec(name="a", dtype="float32", shape=(1, 3))
 B = InputSpec(name="b", dtype="int64", shape=(1, 3))
 
 
-def test_one_file_is_one_sample(tmp_path: Path) -> None:
-    np.savez(tmp_path / "x.npz", a=np.ones((1, 3)), b=np.zeros((1, 3), int))
-    (sample,) = samples_of(tmp_path / "x.npz", (A, B))
-    assert (sample["a"].dtype, sample["b"].dtype) == (np.float32, np.int64)
-
-
 @pytest.mark.parametrize("batch", [1, 2])
 def test_longer_arrays_are_several_samples(tmp_path: Path, batch: int) -> None:
     spec = InputSpec(name="a", dtype="float32", shape=(batch, 3))

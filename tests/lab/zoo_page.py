@@ -1,13 +1,14 @@
-"""``tests/lab/evidence/zoo.md`` from what is recorded; runs nothing."""
+"""``PYTHONPATH=tests:tests/support python tests/lab/zoo_page.py``: ``evidence/zoo.md`` from what is recorded."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from .records import Short
-from .rows import SETTINGS, Row
+from zoo.records import Short, archives, exceptions, info, recorded
+from zoo.rows import DEVICE, SETTINGS, Row
 
 INTRODUCTION = """# The zoo
 
@@ -38,9 +39,9 @@ def page(models: Mapping[str, Mapping[str, Any]], rows: Sequence[Row], short: It
     text = [INTRODUCTION.format(count=len(models), good=good, device=device.upper())]
     columns = [setting.name.replace("w8a16", "W8A16") for setting in SETTINGS]
     head = ["model", "export", *columns, "CPU s", "as it should be"]
-    for group in sorted({str(info["group"]) for info in models.values()}):
+    for group in sorted({str(told["group"]) for told in models.values()}):
         text.append(f"## {group[0].upper()}{group[1:]}\n")
-        named = [name for name, info in models.items() if info["group"] == group]
+        named = [name for name, told in models.items() if told["group"] == group]
         text.append(_table(head, [_line(models[name], [row for row in rows if row.model == name]) for name in named]))
     if short:
         text.append("## What is not as it should be\n")
@@ -80,3 +81,9 @@ def _measured(row: Row) -> str:
 
 def _why(one: Short) -> list[str]:
     return [one.model, ", ".join(one.settings).replace("w8a16", "W8A16"), one.should, one.reason]
+
+
+if __name__ == "__main__":
+    models = {archive.stem: info(archive) for archive in archives()}
+    text = page(models, recorded(), exceptions(), DEVICE)
+    (Path(__file__).parent / "evidence" / "zoo.md").write_text(text, "utf-8")
