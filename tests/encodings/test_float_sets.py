@@ -1,0 +1,292 @@
+"""Which tensors have an entry, need none, miss one or stay float; against what AIMET really flipped."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deploykit.encodings.coverage import CoverageStatus, collect_coverage, missing_entries
+from deploykit.encodings.float_sets import (
+    absorbing_fusions,
+    find_borders,
+    float_nodes,
+    predict_float_set,
+    suggest_extensions,
+)
+from deploykit.encodings.formats.aimet import read_encodings
+from deploykit.encodings.formats.conversion import convert
+from deploykit.encodings.place import layouts, place
+from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
+from deploykit.model import load_model, wrap_proto
+from deploykit.model.collect import collect_facts
+from deploykit.model.facts import GraphFacts
+from deploykit.model.patterns import BLOCKS, PAIRS, fusions
+from tables import each_row
+from text_models import text_model
+
+DATA = Path(__file__).parents[1] / "data"
+AIMET, ZOO = DATA / "aimet", DATA / "zoo"
+VERSIONS = ("0.6.1", "1.0.0", "2.0.0")
+LITEMP = frozenset(json.loads((AIMET / "detr" / "litemp.json").read_text())["flipped_tensors"])
+# The tensors that generate.py sets to float16 by hand (decoder_to_float).
+DECODER = frozenset(f"/decoder/{name}_output_0" for name in ("Add_2", "Div", "Log", "Add_4")) | {"onnx::Add_4934"}
+
+S = CoverageStatus
+
+
+def facts_of(name: str) -> GraphFacts:
+    return collect_facts(load_model(AIMET / name / "model.onnx"))
+
+
+DETR = facts_of("detr")
+
+
+def detr(variant: str) -> EncodingSet:
+    return read_encodings(AIMET / "detr" / f"{variant}.encodings")
+
+
+def text_facts(body: str, made: str = "y", given: str = "float[2,4] x", **stored: Any) -> GraphFacts:
+    return collect_facts(wrap_proto(text_model(given, body, made, **stored), path=Path("m.onnx")))
+
+
+def entries(names: str, floats: str = "", listed: str = "") -> EncodingSet:
+    grid = Affine(bits=16, signed=False, scale=np.asarray(0.1), zero_point=np.asarray(3.0))
+    made = {name: Encoding(name=name, value=grid) for name in names.split()}
+    made |= {name: Encoding(name=name, value=Float(dtype="float16")) for name in floats.split()}
+    return EncodingSet(version="1.0.0", entries=made, float_tensors=frozenset(listed.split()))
+
+
+def of(found: dict[str, CoverageStatus], status: CoverageStatus) -> set[str]:
+    return {name for name, one in found.items() if one is status}
+
+
+# What AIMET quantized as a whole, and what it flipped.
+
+
+@pytest.mark.parametrize("name", ["cnn", "cnn_bnfold", "vit", "detr", "mlp"])
+def test_nothing_is_missing_or_float_where_aimet_quantized_everything(name: str) -> None:
+    facts = facts_of(name)
+    for path in sorted((AIMET / name).rglob("w*.encodings")):
+        if "fp16" in path.name or (name != "mlp" and path.name.split(".")[0] not in ("w8a8", "w8a16")):
+            continue
+        given = read_encodings(path)
+        found = collect_coverage(facts, given)
+        assert not {S.MISSING, S.FLOAT16} & set(found.values()), path
+        assert of(found, S.ENCODED) == set(given.entries), path
+        if given.version == "2.0.0" and name != "mlp":
+            prediction = predict_float_set(facts, given)
+            assert prediction.intended == prediction.predicted == frozenset() and prediction.borders == ()
+            if name == "cnn":  # inside a fused pair a tensor has no type
+                assert prediction.absorbed["/conv1/Conv_output_0"] == "/bn1/BatchNormalization"
+                assert prediction.absorbed["/bn1/BatchNormalization_output_0"] == "/relu/Relu"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@each_row(
+    ("variant", "flipped"),
+    [
+        ("w8a8-fp16mix-explicit", LITEMP),
+        ("w8a8-fp16mix-omit", LITEMP),
+        ("aimet-2.31.0/w8a8-litemp-fp16", LITEMP),
+        ("w8a16-fp16mix-explicit", DECODER),
+        ("w8a16-fp16mix-omit", DECODER),
+    ],
+)
+def test_the_intended_set_is_what_aimet_flipped(variant: str, flipped: frozenset[str], version: str) -> None:
+    given, newest = detr(f"{variant}.v{version}"), version == "2.0.0"
+    stated = "explicit" in variant and not newest
+    prediction = predict_float_set(DETR, given)
+    assert (prediction.intended, prediction.missing, prediction.explicit) == (flipped, frozenset(), stated)
+    # Version 2.0.0 brings int32 biases; without them a float fallback leaves every bias float.
+    assert all(name.endswith(".bias") for name in prediction.unexpected)
+    assert bool(prediction.unexpected) is not newest
+    assert of(collect_coverage(DETR, given), S.FLOAT16 if stated else S.MISSING) == flipped
+    found = collect_coverage(DETR, replace(given, float_tensors=flipped))
+    assert of(found, S.FLOAT16) == flipped and S.MISSING not in found.values()
+
+
+def test_a_model_all_in_float16_is_all_intended() -> None:
+    prediction = predict_float_set(DETR, detr("fp16.v1.0.0"))
+    assert prediction.intended == prediction.predicted and len(prediction.predicted) > 40 and not prediction.borders
+    assert not {S.MISSING, S.ENCODED} & set(collect_coverage(DETR, detr("fp16.v1.0.0")).values())
+    # 2.0.0 cannot say float16: the same export then has nothing at all.
+    assert of(collect_coverage(DETR, detr("fp16.v2.0.0")), S.MISSING) >= LITEMP
+
+
+def test_removing_any_entry_is_noticed() -> None:
+    """Every entry of the older layout is there for a reason: none may vanish without becoming missing or explained."""
+    given, explained = detr("w8a8.v0.6.1"), set[CoverageStatus]()
+    for name in given.entries:
+        rest = {key: entry for key, entry in given.entries.items() if key != name}
+        explained.add(collect_coverage(DETR, replace(given, entries=rest))[name])
+    assert explained <= {S.MISSING, S.MOVEMENT, S.SHAPE_OR_INDEX}
+    # The gap of a careless edit beside stated floats: the tensor is float although its neighbours are not.
+    mixed, gone = detr("w8a16-fp16mix-explicit.v0.6.1"), "/postprocessor/Mul_output_0"
+    rest = {name: entry for name, entry in mixed.entries.items() if name != gone}
+    assert gone in predict_float_set(DETR, replace(mixed, entries=rest)).unexpected
+
+
+def test_every_kind_of_reason_occurs() -> None:
+    found = collect_coverage(facts_of("cnn"), read_encodings(AIMET / "cnn/w8a8.v0.6.1.encodings"))
+    # 13 tensors of the graph have no entry and are a bias or a statistic: 12 of BatchNormalization and the Gemm's.
+    assert Counter(map(str, found.values())) == {"encoded": 18, "fused-intermediate": 7, "data-movement": 1, "bias": 13}
+    vit = collect_coverage(facts_of("vit"), read_encodings(AIMET / "vit/w8a8.v1.0.0.encodings"))
+    assert vit["/blocks/blocks.0/attn/Constant_1_output_0"] is S.SHAPE_OR_INDEX
+
+
+@each_row("name", ("distilbert", "gru_lstm", "segformer", "superres"))
+def test_true_files_intend_no_float_and_a_slip_behind_a_norm_is_noticed(name: str) -> None:
+    facts = collect_facts(load_model(ZOO / name / "model.onnx"))
+    given = read_encodings(ZOO / name / "w8a16.v1.0.0.encodings")
+    newer = convert(place(given, facts), "2.0.0", layouts=layouts(facts)).encodings
+    for each in (given, newer):
+        assert predict_float_set(facts, each).intended == frozenset() and missing_entries(facts, each) == ()
+    ends = [n.outputs[0] for n in facts.nodes if n.op_type == "Add" and "orm" in n.name and n.outputs[0] in given]
+    assert bool(ends) is (name in ("distilbert", "segformer"))
+    for end in ends[:3]:
+        rest = {key: entry for key, entry in given.entries.items() if key != end}
+        assert end in predict_float_set(facts, replace(given, entries=rest)).intended
+    # What vanishes into one operator is listed in the same order in every run.
+    blocks: dict[str, list[str]] = {}
+    for inside, fusion in absorbing_fusions(facts, given).items():
+        if inside in fusion.inside:
+            blocks.setdefault(fusion.result, []).append(inside)
+    assert all(names == sorted(names) for names in blocks.values())
+
+
+# Fusions: what needs no entry, and what is a slip.
+
+CONV = {"w": np.ones((2, 2, 1, 1), np.float32), "slope": np.ones((2, 1, 1), np.float32), "low": 0.0, "high": 6.0}
+ACTIVATIONS = {"Relu": "Relu (c)", "PRelu": "PRelu (c, slope)", "LeakyRelu": "LeakyRelu (c)", "SiLU": "Mul (c, s)"}
+ACTIVATIONS |= {"Clip": "Clip (c, low, high)", "HardSwish": "HardSwish (c)"}
+
+
+def conv_then(name: str) -> GraphFacts:
+    body = "c = Conv (x, w)  " + ("s = Sigmoid (c)  " if name == "SiLU" else "") + f"y = {ACTIVATIONS[name]}"
+    return text_facts(body, given="float[1,2,4,4] x", **CONV)
+
+
+@each_row("name", ACTIVATIONS)
+def test_between_a_conv_and_its_activation_no_entry_is_needed(name: str) -> None:
+    facts, given = conv_then(name), entries("x w y slope low high")
+    assert predict_float_set(facts, given).intended == frozenset() and missing_entries(facts, given) == ()
+    assert "c" in absorbing_fusions(facts, given)
+    # What the file speaks about is not explained away, neither by an entry nor by the word that it is float.
+    assert "c" not in absorbing_fusions(facts, entries("x w y slope low high c"))
+    assert "c" not in absorbing_fusions(facts, replace(given, float_tensors=frozenset({"c"})))
+    assert "c" in predict_float_set(facts, entries("x w y slope low high", floats="c")).intended
+    # Where the result has none either the whole is float.
+    assert {"c", "y"} <= predict_float_set(facts, entries("x w slope")).intended
+
+
+def test_a_lone_sigmoid_without_entry_is_a_slip() -> None:
+    assert missing_entries(conv_then("SiLU"), entries("x w c y")) == ("s",)
+
+
+def test_every_row_of_the_table_says_where_it_is_known_from() -> None:
+    assert all(row.source for row in (*PAIRS, *BLOCKS.values()))
+    assert BLOCKS["LayerNormalization"].certain and not BLOCKS["Gelu"].certain
+
+
+def test_in_a_block_that_always_fuses_an_entry_counts_as_well() -> None:
+    body = "m = ReduceMean <axes = [-1]> (x)  c = Sub (x, m)  q = Pow (c, two)  v = ReduceMean <axes = [-1]> (q)"
+    facts = text_facts(f"{body}  p = Add (v, eps)  r = Sqrt (p)  y = Div (c, r)", two=2.0, eps=1e-5)
+    assert set("mcqvpr") <= absorbing_fusions(facts, entries("x y")).keys()
+    some = absorbing_fusions(facts, entries("x y r", listed="p"))
+    assert set("mcqvpr") & some.keys() == set("mcqv")
+
+
+@each_row(
+    ("body", "fused"),
+    [
+        ("a = Gemm (x, w)  y = Relu (a)", True),
+        ("a = Gemm (x, w)  b = Relu (a)  y = Add (a, b)", False),
+        ("a = MatMul (x, w)  y = Add (a, z)", False),
+        ("a = Gemm (x, w)  y = own.Relu (a)", False),
+    ],
+)
+def test_pairs_are_fused_only_where_nobody_else_looks_in(body: str, fused: bool) -> None:
+    facts = text_facts(body, given="float[4,4] x, float[4,4] z", w=np.ones((4, 4), np.float32))
+    assert {name for fusion in fusions(facts) if fusion.certain for name in fusion.inside} == (
+        {"a"} if fused else set()
+    )
+
+
+@each_row(("floats", "rest"), [("a", "intended-float16"), ("", "missing")])  # float copies, and what serves only floats
+def test_float_copies_and_what_serves_only_floats(floats: str, rest: str) -> None:
+    facts = text_facts("a = Mul (x, scale)  b = Transpose (a)  y = Relu (b)", scale=[1.0] * 4)
+    found = collect_coverage(facts, entries("x y", floats=floats))
+    assert found == {"x": "encoded", "scale": rest, "a": rest, "b": rest, "y": "encoded"}
+
+
+def test_settings_biases_and_dead_tensors() -> None:
+    facts = text_facts("a = Clip (x, low, high)  y = Add (a, low2)", low=0.0, high=6.0, low2=1.0, dead=[1.0] * 3)
+    found = collect_coverage(facts, entries("x a y"))
+    assert (found["low"], found["low2"]) == ("shape-or-index", "missing") and "dead" not in found
+    both = text_facts("a = Gemm (x, w, b)  y = Mul (a, b)", w=np.ones((4, 4), np.float32), b=[1.0] * 4)
+    assert collect_coverage(both, entries("x w a y"))["b"] == "missing", "it is an operand as well"
+
+
+# How an entry travels, where kinds meet, and how to have fewer borders.
+
+
+def chain(*ops: str) -> GraphFacts:
+    names = ["x", *(f"t{index}" for index in range(len(ops)))]
+    steps = [f"{made} = {op} ({read})" for read, made, op in zip(names, names[1:], ops, strict=False)]
+    return text_facts("  ".join(steps), names[-1])
+
+
+@each_row(
+    ("given", "floats", "predicted"),
+    [("x t0 t3", "", ""), ("x t2 t3", "", ""), ("x t0 t3", "t1", "t1 t2")],
+)
+def test_an_entry_travels_over_data_movement_both_ways_until_a_stated_float(
+    given: str, floats: str, predicted: str
+) -> None:
+    found = predict_float_set(chain("Relu", "Transpose", "Identity", "Sigmoid"), entries(given, floats=floats))
+    assert found.predicted == set(predicted.split())
+    assert not floats or found.intended == found.predicted
+
+
+@settings(max_examples=40)
+@given(kinds=st.lists(st.booleans(), min_size=1, max_size=8))
+def test_in_a_chain_of_computing_ops_exactly_the_gaps_are_float(kinds: list[bool]) -> None:
+    facts = chain(*["Sigmoid"] * len(kinds))
+    gaps = {f"t{index}" for index, quantized in enumerate(kinds) if not quantized}
+    found = predict_float_set(facts, entries(" ".join({"x", *(f"t{i}" for i in range(len(kinds)))} - gaps)))
+    assert found.predicted == gaps
+    runs = float_nodes(facts, gaps)
+    assert all(border.node_index in runs and border.tensor not in gaps for border in found.borders)
+
+
+def test_borders_are_where_kinds_meet_and_a_small_island_is_the_best_extension() -> None:
+    borders = find_borders(chain(*["Sigmoid"] * 4), {"t1", "t2"})
+    assert [(b.tensor, b.direction) for b in borders] == [("t0", "to-float"), ("t3", "to-quantized")]
+    small = chain(*["Sigmoid"] * 9)
+    assert suggest_extensions(small, {"t2", "t4", "t5"})[0].tensors == ("t3",)
+    for facts, floats in ((small, {"t2", "t4", "t5"}), (DETR, set(LITEMP))):
+        best = suggest_extensions(facts, floats)[0]
+        before, after = (len(find_borders(facts, names)) for names in (floats, floats | set(best.tensors)))
+        assert best.removed == before - after >= 1
+
+
+def test_what_an_exporter_never_gives_an_entry_means_no_float() -> None:
+    """A cast of integers and a maximum over quantized values are left out by habit, with what is moved from them."""
+    facts = text_facts(
+        "cast = Cast <to = 1> (sizes)  moved = Reshape (cast, shape)  largest = ReduceMax <axes = [1]> (x)"
+        "  meant = Tanh (x)  sum = Add (moved, largest)  y = Add (sum, meant)",
+        given="float[1,4] x, int64[1,4] sizes",
+        shape=[4, 1],
+    )
+    left = predict_float_set(facts, entries("x sum y"))
+    assert left.intended == {"cast", "moved", "largest", "meant"}
+    assert left.by_habit == {"cast", "moved", "largest"} and left.meant == {"meant"}
+    assert predict_float_set(facts, entries("x sum y", listed="cast")).by_habit == frozenset()
