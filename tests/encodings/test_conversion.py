@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from deploykit.encodings.formats.aimet import parse_encodings, read_encodings
 from deploykit.encodings.formats.conversion import Conversion, OutcomeKind, convert
 from deploykit.encodings.formats.differences import Signedness, diff
-from deploykit.encodings.place import layouts, place
+from deploykit.encodings.place import Layout, layouts, place, place_entry
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Float8, Lpbq
 from deploykit.errors import InputError, UsageError
 from deploykit.model.facts import GraphFacts
@@ -74,30 +74,19 @@ FORCED = [
 
 
 @each_row("variant", PLAIN)
-def test_061_to_100_is_aimets_own_file(variant: str, graph_of: GraphOf) -> None:
-    result = change(variant, "0.6.1", "1.0.0", graph_of)
-    assert result.counts["lossless"] == len(result.outcomes) > 0
-    assert entries(json.loads(result.text)) == entries(text_of(variant, "1.0.0"))
-
-
-@each_row("variant", PLAIN)
-def test_100_to_061_is_aimets_own_file(variant: str, graph_of: GraphOf) -> None:
-    for placed in (True, False):
-        source = read(variant, "1.0.0", graph_of if placed else None)
-        result = convert(source, "0.6.1")
-        assert result.counts["lossless"] == len(result.outcomes)
-        assert json.loads(result.text) == text_of(variant, "0.6.1")
-
-
-@each_row("variant", PLAIN)
-def test_061_to_100_to_061_returns_the_same_values(variant: str) -> None:
-    """Even without a model: a list of channels keeps its order in both."""
-    source = read(variant, "0.6.1")
-    there = convert(source, "1.0.0")
-    assert not there.of(OutcomeKind.IMPOSSIBLE)
-    back = convert(parse_encodings(json.loads(there.text), where="there"), "0.6.1")
-    assert json.loads(back.text) == text_of(variant, "0.6.1")
-    assert not diff(source, back.encodings)
+def test_061_and_100_are_turned_into_aimets_own_files(variant: str, graph_of: GraphOf) -> None:
+    """Back without a model too: a list of channels keeps its order in both."""
+    there = change(variant, "0.6.1", "1.0.0", graph_of)
+    assert there.counts["lossless"] == len(there.outcomes) > 0
+    assert entries(json.loads(there.text)) == entries(text_of(variant, "1.0.0"))
+    old = read(variant, "0.6.1")
+    unplaced = convert(old, "1.0.0")
+    assert not unplaced.of(OutcomeKind.IMPOSSIBLE)
+    again = parse_encodings(json.loads(unplaced.text), where="there")
+    for source in (read(variant, "1.0.0", graph_of), read(variant, "1.0.0"), again):
+        back = convert(source, "0.6.1")
+        assert back.counts["lossless"] == len(back.outcomes)
+        assert json.loads(back.text) == text_of(variant, "0.6.1") and not diff(old, back.encodings)
 
 
 @each_row(("variant", "tag", "signedness"), FORCED)
@@ -140,65 +129,54 @@ def test_200_to_100_is_aimets_own_export(variant: str, tag: str, graph_of: Graph
     assert lossy <= {name for name, entry in ours.items() if entry["section"] == "activation_encodings"}
 
 
-def test_forced_unsigned_files_lose_the_symmetric_flag(graph_of: GraphOf) -> None:
-    result = change("vit/w8a8", "2.0.0", "1.0.0", graph_of)
-    name = "/blocks/blocks.0/attn/Transpose_1_output_0"
-    assert {o.name for o in result.of(OutcomeKind.LOSSY)} >= {name}
-
-
-@pytest.mark.parametrize("variant", ["mlp/bq-w4a16", "mlp/bq-asym-w4a16", "mlp/bq-w2a16-zpshift"])
-def test_blockwise_061_is_refused_not_guessed(variant: str, graph_of: GraphOf) -> None:
+@each_row("variant", ["mlp/bq-w4a16", "mlp/bq-asym-w4a16", "mlp/bq-w2a16-zpshift"])
+def test_blockwise_061_is_refused_unless_the_size_is_inferred_and_to_061_it_is_lost(
+    variant: str, graph_of: GraphOf
+) -> None:
+    facts = graph_of("mlp")
     for to in ("1.0.0", "2.0.0"):
         result = change(variant, "0.6.1", to, graph_of)
         impossible = {o.name: o.what for o in result.of(OutcomeKind.IMPOSSIBLE)}
-        assert impossible.keys() == {
-            "onnx::MatMul_57",
-            "onnx::MatMul_58",
-            "fc1.weight",
-            "fc2.weight_t",
-            "lm_head.weight",
-        }
-        assert "block" in impossible["fc1.weight"]
+        layers = {"onnx::MatMul_57", "onnx::MatMul_58", "fc1.weight", "fc2.weight_t", "lm_head.weight"}
+        assert impossible.keys() == layers and "block" in impossible["fc1.weight"]
         assert "fc1.weight" not in result.encodings
-
-
-@pytest.mark.parametrize("variant", ["mlp/bq-w4a16", "mlp/bq-asym-w4a16", "mlp/bq-w2a16-zpshift"])
-def test_the_only_block_size_that_fits_is_the_right_one(variant: str, graph_of: GraphOf) -> None:
-    facts = graph_of("mlp")
+    # The only block size that fits is the right one.
     inferred = place(read(variant, "0.6.1"), facts, infer_blocks=True)
     result = convert(inferred, "1.0.0", layouts=layouts(facts))
     assert result.counts["lossless"] == len(result.outcomes)
     assert entries(json.loads(result.text)) == entries(text_of(variant, "1.0.0"))
+    for version in ("1.0.0", "2.0.0"):
+        result = change(variant, version, "0.6.1", graph_of)
+        assert not result.of(OutcomeKind.IMPOSSIBLE)
+        lost = {o.name: o.what for o in result.of(OutcomeKind.LOSSY)}
+        assert "block size 16" in lost["onnx::MatMul_57"]
+        ours, theirs = json.loads(result.text)["param_encodings"], text_of(variant, "0.6.1")["param_encodings"]
+        assert all(ours[name] == items for name, items in theirs.items())
 
 
-@pytest.mark.parametrize("variant", ["mlp/bq-w4a16", "mlp/bq-asym-w4a16", "mlp/bq-w2a16-zpshift"])
-@each_row("version", ["1.0.0", "2.0.0"])
-def test_blockwise_to_061_loses_the_size_and_keeps_the_order(variant: str, version: str, graph_of: GraphOf) -> None:
-    result = change(variant, version, "0.6.1", graph_of)
-    assert not result.of(OutcomeKind.IMPOSSIBLE)
-    lost = {o.name: o.what for o in result.of(OutcomeKind.LOSSY)}
-    assert "block size 16" in lost["onnx::MatMul_57"]
-    ours, theirs = json.loads(result.text)["param_encodings"], text_of(variant, "0.6.1")["param_encodings"]
-    for name, items in theirs.items():
-        assert ours[name] == items, name
-
-
-def test_blockwise_100_needs_the_model_for_its_order() -> None:
+def test_what_only_the_model_tells_is_impossible_without_one() -> None:
     for to in ("0.6.1", "2.0.0"):
         result = convert(read("mlp/bq-w4a16", "1.0.0"), to)
         assert len(result.of(OutcomeKind.IMPOSSIBLE)) == 5
+    result = convert(read("cnn/w8a8", "2.0.0"), "1.0.0")
+    assert (
+        len(result.of(OutcomeKind.IMPOSSIBLE)) == len(result.outcomes) and "the model does" in result.outcomes[0].what
+    )
     assert "no model was given" in convert(read("mlp/w8a8", "1.0.0"), "2.0.0").of(OutcomeKind.IMPOSSIBLE)[0].what
 
 
-def test_lpbq_and_float8_refusals(graph_of: GraphOf) -> None:
-    for version in ("1.0.0", "2.0.0"):
-        refused = {
-            o.name: o.what for o in change("mlp/lpbq-w4a16", version, "0.6.1", graph_of).of(OutcomeKind.IMPOSSIBLE)
-        }
-        assert len(refused) == 5 and set(refused.values()) == {"0.6.1 has no LPBQ entries"}
-    for to in ("0.6.1", "1.0.0"):
-        refused = {o.name: o.what for o in change("mlp/wfp8a8", "2.0.0", to, graph_of).of(OutcomeKind.IMPOSSIBLE)}
-        assert len(refused) == 5 and set(refused.values()) == {f"{to} has no float8 entries"}
+@each_row(
+    ("variant", "version", "to", "why"),
+    [
+        *(("mlp/lpbq-w4a16", version, "0.6.1", "0.6.1 has no LPBQ entries") for version in ("1.0.0", "2.0.0")),
+        *(("mlp/wfp8a8", "2.0.0", to, f"{to} has no float8 entries") for to in ("0.6.1", "1.0.0")),
+    ],
+)
+def test_kinds_that_a_version_lacks_are_refused(
+    variant: str, version: str, to: str, why: str, graph_of: GraphOf
+) -> None:
+    refused = change(variant, version, to, graph_of).of(OutcomeKind.IMPOSSIBLE)
+    assert len(refused) == 5 and {outcome.what for outcome in refused} == {why}
 
 
 def test_lpbq_of_other_widths_has_no_200_entry(graph_of: GraphOf) -> None:
@@ -209,12 +187,6 @@ def test_lpbq_of_other_widths_has_no_200_entry(graph_of: GraphOf) -> None:
     placed = place(parse_encodings(document, where="w"), graph_of("mlp"))
     refused = convert(placed, "2.0.0", layouts=layouts(graph_of("mlp"))).of(OutcomeKind.IMPOSSIBLE)
     assert len(refused) == 5 and "decompressed to 7" in refused[0].what
-
-
-def test_200_without_a_model_cannot_go_down() -> None:
-    result = convert(read("cnn/w8a8", "2.0.0"), "1.0.0")
-    assert len(result.of(OutcomeKind.IMPOSSIBLE)) == len(result.outcomes)
-    assert "the model does" in result.outcomes[0].what
 
 
 def test_int32_biases_convert_without_loss(graph_of: GraphOf) -> None:
@@ -229,7 +201,7 @@ def test_int32_biases_convert_without_loss(graph_of: GraphOf) -> None:
         assert ours == theirs
 
 
-def test_named_float_tensors_become_entries(graph_of: GraphOf) -> None:
+def test_named_float_tensors_become_entries_where_nothing_contradicts(graph_of: GraphOf) -> None:
     explicit = read("detr/w8a8-fp16mix-explicit", "1.0.0")
     source = read("detr/w8a8-fp16mix-explicit", "2.0.0", graph_of)
     named = EncodingSet(version="2.0.0", entries=source.entries, float_tensors=explicit.floats)
@@ -237,25 +209,17 @@ def test_named_float_tensors_become_entries(graph_of: GraphOf) -> None:
         result = convert(named, to, layouts=layouts(graph_of("detr")))
         assert not result.warnings and not result.float_tensors
         assert result.encodings.floats == explicit.floats
-        back = parse_encodings(json.loads(result.text), where="back")
-        assert back.floats == explicit.floats
-
-
-def test_a_float_tensor_with_an_integer_entry_is_a_contradiction(graph_of: GraphOf) -> None:
-    source = read("detr/w8a8", "2.0.0", graph_of)
-    named = EncodingSet(version="2.0.0", entries=source.entries, float_tensors=frozenset({"images"}))
+        assert parse_encodings(json.loads(result.text), where="back").floats == explicit.floats
+    contradicting = EncodingSet(version="2.0.0", entries=source.entries, float_tensors=frozenset({"images"}))
     for to in ("1.0.0", "2.0.0"):
         with pytest.raises(InputError, match="'images' has an uint8 entry"):
-            convert(named, to)
+            convert(contradicting, to)
 
 
-def test_the_file_as_a_whole_loses_what_200_has_no_place_for(graph_of: GraphOf) -> None:
+def test_versions_are_known_and_200_has_no_place_for_what_is_said_of_the_whole(graph_of: GraphOf) -> None:
     result = change("cnn/w8a8", "1.0.0", "2.0.0", graph_of)
     assert result.encodings.quantizer_args is None and "quantizer_args" not in json.loads(result.text)
     assert len(result.notes) == 2
-
-
-def test_unknown_targets_are_usage_errors() -> None:
     for version in ("0.6.2", "2.1.0", "3"):
         with pytest.raises(UsageError, match="cannot be converted"):
             convert(read("cnn/w8a8", "1.0.0"), version)
@@ -290,15 +254,9 @@ def values(draw: st.DrawFn) -> Affine | Lpbq | Float | Float8:
         return Float8(dtype="float8e5m2", scale=scale, axis=0)
     if kind == "lpbq":
         ints = draw(st.lists(st.integers(1, 16), min_size=6, max_size=6))
-        return Lpbq(
-            bits=4,
-            decompressed_bits=8,
-            channel_scale=scale[:1],
-            block_scale=np.array(ints, dtype=np.float64).reshape(2, 3),
-            axis=1,
-            block_axis=0,
-            block_size=8,
-        )
+        blocks = np.array(ints, dtype=np.float64).reshape(2, 3)
+        where: dict[str, Any] = {"axis": 1, "block_axis": 0, "block_size": 8}
+        return Lpbq(bits=4, decompressed_bits=8, channel_scale=scale[:1], block_scale=blocks, **where)
     lowest = -(1 << (bits - 1)) if signed else 0
     step = draw(st.sampled_from([0.0, 0.5]))
     point = draw(st.integers(lowest, lowest + (1 << bits) - 2)) + step
@@ -319,17 +277,11 @@ def values(draw: st.DrawFn) -> Affine | Lpbq | Float | Float8:
 @given(found=st.lists(values(), min_size=1, max_size=4), version=st.sampled_from(["0.6.1", "1.0.0", "2.0.0"]))
 def test_whatever_is_called_lossless_reads_back_the_same(found: list[Any], version: str) -> None:
     """Property: what a conversion calls lossless is what a reader of the written file gets."""
-    from deploykit.encodings.place import Layout, place_entry
-
-    known = {
-        Affine: Layout(shape=(16, 3), channel_axis=1, block_axis=0),
-        Lpbq: Layout(shape=(16, 3), channel_axis=1, block_axis=0),
-        Float8: Layout(shape=(3,)),
-        Float: Layout(shape=(3,)),
-    }
     entries = {f"t{i}": Encoding(name=f"t{i}", value=value, is_param=i % 2 == 0) for i, value in enumerate(found)}
     layout = {
-        name: Layout(shape=(3,)) if entry.value.granularity == "per-channel" else known[type(entry.value)]
+        name: Layout(shape=(3,))
+        if entry.value.granularity == "per-channel" or isinstance(entry.value, Float | Float8)
+        else Layout(shape=(16, 3), channel_axis=1, block_axis=0)
         for name, entry in entries.items()
     }
     source = EncodingSet(version="2.0.0", entries=entries)

@@ -1,3 +1,5 @@
+"""AIMET's own files: what is read of them, and that the same is written again."""
+
 import json
 from pathlib import Path
 from typing import Any
@@ -5,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deploykit.encodings.formats.aimet import read_encodings, write_encodings
+from deploykit.encodings.formats.aimet import parse_encodings, read_encodings, write_encodings
 from deploykit.encodings.formats.differences import diff
 from deploykit.encodings.place import fit
 from deploykit.encodings.values import Affine, Encoding, Float, Float8, Lpbq
@@ -13,16 +15,18 @@ from deploykit.errors import InputError
 from tables import each_row
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
+NEWER = AIMET.parent / "aimet_derived/mlp-lpbq-w4a16.v2.1.0.encodings"
 FILES = sorted(AIMET.rglob("*.encodings"))
 
 
-def ids(path: Path) -> str:
-    return path.relative_to(AIMET).as_posix()
+def entry(file: str, name: str) -> Encoding:
+    return read_encodings(AIMET / f"{file}.encodings").entries[name]
 
 
-def affine(entry: Encoding | None) -> Affine:
-    assert entry is not None and isinstance(entry.value, Affine)
-    return entry.value
+def affine(file: str, name: str) -> Affine:
+    value = entry(file, name).value
+    assert isinstance(value, Affine)
+    return value
 
 
 def normal(value: Any) -> Any:
@@ -34,165 +38,125 @@ def normal(value: Any) -> Any:
     return value + 0.0 if isinstance(value, float) else value
 
 
-def test_the_fixtures_are_there() -> None:
+def test_every_fixture_reads_and_writes_back_what_aimet_wrote() -> None:
     assert len(FILES) == 103
+    for path in FILES:
+        encodings, text = read_encodings(path), path.read_text()
+        document = json.loads(text)
+        assert encodings.version == document["version"]
+        written = write_encodings(encodings, encodings.version)
+        # Down to the byte, apart from the two spellings of zero.
+        if "-0.0" not in text and "actsigned" not in path.name:
+            assert written == text, path
+        else:
+            assert normal(json.loads(written)) == normal(document), path
+        if "param_encodings" in document:
+            params = document["param_encodings"]
+            names = set(params) if isinstance(params, dict) else {each["name"] for each in params}
+            assert {each.name for each in encodings if each.is_param} == names, path
+        else:
+            assert all(each.is_param is None for each in encodings), path
 
 
-@each_row("path", FILES, ids=ids)
-def test_every_fixture_reads_and_writes_back_what_aimet_wrote(path: Path) -> None:
-    encodings = read_encodings(path)
-    text = path.read_text()
-    assert encodings.version == json.loads(text)["version"]
-    written = write_encodings(encodings, encodings.version)
-    assert normal(json.loads(written)) == normal(json.loads(text))
-    # Down to the byte, apart from the two spellings of zero.
-    if "-0.0" not in text and "actsigned" not in path.name:
-        assert written == text
+# Properties of one entry by its file and tensor, as they stand in the file.
+PROPERTIES: list[tuple[str, str, str, Any]] = [
+    ("cnn_bnfold/w8a8.v0.6.1", "input", "bits signed symmetric granularity", (8, False, False, "per-tensor")),
+    ("cnn_bnfold/w8a8.v0.6.1", "input", "scale zero_point", (0.030031533911824226, 112.0)),
+    ("cnn_bnfold/w8a8.v0.6.1", "input", "minimum maximum", (-3.3635317981243134, 4.294509349390864)),
+    (
+        "cnn_bnfold/w8a8.v0.6.1",
+        "conv1.weight",
+        "signed symmetric placed granularity",
+        (True, True, False, "per-channel"),
+    ),
+    ("mlp/bq-w2a16-zpshift.v1.0.0", "fc1.weight", "bits granularity block_size", (2, "per-block", 16)),
+    ("mlp/lpbq-w4a16.v1.0.0", "fc1.weight", "bits decompressed_bits block_size placed", (4, 8, 16, False)),
+    ("cnn/w8a8.v2.0.0", "/Flatten_output_0", "zero_point symmetric dtype", (0.0, None, "uint8")),
+    ("mlp/bq-w4a16.v2.0.0", "onnx::MatMul_57", "axis block_axis block_size", (1, 0, 16)),
+    ("mlp/bq-w4a16.v2.0.0", "lm_head.weight", "axis block_axis", (0, 1)),
+    ("mlp/wfp8a8.v2.0.0", "onnx::MatMul_57", "dtype axis", ("float8e4m3fn", 1)),
+]
+SHAPES = [
+    ("cnn_bnfold/w8a8.v0.6.1", "conv1.weight", "scale", (16,)),
+    ("mlp/lpbq-w4a16.v1.0.0", "fc1.weight", "channel_scale", (48,)),
+    ("mlp/lpbq-w4a16.v1.0.0", "fc1.weight", "block_scale", (192,)),
+    ("mlp/bq-w4a16.v2.0.0", "onnx::MatMul_57", "scale", (4, 128)),
+    ("mlp/bq-w4a16.v2.0.0", "lm_head.weight", "scale", (20, 2, 1, 1)),
+    ("mlp/wfp8a8.v2.0.0", "onnx::MatMul_57", "scale", (128,)),
+]
 
 
-def test_061_per_tensor_as_in_the_file() -> None:
-    encodings = read_encodings(AIMET / "cnn_bnfold/w8a8.v0.6.1.encodings")
-    value = affine(encodings.get("input"))
-    assert (value.bits, value.signed, value.symmetric, value.granularity) == (8, False, False, "per-tensor")
-    assert (float(value.scale), float(value.zero_point)) == (0.030031533911824226, 112.0)
-    assert (float(value.minimum), float(value.maximum)) == (-3.3635317981243134, 4.294509349390864)
-    assert encodings.entries["input"].is_param is False
-    assert encodings.producer is not None and encodings.producer["version"] == "2.42.0"
-    assert encodings.quantizer_args is not None and encodings.quantizer_args["param_bitwidth"] == 8
+@each_row(("file", "name", "keys", "expected"), PROPERTIES)
+def test_what_an_entry_says(file: str, name: str, keys: str, expected: tuple[Any, ...]) -> None:
+    found = (getattr(entry(file, name).value, key) for key in keys.split())
+    assert tuple(value.item() if isinstance(value, np.ndarray) else value for value in found) == expected
 
 
-def test_061_string_booleans_say_signed() -> None:
-    value = affine(read_encodings(AIMET / "cnn_bnfold/w8a8.v0.6.1.encodings").get("conv1.weight"))
-    assert (value.signed, value.symmetric, value.placed, value.granularity) == (True, True, False, "per-channel")
-    assert value.scale.shape == (16,) and value.scale[0] == 0.0022548772394657135
-    assert not value.zero_point.any()
+@each_row(("file", "name", "key", "shape"), SHAPES)
+def test_how_many_values_an_entry_has(file: str, name: str, key: str, shape: tuple[int, ...]) -> None:
+    assert getattr(entry(file, name).value, key).shape == shape
 
 
-def test_061_float_entries() -> None:
-    encodings = read_encodings(AIMET / "detr/w8a8-fp16mix-explicit.v0.6.1.encodings")
-    entry = encodings.get("/decoder/Div_output_0")
-    assert entry is not None and entry.value == Float(dtype="float16")
-    assert len(encodings.floats) == 10
+def test_kinds_and_values_that_only_some_files_have() -> None:
+    assert isinstance(entry("mlp/wfp8a8.v2.0.0", "onnx::MatMul_57").value, Float8)
+    assert entry("detr/w8a8-fp16mix-explicit.v0.6.1", "/decoder/Div_output_0").value == Float(dtype="float16")
+    assert len(read_encodings(AIMET / "detr/w8a8-fp16mix-explicit.v0.6.1.encodings").floats) == 10
+    for version in ("0.6.1", "1.0.0"):  # fractional offsets come back from the shift
+        assert (affine(f"mlp/bq-w2a16-zpshift.v{version}", "fc1.weight").zero_point == -0.5).all()
+    assert 3.9e27 < float(affine("detr/w8a8.v2.0.0", "onnx::Add_4934").scale) < 4e27
+    whole = read_encodings(AIMET / "cnn_bnfold/w8a8.v0.6.1.encodings")
+    assert whole.producer is not None and whole.producer["version"] == "2.42.0"
+    assert whole.quantizer_args is not None and whole.quantizer_args["param_bitwidth"] == 8
 
 
-def test_100_fractional_offsets_come_back_from_the_shift() -> None:
-    value = affine(read_encodings(AIMET / "mlp/bq-w2a16-zpshift.v1.0.0.encodings").get("fc1.weight"))
-    assert (value.bits, value.granularity, value.block_size) == (2, "per-block", 16)
-    assert (value.zero_point == -0.5).all()
-    older = affine(read_encodings(AIMET / "mlp/bq-w2a16-zpshift.v0.6.1.encodings").get("fc1.weight"))
-    assert (older.zero_point == -0.5).all()
-
-
-def test_100_lpbq() -> None:
-    entry = read_encodings(AIMET / "mlp/lpbq-w4a16.v1.0.0.encodings").get("fc1.weight")
-    assert entry is not None and isinstance(entry.value, Lpbq)
-    assert (entry.value.bits, entry.value.decompressed_bits, entry.value.block_size) == (4, 8, 16)
-    assert entry.value.channel_scale.shape == (48,) and entry.value.block_scale.shape == (192,)
-    assert entry.value.block_scale.max() == 16 and not entry.value.placed
-
-
-def test_200_left_out_zero_points_are_zero() -> None:
-    value = affine(read_encodings(AIMET / "cnn/w8a8.v2.0.0.encodings").get("/Flatten_output_0"))
-    assert (float(value.zero_point), value.symmetric, value.dtype) == (0.0, None, "uint8")
-
-
-def test_200_block_axis_and_channel_axis() -> None:
-    encodings = read_encodings(AIMET / "mlp/bq-w4a16.v2.0.0.encodings")
-    value = affine(encodings.get("onnx::MatMul_57"))
-    assert (value.axis, value.block_axis, value.block_size, value.scale.shape) == (1, 0, 16, (4, 128))
-    conv = affine(encodings.get("lm_head.weight"))
-    assert (conv.axis, conv.block_axis, conv.scale.shape) == (0, 1, (20, 2, 1, 1))
-    assert all(entry.is_param is None for entry in encodings)
-
-
-def test_200_negative_axes_of_older_releases() -> None:
-    path = AIMET / "mlp/aimet-2.31.0/w8a8.v2.0.0.encodings"
-    raw = {e["name"]: e.get("axis") for e in json.loads(path.read_text())["encodings"]}
-    assert raw["onnx::MatMul_58"] == -1
-    assert affine(read_encodings(path).get("onnx::MatMul_58")).axis == -1
-    settled = affine(fit(read_encodings(path).entries["onnx::MatMul_58"], (128, 64), "w"))
-    older = affine(read_encodings(AIMET / "mlp/aimet-2.31.0/w8a8.v1.0.0.encodings").get("onnx::MatMul_58"))
-    assert settled.axis == 1
-    assert np.array_equal(settled.scale, older.scale)
-
-
-def test_200_negative_block_axes(tmp_path: Path) -> None:
-    """Of a blockwise array the rank is known, so the axis is settled without the model."""
-    for name in ("bq-w4a16", "lpbq-w4a16"):
+def test_negative_axes_are_settled_by_the_rank() -> None:
+    given = entry("mlp/aimet-2.31.0/w8a8.v2.0.0", "onnx::MatMul_58")
+    assert isinstance(given.value, Affine) and given.value.axis == -1
+    settled = fit(given, (128, 64), "w").value
+    assert isinstance(settled, Affine) and settled.axis == 1
+    assert np.array_equal(settled.scale, affine("mlp/aimet-2.31.0/w8a8.v1.0.0", "onnx::MatMul_58").scale)
+    for name in ("bq-w4a16", "lpbq-w4a16"):  # of a blockwise array the rank is known without the model
         path = AIMET / f"mlp/{name}.v2.0.0.encodings"
         document = json.loads(path.read_text())
-        for entry in document["encodings"]:
-            if "block_size" in entry:
-                entry["axis"] -= 4 if entry["name"] == "lm_head.weight" else 2
-        negative = tmp_path / f"{name}.encodings"
-        negative.write_text(json.dumps(document))
-        assert write_encodings(read_encodings(negative), "2.0.0") == path.read_text()
+        for each in document["encodings"]:
+            if "block_size" in each:
+                each["axis"] -= 4 if each["name"] == "lm_head.weight" else 2
+        assert write_encodings(parse_encodings(document, where="w"), "2.0.0") == path.read_text()
 
 
-def test_200_float8() -> None:
-    entry = read_encodings(AIMET / "mlp/wfp8a8.v2.0.0.encodings").get("onnx::MatMul_57")
-    assert entry is not None and isinstance(entry.value, Float8)
-    assert (entry.value.dtype, entry.value.axis, entry.value.scale.shape) == ("float8e4m3fn", 1, (128,))
+def test_210_has_lpbq_as_a_scale_of_scales() -> None:
+    newer, older = read_encodings(NEWER), read_encodings(AIMET / "mlp/lpbq-w4a16.v2.0.0.encodings")
+    assert newer.version == "2.1.0" and not diff(newer, older)
+    pairs = [(each.value, older.entries[each.name].value) for each in newer if isinstance(each.value, Lpbq)]
+    assert len(pairs) == 5
+    assert all((a.axis, a.block_axis) == (b.axis, b.block_axis) for a, b in pairs if isinstance(b, Lpbq))
 
 
-def test_200_scales_beyond_any_float16() -> None:
-    value = affine(read_encodings(AIMET / "detr/w8a8.v2.0.0.encodings").get("onnx::Add_4934"))
-    assert 3.9e27 < float(value.scale) < 4e27
-
-
-def test_210_lpbq_as_a_scale_of_scales() -> None:
-    newer = read_encodings(AIMET.parent / "aimet_derived/mlp-lpbq-w4a16.v2.1.0.encodings")
-    older = read_encodings(AIMET / "mlp/lpbq-w4a16.v2.0.0.encodings")
-    assert newer.version == "2.1.0" and sum(isinstance(entry.value, Lpbq) for entry in newer) == 5
-    assert not diff(newer, older)
-    for name, entry in newer.entries.items():
-        if isinstance(entry.value, Lpbq):
-            other = older.entries[name].value
-            assert isinstance(other, Lpbq)
-            assert (entry.value.axis, entry.value.block_axis) == (other.axis, other.block_axis)
-
-
-WRONG_210 = {
-    "channels": ("x_scale", [1.0, 2.0], "'x_scale' has 2 items"),
-    "zero point": ("x_zero_point", 1, "'x_zero_point' must be left out or 0"),
-    "axis": ("axis", 0, "'x_scale'"),
-    "far axis": ("axis", 5, "axis 5 is out of range"),
-    "unknown key": ("y", 1, "such an entry: `y`"),
-    "flat": ("x", [1, 2], "must be nested"),
-}
-
-
-@each_row(("key", "value", "words"), WRONG_210.values(), ids=WRONG_210.keys())
-def test_wrong_210_scales_are_refused(key: str, value: Any, words: str, tmp_path: Path) -> None:
-    document = json.loads((AIMET.parent / "aimet_derived/mlp-lpbq-w4a16.v2.1.0.encodings").read_text())
-    entry = next(entry for entry in document["encodings"] if entry["name"] == "onnx::MatMul_57")
-    entry["y_scale"][key] = value
-    path = tmp_path / "w.encodings"
-    path.write_text(json.dumps(document))
+@each_row(
+    ("key", "value", "words"),
+    [
+        ("x_scale", [1.0, 2.0], "'x_scale' has 2 items"),
+        ("x_zero_point", 1, "'x_zero_point' must be left out or 0"),
+        ("axis", 0, "'x_scale'"),
+        ("axis", 5, "axis 5 is out of range"),
+        ("y", 1, "such an entry: `y`"),
+        ("x", [1, 2], "must be nested"),
+    ],
+)
+def test_wrong_210_scales_are_refused(key: str, value: Any, words: str) -> None:
+    document = json.loads(NEWER.read_text())
+    next(each for each in document["encodings"] if each["name"] == "onnx::MatMul_57")["y_scale"][key] = value
     with pytest.raises(InputError) as caught:
-        read_encodings(path)
+        parse_encodings(document, where="w")
     assert words in str(caught.value) and "'onnx::MatMul_57'" in str(caught.value)
 
 
-def test_062_of_aimet_torch_is_061(tmp_path: Path) -> None:
-    text = (AIMET / "cnn/w8a8.v0.6.1.encodings").read_text()
-    path = tmp_path / "w.encodings"
-    path.write_text(text.replace('"version": "0.6.1"', '"version": "0.6.2"'))
-    encodings = read_encodings(path)
+def test_062_of_aimet_torch_is_061_and_unknown_keys_at_the_top_are_kept() -> None:
+    document = json.loads((AIMET / "cnn/w8a8.v0.6.1.encodings").read_text())
+    encodings = parse_encodings(document | {"version": "0.6.2"}, where="w")
     assert encodings.version == "0.6.2" and len(encodings) == 18
     assert '"version": "0.6.2"' in write_encodings(encodings, "0.6.2")
-
-
-def test_unknown_top_level_keys_are_kept(tmp_path: Path) -> None:
-    document = json.loads((AIMET / "cnn/w8a8.v1.0.0.encodings").read_text())
-    path = tmp_path / "w.encodings"
-    path.write_text(json.dumps(document | {"excluded_layers": ["a"], "note": {"b": 1}}))
-    encodings = read_encodings(path)
-    assert encodings.extra == {"excluded_layers": ["a"], "note": {"b": 1}}
+    more = {"excluded_layers": ["a"], "note": {"b": 1}}
+    encodings = parse_encodings(json.loads((AIMET / "cnn/w8a8.v1.0.0.encodings").read_text()) | more, where="w")
+    assert encodings.extra == more
     assert json.loads(write_encodings(encodings, "1.0.0"))["excluded_layers"] == ["a"]
-
-
-def test_sections_tell_parameters_apart() -> None:
-    encodings = read_encodings(AIMET / "vit/w8a8.v1.0.0.encodings")
-    params = json.loads((AIMET / "vit/w8a8.v1.0.0.encodings").read_text())["param_encodings"]
-    assert {e.name for e in encodings if e.is_param} == {e["name"] for e in params}
