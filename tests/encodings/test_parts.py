@@ -1,0 +1,207 @@
+"""Models taken apart: what each part reads, makes and weighs, graphs over the same weights, and parts as files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto
+
+import deploykit
+from deploykit.accuracy.simulate.sessions import Session
+from deploykit.encodings.cut import chain_models, cut_alike, cut_model, large_weights
+from deploykit.encodings.formats.aimet import read_encodings
+from deploykit.errors import PackageError, UsageError
+from deploykit.model import load_model
+from deploykit.model.weights import load_weights
+from sample_models.decoder_feeds import decoder_feeds
+from sample_models.decoders import TINY, write_decoder
+from tables import each_row
+from text_models import text_model
+
+
+def names(items: Any) -> list[str]:
+    return [item.name for item in items]
+
+
+def test_each_part_has_what_it_reads_and_makes_and_in_a_row_they_are_the_whole() -> None:
+    """x -> a -> b -> c -> y, with a second output in the middle and x read again at the end."""
+    body = "a = Relu (x)  b = Mul (a, two)  c = Sigmoid (b)  y = Add (c, x)"
+    model = onnx.shape_inference.infer_shapes(text_model("float[2] x", body, "a, y", two=2.0))
+    head, tail = cut_model(model, {2, 3})
+    assert (names(head.graph.input), names(head.graph.output)) == (["x"], ["b", "a"])
+    assert (sorted(names(tail.graph.input)), names(tail.graph.output)) == (["b", "x"], ["y"])
+    assert names(head.graph.initializer) == ["two"] and not tail.graph.initializer
+    assert all(item.type.tensor_type.shape.dim[0].dim_value == 2 for item in tail.graph.input)
+    # Only tensors inside are described beside inputs and outputs.
+    assert not names(head.graph.value_info) and names(tail.graph.value_info) == ["c"]
+    feed = {"x": np.array([-1.0, 3.0], np.float32)}
+    assert Session(model).run(feed)["y"].tolist() == Session(chain_models(head, tail)).run(feed)["y"].tolist()
+
+
+@pytest.fixture(scope="module", params=["float", "blocks"])
+def decoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("decoder")
+    write_decoder(TINY, folder, request.param)
+    return folder
+
+
+def graphs(folder: Path) -> list[ModelProto]:
+    """Prefill and decode with their weights in them."""
+    return [load_weights(load_model(folder / f"{name}.onnx")) for name in ("prefill", "decode")]
+
+
+def test_parts_compute_what_the_whole_does_and_weights_stay_together(decoder: Path) -> None:
+    models = graphs(decoder)
+    sizes = large_weights(models[0])
+    cut = cut_alike(models, 3, sizes)
+    for model, parts in zip(models, cut, strict=True):
+        known: dict[str, Any] = decoder_feeds(model, TINY)
+        wanted = Session(model).run(known)
+        for part in parts:
+            onnx.checker.check_model(part.model, full_check=True)
+            known |= Session(part.model).run({name: known[name] for name in names(part.model.graph.input)})
+        for name, values in wanted.items():
+            np.testing.assert_array_equal(known[name], values, err_msg=name)
+        given = set(names(model.graph.input))
+        crossing = [set(part.inputs) - given for part in parts[1:]]
+        assert all(len(each) == 1 and "hidden" in each.pop() for each in crossing)
+    prefill, decode = cut
+    assert [set(part.weights) for part in prefill] == [set(part.weights) for part in decode]
+    assert set().union(*(part.weights for part in prefill)) == sizes.keys()
+    shares = [sum(sizes[name] for name in part.weights) for part in prefill]
+    assert max(shares) < 1.5 * sum(shares) / 3
+    assert [len(parts) for parts in cut_alike(models, 1, sizes)] == [1, 1]
+    if decoder.joinpath("decoder.encodings").exists():
+        return  # what follows is about models with pairs in them
+    first, second = cut_alike(models, 2, sizes)[0]
+    (crossed,) = set(second.inputs) & set(first.outputs)
+    made = next(node for node in first.model.graph.node if crossed in node.output)
+    (reader,) = [node for node in second.model.graph.node if crossed in node.input]
+    assert (made.op_type, reader.op_type) == ("DequantizeLinear", "QuantizeLinear")
+    assert list(reader.input[1:]) == list(made.input[1:]), "a cut tensor keeps its grid on both sides"
+
+
+def chain(weights: str) -> ModelProto:
+    """One MatMul after the other, by these weights."""
+    steps = [f"x{number + 1} = MatMul (x{number}, {name})" for number, name in enumerate(weights)]
+    made = f"float[1,32] x{len(weights)}"
+    return text_model("float[1,32] x0", "  ".join(steps), made, **{name: np.eye(32, dtype="f4") for name in weights})
+
+
+@each_row(
+    ("chains", "sizes", "count", "expected"),
+    [
+        # a graph without a weight of the other is cut all the same
+        (("abcd", "abecd"), None, 2, ["ab", "cd"]),
+        # a weight larger than a part is a part of its own
+        (("abcd",), {"a": 4096, "b": 16, "c": 16, "d": 16}, 4, ["a", "b", "c", "d"]),
+        (("abcd", "dcba"), None, 2, "where the first one is"),
+        (("ab",), None, 3, "cannot be cut into 3 parts"),
+    ],
+)
+def test_where_chains_are_cut(
+    chains: tuple[str, ...], sizes: dict[str, int] | None, count: int, expected: list[str] | str
+) -> None:
+    models = [chain(weights) for weights in chains]
+    given = sizes or large_weights(models[0])
+    if isinstance(expected, str):
+        with pytest.raises(UsageError, match=expected):
+            cut_alike(models, count, given)
+        return
+    for parts in cut_alike(models, count, given):
+        assert ["".join(sorted(set(part.weights) - {"e"})) for part in parts] == expected
+
+
+def test_no_part_begins_at_a_node_that_leads_nowhere() -> None:
+    eye = np.eye(64, dtype=np.float32)
+    body = "m = MatMul (x, a)  dead = Relu (m)  out = MatMul (m, b)"
+    model = text_model("float[64,64] x", body, "float[64,64] out", a=eye, b=eye)
+    ((first, second),) = cut_alike([model], 2, dict.fromkeys("ab", 64 * 64))
+    assert [node.output[0] for part in (first, second) for node in part.model.graph.node] == ["m", "out"]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("plain")
+    write_decoder(TINY, folder, "float")
+    return folder
+
+
+def run_parts(source: Path, parts: list[Path], feeds: dict[str, Any], **tolerance: float) -> None:
+    """One file after the other, against the whole."""
+    known = dict(feeds)
+    for part in parts:
+        model = load_weights(load_model(part))
+        known |= Session(model).run({name: known[name] for name in names(model.graph.input)})
+    for name, values in Session(load_weights(load_model(source))).run(feeds).items():
+        np.testing.assert_allclose(known[name], values, **tolerance)
+
+
+def test_the_files_run_one_after_the_other_with_the_entries_of_their_tensors(plain: Path, tmp_path: Path) -> None:
+    both, encodings = [plain / "prefill.onnx", plain / "decode.onnx"], plain / "decoder.encodings"
+    reports = deploykit.split(both, tmp_path / "parts", parts=2, encodings=encodings)
+    made = {path.name for path in (tmp_path / "parts").iterdir() if path.suffix != ".encodings"}
+    files = [f"{name}_{number}.onnx" for name in ("prefill", "decode") for number in (1, 2)]
+    assert made == {"part_1.data", "part_2.data", *files} and {report.model.name for report in reports} == {*files}
+    data = sum(path.stat().st_size for path in (tmp_path / "parts").glob("*.data"))
+    assert data == (plain / "weights.data").stat().st_size
+    for source in both:
+        mine = [report.model for report in reports if report.model.stem.startswith(source.stem)]
+        assert all(load_model(part).external for part in mine)
+        feeds = decoder_feeds(onnx.load(source, load_external_data=False), TINY)
+        run_parts(source, mine, feeds, rtol=1e-4, atol=1e-4)
+    decode = [report for report in reports if report.model.stem.startswith("decode")]
+    kept = [read_encodings(report.encodings).entries for report in decode if report.encodings is not None]
+    (crossing,) = set(decode[0].outputs) & set(decode[1].inputs)
+    assert len(kept) == 2 and crossing in kept[0] and crossing in kept[1]
+    assert kept[0].keys() | kept[1].keys() == read_encodings(encodings).entries.keys()
+    with pytest.raises(UsageError):  # the folder is there now
+        deploykit.split(both, tmp_path / "parts", parts=2)
+
+
+def test_what_cannot_be_written_leaves_nothing(plain: Path, tmp_path: Path) -> None:
+    model = plain / "decode.onnx"
+    with pytest.raises(PackageError, match="no such folder"):
+        deploykit.split([model], tmp_path / "missing" / "parts", parts=2)
+    with pytest.raises(UsageError, match="cannot be cut into 90 parts"):
+        deploykit.split([model], tmp_path / "parts", parts=90)
+    with pytest.raises(UsageError, match="two models are called decode"):
+        deploykit.split([model] * 2, tmp_path / "parts", parts=2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_small_weights_are_there_when_entries_are_chosen(tmp_path: Path) -> None:
+    """Python keeps a few kilobytes (from 3.14 on, 128) of a file to itself until more are written."""
+    eye, ones = np.eye(64, dtype=np.float32), np.ones(64, np.float32)
+    body = "m0 = MatMul (x0, w0)  x1 = Add (m0, b0)  m1 = MatMul (x1, w1)  x2 = Add (m1, b1)"
+    model = text_model("float[1,64] x0", body, "float[1,64] x2", w0=eye, b0=ones, w1=eye, b1=ones)
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+    entry = {"bitwidth": 8, "dtype": "int", "is_symmetric": "True", "scale": 0.1, "offset": -128}
+    entries = {"version": "0.6.1", "activation_encodings": {}, "param_encodings": {"w1": [entry]}}
+    (tmp_path / "m.encodings").write_text(json.dumps(entries))
+    reports = deploykit.split([tmp_path / "m.onnx"], tmp_path / "parts", parts=2, encodings=tmp_path / "m.encodings")
+    assert reports[1].encodings is not None and set(read_encodings(reports[1].encodings).entries) == {"w1"}
+
+
+def test_what_only_a_body_reads_crosses_without_a_pair(tmp_path: Path) -> None:
+    drawn = np.random.default_rng(0)
+    branches = "then_branch = yes () => (float[1,64] t) { t = Neg (d) }"
+    branches += ", else_branch = no () => (float[1,64] e) { e = Abs (d) }"
+    model = text_model(
+        "float[1,64] x, bool c",
+        "h = MatMul (x, first)  q = QuantizeLinear (h, s, z)  d = DequantizeLinear (q, s, z)  r = Relu (h)"
+        f"  k = MatMul (r, second)  b = If (c) <{branches}>  y = Add (k, b)",
+        "float[1,64] y",
+        **{name: drawn.normal(size=(64, 64)).astype(np.float32) / 8 for name in ("first", "second")},
+        s=0.1,
+        z=np.uint8(128),
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    deploykit.split([tmp_path / "m.onnx"], tmp_path / "parts", parts=2)
+    feed = {"x": drawn.normal(size=(1, 64)).astype(np.float32), "c": np.array(True)}
+    run_parts(tmp_path / "m.onnx", [tmp_path / f"parts/m_{number}.onnx" for number in (1, 2)], feed, rtol=1e-5)
