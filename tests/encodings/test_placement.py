@@ -1,6 +1,7 @@
 """Placement on real graphs; the order trap of 1.0.0 is proven against AIMET's 2.0.0 export of the same simulation."""
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,16 +10,20 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
+from deploykit import api
+from deploykit.accuracy.simulate.simulation import simulate_files
+from deploykit.encodings.files import check_encodings, convert_encodings
 from deploykit.encodings.formats.aimet import parse_encodings, read_encodings
 from deploykit.encodings.formats.differences import diff
 from deploykit.encodings.place import Layout, layouts, place
+from deploykit.encodings.read import read_given, read_placed
 from deploykit.encodings.values import Affine, EncodingSet, Lpbq
 from deploykit.errors import InputError
 from deploykit.model.facts import GraphFacts
 from deploykit.model.parameters import parameter_uses
 from tables import each_row
+from text_models import text_model
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 
@@ -59,60 +64,43 @@ def test_placed_100_equals_200(variant: str, graph_of: GraphOf) -> None:
             assert new.entries[name].is_param
 
 
-@pytest.mark.parametrize("name", ["cnn", "cnn_bnfold", "vit", "detr", "mlp"])
+@each_row("name", ["cnn", "cnn_bnfold", "vit", "detr", "mlp"])
 def test_parameters_are_those_that_aimet_calls_so(name: str, graph_of: GraphOf) -> None:
-    facts = graph_of(name)
-    document = json.loads((AIMET / f"{name}/w8a8-int32bias.v1.0.0.encodings").read_text())
     stated = read_encodings(AIMET / f"{name}/w8a8-int32bias.v1.0.0.encodings")
-    unknown = place(read_encodings(AIMET / f"{name}/w8a8.v2.0.0.encodings"), facts)
-    assert {e.name for e in unknown if e.is_param} == {e["name"] for e in document["param_encodings"]}
+    unknown = place(read_encodings(AIMET / f"{name}/w8a8.v2.0.0.encodings"), graph_of(name))
+    assert {e.name for e in unknown if e.is_param} == {e.name for e in stated if e.is_param}
     assert all(unknown.entries[e.name].is_param == e.is_param for e in stated)
 
 
-def test_lengths_must_fit_the_channels(graph_of: GraphOf) -> None:
-    document = json.loads((AIMET / "mlp/w8a8.v1.0.0.encodings").read_text())
-    for entry in document["param_encodings"]:
-        entry["scale"], entry["offset"] = entry["scale"][:-1], entry["offset"][:-1]
-    encodings = parse_encodings(document, where="w.encodings")
+def shorter(entry: dict[str, Any]) -> None:
+    count = len(entry["scale"]) // 2
+    entry["scale"], entry["offset"] = entry["scale"][:count], entry["offset"][:count]
+
+
+@each_row(
+    ("file", "change", "words"),
+    [
+        ("w8a8.v1.0.0", shorter, "w: 'onnx::MatMul_57': 64 scales, but MatMul '/up_proj/MatMul' has 128 channels"),
+        ("w8a8.v1.0.0", shorter, "axis 1 of 64 x 128"),
+        ("bq-w4a16.v1.0.0", {"block_size": 32}, "in blocks of 32, but MatMul '/up_proj/MatMul' has 64 x 128"),
+        ("lpbq-w4a16.v1.0.0", {"block_size": 32}, "in blocks of 32, but MatMul '/up_proj/MatMul' has 64 x 128"),
+        ("lpbq-w4a16.v1.0.0", shorter, "64 scales, but MatMul"),
+        ("bq-w4a16.v0.6.1", None, "511 scales"),
+        ("w8a8.v2.0.0", {"axis": 2}, "'onnx::MatMul_57': axis 2 is out of range for 2 dimensions"),
+    ],
+)
+def test_lengths_blocks_and_axes_must_fit_the_weight(file: str, change: Any, words: str, graph_of: GraphOf) -> None:
+    document = json.loads((AIMET / f"mlp/{file}.encodings").read_text())
+    if change is None:  # neither channels nor blocks
+        document["param_encodings"]["onnx::MatMul_57"].pop()
+    for entry in document.get("encodings", []) if "encodings" in document else document["param_encodings"]:
+        if callable(change):
+            change(entry)
+        elif change and ("axis" in entry or "scale" in entry):
+            entry.update(change)
     with pytest.raises(InputError) as caught:
-        place(encodings, graph_of("mlp"))
-    message = str(caught.value)
-    assert "w.encodings: 'onnx::MatMul_57': 127 scales, but MatMul '/up_proj/MatMul' has 128 channels" in message
-    assert "axis 1 of 64 x 128" in message
-
-
-def test_blocks_must_fit_the_weight(graph_of: GraphOf) -> None:
-    for name in ("bq-w4a16", "lpbq-w4a16"):
-        document = json.loads((AIMET / f"mlp/{name}.v1.0.0.encodings").read_text())
-        for entry in document["param_encodings"]:
-            entry["block_size"] = 32
-        with pytest.raises(InputError, match="in blocks of 32, but MatMul '/up_proj/MatMul' has 64 x 128"):
-            place(parse_encodings(document, where="w"), graph_of("mlp"))
-
-
-def test_lpbq_channels_must_fit_the_weight(graph_of: GraphOf) -> None:
-    document = json.loads((AIMET / "mlp/lpbq-w4a16.v1.0.0.encodings").read_text())
-    entry = document["param_encodings"][0]
-    entry["scale"], entry["offset"] = entry["scale"][:64], entry["offset"][:64]
-    with pytest.raises(InputError, match="64 scales, but MatMul"):
         place(parse_encodings(document, where="w"), graph_of("mlp"))
-
-
-def test_lists_of_061_that_fit_neither_channels_nor_blocks_are_refused(graph_of: GraphOf) -> None:
-    document = json.loads((AIMET / "mlp/bq-w4a16.v0.6.1.encodings").read_text())
-    items = document["param_encodings"]["onnx::MatMul_57"]
-    document["param_encodings"]["onnx::MatMul_57"] = items[:-1]
-    with pytest.raises(InputError, match="511 scales"):
-        place(parse_encodings(document, where="w"), graph_of("mlp"))
-
-
-def test_axes_out_of_range_are_refused_once_the_rank_is_known(graph_of: GraphOf) -> None:
-    document = json.loads((AIMET / "mlp/w8a8.v2.0.0.encodings").read_text())
-    for entry in document["encodings"]:
-        if "axis" in entry:
-            entry["axis"] = 2
-    with pytest.raises(InputError, match="'onnx::MatMul_57': axis 2 is out of range for 2 dimensions"):
-        place(parse_encodings(document, where="w"), graph_of("mlp"))
+    assert words in str(caught.value)
 
 
 def test_names_that_the_model_lacks_are_left_alone(graph_of: GraphOf) -> None:
@@ -121,81 +109,52 @@ def test_names_that_the_model_lacks_are_left_alone(graph_of: GraphOf) -> None:
     assert placed.entries == encodings.entries
 
 
-def stored(name: str, *shape: int) -> TensorProto:
-    return numpy_helper.from_array(np.ones(shape, dtype=np.float32), name)
-
-
 def odd_model() -> onnx.ModelProto:
     """Weights that reach their op in unusual ways."""
-    node = helper.make_node
-    nodes = [
-        node("ConvTranspose", ["x", "deconv.weight", "deconv.bias"], ["a"], name="deconv"),
-        node("Transpose", ["turned"], ["turned_t"], perm=[1, 0]),
-        node("MatMul", ["m", "turned_t"], ["b"], name="turned_matmul"),
-        node("Identity", ["hidden"], ["hidden_i"]),
-        node("Gemm", ["m", "hidden_i"], ["c"], name="behind_identity"),
-        node("MatMul", ["s", "stacked"], ["d"], name="batched"),
-        node("MatMul", ["m", "shared"], ["e"]),
-        node("Gemm", ["m", "shared"], ["f"], transB=1),
-        node("Add", ["m", "table"], ["g"]),
-        node("MatMul", ["m", "plain"], ["h0"]),
-        node("Add", ["wide", "h0"], ["h"]),
-        node("MatMul", ["dynamic_a", "dynamic_b"], ["i"]),
-        node("LayerNormalization", ["m", "ln.weight", "ln.bias"], ["j"]),
-    ]
-    inputs = {"x": (1, 4, 5, 5), "m": (3, 6), "s": (2, 3, 6), "dynamic_a": (3, 3), "dynamic_b": (3, 3)}
-    weights = [
-        stored("deconv.weight", 4, 8, 3, 3),
-        stored("deconv.bias", 8),
-        stored("turned", 10, 6),
-        stored("hidden", 6, 12),
-        stored("stacked", 2, 6, 7),
-        stored("shared", 6, 6),
-        stored("table", 3, 6),
-        stored("plain", 6, 6),
-        stored("wide", 1, 6),
-        stored("ln.weight", 6),
-        stored("ln.bias", 6),
-    ]
-    infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in inputs.items()]
-    outs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in "abcdefghij"]
-    return helper.make_model(
-        helper.make_graph(nodes, "g", infos, outs, weights), opset_imports=[helper.make_opsetid("", 17)]
-    )
+    shapes: dict[str, tuple[int, ...]] = {
+        "deconv": (4, 8, 3, 3),
+        "deconv_b": (8,),
+        "turned": (10, 6),
+        "hidden": (6, 12),
+    }
+    shapes |= {"stacked": (2, 6, 7), "shared": (6, 6), "table": (3, 6), "plain": (6, 6), "wide": (1, 6)}
+    shapes |= {"ln_w": (6,), "ln_b": (6,)}
+    body = "a = ConvTranspose (x, deconv, deconv_b)  turned_t = Transpose <perm = [1, 0]> (turned)"
+    body += "  b = MatMul (m, turned_t)  hidden_i = Identity (hidden)  c = Gemm (m, hidden_i)  d = MatMul (s, stacked)"
+    body += "  e = MatMul (m, shared)  f = Gemm <transB = 1> (m, shared)  g = Add (m, table)  h0 = MatMul (m, plain)"
+    body += "  h = Add (wide, h0)  i = MatMul (p, q)  j = LayerNormalization (m, ln_w, ln_b)"
+    given = "float[1,4,5,5] x, float[3,6] m, float[2,3,6] s, float[3,3] p, float[3,3] q"
+    made = ", ".join("abcdefghij")
+    return text_model(given, body, made, **{name: np.ones(shape, np.float32) for name, shape in shapes.items()})
 
 
 def test_axes_of_weights_read_in_unusual_ways(collect: Collect) -> None:
     known = layouts(collect(odd_model()))
     axes = {name: (known[name].channel_axis, known[name].block_axis) for name in known if known[name].is_param}
     assert axes == {
-        "deconv.weight": (1, 0),
-        "deconv.bias": (None, None),
+        "deconv": (1, 0),
         "turned": (0, 1),
         "hidden": (1, 0),
         "stacked": (2, 1),
-        "shared": (None, None),  # two ops disagree
         "plain": (1, 0),
-        "ln.weight": (None, None),
-        "ln.bias": (None, None),
+        "shared": (None, None),  # two ops disagree
+        **dict.fromkeys(("deconv_b", "ln_w", "ln_b"), (None, None)),
     }
-
-
-def test_a_wide_constant_added_to_a_matmul_is_no_bias(collect: Collect) -> None:
-    uses = parameter_uses(collect(odd_model()))
-    assert "wide" not in uses and "table" not in uses
+    # A wide constant that is added to a product is no bias.
+    assert not {"wide", "table"} & parameter_uses(collect(odd_model())).keys()
 
 
 def test_blockwise_deconvolution_and_batched_matmul_keep_their_order(collect: Collect) -> None:
     """Only rank-2 weights are transposed."""
     channel = {"bw": 4, "dtype": "INT", "enc_type": "PER_BLOCK", "is_sym": True, "block_size": 2}
-    sizes = {"deconv.weight": 16, "stacked": 21, "turned": 30}
+    sizes = {"deconv": 16, "stacked": 21, "turned": 30}
     params = [
         {**channel, "name": name, "offset": [-8] * size, "scale": [float(i + 1) for i in range(size)]}
         for name, size in sizes.items()
     ]
     document = {"version": "1.0.0", "activation_encodings": [], "param_encodings": params}
     placed = place(parse_encodings(document, where="w"), collect(odd_model()))
-    for name, shape in {"deconv.weight": (2, 8, 1, 1), "stacked": (1, 3, 7), "turned": (10, 3)}.items():
+    for name, shape in {"deconv": (2, 8, 1, 1), "stacked": (1, 3, 7), "turned": (10, 3)}.items():
         value = affine(placed, name)
         assert value.placed and value.scale.shape == shape
         assert value.scale.reshape(-1)[1] == 2.0
@@ -206,11 +165,11 @@ def test_lists_that_several_axes_would_fit_stay_unplaced(collect: Collect) -> No
     document = {
         "version": "1.0.0",
         "activation_encodings": [{**item, "name": "table"}],
-        "param_encodings": [{**item, "name": "shared"}, {**item, "name": "ln.weight"}],
+        "param_encodings": [{**item, "name": "shared"}, {**item, "name": "ln_w"}],
     }
     placed = place(parse_encodings(document, where="w"), collect(odd_model()))
     assert not affine(placed, "shared").placed
-    assert (affine(placed, "table").axis, affine(placed, "ln.weight").axis) == (1, 0)
+    assert (affine(placed, "table").axis, affine(placed, "ln_w").axis) == (1, 0)
 
 
 def test_lpbq_of_a_batched_weight(collect: Collect) -> None:
@@ -244,3 +203,50 @@ def test_lpbq_of_a_batched_weight(collect: Collect) -> None:
 def test_the_shape_of_blockwise_scales(changes: dict[str, Any], size: int, expected: tuple[int, ...] | None) -> None:
     layout = replace(Layout(shape=(32, 5, 3), channel_axis=2, block_axis=0), **changes)
     assert layout.blocks_shape(size) == expected
+
+
+# One way from files to encodings on a graph: every command reads the same things and refuses the same things.
+
+CNN = AIMET / "cnn"
+MODEL, ENCODINGS = CNN / "model.onnx", CNN / "w8a8.v2.0.0.encodings"
+READERS: list[Callable[[Path, Path], Any]] = [
+    lambda path, floats: api.plan(MODEL, target="sm8650", encodings=path, float_tensors=floats),
+    lambda path, floats: simulate_files(MODEL, path, float_tensors=floats),
+    lambda path, floats: check_encodings(path, model=MODEL, float_tensors=floats),
+    lambda path, floats: convert_encodings(path, "1.0.0", float_tensors=floats),
+    lambda path, floats: convert_encodings(path, "1.0.0", model=MODEL, float_tensors=floats),
+]
+
+
+@each_row("reader", READERS)
+def test_a_float_list_is_taken_beside_the_entries_and_refused_against_one(
+    tmp_path: Path, reader: Callable[[Path, Path], Any]
+) -> None:
+    floats = tmp_path / "floats"
+    floats.write_text("logits\n")
+    with pytest.raises(InputError, match=r"'logits' has an uint8 entry, but is listed as float") as refused:
+        reader(ENCODINGS, floats)
+    assert str(ENCODINGS) in refused.value.what
+    floats.write_text("/conv1/Conv_output_0\n")
+    reader(ENCODINGS, floats)
+
+
+def test_a_qdq_model_stands_for_the_encodings_it_was_made_from_and_a_float_model_for_none(
+    tmp_path: Path, graph_of: GraphOf
+) -> None:
+    facts = graph_of("cnn")
+    from_model, from_file = (read_placed(path, facts) for path in (CNN / "w8a8.qdq.onnx", ENCODINGS))
+    assert from_model.entries.keys() == {e.name for e in from_file if e.dtype != "int32"}
+    common = EncodingSet(version="2.0.0", entries={name: from_file.entries[name] for name in from_model.entries})
+    assert not diff(from_model, common, tolerance=1.2e-7, grid_only=True)
+    twin = tmp_path / "float.onnx"
+    shutil.copy(MODEL, twin)
+    with pytest.raises(InputError, match=r"float\.onnx: a model without QuantizeLinear"):
+        read_placed(twin, facts)
+    assert not read_given(twin).entries
+
+
+def test_blocks_are_inferred_where_that_is_asked_for(graph_of: GraphOf) -> None:
+    path = AIMET / "mlp" / "bq-w4a16.v0.6.1.encodings"
+    read = (read_placed(path, graph_of("mlp"), infer_blocks=asked).entries["fc1.weight"] for asked in (False, True))
+    assert [entry.value.granularity for entry in read] == ["per-channel", "per-block"]
