@@ -40,7 +40,7 @@ def graph() -> GraphFacts:
 
 
 def grid(scale: float = 0.5, zero_point: float = 0, *, bits: int = 8, signed: bool = False) -> Affine:
-    values = {"scale": np.asarray(float(scale)), "zero_point": np.asarray(float(zero_point))}
+    values: dict[str, Any] = {"scale": np.asarray(float(scale)), "zero_point": np.asarray(float(zero_point))}
     return Affine(bits=bits, signed=signed, symmetric=signed, **values)
 
 

@@ -176,7 +176,7 @@ VALUES: Mapping[str, Any] = {
 
 
 @each_row(("body", "given", "asked", "expected"), TOLD)
-def test_what_neighbours_tell(body: str, given: dict[str, Interval], asked: str, expected: Interval | None) -> None:
+def test_what_neighbours_tell(body: str, given: dict[str, Any], asked: str, expected: Interval | None) -> None:
     model = text_model("float[2] x, float[2] f", body, "z" if "z =" in body else "y", **VALUES)
     found = infer(model, entries(**given), asked)
     assert [tensor.name for tensor in found.open] == ([] if expected else [asked])
@@ -184,7 +184,7 @@ def test_what_neighbours_tell(body: str, given: dict[str, Interval], asked: str,
         assert found.concluded[asked].interval == pytest.approx(expected, rel=1e-3, abs=1e-3)
 
 
-SHAPE = {"shape": [8, 2]}
+SHAPE: dict[str, Any] = {"shape": [8, 2]}
 
 
 def test_moved_values_keep_the_very_grid() -> None:

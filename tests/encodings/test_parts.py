@@ -90,7 +90,8 @@ def chain(weights: str) -> ModelProto:
     """One MatMul after the other, by these weights."""
     steps = [f"x{number + 1} = MatMul (x{number}, {name})" for number, name in enumerate(weights)]
     made = f"float[1,32] x{len(weights)}"
-    return text_model("float[1,32] x0", "  ".join(steps), made, **{name: np.eye(32, dtype="f4") for name in weights})
+    stored: dict[str, Any] = {name: np.eye(32, dtype="f4") for name in weights}
+    return text_model("float[1,32] x0", "  ".join(steps), made, **stored)
 
 
 @each_row(
@@ -132,14 +133,14 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run_parts(source: Path, parts: list[Path], feeds: dict[str, Any], **tolerance: float) -> None:
+def run_parts(source: Path, parts: list[Path], feeds: dict[str, Any], *, rtol: float, atol: float = 0.0) -> None:
     """One file after the other, against the whole."""
     known = dict(feeds)
     for part in parts:
         model = load_weights(load_model(part))
         known |= Session(model).run({name: known[name] for name in names(model.graph.input)})
     for name, values in Session(load_weights(load_model(source))).run(feeds).items():
-        np.testing.assert_allclose(known[name], values, **tolerance)
+        np.testing.assert_allclose(known[name], values, rtol=rtol, atol=atol)
 
 
 def test_the_files_run_one_after_the_other_with_the_entries_of_their_tensors(plain: Path, tmp_path: Path) -> None:
@@ -197,7 +198,8 @@ def test_what_only_a_body_reads_crosses_without_a_pair(tmp_path: Path) -> None:
         "h = MatMul (x, first)  q = QuantizeLinear (h, s, z)  d = DequantizeLinear (q, s, z)  r = Relu (h)"
         f"  k = MatMul (r, second)  b = If (c) <{branches}>  y = Add (k, b)",
         "float[1,64] y",
-        **{name: drawn.normal(size=(64, 64)).astype(np.float32) / 8 for name in ("first", "second")},
+        first=drawn.normal(size=(64, 64)).astype(np.float32) / 8,
+        second=drawn.normal(size=(64, 64)).astype(np.float32) / 8,
         s=0.1,
         z=np.uint8(128),
     )

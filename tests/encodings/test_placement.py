@@ -111,7 +111,7 @@ def test_names_that_the_model_lacks_are_left_alone(graph_of: GraphOf) -> None:
 
 def odd_model() -> onnx.ModelProto:
     """Weights that reach their op in unusual ways."""
-    shapes: dict[str, tuple[int, ...]] = {
+    shapes: dict[str, Any] = {
         "deconv": (4, 8, 3, 3),
         "deconv_b": (8,),
         "turned": (10, 6),
@@ -125,7 +125,8 @@ def odd_model() -> onnx.ModelProto:
     body += "  h = Add (wide, h0)  i = MatMul (p, q)  j = LayerNormalization (m, ln_w, ln_b)"
     given = "float[1,4,5,5] x, float[3,6] m, float[2,3,6] s, float[3,3] p, float[3,3] q"
     made = ", ".join("abcdefghij")
-    return text_model(given, body, made, **{name: np.ones(shape, np.float32) for name, shape in shapes.items()})
+    stored: dict[str, Any] = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+    return text_model(given, body, made, **stored)
 
 
 def test_axes_of_weights_read_in_unusual_ways(collect: Collect) -> None:

@@ -146,7 +146,7 @@ HALF: dict[str, Any] = {"s": 0.5, "z": U8}
 CONTRIBUTED = PAIR.replace("= Quantize", "= com.microsoft.Quantize").replace("= Deq", "= com.microsoft.Deq")
 TO_OUTPUT = "q = QuantizeLinear ({0}, s, z)  {1} = DequantizeLinear (q, s, z)"
 INTEGERS = "d = DequantizeLinear (w_quantized, s)  y = MatMul (x, d)"
-STORED = {"w_quantized": np.ones((4, 2), np.int8), "s": 0.5}
+STORED: dict[str, Any] = {"w_quantized": np.ones((4, 2), np.int8), "s": 0.5}
 TYPED = f"q = QuantizeLinear <output_dtype = {TensorProto.INT16}> (x, s)"
 
 
