@@ -16,7 +16,7 @@ from typing import Any
 from deploykit.accuracy.latency import Estimate, chrome_trace
 from deploykit.accuracy.samples.gathering import EXPECTED_FILE
 from deploykit.backend.audits import Audit
-from deploykit.backend.backend import Aids, Execution, Instead, Progress
+from deploykit.backend.backend import Aids, Execution, Progress
 from deploykit.backend.on_device import DeviceFile, DeviceJob, DeviceRequest, DeviceResults
 from deploykit.backend.plans import Plan
 from deploykit.backend.status import Compilation, Compiled, Correctness, Right
@@ -28,19 +28,12 @@ from deploykit.packages.manifests import json_text
 from deploykit.system.folders import scratch
 from deploykit.tables.reading import read_json
 from deploykit_ort_qnn.bench.audit import audit_draft, with_count
-from deploykit_ort_qnn.bench.crashes import rescue
-from deploykit_ort_qnn.bench.repair import done_otherwise, wanted_repairs
+from deploykit_ort_qnn.bench.repair import done_otherwise, rescue, wanted_repairs
 from deploykit_ort_qnn.compiler.dlc import DLC
 from deploykit_ort_qnn.compiler.emulation import NUMBERS, EmulationJob, compare, correctness, narrowest, numbers_json
 from deploykit_ort_qnn.compiler.estimates import call_band, compiled_origins, nearest_estimated
 from deploykit_ort_qnn.compiler.hosts import Host, installed_wheel, toolchain_host
-from deploykit_ort_qnn.compiler.jobs import (
-    CompileJob,
-    CompileOutcome,
-    RefusedNode,
-    compile_model,
-    write_dlc,
-)
+from deploykit_ort_qnn.compiler.jobs import CompileJob, CompileOutcome, compile_model, write_dlc
 from deploykit_ort_qnn.compiler.precision import EVIDENCE, dlc_scope, evidence_json, precision_scope, read_evidence
 from deploykit_ort_qnn.planning import COMPILE, CONTEXT, MODEL, RUN, TAIL
 from deploykit_ort_qnn.prepare import ProviderDraft
@@ -88,7 +81,7 @@ def execute(package: Path, draft: ProviderDraft, plan: Plan[None], aids: Aids) -
     if wheel is None or wheel["wheel"] != draft.wheel.version:
         return Execution(findings=environment)
     job = _job(package, draft, plan, host)
-    outcome, instead = _rescued(job, compile_model(job, progress), draft, progress)
+    outcome, instead = rescue(job, compile_model(job, progress), draft.situation.request, progress)
     peak = "" if outcome.peak_rss_mb is None else f", {outcome.peak_rss_mb:.0f} MiB at most"
     progress(f"{outcome.status} in {outcome.seconds:.1f} s{peak}")
     findings = (*environment, *COMPILE_RULES.run(outcome))
@@ -196,18 +189,6 @@ def _audited(package: Path, draft: ProviderDraft, right: Correctness, progress: 
         audit = replace(audit, findings=tuple(lowered))
     (package / AUDIT).write_text(json_text({"schema": 1, **audit.to_json()}), "utf-8")
     return audit
-
-
-def _rescued(
-    job: CompileJob, outcome: CompileOutcome, draft: ProviderDraft, progress: Progress
-) -> tuple[CompileOutcome, Instead | None]:
-    """The outcome with the operators that end a compilation without an answer, and what to do instead."""
-    if outcome.status not in ("crashed", "timed-out"):
-        return outcome, None
-    found = rescue(job, outcome, draft.situation.request, progress)
-    operators = () if found.culprit is None else found.culprit.operators
-    culprit = tuple(RefusedNode(name=name, type=kind) for name, kind in operators)
-    return replace(outcome, culprit=culprit), found.instead
 
 
 def _job(package: Path, draft: ProviderDraft, plan: Plan[None], host: Host | None) -> CompileJob:

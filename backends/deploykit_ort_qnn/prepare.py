@@ -19,11 +19,10 @@ from deploykit.model import wrap_proto
 from deploykit.model.nodes import label
 from deploykit.model.weights import load_weights
 from deploykit_ort_qnn.provider_keys import Chosen, choose_options, has_option
+from deploykit_qualcomm.carriers import RULES as CARRIER_RULES
 from deploykit_qualcomm.carriers import Carried, forms_of
 from deploykit_qualcomm.devices import capability, has
-from deploykit_qualcomm.rules.carriers import RULES as CARRIER_RULES
-from deploykit_qualcomm.rules.float16 import RULES as FLOAT16_RULES
-from deploykit_qualcomm.rules.float16 import Float16Plan
+from deploykit_qualcomm.rules.converters import FLOAT16_RULES, Float16Plan
 from deploykit_qualcomm.rules.registries import PROVIDER, run_lint
 from deploykit_qualcomm.tables import LINUX, Wheel, tables
 

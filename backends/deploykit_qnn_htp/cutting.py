@@ -31,7 +31,7 @@ from deploykit_qnn_htp.draft import (
 )
 from deploykit_qnn_htp.rules.prepared import RULES as DRAFT_RULES
 from deploykit_qualcomm.devices import capability
-from deploykit_qualcomm.rules.float16 import RULES as FLOAT16_RULES
+from deploykit_qualcomm.rules.converters import FLOAT16_RULES
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -27,7 +27,7 @@ from deploykit.tables.reading import read_toml, structure
 from deploykit.tables.sources import SourcedRow
 from deploykit_qnn_htp.provider import carried_for
 from deploykit_qualcomm.carriers import Carried
-from deploykit_qualcomm.rules.float16 import Float16Plan
+from deploykit_qualcomm.rules.converters import Float16Plan
 
 if TYPE_CHECKING:
     from deploykit.encodings.float_sets import FloatPrediction

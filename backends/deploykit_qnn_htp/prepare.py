@@ -12,7 +12,7 @@ from deploykit_qnn_htp.draft import ConversionDraft, draft_of, float16_plan
 from deploykit_qnn_htp.provider import ProviderPart, prepare_provider
 from deploykit_qnn_htp.rules.prepared import RULES as DRAFT_RULES
 from deploykit_qnn_htp.selection import select_route
-from deploykit_qualcomm.rules.float16 import RULES as FLOAT16_RULES
+from deploykit_qualcomm.rules.converters import FLOAT16_RULES
 from deploykit_qualcomm.rules.registries import CONVERTERS, run_lint
 
 __all__ = ["DraftedPart", "PreparedConversions", "prepare"]

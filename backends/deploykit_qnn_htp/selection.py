@@ -26,9 +26,9 @@ from deploykit_qnn_htp.draft import (
 )
 from deploykit_qnn_htp.provider import carried_for
 from deploykit_qnn_htp.rules import routes
+from deploykit_qualcomm.carriers import RULES as CARRIER_RULES
 from deploykit_qualcomm.carriers import Fit
 from deploykit_qualcomm.devices import lacks
-from deploykit_qualcomm.rules.carriers import RULES as CARRIER_RULES
 from deploykit_qualcomm.tables import LINUX
 
 __all__ = ["Selection", "alternatives", "mixed_support", "select_route"]

@@ -20,9 +20,9 @@ from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.flow.pipeline import Packaged, make_package
 from deploykit.rewrites import CURES
 from deploykit_ort_qnn import execution
-from deploykit_ort_qnn.bench import ask, crashes
+from deploykit_ort_qnn.bench import ask
 from deploykit_ort_qnn.bench.ask import TimedBench
-from deploykit_ort_qnn.bench.crashes import Rescue, find_culprit
+from deploykit_ort_qnn.bench.repair import find_culprit, rescue
 from deploykit_ort_qnn.compiler.jobs import CompileJob, CompileOutcome
 from sample_models.tiny_graphs import TinyGraph
 
@@ -119,17 +119,14 @@ def trial(**given: Any) -> TimedBench:
 @pytest.mark.heavy
 def test_the_search_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     first = find_culprit(killing(), "crashed", trial())
-    assert first is not None and [name for name, _ in first.operators] == KILLING and first.whole
+    assert first is not None and [node.name for node in first[1]] == KILLING
     monkeypatch.setattr(ask, "compile_model", lambda job, progress: pytest.fail("compiled again"))
     again = find_culprit(killing(), "crashed", trial())
-    assert again is not None and again.operators == first.operators
+    assert again is not None and again[1] == first[1]
 
 
-def test_without_time_nothing_is_found() -> None:
+def test_without_time_or_where_no_part_does_it_again_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_culprit(killing(), "crashed", trial(deadline=time.monotonic())) is None
-
-
-def test_what_no_part_does_again_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ask, "compile_model", lambda job, progress: CompileOutcome(status="compiled"))
     assert find_culprit(killing(), "crashed", trial()) is None
 
@@ -152,19 +149,20 @@ def test_what_never_ends_is_found_and_compiled_in_another_mode(model: Path, monk
     job = CompileJob(root=model.parent, model=model.name, context="c.onnx", options={"soc_model": "57"})
     request = Request(model=model, target="sm8650", no_rewrite=("flat-index",))
     outcome = CompileOutcome(status="timed-out", message="not finished after 600 s, the time limit")
-    found = crashes.rescue(job, outcome, request, lambda line: None)
-    assert found.culprit is not None and found.culprit.operators == (("Gather:taken", "Gather"),)
-    assert found.instead is not None and found.instead.request.adapter_options == {"finalization_mode": 1}
-    assert found.instead.how.startswith("it is compiled with finalization mode 1; as it was")
+    told, instead = rescue(job, outcome, request, lambda line: None)
+    assert [(node.name, node.type) for node in told.culprit] == [("Gather:taken", "Gather")]
+    assert instead is not None and instead.request.adapter_options == {"finalization_mode": 1}
+    assert instead.how.startswith("it is compiled with finalization mode 1; as it was")
     asked = replace(request, adapter_options={"finalization_mode": 2})
-    assert crashes.rescue(job, outcome, asked, lambda line: None).instead is None
+    assert rescue(job, outcome, asked, lambda line: None) == (told, None)
+    compiled = CompileOutcome(status="compiled")
+    assert rescue(job, compiled, request, lambda line: None) == (compiled, None)
 
 
 @pytest.mark.heavy
 def test_what_cannot_be_packaged_instead_leaves_the_first_answer(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def useless(job: CompileJob, outcome: CompileOutcome, request: Request, progress: Any) -> Rescue:
-        instead = Instead(request=replace(request, rewrite=("log-range",)), how="nothing")
-        return Rescue(culprit=None, instead=instead)
+    def useless(job: CompileJob, outcome: CompileOutcome, request: Request, progress: Any) -> Any:
+        return outcome, Instead(request=replace(request, rewrite=("log-range",)), how="nothing")
 
     monkeypatch.setattr(execution, "rescue", useless)
     made = package(model, no_rewrite=("flat-index",))

@@ -23,7 +23,7 @@ from deploykit_ort_qnn.bench.ask import Bench, Memory
 from deploykit_ort_qnn.bench.audit import audit_model
 from deploykit_ort_qnn.bench.kernels import kernels_of
 from deploykit_ort_qnn.bench.pieces import PAIR
-from deploykit_ort_qnn.bench.repair import RepairTrial, find_repairs, outlooks, repaired_model, repairs_of, suspects_of
+from deploykit_ort_qnn.bench.repair import find_repairs, repaired_kernels, repaired_model, repairs_of, suspects_of
 from deploykit_ort_qnn.bench.together import Ran
 from deploykit_ort_qnn.bench.ways import WAYS
 from deploykit_ort_qnn.rules.audit import RULES
@@ -208,12 +208,12 @@ class Device:
 
     def run(self, probes: Sequence[Any]) -> Iterator[Ran]:
         for probe in probes:
-            kernel, way = (probe.kernel, probe.way) if isinstance(probe, RepairTrial) else (probe, AS_IT_IS)
+            way = probe.way.partition(" ")[2]
             self.asked.append(way)
             session = Session(probe.model)
             made = session.runs(probe.samples)
             wanted = {name: [one[name] for one in made] for name in session.outputs}
-            inside = kernel.place == "inside"
+            inside = probe.place == "inside"
             right = way in self.right or (inside and way == AS_IT_IS)
             off = 0.0 if right and not (inside and way in self.spoilt) else self.off
             got = {name: [one + off for one in values] for name, values in wanted.items()}
@@ -230,13 +230,13 @@ def test_the_first_right_way_is_kept() -> None:
 
 def test_what_is_advised_begins_with_what_is_done() -> None:
     device = Device("even-result", "in-16-bits")
-    (outlook,) = outlooks(quantized("Tanh (d)"), {"the"}, device.bench)
-    assert [repair.way for repair in outlook.repairs] == ["even-result", "in-16-bits"]
-    assert find_repairs(quantized("Tanh (d)"), {"the"}, device.bench) == outlook.repairs[:1]
+    ((nodes, repairs),) = repaired_kernels(quantized("Tanh (d)"), {"the"}, device.bench).items()
+    assert [repair.way for repair in repairs] == ["even-result", "in-16-bits"]
+    assert find_repairs(quantized("Tanh (d)"), {"the"}, device.bench) == repairs[:1]
     (kernel,) = kernels_of(quantized("Tanh (d)"))
     audit = audit_model(quantized("Tanh (d)"), level="full", bench=device.bench, by="a device", suspects=frozenset())
-    assert [one.ways for one in audit.kernels] == [tuple(repair.words for repair in outlook.repairs)]
-    assert outlook.repairs[0].words.startswith("even-result (its result has") and kernel.nodes == outlook.nodes
+    assert [one.ways for one in audit.kernels] == [tuple(repair.words for repair in repairs)]
+    assert repairs[0].words.startswith("even-result (its result has") and kernel.nodes == nodes
 
 
 def test_what_is_right_is_left_alone_and_what_nothing_helps_too() -> None:
@@ -295,7 +295,7 @@ def test_what_died_is_asked_again_and_what_is_refused_is_not() -> None:
     class Dying(Device):
         def run(self, probes: Sequence[Any]) -> Iterator[Ran]:
             for ran in super().run(probes):
-                way = getattr(ran.probe, "way", AS_IT_IS)
+                way = getattr(ran.probe, "way", AS_IT_IS).partition(" ")[2]
                 answer = {"in-16-bits": "crashed", "even-result": "failed"}.get(way, "taken")
                 yield ran if answer == "taken" else Ran(probe=ran.probe, answer=answer, why="it did")
 

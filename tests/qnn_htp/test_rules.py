@@ -20,7 +20,7 @@ from deploykit_qnn_htp.draft import ConversionDraft, Intent, RouteCandidate, dra
 from deploykit_qnn_htp.rules.prepared import RULES as DRAFT_RULES
 from deploykit_qnn_htp.rules.routes import RULES as ROUTE_RULES
 from deploykit_qnn_htp.selection import mixed_support
-from deploykit_qualcomm.rules.float16 import RULES as FLOAT16_RULES
+from deploykit_qualcomm.rules.converters import FLOAT16_RULES
 from tables import each_row
 
 DATA = Path(__file__).parents[1] / "data" / "aimet"

@@ -17,6 +17,7 @@ from deploykit.backend.probes import Surroundings
 from deploykit.findings import Finding, Severity
 from deploykit.tables.capabilities import Status
 from deploykit_qualcomm.carriers import (
+    RULES,
     Carried,
     Fit,
     carrier,
@@ -29,7 +30,6 @@ from deploykit_qualcomm.carriers import (
     qualcomm_toolchains,
 )
 from deploykit_qualcomm.devices import qualcomm_device
-from deploykit_qualcomm.rules.carriers import RULES
 from deploykit_qualcomm.tables import DATA, LINUX, WINE, Wheel, tables
 from tables import each_row
 

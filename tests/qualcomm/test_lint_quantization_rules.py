@@ -13,8 +13,7 @@ import pytest
 import deploykit
 from deploykit.backend.backend import Situation
 from deploykit.findings import Finding
-from deploykit_qualcomm.rules.float16 import RULES as FLOAT16_RULES
-from deploykit_qualcomm.rules.float16 import Float16Plan
+from deploykit_qualcomm.rules.converters import FLOAT16_RULES, Float16Plan
 from tables import each_row
 
 Case = dict[str, Any]

@@ -9,8 +9,7 @@ from deploykit.findings import Confidence, Finding, SubjectKind
 from deploykit.tables.devices import Device, Fact
 from deploykit_qualcomm.devices import qualcomm_device
 from deploykit_qualcomm.resolving import RULES as SDK_RULES
-from deploykit_qualcomm.resolving import SdkChoice, SdkMatch
-from deploykit_qualcomm.rules.target import RULES as TARGET_RULES
+from deploykit_qualcomm.resolving import TARGET_RULES, SdkChoice, SdkMatch
 from deploykit_qualcomm.tables import load_sdk_table
 from tables import each_row
 

@@ -182,17 +182,17 @@ class Bench:
     memory: Memory
     seen: dict[str, KernelAnswer] = field(default_factory=dict)
 
-    def known(self, kernel: Kernel, way: str = "") -> KernelAnswer | None:
+    def known(self, kernel: Kernel) -> KernelAnswer | None:
         """What was measured of a kernel before, as it is or with one of its operators done in another way."""
-        if not way and kernel.key in self.seen:
+        if not kernel.way and kernel.key in self.seen:
             return self.seen[kernel.key]
-        kept = self.memory.get(kernel.key.encode(), f"numbers {way}".strip())
+        kept = self.memory.get(kernel.key.encode(), f"numbers {kernel.way}".strip())
         return None if kept is None else msgspec.convert(kept, KernelAnswer)
 
-    def keep(self, kernel: Kernel, answer: KernelAnswer, way: str = "") -> None:
+    def keep(self, kernel: Kernel, answer: KernelAnswer) -> None:
         """Keep what lasts: that a way is none, or does not compile, is an answer too."""
-        if answer.answer in (_LASTING_WAYS if way else _LASTING):
-            self.memory.put(kernel.key.encode(), f"numbers {way}".strip(), asdict(answer))
+        if answer.answer in (_LASTING_WAYS if kernel.way else _LASTING):
+            self.memory.put(kernel.key.encode(), f"numbers {kernel.way}".strip(), asdict(answer))
 
     def ask(self, kernels: Sequence[Kernel]) -> list[tuple[Kernel, KernelAnswer | None]]:
         """Each kernel with what is known or found of it now; None where it cannot be asked."""

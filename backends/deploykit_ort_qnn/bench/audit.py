@@ -21,7 +21,7 @@ from deploykit.model.nodes import label
 from deploykit_ort_qnn.bench.ask import Bench, bench_of, judged, verdict_on
 from deploykit_ort_qnn.bench.kernels import Kernel, kernels_of, spared
 from deploykit_ort_qnn.bench.pieces import PAIR
-from deploykit_ort_qnn.bench.repair import outlooks, repairs_of
+from deploykit_ort_qnn.bench.repair import repaired_kernels, repairs_of
 from deploykit_ort_qnn.bench.together import COVERING
 from deploykit_ort_qnn.compiler.hosts import toolchain_host, who_compiles
 from deploykit_ort_qnn.prepare import ProviderDraft, compiled_model, whole_model
@@ -139,8 +139,8 @@ def audit_model(
         )
     faulty = [place for fault in _FAULTS for place, one in enumerate(audited) if one.verdict == fault][:_MOST_TRIED]
     names = {name for place in faulty for name in kernels[place].nodes}
-    outlook = outlooks(model, names, bench, faults=_FAULTS) if ways and names else ()
-    right = {name: tuple(repair.words for repair in one.repairs) for one in outlook for name in one.nodes}
+    found = repaired_kernels(model, names, bench, faults=_FAULTS) if ways and names else {}
+    right = {name: tuple(repair.words for repair in repairs) for nodes, repairs in found.items() for name in nodes}
     # What alone shows that a kernel is wrong: it is right without.
     milder = {kernel.prefix: (what, kernel) for what, kernel in spared(kernels[place] for place in faulty)}
     answers = bench.ask([kernel for _, kernel in milder.values()])

@@ -53,7 +53,8 @@ class Kernel:
     """One distinct kernel, of all ``nodes``. ``key`` is equal for equal ones; ``type`` is its result's: u8, u16, float.
 
     ``steps`` are the scales of outputs with an integer grid. ``why`` says why it cannot be asked, "" where it can:
-    then there are ``samples``, by the names in ``model``, which begin with ``prefix``.
+    then there are ``samples``, by the names in ``model``, which begin with ``prefix``. ``way`` says which of its
+    operators is done in which other way, "" for none.
     """
 
     key: str
@@ -66,6 +67,7 @@ class Kernel:
     samples: tuple[Mapping[str, Numbers], ...] = ()
     steps: Mapping[str, float]
     why: str = ""
+    way: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

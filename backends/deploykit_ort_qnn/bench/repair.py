@@ -1,33 +1,39 @@
-"""Finds what can be done about kernels that are not right, for a finding to advise and for a package to do.
+"""Finds what can be done about kernels that are not right, and about operators on which the compiler dies.
 
 Every way is tried on the emulator; those are kept that are right there, in their order. What counts is the kernel's own
-reference on the CPU over its whole grid, alone and among its neighbours. It packages nothing: what is found is a
-request for the core to start again with.
+reference on the CPU over its whole grid, alone and among its neighbours. Of a compilation without an answer the fewest
+operators are looked for that end it so. It packages nothing: what is found is a request for the core to start again
+with.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import chain, zip_longest
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.backend.audits import Audit
-from deploykit.backend.backend import Instead, Progress
+from deploykit.backend.backend import Instead, Progress, Request
 from deploykit.backend.status import Right
 from deploykit.errors import DeploykitError, UsageError
+from deploykit.model import load_model
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import label
-from deploykit.rewrites.contract import NoMatchError
-from deploykit_ort_qnn.bench.ask import Bench, KernelAnswer, answer_of, bench_of, verdict_on
+from deploykit.model.weights import load_weights
+from deploykit.rewrites.contract import NoMatchError, load_transform, transform_names
+from deploykit_ort_qnn.bench.ask import Bench, KernelAnswer, TimedBench, answer_of, bench_of, verdict_on
 from deploykit_ort_qnn.bench.kernels import Kernel, kernels_of, within_grids
-from deploykit_ort_qnn.bench.pieces import PAIR, renamed
+from deploykit_ort_qnn.bench.pieces import PAIR, Pieces, anonymous, renamed
 from deploykit_ort_qnn.bench.place import OperatorPlace
 from deploykit_ort_qnn.bench.ways import WAYS
 from deploykit_ort_qnn.compiler.emulation import correctness
 from deploykit_ort_qnn.compiler.hosts import Host, who_compiles
+from deploykit_ort_qnn.compiler.jobs import CompileJob, CompileOutcome, RefusedNode
 from deploykit_ort_qnn.prepare import ProviderDraft, compiled_model
 from deploykit_ort_qnn.rules.audit import OFTEN
 from deploykit_ort_qnn.rules.numerics import NumericScope
@@ -36,17 +42,17 @@ from deploykit_qualcomm.atlas.rows import KernelVerdict
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from deploykit_ort_qnn.bench.together import Numbers, Outputs
+    from deploykit_ort_qnn.bench.together import Outputs
 
 __all__ = [
-    "Outlook",
     "Repair",
-    "RepairTrial",
     "done_otherwise",
+    "find_culprit",
     "find_repairs",
-    "outlooks",
+    "repaired_kernels",
     "repaired_model",
     "repairs_of",
+    "rescue",
     "suspects_of",
     "wanted_repairs",
 ]
@@ -83,30 +89,10 @@ class Repair:
         return f"{self.way} ({WAYS[self.way].told})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
-    """Equal nodes whose kernel is not right, with every way that is, the one to take first."""
-
-    nodes: tuple[str, ...]
-    repairs: tuple[Repair, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RepairTrial:
-    """A kernel with its operator at a position done in another way; its names begin with ``prefix``."""
-
-    kernel: Kernel
-    at: int
-    way: str
-    prefix: str
-    model: ModelProto
-    samples: Sequence[Mapping[str, Numbers]]
-
-
 # Where an operator stands in a kernel: the kernel, and which of its operators it is.
 _Spot = tuple[Kernel, int]
-# The prefix of a kernel, which of its operators, and a way.
-_Asked = tuple[str, int, str]
+# The prefix of a kernel, and which of its operators is done in which way.
+_Asked = tuple[str, str]
 
 
 def find_repairs(
@@ -117,19 +103,22 @@ def find_repairs(
     Of ``named`` ones the outputs of the whole say that something is wrong, whatever their kernels cost otherwise: a way
     is one then if it is less than half as far off.
     """
-    found = outlooks(model, suspects, bench, named=named)
-    return tuple(one.repairs[0] for one in found if one.repairs)
+    found = repaired_kernels(model, suspects, bench, named=named)
+    return tuple(repairs[0] for repairs in found.values() if repairs)
 
 
-def outlooks(
+def repaired_kernels(
     model: ModelProto,
     suspects: Collection[str],
     bench: Bench,
     *,
     named: Collection[str] = (),
     faults: Collection[KernelVerdict] = (KernelVerdict.WRONG,),
-) -> tuple[Outlook, ...]:
-    """What can be done about each distinct kernel of these nodes that has one of these faults, or is ``named``."""
+) -> dict[tuple[str, ...], tuple[Repair, ...]]:
+    """By the nodes of each distinct kernel that has one of these faults, or is ``named``, the ways that are right.
+
+    The one to take comes first.
+    """
     cases = _cases(model, suspects, bench, named=named, faults=faults)
     tried: dict[_Asked, KernelAnswer] = {}
     # All ways at once; where one alone is much to emulate, none after the first that is right.
@@ -148,14 +137,14 @@ def outlooks(
         )
 
         def stays_right(way: str, spots: Iterable[_Spot], among: Mapping[_Asked, KernelAnswer] = among) -> bool:
-            answers = ((one, among.get((one.prefix, at, way))) for one, at in spots)
+            answers = ((one, among.get((one.prefix, f"{at} {way}"))) for one, at in spots)
             return all(verdict_on(one, answer) is KernelVerdict.RIGHT for one, answer in answers)
 
         for number, (case, ways) in enumerate(tries):
             stays = [way for way in ways if stays_right(way, case.right)]
             chosen = [way for way in stays if stays_right(way, case.bad)] or stays
             kept[number] = kept[number] or tuple(case.repair(way, tried) for way in chosen)
-    return tuple(Outlook(nodes=case.nodes, repairs=found) for case, found in zip(cases, kept, strict=True))
+    return {case.nodes: found for case, found in zip(cases, kept, strict=True)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -185,7 +174,7 @@ class _RepairCase:
         kernel, at = self.worst
         is_lost = verdict_on(kernel, self.answer) in (KernelVerdict.WRONG, KernelVerdict.REFUSED)
         limit = math.inf if is_lost else self.answer.most * _LESS
-        answers = {way: tried.get((kernel.prefix, at, way)) for way in WAYS}
+        answers = {way: tried.get((kernel.prefix, f"{at} {way}")) for way in WAYS}
         return [
             way
             for way, answer in answers.items()
@@ -195,7 +184,8 @@ class _RepairCase:
     def repair(self, way: str, tried: Mapping[_Asked, KernelAnswer]) -> Repair:
         """This way, with how far off it is before and after."""
         told = []
-        for answer in (self.answer, tried[self.worst[0].prefix, self.worst[1], way]):
+        kernel, at = self.worst
+        for answer in (self.answer, tried[kernel.prefix, f"{at} {way}"]):
             off = answer.deviation
             if off is None:
                 told.append(f"{answer.answer}: {answer.why}")
@@ -255,37 +245,38 @@ def _spots_of(alone: Kernel, kernels: Sequence[Kernel], suspects: Collection[str
 def _otherwise(bench: Bench, asked: Sequence[tuple[_Spot, str]]) -> dict[_Asked, KernelAnswer]:
     """What each way comes to in each place, held against the kernel as it is on the CPU."""
     found: dict[_Asked, KernelAnswer] = {}
-    trials: dict[str, RepairTrial] = {}
+    # By their own prefixes; and by the kernels' ones, what is given to these, and what that gives.
+    trials: dict[str, tuple[Kernel, str]] = {}
     kernels: dict[str, Kernel] = {}
+    wanted: dict[str, Outputs] = {}
     for (kernel, at), way in asked:
-        known = bench.known(kernel, f"{at} {way}")
+        changed = replace(kernel, way=f"{at} {way}")
+        known = bench.known(changed)
         if known is None:
             if kernel.prefix not in kernels:
                 kernels[kernel.prefix] = within_grids(kernel)
             try:
-                trial = _trial_of(kernels[kernel.prefix], at, way, len(trials))
-                trials[trial.prefix] = trial
+                trial = _trial_of(replace(kernels[kernel.prefix], way=changed.way), at, way, f"u{len(trials)}/")
+                trials[trial.prefix] = trial, kernel.prefix
                 continue
             except (NoMatchError, DeploykitError) as error:
                 known = KernelAnswer(answer="none", why=str(error))
-                bench.keep(kernel, known, f"{at} {way}")
-        found[kernel.prefix, at, way] = known
-    wanted: dict[str, Outputs] = {}
-    for ran in bench.run([*trials.values()]) if trials else ():
-        trial = trials[ran.probe.prefix]
-        kernel = trial.kernel
-        if kernel.prefix not in wanted:
+                bench.keep(changed, known)
+        found[kernel.prefix, changed.way] = known
+    for ran in bench.run([trial for trial, _ in trials.values()]) if trials else ():
+        trial, prefix = trials[ran.probe.prefix]
+        kernel = replace(kernels[prefix], way=trial.way)
+        if prefix not in wanted:
             made = Session(kernel.model).runs(kernel.samples)
-            wanted[kernel.prefix] = {name: [one[name] for one in made] for name in made[0]}
-        got = {kernel.prefix + name.removeprefix(trial.prefix): values for name, values in ran.got.items()}
-        answer = answer_of(ran, wanted[kernel.prefix], got, kernel)
-        found[kernel.prefix, trial.at, trial.way] = answer
-        bench.keep(kernel, answer, f"{trial.at} {trial.way}")
+            wanted[prefix] = {name: [one[name] for one in made] for name in made[0]}
+        got = {prefix + name.removeprefix(trial.prefix): values for name, values in ran.got.items()}
+        found[prefix, trial.way] = answer = answer_of(ran, wanted[prefix], got, kernel)
+        bench.keep(kernel, answer)
     return found
 
 
-def _trial_of(kernel: Kernel, at: int, way: str, number: int) -> RepairTrial:
-    """``number`` is of the prefix; raises NoMatchError where the way is none for that operator."""
+def _trial_of(kernel: Kernel, at: int, way: str, prefix: str) -> Kernel:
+    """The kernel done that way, its names behind another prefix; NoMatchError where the way is none for it."""
     if kernel.why:
         raise NoMatchError(kernel.why)
     graph = GraphCopy(kernel.model)
@@ -293,14 +284,13 @@ def _trial_of(kernel: Kernel, at: int, way: str, number: int) -> RepairTrial:
     if [node.op_type for node in operators[at : at + 1]] != [kernel.operators[at]]:
         raise NoMatchError("the operator does not stand where it was")
     WAYS[way].build(OperatorPlace(graph, operators[at]))
-    prefix = f"u{number}/"
 
     def named(name: str) -> str:
         return name and prefix + name.removeprefix(kernel.prefix)
 
     model = renamed(graph.model, named, lambda _, node: named(node.name))
-    samples = [{named(name): value for name, value in one.items()} for one in kernel.samples]
-    return RepairTrial(kernel=kernel, at=at, way=way, prefix=prefix, model=model, samples=samples)
+    samples = tuple({named(name): value for name, value in one.items()} for one in kernel.samples)
+    return replace(kernel, prefix=prefix, model=model, samples=samples)
 
 
 def repairs_of(options: Mapping[str, Any]) -> dict[str, str]:
@@ -383,3 +373,104 @@ def done_otherwise(draft: ProviderDraft) -> dict[tuple[str, str], str]:
     return {
         (code, node): f"it is done in another way: {WAYS[way].told}" for node, way in repairs.items() for code in _ABOUT
     }
+
+
+# For all trials of a rescue together: the package that was asked for is late already.
+_SECONDS = 300.0
+# Seconds for one of them. A part that takes longer than the second is taken for one that never ends.
+_LONGEST = {"crashed": 60.0, "timed-out": 30.0}
+# Runs of at most so many operators are tried without each single one of them.
+_SINGLY = 24
+_MODE = "htp_graph_finalization_optimization_mode"
+_MODES = ("3", "1", "2")
+
+
+def rescue(
+    job: CompileJob, outcome: CompileOutcome, request: Request, progress: Progress
+) -> tuple[CompileOutcome, Instead | None]:
+    """Where the compiler died or never ended: the outcome with the operators that do it, and what to do instead.
+
+    That is another request with which they compile, None where nothing helped.
+    """
+    if outcome.status not in _LONGEST:
+        return outcome, None
+    bench = TimedBench(
+        options=job.options,
+        entries=job.entries,
+        deadline=time.monotonic() + min(_SECONDS, job.timeout),
+        longest=_LONGEST[outcome.status],
+        progress=progress,
+        host=job.host,
+    )
+    found = find_culprit(load_weights(load_model(Path(job.root) / job.model)), outcome.status, bench)
+    if found is None:
+        return outcome, None
+    culprit, nodes = found
+    outcome = replace(outcome, culprit=nodes)
+    other, how = next(chain(_rewritten(culprit, request, bench), _other_modes(culprit, request, bench)), (None, ""))
+    if other is None:
+        return outcome, None
+    named = ", ".join(f"{node.type} {node.name}" for node in nodes)
+    return outcome, Instead(request=other, how=f"{how}; as it was the compiler failed ({outcome.message}) on {named}")
+
+
+def find_culprit(
+    model: ModelProto, status: str, bench: TimedBench
+) -> tuple[ModelProto, tuple[RefusedNode, ...]] | None:
+    """The operators whose compilation alone has that status, by themselves; None where no part does it again.
+
+    They are as few as the time allows.
+    """
+    pieces, nodes = Pieces(model), list(model.graph.node)
+    operators = [index for index, node in enumerate(nodes) if node.op_type not in (*PAIR, "Constant")]
+
+    def does(chosen: Sequence[int]) -> bool:
+        piece = pieces.cut(chosen) if chosen else None
+        if piece is None:
+            return False
+        bench.progress(f"looking for what kills the compiler: {len(chosen)} of {len(operators)} operators")
+        return bench.ask(piece, anonymous(piece)).status == status
+
+    if not does(operators):
+        return None
+    end = _least(1, len(operators), lambda size: does(operators[:size]))
+    start = end - _least(1, end, lambda size: does(operators[end - size : end]))
+    left = operators[start:end]
+    for index in tuple(left) if len(left) <= _SINGLY else ():
+        fewer = [other for other in left if other != index]
+        left = fewer if does(fewer) else left
+    found = pieces.cut(left)
+    assert found is not None
+    return found, tuple(RefusedNode(name=label(nodes[index]), type=nodes[index].op_type) for index in left)
+
+
+def _least(low: int, high: int, holds: Callable[[int], bool]) -> int:
+    """The smallest size for which it holds, as far as it holds for all larger ones; ``high`` is known to."""
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle + 1, high)
+    return high
+
+
+def _rewritten(culprit: ModelProto, request: Request, bench: TimedBench) -> Iterator[tuple[Request, str]]:
+    """The rewrites after which the operators compile, with the request that asks for each."""
+    for name in transform_names():
+        transform = load_transform(name)
+        if name in (*request.rewrite, *request.no_rewrite) or bench.is_over or transform.ulps is None:
+            continue
+        found = transform.match(culprit)
+        done = transform.apply(culprit, None, found) if found else None
+        # With a tail the outputs would be others.
+        if done is not None and done.tail is None and bench.ask(done.model, anonymous(done.model)).taken:
+            yield replace(request, rewrite=(*request.rewrite, name)), f"the graph is rewritten ({name})"
+
+
+def _other_modes(culprit: ModelProto, request: Request, bench: TimedBench) -> Iterator[tuple[Request, str]]:
+    """The finalization modes with which the operators compile, unless one was asked for."""
+    if request.adapter_options.get("finalization_mode") is not None or _MODE in bench.options:
+        return
+    for mode in _MODES:
+        tried = replace(bench, options={**bench.options, _MODE: mode})
+        if not bench.is_over and tried.ask(culprit, anonymous(culprit)).taken:
+            options: Mapping[str, object] = {**request.adapter_options, "finalization_mode": int(mode)}
+            yield replace(request, adapter_options=options), f"it is compiled with finalization mode {mode}"

@@ -11,17 +11,14 @@ from typing import Any
 from deploykit.backend.backend import Situation
 from deploykit.findings import Finding
 from deploykit.findings.rules import Registry
-from deploykit_qualcomm import resolving
+from deploykit_qualcomm import carriers, resolving
 from deploykit_qualcomm.rules import (
     atlas,
-    carriers,
     converters,
-    float16,
     operators,
     options,
     provider,
     shapes,
-    target,
     weights,
 )
 
@@ -43,7 +40,10 @@ CONVERTERS: tuple[Registry[Situation], ...] = (converters.RULES,)
 PROVIDER: tuple[Registry[Situation], ...] = (provider.RULES,)
 
 # What every adapter of this vendor applies.
-SHARED: tuple[Registry[Any], ...] = (resolving.RULES, target.RULES, carriers.RULES, float16.RULES, *_HTP)
+SHARED: tuple[Registry[Any], ...] = (
+    *(resolving.RULES, resolving.TARGET_RULES, carriers.RULES, converters.FLOAT16_RULES),
+    *_HTP,
+)
 
 # Every registry of this package.
 REGISTRIES: tuple[Registry[Any], ...] = (*SHARED, *CONVERTERS, *PROVIDER)
