@@ -6,6 +6,7 @@ It turns arguments into a request and calls the stage that does it; it adds noth
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
@@ -237,23 +238,19 @@ def run(
     from deploykit.devices.places import device_at
     from deploykit.devices.run import RunOptions, run_package
 
+    read_time(max_p90, "--max-p90")  # so that the option is named where it is wrong
     row = device_at(on, Path(file))
+    row = replace(row, python=python or row.python, power=power or row.power, max_p90=max_p90 or row.max_p90)
     options = RunOptions(
-        where=row.at,
-        python=python or row.python,
-        folder=row.folder,
         data=_path(data),
         iterations=iterations,
         warmup=warmup,
         seconds=seconds,
-        power=power or row.power,
         profile=profile,
-        max_p90_us=read_time(max_p90 or row.max_p90, "--max-p90") or None,
         against=_path(against),
         keep=keep,
-        thresholds=row.thresholds,
     )
-    return run_package(Path(package), options, progress or (lambda _line: None))
+    return run_package(Path(package), row, options, progress or (lambda _line: None))
 
 
 def targets(words: str = "") -> tuple[Device, ...]:

@@ -20,8 +20,8 @@ from deploykit.backend.backend import Aids, Execution, Progress
 from deploykit.backend.on_device import DeviceFile, DeviceJob, DeviceRequest, DeviceResults
 from deploykit.backend.plans import Plan
 from deploykit.backend.status import Compilation, Compiled, Correctness, Right
-from deploykit.devices.profiles import origins_of, read_session_profile
-from deploykit.devices.sessions import PROVIDER_PROFILE, SESSION_PROFILE, session_job, session_results
+from deploykit.devices.profiles import origins_of
+from deploykit.devices.sessions import PROVIDER_PROFILE, session_job, session_results
 from deploykit.errors import ToolError
 from deploykit.findings import Severity
 from deploykit.packages.manifests import json_text
@@ -270,15 +270,18 @@ def device_job(package: Path, manifest: Mapping[str, Any], request: DeviceReques
     if request.power:
         options["htp_performance_mode"] = _POWER[request.power]
     paths = sorted((package / CONTEXT).parent.glob(f"{Path(CONTEXT).stem}*"))
+    asked = {
+        "model": CONTEXT,
+        "provider": _PROVIDER,
+        "options": options,
+        "entries": config["session_entries"],
+        "plugin": _PLUGIN,
+        "profile_options": {"profiling_level": "detailed", "profiling_file_path": PROVIDER_PROFILE},
+    }
     return session_job(
         request,
-        model=CONTEXT,
-        files=[DeviceFile(path=path.relative_to(package).as_posix(), source=path) for path in paths],
-        provider=_PROVIDER,
-        options=options,
-        entries=config["session_entries"],
-        plugin=_PLUGIN,
-        profile_options={"profiling_level": "detailed", "profiling_file_path": PROVIDER_PROFILE},
+        asked,
+        [DeviceFile(path=path.relative_to(package).as_posix(), source=path) for path in paths],
         distributions={"onnxruntime-qnn": str((manifest.get("sdk") or {}).get("version", ""))},
         # On such a machine the provider's library is the emulator.
         where="emulator" if place.machine == "x86_64" else "device",
@@ -287,14 +290,11 @@ def device_job(package: Path, manifest: Mapping[str, Any], request: DeviceReques
 
 def device_results(package: Path, request: DeviceRequest, folder: Path) -> DeviceResults:
     """What the runner left: the accelerator's cycles by the provider's profile, the host's kernels by the session's."""
-    results = session_results(request, folder)
-    if not (folder / PROVIDER_PROFILE).is_file() or not (folder / SESSION_PROFILE).is_file():
-        return results
     origins = origins_of(package / MODEL)
     if (package / EVIDENCE).is_file():
         origins = compiled_origins(read_evidence(package / EVIDENCE)[0], origins.nodes)
-    found = read_profile_csv(folder / PROVIDER_PROFILE, origins)
-    host = read_session_profile(folder / SESSION_PROFILE, origins, {_PROVIDER: "NPU"})
-    units = origins.units([one.raw for one in found.operators], host.on_host)
-    on_host = tuple(one for one in host.operators if one.on == "CPU")
-    return replace(results, operators=(*found.operators, *on_host), units=units)
+    results = session_results(request, folder, origins, npu=_PROVIDER)
+    if not (folder / PROVIDER_PROFILE).is_file():
+        return results
+    on_host = (one for one in results.operators if one.on == "CPU")
+    return replace(results, operators=(*read_profile_csv(folder / PROVIDER_PROFILE, origins).operators, *on_host))

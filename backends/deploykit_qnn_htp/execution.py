@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
@@ -21,6 +21,7 @@ from onnx import helper
 
 from deploykit.backend.backend import Aids, Execution
 from deploykit.backend.on_device import DeviceFile, DeviceJob, DeviceRequest, DeviceResults
+from deploykit.devices.profiles import origins_of
 from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.errors import InputError, ToolError
 from deploykit.model.weights import load_weights
@@ -32,10 +33,8 @@ from deploykit_qnn_htp.prepare import PreparedConversions
 from deploykit_qnn_htp.rules.opinion import RULES as OPINION_RULES
 from deploykit_qnn_htp.rules.opinion import ConversionOpinion
 from deploykit_qualcomm.probes import ROOT_VARIABLES, version_of_sdk
+from deploykit_qualcomm.profiles import CsvProfile, read_profile_csv
 from deploykit_qualcomm.qnn_types import mangled
-
-if TYPE_CHECKING:
-    from deploykit_qualcomm.profiles import CsvProfile
 
 __all__ = ["device_job", "device_results", "execute"]
 
@@ -155,8 +154,6 @@ def device_job(package: Path, manifest: Mapping[str, Any], request: DeviceReques
 
 def device_results(package: Path, request: DeviceRequest, folder: Path) -> DeviceResults:
     """The outputs as the model has them; times and cycles where the SDK's viewer reads the logs here."""
-    from deploykit.devices.profiles import origins_of
-
     manifest = read_manifest(package)
     graphs = list(_graphs(package, manifest))
     outputs: list[dict[str, Any]] = [{} for _ in request.feeds]
@@ -172,14 +169,12 @@ def device_results(package: Path, request: DeviceRequest, folder: Path) -> Devic
     sdk = _sdk_of(manifest)
     timed = _viewed(sdk, folder / graphs[0].word("--output_dir") / _LOG, graphs[0].model)
     nodes = _viewed(sdk, folder / _NODES / _LOG, graphs[0].model)
-    operators = () if nodes is None else nodes.operators
     arch = str((manifest.get("target") or {}).get("arch") or "")
     return DeviceResults(
         outputs=tuple(outputs),
         latencies_us=() if timed is None else timed.execute_us[request.warmup :] or timed.execute_us,
         init_us=None if timed is None else timed.init_us,
-        operators=operators,
-        units=origins_of(graphs[0].model).units([one.raw for one in operators]),
+        operators=() if nodes is None else nodes.operators,
         libraries={file.path: _build_id(file) for file in _runtime(sdk, arch, request.place.system)},
     )
 
@@ -278,9 +273,6 @@ def _viewed(sdk: Path, log: Path, model: Path) -> CsvProfile | None:
     """A profile as the SDK's viewer writes it; None without a log, or where the viewer does not run here."""
     if not log.is_file() or not (sdk / _VIEWER).is_file():
         return None
-    from deploykit.devices.profiles import origins_of
-    from deploykit_qualcomm.profiles import read_profile_csv
-
     table = log.with_suffix(".csv")
     try:
         run([str(sdk / _VIEWER), "--input_log", str(log), "--output", str(table)], timeout=_VIEWER_SECONDS)

@@ -10,9 +10,8 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +19,6 @@ from deploykit.backend.on_device import MeasuredOperator
 from deploykit.devices.profiles import Origins
 from deploykit.errors import InputError
 from deploykit.system.files import open_regular
-from deploykit.system.published import Published
 
 __all__ = ["CsvProfile", "ProfileRow", "profile_rows", "read_profile_csv"]
 
@@ -41,20 +39,15 @@ class ProfileRow(NamedTuple):
     name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CsvProfile(Published):
-    """What one profile says. Each list has one value per run, in the order of the file.
+class CsvProfile(NamedTuple):
+    """What one profile says: the dearest operator first, and for each run what the caller waited.
 
-    ``cycles`` and ``accelerator_us`` are those of the whole accelerator, ``execute_us`` is what the caller waited: by
-    qnn-net-run's own clock where it tells, else by the backend's. ``note`` says what lacks.
+    That is by qnn-net-run's own clock where it tells, else by the backend's.
     """
 
     operators: tuple[MeasuredOperator, ...]
-    cycles: tuple[float, ...]
     execute_us: tuple[float, ...]
-    accelerator_us: tuple[float, ...]
     init_us: float | None
-    note: str = ""
 
 
 def profile_rows(path: Path) -> Iterator[ProfileRow]:
@@ -86,34 +79,18 @@ def profile_rows(path: Path) -> Iterator[ProfileRow]:
 def read_profile_csv(path: Path, origins: Origins) -> CsvProfile:
     """Cycles of each operator and times of each run. Raises InputError for a file without any run."""
     nodes: dict[str, list[float]] = defaultdict(list)
-    seen: dict[str, list[float]] = defaultdict(list)
+    waited: dict[bool, list[float]] = {True: [], False: []}
     init = None
     for row in profile_rows(path):
         if not 0 <= row.value < math.inf:
             continue
-        name = row.name.rstrip(",")
         if row.message == "NODE":
             found = _NODE.fullmatch(row.name)
-            nodes[name if found is None else found[1]].append(row.value)
+            nodes[row.name.rstrip(",") if found is None else found[1]].append(row.value)
         elif row.message == "INIT" and row.unit == "US":
             init = max(row.value, init or 0.0)
         elif row.message == "EXECUTE" and row.unit == "US" and row.level == "ROOT":
-            seen["netrun" if row.source == "NETRUN" else "execute"].append(row.value)
-        elif name.startswith("Accelerator (execute) time"):
-            seen["cycles" if row.unit == "CYCLES" else "accelerator"].append(row.value)
-    if not nodes and not seen:
+            waited[row.source == "NETRUN"].append(row.value)
+    if not nodes and not any(waited.values()):
         raise InputError(f"{path}: not a profile of QNN", why="it tells of no run", next="run once more with --profile")
-    runs = Counter(map(len, nodes.values()))
-    note = ""
-    if len(runs) > 1:
-        note = f"the profile is cut off: of some operators it has {min(runs)} runs, of others {max(runs)}"
-    elif not nodes:
-        note = "no operators: they are told with profiling_level detailed"
-    return CsvProfile(
-        operators=origins.measured(nodes),
-        cycles=tuple(seen["cycles"]),
-        execute_us=tuple(seen["netrun"] or seen["execute"]),
-        accelerator_us=tuple(seen["accelerator"]),
-        init_us=init,
-        note=note,
-    )
+    return CsvProfile(origins.measured(nodes), tuple(waited[True] or waited[False]), init)

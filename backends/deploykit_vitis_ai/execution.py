@@ -15,8 +15,8 @@ from deploykit.accuracy.judge.rules import Judged
 from deploykit.backend.backend import Aids, Execution
 from deploykit.backend.on_device import DeviceFile, DeviceJob, DeviceRequest, DeviceResults
 from deploykit.backend.plans import Plan
-from deploykit.devices.profiles import origins_of, read_session_profile
-from deploykit.devices.sessions import SESSION_PROFILE, session_job, session_results
+from deploykit.devices.profiles import origins_of
+from deploykit.devices.sessions import session_job, session_results
 from deploykit.errors import ToolError
 from deploykit.findings import Finding
 from deploykit.tables.reading import read_json
@@ -145,17 +145,12 @@ def device_job(package: Path, manifest: Mapping[str, Any], request: DeviceReques
     model = package / str(session["model"])
     paths = [model, *sorted((package / "config").glob("*.json")), *sorted(cache.rglob("*"))]
     files = [DeviceFile(path=path.relative_to(package).as_posix(), source=path) for path in paths if path.is_file()]
-    provider = str(session["providers"][0])
-    return session_job(request, model=files[0].path, files=files, provider=provider, options=options)
+    asked = {"model": files[0].path, "provider": session["providers"][0], "options": options}
+    return session_job(request, asked, files)
 
 
 def device_results(package: Path, request: DeviceRequest, folder: Path) -> DeviceResults:
     """What the runner left, with the kernels by the session's own profile."""
-    results = session_results(request, folder)
-    if not (folder / SESSION_PROFILE).is_file():
-        return results
     session = read_json(package / _SESSION)
     origins = origins_of(package / str(session["model"]))
-    found = read_session_profile(folder / SESSION_PROFILE, origins, {str(session["providers"][0]): "NPU"})
-    on_npu = [one.raw for one in found.operators if one.on == "NPU"]
-    return replace(results, operators=found.operators, units=origins.units(on_npu, found.on_host))
+    return session_results(request, folder, origins, npu=str(session["providers"][0]))

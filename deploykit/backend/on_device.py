@@ -108,7 +108,7 @@ class MeasuredOperator(Published):
 class DeviceResults:
     """What a device gave: the outputs of each sample, times in microseconds one by one, and what its profile says.
 
-    ``units`` counts the nodes by unit; ``libraries`` are build ids or versions of what ran.
+    ``libraries`` are build ids or versions of what ran.
     """
 
     outputs: tuple[Mapping[str, npt.NDArray[Any]], ...]
@@ -116,5 +116,4 @@ class DeviceResults:
     init_us: float | None = None
     peak_mb: float | None = None
     operators: tuple[MeasuredOperator, ...] = ()
-    units: Mapping[str, int] = field(default_factory=dict)
     libraries: Mapping[str, str] = field(default_factory=dict)

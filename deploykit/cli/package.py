@@ -68,7 +68,7 @@ def package_text(packaged: Packaged, folder: Path | None = None) -> str:
     if packaged.package is None:
         errors = [findings_text(findings)] if is_all else _asking(findings, _MOST_LINES - 1, "-v lists them")
         return "\n".join([click.style("no package was written", fg="red", bold=True), *errors])
-    told = shipping(packaged.status, findings)
+    told = shipping(packaged.status, findings, folder or packaged.package)
     color = {"ship it": "green", "do not ship it": "red"}.get(str(told.word), "yellow")
     plan, route, folder = packaged.plan, packaged.plan.route, folder or packaged.package
     assert route is not None

@@ -64,7 +64,7 @@ def command(package: Path, junit: Path | None, draft: Path | None, **given: Any)
     if junit is not None:
         write_files({junit: junit_text("deploykit run", {package.name: run_cases(report.to_json())})}, force=True)
     chip = "" if report.record is None else _unknown_chip(report.record, draft)
-    emit(report.to_json(), lambda: _text(report) + chip)
+    emit(report.to_json(), lambda: _text(report, keep=given["keep"]) + chip)
     return report.exit_status
 
 
@@ -85,7 +85,7 @@ def _unknown_chip(record: RunRecord, folder: Path | None) -> str:
     return f"\n{'chip':<10} no table has {plain(record.device.soc)}; {advice}"
 
 
-def _text(report: RunReport) -> str:
+def _text(report: RunReport, *, keep: bool) -> str:
     record = report.record
     if record is None:
         lines = [plain(line) for line in report.said[-_LAST_LINES:]]
@@ -93,9 +93,9 @@ def _text(report: RunReport) -> str:
             lines += ["", diagnosis_text(report.diagnosis, verbose=settings().verbosity > 0)]
         return "\n".join([*lines, f"the program on the device failed (status {report.status}); nothing was recorded"])
     place = {"device": "on the device", "emulator": "on the emulator"}.get(record.where, "on this machine's processor")
-    rows = [("right", plain(f"{record.right} ({place})"))]
+    rows = [("right", plain(f"{record.right}, {place}"))]
     if record.emulator is not None:
-        rows.append(("emulator", plain(f"{record.emulator} (when it was packaged)")))
+        rows.append(("emulator", plain(f"{record.emulator}, when it was packaged")))
     for output in record.outputs:
         if output.parts:
             told = f"{output.output}: {output.device_db} dB here, {output.emulator_db} dB on the emulator"
@@ -123,4 +123,6 @@ def _text(report: RunReport) -> str:
     if record.against is not None:
         rows.append(("against", f"{record.against.words} (A is this run)"))
     rows.append(("record", report.path))
+    if keep:
+        rows.append(("kept", plain(f"{record.device.folder}, on the device")))
     return "\n".join(f"{name:<10} {words}" for name, words in rows)

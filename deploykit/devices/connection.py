@@ -9,19 +9,20 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import shlex
 import shutil
 import tarfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from shlex import quote
+from typing import Any
 
 from deploykit.errors import ToolError, UsageError
-from deploykit.system.processes import ProgramEnd, run
+from deploykit.system.processes import run
 
-__all__ = ["ADB_FOLDER", "Connection", "connection_to", "quoted"]
+__all__ = ["Connection", "connection_to"]
 
-ADB_FOLDER = "/data/local/tmp/deploykit"
+_ADB_FOLDER = "/data/local/tmp/deploykit"
 _SSH_FOLDER = ".deploykit"  # below the user's home, where a script starts
 _SSH_ADDRESS = re.compile(r"ssh://(?:[A-Za-z0-9_][\w.+-]*@)?(?:[A-Za-z0-9][\w.-]*|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?")
 _SERIAL = re.compile(r"[A-Za-z0-9][\w.:-]*")
@@ -45,6 +46,17 @@ _LONGEST = 4096
 _LAST_WORDS = 4
 # Output and error output travel apart and may overtake each other: the end would be told in the middle of a line.
 _ONE_STREAM = "exec >&2"
+# What the adb client says before it has reached a device, what that means, and what to do.
+_ADB_SAYS = (
+    (
+        "no devices/emulators found",
+        "no device is attached",
+        "adb devices lists what is; adb connect HOST adds one by network",
+    ),
+    ("device '", "no such device is attached", "adb devices lists those that are"),
+    ("more than one device", "several devices are attached", "adb devices lists them; name one: --on adb:SERIAL"),
+    ("unauthorized", "the device does not trust this computer yet", "unlock it and confirm what it asks"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +77,7 @@ class Connection:
                 raise ToolError(f"{self.where}: answers garbage", why=f"it begins with {lines[:1] or line[:60]!r}")
             lines.append(line)
 
-        token = _token()
-        asked = _guarded(f"{_ONE_STREAM}\n{script}", token, timeout)
-        end = run(self._argv(asked), held=True, timeout=timeout + _LATE, on_line=keep)
-        status, told = self._told(token, lines, end)
+        status, told = self._call(f"{_ONE_STREAM}\n{script}", timeout, lines=lines, on_line=keep)
         if status:
             raise ToolError(f"{self.where}: a step on the device failed (status {status})", why=_last(told))
         return told
@@ -84,12 +93,9 @@ class Connection:
                 with path.open("rb") as stream:
                     entry.size, entry.mode = os.fstat(stream.fileno()).st_size, 0o600
                     packed.addfile(entry, stream)
-        token = _token()
-        place = quoted(folder)
-        steps = f"{_ONE_STREAM}; mkdir -p {place} && cd {place} && tar -xf - && {{ {then}\n}}"
-        script = f"( {steps} )\n{_ending(token)}"
-        end = run(self._argv(script), given=archive, timeout=_TRANSFER_SECONDS)
-        status, told = self._told(token, end.tail, end)
+        place = quote(folder)
+        script = f"{_ONE_STREAM}; mkdir -p {place} && cd {place} && tar -xf - && {{ {then}\n}}"
+        status, told = self._call(script, _TRANSFER_SECONDS, given=archive)
         if status:
             raise ToolError(f"{self.where}: the files cannot be stored there", why=_last(told), next="make room there")
         return told
@@ -99,12 +105,9 @@ class Connection:
 
         The lines that the script ``also`` prints.
         """
-        token = _token()
-        asked = "".join(f'[ -f {quoted(name)} ] && set -- "$@" {quoted(name)}\n' for name in names)
-        script = f'cd {quoted(folder)} || exit 1\n{{ {also}\n}} >&2\nset --\n{asked}[ $# = 0 ] || tar -cf - "$@"'
-        argv = self._argv(_guarded(script, token, _TRANSFER_SECONDS))
-        end = run(argv, held=True, output=archive, timeout=_TRANSFER_SECONDS + _LATE)
-        status, told = self._told(token, end.tail, end)
+        asked = "".join(f'[ -f {quote(name)} ] && set -- "$@" {quote(name)}\n' for name in names)
+        script = f'cd {quote(folder)} || exit 1\n{{ {also}\n}} >&2\nset --\n{asked}[ $# = 0 ] || tar -cf - "$@"'
+        status, told = self._call(script, _TRANSFER_SECONDS, output=archive)
         if status:
             raise ToolError(f"{self.where}: the outputs cannot be read there", why=_last(told))
         if archive.stat().st_size:
@@ -129,19 +132,34 @@ class Connection:
 
         It ends with the connection, and after ``timeout`` seconds.
         """
-        exports = "".join(f"export {name}={quoted(value)}\n" for name, value in environment.items())
-        script = f"{_ONE_STREAM}; cd {quoted(folder)} || exit 1\n{exports}{' '.join(map(quoted, argv))}"
-        token = _token()
-        end = run(self._argv(_guarded(script, token, timeout)), held=True, timeout=timeout + _LATE, log=log)
-        status, told = self._told(token, end.tail, end)
+        exports = "".join(f"export {name}={quote(value)}\n" for name, value in environment.items())
+        script = f"{_ONE_STREAM}; cd {quote(folder)} || exit 1\n{exports}{' '.join(map(quote, argv))}"
+        status, told = self._call(script, timeout, log=log)
         log.write_text("".join(f"{line}\n" for line in told), "utf-8")
         return status
 
-    def _argv(self, script: str) -> tuple[str, ...]:
-        return (*self.words, script if self.kind == "local" else f"exec sh -c {quoted(script)}")
+    def _call(
+        self, script: str, limit: float, *, lines: Sequence[str] = (), given: Path | None = None, **how: Any
+    ) -> tuple[int, list[str]]:
+        """The status of a script there and what it said; ToolError where it did not come to its end.
 
-    def _told(self, token: str, lines: Sequence[str], end: ProgramEnd) -> tuple[int, list[str]]:
-        """The status that the far side told, and the lines before; ToolError where it did not come to its end."""
+        Its processes end with the connection and after so many seconds, except where its input is ``given``. A shell
+        that is started without a terminal leads a group of its own. One guard waits for the end of its input, which is
+        open as long as the connection is; the other for the time. Either kills the whole group.
+        """
+        token, kill = f"deploykit-end-{secrets.token_hex(8)}", "kill -s KILL 0"
+        # Told on standard error, which stays apart from an archive that is sent.
+        whole = f"( {script}\n)\nprintf '\\n{token} %s\\n' \"$?\" >&2\n"
+        if given is None:
+            whole = (
+                "exec 3<&0 </dev/null\n"  # a shell takes the input away from what it starts beside itself
+                f"{{ cat <&3; {kill}; }} >/dev/null 2>&1 &\n"
+                f"{{ exec 3<&-; sleep {limit:.0f}; {kill}; }} >/dev/null 2>&1 &\n"
+                f"exec 3<&-\n{whole}{kill}"
+            )
+        argv = (*self.words, whole if self.kind == "local" else f"exec sh -c {quote(whole)}")
+        end = run(argv, held=given is None, given=given, timeout=limit + _LATE, **how)
+        lines = lines or end.tail
         for number in range(len(lines) - 1, -1, -1):
             word, _, status = lines[number].strip().partition(" ")
             if word == token and status.isdigit():
@@ -151,6 +169,9 @@ class Connection:
         if end.timed_out or (end.returncode == 0 and self.kind != "adb"):
             why = said or "its shell gave no answer that can be read"
             raise ToolError(f"{self.where}: took too long, or answers garbage", why=why)
+        for words, what, advice in _ADB_SAYS if self.kind == "adb" else ():
+            if words in said:
+                raise ToolError(f"{self.where}: {what}", why=said, next=advice)
         by_hand = {"ssh": f"see that this works and asks nothing: ssh {self.where} true", "adb": "see: adb devices"}
         raise ToolError(
             f"{self.where}: the connection was cut or refused",
@@ -175,40 +196,10 @@ def connection_to(where: str, *, folder: str = "") -> Connection:
         return Connection(kind="ssh", where=where, words=words, folder=folder or _SSH_FOLDER)
     if kind == "adb" and (not rest or _SERIAL.fullmatch(rest)) and where != "adb:":
         words = ("adb", *(("-s", rest) if rest else ()), "shell", "-T")
-        return Connection(kind="adb", where=where, words=words, folder=folder or ADB_FOLDER)
+        return Connection(kind="adb", where=where, words=words, folder=folder or _ADB_FOLDER)
     raise UsageError(
         f"--on {where}: is no place",
         next="local, adb, adb:SERIAL, ssh://user@host[:port], or a name under [devices] in deploykit.toml",
-    )
-
-
-def quoted(word: str) -> str:
-    """A word for the shell of the far side; the one place where that is done."""
-    return shlex.quote(word)
-
-
-def _token() -> str:
-    return f"deploykit-end-{secrets.token_hex(8)}"
-
-
-def _ending(token: str) -> str:
-    """Told on standard error, which stays apart from an archive that is sent."""
-    return f"printf '\\n{token} %s\\n' \"$?\" >&2"
-
-
-def _guarded(script: str, token: str, limit: float) -> str:
-    """A script whose processes end with the connection, and after so many seconds.
-
-    A shell that is started without a terminal leads a group of its own. One guard waits for the end of its input, which
-    is open as long as the connection is; the other for the time. Either kills the whole group.
-    """
-    kill = "kill -s KILL 0"
-    return (
-        "exec 3<&0 </dev/null\n"  # a shell takes the input away from what it starts beside itself
-        f"{{ cat <&3; {kill}; }} >/dev/null 2>&1 &\n"
-        f"{{ exec 3<&-; sleep {limit:.0f}; {kill}; }} >/dev/null 2>&1 &\n"
-        "exec 3<&-\n"
-        f"( {script}\n)\n{_ending(token)}\n{kill}"
     )
 
 

@@ -6,19 +6,17 @@ the package: what agrees in pieces and not as a whole is told as no operator.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from onnx import ModelProto, TensorProto, helper, save_model
 
 from deploykit.accuracy.judge.verdict import Thresholds
 from deploykit.accuracy.search.locate import Located, ModelProbe, locate
-from deploykit.backend.on_device import DeviceRequest
-from deploykit.backend.plugins import load_backend
-from deploykit.devices.connection import connection_to
 from deploykit.devices.places import DeviceRow
-from deploykit.devices.visit import visiting
+from deploykit.devices.run import RunOptions, run_there
 from deploykit.errors import ToolError, UsageError
 from deploykit.model import load_model
 from deploykit.model.facts import GraphFacts
@@ -26,9 +24,6 @@ from deploykit.model.weights import lean_weights, whole_model
 from deploykit.packages.manifests import read_manifest
 from deploykit.packages.rejudging import judge_of
 from deploykit.system.folders import scratch
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
 
 __all__ = ["locate_on"]
 
@@ -50,22 +45,29 @@ def locate_on(
     if len(paths) != 1:
         raise UsageError(f"{package}: is run in pieces", why="the device is asked about one model")
     judge = judge_of(package, manifest.get("status") or {}, Thresholds())
-    model = lean_weights(load_model(paths[0]))
-    facts = judge.facts
-    left = ModelProbe(model)
-    right = _DeviceProbe(model, facts, manifest, row, make, tell)
+    model, facts = lean_weights(load_model(paths[0])), judge.facts
+
+    def outputs(wanted: ModelProto, feeds: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        tell(f"compiling with {len(wanted.graph.output)} outputs")
+        with scratch() as folder:
+            path, out = folder / "pieces.onnx", folder / "package"
+            save_model(wanted, path)
+            make(path, manifest, out)
+            if not out.is_dir():
+                raise ToolError("the model with more outputs cannot be packaged", next="locate without --on")
+            return _outputs_on(out, row, feeds, tell)
+
+    sides = ModelProbe(model), _DeviceProbe(model, facts, outputs)
     feeds = [dict(feed) for feed in judge.feeds[: samples or _SAMPLES]]
-    found = locate(facts, left, right, feeds, threshold_db=threshold_db, per_round=32, sessions=_SESSIONS)
+    found = locate(facts, *sides, feeds, threshold_db=threshold_db, per_round=32, sessions=_SESSIONS)
     first = found.first
-    if first is None or first.op_type != "DequantizeLinear":
-        return found
     # The pair behind an operator shows what it computes.
-    pair = facts.producer_of(first.output.name)
-    inner = None if pair is None else facts.producer_of(pair.inputs[0])
-    maker = None if inner is None else facts.producer_of(inner.inputs[0])
-    if maker is None:
+    node = None if first is None else facts.producer_of(first.output.name)
+    for kind in ("DequantizeLinear", "QuantizeLinear"):
+        node = facts.producer_of(node.inputs[0]) if node is not None and node.op_type == kind else node
+    if first is None or node is None:
         return found
-    return replace(found, first=replace(first, node=maker.label, op_type=maker.op_type))
+    return replace(found, first=replace(first, node=node.label, op_type=node.op_type))
 
 
 class _DeviceProbe(ModelProbe):
@@ -75,60 +77,42 @@ class _DeviceProbe(ModelProbe):
         self,
         model: ModelProto,
         facts: GraphFacts,
-        manifest: Mapping[str, Any],
-        row: DeviceRow,
-        make: Make,
-        tell: Callable[[str], None],
+        outputs: Callable[[ModelProto, Sequence[Mapping[str, Any]]], Sequence[Mapping[str, Any]]],
     ) -> None:
         super().__init__(model)
-        self._facts, self._manifest, self._row, self._make, self._tell = facts, manifest, row, make, tell
-        made = {name: node for node in facts.nodes for name in node.outputs}
+        self._facts, self._outputs = facts, outputs
+        known = {
+            name: node
+            for node in facts.nodes
+            for name in node.outputs
+            if name in facts.tensors and facts.tensors[name].shape is not None
+        }
         behind = {
             name
-            for name, node in made.items()
+            for name, node in known.items()
             if node.op_type == "DequantizeLinear"
-            and (source := made.get(node.inputs[0])) is not None
+            and (source := facts.producer_of(node.inputs[0])) is not None
             and source.op_type == "QuantizeLinear"
         }
-        known = {name for name in made if name in facts.tensors and facts.tensors[name].shape is not None}
-        self.tensors = frozenset(((behind or set(made)) & known) | set(facts.outputs))
+        self.tensors = frozenset((behind or set(known)) | set(facts.outputs))
 
     def show_all(self, names: Sequence[str], feeds: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """The values of some tensors for each sample, from one compilation and one run there."""
-        from onnx import TensorProto, helper, save_model
-
         whole = whole_model(self._model)
         have = {value.name for value in whole.graph.output}
         for name in (name for name in names if name not in have):
             shape = self._facts.tensors[name].shape
             whole.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
-        with scratch() as folder:
-            path, out = folder / "pieces.onnx", folder / "package"
-            save_model(whole, path)
-            self._tell(f"compiling with {len(names)} outputs")
-            self._make(path, self._manifest, out)
-            if not out.is_dir():
-                raise ToolError("the model with more outputs cannot be packaged", next="locate without --on")
-            return _outputs_on(out, self._row, feeds, self._tell)
+        return self._outputs(whole, feeds)
 
 
 def _outputs_on(
     package: Path, row: DeviceRow, feeds: Sequence[Mapping[str, Any]], tell: Callable[[str], None]
 ) -> tuple[Mapping[str, Any], ...]:
     """The outputs of a package on a device, neither judged nor recorded."""
-    manifest = read_manifest(package)
-    backend = load_backend(str(manifest["backend"]))
     with scratch() as folder:
-        here = row.at == "local"
-        connection = connection_to(row.at, folder=str(folder / "device") if here else row.folder)
-        python = row.python or (sys.executable if here else "python3")
-        with visiting(connection, python=python, tell=tell) as visit:
-            request = DeviceRequest(feeds=feeds, place=visit.place, iterations=0, warmup=0, profile=False)
-            job = backend.device_job(package, manifest, request)
-            if job is None:
-                raise UsageError(f"--on {row.at}: {backend.id} runs nothing there")
-            end = visit.run(job, folder)
-            if end.status:
-                why = "\n".join(end.log.read_text("utf-8", "replace").splitlines()[-3:])
-                raise ToolError(f"{connection.where}: the program on the device failed (status {end.status})", why=why)
-            return backend.device_results(package, request, end.pulled).outputs
+        run = run_there(package, row, RunOptions(iterations=0, warmup=0, profile=False), feeds, folder, tell)
+        if run.results is None:
+            why = "\n".join(run.end.log.read_text("utf-8", "replace").splitlines()[-3:])
+            raise ToolError(f"{row.at}: the program on the device failed (status {run.end.status})", why=why)
+        return run.results.outputs

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from deploykit.accuracy.latency import in_time
-from deploykit.errors import InputError, ToolError
+from deploykit.errors import DeploykitError, InputError, ToolError
 from deploykit.system.published import Published, published
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ _SURE = 0.01  # largest p value that is called a difference
 _FEWEST = 8  # below, the normal approximation of U is no longer near the exact distribution
 # A chip that throttles is slower for good after a while; a single late sample must not look like it.
 _THROTTLED = 1.05
+_CLOCK = "its clock was set meanwhile: run again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +81,7 @@ class Trend(Published):
 class Latency(Published):
     """The times of one run in microseconds, of single inferences one after another.
 
-    ``samples_us`` are all of them in the order of measuring, ``warmup_us`` those before that count for nothing.
+    ``samples_us`` are all of them in the order of measuring; the warm-up before counts for nothing.
     """
 
     count: int
@@ -94,33 +95,28 @@ class Latency(Published):
     per_second: float
     trend: Trend
     samples_us: tuple[float, ...]
-    warmup_us: tuple[float, ...] = ()
     method: str = PERCENTILES
 
     @property
     def described(self) -> str:
         """One line for people."""
+        rate = f"{self.per_second:,.0f}" if self.per_second >= 100 else f"{self.per_second:.3g}"
         line = f"{in_time(self.median_us)} (median of {self.count:,}; fastest {in_time(self.min_us)}, "
-        line += f"p90 {in_time(self.p90_us)}, p99 {in_time(self.p99_us)}), {self.per_second:,.4g} per second"
+        line += f"p90 {in_time(self.p90_us)}, p99 {in_time(self.p99_us)}), {rate} per second"
         return f"{line}; {self.trend.words}" if self.trend.words else line
 
 
-def summarize(
-    samples_us: Sequence[float], *, warmup_us: Sequence[float] = (), within_s: float | None = None
-) -> Latency:
+def summarize(samples_us: Sequence[float], *, within_s: float | None = None) -> Latency:
     """The statistics of one run. ``within_s`` is how long all of it took by another clock.
 
     Raises ToolError for samples that no clock can have measured.
     """
     import numpy as np
 
-    try:
-        samples, warmup = _times(samples_us), _times(warmup_us)
-    except InputError as error:
-        raise ToolError(error.what, why=error.why, next=error.next) from None
+    samples = _times(samples_us, ToolError)
     if not samples.size:
         raise ToolError("the device measured no inference", next="run more iterations")
-    spent_s = float(samples.sum() + warmup.sum()) / 1e6
+    spent_s = float(samples.sum()) / 1e6
     if within_s is not None and spent_s > within_s:
         why = f"they add up to {spent_s:.3g} s, and the whole run took {within_s:.3g} s"
         raise ToolError("the times that the device measured are wrong", why=why, next=_CLOCK)
@@ -137,24 +133,20 @@ def summarize(
         per_second=samples.size / float(samples.sum()) * 1e6,
         trend=_trend(samples),
         samples_us=tuple(samples.tolist()),
-        warmup_us=tuple(warmup.tolist()),
     )
 
 
-_CLOCK = "its clock was set meanwhile: run again"
-
-
-def _times(values: Sequence[float]) -> npt.NDArray[Any]:
+def _times(values: Sequence[float], refusal: type[DeploykitError] = InputError) -> npt.NDArray[Any]:
     import numpy as np
 
     try:
         times = np.asarray(values, np.float64).reshape(-1)
     except (TypeError, ValueError) as error:
-        raise InputError("the times that a device measured are no numbers", why=str(error)) from None
+        raise refusal("the times that a device measured are no numbers", why=str(error)) from None
     bad = np.flatnonzero(~np.isfinite(times) | (times <= 0))
     if bad.size:
         why = f"number {bad[0] + 1} of {times.size} is {times[bad[0]]:g} us"
-        raise InputError("the times that a device measured are wrong", why=why, next=_CLOCK)
+        raise refusal("the times that a device measured are wrong", why=why, next=_CLOCK)
     return times
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploykit.accuracy.judge.verdict import Thresholds
+from deploykit.accuracy.latency import read_time
 from deploykit.backend.backend import AnyBackend
 from deploykit.backend.on_device import Place
 from deploykit.errors import InputError, UsageError
@@ -37,14 +38,15 @@ class DeviceRow:
     max_box_error: float | None = None
 
     @property
+    def budget_us(self) -> float | None:
+        """``max_p90`` in microseconds; UsageError for what is no time."""
+        return read_time(self.max_p90, "max_p90") or None
+
+    @property
     def thresholds(self) -> Thresholds:
         """As the judge takes them."""
-        return Thresholds(
-            min_sqnr=self.min_sqnr,
-            min_cosine=self.min_cosine,
-            min_agreement=self.min_agreement,
-            max_box_error=self.max_box_error,
-        )
+        names = ("min_sqnr", "min_cosine", "min_agreement", "max_box_error")
+        return Thresholds(**{name: getattr(self, name) for name in names})
 
 
 def devices_in(file: Path) -> Mapping[str, DeviceRow]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,14 +25,12 @@ from deploykit.system.files import open_regular
 from deploykit.system.published import Published
 from deploykit.tables.reading import read_json
 
-__all__ = ["EstimateRow", "Origins", "SessionProfile", "beside_estimate", "origins_of", "read_session_profile"]
+__all__ = ["EstimateRow", "Origins", "beside_estimate", "origins_of", "read_session_profile", "units_of"]
 
-GRAPH_ENDS = {"input": "graph input", "output": "graph output"}
+_GRAPH_ENDS = {"input": "graph input", "output": "graph output"}
 # What ONNX Runtime and providers append to a name that they use again, and put before one that they fuse.
 _SUFFIX = re.compile(r"_token_\d+$|_\d+$|/duplicated$|\.nchw$|\.nhwc$")
 _KERNEL = re.compile(r"(.*)_kernel_time$", re.DOTALL)
-_MOVES = frozenset({"QuantizeLinear", "DequantizeLinear"})
-_CPU = "CPUExecutionProvider"
 _LARGEST, _LONGEST_LINE = 1 << 30, 1 << 20
 
 
@@ -60,23 +58,9 @@ class Origins:
         while shorter not in self._spelled:
             cut = _SUFFIX.sub("", shorter)
             if cut == shorter:
-                return GRAPH_ENDS.get(raw.lower(), raw)
+                return _GRAPH_ENDS.get(raw.lower(), raw)
             shorter = cut
         return self._spelled[shorter]
-
-    def units(self, compiled: Iterable[str], on_host: Iterable[str] = (), *, unit: str = "NPU") -> dict[str, int]:
-        """How many operators of the model ran where, of the names that were compiled and of those left to the host.
-
-        Conversions between types belong to the operators beside them and are not counted.
-        """
-        kinds: dict[str, int] = {}
-        counted = set[str]()
-        for where, names in ((unit, compiled), ("CPU", on_host)):
-            found = {name for raw in names if self.nodes.get(name := self.node(raw), "") not in {"", *_MOVES}} - counted
-            counted |= found
-            if found:
-                kinds[where] = len(found)
-        return kinds
 
     def measured(
         self, rows: Mapping[str, Iterable[float]], *, unit: str = "cycles", on: Callable[[str], str] = lambda _: "NPU"
@@ -84,11 +68,9 @@ class Origins:
         """One operator for each raw name, with the median over its runs; the dearest first."""
         found = []
         for raw, values in rows.items():
-            node = self.node(raw)
+            node, where = self.node(raw), on(raw)
             kind = self.nodes.get(node, "")
-            found.append(
-                MeasuredOperator(node=node, raw=raw, value=median(values), unit=unit, op_type=kind, on=on(raw))
-            )
+            found.append(MeasuredOperator(node=node, raw=raw, value=median(values), unit=unit, op_type=kind, on=where))
         return tuple(sorted(found, key=lambda one: (-one.value, one.raw)))
 
 
@@ -100,47 +82,44 @@ def origins_of(model: Path) -> Origins:
     return Origins(nodes={node.name or next(iter(node.output), ""): node.op_type for node in graph.node})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionProfile(Published):
-    """ONNX Runtime's profile of one session, in microseconds. ``on_host`` are the kernels that the CPU ran."""
+def units_of(operators: Iterable[MeasuredOperator]) -> dict[str, int]:
+    """How many operators of the model ran on which unit; one whose parts are on two counts for the first.
 
-    operators: tuple[MeasuredOperator, ...]
-    runs_us: tuple[float, ...]
-    init_us: float | None
-    on_host: tuple[str, ...]
+    Conversions between types belong to the operators beside them and are not counted.
+    """
+    where: dict[str, str] = {}
+    for unit in ("NPU", "GPU", "CPU"):
+        for one in operators:
+            if one.on == unit and one.op_type not in {"", "QuantizeLinear", "DequantizeLinear"}:
+                where.setdefault(one.node, unit)
+    return dict(Counter(where.values()))
 
 
-def read_session_profile(path: Path, origins: Origins, units: Mapping[str, str]) -> SessionProfile:
-    """Read the file that ``enable_profiling`` leaves. ``units`` says what each provider stands for (``NPU``).
+def read_session_profile(path: Path, origins: Origins, units: Mapping[str, str]) -> tuple[MeasuredOperator, ...]:
+    """Microseconds of each kernel, from the file that ``enable_profiling`` of ONNX Runtime leaves; the dearest first.
 
-    A file that is cut off is read as far as it goes. Raises InputError where it holds no run.
+    ``units`` says what each provider stands for (``NPU``). A file that is cut off is read as far as it goes. Raises
+    InputError where it holds no run.
     """
     times: dict[str, list[float]] = defaultdict(list)
     where: dict[str, str] = {}
-    runs = list[float]()
-    init = None
+    runs = 0
     for event in _events(path):
         name, took = event.get("name"), event.get("dur")
         if not isinstance(name, str) or not isinstance(took, int | float) or not 0 <= took < math.inf:
             continue
         if event.get("cat") == "Session":
-            if name == "model_run":
-                runs.append(float(took))
-            elif name == "session_initialization":
-                init = float(took)
+            runs += name == "model_run"
         elif (kernel := _KERNEL.match(name)) is not None:
             given = event.get("args")
             provider = str(given.get("provider", "")) if isinstance(given, dict) else ""
             times[kernel[1]].append(float(took))
-            where[kernel[1]] = "CPU" if provider == _CPU else units.get(provider, "")
+            where[kernel[1]] = "CPU" if provider == "CPUExecutionProvider" else units.get(provider, "")
     if not runs:
-        raise InputError(f"{path}: not a profile of ONNX Runtime", why="it tells of no run", next=_AGAIN)
-    on_host = tuple(raw for raw, unit in where.items() if unit == "CPU")
-    operators = origins.measured(times, unit="us", on=where.__getitem__)
-    return SessionProfile(operators=operators, runs_us=tuple(runs), init_us=init, on_host=on_host)
-
-
-_AGAIN = "run once more with --profile"
+        raise InputError(
+            f"{path}: not a profile of ONNX Runtime", why="it tells of no run", next="run once more with --profile"
+        )
+    return origins.measured(times, unit="us", on=where.__getitem__)
 
 
 def _events(path: Path) -> Iterator[dict[str, Any]]:
@@ -192,19 +171,14 @@ def beside_estimate(
             guessed = {row["node"]: row["time_us"] * cycles_per_us for row in estimate["dearest"]}
     except (LookupError, TypeError, ValueError) as error:
         raise InputError(f"{timeline}: not the trace of an estimate", why=repr(error)) from None
-    all_measured, all_guessed = sum(measured.values()) or math.inf, sum(guessed.values()) or math.inf
+    sides = []
+    for side in (measured, guessed):
+        whole = sum(side.values()) or math.inf
+        sides.append({node: (value, value / whole) for node, value in side.items()})
     found = []
     for node in {**measured, **guessed}:
-        cycles, wanted = measured.get(node), guessed.get(node)
-        found.append(
-            EstimateRow(
-                node=node,
-                cycles=cycles,
-                share=None if cycles is None else cycles / all_measured,
-                estimated_cycles=wanted,
-                estimated_share=None if wanted is None else wanted / all_guessed,
-            )
-        )
+        (cycles, share), (wanted, part) = (side.get(node, (None, None)) for side in sides)
+        found.append(EstimateRow(node=node, cycles=cycles, share=share, estimated_cycles=wanted, estimated_share=part))
     return tuple(sorted(found, key=lambda row: (-(row.cycles or 0.0), -(row.estimated_cycles or 0.0), row.node)))
 
 

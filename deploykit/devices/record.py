@@ -13,9 +13,9 @@ from deploykit.backend.status import Correctness, PackageStatus, Right
 from deploykit.devices.measure import Comparison, Latency
 from deploykit.devices.profiles import EstimateRow
 from deploykit.errors import InputError, PackageError
-from deploykit.packages.manifests import RUNS, content_of, json_text, read_manifest
+from deploykit.packages.manifests import REPORT_PAGE, RUNS, content_of, json_text, read_manifest
 from deploykit.packages.writing import record_run
-from deploykit.report.pages import render_run
+from deploykit.report.pages import render_run, with_runs
 from deploykit.system.folders import holding
 from deploykit.system.published import Published, published
 from deploykit.tables.reading import read_json
@@ -136,9 +136,11 @@ def keep_record(package: Path, content: str, record: RunRecord) -> str:
                     "p90_us": None if record.latency is None else record.latency.p90_us,
                     "record": path,
                 }
-                told = record.to_json()
-                page = render_run(told, [*manifest.get("runs", ()), entry])
-                record_run(package, manifest, entry, {path: json_text(told), f"{RUNS}/{number:04d}.html": page})
+                told, runs = record.to_json(), [*manifest.get("runs", ()), entry]
+                texts = {path: json_text(told), f"{RUNS}/{number:04d}.html": render_run(told, runs)}
+                report = (package / REPORT_PAGE).read_text("utf-8") if REPORT_PAGE in manifest["files"] else ""
+                page = with_runs(report, {**manifest, "runs": runs})
+                record_run(package, manifest, entry, texts, page)
                 return path
         if time.monotonic() > until:
             raise PackageError(f"{package}: is in use by another process", next="run it again later")

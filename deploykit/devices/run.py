@@ -6,21 +6,19 @@ What runs there is the backend's business, how one gets there the connection's.
 from __future__ import annotations
 
 import math
-import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from deploykit.accuracy.judge.measures import overall_db
-from deploykit.accuracy.judge.verdict import Thresholds, Verdict
+from deploykit.accuracy.judge.verdict import Verdict
 from deploykit.backend.backend import AnyBackend
-from deploykit.backend.on_device import DeviceFile, DeviceJob, DeviceRequest, Place
+from deploykit.backend.on_device import DeviceFile, DeviceJob, DeviceRequest, DeviceResults, Place
 from deploykit.backend.plugins import catalog_of, load_backend, load_backends
-from deploykit.devices.connection import connection_to
 from deploykit.devices.measure import faster, summarize
-from deploykit.devices.profiles import beside_estimate
+from deploykit.devices.places import DeviceRow
+from deploykit.devices.profiles import beside_estimate, units_of
 from deploykit.devices.record import LatencyBudget, OutputBeside, RunRecord, keep_record, last_samples
 from deploykit.devices.sessions import session_job, session_results
 from deploykit.devices.visit import Visit, VisitEnd, visiting
@@ -37,26 +35,20 @@ from deploykit.system.folders import holding, scratch
 if TYPE_CHECKING:
     from deploykit.answers.diagnosis import Diagnosis
 
-__all__ = ["RunOptions", "RunReport", "run_package"]
+__all__ = ["RunOptions", "RunReport", "run_package", "run_there"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """How to run: where, on which samples, how often, held to what. ``python`` and ``folder`` are the device's."""
+    """How to run on any device: on which samples, how often, held against which earlier times."""
 
-    where: str
-    python: str = ""
-    folder: str = ""
     data: Path | None = None
     iterations: int = 100
     warmup: int = 10
     seconds: float = 10.0
-    power: str = ""
     profile: bool = True
-    max_p90_us: float | None = None
     against: Path | None = None
     keep: bool = False
-    thresholds: Thresholds = field(default_factory=Thresholds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,11 +74,21 @@ class RunReport:
         return {"schema": 1, "ok": False, "status": self.status, "log": list(self.said), "diagnosis": told}
 
 
-def run_package(package: Path, options: RunOptions, tell: Callable[[str], None]) -> RunReport:
-    """Run a package where ``options`` say, and keep the record in it. Raises DeploykitError.
+class _Run(NamedTuple):
+    """What happened there; ``results`` is None where the program failed."""
+
+    place: Place
+    job: DeviceJob
+    end: VisitEnd
+    results: DeviceResults | None
+
+
+def run_package(package: Path, row: DeviceRow, options: RunOptions, tell: Callable[[str], None]) -> RunReport:
+    """Run a package on a device, and keep the record in it. Raises DeploykitError.
 
     Nothing is kept of a run that did not come to its end.
     """
+    budget_us = row.budget_us
     manifest = read_manifest(package)
     with holding(package) as alone:
         if alone:
@@ -95,73 +97,42 @@ def run_package(package: Path, options: RunOptions, tell: Callable[[str], None])
     if bad:
         why = "; ".join(f"{check.id}: {check.detail}" for check in bad)
         raise PackageError(f"{package}: is not as it was made", why=why, next="make the package again")
-    backend, before = load_backend(str(manifest["backend"])), None
-    if options.against is not None:
-        before = last_samples(options.against)
-    judge = judge_of(package, manifest.get("status") or {}, options.thresholds, data=options.data)
+    before = None if options.against is None else last_samples(options.against)
+    judge = judge_of(package, manifest.get("status") or {}, row.thresholds, data=options.data)
     with scratch() as folder:
-        here = options.where == "local"
-        connection = connection_to(options.where, folder=str(folder / "device") if here else options.folder)
-        python = options.python or (sys.executable if here else "python3")
-        with visiting(connection, python=python, keep=options.keep, tell=tell) as visit:
-            request = DeviceRequest(
-                feeds=judge.feeds,
-                place=visit.place,
-                iterations=options.iterations,
-                warmup=options.warmup,
-                seconds=options.seconds,
-                power=options.power,
-                profile=options.profile,
-            )
-            check_chip(visit.place, manifest, backend)
-            job = backend.device_job(package, manifest, request)
-            plain = job is None and here
-            if plain:
-                job = _on_cpu(package, judge, request)
-            if job is None:
-                raise UsageError(
-                    f"--on {options.where}: {backend.id} runs nothing there", next="its own scripts run it by hand"
-                )
-            _check_distributions(visit, job)
-            began = time.monotonic()
-            ended = visit.run(job, folder)
-            took_s = time.monotonic() - began
-            if ended.status:
-                return _failed(package, ended)
-            pulled = ended.pulled
-            try:
-                results = (
-                    session_results(request, pulled) if plain else backend.device_results(package, request, pulled)
-                )
-            except InputError as error:  # of a profile or an output: the device's fault, not the user's file
-                raise ToolError(f"{connection.where}: sent what cannot be read", why=error.what) from None
+        run = run_there(package, row, options, judge.feeds, folder, tell, otherwise=judge)
+        if run.results is None:
+            return _failed(package, run.end)
+    results, where = run.results, run.job.where
     outputs = judge.finished(results.outputs)
     missing = [item.name for item in judge.whole.graph.output if any(item.name not in one for one in outputs)]
     if missing:
-        raise ToolError(f"{connection.where}: did not compute {', '.join(missing)}")
+        raise ToolError(f"{row.at}: did not compute {', '.join(missing)}")
     verdict = judge.judged(outputs)
-    beside = None if judge.emulated is None or job.where != "device" else judge.judged(judge.emulated)
+    beside = None if judge.emulated is None or where != "device" else judge.judged(judge.emulated)
     # Of a device whose clock was set meanwhile the times add up to more than its whole run took by this clock.
-    latency = summarize(results.latencies_us, within_s=took_s) if results.latencies_us else None
+    latency = summarize(results.latencies_us, within_s=run.end.took_s) if results.latencies_us else None
+    if latency is not None and where != "device":  # that an emulator gets slower says nothing about a chip
+        latency = replace(latency, trend=replace(latency.trend, words=""))
     budget = None
-    if options.max_p90_us is not None and latency is not None:
-        budget = LatencyBudget(p90_us=options.max_p90_us, held=latency.p90_us <= options.max_p90_us)
+    if budget_us is not None and latency is not None:
+        budget = LatencyBudget(p90_us=budget_us, held=latency.p90_us <= budget_us)
     record = RunRecord(
         package=str(manifest["digest"]),
-        backend=backend.id,
+        backend=str(manifest["backend"]),
         target=str((manifest.get("target") or {}).get("id", "")),
-        device=visit.place,
-        where=job.where,
-        started=job.started,
-        power=options.power or "as the package says",
-        right=judge.right(verdict, job.where),
+        device=run.place,
+        where=where,
+        started=run.job.started,
+        power=row.power or "as the package says",
+        right=judge.right(verdict, where),
         emulator=None if beside is None else judge.right(beside, "emulator"),
         outputs=tuple(_beside(judge, outputs, verdict, beside)),
         init_us=results.init_us,
         latency=latency,
         peak_mb=results.peak_mb,
-        temperature_after=ended.temperature,
-        units=results.units,
+        temperature_after=run.end.temperature,
+        units=units_of(results.operators),
         operators=results.operators,
         estimate=beside_estimate(package, manifest, results.operators),
         libraries=results.libraries,
@@ -171,7 +142,53 @@ def run_package(package: Path, options: RunOptions, tell: Callable[[str], None])
     return RunReport(record=record, path=keep_record(package, content_of(manifest), record))
 
 
-def check_chip(place: Place, manifest: Mapping[str, Any], backend: AnyBackend) -> None:
+def run_there(
+    package: Path,
+    row: DeviceRow,
+    options: RunOptions,
+    feeds: Sequence[Mapping[str, Any]],
+    folder: Path,
+    tell: Callable[[str], None],
+    *,
+    otherwise: PackageJudge | None = None,
+) -> _Run:
+    """Run a package on some samples, neither judged nor recorded. ToolError where the device or the way to it fails.
+
+    What comes back lies in ``folder``. Where the backend runs nothing on this machine, the processor runs the model
+    of ``otherwise``.
+    """
+    manifest = read_manifest(package)
+    backend = load_backend(str(manifest["backend"]))
+    with visiting(row, folder, keep=options.keep, tell=tell) as visit:
+        request = DeviceRequest(
+            feeds=feeds,
+            place=visit.place,
+            iterations=options.iterations,
+            warmup=options.warmup,
+            seconds=options.seconds,
+            power=row.power,
+            profile=options.profile,
+        )
+        _check_chip(visit.place, manifest, backend)
+        job = backend.device_job(package, manifest, request)
+        plain = job is None and row.at == "local" and otherwise is not None
+        if plain and otherwise is not None:
+            job = _on_cpu(package, otherwise, request)
+        if job is None:
+            raise UsageError(f"--on {row.at}: {backend.id} runs nothing there", next="its own scripts run it by hand")
+        _check_distributions(visit, job)
+        end, results = visit.run(job, folder), None
+        try:
+            if end.status == 0 and plain:
+                results = session_results(request, end.pulled)
+            elif end.status == 0:
+                results = backend.device_results(package, request, end.pulled)
+        except InputError as error:  # of a profile or an output: the device's fault, not the user's file
+            raise ToolError(f"{row.at}: sent what cannot be read", why=error.what) from None
+    return _Run(visit.place, job, end, results)
+
+
+def _check_chip(place: Place, manifest: Mapping[str, Any], backend: AnyBackend) -> None:
     """ToolError where a device says that it is another chip than the package was made for, of another architecture."""
     target = manifest.get("target") or {}
     found = backend.device_of_id(place.soc) if place.soc else None
@@ -210,7 +227,8 @@ def _on_cpu(package: Path, judge: PackageJudge, request: DeviceRequest) -> Devic
     if judge.alone is not None:
         model = insert_qdq(model, judge.alone, bias="float").model
     file = DeviceFile(path="model.onnx", source=model.SerializeToString())
-    return session_job(request, model=file.path, files=[file], where="simulated")
+    # What single operators take on a processor says nothing about the device.
+    return session_job(replace(request, profile=False), {"model": file.path}, [file], where="simulated")
 
 
 def _beside(

@@ -22,21 +22,18 @@ __all__ = ["main"]
 _PROFILED_RUNS = 2
 
 
-def open_session(job: Mapping[str, Any], entries: Mapping[str, str], options: Mapping[str, str], profile: str) -> Any:
-    """A session on the provider of the job, and on no other; ``profile`` is the beginning of a file's name."""
+def open_session(job: Mapping[str, Any], *, profile: str = "") -> Any:
+    """A session on the provider of the job, and on no other; ``profile`` is the beginning of a profile's name."""
     settings = ort.SessionOptions()
     settings.log_severity_level = 3
     if profile:
         settings.enable_profiling = True
         settings.profile_file_prefix = profile
-    for key, value in entries.items():
+    for key, value in job.get("entries", {}).items():
         settings.add_session_config_entry(key, value)
-    wanted, plugin = job["provider"], job.get("plugin")
-    module: Any = None
-    providers: list[Any] | None = [(wanted, dict(options))] if wanted else ["CPUExecutionProvider"]
-    if plugin is not None:
-        with suppress(ImportError):
-            module = importlib.import_module(plugin["module"])
+    wanted, plugin, module = job.get("provider", ""), job.get("plugin"), plugin_module(job)
+    options = {**job.get("options", {}), **(job.get("profile_options", {}) if profile else {})}
+    providers: list[Any] | None = [(wanted, options)] if wanted else ["CPUExecutionProvider"]
     if plugin is not None and module is not None:
         with suppress(Exception):  # a second session of one process finds it registered
             ort.register_execution_provider_library(wanted, getattr(module, plugin["library"])())
@@ -53,6 +50,13 @@ def open_session(job: Mapping[str, Any], entries: Mapping[str, str], options: Ma
     if wanted and session.get_providers()[0] != wanted:
         sys.exit(f"the session is on {session.get_providers()}, not on {wanted}")
     return session
+
+
+def plugin_module(job: Mapping[str, Any]) -> Any:
+    """The module that brings the provider; None where none is named, or it is built in."""
+    with suppress(ImportError, LookupError):
+        return importlib.import_module(job["plugin"]["module"])
+    return None
 
 
 def samples_in(path: str, count: int) -> Iterator[dict[str, Any]]:
@@ -94,12 +98,10 @@ def main() -> None:
     """Run the samples, measure one of them again and again, and profile in a session of its own."""
     job = json.loads(Path("job.json").read_text("utf-8"))
     versions = {"onnxruntime": ort.__version__, "python": sys.version.split()[0]}
-    if job.get("plugin") is not None:
-        with suppress(ImportError):
-            module = importlib.import_module(job["plugin"]["module"])
-            versions[job["plugin"]["module"]] = str(getattr(module, "__version__", ""))
+    if (module := plugin_module(job)) is not None:
+        versions[module.__name__] = str(getattr(module, "__version__", ""))
     start = time.perf_counter_ns()
-    session = open_session(job, job["entries"], job["options"], "")
+    session = open_session(job)
     init = (time.perf_counter_ns() - start) / 1000
     read, made = [value.name for value in session.get_inputs()], [value.name for value in session.get_outputs()]
     feeds = [{name: feed[name] for name in read} for feed in samples_in("inputs.npz", job["samples"])]
@@ -113,7 +115,6 @@ def main() -> None:
         "init_us": init,
         "latencies_us": measured(session, feeds[0], job) if job["iterations"] else [],
         "peak_mb": peak_mb(),
-        "providers": session.get_providers(),
         "versions": versions,
     }
     # Last, and in one step: who finds it finds all the rest.
@@ -122,7 +123,7 @@ def main() -> None:
     part.replace("result.json")
     if job["profile"]:
         del session
-        profiled = open_session(job, job["entries"], {**job["options"], **job["profile_options"]}, "session_profile")
+        profiled = open_session(job, profile="session_profile")
         for _ in range(_PROFILED_RUNS):
             profiled.run(None, feeds[0])
         Path(profiled.end_profiling()).replace("session_profile.json")

@@ -9,17 +9,21 @@ import hashlib
 import os
 import secrets
 import socket
+import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
-from deploykit.backend.on_device import DeviceFile, DeviceJob, Place
-from deploykit.devices.connection import Connection, quoted
+from deploykit.backend.on_device import DeviceJob, Place
+from deploykit.devices.connection import Connection, connection_to
+from deploykit.devices.places import DeviceRow
 from deploykit.errors import DeploykitError, ToolError
 from deploykit.packages.manifests import hash_file
 
-__all__ = ["Visit", "VisitEnd", "check_room", "visiting"]
+__all__ = ["Visit", "VisitEnd", "visiting"]
 
 _ROOM = 64 << 20  # bytes beside what is pushed: outputs, profiles, logs
 _KEPT_DAYS = 30
@@ -53,11 +57,12 @@ say end yes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisitEnd:
-    """How the program on the device ended, and which of the optional results it left."""
+    """How the program on the device ended, what it said and left, and how long this side waited for it."""
 
     status: int
     log: Path
     pulled: Path
+    took_s: float
     temperature: float | None = None
 
 
@@ -72,76 +77,83 @@ class Visit:
 
     def run(self, job: DeviceJob, scratch: Path) -> VisitEnd:
         """Push what is missing, run, pull the results. ToolError where the connection or the device fails."""
-        digests = {file.path: _digest(file) for file in job.files}
-        missing = {digest: file for file in job.files if (digest := digests[file.path]) not in self.held}
-        size = sum(_size(file) for file in missing.values())
-        check_room(self.place, size)
-        self.tell(f"pushing {len(missing)} of {len(job.files)} files, {size / 2**20:.1f} MiB")
-        sources: dict[str, Path] = {}
-        for digest, file in missing.items():
-            if isinstance(file.source, bytes):
-                sources[digest] = scratch / f"push-{digest}"
-                sources[digest].write_bytes(file.source)
+        digests, missing = dict[str, str](), dict[str, Path]()
+        for file in job.files:
+            if isinstance(file.source, Path):
+                source, digest = file.source, hash_file(file.source)[1]
             else:
-                sources[digest] = file.source
+                digest = hashlib.sha256(file.source).hexdigest()
+                source = scratch / f"push-{digest}"
+                source.write_bytes(file.source)
+            digests[file.path] = digest
+            if digest not in self.held:
+                missing[digest] = source
+        size, free = sum(source.stat().st_size for source in missing.values()), self.place.free_bytes
+        if free is not None and free < size + _ROOM:
+            raise ToolError(
+                f"{self.place.name}: has {free / 2**20:,.0f} MiB free, {(size + _ROOM) / 2**20:,.0f} are needed",
+                next="make room there",
+            )
+        self.tell(f"pushing {len(missing)} of {len(job.files)} files, {size / 2**20:.1f} MiB")
         folder, connection = self.place.folder, self.connection
         script = self._assembling(job, digests)
-        lines = (
-            connection.push(sources, f"{folder}/.pushed", scratch / "push.tar", script)
-            if sources
-            else connection.ask(script)
-        )
+        if missing:
+            lines = connection.push(missing, f"{folder}/.pushed", scratch / "push.tar", script)
+        else:
+            lines = connection.ask(script)
         found = {line.split(" ", 1)[0].lstrip("\\") for line in lines}
         for path, digest in digests.items():
             if digest not in found:
-                connection.ask(f"rm -f {quoted(folder)}/../../files/{digest}")
+                connection.ask(f"rm -f {quote(folder)}/../../files/{digest}")
                 raise ToolError(f"{connection.where}: {path} did not arrive as it is here", next="run it again")
         self.tell("running")
         log, pulled = scratch / "run.log", scratch / "pulled"
         pulled.mkdir()
-        argv, limit = job.argv, job.timeout
-        status = connection.run(argv, folder=folder, environment=job.environment, timeout=limit, log=log)
+        began, environment = time.monotonic(), job.environment
+        status = connection.run(job.argv, folder=folder, environment=environment, timeout=job.timeout, log=log)
+        took_s = time.monotonic() - began
         temperature = None
         if status == 0:
             self.tell("pulling the outputs")
             names, also = (*job.results, *job.optional), f'echo "deploykit-temperature=$({_HOTTEST})"'
             temperature = _celsius(_words(connection.pull(names, folder, pulled, scratch / "pull.tar", also)))
-            missing_results = [name for name in job.results if not (pulled / name).is_file()]
-            if missing_results:
-                why = f"its program ended well, but left no {missing_results[0]}"
-                raise ToolError(f"{connection.where}: gave no outputs", why=why)
-        return VisitEnd(status=status, log=log, pulled=pulled, temperature=temperature)
+            for name in job.results:
+                if not (pulled / name).is_file():
+                    why = f"its program ended well, but left no {name}"
+                    raise ToolError(f"{connection.where}: gave no outputs", why=why)
+        return VisitEnd(status=status, log=log, pulled=pulled, took_s=took_s, temperature=temperature)
 
     def python(self, code: str) -> str:
         """The last line that a few lines of Python print there, before anything is pushed."""
-        told = self.connection.ask(f"PYTHONSAFEPATH=1 {quoted(self.place.python)} -c {quoted(code)}")
+        told = self.connection.ask(f"PYTHONSAFEPATH=1 {quote(self.place.python)} -c {quote(code)}")
         return told[-1].strip() if told else ""
 
     def _assembling(self, job: DeviceJob, digests: Mapping[str, str]) -> str:
         """A script that fills the run's folder, of what is held and what was pushed, and tells what is in each file."""
-        folder = quoted(self.place.folder)
+        folder = quote(self.place.folder)
         lines = [f"mkdir -p {folder} && cd {folder} || exit 1"]
         lines.append("for f in .pushed/*; do [ -f $f ] && mv $f ../../files/; done")
-        lines += [f"mkdir -p {quoted(parent)}" for parent in sorted({str(Path(f.path).parent) for f in job.files})]
+        lines += [f"mkdir -p {quote(parent)}" for parent in sorted({str(Path(f.path).parent) for f in job.files})]
         for file in job.files:
-            stored, name = f"../../files/{digests[file.path]}", quoted(file.path)
+            stored, name = f"../../files/{digests[file.path]}", quote(file.path)
             # Some systems allow no second name for a file; a library must be a real file in any case.
             lines.append(f"ln {stored} {name} 2>/dev/null || cp {stored} {name} || exit 1; touch -c {stored}")
             lines += [f"chmod 700 {name}"] if file.executable else []
-        return "\n".join([*lines, *(f"sha256sum {quoted(file.path)}" for file in job.files)])
+        return "\n".join([*lines, *(f"sha256sum {quote(file.path)}" for file in job.files)])
 
 
 @contextmanager
-def visiting(
-    connection: Connection, *, python: str = "python3", keep: bool = False, tell: Callable[[str], None]
-) -> Iterator[Visit]:
+def visiting(row: DeviceRow, scratch: Path, *, keep: bool = False, tell: Callable[[str], None]) -> Iterator[Visit]:
     """Look at a device, and open a folder for one run; at the end it is removed, unless it is to be kept.
 
-    What runs of this machine left there that were killed is removed with it. ToolError for a device that cannot be
-    reached or answers garbage.
+    What runs of this machine left there that were killed is removed with it. This machine is given a folder in
+    ``scratch``. ToolError for a device that cannot be reached or answers garbage.
     """
+    here = row.at == "local"
+    connection = connection_to(row.at, folder=str(scratch / "device") if here else row.folder)
     tell(f"looking at {connection.where}")
-    script = _LOOK.format(folder=_root(connection), python=quoted(python), hottest=_HOTTEST, days=_KEPT_DAYS)
+    python = quote(row.python or (sys.executable if here else "python3"))
+    script = _LOOK.format(folder=quote(connection.folder), python=python, hottest=_HOTTEST, days=_KEPT_DAYS)
     lines = connection.ask(script)
     told = _words(lines)
     said = {key: values[-1].strip() for key, values in told.items()}
@@ -154,7 +166,8 @@ def visiting(
         )
     mine = f"{hashlib.sha256(f'{socket.gethostname()}:{os.getuid()}'.encode()).hexdigest()[:8]}-"
     dead = [name for name in told.get("run", []) if _is_dead(name.removeprefix("runs/"), mine)]
-    folder = f"{root}/runs/{mine}{os.getpid()}-{secrets.token_hex(4)}"
+    # What is kept goes by another name: the next run takes it for nobody's.
+    folder = f"{root}/runs/{'kept-' if keep else mine}{os.getpid()}-{secrets.token_hex(4)}"
     free = said.get("free", "").split()
     place = Place(
         kind=connection.kind,
@@ -179,21 +192,7 @@ def visiting(
             tell(f"kept on the device: {folder}")
         if gone:
             with suppress(DeploykitError):  # a device that is gone is cleaned up by the next run
-                connection.ask(f"rm -rf {' '.join(map(quoted, gone))}", timeout=30.0)
-
-
-def check_room(place: Place, size: int) -> None:
-    """ToolError where a device says that it has less room than is needed."""
-    if place.free_bytes is not None and place.free_bytes < size + _ROOM:
-        raise ToolError(
-            f"{place.name}: has {place.free_bytes / 2**20:,.0f} MiB free, {(size + _ROOM) / 2**20:,.0f} are needed",
-            next="make room there",
-        )
-
-
-def _root(connection: Connection) -> str:
-    """The folder there, from where a script starts: that may be the user's home."""
-    return quoted(connection.folder)
+                connection.ask(f"rm -rf {' '.join(map(quote, gone))}", timeout=30.0)
 
 
 def _is_dead(name: str, mine: str) -> bool:
@@ -201,12 +200,11 @@ def _is_dead(name: str, mine: str) -> bool:
     number = name.removeprefix(mine).partition("-")[0]
     if not name.startswith(mine) or "/" in name or not number.isdigit():
         return False
-    try:
-        os.kill(int(number), 0)
-    except ProcessLookupError:
-        return True
-    except (OSError, OverflowError):
-        return False
+    with suppress(PermissionError, OverflowError):  # it is another user's, or no number of a process
+        try:
+            os.kill(int(number), 0)
+        except ProcessLookupError:
+            return True
     return False
 
 
@@ -224,13 +222,3 @@ def _celsius(told: Mapping[str, list[str]]) -> float | None:
     """The system tells thousandths."""
     word = (told.get("temperature") or [""])[-1].strip()
     return int(word) / 1000 if word.isdigit() else None
-
-
-def _digest(file: DeviceFile) -> str:
-    if isinstance(file.source, bytes):
-        return hashlib.sha256(file.source).hexdigest()
-    return hash_file(file.source)[1]
-
-
-def _size(file: DeviceFile) -> int:
-    return len(file.source) if isinstance(file.source, bytes) else file.source.stat().st_size

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from deploykit.accuracy.latency import in_time, read_time
+from deploykit.accuracy.latency import in_time
 from deploykit.devices.places import DeviceRow
 from deploykit.devices.run import RunOptions, run_package
 from deploykit.errors import DeploykitError, UsageError
@@ -97,16 +97,9 @@ def run_on_devices(
 
 
 def _run(cell: str, name: str, row: DeviceRow, out: Path, tell: Callable[[str, str], None]) -> DeviceRun:
-    options = RunOptions(
-        where=row.at,
-        python=row.python,
-        folder=row.folder,
-        power=row.power,
-        max_p90_us=read_time(row.max_p90, "max_p90") or None,
-        thresholds=row.thresholds,
-    )
+    package = out / CELLS / cell / PACKAGE
     try:
-        report = run_package(out / CELLS / cell / PACKAGE, options, lambda line: tell(cell, f"{name}: {line}"))
+        report = run_package(package, row, RunOptions(), lambda line: tell(cell, f"{name}: {line}"))
     except DeploykitError as error:
         return DeviceRun(cell=cell, device=name, exit_status=error.exit_status, error=str(error))
     return DeviceRun(cell=cell, device=name, exit_status=report.exit_status, outcome=report.to_json())

@@ -24,6 +24,7 @@ from deploykit.system.files import open_regular, read_regular
 __all__ = [
     "BUILD_FOLDERS",
     "MANIFEST",
+    "REPORT_PAGE",
     "RUNS",
     "SIGNATURE",
     "FileRecord",
@@ -43,6 +44,7 @@ SIGNATURE = "manifest.json.sig"
 """Where ``ssh-keygen -Y sign`` leaves the signature of the manifest; it is no file of the package."""
 RUNS, _LOGS = "artifacts/runs", "logs/"
 """Where the records of runs on devices lie, numbered."""
+REPORT_PAGE = "report.html"
 BUILD_FOLDERS = ("artifacts/", _LOGS)
 """Where a build leaves files; the manifest learns of them from ``record_build`` only."""
 _LARGEST = 256 << 20
@@ -85,8 +87,9 @@ def digest_of(manifest: Mapping[str, Any]) -> str:
 
 
 def content_of(manifest: Mapping[str, Any]) -> str:
-    """The SHA-256 of what a device is given: every file but logs and the records of earlier runs."""
-    kept = {path: row["sha256"] for path, row in manifest["files"].items() if not path.startswith((_LOGS, f"{RUNS}/"))}
+    """The SHA-256 of what a device is given: every file but logs, the records of earlier runs and the page of both."""
+    told = (_LOGS, f"{RUNS}/", REPORT_PAGE)
+    kept = {path: row["sha256"] for path, row in manifest["files"].items() if not path.startswith(told)}
     return hashlib.sha256(json_text(dict(sorted(kept.items()))).encode()).hexdigest()
 
 
@@ -192,6 +195,7 @@ class _File:
     bytes: Annotated[int, msgspec.Meta(ge=0)]
     sha256: str
     executable: bool = False
+    before: _File | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

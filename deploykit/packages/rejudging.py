@@ -89,7 +89,7 @@ class PackageJudge:
         """The verdict as the fact about a package; samples that are made up judge nothing."""
         if not self.samples.may_judge:
             on = self.samples.described_for_humans
-            return Correctness(why=f"the inputs are made up ({on})")
+            return Correctness(why=f"the inputs are made up, {on}")
         return correctness_of(verdict, where=where, label=str(self.samples.label), count=len(self.samples.varied))
 
     def finished(self, outputs: Sequence[Feed]) -> list[Feed]:
@@ -206,8 +206,8 @@ def rejudge(package: Path, status: Mapping[str, Any], thresholds: Thresholds | N
         judge = judge_of(package, status, thresholds)
         on, names = judge.samples.described_for_humans, " + ".join(piece.name for piece in judge.pieces)
         if not judge.samples.may_judge:
-            check = Check(id="numerics", ok=True, detail=f"{names}: not judged ({on})")
-            why = f"the inputs are made up ({on})"
+            check = Check(id="numerics", ok=True, detail=f"{names}: not judged, {on}")
+            why = f"the inputs are made up, {on}"
             return Rejudged(checks=(check,), right=Correctness(why=why))
         if judge.verdict is not None:
             verdict = judge.verdict.beside(judge.quantization)

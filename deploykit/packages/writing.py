@@ -18,6 +18,7 @@ from deploykit.errors import DefectError, DeploykitError, PackageError
 from deploykit.packages.manifests import (
     BUILD_FOLDERS,
     MANIFEST,
+    REPORT_PAGE,
     RUNS,
     FileRecord,
     hash_file,
@@ -154,29 +155,32 @@ def record_build(package: Path, executed: Iterable[str]) -> dict[str, Any]:
         "generated": [step for step in manifest.get("generated", ()) if step not in done],
         "files": dict(sorted(files.items())),
     }
-    _replace_manifest(package, manifest)
+    _replace(package, MANIFEST, sealed_text(manifest))
     return read_manifest(package)
 
 
-def record_run(package: Path, manifest: Mapping[str, Any], entry: Mapping[str, Any], texts: Mapping[str, str]) -> None:
+def record_run(
+    package: Path, manifest: Mapping[str, Any], entry: Mapping[str, Any], texts: Mapping[str, str], page: str
+) -> None:
     """Take the files of one more run, by their paths, into the package and its manifest; the caller holds the folder.
 
-    A process that is killed in between leaves files that no manifest knows; ``clear_runs`` removes them.
+    ``page`` is what report.html becomes, "" where it stays. A process that is killed in between leaves files that no
+    manifest knows, which ``clear_runs`` removes, or the page as it was before, which the manifest vouches for too.
     """
     files = dict(manifest["files"])
     for path, text in texts.items():
-        try:
-            for parent in ((package / path).parent, package / BUILD_FOLDERS[1]):
-                parent.mkdir(parents=True, exist_ok=True)
-            with workspace(package / BUILD_FOLDERS[1], MANIFEST) as place:
-                (place / MANIFEST).write_text(text, "utf-8")
-                (place / MANIFEST).replace(package / path)
-        except OSError as error:
-            raise PackageError(f"{package / path}: cannot be written", why=error.strerror or str(error)) from None
+        _replace(package, path, text)
         size, digest = hash_file(package / path, follow=False)
         files[path] = FileRecord(path=path, bytes=size, sha256=digest, origin="executed").to_json()
+    if page:
+        size, digest = hash_file(package / REPORT_PAGE, follow=False)
+        data = page.encode()
+        now = FileRecord(path=REPORT_PAGE, bytes=len(data), sha256=hashlib.sha256(data).hexdigest(), origin="executed")
+        files[REPORT_PAGE] = {**now.to_json(), "before": {"bytes": size, "sha256": digest}}
     changed = {"runs": [*manifest.get("runs", ()), dict(entry)], "files": dict(sorted(files.items()))}
-    _replace_manifest(package, {**manifest, **changed})
+    _replace(package, MANIFEST, sealed_text({**manifest, **changed}))
+    if page:
+        _replace(package, REPORT_PAGE, page)
 
 
 def clear_runs(package: Path, manifest: Mapping[str, Any]) -> None:
@@ -186,13 +190,13 @@ def clear_runs(package: Path, manifest: Mapping[str, Any]) -> None:
             path.unlink(missing_ok=True)
 
 
-def _replace_manifest(package: Path, manifest: Mapping[str, Any]) -> None:
-    """In one step: there is the old one or the new one."""
+def _replace(package: Path, path: str, text: str) -> None:
+    """Write one file of a package in one step: there is the old one or the new one."""
     try:
-        (package / BUILD_FOLDERS[1]).mkdir(exist_ok=True)
+        for parent in ((package / path).parent, package / BUILD_FOLDERS[1]):
+            parent.mkdir(parents=True, exist_ok=True)
         with workspace(package / BUILD_FOLDERS[1], MANIFEST) as place:
-            (place / MANIFEST).write_bytes(sealed_text(manifest).encode())
-            (place / MANIFEST).replace(package / MANIFEST)
+            (place / MANIFEST).write_bytes(text.encode())
+            (place / MANIFEST).replace(package / path)
     except OSError as error:
-        why = error.strerror or str(error)
-        raise PackageError(f"{package / MANIFEST}: cannot be written", why=why) from None
+        raise PackageError(f"{package / path}: cannot be written", why=error.strerror or str(error)) from None

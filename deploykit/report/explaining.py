@@ -6,6 +6,7 @@ From the manifest alone. It judges nothing anew.
 from __future__ import annotations
 
 import math
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,15 +21,24 @@ from deploykit.model.facts import in_words
 from deploykit.packages.manifests import content_of, read_manifest
 from deploykit.system.published import Published, published
 
-__all__ = ["Chapter", "Explanation", "OutputCost", "Shipping", "Word", "costs_by_output", "explain", "samples_wanted"]
-__all__ += ["shipping"]
+__all__ = [
+    "ON_A_DEVICE",
+    "Chapter",
+    "Explanation",
+    "OutputCost",
+    "Shipping",
+    "Word",
+    "costs_by_output",
+    "explain",
+    "explained",
+]
+__all__ += ["samples_wanted", "shipping"]
 
+ON_A_DEVICE = "On a device"
 _FROM_USER = frozenset({"given", "recorded"})
 # So many real samples hold as many decisions as are needed to tell a miss from chance, one per sample.
 _DATA = "package it again with --calibration DATA, at least 20 samples of the field, or --input NAME=VALUE"
-_RUN = (
-    "deploykit build PACKAGE, then deploykit run PACKAGE --on adb (or ssh://user@host): the device's outputs are judged"
-)
+_RUN = "deploykit build {0}, then deploykit run {0} --on adb (or ssh://user@host): the device's outputs are judged"
 
 
 class Word(StrEnum):
@@ -61,7 +71,7 @@ def samples_wanted(right: Correctness) -> str:
     return _DATA if told and right.state is Right.NOT_JUDGED else ""
 
 
-def shipping(status: PackageStatus, findings: Iterable[Finding]) -> Shipping:
+def shipping(status: PackageStatus, findings: Iterable[Finding], package: Path | None = None) -> Shipping:
     """The answer for a package with these facts and findings; what speaks against it comes first."""
     compiled, right = status.compiled, status.right
     blocking = [finding for finding in findings if finding.blocks]
@@ -99,7 +109,8 @@ def shipping(status: PackageStatus, findings: Iterable[Finding]) -> Shipping:
         told = right.why.removeprefix("not judged: ")
         lacks = "no real samples say" if samples_wanted(right) else "nothing says yet"
         why = f"the package is made, and {lacks} whether its outputs are right{f': {told}' if told else ''}"
-        return not_judged(why, by, samples_wanted(right) or _RUN)
+        named = "PACKAGE" if package is None else shlex.quote(str(package))
+        return not_judged(why, by, samples_wanted(right) or _RUN.format(named))
     ran = right.where == "device"
     if compiled.state is not Compiled.YES and not ran:
         return not_judged("its numbers are right in simulation, but no compiler has seen it", measured, _BUILD)
@@ -200,7 +211,11 @@ class Explanation:
 
 def explain(package: Path) -> Explanation:
     """What the manifest of a package tells; raises PackageError where the folder is none or it was changed."""
-    manifest = read_manifest(package)
+    return explained(read_manifest(package), package)
+
+
+def explained(manifest: Mapping[str, Any], package: Path | None = None) -> Explanation:
+    """The same of a manifest that is read already; ``package`` is how people call its folder, where that is known."""
     decision, sdk = _table(manifest, "decision"), _table(manifest, "sdk")
     findings = tuple(_findings(manifest))
     status = status_of(manifest, content_of(manifest))
@@ -212,7 +227,7 @@ def explain(package: Path) -> Explanation:
         ("What was changed in the graph", _changed(decision, findings)),
         ("Where the encodings come from", _quantized(_table(manifest, "quantization"))),
         ("What was measured", map(str, costs)),
-        ("On a device", _on_devices(manifest)),
+        (ON_A_DEVICE, _on_devices(manifest)),
         ("How fast it will be", _estimated(_table(manifest, "estimate"))),
         ("What ran here, and what did not", _ran(manifest)),
         ("What is open", _open(findings)),
@@ -222,7 +237,7 @@ def explain(package: Path) -> Explanation:
     chapters = (Chapter(title=title, lines=tuple(lines)) for title, lines in told)
     return Explanation(
         title=f"{model} for {_table(manifest, 'target').get('name', '?')} ({manifest.get('backend', '')}{release})",
-        shipping=shipping(status, findings),
+        shipping=shipping(status, findings, package),
         chapters=tuple(chapter for chapter in chapters if chapter.lines),
         costs=costs,
     )
@@ -305,9 +320,13 @@ def _on_devices(manifest: Mapping[str, Any]) -> Iterator[str]:
         yield f"{name} ({where}{stale}): right: {status_from_json(run).right}."
         if where == "device":
             told = status_from_json(_table(manifest, "status")).right
-            yield f"The {told.where or 'build machine'} had said: {told}."
-            parts = ", ".join(map(str, _list(run.get("parts"))))
-            yield f"The device loses more than the emulator in {parts}." if parts else "Both agree in every output."
+            before = {"emulator": "The emulator", "simulated": "The simulation"}.get(told.where, "The build machine")
+            yield f"{before} had said: {told}."
+            if parts := ", ".join(map(str, _list(run.get("parts")))):
+                yield f"The device loses more than the emulator in {parts}."
+            elif said := run.get("emulator"):
+                differ = f"They differ: on the same samples the emulator says {said}, the device {run.get('right')}."
+                yield "Both agree in every output." if said == run.get("right") else differ
             median, p90 = run.get("median_us"), run.get("p90_us")
             if isinstance(median, int | float) and isinstance(p90, int | float):
                 yield f"It took {in_time(median)} (median), {in_time(p90)} (p90); more: {run.get('record')}."

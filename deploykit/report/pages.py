@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from deploykit.backend.status import PackageStatus, status_from_json
 from deploykit.encodings.coverage import collect_coverage
 from deploykit.findings import Finding, group_findings, headline
 from deploykit.report.charts import decibels, loss_bars, range_chart, share_of, timeline
-from deploykit.report.explaining import costs_by_output, shipping
+from deploykit.report.explaining import ON_A_DEVICE, costs_by_output, explained, shipping
 from deploykit.report.graphs import change_pictures, precision_map
 from deploykit.report.ladders import ladder_section
 from deploykit.report.rendering import render
@@ -36,6 +37,7 @@ __all__ = [
     "render_report",
     "render_run",
     "verdicts_by_node",
+    "with_runs",
 ]
 
 _SERIES = {"float": "quantization", "quantized": "device"}
@@ -257,6 +259,26 @@ def quantized_section(record: Mapping[str, Any]) -> QuantizedSection:
             for row in numbers["outputs"]
         ),
     )
+
+
+def with_runs(page: str, manifest: Mapping[str, Any]) -> str:
+    """The report of a package with what devices said since it was made; "" for one that has no place for it."""
+    before, began, rest = page.partition(_SINCE)
+    _, ended, after = rest.partition(_SINCE_END)
+    if not ended:
+        return ""
+    told = explained(manifest)
+    there = any(run.get("where") == "device" for run in manifest["runs"])
+    word = str(told.shipping.word)
+    mark = {"ship it": "good", "do not ship it": "bad"}.get(word, "open")
+    if there:  # the title of the window has the verdict too
+        before = re.sub(r"<title>[✓✗?]", f"<title>{ {'good': '✓', 'bad': '✗'}.get(mark, '?') }", before, count=1)
+    lines = next((chapter.lines for chapter in told.chapters if chapter.title == ON_A_DEVICE), ())
+    values = {"there": there, "mark": mark, "word": word, "shipping": told.shipping, "lines": lines}
+    return f"{before}{began}{render('runs.html.j2', values)}{ended}{after}"
+
+
+_SINCE, _SINCE_END = "<!-- runs on devices -->", "<!-- end of runs -->"
 
 
 def render_run(record: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> str:

@@ -15,7 +15,7 @@ import pytest
 
 from adb_device import AdbDevice, attached, is_there, reattach
 from deploykit.backend.on_device import DeviceFile, DeviceJob
-from deploykit.devices.connection import connection_to
+from deploykit.devices.places import DeviceRow
 from deploykit.devices.visit import VisitEnd, visiting
 from deploykit.errors import ToolError
 from seeds import WHOLE
@@ -70,8 +70,7 @@ def run(device: AdbDevice, scratch: Path, data: bytes = INPUT, timeout: float = 
         results=(RESULT,),
         timeout=timeout,
     )
-    connection = connection_to(f"adb:{device.serial}")
-    with visiting(connection, tell=lambda _: None) as visit:
+    with visiting(DeviceRow(at=f"adb:{device.serial}"), scratch, tell=lambda _: None) as visit:
         return visit.run(job, scratch)
 
 
@@ -98,8 +97,8 @@ def test_files_go_there_a_program_runs_and_its_results_come_back(device: AdbDevi
     assert nothing_runs(device)
 
 
-def test_a_device_says_what_it_is(device: AdbDevice) -> None:
-    with visiting(connection_to(f"adb:{device.serial}"), tell=lambda _: None) as visit:
+def test_a_device_says_what_it_is(device: AdbDevice, tmp_path: Path) -> None:
+    with visiting(DeviceRow(at=f"adb:{device.serial}"), tmp_path, tell=lambda _: None) as visit:
         place = visit.place
     assert (place.kind, place.system, place.soc, place.abi) == ("adb", "Android", "SM8650", "arm64-v8a")
     assert "a1b2c3" not in repr(place) and place.free_bytes
@@ -198,5 +197,6 @@ def test_a_device_that_answers_garbage(spoil: Callable[[bytes], bytes], device: 
 
 
 def test_without_the_device_there_is_one_clear_error(device: AdbDevice, tmp_path: Path) -> None:
-    with pytest.raises(ToolError, match=r"adb:127\.0\.0\.1:1"), visiting(connection_to("adb:127.0.0.1:1"), tell=print):
+    gone = pytest.raises(ToolError, match=r"adb:127\.0\.0\.1:1: no such device is attached")
+    with gone, visiting(DeviceRow(at="adb:127.0.0.1:1"), tmp_path, tell=print):
         raise AssertionError("nobody is there")

@@ -72,7 +72,7 @@ def test_it_computes_what_the_emulator_computes_and_leaves_a_profile(device: Pat
     log = ["--input_log", "output/qnn-profiling-data_0.log", "--output", "profile.csv"]
     assert play(device, "qnn-profile-viewer", *log).returncode == 0
     found = read_profile_csv(device / "profile.csv", origins_of(CNN / "model.onnx"))
-    assert len(found.execute_us) == len(found.cycles) == 12 and found.init_us
+    assert len(found.execute_us) == 12 and found.init_us
     assert summarize(found.execute_us).count == 12
     assert {"/relu/Relu", "/fc/Gemm"} < {one.node for one in found.operators if one.value}
 

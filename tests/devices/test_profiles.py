@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from deploykit.backend.on_device import MeasuredOperator
-from deploykit.devices.profiles import Origins, beside_estimate, origins_of, read_session_profile
+from deploykit.devices.profiles import Origins, beside_estimate, origins_of, read_session_profile, units_of
 from deploykit.errors import InputError
 from deploykit_ort_qnn.compiler.estimates import compiled_origins
 from deploykit_ort_qnn.compiler.graphs import QnnGraph, QnnNode
@@ -42,7 +43,7 @@ def test_two_readers_rank_the_operators_alike(path: Path) -> None:
     second = {name: median(values) for name, values in by_pattern(path).items()}
     assert [one.raw for one in found.operators] == sorted(second, key=lambda name: (-second[name], name))
     assert {one.raw: one.value for one in found.operators} == second
-    assert found.note == "" and found.operators[0].node == "/layer1/0/conv2/Conv"
+    assert found.operators[0].node == "/layer1/0/conv2/Conv"
     assert all(one.unit == "cycles" and one.on == "NPU" for one in found.operators)
 
 
@@ -62,8 +63,6 @@ def test_names_lead_to_the_nodes_that_the_provider_itself_names() -> None:
 
 def test_times_of_each_run_are_kept_apart() -> None:
     found = read_profile_csv(CONTEXT, origins_of(MODEL))
-    assert found.cycles == (667106, 1446612, 1561138)
-    assert found.accelerator_us == (21478, 22198, 19942)
     assert found.execute_us == (21688, 22300, 20043)
     assert found.init_us == 23374
 
@@ -93,7 +92,7 @@ def test_forms_of_other_releases_are_read(tmp_path: Path) -> None:
     path.write_text("\r\n".join([*older, ""]), "utf-8")
     found = read_profile_csv(path, origins)
     assert [(one.node, one.value) for one in found.operators] == [("/a/Conv", 6000), ("b, c", 10)]
-    assert (found.execute_us, found.accelerator_us) == ((3100,), (2800,))
+    assert found.execute_us == (3100,)
     viewer = [
         HEAD,
         "1,INIT,9000,US,NETRUN,ROOT,init",
@@ -123,17 +122,15 @@ def test_garbage_is_no_profile(tmp_path: Path, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("part", [0.2, 0.4, 0.6, 0.8, 0.95])
-def test_a_profile_that_is_cut_off_says_so(tmp_path: Path, part: float) -> None:
+def test_a_profile_that_is_cut_off_is_read_as_far_as_it_goes(tmp_path: Path, part: float) -> None:
     data = CONTEXT.read_bytes()
     path = tmp_path / "profile.csv"
     path.write_bytes(data[: int(len(data) * part)])
     found = read_profile_csv(path, origins_of(MODEL))
-    counts = set(map(len, by_pattern(path).values()))
     assert {one.raw for one in found.operators} == set(by_pattern(path))
-    assert ("cut off" in found.note) == (len(counts) > 1)
 
 
-def test_the_profile_of_a_session_tells_runs_kernels_and_units() -> None:
+def test_the_profile_of_a_session_tells_kernels_and_units() -> None:
     origins = origins_of(MODEL)
     found = read_session_profile(SESSION, origins, UNITS)
     events = json.loads(SESSION.read_text("utf-8"))
@@ -142,20 +139,20 @@ def test_the_profile_of_a_session_tells_runs_kernels_and_units() -> None:
         if event["cat"] == "Node":
             kernels.setdefault(event["name"].removesuffix("_kernel_time"), []).append(event["dur"])
     second = {name: median(values) for name, values in kernels.items()}
-    assert [one.raw for one in found.operators] == sorted(second, key=lambda name: (-second[name], name))
-    assert found.runs_us == tuple(event["dur"] for event in events if event["name"] == "model_run")
-    assert found.init_us == 267229
-    assert found.on_host == ("input_QuantizeLinear", "logits_DequantizeLinear")
-    compiled = [one.raw for one in read_profile_csv(SOURCES, origins).operators]
-    assert origins.units(compiled, found.on_host) == {"NPU": 12}
-    assert origins.units(compiled[3:], ["/fc/Gemm", "/relu/Relu"]) == {"NPU": 9, "CPU": 1}
+    assert [one.raw for one in found] == sorted(second, key=lambda name: (-second[name], name))
+    assert [one.raw for one in found if one.on == "CPU"] == ["input_QuantizeLinear", "logits_DequantizeLinear"]
+    compiled = read_profile_csv(SOURCES, origins).operators
+    assert units_of([*compiled, *found]) == {"NPU": 12}
+    relu = next(one for one in compiled if one.node == "/relu/Relu")
+    assert units_of([*compiled, replace(relu, on="CPU")]) == {"NPU": 12}
+    assert units_of([replace(relu, on="CPU"), *(one for one in compiled if one != relu)]) == {"NPU": 11, "CPU": 1}
 
 
 def test_a_session_that_was_killed_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     path = tmp_path / "session.json"
     data = SESSION.read_bytes()
     path.write_bytes(data[: data.rindex(b'"model_run"') + 5])
-    assert len(read_session_profile(path, origins_of(MODEL), UNITS).runs_us) == 1
+    assert len(read_session_profile(path, origins_of(MODEL), UNITS)) > 1
 
 
 def test_measured_cycles_stand_beside_the_estimate(tmp_path: Path) -> None:
@@ -210,6 +207,6 @@ session.end_profiling()
     found = read_profile_csv(tmp_path / "profile.csv", origins_of(MODEL))
     second = {name: median(values) for name, values in by_pattern(tmp_path / "profile.csv").items()}
     assert {one.raw: one.value for one in found.operators} == second
-    assert len(found.cycles) == len(found.execute_us) == 3
+    assert len(found.execute_us) == 3
     session = read_session_profile(next(tmp_path.glob("session*")), origins_of(MODEL), UNITS)
-    assert len(session.runs_us) == 3 and session.operators[0].on == "NPU"
+    assert session[0].on == "NPU"

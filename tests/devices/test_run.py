@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -49,13 +50,20 @@ def test_on_this_machine_the_processor_runs_what_has_nothing_else(
     assert record["right"]["right"] == "yes" and record["right"]["samples"] == {"label": "given", "count": 12}
     assert record["latency"]["count"] == 12 == len(record["latency"]["samples_us"])
     assert str(plain.parent) not in json.dumps(record)
-    # It is in the package, which is as sound as before; a second run adds one.
+    # It is in the package, which is as sound as before, and in its report; a second run adds one.
     assert deploykit.verify(plain).ok
+    first = (plain / "report.html").read_bytes()
+    assert b"Run 0001 on" in first and b"right: yes, on 12 given samples" in first
     run_command(cli, [*arguments, "--against", str(plain)])
     assert "(A is this run)" in capsys.readouterr().out
     runs = read_manifest(plain)["runs"]
     assert [run["id"] for run in runs] == ["0001", "0002"]
     assert json.loads((plain / runs[0]["record"]).read_text("utf-8"))["latency"] == record["latency"]
+    # A process that is killed after the manifest leaves the page before; no other page is taken for it.
+    assert b"Run 0002 on" in (plain / "report.html").read_bytes()
+    for page, sound in ((first, True), (first[:-1], False), (first + b" ", False), (first, True)):
+        (plain / "report.html").write_bytes(page)
+        assert deploykit.verify(plain).ok is sound
     # A budget that nothing can hold is a no, for a server too.
     page = plain.parent / "junit.xml"
     assert run_command(cli, [*arguments, "--max-p90", "0.001us", "--junit", str(page)]) == 1
@@ -207,6 +215,8 @@ def test_through_adb_the_sdks_program_runs_a_context_binary(
     (lines,) = [chapter.lines for chapter in told.chapters if chapter.title == "On a device"]
     assert "right: yes, on 8 recorded samples" in lines[0] and lines[1].startswith("The emulator had said: yes")
     assert lines[2] == "Both agree in every output." and "(p90)" in lines[3]
+    report = unescape((context_package / "report.html").read_text("utf-8"))
+    assert "Ship it" in report and all(line in report for line in lines)
     page = (context_package / "artifacts" / "runs" / "0001.html").read_text("utf-8")
     assert "SM8650 Android 15" in page and "/stem/relu" in page
     # What is of another release, another chip, or not allowed there, is said; the first two before anything is pushed.
