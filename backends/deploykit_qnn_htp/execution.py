@@ -92,7 +92,12 @@ class _Graph:
     outputs: Mapping[str, onnx.ValueInfoProto]
 
     def word(self, flag: str) -> str:
+        """What follows a flag of the command line."""
         return self.argv[self.argv.index(flag) + 1]
+
+    def result(self, number: int, name: str) -> str:
+        """Where the program leaves an output of one sample."""
+        return f"{self.word('--output_dir')}/Result_{number}/{name}.raw"
 
 
 def device_job(package: Path, manifest: Mapping[str, Any], request: DeviceRequest) -> DeviceJob | None:
@@ -109,8 +114,7 @@ def device_job(package: Path, manifest: Mapping[str, Any], request: DeviceReques
     for context in contexts:
         if not (package / context).is_file():
             raise ToolError(f"{package}: the context binary {context} is not built", next="deploykit build")
-    arch = str((manifest.get("target") or {}).get("arch") or "")
-    files = [*_runtime(sdk, arch, place.system), *_inputs(request, graphs)]
+    files = [*_runtime(sdk, manifest, place.system), *_inputs(request, graphs)]
     files += [DeviceFile(path=context, source=package / context) for context in contexts]
     for path in sorted((package / "config").glob("*run*.json")):
         name, source = path.relative_to(package).as_posix(), path.read_bytes()
@@ -120,10 +124,9 @@ def device_job(package: Path, manifest: Mapping[str, Any], request: DeviceReques
                 core["perf_profile"] = _POWER[request.power]
             source = json.dumps(config).encode()
         files.append(DeviceFile(path=name, source=source))
-    repeats = len(graphs) == 1 and request.iterations > 0
     runs = [(f"./{_NET_RUN}", *graph.argv[1:]) for graph in graphs]
     optional: list[str] = []
-    if repeats:
+    if len(graphs) == 1 and request.iterations:
         kept, wanted = str(len(request.feeds)), str(max(len(request.feeds), request.warmup + request.iterations))
         first, output = runs[0], graphs[0].word("--output_dir")
         runs = [(*first, "--num_inferences", wanted, "--keep_num_outputs", kept, "--profiling_level", "basic")]
@@ -133,19 +136,12 @@ def device_job(package: Path, manifest: Mapping[str, Any], request: DeviceReques
             few = ("--num_inferences", str(_PROFILED), "--keep_num_outputs", "1", "--profiling_level", "detailed")
             runs.append((*apart, *few))
             optional.append(f"{_NODES}/{_LOG}")
-    results = [
-        f"{graph.word('--output_dir')}/Result_{number}/{name}.raw"
-        for graph in graphs
-        for number in range(len(request.feeds))
-        for name in graph.outputs
-    ]
+    numbers = range(len(request.feeds))
+    results = [graph.result(number, name) for graph in graphs for number in numbers for name in graph.outputs]
     return DeviceJob(
         files=tuple(files),
         argv=("sh", "-c", " && ".join(map(shlex.join, runs))),
-        environment={
-            "LD_LIBRARY_PATH": place.folder,
-            "ADSP_LIBRARY_PATH": ";".join((place.folder, *_DSP_FOLDERS)),
-        },
+        environment={"LD_LIBRARY_PATH": place.folder, "ADSP_LIBRARY_PATH": ";".join((place.folder, *_DSP_FOLDERS))},
         results=tuple(results),
         optional=tuple(optional),
         started="a program of adb shell, which runs at a lower priority than an app" if place.kind == "adb" else "",
@@ -160,7 +156,7 @@ def device_results(package: Path, request: DeviceRequest, folder: Path) -> Devic
     for graph in graphs:
         for number, values in enumerate(outputs):
             for name, item in graph.outputs.items():
-                stored = np.fromfile(folder / graph.word("--output_dir") / f"Result_{number}" / f"{name}.raw", "<f4")
+                stored = np.fromfile(folder / graph.result(number, name), "<f4")
                 shape = [dim.dim_value for dim in item.type.tensor_type.shape.dim]
                 if stored.size != np.prod(shape, dtype=np.int64):
                     raise ToolError(f"{request.place.name}: {item.name} has {stored.size} values, not {shape}")
@@ -169,13 +165,12 @@ def device_results(package: Path, request: DeviceRequest, folder: Path) -> Devic
     sdk = _sdk_of(manifest)
     timed = _viewed(sdk, folder / graphs[0].word("--output_dir") / _LOG, graphs[0].model)
     nodes = _viewed(sdk, folder / _NODES / _LOG, graphs[0].model)
-    arch = str((manifest.get("target") or {}).get("arch") or "")
     return DeviceResults(
         outputs=tuple(outputs),
         latencies_us=() if timed is None else timed.execute_us[request.warmup :] or timed.execute_us,
         init_us=None if timed is None else timed.init_us,
         operators=() if nodes is None else nodes.operators,
-        libraries={file.path: _build_id(file) for file in _runtime(sdk, arch, request.place.system)},
+        libraries={file.path: _build_id(file) for file in _runtime(sdk, manifest, request.place.system)},
     )
 
 
@@ -195,12 +190,12 @@ def _sdk_of(manifest: Mapping[str, Any]) -> Path:
     return Path(root)
 
 
-def _runtime(sdk: Path, arch: str, system: str) -> list[DeviceFile]:
+def _runtime(sdk: Path, manifest: Mapping[str, Any], system: str) -> list[DeviceFile]:
     """The program and its libraries; ToolError where one is missing, or stub and skel are of two builds."""
     abis = sorted(path.name for path in (sdk / "lib").glob("aarch64-*"))
     abi = os.environ.get("DEVICE_ABI") or next((a for a in abis if ("android" in a) == (system == "Android")), "")
-    number = arch.lstrip("v")
-    stub, skel = f"libQnnHtpV{number}Stub.so", f"libQnnHtpV{number}Skel.so"
+    arch = str((manifest.get("target") or {}).get("arch") or "")
+    stub, skel = (f"libQnnHtpV{arch.lstrip('v')}{part}.so" for part in ("Stub", "Skel"))
     names = ("libQnnHtp.so", "libQnnSystem.so", "libQnnHtpNetRunExtensions.so", stub)
     files = [DeviceFile(path=_NET_RUN, source=sdk / "bin" / abi / _NET_RUN, executable=True)]
     files += [DeviceFile(path=name, source=sdk / "lib" / abi / name) for name in names]
@@ -249,20 +244,19 @@ def _graphs(package: Path, manifest: Mapping[str, Any]) -> Iterator[_Graph]:
 
 def _inputs(request: DeviceRequest, graphs: Sequence[_Graph]) -> Iterator[DeviceFile]:
     """Inputs as raw floats, and the list of each graph: what an earlier one makes is read where that has it."""
-    made: dict[str, str] = {}
+    made: dict[str, _Graph] = {}
     names = list(dict.fromkeys(name for graph in graphs for name in graph.inputs))
     for graph in graphs:
         lines = []
         for number in range(len(request.feeds)):
-            places = {
-                name: f"{made[name]}/Result_{number}/{mangled(name)}.raw"
-                if name in made
-                else f"inputs/{number}_{names.index(name)}.raw"
-                for name in graph.inputs
-            }
-            lines.append(" ".join(f"{mangled(name)}:={place}" for name, place in places.items()))
+            words = []
+            for name in graph.inputs:
+                stored = f"inputs/{number}_{names.index(name)}.raw"
+                place = made[name].result(number, mangled(name)) if name in made else stored
+                words.append(f"{mangled(name)}:={place}")
+            lines.append(" ".join(words))
         yield DeviceFile(path=graph.word("--input_list"), source=("\n".join(lines) + "\n").encode())
-        made |= {item.name: graph.word("--output_dir") for item in graph.outputs.values()}
+        made |= {item.name: graph for item in graph.outputs.values()}
     for number, feed in enumerate(request.feeds):
         for index, name in enumerate(names):
             if name not in made:

@@ -12,7 +12,8 @@ from deploykit.system.published import Published
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["LONGEST_RUN", "DeviceFile", "DeviceJob", "DeviceRequest", "DeviceResults", "MeasuredOperator", "Place"]
+__all__ = ["LONGEST_RUN", "DeviceFile", "DeviceJob", "DeviceRequest", "DeviceResults", "MeasuredOperator"]
+__all__ += ["Measuring", "Place"]
 
 LONGEST_RUN = 1800.0
 """Seconds after which a program on a device is ended."""
@@ -44,20 +45,28 @@ class Place(Published):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class DeviceRequest:
+class Measuring:
+    """How to measure: inference is repeated ``iterations`` times after ``warmup``, for at most ``seconds``.
+
+    ``profile`` asks for times of single operators, in a run of their own.
+    """
+
+    iterations: int = 100
+    warmup: int = 10
+    seconds: float = 10.0
+    profile: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DeviceRequest(Measuring):
     """What is asked of a device: the samples to judge on, and how to measure.
 
-    Inference is repeated ``iterations`` times after ``warmup``, for at most ``seconds``. ``power`` is burst, balanced,
-    saver or "" for what the package says. ``profile`` asks for times of single operators, in a run of their own.
+    ``power`` is burst, balanced, saver or "" for what the package says.
     """
 
     feeds: Sequence[Mapping[str, npt.NDArray[Any]]]
     place: Place
-    iterations: int = 100
-    warmup: int = 10
-    seconds: float = 10.0
     power: str = ""
-    profile: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

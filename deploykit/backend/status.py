@@ -73,6 +73,18 @@ class Correctness:
     where: str = ""
     numbers: tuple[Mapping[str, Any], ...] = ()
 
+    def to_json(self) -> dict[str, Any]:
+        """The published shape: one word, and beside it on what that rests."""
+        return {
+            "right": str(self.state),
+            "right_why": self.why,
+            "right_broken": self.broken,
+            "samples": {"label": self.label, "count": self.count},
+            "against": self.against,
+            "where": self.where,
+            "numbers": [dict(number) for number in self.numbers],
+        }
+
     def __str__(self) -> str:
         on = f", on {self.count} {self.label} sample{'s' if self.count != 1 else ''}" if self.label else ""
         against = f" against {self.against}" if self.against and self.label else ""
@@ -127,13 +139,7 @@ class PackageStatus:
             "compiled": str(self.compiled.state),
             "compiled_by": self.compiled.by,
             "compiled_why": self.compiled.why,
-            "right": str(self.right.state),
-            "right_why": self.right.why,
-            "right_broken": self.right.broken,
-            "samples": {"label": self.right.label, "count": self.right.count},
-            "against": self.right.against,
-            "where": self.right.where,
-            "numbers": [dict(number) for number in self.right.numbers],
+            **self.right.to_json(),
         }
 
 

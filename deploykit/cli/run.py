@@ -28,30 +28,22 @@ _LAST_LINES = 12
 
 @click.command(cls=Command)
 @click.argument("package", type=click.Path(path_type=Path))
-@click.option(
-    "--on", required=True, metavar="WHERE", help="local, adb[:SERIAL], ssh://user@host[:port], or a name in the file."
-)
+@click.option("--on", required=True, metavar="WHERE", help="local, adb[:SERIAL], ssh://user@host[:port], or a name.")
 @click.option("--data", type=click.Path(path_type=Path), metavar="DATA", help="Samples instead of the package's own.")
 @click.option("--iterations", type=click.IntRange(0, 1_000_000), default=100, show_default=True, help="Timed runs.")
 @click.option("--warmup", type=click.IntRange(0, 100_000), default=10, show_default=True, help="Runs before them.")
-@click.option(
-    "--seconds", type=click.FloatRange(0.1, 3600), default=10.0, show_default=True, help="The most that they may take."
-)
+@click.option("--seconds", type=click.FloatRange(0.1, 3600), default=10, show_default=True, help="Most that they take.")
 @click.option("--power", type=click.Choice(["burst", "balanced", "saver"]), help="Instead of what the package says.")
 @click.option("--profile/--no-profile", default=True, help="Times of operators, in a run of their own. Default: yes.")
 @click.option("--max-p90", default="", metavar="TIME", help="A budget, such as 5ms: exit status 1 beyond it.")
-@click.option(
-    "--against", type=click.Path(path_type=Path), metavar="RUN", help="A record or package: is this one really faster?"
-)
+@click.option("--against", type=click.Path(path_type=Path), metavar="RUN", help="A record or package: is this faster?")
 @click.option("--python", default="", metavar="PATH", help="The Python on the device. Default: python3.")
 @click.option("--keep", is_flag=True, help="Leave the run's folder on the device.")
 @click.option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write what a CI server shows as JUnit.")
 @click.option(
-    "--draft", type=click.Path(path_type=Path), metavar="FOLDER", help="Where the file of an unknown chip is drafted."
+    "--draft", type=click.Path(path_type=Path), metavar="FOLDER", help="Draft the file of an unknown chip here."
 )
-@click.option(
-    "--file", type=click.Path(path_type=Path), default=Path("deploykit.toml"), help="Where devices have names."
-)
+@click.option("--file", type=click.Path(path_type=Path), default="deploykit.toml", help="Where devices have names.")
 def command(package: Path, junit: Path | None, draft: Path | None, **given: Any) -> int:
     """Run PACKAGE on a device: its outputs are judged there, its time is measured, its dearest operators are named.
 
@@ -118,8 +110,8 @@ def _text(report: RunReport, *, keep: bool) -> str:
         beside = f" (the compiler's estimate: {guessed[one.node]:,.0f})" if one.node in guessed else ""
         rows.append(("dearest", plain(f"{one.node or one.raw}: {one.value:,.0f} {one.unit}{beside}")))
     if record.budget is not None:
-        held = "held" if record.budget.held else "missed"
-        rows.append(("budget", f"{held}: p90 of at most {record.budget.p90_us / 1000:g} ms was asked"))
+        held = "held" if record.budget["held"] else "missed"
+        rows.append(("budget", f"{held}: p90 of at most {record.budget['p90_us'] / 1000:g} ms was asked"))
     if record.against is not None:
         rows.append(("against", f"{record.against.words} (A is this run)"))
     rows.append(("record", report.path))

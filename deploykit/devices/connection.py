@@ -9,11 +9,10 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import shutil
 import tarfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from shlex import quote
 from typing import Any
 
@@ -46,8 +45,8 @@ _LONGEST = 4096
 _LAST_WORDS = 4
 # Output and error output travel apart and may overtake each other: the end would be told in the middle of a line.
 _ONE_STREAM = "exec >&2"
-# What the adb client says before it has reached a device, what that means, and what to do.
-_ADB_SAYS = (
+# What the clients say before they have reached a device, what that means, and what to do.
+_CLIENT_SAYS = (
     (
         "no devices/emulators found",
         "no device is attached",
@@ -55,6 +54,11 @@ _ADB_SAYS = (
     ),
     ("device '", "no such device is attached", "adb devices lists those that are"),
     ("more than one device", "several devices are attached", "adb devices lists them; name one: --on adb:SERIAL"),
+    (
+        "Host key verification failed",
+        "its key is not the one that is known",
+        "ask its owner before you take another",
+    ),
     ("unauthorized", "the device does not trust this computer yet", "unlock it and confirm what it asks"),
 )
 
@@ -113,14 +117,9 @@ class Connection:
         if archive.stat().st_size:
             try:
                 with tarfile.open(archive) as packed:
-                    for entry in packed:
-                        # Only what was asked for, by its name, as a plain file: a device may send anything.
-                        stream = packed.extractfile(entry) if entry.isreg() and entry.name in names else None
-                        if stream is not None:
-                            place = target / PurePosixPath(entry.name)
-                            place.parent.mkdir(parents=True, exist_ok=True)
-                            with place.open("wb") as sink:
-                                shutil.copyfileobj(stream, sink)
+                    # Only what was asked for, by its name, as a plain file: a device may send anything.
+                    wanted = [entry for entry in packed if entry.isreg() and entry.name in names]
+                    packed.extractall(target, wanted, filter="data")
             except (tarfile.TarError, EOFError, ValueError) as error:
                 raise ToolError(f"{self.where}: sends outputs that cannot be read", why=str(error)) from None
         return told
@@ -169,8 +168,8 @@ class Connection:
         if end.timed_out or (end.returncode == 0 and self.kind != "adb"):
             why = said or "its shell gave no answer that can be read"
             raise ToolError(f"{self.where}: took too long, or answers garbage", why=why)
-        for words, what, advice in _ADB_SAYS if self.kind == "adb" else ():
-            if words in said:
+        for words, what, advice in _CLIENT_SAYS:
+            if words in said and self.kind != "local":
                 raise ToolError(f"{self.where}: {what}", why=said, next=advice)
         by_hand = {"ssh": f"see that this works and asks nothing: ssh {self.where} true", "adb": "see: adb devices"}
         raise ToolError(

@@ -8,14 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
 
 from deploykit.accuracy.latency import in_time
 from deploykit.errors import DeploykitError, InputError, ToolError
 from deploykit.system.published import Published, published
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 __all__ = ["Comparison", "Latency", "Trend", "faster", "summarize"]
 
@@ -111,8 +111,6 @@ def summarize(samples_us: Sequence[float], *, within_s: float | None = None) -> 
 
     Raises ToolError for samples that no clock can have measured.
     """
-    import numpy as np
-
     samples = _times(samples_us, ToolError)
     if not samples.size:
         raise ToolError("the device measured no inference", next="run more iterations")
@@ -137,8 +135,6 @@ def summarize(samples_us: Sequence[float], *, within_s: float | None = None) -> 
 
 
 def _times(values: Sequence[float], refusal: type[DeploykitError] = InputError) -> npt.NDArray[Any]:
-    import numpy as np
-
     try:
         times = np.asarray(values, np.float64).reshape(-1)
     except (TypeError, ValueError) as error:
@@ -152,8 +148,6 @@ def _times(values: Sequence[float], refusal: type[DeploykitError] = InputError) 
 
 def _trend(samples: npt.NDArray[Any]) -> Trend:
     """Whether the device got slower while it was measured."""
-    import numpy as np
-
     third = samples.size // 3
     if third < _FEWEST:
         return Trend(ratio=1.0, p=None, words="")
@@ -173,8 +167,6 @@ def faster(first_us: Sequence[float], second_us: Sequence[float]) -> Comparison:
     A difference counts where the test is sure of it, the interval leaves 1 out, and the medians are further apart than
     two starts of one program are. Raises InputError for what are no times.
     """
-    import numpy as np
-
     first, second = _times(first_us), _times(second_us)
     counts = (first.size, second.size)
     if min(counts) < 1:
@@ -199,8 +191,6 @@ def faster(first_us: Sequence[float], second_us: Sequence[float]) -> Comparison:
 
 def _mann_whitney(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> tuple[float, float]:
     """U of the first sample and the two-sided p value; equal values share the mean of their ranks."""
-    import numpy as np
-
     _, place, ties = np.unique(np.concatenate([first, second]), return_inverse=True, return_counts=True)
     ranks = (np.cumsum(ties) - (ties - 1) / 2)[place]
     n, m = first.size, second.size

@@ -153,22 +153,19 @@ def beside_estimate(
 ) -> tuple[EstimateRow, ...]:
     """Measured cycles beside the estimate of a package, the dearest on the device first; () where it has none.
 
-    With the package's trace all operators are known, else the dearest. Raises InputError for a trace of another shape.
+    Single operators are known by the trace that the package holds. Raises InputError for one of another shape.
     """
     estimate = manifest.get("estimate") or {}
     measured: dict[str, float] = defaultdict(float)
     for one in operators:
         if one.unit == "cycles":
             measured[one.node or one.raw] += one.value
-    if not measured or not estimate.get("time_us"):
-        return ()
     timeline = package / str(estimate.get("timeline") or "artifacts/timeline.json")
+    if not measured or not estimate.get("time_us") or not timeline.is_file():
+        return ()
     try:
         cycles_per_us = estimate["cycles"] / estimate["time_us"]
-        if timeline.is_file():
-            guessed = {one.node: one.share * cycles_per_us for one in operator_times(_trace(read_json(timeline)))}
-        else:
-            guessed = {row["node"]: row["time_us"] * cycles_per_us for row in estimate["dearest"]}
+        guessed = {one.node: one.share * cycles_per_us for one in operator_times(_trace(read_json(timeline)))}
     except (LookupError, TypeError, ValueError) as error:
         raise InputError(f"{timeline}: not the trace of an estimate", why=repr(error)) from None
     sides = []

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from deploykit.backend.on_device import MeasuredOperator, Place
-from deploykit.backend.status import Correctness, PackageStatus, Right
+from deploykit.backend.status import Correctness, Right
 from deploykit.devices.measure import Comparison, Latency
 from deploykit.devices.profiles import EstimateRow
 from deploykit.errors import InputError, PackageError
@@ -20,7 +21,7 @@ from deploykit.system.folders import holding
 from deploykit.system.published import Published, published
 from deploykit.tables.reading import read_json
 
-__all__ = ["LatencyBudget", "OutputBeside", "RunRecord", "keep_record", "last_samples"]
+__all__ = ["OutputBeside", "RunRecord", "keep_record", "last_samples"]
 
 _WAIT_SECONDS, _ASKED_EVERY = 60.0, 0.1
 _PARTS_DB = 3.0  # twice the noise: more than what an emulator rounds otherwise than its device
@@ -43,19 +44,12 @@ class OutputBeside(Published):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LatencyBudget(Published):
-    """What was asked of the 90th percentile, and whether it was held."""
-
-    p90_us: float
-    held: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
     """One run: on what, how, whether its outputs are right, how long it took; times in microseconds.
 
     ``where`` is what the outputs come from: device, emulator or simulated. ``emulator`` is the emulator's own verdict
-    on the same samples. ``libraries`` are versions or build ids of what ran there.
+    on the same samples. ``libraries`` are versions or build ids of what ran there. ``budget`` says what was asked of
+    the 90th percentile, and whether that was ``held``.
     """
 
     package: str
@@ -76,13 +70,13 @@ class RunRecord:
     operators: tuple[MeasuredOperator, ...] = ()
     estimate: tuple[EstimateRow, ...] = ()
     libraries: Mapping[str, str] = field(default_factory=dict)
-    budget: LatencyBudget | None = None
+    budget: Mapping[str, Any] | None = None
     against: Comparison | None = None
 
     @property
     def exit_status(self) -> int:
         """1 for outputs that are wrong and for a budget that is missed."""
-        missed = self.budget is not None and not self.budget.held
+        missed = self.budget is not None and not self.budget["held"]
         return int(self.right.state is Right.NO or self.right.broken or missed)
 
     @property
@@ -93,58 +87,47 @@ class RunRecord:
     def to_json(self) -> dict[str, Any]:
         """The published shape. What a path or a name of a machine would say of its owner is left out."""
         place = published(self.device, without=("folder", "python", "free_bytes", "temperature"))
-        told = published(self, without=("device", "right", "emulator", "temperature_after"))
-        judged = {"right": _fact(self.right), "emulator": None if self.emulator is None else _fact(self.emulator)}
+        told = published(self, without=("device", "temperature_after"))
         temperature = {"before": self.device.temperature, "after": self.temperature_after}
         meaning = "measured on the device" if self.times_mean_something else "no device: the times mean nothing"
-        return {"schema": 1, **told, "device": place, **judged, "temperature": temperature, "times": meaning}
-
-
-def _fact(right: Correctness) -> dict[str, Any]:
-    return {
-        key: value
-        for key, value in PackageStatus(right=right).to_json().items()
-        if not key.startswith(("intact", "compiled"))
-    }
+        return {"schema": 1, **told, "device": place, "temperature": temperature, "times": meaning}
 
 
 def keep_record(package: Path, content: str, record: RunRecord) -> str:
-    """Keep a record, and a page of it, in the package it is about; its path there.
+    """Keep a record and a page of it in the package it is about, and tell it in the package's report; its path there.
 
     ``content`` is what was run: PackageError where the package holds another by now. Runs that end at the same time
     wait for each other; each is kept.
     """
     until = time.monotonic() + _WAIT_SECONDS
-    while True:
-        with holding(package) as alone:
-            if alone:
-                manifest = read_manifest(package)
-                if content != content_of(manifest):
-                    raise PackageError(f"{package}: was changed while it ran", next="run it again")
-                number = len(manifest.get("runs", ())) + 1
-                path = f"{RUNS}/{number:04d}.json"
-                entry = {
-                    "id": f"{number:04d}",
-                    "content": content,
-                    "device": record.device.name,
-                    "serial": record.device.serial,
-                    **_fact(record.right),
-                    "where": record.where,
-                    "emulator": None if record.emulator is None else str(record.emulator.state),
-                    "parts": [output.output for output in record.outputs if output.parts],
-                    "median_us": None if record.latency is None else record.latency.median_us,
-                    "p90_us": None if record.latency is None else record.latency.p90_us,
-                    "record": path,
-                }
-                told, runs = record.to_json(), [*manifest.get("runs", ()), entry]
-                texts = {path: json_text(told), f"{RUNS}/{number:04d}.html": render_run(told, runs)}
-                report = (package / REPORT_PAGE).read_text("utf-8") if REPORT_PAGE in manifest["files"] else ""
-                page = with_runs(report, {**manifest, "runs": runs})
-                record_run(package, manifest, entry, texts, page)
-                return path
-        if time.monotonic() > until:
-            raise PackageError(f"{package}: is in use by another process", next="run it again later")
-        time.sleep(_ASKED_EVERY)
+    with ExitStack() as held:
+        while not held.enter_context(holding(package)):
+            if time.monotonic() > until:
+                raise PackageError(f"{package}: is in use by another process", next="run it again later")
+            time.sleep(_ASKED_EVERY)
+        manifest = read_manifest(package)
+        if content != content_of(manifest):
+            raise PackageError(f"{package}: was changed while it ran", next="run it again")
+        number = f"{len(manifest.get('runs', ())) + 1:04d}"
+        path = f"{RUNS}/{number}.json"
+        entry = {
+            "id": number,
+            "content": content,
+            "device": record.device.name,
+            "serial": record.device.serial,
+            **record.right.to_json(),
+            "where": record.where,
+            "emulator": None if record.emulator is None else str(record.emulator.state),
+            "parts": [output.output for output in record.outputs if output.parts],
+            "median_us": None if record.latency is None else record.latency.median_us,
+            "p90_us": None if record.latency is None else record.latency.p90_us,
+            "record": path,
+        }
+        told, runs = record.to_json(), [*manifest.get("runs", ()), entry]
+        texts = {path: json_text(told), f"{RUNS}/{number}.html": render_run(told, runs)}
+        report = (package / REPORT_PAGE).read_text("utf-8") if REPORT_PAGE in manifest["files"] else ""
+        record_run(package, manifest, entry, texts, with_runs(report, {**manifest, "runs": runs}))
+    return path
 
 
 def last_samples(place: Path) -> tuple[float, ...]:

@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from deploykit.accuracy.judge.measures import overall_db
 from deploykit.accuracy.judge.verdict import Verdict
 from deploykit.backend.backend import AnyBackend
-from deploykit.backend.on_device import DeviceFile, DeviceJob, DeviceRequest, DeviceResults, Place
+from deploykit.backend.on_device import DeviceFile, DeviceJob, DeviceRequest, DeviceResults, Measuring, Place
 from deploykit.backend.plugins import catalog_of, load_backend, load_backends
 from deploykit.devices.measure import faster, summarize
 from deploykit.devices.places import DeviceRow
 from deploykit.devices.profiles import beside_estimate, units_of
-from deploykit.devices.record import LatencyBudget, OutputBeside, RunRecord, keep_record, last_samples
+from deploykit.devices.record import OutputBeside, RunRecord, keep_record, last_samples
 from deploykit.devices.sessions import session_job, session_results
 from deploykit.devices.visit import Visit, VisitEnd, visiting
 from deploykit.encodings.insert_qdq import insert_qdq
@@ -38,15 +39,11 @@ if TYPE_CHECKING:
 __all__ = ["RunOptions", "RunReport", "run_package", "run_there"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
-    """How to run on any device: on which samples, how often, held against which earlier times."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RunOptions(Measuring):
+    """How to run on any device: on which samples, how to measure, held against which earlier times."""
 
     data: Path | None = None
-    iterations: int = 100
-    warmup: int = 10
-    seconds: float = 10.0
-    profile: bool = True
     against: Path | None = None
     keep: bool = False
 
@@ -116,7 +113,7 @@ def run_package(package: Path, row: DeviceRow, options: RunOptions, tell: Callab
         latency = replace(latency, trend=replace(latency.trend, words=""))
     budget = None
     if budget_us is not None and latency is not None:
-        budget = LatencyBudget(p90_us=budget_us, held=latency.p90_us <= budget_us)
+        budget = {"p90_us": budget_us, "held": latency.p90_us <= budget_us}
     record = RunRecord(
         package=str(manifest["digest"]),
         backend=str(manifest["backend"]),
@@ -160,15 +157,8 @@ def run_there(
     manifest = read_manifest(package)
     backend = load_backend(str(manifest["backend"]))
     with visiting(row, folder, keep=options.keep, tell=tell) as visit:
-        request = DeviceRequest(
-            feeds=feeds,
-            place=visit.place,
-            iterations=options.iterations,
-            warmup=options.warmup,
-            seconds=options.seconds,
-            power=row.power,
-            profile=options.profile,
-        )
+        measuring: dict[str, Any] = {field.name: getattr(options, field.name) for field in fields(Measuring)}
+        request = DeviceRequest(feeds=feeds, place=visit.place, power=row.power, **measuring)
         _check_chip(visit.place, manifest, backend)
         job = backend.device_job(package, manifest, request)
         plain = job is None and row.at == "local" and otherwise is not None
@@ -206,10 +196,10 @@ def _check_chip(place: Place, manifest: Mapping[str, Any], backend: AnyBackend) 
 def _check_distributions(visit: Visit, job: DeviceJob) -> None:
     """ToolError where the device's Python has no runtime, or one of another release; nothing was pushed by then."""
     for name, wanted in job.distributions.items():
-        code = (
-            f"import importlib.metadata as m\ntry: print(m.version({name!r}))\nexcept m.PackageNotFoundError: print()"
-        )
-        found = visit.python(code)
+        asked = f"print(m.version({name!r}))"
+        code = f"import importlib.metadata as m\ntry: {asked}\nexcept m.PackageNotFoundError: print()"
+        told = visit.connection.ask(f"PYTHONSAFEPATH=1 {quote(visit.place.python)} -c {quote(code)}")
+        found = told[-1].strip() if told else ""
         if found != wanted:
             has = f"has {name} {found}" if found else f"has no {name}"
             raise ToolError(
@@ -236,13 +226,12 @@ def _beside(
 ) -> list[OutputBeside]:
     rows = []
     for name, value in verdict.sqnr_db.items():
-        both = None
+        told: list[float | None] = [value, None, None]
         if emulator is not None and judge.emulated is not None:
             pairs = [(there[name], here[name]) for there, here in zip(judge.emulated, outputs, strict=True)]
-            both = overall_db(pairs)
-        told = emulator.sqnr_db.get(name) if emulator is not None else None
-        row = [None if db is None or not math.isfinite(db) else round(db, 3) for db in (value, told, both)]
-        rows.append(OutputBeside(output=name, device_db=row[0], emulator_db=row[1], beside_db=row[2]))
+            told[1:] = emulator.sqnr_db.get(name), overall_db(pairs)
+        device, before, both = (None if db is None or not math.isfinite(db) else round(db, 3) for db in told)
+        rows.append(OutputBeside(output=name, device_db=device, emulator_db=before, beside_db=both))
     return rows
 
 

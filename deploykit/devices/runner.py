@@ -9,7 +9,7 @@ import importlib
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -59,14 +59,6 @@ def plugin_module(job: Mapping[str, Any]) -> Any:
     return None
 
 
-def samples_in(path: str, count: int) -> Iterator[dict[str, Any]]:
-    """The inputs of each sample."""
-    with np.load(path) as stored:
-        for number in range(count):
-            mark = f"{number}:"
-            yield {name.removeprefix(mark): stored[name] for name in stored.files if name.startswith(mark)}
-
-
 def measured(session: Any, feed: Mapping[str, Any], job: Mapping[str, Any]) -> list[float]:
     """Microseconds of each inference after the warm-up: at most so many, and for at most so many seconds.
 
@@ -104,7 +96,8 @@ def main() -> None:
     session = open_session(job)
     init = (time.perf_counter_ns() - start) / 1000
     read, made = [value.name for value in session.get_inputs()], [value.name for value in session.get_outputs()]
-    feeds = [{name: feed[name] for name in read} for feed in samples_in("inputs.npz", job["samples"])]
+    with np.load("inputs.npz") as stored:
+        feeds = [{name: stored[f"{number}:{name}"] for name in read} for number in range(job["samples"])]
     outputs = {
         f"{number}:{name}": value
         for number, feed in enumerate(feeds)

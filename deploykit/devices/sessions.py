@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from deploykit.backend.on_device import (
     LONGEST_RUN,
@@ -17,13 +19,11 @@ from deploykit.backend.on_device import (
     DeviceRequest,
     DeviceResults,
     MeasuredOperator,
+    Measuring,
 )
 from deploykit.devices import runner
 from deploykit.devices.profiles import Origins, read_session_profile
 from deploykit.errors import ToolError
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 __all__ = ["PROVIDER_PROFILE", "session_job", "session_results"]
 
@@ -53,7 +53,7 @@ def session_job(
             why="this package is run by ONNX Runtime's provider in a Python there",
             next="--python PATH, or python = … under the device's name in deploykit.toml",
         )
-    measuring = {name: getattr(request, name) for name in ("iterations", "warmup", "seconds", "profile")}
+    measuring = {field.name: getattr(request, field.name) for field in fields(Measuring)}
     job = {**asked, **measuring, "samples": len(request.feeds)}
     inputs = io.BytesIO()
     arrays: dict[str, Any] = {f"{at}:{name}": v for at, feed in enumerate(request.feeds) for name, v in feed.items()}
@@ -82,7 +82,7 @@ def session_results(
 
     With ``origins`` also the kernels by the session's own profile, where ``npu`` is the provider that stands for it.
     """
-    outputs = [dict[str, "npt.NDArray[Any]"]() for _ in request.feeds]
+    outputs = [dict[str, npt.NDArray[Any]]() for _ in request.feeds]
     operators: tuple[MeasuredOperator, ...] = ()
     if origins is not None and (folder / _PROFILE).is_file():
         operators = read_session_profile(folder / _PROFILE, origins, {npu: "NPU"})

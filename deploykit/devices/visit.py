@@ -123,11 +123,6 @@ class Visit:
                     raise ToolError(f"{connection.where}: gave no outputs", why=why)
         return VisitEnd(status=status, log=log, pulled=pulled, took_s=took_s, temperature=temperature)
 
-    def python(self, code: str) -> str:
-        """The last line that a few lines of Python print there, before anything is pushed."""
-        told = self.connection.ask(f"PYTHONSAFEPATH=1 {quote(self.place.python)} -c {quote(code)}")
-        return told[-1].strip() if told else ""
-
     def _assembling(self, job: DeviceJob, digests: Mapping[str, str]) -> str:
         """A script that fills the run's folder, of what is held and what was pushed, and tells what is in each file."""
         folder = quote(self.place.folder)
@@ -169,18 +164,14 @@ def visiting(row: DeviceRow, scratch: Path, *, keep: bool = False, tell: Callabl
     # What is kept goes by another name: the next run takes it for nobody's.
     folder = f"{root}/runs/{'kept-' if keep else mine}{os.getpid()}-{secrets.token_hex(4)}"
     free = said.get("free", "").split()
+    names = ("system", "machine", "abi", "soc", "release", "python")
     place = Place(
         kind=connection.kind,
-        system=said.get("system", ""),
-        machine=said["machine"],
         folder=folder,
-        abi=said.get("abi", ""),
-        soc=said.get("soc", ""),
-        release=said.get("release", ""),
         serial=hashlib.sha256(f"deploykit:{said.get('serial')}".encode()).hexdigest()[:12],
-        python=said.get("python", ""),
         free_bytes=int(free[3]) * 1024 if len(free) > 3 and free[3].isdigit() else None,
         temperature=_celsius(told),
+        **{name: said.get(name, "") for name in names},
     )
     pairs = [line.split() for line in lines]
     held = frozenset(pair[0] for pair in pairs if len(pair) == 2 and pair[1] == f"files/{pair[0]}")
@@ -198,13 +189,11 @@ def visiting(row: DeviceRow, scratch: Path, *, keep: bool = False, tell: Callabl
 def _is_dead(name: str, mine: str) -> bool:
     """Whether a run's folder was left by a process of this machine that is no more."""
     number = name.removeprefix(mine).partition("-")[0]
-    if not name.startswith(mine) or "/" in name or not number.isdigit():
-        return False
-    with suppress(PermissionError, OverflowError):  # it is another user's, or no number of a process
-        try:
+    try:
+        if name.startswith(mine) and number.isdigit():
             os.kill(int(number), 0)
-        except ProcessLookupError:
-            return True
+    except (OSError, OverflowError) as error:  # of another user's process, or no number of one, nothing is known
+        return isinstance(error, ProcessLookupError)
     return False
 
 

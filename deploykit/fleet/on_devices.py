@@ -46,10 +46,9 @@ class DeviceRun(Published):
     def case(self) -> JUnitCase:
         """As a continuous integration server shows it."""
         seconds = (self.outcome.get("latency") or {}).get("median_us")
-        kind: Literal["", "failure", "error"] = "" if not self.exit_status else "failure"
-        if self.exit_status > 1:
-            kind = "error"
         took = None if seconds is None else seconds / 1e6
+        kinds: tuple[Literal["", "failure", "error"], ...] = ("", "failure", "error")
+        kind = kinds[min(self.exit_status, 2)]
         return JUnitCase(name=self.cell, kind=kind, message=self.words, text=self.error, seconds=took)
 
 

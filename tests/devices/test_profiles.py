@@ -162,13 +162,8 @@ def test_measured_cycles_stand_beside_the_estimate(tmp_path: Path) -> None:
         MeasuredOperator(node="b", raw="b", value=20.0, unit="cycles"),
         MeasuredOperator(node="c", raw="c", value=7.0, unit="us"),
     ]
-    dearest = [{"node": "b", "time_us": 1.5}]
-    manifest: dict[str, Any] = {"estimate": {"time_us": 2.0, "cycles": 3000, "dearest": dearest}}
-    rows = {row.node: row for row in beside_estimate(tmp_path, manifest, measured)}
-    assert list(rows) == ["a", "b"]
-    assert (rows["a"].cycles, rows["a"].share, rows["a"].estimated_cycles) == (80, 0.8, None)
-    assert (rows["b"].cycles, rows["b"].estimated_cycles, rows["b"].estimated_share) == (20, 2250, 1)
-    manifest["estimate"]["timeline"] = "trace.json"
+    manifest: dict[str, Any] = {"estimate": {"time_us": 2.0, "cycles": 3000, "timeline": "trace.json"}}
+    assert beside_estimate(tmp_path, manifest, measured) == ()
     trace: list[dict[str, Any]] = [
         {"ph": "M", "name": "thread_name"},
         {"ph": "X", "name": "b", "cat": "vector", "tid": 0, "ts": 0.0, "dur": 1.0},
@@ -177,6 +172,8 @@ def test_measured_cycles_stand_beside_the_estimate(tmp_path: Path) -> None:
     (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": trace}))
     rows = {row.node: row for row in beside_estimate(tmp_path, manifest, measured)}
     assert list(rows) == ["a", "b", "d"]
+    assert (rows["a"].cycles, rows["a"].share, rows["a"].estimated_cycles) == (80, 0.8, None)
+    assert (rows["b"].cycles, rows["b"].estimated_cycles, rows["b"].estimated_share) == (20, 1500, 0.5)
     assert (rows["d"].cycles, rows["d"].estimated_cycles, rows["d"].estimated_share) == (None, 1500, 0.5)
     for spoiled in ("[]", "{}", '{"traceEvents": [1]}', json.dumps({"traceEvents": [{"ph": "X", "name": "b"}]})):
         (tmp_path / "trace.json").write_text(spoiled)
