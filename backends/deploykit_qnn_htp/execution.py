@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -21,7 +21,6 @@ from onnx import helper
 
 from deploykit.backend.backend import Aids, Execution
 from deploykit.backend.on_device import DeviceFile, DeviceJob, DeviceRequest, DeviceResults
-from deploykit.devices.profiles import origins_of
 from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.errors import InputError, ToolError
 from deploykit.model.weights import load_weights
@@ -33,8 +32,10 @@ from deploykit_qnn_htp.prepare import PreparedConversions
 from deploykit_qnn_htp.rules.opinion import RULES as OPINION_RULES
 from deploykit_qnn_htp.rules.opinion import ConversionOpinion
 from deploykit_qualcomm.probes import ROOT_VARIABLES, version_of_sdk
-from deploykit_qualcomm.profiles import CsvProfile, read_profile_csv
 from deploykit_qualcomm.qnn_types import mangled
+
+if TYPE_CHECKING:
+    from deploykit_qualcomm.profiles import CsvProfile
 
 __all__ = ["device_job", "device_results", "execute"]
 
@@ -267,6 +268,10 @@ def _viewed(sdk: Path, log: Path, model: Path) -> CsvProfile | None:
     """A profile as the SDK's viewer writes it; None without a log, or where the viewer does not run here."""
     if not log.is_file() or not (sdk / _VIEWER).is_file():
         return None
+    # Packaging reads no profile: these are loaded for a run on a device alone.
+    from deploykit.devices.profiles import origins_of
+    from deploykit_qualcomm.profiles import read_profile_csv
+
     table = log.with_suffix(".csv")
     try:
         run([str(sdk / _VIEWER), "--input_log", str(log), "--output", str(table)], timeout=_VIEWER_SECONDS)
