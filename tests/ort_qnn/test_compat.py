@@ -8,10 +8,17 @@ from typing import Any
 import pytest
 
 import deploykit
+from deploykit.accuracy.judge.verdict import Measure, limit_for
+from deploykit.answers.asking import ask
 from deploykit.answers.machine import examine
+from deploykit.backend.backend import Request
 from deploykit.errors import UnknownTargetError, UsageError
+from deploykit.findings import Confidence
+from deploykit.flow.pipeline import make_plan
 from deploykit.tables.capabilities import Status
 from deploykit_ort_qnn import backend
+from deploykit_ort_qnn.compat import LIMITS, KernelCell, operator_rows
+from deploykit_ort_qnn.compiler import hosts, worker
 from deploykit_ort_qnn.prepare import wheel_for
 from deploykit_ort_qnn.provider_keys import choose_options, load_options
 from deploykit_qualcomm.devices import qualcomm_device
@@ -130,3 +137,93 @@ def test_a_wheel_for_another_machine_is_planned_for_the_chip_that_it_compiles_fo
         else:
             (found,) = (finding for finding in made.findings if finding.code == "QNN295")
             assert found.hint.endswith("to have it all the same: --sdk 1.22.0")
+
+
+def request(model: str = "mlp/w8a8.qdq.onnx", **more: Any) -> Request:
+    return Request(model=AIMET / model, target="sm8550", backend="ort-qnn", **more)
+
+
+def test_a_wrong_option_name_is_refused_with_the_right_one() -> None:
+    with pytest.raises(UsageError, match="no such option") as caught:
+        make_plan(request(options=(("vtcm_mbs", "8"),)))
+    assert "vtcm_mb" in caught.value.next and caught.value.exit_status == 2
+    with pytest.raises(UsageError, match="no released wheel") as caught:
+        make_plan(request(options=(("convert_bq_to_lpbq", "1"),)))
+    assert "enable_block_quant_weight_optimization" in caught.value.next
+
+
+@each_row(
+    ("pair", "message"),
+    [
+        (("htp_performance_mode", "fastest"), "not one of"),
+        (("vtcm_mb", "x"), "expected"),
+        (("enable_htp_prepare_only", "maybe"), "1 or 0"),
+        (("soc_model", "69"), "sets this one itself"),
+        (("ep.context_enabled", "1"), "no such session entry"),
+        (("session.disable_cpu_ep_fallback", "yes"), "not one of"),
+        (("ep.context_enable", "0"), "sets this one itself"),
+    ],
+)
+def test_wrong_values_are_refused(pair: tuple[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        make_plan(request(options=(pair,)))
+
+
+def test_an_option_newer_than_the_wheel_is_refused() -> None:
+    option = (("enable_block_quant_weight_optimization", "1"),)
+    with pytest.raises(UsageError, match=r"not in onnxruntime-qnn 2\.4\.0"):
+        make_plan(request(sdk="2.4.0", options=option))
+
+
+def test_an_unknown_wheel_is_refused() -> None:
+    with pytest.raises(UnknownTargetError, match="no onnxruntime-qnn wheel"):
+        make_plan(request(sdk="1.2.3"))
+
+
+def test_encodings_beside_a_qdq_model_are_refused() -> None:
+    with pytest.raises(UsageError, match="quantized already"):
+        make_plan(request("cnn/w8a8.qdq.onnx", encodings=AIMET / "cnn/w8a8.v1.0.0.encodings"))
+
+
+def test_an_integer_precision_needs_encodings() -> None:
+    plan = make_plan(request("mlp/model.onnx", precision="w8a8"))
+    assert plan.route is None and "ORT002" in plan.rejected[0].because
+
+
+def test_no_kernel_is_called_right_that_the_core_would_call_wrong() -> None:
+    """A whole model may lose more than one kernel alone."""
+    for kind, keys in (("fp16", ("same/float",)), ("w8a16", ("same",)), ("w8a8", ("same",))):
+        assert LIMITS[kind] >= limit_for(Measure.SQNR, *keys).value
+
+
+def test_a_worker_and_a_host_say_the_same_of_a_graph_of_which_nothing_is_taken() -> None:
+    assert worker.NOTHING_TAKEN == hosts.NOTHING_TAKEN
+
+
+def row(**more: Any) -> KernelCell:
+    return KernelCell(
+        **{"op": "Add", "form": "rank 3", "type": "w8a16", "release": "2.36.1", "answer": "taken", **more}
+    )
+
+
+def test_a_release_that_does_not_run_is_answered_by_the_nearest_one_that_does() -> None:
+    cells = [
+        row(answer="refused", why="Add"),
+        row(release="2.47.0", decibels=90.0),
+        row(release="2.51.0", decibels=9.0),
+    ]
+    rows = {found.since: found for found in operator_rows(cells)}
+    assert rows["2.36.1"].confidence is Confidence.OBSERVED and rows["2.36.1"].status is Status.UNSUPPORTED
+    assert rows["2.33.0"].confidence is Confidence.INFERRED and "2.36.1: refused (observed, build 2.36.1.25" in (
+        rows["2.33.0"].note
+    )
+    assert rows["2.42.0"].status is Status.SUPPORTED and rows["2.42.0"].confidence is Confidence.INFERRED
+    assert rows["2.47.0"].until == "2.50.99" and rows["2.51.0"].status is Status.BROKEN
+
+
+def test_compat_answers_from_the_table() -> None:
+    found = ask(("op", "LessOrEqual"), sdk="2.33")
+    (answered,) = found.rows
+    assert answered.status is Status.UNSUPPORTED and answered.confidence is Confidence.INFERRED
+    assert "2.36.1: refused (observed" in answered.note and "inferred from it" in answered.note
+    assert ask(("op", "LessOrEqual"), sdk="2.36").rows[0].confidence is Confidence.OBSERVED

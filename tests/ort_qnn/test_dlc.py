@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import struct
 import zipfile
 from collections.abc import Callable, Iterable
@@ -21,6 +20,7 @@ from deploykit.findings import Finding
 from deploykit_ort_qnn.compiler.dlc import DLC, Compared, compare_dlc, read_dlc, with_check_sums
 from deploykit_ort_qnn.rules.compiled import DLC_RULES as RULES
 from deploykit_ort_qnn.rules.compiled import DlcScope
+from tables import each_row
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 WRITTEN = DlcScope(qairt="2.51.0", metadata="2.3.0", compared=(Compared(tensor="x", meant="uint16", found="uint16"),))
@@ -31,19 +31,13 @@ def test_the_rule_fires_and_stays_silent(as_expected: Callable[[str, Iterable[Fi
     triggering, clean = CASES["QNN299"]
     as_expected("QNN299", list(RULES["QNN299"].run(triggering)))
     assert not list(RULES["QNN299"].run(clean))
-
-
-@pytest.mark.parametrize(
-    ("scope", "words"),
-    [
-        (replace(WRITTEN, why="the provider refuses it"), "no DLC was written: the provider refuses it"),
-        (replace(WRITTEN, compared=(Compared(tensor="y", meant="uint16", found="uint8"),)), "1 of 1 tensors"),
-        (replace(WRITTEN, compared=(Compared(tensor="y", meant="int8", found="int8", grid=False),)), "grid: y"),
-    ],
-)
-def test_what_is_not_as_meant_is_an_error(scope: DlcScope, words: str) -> None:
-    (found,) = RULES["QNN299"].run(scope)
-    assert found.blocks and words in found.message
+    for changed, words in (
+        ({"why": "the provider refuses it"}, "no DLC was written: the provider refuses it"),
+        ({"compared": (Compared(tensor="y", meant="uint16", found="uint8"),)}, "1 of 1 tensors"),
+        ({"compared": (Compared(tensor="y", meant="int8", found="int8", grid=False),)}, "grid: y"),
+    ):
+        (found,) = RULES["QNN299"].run(replace(WRITTEN, **changed))
+        assert found.blocks and words in found.message
 
 
 def test_the_package_holds_it_and_verifies_it(compiled_package: Path) -> None:
@@ -63,10 +57,7 @@ def test_it_is_the_graph_that_was_compiled(compiled_package: Path) -> None:
     weights = dlc.tensors["conv1.weight_q"]
     assert (weights.dtype, weights.axis, len(weights.scales)) == ("int8", 3, 16)
     assert dlc.tensors["input"].dtype == "float32"
-
-
-def test_it_has_check_sums_and_no_time_of_day(compiled_package: Path) -> None:
-    with zipfile.ZipFile(compiled_package / DLC) as archive:
+    with zipfile.ZipFile(compiled_package / DLC) as archive:  # with check sums and without the time of day
         assert archive.testzip() is None
         metadata = [archive.read(name) for name in archive.namelist() if name.startswith("dlc.metadata")]
     assert metadata and all(
@@ -86,23 +77,17 @@ def test_another_type_and_another_grid_are_seen(compiled_package: Path) -> None:
     assert (row.tensor, row.found, row.grid) == (tensor, "uint16", False)
 
 
-def test_a_changed_model_no_longer_agrees(compiled_package: Path, tmp_path: Path) -> None:
-    place = shutil.copytree(compiled_package, tmp_path / "p")
-    model = onnx.load(place / "model/model.onnx")
-    pairs = [node for node in model.graph.node if node.op_type == "QuantizeLinear"]
-    node = next(node for node in pairs if node.input[0] == "/relu/Relu_output_0")
-    scale = next(item for item in model.graph.initializer if item.name == node.input[1])
-    scale.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(scale) * 2, scale.name))
-    wrong = [row.tensor for row in compare_dlc(model, read_dlc(place / DLC)) if not row.ok]
-    assert "/relu/Relu_output_0_QuantizeLinear" in wrong
-
-
-def test_parameters_in_a_file_beside_are_not_compared(compiled_package: Path) -> None:
+def test_a_changed_model_no_longer_agrees_and_parameters_in_a_file_beside_are_not_compared(
+    compiled_package: Path,
+) -> None:
     model, dlc = onnx.load(compiled_package / "model/model.onnx"), read_dlc(compiled_package / DLC)
-    node = next(node for node in model.graph.node if f"{node.input[0]}_QuantizeLinear" in dlc.tensors)
-    whole = len(list(compare_dlc(model, dlc)))
-    next(t for t in model.graph.initializer if t.name == node.input[1]).data_location = onnx.TensorProto.EXTERNAL
-    assert 0 < len(list(compare_dlc(model, dlc))) < whole
+    node = next(node for node in model.graph.node if node.input[0] == "/relu/Relu_output_0")
+    scale, whole = next(one for one in model.graph.initializer if one.name == node.input[1]), compare_dlc(model, dlc)
+    count = len(list(whole))
+    scale.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(scale) * 2, scale.name))
+    assert "/relu/Relu_output_0_QuantizeLinear" in [row.tensor for row in compare_dlc(model, dlc) if not row.ok]
+    scale.data_location = onnx.TensorProto.EXTERNAL
+    assert 0 < len(list(compare_dlc(model, dlc))) < count
 
 
 def damaged(source: Path, target: Path, change: Callable[[dict[str, bytes]], None]) -> Path:
@@ -115,7 +100,7 @@ def damaged(source: Path, target: Path, change: Callable[[dict[str, bytes]], Non
     return target
 
 
-@pytest.mark.parametrize(
+@each_row(
     "change",
     [
         lambda members: members.pop("model"),
@@ -130,21 +115,18 @@ def test_a_damaged_file_is_an_error_and_no_guess(compiled_package: Path, tmp_pat
         read_dlc(damaged(compiled_package / DLC, tmp_path / "m.dlc", change))
 
 
-def flipped(at: int) -> Callable[[dict[str, bytes]], None]:
-    def change(members: dict[str, bytes]) -> None:
+def test_every_byte_may_be_wrong(compiled_package: Path, tmp_path: Path) -> None:
+    """Whatever is read, it ends with a value or with an InputError, and soon."""
+
+    def flip(members: dict[str, bytes]) -> None:
         data = bytearray(members["model"])
         data[at] ^= 0xFF
         members["model"] = bytes(data)
 
-    return change
-
-
-def test_every_byte_may_be_wrong(compiled_package: Path, tmp_path: Path) -> None:
-    """Whatever is read, it ends with a value or with an InputError, and soon."""
     refused, tried = 0, range(0, len(zipfile.ZipFile(compiled_package / DLC).read("model")), 149)
-    for at in tried:
+    for at in tried:  # noqa: B007 (``flip`` reads it)
         try:
-            read_dlc(damaged(compiled_package / DLC, tmp_path / "m.dlc", flipped(at)))
+            read_dlc(damaged(compiled_package / DLC, tmp_path / "m.dlc", flip))
         except InputError:
             refused += 1
     assert 0 < refused < len(tried)
@@ -158,7 +140,7 @@ def test_what_is_no_zip_is_refused(tmp_path: Path) -> None:
         with_check_sums(tmp_path / "m.dlc", tmp_path / "n.dlc")
 
 
-@pytest.mark.parametrize(("sdk", "words"), [("2.36", "writes none"), ("2.42", "does not run here")])
+@each_row(("sdk", "words"), [("2.36", "writes none"), ("2.42", "does not run here")])
 def test_a_wheel_that_cannot_is_refused(tmp_path: Path, sdk: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         deploykit.package(

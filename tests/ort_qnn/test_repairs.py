@@ -27,6 +27,7 @@ from deploykit_ort_qnn.bench.repair import find_repairs, repaired_kernels, repai
 from deploykit_ort_qnn.bench.together import Ran
 from deploykit_ort_qnn.bench.ways import WAYS
 from deploykit_ort_qnn.rules.audit import RULES
+from tables import each_row
 
 LAYER = "w = {0.5, -1, 0.25, 1, 1, -0.5, 0.75, -0.25, 0.5, 1, -1, 0.25, 0.125, 0.5, 1, -0.75}"
 
@@ -103,7 +104,7 @@ def stored_for(node: str) -> str:
     return ", ".join(text for name, text in STORED.items() if f" {name})" in node)
 
 
-@pytest.mark.parametrize("name", sorted(SAME))
+@each_row("name", sorted(SAME))
 def test_a_way_is_the_same_operator(name: str) -> None:
     way, node = SAME[name]
     model = float_model(node.format(x="x"), stored_for(node))
@@ -114,7 +115,7 @@ def test_a_way_is_the_same_operator(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["uint8", "uint16"])
-@pytest.mark.parametrize("name", sorted(name for name in SAME if "turned" not in name and "groups" not in name))
+@each_row("name", sorted(name for name in SAME if "turned" not in name and "groups" not in name))
 def test_on_grids_it_is_no_further_off_than_its_steps(name: str, kind: str) -> None:
     way, node = SAME[name]
     model = quantized(node.format(x="d"), stored_for(node), kind=kind)
@@ -125,7 +126,7 @@ def test_on_grids_it_is_no_further_off_than_its_steps(name: str, kind: str) -> N
     assert steps <= (260 if way == "by-sums" and kind == "uint16" else 2.01)
 
 
-@pytest.mark.parametrize("way", ["no-groups", "as-conv"])
+@each_row("way", ["no-groups", "as-conv"])
 def test_stored_integers_go_along(way: str) -> None:
     """With a scale per channel, which a transposed layer in groups has once for all of them."""
     given = case_unit(case_of("ConvTranspose: by chance 32 | w8a8 | batch=2"), 0)
@@ -139,7 +140,7 @@ def test_stored_integers_go_along(way: str) -> None:
 GRIDS = ("one-grid", "input-grid", "wider-result", "even-result", "in-16-bits", "in-float16")
 
 
-@pytest.mark.parametrize("way", GRIDS)
+@each_row("way", GRIDS)
 def test_other_grids_hold_the_same_values(way: str) -> None:
     model = quantized("Tanh (d)")
     made = repaired_model(model, {"the": way})
@@ -220,6 +221,9 @@ class Device:
             yield Ran(probe=probe, answer="taken", wanted=wanted, got=got)
 
 
+BOTH = ("even-result", "in-16-bits")
+
+
 def test_the_first_right_way_is_kept() -> None:
     device = Device("even-result", "in-16-bits")
     (repair,) = find_repairs(quantized("Tanh (d)"), {"the"}, device.bench)
@@ -246,38 +250,32 @@ def test_what_is_right_is_left_alone_and_what_nothing_helps_too() -> None:
     assert find_repairs(quantized("Tanh (d)"), {"another"}, Device().bench) == ()
 
 
-def test_a_way_that_is_wrong_among_the_neighbours_is_none() -> None:
-    (repair,) = find_repairs(chain(), {"the"}, Device("even-result", "in-16-bits").bench)
-    assert repair.way == "even-result"
-    spoilt = Device("even-result", "in-16-bits", spoilt=("even-result",))
-    (repair,) = find_repairs(chain(), {"the"}, spoilt.bench)
-    assert repair.way == "in-16-bits"
-
-
-def test_a_way_that_is_right_wherever_it_was_wrong_comes_first() -> None:
-    """Wrong by itself and among its neighbours: what helps in both places is taken, else what helps by itself."""
-    wrong = Device("even-result", "in-16-bits", spoilt=("", "even-result"))
-    (repair,) = find_repairs(chain(), {"the"}, wrong.bench)
-    assert repair.way == "in-16-bits"
-    wrong = Device("even-result", spoilt=("", "even-result"))
-    (repair,) = find_repairs(chain(), {"the"}, wrong.bench)
-    assert repair.way == "even-result"
+@each_row(
+    ("spoilt", "taken", "right"),
+    [
+        ((), "even-result", BOTH),
+        (("even-result",), "in-16-bits", BOTH),  # wrong among its neighbours
+        # Wrong by itself and among its neighbours: what helps in both places is taken, else what helps by itself.
+        (("", "even-result"), "in-16-bits", BOTH),
+        (("", "even-result"), "even-result", BOTH[:1]),
+    ],
+)
+def test_a_way_that_is_right_wherever_it_was_wrong_comes_first(
+    spoilt: tuple[str, ...], taken: str, right: tuple[str, ...]
+) -> None:
+    (repair,) = find_repairs(chain(), {"the"}, Device(*right, spoilt=spoilt).bench)
+    assert repair.way == taken
 
 
 def test_what_the_outputs_name_is_done_better_where_it_can_be() -> None:
     """A kernel within what its operator costs: only what is much nearer is another way for it."""
     near = Device("", *WAYS, off=0.04)
     assert find_repairs(chain(), {"the"}, near.bench, named={"the"}) == ()
-    near = Device("in-16-bits", off=0.04)
-    (repair,) = find_repairs(chain(), {"the"}, near.bench, named={"the"})
-    assert repair.way == "in-16-bits" and find_repairs(chain(), {"the"}, near.bench) == ()
-
-
-def test_what_the_outputs_name_is_judged_where_it_is_furthest_off() -> None:
-    """Right by itself, and so far off among its neighbours that only the outputs of the whole tell."""
-    device = Device("", "even-result", "in-16-bits", spoilt=("", "even-result"), off=0.08)
-    (repair,) = find_repairs(chain(), {"the"}, device.bench, named={"the"})
-    assert repair.way == "in-16-bits" and find_repairs(chain(), {"the"}, device.bench) == ()
+    # Right by itself, and so far off among its neighbours that only the outputs of the whole tell.
+    among = Device("", *BOTH, spoilt=("", "even-result"), off=0.08)
+    for near in (Device("in-16-bits", off=0.04), among):
+        (repair,) = find_repairs(chain(), {"the"}, near.bench, named={"the"})
+        assert repair.way == "in-16-bits" and find_repairs(chain(), {"the"}, near.bench) == ()
 
 
 def test_what_was_found_is_kept_and_what_did_not_help_too() -> None:
@@ -335,7 +333,7 @@ def test_what_grew_among_neighbours_is_told_with_how_far_the_file_is_off_float()
     assert again.kernels == audit.kernels and again.known == len(again.kernels)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("measured", "anyway"),
     [({"share": 0.011, "odd": 0}, False), ({"share": 0.2, "odd": 0}, True), ({"share": 0.0, "odd": 3}, True)],
 )

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import onnx.parser
-import pytest
 
 from deploykit.accuracy.judge.verdict import Against, Context, Measure, Verdict
 from deploykit.accuracy.latency import Estimate
@@ -335,14 +334,7 @@ def test_float_nodes_that_nothing_was_said_about_are_one_finding() -> None:
     assert len(list(rules()["ORT101"].run(meant))) == 3
 
 
-@pytest.mark.parametrize(("made_type", "code"), [("Float16", "ORT104"), ("Float32", "ORT104")])
-def test_a_grid_that_was_left_for_any_float_is_one_finding(made_type: str, code: str) -> None:
-    scope = types(graph(("uint16", "uint16", "int8")), made(made_type))
-    found = [finding.code for name in ("ORT102", "ORT104") for finding in rules()[name].run(scope)]
-    assert found == [code]
-
-
-@pytest.mark.parametrize(
+@each_row(
     ("log", "cause"),
     [
         (("a note", "Error: no memory"), {"log": "Error: no memory"}),
@@ -355,25 +347,32 @@ def test_the_line_of_the_log_that_says_why_is_kept(log: tuple[str, ...], cause: 
     assert dict(finding.evidence) == cause
 
 
-@pytest.mark.parametrize(("made_type", "words"), [("Float16", "float16"), ("Float32", "float32"), ("", "")])
-def test_a_float_island_says_what_became_of_it(made_type: str, words: str) -> None:
-    scope = types(graph(("uint16", "float32", "int8")), made(made_type) if made_type else None)
-    (finding,) = rules()["ORT101"].run(scope)
-    assert ("after optimization" in finding.message) is bool(made_type)
-    assert f"({words} after optimization)" in finding.message or not words
-    assert finding.evidence["made"] == (words or "unknown")
-
-
-@pytest.mark.parametrize(
-    ("intended", "words"), [({"y": "uint16"}, "y is meant to be uint16"), ({"x": "uint16"}, "y has no encoding")]
+@each_row(
+    ("made_type", "words", "meant"),
+    [
+        ("Float16", "(float16 after optimization)", "y is meant to be uint16"),
+        ("Float32", "(float32 after optimization)", "y is meant to be uint16"),
+        ("", "", "y is meant to be uint16"),
+        ("", "", "y has no encoding"),
+    ],
 )
-def test_a_float_island_says_what_was_meant(intended: dict[str, str], words: str) -> None:
-    scope = replace(types(graph(("uint16", "float32", "int8"))), intended=intended)
+def test_a_float_island_says_what_was_meant_and_what_became_of_it(made_type: str, words: str, meant: str) -> None:
+    scope = types(graph(("uint16", "float32", "int8")), made(made_type) if made_type else None)
+    if "no encoding" in meant:
+        scope = replace(scope, intended={"x": "uint16"})
     (finding,) = rules()["ORT101"].run(scope)
-    assert finding.message.endswith(f"; {words}")
+    assert words in finding.message and ("after optimization" in finding.message) is bool(made_type)
+    assert finding.message.endswith(f"; {meant}") and finding.evidence["made"] == (made_type.lower() or "unknown")
 
 
-@pytest.mark.parametrize(("entries", "handled"), [({"session.disable_cpu_ep_fallback": "0"}, True), ({}, False)])
+@each_row("made_type", ["Float16", "Float32"])
+def test_a_grid_that_was_left_for_any_float_is_one_finding(made_type: str) -> None:
+    scope = types(graph(("uint16", "uint16", "int8")), made(made_type))
+    found = [finding.code for name in ("ORT102", "ORT104") for finding in rules()[name].run(scope)]
+    assert found == ["ORT104"]
+
+
+@each_row(("entries", "handled"), [({"session.disable_cpu_ep_fallback": "0"}, True), ({}, False)])
 def test_a_refused_operator_may_stay_on_the_cpu(entries: dict[str, str], handled: bool) -> None:
     """Where the user asked for that; else the whole model is refused because of it."""
     asked = replace(base().chosen, entries={**base().chosen.entries, **entries})
@@ -394,7 +393,7 @@ def test_preparing_weights_is_no_change_of_precision() -> None:
     assert not list(rules()["ORT102"].run(scope)) and not list(rules()["ORT104"].run(scope))
 
 
-@pytest.mark.parametrize(("kind", "in_float32"), [("q::fp16_flat_output_scalar_fm.tcm", False), ("q::Mul", True)])
+@each_row(("kind", "in_float32"), [("q::fp16_flat_output_scalar_fm.tcm", False), ("q::Mul", True)])
 def test_a_float16_operation_that_writes_the_graphs_output_is_not_float32(kind: str, in_float32: bool) -> None:
     """A last product with a scalar is done by what converts the output to float32."""
     scope = types(graph(("float32", "float32", "float32")), made("Float32", kind), intended="float16")

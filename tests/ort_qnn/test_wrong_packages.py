@@ -17,7 +17,7 @@ from deploykit.encodings.formats.aimet import write_encodings
 from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.encodings.values import EncodingSet
 from deploykit.flow.pipeline import make_package
-from sample_models.cell_detectors import CELLS, SIDE, cell_detector, cell_pictures
+from sample_models.cell_detectors import CELLS, cell_detector, cell_pictures
 from sample_models.min_max import min_max_encodings
 
 pytestmark = pytest.mark.heavy
@@ -40,35 +40,10 @@ def mask_twice(model: onnx.ModelProto) -> None:
     last.output[0] = "scores.once"
 
 
-def wrong_kernel(model: onnx.ModelProto) -> None:
-    """Rows are taken for columns where maps become lists."""
-    for node in model.graph.node:
-        if "size.map" in node.output:
-            node.output[0] = "size.straight"
-    turn = onnx.helper.make_node("Transpose", ["size.straight"], ["size.map"], name="turned", perm=[0, 1, 3, 2])
-    place = next(at for at, node in enumerate(model.graph.node) if "size.map" in node.input)
-    model.graph.node.insert(place, turn)
-
-
-def exchanged(model: onnx.ModelProto) -> None:
-    for node in model.graph.node:
-        for at, name in enumerate(node.output):
-            node.output[at] = {"boxes": "scores", "scores": "boxes"}.get(name, name)
-
-
-def another(model: onnx.ModelProto) -> None:
-    model.CopyFrom(cell_detector(seed=3))
-
-
+# That each of a dozen ways to be wrong is a no is asked of the judge; here it judges what was compiled and emulated.
 WRONG: dict[str, Callable[[onnx.ModelProto], None]] = {
     "swapped classes": stored("cls.w", lambda w: w[::-1]),
-    "a label off by one": stored("cls.w", lambda w: np.roll(w, 1, axis=0)),
-    "boxes shifted by 5 %": stored("anchors", lambda a: a + 0.05 * SIDE),
-    "one wrong kernel": wrong_kernel,
-    "a scale off by two": stored("unit", lambda u: u * 2),
-    "order of outputs exchanged": exchanged,
     "a mask applied twice": mask_twice,
-    "weights of another model": another,
     "half the detections lost": stored("hidden", lambda h: h - 8 * (np.arange(CELLS) % 2)[None, :, None]),
     "calibration of another recipe": lambda model: None,
 }
