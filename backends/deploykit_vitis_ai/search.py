@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploykit.accuracy.judge.compare import ComparedOutputs, compare
+from deploykit.accuracy.judge.compare import ComparedOutputs, compare, read_outputs
 from deploykit.accuracy.judge.judge import OutputJudge
-from deploykit.accuracy.judge.outputs import read_outputs
 from deploykit.accuracy.judge.verdict import KeptCount, Verdict
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.search.goals import GOAL, Goal, Reached

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from deploykit.accuracy.latency import Estimate
     from deploykit.accuracy.samples.gathering import Samples
     from deploykit.accuracy.samples.sizes import PinnedInput
-    from deploykit.accuracy.simulate.fitting import Original
+    from deploykit.accuracy.simulate.simulation import Original
     from deploykit.backend.probes import Probe
     from deploykit.backend.quantizers import QuantizedModel, Quantizer
     from deploykit.encodings.segments import Segment

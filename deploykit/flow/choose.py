@@ -22,7 +22,7 @@ from deploykit.encodings.float_sets import predict_float_set
 from deploykit.encodings.infer import infer_entries
 from deploykit.encodings.values import Float
 from deploykit.errors import DeploykitError, UsageError
-from deploykit.flow.rewriting import RewriteStep, Rewriting, rewrite, rewrite_quantized
+from deploykit.flow.cure import RewriteStep, Rewriting, rewrite, rewrite_quantized
 from deploykit.flow.samples import evidence_of, samples_of
 from deploykit.flow.ways import WAYS, WIDER_END, BuiltWay, Ground, Way, segment_chain
 from deploykit.model import wrap_proto

@@ -1,35 +1,59 @@
 """The stage ``cure``: judge a model once, apply the rewrites that its findings name, prove them, and judge once more.
 
 It knows no operator and no device: a rule names what takes its finding away, and the rules say whether it did.
+The proof of a rewrite: the model before and after on the same samples, outputs equal within the transform's stated
+number of float32 roundings for each site. What fails it is undone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+import numpy as np
+
+from deploykit.accuracy.judge.measures import sqnr_db
+from deploykit.accuracy.simulate.sessions import Feed, Session, reference_outputs
 from deploykit.backend.backend import Backend, Progress, Same, SharedWork, Situation
 from deploykit.backend.plans import Plan
+from deploykit.encodings.backward import Evidence, InferredRange
+from deploykit.encodings.infer import infer_entries
+from deploykit.encodings.insert_qdq import insert_qdq
+from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.rules import RULES as ENCODING_RULES
 from deploykit.encodings.rules import EncodingsOnGraph
-from deploykit.errors import DeploykitError
+from deploykit.encodings.values import EncodingSet, Float
+from deploykit.errors import DeploykitError, InputError
 from deploykit.findings import Finding, Severity, SubjectKind
-from deploykit.flow.rewriting import RewriteStep, rewrite
 from deploykit.flow.samples import samples_of
 from deploykit.model import wrap_proto
-from deploykit.model.collect import collect_facts
+from deploykit.model.collect import collect_facts, facts_of
+from deploykit.model.nodes import opset_of
 from deploykit.model.pinning import has_stale_shapes, settle_outputs
 from deploykit.model.rules import RULES as GRAPH_RULES
 from deploykit.model.weights import lean_weights
 from deploykit.rewrites import CURES, STRUCTURAL
-from deploykit.rewrites.contract import load_transform
+from deploykit.rewrites.contract import NearMiss, Rewritten, Site, load_transform
 
-__all__ = ["Cured", "JudgedSituation", "cure", "judge"]
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+__all__ = [
+    "Cured",
+    "JudgedSituation",
+    "RewriteStep",
+    "Rewriting",
+    "cure",
+    "difference_in_ulps",
+    "judge",
+    "rewrite",
+    "rewrite_quantized",
+]
 
 P = TypeVar("P")
 D = TypeVar("D")
-
 _SAMPLES = 2
 """A cure is right by construction; running it shows that the construction has no defect."""
 
@@ -171,3 +195,251 @@ def _keys(findings: Iterable[Finding]) -> tuple[set[tuple[str, str]], set[tuple[
             continue
         (errors if finding.blocks else warnings).add((finding.code, finding.subject.name))
     return errors, warnings
+
+
+_ULP = float(np.finfo(np.float32).eps)
+_COARSE_ULPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
+"""The relative rounding of outputs that are coarser than float32, and are rounded so on the way as well."""
+_MOST_LOST_DB = 1.0
+"""Grids of new tensors round once more; what is lost by a wrong one is tens of dB."""
+_LEAST_OPSET = 7
+"""ONNX Runtime promises nothing for operator sets before this one; ONNX's reference computes them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewriteStep:
+    """What became of one transform: kept or not and why, where it applied, where not, and the proof.
+
+    ``ulps`` is the largest difference of any output on the samples, in float32 roundings of that output's largest
+    magnitude; None when nothing was run.
+    """
+
+    name: str
+    kept: bool
+    reason: str
+    sites: tuple[Site, ...] = ()
+    refusals: tuple[NearMiss, ...] = ()
+    notes: tuple[str, ...] = ()
+    ulps: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape."""
+        finite = self.ulps is not None and math.isfinite(self.ulps)
+        return {
+            "rewrite": self.name,
+            "kept": self.kept,
+            "reason": self.reason,
+            "sites": [{"nodes": list(s.nodes), "tensors": list(s.tensors), "why": s.why} for s in self.sites],
+            "refusals": [{"nodes": list(r.nodes), "reason": r.reason} for r in self.refusals],
+            "notes": list(self.notes),
+            "ulps": self.ulps if finite else None,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewriting:
+    """The rewritten model, its encodings, the host model that restores the original outputs, and the steps taken.
+
+    ``open`` are tensors that the rewrites made or changed and about whose range nothing is known: they have no entry.
+    ``concluded`` says of the others where their ranges come from. ``problem`` is why the model does not run.
+    """
+
+    model: ModelProto
+    encodings: EncodingSet | None
+    tail: ModelProto | None
+    steps: tuple[RewriteStep, ...]
+    open: frozenset[str] = frozenset()
+    concluded: Mapping[str, InferredRange] = field(default_factory=dict)
+    problem: InputError | None = None
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The names of the transforms that changed something and passed their proof."""
+        return tuple(step.name for step in self.steps if step.kept)
+
+
+def rewrite(
+    model: ModelProto,
+    encodings: EncodingSet | None,
+    names: Iterable[str],
+    feeds: Sequence[Feed],
+    *,
+    outputs: Sequence[Feed] | None = None,
+    before: Rewriting | None = None,
+    problem: InputError | None = None,
+    evidence: Callable[[ModelProto], Evidence] | None = None,
+) -> Rewriting:
+    """Apply the named transforms in order. Raises UsageError for an unknown name.
+
+    ``evidence`` gives what the user's data tells about a model; without it new entries come from the graph alone.
+    ``outputs`` are what ``model`` gives for the samples, where they are known already: every model is run once.
+    ``before`` is the rewriting that made ``model``; its steps and its tail are gone on from. ``problem`` is why the
+    model does not run, where that is known: a second try of one that takes all memory may end the process.
+    """
+    state = before or Rewriting(model=model, encodings=encodings, tail=None, steps=())
+    for name in names:
+        transform = load_transform(name)
+        matched = transform.match(state.model, state.encodings)
+        if not matched:
+            step = RewriteStep(name=transform.name, kept=False, reason=matched.reason, refusals=matched.refusals)
+            state = replace(state, steps=(*state.steps, step))
+            continue
+        made = transform.apply(state.model, state.encodings, matched)
+        ulps, why, after = None, "", None
+        if transform.ulps is not None and not feeds:
+            why = "undone: there are no samples to prove it on"
+        elif transform.ulps is not None:
+            try:
+                if problem is None and outputs is None:
+                    outputs = _outputs(state.model, feeds)
+            except InputError as error:  # a model that does not run is not tried again
+                problem = error
+            try:
+                if problem is not None:
+                    raise problem
+                assert outputs is not None
+                ulps, after = _prove(made, outputs, feeds)
+                allowed = transform.ulps * len(matched.sites)
+                if ulps > allowed:
+                    why = f"undone: outputs differ by {ulps:.3g} roundings, {allowed:g} are allowed"
+            except InputError as error:
+                why = f"undone: {error.what} ({error.why})"
+        step = RewriteStep(
+            name=transform.name,
+            kept=not why,
+            reason=why or "proven equal on the samples",
+            sites=tuple(replace(site, data=None) for site in matched.sites),  # the rest was for ``apply``
+            refusals=matched.refusals,
+            notes=made.notes,
+            ulps=ulps,
+        )
+        if why:
+            state = replace(state, steps=(*state.steps, step))
+            continue
+        outputs, problem = after, None
+        state = _gone_on(state, made, step, evidence)
+    return replace(state, problem=problem)
+
+
+def _outputs(model: ModelProto, feeds: Sequence[Feed]) -> Sequence[Feed]:
+    return reference_outputs(model, feeds) if opset_of(model) < _LEAST_OPSET else Session(model).runs(feeds)
+
+
+def _prove(made: Rewritten, before: Sequence[Feed], feeds: Sequence[Feed]) -> tuple[float, Sequence[Feed]]:
+    """The largest difference in roundings, and what the new model gives without its tail."""
+    changed = Session(made.model)
+    tail = None if made.tail is None else Session(made.tail)
+    outputs = wholes = changed.runs(feeds)
+    if tail is not None:
+        ends = tail.runs([{**feed, **values} for feed, values in zip(feeds, outputs, strict=True)])
+        wholes = [{**values, **end} for values, end in zip(outputs, ends, strict=True)]
+    found = (difference_in_ulps(wanted, got) for wanted, got in zip(before, wholes, strict=True))
+    return max(found, default=0.0), outputs
+
+
+def _gone_on(
+    state: Rewriting, made: Rewritten, step: RewriteStep, evidence: Callable[[ModelProto], Evidence] | None
+) -> Rewriting:
+    """With a step that holds: new entries for what it made or changed.
+
+    An old integer entry that holds no longer and has no heir goes.
+    """
+    tail = made.tail or state.tail
+    if made.tail is not None and state.tail is not None:
+        from deploykit.encodings.cut import chain_models
+
+        tail = chain_models(made.tail, state.tail)
+    done = replace(state, model=made.model, encodings=made.encodings, tail=tail, steps=(*state.steps, step))
+    if made.encodings is None or not made.touched:
+        return done
+    found = Evidence() if evidence is None else evidence(made.model)
+    facts, touched = facts_of(made.model), sorted(made.touched)
+    inferred = infer_entries(made.model, facts, made.encodings, touched, proven=made.ranges, evidence=found)
+    missing = frozenset(tensor.name for tensor in inferred.open)
+    kept = inferred.encodings.entries.items()
+    entries = {n: entry for n, entry in kept if n not in missing or isinstance(entry.value, Float)}
+    return replace(
+        done,
+        encodings=replace(inferred.encodings, entries=entries),
+        open=state.open | missing,
+        concluded={**state.concluded, **inferred.concluded},
+    )
+
+
+def difference_in_ulps(wanted: Feed, got: Feed) -> float:
+    """The largest difference over all wanted outputs, relative to the rounding of each output's largest value.
+
+    That of float32, or of the output's own type where it is coarser. Infinite where NaN and infinities do not lie in
+    the same places, or a shape differs.
+    """
+
+    def ulps(value: Any, other: Any) -> float:
+        if isinstance(value, list):  # an output that is a sequence of tensors
+            alike = isinstance(other, list) and len(other) == len(value)
+            return max(map(ulps, value, other), default=0.0) if alike else math.inf
+        if value is None or other is None:  # an optional that holds nothing
+            return 0.0 if value is other else math.inf
+        if other.shape != value.shape or value.dtype.kind in "OUS":
+            return 0.0 if np.array_equal(value, other) else math.inf
+        a, b = np.asarray(value, dtype=np.float64), np.asarray(other, dtype=np.float64)
+        odd = ~np.isfinite(a)
+        if not np.array_equal(a[odd], b[odd], equal_nan=True) or not np.isfinite(b[~odd]).all():
+            return math.inf
+        largest = float(np.abs(a[~odd]).max(initial=0.0))
+        difference = float(np.abs(a[~odd] - b[~odd]).max(initial=0.0))
+        ulp = _COARSE_ULPS.get(value.dtype.name, _ULP)
+        return difference / (largest * ulp) if largest else (math.inf if difference else 0.0)
+
+    return max((ulps(value, got.get(name)) for name, value in wanted.items()), default=0.0)
+
+
+def rewrite_quantized(
+    model: ModelProto,
+    names: Iterable[str],
+    feeds: Sequence[Feed],
+    *,
+    evidence: Callable[[ModelProto], Evidence] | None = None,
+) -> Rewriting:
+    """Rewrite a model that holds its quantization as Q/DQ nodes: taken out, rewritten with its grids, put in again.
+
+    The rewrite is proven on the float model; then the quantized one must come as close to that as it did before. Where
+    a rewrite cannot keep the grids, the given model comes back, and steps that say why.
+
+    ``model`` must hold its weights. Raises UsageError for an unknown name, InputError for samples that do not fit.
+    """
+    taken = extract_qdq(model)
+    made = rewrite(taken.model, taken.encodings, names, feeds, evidence=evidence)
+    if not made.kept:
+        return replace(made, model=model, encodings=None)
+    problem, quantized = "", None
+    if taken.kept:
+        name, why = next(iter(taken.kept.items()))
+        problem = f"{len(taken.kept)} quantizers cannot be taken out, first {name}: {why}"
+    elif made.tail is not None:
+        problem = "its outputs change; rewrite the float model, and give its --encodings"
+    elif made.open:
+        problem = f"nothing tells the range of {min(made.open)}: give data with --calibration"
+    else:
+        assert made.encodings is not None
+        quantized = insert_qdq(made.model, made.encodings, bias="encoded", unsigned_activations=False)
+        problem = "; ".join(f"{entry.tensor}: {entry.reason}" for entry in quantized.skipped[:3])
+        problem = problem or _loss(taken.model, model, quantized.model, feeds)
+    if quantized is None or problem:
+        why = f"undone: {problem}"
+        steps = tuple(replace(step, kept=False, reason=why) if step.kept else step for step in made.steps)
+        return Rewriting(model=model, encodings=None, tail=None, steps=steps)
+    return replace(made, model=quantized.model, encodings=None)
+
+
+def _loss(float_model: ModelProto, given: ModelProto, made: ModelProto, feeds: Sequence[Feed]) -> str:
+    """Why the rewritten model is not as close to the float one as the given model is; "" where it is."""
+    right, before, after = (Session(model) for model in (float_model, given, made))
+    for feed in feeds:
+        wanted, was, now = right.run(feed), before.run(feed), after.run(feed)
+        for name, value in was.items():
+            if np.array_equal(value, now[name], equal_nan=True):
+                continue
+            old, new = sqnr_db(wanted[name], value), sqnr_db(wanted[name], now[name])
+            if not new >= old - _MOST_LOST_DB:
+                return f"quantized, {name} has {new:.1f} dB against the float model and had {old:.1f}"
+    return ""

@@ -1,29 +1,46 @@
-"""The stage ``read``: the target first, because that is cheap, then model and encodings. It decides nothing."""
+"""The stage ``read``: the target first, because that is cheap, then model and encodings, with the sizes devices need.
+
+Every device needs fixed shapes; ``accuracy.samples.sizes`` decides them and says why. A model with fixed shapes passes
+untouched. Nothing else is decided here.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from deploykit.accuracy.samples.declared import parse_declarations
+from deploykit.accuracy.samples.arrays import read_headers
+from deploykit.accuracy.samples.calibration import load_calibration, parse_declarations
+from deploykit.accuracy.samples.domains import arbitrary_values, generator
+from deploykit.accuracy.samples.images import fed_by_images, sound_length, sound_shape
 from deploykit.accuracy.samples.inputs import input_specs
 from deploykit.backend.backend import AnyBackend, Request, Situation
 from deploykit.backend.plugins import checked_request, device_named, load_backend
 from deploykit.backend.targets import Target
 from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import Affine, Lpbq
-from deploykit.errors import UsageError
-from deploykit.flow.pinning import pin
-from deploykit.model import load_model
+from deploykit.errors import DeploykitError, UsageError
+from deploykit.flow.cure import rewrite
+from deploykit.model import load_model, wrap_proto
 from deploykit.model.collect import collect_facts
+from deploykit.model.pinning import branch_choices, has_stale_shapes, pin_shapes, settle_outputs
+from deploykit.model.weights import lean_weights
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+    from onnx import ModelProto
+
+    from deploykit.accuracy.samples.inputs import InputSpec
+    from deploykit.accuracy.samples.sizes import PinnedInput
+    from deploykit.backend.backend import Request
     from deploykit.encodings.values import EncodingSet
+    from deploykit.model import Model
     from deploykit.model.facts import GraphFacts
 
-__all__ = ["read_situation", "read_situations", "refuse_other_precision", "resolve_target"]
+__all__ = ["Pinned", "pin", "read_situation", "read_situations", "refuse_other_precision", "resolve_target"]
 
 _WIDTHS = re.compile(r"w(\d+)a(\d+)")
 _FLOATS = ("fp32", "fp16", "bf16")
@@ -112,3 +129,139 @@ def refuse_other_precision(asked: str | None, encodings: EncodingSet, facts: Gra
             why=f"{encodings.source or 'they'} hold {told}",
             next="leave out --precision to package what they say, or --encodings to package the float model",
         )
+
+
+# What fixed sizes settle: which branch runs, how often a loop does, shapes that are computed from shapes.
+_FOLDS = ("inline-control-flow", "simplify")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pinned:
+    """A model with fixed shapes, its facts and encodings, and what was decided.
+
+    ``choices`` are inputs that only chose a branch, with the value that is built in; ``inputs`` are the ``--input``
+    texts that speak of values. ``changed`` is False where everything is as it was read.
+    """
+
+    model: Model
+    facts: GraphFacts
+    encodings: EncodingSet | None
+    inputs: tuple[str, ...]
+    sizes: tuple[PinnedInput, ...] = ()
+    choices: Mapping[str, int] | None = None
+    changed: bool = False
+
+
+def pin(request: Request, model: Model, facts: GraphFacts, encodings: EncodingSet | None) -> Pinned:
+    """The model with the sizes that the request, the samples, the model or its kind decide.
+
+    Raises UsageError for a stated shape that the model contradicts. Sizes that nothing decides stay open; a rule asks.
+    """
+    unchanged = Pinned(model=model, facts=facts, encodings=encodings, inputs=request.inputs)
+    tensors = [facts.tensors[name] for name in facts.inputs]
+    # Inputs of unknown rank or of text cannot be fed here: rules say what is wrong with them.
+    known = all(tensor.shape is not None and tensor.dtype != "string" for tensor in tensors)
+    specs = input_specs(facts) if known else ()
+    open_ = any(None in spec.shape for spec in specs)
+    branches = any(node.op_type in ("If", "Loop") for node in facts.nodes)
+    stale = not open_ and has_stale_shapes(model.proto)
+    if not specs or not (open_ or branches or stale):
+        return unchanged
+    from deploykit.accuracy.samples.sizes import decide_sizes, runs_with, split_shapes
+
+    declared, texts = split_shapes(request.inputs, specs)
+    proto = lean_weights(model)
+    choices, texts = _stated_choices(branch_choices(proto) if branches else {}, texts)
+    sizes = decide_sizes(
+        facts,
+        declared=declared,
+        sampled=_sampled_shapes(request.calibration, specs) if open_ else {},
+        metadata={entry.key: entry.value for entry in model.proto.metadata_props},
+        runs=runs_with(proto, facts, choices),
+        dense=_grows_with_its_input(facts),
+    )
+    if not (sizes.pinned or choices or stale or branches):
+        return replace(unchanged, inputs=texts)
+    pinned = pin_shapes(proto, sizes.shapes, choices)
+    shapes = [tensor.shape or (None,) for tensor in facts.tensors.values()]
+    # Symbols of computed tensors are taken away only where they hid sizes.
+    if not (sizes.pinned or choices or any(not isinstance(dim, int) for shape in shapes for dim in shape)):
+        pinned = proto
+    folded = rewrite(pinned, encodings, _FOLDS, [_proof_feed(pinned)])
+    pinned, kept = folded.model, folded.encodings
+    settle_outputs(pinned)
+    if pinned is proto or not (sizes.pinned or choices or folded.kept):
+        return replace(unchanged, inputs=texts)
+    if kept is not None and encodings is not None:  # folding must not hide entries that never had a tensor
+        strangers = {entry.name: entry for entry in encodings if entry.name not in facts.tensors}
+        kept = replace(kept, entries={**strangers, **kept.entries})
+    changed = wrap_proto(pinned, path=model.path)
+    return Pinned(
+        model=changed,
+        facts=collect_facts(changed),
+        encodings=kept,
+        inputs=texts,
+        sizes=sizes.pinned,
+        choices=choices,
+        changed=True,
+    )
+
+
+def _stated_choices(choices: Mapping[str, int], texts: tuple[str, ...]) -> tuple[dict[str, int], tuple[str, ...]]:
+    """What ``--input`` says of an input that chooses a branch outranks what the graph asks for."""
+    stated = dict(choices)
+    rest = []
+    for text in texts:
+        name, _, said = text.partition("=")
+        if name in stated and said.strip().isdecimal():
+            stated[name] = int(said)
+        else:
+            rest.append(text)
+    return stated, tuple(rest)
+
+
+def _sampled_shapes(source: Path | None, specs: tuple[InputSpec, ...]) -> dict[str, tuple[int, ...]]:
+    """The shape of one sample by input, by the headers of the first file; nothing where the data does not say."""
+    if source is None:
+        return {}
+    try:
+        data = load_calibration(source, specs)
+        if data.recipe is not None:
+            fed = fed_by_images(data.recipe, specs)
+            return {} if fed is None or not fed.fits(data.recipe.shape) else {fed.name: data.recipe.shape}
+        if data.sound is not None:  # the first one says how long they are, where the model does not
+            shape = sound_shape(specs[0], sound_length(data.files[0])) if len(specs) == 1 else None
+            return {} if shape is None else {specs[0].name: shape}
+        headers = read_headers(data.files[0]) if data.files else {}
+    except DeploykitError:  # whoever reads the samples says what is wrong with them
+        return {}
+    by_name = {key.partition(":")[2] if key.partition(":")[0].isdecimal() else key: h for key, h in headers.items()}
+    found: dict[str, tuple[int, ...]] = {}
+    for spec in specs:
+        lone = len(specs) == 1 and len(by_name) == 1
+        header = next(iter(by_name.values())) if lone else by_name.get(spec.name)
+        if header is None:
+            continue
+        shape = header.shape[1:] if len(header.shape) == len(spec.shape) + 1 else header.shape
+        if shape and spec.shape and spec.shape[0] is None and len(shape) == len(spec.shape):
+            shape = (1, *shape[1:])  # a first axis that is open holds samples
+        if spec.fits(shape):
+            found[spec.name] = shape
+    return found
+
+
+def _grows_with_its_input(facts: GraphFacts) -> bool:
+    """True where an output has an open dimension beside the batch: there is a result for each place of a picture."""
+    shapes = [facts.tensors[name].shape or (None, None) for name in facts.outputs]
+    return any(not isinstance(dim, int) for shape in shapes for dim in shape[1:])
+
+
+def _proof_feed(model: ModelProto) -> dict[str, npt.NDArray[Any]]:
+    """Something to run both forms on: folding is right by construction, and the run shows that it has no defect."""
+    specs = input_specs(collect_facts(wrap_proto(model, path=Path("model.onnx"))))
+    return {
+        spec.name: arbitrary_values(
+            generator(0, spec.name, 0), spec.made_shape, spec.numpy_type, is_float=spec.is_float, low=0
+        )
+        for spec in specs
+    }

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit.accuracy.judge.kinds import DetectionSet, detection_sets
 from deploykit.accuracy.samples.inputs import Label
-from deploykit.accuracy.simulate.fitting import FIRST
 from deploykit.accuracy.simulate.sessions import Session
+from deploykit.accuracy.simulate.simulation import FIRST
 from deploykit.backend.backend import AnyBackend, Execution, PackageFile, Seen, TextFile
 from deploykit.backend.status import PackageStatus
 from deploykit.errors import DeploykitError

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit.accuracy.judge import rules as comparison_rules
 from deploykit.accuracy.samples import data_rules
-from deploykit.accuracy.samples.sizes import TYPED
 from deploykit.backend.opinions import Opinion, OpinionState
 from deploykit.encodings import rules as encoding_rules
 from deploykit.findings import Severity, SubjectKind, listed
@@ -329,7 +328,7 @@ def check_size_chosen(chosen: ChosenWay) -> Iterator[Found]:
     """
     # Each input with its size and the reason. A size that was typed is no news to who typed it.
     for item in chosen.situation.sizes:
-        if item.why == TYPED:
+        if item.is_typed:
             continue
         sizes = ",".join(map(str, item.shape))
         yield Found(

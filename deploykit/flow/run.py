@@ -11,7 +11,7 @@ from typing import Any
 
 from deploykit.accuracy.judge.judge import Judge
 from deploykit.accuracy.samples.inputs import Label
-from deploykit.accuracy.simulate.fitting import Original, fit_judge
+from deploykit.accuracy.simulate.simulation import Original, fit_judge
 from deploykit.backend.audits import settled_findings
 from deploykit.backend.backend import Aids, AnyBackend, Execution, Progress, SharedWork
 from deploykit.backend.options import AUDIT

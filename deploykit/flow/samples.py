@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from deploykit.accuracy.samples.calibration import Calibration, load_calibration
-from deploykit.accuracy.samples.declared import parse_declarations
+from deploykit.accuracy.samples.calibration import Calibration, load_calibration, parse_declarations
 from deploykit.accuracy.samples.gathering import Samples, gather
 from deploykit.accuracy.samples.images import can_decode
 from deploykit.accuracy.samples.inputs import Label, input_specs
@@ -28,7 +27,7 @@ from deploykit.model.weights import lean_weights, load_small_weights
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from deploykit.accuracy.samples.declared import Declaration
+    from deploykit.accuracy.samples.calibration import Declaration
     from deploykit.model import Model
     from deploykit.model.facts import GraphFacts
 

@@ -19,9 +19,8 @@ from deploykit.accuracy.judge.judge import Judge, Numbers
 from deploykit.accuracy.judge.kinds import detection_sets
 from deploykit.accuracy.judge.verdict import Verdict
 from deploykit.accuracy.samples.gathering import Samples
-from deploykit.accuracy.simulate.fitting import FIRST, Fitted, fit_judge, settled
 from deploykit.accuracy.simulate.sessions import Chain, Feed, Session
-from deploykit.accuracy.simulate.simulation import Simulator
+from deploykit.accuracy.simulate.simulation import FIRST, Fitted, Simulator, fit_judge, settled
 from deploykit.encodings.backward import Evidence, Inference
 from deploykit.encodings.float_sets import FloatPrediction, find_borders, predict_float_set
 from deploykit.encodings.infer import infer_entries
@@ -29,7 +28,7 @@ from deploykit.encodings.new_grids import range_of, widen
 from deploykit.encodings.post_processing import PostProcessing, find_post_processing
 from deploykit.encodings.values import EncodingSet, Float
 from deploykit.findings import Confidence, listed
-from deploykit.flow.rewriting import Rewriting, rewrite
+from deploykit.flow.cure import Rewriting, rewrite
 from deploykit.flow.samples import evidence_of
 from deploykit.model.collect import facts_of
 from deploykit.model.facts import GraphFacts

@@ -18,9 +18,8 @@ from deploykit.accuracy.judge.judge import Judge, OutputJudge
 from deploykit.accuracy.judge.verdict import Against, Verdict
 from deploykit.accuracy.samples.gathering import EXPECTED_FILE, RECORDED_FILE, gather, read_expected
 from deploykit.accuracy.search.locate import ModelProbe, SimulationProbe, locate
-from deploykit.accuracy.simulate.fitting import fit_judge, settled
 from deploykit.accuracy.simulate.sessions import Chain, Feed, Session
-from deploykit.accuracy.simulate.simulation import Simulator
+from deploykit.accuracy.simulate.simulation import Simulator, fit_judge, settled
 from deploykit.backend.backend import Check
 from deploykit.backend.status import Correctness, correctness_of
 from deploykit.encodings.cut import chain_models

@@ -9,16 +9,18 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deploykit.accuracy.latency import in_time
-from deploykit.accuracy.search.goals import Goal, parse_goal
-from deploykit.accuracy.search.layer_losses import Sensitivity, TensorLoss
-from deploykit.accuracy.search.output_losses import OutputLoss
-from deploykit.accuracy.search.raising import Raised, RaiseTrial
 from deploykit.findings import Finding, group_findings
 from deploykit.report.charts import Bar, Spot, decibels, loss_bars, share_of, spark, spread
 from deploykit.report.rendering import render
+
+if TYPE_CHECKING:
+    from deploykit.accuracy.search.goals import Goal
+    from deploykit.accuracy.search.layer_losses import Sensitivity, TensorLoss
+    from deploykit.accuracy.search.output_losses import OutputLoss
+    from deploykit.accuracy.search.raising import Raised, RaiseTrial
 
 __all__ = [
     "LadderRow",
@@ -170,6 +172,8 @@ class LadderSection:
 
 def ladder_section(ladder: Mapping[str, Any]) -> LadderSection:
     """The section about a ladder in its published shape."""
+    from deploykit.accuracy.search.goals import parse_goal
+
     steps, goal = ladder["steps"], parse_goal(ladder["goal"])
 
     def row_of(told: Mapping[str, Any]) -> LadderRow:

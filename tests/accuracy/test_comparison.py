@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 import deploykit
-from deploykit.accuracy.judge.compare import ComparedOutputs, compare
-from deploykit.accuracy.judge.outputs import OutputSet, read_outputs, read_pair
+from deploykit.accuracy.judge.compare import ComparedOutputs, OutputSet, compare, read_outputs, read_pair
 from deploykit.accuracy.judge.rules import RULES as COMPARISON_RULES
 from deploykit.accuracy.judge.rules import Judged, Thresholds
 from deploykit.accuracy.judge.verdict import Against, Context, Measure, Verdict

@@ -19,8 +19,7 @@ from deploykit.accuracy.samples.gathering import InputSource, Samples
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.search.layer_losses import Budget, LayerLoss, Sensitivity, analyze, analyze_files
 from deploykit.accuracy.simulate.partial_runs import PartialRuns
-from deploykit.accuracy.simulate.precisions import min_max_encodings, precision_of
-from deploykit.accuracy.simulate.tensor_statistics import statistics_of
+from deploykit.accuracy.simulate.precisions import min_max_encodings, precision_of, statistics_of
 from deploykit.encodings.read import read_placed
 from deploykit.errors import UsageError
 from deploykit.model.collect import collect_facts

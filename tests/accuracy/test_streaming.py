@@ -17,9 +17,8 @@ from onnx import ModelProto, TensorProto, parser
 from deploykit.accuracy.samples.gathering import gather
 from deploykit.accuracy.search.layer_losses import analyze
 from deploykit.accuracy.simulate import sessions
-from deploykit.accuracy.simulate.fitting import fit_judge
 from deploykit.accuracy.simulate.sessions import Feed, Session
-from deploykit.accuracy.simulate.simulation import Simulator
+from deploykit.accuracy.simulate.simulation import Simulator, fit_judge
 from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.errors import InputError

@@ -18,10 +18,10 @@ from deploykit.cli.frame import run
 from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
+from deploykit.flow.cure import rewrite_quantized
 from deploykit.flow.pipeline import make_package, make_plan
 from deploykit.flow.plan import decide
 from deploykit.flow.read import read_situation
-from deploykit.flow.rewriting import rewrite_quantized
 from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph
 from tables import each_row

@@ -16,7 +16,7 @@ from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.place import place
 from deploykit.encodings.segments import partition, split_model
 from deploykit.encodings.values import EncodingSet
-from deploykit.flow.rewriting import rewrite
+from deploykit.flow.cure import rewrite
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.backend.requests import Request
 from deploykit.errors import UsageError
-from deploykit.flow.pinning import Pinned, pin
+from deploykit.flow.read import Pinned, pin
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.model.weights import lean_weights

@@ -24,10 +24,9 @@ from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.errors import InputError, PackageError, ToolError, UsageError
 from deploykit.findings import Finding
-from deploykit.flow.quantizing import running
+from deploykit.flow.quantizing import making
 from deploykit.flow.quantizing.choosing import EMBEDDED, Picked, environment_for, pick
-from deploykit.flow.quantizing.making import Numbers
-from deploykit.flow.quantizing.running import divide
+from deploykit.flow.quantizing.making import Numbers, divide
 from deploykit.flow.read import resolve_target
 from deploykit.flow.rules import QUANTIZED_RULES, QuantizedNumbers
 from deploykit.model import load_model
@@ -247,7 +246,7 @@ def _run(plan: QuantizerJob, data: Path, timeout: float | None = 120.0) -> Any:
     model = load_model(CNN)
     picked = Picked(quantizer=EMBEDDED, environment=None)
     division = divide(data, collect_facts(model))
-    return running.run_quantizer(picked, plan, model, division, progress=lambda _: None, timeout=timeout)
+    return making.run_quantizer(picked, plan, model, division, progress=lambda _: None, timeout=timeout)
 
 
 # ---- as a step of packaging --------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from deploykit.backend.backend import Request
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.errors import InputError, UsageError
-from deploykit.flow.sdk_search import lowest_sdk
+from deploykit.flow.pipeline import lowest_sdk
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 MODEL = AIMET / "cnn" / "model.onnx"

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from deploykit.accuracy.samples.gathering import gather
-from deploykit.accuracy.simulate.fitting import FIRST
 from deploykit.accuracy.simulate.sessions import Feed, Session
-from deploykit.accuracy.simulate.simulation import Simulator
+from deploykit.accuracy.simulate.simulation import FIRST, Simulator
 from deploykit.backend.backend import MixedSupport, Request
 from deploykit.encodings.formats.aimet import write_encodings
 from deploykit.encodings.place import place

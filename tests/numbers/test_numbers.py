@@ -15,7 +15,7 @@ import pytest
 
 from deploykit.accuracy.judge.judge import Judge
 from deploykit.accuracy.judge.verdict import limits
-from deploykit.accuracy.samples.declared import parse_declarations
+from deploykit.accuracy.samples.calibration import parse_declarations
 from deploykit.accuracy.samples.gathering import Samples, gather
 from deploykit.accuracy.samples.inputs import Label, input_specs
 from deploykit.accuracy.simulate.sessions import Feed, Session

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from deploykit.flow.rewriting import rewrite
+from deploykit.flow.cure import rewrite
 from deploykit.rewrites.contract import load_transform
 from sample_models.feeds import random_feeds
 

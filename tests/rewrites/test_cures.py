@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
-from deploykit.flow.rewriting import Rewriting, rewrite
+from deploykit.flow.cure import Rewriting, rewrite
 from deploykit.rewrites.contract import load_transform
 from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph

@@ -12,7 +12,7 @@ import pytest
 from onnx import helper, numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
 
-from deploykit.flow.rewriting import rewrite
+from deploykit.flow.cure import rewrite
 from deploykit.model.shape_inference import infer
 from deploykit.rewrites.contract import load_transform
 from sample_models.feeds import random_feeds

@@ -21,8 +21,8 @@ from deploykit.accuracy.simulate.sessions import Session
 from deploykit.backend.backend import Request
 from deploykit.encodings.formats.aimet import write_encodings
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
+from deploykit.flow.cure import rewrite
 from deploykit.flow.pipeline import make_package
-from deploykit.flow.rewriting import rewrite
 from deploykit.model.shape_inference import infer
 from deploykit.rewrites.contract import load_transform
 from deploykit.rewrites.lower_shapes import moves

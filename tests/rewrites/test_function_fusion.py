@@ -10,7 +10,7 @@ import onnx
 from onnx import numpy_helper
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
-from deploykit.flow.rewriting import rewrite
+from deploykit.flow.cure import rewrite
 from deploykit.rewrites.contract import load_transform
 from tables import each_row
 from text_models import text_model

@@ -11,7 +11,7 @@ from onnx import numpy_helper
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
-from deploykit.flow.rewriting import difference_in_ulps, rewrite
+from deploykit.flow.cure import difference_in_ulps, rewrite
 from deploykit.model.graph import GraphCopy
 from deploykit.rewrites.contract import load_transform
 from sample_models.feeds import random_feeds

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Encoding, EncodingSet
-from deploykit.flow.rewriting import rewrite
+from deploykit.flow.cure import rewrite
 from deploykit.model.graph import GraphCopy
 from deploykit.rewrites.contract import load_transform
 from sample_models.feeds import random_feeds

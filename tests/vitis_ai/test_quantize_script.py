@@ -19,7 +19,7 @@ from onnx import TensorProto, helper
 from deploykit.accuracy.samples import InputSpec
 from deploykit.accuracy.samples.calibration import samples_of
 from deploykit.errors import InputError, UsageError
-from deploykit.flow.quantizing.running import divide
+from deploykit.flow.quantizing.making import divide
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.report.rendering import render

@@ -23,8 +23,8 @@ from deploykit.accuracy.judge.rows import ChosenRows
 from deploykit.accuracy.judge.verdict import Against, Context, Measure, Verdict
 from deploykit.accuracy.samples.gathering import EXPECTED_FILE, record_expected
 from deploykit.accuracy.samples.inputs import Label
-from deploykit.accuracy.simulate.fitting import settled
 from deploykit.accuracy.simulate.sessions import Chain, Session
+from deploykit.accuracy.simulate.simulation import settled
 from deploykit.backend.backend import Seen
 from deploykit.backend.status import Correctness, correctness_of
 from deploykit.errors import InputError
@@ -37,7 +37,7 @@ from deploykit_ort_qnn.rules.numerics import NumericScope
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from deploykit.accuracy.simulate.fitting import Original
+    from deploykit.accuracy.simulate.simulation import Original
     from deploykit.model.facts import GraphFacts
 
 __all__ = ["NUMBERS", "EmulationJob", "compare", "correctness", "narrowest", "numbers_json", "numbers_scope"]

@@ -14,23 +14,21 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from deploykit.accuracy.judge.decisions import (
-    agreement,
-    classes_kept,
-    decisions_kept,
-    mean_overlap,
-    neighbours_kept,
-    texts_read,
-)
 from deploykit.accuracy.judge.detections import count_kept, judge_detections, read_both
 from deploykit.accuracy.judge.kinds import OutputKind, Piece, Task, detection_sets, pieces_of
 from deploykit.accuracy.judge.measures import (
     Pair,
+    agreement,
+    classes_kept,
+    decisions_kept,
     gain_error,
     mean_cosine,
+    mean_overlap,
+    neighbours_kept,
     overall_db,
     relative_error,
     signal_in,
+    texts_read,
     worst_sample,
     worst_slice,
 )

@@ -21,24 +21,27 @@ import numpy.typing as npt
 from numpy.lib import format as npy
 
 from deploykit.accuracy.samples.calibration import (
+    Declaration,
     load_calibration,
     places_in,
     places_of,
     read_places,
     spread,
 )
-from deploykit.accuracy.samples.declared import Declaration
-from deploykit.accuracy.samples.derived import (
+from deploykit.accuracy.samples.domains import (
     SETS,
     VARIED,
+    Domain,
+    EncodedRange,
     ValuePoint,
     arbitrary_values,
+    encoded_range,
     generator,
+    input_domains,
     make_floats,
     make_integers,
     make_mask,
 )
-from deploykit.accuracy.samples.domains import Domain, EncodedRange, encoded_range, input_domains
 from deploykit.accuracy.samples.images import WANTED, can_decode
 from deploykit.accuracy.samples.inputs import InputSpec, Label, input_specs, weakest
 from deploykit.accuracy.simulate.sessions import Feed

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
     from deploykit.model.facts import GraphFacts
 
-__all__ = ["TYPED", "PinnedInput", "Sizes", "decide_sizes", "split_shapes"]
+__all__ = ["PinnedInput", "Sizes", "decide_sizes", "split_shapes"]
 
 Shape: TypeAlias = tuple[int, ...]
 Runs: TypeAlias = Callable[[Mapping[str, Shape]], bool]
 
-TYPED = "as typed"  # the reason of a size that --input gives
+_TYPED = "as typed"  # the reason of a size that --input gives
 
 # Sizes that published models of a kind are used with, most usual first. They are tried until the model runs.
 _DENSE = (640, 512, 1024, 416, 320, 224)  # detectors and segmentation: COCO training and its multiples of 32
@@ -53,6 +53,11 @@ class PinnedInput:
     shape: Shape
     why: str
     usual: bool = False
+
+    @property
+    def is_typed(self) -> bool:
+        """True for a size that ``--input`` gave."""
+        return self.why == _TYPED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +152,7 @@ def decide_sizes(
     waiting = tuple(spec for spec in specs if draft.open_axes(spec))
     if not waiting:
         return Sizes()
-    for shapes, why in ((declared, TYPED), (sampled, "as the samples are")):
+    for shapes, why in ((declared, _TYPED), (sampled, "as the samples are")):
         for spec in specs:
             if spec.name in shapes:
                 draft.settle(spec, shapes[spec.name], why)

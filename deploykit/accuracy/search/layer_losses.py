@@ -21,10 +21,9 @@ from deploykit.accuracy.judge.measures import overall_db
 from deploykit.accuracy.samples.gathering import Samples
 from deploykit.accuracy.search.output_losses import OutputLoss, OutputLosses
 from deploykit.accuracy.simulate.partial_runs import PartialRuns
-from deploykit.accuracy.simulate.precisions import min_max_encodings, precision_of
+from deploykit.accuracy.simulate.precisions import TensorStatistics, min_max_encodings, precision_of, statistics_of
 from deploykit.accuracy.simulate.quantizers import fake_quantize, is_simulated
 from deploykit.accuracy.simulate.simulation import QuestionOfFiles, read_question
-from deploykit.accuracy.simulate.tensor_statistics import TensorStatistics, statistics_of
 from deploykit.encodings.values import EncodingSet, Float, Value
 from deploykit.errors import UsageError
 from deploykit.model.facts import GraphFacts, NodeFact

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,17 @@ from deploykit.model.patterns import fusions
 from deploykit.model.weights import stored_values
 from deploykit.system.published import Published
 
-__all__ = ["CostModel", "ModelCost", "SimulatedPrecision", "min_max_encodings", "precision_of"]
+__all__ = [
+    "BINS",
+    "FAR",
+    "CostModel",
+    "ModelCost",
+    "SimulatedPrecision",
+    "TensorStatistics",
+    "min_max_encodings",
+    "precision_of",
+    "statistics_of",
+]
 
 _WIDTHS = re.compile(r"w(4|8|16)a(8|16)")
 _FLOATS = {"fp16": "float16", "bf16": "bfloat16"}
@@ -207,3 +217,80 @@ def _multiplications(node: NodeFact, shapes: Mapping[str, tuple[int, ...]]) -> i
             return made * factor[1 if node.attributes.get("transB") else 0]
         case _:
             return made * data[-1]
+
+
+BINS = 32
+"""Bins of a histogram, of equal width from the least value to the greatest."""
+FAR = 6.0
+"""A value farther than so many standard deviations from the mean is an outlier."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorStatistics:
+    """Of all finite values of all samples. ``outliers`` is a share; ``not_finite`` counts what was left out.
+
+    ``peak_db`` is the largest magnitude over the root mean square: about 6 dB of it cost one bit of the grid.
+    """
+
+    low: float
+    high: float
+    mean: float
+    deviation: float
+    outliers: float
+    peak_db: float
+    histogram: tuple[int, ...]
+    not_finite: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape."""
+        return {
+            "range": [self.low, self.high],
+            "mean": self.mean,
+            "deviation": self.deviation,
+            "outlier_share": self.outliers,
+            "peak_db": self.peak_db,
+            "not_finite": self.not_finite,
+            "histogram": list(self.histogram),
+        }
+
+
+def statistics_of(arrays: Sequence[npt.NDArray[Any]]) -> TensorStatistics | None:
+    """None where there is no finite value. Two passes, the memory of one array at a time."""
+    parts = [_finite(array) for array in arrays]
+    count = sum(part.size for part in parts)
+    if not count:
+        return None
+    low = min(float(part.min()) for part in parts if part.size)
+    high = max(float(part.max()) for part in parts if part.size)
+    mean = math.fsum(float(part.sum()) for part in parts) / count
+    # In units of the largest magnitude: values of 1e30 have no square in double precision that could be summed safely.
+    peak = max(abs(low), abs(high))
+    unit = peak or 1.0
+    squares = math.fsum(float(np.square(part / unit).sum()) for part in parts) / count
+    variance = math.fsum(float(np.square((part - mean) / unit).sum()) for part in parts) / count
+    deviation = math.sqrt(variance) * unit
+    far = sum(int((np.abs(part - mean) > FAR * deviation).sum()) for part in parts) if deviation else 0
+    return TensorStatistics(
+        low=low,
+        high=high,
+        mean=mean,
+        deviation=deviation,
+        outliers=far / count,
+        peak_db=-10 * math.log10(squares) if squares else 0.0,
+        histogram=_histogram(parts, low, high),
+        not_finite=sum(array.size for array in arrays) - count,
+    )
+
+
+def _finite(array: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    flat = np.asarray(array, np.float64).ravel()
+    return flat[np.isfinite(flat)]
+
+
+def _histogram(parts: Sequence[npt.NDArray[np.float64]], low: float, high: float) -> tuple[int, ...]:
+    if low == high:
+        return (sum(part.size for part in parts),)
+    counts = np.zeros(BINS, dtype=np.int64)
+    for part in parts:
+        counts += np.histogram(part, bins=BINS, range=(low, high))[0]
+    return tuple(int(count) for count in counts)

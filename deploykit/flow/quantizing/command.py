@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit.errors import ToolError, UsageError
 from deploykit.findings import Finding, exit_status, sort_findings
+from deploykit.flow.candidates import make_best
 from deploykit.flow.ladder import Ladder
 from deploykit.flow.pipeline import make_package
-from deploykit.flow.quantizing.ladder import make_best
 from deploykit.flow.quantizing.making import Made, Making
 from deploykit.flow.quantizing.step import AUTO
 from deploykit.flow.read import resolve_target

@@ -1,46 +1,324 @@
 """A float model, a target, a precision and calibration data become a model with encodings, judged.
 
-It joins the stages: divide the samples, pick the quantizer, run its job, measure on the samples that it did not see.
-It writes no report and no package.
+It joins the stages: divide the samples, pick the quantizer, run its job in a child process, measure on the samples that
+it did not see. The job's folder is named by everything that goes in: one that ended well is not run again, one that was
+interrupted may go on. It writes no report and no package.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnx
 
 from deploykit.accuracy.judge.judge import Judge
+from deploykit.accuracy.samples import decoding
+from deploykit.accuracy.samples.arrays import write_arrays
+from deploykit.accuracy.samples.calibration import load_calibration, places_of, read_places, spread
 from deploykit.accuracy.samples.data_quality import MOST
-from deploykit.accuracy.samples.inputs import Label
+from deploykit.accuracy.samples.images import images_misfit, inspect_image
+from deploykit.accuracy.samples.inputs import Label, input_specs
 from deploykit.accuracy.simulate.simulation import Fidelity, Simulator, compare_outputs, overall_sqnr_db
+from deploykit.backend.backend import Progress
 from deploykit.backend.quantizers import QuantizerAsked
+from deploykit.encodings.formats.conversion import convert
+from deploykit.encodings.place import layouts, place
+from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.read import read_placed
 from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.flow.quantizing.choosing import SECONDS, Picked, options_of, pick
-from deploykit.flow.quantizing.running import Division, QuantizerRun, divide, read_decoded, read_held_out, run_quantizer
 from deploykit.flow.rules import QUANTIZED_RULES, QuantizedNumbers
 from deploykit.flow.samples import about_samples
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
-from deploykit.model.weights import lean_weights
+from deploykit.model.weights import lean_weights, load_weights
 from deploykit.packages.manifests import hash_file
+from deploykit.rewrites.contract import load_transform
+from deploykit.system.folders import waiting_for
+from deploykit.system.jobs import Job, finished_job, run_job
+from deploykit.system.store import cache_folder, is_off
 
 if TYPE_CHECKING:
     from deploykit.accuracy.judge.verdict import Verdict
+    from deploykit.accuracy.samples.calibration import Calibration
+    from deploykit.accuracy.samples.inputs import InputSpec
     from deploykit.accuracy.simulate.sessions import Feed
     from deploykit.backend.backend import AnyBackend, Progress, Request
+    from deploykit.backend.quantizers import QuantizerJob
     from deploykit.backend.targets import Target
     from deploykit.findings import Finding
+    from deploykit.flow.quantizing.choosing import Picked
     from deploykit.model import Model
     from deploykit.model.facts import GraphFacts
 
-__all__ = ["Made", "Making", "Numbers", "measure"]
+__all__ = [
+    "MOST_HELD_OUT",
+    "Division",
+    "Made",
+    "Making",
+    "Numbers",
+    "QuantizerRun",
+    "divide",
+    "measure",
+    "read_decoded",
+    "read_held_out",
+    "run_quantizer",
+]
+
+MOST_HELD_OUT = 8
+"""Samples that are judged on; one in five at most is held out, none of fewer than five."""
+_ONE_IN = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Division:
+    """The samples of some calibration data, divided. ``held_out`` may be empty: then the seen ones are judged on.
+
+    ``places`` are whatever lies there: places in arrays, or image files.
+    """
+
+    calibration: Calibration
+    inputs: tuple[InputSpec, ...]
+    seen: tuple[Any, ...]
+    held_out: tuple[Any, ...]
+
+    @property
+    def judged(self) -> tuple[Any, ...]:
+        """What is judged on: held out, or else a few of the seen ones."""
+        return self.held_out or tuple(self.seen[i] for i in spread(len(self.seen), MOST_HELD_OUT))
+
+    @property
+    def judged_at(self) -> tuple[tuple[int, ...], int]:
+        """Where those that are judged on stood in the data, and how many there were: for labels in the same order."""
+        count = len(self.seen) + len(self.held_out)
+        return tuple(sorted(_held_out(count)) if self.held_out else spread(count, MOST_HELD_OUT)), count
+
+    def to_json(self) -> dict[str, Any]:
+        """How many there are of what, and the hash of each file; no path of this machine."""
+        return {
+            "kind": self.calibration.kind,
+            "seen": len(self.seen),
+            "held_out": len(self.held_out),
+            "files": {path.name: hash_file(path)[1] for path in self.calibration.files},
+            "recipe": None if self.calibration.recipe is None else self.calibration.recipe.to_json(),
+        }
+
+    def images(self) -> dict[str, Any] | None:
+        """What the child needs to decode images; None where the samples are arrays."""
+        recipe = self.calibration.recipe
+        if recipe is None:
+            return None
+        return {
+            "samples": [str(path.resolve()) for path in self.seen],
+            "held_out": [str(path.resolve()) for path in self.judged],
+            "recipe": recipe.to_json(),
+            "input": recipe.input or self.inputs[0].name,
+        }
+
+    def write(self, folder: Path) -> None:
+        """Arrays as ``samples/NNNNN.npz`` and ``held_out/NNNNN.npz``; nothing for images.
+
+        Raises InputError for values that are not finite.
+        """
+        if self.calibration.recipe is not None:
+            return
+        for name, places in (("samples", self.seen), ("held_out", self.judged)):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+            for index, feed in enumerate(read_places(places)):
+                for of, values in feed.items():
+                    if values.dtype.kind == "f" and not np.isfinite(values).all():  # no quantizer makes a grid of it
+                        raise InputError(
+                            f"{places[index].file}: values for the input {of} are infinite",
+                            next="save the largest finite value that the model needs, such as -10000 in a mask",
+                        )
+                write_arrays(folder / name / f"{index:05}.npz", feed)
+
+
+def divide(source: Path, facts: GraphFacts) -> Division:
+    """List the samples and choose those to hold out, spread over the data.
+
+    Raises InputError for data that does not fit the model, UsageError for what cannot be read outside a package.
+    """
+    inputs = input_specs(facts)
+    calibration = load_calibration(source, inputs)
+    if calibration.kind == "reader":
+        raise UsageError(
+            f"{source}: a reader is not run here",
+            why="deploykit imports no code of the user's",
+            next="save the preprocessed samples as .npz, or give a folder of images with calibration.toml",
+        )
+    places: tuple[Any, ...] = calibration.files
+    if calibration.recipe is None:
+        places = places_of(calibration, inputs)
+    else:
+        misfit = images_misfit(calibration.recipe, inputs)
+        if misfit:
+            raise UsageError(
+                f"{source}: {misfit}",
+                next="set width, height and layout in calibration.toml, or give .npz with an array for each input",
+            )
+        for path in calibration.files:
+            inspect_image(path)
+    if not places:
+        raise UsageError(f"{source}: holds no sample")
+    held = _held_out(len(places))
+    return Division(
+        calibration=calibration,
+        inputs=inputs,
+        seen=tuple(place for at, place in enumerate(places) if at not in held),
+        held_out=tuple(places[at] for at in sorted(held)),
+    )
+
+
+def _held_out(count: int) -> set[int]:
+    """Positions spread over the data, away from its ends, so that a sorted set is still seen whole."""
+    wanted = min(MOST_HELD_OUT, count // _ONE_IN)
+    return {round((at + 0.5) * count / wanted) for at in range(wanted)} if wanted else set()
+
+
+def read_held_out(folder: Path) -> list[Feed]:
+    """The samples that were judged on, decoded."""
+    return [_read(path) for path in sorted((folder / "held_out").glob("*.npz"))]
+
+
+def read_decoded(folder: Path, most: int) -> list[Feed]:
+    """At most ``most`` of all samples of a job, spread over those that were seen and those held out."""
+    files = [*sorted((folder / "samples").glob("*.npz")), *sorted((folder / "held_out").glob("*.npz"))]
+    return [_read(files[at]) for at in spread(len(files), most)]
+
+
+def _read(path: Path) -> Feed:
+    with np.load(path, allow_pickle=False) as arrays:
+        return {name: arrays[name] for name in arrays.files}
+
+
+_QDQ, _MODEL, _ENCODINGS = "out/model.qdq.onnx", "out/model.onnx", "out/model.encodings"
+_BESIDE = (Path(__file__).with_name("child.py"), Path(str(decoding.__file__)))
+"""What lies beside each quantizer's script."""
+_LARGE = 1_900_000_000  # protobuf writes no message above 2 GiB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizerRun:
+    """What a quantizer left: its folder, the float model and the encodings in it, and its own account.
+
+    ``qdq`` is the quantized model where the quantizer made one. ``again`` is True where an earlier run was found.
+    """
+
+    folder: Path
+    model: Path
+    encodings: Path
+    result: Mapping[str, Any]
+    qdq: Path | None = None
+    again: bool = False
+
+
+def run_quantizer(
+    picked: Picked,
+    plan: QuantizerJob,
+    model: Model,
+    division: Division,
+    *,
+    progress: Progress,
+    timeout: float | None = None,
+) -> QuantizerRun:
+    """Run the job, or find it done. Raises ToolError as ``deploykit.system.jobs.run_job``."""
+    told = {
+        "schema": 1,
+        "quantizer": picked.quantizer.id,
+        "toolchain": "" if picked.environment is None else picked.environment.spec.id,
+        "settings": dict(plan.settings),
+        "images": division.images(),
+    }
+    folder = cache_folder() / "quantized" / _key(told, plan, model, division)
+    title = picked.quantizer.id
+
+    def waiting() -> None:
+        progress(f"{title}: another process does the same; waiting for it")
+
+    with waiting_for(folder, waiting=waiting):
+        result = None if is_off() else finished_job(folder)
+        again = result is not None
+        if result is None:
+            _lay_out(folder, told, plan, model, division)
+            environment = picked.environment
+            python = sys.executable if environment is None else str(environment.python)
+            known = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+            job = Job(
+                title=title,
+                folder=folder,
+                argv=(python, f"scripts/{plan.script.name}"),
+                variables=known if environment is None else environment.variables,
+            )
+            result = run_job(job, progress=progress, timeout=timeout)
+        else:
+            progress(f"{title}: done before with the same model, data and settings")
+        return _taken_up(folder, result, again=again)
+
+
+def _key(told: Mapping[str, Any], plan: QuantizerJob, model: Model, division: Division) -> str:
+    """Everything that the result depends on; the same work is found again wherever its files lie."""
+    images = told["images"] and {**told["images"], "samples": len(division.seen), "held_out": len(division.judged)}
+    asked = {**told, "images": images, "rewrites": plan.rewrites, "data": division.to_json()}
+    digest = sha256(json.dumps(asked, sort_keys=True).encode())
+    for path in (model.path, *(file.path for file in model.external), plan.script, *_BESIDE):
+        digest.update(hash_file(path)[1].encode())
+    return digest.hexdigest()[:24]
+
+
+def _lay_out(folder: Path, told: Mapping[str, Any], plan: QuantizerJob, model: Model, division: Division) -> None:
+    """Everything the child reads; what an earlier, interrupted run made for itself (``work/``) stays."""
+    for name in ("out", "samples", "held_out", "scripts"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    (folder / "scripts").mkdir(parents=True)
+    for script in (*_BESIDE, plan.script):
+        shutil.copyfile(script, folder / "scripts" / script.name)
+    (folder / "job.json").write_text(json.dumps(told, indent=1) + "\n", "utf-8")
+    proto = load_weights(model)
+    for name in plan.rewrites:
+        transform = load_transform(name)
+        found = transform.match(proto)
+        proto = transform.apply(proto, None, found).model if found else proto
+    if proto.ByteSize() > _LARGE:
+        onnx.save(proto, folder / "model.onnx", save_as_external_data=True, location="model.onnx.data")
+    else:
+        (folder / "model.onnx").write_bytes(proto.SerializeToString(deterministic=True))
+    division.write(folder)
+
+
+def _taken_up(folder: Path, result: Mapping[str, Any], *, again: bool) -> QuantizerRun:
+    """What the job left: a model with encodings, or a quantized one, whose encodings are placed on the float model."""
+    qdq, given = folder / _QDQ, folder / "model.onnx"
+    if not qdq.is_file():
+        made = QuantizerRun(
+            folder=folder, model=folder / _MODEL, encodings=folder / _ENCODINGS, result=result, again=again
+        )
+        missing = [path for path in (made.model, made.encodings) if not path.is_file()]
+        if missing:
+            left = f"{result.get('quantizer', 'the quantizer')} left no {missing[0].relative_to(folder)}"
+            raise ToolError(left, next=f"look at {folder}")
+        return made
+    extracted = extract_qdq(onnx.load(qdq))
+    if extracted.kept:
+        node, why = next(iter(extracted.kept.items()))
+        raise ToolError(f"{qdq}: {node} cannot be read as an encoding", why=why)
+    facts = collect_facts(load_model(given))
+    lost = sorted(name for name in extracted.encodings.entries if name not in facts.tensors)
+    if lost:
+        raise ToolError(f"{qdq}: the tensor {lost[0]!r} that it quantizes is not in {given.name}")
+    encodings = folder / "extracted.encodings"
+    encodings.write_text(convert(place(extracted.encodings, facts), "1.0.0", layouts=layouts(facts)).text, "utf-8")
+    return QuantizerRun(folder=folder, model=given, encodings=encodings, result=result, qdq=qdq, again=again)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -38,8 +38,8 @@ def quantized_situation(backend: AnyBackend, given: Situation, tell: Progress) -
         _refuse_unused(backend, request)
         return given
     # A model that comes with encodings, as most do, needs none of what quantizes.
+    from deploykit.flow.candidates import make_best
     from deploykit.flow.quantizing.choosing import quantizers_for
-    from deploykit.flow.quantizing.ladder import make_best
     from deploykit.flow.quantizing.making import Making
 
     ids = {one.id for one in quantizers_for(backend, given.target)}

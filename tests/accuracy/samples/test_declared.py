@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deploykit.accuracy.samples import InputSpec
-from deploykit.accuracy.samples.declared import Declaration, parse_declarations
+from deploykit.accuracy.samples.calibration import Declaration, parse_declarations
 from deploykit.errors import InputError, UsageError
 from tables import each_row
 

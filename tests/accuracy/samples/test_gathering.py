@@ -13,8 +13,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from deploykit.accuracy.samples import input_specs
-from deploykit.accuracy.samples.declared import parse_declarations
-from deploykit.accuracy.samples.derived import (
+from deploykit.accuracy.samples.calibration import parse_declarations
+from deploykit.accuracy.samples.domains import (
     SETS,
     VARIED,
     ValuePoint,

@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 from deploykit.accuracy.samples import images, read_samples
-from deploykit.accuracy.samples.declared import parse_declarations
+from deploykit.accuracy.samples.calibration import parse_declarations
 from deploykit.accuracy.samples.decoding import MOST_PIXELS
 from deploykit.accuracy.samples.gathering import Samples, gather
 from deploykit.accuracy.samples.inputs import Label, input_specs

@@ -24,7 +24,7 @@ class WrongRewriteError(AssertionError):
 
 def rewrites(path: Path) -> None:
     """Every rewrite on a model: refused, undone by its own proof, or equal on other samples as well."""
-    from deploykit.flow.rewriting import rewrite
+    from deploykit.flow.cure import rewrite
     from deploykit.model import load_model
     from deploykit.model.collect import collect_facts
     from deploykit.model.load import blaming
@@ -45,7 +45,7 @@ def rewrites(path: Path) -> None:
 def _expect_equal(before: Any, made: Any, feeds: list[dict[str, Any]]) -> None:
     from deploykit.accuracy.simulate.sessions import Session
     from deploykit.errors import InputError
-    from deploykit.flow.rewriting import difference_in_ulps
+    from deploykit.flow.cure import difference_in_ulps
     from deploykit.rewrites.contract import load_transform
 
     step = next(step for step in made.steps if step.kept)
@@ -68,7 +68,7 @@ def as_near_to_the_truth(before: Any, feed: dict[str, Any], wanted: Any, got: An
     """Whether float32 as such is that far off here: the new result lies as near to float64's as the old one does."""
     from attacks.in_double import outputs_in_double
     from deploykit.errors import InputError
-    from deploykit.flow.rewriting import difference_in_ulps
+    from deploykit.flow.cure import difference_in_ulps
 
     try:
         truth = outputs_in_double(before, feed)

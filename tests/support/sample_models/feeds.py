@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import helper
 
-from deploykit.accuracy.samples.derived import arbitrary_values
+from deploykit.accuracy.samples.domains import arbitrary_values
 
 if TYPE_CHECKING:
     from onnx import ModelProto
