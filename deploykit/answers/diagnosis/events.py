@@ -34,6 +34,7 @@ _PARTS = {
     ),
 }
 _FRAME = re.compile(r"""\s*(?:File "|at |#\d+ |frame #|\[[^]]*\] *at )""")
+_QUOTED_NAME = re.compile(r"""'[^'/\s]+'|"[^"/\s]+"|'[^'\s]*::[^'\s]*'|"[^"\s]*::[^"\s]*\"""")  # no path, no sentence
 _STACK = "Traceback (most recent call last)"
 _LONGEST_LINE = 2000  # what is longer is a dump, and says what failed where it begins
 
@@ -113,7 +114,13 @@ def speaker(lines: Sequence[str], tools: Sequence[Tool]) -> Tool | None:
     for index, line in enumerate(takewhile(lambda above: _STACK not in above, lines)):
         plain = line.replace("\\", "/")
         here = index == 0 or _FRAME.match(line) is not None
-        found = [(len(mark), tool) for mark, tool in known if (here or not tool.foreign) and mark in plain]
+        # What a line is about stands in quotes, and is not who speaks: "KeyError: 'aten::relu'" is any reader's of a graph.
+        about = _QUOTED_NAME.sub("", plain)
+        found = [
+            (len(mark), tool)
+            for mark, tool in known
+            if (here or not tool.foreign) and mark in (about if tool.foreign and "'" not in mark else plain)
+        ]
         if found:
             return max(found, key=lambda pair: pair[0])[1]
     return None

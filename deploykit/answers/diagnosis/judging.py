@@ -125,7 +125,7 @@ def _by_structure(shown: Sequence[Cause], seen: Collected, catalog: Catalog, too
         return
     if not roots:
         yield cause
-    elif cause.error.root == "cause":
+    elif cause.error.root == "cause" or roots == {"follow-up"}:
         yield replace(cause, because=_NO_ROW_SAYS_WHY)
 
 
