@@ -17,8 +17,7 @@ from deploykit.answers.diagnosis.patterns import (
     AnchorPlaces,
     AnchorSearch,
     anchor_of,
-    any_of,
-    fold,
+    further_pieces,
     match_pattern,
     shape_of,
 )
@@ -28,12 +27,12 @@ from deploykit.tables.known_errors import Catalog, KnownError, Observation, Tool
 __all__ = ["Collected", "ErrorLine", "Finish", "Hit", "Sighting", "collect"]
 
 _MOST_HITS = 2000  # lines kept of one cause, and lines with the same anchors that are read; more are only counted
-_MANY_READS = 10_000  # takes half a second; once so many lines were read one by one, of each form only a few more are
+_MANY_READS = 5_000  # once so many lines were read one by one, of each form only a few more are: floods take time
 _FEW_HITS = 4
-_SLOW_READS = 16  # so many lines of a form without a known error are read before one expression is made for all
 _MOST_ERROR_LINES = 400  # distinct lines of trouble; past them there is no all-clear
 _MOST_FORMS = 50_000  # remembered, about 20 MB
-_MOST_UNLIKE = 50_000  # lines that are read for nothing; more of them say nothing new
+_MOST_UNLIKE = 50_000  # shapes of lines of trouble; a flood of more says nothing new
+_MOST_FOR_NOTHING = 10_000  # lines of a form that are read without a known error
 _REACH = 4096  # a longer line is read around its anchors only
 _LONGEST_SHAPE = 2000
 _LONGEST_BESIDE = 600  # so much of a line beside another is looked at
@@ -127,17 +126,16 @@ class _Form:
     """Lines with the same anchors: how many were read for known errors, and which the last one showed.
 
     ``met``: a line of it was read for marks. ``counted``: its lines hold numbers, which each tells anew. ``done``: a
-    mark that a tool did its job. ``quick`` finds what any of ``patterns`` may match.
+    mark that a tool did its job. ``pieces``: what else each pattern wants, beside its anchor.
     """
 
-    patterns: tuple[str, ...]
+    pieces: frozenset[tuple[bytes, ...]]
     counted: bool
     done: bool
     suspect: bool
     met: bool = False
     read: int = 0
     sightings: tuple[Sighting, ...] = ()
-    quick: re.Pattern[bytes] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +152,7 @@ class _Sought:
 
 
 @lru_cache(maxsize=8)  # of a whole catalogue they take some megabytes
-def _sought(catalog: Catalog) -> _Sought:
+def _sought(catalog: Catalog, *, trouble: bool) -> _Sought:
     found: dict[bytes, _Targets] = {}
 
     def at(text: str) -> _Targets:
@@ -171,7 +169,7 @@ def _sought(catalog: Catalog) -> _Sought:
             at(text).done.append(tool)
     for observation in catalog.observations:
         at(observation.fragment).numbers.append(observation)
-    for text in (*FAILURES, *DOUBTS):
+    for text in (*FAILURES, *DOUBTS) if trouble else ():
         at(text)
     search = AnchorSearch(found)
     # The last one stands for a line that says by its first letters that it is of trouble, whatever words it has.
@@ -180,7 +178,7 @@ def _sought(catalog: Catalog) -> _Sought:
         search=search,
         targets=targets,
         telling=np.array([bool(target.errors) for target in targets]),
-        suspect=np.array([*(anchor in _TROUBLE for anchor in search.anchors), True]),
+        suspect=np.array([*(trouble and anchor in _TROUBLE for anchor in search.anchors), True]),
         numbers=np.random.default_rng(0).integers(1 << 63, size=len(targets)),
     )
 
@@ -206,12 +204,16 @@ class _Collector:
 
     def __init__(self, catalog: Catalog) -> None:
         self.seen = Collected()
-        self._sought = _sought(catalog)
-        self._targets, self._suspect = self._sought.targets, self._sought.suspect
-        self._forms: dict[int, _Form] = {}
+        self._catalog = catalog
+        self._seek(trouble=True)
         self._reads = 0
         self._judged: dict[bytes, ErrorLine | None] = {}
         self._harmless: set[str] = set()
+
+    def _seek(self, *, trouble: bool) -> None:
+        self._sought = _sought(self._catalog, trouble=trouble)
+        self._targets, self._suspect = self._sought.targets, self._sought.suspect
+        self._forms: dict[int, _Form] = {}
 
     def take(self, block: Block) -> None:
         """Read the new lines of one block."""
@@ -219,43 +221,58 @@ class _Collector:
         found = self._sought.search.find(data)
         lines, anchors, places = self._with_levels(data, found)
         if len(lines):
-            first = np.flatnonzero(np.diff(lines, prepend=-1))
-            # Lines with the same anchors have the same sum of random numbers, one per anchor.
-            sums = np.add.reduceat(self._sought.numbers[anchors], first)
-            kinds, example, which, counts = np.unique(sums, return_index=True, return_inverse=True, return_counts=True)
-            ends = np.append(first[1:], len(lines))
-            forms = [
-                self._form(int(kind), anchors[first[at] : ends[at]]) for kind, at in zip(kinds, example, strict=True)
-            ]
-            read = np.array([self._is_read(form) for form in forms])
-            wanted = read[which]
-            for at in np.flatnonzero(~read).tolist():
-                for sighting in forms[at].sightings:
-                    sighting.count += int(counts[at])
-                if forms[at].done:  # the last line by which a tool says that it is done is all that counts
-                    last = np.flatnonzero(which == at)[-1]
-                    begin, end = first[last], ends[last]
-                    index = block.start + int(lines[begin])
-                    for anchor, place in zip(anchors[begin:end], places[begin:end], strict=True):
-                        self._take_marks(self._targets[anchor], block.number(index), block.lines[index], int(place))
-            hits = (block.start + np.unique(lines[self._sought.telling[anchors]])).tolist()
-            for at in np.flatnonzero(wanted).tolist():
-                begin, end = first[at], ends[at]
-                spots = list(zip(anchors[begin:end].tolist(), places[begin:end].tolist(), strict=True))
-                line = int(lines[begin])
-                start = int(found.starts[line])
-                shape = data[start : start + len(block.lines[block.start + line])]
-                self._read(block, block.start + line, shape, forms[which[at]], spots, hits)
+            self._take_lines(block, data, found.starts.tolist(), lines, anchors, places)
+        if self.seen.overlooked and self._suspect[:-1].any():
+            self._seek(trouble=False)  # nobody asks for them any more, and a flood of them is what takes the time
         self.seen.lines = block.number(block.stop) - 1
         self.seen.size += block.size
         last = b"\n".join(block.lines[-_TAIL_LINES:]).decode("utf-8", "replace")
         self.seen.tail = tuple(line.strip()[:400] for line in last.splitlines()[-_TAIL_LINES:])
 
+    def _take_lines(
+        self, block: Block, data: bytes, starts: list[int], lines: _Numbers, anchors: _Numbers, places: _Numbers
+    ) -> None:
+        """Read those lines with anchors that may tell something new, and count the others."""
+        first = np.flatnonzero(np.diff(lines, prepend=-1))
+        # Lines with the same anchors have the same sum of random numbers, one per anchor.
+        sums = np.add.reduceat(self._sought.numbers[anchors], first)
+        kinds, example, which, counts = np.unique(sums, return_index=True, return_inverse=True, return_counts=True)
+        telling = np.unique(lines[self._sought.telling[anchors]])
+        # Python reads a list several times as fast as an array, item by item.
+        begins, numbers = [*first.tolist(), len(lines)], lines[first].tolist()
+        found, at = anchors.tolist(), places.tolist()
+        forms = [
+            self._forms.get(kind) or self._new_form(kind, found[begins[one] : begins[one + 1]])
+            for kind, one in zip(kinds.tolist(), example.tolist(), strict=True)
+        ]
+        read = np.array([self._is_read(form) for form in forms])
+        for kind in np.flatnonzero(~read).tolist():
+            for sighting in forms[kind].sightings:
+                sighting.count += int(counts[kind])
+            if forms[kind].done:  # the last line by which a tool says that it is done is all that counts
+                last = int(np.flatnonzero(which == kind)[-1])
+                index = block.start + numbers[last]
+                for one in range(begins[last], begins[last + 1]):
+                    self._take_marks(self._targets[found[one]], block.number(index), block.lines[index], at[one])
+        hits = (block.start + telling).tolist()
+        form_of = which.tolist()
+        for line in np.flatnonzero(read[which]).tolist():
+            begin, end = begins[line], begins[line + 1]
+            spots = list(zip(found[begin:end], at[begin:end], strict=True))
+            index = block.start + numbers[line]
+            start = starts[numbers[line]]
+            shape = data[start : start + len(block.lines[index])]
+            self._read(block, index, shape, forms[form_of[line]], spots, hits)
+
     def _with_levels(self, data: bytes, found: AnchorPlaces) -> tuple[_Numbers, _Numbers, _Numbers]:
         """The pairs of lines and anchors, with one more for each line that begins with a letter of trouble."""
-        letters = np.frombuffer(data + b"\n", np.uint8)[found.starts]
-        begins = np.flatnonzero(np.isin(letters, np.frombuffer(b"ef[0", np.uint8)))
-        level = [at for at in begins.tolist() if _LEVELS.match(data, int(found.starts[at]))]
+        if self.seen.overlooked:
+            return found.lines, found.anchors, found.places
+        # Few lines begin as LEVELS do ("e0", "e/", "[e:", "00-"), and an expression for each would be dear.
+        first, second, third = np.frombuffer(data + b"\n\n\n", np.uint8)[found.starts + np.array([[0], [1], [2]])]
+        letter, digit = (first == ord("e")) | (first == ord("f")), second == ord("0")
+        likely = np.where(letter, digit | (second == ord("/")), (third == ord(":")) | (third == ord("-")))
+        level = [at for at in np.flatnonzero(likely).tolist() if _LEVELS.match(data, int(found.starts[at]))]
         if not level:
             return found.lines, found.anchors, found.places
         lines = np.concatenate((found.lines, np.array(level, np.int64)))
@@ -267,18 +284,16 @@ class _Collector:
             np.concatenate((found.places, more))[order],
         )
 
-    def _form(self, kind: int, anchors: _Numbers) -> _Form:
-        form = self._forms.get(kind)
-        if form is None:
-            targets = [self._targets[anchor] for anchor in anchors]
-            form = _Form(
-                patterns=tuple(text for target in targets for _, text, _ in target.errors),
-                counted=any(target.numbers for target in targets),
-                done=any(target.done for target in targets),
-                suspect=bool(self._suspect[anchors].any()),
-            )
-            if len(self._forms) < _MOST_FORMS:
-                self._forms[kind] = form
+    def _new_form(self, kind: int, anchors: Sequence[int]) -> _Form:
+        targets = [self._targets[anchor] for anchor in anchors]
+        form = _Form(
+            pieces=frozenset(further_pieces(text) for target in targets for _, text, _ in target.errors),
+            counted=any(target.numbers for target in targets),
+            done=any(target.done for target in targets),
+            suspect=bool(self._suspect[anchors].any()),
+        )
+        if len(self._forms) < _MOST_FORMS:
+            self._forms[kind] = form
         return form
 
     def _is_read(self, form: _Form) -> bool:
@@ -287,7 +302,7 @@ class _Collector:
     def _is_settled(self, form: _Form) -> bool:
         """Whether more lines of a form would tell nothing new: then they are only counted."""
         most = _MOST_HITS if self._reads < _MANY_READS else _FEW_HITS
-        return not form.patterns or form.read >= (most if form.sightings else _MOST_UNLIKE)
+        return not form.pieces or form.read >= (most if form.sightings else _MOST_FOR_NOTHING)
 
     def _read(
         self, block: Block, index: int, shape: bytes, form: _Form, spots: Sequence[tuple[int, int]], hits: Sequence[int]
@@ -312,10 +327,8 @@ class _Collector:
                 sighting.count += 1
             return
         form.read += 1
-        if form.read > _SLOW_READS and not form.sightings and len(line) < _REACH:
-            form.quick = form.quick or any_of(form.patterns)
-            if form.quick.search(fold(line)) is None:
-                return
+        if not form.sightings and len(line) < _REACH and not _may_match(form.pieces, shape):
+            return
         self._reads += 1
         form.sightings = tuple(self._take_errors(block, index, spots, hits))
 
@@ -386,6 +399,17 @@ class _Collector:
         for sighting in found.values():
             sighting.count += 1
         return found.values()
+
+
+def _may_match(pieces: Iterable[tuple[bytes, ...]], shape: bytes) -> bool:
+    """Whether a line holds all further pieces of one pattern; written out, for it is asked of every line."""
+    for wanted in pieces:
+        for piece in wanted:
+            if piece not in shape:
+                break
+        else:
+            return True
+    return False
 
 
 def _is_let_go(error: KnownError, line: bytes) -> bool:

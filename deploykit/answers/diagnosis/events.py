@@ -114,7 +114,7 @@ def speaker(lines: Sequence[str], tools: Sequence[Tool]) -> Tool | None:
     for index, line in enumerate(takewhile(lambda above: _STACK not in above, lines)):
         plain = line.replace("\\", "/")
         here = index == 0 or _FRAME.match(line) is not None
-        # What a line is about stands in quotes, and is not who speaks: "KeyError: 'aten::relu'" is any reader's of a graph.
+        # What a line is about stands in quotes, and is not who speaks: any reader of a graph may miss an 'aten::relu'.
         about = _QUOTED_NAME.sub("", plain)
         found = [
             (len(mark), tool)

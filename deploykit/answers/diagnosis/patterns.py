@@ -6,15 +6,17 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["AnchorPlaces", "AnchorSearch", "anchor_of", "any_of", "fold", "match_pattern", "shape_of"]
+__all__ = ["AnchorPlaces", "AnchorSearch", "anchor_of", "fold", "further_pieces", "match_pattern", "shape_of"]
 
 _WIDTHS = (8, 4)  # bytes of a gram, of long anchors and of short ones
 _TABLE_BITS = 20  # some thousand anchors fill less than a hundredth of it, and it stays in the cache
 _TABLE = 1 << _TABLE_BITS
+_Numbers: TypeAlias = npt.NDArray[np.int64]
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)  # the golden ratio: its product spreads in the upper bits; overflow is meant
 _REACH = 4096  # so many bytes of a long line are looked at on either side of an anchor
 _FIELD = re.compile(r"\{(\w+)(:n)?\}|…")
@@ -88,10 +90,11 @@ def _fields(text: str, part: bytes) -> dict[str, str] | None:
     return {name: value for name, value in kept.items() if value}
 
 
-def any_of(texts: Iterable[str]) -> re.Pattern[bytes]:
-    """One expression that finds in small letters what any of these patterns may match; it keeps nothing."""
-    sources = dict.fromkeys(_source(text.partition(" && ")[0]) for text in texts)
-    return re.compile(b"|".join(re.sub(rb"\?P<\w+>", b"?:", source) for source in sources))
+@cache
+def further_pieces(text: str) -> tuple[bytes, ...]:
+    """The other literal pieces of a pattern beside its anchor, as shapes: a line that lacks one cannot match."""
+    pieces = (shape_of(piece.strip().encode()) for piece in _literals(text))
+    return tuple(piece for piece in pieces if piece and piece != anchor_of(text))
 
 
 @cache
@@ -132,7 +135,10 @@ class _Grams:
 
     def __init__(self, width: int, anchors: Mapping[int, bytes]) -> None:
         self._width = width
-        hashes = _hashes(b"\n".join(anchors.values()), width)
+        joined = b"\n".join(anchors.values())
+        hashes = np.zeros(max(0, len(joined) - width + 1), np.int64)
+        for phase in range(width):
+            hashes[phase::width] = _hashes(joined, width, phase)
         _, kinds, counts = np.unique(hashes, return_inverse=True, return_counts=True)
         # The rarest gram of each anchor: the least count, with its place in the lower digits, among the anchor's own.
         lengths = np.array([len(anchor) for anchor in anchors.values()], np.int64)
@@ -143,18 +149,24 @@ class _Grams:
         keys = hashes[places]
         order = np.argsort(keys, kind="stable")
         self._anchors, self._offsets = np.array([*anchors], np.int64)[order], (places - starts)[order]
-        self._keys, self._first, self._many = np.unique(keys[order], return_index=True, return_counts=True)
-        self._table = np.zeros(_TABLE, np.bool_)
-        self._table[self._keys] = True
+        known, self._first, self._many = np.unique(keys[order], return_index=True, return_counts=True)
+        self._known = np.zeros(_TABLE, np.bool_)
+        self._known[known] = True
+        self._key = np.zeros(_TABLE, np.int16)  # of the few that are known: which they are
+        self._key[known] = np.arange(len(known))
 
     def find(self, data: bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """The numbers of anchors, and the places where each would begin."""
-        hashes = _hashes(data, self._width)
-        at = np.flatnonzero(self._table[hashes])
-        key = np.searchsorted(self._keys, hashes[at])
+        """The numbers of anchors, and the places where each would begin; in no order."""
+        found, keys = [], []
+        for phase in range(self._width):  # aligned words, and what they need, stay in the cache
+            hashes = _hashes(data, self._width, phase)
+            at = np.flatnonzero(self._known[hashes])
+            keys.append(self._key[hashes[at]])
+            found.append(at * self._width + phase)
+        places, key = np.concatenate(found), np.concatenate(keys)
         many = self._many[key]
         index = np.arange(many.sum()) + np.repeat(self._first[key] - np.cumsum(many) + many, many)
-        return self._anchors[index], np.repeat(at, many) - self._offsets[index]
+        return self._anchors[index], np.repeat(places, many) - self._offsets[index]
 
 
 class AnchorSearch:
@@ -167,9 +179,12 @@ class AnchorSearch:
 
     def __init__(self, anchors: Iterable[bytes]) -> None:
         self.anchors = sorted(set(anchors))
-        words = -(-max(map(len, self.anchors), default=1) // 8)
-        self._bytes = _words(b"".join(anchor.ljust(8 * words, b"\0") for anchor in self.anchors), words)
-        self._masks = _words(b"".join((b"\xff" * len(a)).ljust(8 * words, b"\0") for a in self.anchors), words)
+        self._words = np.array([-(-len(anchor) // 8) for anchor in self.anchors], np.int64)
+        words = int(self._words.max(initial=1))
+        self._bytes, self._masks = (
+            np.frombuffer(b"".join(text.ljust(8 * words, b"\0") for text in texts), "<u8").reshape(-1, words)
+            for texts in (self.anchors, [b"\xff" * len(anchor) for anchor in self.anchors])
+        )
         self._tiny = [number for number, anchor in enumerate(self.anchors) if len(anchor) < _WIDTHS[-1]]
         self._grams = [
             _Grams(
@@ -181,14 +196,7 @@ class AnchorSearch:
     def find(self, data: bytes) -> AnchorPlaces:
         """The anchors in a block of shapes; no anchor goes beyond a line, for none has a line break."""
         candidates = [grams.find(data) for grams in self._grams]
-        anchors, places = (np.concatenate(values) for values in zip(*candidates, strict=True))
-        anchors, places = anchors[places >= 0], places[places >= 0]
-        # Eight bytes at any place: the view overlaps itself, so that a compare reads no more than it needs.
-        padded = data + bytes(self._bytes.shape[1] * 8)
-        grams = np.ndarray((len(padded) - 7,), "<u8", padded, 0, (1,))
-        for word in range(self._bytes.shape[1]):
-            same = grams[places + 8 * word] & self._masks[anchors, word] == self._bytes[anchors, word]
-            anchors, places = anchors[same], places[same]
+        anchors, places = self._compared(data, *(np.concatenate(values) for values in zip(*candidates, strict=True)))
         tiny = [(number, place) for number in self._tiny for place in _places(data, self.anchors[number])]
         if tiny:
             more = np.array(tiny, np.int64)
@@ -202,6 +210,22 @@ class AnchorSearch:
         lines, anchors = np.divmod(pairs[first], len(self.anchors))
         return AnchorPlaces(starts=starts, lines=lines, anchors=anchors, places=places[first] - starts[lines])
 
+    def _compared(self, data: bytes, anchors: _Numbers, places: _Numbers) -> tuple[_Numbers, _Numbers]:
+        """Those candidates that are there: compared word by word, each as long as its anchor is."""
+        anchors, places = anchors[places >= 0], places[places >= 0]
+        # Eight bytes at any place: the view overlaps itself, so that a compare reads no more than it needs.
+        padded = data + bytes(self._bytes.shape[1] * 8)
+        grams = np.ndarray((len(padded) - 7,), "<u8", padded, 0, (1,))
+        same = []
+        for word in range(self._bytes.shape[1]):
+            alike = grams[places + 8 * word] & self._masks[anchors, word] == self._bytes[anchors, word]
+            anchors, places = anchors[alike], places[alike]
+            done = self._words[anchors] == word + 1
+            same.append((anchors[done], places[done]))
+            anchors, places = anchors[~done], places[~done]
+        numbers, at = zip(*same, strict=True)
+        return np.concatenate(numbers), np.concatenate(at)
+
 
 def _places(data: bytes, anchor: bytes) -> Iterator[int]:
     place = data.find(anchor)
@@ -210,14 +234,8 @@ def _places(data: bytes, anchor: bytes) -> Iterator[int]:
         place = data.find(anchor, place + 1)
 
 
-def _words(data: bytes, width: int) -> npt.NDArray[np.uint64]:
-    return np.frombuffer(data, "<u8").reshape(-1, width)
-
-
-def _hashes(data: bytes, width: int) -> npt.NDArray[np.int64]:
-    """For each position at which ``width`` bytes are left: one number for these, below the size of the table."""
-    found = np.empty(max(0, len(data) - width + 1), np.int64)
-    for phase in range(min(width, len(found))):
-        words = np.frombuffer(data, f"<u{width}", (len(data) - phase) // width, phase)
-        found[phase::width] = (words.astype(np.uint64) * _FACTOR) >> np.uint64(64 - _TABLE_BITS)
-    return found
+def _hashes(data: bytes, width: int, phase: int) -> _Numbers:
+    """For every ``width``-th position from ``phase`` on: one number for its bytes, below the size of the table."""
+    words = np.frombuffer(data, f"<u{width}", max(0, len(data) - phase) // width, min(phase, len(data)))
+    hashes: npt.NDArray[np.uint64] = (words.astype(np.uint64, copy=False) * _FACTOR) >> np.uint64(64 - _TABLE_BITS)
+    return hashes.view(np.int64)

@@ -98,7 +98,8 @@ _DOUBT = re.compile(
     |\bnot\ (?:enough|registered|compatible)
     |\bundeclared|\b(?:already|is)\ (?:in\ use|busy)|\b0\ (?:devices\ found|nodes\ delegated)|\bmultiple\ times
     |\bonly\ support(?:s|ed)\b|device_(?:lost|removed)|\boffset\ \d+\ \+\ size|\bbroad\ ?cast\b
-    |\bused\ more\ than\ once|\bis\ gated|(?:is|are)\ not\ (?:a|an|equal|in|available|supported|found|defined|accessible)\b""",
+    |\bused\ more\ than\ once|\bis\ gated
+    |(?:is|are)\ not\ (?:a|an|equal|in|available|supported|found|defined|accessible)\b""",
     re.IGNORECASE | re.VERBOSE,
 )
 
