@@ -81,7 +81,7 @@ def package_text(packaged: Packaged, folder: Path | None = None) -> str:
     lines += [] if packaged.estimate is None else [f"time       {packaged.estimate.described}"]
     lines += [f"assumed    {plan.assumed}"] if plan.assumed else []
     lines.append(f"route      {route.id} ({route.confidence}){f': {route.why}' if is_all else ''}")
-    ending = [f"next       {told.next}"] if told.next else []
+    ending = [f"next       {told.next.replace('PACKAGE', str(folder))}"] if told.next else []
     ending.append(f"package    {folder} (open report.html)")
     if is_all:
         ran, left = (", ".join(steps) or "nothing" for steps in (packaged.executed, packaged.generated))

@@ -80,6 +80,12 @@ def read_situations(requests: Sequence[Request]) -> list[tuple[AnyBackend, Situa
             )
         encodings = read_placed(request.encodings, facts, float_tensors=request.float_tensors)
         refuse_other_precision(request.precision, encodings, facts)
+    elif facts.is_qdq and _WIDTHS.fullmatch(request.precision or ""):
+        raise UsageError(
+            f"{request.model.name}: quantized already, and --precision {request.precision} was given too",
+            why="its QuantizeLinear and DequantizeLinear nodes say the width of each tensor",
+            next="leave out --precision to package it as it is, or give the float model",
+        )
     elif request.float_tensors is not None:
         raise UsageError("--float-tensors without --encodings", next="give the encodings it belongs to")
     pinned = pin(request, model, facts, encodings)

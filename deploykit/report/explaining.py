@@ -62,7 +62,7 @@ class Shipping(Published):
 _LOCATE = (
     "'deploykit accuracy locate' names the first operator that is off, 'deploykit accuracy layers' what costs most"
 )
-_BUILD = "run 'deploykit build' on the package where the SDK is installed"
+_BUILD = "deploykit build PACKAGE where the SDK is installed"
 
 
 def samples_wanted(right: Correctness) -> str:

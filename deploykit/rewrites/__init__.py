@@ -16,6 +16,7 @@ CURES = (
     *("fuse-gelu", "fuse-hardswish", "expand-before-norm", "divide-by-root", "norm-statistics", "norm-rows"),
     *("last-index", "pool-by-taps", "cumulate-forward", "product-by-halves", "batchnorm-rank", "longer-axes"),
     *("write-out-functions", "einsum-to-matmul", "global-pool", "gathernd-to-gather", "flat-index", "mask-constant"),
+    "clip-to-extremes",
     # What float16 does not hold, in a form in which it does.
     *("double-to-float", "log-of-scaled"),
 )

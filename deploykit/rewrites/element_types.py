@@ -55,7 +55,12 @@ _CONTRIBUTED = "com.microsoft"  # where ONNX Runtime keeps operators of its own
     ulps=None,
 )
 def dequantize_layers(look: ModelLook) -> Iterator[Match | NearMiss]:
-    """ConvInteger and MatMulInteger behind DynamicQuantizeLinear, and what quantizes its input by itself."""
+    """ConvInteger and MatMulInteger behind DynamicQuantizeLinear, and what quantizes its input by itself.
+
+    Where nothing is quantized before the model runs, tables that are stored as integers become floats beside them.
+    """
+    types = {node.op_type for node in look.nodes}
+    all_at_run_time = "QuantizeLinear" not in types and any(name.startswith("DynamicQuantize") for name in types)
     for node in look.nodes:
         try:
             if node.op_type in _LAYERS and is_standard(node):
@@ -66,6 +71,8 @@ def dequantize_layers(look: ModelLook) -> Iterator[Match | NearMiss]:
                 yield _product(look, node)
             elif node.op_type == "DynamicQuantizeLSTM" and node.domain == _CONTRIBUTED:
                 yield _lstm(look, node)
+            elif node.op_type == "DequantizeLinear" and all_at_run_time:
+                yield _table(look, node)
         except NoMatchError as error:
             yield NearMiss(nodes=(label(node),), reason=error.reason)
 
@@ -97,6 +104,21 @@ def _round_trip(look: ModelLook, node: NodeProto) -> Match:
     if quantizer.output[1] != node.input[1]:
         raise NoMatchError(f"{node.input[1]} is not the scale of {node.input[0]}")
     return _whole(node, lambda to: to.end("Identity", [_moved(to, quantizer.input[0], moves)]))
+
+
+def _table(look: ModelLook, node: NodeProto) -> Match:
+    """Rows of a stored table of integers, an embedding mostly, with one scale for all."""
+    name = node.input[0]
+    moves: list[NodeProto] = []
+    while name not in look.stored and (maker := look.maker(name)) is not None and has(maker, Trait.CARRIES_GRID):
+        moves.insert(0, maker)
+        name = maker.input[0]
+    scale = look.values(node.input[1])
+    if scale.size != 1:
+        raise NoMatchError(f"{node.input[1]} is not one scale for all")
+    zero = look.values(node.input[2]) if len(node.input) > 2 and node.input[2] else np.zeros((), np.int8)
+    values = _values(look.values(name), scale.reshape(()), zero.reshape(()))
+    return _whole(node, lambda to: to.end("Identity", [_moved(to, to.store(f"{name}_float", values), moves)]))
 
 
 def _layer(look: ModelLook, node: NodeProto) -> Match:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from onnx import NodeProto
 
 __all__ = [
+    "clip_to_extremes",
     "cumulate_forward",
     "divide_by_root",
     "einsum_to_matmul",
@@ -391,3 +392,29 @@ def divide_by_root(look: ModelLook, node: NodeProto) -> Match | None:
     why = f"{product.output[0]} is a quotient by {root}"
     nodes = (label(node), label(product))
     return Match(why=why, write=write, output=product.output[0], nodes=nodes, tensors=(inverse,))
+
+
+@rewrite(
+    "Clip",
+    name="clip-to-extremes",
+    summary="Writes a Clip with computed bounds as a Max and a Min.",
+    none="no Clip has computed bounds",
+    note="{} Clips are made of Max and Min",
+    completes=True,
+)
+def clip_to_extremes(look: ModelLook, node: NodeProto) -> Match | None:
+    """A bound that is infinite bounds nothing and is left out."""
+    bounds = [*node.input[1:], "", ""][:2]
+    if all(not name or look.array(name) is not None for name in bounds):
+        return None
+
+    def write(to: NodeSteps) -> None:
+        source, made = to.node.input[0], to.node.output[0]
+        for op_type, name in zip(("Max", "Min"), bounds, strict=True):
+            value = look.array(name) if name else None
+            if name and (value is None or np.isfinite(value).all()):
+                source = to.add(op_type, [source, name], f"{made}_{op_type.lower()}")
+        to.share(made, *(step.output[0] for step in to.nodes))
+        to.nodes[-1].output[0], to.nodes[-1].name = made, to.node.name
+
+    return Match(why="its bounds are computed", write=write)

@@ -31,6 +31,9 @@ __all__ = ["raise_opset", "write_out_functions"]
 _LEAST = 7
 # The first with grids per channel, and the oldest that tools in use are tested with.
 _WANTED = 13
+# Functions of ONNX until set 15: ONNX Runtime then knows no shape of what they make (1.31, and the provider says so).
+_SHAPED_LATER = frozenset({"GreaterOrEqual", "LessOrEqual"})
+_SHAPED_SINCE = 16
 # Before IR 4 every stored tensor had to be listed as an input; from 4 on that means a default for one.
 _DEFAULTS_SINCE_IR = 4
 
@@ -46,19 +49,28 @@ _WRITTEN_OUT = frozenset(
 
 def _old_opset(graph: ModelLook) -> MatchResult:
     given, model = graph.opset, graph.model
-    if not 0 < given < _LEAST:
+    if _wanted(model) == given:
         return MatchResult(reason=f"its operator set {given} is read by compilers")
     try:
-        raised_to(copy_of(model), _WANTED)
+        raised_to(copy_of(model), _wanted(model))
     except InputError as error:
         return MatchResult(refusals=(NearMiss(nodes=(), reason=error.why or error.what),), reason=error.what)
     return MatchResult(sites=(Site(nodes=(), tensors=(), why=f"its operator set is {given}"),))
 
 
+def _wanted(model: ModelProto) -> int:
+    """The operator set that compilers read: the model's own from 7 on, unless ONNX Runtime shapes its nodes later."""
+    given = opset_of(model)
+    if 0 < given < _SHAPED_SINCE and any(node.op_type in _SHAPED_LATER for node in model.graph.node):
+        return _SHAPED_SINCE
+    return _WANTED if 0 < given < _LEAST else given
+
+
 def _raise_opset(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
     """Entries of tensors keep their names."""
     del matched
-    given, raised = opset_of(model), raised_to(copy_of(model), _WANTED)
+    given, target = opset_of(model), _wanted(model)
+    raised = raised_to(copy_of(model), target)
     if model.ir_version < _DEFAULTS_SINCE_IR:
         stored = {tensor.name for tensor in raised.graph.initializer}
         inputs = [item for item in raised.graph.input if item.name not in stored]
@@ -73,13 +85,13 @@ def _raise_opset(model: ModelProto, encodings: EncodingSet | None, matched: Matc
             node.input[1] = graph.store(f"{name}_per_channel", slopes.reshape(wanted))
             encodings = share_entry(encodings, name, [node.input[1]])
     graph.prune()
-    note = f"operator set {given} became {_WANTED}"
+    note = f"operator set {given} became {target}"
     return Rewritten(model=graph.model, encodings=keep_entries(encodings, graph), notes=(note,))
 
 
 raise_opset = Transform(
     name="raise-opset",
-    summary="Raises an operator set below 7 to 13.",
+    summary="Raises an operator set below 7 to 13, one below 16 to 16 where it has GreaterOrEqual or LessOrEqual.",
     find=_old_opset,
     apply=_raise_opset,
     ulps=256.0,  # before is computed by ONNX's reference, which adds in another order

@@ -111,6 +111,10 @@ CASES: dict[str, tuple[Case, Case]] = {
         {"graph": STATISTICS % "y = LayerNormalization (x, s)  mean = ReduceMean <axes = [-1]> (x)", "stored": NORM},
     ),
     "QNN284": ({"graph": SHIFTED}, one("Relu (x)")),
+    "QNN286": (
+        {"graph": "g (float[4] x, float b) => (float[4] y) { y = Clip (x, b) }"},
+        {"graph": "g (float[4] x) => (float[4] y) { y = Clip (x, b) }", "stored": {"b": ("float", (), 0.1)}},
+    ),
     "QNN285": (
         {"graph": POOLED % "-1,-2", "encodings": {"image": {"type": "uint16"}}},
         {"graph": POOLED % "-1,-2", "encodings": {"image": {"type": "uint8"}}},

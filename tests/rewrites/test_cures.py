@@ -196,6 +196,17 @@ def test_statistics_are_computed_on_their_own(opset: int, outputs: tuple[str, ..
     assert list(norm.output) == ["y"]
 
 
+@each_row("highest", [np.inf, 0.5])
+def test_a_clip_to_a_computed_bound_is_made_of_extremes(highest: float) -> None:
+    graph = TinyGraph()
+    x = graph.input("x", (3, 4))
+    least = graph.op("ReduceMean", [x], "least", keepdims=0)
+    graph.op("Clip", [x, least, graph.stored("most", np.float32(highest))], "y")
+    assert kinds(done(graph.model("y"), "clip-to-extremes").model) - {"ReduceMean"} == (
+        {"Max"} if highest == np.inf else {"Max", "Min"}
+    )
+
+
 def test_a_norm_without_statistics_stays() -> None:
     assert not load_transform("norm-statistics").match(with_statistics(17))
 
@@ -289,6 +300,13 @@ def test_an_old_operator_set_is_raised(model: onnx.ModelProto) -> None:
     made = done(model, "raise-opset").model
     assert [entry.version for entry in made.opset_import] == [13]
     assert [item.name for item in made.graph.input] == ["x"]
+
+
+def test_comparisons_are_raised_to_where_their_shapes_are_known() -> None:
+    graph = TinyGraph(13)
+    graph.op("GreaterOrEqual", [graph.input("x", (2, 3)), graph.stored("least", np.zeros(3, np.float32))], "y")
+    made = done(graph.model("y"), "raise-opset").model
+    assert [entry.version for entry in made.opset_import] == [16]
 
 
 def test_what_the_converter_cannot_raise_is_refused() -> None:

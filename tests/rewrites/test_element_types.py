@@ -47,7 +47,19 @@ def recurrent() -> TinyGraph:
     return graph
 
 
-@pytest.mark.parametrize(("graph", "shape"), [(layers(), (1, 3, 8, 8)), (recurrent(), (7, 1, 4))])
+def looked_up() -> TinyGraph:
+    random, graph = np.random.default_rng(2), TinyGraph()
+    place = graph.op("Cast", [graph.input("x", (1, 6))], "place", to=onnx.TensorProto.INT64)
+    rows = graph.op(
+        "Tanh", [graph.op("Gather", [graph.stored("words", random.normal(size=(9, 8))), place], "row")], "t"
+    )
+    graph.op("MatMul", [rows, graph.stored("w", random.normal(size=(8, 4)))], ["y"])
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("graph", "shape"), [(layers(), (1, 3, 8, 8)), (recurrent(), (7, 1, 4)), (looked_up(), (1, 6))]
+)
 def test_float_layers_give_nearly_the_same(graph: TinyGraph, shape: tuple[int, ...], tmp_path: Path) -> None:
     model = quantized(graph, tmp_path)
     found = FIND.match(model)

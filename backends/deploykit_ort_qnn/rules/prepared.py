@@ -37,6 +37,7 @@ _LIKELY = Claim(answered_by=Answerer.TOOLS, confidence=Confidence.INFERRED, seen
 
 _NEAR = 1e-3
 _LEAST_OPSET = 7
+_COMPARES_SINCE = 16
 
 
 RULES: Registry[ProviderDraft] = Registry("ort-qnn plan")
@@ -335,9 +336,10 @@ def check_rms_samples(draft: ProviderDraft) -> Iterator[Found]:
     cure="raise-opset",
 )
 def check_opset(draft: ProviderDraft) -> Iterator[Found]:
-    """A standard operator set below 7.
+    """A standard operator set below 7, or a comparison of a set below 16.
 
-    The provider takes no node of such a model, however ordinary: a Sigmoid of set 6 is left to the CPU.
+    The provider takes no node of a model below 7, however ordinary: a Sigmoid of set 6 is left to the CPU. Below 16 it
+    learns no shape of what GreaterOrEqual and LessOrEqual make, and leaves them and their readers to the CPU.
 
     Fix: Export it again with a newer operator set.
     """
@@ -345,6 +347,11 @@ def check_opset(draft: ProviderDraft) -> Iterator[Found]:
     if 0 < facts.opset < _LEAST_OPSET and draft.source == "float":
         name = draft.situation.request.model.name
         yield Found("model", name, f"{name}: operator set {facts.opset} is not taken")
+    elif 0 < facts.opset < _COMPARES_SINCE:
+        for node in facts.nodes:
+            if node.op_type in ("GreaterOrEqual", "LessOrEqual"):
+                message = f"{node.label}: {node.op_type} of operator set {facts.opset} is not taken"
+                yield Found("node", node.label, message)
 
 
 @RULES.rule(

@@ -101,6 +101,15 @@ def check_untranslated(situation: Situation) -> Iterator[Found]:
             if found:
                 more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
                 yield at_node(found[0], f"{row.why}{more}", sources=row.source)
+    strange = {node.op_type: node for node in reversed(situation.facts.nodes) if _is_nobodys(situation, node)}
+    for node in strange.values():
+        yield at_node(node, f"no operator of ONNX, and the model holds no function for {node.domain}")
+
+
+def _is_nobodys(situation: Situation, node: NodeFact) -> bool:
+    """An operator of a domain that neither ONNX nor ONNX Runtime has, and that the model does not define."""
+    has_owner = node.domain in ("", "ai.onnx") or node.domain.startswith(("ai.onnx.", "com.microsoft", "com.ms."))
+    return not has_owner and node.op_type not in situation.facts.functions
 
 
 def _is_taken_product(situation: Situation, node: NodeFact) -> bool:
@@ -142,6 +151,25 @@ def check_statistics(situation: Situation) -> Iterator[Found]:
     for node in nodes(situation, "LayerNormalization"):
         if any(name in facts.outputs or facts.consumers_of(name) for name in node.outputs[1:] if name):
             yield at_node(node, f"it gives {len(node.outputs) - 1} statistics")
+
+
+@RULES.rule(
+    "QNN286",
+    "clip-to-computed-bounds",
+    "warning",
+    sources=("onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: a spectrogram that stays 80 dB below its peak",),
+    cure="clip-to-extremes",
+)
+def check_computed_bounds(situation: Situation) -> Iterator[Found]:
+    """A Clip whose bounds are computed.
+
+    The HTP operator has its bounds as parameters. The provider of 2.51 leaves such a node to the CPU.
+
+    Fix: write it with Max and Min
+    """
+    for node in nodes(situation, "Clip"):
+        if any(name and not situation.facts.is_stored(name) for name in node.inputs[1:]):
+            yield at_node(node, "its bounds are computed")
 
 
 @RULES.rule(

@@ -219,6 +219,8 @@ def _settle_by_trial(draft: _SizeDraft, facts: GraphFacts, runs: Runs, *, dense:
     # An input that looks like a state, beside others: the model is fed piece by piece.
     states = [spec for spec in draft.specs if len(spec.shape) == 3 and spec.shape[-1] is not None]
     streams = bool(states) and len(facts.inputs) > 1
+    # Compilers write a recurrent layer out, step by step: the fewest usual ones, not the most.
+    steps = any(node.op_type.endswith(("GRU", "LSTM", "RNN")) for node in facts.nodes)
     for spec in draft.specs:
         if not draft.open_axes(spec):
             continue
@@ -234,14 +236,22 @@ def _settle_by_trial(draft: _SizeDraft, facts: GraphFacts, runs: Runs, *, dense:
         casts = [node for node in facts.consumers_of(spec.name) if node.op_type == "Cast"]
         readers = [reader for node in casts for reader in facts.consumers_of(node.outputs[0])]
         words = not spec.is_float or any(reader.op_type == "Gather" for reader in readers)
-        choices = islice(_usual_shapes(draft, spec, fits, dense=dense, streams=streams, words=words), _MOST_TRIALS)
+        usual = _usual_shapes(draft, spec, fits, dense=dense, streams=streams, words=words, steps=steps)
+        choices = islice(usual, _MOST_TRIALS)
         chosen = next(((shape, why) for shape, why in choices if fits(shape)), None)
         if chosen is not None:
             draft.settle(spec, *chosen, usual=True)
 
 
 def _usual_shapes(
-    draft: _SizeDraft, spec: InputSpec, fits: Callable[[Shape], bool], *, dense: bool, streams: bool, words: bool
+    draft: _SizeDraft,
+    spec: InputSpec,
+    fits: Callable[[Shape], bool],
+    *,
+    dense: bool,
+    streams: bool,
+    words: bool,
+    steps: bool,
 ) -> Iterator[tuple[Shape, str]]:
     """Shapes that an input of this kind usually has; none where the kind is not known."""
     open_ = draft.open_axes(spec)
@@ -266,13 +276,13 @@ def _usual_shapes(
             yield from ((shape, "the usual size of text lines at which it runs") for shape in lines)
         yield from ((shape, f"the usual size of {kind} at which it runs") for shape in squares)
     elif words and open_ == [len(spec.shape) - 1]:
-        for length in _TOKENS:
+        for length in sorted(_TOKENS) if steps else _TOKENS:
             yield at((open_[0], length)), "a usual number of tokens"
     elif spec.is_float and len(open_) == 1 and len([s for s in filled if s > 1]) == 0:
         for length in _SOUND_CHUNK if streams else _SOUND:
             yield at((open_[0], length)), "a usual number of sound samples at which it runs"
     elif spec.is_float and len(spec.shape) == 3 and len(open_) == 1:
-        for frames in _FRAMES:
+        for frames in sorted(_FRAMES) if steps else _FRAMES:
             yield at((open_[0], frames)), "a usual number of frames at which it runs"
 
 

@@ -472,6 +472,12 @@ class Making:
         request, model, facts = self.request, self.model, self.facts
         if facts.is_qdq:
             raise InputError(f"{model.path}: holds Q/DQ nodes already", next="give the float model")
+        if any(fact.dtype == "float16" for fact in facts.tensors.values()):
+            raise InputError(
+                f"{model.path.name}: computes in float16, and quantizers start from float32",
+                why="ONNX writes no bias of an integer layer in float16, and the weights are rounded already",
+                next="export the model in float32",
+            )
         if request.calibration is None:
             raise UsageError(
                 "a quantizer needs data", next="give --calibration: .npz or .npy samples, or a folder of images"
