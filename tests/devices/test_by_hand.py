@@ -25,7 +25,9 @@ def median(values):
 now, before = (json.load(open(path)) for path in sys.argv[1:])
 told, a, b = now["latency"], now["latency"]["samples_us"], before["latency"]["samples_us"]
 found = {"min_us": min(a), "median_us": median(a), "p90_us": percentile(a, 0.9), "p99_us": percentile(a, 0.99)}
-found |= {"max_us": max(a), "mean_us": sum(a) / len(a), "per_second": len(a) / sum(a) * 1e6}
+mean = sum(a) / len(a)
+found |= {"max_us": max(a), "mean_us": mean, "per_second": len(a) / sum(a) * 1e6}
+found["std_us"] = math.sqrt(sum((one - mean) ** 2 for one in a) / (len(a) - 1))
 for name, value in found.items():
     assert math.isclose(told[name], value, rel_tol=1e-9), name
 assert told["count"] == len(a)

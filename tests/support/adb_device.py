@@ -1,6 +1,6 @@
 """A device for the real adb client: the documented protocol over TCP, with programs of this machine as its own.
 
-What it speaks is described in AOSP (packages/modules/adb: protocol.txt, SYNC.TXT, shell_protocol.h). It is none of
+What it speaks is described in AOSP (packages/modules/adb: protocol.txt, shell_protocol.h). It is none of
 Google's software, and no Android: ``/data/local/tmp`` is a folder, ``getprop`` a script in it. As with adbd, a program
 whose client has gone finds its input at an end and is not killed. Faults are asked for by its fields.
 """
@@ -11,7 +11,6 @@ import os
 import queue
 import shutil
 import socket
-import stat
 import struct
 import subprocess
 import threading
@@ -109,10 +108,6 @@ class AdbDevice:
                 alive.append(group)
         return alive
 
-    def path(self, text: str) -> Path:
-        """Where a path of the device is here."""
-        return Path(text.replace(HOME, str(self.folder), 1) if text.startswith(HOME) else text)
-
 
 class Link:
     """One connection: reads its messages and gives each to its stream."""
@@ -209,12 +204,12 @@ class Stream:
         name, _, rest = service.partition(":")
         kind, *options = name.split(",")
         with suppress(GoneError):
-            if kind == "sync" or (kind == "shell" and "v2" in options):
+            if kind == "shell" and "v2" in options:
                 self.link.send(OKAY, self.ours, self.theirs)
-                self.sync() if kind == "sync" else self.shell(rest)
+                self.shell(rest)
         with suppress(GoneError):
             self.ready.wait(5)  # what was sent last is taken before the end is told
-            self.link.send(CLSE, self.ours if kind in ("sync", "shell") else 0, self.theirs)
+            self.link.send(CLSE, self.ours if kind == "shell" else 0, self.theirs)
         self.link.streams.pop(self.ours, None)
 
     def shell(self, command: str) -> None:
@@ -272,67 +267,6 @@ class Stream:
         with suppress(GoneError):  # what comes later is taken and dropped
             while True:
                 self.read(1)
-
-    def sync(self) -> None:
-        """Files in both directions, version 1 of the requests."""
-        while True:
-            request, size = struct.unpack("<4sI", self.read(8))
-            if request == b"QUIT":
-                return
-            text = self.read(size).decode()
-            if request == b"STAT":
-                self.write(struct.pack("<4s3I", b"STAT", *status_of(self.link.device.path(text))))
-            elif request == b"LIST":
-                entries = self.link.device.path(text)
-                for one in sorted(entries.iterdir()) if entries.is_dir() else ():
-                    name = os.fsencode(one.name)
-                    self.write(struct.pack("<4s4I", b"DENT", *status_of(one), len(name)) + name)
-                self.write(struct.pack("<4s4I", b"DONE", 0, 0, 0, 0))
-            elif request == b"SEND":
-                self._take(*text.rsplit(",", 1))
-            elif request == b"RECV":
-                try:
-                    with self.link.device.path(text).open("rb") as stream:
-                        while data := stream.read(CHUNK):
-                            self.write(struct.pack("<4sI", b"DATA", len(data)) + data)
-                    self.write(struct.pack("<4sI", b"DONE", 0))
-                except OSError as error:
-                    self._fail(error)
-
-    def _take(self, text: str, mode: str) -> None:
-        """One file that the client sends; whatever goes wrong, all of it is read."""
-        path, failed, limit, written = self.link.device.path(text), None, self.link.device.file_limit, 0
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("wb") as stream:
-            while True:
-                kind, size = struct.unpack("<4sI", self.read(8))
-                if kind == b"DONE":
-                    break
-                data = self.read(size)
-                written += size
-                if limit is not None and written > limit:
-                    failed = OSError(28, "No space left on device")
-                else:
-                    stream.write(data)
-        if failed is not None:
-            self._fail(failed)
-            return
-        path.chmod(int(mode) & 0o777)
-        os.utime(path, (size, size))
-        self.write(struct.pack("<4sI", b"OKAY", 0))
-
-    def _fail(self, error: OSError) -> None:
-        text = str(error).encode()
-        self.write(struct.pack("<4sI", b"FAIL", len(text)) + text)
-
-
-def status_of(path: Path) -> tuple[int, int, int]:
-    """Mode, size and time of a file; zeros where there is none."""
-    try:
-        found = path.lstat()
-    except OSError:
-        return 0, 0, 0
-    return found.st_mode, found.st_size if stat.S_ISREG(found.st_mode) else 0, int(found.st_mtime)
 
 
 @contextmanager

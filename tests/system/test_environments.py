@@ -177,26 +177,22 @@ def test_that_one_waits_is_said_in_a_log_too(
     assert "tiny==1.0: another process is installing or removing it; waiting" in capsys.readouterr().err
 
 
-def test_the_compiler_is_looked_for_before_anything_is_made(
-    root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"needs_cxx": True}, r"C\+\+ compiler"),
+        ({"python": "<3.5"}, r"needs Python <3\.5"),
+        ({"disk_mb": 10**9}, "MiB"),
+    ],
+)
+def test_what_this_machine_lacks_is_said_before_anything_is_made(
+    asked: dict[str, object], told: str, root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
-    with pytest.raises(ToolError, match=r"C\+\+ compiler"):
-        install(spec((Stage(id="a"),), needs_cxx=True), silent)
+    with pytest.raises(ToolError, match=told):
+        install(spec((Stage(id="a"),), **asked), silent)
     assert not root.exists()
-
-
-def test_a_python_that_does_not_fit_is_named(root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ToolError, match=r"needs Python <3\.5"):
-        install(spec((Stage(id="a"),), python="<3.5"), silent)
-    assert not root.exists()
-
-
-def test_a_full_disk_is_noticed_first(root: Path) -> None:
-    with pytest.raises(ToolError, match="MiB"):
-        install(spec((Stage(id="a"),), disk_mb=10**9), silent)
 
 
 def test_choosing_a_version() -> None:
@@ -220,9 +216,6 @@ def test_a_bad_specification_is_answered_with_its_key(tmp_path: Path) -> None:
     (tmp_path / "x.toml").write_text('schema = 1\nname = "x"\ncolour = "red"\n')
     with pytest.raises(InputError, match="colour"):
         load_toolchains(tmp_path, backend="b")
-
-
-def test_names_cannot_leave_the_root() -> None:
     with pytest.raises(ValueError, match="only lower-case"):
         spec((Stage(id="a"),), name="../evil")
 
@@ -314,7 +307,9 @@ LOCKED = [one for one in known_toolchains() if any(stage.lock for stage in one.s
 
 @each_row("one", LOCKED, ids=lambda one: one.id)
 def test_every_lock_pins_what_its_toolchain_pins(one: ToolchainSpec) -> None:
-    """The two lists are one fact: the constraints count where no hash is known."""
+    """The two lists are one fact: the constraints count where no hash is known. It is for every Python allowed."""
+    allowed = tuple(f"3.{minor}" for minor in range(11, 20) if SpecifierSet(one.python).contains(f"3.{minor}.0"))
+    assert [stage.lock_python for stage in one.stages if stage.lock and stage.lock_python != allowed] == []
     pinned: set[str] = set()
     for stage in one.stages:
         if stage.lock:
@@ -326,21 +321,10 @@ def test_every_lock_pins_what_its_toolchain_pins(one: ToolchainSpec) -> None:
     assert pinned == {pin.lower() for pin in one.constraints}
 
 
-@each_row("one", LOCKED, ids=lambda one: one.id)
-def test_a_lock_is_for_the_pythons_that_its_toolchain_allows(one: ToolchainSpec) -> None:
-    allowed = tuple(f"3.{minor}" for minor in range(11, 20) if SpecifierSet(one.python).contains(f"3.{minor}.0"))
-    assert [stage.lock_python for stage in one.stages if stage.lock and stage.lock_python != allowed] == []
-
-
 def test_nothing_is_fetched_without_its_hash() -> None:
     """Whatever stage asks pip for packages has a lock or hashes; what a stage's program fetches has its own."""
-    bare = [
-        f"{one.id} {s.id}"
-        for one in known_toolchains()
-        for s in one.stages
-        if s.packages and not s.lock + "".join(s.hashes)
-    ]
-    assert bare == []
+    stages = [(one.id, stage) for one in known_toolchains() for stage in one.stages]
+    assert [(name, s.id) for name, s in stages if s.packages and not s.lock + "".join(s.hashes)] == []
 
 
 def entries(lock: str) -> dict[str, str]:

@@ -10,42 +10,27 @@ import time
 import numpy as np
 import onnxruntime as ort
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 from deploykit.model.running import CpuSession
 from deploykit.system.limits import guarded_memory, limited_time, time_left
 from deploykit.system.processes import run
+from text_models import text_model
 
 
-def test_without_a_bound_there_is_none() -> None:
+def test_the_tightest_of_nested_bounds_counts_in_its_own_thread() -> None:
+    seen: list[float | None] = []
     assert time_left() is None
-    with limited_time(None):
-        assert time_left() is None
-
-
-def test_the_tightest_of_nested_bounds_counts() -> None:
     with limited_time(1000.0):
         with limited_time(10.0):
             assert 9.0 < (time_left() or 0.0) <= 10.0
+            other = threading.Thread(target=lambda: seen.append(time_left()))
+            other.start()
+            other.join()
         with limited_time(5000.0), limited_time(None):
             assert 990.0 < (time_left() or 0.0) <= 1000.0
-    assert time_left() is None
-
-
-def test_what_is_over_stays_at_nothing() -> None:
-    with limited_time(0.0):
-        assert time_left() == 0.0
-        with limited_time(60.0):
-            assert time_left() == 0.0
-
-
-def test_a_bound_is_of_its_own_thread() -> None:
-    seen: list[float | None] = []
-    with limited_time(10.0):
-        other = threading.Thread(target=lambda: seen.append(time_left()))
-        other.start()
-        other.join()
-    assert seen == [None]
+    with limited_time(0.0), limited_time(60.0):
+        assert time_left() == 0.0, "what is over stays at nothing"
+    assert time_left() is None and seen == [None]
 
 
 @pytest.mark.parametrize("own", [None, 600.0])
@@ -58,25 +43,10 @@ def test_a_program_ends_with_the_time_of_its_caller(own: float | None) -> None:
 
 
 def endless() -> bytes:
-    """A loop that doubles nothing for longer than anyone waits; large enough that its own bound is far away."""
-    value = helper.make_tensor_value_info("v", TensorProto.FLOAT, [4])
-    again = helper.make_tensor_value_info("c", TensorProto.BOOL, [])
-    count = helper.make_tensor_value_info("i", TensorProto.INT64, [])
-    body = helper.make_graph(
-        [helper.make_node("Identity", ["c"], ["d"]), helper.make_node("Neg", ["v"], ["w"])],
-        "body",
-        [count, again, value],
-        [helper.make_tensor_value_info("d", TensorProto.BOOL, []), helper.make_tensor_value_info("w", 1, [4])],
-    )
+    """A loop that negates something for longer than anyone waits; large enough that its own bound is far away."""
+    body = "body (int64 i, bool c, float[4] v) => (bool d, float[4] w) { d = Identity (c) w = Neg (v) }"
     stored = {"n": np.array(1 << 62), "t": np.array(True), "ballast": np.zeros(25_000_000, np.float32)}
-    graph = helper.make_graph(
-        [helper.make_node("Loop", ["n", "t", "x"], ["y"], body=body)],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4])],
-        [numpy_helper.from_array(array, name) for name, array in stored.items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    model = text_model("float[4] x", f"y = Loop <body = {body}> (n, t, x)", "float[4] y", **stored)
     return bytes(model.SerializeToString())
 
 

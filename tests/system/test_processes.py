@@ -15,22 +15,19 @@ def python(code: str) -> list[str]:
 
 def test_output_goes_to_the_callback_the_log_and_the_tail(tmp_path: Path) -> None:
     lines: list[str] = []
-    done = run(
-        python("import sys; print('out', flush=True); print('err', file=sys.stderr)"),
-        log=tmp_path / "log",
-        on_line=lines.append,
-    )
-    assert done.ok
-    assert lines == ["out", "err"]
-    assert done.tail == ("out", "err")
-    assert (tmp_path / "log").read_text() == "out\nerr\n"
-    assert done.peak_rss_mb is not None
-    assert done.peak_rss_mb > 1
+    code = "import os, sys; print(os.environ['WANTED'], os.getcwd(), flush=True); "
+    code += r"sys.stderr.buffer.write(b'\xff\xfe\n')"
+    done = run(python(code), log=tmp_path / "log", on_line=lines.append, env={"WANTED": "yes"}, cwd=tmp_path)
+    assert done.ok and (done.peak_rss_mb or 0) > 1
+    assert lines == list(done.tail) == [f"yes {tmp_path}", "\ufffd\ufffd"]
+    assert (tmp_path / "log").read_bytes() == f"yes {tmp_path}\n".encode() + b"\xff\xfe\n"
 
 
-def test_a_status_and_a_signal_are_told_apart() -> None:
+def test_a_status_and_a_signal_are_told_apart_and_no_program_is_an_error() -> None:
     assert run(python("raise SystemExit(3)")).returncode == 3
     assert run(python("import os; os.kill(os.getpid(), 11)")).returncode == -11
+    with pytest.raises(ToolError, match="cannot be started"):
+        run(["/no/such/program"])
 
 
 def test_a_program_that_hangs_is_ended_with_its_children() -> None:
@@ -38,19 +35,3 @@ def test_a_program_that_hangs_is_ended_with_its_children() -> None:
     done = run(python(code), timeout=1.0)
     assert done.timed_out
     assert not done.ok
-
-
-def test_a_program_that_is_not_there_is_a_tool_error() -> None:
-    with pytest.raises(ToolError, match="cannot be started"):
-        run(["/no/such/program"])
-
-
-def test_bytes_that_are_no_text_do_not_hurt() -> None:
-    done = run(python(r"import sys; sys.stdout.buffer.write(b'\xff\xfe\n')"))
-    assert done.ok
-    assert len(done.tail) == 1
-
-
-def test_the_environment_is_added_to(tmp_path: Path) -> None:
-    done = run(python("import os; print(os.environ['WANTED'], os.getcwd())"), env={"WANTED": "yes"}, cwd=tmp_path)
-    assert done.tail == (f"yes {tmp_path}",)
