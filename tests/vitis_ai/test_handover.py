@@ -31,29 +31,18 @@ def made(tmp_path: Path) -> dict[str, Path]:
     return {"model": tmp_path / "quantized.onnx", "compared": outputs}
 
 
-def test_the_same_run_takes_it(tmp_path: Path, package: Path, made: dict[str, Path]) -> None:
+def test_the_same_run_takes_it_and_no_other(tmp_path: Path, package: Path, made: dict[str, Path]) -> None:
     keep_run(run_key(TOOL, package, RECIPE), made)
     wanted = {"model": tmp_path / "here" / "m.onnx", "compared": tmp_path / "there"}
     assert take_run(run_key(TOOL, package, RECIPE), wanted)
     assert wanted["model"].read_text() == "quantized"
     assert (wanted["compared"] / "baseline" / "0.npz").read_text() == "values"
-
-
-def test_another_recipe_or_other_data_take_nothing(tmp_path: Path, package: Path, made: dict[str, Path]) -> None:
-    keep_run(run_key(TOOL, package, RECIPE), made)
-    wanted = {"model": tmp_path / "m.onnx"}
-    assert not take_run(run_key(TOOL, package, {**RECIPE, "precision": "vint8"}), wanted)
+    other = {**RECIPE, "precision": "vint8"}
+    assert not take_run(run_key(TOOL, package, other), wanted)
+    keep_run(run_key(TOOL, package, other), {"model": made["model"]})
+    assert not take_run(run_key(TOOL, package, other), wanted), "it wants more than was kept"
     (package / "calibration" / "a.npy").write_text("other")
     assert not take_run(run_key(TOOL, package, RECIPE), wanted)
-
-
-def test_a_run_that_wants_more_takes_nothing(tmp_path: Path, package: Path, made: dict[str, Path]) -> None:
-    keep_run(run_key(TOOL, package, RECIPE), {"model": made["model"]})
-    wanted = {"model": tmp_path / "m.onnx", "compared": tmp_path / "there"}
-    assert not take_run(run_key(TOOL, package, RECIPE), wanted)
-
-
-def test_the_data_of_a_reader_is_not_known(tmp_path: Path, package: Path, made: dict[str, Path]) -> None:
-    recipe = {**RECIPE, "calibration": {"kind": "reader"}}
-    keep_run(run_key(TOOL, package, recipe), made)
-    assert not take_run(run_key(TOOL, package, recipe), made)
+    reader = {**RECIPE, "calibration": {"kind": "reader"}}  # whose data nobody knows
+    keep_run(run_key(TOOL, package, reader), made)
+    assert not take_run(run_key(TOOL, package, reader), made)

@@ -80,6 +80,13 @@ def test_packages_of_both_product_lines_verify(
             assert str(DATA) not in path.read_text("utf-8")
 
 
+def ran(packaged: Packaged, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """A script of the package, in its folder."""
+    argv = words if words[0].startswith("/") else (sys.executable, *words)
+    given = {"cwd": packaged.package, "env": {**os.environ, **env}, "capture_output": True, "encoding": "utf-8"}
+    return subprocess.run(argv, check=False, **given)  # type: ignore[call-overload, no-any-return]
+
+
 def test_the_mandatory_options_are_always_written(make: Callable[..., Packaged]) -> None:
     recipe = read(make("vek385", "vint8"), "config/quantize.json")
     assert recipe["attributes"] == {"enable_npu_cnn": True}
@@ -183,24 +190,18 @@ def test_a_no_about_the_request_writes_nothing(make: Callable[..., Packaged]) ->
     assert packaged.exit_status == 1
 
 
-def test_two_models_make_the_run_script_and_evaluate_agree(make: Callable[..., Packaged], samples: Path) -> None:
+def test_the_run_script_and_evaluate_agree_and_compile_misses_the_provider(
+    make: Callable[..., Packaged], samples: Path
+) -> None:
     """run.py --cpu runs alone, and what it saves is what evaluate reads."""
     packaged = make("strix", "bf16")
     assert packaged.package is not None
-    argv = [sys.executable, "scripts/run.py", "--cpu", "--data", str(samples), "--out", "artifacts/outputs"]
-    done = subprocess.run(argv, cwd=packaged.package, capture_output=True, encoding="utf-8", check=False)
+    done = ran(packaged, "scripts/run.py", "--cpu", "--data", str(samples), "--out", "artifacts/outputs")
     assert done.returncode == 0, done.stderr
     assert sorted(p.name for p in (packaged.package / "artifacts/outputs").iterdir()) == [f"s{i}.npz" for i in range(4)]
     assert np.load(packaged.package / "artifacts/outputs/s0.npz")["output0"].shape == (1, 8, 64)
-
-
-def test_compile_without_the_provider_says_so(make: Callable[..., Packaged]) -> None:
-    packaged = make("strix", "bf16")
-    assert packaged.package is not None
-    argv = [sys.executable, "scripts/compile.py"]
-    done = subprocess.run(argv, cwd=packaged.package, capture_output=True, encoding="utf-8", check=False)
-    assert done.returncode == 5
-    assert "has no VitisAIExecutionProvider" in done.stderr
+    done = ran(packaged, "scripts/compile.py")
+    assert done.returncode == 5 and "has no VitisAIExecutionProvider" in done.stderr
 
 
 FAKE = """
@@ -239,15 +240,7 @@ def test_compile_judges_by_the_summary(
     assert packaged.package is not None
     (tmp_path / "fake").mkdir()
     (tmp_path / "fake/onnxruntime.py").write_text(textwrap.dedent(FAKE))
-    environment = os.environ | {"PYTHONPATH": str(tmp_path / "fake"), "FAKE_SUMMARY": summary}
-    done = subprocess.run(
-        [sys.executable, "scripts/compile.py"],
-        cwd=packaged.package,
-        env=environment,
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-    )
+    done = ran(packaged, "scripts/compile.py", PYTHONPATH=str(tmp_path / "fake"), FAKE_SUMMARY=summary)
     assert done.returncode == status, done.stderr
     assert told in done.stderr
     assert (packaged.package / "logs/compile.json").is_file()
@@ -264,7 +257,7 @@ def test_the_scripts_are_good_shell(make: Callable[..., Packaged]) -> None:
         packaged = make(target, precision, out=target)
         assert packaged.package is not None
         scripts = [str(path) for path in (packaged.package / "scripts").glob("*.sh")]
-        done = subprocess.run([str(shellcheck), *scripts], capture_output=True, encoding="utf-8", check=False)
+        done = ran(packaged, str(shellcheck), *scripts)
         assert done.returncode == 0, done.stdout
 
 
@@ -276,14 +269,8 @@ def test_build_goes_on_where_it_stopped(make: Callable[..., Packaged], tmp_path:
     python.chmod(0o755)
     calls = tmp_path / "calls"
     for status in ("3", "0"):
-        done = subprocess.run(
-            ["bash", str(packaged.package / "scripts/build.sh")],
-            cwd=tmp_path,
-            env={"PATH": os.environ["PATH"], "PYTHON": str(python), "CALLS": str(calls), "STATUS": status},
-            capture_output=True,
-            encoding="utf-8",
-            check=False,
-        )
+        script = str(packaged.package / "scripts/build.sh")
+        done = ran(packaged, "/bin/bash", script, PYTHON=str(python), CALLS=str(calls), STATUS=status)
         assert done.returncode == (5 if status == "3" else 0), done.stderr
     assert calls.read_text().split() == ["scripts/quantize.py", "scripts/compile.py", "scripts/compile.py"]
     shutil.rmtree(packaged.package / "artifacts")

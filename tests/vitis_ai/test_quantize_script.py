@@ -14,7 +14,6 @@ import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper
 
 from deploykit.accuracy.samples import InputSpec
 from deploykit.accuracy.samples.calibration import samples_of
@@ -26,6 +25,7 @@ from deploykit.report.rendering import render
 from deploykit_vitis_ai import configs
 from deploykit_vitis_ai.config_keys import parse_options
 from tables import each_row
+from text_models import text_model
 
 DATA = Path(__file__).parents[1] / "data" / "quark"
 
@@ -97,9 +97,7 @@ def test_what_is_held_out_is_measured_on_and_never_calibrated_with(script: Modul
     assert [float(sample["x"][0]) for sample in reader.held_out] == [2.0, 8.0]
     assert sorted([*seen, 2.0, 8.0]) == list(range(10))
     identity = tmp_path / "identity.onnx"
-    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
-    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", value[:1], value[1:])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), identity)
+    onnx.save(text_model("float[1] x", "y = Identity (x)", "float[1] y"), identity)
     script.save_outputs(identity, identity, reader, tmp_path / "out", most=5)
     names = sorted(path.stem for path in (tmp_path / "out" / "candidate").iterdir())
     assert names == ["held_out_000", "held_out_001", "seen_000", "seen_001", "seen_002"]
@@ -127,17 +125,10 @@ def test_a_users_reader_is_found_beside_the_data(script: ModuleType, monkeypatch
 
 
 def test_nodes_are_sorted_and_nothing_else_changes(script: ModuleType, tmp_path: Path) -> None:
-    nodes = [
-        helper.make_node("Relu", ["b"], ["c"], name="last"),
-        helper.make_node("Relu", ["x"], ["a"], name="first"),
-        helper.make_node("Relu", ["a"], ["b"], name="middle"),
-    ]
-    kind = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in ("x", "c")]
-    model = helper.make_model(helper.make_graph(nodes, "g", kind[:1], kind[1:]))
-    onnx.save(model, tmp_path / "m.onnx")
+    onnx.save(text_model("float[2] x", "c = Relu (b) a = Relu (x) b = Relu (a)", "float[2] c"), tmp_path / "m.onnx")
     assert script.put_in_order(tmp_path / "m.onnx") is True
     after = onnx.load(tmp_path / "m.onnx")
-    assert [node.name for node in after.graph.node] == ["first", "middle", "last"]
+    assert [node.output[0] for node in after.graph.node] == ["a", "b", "c"]
     onnx.checker.check_model(after)
     before = (tmp_path / "m.onnx").read_bytes()
     assert script.put_in_order(tmp_path / "m.onnx") is False

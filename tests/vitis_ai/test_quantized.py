@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 from deploykit.findings import Finding
 from deploykit.model import load_model
@@ -23,6 +22,7 @@ from deploykit_vitis_ai.rules.quantized import RULES as QUANTIZED_RULES
 from deploykit_vitis_ai.rules.summary import RULES as SUMMARY_RULES
 from deploykit_vitis_ai.rules.summary import CompileSummary, parse_summary
 from tables import each_row
+from text_models import text_model
 
 DATA = Path(__file__).parents[1] / "data" / "quark"
 FLOAT = collect_facts(load_model(DATA / "fp32.onnx"))
@@ -122,30 +122,24 @@ def test_without_the_quantizer_a_format_that_was_to_be_chosen_is_said_to_be_untr
     assert "vint8 is only the first that --precision auto tries" in said.message
 
 
-def pooled(factor: str, tmp_path: Path) -> InspectedModel:
-    """A quantized pooling whose result is multiplied: by a stored factor, as Quark leaves it, or by another input."""
-    stored = [numpy_helper.from_array(np.array(value), name) for name, value in GRID.items()]
-    nodes = [
-        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
-        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
-        helper.make_node("GlobalAveragePool", ["d"], ["p"]),
-        helper.make_node("Mul", ["p", factor], ["y"], "mul"),
-    ]
-    values = {
-        name: helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, 3, 4, 4)) for name in ("x", "other", "y")
-    }
-    graph = helper.make_graph(nodes, "g", [values["x"], values["other"]], [values["y"]], stored)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "m.onnx")
-    return inspect_quantized(tmp_path / "m.onnx", precision="vint8", excluded=frozenset(), source=None)
+def inspected(tmp_path: Path, body: str, given: str, **asked: Any) -> InspectedModel:
+    """A model of this body on one grid; its operators are named after what they make."""
+    stored = {"s": np.float32(0.5), "z": np.int8(0), "factor": np.float32(1.5), "w": np.ones(4, np.int8)}
+    model = text_model(given, body, **{name: np.array(value) for name, value in stored.items()})
+    for node in model.graph.node:
+        node.name = f"n_{node.output[0]}"
+    onnx.save(model, tmp_path / "m.onnx")
+    return inspect_quantized(tmp_path / "m.onnx", source=None, **asked)
 
 
-GRID: dict[str, Any] = {"s": np.float32(0.5), "z": np.int8(0), "factor": np.float32(1.5)}
-
-
-@pytest.mark.parametrize(("factor", "found"), [("factor", []), ("other", ["mul"])])
+@pytest.mark.parametrize(("factor", "found"), [("factor", []), ("other", ["n_y"])])
 def test_the_factor_of_a_pooling_is_no_float_operator(factor: str, found: list[str], tmp_path: Path) -> None:
-    told = QUANTIZED_RULES["VAI205"].run(pooled(factor, tmp_path))
-    assert [finding.subject.name for finding in told] == found
+    """A stored one, as Quark leaves it; another input is no such factor."""
+    body = (
+        f"q = QuantizeLinear (x, s, z) d = DequantizeLinear (q, s, z) p = GlobalAveragePool (d) y = Mul (p, {factor})"
+    )
+    made = inspected(tmp_path, body, "float[1,3,4,4] x, float[1,3,4,4] other", precision="vint8")
+    assert [finding.subject.name for finding in QUANTIZED_RULES["VAI205"].run(made)] == found
 
 
 @pytest.mark.parametrize(("tensor", "kind"), [("images", "inputs"), ("output0", "outputs")])
@@ -208,27 +202,17 @@ def test_evidence_stops_at_fifty_tensors(code: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("inner", "stored", "found"), [("stays", False, True), ("other", False, False), ("other", True, True)]
+    ("excluded", "stored", "found"), [("n_a", False, True), ("n_other", False, False), ("n_other", True, True)]
 )
-def test_what_is_quantized_inside_of_what_was_excluded(inner: str, stored: bool, found: bool, tmp_path: Path) -> None:
+def test_what_is_quantized_inside_of_what_was_excluded(
+    excluded: str, stored: bool, found: bool, tmp_path: Path
+) -> None:
     """A pair between two excluded nodes, or on a weight of one; the pair at the border of the region is wanted."""
-    quantize = helper.make_node("QuantizeLinear", ["a", "s", "z"], ["q"])
-    nodes = [
-        helper.make_node("Relu", ["x"], ["a"], inner),
-        *([] if stored else [quantize]),
-        helper.make_node("DequantizeLinear", ["w" if stored else "q", "s", "z"], ["d"]),
-        helper.make_node("Add", ["a", "d"], ["y"], "stays too"),
-    ]
-    arrays = {"s": np.float32(0.5), "z": np.int8(0), "w": np.ones(4, np.int8)}
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in "xy"]
-    kept = [numpy_helper.from_array(np.array(value), name) for name, value in arrays.items()]
-    graph = helper.make_graph(nodes, "g", values[:1], values[1:], kept)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "m.onnx")
-    excluded = frozenset({"stays", "stays too"})
-    told = QUANTIZED_RULES["VAI206"].run(
-        inspect_quantized(tmp_path / "m.onnx", precision="mixed", excluded=excluded, source=None)
-    )
-    assert [finding.message for finding in told] == (["excluded and still quantized: stays too"] if found else [])
+    pair = "d = DequantizeLinear (w, s, z)" if stored else "q = QuantizeLinear (a, s, z) d = DequantizeLinear (q, s, z)"
+    body = f"a = Relu (x) {pair} y = Add (a, d)"
+    made = inspected(tmp_path, body, "float[4] x", precision="mixed", excluded=frozenset({excluded, "n_y"}))
+    told = [finding.message for finding in QUANTIZED_RULES["VAI206"].run(made)]
+    assert told == (["excluded and still quantized: n_y"] if found else [])
 
 
 @pytest.mark.parametrize(

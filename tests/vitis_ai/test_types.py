@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
 
 from deploykit.model import load_model, wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit_vitis_ai.exclusions import activation_types, resolve_exclusions
 from deploykit_vitis_ai.inspection import actual_types, inspect_quantized
+from text_models import text_model
 
 DATA = Path(__file__).parents[1] / "data" / "quark"
 POST = "/post/Slice,/post/Slice_1,/post/Sigmoid:/post/Concat_1"
@@ -27,28 +27,26 @@ def test_what_is_worked_out_is_what_quark_made() -> None:
         assert {tensor: actual[tensor] for tensor in wanted} == wanted
 
 
-def graph(*nodes: tuple[str, str, str]) -> GraphFacts:
-    """Nodes as (operator, input, output); Conv has a weight of its own."""
-    made = [helper.make_node(op, [a, "w"] if op == "Conv" else [a], [b], name=f"{op}_{b}") for op, a, b in nodes]
-    weight = numpy_helper.from_array(np.ones((3, 3, 1, 1), np.float32), "w")
-    kind = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 3, 8, 8]) for name in ("x", nodes[-1][2])]
-    model = helper.make_model(
-        helper.make_graph(made, "g", kind[:1], kind[1:], [weight]), opset_imports=[helper.make_opsetid("", 17)]
-    )
+def graph(body: str) -> GraphFacts:
+    """Operators one after the other; Conv has a weight of its own."""
+    w = np.ones((3, 3, 1, 1), np.float32)
+    model = text_model("float[1,3,8,8] x", body, body.replace("[", " ").split("= ")[-2].split()[-1], w=w)
+    for node in model.graph.node:
+        node.name = f"{node.op_type}_{node.output[0]}"
     return collect_facts(wrap_proto(model, path=Path("g.onnx")))
 
 
 def test_passive_operators_follow_what_they_read() -> None:
-    facts = graph(("Conv", "x", "a"), ("Relu", "a", "b"), ("Identity", "b", "c"), ("Conv", "c", "d"))
+    facts = graph("a = Conv (x, w) b = Relu (a) c = Identity (b) d = Conv (c, w)")
     assert dict(activation_types(facts, {0}, "int8")) == {"a": "float32", "b": "float32", "c": "int8", "d": "int8"}
     assert set(activation_types(facts, (), "int8").values()) == {"int8"}
 
 
 def test_a_float_value_is_quantized_for_operators_that_quantize() -> None:
-    facts = graph(("Conv", "x", "a"), ("Sigmoid", "a", "b"))
+    facts = graph("a = Conv (x, w) b = Sigmoid (a)")
     assert dict(activation_types(facts, {0}, "int8")) == {"a": "int8", "b": "int8"}
 
 
 def test_a_value_that_is_read_in_both_forms_is_not_spoken_about() -> None:
-    facts = graph(("Conv", "x", "a"), ("Sigmoid", "a", "b"), ("Relu", "a", "c"))
+    facts = graph("a = Conv (x, w) b = Sigmoid (a) c = Relu (a)")
     assert "a" not in activation_types(facts, {0}, "int8")
