@@ -46,6 +46,7 @@ from deploykit.flow.samples import about_samples
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.model.weights import lean_weights, load_weights
+from deploykit.system.published import plain
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -139,8 +140,7 @@ class SimulatedLadder:
     def to_json(self) -> dict[str, Any]:
         """The published shape of ``deploykit accuracy ladder MODEL --json``."""
         samples = {**self.samples.to_json(), "seen": self.seen, "measured": self.measured, "held_out": self.held_out}
-        findings = [finding.to_json() for finding in self.findings]
-        return {**self.ladder.to_json(), "samples": samples, "findings": findings}
+        return {**self.ladder.to_json(), "samples": samples, "findings": plain(self.findings)}
 
 
 def simulated_ladder(
@@ -259,7 +259,7 @@ class Mixed:
             **self.raised.to_json(),
             "order": order,
             "samples": samples,
-            "front": [trial.to_json() for trial in self.front],
+            "front": plain(self.front),
         }
 
 

@@ -19,7 +19,7 @@ from deploykit.accuracy.search.raising import Raised, WideType
 from deploykit.accuracy.simulate.precisions import ModelCost
 from deploykit.answers.precision_advice import Advice, Advised, advise
 from deploykit.encodings.values import EncodingSet
-from deploykit.system.published import published
+from deploykit.system.published import plain, published
 
 __all__ = ["Ladder", "LadderRung", "LearnedStep", "Learning", "RaisedStep", "TriedMethod", "walk"]
 
@@ -137,8 +137,8 @@ class LearnedStep:
         """The published shape; ``raised`` is None, as no layer was."""
         learned = {
             "from": self.base.to_json(),
-            "tried": [one.to_json() for one in self.tried],
-            "left": list(self.left),
+            "tried": plain(self.tried),
+            "left": plain(self.left),
             "meets_goal": self.met,
         }
         return {"why": self.why, "raised": None, "learned": learned, "candidate": self.rung.to_json()}
@@ -189,7 +189,7 @@ class Ladder:
         return {
             "goal": str(self.goal),
             "candidates": [self._told(rung) for rung in self.rungs],
-            "conclusions": [] if self.advice is None else [item.to_json() for item in self.advice.conclusions],
+            "conclusions": [] if self.advice is None else plain(self.advice.conclusions),
             "steps": [{**step.to_json(), "candidate": self._told(step.rung)} for step in self.steps],
             "chosen": None if self.chosen is None else self.chosen.precision,
             "why": self.why,

@@ -15,6 +15,7 @@ from deploykit.findings import Severity, SubjectKind, listed
 from deploykit.findings.rules import Found, Registry
 from deploykit.flow.choose import ChosenWay
 from deploykit.model import rules as graph_rules
+from deploykit.system.published import plain
 
 if TYPE_CHECKING:
     from deploykit.flow.quantizing.choosing import Picked
@@ -137,7 +138,7 @@ def check_quality(chosen: ChosenWay) -> Iterator[Found]:
             kind=SubjectKind.TENSOR,
             name=output,
             message=f"{output}: {'; '.join(n.loss for n in missed)}, on {chosen.samples.described_for_humans}{before}",
-            evidence={"numbers": [number.to_json() for number in missed]},
+            evidence={"numbers": plain(missed)},
         )
 
 
@@ -260,7 +261,7 @@ def check_inferred(chosen: ChosenWay) -> Iterator[Found]:
         hint="these ranges are exact: stored values and operators bound them"
         if {Origin.CONSTANT, Origin.OPERATOR}.issuperset(counts)
         else "",
-        evidence={"ranges": [conclusion.to_json() for conclusion in concluded.values()]},
+        evidence={"ranges": plain([*concluded.values()])},
     )
 
 
@@ -309,7 +310,7 @@ def check_opinions(chosen: ChosenWay) -> Iterator[Found]:
         kind=SubjectKind.MODEL,
         name=_name(chosen),
         message=f"{compiler.name} was asked about {len(asked)} finding{'s' if len(asked) > 1 else ''}: {told}",
-        evidence={"compiler": compiler.name, "opinions": [opinion.to_json() for opinion in asked]},
+        evidence={"compiler": compiler.name, "opinions": plain(asked)},
     )
 
 

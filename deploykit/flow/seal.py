@@ -23,6 +23,7 @@ from deploykit.flow.samples import samples_of
 from deploykit.packages.sbom import SBOM, sbom_text
 from deploykit.packages.verifying import verify_package
 from deploykit.packages.writing import PackageWriter
+from deploykit.system.published import plain, published
 
 if TYPE_CHECKING:
     from deploykit.accuracy.latency import Estimate
@@ -70,21 +71,19 @@ class Packaged:
 
     def to_json(self) -> dict[str, Any]:
         """The published shape of ``deploykit package --json``."""
-        return {
+        value = {
             "backend": self.plan.backend,
-            "target": dict(self.plan.target),
-            "sdk": dict(self.plan.sdk),
-            "route": None if self.plan.route is None else self.plan.route.to_json(),
-            "rejected": [rejected.to_json() for rejected in self.plan.rejected],
-            "findings": [finding.to_json() for finding in sort_findings(self.findings)],
-            "package": None if self.package is None else str(self.package),
-            "manifest": None if self.manifest is None else str(self.manifest),
+            "target": self.plan.target,
+            "sdk": self.plan.sdk,
+            "route": self.plan.route,
+            "rejected": self.plan.rejected,
+            "findings": sort_findings(self.findings),
+            **published(self, without=("plan", "findings", "status", "estimate")),
             "digest": self.digest or None,
-            "executed": list(self.executed),
-            "generated": list(self.generated),
-            "status": self.status.to_json(),
-            "estimate": None if self.estimate is None else self.estimate.to_json(),
+            "status": self.status,
+            "estimate": self.estimate,
         }
+        return {name: plain(one) for name, one in value.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,30 +148,31 @@ def seal(ran: RanPackage, out: Path, how: Output, shared: SharedWork) -> Package
         "schema": 1,
         "deploykit": version("deploykit"),
         "backend": plan.backend,
-        "target": dict(plan.target),
-        "sdk": dict(plan.sdk),
-        "route": None if plan.route is None else plan.route.to_json(),
+        "target": plan.target,
+        "sdk": plan.sdk,
+        "route": plan.route,
         "decision": {
             "assumed": plan.assumed,
-            "rejected": [row.to_json() for row in plan.rejected],
-            "alternatives": [row.to_json() for row in plan.alternatives],
-            "candidates": [dict(row) for row in plan.candidates],
+            "rejected": plan.rejected,
+            "alternatives": plan.alternatives,
+            "candidates": plan.candidates,
             "changed_places": len(changes),
-            "changes": [change.to_json() for change in changes[:_MOST_CHANGES]],
+            "changes": changes[:_MOST_CHANGES],
         },
         "inputs": _inputs(given, writer),
-        "steps": [step.to_json() for step in (*quantizing, *plan.steps)],
-        "precision": {"intended": dict(plan.precision.intended), "expected": dict(plan.precision.expected)},
+        "steps": (*quantizing, *plan.steps),
+        "precision": {"intended": plan.precision.intended, "expected": plan.precision.expected},
         "float_tensors": [] if given.encodings is None else sorted(given.encodings.floats),
-        "executed": list(execution.executed),
-        "generated": list(generated),
+        "executed": execution.executed,
+        "generated": generated,
         "quantization": {**account, **ladder} or None,
-        "record": dict(execution.record),
-        "estimate": None if execution.estimate is None else execution.estimate.to_json(),
-        "status": status.to_json(),
-        "findings": [finding.to_json() for finding in findings],
+        "record": execution.record,
+        "estimate": execution.estimate,
+        "status": status,
+        "findings": findings,
         "samples": samples,
     }
+    manifest = plain(manifest)
     writer.add([TextFile(path=SBOM, text=sbom_text(manifest))] if how.sbom else [])
     writer.seal(manifest)
     _assert_sound(writer, given.request.model)

@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Published", "published"]
+__all__ = ["Published", "plain", "published"]
 
 
 class Published:
@@ -24,14 +24,15 @@ class Published:
 def published(value: Any, *, without: tuple[str, ...] = (), also: tuple[str, ...] = ()) -> dict[str, Any]:
     """The fields of a dataclass as JSON values, in their order, ``without`` some, and the properties that are asked."""
     names = [f.name for f in fields(value) if f.name not in without]
-    return {name: _plain(getattr(value, name)) for name in (*names, *also)}
+    return {name: plain(getattr(value, name)) for name in (*names, *also)}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A value, or values inside of mappings and sequences, as JSON: what has a published shape in that."""
     if hasattr(value, "to_json"):
         return value.to_json()
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return str(value) if isinstance(value, Enum | Path) else value

@@ -27,6 +27,7 @@ from deploykit.findings import Finding, exit_status
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.model.weights import lean_weights
+from deploykit.system.published import plain
 
 if TYPE_CHECKING:
     from deploykit.model.facts import GraphFacts
@@ -354,9 +355,10 @@ class Evaluation:
 
     def to_json(self, *, slices: bool = False) -> dict[str, Any]:
         """The published shape; ``slices`` adds every slice of every axis."""
-        verdict = None if self.verdict is None else self.verdict.to_json()
-        findings = [finding.to_json() for finding in self.findings]
-        return self.comparison.to_json(slices=slices) | {"verdict": verdict, "findings": findings}
+        return self.comparison.to_json(slices=slices) | {
+            "verdict": plain(self.verdict),
+            "findings": plain(self.findings),
+        }
 
 
 def evaluate(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from deploykit.errors import InputError
-from deploykit.system.published import Published
+from deploykit.system.published import Published, plain
 from deploykit.tables.reading import read_toml, structure
 
 __all__ = ["ASKED", "NOT_JUDGED", "Against", "Context", "JudgedNumber", "KeptCount", "Limit", "Measure", "Oddity"]
@@ -502,12 +502,12 @@ class Verdict:
             "reason": self.answer[1],
             "words": self.words,
             "cost": self.cost,
-            "numbers": [number.to_json() for number in self.numbers],
-            "not_finite": [oddity.to_json() for oddity in self.oddities],
+            "numbers": plain(self.numbers),
+            "not_finite": plain(self.oddities),
             "sqnr_db": _finite(self.overall_db),
             "outputs": {name: _finite(value) for name, value in self.sqnr_db.items()},
             "lost_rows": round(self.lost, 4),
-            "detections": None if self.detections is None else self.detections.to_json(),
+            "detections": plain(self.detections),
         }
 
     @classmethod

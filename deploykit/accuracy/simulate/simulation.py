@@ -33,6 +33,7 @@ from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import wrap_proto
 from deploykit.model.weights import lean_weights
+from deploykit.system.published import plain
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -111,9 +112,9 @@ class Simulation:
         overall = self.sqnr_db
         return {
             "sqnr_db": overall if math.isfinite(overall) else None,
-            "verdict": None if self.verdict is None else self.verdict.to_json(),
-            "reordered": None if self.reordered is None else self.reordered.to_json(),
-            "outputs": [item.to_json() for item in self.fidelity],
+            "verdict": plain(self.verdict),
+            "reordered": plain(self.reordered),
+            "outputs": plain(self.fidelity),
             "samples": len(self.outputs),
             "quantized_tensors": len(self.applied),
             "skipped": dict(sorted(self.skipped.items())),

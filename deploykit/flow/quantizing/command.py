@@ -27,6 +27,7 @@ from deploykit.packages.manifests import read_manifest
 from deploykit.packages.placing import RESULTS, check_place, publish_results
 from deploykit.report.ladders import render_ladder
 from deploykit.system.jobs import Steps
+from deploykit.system.published import plain
 
 if TYPE_CHECKING:
     from deploykit.backend.backend import AnyBackend, Progress, Request
@@ -52,8 +53,7 @@ class Quantization:
 
     def to_json(self) -> dict[str, Any]:
         """The published shape: ``report.json`` with the folder."""
-        findings = [finding.to_json() for finding in self.findings]
-        return {"folder": str(self.folder), "files": dict(self.files), **self.record, "findings": findings}
+        return {"folder": str(self.folder), "files": self.files, **self.record, "findings": plain(self.findings)}
 
 
 def quantize(
@@ -170,7 +170,7 @@ def _report(
     """Write the page for people; what ``report.json`` shall say."""
     write = page if "numbers" in record else recipe_page
     (folder / "report.md").write_text(write(record, findings, files.values()), "utf-8")
-    return {"schema": 1, "files": dict(files), **record, "findings": [finding.to_json() for finding in findings]}
+    return {"schema": 1, "files": dict(files), **record, "findings": plain(findings)}
 
 
 def recipe_page(record: Mapping[str, Any], findings: Iterable[Finding], files: Iterable[str]) -> str:

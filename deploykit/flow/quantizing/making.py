@@ -46,6 +46,7 @@ from deploykit.packages.manifests import hash_file
 from deploykit.rewrites.contract import load_transform
 from deploykit.system.folders import waiting_for
 from deploykit.system.jobs import Job, finished_job, run_job
+from deploykit.system.published import plain
 from deploykit.system.store import cache_folder, is_off
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class Division:
             "seen": len(self.seen),
             "held_out": len(self.held_out),
             "files": {path.name: hash_file(path)[1] for path in self.calibration.files},
-            "recipe": None if self.calibration.recipe is None else self.calibration.recipe.to_json(),
+            "recipe": plain(self.calibration.recipe),
         }
 
     def images(self) -> dict[str, Any] | None:
@@ -348,8 +349,8 @@ class Numbers:
                 "exact": self.agreement_db == math.inf,
                 "largest_difference": self.largest_difference,
             },
-            "outputs": [output.to_json() for output in self.outputs],
-            "verdict": self.verdict.to_json(),
+            "outputs": plain(self.outputs),
+            "verdict": plain(self.verdict),
             "samples": {"count": self.samples, "held_out": not self.seen},
         }
 
