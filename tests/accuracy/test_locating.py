@@ -18,7 +18,6 @@ from deploykit.accuracy.search import locate as locate_module
 from deploykit.accuracy.search.locate import SESSIONS, Located, ModelProbe, SimulationProbe, locate, locate_files
 from deploykit.accuracy.simulate.sessions import Feed
 from deploykit.cli.accuracy import locate as command
-from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.errors import InputError, ToolError, UsageError
@@ -111,15 +110,6 @@ def _ranked() -> dict[str, np.ndarray]:
     return {"rows": rows, "scores": pairs, "noise": np.asarray([[0, 1e-4] * 6], np.float32)}
 
 
-def test_another_order_behind_a_topk_is_no_divergence() -> None:
-    model = _ranking(wrong=False)
-    found = locate(_facts(model), ModelProbe(model), _Noisy(model), [_ranked()])
-    assert found.first is None
-    view = next(view for view in found.outputs if view.name == "y")
-    assert view.reordered
-    assert view.lost == 0
-
-
 def test_an_error_behind_another_order_is_found_where_it_is() -> None:
     model, other = _ranking(wrong=False), _ranking(wrong=True)
     found = locate(_facts(model), ModelProbe(model), _Noisy(other), [_ranked()])
@@ -127,18 +117,6 @@ def test_an_error_behind_another_order_is_found_where_it_is() -> None:
     assert found.first.output.name == "y"
     assert [view.name for view in found.first.inputs] == ["chosen"]
     assert found.first.inputs[0].reordered
-
-
-def test_the_detectors_huge_anchors_are_the_first_divergence_of_w8a8() -> None:
-    """The anchors of 1e30 hide, by their energy, that every ordinary value became 0."""
-    run = AIMET / "detr" / "w8a8"
-    model = onnx.load(AIMET / "detr" / "model.onnx")
-    with np.load(f"{run}.io.npz") as data:
-        feed = {key.split(":", 1)[1]: data[key] for key in data.files if key.startswith("input.0:")}
-    encodings = read_encodings(Path(f"{run}.v2.0.0.encodings"))
-    found = locate(_facts(model), ModelProbe(model), SimulationProbe(model, encodings), [feed])
-    assert found.first is not None
-    assert found.first.output.name == "/decoder/Add_2_output_0"
 
 
 def _located(detector: Any, encodings: EncodingSet, **more: Any) -> Located:

@@ -8,10 +8,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import pytest
 
 from deploykit.accuracy.judge.judge import OutputJudge
-from deploykit.accuracy.judge.kinds import Task, pieces_of
 from deploykit.accuracy.judge.verdict import Verdict
 from deploykit.model import wrap_proto
 from deploykit.model.collect import collect_facts
@@ -170,41 +168,6 @@ def test_a_mask_that_is_applied_twice_is_no() -> None:
     shifted = [{"attention": np.roll(s["attention"], 1, axis=-1)} for s in attention(1)]
     assert judge.compare(attention(1), attention(1)).right is True
     assert judge.compare(attention(1), shifted).right is False
-
-
-def heads() -> Sequence[tuple[str, Callable[[TinyGraph], str], Task]]:
-    def softmax(graph: TinyGraph) -> str:
-        return graph.op("Softmax", [graph.input("x", (1, 12, 30))], "y", axis=-1)
-
-    def areas(graph: TinyGraph) -> str:
-        return graph.op("Softmax", [graph.input("x", (1, 5, 8, 8))], "y", axis=1)
-
-    def mask(graph: TinyGraph) -> str:
-        return graph.op("Sigmoid", [graph.input("x", (1, 1, 8, 8))], "y")
-
-    def words(graph: TinyGraph) -> str:
-        graph.op(
-            "Gather", [graph.stored("table", np.zeros((90, 16), np.float32)), graph.input("ids", (1, 6), "int64")], "e"
-        )
-        return graph.op("MatMul", ["e", graph.stored("w", np.zeros((16, 90), np.float32))], "y")
-
-    def picture(graph: TinyGraph) -> str:
-        return graph.op("Tanh", [graph.input("x", (1, 3, 16, 16))], "y")
-
-    return [
-        ("text", softmax, Task.TEXT),
-        ("areas", areas, Task.SEGMENTATION),
-        ("mask", mask, Task.MASK),
-        ("words", words, Task.TOKENS),
-        ("picture", picture, Task.IMAGE),
-    ]
-
-
-@pytest.mark.parametrize(("build", "task"), [h[1:] for h in heads()], ids=[h[0] for h in heads()])
-def test_the_graph_says_what_is_measured(build: Callable[[TinyGraph], str], task: Task) -> None:
-    graph = TinyGraph()
-    (piece,) = pieces_of(facts_of(graph, build(graph)), "y")
-    assert piece.task is task
 
 
 def test_a_row_of_pixels_with_nothing_in_it_is_no_lost_part() -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import struct
-import zlib
+import io
 
 import numpy as np
 import pytest
@@ -54,28 +53,12 @@ def test_what_is_no_picture_is_not_taken_for_one(values: np.ndarray) -> None:
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_a_png_holds_the_pixels_made_smaller_by_whole_factors(channels: int) -> None:
+    image = pytest.importorskip("PIL.Image")
     pixels = np.random.default_rng(1).integers(0, 256, (50, 70, channels), np.uint8)
     for longest, factor in ((70, 1), (69, 2), (30, 3)):
         data = png(pixels, longest=longest)
         height, width = 50 // factor, 70 // factor
         cut = pixels[: height * factor, : width * factor].astype(float)
         wanted = np.rint(cut.reshape(height, factor, width, factor, channels).mean(axis=(1, 3)))
-        assert np.array_equal(read_png(data), wanted)
-
-
-def read_png(data: bytes) -> np.ndarray:
-    """A reader of its own, by the specification, for filter 2 alone; it checks every checksum."""
-    assert data.startswith(b"\x89PNG\r\n\x1a\n")
-    place, head, body = 8, b"", b""
-    while place < len(data):
-        length, kind = struct.unpack_from(">I4s", data, place)
-        chunk = data[place + 8 : place + 8 + length]
-        assert struct.unpack_from(">I", data, place + 8 + length)[0] == zlib.crc32(kind + chunk)
-        head, body = (chunk, body) if kind == b"IHDR" else (head, body + (chunk if kind == b"IDAT" else b""))
-        place += 12 + length
-    width, height, depth, color, *rest = struct.unpack(">IIBBBBB", head)
-    channels = {0: 1, 2: 3}[color]
-    assert (depth, rest) == (8, [0, 0, 0])
-    rows = np.frombuffer(zlib.decompress(body), np.uint8).reshape(height, 1 + width * channels)
-    assert set(rows[:, 0]) == {2}
-    return np.cumsum(rows[:, 1:].astype(int), axis=0).astype(np.uint8).reshape(height, width, channels)
+        read = np.asarray(image.open(io.BytesIO(data))).reshape(wanted.shape)
+        assert np.array_equal(read, wanted)

@@ -166,19 +166,6 @@ def test_an_ended_analysis_goes_on(
     _analyzed(DETR, W8A8, detr_samples, tell=told.append, resume=False, budget=Budget(seconds=0.0))
 
 
-@pytest.mark.parametrize(("name", "least"), [("w8a8", 5), ("w8a16", 20), ("w4a16", 8), ("w16a16", 60), ("fp16", 45)])
-def test_ranges_of_the_data_give_sound_encodings(name: str, least: float, tmp_path: Path) -> None:
-    """A network without traps at several precisions: every one is as good as its bits."""
-    with zipfile.ZipFile(DATA / "zoo" / "resnet.zip") as archive:
-        archive.extractall(tmp_path)
-    with np.load(tmp_path / "held_out.npz") as stored:
-        samples = _given({key: stored[key] for key in stored.files}, 2)
-    proto = onnx.load(tmp_path / "model.onnx")
-    facts = collect_facts(wrap_proto(proto, path=tmp_path / "model.onnx"))
-    found = analyze(proto, facts, samples, precision=name, budget=Budget(seconds=0.0))
-    assert least < found.whole.db < 90
-
-
 RESIZE = """
 <ir_version: 8, opset_import: ["" : 17]>
 g (float[1,1,4,4] x) => (float[1,1,8,8] y)

@@ -43,8 +43,8 @@ def chosen(encodings: str, mixed: str = "auto", device: str = "sm8650") -> Chose
     return choose_way(backend, situation, SharedWork(), lambda line: None)
 
 
-def plain() -> ChosenWay:
-    """A model that no rewrite touches."""
+def plain(*rewrite: str) -> ChosenWay:
+    """A network that no rewrite touches unless it is asked for by name."""
     cnn = DETR.parent / "cnn"
     request = Request(
         model=cnn / "model.onnx",
@@ -52,6 +52,7 @@ def plain() -> ChosenWay:
         sdk="2.33",
         backend="qnn-htp",
         encodings=cnn / "w8a8.v0.6.1.encodings",
+        rewrite=rewrite,
     )
     backend, situation = read_situation(request)
     return choose_way(backend, situation, SharedWork(), lambda line: None)
@@ -90,21 +91,6 @@ def _nothing_left() -> ChosenWay:
     return replace(good, explored=replace(good.explored, choice=replace(good.explored.choice, winner=None)))
 
 
-def asked(rewrite: str) -> ChosenWay:
-    """A rewrite by name, on the plain network."""
-    cnn = DETR.parent / "cnn"
-    request = Request(
-        model=cnn / "model.onnx",
-        target="sm8650",
-        sdk="2.33",
-        backend="qnn-htp",
-        encodings=cnn / "w8a8.v0.6.1.encodings",
-        rewrite=(rewrite,),
-    )
-    backend, situation = read_situation(request)
-    return choose_way(backend, situation, SharedWork(), lambda line: None)
-
-
 def simplified(**request: Any) -> ChosenWay:
     """The detector as it was exported, with shapes that are computed at run time."""
     zoo = DETR.parents[1] / "zoo" / "detr"
@@ -141,7 +127,7 @@ CASES["DK212"] = (sized, lambda: sized("as typed"))
 CASES["DK251"] = (with_wider_end, lambda: chosen(W8A16))
 CASES["DK211"] = (with_opinion, plain)
 CASES["DK210"] = (simplified, lambda: simplified(no_rewrite=("simplify", "mask-constant")))
-CASES["DK208"] = (lambda: asked("fuse-gelu"), lambda: asked("fold-batchnorm"))
+CASES["DK208"] = (lambda: plain("fuse-gelu"), lambda: plain("fold-batchnorm"))
 CASES["DK204"] = (_nothing_left, lambda: chosen(W8A16))
 
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import pytest
 
@@ -69,15 +68,6 @@ def test_the_package_holds_the_simplified_model(tmp_path: Path) -> None:
     assert made.package is not None
     (packaged,) = made.package.glob("model/*.onnx")
     assert [node.op_type for node in onnx.load(packaged).graph.node] == ["Add"]
-
-
-def test_asked_for_by_name_it_is_done(tmp_path: Path) -> None:
-    graph = TinyGraph()
-    warm = graph.op("Sigmoid", [graph.stored("a", np.ones(3))], "warm")
-    graph.op("Add", [graph.input("x", (2, 3)), warm], "y")
-    onnx.save(graph.model("y"), tmp_path / "m.onnx")
-    findings = api.check(tmp_path / "m.onnx", target="sm8650", backend="qnn-htp", rewrite=("simplify",))
-    assert [finding.code for finding in findings if finding.code in ("DK208", "DK210")] == ["DK210"]
 
 
 def _finding(code: str, severity: Severity = Severity.ERROR, handled: str | None = None) -> Finding:
@@ -156,10 +146,6 @@ def test_a_simplified_model_is_taken_where_less_is_wrong_with_it(
 )
 def test_asked_for_by_name_nothing_has_to_be_wrong(changes: dict[str, Any], taken: bool, tmp_path: Path) -> None:
     assert bool(_cured(Rules((), ()), tmp_path, **changes).steps) is taken
-
-
-def test_a_finding_that_names_no_cure_gets_none(tmp_path: Path) -> None:
-    assert not _cured(Rules((replace(ERROR, cure=()),), ()), tmp_path).steps
 
 
 def test_a_clean_model_is_prepared_once_and_a_cured_one_twice(tmp_path: Path) -> None:

@@ -8,48 +8,10 @@ import pytest
 from deploykit.accuracy.samples.gathering import InputSource, Samples
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.encodings.infer import infer_entries
-from deploykit.encodings.new_grids import GridKind, affine_for_range
-from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
+from deploykit.encodings.values import EncodingSet
 from deploykit.flow.samples import evidence_of
 from deploykit.model.collect import facts_of
 from sample_models.tiny_graphs import TinyGraph
-
-
-def _set(**values: Affine | Float) -> EncodingSet:
-    entries = {name: Encoding(name=name, value=value) for name, value in values.items()}
-    return EncodingSet(version="1.0.0", entries=entries)
-
-
-def _grid(bits: int, *, signed: bool = False) -> Affine:
-    return affine_for_range(-1, 1, GridKind(bits=bits, signed=signed))
-
-
-def test_new_entries_are_of_the_kind_they_replace() -> None:
-    graph = TinyGraph()
-    name = graph.input("x", (3,))
-    for output in ("a", "b", "c", "d"):
-        name = graph.op("Tanh", [name], output)
-    model = graph.model("d")
-    encodings = _set(a=_grid(8, signed=True), b=_grid(16), c=Float(dtype="float16"), x=_grid(8), y=_grid(8))
-    made = infer_entries(model, facts_of(model), encodings, "abcd", proven={"b": (-0.5, 0.25)}).encodings
-    dtypes = {name: made.entries[name].dtype for name in "abcd"}
-    assert dtypes["a"] == "int8"
-    assert dtypes["b"] == "uint16"
-    assert dtypes["c"] == "uint16", "16 bits where it was float16"
-    assert dtypes["d"] == "uint8"
-    b = made.entries["b"].value
-    assert isinstance(b, Affine)
-    assert float(b.maximum) == pytest.approx(0.25, abs=1e-4)
-
-
-def test_a_tensor_of_the_side_list_becomes_an_integer() -> None:
-    graph = TinyGraph()
-    graph.op("Tanh", [graph.input("x", (2,))], "y")
-    encodings = EncodingSet(version="2.0.0", entries={}, float_tensors=frozenset({"y", "z"}))
-    model = graph.model("y")
-    made = infer_entries(model, facts_of(model), encodings, ["y"]).encodings
-    assert made.float_tensors == {"z"}
-    assert made.entries["y"].dtype == "uint16"
 
 
 @pytest.mark.parametrize("label", list(Label))

@@ -152,50 +152,6 @@ def test_an_input_that_only_chooses_a_branch_is_built_in(
     assert np.array_equal(Session(lean_weights(made.model)).run({"x": x})["y"], factor * x)
 
 
-def looping(path: Path, rounds: int) -> Path:
-    """x doubled in each round; every round also gives a row of its own."""
-    body = helper.make_graph(
-        [
-            helper.make_node("Identity", ["go"], ["on"]),
-            helper.make_node("Add", ["v", "v"], ["w"]),
-            helper.make_node("Identity", ["w"], ["row"]),
-        ],
-        "body",
-        [
-            helper.make_tensor_value_info("i", INT64, ()),
-            helper.make_tensor_value_info("go", TensorProto.BOOL, ()),
-            helper.make_tensor_value_info("v", FLOAT, None),
-        ],
-        [
-            helper.make_tensor_value_info("on", TensorProto.BOOL, ()),
-            helper.make_tensor_value_info("w", FLOAT, None),
-            helper.make_tensor_value_info("row", FLOAT, None),
-        ],
-    )
-    graph = helper.make_graph(
-        [helper.make_node("Loop", ["count", "yes", "x"], ["y", "rows"], body=body)],
-        "g",
-        [helper.make_tensor_value_info("x", FLOAT, (2,))],
-        [helper.make_tensor_value_info("y", FLOAT, (2,)), helper.make_tensor_value_info("rows", FLOAT, (rounds, 2))],
-        [
-            numpy_helper.from_array(np.asarray(rounds, np.int64), "count"),
-            numpy_helper.from_array(np.asarray(True), "yes"),
-        ],
-    )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
-    return path
-
-
-@pytest.mark.parametrize("rounds", [1, 3])
-def test_a_loop_of_known_length_is_unrolled(tmp_path: Path, rounds: int) -> None:
-    path = looping(tmp_path / "m.onnx", rounds)
-    made = pinned(path)
-    assert "Loop" not in {node.op_type for node in made.facts.nodes}
-    feed = {"x": np.array([1.0, -2.0], np.float32)}
-    before, after = Session(onnx.load(path)).run(feed), Session(lean_weights(made.model)).run(feed)
-    assert all(np.array_equal(before[name], after[name]) for name in ("y", "rows"))
-
-
 def test_outputs_that_are_sequences_are_compared_item_by_item(tmp_path: Path) -> None:
     """A branch that gives a sequence is taken out like any other."""
     graph = """g (float[n,3] x, bool c) => (seq(float[1,3]) y) {

@@ -84,35 +84,6 @@ def test_the_report_of_a_package_tells_the_ladder_of_its_manifest(rows: Path, tm
     assert "<dt>Executed here</dt><dd>quantize" in report
 
 
-@pytest.fixture
-def scenes(tmp_path: Path) -> Path:
-    """The samples of the fixtures' detector."""
-    with np.load(AIMET / "detr" / "w8a8.io.npz") as stored:
-        names = {key.removeprefix("input."): stored[key] for key in stored.files if key.startswith("input.")}
-        np.savez(tmp_path / "scenes.npz", **names)
-    return tmp_path / "scenes.npz"
-
-
-@pytest.mark.heavy
-def test_the_ladder_is_kept_where_it_ends_in_float16(scenes: Path, tmp_path: Path) -> None:
-    """A detector whose scores share a grid with pixels: every integer candidate loses more detections than asked."""
-    out = tmp_path / "out"
-    deploykit.package(DETR, target="sm8650", sdk="2.33", calibration=scenes, out=out, quantizer="ort", precision="auto")
-    manifest, report = json.loads((out / "manifest.json").read_text()), (out / "report.html").read_text("utf-8")
-    assert list(manifest["quantization"]) == ["ladder"]
-    ladder = manifest["quantization"]["ladder"]
-    assert (ladder["goal"], ladder["chosen"]) == ("right", "fp16")
-    rows = {row["precision"]: row for row in ladder["candidates"]}
-    assert rows["fp16"]["sqnr_db"] >= 70
-    assert rows["fp16"]["detections"]["at_least"] >= 0.95 > rows["w8a16"]["detections"]["share"]
-    assert rows["w8a16"]["right"] is True
-    assert rows["w8a8"]["on_npu"] < 1
-    assert "quantize" not in manifest["executed"]
-    assert (
-        '<tr class="chosen"><td class="words">fp16 <span class="soft">(casts)</span><td class="words">reaches' in report
-    )
-
-
 def test_where_a_precision_was_asked_for_there_is_no_ladder(rows: Path, tmp_path: Path) -> None:
     manifest, report = _packaged(rows, tmp_path / "out", precision="w8a16")
     assert "ladder" not in manifest["quantization"]

@@ -17,9 +17,7 @@ import deploykit
 from deploykit.accuracy.judge.verdict import Verdict
 from deploykit.accuracy.simulate.simulation import simulate_files
 from deploykit.backend.backend import Request
-from deploykit.backend.options import check_options
-from deploykit.backend.plugins import load_backends
-from deploykit.backend.quantizers import QuantizerAsked, QuantizerJob
+from deploykit.backend.quantizers import QuantizerJob
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.errors import InputError, PackageError, ToolError, UsageError
@@ -32,6 +30,7 @@ from deploykit.flow.rules import QUANTIZED_RULES, QuantizedNumbers
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.system.environments import Environment
+from tables import each_row
 
 DATA = Path(__file__).parents[1] / "data" / "aimet"
 CNN, MLP = DATA / "cnn" / "model.onnx", DATA / "mlp" / "model.onnx"
@@ -82,24 +81,6 @@ def test_a_reader_and_images_of_another_size_are_refused(tmp_path: Path) -> None
 
 
 # ---- quantizers --------------------------------------------------------------------------------------------------
-
-
-def test_every_quantizer_plans_every_precision_that_it_offers() -> None:
-    seen = set()
-    for backend in load_backends():
-        for device in backend.devices()[::20]:
-            target = backend.resolve(device, None)
-            offered = backend.quantizers(target)
-            for one in (*offered, EMBEDDED):
-                seen.add(one.id)
-                for precision in one.precisions(target):
-                    options = check_options(one.options(), {})
-                    asked = QuantizerAsked(precision=precision, target=target, options=options)
-                    plan = one.plan(asked)
-                    assert plan.script.is_file()
-                    json.dumps(dict(plan.settings))
-                    assert plan == one.plan(asked)
-    assert seen == {"ort", "aimet"}
 
 
 def test_the_quantizer_asked_for_is_taken_or_refused_by_name() -> None:
@@ -207,39 +188,36 @@ def test_what_makes_no_sense_is_refused_before_anything_runs(frames: Path, tmp_p
     )
 
 
-def test_a_time_limit_ends_the_quantizer(frames: Path, tmp_path: Path) -> None:
-    slow = tmp_path / "slow.py"
-    slow.write_text("import time\ntime.sleep(60)\n")
-    with pytest.raises(ToolError, match="took longer"):
-        _run(QuantizerJob(script=slow, settings={}), frames, timeout=1.0)
+LEAVES_NO_ENCODINGS = """
+import sys, child
+def work(job):
+    (job.out / 'model.onnx').write_bytes(job.model.read_bytes())
+sys.exit(child.main(work))
+"""
+LOGS_ITS_FAILURE = LEAVES_NO_ENCODINGS.replace("import sys", "import logging, sys").replace(
+    "    (job.out",
+    "    own = logging.getLogger('vendor.area')\n"
+    "    own.propagate = False\n"
+    "    own.error('no encodings were computed')\n"
+    "    (job.out",
+)
 
 
-def test_an_error_that_is_only_logged_is_one(frames: Path, tmp_path: Path) -> None:
-    """Loggers that keep their records to themselves included."""
-    script = tmp_path / "quiet.py"
-    script.write_text(
-        "import logging, sys, child\n"
-        "def work(job):\n"
-        "    own = logging.getLogger('vendor.area')\n"
-        "    own.propagate = False\n"
-        "    own.error('no encodings were computed')\n"
-        "    (job.out / 'model.onnx').write_bytes(job.model.read_bytes())\n"
-        "sys.exit(child.main(work))\n"
-    )
-    with pytest.raises(ToolError, match=r"vendor\.area: no encodings were computed"):
-        _run(QuantizerJob(script=script, settings={}), frames)
-
-
-def test_a_quantizer_that_leaves_no_encodings_has_failed(frames: Path, tmp_path: Path) -> None:
-    script = tmp_path / "half.py"
-    script.write_text(
-        "import sys, child\n"
-        "def work(job):\n"
-        "    (job.out / 'model.onnx').write_bytes(job.model.read_bytes())\n"
-        "sys.exit(child.main(work))\n"
-    )
-    with pytest.raises(ToolError, match=r"left no out/model\.encodings"):
-        _run(QuantizerJob(script=script, settings={}), frames)
+@each_row(
+    ("script", "timeout", "says"),
+    [
+        ("import time; time.sleep(60)", 0.5, "took longer"),
+        (LOGS_ITS_FAILURE, 120.0, r"vendor\.area: no encodings were computed"),
+        (LEAVES_NO_ENCODINGS, 120.0, r"left no out/model\.encodings"),
+    ],
+)
+def test_a_quantizer_that_fails_is_an_error(
+    script: str, timeout: float, says: str, frames: Path, tmp_path: Path
+) -> None:
+    """An error that is only logged is one, loggers that keep their records to themselves included."""
+    (tmp_path / "bad.py").write_text(script)
+    with pytest.raises(ToolError, match=says):
+        _run(QuantizerJob(script=tmp_path / "bad.py", settings={}), frames, timeout=timeout)
 
 
 def _run(plan: QuantizerJob, data: Path, timeout: float | None = 120.0) -> Any:

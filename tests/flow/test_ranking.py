@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from deploykit.accuracy.samples.gathering import InputSource, Samples
 from deploykit.accuracy.samples.inputs import Label
-from deploykit.accuracy.simulate.sessions import Feed, Session
-from deploykit.accuracy.simulate.simulation import overall_sqnr_db
+from deploykit.accuracy.simulate.sessions import Feed
 from deploykit.backend.backend import MixedSupport
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.place import place
@@ -28,14 +27,6 @@ from deploykit.model.collect import collect_facts
 from tables import each_row
 
 DETR = Path(__file__).parents[1] / "data" / "aimet" / "detr"
-
-
-def run_chain(sessions: Sequence[Session], feed: Feed) -> dict[str, Any]:
-    """Run models one after the other, each reading inputs and everything made before it."""
-    values: dict[str, Any] = dict(feed)
-    for session in sessions:
-        values.update(session.run(values))
-    return values
 
 
 def _way(identity: str, kind: str, db: float, **more: object) -> Way:
@@ -132,22 +123,6 @@ def test_nothing_is_built_once_a_way_is_proven(variant: str) -> None:
     left = {way.id for way in explored.choice.ways} - {item.way.id for item in explored.built}
     assert left
     assert all("proven good" in explored.choice.verdicts[identity] for identity in left)
-
-
-def test_what_the_winner_claims_can_be_measured_again() -> None:
-    """The winner's parts, run by hand, give the claimed number."""
-    from deploykit.accuracy.simulate.simulation import Simulator
-
-    prepared, feeds = _explored("w8a16-fp16mix-omit.v1.0.0").winner, _feeds("w8a16-fp16mix-omit.v1.0.0")
-    assert prepared is not None
-    whole = Session(load_model(DETR / "model.onnx").proto)
-    simulator = Simulator(prepared.model, prepared.encodings)
-    outputs = []
-    for feed in feeds:
-        values = {**feed, **simulator.run(feed)}
-        outputs.append(values if prepared.tail is None else run_chain([Session(prepared.tail)], values))
-    measured = overall_sqnr_db([whole.run(feed) for feed in feeds], outputs)
-    assert measured == pytest.approx(prepared.way.overall_db, abs=1e-9)
 
 
 def test_banned_rewrites_are_not_used() -> None:

@@ -224,8 +224,3 @@ def test_stored_integers_are_all_their_type_holds_and_pixels_too() -> None:
     assert (found.low, found.high) == (-128, 127)
     found = _domain(pixels, (1, 4, 4, 3), "uint8")
     assert (found.low, found.high) == (0, 255)
-
-
-def test_a_byte_mask_is_a_mask_before_it_is_a_byte() -> None:
-    found = _domain(_penalty, dtype="uint8")
-    assert (found.low, found.high, found.is_mask) == (0, 1, True)
