@@ -21,8 +21,7 @@ from deploykit.accuracy.simulate.sessions import Session
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.findings import Finding
-from deploykit.model.collect import collect_facts
-from deploykit.model.load import wrap_proto
+from deploykit.model.collect import facts_of
 from sample_models.tiny_graphs import TinyGraph
 from tables import each_row
 
@@ -95,7 +94,7 @@ def _network(trained_on: Pictures, *, divides: bool = False) -> onnx.ModelProto:
 
 
 def _fit(model: onnx.ModelProto, pictures: Pictures) -> DataFit:
-    facts = collect_facts(wrap_proto(model, path=Path("m.onnx")))
+    facts = facts_of(model)
     feeds = [{"x": picture[None]} for picture in pictures]
     return data_fit(model, facts, feeds, origin="frames", growth=range_growth(model, facts, feeds))
 
@@ -153,7 +152,7 @@ def test_other_inputs_are_left_alone() -> None:
     graph = TinyGraph()
     x = graph.input("x", (1, 7))
     model = graph.model(graph.op("Relu", [x], "y"))
-    facts = collect_facts(wrap_proto(model, path=Path("m.onnx")))
+    facts = facts_of(model)
     feeds: list[dict[str, Any]] = [{"x": np.linspace(0, 255, 7, dtype=np.float32)[None]}]
     found = data_fit(model, facts, feeds, origin="rows")
     assert (found.image_like, found.preparation, found.first_layer, found.divides_by) == (False, None, None, 0.0)

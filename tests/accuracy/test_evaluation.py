@@ -12,8 +12,7 @@ from deploykit.backend.plugins import all_options
 from deploykit.backend.requests import CORE_OPTIONS
 from deploykit.cli.package import command as package_command
 from deploykit.encodings.post_processing import exclusion_around, find_mixing
-from deploykit.model import wrap_proto
-from deploykit.model.collect import collect_facts
+from deploykit.model.collect import facts_of
 from deploykit.model.facts import GraphFacts
 
 QUARK = Path(__file__).parents[1] / "data" / "quark"
@@ -43,7 +42,7 @@ def graph(shape: tuple[int | str, ...] = (1, 2, 4), name: str = "join") -> Graph
     made = helper.make_model(
         helper.make_graph(nodes, "g", values[:1], values[1:]), opset_imports=[helper.make_opsetid("", 17)]
     )
-    return collect_facts(wrap_proto(made, path=Path("g.onnx")))
+    return facts_of(made)
 
 
 def test_a_negative_axis_and_graph_inputs() -> None:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import onnx
 import pytest
 
 from deploykit.accuracy.judge.kinds import OutputKind, Task, detection_sets, kind_of, pieces_of
-from deploykit.model.facts import GraphFacts
+from deploykit.model.collect import facts_of
 from sample_models.tiny_graphs import TinyGraph
 from tables import each_row
-
-Collect = Callable[[onnx.ModelProto], GraphFacts]
 
 
 def _norm(graph: TinyGraph, form: str) -> str:
@@ -29,17 +25,17 @@ def _norm(graph: TinyGraph, form: str) -> str:
 
 
 @pytest.mark.parametrize("form", ["LpNormalization", "ReduceL2", "written out"])
-def test_a_vector_divided_by_its_norm_is_an_embedding(collect: Collect, form: str) -> None:
+def test_a_vector_divided_by_its_norm_is_an_embedding(form: str) -> None:
     graph = TinyGraph()
     _norm(graph, form)
-    assert kind_of(collect(graph.model("y")), "y") is OutputKind.EMBEDDING
+    assert kind_of(facts_of(graph.model("y")), "y") is OutputKind.EMBEDDING
 
 
-def test_a_vector_divided_by_another_norm_is_none(collect: Collect) -> None:
+def test_a_vector_divided_by_another_norm_is_none() -> None:
     graph = TinyGraph()
     x, z = graph.input("x", (2, 8)), graph.input("z", (2, 8))
     graph.op("Div", [x, graph.op("ReduceL2", [z], "n", axes=[1])], "y")
-    assert kind_of(collect(graph.model("y")), "y") is OutputKind.LOGITS
+    assert kind_of(facts_of(graph.model("y")), "y") is OutputKind.LOGITS
 
 
 @each_row(
@@ -56,28 +52,28 @@ def test_a_vector_divided_by_another_norm_is_none(collect: Collect) -> None:
     ],
 )
 def test_operators_and_shapes_say_what_an_output_is(
-    collect: Collect, op: str, shape: tuple[int, ...], attributes: dict[str, int], kind: OutputKind
+    op: str, shape: tuple[int, ...], attributes: dict[str, int], kind: OutputKind
 ) -> None:
     graph = TinyGraph()
     graph.op(op, [graph.input("boxes", shape)], "labels", **attributes)
-    assert kind_of(collect(graph.model("labels")), "labels") is kind
+    assert kind_of(facts_of(graph.model("labels")), "labels") is kind
 
 
-def test_the_best_of_some_scores_is_a_score_and_its_place_a_label(collect: Collect) -> None:
+def test_the_best_of_some_scores_is_a_score_and_its_place_a_label() -> None:
     graph = TinyGraph()
     scores = graph.op("Sigmoid", [graph.input("x", (1, 20))], "s")
     graph.op("TopK", [scores, graph.stored("k", [5], "int64")], ["v", "i"])
     graph.op("ReduceMean", [scores], "mean", axes=[1])
-    facts = collect(graph.model("v", "i", "mean"))
+    facts = facts_of(graph.model("v", "i", "mean"))
     assert (kind_of(facts, "v"), kind_of(facts, "i")) == (OutputKind.SCORES, OutputKind.LABELS)
     assert kind_of(facts, "mean") is OutputKind.SCORES, "as a detector of speech averages over its frames"
 
 
-def test_stored_steps_of_a_quantizer_are_no_labels(collect: Collect) -> None:
+def test_stored_steps_of_a_quantizer_are_no_labels() -> None:
     graph = TinyGraph()
     grid = [graph.stored("scale", 0.1), graph.stored("zero", 3, "uint8")]
     graph.op("QuantizeLinear", [graph.input("x", (1, 4, 8, 8)), *grid], "y")
-    assert kind_of(collect(graph.model("y")), "y") is OutputKind.DENSE
+    assert kind_of(facts_of(graph.model("y")), "y") is OutputKind.DENSE
 
 
 def yolo(classes: int = 3, rows: int = 40, *, last: bool = False) -> onnx.ModelProto:
@@ -92,8 +88,8 @@ def yolo(classes: int = 3, rows: int = 40, *, last: bool = False) -> onnx.ModelP
 
 
 @pytest.mark.parametrize("last", [False, True])
-def test_boxes_beside_scores_in_one_output_are_detections(collect: Collect, last: bool) -> None:
-    facts = collect(yolo(last=last))
+def test_boxes_beside_scores_in_one_output_are_detections(last: bool) -> None:
+    facts = facts_of(yolo(last=last))
     (group,) = detection_sets(facts)
     assert (group.boxes.start, group.boxes.stop, group.boxes.axis) == (0, 4, 2 if last else 1)
     assert (group.scores.start, group.scores.stop) == (4, 7)
@@ -102,7 +98,7 @@ def test_boxes_beside_scores_in_one_output_are_detections(collect: Collect, last
 
 @pytest.mark.parametrize("form", ["map", "flattened", "turned", "levels"])
 @each_row("raw", [False, True])
-def test_boxes_beside_scores_in_maps_are_two_pieces(collect: Collect, form: str, raw: bool) -> None:
+def test_boxes_beside_scores_in_maps_are_two_pieces(form: str, raw: bool) -> None:
     """As heads of detectors are exported: channels of a map, small beside them, flattened and turned afterwards."""
     graph = TinyGraph()
 
@@ -125,7 +121,7 @@ def test_boxes_beside_scores_in_maps_are_two_pieces(collect: Collect, form: str,
         "turned": lambda: graph.op("Transpose", [flat(0, 8)], "turned", perm=[0, 2, 1]),
         "levels": lambda: graph.op("Concat", [flat(0, 8), flat(1, 4)], "all", axis=2),
     }[form]()
-    pieces = pieces_of(collect(graph.model(out)), out)
+    pieces = pieces_of(facts_of(graph.model(out)), out)
     assert [(piece.start, piece.stop, piece.axis) for piece in pieces] == [
         (0, 4, 2 if form == "turned" else 1),
         (4, 12, 2 if form == "turned" else 1),
@@ -133,16 +129,16 @@ def test_boxes_beside_scores_in_maps_are_two_pieces(collect: Collect, form: str,
     assert raw or pieces[1].kind is OutputKind.SCORES
 
 
-def test_channels_that_were_split_by_a_reshape_are_one_piece(collect: Collect) -> None:
+def test_channels_that_were_split_by_a_reshape_are_one_piece() -> None:
     graph = TinyGraph()
     boxes, scores = graph.input("b", (1, 4, 8, 8)), graph.op("Sigmoid", [graph.input("s", (1, 8, 8, 8))], "p")
     whole = graph.op("Concat", [boxes, scores], "map", axis=1)
     graph.op("Reshape", [whole, graph.stored("rows", [1, 6, 128], "int64")], "out")
-    (piece,) = pieces_of(collect(graph.model("out")), "out")
+    (piece,) = pieces_of(facts_of(graph.model("out")), "out")
     assert piece.axis is None
 
 
-def test_rows_of_six_are_detections(collect: Collect) -> None:
+def test_rows_of_six_are_detections() -> None:
     graph = TinyGraph()
     scores = graph.op("Sigmoid", [graph.input("x", (1, 60))], "s")
     graph.op("TopK", [scores, graph.stored("k", [10], "int64")], ["v", "i"])
@@ -150,31 +146,31 @@ def test_rows_of_six_are_detections(collect: Collect) -> None:
     label = graph.op("Cast", [graph.op("Mod", ["i", graph.stored("c", 3, "int64")], "class")], "number", to=1)
     parts = [graph.input("b", (1, 10, 4)), graph.op("Unsqueeze", ["v", last], "v3")]
     parts.append(graph.op("Unsqueeze", [label, last], "n3"))
-    (group,) = detection_sets(collect(graph.model(graph.op("Concat", parts, "out", axis=2))))
+    (group,) = detection_sets(facts_of(graph.model(graph.op("Concat", parts, "out", axis=2))))
     assert group.labels is not None
     assert (group.boxes.start, group.scores.start, group.labels.start) == (0, 4, 5)
 
 
-def test_levels_below_one_another_are_seen_through(collect: Collect) -> None:
+def test_levels_below_one_another_are_seen_through() -> None:
     graph = TinyGraph()
     levels = []
     for level, rows in enumerate((32, 16)):
         scores = graph.op("Sigmoid", [graph.input(f"s{level}", (1, rows, 3))], f"p{level}")
         levels.append(graph.op("Concat", [graph.input(f"b{level}", (1, rows, 4)), scores], f"l{level}", axis=2))
-    (group,) = detection_sets(collect(graph.model(graph.op("Concat", levels, "out", axis=1))))
+    (group,) = detection_sets(facts_of(graph.model(graph.op("Concat", levels, "out", axis=1))))
     assert (group.boxes.axis, group.boxes.stop, group.scores.stop) == (2, 4, 7)
 
 
-def test_two_outputs_of_one_length_are_detections_and_other_pairs_are_not(collect: Collect) -> None:
+def test_two_outputs_of_one_length_are_detections_and_other_pairs_are_not() -> None:
     def pair(rows: int) -> onnx.ModelProto:
         graph = TinyGraph()
         graph.op("Sigmoid", [graph.input("b", (1, 20, 4))], "first")
         graph.op("Relu", [graph.input("l", (1, rows, 7))], "second")
         return graph.model("first", "second")
 
-    (group,) = detection_sets(collect(pair(20)))
+    (group,) = detection_sets(facts_of(pair(20)))
     assert (group.boxes.output, group.scores.output, group.labels) == ("first", "second", None)
-    assert detection_sets(collect(pair(21))) == ()
+    assert detection_sets(facts_of(pair(21))) == ()
 
 
 def test_the_size_that_boxes_are_multiplied_by_is_found(decoder_detector: object) -> None:
@@ -186,7 +182,7 @@ def test_the_size_that_boxes_are_multiplied_by_is_found(decoder_detector: object
 
 @pytest.mark.parametrize("order", [("boxes", "scores"), ("scores", "boxes")])
 @pytest.mark.parametrize("logits", [False, True])
-def test_scores_of_four_classes_are_no_boxes(collect: Collect, order: tuple[str, str], logits: bool) -> None:
+def test_scores_of_four_classes_are_no_boxes(order: tuple[str, str], logits: bool) -> None:
     """Decoded boxes beside probabilities, or logits of a plain projection beside boxes out of a Sigmoid."""
     graph = TinyGraph()
     x = graph.input("x", (1, 30, 4))
@@ -197,7 +193,7 @@ def test_scores_of_four_classes_are_no_boxes(collect: Collect, order: tuple[str,
         graph.op("Add", [plain, graph.stored("anchors", np.ones((1, 30, 4)))], "near")
         graph.op("Mul", ["near", graph.stored("stride", 8.0)], "boxes")
         graph.op("Sigmoid", [x], "scores")
-    (found,) = detection_sets(collect(graph.model(*order)))
+    (found,) = detection_sets(facts_of(graph.model(*order)))
     assert (found.boxes.output, found.scores.output) == ("boxes", "scores")
 
 
@@ -211,7 +207,7 @@ def test_scores_of_four_classes_are_no_boxes(collect: Collect, order: tuple[str,
         (3, 1, 4, Task.IMAGE),
     ],
 )
-def test_logits_of_each_pixel_are_areas(collect: Collect, classes: int, kernel: int, enlarged: int, task: Task) -> None:
+def test_logits_of_each_pixel_are_areas(classes: int, kernel: int, enlarged: int, task: Task) -> None:
     graph = TinyGraph()
     x = graph.op("Relu", [graph.input("image", (1, 3, 16, 16))], "r")
     small = graph.op("MaxPool", [x], "small", kernel_shape=[4, 4], strides=[4, 4])
@@ -220,6 +216,6 @@ def test_logits_of_each_pixel_are_areas(collect: Collect, classes: int, kernel: 
     if enlarged > 1:
         sizes = graph.stored("scales", [1.0, 1.0, enlarged, enlarged])
         y = graph.op("Resize", [y, "", sizes], "large", mode="linear")
-    (piece,) = pieces_of(collect(graph.model(y)), y)
+    (piece,) = pieces_of(facts_of(graph.model(y)), y)
     assert piece.task is task
     assert piece.class_axis == (1 if task is Task.SEGMENTATION else None)

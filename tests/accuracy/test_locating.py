@@ -21,18 +21,12 @@ from deploykit.cli.accuracy import locate as command
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.errors import InputError, ToolError, UsageError
-from deploykit.model.collect import collect_facts
-from deploykit.model.facts import GraphFacts
-from deploykit.model.load import wrap_proto
+from deploykit.model.collect import facts_of
 from sample_models.detectors import UNREACHABLE
 from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
-
-
-def _facts(model: onnx.ModelProto) -> GraphFacts:
-    return collect_facts(wrap_proto(model, path=Path("tiny.onnx")))
 
 
 def _network(count: int, seed: int) -> onnx.ModelProto:
@@ -65,7 +59,7 @@ def _tampered(model: onnx.ModelProto, index: int) -> onnx.ModelProto:
 
 
 def _locate(model: onnx.ModelProto, other: onnx.ModelProto, *, seed: int = 0) -> Located:
-    return locate(_facts(model), ModelProbe(model), ModelProbe(other), random_feeds(model, seed=seed))
+    return locate(facts_of(model), ModelProbe(model), ModelProbe(other), random_feeds(model, seed=seed))
 
 
 @settings(max_examples=15, deadline=None)
@@ -112,7 +106,7 @@ def _ranked() -> dict[str, np.ndarray]:
 
 def test_an_error_behind_another_order_is_found_where_it_is() -> None:
     model, other = _ranking(wrong=False), _ranking(wrong=True)
-    found = locate(_facts(model), ModelProbe(model), _Noisy(other), [_ranked()])
+    found = locate(facts_of(model), ModelProbe(model), _Noisy(other), [_ranked()])
     assert found.first is not None
     assert found.first.output.name == "y"
     assert [view.name for view in found.first.inputs] == ["chosen"]
@@ -202,7 +196,7 @@ def test_an_infinite_constant_on_both_sides_is_survived() -> None:
     infinite = Affine(bits=8, signed=False, scale=np.asarray(np.inf), zero_point=np.asarray(0.0))
     for value in (entries, {"masked": Encoding(name="masked", value=infinite)}):
         right = SimulationProbe(model, EncodingSet(version="2.0.0", entries=value))
-        found = locate(_facts(model), ModelProbe(model), right, random_feeds(model))
+        found = locate(facts_of(model), ModelProbe(model), right, random_feeds(model))
         json.dumps(found.to_json(), allow_nan=False)
         assert found.first is not None and found.first.culprit is not None
         assert found.first.culprit.tensor == "mask"
@@ -267,8 +261,8 @@ def test_a_run_that_fails_is_an_error_unless_its_time_is_over(
     feeds = random_feeds(model, seed=1)
     if in_time or not rounds:
         with pytest.raises(InputError if in_time else ToolError, match=said):
-            locate(_facts(model), *sides, feeds, per_round=8)
+            locate(facts_of(model), *sides, feeds, per_round=8)
         return
-    found = locate(_facts(model), *sides, feeds, per_round=8)
+    found = locate(facts_of(model), *sides, feeds, per_round=8)
     assert found.exhausted and found.rounds == 1
     assert found.first is not None and found.first.output.name == said

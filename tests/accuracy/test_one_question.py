@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,8 +10,7 @@ import numpy.typing as npt
 
 from deploykit.accuracy.judge.judge import OutputJudge
 from deploykit.accuracy.judge.verdict import Verdict
-from deploykit.model import wrap_proto
-from deploykit.model.collect import collect_facts
+from deploykit.model.collect import facts_of
 from deploykit.model.facts import GraphFacts
 from sample_models.tiny_graphs import TinyGraph
 from tables import each_row
@@ -22,10 +20,6 @@ RNG = np.random.default_rng(11)
 SIDE = 320
 
 
-def facts_of(graph: TinyGraph, *outputs: str) -> GraphFacts:
-    return collect_facts(wrap_proto(graph.model(*outputs), path=Path("m.onnx")))
-
-
 def detector() -> GraphFacts:
     """Boxes, scores and labels of 40 rows."""
     graph = TinyGraph()
@@ -33,7 +27,7 @@ def detector() -> GraphFacts:
     graph.op("Relu", [graph.input("b", (1, 40, 4))], "boxes")
     graph.op("Sigmoid", [graph.input("s", (1, 40))], "scores")
     graph.op("ArgMax", [graph.input("l", (1, 40, 20))], "labels", axis=2, keepdims=0)
-    return facts_of(graph, "boxes", "scores", "labels")
+    return facts_of(graph.model("boxes", "scores", "labels"))
 
 
 def found(samples: int = 6) -> Outputs:
@@ -140,7 +134,7 @@ def test_another_order_of_rows_is_no_loss() -> None:
     index = graph.op("Unsqueeze", ["i", graph.stored("last", [-1], "int64")], "i3")
     where = graph.op("Tile", [index, graph.stored("reps", [1, 1, 4], "int64")], "where")
     graph.op("GatherElements", [graph.input("b", (1, 90, 4)), where], "boxes", axis=1)
-    judge = OutputJudge(facts_of(graph, "boxes", "scores", "labels"), label="given")
+    judge = OutputJudge(facts_of(graph.model("boxes", "scores", "labels")), label="given")
     other = [{name: value[:, order] for name, value in sample.items()} for sample in noisy()]
     assert judge.compare(FOUND, other, FEEDS).right is True
 
@@ -149,7 +143,7 @@ def test_outputs_that_are_exchanged_are_no() -> None:
     graph = TinyGraph()
     for name in ("first", "second"):
         graph.op("Tanh", [graph.input(f"x_{name}", (1, 64))], name)
-    judge = OutputJudge(facts_of(graph, "first", "second"), label="given")
+    judge = OutputJudge(facts_of(graph.model("first", "second")), label="given")
     one = [{name: RNG.normal(size=(1, 64)) for name in ("first", "second")} for _ in range(4)]
     assert judge.compare(one, [{"first": s["second"], "second": s["first"]} for s in one]).right is False
 
@@ -157,7 +151,7 @@ def test_outputs_that_are_exchanged_are_no() -> None:
 def test_a_mask_that_is_applied_twice_is_no() -> None:
     graph = TinyGraph()
     graph.op("Softmax", [graph.input("x", (2, 8, 16))], "attention", axis=-1)
-    judge = OutputJudge(facts_of(graph, "attention"), label="given")
+    judge = OutputJudge(facts_of(graph.model("attention")), label="given")
     logits = [RNG.normal(size=(2, 8, 16)) * 2 for _ in range(4)]
     mask = np.where(np.arange(16) < 12, 0.0, -2.0)  # soft, so that twice is another answer
 
@@ -174,7 +168,7 @@ def test_a_row_of_pixels_with_nothing_in_it_is_no_lost_part() -> None:
     """A trained detector of text found all its boxes and was called wrong for one row of its map."""
     graph = TinyGraph()
     graph.op("Sigmoid", [graph.input("x", (1, 1, 32, 32))], "y")
-    judge = OutputJudge(facts_of(graph, "y"), label="given")
+    judge = OutputJudge(facts_of(graph.model("y")), label="given")
     maps = np.full((6, 1, 1, 32, 32), 0.01, np.float32)
     maps[..., 4:12, 4:20] = 0.97
     other = maps.copy()
@@ -194,7 +188,7 @@ def texts(rows: Sequence[Sequence[int]]) -> Outputs:
 def test_texts_are_read_letter_by_letter() -> None:
     graph = TinyGraph()
     graph.op("Softmax", [graph.input("x", (1, 8, 30))], "y", axis=-1)
-    judge = OutputJudge(facts_of(graph, "y"), label="given")
+    judge = OutputJudge(facts_of(graph.model("y")), label="given")
     lines = [[0, letter, letter, 0, letter + 1, 0, 0, 0] for letter in range(1, 25)]
     same = [[letter - 0, letter, 0, 0, letter + 1, letter + 1, 0, 0] for letter in range(1, 25)]
     assert "24 of 24 texts equal" in judge.compare(texts(lines), texts(same)).words
@@ -211,7 +205,7 @@ def test_few_decisions_are_no_proof_and_one_in_a_hundred_is_no_loss(items: int, 
     """The sample that is decided otherwise is counted once: it is no broken sample besides."""
     graph = TinyGraph()
     graph.op("Softmax", [graph.input("x", (1, 10))], "y", axis=-1)
-    judge = OutputJudge(facts_of(graph, "y"), label="given")
+    judge = OutputJudge(facts_of(graph.model("y")), label="given")
     one = [{"y": np.eye(10, dtype=np.float32)[[n % 10]] * 0.9 + 0.01} for n in range(items)]
     verdict = judge.compare(one, [*({"y": np.roll(s["y"], 1)} for s in one[:flipped]), *one[flipped:]])
     assert verdict.right is right, verdict.lines()
@@ -224,7 +218,7 @@ def test_rare_decisions_are_not_hidden_by_all_the_others() -> None:
     """A transcriber that loses every fifth note agrees in 99.6 % of all that could sound."""
     graph = TinyGraph()
     graph.op("Sigmoid", [graph.input("x", (1, 50, 40))], "y")
-    judge = OutputJudge(facts_of(graph, "y"), label="given")
+    judge = OutputJudge(facts_of(graph.model("y")), label="given")
     notes = np.full((6, 1, 50, 40), 0.02, np.float32)
     notes[..., ::10, ::5] = 0.9
     lost = notes.copy()

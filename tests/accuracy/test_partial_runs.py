@@ -19,8 +19,7 @@ from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Value
 from deploykit.errors import InputError
-from deploykit.model.collect import collect_facts
-from deploykit.model.load import wrap_proto
+from deploykit.model.collect import facts_of
 
 DATA = Path(__file__).parents[1] / "data"
 DETR = DATA / "aimet" / "detr"
@@ -56,7 +55,7 @@ def detr() -> Case:
             for index in (0, 1)
         ]
     model = onnx.load(DETR / "model.onnx")
-    placed = read_placed(DETR / "w8a8.v1.0.0.encodings", collect_facts(wrap_proto(model, path=Path("model.onnx"))))
+    placed = read_placed(DETR / "w8a8.v1.0.0.encodings", facts_of(model))
     return Case(model, {entry.name: entry.value for entry in placed}, feeds)
 
 

@@ -23,8 +23,7 @@ from deploykit.cli.frame import run
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.errors import UsageError
-from deploykit.model.collect import collect_facts
-from deploykit.model.load import wrap_proto
+from deploykit.model.collect import facts_of
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet" / "detr"
 DETR, W8A8 = AIMET / "model.onnx", AIMET / "w8a8.v1.0.0.encodings"
@@ -112,7 +111,7 @@ def _grid(bits: int = 8) -> Affine:
 
 def _raiser(reached: Sequence[float] = ()) -> Raiser:
     model = parser.parse_model(GRAPH)
-    facts = collect_facts(wrap_proto(model, path=Path("g.onnx")))
+    facts = facts_of(model)
     entries = {name: Encoding(name=name, value=_grid()) for name in ("x", "w", "r", "t", "p", "y")}
     feeds = [{"x": np.linspace(-1, 1, 32, dtype=np.float32).reshape(1, 4, 8)}]
     scripted = iter(reached)
@@ -153,7 +152,7 @@ def test_bisection_finds_the_smallest_that_is_good() -> None:
 def test_costs_are_counted_from_shapes_and_widths() -> None:
     """Both products by hand: 4 x 8 x 8 and 4 x 4 x 8 multiplications."""
     model = parser.parse_model(GRAPH)
-    facts = collect_facts(wrap_proto(model, path=Path("g.onnx")))
+    facts = facts_of(model)
     costs = CostModel(PartialRuns(model, [{"x": np.zeros((1, 4, 8), np.float32)}], wanted=["y"]), facts)
     grids = {name: _grid() for name in ("x", "w", "r", "t", "p", "y", "a")}
     assert costs.cost(grids) == ModelCost(
@@ -185,6 +184,6 @@ def test_a_convolution_is_counted_by_its_groups() -> None:
         opset_imports=[onnx.helper.make_opsetid("", 17)],
         ir_version=8,
     )
-    facts = collect_facts(wrap_proto(model, path=Path("c.onnx")))
+    facts = facts_of(model)
     runs = PartialRuns(model, [{"x": np.zeros((1, 4, 5, 5), np.float32)}], wanted=["y"])
     assert CostModel(runs, facts).cost({}).bit_operations == 4 * 5 * 5 * (2 * 9) * 32 * 32

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,11 +15,9 @@ from deploykit.accuracy.judge.rows import ChosenRows, match_contents
 from deploykit.accuracy.judge.verdict import Measure
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.model.collect import facts_of
-from deploykit.model.facts import GraphFacts
 from sample_models.tiny_graphs import TinyGraph
 from tables import each_row
 
-Collect = Callable[[onnx.ModelProto], GraphFacts]
 Values = dict[str, np.ndarray]
 ROWS, CHOSEN = 12, 6
 
@@ -104,38 +101,38 @@ def _chain(graph: TinyGraph, rows: str, name: str) -> str:
 
 @pytest.mark.parametrize("way", ["plain", "transpose", "matmul", "heads", "flat", "concat", "reduce", "einsum"])
 @each_row("pick", ["GatherElements", "Gather"])
-def test_rows_stay_matched_through_operators(collect: Collect, way: str, pick: str) -> None:
+def test_rows_stay_matched_through_operators(way: str, pick: str) -> None:
     graph = TinyGraph()
     _chain(graph, _chosen(graph, 4, pick), way)
     model, feed = graph.model("y"), _feed(3, 4)
     session = Session(model)
     one, two = session.run(feed), session.run(_reranked(feed, 3))
     assert not np.array_equal(one["y"], two["y"])
-    found = ChosenRows(collect(model)).matched("y", one["y"], two["y"])
+    found = ChosenRows(facts_of(model)).matched("y", one["y"], two["y"])
     assert found.reordered and found.lost == 0
     np.testing.assert_allclose(found.left, found.right, rtol=1e-6)
 
 
 @pytest.mark.parametrize("batch", [1, 2])
-def test_every_item_of_a_batch_chooses_for_itself(collect: Collect, batch: int) -> None:
+def test_every_item_of_a_batch_chooses_for_itself(batch: int) -> None:
     graph = TinyGraph()
     graph.op("TopK", [graph.input("scores", (batch, 9)), graph.stored("k", [5], "int64")], ["v", "i"], axis=1)
     graph.op("Sin", ["v"], "y")
     model, rng = graph.model("y"), np.random.default_rng(1)
     y = Session(model).run({"scores": rng.random((batch, 9)).astype(np.float32)})["y"]
-    found = ChosenRows(collect(model)).matched("y", y, y[:, rng.permutation(5)])
+    found = ChosenRows(facts_of(model)).matched("y", y, y[:, rng.permutation(5)])
     np.testing.assert_array_equal(found.left, found.right)
     assert found.left.size == y.size
 
 
-def test_boxes_that_survived_suppression_are_matched_whatever_their_number(collect: Collect) -> None:
+def test_boxes_that_survived_suppression_are_matched_whatever_their_number() -> None:
     graph = TinyGraph()
     names = [graph.input("boxes", (1, 20, 4)), graph.input("scores", (1, 1, 20))]
     limits = [graph.stored("most", 10, "int64"), graph.stored("iou", 0.5), graph.stored("least", 0.1)]
     graph.op("NonMaxSuppression", [*names, *limits], "kept")
     graph.op("Cast", ["kept"], "y", to=1)
     kept = np.asarray([[0, 0, 3], [0, 0, 7], [0, 0, 1]], np.float32)
-    found = ChosenRows(collect(graph.model("y", "kept"))).matched("y", kept, kept[[2, 0]])
+    found = ChosenRows(facts_of(graph.model("y", "kept"))).matched("y", kept, kept[[2, 0]])
     np.testing.assert_array_equal(found.left, found.right)
     assert found.lost == pytest.approx(1 / 3)
 
@@ -190,7 +187,7 @@ def test_wrong_rows_are_not_forgiven_and_rows_of_one_side_are_counted() -> None:
 
 
 @pytest.mark.parametrize("hidden", [False, True])
-def test_detections_in_another_order_are_the_same(decoder_detector: Any, collect: Collect, hidden: bool) -> None:
+def test_detections_in_another_order_are_the_same(decoder_detector: Any, hidden: bool) -> None:
     """An operator nobody knows hides every shape behind it; a choice before it still makes the order mean nothing."""
     facts = decoder_detector.facts
     if hidden:
@@ -200,7 +197,7 @@ def test_detections_in_another_order_are_the_same(decoder_detector: Any, collect
             node.domain = "nobody.knows" if node.op_type == "TopK" else node.domain
         model.opset_import.add(domain="nobody.knows", version=1)
         model.graph.ClearField("value_info")
-        facts = collect(model)
+        facts = facts_of(model)
     feed = decoder_detector.feeds[0]
     outputs = Session(decoder_detector.model).run(feed)
     order = np.random.default_rng(3).permutation(outputs["scores"].shape[1])

@@ -22,8 +22,7 @@ from deploykit.accuracy.simulate.partial_runs import PartialRuns
 from deploykit.accuracy.simulate.precisions import min_max_encodings, precision_of, statistics_of
 from deploykit.encodings.read import read_placed
 from deploykit.errors import UsageError
-from deploykit.model.collect import collect_facts
-from deploykit.model.load import wrap_proto
+from deploykit.model.collect import facts_of
 
 DATA = Path(__file__).parents[1] / "data"
 RECORDED = DATA / "sensitivity"
@@ -39,7 +38,7 @@ def _given(arrays: dict[str, npt.NDArray[Any]], count: int) -> Samples:
 
 def _analyzed(model: Path, encodings: Path, samples: Samples, **asked: Any) -> Sensitivity:
     proto = onnx.load(model)
-    facts = collect_facts(wrap_proto(proto, path=model))
+    facts = facts_of(proto)
     return analyze(proto, facts, samples, encodings=read_placed(encodings, facts), **asked)
 
 
@@ -182,7 +181,7 @@ g (float[1,1,4,4] x) => (float[1,1,8,8] y)
 def test_settings_biases_and_what_is_fused_get_no_range() -> None:
     """A factor of Resize on a grid would be another size; a bias follows from its Conv."""
     model = parser.parse_model(RESIZE)
-    facts = collect_facts(wrap_proto(model, path=Path("resize.onnx")))
+    facts = facts_of(model)
     feed = {"x": np.linspace(-1, 3, 16, dtype=np.float32).reshape(1, 1, 4, 4)}
     runs = PartialRuns(model, [feed], wanted=["y"])
     entries = min_max_encodings(runs, facts, precision_of("w8a16"))

@@ -23,7 +23,7 @@ from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.errors import InputError
 from deploykit.model import load_model, wrap_proto
-from deploykit.model.collect import collect_facts
+from deploykit.model.collect import collect_facts, facts_of
 from deploykit.model.weights import (
     is_mapped,
     lean_weights,
@@ -212,7 +212,7 @@ def test_sensitivity_is_the_same_and_found_again_by_what_the_weights_are(
     model = _tower([1, 2, 3, 4, 5], 0)
     path, encodings = _stored_outside(model, tmp_path), _encodings(model)
     lean = lean_weights(load_model(path), least=0, small=0)
-    facts = collect_facts(wrap_proto(model, path=tmp_path / "m.onnx"))
+    facts = facts_of(model)
     samples = gather(model, facts, most=2)
     one = analyze(model, facts, samples, encodings=encodings, resume=False)
     two = analyze(lean, facts, samples, encodings=encodings, resume=False)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
-import onnx
 import pytest
 
 from deploykit.accuracy.judge.judge import Judge, OutputJudge
@@ -17,11 +16,11 @@ from deploykit.accuracy.samples.gathering import InputSource, Samples
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.accuracy.simulate.simulation import Simulator
+from deploykit.model.collect import facts_of
 from deploykit.model.facts import GraphFacts
 from sample_models.tiny_graphs import TinyGraph
 from tables import each_row
 
-Collect: TypeAlias = Callable[[onnx.ModelProto], GraphFacts]
 Outputs: TypeAlias = dict[str, np.ndarray]
 Change: TypeAlias = Callable[[Outputs], Outputs]
 
@@ -59,10 +58,10 @@ def _noise(decibels: float) -> Callable[[np.ndarray], np.ndarray]:
 # --- dense maps, embeddings, labels, classes ------------------------------------------------------------------------
 
 
-def _one(collect: Collect, op: str, shape: tuple[int, ...], **attributes: Any) -> GraphFacts:
+def _one(op: str, shape: tuple[int, ...], **attributes: Any) -> GraphFacts:
     graph = TinyGraph()
     graph.op(op, [graph.input("x", shape)], "y", **attributes)
-    return collect(graph.model("y"))
+    return facts_of(graph.model("y"))
 
 
 DENSE = RNG.normal(size=(1, 6, 16, 16)).astype(np.float32)
@@ -96,7 +95,6 @@ CASES: list[tuple[str, str, dict[str, Any], np.ndarray, Callable[[np.ndarray], n
 
 @each_row(("op", "attributes", "reference", "change", "right"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
 def test_right_and_wrong_by_construction(
-    collect: Collect,
     op: str,
     attributes: dict[str, Any],
     reference: np.ndarray,
@@ -104,7 +102,7 @@ def test_right_and_wrong_by_construction(
     right: bool,
 ) -> None:
     shape = (1, 5, 32, 32) if op == "ArgMax" else reference.shape
-    facts = _one(collect, op, shape, **attributes)
+    facts = _one(op, shape, **attributes)
     verdict = _judged(facts, {"y": reference}, {"y": change(reference.copy())})
     assert verdict.right is right, verdict.lines()
     assert bool(verdict.reason) is not right
@@ -124,28 +122,26 @@ def test_right_and_wrong_by_construction(
         (np.nan, np.nan, None, "gives 1 NaN in the reference already"),
     ],
 )
-def test_what_is_not_finite_is_named_and_never_compared(
-    collect: Collect, one: float, two: float, right: bool | None, says: str
-) -> None:
+def test_what_is_not_finite_is_named_and_never_compared(one: float, two: float, right: bool | None, says: str) -> None:
     sides = [_set((0, 2, 3, 4), value)(DENSE.copy()) for value in (one, two)]
-    verdict = _judged(_one(collect, "Relu", DENSE.shape), {"y": sides[0]}, {"y": sides[1]})
+    verdict = _judged(_one("Relu", DENSE.shape), {"y": sides[0]}, {"y": sides[1]})
     assert verdict.right is right, verdict.lines()
     assert says in verdict.reason
     assert sum(odd.count for odd in verdict.oddities) == (1 if right is False else 0)
 
 
 @pytest.mark.parametrize(("offset", "says"), [(0.0, "hardly varies"), (0.5, "values differ")])
-def test_a_constant_reference_is_not_judged(collect: Collect, offset: float, says: str) -> None:
-    facts = _one(collect, "Relu", DENSE.shape)
+def test_a_constant_reference_is_not_judged(offset: float, says: str) -> None:
+    facts = _one("Relu", DENSE.shape)
     flat = np.full(DENSE.shape, 0.25, np.float32)
     verdict = _judged(facts, {"y": flat}, {"y": flat + np.float32(offset)})
     assert verdict.right is None
     assert says in verdict.reason
 
 
-def test_what_varies_far_above_zero_is_judged_by_what_varies(collect: Collect) -> None:
+def test_what_varies_far_above_zero_is_judged_by_what_varies() -> None:
     """A constant in its place has 60 dB of signal to noise and holds nothing."""
-    facts = _one(collect, "Relu", DENSE.shape)
+    facts = _one("Relu", DENSE.shape)
     high = DENSE + np.float32(1000)
     stuck = np.full_like(high, 1000)
     verdict = _judged(facts, {"y": high}, {"y": stuck})
@@ -153,9 +149,9 @@ def test_what_varies_far_above_zero_is_judged_by_what_varies(collect: Collect) -
     assert verdict.right is False
 
 
-def test_an_answer_that_is_the_same_for_all_samples_is_no_answer(collect: Collect) -> None:
+def test_an_answer_that_is_the_same_for_all_samples_is_no_answer() -> None:
     """A pattern that every sample shares has most of the energy: only what differs from sample to sample tells."""
-    facts = _one(collect, "Relu", (1, 40))
+    facts = _one("Relu", (1, 40))
     rng = np.random.default_rng(6)
     pattern = rng.normal(size=(1, 40)) * 3
     reference = [{"y": (pattern + rng.normal(size=(1, 40)) * 0.5).astype(np.float32)} for _ in range(6)]
@@ -167,8 +163,8 @@ def test_an_answer_that_is_the_same_for_all_samples_is_no_answer(collect: Collec
     assert any(number.where == "between samples" for number in verdict.failures)
 
 
-def test_samples_that_hardly_differ_are_not_compared_with_one_another(collect: Collect) -> None:
-    facts = _one(collect, "Relu", (1, 40))
+def test_samples_that_hardly_differ_are_not_compared_with_one_another() -> None:
+    facts = _one("Relu", (1, 40))
     rng = np.random.default_rng(6)
     pattern = (rng.normal(size=(1, 40)) * 3).astype(np.float32)
     reference = [{"y": pattern + np.float32(1e-4 * index)} for index in range(6)]
@@ -176,8 +172,8 @@ def test_samples_that_hardly_differ_are_not_compared_with_one_another(collect: C
     assert judge.compare(reference, [{"y": _noise(30)(pattern)} for _ in reference]).right is True
 
 
-def test_a_channel_that_is_tiny_beside_the_others_is_not_judged_by_itself(collect: Collect) -> None:
-    facts = _one(collect, "Relu", DENSE.shape)
+def test_a_channel_that_is_tiny_beside_the_others_is_not_judged_by_itself() -> None:
+    facts = _one("Relu", DENSE.shape)
     for size, right in ((0.03, True), (0.3, False)):
         uneven = DENSE * np.asarray([1, 1, 1, 1, 1, size], np.float32)[:, None, None]
         dead = uneven.copy()
@@ -185,8 +181,8 @@ def test_a_channel_that_is_tiny_beside_the_others_is_not_judged_by_itself(collec
         assert _judged(facts, {"y": uneven}, {"y": dead}).right is right
 
 
-def test_every_number_says_what_is_asked_and_on_which_samples(collect: Collect) -> None:
-    facts = _one(collect, "LpNormalization", VECTOR.shape, axis=1)
+def test_every_number_says_what_is_asked_and_on_which_samples() -> None:
+    facts = _one("LpNormalization", VECTOR.shape, axis=1)
     verdict = _judged(facts, {"y": VECTOR}, {"y": _noise(40)(VECTOR)}, against=Against.QUANTIZED)
     number = next(n for n in verdict.numbers if n.limit.measure is Measure.COSINE)
     assert str(number).startswith(f"{number.value:.4g} where at least 0.99 is asked (cosine 0.9999")
@@ -197,8 +193,8 @@ def test_every_number_says_what_is_asked_and_on_which_samples(collect: Collect) 
     assert verdict.lines()[0] == "right: yes, on 1 given sample"
 
 
-def test_a_verdict_survives_json(collect: Collect) -> None:
-    facts = _one(collect, "Relu", DENSE.shape)
+def test_a_verdict_survives_json() -> None:
+    facts = _one("Relu", DENSE.shape)
     for change in (lambda y: y, _noise(20), _set((0, 0, 0, 0), np.nan)):
         verdict = _judged(facts, {"y": DENSE}, {"y": change(DENSE.copy())})
         again = Verdict.from_json(json.loads(json.dumps(verdict.to_json(), allow_nan=False)))
@@ -214,8 +210,8 @@ def test_every_limit_has_a_reason_and_a_source() -> None:
     assert all(len(row.reason) > 20 and len(row.source) > 20 for row in limits().limit.values())
 
 
-def test_the_user_can_ask_for_other_limits(collect: Collect) -> None:
-    facts = _one(collect, "Relu", DENSE.shape)
+def test_the_user_can_ask_for_other_limits() -> None:
+    facts = _one("Relu", DENSE.shape)
     noisy = {"y": _noise(18)(DENSE)}
     assert _judged(facts, {"y": DENSE}, noisy).right is True
     strict = _judged(facts, {"y": DENSE}, noisy, thresholds=Thresholds(min_sqnr=25))
@@ -225,16 +221,16 @@ def test_the_user_can_ask_for_other_limits(collect: Collect) -> None:
     assert limit_for(Measure.BOX_ERROR, side=320).value == 4
 
 
-def test_more_is_asked_of_the_very_graph_than_of_its_quantization(collect: Collect) -> None:
-    facts = _one(collect, "Relu", DENSE.shape)
+def test_more_is_asked_of_the_very_graph_than_of_its_quantization() -> None:
+    facts = _one("Relu", DENSE.shape)
     noisy = {"y": _noise(25)(DENSE)}
     assert _judged(facts, {"y": DENSE}, noisy).right is True
     assert _judged(facts, {"y": DENSE}, noisy, same_graph=True).right is False
     assert _judged(facts, {"y": DENSE}, noisy, same_graph=True, bits=8).right is True
 
 
-def test_nothing_is_judged_on_inputs_that_mean_nothing(collect: Collect) -> None:
-    facts = _one(collect, "Relu", DENSE.shape)
+def test_nothing_is_judged_on_inputs_that_mean_nothing() -> None:
+    facts = _one("Relu", DENSE.shape)
     for change in (lambda y: y, np.negative, _set((0, 0, 0, 0), np.nan)):
         verdict = OutputJudge(facts, label="arbitrary").compare([{"y": DENSE}], [{"y": change(DENSE.copy())}])
         assert (verdict.right, verdict.reason) == (None, NOT_JUDGED)
@@ -278,7 +274,7 @@ DETECTIONS: list[tuple[str, Change, bool]] = [
 ]
 
 
-def _chosen(collect: Collect) -> GraphFacts:
+def _chosen() -> GraphFacts:
     """Boxes, scores and labels behind a TopK whose indices nobody shows."""
     graph = TinyGraph()
     graph.input("image", (1, 3, 640, 640))
@@ -288,43 +284,43 @@ def _chosen(collect: Collect) -> GraphFacts:
     index = graph.op("Unsqueeze", ["place", graph.stored("last", [-1], "int64")], "i3")
     where = graph.op("Tile", [index, graph.stored("reps", [1, 1, 4], "int64")], "where")
     graph.op("GatherElements", [graph.input("b", (1, 99, 4)), where], "boxes", axis=1)
-    return collect(graph.model("labels", "boxes", "scores"))
+    return facts_of(graph.model("labels", "boxes", "scores"))
 
 
 @each_row(("change", "right"), [case[1:] for case in DETECTIONS], ids=[case[0] for case in DETECTIONS])
-def test_detections_are_judged_as_detections(collect: Collect, change: Change, right: bool) -> None:
-    verdict = _judged(_chosen(collect), FOUND, change({name: value.copy() for name, value in FOUND.items()}))
+def test_detections_are_judged_as_detections(change: Change, right: bool) -> None:
+    verdict = _judged(_chosen(), FOUND, change({name: value.copy() for name, value in FOUND.items()}))
     assert verdict.right is right, verdict.lines()
 
 
-def test_the_error_of_boxes_is_in_pixels(collect: Collect) -> None:
-    verdict = _judged(_chosen(collect), FOUND, _changed("boxes", lambda y: y + 2)(FOUND))
+def test_the_error_of_boxes_is_in_pixels() -> None:
+    verdict = _judged(_chosen(), FOUND, _changed("boxes", lambda y: y + 2)(FOUND))
     number = next(n for n in verdict.numbers if n.limit.measure is Measure.BOX_ERROR)
     assert number.value == pytest.approx(2, abs=1e-3)
     assert str(number) == "2 px where at most 8 px is asked"
 
 
-def _pair(collect: Collect, form: str) -> tuple[GraphFacts, Callable[[np.ndarray, np.ndarray], Outputs]]:
+def _pair(form: str) -> tuple[GraphFacts, Callable[[np.ndarray, np.ndarray], Outputs]]:
     """Raw detections of 200 places and 6 classes in an image of 320, in one of the usual layouts."""
     graph = TinyGraph()
     graph.input("image", (1, 3, 320, 320))
     if form == "two outputs":
         graph.op("Sigmoid", [graph.input("b", (1, 200, 4))], "boxes")
         graph.op("Relu", [graph.input("l", (1, 200, 6))], "logits")
-        facts = collect(graph.model("boxes", "logits"))
+        facts = facts_of(graph.model("boxes", "logits"))
         return facts, lambda b, s: {"boxes": b / 320, "logits": np.log(s / (1 - s))}
     last = form == "[1, N, 4+C]"
     boxes = graph.op("Relu", [graph.input("b", (1, 200, 4) if last else (1, 4, 200))], "pixels")
     scores = graph.op("Sigmoid", [graph.input("s", (1, 200, 6) if last else (1, 6, 200))], "p")
-    facts = collect(graph.model(graph.op("Concat", [boxes, scores], "out", axis=2 if last else 1)))
+    facts = facts_of(graph.model(graph.op("Concat", [boxes, scores], "out", axis=2 if last else 1)))
     return facts, lambda b, s: {"out": np.concatenate([b, s], 2) if last else np.concatenate([b, s], 2).swapaxes(1, 2)}
 
 
 @pytest.mark.parametrize("form", ["two outputs", "[1, N, 4+C]", "[1, 4+C, N]"])
 @each_row("top", [0.9, 0.1])
-def test_raw_layouts_are_judged_in_place(collect: Collect, form: str, top: float) -> None:
+def test_raw_layouts_are_judged_in_place(form: str, top: float) -> None:
     """With ``top`` 0.1 no score reaches a working one, as with random weights: the best rows are judged."""
-    facts, made = _pair(collect, form)
+    facts, made = _pair(form)
     rng = np.random.default_rng(2)
     boxes = rng.uniform(0, 320, (1, 200, 4))
     scores = rng.uniform(0.01, top, (1, 200, 6))

@@ -18,8 +18,7 @@ from deploykit.encodings.place import place
 from deploykit.flow.choose import Explored, choose, explore
 from deploykit.flow.pipeline import make_plan
 from deploykit.flow.ways import WIDER_END, BuiltWay, Ground, Way
-from deploykit.model import wrap_proto
-from deploykit.model.collect import collect_facts
+from deploykit.model.collect import facts_of
 from sample_models.finished_detectors import DETECTORS, count_kept, scenes
 from sample_models.min_max import min_max_encodings
 
@@ -39,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
 
 def ground_of(name: str, data: Path, *, bits: int = 8, banned: tuple[str, ...] = ()) -> Ground:
     model = DETECTORS[name]()
-    facts = collect_facts(wrap_proto(model, path=Path("model.onnx")))
+    facts = facts_of(model)
     encodings = place(min_max_encodings(model, scenes(COUNT), bits=bits), facts)
     samples = gather(model, facts, calibration=data, encodings=encodings)
     return Ground.of(model, encodings, facts, samples, banned=banned)

@@ -22,8 +22,7 @@ from deploykit.accuracy.simulate.sessions import Feed, Session
 from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
-from deploykit.model.collect import collect_facts
-from deploykit.model.load import wrap_proto
+from deploykit.model.collect import facts_of
 
 from . import pictures, words
 from .sketches import MODELS, Sample
@@ -45,7 +44,7 @@ class Bench:
     def __init__(self, sample: Sample, folder: Path) -> None:
         self.sample = sample
         self.model, self.ends = sample.build()
-        self.facts = collect_facts(wrap_proto(self.model, path=Path("model.onnx")))
+        self.facts = facts_of(self.model)
         self._data = folder / f"{sample.name}.npz"
         self._said_of: dict[Label, Mapping[str, bool | None]] = {}
         feeds = sample.feeds()

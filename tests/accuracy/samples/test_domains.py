@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -11,8 +10,7 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 from deploykit.accuracy.samples.domains import Domain, input_domains
-from deploykit.model import wrap_proto
-from deploykit.model.collect import collect_facts
+from deploykit.model.collect import facts_of
 from sample_models.tiny_graphs import TinyGraph
 from tables import each_row
 
@@ -21,7 +19,7 @@ INT64 = "int64"
 
 def domains(model: onnx.ModelProto) -> dict[str, Domain]:
     stored = {tensor.name: tensor for tensor in model.graph.initializer}
-    facts = collect_facts(wrap_proto(model, path=Path("m.onnx")))
+    facts = facts_of(model)
     return input_domains(facts, lambda name: numpy_helper.to_array(stored[name]) if name in stored else None)
 
 

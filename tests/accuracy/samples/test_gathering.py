@@ -29,8 +29,8 @@ from deploykit.accuracy.simulate.sessions import Session
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.errors import InputError, UsageError
-from deploykit.model import load_model, wrap_proto
-from deploykit.model.collect import collect_facts
+from deploykit.model import load_model
+from deploykit.model.collect import collect_facts, facts_of
 from sample_models.tiny_graphs import TinyGraph
 from tables import each_row
 
@@ -38,7 +38,7 @@ AIMET = Path(__file__).parents[2] / "data" / "aimet"
 
 
 def _gather(model: onnx.ModelProto, *, inputs: tuple[str, ...] = (), **more: Any) -> Samples:
-    facts = collect_facts(wrap_proto(model, path=Path("m.onnx")))
+    facts = facts_of(model)
     return gather(model, facts, declared=parse_declarations(inputs, input_specs(facts)), **more)
 
 

@@ -17,8 +17,7 @@ from deploykit.accuracy.samples.decoding import MOST_PIXELS
 from deploykit.accuracy.samples.gathering import Samples, gather
 from deploykit.accuracy.samples.inputs import Label, input_specs
 from deploykit.errors import InputError, UsageError
-from deploykit.model import wrap_proto
-from deploykit.model.collect import collect_facts
+from deploykit.model.collect import facts_of
 from pictures import bmp, png, png_of_size
 from sample_models.tiny_graphs import TinyGraph
 
@@ -46,11 +45,11 @@ def _folder(place: Path, images: dict[str, bytes], **recipe: Any) -> Path:
 
 
 def _read(model: onnx.ModelProto, folder: Path) -> list[dict[str, Any]]:
-    return list(read_samples(folder, collect_facts(wrap_proto(model, path=Path("m.onnx")))))
+    return list(read_samples(folder, facts_of(model)))
 
 
 def _gathered(model: onnx.ModelProto, folder: Path, *inputs: str) -> Samples:
-    facts = collect_facts(wrap_proto(model, path=Path("m.onnx")))
+    facts = facts_of(model)
     return gather(model, facts, calibration=folder, declared=parse_declarations(inputs, input_specs(facts)))
 
 
