@@ -1,0 +1,246 @@
+"""Graphs that are none: names, counts, circles, and settings that no reader comes to the end of; refused when read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from onnx import defs, helper
+
+from deploykit.errors import InputError
+from deploykit.model import Model, wrap_proto
+from deploykit.model.checks import check_graph
+from deploykit.model.collect import collect_facts
+from tables import each_row
+from text_models import text_model
+
+PATH = Path("m.onnx")
+
+
+def model(body: str, made: str = "y", given: str = "float[4] x", *, opset: int = 17, **stored: Any) -> onnx.ModelProto:
+    """A model whose nodes are called after their first outputs."""
+    proto = text_model(given, body, made, opset=opset, **stored)
+    proto.opset_import.append(helper.make_opsetid("own", 1))
+    for node in proto.graph.node:
+        node.name = f"n_{node.output[0]}" if node.output else "n"
+    return proto
+
+
+def load(proto: onnx.ModelProto) -> Model:
+    return wrap_proto(proto, path=PATH)
+
+
+def refusal(proto: onnx.ModelProto) -> str:
+    with pytest.raises(InputError) as caught:
+        load(proto)
+    assert caught.value.what.startswith("m.onnx: ")
+    return str(caught.value)
+
+
+W = [0.0] * 4
+TWICE = model("y = Add (x, w)", w=W)
+TWICE.graph.initializer.append(TWICE.graph.initializer[0])
+NAMELESS = model("y = Relu (x)")
+NAMELESS.graph.initializer.add(data_type=1, dims=[0])
+NO_OUTPUTS = model("y = Relu (x)")
+del NO_OUTPUTS.graph.output[:]
+UNTYPED = model("y = Relu (x)")
+UNTYPED.graph.node[0].op_type = ""
+NOT_TEXT = model("mark = Relu (x)  y = Relu (mark)").SerializeToString().replace(b"mark", b"\xff\xfe\xff\xfe")
+
+
+@each_row(
+    ("proto", "says"),
+    [
+        (TWICE, "'w' twice"),
+        (model("y = Relu (x)", given="float[4] x, float[4] x"), "'x' twice"),
+        (model("y = Relu (x)  y = Neg (x)"), "'n_y' makes 'y'"),
+        (model("y, y = Split (x)"), "'n_y' makes 'y'"),
+        (model("y = Relu (y)", given="float[4] y"), "'n_y' makes 'y'"),
+        (model("w = Relu (x)  y = Neg (w)", w=W), "makes 'w'"),
+        (model("y = Add (x, nothing)"), "reads 'nothing', which nothing makes"),
+        (model("z = Relu (x)"), "nothing makes 'y'"),
+        (model("y = Add (x, y)"), "cycle"),
+        (model("y = Neg (z)  z = Relu (x)"), "not in execution order"),
+        (model("a = Add (x, c)  b = Relu (a)  c = Neg (b)  y = Neg (b)"), "n_a -> n_b -> n_c -> n_a"),
+        (NAMELESS, "an initializer of the graph has no name"),
+        (NO_OUTPUTS, "no outputs"),
+        (UNTYPED, "'n_y' has no operator type"),
+        (onnx.ModelProto.FromString(NOT_TEXT), "not UTF-8"),
+        # how many inputs and outputs a standard operator has
+        (model("y = Relu ()"), "has 0 inputs"),
+        (model("y = Relu (x, x)"), "Relu takes 1"),
+        (model("y = Conv (x)"), "Conv takes 2 to 3"),
+        (model("y = Concat ()"), "Concat takes at least 1"),
+        (model("y, z = Relu (x)"), "has 2 outputs"),
+        (model("y = Gemm (, x)"), "leaves out its input 0"),
+        (model("y = Slice (x, , x)"), "leaves out its input 1"),
+        (model("y = Slice (x)", opset=10), "Slice takes 3 to 5"),
+        # axes beyond any tensor: onnx keeps LayerNormalization's in 32 bits, and reads beyond its tables at the first
+        *(
+            (model(f"y = LayerNormalization <axis = {axis}> (x, x)"), f"node 'n_y' has the axis {axis}")
+            for axis in (1 << 31, -(1 << 40), (1 << 16) + 1)
+        ),
+    ],
+)
+def test_what_is_no_graph(proto: onnx.ModelProto, says: str) -> None:
+    assert says in refusal(proto)
+
+
+@each_row(
+    "proto",
+    [
+        model("y = Add (x, w)", given="float[4] x, float[4] w", w=W),  # listed among the inputs: one tensor
+        model("y = Clip (x, , )"),
+        model("y = own.Relu (x, x)"),
+        model("y = NotYetInvented (x, x)"),
+        model("y = Relu (x)", opset=9000),
+        model("y = Slice (x)", opset=9),  # its bounds were attributes before version 10
+    ],
+)
+def test_what_is_left_alone(proto: onnx.ModelProto) -> None:
+    load(proto)
+
+
+def test_without_a_version_only_the_least_is_asked() -> None:
+    for body, refused in (("y = Slice (x)", False), ("y = Relu ()", True)):
+        proto = model(body)
+        del proto.opset_import[:]
+        with pytest.raises(InputError, match="has 0 inputs") if refused else nullcontext():
+            load(proto)
+
+
+def branching(before: str, inner: str, after: str = "") -> onnx.ModelProto:
+    branch = f"() => (float[4] b) {{ {inner} }}"
+    chosen = f"y = If (c) <then_branch = t {branch}, else_branch = e {branch}>"
+    return model(f"{before}  {chosen}  {after}", "y" if not after else after.split()[0], "float[4] x, bool c")
+
+
+def test_bodies_see_what_exists_around_them_and_nothing_later() -> None:
+    load(branching("a = Relu (x)", "b = Neg (a)"))
+    assert "reads 'a'" in refusal(branching("", "b = Neg (a)", "a = Relu (x)"))
+    assert "reads 'b'" in refusal(branching("", "b = Neg (x)", "z = Relu (b)"))
+    assert "has 0 inputs" in refusal(branching("", "b = Relu ()"))
+
+
+def calling(*functions: tuple[str, Sequence[str]]) -> onnx.ModelProto:
+    """A model that calls the first of its functions, each of which calls others."""
+    proto = model(f"y = own.{functions[0][0]} (x)")
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    for name, calls in functions:
+        nodes = [helper.make_node(call, ["x"], [f"y{i}"], domain="own") for i, call in enumerate(calls)]
+        proto.functions.append(helper.make_function("own", name, ["x"], ["y0"], nodes, opsets))
+    return proto
+
+
+def test_functions_neither_recurse_nor_expand_beyond_measure() -> None:
+    assert "calls itself" in refusal(calling(("F", ["G"]), ("G", ["F"])))
+    chain = [(f"F{i}", [f"F{i + 1}"] * 2) for i in range(40)]
+    assert "expand to more than" in refusal(calling(*chain, ("F40", ["Relu"])))
+    load(calling(*chain[30:], ("F40", ["Relu"])))
+
+
+@settings(max_examples=80)
+@given(data=st.data())
+def test_sorted_graphs_load_and_their_shuffles_do_not(data: st.DataObject) -> None:
+    """A chain in which every node reads its predecessor has exactly one valid order."""
+    names = ["x", *(f"t{i}" for i in range(1, data.draw(st.integers(2, 8)))), "y"]
+    steps = [f"{made} = Relu ({read})" for read, made in pairwise(names)]
+    order = data.draw(st.permutations(steps))
+    with pytest.raises(InputError, match="not in execution order") if order != steps else nullcontext():
+        load(model("  ".join(order)))
+
+
+# The checker says nothing about the counts of an operator that its newest version deprecates.
+SCHEMAS = sorted({schema.name for schema in defs.get_all_schemas() if schema.domain == "" and not schema.deprecated})
+
+
+@settings(max_examples=40)
+@given(op_type=st.sampled_from(SCHEMAS), inputs=st.integers(0, 6), outputs=st.integers(1, 4))
+def test_counts_that_the_onnx_checker_refuses_are_refused(op_type: str, inputs: int, outputs: int) -> None:
+    """Attributes that are missing make the checker complain too: only its words about counts are compared.
+
+    The sizes that a few operators allow within their range (BatchNormalization: 1 or 5 outputs) are left to it.
+    """
+    reads, makes = (
+        ", ".join(f"{letter}{n}" for n in range(count)) for letter, count in (("i", inputs), ("o", outputs))
+    )
+    given_ = ", ".join(f"float[2] i{n}" for n in range(inputs))
+    proto = text_model(given_, f"{makes} = {op_type} ({reads})", ", ".join(f"float[2] o{n}" for n in range(outputs)))
+    try:
+        onnx.checker.check_model(proto)
+    except onnx.checker.ValidationError as error:
+        refused = "put size" in str(error) and "not in range" in str(error)
+    else:
+        refused = False
+    with pytest.raises(InputError) if refused else nullcontext():
+        check_graph(PATH, proto)
+
+
+# Equations over which onnx 1.22 and ONNX Runtime 1.32 compute until they are ended.
+
+
+def einsum(equation: str | bytes, *, nested: bool = False) -> onnx.ModelProto:
+    names = [f"x{number}" for number in range(str(equation).count(",") + 1)]
+    inner = f"b = Einsum ({', '.join(names)})"
+    given_ = ", ".join(f"float[2,2] {name}" for name in names)
+    body = f"y = If (c) <then_branch = t () => (float b) {{ {inner} }}>" if nested else inner.replace("b =", "y =")
+    proto = model(body, given=f"{given_}, bool c")
+    node = proto.graph.node[0].attribute[0].g.node[0] if nested else proto.graph.node[0]
+    node.name = "n"
+    node.attribute.append(helper.make_attribute("equation", equation))
+    return proto
+
+
+@each_row(
+    "equation", ("ij->i", "ij", "...j->...", "a b -> a", "ij,jk->ik", "i...j,k->ik...j", "->", "", "Ab->bA", "ij->")
+)
+def test_equations(equation: str) -> None:
+    load(einsum(equation))
+
+
+@each_row("equation", ("%s%n", "ij-", "ij>", "i.j", "....", "ab%", "ij->i->", b"\xff", "i\n", "i......"))
+def test_what_is_no_equation(equation: str | bytes) -> None:
+    assert all("'n' has the equation" in refusal(einsum(equation, nested=nested)) for nested in (False, True))
+
+
+@settings(max_examples=25)
+@given(equation=st.text("ij.,-> ", max_size=12))
+@example(equation="i...,->")
+def test_what_is_let_through_comes_to_an_end(equation: str) -> None:
+    """With a reader that loops this test itself would not end."""
+    try:
+        read = load(einsum(equation))
+    except InputError:
+        return
+    collect_facts(read)
+
+
+SHAPES: dict[str, tuple[int, ...]] = {"Q": (2, 3, 4, 8), "K": (2, 3, 6, 8), "V": (2, 3, 6, 8), "mask": (2, 3, 4, 18)}
+SHAPES |= {"keys": (2, 3, 12, 8), "values": (2, 3, 12, 8)}
+
+
+@each_row(
+    ("shapes", "count", "said"),
+    [
+        ({"values": (1,)}, 6, "past_value 'values' has rank 1"),
+        ({"keys": (3, 12, 8)}, 6, "past_key 'keys' has rank 3"),
+        ({"Q": (4, 8)}, 6, "Q 'Q' has rank 2"),
+        ({}, 5, "not both"),
+        ({}, 6, ""),
+    ],
+)
+def test_operands_of_attention(shapes: dict[str, tuple[int, ...]], count: int, said: str) -> None:
+    """ONNX Runtime ends the process over the first."""
+    given_ = [f"float[{','.join(map(str, shape))}] {name}" for name, shape in (SHAPES | shapes).items()]
+    body = f"Y = Attention ({', '.join([*SHAPES][:count])})"
+    proto = text_model(", ".join(given_), body, "float[2,3,4,8] Y", opset=23)
+    with pytest.raises(InputError, match=said) if said else nullcontext():
+        collect_facts(load(proto))
