@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,14 @@ from deploykit.errors import InputError
 from deploykit.model import load_model, wrap_proto
 from sample_models.networks import conv_net
 from tables import each_row
+from text_models import text_model
 
 WHOLE = conv_net().SerializeToString()
 TEXT_FORM = b"ir_version: 8\ngraph {\n}\n"
 
 
 def relu_model() -> onnx.ModelProto:
-    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in "xy"]
-    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"], name="relu")], "g", infos[:1], infos[1:])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    return text_model("float[1,4] x", "y = Relu (x)", "float[1,4] y")
 
 
 def refusal(path: Path) -> str:
@@ -91,25 +91,17 @@ def test_a_file_beyond_the_limit_of_protobuf_is_not_even_read(tmp_path: Path) ->
     assert "2 GiB" in refusal(path)
 
 
-@settings(deadline=None, max_examples=15)
-@given(cut=st.integers(1, len(WHOLE) - 8))
-def test_every_cut_inside_the_graph_is_refused(cut: int, tmp_path_factory: pytest.TempPathFactory) -> None:
-    path = tmp_path_factory.mktemp("cut") / "m.onnx"
-    path.write_bytes(WHOLE[:cut])
-    refusal(path)
-
-
-@settings(deadline=None, max_examples=25)
-@given(place=st.integers(0, len(WHOLE) - 1), byte=st.integers(0, 255))
-def test_a_damaged_byte_never_ends_in_anything_but_an_answer(
+@settings(max_examples=40)
+@given(place=st.integers(1, len(WHOLE) - 8), byte=st.integers(0, 255))
+def test_every_cut_is_refused_and_a_damaged_byte_ends_in_an_answer(
     place: int, byte: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("bits") / "m.onnx"
+    path.write_bytes(WHOLE[:place])
+    refusal(path)
     path.write_bytes(WHOLE[:place] + bytes([byte]) + WHOLE[place + 1 :])
-    try:
+    with suppress(InputError):
         load_model(path)
-    except InputError as error:
-        assert str(path) in error.what
 
 
 def hostile_nesting(depth: int) -> bytes:
@@ -123,12 +115,6 @@ def hostile_nesting(depth: int) -> bytes:
     return b"\x08\x08" + field(7, b"".join(reversed(heads)))
 
 
-def test_subgraphs_nested_without_end(tmp_path: Path) -> None:
-    path = tmp_path / "m.onnx"
-    path.write_bytes(hostile_nesting(100_000))
-    assert "damaged" in refusal(path)
-
-
 def test_more_nodes_than_can_be_looked_at(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(b"\x08\x08" + field(7, b"\x0a\x00" * 200_001))
@@ -138,16 +124,15 @@ def test_more_nodes_than_can_be_looked_at(tmp_path: Path) -> None:
 def test_hostile_files_are_refused_and_a_large_one_loads_within_a_gigabyte(
     within_a_gigabyte: Callable[..., list[str]],
 ) -> None:
-    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("t0", "t20000")]
-    nodes = [helper.make_node("Relu", [f"t{i}"], [f"t{i + 1}"], name=f"n{i}") for i in range(20_000)]
+    steps = "  ".join(f"t{i + 1} = Relu (t{i})" for i in range(8_000))
     *hostile, large = within_a_gigabyte(
         hostile_nesting(100_000),
-        b"\x08\x08" + field(7, b"\x0a\x00" * 5_000_000),
+        b"\x08\x08" + field(7, b"\x0a\x00" * 2_000_000),
         b"\x08\x08" + field(7, b"\x0a\x00" * 50_000),
         b"\x08\x08" + field(7, field(5, b"\x08\xff\xff\xff\xff\xff\xff\xff\xff\x7f" * 2 + b"\x10\x01\x42\x01w")),
-        helper.make_model(helper.make_graph(nodes, "g", infos[:1], infos[1:])).SerializeToString(),
+        text_model("float[4] t0", steps, "t8000").SerializeToString(),
     )
-    assert all(line.startswith("refused:") for line in hostile)
+    assert all(line.startswith("refused:") for line in hostile) and "damaged" in hostile[0]
     assert large == "(4,) "
 
 
@@ -155,73 +140,62 @@ def tensor(**fields: object) -> TensorProto:
     return TensorProto(**({"name": "w", "data_type": TensorProto.FLOAT, "dims": [2]} | fields))  # type: ignore[arg-type]
 
 
-BAD_TENSORS: dict[str, tuple[Callable[[], TensorProto], str]] = {
-    "short raw data": (lambda: tensor(raw_data=b"\0" * 7), "holds 7 bytes"),
-    "long raw data": (lambda: tensor(raw_data=b"\0" * 9), "need 8"),
-    "short list": (lambda: tensor(float_data=[1.0]), "holds 1 values"),
-    "no data": (lambda: tensor(), "holds 0 values"),
-    "negative dimension": (lambda: tensor(dims=[-1, 2]), "negative dimension -1"),
-    "dimensions overflow": (lambda: tensor(dims=[1 << 40, 1 << 40]), "more elements than any file"),
-    "too many dimensions": (lambda: tensor(dims=[1] * 1000), "1000 dimensions"),
-    "no type": (lambda: tensor(data_type=0, raw_data=b""), "unknown element type 0"),
-    "unknown type": (lambda: tensor(data_type=999, raw_data=b""), "unknown element type 999"),
-    "half bytes": (lambda: tensor(data_type=TensorProto.INT4, dims=[3], raw_data=b"\0"), "need 2"),
-    "text": (lambda: tensor(data_type=TensorProto.STRING, string_data=[b"a"]), "need 2"),
-}
+BAD_TENSORS: list[tuple[dict[str, Any], str]] = [
+    ({"raw_data": b"\0" * 7}, "holds 7 bytes"),
+    ({"raw_data": b"\0" * 9}, "need 8"),
+    ({"float_data": [1.0]}, "holds 1 values"),
+    ({}, "holds 0 values"),
+    ({"dims": [-1, 2]}, "negative dimension -1"),
+    ({"dims": [1 << 40, 1 << 40]}, "more elements than any file"),
+    ({"dims": [1] * 1000}, "1000 dimensions"),
+    ({"data_type": 0, "raw_data": b""}, "unknown element type 0"),
+    ({"data_type": 999, "raw_data": b""}, "unknown element type 999"),
+    ({"data_type": TensorProto.INT4, "dims": [3], "raw_data": b"\0"}, "need 2"),
+    ({"data_type": TensorProto.STRING, "string_data": [b"a"]}, "need 2"),
+]
 
 
-@each_row("case", BAD_TENSORS)
-def test_stored_tensors_must_hold_what_they_claim(case: str, tmp_path: Path) -> None:
-    make, says = BAD_TENSORS[case]
+@each_row(("make", "says"), BAD_TENSORS)
+def test_stored_tensors_must_hold_what_they_claim(make: dict[str, Any], says: str) -> None:
     model = relu_model()
-    model.graph.initializer.append(make())
+    model.graph.initializer.append(tensor(**make))
     with pytest.raises(InputError) as caught:
-        wrap_proto(model, path=tmp_path / "m.onnx")
-    assert says in str(caught.value)
-    assert "'w'" in caught.value.what
+        wrap_proto(model, path=Path("m.onnx"))
+    assert says in str(caught.value) and "'w'" in caught.value.what
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        np.zeros((2, 3), np.float32),
-        np.zeros((0, 3), np.float64),
-        np.array(1, np.int64),
-        np.array([True, False]),
-        np.zeros(4, np.complex64),
-        np.array(["a", "b"], dtype=object),
-    ],
-    ids=lambda value: str(value.dtype),
-)
-@each_row("raw", [True, False])
-def test_honest_tensors_load(value: npt.NDArray[Any], raw: bool, tmp_path: Path) -> None:
+HONEST = [np.zeros((2, 3), np.float32), np.zeros((0, 3), np.float64), np.array(1, np.int64), np.array([True, False])]
+HONEST += [np.zeros(4, np.complex64), np.array(["a", "b"], dtype=object)]
+
+
+@each_row("value", HONEST)
+def test_honest_tensors_load(value: npt.NDArray[Any]) -> None:
     kind = helper.np_dtype_to_tensor_dtype(value.dtype)
-    stored = numpy_helper.from_array(value, "w") if raw else helper.make_tensor("w", kind, value.shape, value.flatten())
-    model = relu_model()
-    model.graph.initializer.append(stored)
-    before = model.SerializeToString()
-    loaded = wrap_proto(model, path=tmp_path / "m.onnx")
-    assert list(loaded.stored) == ["w"]
-    assert model.SerializeToString() == before
+    plain = helper.make_tensor("w", kind, value.shape, value.flatten())
+    for stored in (numpy_helper.from_array(value, "w"), plain):
+        model = relu_model()
+        model.graph.initializer.append(stored)
+        before = model.SerializeToString()
+        assert list(wrap_proto(model, path=Path("m.onnx")).stored) == ["w"]
+        assert model.SerializeToString() == before
 
 
 @each_row("kind", sorted(set(TensorProto.DataType.keys()) - {"UNDEFINED"}))
-def test_every_element_type_of_onnx_has_a_size(kind: str, tmp_path: Path) -> None:
+def test_every_element_type_of_onnx_has_a_size(kind: str) -> None:
     model = relu_model()
-    number = TensorProto.DataType.Value(kind)
     values: Any = [b"1"] * 5 if kind == "STRING" else [1, 0, 1, 0, 1]
-    plain = helper.make_tensor("w", number, [5], values)
+    plain = helper.make_tensor("w", TensorProto.DataType.Value(kind), [5], values)
     model.graph.initializer.extend([plain, numpy_helper.from_array(numpy_helper.to_array(plain), "raw")])
-    assert wrap_proto(model, path=tmp_path / "m.onnx").stored.keys() == {"w", "raw"}
+    assert wrap_proto(model, path=Path("m.onnx")).stored.keys() == {"w", "raw"}
 
 
-def test_tensors_in_attributes_and_bodies_are_checked_too(tmp_path: Path) -> None:
+def test_tensors_in_attributes_and_bodies_are_checked_too() -> None:
     body = helper.make_graph([], "body", [], [], [tensor(name="inner")])
     model = relu_model()
     model.graph.node[0].attribute.append(helper.make_attribute("body", body))
     with pytest.raises(InputError, match="'inner'"):
-        wrap_proto(model, path=tmp_path / "m.onnx")
+        wrap_proto(model, path=Path("m.onnx"))
     model = relu_model()
     model.graph.node.insert(0, helper.make_node("Constant", [], ["c"], value=tensor()))
     with pytest.raises(InputError, match="'c'"):
-        wrap_proto(model, path=tmp_path / "m.onnx")
+        wrap_proto(model, path=Path("m.onnx"))
