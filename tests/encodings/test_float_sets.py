@@ -283,6 +283,17 @@ def test_borders_are_where_kinds_meet_and_a_small_island_is_the_best_extension()
         assert best.removed == before - after >= 1
 
 
+def test_constants_in_effect_have_no_type_and_make_no_border() -> None:
+    """Two linears that share a bias through Identity, as exporters write it, and a grid made from constants."""
+    body = "alias = Identity (bias)  p0 = MatMul (x, w)  sum0 = Add (p0, bias)  p1 = MatMul (sum0, w2)"
+    body += "  sum1 = Add (p1, alias)  negated = Neg (base)  grid = Exp (negated)  squashed = Sigmoid (sum1)"
+    weights, ones = np.ones((4, 4), np.float32), [1.0] * 4
+    facts = text_facts(f"{body}  y = Mul (squashed, grid)", w=weights, w2=weights, bias=ones, base=ones)
+    found = predict_float_set(facts, entries("x w w2 sum0 sum1 squashed base y"))
+    assert (found.intended, found.predicted, found.borders) == (frozenset(), {"bias"}, ())
+    assert {border.tensor for border in find_borders(facts, {"squashed"})} == {"sum1", "y"}
+
+
 def test_what_an_exporter_never_gives_an_entry_means_no_float() -> None:
     """A cast of integers and a maximum over quantized values are left out by habit, with what is moved from them."""
     facts = text_facts(

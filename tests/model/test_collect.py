@@ -8,15 +8,31 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from deploykit.model import load_model, wrap_proto
 from deploykit.model.collect import collect_facts, constant_range, constant_value
-from deploykit.model.facts import GraphFacts, TensorRole
+from deploykit.model.facts import (
+    GraphFacts,
+    NodeFact,
+    TensorFact,
+    TensorRole,
+    changes_between,
+    dynamic_inputs,
+    dynamic_tensors,
+    is_setting,
+    setting_of,
+    shape_text,
+    static_nodes,
+    static_tensors,
+    tensor_bytes,
+    with_static,
+)
+from deploykit.model.parameters import QUANTIZERS, integer_type, quantizer_of, stored_behind_pairs
 from sample_models.networks import attention_net, dynamic_net, save_with_external_data
+from tables import each_row
 from text_models import text_model
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
@@ -27,7 +43,7 @@ def facts_of(proto: onnx.ModelProto) -> GraphFacts:
     return collect_facts(wrap_proto(proto, path=PATH))
 
 
-@pytest.mark.parametrize("name", ["cnn", "cnn_bnfold", "vit", "detr", "mlp"])
+@each_row("name", ["cnn", "cnn_bnfold", "vit", "detr", "mlp"])
 def test_shapes_and_types_are_those_that_onnxruntime_computes(name: str) -> None:
     proto = onnx.load(AIMET / name / "model.onnx")
     del proto.graph.value_info[:]
@@ -46,40 +62,42 @@ def test_shapes_and_types_are_those_that_onnxruntime_computes(name: str) -> None
 
 def test_what_a_model_says_about_itself() -> None:
     facts = facts_of(onnx.load(AIMET / "detr" / "model.onnx"))
-    assert facts.model_name == "m.onnx"
-    assert facts.producer == "pytorch 2.4.0"
-    assert facts.opset == 16
-    assert facts.inputs == ("images", "orig_target_sizes")
-    assert facts.outputs == ("detections",)
-    assert facts.tensors["detections"].is_output
-    assert facts.tensors["onnx::Add_4934"].role is TensorRole.INITIALIZER
-    assert facts.tensors["/decoder/Constant_1_output_0"].role is TensorRole.CONSTANT
-    assert facts.tensors["/decoder/Constant_1_output_0"].is_weight
-    assert facts.nodes[0].attributes["pads"] == (1, 1, 1, 1)
-    assert facts.inference_problem == ""
+    assert (facts.model_name, facts.producer, facts.opset) == ("m.onnx", "pytorch 2.4.0", 16)
+    assert (facts.inputs, facts.outputs) == (("images", "orig_target_sizes"), ("detections",))
+    constant = "/decoder/Constant_1_output_0"
+    roles = [facts.tensors[name].role for name in ("images", "detections", "onnx::Add_4934", constant)]
+    assert roles == [TensorRole.INPUT, TensorRole.ACTIVATION, TensorRole.INITIALIZER, TensorRole.CONSTANT]
+    assert facts.tensors["detections"].is_output and facts.tensors[constant].is_weight
+    assert facts.nodes[0].attributes["pads"] == (1, 1, 1, 1) and facts.inference_problem == ""
+    bounded = setting_of(facts, constant)
+    assert bounded is not None and bounded.op_type == "Clip"
+    assert setting_of(facts, "images") is None is setting_of(facts, "detections")
     graph = onnx.load(AIMET / "detr" / "model.onnx").graph
     constants = [attribute.t for node in graph.node for attribute in node.attribute if attribute.name == "value"]
     assert facts.weight_bytes == sum(numpy_helper.to_array(t).nbytes for t in (*graph.initializer, *constants))
 
 
-def test_symbols_are_the_models_own() -> None:
+def test_sizes_that_are_no_numbers() -> None:
     facts = facts_of(dynamic_net())
-    assert facts.tensors["input"].shape == ("batch", None, 4)
-    facts = facts_of(text_model("float[n,3] x", "where = NonZero (x)  y = Transpose (where)", "int64[] y"))
-    assert facts.tensors["y"].shape == (None, 2)
-    assert not facts.tensors["y"].is_static
+    assert facts.tensors["input"].shape == ("batch", None, 4), "symbols are the model's own"
+    assert [(dim.axis, dim.symbol) for dim in dynamic_inputs(facts)] == [(0, "batch"), (1, None)]
+    assert dynamic_tensors(facts) == ("output",)
+    counted = facts_of(text_model("float[n,3] x", "where = NonZero (x)  y = Transpose (where)", "int64[] y"))
+    assert counted.tensors["y"].shape == (None, 2) and not counted.tensors["y"].is_static
+    negative = text_model("float[2,3] x", "y = Relu (x)")
+    negative.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
+    assert facts_of(negative).tensors["x"].shape == (None, 3)
 
 
-def test_negative_dimensions_are_unknown() -> None:
-    model = text_model("float[2,3] x", "y = Relu (x)")
-    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
-    assert facts_of(model).tensors["x"].shape == (None, 3)
-
-
-def test_initializers_that_are_listed_as_inputs() -> None:
+def test_initializers_that_are_listed_as_inputs_and_sparse_ones() -> None:
     facts = facts_of(text_model("float[2] x, float[2] w", "y = Add (x, w)", w=[1.0, 1.0]))
-    assert facts.inputs == ("x",)
-    assert facts.tensors["w"].role is TensorRole.INITIALIZER
+    assert facts.inputs == ("x",) and facts.tensors["w"].role is TensorRole.INITIALIZER
+    values = numpy_helper.from_array(np.ones(2, np.float32), "w")
+    indices = numpy_helper.from_array(np.array([0, 3], np.int64), "w indices")
+    proto = text_model("float[5] x", "y = Add (x, w)")
+    proto.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [5]))
+    fact = facts_of(proto).tensors["w"]
+    assert (fact.role, fact.shape, fact.dtype) == (TensorRole.INITIALIZER, (5,), "float")
 
 
 def test_bodies_count_as_readers_of_what_they_take_from_outside() -> None:
@@ -112,15 +130,6 @@ def test_without_an_operator_set_declared_shapes_remain() -> None:
     assert facts.tensors["x"].shape == (2,)
     assert facts.tensors["y"].shape is None
     assert facts.opset == 0
-
-
-def test_sparse_initializers() -> None:
-    values = numpy_helper.from_array(np.ones(2, np.float32), "w")
-    indices = numpy_helper.from_array(np.array([0, 3], np.int64), "w indices")
-    proto = text_model("float[5] x", "y = Add (x, w)")
-    proto.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [5]))
-    fact = facts_of(proto).tensors["w"]
-    assert (fact.role, fact.shape, fact.dtype) == (TensorRole.INITIALIZER, (5,), "float")
 
 
 def test_shapes_do_not_need_the_files_beside_the_model(tmp_path: Path) -> None:
@@ -158,12 +167,6 @@ def test_producers_and_consumers_of_random_graphs(proto: onnx.ModelProto) -> Non
     assert all(dataclasses.replace(node) == node for node in facts.nodes)
 
 
-def test_what_small_constants_hold_besides_numbers() -> None:
-    mask = [0.0, -np.inf, np.nan]
-    facts = facts_of(text_model("float[3] x", "y = Sum (x, mask, good)", mask=mask, good=[1.0] * 3))
-    assert facts.non_finite == {"mask": "NaN and -infinity"}
-
-
 def test_constants_on_demand() -> None:
     proto = text_model(
         "float[2] x",
@@ -185,13 +188,91 @@ def test_constants_on_demand() -> None:
     assert constant_range(loaded, "flags") == (0.0, 1.0)
     for name in ("nothing", "text", "nan", "x", "unknown"):
         assert constant_range(loaded, name) is None
-    assert facts_of(proto).tensors["c"].shape == (2,)
-
-
-def test_ranges_of_types_that_numpy_does_not_know() -> None:
-    proto = text_model("float[2] x", "y = Relu (x)")
+    facts = facts_of(proto)
+    assert facts.tensors["c"].shape == (2,) and facts.non_finite == {"odd": "NaN and -infinity", "nan": "NaN"}
+    # Types that numpy does not know.
     proto.graph.initializer.append(helper.make_tensor("w", TensorProto.BFLOAT16, [2], [0.5, -3.0]))
     proto.graph.initializer.append(helper.make_tensor("v", TensorProto.INT4, [2], [-8, 7]))
     loaded = wrap_proto(proto, path=PATH)
     assert constant_range(loaded, "w") == (-3.0, 0.5)
     assert constant_range(loaded, "v") == (-8.0, 7.0)
+
+
+def test_sizes_words_and_settings_by_position() -> None:
+    def tensor(shape: tuple[int | str | None, ...] | None, dtype: str = "float") -> TensorFact:
+        return TensorFact(name="t", role=TensorRole.ACTIVATION, dtype=dtype, shape=shape)
+
+    sizes = [tensor((2, 3)), tensor((3, 5), "int4"), tensor((2, "n")), tensor(None), tensor((2,), "string")]
+    assert [tensor_bytes(each) for each in sizes] == [24, 8, None, None, None]
+    assert [shape_text(tensor(shape)) for shape in ((1, "n", None), (), None)] == ["1 x n x ?", "a scalar", "unknown"]
+    clip = NodeFact(index=0, name="n", op_type="Clip", domain="", inputs=("x", "low", "x"), outputs=("y",))
+    assert [is_setting(clip, name) for name in ("low", "x", "absent")] == [True, False, False]
+    assert not is_setting(dataclasses.replace(clip, domain="own"), "low")
+
+
+def test_what_constants_make_is_constant() -> None:
+    body = "alias = Identity (bias)  s = Add (x, alias)  negated = Neg (base)  grid = Exp (negated)  y = Mul (s, grid)"
+    facts = facts_of(
+        text_model("float[4] x", f"{body}  noise = RandomNormalLike (base)", bias=[1.0] * 4, base=[1.0] * 4)
+    )
+    assert static_tensors(facts) == {"alias", "negated", "grid", "bias", "base"}
+    assert {facts.nodes[index].op_type for index in static_nodes(facts)} == {"Identity", "Neg", "Exp"}
+    assert with_static(facts).tensors["grid"].role is TensorRole.CONSTANT
+
+
+def test_looking_through_pairs() -> None:
+    """x -> Relu -> Q -> DQ -> MatMul with a stored int8 weight behind DQ and Identity."""
+    facts = facts_of(
+        text_model(
+            "float[1,2] x",
+            "a = Relu (x)  a_q = QuantizeLinear (a, scale, zero)  a_dq = DequantizeLinear (a_q, scale, zero)"
+            "  w_dq = DequantizeLinear (w_q, scale)  w = Identity (w_dq)  y = MatMul (a_dq, w)",
+            opset=21,
+            scale=0.1,
+            zero=np.asarray(3, np.uint16),
+            w_q=np.ones((2, 2), np.int8),
+        )
+    )
+    found = {name: node.outputs[0] for name in facts.tensors if (node := quantizer_of(facts, name)) is not None}
+    assert found == {"a": "a_q", "a_dq": "a_dq", "w_dq": "w_dq"} and quantizer_of(facts, "unknown") is None
+    types = {node.outputs[0]: integer_type(facts, node) for node in facts.nodes if node.op_type.endswith("Linear")}
+    assert types == {"a_q": "uint16", "a_dq": "uint16", "w_dq": "int8"}
+    assert stored_behind_pairs(facts, "w") == "w_q" == stored_behind_pairs(facts, "w_q")
+    assert stored_behind_pairs(facts, "a_dq") is None is stored_behind_pairs(facts, "unknown")
+    maker = facts.maker_behind("a_dq", QUANTIZERS)
+    assert maker is not None and maker.op_type == "Relu"
+    assert facts.maker_behind("w_dq", QUANTIZERS) is None is facts.maker_behind("x", QUANTIZERS)
+
+
+def changed(body: str) -> GraphFacts:
+    return facts_of(text_model("float[4] x, float[4] w", body, "float[4] y, float[4] z"))
+
+
+GIVEN = "a = Mul (x, w)  b = Relu (a)  c = Neg (b)  y = Abs (c)  d = Sin (x)  z = Cos (d)"
+
+
+@each_row(
+    ("after", "places"),
+    [
+        (GIVEN, []),
+        ("d = Sin (x)  a = Mul (x, w)  b = Relu (a)  z = Cos (d)  c = Neg (b)  y = Abs (c)", []),  # another order
+        (
+            GIVEN.replace("Relu", "Sigmoid").replace("d = Sin (x)  z = Cos (d)", "z = Tan (x)"),
+            [
+                "Relu → Sigmoid",
+                "Sin, Cos → Tan",
+            ],
+        ),
+        # a shared input or weight makes no neighbours
+        (GIVEN.replace("Mul", "Add").replace("Sin", "Exp"), ["Mul → Add", "Sin → Exp"]),
+        (GIVEN.replace("Abs (c)", "Abs (b)").replace("c = Neg (b)  ", ""), ["Neg, Abs → Abs"]),
+        (GIVEN.replace("Sin (x)", "Sin (w)"), ["Sin with other inputs or attributes"]),
+        (GIVEN.replace("d = Sin (x)  z = Cos (d)", "z = Sin (x)"), ["Sin, Cos → Sin"]),
+    ],
+)
+def test_the_places_where_two_graphs_differ(after: str, places: list[str]) -> None:
+    found = changes_between(changed(GIVEN), changed(after))
+    assert [str(place) for place in found] == places
+    if len(places) == 2 and "Sigmoid" in places[0]:
+        assert found[0].to_json() == {"before": ["Relu"], "after": ["Sigmoid"], "nodes": ["Relu -> b"]}
+        assert found[1].where == "Sin -> d"
