@@ -8,7 +8,6 @@ from pathlib import Path
 import onnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import helper
 
 from deploykit.encodings.coverage import collect_coverage
 from deploykit.encodings.formats.aimet import read_encodings
@@ -16,26 +15,11 @@ from deploykit.encodings.values import EncodingSet
 from deploykit.errors import InputError
 from deploykit.model import wrap_proto
 from deploykit.model.collect import collect_facts
-from deploykit.model.nodes import attribute
 from deploykit.model.rules import RULES as GRAPH_RULES
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
-OPS = [
-    "Add",
-    "Clip",
-    "Concat",
-    "Constant",
-    "Conv",
-    "Einsum",
-    "Gather",
-    "If",
-    "MatMul",
-    "Pad",
-    "Range",
-    "Relu",
-    "Reshape",
-]
-OPS += ["Resize", "Shape", "Split", "TopK", "Transpose", "Unsqueeze", "Where"]
+OPS = "Add Clip Concat Constant Conv Einsum Gather If MatMul Pad Range Relu Reshape Resize Shape Split TopK"
+OPS += " Transpose Unsqueeze Where"
 
 
 @cache
@@ -49,7 +33,7 @@ def damage(proto: onnx.ModelProto, draw: st.DrawFn) -> None:
     node = draw(st.sampled_from(list(proto.graph.node)))
     match draw(st.sampled_from(["type", "input", "attribute", "integers", "shape", "dtype", "output"])):
         case "type":
-            node.op_type = draw(st.sampled_from(OPS))
+            node.op_type = draw(st.sampled_from(OPS.split()))
         case "input" if node.input:
             known = [tensor.name for tensor in proto.graph.initializer] + [item.name for item in proto.graph.input]
             node.input[draw(st.integers(0, len(node.input) - 1))] = draw(st.sampled_from(["", *known]))
@@ -87,9 +71,3 @@ def test_damaged_graphs_never_end_in_a_traceback(case: tuple[onnx.ModelProto, En
         return
     assert collect_coverage(facts, encodings).keys() <= facts.tensors.keys()
     assert all(finding.message for finding in GRAPH_RULES.run(facts))
-
-
-def test_an_attribute_that_is_no_text_is_shown_with_escapes() -> None:
-    """It ended ``deploykit explain`` with a defect."""
-    node = helper.make_node("EPContext", ["x"], ["y"], source=b"a\xffb")
-    assert attribute(node, "source") == "a\\xffb"

@@ -4,51 +4,33 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, captured_names, label
-
-FLOAT = TensorProto.FLOAT
-
-
-def info(name: str) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, FLOAT, [2])
+from tables import each_row
+from text_models import text_model
 
 
 def branching() -> onnx.ModelProto:
     """Each branch reads from outside: one through a node, the other by giving the outer tensor out itself."""
-    inner = helper.make_node("Add", ["x", "shift"], ["own"])
-    then_branch = helper.make_graph([inner], "then", [], [info("own")])
-    else_branch = helper.make_graph([], "else", [], [info("given")])
-    nodes = [
-        helper.make_node("Relu", ["x"], ["dead"], name="dead"),
-        helper.make_node("If", ["flag"], ["y"], name="choice", then_branch=then_branch, else_branch=else_branch),
-    ]
-    stored = [
-        numpy_helper.from_array(np.asarray(True), "flag"),
-        numpy_helper.from_array(np.ones(2, np.float32), "shift"),
-        numpy_helper.from_array(np.zeros(2, np.float32), "given"),
-        numpy_helper.from_array(np.full(2, 7, np.float32), "unread"),
-        numpy_helper.from_array(np.full(2, 5, np.float32), "default"),
-    ]
-    graph = helper.make_graph(nodes, "g", [info("x"), info("default")], [info("y")], stored)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    then = "then_branch = t () => (float[2] own) { own = Add (x, shift) }, else_branch = e () => (float[2] given) { }"
+    body, vectors = f"dead = Relu (x)  y = If (flag) <{then}>", {"shift": 1, "given": 0, "unread": 7, "default": 5}
+    stored = {name: np.full(2, value, np.float32) for name, value in vectors.items()}
+    model = text_model("float[2] x, float[2] default", body, "float[2] y", flag=np.asarray(True))
+    model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in stored.items())
+    model.graph.node[0].name, model.graph.node[1].name = "dead", "choice"
+    return model
 
 
-def test_bodies_read_what_they_do_not_make() -> None:
-    assert captured_names(branching().graph.node[1]) == ("given", "shift", "x")
-    assert captured_names(branching().graph.node[0]) == ()
-
-
-def test_control_flow_reads_what_its_bodies_read() -> None:
-    graph = GraphCopy(branching())
+def test_control_flow_reads_what_its_bodies_do_not_make() -> None:
+    given = branching()
+    assert captured_names(given.graph.node[1]) == ("given", "shift", "x") and captured_names(given.graph.node[0]) == ()
+    graph = GraphCopy(given)
     assert [label(node) for node in graph.readers("given")] == ["choice"]
     assert [label(node) for node in graph.readers("x")] == ["dead", "choice"]
     assert [(label(node), position) for node, position in graph.uses("x")] == [("dead", 0)]
-    assert graph.only_reader("shift") is graph.makers["y"]
-    assert graph.only_reader("x") is None
+    assert graph.only_reader("shift") is graph.makers["y"] and graph.only_reader("x") is None
 
 
 def test_nodes_are_replaced_by_some_of_their_own() -> None:
@@ -62,7 +44,7 @@ def test_nodes_are_replaced_by_some_of_their_own() -> None:
     assert [node.name for node in given.graph.node] == ["dead", "choice"]
 
 
-@pytest.mark.parametrize("as_node", [False, True])
+@each_row("as_node", [False, True])
 def test_dropping_what_nothing_reads_leaves_an_index_that_is_right(as_node: bool) -> None:
     given = branching()
     if as_node:
@@ -72,8 +54,7 @@ def test_dropping_what_nothing_reads_leaves_an_index_that_is_right(as_node: bool
     graph.drop_unused(["unread", "shift", "default", *(["two"] if as_node else [])])
     again = GraphCopy(graph.model)
     assert graph.stored.keys() == again.stored.keys() == {"flag", "shift", "given", "default"}
-    assert graph.makers.keys() == again.makers.keys() == {"dead", "y"}
-    assert graph.fresh("unread") == "unread"
+    assert graph.makers.keys() == again.makers.keys() == {"dead", "y"} and graph.fresh("unread") == "unread"
 
 
 def test_pruning_keeps_what_bodies_and_inputs_need() -> None:
@@ -87,40 +68,27 @@ def test_pruning_keeps_what_bodies_and_inputs_need() -> None:
 
 def test_fresh_names_are_those_of_no_tensor_and_no_node() -> None:
     graph = GraphCopy(branching())
-    assert graph.fresh("y") == "y_1"
-    assert graph.fresh("y") == "y_2"
-    assert graph.fresh("choice") == "choice_1"
-    assert graph.fresh("new") == "new"
+    assert [graph.fresh(name) for name in ("y", "y", "choice", "new")] == ["y_1", "y_2", "choice_1", "new"]
 
 
-def test_what_is_computed_from_stored_values_only() -> None:
-    model = branching()
-    model.graph.node.append(helper.make_node("Neg", ["unread"], ["turned"]))
-    model.graph.node.append(helper.make_node("Bernoulli", ["unread"], ["random"]))
-    static = GraphCopy(model).static()
-    assert "turned" in static
-    assert not {"random", "y", "dead"} & static
-
-
-def test_only_small_values_are_read_as_a_number() -> None:
+def test_what_is_stored_small_or_standard() -> None:
     model = branching()
     model.graph.initializer.append(numpy_helper.from_array(np.asarray([3.0], np.float32), "three"))
+    for op_type, read, made in (("Neg", "unread", "turned"), ("Bernoulli", "unread", "random")):
+        model.graph.node.append(helper.make_node(op_type, [read], [made]))
     model.graph.node.append(helper.make_node("Identity", ["three"], ["copy"]))
-    graph = GraphCopy(model)
-    assert graph.scalar("copy") == 3.0
-    assert graph.scalar("shift") is None and graph.scalar("x") is None and graph.scalar("") is None
-
-
-def test_makers_of_a_type_are_standard_operators() -> None:
-    model = branching()
     model.graph.node.append(helper.make_node("Relu", ["x"], ["own"], domain="own"))
     graph = GraphCopy(model)
+    assert "turned" in graph.static() and not {"random", "y", "dead"} & graph.static()
+    assert [graph.scalar(name) for name in ("copy", "shift", "x", "")] == [3.0, None, None, None]
     assert graph.maker("dead", "Relu") is not None and graph.maker("dead", "Neg") is None
     assert graph.maker("own", "Relu") is None and graph.maker("own") is not None
 
 
-@pytest.mark.parametrize(("value", "expected"), [(3, 3), (0.5, 0.5), ("text", "text"), ([1, 2], [1, 2])])
+@each_row(
+    ("value", "expected"),
+    [(3, 3), (0.5, 0.5), ("text", "text"), ([1, 2], [1, 2]), (b"a\xffb", "a\\xffb")],  # the last is no text
+)
 def test_attributes_are_plain_values(value: object, expected: object) -> None:
     node = helper.make_node("Own", ["x"], ["y"], domain="own", key=value)
-    assert attribute(node, "key") == expected
-    assert attribute(node, "other", "none") == "none"
+    assert attribute(node, "key") == expected and attribute(node, "other", "none") == "none"

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import pytest
 from onnx import TensorProto, helper
 
 from deploykit.findings import Finding
@@ -39,10 +38,8 @@ def without_opset() -> onnx.ModelProto:
     return made
 
 
-def unnamed() -> onnx.ModelProto:
-    made = model()
-    made.graph.node[0].name = ""
-    return made
+UNNAMED = model()
+UNNAMED.graph.node[0].name = ""
 
 
 def outside() -> onnx.ModelProto:
@@ -77,7 +74,7 @@ CASES: dict[str, tuple[onnx.ModelProto, onnx.ModelProto]] = {
     "DK009": (model(ADD, "double[4] x", w=np.ones(4)), model(ADD, w=[1.0] * 4)),
     "DK010": (model(made="float[4] x"), model()),
     "DK011": (model(idle=[1.0, 2.0]), model(ADD, w=[1.0] * 4)),
-    "DK012": (unnamed(), model()),
+    "DK012": (UNNAMED, model()),
     "DK013": (outside(), model(ADD, w=[1.0] * 4)),
     "DK014": (model(given="float[0,4] x"), model(given="float[1,4] x")),
     "DK015": (model(opset=6), model(opset=7)),
@@ -107,48 +104,39 @@ def test_every_rule_has_a_case() -> None:
     assert {rule.code for rule in GRAPH_RULES} == set(CASES)
 
 
-@pytest.mark.parametrize("name", ["cnn", "cnn_bnfold", "vit", "detr", "mlp"])
+@each_row("name", ["cnn", "cnn_bnfold", "vit", "detr", "mlp"])
 def test_ordinary_models_have_no_findings(name: str) -> None:
     assert findings(onnx.load(AIMET / name / "model.onnx")) == ()
 
 
 def test_a_dynamic_input_is_named_with_its_dimensions_and_the_option() -> None:
     found = one(model(given="float[batch,3,height,width] x"), "DK001")
-    assert found.subject.name == "x"
+    assert found.subject.name == "x" and found.blocks
     assert "dimension 0 (batch), dimension 2 (height), dimension 3 (width)" in found.message
     assert found.hint == "add --input x=1,3,HEIGHT,WIDTH with a number for each name"
-    assert found.blocks
+    unranked = model()
+    unranked.graph.input[0].type.tensor_type.ClearField("shape")
+    found = one(unranked, "DK001")
+    assert "unknown rank" in found.message and found.hint == "export it again with a shape for x"
 
 
-def test_an_input_of_unknown_rank() -> None:
-    proto = model()
-    proto.graph.input[0].type.tensor_type.ClearField("shape")
-    found = one(proto, "DK001")
-    assert "unknown rank" in found.message
-    assert found.hint == "export it again with a shape for x"
+SIZED = model("h = Relu (x)  y = own.Own (h)", made="float[some] y")
+SIZED.graph.value_info.append(helper.make_tensor_value_info("h", TensorProto.FLOAT, (4, "some")))
+RESHAPED, LATE = "y = Reshape (x, size)", "its size comes from size, which is known at run time only"
 
 
-def test_results_of_dynamic_inputs_are_not_told_twice() -> None:
-    assert "DK002" not in {finding.code for finding in findings(dynamic_net())}
-    found = one(model(COUNTED), "DK002")
-    assert found.subject.name == "n0"
-    assert found.message == "NonZero n0: the size of its output depends on the data"
-
-
-def test_a_size_that_is_computed_from_values_is_told_at_the_node_that_uses_it() -> None:
-    proto = model("y = Reshape (x, size)", "float[4] x, int64[1] size")
-    found = one(proto, "DK002")
-    assert found.message == "Reshape n0: its size comes from size, which is known at run time only"
-    fixed = model("y = Reshape (x, size)", size=[2, 2])
-    assert "DK002" not in {finding.code for finding in findings(fixed)}
-
-
-def test_a_size_of_unknown_origin_is_told_at_the_first_tensor() -> None:
-    proto = model("h = Relu (x)  y = own.Own (h)", made="float[some] y")
-    proto.graph.value_info.append(helper.make_tensor_value_info("h", TensorProto.FLOAT, (4, "some")))
-    found = one(proto, "DK002")
-    assert found.subject.name == "h"
-    assert found.message == "2 tensors have no fixed size, first h (4 x some) made by n0"
+@each_row(
+    ("proto", "message"),
+    [
+        (dynamic_net(), ""),  # results of dynamic inputs are not told twice
+        (model(COUNTED), "NonZero n0: the size of its output depends on the data"),
+        (model(RESHAPED, "float[4] x, int64[1] size"), f"Reshape n0: {LATE}"),
+        (model(RESHAPED, size=[2, 2]), ""),
+        (SIZED, "2 tensors have no fixed size, first h (4 x some) made by n0"),
+    ],
+)
+def test_a_size_is_told_where_it_comes_from(proto: onnx.ModelProto, message: str) -> None:
+    assert [found.message for found in findings(proto) if found.code == "DK002"] == ([message] if message else [])
 
 
 def test_sizes_are_said() -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime as ort
-import pytest
 from onnx import helper, numpy_helper
 
 from deploykit.model.facts import NodeFact
@@ -28,21 +27,13 @@ def test_every_name_is_an_operator_of_onnx() -> None:
     assert named - known <= {"RMSNormalization"}  # of opset 23, which older onnx packages do not know
 
 
-def test_own_operators_have_no_trait() -> None:
+def test_own_operators_have_no_trait_and_outputs_that_hold_values_are_told() -> None:
     assert has(node("Reshape", "x"), Trait.REARRANGES) and has(node("Reshape", "x", domain="ai.onnx"), Trait.REARRANGES)
     own = node("Reshape", "x", domain="own")
-    assert not has(own, *Trait) and not is_standard(own)
-    assert not settings(node("Clip", "x", domain="own"))
+    assert not has(own, *Trait) and not is_standard(own) and not settings(node("Clip", "x", domain="own"))
     assert data_outputs(node("TopK", "x", domain="own"), ["values", "places"]) == ("values", "places")
-
-
-def test_protobuf_nodes_are_asked_like_facts() -> None:
-    made = helper.make_node("MaxPool", ["x"], ["y", "places"])
-    assert has(made, Trait.SELECTS)
-    assert data_outputs(made, made.output) == ("y",)
-
-
-def test_outputs_that_hold_values() -> None:
+    made = helper.make_node("MaxPool", ["x"], ["y", "places"])  # protobuf nodes are asked like facts
+    assert has(made, Trait.SELECTS) and data_outputs(made, made.output) == ("y",)
     assert data_outputs(node("Split", "x"), ["a", "", "b"]) == ("a", "b")
     assert data_outputs(node("Dropout", "x"), ["y", "mask"]) == ("y",)
     assert data_outputs(node("NonZero", "x"), ["places"]) == ()
@@ -120,37 +111,29 @@ def test_every_claim_about_values_is_run() -> None:
 
 
 @each_row("op_type", sorted(ops(Trait.REARRANGES, Trait.SELECTS)))
-def test_what_moves_data_gives_only_values_of_its_input(op_type: str) -> None:
+def test_what_moves_data_gives_values_of_its_input_at_places_that_they_decide_or_not(op_type: str) -> None:
+    """Numbering the elements shows where each went; any other values go the same way, or do not."""
     case = RUNS[op_type]
-    for value in run(op_type, case).values():
-        assert value.size and np.isin(value, case.data).all()
-
-
-@each_row("op_type", sorted(ops(Trait.REARRANGES)))
-def test_places_do_not_depend_on_values(op_type: str) -> None:
-    """Numbering the elements shows where each went; any other values go the same ways."""
-    case = RUNS[op_type]
+    found = run(op_type, case)
+    assert all(value.size and np.isin(value, case.data).all() for value in found.values())
+    turned = run(op_type, replace(case, data=-case.data))
+    if op_type in ops(Trait.SELECTS):
+        assert any(not np.array_equal(value, -turned[name]) for name, value in found.items())
+        return
     numbers = np.arange(case.data.size, dtype=np.float32).reshape(case.data.shape)
-    places = run(op_type, Run(data=numbers, more=case.more, attributes=case.attributes, outputs=case.outputs))
-    for name, value in run(op_type, case).items():
+    places = run(op_type, replace(case, data=numbers))
+    for name, value in found.items():
         np.testing.assert_array_equal(value, case.data.reshape(-1)[places[name].astype(np.int64)])
 
 
-@each_row("op_type", sorted(ops(Trait.SELECTS)))
-def test_places_of_what_selects_do_depend_on_values(op_type: str) -> None:
-    case = RUNS[op_type]
-    turned = run(op_type, Run(data=-case.data, more=case.more, attributes=case.attributes, outputs=case.outputs))
-    assert any(not np.array_equal(value, -turned[name]) for name, value in run(op_type, case).items())
-
-
-@pytest.mark.parametrize("op_type", sorted(ops(Trait.AVERAGES)))
+@each_row("op_type", sorted(ops(Trait.AVERAGES)))
 def test_averages_stay_between_the_ends_and_make_new_values(op_type: str) -> None:
     found = run(op_type, RUNS[op_type])["y0"]
     assert X.min() < found.min() and found.max() < X.max()
     assert not np.isin(found, X).any()
 
 
-@pytest.mark.parametrize("op_type", sorted(ops(Trait.JOINS)))
+@each_row("op_type", sorted(ops(Trait.JOINS)))
 def test_joins_give_values_of_several_inputs(op_type: str) -> None:
     other = np.flip(X, 3).copy()
     mask = X > 0
@@ -175,7 +158,7 @@ def test_bounded_operators_keep_their_range(op_type: str) -> None:
         assert found.min() < low + 1e-3 and found.max() > high - 1e-3
 
 
-@pytest.mark.parametrize("op_type", sorted(ops(Trait.SATURATES)))
+@each_row("op_type", sorted(ops(Trait.SATURATES)))
 def test_saturating_operators_make_numbers_of_infinity(op_type: str) -> None:
     more: tuple[Any, ...] = (np.float32(-1), np.float32(1)) if op_type == "Clip" else ()
     data = np.asarray([-math.inf, -1e30, 0.0, 1e30, math.inf], np.float32)
@@ -185,7 +168,7 @@ def test_saturating_operators_make_numbers_of_infinity(op_type: str) -> None:
     assert (np.diff(found) >= 0).all()
 
 
-@pytest.mark.parametrize("op_type", ["Col2Im", "Pad"])
+@each_row("op_type", ["Col2Im", "Pad"])
 def test_what_aimet_copies_over_is_more_than_what_moves_data(op_type: str) -> None:
     """Reason for two traits: these make values that their input does not have."""
     case = Run(more=(longs(0, 0, 0, 1, 0, 0, 0, 0),))
