@@ -290,7 +290,7 @@ def test_constants_in_effect_have_no_type_and_make_no_border() -> None:
     weights, ones = np.ones((4, 4), np.float32), [1.0] * 4
     facts = text_facts(f"{body}  y = Mul (squashed, grid)", w=weights, w2=weights, bias=ones, base=ones)
     found = predict_float_set(facts, entries("x w w2 sum0 sum1 squashed base y"))
-    assert (found.intended, found.predicted, found.borders) == (frozenset(), {"bias"}, ())
+    assert not found.intended and found.predicted == {"bias"} and not found.borders
     assert {border.tensor for border in find_borders(facts, {"squashed"})} == {"sum1", "y"}
 
 
