@@ -15,21 +15,18 @@ from deploykit.encodings.values import Affine, Encoding, EncodingSet, Lpbq, Valu
 from deploykit.flow.cure import rewrite
 from deploykit.rewrites.contract import load_transform
 from sample_models.feeds import random_feeds
-from sample_models.tiny_graphs import TinyGraph
+from tables import each_row
+from text_models import text_model
 
 TRANSFORM = load_transform("linear-to-conv")
 
 
 def _linear(batch: int, tokens: int, width: int, out: int, *, bias: str, opset: int, seed: int) -> onnx.ModelProto:
     rng = np.random.default_rng(seed)
-    graph = TinyGraph(opset)
-    weight = graph.stored("w", rng.normal(size=(width, out)))
-    graph.op("MatMul", [graph.input("x", (batch, tokens, width)), weight], "product")
-    if bias == "none":
-        return graph.model("product")
-    add = ["product", graph.stored("b", rng.normal(size=out))]
-    graph.op("Add", add if bias == "last" else add[::-1], "y")
-    return graph.model("y")
+    weights, shift = rng.normal(size=(width, out)).astype(np.float32), rng.normal(size=out).astype(np.float32)
+    body = {"none": "y = MatMul (x, w)", "last": "p = MatMul (x, w)  y = Add (p, b)"}
+    body["first"] = body["last"].replace("p, b", "b, p")
+    return text_model(f"float[{batch},{tokens},{width}] x", body[bias], opset=opset, w=weights, b=shift)
 
 
 SHAPE = st.tuples(st.integers(1, 3), st.integers(1, 5), st.integers(1, 9), st.integers(1, 9))
@@ -42,11 +39,10 @@ def test_the_conv_equals_the_linear(shape: tuple[int, int, int, int], bias: str,
     feeds = random_feeds(model, samples=2)
     done = rewrite(model, None, ["linear-to-conv"], feeds)
     assert done.kept == ("linear-to-conv",), done.steps[0].reason
-    onnx.checker.check_model(done.model)
+    onnx.checker.check_model(onnx.shape_inference.infer_shapes(done.model))
     assert not {"MatMul", "Add"} & {node.op_type for node in done.model.graph.node}
-    name = model.graph.output[0].name
     for feed in feeds:
-        wanted, got = Session(model).run(feed)[name], Session(done.model).run(feed)[name]
+        wanted, got = Session(model).run(feed)["y"], Session(done.model).run(feed)["y"]
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
 
 
@@ -66,7 +62,7 @@ def _weights(kind: str) -> Value:
     )
 
 
-@pytest.mark.parametrize("kind", ["channel", "block", "lpbq"])
+@each_row("kind", ["channel", "block", "lpbq"])
 def test_the_simulation_with_carried_encodings_is_equal(kind: str) -> None:
     model = _linear(1, 4, 8, 6, bias="last", opset=17, seed=1)
     grid = GridKind(bits=16, signed=False)
@@ -87,19 +83,10 @@ def test_the_simulation_with_carried_encodings_is_equal(kind: str) -> None:
     assert after.sqnr_db == pytest.approx(before.sqnr_db, abs=0.5)
 
 
-def test_a_rank_2_matmul_is_refused() -> None:
-    graph = TinyGraph()
-    graph.op("MatMul", [graph.input("x", (4, 8)), graph.stored("w", np.ones((8, 2)))], "y")
-    matched = TRANSFORM.match(graph.model("y"))
-    assert not matched
-    assert "rank 2" in matched.refusals[0].reason
-
-
-def test_a_product_that_something_else_reads_keeps_its_add() -> None:
-    graph = TinyGraph()
-    graph.op("MatMul", [graph.input("x", (1, 4, 8)), graph.stored("w", np.ones((8, 2)))], "product")
-    graph.op("Add", ["product", graph.stored("b", [1.0, 2.0])], "y")
-    model = graph.model("y", "product")
+def test_a_rank_2_matmul_is_refused_and_a_product_that_something_else_reads_keeps_its_add() -> None:
+    weights = np.ones((8, 2), np.float32)
+    matched = TRANSFORM.match(text_model("float[4,8] x", "y = MatMul (x, w)", w=weights))
+    assert not matched and "rank 2" in matched.refusals[0].reason
+    model = text_model("float[1,4,8] x", "p = MatMul (x, w)  y = Add (p, b)", "y, p", w=weights, b=[1.0, 2.0])
     done = rewrite(model, None, ["linear-to-conv"], random_feeds(model))
-    assert done.kept
-    assert "Add" in {node.op_type for node in done.model.graph.node}
+    assert done.kept and "Add" in {node.op_type for node in done.model.graph.node}

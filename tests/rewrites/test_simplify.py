@@ -1,155 +1,150 @@
-"""simplify: equal results, fewer nodes, bounded memory, and no grid is lost."""
+"""simplify: equal results, fewer nodes, bounded memory, and only entries of what is left."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Encoding, EncodingSet
 from deploykit.flow.cure import Rewriting, rewrite
+from deploykit.model.graph import GraphCopy
 from deploykit.rewrites.contract import load_transform
+from deploykit.rewrites.fold import fold
 from sample_models.feeds import random_feeds
-from sample_models.tiny_graphs import TinyGraph
+from tables import each_row
+from text_models import text_model
+
+MATCH = load_transform("simplify").match
 
 
-def _simplified(model: onnx.ModelProto, encodings: EncodingSet | None = None) -> Rewriting:
-    """The model simplified, with the same results bit for bit."""
+def simplified(model: onnx.ModelProto, encodings: EncodingSet | None = None) -> Rewriting:
+    """The model simplified, with the same outputs and results bit for bit."""
     feeds = random_feeds(model, samples=2)
     done = rewrite(model, encodings, ["simplify"], feeds)
-    onnx.checker.check_model(done.model, full_check=True)
+    onnx.checker.check_model(onnx.shape_inference.infer_shapes(done.model))
+    assert [item.name for item in done.model.graph.output] == [item.name for item in model.graph.output]
     for feed in feeds:
         before, after = Session(model).run(feed), Session(done.model).run(feed)
-        assert before.keys() == after.keys()
         for name, value in before.items():
             np.testing.assert_array_equal(after[name], value)
     return done
 
 
-def _ops(done: Rewriting) -> list[str]:
-    return [node.op_type for node in done.model.graph.node if node.op_type != "Constant"]
+def ops(done: Rewriting) -> str:
+    return " ".join(node.op_type for node in done.model.graph.node if node.op_type != "Constant")
 
 
-def _entries(*names: str) -> EncodingSet:
+def entries(names: str) -> EncodingSet:
     grid = affine_for_range(-1.0, 1.0, GridKind(bits=16, signed=False, symmetric=False))
-    return EncodingSet(version="1.0.0", entries={name: Encoding(name=name, value=grid) for name in names})
+    return EncodingSet(version="1.0.0", entries={name: Encoding(name=name, value=grid) for name in names.split()})
 
 
-def _mask() -> onnx.ModelProto:
-    """A mask of ones as large as the input asks, shifted to zeros and minus infinity, as exporters write it."""
-    graph = TinyGraph()
-    shape = graph.op("Shape", [graph.input("x", (2, 3, 4))], "shape")
-    rows = graph.op("Gather", [shape, graph.stored("one", 1, "int64")], "rows")
-    sizes = graph.op("Unsqueeze", [rows, graph.stored("front", [0], "int64")], "sizes")
-    both = graph.op("Concat", [sizes, graph.stored("columns", [4], "int64")], "both", axis=0)
-    ones = graph.op("ConstantOfShape", [both], "zeros")
-    hidden = graph.op("Equal", [ones, graph.stored("nought", 1.0)], "hidden")
-    mask = graph.op("Where", [hidden, graph.stored("never", -np.inf), ones], "mask")
-    graph.op("Softmax", [graph.op("Add", ["x", mask], "masked")], "y", axis=-1)
-    return graph.model("y")
+@st.composite
+def graphs(draw: st.DrawFn) -> onnx.ModelProto:
+    """A DAG over an input and two stored tensors: some of it depends on nothing but these."""
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    names, body = ["x", "a", "b"], ""
+    for index in range(draw(st.integers(1, 12))):
+        op = draw(st.sampled_from(["Sigmoid", "Identity", "Add", "Mul"]))
+        sources = [draw(st.sampled_from(names)) for _ in range(1 if op in ("Sigmoid", "Identity") else 2)]
+        body += f"t{index} = {op} ({', '.join(sources)})  "
+        names.append(f"t{index}")
+    shown = ["y", *draw(st.lists(st.sampled_from(names[3:]), max_size=2, unique=True))]
+    stored: dict[str, Any] = {name: rng.normal(size=(2, 3)).astype(np.float32) for name in "ab"}
+    made = ", ".join(f"float[2,3] {name}" for name in shown)
+    return text_model("float[2,3] x", f"{body}y = Add (x, {names[-1]})", made, **stored)
 
 
-def test_a_mask_of_static_size_is_stored() -> None:
-    done = _simplified(_mask())
-    assert _ops(done) == ["Add", "Softmax"]
-    assert [tensor.name for tensor in done.model.graph.initializer] == ["mask"]
+@settings(max_examples=40)
+@given(model=graphs())
+def test_results_stay(model: onnx.ModelProto) -> None:
+    done = simplified(model)
+    assert not done.kept or len(done.model.graph.node) < len(model.graph.node)
 
 
-def test_a_dynamic_size_stays() -> None:
-    model = _mask()
-    model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "rows"
-    del model.graph.value_info[:]
-    del model.graph.output[0].type.tensor_type.shape.dim[:]
-    for _ in range(3):
-        model.graph.output[0].type.tensor_type.shape.dim.add()
-    matched = load_transform("simplify").match(model)
-    assert "Shape:shape" not in [label for site in matched.sites for label in site.nodes]
-    done = _simplified(model)
-    assert "ConstantOfShape" in _ops(done)
+# A mask of ones as large as the input asks, shifted to zeros and minus infinity, as exporters write it.
+MASK = "shape = Shape (x)  rows = Gather (shape, one)  sizes = Unsqueeze (rows, front)"
+MASK += "  both = Concat <axis = 0> (sizes, columns)  zeros = ConstantOfShape (both)  hidden = Equal (zeros, nought)"
+MASK += "  mask = Where (hidden, never, zeros)  masked = Add (x, mask)  y = Softmax <axis = -1> (masked)"
+NUMBERS: dict[str, Any] = {"one": 1, "front": [0], "columns": [4], "nought": 1.0, "never": -np.inf}
 
 
-def test_what_hands_on_is_taken_out() -> None:
-    graph = TinyGraph()
-    copied = graph.op("Identity", [graph.op("Identity", [graph.input("x", (2, 3))], "c1")], "c2")
-    same = graph.op("Cast", [copied], "same", to=onnx.TensorProto.FLOAT)
-    flat = graph.op("Reshape", [same, graph.stored("shape", [2, 3], "int64")], "flat")
-    graph.op("Relu", [graph.op("Transpose", [flat], "still", perm=[0, 1])], "y")
-    done = _simplified(graph.model("y"))
-    assert _ops(done) == ["Relu"]
-    assert done.model.graph.node[0].input[0] == "x"
+def test_a_mask_of_static_size_is_stored_and_a_dynamic_one_stays() -> None:
+    done = simplified(text_model("float[2,3,4] x", MASK, "float[2,3,4] y", **NUMBERS))
+    assert ops(done) == "Add Softmax" and [tensor.name for tensor in done.model.graph.initializer] == ["mask"]
+    dynamic = text_model("float[2,rows,4] x", MASK, "float[2,rows,4] y", **NUMBERS)
+    for node in dynamic.graph.node:
+        node.name = node.output[0]
+    assert "shape" not in [label for site in MATCH(dynamic).sites for label in site.nodes]
+    assert "ConstantOfShape" in ops(simplified(dynamic))
 
 
-def test_outputs_and_real_work_stay() -> None:
-    graph = TinyGraph()
-    graph.op("Identity", [graph.input("x", (2, 3))], "copy")
-    turned = graph.op("Transpose", ["x"], "turned", perm=[1, 0])
-    narrow = graph.op("Cast", [turned], "narrow", to=onnx.TensorProto.FLOAT16)
-    graph.op("Relu", [graph.op("Cast", [narrow], "wide", to=onnx.TensorProto.FLOAT)], "y")
-    model = graph.model("y", "copy")
-    assert not load_transform("simplify").match(model)
+ANGLES = 'angles = Einsum <equation = "i,j->ij"> (places, rates)  waves = Sin (angles)  y = Add (x, waves)'
+COPIES = "c1 = Identity (x)  c2 = Identity (c1)  same = Cast <to = 1> (c2)  flat = Reshape (same, shape)"
+COPIES += "  still = Transpose <perm = [0, 1]> (flat)  y = Relu (still)"
+TURNED = "wt = Transpose <perm = [1, 0]> (w)  y = MatMul (x, wt)"
+SCALED = "scaled = Mul (a, b)  copy = Identity (x)  sum = Add (copy, scaled)  y = Relu (sum)"
+STORED: dict[str, Any] = {"places": [0.0, 1.0, 2.0, 3.0], "rates": [1.0] * 3, "shape": [2, 3], "a": [2.0], "b": [3.0]}
+STORED |= {"w": np.ones((4, 3), np.float32)}
 
 
-def _expanded(columns: int) -> onnx.ModelProto:
-    graph = TinyGraph()
-    seed = graph.op("Sigmoid", [graph.stored("seed", [[0.5]])], "warm")
-    wide = graph.op("Expand", [seed, graph.stored("size", [1024, columns], "int64")], "wide")
-    graph.op("Add", [graph.input("x", (1024, 1)), wide], "y")
-    return graph.model("y")
+@each_row(
+    ("given_", "body", "before", "left", "after"),
+    [
+        ("float[2,3] x", COPIES, "", "Relu", None),
+        # a position embedding is stored with its entry
+        ("float[4,3] x", ANGLES, "x angles waves y", "Add", "x waves y"),
+        # entries of kept tensors stay, and a named copy too
+        ("float[2,3] x", SCALED, "x copy a scaled sum y", "Identity Add Relu", "x copy scaled sum y"),
+        # folded without an entry of its own, a weight would no longer be quantized
+        ("float[2,3] x", TURNED, "w", "Transpose MatMul", "w"),
+        ("float[2,3] x", TURNED, "w wt", "MatMul", "wt"),
+    ],
+)
+def test_what_hands_on_or_is_constant_goes(given_: str, body: str, before: str, left: str, after: str | None) -> None:
+    done = simplified(text_model(given_, body, **STORED), entries(before) if before else None)
+    assert ops(done) == left
+    assert after is None or (done.encodings is not None and set(done.encodings.entries) == {*after.split()})
+
+
+QUANTIZED = "wq = QuantizeLinear (w, scale, zero)  wd = DequantizeLinear (wq, scale, zero)  y = MatMul (x, wd)"
+WORK = "copy = Identity (x)  turned = Transpose <perm = [1, 0]> (x)  narrow = Cast <to = 10> (turned)"
+WORK += "  wide = Cast <to = 1> (narrow)  y = Relu (wide)"
+
+
+@each_row(
+    "model",
+    [
+        text_model("float[2,3] x", WORK, "y, float[2,3] copy"),
+        text_model("float[2,4] x", QUANTIZED, w=STORED["w"], scale=0.1, zero=np.uint8(0)),  # grids of a QDQ model
+        text_model("float[2] x", "y = Add (x, a)", a=[1.0, 2.0]),
+    ],
+)
+def test_outputs_grids_and_real_work_stay(model: onnx.ModelProto) -> None:
+    matched = MATCH(model)
+    assert not matched and matched.reason
+    shown = simplified(text_model("float[4,3] x", ANGLES, "y, float[4,3] angles", **STORED))
+    assert "angles" in {name for node in shown.model.graph.node for name in node.output}
 
 
 def test_a_large_result_stays_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deploykit.rewrites.fold.LARGEST_BYTES", 1 << 16)
-    fits = (1 << 16) // 4 // 1024
-    assert _ops(_simplified(_expanded(fits))) == ["Add"]
-    assert _ops(_simplified(_expanded(fits + 1))) == ["Expand", "Add"]
-
-
-def test_entries_of_kept_tensors_stay_and_a_named_copy_too() -> None:
-    graph = TinyGraph()
-    scaled = graph.op("Mul", [graph.stored("a", [2.0]), graph.stored("b", [3.0])], "scaled")
-    copy = graph.op("Identity", [graph.input("x", (2, 3))], "copy")
-    graph.op("Relu", [graph.op("Add", [copy, scaled], "sum")], "y")
-    model = graph.model("y")
-    done = _simplified(model, _entries("x", "copy", "a", "scaled", "sum", "y"))
-    assert done.encodings is not None
-    assert set(done.encodings.entries) == {"x", "copy", "scaled", "sum", "y"}
-    assert _ops(done) == ["Identity", "Add", "Relu"]
-
-
-@pytest.mark.parametrize(("named", "ops"), [(("w",), ["Transpose", "MatMul"]), (("w", "wt"), ["MatMul"])])
-def test_a_rearranged_weight_keeps_its_grid(named: tuple[str, ...], ops: list[str]) -> None:
-    """Folded without an entry of its own, the weight would no longer be quantized."""
-    graph = TinyGraph()
-    turned = graph.op("Transpose", [graph.stored("w", np.ones((4, 3)))], "wt", perm=[1, 0])
-    graph.op("MatMul", [graph.input("x", (2, 3)), turned], "y")
-    done = _simplified(graph.model("y"), _entries(*named))
-    assert _ops(done) == ops
-    assert done.encodings is not None
-    assert named[-1] in done.encodings.entries
-
-
-def test_grids_of_a_qdq_model_stay() -> None:
-    graph = TinyGraph()
-    scale, zero = graph.stored("scale", 0.1), graph.stored("zero", 0, "uint8")
-    weight = graph.op("QuantizeLinear", [graph.stored("w", np.ones((3, 4))), scale, zero], "wq")
-    graph.op("MatMul", [graph.input("x", (2, 3)), graph.op("DequantizeLinear", [weight, scale, zero], "wd")], "y")
-    assert not load_transform("simplify").match(graph.model("y"))
+    fits, body = (1 << 16) // 4 // 1024, "warm = Sigmoid (seed)  wide = Expand (warm, size)  y = Add (x, wide)"
+    for columns, left in ((fits, "Add"), (fits + 1, "Expand Add")):
+        assert ops(simplified(text_model("float[1024,1] x", body, seed=[[0.5]], size=[1024, columns]))) == left
 
 
 def test_a_node_that_does_not_run_stays_and_the_rest_is_folded() -> None:
     """ONNX Runtime has no kernel for a Sin of float16: the runnable half of the batch is stored all the same."""
-    graph = TinyGraph()
-    half = graph.stored("half", [0.5], "float16")
-    wave = graph.op("Cast", [graph.op("Sin", [half], "sine")], "wave", to=onnx.TensorProto.FLOAT)
-    warm = graph.op("Sigmoid", [graph.stored("one", [1.0])], "warm")
-    graph.op("Add", [graph.op("Mul", [graph.input("x", (2,)), warm], "scaled"), wave], "y")
-    model = graph.model("y")
-    from deploykit.model.graph import GraphCopy
-    from deploykit.rewrites.fold import fold
-
+    body = "sine = Sin (half)  wave = Cast <to = 1> (sine)  warm = Sigmoid (one)  scaled = Mul (x, warm)"
+    model = text_model("float[2] x", f"{body}  y = Add (scaled, wave)", half=np.array([0.5], np.float16), one=[1.0])
     copy = GraphCopy(model)
     fold(copy)
-    assert "warm" in copy.stored
-    assert [node.op_type for node in copy.nodes][-2:] == ["Mul", "Add"]
+    assert "warm" in copy.stored and [node.op_type for node in copy.nodes][-2:] == ["Mul", "Add"]

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +17,8 @@ from deploykit.flow.cure import Rewriting, rewrite
 from deploykit.rewrites.contract import load_transform
 from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph
+from tables import each_row
+from text_models import text_model
 
 CUTS = ("split-output", "scale-last", "cut-tail")
 
@@ -88,35 +89,28 @@ def test_head_and_tail_give_the_original(
     _check(model, done, feeds)
 
 
-def test_split_output_gives_every_part_an_output() -> None:
-    model = _detector(5, 3, 0).model("detections")
-    done = rewrite(model, None, ["split-output"], random_feeds(model))
-    assert [item.name for item in done.model.graph.output] == ["scaled", "scores"]
-
-
-def test_scale_last_leaves_unscaled_boxes() -> None:
-    model = _detector(5, 3, 0).model("detections")
-    done = rewrite(model, None, ["scale-last"], random_feeds(model))
-    assert [item.name for item in done.model.graph.output] == ["boxes", "scores"]
-    assert [item.name for item in done.model.graph.input] == ["features"]
-    assert done.tail is not None
-    assert {item.name for item in done.tail.graph.input} == {"boxes", "scores", "size"}
-
-
-def test_cut_tail_ends_with_the_last_weights() -> None:
-    model = _detector(5, 3, 0, top=True).model("detections")
-    done = rewrite(model, None, ["cut-tail"], random_feeds(model))
-    assert [item.name for item in done.model.graph.output] == ["box_logits", "score_logits"]
-    assert {node.op_type for node in done.model.graph.node} == {"Relu", "MatMul", "Add"}
+@each_row(
+    ("name", "top", "outputs"),
+    [
+        ("split-output", False, "scaled scores"),
+        ("scale-last", False, "boxes scores"),
+        ("cut-tail", True, "box_logits score_logits"),
+    ],
+)
+def test_where_each_cut_ends(name: str, top: bool, outputs: str) -> None:
+    model = _detector(5, 3, 0, top=top).model("detections")
+    done = rewrite(model, None, [name], random_feeds(model))
+    assert [item.name for item in done.model.graph.output] == outputs.split() and done.tail is not None
+    if name == "scale-last":
+        assert [item.name for item in done.model.graph.input] == ["features"]
+        assert {item.name for item in done.tail.graph.input} == {"boxes", "scores", "size"}
+    if name == "cut-tail":
+        assert {node.op_type for node in done.model.graph.node} == {"Relu", "MatMul", "Add"}
 
 
 def test_a_bias_behind_identity_stays_with_its_matmul() -> None:
-    graph = TinyGraph()
-    rng = np.random.default_rng(0)
-    product = graph.op("MatMul", [graph.input("x", (1, 4, 8)), graph.stored("w", rng.normal(size=(8, 3)))], "product")
-    alias = graph.op("Identity", [graph.stored("b", rng.normal(size=3))], "alias")
-    graph.op("Sigmoid", [graph.op("Add", [product, alias], "logits")], "scores")
-    model = graph.model("scores")
+    body = "product = MatMul (x, w)  alias = Identity (b)  logits = Add (product, alias)  scores = Sigmoid (logits)"
+    model = text_model("float[1,4,8] x", body, "scores", w=np.ones((8, 3), np.float32), b=[1.0, 2.0, 3.0])
     done = rewrite(model, None, ["cut-tail"], random_feeds(model))
     assert [item.name for item in done.model.graph.output] == ["logits"]
     _check(model, done, random_feeds(model))
@@ -135,38 +129,19 @@ def test_new_outputs_get_entries_and_lost_tensors_lose_theirs() -> None:
     assert boxes.dtype == "uint16"
 
 
-def _plain() -> TinyGraph:
-    graph = TinyGraph()
-    _head(graph, graph.input("x", (1, 2, 8)), "fc", 3, np.random.default_rng(0))
-    return graph
+FC = "p = MatMul (x, w)  l = Add (p, b)"
 
 
-@pytest.mark.parametrize("name", CUTS)
-def test_a_plain_network_is_left_alone(name: str) -> None:
-    matched = load_transform(name).match(_plain().model("fc_logits"))
-    assert not matched
-    assert matched.reason
-
-
-def test_parts_of_like_range_stay_together() -> None:
-    graph = _plain()
-    graph.op("Concat", [graph.op("Sigmoid", ["fc_logits"], "a"), graph.op("Tanh", ["fc_logits"], "b")], "y", axis=-1)
-    matched = load_transform("split-output").match(graph.model("y"))
-    assert not matched
-    assert "like ranges" in matched.refusals[0].reason
-
-
-def test_a_product_of_two_computed_tensors_is_no_scale() -> None:
-    graph = _plain()
-    graph.op("Mul", ["fc_logits", graph.op("Sigmoid", ["fc_logits"], "gate")], "y")
-    matched = load_transform("scale-last").match(graph.model("y"))
-    assert not matched
-    assert "computed from data" in matched.refusals[0].reason
-
-
-def test_a_scale_near_one_is_not_worth_an_output() -> None:
-    graph = _plain()
-    graph.op("Mul", ["fc_logits", graph.stored("s", 1.1)], "y")
-    matched = load_transform("scale-last").match(graph.model("y"))
-    assert not matched
-    assert "1.1" in matched.refusals[0].reason
+@each_row(
+    ("name", "more", "made", "said"),
+    [
+        *((name, "", "l", "") for name in CUTS),  # a plain network
+        ("split-output", "a = Sigmoid (l)  c = Tanh (l)  y = Concat <axis = -1> (a, c)", "y", "like ranges"),
+        ("scale-last", "gate = Sigmoid (l)  y = Mul (l, gate)", "y", "computed from data"),
+        ("scale-last", "y = Mul (l, s)", "y", "1.1"),  # near one it is not worth an output
+    ],
+)
+def test_what_is_left_alone_with_the_reason(name: str, more: str, made: str, said: str) -> None:
+    model = text_model("float[1,2,8] x", f"{FC}  {more}", made, w=np.ones((8, 3), np.float32), b=[1.0, 2.0, 3.0], s=1.1)
+    matched = load_transform(name).match(model)
+    assert not matched and said in (matched.refusals[0].reason if said else matched.reason) and matched.reason
