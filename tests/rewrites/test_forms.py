@@ -349,7 +349,9 @@ STRIDED = "kernel_shape = [3, 2, 2], strides = [2, 2, 3], auto_pad"
 DILATED = "y = AveragePool <kernel_shape = [3, 2], dilations = [2, 2], pads = [2, 1, 2, 1]{}> (x)"
 COUNTED_IN = "kernel_shape = [2, 2, 2], dilations = [1, 2, 3], pads = [1, 1, 1, 0, 1, 1], count_include_pad = 1"
 TIED = {"x": np.random.default_rng(3).integers(0, 2, (3, 4, 5)).astype(np.float32)}
-NORMED = {name: np.random.default_rng(2).uniform(0.5, 1.5, 3).astype(np.float32) for name in ("s", "b", "m", "v")}
+NORMED: dict[str, Any] = {
+    name: np.random.default_rng(2).uniform(0.5, 1.5, 3).astype(np.float32) for name in ("s", "b", "m", "v")
+}
 UNBOUND = "parts = SplitToSequence <axis = 0, keepdims = 0> (x)  one = SequenceAt (parts, last)"
 UNBOUND += "  other = SequenceAt (parts, front)  y = Sub (one, other)"
 STACKED = "a = SequenceConstruct (x, z)  n = Neg (x)  b = SequenceInsert (a, n, at)  c = SequenceErase (b, back)"
@@ -390,19 +392,21 @@ def batched(*symbols: str | None, shape: str = "1,4") -> ModelProto:
 
 CHANNELS = np.asarray([0.5, -1.0, 2.0], np.float32)
 BOTH = grids("x y")
+TAPS = frozenset(["Gather", "Max", "Sum", "Mul", "Pad", "Reshape"])
+SPLIT = "parts = SplitToSequence <axis = 1> (x, size)  y = ConcatFromSequence <axis = 1> (parts)"
+LENGTH = "parts = SplitToSequence <axis = 1> (x)  n = SequenceLength (parts)  y = Add (n, unit)"
 LOWERED = [
+    Row("pool-by-taps", text_model("float[1,2,6,5,7] x", POOL), TAPS, before=BOTH, covered=frozenset()),
     *(
-        Row("pool-by-taps", text_model(f"float[{shape}] x", body, opset=19), frozenset(kinds.split()), **more)
-        for kinds in ("Gather Max Sum Mul Pad Reshape",)
-        for shape, body, more in (
-            ("1,2,6,5,7", POOL, {"before": BOTH, "covered": frozenset()}),
-            ("1,2,9,8", "y = MaxPool <kernel_shape = [3, 2], dilations = [2, 3], pads = [2, 1, 2, 1]> (x)", {}),
-            ("2,3,5,6,7", f'y = MaxPool <{STRIDED} = "SAME_UPPER"> (x)', {}),
-            ("2,3,5,6,7", f'y = MaxPool <{STRIDED} = "SAME_LOWER"> (x)', {}),
-            ("2,3,17", "y = MaxPool <kernel_shape = [3], dilations = [2], strides = [3]> (x)", {}),
-            ("1,2,9,8", DILATED.format(""), {}),
-            ("1,2,9,8", DILATED.format(", ceil_mode = 1"), {}),
-            ("1,2,6,7,8", f"y = AveragePool <{COUNTED_IN}> (x)", {}),
+        Row("pool-by-taps", text_model(f"float[{shape}] x", body, opset=19), TAPS)
+        for shape, body in (
+            ("1,2,9,8", "y = MaxPool <kernel_shape = [3, 2], dilations = [2, 3], pads = [2, 1, 2, 1]> (x)"),
+            ("2,3,5,6,7", f'y = MaxPool <{STRIDED} = "SAME_UPPER"> (x)'),
+            ("2,3,5,6,7", f'y = MaxPool <{STRIDED} = "SAME_LOWER"> (x)'),
+            ("2,3,17", "y = MaxPool <kernel_shape = [3], dilations = [2], strides = [3]> (x)"),
+            ("1,2,9,8", DILATED.format("")),
+            ("1,2,9,8", DILATED.format(", ceil_mode = 1")),
+            ("1,2,6,7,8", f"y = AveragePool <{COUNTED_IN}> (x)"),
         )
     ),
     *(
@@ -471,23 +475,15 @@ LOWERED = [
         has="scale_row",
     ),
     *(
-        Row("resolve-sequences", text_model(given, body, made, opset=opset, **PLACES), "-Sequence", **more)
+        Row("resolve-sequences", text_model(given, body, made, opset=opset, **PLACES), "-Sequence")
         for opset in (12, 17)
-        for given, body, made, more in (
-            ("float[3,4] x", UNBOUND, "y", {"before": BOTH, "has": "one other"}),
-            (
-                "float[3,7] x",
-                "parts = SplitToSequence <axis = 1> (x, size)  y = ConcatFromSequence <axis = 1> (parts)",
-                *("y", {}),
-            ),
-            ("float[3,4] x, float[3,4] z", STACKED, "y", {}),
-            (
-                "float[3,4] x",
-                "parts = SplitToSequence <axis = 1> (x)  n = SequenceLength (parts)  y = Add (n, unit)",
-                *("int64[] y", {}),
-            ),
+        for given, body, made in (
+            ("float[3,7] x", SPLIT, "y"),
+            ("float[3,4] x, float[3,4] z", STACKED, "y"),
+            ("float[3,4] x", LENGTH, "int64[] y"),
         )
     ),
+    Row("resolve-sequences", text_model("float[3,4] x", UNBOUND, **PLACES), "-Sequence", before=BOTH, has="one other"),
     *(
         Row("raise-opset", model, model.graph.node[0].op_type if model.graph.node[0].op_type != "Add" else ADDS)
         for ADDS in (frozenset(["Add", "Unsqueeze", "Reshape"]),)
