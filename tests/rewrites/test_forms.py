@@ -510,6 +510,20 @@ LOWERED = [
             ("ReduceSumSquare <keepdims = 0>", 18),
         )
     ),
+    # comparisons are raised to where their shapes are known
+    Row(
+        "raise-opset",
+        text_model("float[2,3] x", "y = GreaterOrEqual (x, v)", "bool[2,3] y", opset=13, v=CHANNELS),
+        None,
+    ),
+    *(
+        Row(
+            "clip-to-extremes",
+            text_model("float[3,4] x", "least = ReduceMean <keepdims = 0> (x)  y = Clip (x, least, most)", most=most),
+            left,
+        )
+        for most, left in ((float("inf"), "ReduceMean Max"), (0.5, "ReduceMean Max Min"))
+    ),
     *(
         Row("batch-of-one", batched(*symbols), frozenset(["Sum", "Shape", "Reshape", "Identity"]))
         for symbols in (("batch",), ("n", "n"), ("n", "m"), ("n", None))
@@ -553,6 +567,10 @@ def test_it_is_written_in_another_form(row: Row) -> None:
         assert not {"reverse", "exclusive", "select_last_index"} & {
             a.name for node in made.model.graph.node for a in node.attribute
         }
+    if row.name == "raise-opset":
+        raised = 16 if "GreaterOrEqual" in operators else 13
+        assert [entry.version for entry in made.model.opset_import] == [raised]
+        assert [item.name for item in made.model.graph.input] == ["x"]
     if row.name == "norm-statistics":
         assert all([*node.output] == ["y"] for node in made.model.graph.node if node.op_type == "LayerNormalization")
     if made.encodings is not None:
