@@ -15,8 +15,8 @@ from packaging.version import Version
 
 from deploykit.backend.targets import nearest_names
 from deploykit.errors import UsageError
-from deploykit.tables.reading import read_toml, structure
-from deploykit.tables.sources import SourcedRow, write_out
+from deploykit.tables.sources import SourcedRow
+from deploykit_qualcomm.tables import sourced_file
 
 __all__ = [
     "Chosen",
@@ -108,10 +108,7 @@ class Chosen:
 @cache
 def load_options() -> OptionTable:
     """The table of this adapter."""
-    path = Path(__file__).parent / "data" / "options.toml"
-    table = read_toml(path, shipped=True)
-    write_out(table, structure(Mapping[str, str], table.get("sources"), where=f"{path.name}: sources"))  # type: ignore[type-abstract]
-    return structure(OptionTable, table, where=f"{path.name}:")
+    return sourced_file(OptionTable, Path(__file__).parent / "data" / "options.toml")
 
 
 def choose_options(pairs: Iterable[tuple[str, str]], wheel: str, operators: Collection[str] = ()) -> Chosen:

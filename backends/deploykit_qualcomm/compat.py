@@ -74,9 +74,9 @@ def _flag_rows(backend: str, found: Sequence[SdkTable]) -> Iterator[CompatRow]:
                 row,
                 row.meaning,
                 _lifecycle(row),
-                f"default {row.default}" if row.default is not None else "",
+                _said("default", row.default),
                 row.default_note,
-                f"values {' '.join(row.values)}" if row.values else "",
+                _said("values", " ".join(row.values)),
                 row.note,
                 row.version_note,
                 row.confidence_note,
@@ -84,7 +84,7 @@ def _flag_rows(backend: str, found: Sequence[SdkTable]) -> Iterator[CompatRow]:
                 until=until,
                 tool=row.tool,
                 lifecycle=_lifecycle(row),
-                renamed_to=f"flag {row.renamed_to}" if row.renamed_to else "",
+                renamed_to=_said("flag", row.renamed_to),
                 words=(*row.aliases, row.renamed_to),
             )
 
@@ -97,11 +97,11 @@ def _key_rows(backend: str, found: Sequence[SdkTable]) -> Iterator[CompatRow]:
             row,
             f"{row.type}{f' in {row.unit}' if row.unit else ''}",
             _lifecycle(row),
-            f"phase {row.phase}" if row.phase else "",
+            _said("phase", row.phase),
             row.phase_note,
-            f"default {row.default}" if row.default is not None else "",
+            _said("default", row.default),
             row.default_note,
-            f"values {' '.join(row.values)}" if row.values else "",
+            _said("values", " ".join(row.values)),
             f"range {row.range[0]} to {row.range[-1]}" if row.range else "",
             row.note,
             row.confidence_note,
@@ -109,9 +109,14 @@ def _key_rows(backend: str, found: Sequence[SdkTable]) -> Iterator[CompatRow]:
             until=until,
             tool=f"htp-config-{row.file}",
             lifecycle=_lifecycle(row),
-            renamed_to=f"key {row.renamed_to}" if row.renamed_to else "",
+            renamed_to=_said("key", row.renamed_to),
             words=(row.python_name, row.renamed_to),
         )
+
+
+def _said(what: str, value: object) -> str:
+    """Both in words, "" where nothing is known."""
+    return f"{what} {value}" if value not in (None, "") else ""
 
 
 def _lifecycle(row: Flag | ConfigKey) -> str:
@@ -127,9 +132,9 @@ def _missing_encoding_rows(backend: str, shelf: Tables) -> Iterator[CompatRow]:
                 case,
                 f"--input_list {case.input_list}, float fallback {case.float_fallback}, quantizer {case.quantizer}",
                 case.result,
-                f"when {case.trigger}" if case.trigger else "",
-                f"needs {case.needs}" if case.needs else "",
-                f"known bad: {case.known_bad}" if case.known_bad else "",
+                _said("when", case.trigger),
+                _said("needs", case.needs),
+                _said("known bad:", case.known_bad),
                 case.confidence_note,
                 tool=tool,
             )
@@ -164,9 +169,9 @@ def _release_rows(backend: str, shelf: Tables) -> Iterator[CompatRow]:
             name,
             file,
             "a release",
-            f"released {file.month}" if file.month else "",
-            f"builds {', '.join(file.builds)}" if file.builds else "",
-            f"met only inside {file.carrier}" if file.carrier else "",
+            _said("released", file.month),
+            _said("builds", ", ".join(file.builds)),
+            _said("met only inside", file.carrier),
             "" if file.extends else "its tools were not read: no tables",
             **only,
         )

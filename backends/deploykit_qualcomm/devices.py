@@ -14,9 +14,8 @@ from typing import Any
 
 from deploykit.backend.targets import find_device
 from deploykit.tables.devices import Device, Fact, load_device_of_id, load_devices, own_devices
-from deploykit.tables.reading import parse_rows, read_toml, structure
-from deploykit.tables.sources import write_out
-from deploykit_qualcomm.tables import DATA, tables
+from deploykit.tables.reading import parse_rows
+from deploykit_qualcomm.tables import DATA, sourced_file, tables
 
 __all__ = [
     "arch_number",
@@ -113,9 +112,7 @@ def _unsupported(path: Path) -> tuple[Device, ...]:
     """Its devices; none where there is no such file, as in a folder of tables for a test."""
     if not path.is_file():
         return ()
-    table = read_toml(path, shipped=True)
-    write_out(table, table.get("sources", {}))
-    file = structure(UnsupportedFile, table, where=f"{path.name}:")
+    file = sourced_file(UnsupportedFile, path)
     shared = {"schema": file.schema, "vendor": file.vendor, "backends": file.backends}
     return parse_rows(Device, [{**shared, **row} for row in file.device], where=path.name)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -138,7 +138,6 @@ def ask_runner(
     cwd: Path,
     place: Path,
     timeout: float,
-    on_line: Callable[[str], None] | None = None,
     variables: Mapping[str, str] | None = None,
 ) -> RunnerAnswer:
     """Work off a request whose paths are relative to ``cwd``; its file is written to ``place``, a folder inside.
@@ -153,13 +152,8 @@ def ask_runner(
     runner = environment.path / "libraries" / "runner.exe"
     argv = (environment.program("wine"), str(runner), question.relative_to(cwd).as_posix())
     lines: list[str] = []
-
-    def hear(line: str) -> None:
-        lines.append(line)
-        if on_line is not None:
-            on_line(line)
-
-    done = run(argv, cwd=cwd, env={**environment.variables, **(variables or {})}, timeout=timeout, on_line=hear)
+    given = {**environment.variables, **(variables or {})}
+    done = run(argv, cwd=cwd, env=given, timeout=timeout, on_line=lines.append)
     return read_answer(lines, done)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
@@ -39,27 +38,21 @@ _ABSENT = re.compile(r"(?P<file>[^\s/]+): cannot open shared object")
 _PACKAGES = {"libatomic.so.1": "libatomic1"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unloadable:
-    """``why`` is what the system's linker said."""
+def unloadable_library(lines: Iterable[str]) -> tuple[str, str] | None:
+    """What the system's linker said of the first library that a log tells of, and what to install for it.
 
-    why: str
-
-    @property
-    def advice(self) -> str:
-        """What to install, by its package's name where that is known."""
-        absent = _ABSENT.search(self.why)
-        if absent is None:
-            return "'ldd' on the libraries in the folder of onnxruntime_qnn shows which are not what they should be"
-        package = _PACKAGES.get(absent["file"])
-        by = f"apt-get install {package}" if package else f"apt-file search {absent['file']}"
-        return f"install the system's package that has {absent['file']} (Debian, Ubuntu: {by})"
-
-
-def unloadable_library(lines: Iterable[str]) -> Unloadable | None:
-    """The first one that a log tells of."""
+    The package's name is said where it is known.
+    """
     found = next(filter(None, map(_SAID.search, lines)), None)
-    return None if found is None else Unloadable(why=(found["provider"] or found["python"]).strip())
+    if found is None:
+        return None
+    why = str(found["provider"] or found["python"]).strip()
+    absent = _ABSENT.search(why)
+    if absent is None:
+        return why, "'ldd' on the libraries in the folder of onnxruntime_qnn shows which are not what they should be"
+    package = _PACKAGES.get(absent["file"])
+    by = f"apt-get install {package}" if package else f"apt-file search {absent['file']}"
+    return why, f"install the system's package that has {absent['file']} (Debian, Ubuntu: {by})"
 
 
 ROOT_VARIABLES = ("QAIRT_SDK_ROOT", "QNN_SDK_ROOT", "SNPE_ROOT")
@@ -296,7 +289,7 @@ def probe_wheel(around: Surroundings) -> Iterator[CheckLine]:
         state="ok" if loads else "problem",
         detail=f"onnxruntime-qnn {provider} ({inside}) in onnxruntime {runtime}: "
         + ("loads" if loads else f"does not load: {lines[-1].strip()[:200] if lines else ended.returncode}"),
-        next="" if loads else unloadable.advice if unloadable is not None else advice,
+        next="" if loads else unloadable[1] if unloadable is not None else advice,
         facts={"onnxruntime": runtime, "onnxruntime_qnn": provider, "sdk": None if row is None else row.sdk},
     )
 

@@ -21,7 +21,18 @@ from deploykit.tables.devices import Fact
 from deploykit.tables.reading import parse_rows, read_toml, structure
 from deploykit.tables.sources import SourcedRow, SourceFile, extent_of, read_source_file, write_out
 
-__all__ = ["DATA", "LINUX", "MACHINES", "WINE", "Tables", "Wheel", "load_sdk_table", "row_key", "tables"]
+__all__ = [
+    "DATA",
+    "LINUX",
+    "MACHINES",
+    "WINE",
+    "Tables",
+    "Wheel",
+    "load_sdk_table",
+    "row_key",
+    "sourced_file",
+    "tables",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -464,6 +475,13 @@ class Tables:
                     extent = extent_of(map(str, row["source"]), self.source_file.extents)
                     row |= {} if extent is None else {"extent": list(extent)}
         return raw
+
+
+def sourced_file(kind: type[T], path: Path) -> T:
+    """A file that spells out the short names of its sources itself; InputError with the place of a wrong entry."""
+    raw = read_toml(path, shipped=True)
+    write_out(raw, raw.get("sources", {}))
+    return structure(kind, raw, where=f"{path.name}:")
 
 
 @cache

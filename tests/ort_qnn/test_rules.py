@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx.parser
+from msgspec import structs
 
 from deploykit.accuracy.judge.verdict import Against, Context, Measure, Verdict
 from deploykit.accuracy.latency import Estimate
@@ -326,7 +327,7 @@ def test_a_rule_finds_its_case_and_nothing_else(
 def test_float_nodes_that_nothing_was_said_about_are_one_finding() -> None:
     plain = graph(("float32", "float32", "int8"))
     nodes = [QnnNode(name=f"m{i}", type="MatMul", inputs=("x", "w"), outputs=("y",)) for i in range(3)]
-    scope = replace(types(replace(plain, nodes=(*nodes, plain.nodes[1]))), intended={"x": "uint16"})
+    scope = replace(types(structs.replace(plain, nodes=(*nodes, plain.nodes[1]))), intended={"x": "uint16"})
     (found,) = rules()["ORT101"].run(scope)
     assert found.evidence["count"] == 3 and found.evidence["nodes"] == ["m0", "m1", "m2"]
     assert "and 2 more" in found.message

@@ -103,63 +103,38 @@ def _functions() -> tuple[Any, Any]:
 
 
 def _info(address: int) -> dict[str, Any]:
+    """Version 3 names the chip, its architecture and what every graph needs.
+
+    Version 1 names no chip, and of memory the spill buffer of one graph alone.
+    """
     (version,) = _read(address, "I")
-    base = address + 8
-    if version == 3:
-        return _newer(base)
-    if version == 1:
-        return _older(base)
-    raise ContextReadError(f"unknown layout: info version {version}, known are 1 and 3")
-
-
-def _newer(base: int) -> dict[str, Any]:
-    """Version 3: it names the chip, its architecture and what every graph needs."""
-    count, _, graphs = _read(base + 88, "IIQ")
-    hardware_bytes, _, hardware = _read(base + 112, "IIQ")
-    arch = _read(hardware, "II") if hardware and hardware_bytes >= 8 else (0, 0)
-    return {
-        **_maker(base),
-        "blob_version": list(_read(base + 48, "3I")),
-        "blob_bytes": _read(base + 64, "Q")[0],
-        "soc_model": _read(base + 128, "I")[0],
-        "arch": arch[1] if arch[0] == 1 else None,
-        "graph_count": _checked(count),
-        "graphs": [_graph(graphs + _GRAPH_BYTES * index, 3) for index in range(count)],
-    }
-
-
-def _older(base: int) -> dict[str, Any]:
-    """Version 1: no chip, and the spill buffer of one graph as all that it says about memory."""
-    count, _, graphs = _read(base + 112, "IIQ")
-    hardware_bytes, _, hardware = _read(base + 72, "IIQ")
-    found = [_graph(graphs + _GRAPH_BYTES * index, 1) for index in range(_checked(count))]
-    if hardware and hardware_bytes >= 24:
-        version, _, index, _, spill = _read(hardware, "IIIIQ")
-        if version == 1 and index < count:
+    if version not in (1, 3):
+        raise ContextReadError(f"unknown layout: info version {version}, known are 1 and 3")
+    base, newer = address + 8, version == 3
+    count, _, graphs = _read(base + (88 if newer else 112), "IIQ")
+    size, _, hardware = _read(base + (112 if newer else 72), "IIQ")
+    if not 1 <= count <= _MOST:
+        raise ContextReadError(f"unknown layout: {count} graphs")
+    found = [_graph(graphs + _GRAPH_BYTES * index, version) for index in range(count)]
+    arch = None
+    if newer and hardware and size >= 8:
+        kind, number = _read(hardware, "II")
+        arch = number if kind == 1 else None
+    elif not newer and hardware and size >= 24:
+        kind, _, index, _, spill = _read(hardware, "IIIIQ")
+        if kind == 1 and index < count:
             found[index]["memory"]["spill_fill"] = spill
-    return {
-        **_maker(base),
-        "blob_version": list(_read(base + 60, "3I")),
-        "blob_bytes": _read(base + 88, "I")[0],
-        "soc_model": None,
-        "arch": None,
-        "graph_count": count,
-        "graphs": found,
-    }
-
-
-def _maker(base: int) -> dict[str, Any]:
     return {
         "build": _text(_read(base + 8, "Q")[0]),
         "core_api": list(_read(base + 16, "3I")),
         "backend_api": list(_read(base + 28, "3I")),
+        "blob_version": list(_read(base + (48 if newer else 60), "3I")),
+        "blob_bytes": _read(base + (64 if newer else 88), "Q" if newer else "I")[0],
+        "soc_model": _read(base + 128, "I")[0] if newer else None,
+        "arch": arch,
+        "graph_count": count,
+        "graphs": found,
     }
-
-
-def _checked(count: int) -> int:
-    if not 1 <= count <= _MOST:
-        raise ContextReadError(f"unknown layout: {count} graphs")
-    return count
 
 
 def _graph(address: int, expected: int) -> dict[str, Any]:
@@ -167,34 +142,25 @@ def _graph(address: int, expected: int) -> dict[str, Any]:
     if version != expected or n_in > _MOST or n_out > _MOST:
         raise ContextReadError(f"unknown layout: graph version {version}, known is {expected}")
     needs: dict[str, Any] = {"vtcm_bytes": None, "optimization": None, "hvx_threads": None, "memory": {}}
-    if version == 3:
-        size, _, blob = _read(address + 64, "IIQ")
-        needs = _needs(blob, size) if blob else needs
+    size, _, blob = _read(address + 64, "IIQ") if version == 3 else (0, 0, 0)
+    # What it needs, all in bytes: VTCM (0 where the compiler recorded none) and memory by its use. The first 40 bytes
+    # are in every binary of version 3, the rest came with blob version 3.3.
+    if blob and size >= 40 and _read(blob, "I")[0] == 1:
+        _, _, spill, vtcm, optimization, _, threads = _read(blob, "IIQIIQQ")
+        memory = {"spill_fill": spill}
+        if size >= 112 and _read(blob + 40, "I")[0] == 2:
+            memory.update(zip(_USES, _read(blob + 72, "5Q"), strict=True))
+        needs = {
+            "vtcm_bytes": vtcm or None,
+            "optimization": optimization or None,
+            "hvx_threads": threads or None,
+            "memory": memory,
+        }
     return {
         "name": _text(name),
         "inputs": [_tensor(ins + _TENSOR_BYTES * i) for i in range(n_in)],
         "outputs": [_tensor(outs + _TENSOR_BYTES * i) for i in range(n_out)],
         **needs,
-    }
-
-
-def _needs(blob: int, size: int) -> dict[str, Any]:
-    """What one graph needs, all in bytes: VTCM (0 where the compiler recorded none) and memory by its use.
-
-    The first 40 bytes are in every binary of version 3, the rest came with blob version 3.3.
-    """
-    memory: dict[str, int] = {}
-    version, _, spill, vtcm, optimization, _, threads = _read(blob, "IIQIIQQ") if size >= 40 else (0,) * 7
-    if version != 1:
-        return {"vtcm_bytes": None, "optimization": None, "hvx_threads": None, "memory": memory}
-    memory["spill_fill"] = spill
-    if size >= 112 and _read(blob + 40, "I")[0] == 2:
-        memory.update(zip(_USES, _read(blob + 72, "5Q"), strict=True))
-    return {
-        "vtcm_bytes": vtcm or None,
-        "optimization": optimization or None,
-        "hvx_threads": threads or None,
-        "memory": memory,
     }
 
 

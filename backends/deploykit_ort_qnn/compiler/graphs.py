@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
@@ -72,13 +71,12 @@ class QnnNode(msgspec.Struct, frozen=True, array_like=True):
     outputs: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class QnnGraph:
+class QnnGraph(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One graph as it was given to the compiler."""
 
     name: str
     nodes: tuple[QnnNode, ...]
-    tensors: Mapping[str, QnnTensor]
+    tensors: dict[str, QnnTensor]
 
     @cached_property
     def producers(self) -> dict[str, QnnNode]:
@@ -164,13 +162,12 @@ class SchematicOp(msgspec.Struct, frozen=True, array_like=True):
         return not self.kind.startswith("$") and self.kind not in ("q::Input", "q::Output")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Schematic:
+class Schematic(msgspec.Struct, frozen=True, kw_only=True, rename={"after": "operations"}):
     """One graph after the compiler's optimization, with the names of the QNN nodes by number."""
 
     graph: str
+    names: dict[int, str]
     after: tuple[SchematicOp, ...]
-    names: Mapping[int, str]
 
 
 def read_schematic(path: Path) -> Schematic:

@@ -104,7 +104,7 @@ class Worker:
         unloadable = unloadable_library(log)
         if unloadable is not None:
             what = "the libraries of the QNN provider cannot be loaded on this machine"
-            raise ToolError(what, why=unloadable.why, next=unloadable.advice)
+            raise ToolError(what, why=unloadable[0], next=unloadable[1])
         if not answer.exists():
             if any("ModuleNotFoundError" in line or "ImportError" in line for line in log):
                 raise ToolError(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 import signal
 import sys
 import tempfile
@@ -173,8 +172,8 @@ def compile_model(job: CompileJob, progress: Progress | None = None) -> CompileO
     for path in (target, binary):
         if path.exists():
             raise UsageError(f"{path}: exists already", next="remove it")
-    scratch = Path(tempfile.mkdtemp(prefix=".compile-", dir=job.root))
-    try:
+    with tempfile.TemporaryDirectory(prefix=".compile-", dir=job.root, ignore_cleanup_errors=True) as folder:
+        scratch = Path(folder)
         request = _request(job, scratch)
         compile_ = HERE.work if job.host is None else job.host.compile
 
@@ -185,18 +184,14 @@ def compile_model(job: CompileJob, progress: Progress | None = None) -> CompileO
                 path.replace(scratch / "traces" / path.name)
             return work
 
-        model = (job.root / job.model).parent
         # The compilation without the paths of this machine.
         names = [Path(job.model).name, Path(job.context).name]
         how = [job.embed, job.allow_cpu, job.trace]
         asked = {"names": names, "how": how, "options": dict(job.options), "entries": dict(job.entries)}
-        done, answer, log = known_work("compiled", asked, [model], scratch, run, host=job.host, tell=progress)
+        about = [(job.root / job.model).parent]
+        done, answer, log = known_work("compiled", asked, about, scratch, run, host=job.host, tell=progress)
         outcome = _outcome(job, done, answer, log, scratch)
-        if outcome.ok:
-            outcome = _publish(outcome, scratch / "out", target, job.root)
-        return outcome
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        return _publish(outcome, scratch / "out", target, job.root) if outcome.ok else outcome
 
 
 def write_dlc(job: CompileJob, target: Path, progress: Progress | None = None) -> str:

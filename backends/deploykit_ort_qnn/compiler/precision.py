@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import onnx
+from msgspec.structs import replace
 
 from deploykit.errors import InputError
 from deploykit.tables.reading import read_json
 from deploykit_ort_qnn.compiler.dlc import DLC, compare_dlc, read_dlc
-from deploykit_ort_qnn.compiler.graphs import QnnGraph, QnnNode, QnnTensor, Schematic, SchematicOp
+from deploykit_ort_qnn.compiler.graphs import QnnGraph, QnnNode, Schematic
 from deploykit_ort_qnn.planning import MODEL
 from deploykit_ort_qnn.rules.compiled import DlcScope
 
@@ -212,24 +213,14 @@ EVIDENCE = "artifacts/compiled_types.json"
 
 def evidence_json(outcome: CompileOutcome) -> dict[str, Any]:
     """The JSON value of one compilation."""
-    asked = [
-        {"name": graph.name, "nodes": graph.nodes, "tensors": dict(sorted(graph.tensors.items()))}
-        for graph in outcome.graphs
-    ]
-    # Only operations that compute and belong to a named node: what the rules read.
-    made = [
-        {
-            "graph": schematic.graph,
-            "names": {str(number): name for number, name in sorted(schematic.names.items())},
-            "operations": [
-                (op.origin, op.kind, op.dtypes)
-                for op in schematic.after
-                if op.computes and op.origin in schematic.names
-            ],
-        }
-        for schematic in outcome.schematics
-    ]
-    value: dict[str, Any] = msgspec.to_builtins({"schema": 1, "asked": asked, "made": made})
+    asked = [replace(graph, tensors=dict(sorted(graph.tensors.items()))) for graph in outcome.graphs]
+    made = []
+    for schematic in outcome.schematics:
+        # Only operations that compute and belong to a named node: what the rules read.
+        named = [op for op in schematic.after if op.computes and op.origin in schematic.names]
+        after = tuple(replace(op, id=op.origin) for op in named)
+        made.append(replace(schematic, names=dict(sorted(schematic.names.items())), after=after))
+    value: dict[str, Any] = msgspec.to_builtins({"schema": 1, "asked": asked, "made": made}, str_keys=True)
     return value
 
 
@@ -237,23 +228,9 @@ def read_evidence(path: Path) -> tuple[tuple[QnnGraph, ...], tuple[Schematic, ..
     """Graphs and schematics back from the file; raises InputError."""
     value = read_json(path)
     try:
-        graphs = tuple(
-            QnnGraph(
-                name=entry["name"],
-                nodes=msgspec.convert(entry["nodes"], tuple[QnnNode, ...]),
-                tensors=msgspec.convert(entry["tensors"], dict[str, QnnTensor]),
-            )
-            for entry in value["asked"]
-        )
-        return graphs, tuple(
-            Schematic(
-                graph=entry["graph"],
-                after=msgspec.convert(entry["operations"], tuple[SchematicOp, ...]),
-                names={int(number): name for number, name in entry["names"].items()},
-            )
-            for entry in value["made"]
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        graphs = msgspec.convert(value["asked"], tuple[QnnGraph, ...])
+        return graphs, msgspec.convert(value["made"], tuple[Schematic, ...], str_keys=True)
+    except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path}: not the evidence of a compilation", why=f"{type(error).__name__}: {error}") from None
 
 

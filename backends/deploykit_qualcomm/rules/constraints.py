@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from pathlib import Path
 
 from deploykit.findings import Answerer, Claim, Finding, Severity
-from deploykit.tables.reading import read_toml, structure
-from deploykit.tables.sources import SourcedRow, write_out
+from deploykit.tables.sources import SourcedRow
+from deploykit_qualcomm.tables import DATA, sourced_file
 
 __all__ = ["ConstraintTable", "Refused", "claim_of", "constraint", "constraints", "rated"]
-
-_FILE = Path(__file__).parents[1] / "data" / "constraints.toml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,9 +102,7 @@ class ConstraintTable:
 @cache
 def constraints() -> ConstraintTable:
     """The table; a wrong row is an InputError with its dotted path."""
-    raw = read_toml(_FILE)
-    write_out(raw, raw.get("sources", {}))
-    return structure(ConstraintTable, raw, where=_FILE.name)
+    return sourced_file(ConstraintTable, DATA / "constraints.toml")
 
 
 def constraint(name: str) -> HtpConstraint:
