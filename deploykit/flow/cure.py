@@ -29,7 +29,7 @@ from deploykit.errors import DeploykitError, InputError
 from deploykit.findings import Finding, Severity, SubjectKind
 from deploykit.flow.samples import samples_of
 from deploykit.model import wrap_proto
-from deploykit.model.collect import collect_facts, facts_of
+from deploykit.model.collect import facts_of
 from deploykit.model.nodes import opset_of
 from deploykit.model.pinning import has_stale_shapes, settle_outputs
 from deploykit.model.rules import RULES as GRAPH_RULES
@@ -121,7 +121,11 @@ def cure(backend: Backend[P, D], given: JudgedSituation[P, D], shared: SharedWor
         if together is not None and (asked & set(names) or _helped(cured, together)):
             cured = together
             continue
+        done, gone = (set[str](), [set[str]()]) if together is None else _gone(cured, together)
+        idle = done.difference(*gone)  # what took nothing away among the others takes nothing away alone
         for name in names if len(names) > 1 else ():
+            if name in idle:
+                continue
             alone = _applied(backend, cured, (name,), shared)
             if alone is not None and _helped(cured, alone):
                 cured = alone
@@ -154,7 +158,8 @@ def _applied(
             # Entries that never had a tensor in the graph stay: rewriting it must not hide them.
             strangers = {one.name: one for one in situation.encodings if one.name not in situation.facts.tensors}
             encodings = replace(encodings, entries={**strangers, **encodings.entries})
-        changed = replace(situation, model=model, facts=collect_facts(model), encodings=encodings, rewritten=True)
+        facts = replace(facts_of(done.model), model_name=situation.facts.model_name)
+        changed = replace(situation, model=model, facts=facts, encodings=encodings, rewritten=True)
         return changed, tuple(step for step in done.steps if step.kept)
 
     made = shared.once(("cured", Same(situation.model.proto), Same(situation.encodings), names), make)
@@ -172,15 +177,20 @@ def _wrong(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 def _helped(before: Cured[P, D], after: Cured[P, D]) -> bool:
     """Errors go and none comes; or no error changes, and warnings go and none comes. Each step took something away."""
-    wrong = _wrong(before.judged.findings)
-    left = {(finding.code, finding.subject.name) for finding in _wrong(after.judged.findings)}
-    done = {step.name for step in after.steps[len(before.steps) :]}
-    gone = [done & set(finding.cure) for finding in wrong if (finding.code, finding.subject.name) not in left]
+    done, gone = _gone(before, after)
     # A finding that names several of the steps does not tell which of them took it away.
     if done - {name for names in gone if len(names) == 1 for name in names}:
         return False
-    (errors, warnings), (errors_before, warnings_before) = _keys(_wrong(after.judged.findings)), _keys(wrong)
+    (errors, warnings), (errors_before, warnings_before) = (_keys(_wrong(one.judged.findings)) for one in (after, before))
     return errors < errors_before or (errors == errors_before and warnings < warnings_before)
+
+
+def _gone(before: Cured[P, D], after: Cured[P, D]) -> tuple[set[str], list[set[str]]]:
+    """The steps that were done, and of each finding that went away those of them that it names as its cure."""
+    left = {(finding.code, finding.subject.name) for finding in _wrong(after.judged.findings)}
+    done = {step.name for step in after.steps[len(before.steps) :]}
+    wrong = _wrong(before.judged.findings)
+    return done, [done & set(finding.cure) for finding in wrong if (finding.code, finding.subject.name) not in left]
 
 
 def _keys(findings: Iterable[Finding]) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:

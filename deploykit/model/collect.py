@@ -15,7 +15,7 @@ from deploykit.errors import InputError
 from deploykit.model.checks import check_attention
 from deploykit.model.facts import GraphFacts, NodeFact, TensorFact, TensorRole
 from deploykit.model.graph import GraphView, view_of
-from deploykit.model.load import Model, wrap_proto
+from deploykit.model.load import Model, named_tensors
 from deploykit.model.nodes import captured_names
 from deploykit.model.operators import DEFAULT_DOMAINS, is_standard
 from deploykit.model.shape_inference import Inferred, Shape, infer
@@ -77,19 +77,25 @@ def collect_facts(model: Model) -> GraphFacts:
 
 
 def read_of(model: ModelProto) -> Model:
-    """A model that exists in memory only, checked as one that was read; once while it stays the same."""
-    return view_of(model).once("read", lambda: wrap_proto(model, path=_NOWHERE))
+    """A model that exists in memory only, made of one that was checked when it was read; once while it stays the same.
+
+    No file is looked for.
+    """
+    return _read(view_of(model))
+
+
+def _read(view: GraphView) -> Model:
+    return view.once("read", lambda: Model(path=_NOWHERE, proto=view.model, stored=named_tensors(view.model)))
 
 
 def facts_of(model: ModelProto) -> GraphFacts:
-    """The facts of a model that exists in memory only, checked as one that was read; once while it stays the same."""
-    return view_of(model).once("facts", lambda: collect_facts(read_of(model)))
+    """The facts of such a model, once while it stays the same."""
+    return facts_seen(view_of(model))
 
 
 def facts_seen(view: GraphView) -> GraphFacts:
-    """The facts of a model that is looked through, once for all who do so; no file is looked for."""
-    read = Model(path=_NOWHERE, proto=view.model, stored=view.stored)
-    return view.once("facts without files", lambda: collect_facts(read))
+    """The facts of a model that is looked through, once for all who do so."""
+    return view.once("facts", lambda: collect_facts(_read(view)))
 
 
 _NOWHERE = Path("model.onnx")

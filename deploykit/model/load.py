@@ -37,6 +37,7 @@ __all__ = [
     "blaming",
     "load_model",
     "name_format",
+    "named_tensors",
     "what_is_wrong",
     "wrap_proto",
 ]
@@ -166,13 +167,18 @@ def wrap_proto(proto: ModelProto, *, path: Path) -> Model:
             check_inline(tensor.proto, f"{path}: {tensor.where}")
     files = locate_external(path, external)
     check_graph(path, proto)
+    return Model(path=path, proto=proto, external=files, stored=named_tensors(proto))
+
+
+def named_tensors(proto: ModelProto) -> dict[str, TensorProto]:
+    """What the main graph stores, by name: initializers, and what its Constant nodes hold."""
     stored = {tensor.name: tensor for tensor in proto.graph.initializer}
     for node in proto.graph.node:
         if node.op_type == "Constant" and is_standard(node) and len(node.output) == 1:
             held = constant_tensor(node)
             if held is not None:
                 stored[node.output[0]] = held
-    return Model(path=path, proto=proto, external=files, stored=stored)
+    return stored
 
 
 @contextmanager

@@ -26,8 +26,8 @@ from deploykit.encodings.cut import chain_models
 from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import DeploykitError, InputError
-from deploykit.model import load_model
-from deploykit.model.collect import facts_of
+from deploykit.model import load_model, wrap_proto
+from deploykit.model.collect import collect_facts, facts_of
 from deploykit.model.weights import lean_weights
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def judge_of(
     pieces = tuple(_in_order(found))
     # One graph again: tensors have kept their names where the model was cut.
     whole = reduce(chain_models, (piece.model for piece in pieces))
-    facts = facts_of(whole)
+    facts = collect_facts(wrap_proto(whole, path=package / "model"))  # pieces of a package may not fit each other
     entries = {entry.name: entry for piece in pieces for entry in piece.encodings or ()}
     encodings = EncodingSet(version="", entries=entries)
     samples, recorded = None, package / RECORDED_FILE
