@@ -151,7 +151,7 @@ class Desk:
         self.model.mkdir()
         (self.model / "model.onnx").write_bytes(b"nodes")
         (self.model / "weights").write_bytes(b"weights")
-        self.ends: tuple[dict[str, Any] | None, int] = ({"ok": True, "cpu_nodes": []}, 0)
+        self.ends: tuple[dict[str, Any] | None, int] = ({"ok": True}, 0)
 
     def work(self, asked: dict[str, Any] = ASKED, tell: Callable[[str], None] | None = None) -> tuple[Work, Path]:
         scratch = self.root / f"scratch{len(list(self.root.iterdir()))}"

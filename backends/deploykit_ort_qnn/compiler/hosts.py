@@ -233,12 +233,7 @@ class Host:
             return answer.done, {"ok": False, "error": answer.error.splitlines()[0]}, log
         if not (root / request["context"]).exists():
             return answer.done, {"ok": False, "error": NOTHING_TAKEN}, log
-        import onnx
-
-        # The nodes of the context model that stayed outside of the compiled graphs.
-        graph = onnx.load(root / request["context"], load_external_data=False).graph
-        left = [{"name": node.name, "type": node.op_type} for node in graph.node if node.op_type != "EPContext"]
-        return answer.done, {"ok": True, "cpu_nodes": left}, log
+        return answer.done, {"ok": True}, log
 
 
 def who_compiles(host: Host | None) -> dict[str, str] | None:

@@ -351,7 +351,11 @@ def _outcome(
     if not answer["ok"]:
         status = "refused" if refused else "failed"
         return CompileOutcome(status=status, message=answer["error"], refused=refused, **common)
-    cpu = tuple(RefusedNode(**node) for node in answer["cpu_nodes"])
+    import onnx
+
+    # The nodes of the context model that stayed outside of the compiled graphs.
+    nodes = onnx.load(scratch / "out" / Path(job.context).name, load_external_data=False).graph.node
+    cpu = tuple(RefusedNode(name=node.name, type=node.op_type) for node in nodes if node.op_type != "EPContext")
     if cpu and not job.allow_cpu:
         message = f"{len(cpu)} nodes stayed outside of the compiled graph"
         return CompileOutcome(status="refused", message=message, refused=cpu, **common)
