@@ -117,8 +117,12 @@ def quantizer_of(facts: GraphFacts, name: str) -> NodeFact | None:
     producer = facts.producer_of(name)
     if producer is not None and producer.op_type == "DequantizeLinear":
         return producer
-    readers = facts.consumers_of(name)
-    return next((node for node in readers if node.op_type == "QuantizeLinear" and node.inputs[0] == name), None)
+    # Once for all: a stored tensor may have ten thousand readers, each of which asks this.
+    first = facts.once(
+        "quantizers",
+        lambda: {node.inputs[0]: node for node in reversed(facts.nodes) if node.op_type == "QuantizeLinear"},
+    )
+    return first.get(name)
 
 
 def integer_type(facts: GraphFacts, node: NodeFact) -> str:

@@ -104,6 +104,7 @@ def options(backend: str = "qnn-htp", **values: str) -> Case:
 
 
 RELU = "g (float[4] x) => (float[4] y) { y = Relu (x) }"
+EXPANDED = "g (float[1] x) => (float[%d] y) { s = Constant <value_ints = [%d]> ()  y = Expand (x, s) }"
 NBITS = """g (float[1,64] x) => (float[1,4] y) {
   y = com.microsoft.MatMulNBits <K = 64, N = 4, bits = 4, block_size = %d> (x, w, s) }"""
 NBITS_STORED = {"w": ("uint8", (4, 2, 16), 1), "s": ("float", (8,), 0.1)}
@@ -203,6 +204,8 @@ DESCRIBED = {**LINEAR, "encodings": {"w": {"type": "lpbq", "blocks": [[1.0, 2.0,
         # Weights count at the width that they will have: a parameter of int8 takes half of what float16 takes.
         ("QNN274", {**LARGE, "encodings": {"w": {"type": "int8"}}}, "", ""),
         ("QNN274", {**LARGE, "encodings": {"w": {"type": "int16"}}}, "warning", ""),
+        ("QNN274", ep(EXPANDED % (1_750_000_000, 1_750_000_000)), "", ""),
+        ("QNN274", ep(EXPANDED % (1_750_000_001, 1_750_000_001)), "error", "y takes 3.5 GB"),
         # An architecture without an HTP is none.
         ("QNN266", options("ort-qnn", htp_arch="66"), "error", ""),
         ("QNN266", options("ort-qnn", htp_arch="v81"), "", ""),

@@ -392,7 +392,8 @@ def rescue(
 
     That is another request with which they compile, None where nothing helped.
     """
-    if outcome.status not in _LONGEST:
+    # Memory is the whole model's matter: no form of a few operators gets over it.
+    if outcome.grown or outcome.status not in _LONGEST:
         return outcome, None
     bench = TimedBench(
         options=job.options,

@@ -142,8 +142,8 @@ class CompileOutcome:
     """How a compilation ended, with everything that was seen of it.
 
     ``files`` are the context model and its binary, relative to the root. ``seconds`` and ``peak_rss_mb`` describe the
-    build machine and say nothing about the device. ``culprit`` are the operators that alone end it in that way, where
-    they were looked for and found.
+    build machine and say nothing about the device; ``grown`` is True where it was ended for the memory it took.
+    ``culprit`` are the operators that alone end it in that way, where they were looked for and found.
     """
 
     status: Status
@@ -157,6 +157,7 @@ class CompileOutcome:
     graphs: tuple[QnnGraph, ...] = ()
     schematics: tuple[Schematic, ...] = ()
     culprit: tuple[RefusedNode, ...] = ()
+    grown: bool = False
     estimate: Estimate | None = None
 
     @property
@@ -347,7 +348,7 @@ def _outcome(
     common: dict[str, Any] = {"seconds": round(done.seconds, 3), "peak_rss_mb": done.peak_rss_mb, "log": log}
     if answer is None:
         status: Status = "timed-out" if done.timed_out else "crashed"
-        return CompileOutcome(status=status, message=_death(done, job.timeout), refused=refused, **common)
+        return CompileOutcome(status=status, message=_death(done, job.timeout), refused=refused, grown=done.grown, **common)
     if not answer["ok"]:
         status = "refused" if refused else "failed"
         return CompileOutcome(status=status, message=answer["error"], refused=refused, **common)

@@ -199,14 +199,29 @@ def check_operator_rank(situation: Situation) -> Iterator[Found]:
 
 @RULES.rule("QNN274", "weights-exceed-domain", "warning", sources=constraint("pd-size").source)
 def check_domain(situation: Situation) -> Iterator[Found]:
-    """Weights that do not fit into one process domain of the DSP.
+    """Weights, or one tensor, that do not fit into one process domain of the DSP.
 
-    A context of 3.652 GB was refused on SM8750 ('Failed to find available PD'), about 3.62 GB loaded.
+    A context of 3.652 GB was refused on SM8750 ('Failed to find available PD'), about 3.62 GB loaded. A single tensor
+    that is larger is held by no chip, and the compiler looks for a way for minutes, so it is not asked.
 
     Fix: split the model into several contexts, or use fewer bits per weight
     """
-    # The bytes of the stored tensors at the width they will have; other buffers are not counted.
     facts = situation.facts
+    for fact in facts.tensors.values():
+        # Only what is computed: a weight may get fewer bits.
+        if fact.is_weight or fact.shape is None or not all(isinstance(size, int) for size in fact.shape):
+            continue
+        size = byte_count(situation, fact.name) or 0
+        if size > _DOMAIN_BYTES:
+            yield Found(
+                "tensor",
+                fact.name,
+                f"{fact.name} takes {size / 1e9:.3g} GB; one domain takes about 3.5 GB",
+                severity=Severity.ERROR,
+                evidence={"bytes": size, "limit": _DOMAIN_BYTES},
+            )
+            return
+    # The bytes of the stored tensors at the width they will have; other buffers are not counted.
     if facts.weight_bytes < _DOMAIN_BYTES:
         return
     total = sum(byte_count(situation, f.name) or 0 for f in facts.tensors.values() if f.is_weight and f.is_float)
