@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,8 @@ def main(arguments: list[str]) -> int:
     """Do one request; the result file exists only when the request was worked off."""
     request_path, result_path = arguments
     request = json.loads(Path(request_path).read_text(encoding="utf-8"))
+    if request["action"] != "context":  # which needs the vendor's library alone, and importing takes half its time
+        import_module("onnxruntime")  # where it is missing that is no answer about the model
     action, errors = _ACTIONS[request["action"]]
     try:
         result = {"ok": True, **action(request)}
