@@ -181,7 +181,9 @@ def _helped(before: Cured[P, D], after: Cured[P, D]) -> bool:
     # A finding that names several of the steps does not tell which of them took it away.
     if done - {name for names in gone if len(names) == 1 for name in names}:
         return False
-    (errors, warnings), (errors_before, warnings_before) = (_keys(_wrong(one.judged.findings)) for one in (after, before))
+    (errors, warnings), (errors_before, warnings_before) = (
+        _keys(_wrong(one.judged.findings)) for one in (after, before)
+    )
     return errors < errors_before or (errors == errors_before and warnings < warnings_before)
 
 

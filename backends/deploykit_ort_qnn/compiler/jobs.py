@@ -348,7 +348,9 @@ def _outcome(
     common: dict[str, Any] = {"seconds": round(done.seconds, 3), "peak_rss_mb": done.peak_rss_mb, "log": log}
     if answer is None:
         status: Status = "timed-out" if done.timed_out else "crashed"
-        return CompileOutcome(status=status, message=_death(done, job.timeout), refused=refused, grown=done.grown, **common)
+        return CompileOutcome(
+            status=status, message=_death(done, job.timeout), refused=refused, grown=done.grown, **common
+        )
     if not answer["ok"]:
         status = "refused" if refused else "failed"
         return CompileOutcome(status=status, message=answer["error"], refused=refused, **common)
