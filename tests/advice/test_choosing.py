@@ -129,12 +129,6 @@ def another_way(bench: Any) -> Any:
     return detr(bench, "w8a16-fp16mix-omit", mixed="auto", **given)
 
 
-def located(bench: Any) -> None:
-    folder = bench.aimet / "detr"
-    files = [str(folder / "model.onnx"), "--encodings", str(folder / "w8a8.v0.6.1.encodings")]
-    assert bench.run("accuracy", "locate", *files, status=1)["first"]["node"]
-
-
 def coarse(folder: Path, bits: int) -> tuple[Path, Path]:
     """A model whose values need more than 8 bits, and its encodings with so many."""
     from deploykit.encodings.formats.aimet import write_encodings
@@ -253,7 +247,6 @@ WAYS: dict[str, Way] = {
     "DK202 --no-rewrite": tail_whole,
     "DK203 --calibration": data_that_fits,
     "DK204 --mixed auto": another_way,
-    "DK205 locate": located,
     "DK205 wider": wider,
     "ORT122 wider": simulated_wider,
     "DK206 in order": in_order,

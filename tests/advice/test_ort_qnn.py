@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Callable
 from dataclasses import replace
@@ -135,16 +134,6 @@ def another_mode(bench: Any) -> None:
         assert f"'htp_graph_finalization_optimization_mode': '{mode}'" in written
 
 
-def diagnosed(bench: Any) -> None:
-    """Messages of the compiler that are known."""
-    log = bench.folder / "compile.log"
-    log.write_text(
-        "graph_prepare.cc:217:ERROR:could not create op: q::linearclip\n   in[0] N18QuantUint16_5D_TCMEE\n"
-        "<E> dsp arch check, expected >= 73\nKeyError: 'param_encodings'\n"
-    )
-    assert len(bench.run("diagnose", str(log), status=1)["causes"]) >= 3
-
-
 def run_script(bench: Any) -> None:
     """The package has the script, and it takes these words."""
     import subprocess
@@ -166,22 +155,6 @@ def packaged(bench: Any) -> Path:
     return Path(out)
 
 
-def soc_model_written(bench: Any) -> None:
-    request = bench.request(bench.aimet / "mlp/w8a8.qdq.onnx", backend="ort-qnn")
-    assert "'soc_model': '57'" in str(make_plan(request).to_json()["configs"])
-
-
-def located(bench: Any) -> None:
-    folder = bench.aimet / "vit"
-    files = [str(folder / "model.onnx"), "--encodings", str(folder / "w8a8.v1.0.0.encodings")]
-    assert bench.run("accuracy", "locate", *files, "--threshold", "30", status=1)["first"]["node"]
-
-
-def provider_options(bench: Any) -> None:
-    rows = bench.run("compat", "provider-option")["rows"]
-    assert "vtcm_mb" in str(rows)
-
-
 def wheels(bench: Any) -> Any:
     """A pair that is listed as supported, as what is installed."""
     rows = [row for row in bench.run("compat", "wheel")["rows"] if row["status"] == "supported"]
@@ -199,13 +172,6 @@ def extra(bench: Any) -> Any:
     return bench.clean("ORT140")
 
 
-def all_kernels(bench: Any) -> Any:
-    """The level is one of those that check and package take; at it nothing is left out."""
-    for command in ("check", "package"):
-        assert re.search(r"--audit \[[a-z|]*full", bench.text(command, "--help-backend", "ort-qnn"))
-    return bench.clean("QNN324")
-
-
 def another_way(bench: Any) -> Any:
     """check and package take the option, with every way that a finding may name; that it is right was measured."""
     for command in ("check", "package"):
@@ -213,12 +179,6 @@ def another_way(bench: Any) -> Any:
     words = tuple(f"a node={way}" for way in OTHER_WAYS)
     assert all(repairs_of({"repair": (word,)}) == {"a node": way} for word, way in zip(words, OTHER_WAYS, strict=True))
     return bench.clean("QNN321")
-
-
-def each_kernel(bench: Any) -> Any:
-    """The command is there, and prints kernels one by one."""
-    assert "--audit" in bench.text("check", "--help-backend", "ort-qnn")
-    return bench.clean("QNN325")
 
 
 SLOW = ("ORT008 v73", "ORT011 GELU and BatchNormalization")
@@ -246,18 +206,11 @@ WAYS: dict[str, Way] = {
     "ORT105 FP16": lambda bench: bench.ask(bench.saved(attention_net()), "sm8450", backend="ort-qnn"),
     "ORT110 another operator": lambda bench: bench.module(RULES).FINE,
     "ORT110 on the CPU": on_the_cpu,
-    "ORT111 diagnose": diagnosed,
     "ORT112 another mode": another_mode,
-    "ORT113 another mode": another_mode,
     "ORT114 not on the CPU -> ORT011": not_on_the_cpu,
     "ORT121 run.py": run_script,
-    "ORT122 locate": located,
-    "ORT130 written": soc_model_written,
-    "ORT131 compat": provider_options,
     "ORT140 extra": extra,
     "QNN321 another way": another_way,
-    "QNN324 all kernels": all_kernels,
-    "QNN325 each kernel": each_kernel,
     "ORT142 compat wheel": wheels,
 }
 

@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from deploykit_vitis_ai.tables import known_errors
-
 DRAFTS, QUANTIZED = "vitis_ai/test_draft_rules.py", "vitis_ai/test_quantized.py"
 POST = "/post/Slice,/post/Slice_1,/post/Sigmoid:/post/Concat_1"
 Way = Callable[[Any], Any]
@@ -99,17 +97,6 @@ def proposal(bench: Any) -> Any:
     return draft("fp32.onnx", precision=given["--precision"], exclude_subgraph=(given["--exclude-subgraph"],))(bench)
 
 
-def compared(bench: Any) -> None:
-    """Two folders of outputs that are unlike: the command says so."""
-    rng = np.random.default_rng(0)
-    for name, values in (("cpu", rng.normal(size=(1, 64))), ("npu", rng.normal(size=(1, 64)))):
-        (bench.folder / name).mkdir()
-        np.savez(bench.folder / name / "0.npz", y=values.astype(np.float32))
-    sides = [str(bench.folder / name) for name in ("cpu", "npu")]
-    answer = bench.run("accuracy", "compare", *sides, "--min-cosine", "0.99", status=1)
-    assert "DK608" in {finding["code"] for finding in answer["findings"]}
-
-
 def start_left_out(bench: Any) -> Any:
     """A start from which no way leads to the ends."""
     post = bench.module(DRAFTS).POST
@@ -132,14 +119,6 @@ def toolchain(bench: Any) -> None:
         rows = bench.run("toolchain", "list")["toolchains"]
     assert finding.hint.split()[-1] in {f"{row['name']}=={row['version']}" for row in rows}
     assert "TOOLCHAIN" in bench.text("toolchain", "install", "--help").upper()
-
-
-def explained(bench: Any) -> None:
-    """A message of a compiler that put nothing on the NPU is one that the command knows."""
-    rows = [row for row in known_errors().errors if row.match and row.root == "cause" and "…" not in row.match[0]]
-    log = bench.folder / "compile.log"
-    log.write_text("\n".join(row.match[0] for row in rows))
-    assert len(bench.run("diagnose", str(log), status=1)["causes"]) >= 3
 
 
 def options(**values: str) -> Way:
@@ -207,12 +186,6 @@ def with_goal(bench: Any) -> None:
     assert "reach sqnr >= 40 dB" in bench.run(*asked, str(bench.folder / "images.npy"))["route"]["why"]
 
 
-def located(bench: Any) -> None:
-    """Two runs that part at one operator: the command names it."""
-    files = [str(bench.quark / name) for name in ("fp32.onnx", "vint8.onnx")]
-    assert bench.run("accuracy", "locate", *files, status=1)["first"]["node"]
-
-
 WAYS: dict[str, Way] = {
     "VAI101 deploykit targets": listed_devices,
     "VAI102 a format it has": offered("VAI102"),
@@ -233,13 +206,11 @@ WAYS: dict[str, Way] = {
     "VAI123 cut": cut_before,
     "VAI123 cpu_partition": draft(("NonZero",), options=(("cpu_partition", "true"),)),
     "VAI124 replaced": draft(("Elu",)),
-    "VAI126 deploykit accuracy compare": compared,
     "VAI127 in float": draft(("Clip",), precision="mixed", exclude_node=("n0",)),
     "VAI128 proposal": proposal,
     "VAI209 opset 17": lambda bench: replace(bench.module(QUANTIZED).VINT8, last_opset=17),
     "VAI280 --exclude-nothing": in_float(precision="vint8", exclude_nothing=True),
     "VAI280 --exclude-subgraph": in_float(precision="vint8", exclude_subgraph=(POST,)),
-    "VAI281 deploykit accuracy locate": located,
     "VAI281 bf16": in_bf16,
     "VAI282 --exclude-node": draft("fp32.onnx", precision="mixed", exclude_node=("/post/Sigmoid",)),
     "VAI283 --precision": in_one_format,
@@ -249,9 +220,7 @@ WAYS: dict[str, Way] = {
         precision="mixed", keep_float16=True, exclude_node=("n0",), options=(("quark", "0.12.post1"),)
     ),
     "VAI301 deploykit toolchain": toolchain,
-    "VAI401 diagnose": explained,
     "VAI402 options": options(keep_outputs="true", logging_level="info"),
-    "VAI402 diagnose": explained,
     "VAI403 option": options(threshold_gops_percent="5"),
 }
 

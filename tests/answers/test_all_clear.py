@@ -72,6 +72,16 @@ def test_a_failure_behind_thousands_of_warnings_is_not_lost() -> None:
     assert diagnose(io.BytesIO(kinds + b"pressed, all of it\n"), PRESS).overlooked
 
 
+def test_a_known_wording_behind_a_flood_of_trouble_is_found_and_counted() -> None:
+    """Past so many lines words of trouble are not sought any more; the wordings of causes and marks of tools are."""
+    flood = "".join(f"layer {a}{b}{c} failed\n" for a in ascii_lowercase for b in ascii_lowercase for c in "abcdefghij")
+    log = flood.encode() * 12 + b"note this\n" * 30 + b"loader 2.0\n"
+    assert len(log) > 1 << 20
+    diagnosis = diagnose(io.BytesIO(log), PRESS)
+    assert [cause.count for cause in diagnosis.causes if cause.error.id == "x"] == [30]
+    assert (diagnosis.overlooked, diagnosis.tools) == (True, ("loader",))
+
+
 @each_row(
     "line",
     [

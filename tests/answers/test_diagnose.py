@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 
 from deploykit.answers.diagnosis import Names, diagnose, mangle
 from deploykit.cli.diagnose import diagnosis_text, error_text
-from deploykit.findings import Confidence
-from deploykit.tables.known_errors import KnownError
 from deploykit_qualcomm.known_errors import explain_types, known_errors
 from deploykit_vitis_ai.tables import known_errors as vitis_errors
 from tables import each_row
@@ -308,20 +306,6 @@ def test_text_names_way_out_and_source() -> None:
     assert "_backbone_encoder_layer_0_attention_value_Add is node /backbone/encoder/layer.0" in text
     assert "… and 121 more names" in text
     assert "message: " in error_text(known_errors().errors)
-
-
-def row(**changes: object) -> KnownError:
-    fields = {"id": "x", "cause": "c", "workaround": "w", "source": ("s",), "confidence": Confidence.REPORTED}
-    return KnownError(**{**fields, **changes})  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{}, {"match": ("abc",)}, {"match": ("ab\ncd",)}, {"match": ("abcd",), "weak": ("efgh",)}],
-)
-def test_rows_that_cannot_work_are_refused(changes: dict[str, object]) -> None:
-    with pytest.raises(ValueError):
-        row(**changes)
 
 
 class Endless(io.RawIOBase):

@@ -129,18 +129,12 @@ def test_a_row_that_says_why_is_not_talked_over() -> None:
     assert [cause.error.id for cause in of("[MILL] KeyError: 'flour'\nno flour", catalog).causes] == ["x"]
 
 
-@pytest.mark.parametrize(
-    ("log", "row"),
-    [
-        ("ImportError: cannot import name 'GenieContext' from 'qai_appbuilder'", "appbuilder/name-missing-in-package"),
-        ("ModuleNotFoundError: No module named 'executorch.backends.qualcomm.t'", "executorch-qualcomm/module-missing"),
-        ("amdxdna 0000:05:00.1: aie2_frobnicate: mailbox wait failed, ret -110", "amdxdna/errno"),
-    ],
-)
-def test_tools_that_one_meets(log: str, row: str) -> None:
-    found = first(log, EVERY)
-    assert found is not None
-    assert found.id == row
+def test_a_name_in_quotes_does_not_speak() -> None:
+    beside = dataclasses.replace(MILL, foreign=True, speaks=("corn::", "mill/"))
+    catalog = Catalog(tools=(beside, dataclasses.replace(STONE, speaks=("stone/",))), kinds=(LOOKUP,))
+    frame = '  File "stone/turn.py", line 9\n'
+    assert [cause.error.id for cause in of(f"{frame}KeyError: 'corn::grind'", catalog).causes] == ["stone/lookup"]
+    assert [cause.error.id for cause in of("KeyError: corn::grind", catalog).causes] == ["foreign/mill"]
 
 
 def test_what_a_destructor_misses_is_not_the_reason() -> None:
