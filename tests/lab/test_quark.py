@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -13,76 +11,33 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from deploykit.accuracy.judge.measures import cosine
-from deploykit.backend.backend import Request
-from deploykit.cli import cli
-from deploykit.cli.frame import run as command
-from deploykit.findings import exit_status
-from deploykit.flow.pipeline import Packaged, make_package
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
-from deploykit.packages.verifying import VerifyReport
 from deploykit.packages.verifying import verify_package as verify
 from deploykit.system.environments import Environment
 from deploykit_vitis_ai.inspection import inspect_quantized
-from deploykit_vitis_ai.runner import quark_environment, run_quark
+from deploykit_vitis_ai.runner import run_quark
+from real_quark import DATA, DEFAULT, NEWEST, POST, Make, codes, installed_quark, is_sound, quark_packages
 from sample_models.classifiers import classifier
 
 pytestmark = pytest.mark.xdist_group("quark")
-
-DATA = Path(__file__).parents[1] / "data" / "quark"
-POST = "/post/Slice,/post/Slice_1,/post/Sigmoid:/post/Concat_1"
-DEFAULT, NEWEST = "quark==0.12.post1", "quark==0.13"
-
-Make = Callable[..., Packaged]
-
-
-def installed(name: str, capsys_manager: Any = None) -> Environment:
-    del capsys_manager
-    assert command(cli, ["toolchain", "install", name]) == 0
-    environment = quark_environment(name)
-    environment.require()
-    return environment
 
 
 @pytest.fixture(scope="module")
 def default() -> Environment:
     """The Quark that belongs to the newest Vitis AI."""
-    return installed(DEFAULT)
+    return installed_quark(DEFAULT)
 
 
 @pytest.fixture(scope="module")
 def newest() -> Environment:
     """The Quark that made the fixtures."""
-    return installed(NEWEST)
+    return installed_quark(NEWEST)
 
 
 @pytest.fixture
-def samples(tmp_path: Path) -> Path:
-    """The sixteen samples with which the fixtures were made."""
-    rng = np.random.default_rng(7)
-    folder = tmp_path / "samples"
-    folder.mkdir()
-    for i in range(16):
-        np.save(folder / f"s{i:02}.npy", rng.random((1, 3, 64, 64), dtype=np.float32))
-    return folder
-
-
-@pytest.fixture
-def make(tmp_path: Path, samples: Path) -> Make:
-    def package(model: Path = DATA / "fp32.onnx", target: str = "vek385", out: str = "out", **options: Any) -> Packaged:
-        values: dict[str, Any] = {"calibration": samples, "compile": True, "precision": "vint8"} | options
-        return make_package(Request(model=model, target=target, **values), tmp_path / out)
-
-    return package
-
-
-def codes(packaged: Packaged) -> set[str]:
-    return {finding.code for finding in packaged.findings if finding.blocks}
-
-
-def is_sound(report: VerifyReport) -> bool:
-    """Everything but right: noise for images gives a net nothing to tell apart, and a dead detector is none."""
-    return all(check.ok for check in report.checks) and not report.mismatches and not exit_status(report.findings)
+def make(tmp_path: Path) -> Make:
+    return quark_packages(tmp_path)
 
 
 def test_packages_equal_the_fixtures_byte_for_byte(make: Make, newest: Environment) -> None:

@@ -6,6 +6,7 @@ import resource
 import sys
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
@@ -45,7 +46,7 @@ def test_a_program_ends_with_the_time_of_its_caller(own: float | None) -> None:
 def endless() -> bytes:
     """A loop that negates something for longer than anyone waits; large enough that its own bound is far away."""
     body = "body (int64 i, bool c, float[4] v) => (bool d, float[4] w) { d = Identity (c) w = Neg (v) }"
-    stored = {"n": np.array(1 << 62), "t": np.array(True), "ballast": np.zeros(25_000_000, np.float32)}
+    stored: dict[str, Any] = {"n": np.array(1 << 62), "t": np.array(True), "ballast": np.zeros(25_000_000, np.float32)}
     model = text_model("float[4] x", f"y = Loop <body = {body}> (n, t, x)", "float[4] y", **stored)
     return bytes(model.SerializeToString())
 

@@ -83,8 +83,8 @@ def test_packages_of_both_product_lines_verify(
 def ran(packaged: Packaged, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
     """A script of the package, in its folder."""
     argv = words if words[0].startswith("/") else (sys.executable, *words)
-    given = {"cwd": packaged.package, "env": {**os.environ, **env}, "capture_output": True, "encoding": "utf-8"}
-    return subprocess.run(argv, check=False, **given)  # type: ignore[call-overload, no-any-return]
+    place, given = packaged.package, {**os.environ, **env}
+    return subprocess.run(argv, cwd=place, env=given, capture_output=True, encoding="utf-8", check=False)
 
 
 def test_the_mandatory_options_are_always_written(make: Callable[..., Packaged]) -> None:

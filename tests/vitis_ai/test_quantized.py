@@ -124,8 +124,8 @@ def test_without_the_quantizer_a_format_that_was_to_be_chosen_is_said_to_be_untr
 
 def inspected(tmp_path: Path, body: str, given: str, **asked: Any) -> InspectedModel:
     """A model of this body on one grid; its operators are named after what they make."""
-    stored = {"s": np.float32(0.5), "z": np.int8(0), "factor": np.float32(1.5), "w": np.ones(4, np.int8)}
-    model = text_model(given, body, **{name: np.array(value) for name, value in stored.items()})
+    w, s, z, factor = np.ones(4, np.int8), np.array(0.5, np.float32), np.array(0, np.int8), np.array(1.5, np.float32)
+    model = text_model(given, body, w=w, s=s, z=z, factor=factor)
     for node in model.graph.node:
         node.name = f"n_{node.output[0]}"
     onnx.save(model, tmp_path / "m.onnx")
