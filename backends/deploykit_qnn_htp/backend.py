@@ -49,10 +49,10 @@ class QnnHtp(QualcommBackend["PreparedConversions", "tuple[ConversionPart, ...]"
 
     def registries(self) -> tuple[Registry[Any], ...]:
         """Target, lint, draft and route rules."""
-        from deploykit_qnn_htp.rules import opinion, prepared, routes
+        from deploykit_qnn_htp.rules import prepared, routes
         from deploykit_qualcomm.rules.registries import CONVERTERS, SHARED
 
-        return (*SHARED, *CONVERTERS, prepared.RULES, routes.RULES, opinion.RULES)
+        return (*SHARED, *CONVERTERS, prepared.RULES, routes.RULES, prepared.OPINION_RULES)
 
     def compat(self) -> Iterable[CompatRow]:
         """Every row of the SDK tables."""

@@ -29,8 +29,7 @@ from deploykit.system.processes import run
 from deploykit.tables.reading import read_json
 from deploykit_qnn_htp.planning import ConversionPart, ConversionPlan
 from deploykit_qnn_htp.prepare import PreparedConversions
-from deploykit_qnn_htp.rules.opinion import RULES as OPINION_RULES
-from deploykit_qnn_htp.rules.opinion import ConversionOpinion
+from deploykit_qnn_htp.rules.prepared import OPINION_RULES, ConversionOpinion
 from deploykit_qualcomm.probes import ROOT_VARIABLES, version_of_sdk
 from deploykit_qualcomm.qnn_types import mangled
 
@@ -52,13 +51,10 @@ _VIEWER_SECONDS = 300.0
 
 
 def execute(package: Path, prepared: PreparedConversions, plan: ConversionPlan, aids: Aids) -> Execution:
-    """What the provider's backend does, or a second opinion."""
+    """What the provider's backend does, or, where that is asked for, what its compiler says of every conversion."""
     provider = next((part.provider for part in plan.details or () if part.provider is not None), None)
-    return second_opinion(prepared, plan, aids) if provider is None else provider.execute(package, aids)
-
-
-def second_opinion(prepared: PreparedConversions, plan: ConversionPlan, aids: Aids) -> Execution:
-    """Compile every conversion of the plan with the compiler that the core hands over; nothing unless asked for."""
+    if provider is not None:
+        return provider.execute(package, aids)
     if not prepared.situation.request.adapter_options.get("preflight"):
         return Execution()
     opinions = [_ask(part, aids) for part in plan.details or ()]

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import deploykit
 from deploykit.findings import Finding
 from deploykit.flow.pipeline import Packaged
@@ -43,17 +45,11 @@ def written(packaged: Packaged) -> dict[str, Any]:
 
 
 def samples(tmp_path: Path) -> Path:
-    import numpy as np
-
-    folder = tmp_path / "calibration"
+    folder, rng = tmp_path / "calibration", np.random.default_rng(5)
     folder.mkdir()
-    rng = np.random.default_rng(5)
     for index in range(3):
-        np.savez(
-            folder / f"{index}.npz",
-            images=rng.uniform(0, 1, (1, 3, 32, 32)).astype(np.float32),
-            orig_target_sizes=np.array([[640, 480]], dtype=np.float32),
-        )
+        images, sizes = rng.uniform(0, 1, (1, 3, 32, 32)), np.array([[640, 480]])
+        np.savez(folder / f"{index}.npz", images=np.float32(images), orig_target_sizes=np.float32(sizes))
     return folder
 
 

@@ -89,32 +89,26 @@ def test_verification_sees_a_wrong_type_on_one_side_of_a_cut(built: Path, packag
     assert (verified.intended[INNER], verified.actual[INNER]) == ("float16", "uint16")
 
 
+def on_host(package: Path, out: Path, *samples: Path) -> subprocess.CompletedProcess[str]:
+    command: list[str | Path] = [sys.executable, package / "scripts/run_host.py", out, *samples]
+    return subprocess.run(command, check=False, capture_output=True, encoding="utf-8")
+
+
 def test_the_chain_on_the_host_equals_the_whole_bit_for_bit(
     package: Path, tmp_path: Path, samples: list[Arrays], detections: list[npt.NDArray[Any]]
 ) -> None:
-    for index, sample in enumerate(samples):
-        np.savez(tmp_path / f"{index}.npz", **sample)  # type: ignore[arg-type]
-    command: list[str | Path] = [
-        sys.executable,
-        package / "scripts/run_host.py",
-        tmp_path / "out",
-        tmp_path / "0.npz",
-        tmp_path / "1.npz",
-    ]
-    subprocess.run(command, check=True, capture_output=True)
+    files = [tmp_path / f"{index}.npz" for index in range(len(samples))]
+    for file, sample in zip(files, samples, strict=True):
+        np.savez(file, **sample)  # type: ignore[arg-type]
+    assert on_host(package, tmp_path / "out", *files).returncode == 0
     for index, expected in enumerate(detections):
         with np.load(tmp_path / "out" / f"{index}.npz") as results:
             assert results.files == ["detections"]
             np.testing.assert_array_equal(results["detections"], expected)
-
-
-def test_the_chain_on_the_host_says_what_is_missing(package: Path, tmp_path: Path, samples: list[Arrays]) -> None:
-    np.savez(tmp_path / "a.npz", images=samples[0]["images"])
-    command: list[str | Path] = [sys.executable, package / "scripts/run_host.py", tmp_path / "out", tmp_path / "a.npz"]
-    done = subprocess.run(command, check=False, capture_output=True, encoding="utf-8")
+    np.savez(files[0], images=samples[0]["images"])
+    done = on_host(package, tmp_path / "out", files[0])
     assert done.returncode == 1
-    assert "orig_target_sizes" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert "orig_target_sizes" in done.stderr and "Traceback" not in done.stderr
 
 
 def listed(folder: Path, given: Sequence[Arrays]) -> Path:
@@ -225,8 +219,7 @@ def test_a_tail_is_chained_on_the_host(
     with_tail: Path, tmp_path: Path, samples: list[Arrays], detections: list[npt.NDArray[Any]]
 ) -> None:
     np.savez(tmp_path / "a.npz", **samples[0])  # type: ignore[arg-type]
-    command = [sys.executable, str(with_tail / "scripts/run_host.py"), str(tmp_path / "out"), str(tmp_path / "a.npz")]
-    subprocess.run(command, check=True, capture_output=True)
+    assert on_host(with_tail, tmp_path / "out", tmp_path / "a.npz").returncode == 0
     with np.load(tmp_path / "out/a.npz") as results:
         np.testing.assert_allclose(results["detections"], detections[0], rtol=1e-5, atol=1e-3)
 

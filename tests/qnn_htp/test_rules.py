@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
+import deploykit
 from deploykit.backend.backend import Request
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.findings import Finding
 from deploykit.flow.read import read_situation
 from deploykit.tables.capabilities import Feature, Status
 from deploykit_qnn_htp.draft import ConversionDraft, Intent, RouteCandidate, draft_of, float16_plan, route_row
+from deploykit_qnn_htp.rules.prepared import OPINION_RULES, ConversionOpinion
 from deploykit_qnn_htp.rules.prepared import RULES as DRAFT_RULES
 from deploykit_qnn_htp.rules.routes import RULES as ROUTE_RULES
 from deploykit_qnn_htp.selection import mixed_support
@@ -213,3 +215,33 @@ def test_a_chip_without_float16_says_so_for_itself() -> None:
     assert "SM7635 cannot run" in finding.message and "onnxruntime-qnn 2.7.0" in " ".join(finding.sources)
     assert mixed_support(mixed(device="sm7635").situation.target, {}).kinds == {"integer"}
     assert "fallback" in mixed_support(mixed(device="sm8550").situation.target, {}).kinds
+
+
+REFUSED: dict[str, Any] = {"available": True, "ok": False, "compiler": "a compiler", "note": "not the user's SDK"}
+
+
+@pytest.mark.parametrize(
+    ("verdict", "severity"),
+    [(REFUSED, "warning"), ({**REFUSED, "ok": True}, "info"), ({"available": False}, "warning")],
+)
+def test_a_refusal_is_a_warning_and_a_yes_is_a_note(
+    verdict: dict[str, Any], severity: str, as_expected: Callable[[str, Iterable[Finding]], None]
+) -> None:
+    found = list(OPINION_RULES.run(ConversionOpinion(graph="m", asked="x", verdict=verdict)))
+    if verdict is REFUSED:
+        as_expected("QNN131", found)
+    assert [finding.severity for finding in found] == [severity]
+
+
+@pytest.mark.heavy
+def test_the_compiler_is_asked_and_named_only_where_that_is_wanted(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    asked: dict[str, Any] = {"target": "sm8650", "sdk": "2.33", "encodings": DATA / "cnn_bnfold/w8a8.v0.6.1.encodings"}
+    model = DATA / "cnn_bnfold/model.onnx"
+    assert deploykit.package(model, **asked, out=tmp_path / "quiet").executed == ()
+    made = deploykit.package(model, **{**asked, "preflight": True}, out=tmp_path / "out")
+    (opinion,) = [finding for finding in made.findings if finding.code == "QNN131"]
+    assert "not the SDK of the package" in opinion.message
+    assert made.executed == ("preflight",)
+    record = json.loads((tmp_path / "out" / "manifest.json").read_text())["record"]["preflight"]["model"]
+    assert record["ok"] is True and record["qairt"].startswith("2.")
