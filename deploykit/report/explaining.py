@@ -104,7 +104,7 @@ def shipping(status: PackageStatus, findings: Iterable[Finding], package: Path |
         return no(f"its numbers are wrong{f': {right.why}' if right.why else ''}", measured, hint or _LOCATE)
     if blocking:
         first = blocking[0]
-        return no(f"{first.code} {first.slug}: {first.message}", next_=first.hint)
+        return no(f"{first.code} {first.slug}: {first.message}", by, first.hint)
     if right.state is not Right.YES:
         told = right.why.removeprefix("not judged: ")
         lacks = "no real samples say" if samples_wanted(right) else "nothing says yet"

@@ -147,10 +147,14 @@ def test_the_second_run_finds_the_first_one_s_work(
 
 
 def older_conv(folder: Path) -> Path:
-    """A convolution with bias of operator set 12, which knows no scale per channel."""
+    """Convolutions of one bias, of operator set 12, which knows no scale per channel; names as of a grid's parts."""
     weight = np.linspace(-1, 1, 4 * 3, dtype=np.float32).reshape(4, 3, 1, 1)
-    stored = {"weight": weight, "bias": np.arange(4, dtype=np.float32)}
-    nodes = [helper.make_node("Conv", ["input", "weight", "bias"], ["out"], name="conv")]
+    stored = {"weight": weight, "weight_scale": weight[::-1], "bias": np.arange(4, dtype=np.float32)}
+    nodes = [
+        helper.make_node("Conv", ["input", "weight", "bias"], ["conv"], name="conv"),
+        helper.make_node("Conv", ["input", "weight_scale", "bias"], ["conv_scale"], name="other"),
+        helper.make_node("Add", ["conv", "conv_scale"], ["out"], name="sum"),
+    ]
     values = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, channels, 16, 16])
         for name, channels in (("input", 3), ("out", 4))
@@ -168,7 +172,8 @@ def test_scales_per_channel_of_an_operator_set_that_has_no_axis(frames: Path, tm
     assert "operator set 12 was raised to 13" in done.record["notes"][0]
     entries = json.loads((done.folder / "model.encodings").read_text("utf-8"))["param_encodings"]
     scales = {entry["name"]: len(entry["scale"]) for entry in entries}
-    assert scales["weight"] == 4
+    assert scales["weight"] == scales["weight_scale"] == 4
+    assert "conv_scale" in (done.folder / "model.encodings").read_text("utf-8")
     assert onnx.load(done.folder / "model.onnx").opset_import[0].version == 12, "what is packaged stays as it was"
     assert done.record["numbers"]["sqnr_db"] > 25
 

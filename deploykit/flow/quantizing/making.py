@@ -35,6 +35,7 @@ from deploykit.encodings.formats.conversion import convert
 from deploykit.encodings.place import layouts, place
 from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.read import read_placed
+from deploykit.encodings.values import Affine
 from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.flow.quantizing.choosing import SECONDS, Picked, options_of, pick
 from deploykit.flow.rules import QUANTIZED_RULES, QuantizedNumbers
@@ -314,11 +315,17 @@ def _taken_up(folder: Path, result: Mapping[str, Any], *, again: bool) -> Quanti
         node, why = next(iter(extracted.kept.items()))
         raise ToolError(f"{qdq}: {node} cannot be read as an encoding", why=why)
     facts = collect_facts(load_model(given))
-    lost = sorted(name for name in extracted.encodings.entries if name not in facts.tensors)
+    entries = extracted.encodings.entries
+    # A bias that several layers share is copied for each; no entry says that of one tensor, and compilers make the same.
+    strange = {name: entry for name, entry in entries.items() if name not in facts.tensors}
+    lost = sorted(
+        name for name, entry in strange.items() if not isinstance(entry.value, Affine) or entry.value.bits < 32
+    )
     if lost:
         raise ToolError(f"{qdq}: the tensor {lost[0]!r} that it quantizes is not in {given.name}")
     encodings = folder / "extracted.encodings"
-    encodings.write_text(convert(place(extracted.encodings, facts), "1.0.0", layouts=layouts(facts)).text, "utf-8")
+    found = replace(extracted.encodings, entries={name: entries[name] for name in entries if name in facts.tensors})
+    encodings.write_text(convert(place(found, facts), "1.0.0", layouts=layouts(facts)).text, "utf-8")
     return QuantizerRun(folder=folder, model=given, encodings=encodings, result=result, qdq=qdq, again=again)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,14 @@ QDQ = "model.qdq.onnx"
 class _SampleReader(CalibrationDataReader):  # type: ignore[misc]  # its package has no types
     """What ONNX Runtime asks for: one sample after the other, then None."""
 
-    def __init__(self, samples: child.SampleFiles) -> None:
-        self._samples = samples
+    def __init__(self, samples: child.SampleFiles, taken: set[str]) -> None:
+        self._samples, self._taken = samples, taken
         self.rewind()
 
     def get_next(self) -> Any:
         """The next sample."""
-        return next(self._rest, None)
+        feed = next(self._rest, None)
+        return feed and {f"{name}{_APART}" if name in self._taken else name: feed[name] for name in feed}
 
     def rewind(self) -> None:
         """Start again."""
@@ -38,29 +40,59 @@ class _SampleReader(CalibrationDataReader):  # type: ignore[misc]  # its package
 _AXES_SINCE = 13
 """The first operator set whose QuantizeLinear and DequantizeLinear have an axis, which a scale per channel needs."""
 
+# What quantize_static makes beside a tensor is named after it, whether a tensor has that name or not.
+_MADE = ("_scale", "_zero_point", "_quantized", "_QuantizeLinear_Output", "_DequantizeLinear_Output")
+_APART, _GRID = "::apart", "::grid"
 
-def _with_axes(job: child.ChildJob) -> Path:
-    """The job's model, as a copy of a newer operator set where its own knows no scale per channel."""
+
+def _prepared(job: child.ChildJob, *, per_channel: bool) -> tuple[Path, set[str]]:
+    """The job's model as it can be quantized: a copy with a newer operator set or other names where it needs them.
+
+    Also the names that were changed, for ``_named_again``.
+    """
     model = onnx.load(job.model)
-    if opset_of(model) >= _AXES_SINCE:
-        return job.model
-    job.result["notes"].append(f"operator set {opset_of(model)} was raised to {_AXES_SINCE} for scales per channel")
-    raised = job.folder / "raised.onnx"
-    try:
-        onnx.save(raise_opset(model, _AXES_SINCE), raised)
-    except InputError as error:
-        raise InputError(error.what, why=error.why, next="or quantize with the option per_channel=false") from None
-    return raised
+    old = per_channel and opset_of(model) < _AXES_SINCE
+    if old:
+        job.result["notes"].append(f"operator set {opset_of(model)} was raised to {_AXES_SINCE} for scales per channel")
+        try:
+            model = raise_opset(model, _AXES_SINCE)
+        except InputError as error:
+            raise InputError(error.what, why=error.why, next="or quantize with the option per_channel=false") from None
+    graph = model.graph
+    names = {name for node in graph.node for name in (*node.input, *node.output)} | {item.name for item in graph.input}
+    taken = {name + made for name in names for made in _MADE} & names
+    if not (old or taken):
+        return job.model, set()
+    _rename(model, lambda name: f"{name}{_APART}" if name in taken else name)
+    onnx.save(model, job.folder / "prepared.onnx")
+    return job.folder / "prepared.onnx", taken
+
+
+def _named_again(path: Path, taken: set[str]) -> None:
+    """Give the tensors their names back; the grids that took these get others."""
+    model = onnx.load(path)
+    _rename(model, lambda name: f"{name}{_GRID}" if name in taken else name)
+    _rename(model, lambda name: name.replace(_APART, ""))
+    onnx.save(model, path)
+
+
+def _rename(model: onnx.ModelProto, rename: Callable[[str], str]) -> None:
+    for node in model.graph.node:
+        node.input[:] = map(rename, node.input)
+        node.output[:] = map(rename, node.output)
+    for item in (*model.graph.initializer, *model.graph.input, *model.graph.output, *model.graph.value_info):
+        item.name = rename(item.name)
 
 
 def work(job: child.ChildJob) -> None:
     """Calibrate, write the QDQ model, run it on the samples that were held out."""
     settings = job.settings
     job.result["versions"] = {"onnxruntime": onnxruntime.__version__, "onnx": onnx.__version__}
+    prepared, taken = _prepared(job, per_channel=bool(settings["per_channel"]))
     quantize_static(
-        str(_with_axes(job) if settings["per_channel"] else job.model),
+        str(prepared),
         str(job.out / QDQ),
-        _SampleReader(job.calibration),
+        _SampleReader(job.calibration, taken),
         quant_format=QuantFormat.QDQ,
         per_channel=bool(settings["per_channel"]),
         activation_type=QuantType[settings["activation"]],
@@ -68,6 +100,8 @@ def work(job: child.ChildJob) -> None:
         calibrate_method=CalibrationMethod[settings["method"]],
         extra_options=dict(settings["extra_options"]),
     )
+    if taken:
+        _named_again(job.out / QDQ, taken)
     job.stage_done("quantize")
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
