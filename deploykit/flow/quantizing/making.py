@@ -316,7 +316,7 @@ def _taken_up(folder: Path, result: Mapping[str, Any], *, again: bool) -> Quanti
         raise ToolError(f"{qdq}: {node} cannot be read as an encoding", why=why)
     facts = collect_facts(load_model(given))
     entries = extracted.encodings.entries
-    # A bias that several layers share is copied for each; no entry says that of one tensor, and compilers make the same.
+    # A bias that several layers share is copied for each: no entry says that of one tensor, and compilers derive it.
     strange = {name: entry for name, entry in entries.items() if name not in facts.tensors}
     lost = sorted(
         name for name, entry in strange.items() if not isinstance(entry.value, Affine) or entry.value.bits < 32
