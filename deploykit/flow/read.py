@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploykit.accuracy.samples.arrays import read_headers
-from deploykit.accuracy.samples.calibration import load_calibration, parse_declarations
+from deploykit.accuracy.samples.calibration import load_calibration, parse_declarations, places_in, read_places
 from deploykit.accuracy.samples.domains import arbitrary_values, generator
-from deploykit.accuracy.samples.images import fed_by_images, sound_length, sound_shape
+from deploykit.accuracy.samples.images import fed_by_images
 from deploykit.accuracy.samples.inputs import input_specs
 from deploykit.backend.backend import AnyBackend, Request, Situation
 from deploykit.backend.plugins import checked_request, device_named, load_backend
@@ -227,7 +226,7 @@ def _stated_choices(choices: Mapping[str, int], texts: tuple[str, ...]) -> tuple
 
 
 def _sampled_shapes(source: Path | None, specs: tuple[InputSpec, ...]) -> dict[str, tuple[int, ...]]:
-    """The shape of one sample by input, by the headers of the first file; nothing where the data does not say."""
+    """The shape of one sample by input, that of the first file; nothing where the data does not say."""
     if source is None:
         return {}
     try:
@@ -235,25 +234,15 @@ def _sampled_shapes(source: Path | None, specs: tuple[InputSpec, ...]) -> dict[s
         if data.recipe is not None:
             fed = fed_by_images(data.recipe, specs)
             return {} if fed is None or not fed.fits(data.recipe.shape) else {fed.name: data.recipe.shape}
-        if data.sound is not None:  # the first one says how long they are, where the model does not
-            shape = sound_shape(specs[0], sound_length(data.files[0])) if len(specs) == 1 else None
-            return {} if shape is None else {specs[0].name: shape}
-        headers = read_headers(data.files[0]) if data.files else {}
+        known = frozenset(spec.name for spec in specs)
+        places = [places_in(file, specs, optional=known, sound=data.sound) for file in data.files[:1]]
+        sample = next(read_places(places[0][:1]), {}) if places else {}
     except DeploykitError:  # whoever reads the samples says what is wrong with them
         return {}
-    by_name = {key.partition(":")[2] if key.partition(":")[0].isdecimal() else key: h for key, h in headers.items()}
-    found: dict[str, tuple[int, ...]] = {}
-    for spec in specs:
-        lone = len(specs) == 1 and len(by_name) == 1
-        header = next(iter(by_name.values())) if lone else by_name.get(spec.name)
-        if header is None:
-            continue
-        shape = header.shape[1:] if len(header.shape) == len(spec.shape) + 1 else header.shape
-        if shape and spec.shape and spec.shape[0] is None and len(shape) == len(spec.shape):
-            shape = (1, *shape[1:])  # a first axis that is open holds samples
-        if spec.fits(shape):
-            found[spec.name] = shape
-    return found
+    shapes = {spec: sample[spec.name].shape for spec in specs if spec.name in sample}
+    # A first axis that is open holds samples. Of a sound it may be the only one.
+    several = {spec for spec, shape in shapes.items() if shape and spec.shape[0] is None and data.sound is None}
+    return {spec.name: (1, *shape[1:]) if spec in several else shape for spec, shape in shapes.items()}
 
 
 def _grows_with_its_input(facts: GraphFacts) -> bool:

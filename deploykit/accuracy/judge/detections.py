@@ -247,19 +247,19 @@ def _kept(one: Detections, two: Detections, are_corners: bool, slack: float = 0.
 def judge_detections(
     context: Context,
     group: DetectionSet,
-    samples: Sequence[tuple[Values, Values]],
+    pairs: Sequence[tuple[Detections, Detections]],
+    count: KeptCount | None,
     feeds: Sequence[Values],
     shapes: Sequence[tuple[int, ...]],
     *,
     in_order: bool,
 ) -> Iterator[JudgedNumber]:
-    """The numbers of one set of detections, pooled over samples: kept, boxes in pixels, scores.
+    """The numbers of one set of detections, pooled over samples: kept (``count``: strictly), boxes in pixels, scores.
 
     ``shapes`` are those of the graph's inputs, for boxes in 0..1; ``in_order`` says that rows mean the same on both
     sides, place by place.
     """
     name, kind = "+".join(group.outputs), OutputKind.DETECTIONS
-    pairs = read_both(group, samples, in_order=in_order, label=context.label)
     if not pairs:
         yield context.number(name, kind, Measure.ROWS, float("nan"), where="unlike shapes")
         return
@@ -270,7 +270,7 @@ def judge_detections(
         every = np.sort(np.concatenate([one.scores for one, _ in pairs]))[::-1]
         least = float(every[min(_BEST * len(pairs), every.size) - 1]) if every.size else 0.0
     slack = context.limit(Measure.SCORE_ERROR).value * min(1.0, top / WORKING_SCORE)
-    yield from _kept_number(context, name, pairs, least, slack)
+    yield from _kept_number(context, name, pairs, count, least, slack)
     side, boxes, scores, found = 640.0, 0.0, 0.0, 0
     for place, (one, two) in enumerate(pairs):
         side, scale = _image_side(group, one.boxes, feeds[place] if feeds else {}, shapes)
@@ -287,13 +287,17 @@ def judge_detections(
 
 
 def _kept_number(
-    context: Context, name: str, pairs: Sequence[tuple[Detections, Detections]], least: float, slack: float
+    context: Context,
+    name: str,
+    pairs: Sequence[tuple[Detections, Detections]],
+    count: KeptCount | None,
+    least: float,
+    slack: float,
 ) -> Iterator[JudgedNumber]:
     """The share of detections that both sides have, near misses of the score and near ties of labels forgiven."""
     kind = OutputKind.DETECTIONS
     sure, loose = _used(pairs, least + slack), _used(pairs, least - slack)
     are_corners = _form([one for one, _ in loose])
-    count = count_kept(pairs)
     wanted, made = (sum(pair[at].scores.size for pair in sure) for at in (0, 1))
     if are_corners is None or not wanted + made:
         return

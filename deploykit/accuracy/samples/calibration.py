@@ -171,12 +171,6 @@ def read_samples(source: Path, facts: GraphFacts) -> Iterator[dict[str, Any]]:
     """
     inputs = input_specs(facts)
     calibration = load_calibration(source, inputs)
-    if calibration.kind == "reader":
-        raise UsageError(
-            f"{source}: a reader is not run here",
-            why="deploykit imports no code of the user's",
-            next="save the preprocessed samples as .npy or .npz",
-        )
     if calibration.kind == "images" and not can_decode():
         raise UsageError(
             f"{source}: images cannot be read here",
@@ -189,7 +183,16 @@ def read_samples(source: Path, facts: GraphFacts) -> Iterator[dict[str, Any]]:
 def places_of(
     calibration: Calibration, inputs: tuple[InputSpec, ...], *, optional: Collection[str] = frozenset()
 ) -> tuple[SamplePlace, ...]:
-    """The samples of arrays or images. Inputs that are ``optional`` may come from elsewhere. Raises InputError."""
+    """The samples of arrays or images. Inputs that are ``optional`` may come from elsewhere.
+
+    Raises InputError for what does not fit, UsageError for a reader.
+    """
+    if calibration.kind == "reader":
+        raise UsageError(
+            f"{calibration.origin}: a reader is not run here",
+            why="deploykit imports no code of the user's",
+            next="save the preprocessed samples as .npy or .npz, or give a folder of images with calibration.toml",
+        )
     recipe = calibration.recipe
     if recipe is None:
         sound = calibration.sound

@@ -153,12 +153,6 @@ def divide(source: Path, facts: GraphFacts) -> Division:
     """
     inputs = input_specs(facts)
     calibration = load_calibration(source, inputs)
-    if calibration.kind == "reader":
-        raise UsageError(
-            f"{source}: a reader is not run here",
-            why="deploykit imports no code of the user's",
-            next="save the preprocessed samples as .npz, or give a folder of images with calibration.toml",
-        )
     places: tuple[Any, ...] = calibration.files
     if calibration.recipe is None:
         places = places_of(calibration, inputs)
