@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
+from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack
 
-from deploykit.backend.options import ConfigKeys
 from deploykit.backend.requests import AnyPath, RequestOptions, make_request
 from deploykit.system.limits import limited_time, memory_budget, with_memory
 
@@ -76,6 +75,17 @@ Progress: TypeAlias = Callable[[str], None]
 """Called with one line of news during long work."""
 
 
+class Question(TypedDict, total=False):
+    """What a model is asked on: its encodings, or a precision to make some from the data; the data, else a seed."""
+
+    encodings: AnyPath | None
+    precision: str | None
+    float_tensors: AnyPath | None
+    data: AnyPath | None
+    samples: int | None
+    seed: int
+
+
 def package(
     model: AnyPath,
     *,
@@ -136,43 +146,20 @@ def quantize(
     model: AnyPath,
     *,
     target: str,
-    calibration: AnyPath,
     out: AnyPath,
-    precision: str | None = None,
-    quantizer: str | None = None,
-    goal: str | None = None,
-    metric: str | None = None,
-    metric_command: str | None = None,
-    references: AnyPath | None = None,
-    sdk: str | None = None,
-    backend: str | None = None,
-    options: ConfigKeys = (),
     time_limit: float | None = None,
     force: bool = False,
     progress: Progress | None = None,
+    **request: Unpack[RequestOptions],
 ) -> Quantization:
-    """Encodings for a float model, made by ``quantizer`` (default: the best that is installed) on ``calibration``.
+    """Encodings for a float model, made by ``quantizer`` (default: the best that is installed) on ``calibration``, which must be given.
 
-    ``options`` are the quantizer's own; ``time_limit`` is in seconds. Raises DeploykitError for what makes no sense,
-    ToolError when the quantizer fails or is not installed.
+    ``options`` are the quantizer's own; ``time_limit`` is in seconds; the other arguments as for ``package``. Raises
+    DeploykitError for what makes no sense, ToolError when the quantizer fails or is not installed.
     """
     from deploykit.flow.quantizing.command import quantize as run
 
-    request = make_request(
-        model,
-        target,
-        backend=backend,
-        sdk=sdk,
-        precision=precision,
-        calibration=calibration,
-        quantizer=quantizer,
-        goal=goal,
-        metric=metric,
-        metric_command=metric_command,
-        references=references,
-        options=options,
-    )
-    return run(request, Path(out), force=force, timeout=time_limit, progress=progress)
+    return run(make_request(model, target, **request), Path(out), force=force, timeout=time_limit, progress=progress)
 
 
 def verify(
@@ -524,16 +511,11 @@ def locate_on(
 def sensitivity(
     model: AnyPath,
     *,
-    encodings: AnyPath | None = None,
-    precision: str | None = None,
-    float_tensors: AnyPath | None = None,
-    data: AnyPath | None = None,
-    samples: int | None = None,
-    seed: int = 0,
     seconds: float | None = None,
     memory: str | None = None,
     resume: bool = True,
     progress: Progress | None = None,
+    **question: Unpack[Question],
 ) -> Sensitivity:
     """What the model loses when only one layer or tensor is quantized, and when only that one stays float.
 
@@ -548,12 +530,7 @@ def sensitivity(
     with with_memory(memory), blaming(Path(model)):
         return analyze_files(
             Path(model),
-            encodings=_path(encodings),
-            precision=precision,
-            float_tensors=_path(float_tensors),
-            data=_path(data),
-            samples=samples,
-            seed=seed,
+            **_paths(question),
             budget=Budget(seconds=seconds, bytes=memory_budget() // 4),
             resume=resume,
             tell=progress or (lambda _: None),
@@ -624,11 +601,6 @@ def mix(
     model: AnyPath,
     *,
     goal: str,
-    encodings: AnyPath | None = None,
-    precision: str | None = None,
-    float_tensors: AnyPath | None = None,
-    data: AnyPath | None = None,
-    samples: int | None = None,
     to: str | None = None,
     target: str | None = None,
     sdk: str | None = None,
@@ -638,6 +610,7 @@ def mix(
     lower_is_better: bool = False,
     front: bool = False,
     progress: Progress | None = None,
+    **question: Unpack[Question],
 ) -> Mixed:
     """The fewest of the most sensitive layers in ``to`` (float16 or int16) that reach the goal, as new encodings.
 
@@ -660,11 +633,7 @@ def mix(
             metric=user_metric(metric, metric_command, references=_path(references)),
             front=front,
             tell=progress or (lambda _: None),
-            encodings=_path(encodings),
-            precision=precision,
-            float_tensors=_path(float_tensors),
-            data=_path(data),
-            samples=samples,
+            **_paths(question),
         )
 
 
@@ -697,6 +666,12 @@ def split(
 
 def _path(given: AnyPath | None) -> Path | None:
     return None if given is None else Path(given)
+
+
+def _paths(question: Question) -> dict[str, Any]:
+    """The question with its files as paths."""
+    asked: dict[str, Any] = {**question}
+    return asked | {name: _path(asked.get(name)) for name in ("encodings", "float_tensors", "data")}
 
 
 def _texts(given: str | Iterable[str]) -> tuple[str, ...]:
