@@ -154,8 +154,8 @@ def quantize(
 ) -> Quantization:
     """Encodings for a float model, made by ``quantizer`` (default: the best that is installed) on ``calibration``.
 
-    That must be given. ``options`` are the quantizer's own; ``time_limit`` is in seconds; the other arguments as for ``package``. Raises
-    DeploykitError for what makes no sense, ToolError when the quantizer fails or is not installed.
+    That must be given. ``options`` are the quantizer's own; ``time_limit`` is in seconds; the other arguments as for
+    ``package``. Raises DeploykitError for what makes no sense, ToolError when the quantizer fails or is not installed.
     """
     from deploykit.flow.quantizing.command import quantize as run
 
