@@ -8,8 +8,8 @@ from itertools import groupby
 
 from deploykit.tables.capabilities import CompatRow, Status, compat_row
 from deploykit_vitis_ai import tables
-from deploykit_vitis_ai.config_keys import QuarkKey, further_keys, quark_recipes
-from deploykit_vitis_ai.tables import product_of, rows
+from deploykit_vitis_ai.config_keys import further_keys, quark_recipes
+from deploykit_vitis_ai.tables import QuarkOption, product_of, rows
 
 __all__ = ["compat_rows"]
 
@@ -36,9 +36,17 @@ def compat_rows() -> Iterator[CompatRow]:
         sets = [*recipe.attributes, *(f"{name}.{key}" for name, inner in recipe.extra.items() for key in inner)]
         told = f"--option {recipe.name}=true sets {', '.join(sets)}"
         yield _row(f"quark recipe {recipe.name}", recipe, recipe.effect, told, words=recipe.words)
-    yield from _observed()
+    for way in rows(tables.Fp16Way):
+        feature = f"fp16 float16 source model to vint8 by {way.way}"
+        yield _row(feature, way, way.effect, sdk=way.quark, status="" if way.valid else "absent")
     yield from _provider()
-    yield from _formats()
+    for row in rows(tables.PrecisionRow):
+        shape = f"activations {row.activation}, weights {row.weight}" if row.activation else ""
+        feature = f"precision {row.name.lower()} {row.name}"
+        yield _row(feature, row, row.devices, shape, row.scale, tool="compiler", products=row.products)
+    for fact in rows(tables.ToldFact):
+        more = {"products": fact.products, "words": fact.words, "status": fact.status, "sdk": fact.sdk}
+        yield _row(fact.feature, fact, fact.text, tool=fact.tool, **more)
     for bound in rows(tables.Bound):
         note = f"NPU driver at least {bound.driver_min}"
         yield _row("npu driver", bound, note, tool="driver", sdk=bound.ep_version, products=(bound.product,))
@@ -79,7 +87,7 @@ _TYPES = {"bool": "true or false", "int": "a whole number", "float": "a number",
 def _quark_keys() -> Iterator[CompatRow]:
     """What is known of further keys, a row for all that have type, dictionary and readers in common."""
 
-    def alike(key: QuarkKey) -> tuple[str, str, tuple[str, ...]]:
+    def alike(key: QuarkOption) -> tuple[str, str, tuple[str, ...]]:
         return key.name.rpartition(".")[0] or key.where, key.type, key.quark
 
     for (place, kind, readers), found in groupby(sorted(further_keys(), key=alike), key=alike):
@@ -96,26 +104,8 @@ def _quark_keys() -> Iterator[CompatRow]:
         )
 
 
-def _observed() -> Iterator[CompatRow]:
-    """What Quark prints, what its presets look like, its releases, and what they make of float16 models."""
-    for metric in rows(tables.Metric):
-        yield _row(f"metric {metric.name}", metric, metric.effect, words=metric.words)
-    for preset in rows(tables.Preset):
-        shape = f"activations {preset.activation}, weights {preset.weight}"
-        shape += f", scale {preset.scale}" if preset.scale else ""
-        shape += f", Q/DQ in {preset.domain}" if preset.domain else ""
-        yield _row(f"quark preset {preset.name.lower()} {preset.name}", preset, shape, f"for {preset.target}")
-    for release in rows(tables.QuarkRelease):
-        tried = "run" if release.run else "metadata only"
-        note = f"Python {release.python}, onnx {release.onnx}, numpy {release.numpy}, {tried}"
-        yield _row("quark release", release, note, sdk=release.version)
-    for way in rows(tables.Fp16Way):
-        feature = f"fp16 float16 source model to vint8 by {way.way}"
-        yield _row(feature, way, way.effect, sdk=way.quark, status="" if way.valid else "absent")
-
-
 def _provider() -> Iterator[CompatRow]:
-    """Options of the execution provider and keys of its configuration, variables and files."""
+    """Options of the execution provider, and passes and keys of its configuration."""
     for option in rows(tables.ProviderOption):
         yield _row(
             f"provider option {option.name}",
@@ -141,24 +131,3 @@ def _provider() -> Iterator[CompatRow]:
             tool="vitisai_config.json",
             products=key.products,
         )
-    for variable in rows(tables.EnvVar):
-        note, status = "without effect" if variable.status == "dead" else "environment variable", variable.status
-        feature = f"env {variable.name}"
-        yield _row(feature, variable, note, tool="environment", status=status, products=variable.products)
-    for file in rows(tables.AmdFile):
-        yield _row(f"file {file.name}", file, file.effect, tool=file.tool, words=file.words)
-
-
-def _formats() -> Iterator[CompatRow]:
-    for row in rows(tables.PrecisionRow):
-        shape = f"activations {row.activation}, weights {row.weight}" if row.activation else ""
-        feature = f"precision {row.name.lower()} {row.name}"
-        yield _row(feature, row, row.devices, shape, row.scale, tool="compiler", products=row.products)
-    for mix in rows(tables.Mix):
-        note = (
-            f"enable_f32_to_bf16_conversion {mix.f32_to_bf16}, enable_f32_to_f16_conversion {mix.f32_to_f16}, "
-            f"match-power-of-two-quant-kernel {mix.match_power_of_two}"
-        )
-        yield _row(f"mixed precision {mix.model}", mix, note, tool="vitisai_config.json")
-    for rule in rows(tables.CompilerConstraint):
-        yield _row(f"constraint {rule.subject}", rule, rule.text, tool="compiler", products=(rule.product,))

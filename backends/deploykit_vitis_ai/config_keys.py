@@ -17,11 +17,10 @@ from deploykit.backend.targets import nearest_names
 from deploykit.errors import UsageError
 from deploykit.findings import Confidence
 from deploykit.tables.reading import parse_rows, structure
-from deploykit_vitis_ai.tables import DATA, ProviderOption, QuarkOption, Recipe, Sourced, VaimlKey, read_table, rows
+from deploykit_vitis_ai.tables import DATA, ProviderOption, QuarkOption, Recipe, VaimlKey, read_table, rows
 
 __all__ = [
     "ChosenOptions",
-    "QuarkKey",
     "check_quark_version",
     "further_keys",
     "known_in",
@@ -45,46 +44,25 @@ class _Group:
     within: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuarkKey(Sourced):
-    """One key; ``name`` is dotted where it lies in a dictionary. ``where`` is ``attribute`` or ``extra``."""
-
-    name: str
-    where: str
-    type: str
-    quark: tuple[str, ...] = ()
-    values: tuple[str, ...] = ()
-
-
 @cache
-def quark_keys() -> Mapping[str, QuarkKey]:
+def quark_keys() -> Mapping[str, QuarkOption]:
     """Everything that can be set, by dotted name: the described options and the further keys."""
-    described = (
-        QuarkKey(
-            name=row.name,
-            where=row.where,
-            type=row.type,
-            values=row.values,
-            source=row.source,
-            confidence=row.confidence,
-        )
-        for row in rows(QuarkOption)
-        if row.where in ("attribute", "extra") and not row.renamed_to
-    )
+    described = (row for row in rows(QuarkOption) if row.where in ("attribute", "extra") and not row.renamed_to)
     return {key.name: key for key in (*described, *further_keys())}
 
 
 @cache
-def further_keys() -> tuple[QuarkKey, ...]:
+def further_keys() -> tuple[QuarkOption, ...]:
     """The keys of ``names.toml``."""
     table = read_table(_NAMES)
     confidence = Confidence(table["confidence"])
     groups = parse_rows(_Group, table["group"], where=f"{_NAMES}: group")
     return tuple(
-        QuarkKey(
+        QuarkOption(
             name=f"{group.within}.{name}" if group.within else name,
             where=group.where,
             type=group.type,
+            effect="",
             quark=quark,
             source=tuple(table["source"]),
             confidence=confidence,
@@ -121,12 +99,12 @@ def spelled(name: str) -> str:
     return inside[0] if inside else ""
 
 
-def known_in(key: QuarkKey, version: str) -> bool:
+def known_in(key: QuarkOption, version: str) -> bool:
     """False for a key that this version of Quark is known not to read."""
     return not key.quark or version in key.quark
 
 
-def read_value(key: QuarkKey, text: str) -> Any:
+def read_value(key: QuarkOption, text: str) -> Any:
     """The value as typed; raises UsageError for one that is not of the key's type."""
     if key.type == "enum":
         if text in key.values:

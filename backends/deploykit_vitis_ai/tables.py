@@ -20,24 +20,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DATA",
-    "AmdFile",
     "Bound",
-    "CompilerConstraint",
-    "EnvVar",
     "FormatRow",
     "Fp16Way",
-    "Metric",
-    "Mix",
     "Pass",
     "PrecisionRow",
-    "Preset",
     "Product",
     "ProviderOption",
     "QuarkOption",
-    "QuarkRelease",
     "Recipe",
     "Release",
     "Sourced",
+    "ToldFact",
     "VaimlKey",
     "device_of_id",
     "devices",
@@ -65,12 +59,17 @@ class Sourced(SourcedRow):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuarkOption(Sourced):
-    """One option of Quark. ``where``: ``extra`` (extra_options), ``attribute`` of the global config, or ``new-api``."""
+    """One option of Quark, ``name`` dotted where it lies in a dictionary.
+
+    ``where``: ``extra`` (extra_options), ``attribute`` of the global config, or ``new-api``. ``quark`` are the versions
+    that read it, () for all that were looked at.
+    """
 
     name: str
     where: str
     type: str
     effect: str
+    quark: tuple[str, ...] = ()
     values: tuple[str, ...] = ()
     # Names of methods that the option stands for.
     words: tuple[str, ...] = ()
@@ -81,41 +80,16 @@ class QuarkOption(Sourced):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Metric(Sourced):
-    """One number that Quark's evaluation prints, with the spellings that find it."""
+class ToldFact(Sourced):
+    """What only ``deploykit compat`` tells; ``sdk`` is the release it is about, ``words`` are what finds it besides."""
 
-    name: str
-    words: tuple[str, ...]
-    effect: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Preset(Sourced):
-    """One preset of Quark and what its models look like; counts and cosine are those of one small convolution net."""
-
-    name: str
-    activation: str
-    weight: str
-    target: str
-    domain: str = ""
-    activation_zero_point: str = ""
-    scale: str = ""
-    q_count: int | None = None
-    dq_count: int | None = None
-    cos: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuarkRelease(Sourced):
-    """One release of Quark: what its metadata asks for; ``run`` says whether it was tried."""
-
-    version: str
-    python: str
-    onnx: str
-    numpy: str
-    onnxruntime: str
-    torch_declared: bool
-    run: bool
+    feature: str
+    text: str
+    tool: str = "quark"
+    products: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    status: str = ""
+    sdk: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,25 +112,6 @@ class ProviderOption(Sourced):
     values: tuple[str, ...] = ()
     default: str = ""
     status: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnvVar(Sourced):
-    """One environment variable; ``status`` is ``dead`` where it has no effect any more."""
-
-    name: str
-    products: tuple[str, ...]
-    status: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AmdFile(Sourced):
-    """One file that a tool writes or reads, with words that are found in it."""
-
-    name: str
-    tool: str
-    effect: str
-    words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,16 +138,6 @@ class VaimlKey(Sourced):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mix(Sourced):
-    """What the compiler needs to be told for one kind of model."""
-
-    model: str
-    f32_to_bf16: str
-    f32_to_f16: str
-    match_power_of_two: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PrecisionRow(Sourced):
     """One number format, and the products and devices that have it; what makes it stands in ``routes.toml``."""
 
@@ -202,15 +147,6 @@ class PrecisionRow(Sourced):
     activation: str = ""
     weight: str = ""
     scale: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompilerConstraint(Sourced):
-    """What a compiler asks of a model, in words."""
-
-    subject: str
-    product: str
-    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -366,22 +302,16 @@ def read_table(file: str) -> dict[str, Any]:
 # Where the rows of each kind stand: the file, and the list in it.
 _LISTS: Mapping[type[Sourced], tuple[str, str]] = {
     QuarkOption: ("quark.toml", "option"),
-    Metric: ("quark.toml", "metric"),
-    Preset: ("quark.toml", "preset"),
-    QuarkRelease: ("quark.toml", "release"),
     Fp16Way: ("quark.toml", "way"),
     Recipe: ("quark.toml", "recipe"),
     ProviderOption: ("compiler.toml", "provider_option"),
-    EnvVar: ("compiler.toml", "variable"),
-    AmdFile: ("compiler.toml", "file"),
     Pass: ("compiler.toml", "pass"),
     VaimlKey: ("compiler.toml", "key"),
-    Mix: ("compiler.toml", "mix"),
     PrecisionRow: ("compiler.toml", "precision"),
-    CompilerConstraint: ("compiler.toml", "constraint"),
     Bound: ("compiler.toml", "bound"),
     Product: ("products.toml", "product"),
     FormatRow: ("routes.toml", "route"),
+    ToldFact: ("told.toml", "told"),
 }
 
 
