@@ -15,8 +15,7 @@ from packaging.version import Version
 
 from deploykit.backend.targets import nearest_names
 from deploykit.errors import UsageError
-from deploykit.tables.sources import SourcedRow
-from deploykit_qualcomm.tables import sourced_file
+from deploykit.tables.sources import SourcedRow, sourced_file
 
 __all__ = [
     "Chosen",

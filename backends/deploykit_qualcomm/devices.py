@@ -15,7 +15,8 @@ from typing import Any
 from deploykit.backend.targets import find_device
 from deploykit.tables.devices import Device, Fact, load_device_of_id, load_devices, own_devices
 from deploykit.tables.reading import parse_rows
-from deploykit_qualcomm.tables import DATA, sourced_file, tables
+from deploykit.tables.sources import sourced_file
+from deploykit_qualcomm.tables import DATA, tables
 
 __all__ = [
     "arch_number",

@@ -30,7 +30,6 @@ __all__ = [
     "Wheel",
     "load_sdk_table",
     "row_key",
-    "sourced_file",
     "tables",
 ]
 
@@ -475,13 +474,6 @@ class Tables:
                     extent = extent_of(map(str, row["source"]), self.source_file.extents)
                     row |= {} if extent is None else {"extent": list(extent)}
         return raw
-
-
-def sourced_file(kind: type[T], path: Path) -> T:
-    """A file that spells out the short names of its sources itself; InputError with the place of a wrong entry."""
-    raw = read_toml(path, shipped=True)
-    write_out(raw, raw.get("sources", {}))
-    return structure(kind, raw, where=f"{path.name}:")
 
 
 @cache

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from msgspec import to_builtins
 
 from deploykit.errors import InputError
 from deploykit.findings import Confidence, Severity
-from deploykit.tables.reading import read_toml, structure
+from deploykit.tables.sources import sourced_file
 
 __all__ = [
     "Catalog",
@@ -247,7 +247,7 @@ def load_catalog(paths: Iterable[Path]) -> Catalog:
     """Read catalogue files; an unknown key, a bad word or an id used twice is answered with its place."""
     catalogs, seen = [], set[str]()
     for path in paths:
-        file = structure(CatalogFile, read_toml(path, shipped=True), where=path.name)
+        file = sourced_file(CatalogFile, path)
         if file.schema != 1:
             raise InputError(f"{path.name}: schema: {file.schema} is not known", next="schema 1 is read")
         for error in file.error:
@@ -258,27 +258,14 @@ def load_catalog(paths: Iterable[Path]) -> Catalog:
     return merge_catalogs(catalogs)
 
 
-_Sourced = TypeVar("_Sourced", KnownError, Numbering, Tool, Observation, FailureKind)
-
-
 def _catalog_of(file: CatalogFile) -> Catalog:
-    def spelled(rows: Iterable[_Sourced]) -> tuple[_Sourced, ...]:
-        """The rows with the short keys of their sources spelled out."""
-        return tuple(replace(row, source=tuple(map(source, row.source))) for row in rows)
-
-    def source(text: str) -> str:
-        key, _, rest = text.partition(" ")
-        if key not in file.sources:
-            return text
-        return f"{file.sources[key]}: {rest}" if rest else file.sources[key]
-
     return Catalog(
-        errors=tuple(replace(row, read=row.read or file.read) for row in spelled(file.error)),
-        codes=tuple(code for numbering in spelled(file.numbering) for code in numbering.rows()),
-        tools=spelled(file.tool),
+        errors=tuple(replace(row, read=row.read or file.read) for row in file.error),
+        codes=tuple(code for numbering in file.numbering for code in numbering.rows()),
+        tools=file.tool,
         forms=file.form,
-        observations=spelled(file.observation),
-        kinds=spelled(file.kind),
+        observations=file.observation,
+        kinds=file.kind,
         witnesses=tuple(file.witness.items()),
     )
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from packaging.version import Version
 
@@ -25,6 +25,7 @@ __all__ = [
     "extent_of",
     "read_source_file",
     "read_sources",
+    "sourced_file",
     "write_out",
 ]
 
@@ -34,6 +35,7 @@ NO_SOURCES: Mapping[str, str] = MappingProxyType({})
 Extent: TypeAlias = tuple[str, str]
 """The first and the last release that a source speaks of; "" for the last when it says "from this one on"."""
 
+T = TypeVar("T")
 _SHORT = re.compile(r"\w+(?=$|[ :(])")
 
 
@@ -94,6 +96,14 @@ def extent_of(sources: Iterable[str], extents: Mapping[str, Extent]) -> Extent |
 def read_sources(path: Path) -> Mapping[str, str]:
     """What the short names of one folder stand for."""
     return read_source_file(path).sources
+
+
+def sourced_file(kind: type[T], path: Path) -> T:
+    """A file that says itself, under ``sources``, what its short names stand for."""
+    raw = read_toml(path, shipped=True)
+    given = raw.get("sources")
+    write_out(raw, given if isinstance(given, dict) else NO_SOURCES)
+    return structure(kind, raw, where=f"{path.name}:")
 
 
 def write_out(document: Any, sources: Mapping[str, str]) -> None:

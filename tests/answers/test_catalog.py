@@ -24,7 +24,7 @@ id = "x"
 match = ["something broke"]
 cause = "c"
 workaround = "w"
-source = ["KEY page 3", "elsewhere"]
+source = ["KEY: page 3", "elsewhere"]
 confidence = "reported"
 """
 
@@ -43,14 +43,14 @@ def test_short_source_keys_are_spelled_out(tmp_path: Path) -> None:
 @each_row(
     ("text", "where"),
     [
-        (ROW.replace("cause", "couse"), "errors.toml.error[0].couse: unknown key"),
-        (ROW.replace('"reported"', '"certain"'), "errors.toml.error[0].confidence"),
-        (ROW.replace('workaround = "w"', ""), "errors.toml.error[0].workaround: missing"),
-        (ROW + 'severity = "fatal"', "errors.toml.error[0].severity"),
-        (ROW + 'weak = ["it broke"]', "errors.toml.error[0]: weak fragments need tools"),
-        (ROW.replace('"something broke"', '"abc"'), "errors.toml.error[0]: a fragment is shorter"),
-        (ROW.replace('["something broke"]', "[]"), "errors.toml.error[0]: neither match nor symptom"),
-        (ROW + 'codes = ["0xc26"]', "errors.toml.error[0].codes[0]"),
+        (ROW.replace("cause", "couse"), "errors.toml: error[0].couse: unknown key"),
+        (ROW.replace('"reported"', '"certain"'), "errors.toml: error[0].confidence"),
+        (ROW.replace('workaround = "w"', ""), "errors.toml: error[0].workaround: missing"),
+        (ROW + 'severity = "fatal"', "errors.toml: error[0].severity"),
+        (ROW + 'weak = ["it broke"]', "errors.toml: error[0]: weak fragments need tools"),
+        (ROW.replace('"something broke"', '"abc"'), "errors.toml: error[0]: a fragment is shorter"),
+        (ROW.replace('["something broke"]', "[]"), "errors.toml: error[0]: neither match nor symptom"),
+        (ROW + 'codes = ["0xc26"]', "errors.toml: error[0].codes[0]"),
         (ROW + ROW, "'x' occurs twice"),
     ],
 )

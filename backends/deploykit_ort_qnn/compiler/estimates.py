@@ -19,8 +19,7 @@ from deploykit.accuracy.latency import CallBand, Estimate, OperatorTime, TraceEv
 from deploykit.devices.profiles import Origins
 from deploykit.errors import InputError
 from deploykit.tables.devices import Device
-from deploykit.tables.reading import read_toml, structure
-from deploykit.tables.sources import SourcedRow, write_out
+from deploykit.tables.sources import SourcedRow, sourced_file
 from deploykit_ort_qnn.compiler.graphs import QnnGraph, QnnNode, Schematic
 from deploykit_qualcomm.devices import arch_of, qualcomm_devices
 from deploykit_qualcomm.profiles import profile_rows
@@ -95,10 +94,7 @@ class BandTable:
 @cache
 def load_bands() -> BandTable:
     """How far estimates were seen to hold."""
-    path = Path(__file__).parents[1] / "data" / "estimates.toml"
-    table = read_toml(path, shipped=True)
-    write_out(table, structure(Mapping[str, str], table.get("sources"), where=f"{path.name}: sources"))  # type: ignore[type-abstract]
-    return structure(BandTable, table, where=f"{path.name}:")
+    return sourced_file(BandTable, Path(__file__).parents[1] / "data" / "estimates.toml")
 
 
 # What attention and recurrence become; no estimate of such models held well enough for a band.

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 
 from deploykit.findings import Answerer, Claim, Finding, Severity
-from deploykit.tables.sources import SourcedRow
-from deploykit_qualcomm.tables import DATA, sourced_file
+from deploykit.tables.sources import SourcedRow, sourced_file
+from deploykit_qualcomm.tables import DATA
 
 __all__ = ["ConstraintTable", "Refused", "claim_of", "constraint", "constraints", "rated"]
 
