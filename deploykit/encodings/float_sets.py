@@ -1,28 +1,36 @@
-"""Predicts which tensors stay float when a converter falls back to float for what has no encoding, and the borders.
+"""Says of every tensor whether it has an encoding, needs none or misses one, which stay float, and where kinds meet.
 
-The model (inferred from documented wording: encodings pass through data-movement ops, the rest stays float): a tensor
-with an integer entry is quantized; an entry travels over data movement in both directions; a tensor between two ops
-that the tool chain fuses has no type of its own; everything else is float. It changes no set by itself.
+A missing entry does not by itself mean float: tool chains fuse operators, copy grids over data movement and derive
+biases. The model of a converter that falls back to float (inferred from documented wording: encodings pass through
+data-movement ops, the rest stays float): a tensor with an integer entry is quantized; an entry travels over data
+movement in both directions; a tensor between two ops that the tool chain fuses has no type of its own; everything else
+is float. It changes no set by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
+from deploykit.encodings.complete import copy_over_movement
 from deploykit.encodings.values import EncodingSet, Float
-from deploykit.model.facts import GraphFacts, NodeFact, TensorFact, is_setting, with_static
-from deploykit.model.operators import BIAS, ROLES, Trait, data_outputs, has, ops
+from deploykit.model.facts import GraphFacts, NodeFact, TensorFact, is_setting, setting_of, with_static
+from deploykit.model.operators import BIAS, ROLES, WEIGHT, Trait, data_outputs, has, ops
+from deploykit.model.parameters import ParameterUse, parameter_uses
 from deploykit.model.patterns import Fusion, fusions
 
 __all__ = [
     "Border",
+    "CoverageStatus",
     "Extension",
     "FloatPrediction",
     "absorbed_tensors",
     "absorbing_fusions",
+    "collect_coverage",
     "find_borders",
     "float_nodes",
+    "missing_entries",
     "predict_float_set",
     "suggest_extensions",
 ]
@@ -357,3 +365,87 @@ def _servants(facts: GraphFacts, names: Iterable[str], floats: set[str], absorbe
         if readers and all(out in made for out in results):
             found.add(name)
     return found
+
+
+class CoverageStatus(StrEnum):
+    """Why a tensor has, or has no, encoding."""
+
+    ENCODED = "encoded"
+    FUSED = "fused-intermediate"
+    MOVEMENT = "data-movement"
+    BIAS = "bias"
+    SHAPE_OR_INDEX = "shape-or-index"
+    FLOAT16 = "intended-float16"
+    MISSING = "missing"
+
+
+def collect_coverage(facts: GraphFacts, encodings: EncodingSet) -> dict[str, CoverageStatus]:
+    """The status of every tensor that some node reads or the graph gives out, in the graph's order.
+
+    Works on encodings as read, placed or not. Linear in the size of the graph.
+    """
+    floats, status = encodings.floats, CoverageStatus
+    fused = absorbing_fusions(facts, encodings)
+    uses = parameter_uses(facts)
+    moved = {entry.name for entry in copy_over_movement(encodings, facts)}
+    float_copies = _float_copies(facts, floats, {*moved, *(encodings.entries.keys() - floats)})
+
+    def makes_float(node: NodeFact) -> bool:
+        while len(node.outputs) == 1 and node.outputs[0] in fused:
+            node = fused[node.outputs[0]].node
+        return all(name in floats or name in float_copies for name in node.outputs if name)
+
+    def status_of(fact: TensorFact) -> CoverageStatus:
+        # What the file says comes first, then what needs no grid, then what follows from others.
+        name, readers = fact.name, facts.consumers_of(fact.name)
+        if name in floats:
+            return status.FLOAT16
+        if name in encodings:
+            return status.ENCODED
+        if (fact.dtype and not fact.is_float) or setting_of(facts, name) is not None:
+            return status.SHAPE_OR_INDEX
+        if _gets_its_scale_from_others(facts, fact, uses.get(name, ())):
+            return status.BIAS
+        if name in fused:
+            return status.FUSED
+        if name in moved:
+            return status.MOVEMENT
+        served = floats and fact.is_weight and readers and all(map(makes_float, readers))
+        return status.FLOAT16 if name in float_copies or served else status.MISSING
+
+    return {fact.name: status_of(fact) for fact in facts.tensors.values() if fact.consumers or fact.is_output}
+
+
+def missing_entries(facts: GraphFacts, encodings: EncodingSet) -> tuple[str, ...]:
+    """The tensors that should have an entry and have none."""
+    found = collect_coverage(facts, encodings)
+    return tuple(name for name, status in found.items() if status is CoverageStatus.MISSING)
+
+
+def _float_copies(facts: GraphFacts, floats: frozenset[str], with_grid: Collection[str]) -> set[str]:
+    """Tensors without a grid that data movement connects with a float one."""
+    found: set[str] = set()
+    todo = [name for name in facts.tensors if name in floats]
+    while todo:
+        name = todo.pop()
+        maker = facts.producer_of(name)
+        beside = list(maker.inputs[:1]) if maker is not None and has(maker, Trait.AIMET_COPIES) else []
+        for node in facts.consumers_of(name):
+            if has(node, Trait.AIMET_COPIES) and node.inputs[0] == name:
+                beside += data_outputs(node, node.outputs)
+        fresh = [other for other in beside if other not in found and other not in with_grid and other not in floats]
+        found.update(fresh)
+        todo += fresh
+    return found
+
+
+def _gets_its_scale_from_others(facts: GraphFacts, fact: TensorFact, uses: Sequence[ParameterUse]) -> bool:
+    """True for biases and statistics: their scale follows from input and weight."""
+    if not uses or any(use.role in (WEIGHT, "recurrence") for use in uses):
+        return False
+    # Every reader must take it as bias or statistics; the Add of a bias counts as its MatMul.
+    explained = {use.node.index for use in uses}
+    for use in uses:
+        if use.node.op_type == "MatMul":
+            explained |= {node.index for name in use.node.outputs for node in facts.consumers_of(name)}
+    return explained.issuperset(fact.consumers)

@@ -139,7 +139,7 @@ def check_float_set_unknown(context: EncodingsOnGraph) -> Iterator[Found]:
     # A warning where tensors are left, an info where every tensor has an entry or a reason to have none.
     if not context.encodings.version.startswith("2.") or context.encodings.float_tensors:
         return
-    from deploykit.encodings.coverage import missing_entries
+    from deploykit.encodings.float_sets import missing_entries
 
     missing = missing_entries(context.facts, context.encodings)
     left = (

@@ -3,34 +3,322 @@
 An interval holds every value the tensor can take for any input, in exact arithmetic. Operators that jump (Ceil, Round,
 a Cast to integers) may make one more or less of what floats round, so their bounds are a step wider. NaN and what comes
 of it are not covered. Unknown is (-inf, inf).
+
+Interval arithmetic forgets that operands depend on each other; ``JointFacts`` remember it: x / norm(x), softmax rows
+that add up to 1, x * sigmoid(x). Two tensors count as the same where they are made by the same operators from the same
+tensors, whatever their names are.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
+from numpy.polynomial import polynomial
 
 from deploykit.model.graph import GraphCopy
-from deploykit.model.joint_ranges import JointFacts
+from deploykit.model.nodes import attribute, bodies
 from deploykit.model.operators import RANGES, Trait, has, is_standard
-from deploykit.model.range_functions import ANYTHING, FUNCTIONS, SELECTIONS, SUMS, Case, Interval, both, clip_bounds
+from deploykit.model.range_functions import (
+    ANYTHING,
+    FUNCTIONS,
+    SELECTIONS,
+    SILU_LOWEST,
+    SUMS,
+    ZERO,
+    Case,
+    Interval,
+    both,
+    clip_bounds,
+    hull,
+)
 from deploykit.model.values import element_count
 
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-__all__ = [
-    "ANYTHING",
-    "Arithmetic",
-    "Interval",
-    "LateBounds",
-    "clip_bounds",
-    "graph_bounds",
-]
+__all__ = ["ANYTHING", "Arithmetic", "Interval", "JointFacts", "LateBounds", "clip_bounds", "graph_bounds"]
+
+
+# How many operators a fact is followed through; what real exports write is shorter.
+_DEEPEST = 12
+
+# The least value of x * (1 + erf(x)) / 2; that of x * Phi(x) is -0.16997.
+_ERF_LOWEST = -0.16997120747990369 / math.sqrt(2)
+
+_UNCHANGED = frozenset({"Cast", "Dropout", "Identity"})
+_SPREAD = _UNCHANGED | {"Expand"}
+_FLOAT_TYPES = frozenset({1, 10, 11, 16})
+
+_Polynomial = npt.NDArray[Any]
+
+
+class JointFacts:
+    """The facts of one graph; asked node by node in graph order, with the bounds known so far."""
+
+    def __init__(self, graph: GraphCopy) -> None:
+        self.graph = graph
+        # The first of all tensors that hold the same values, for those that are not the first themselves.
+        self._first: dict[str, str] = {}
+        seen: dict[tuple[object, ...], str] = {}
+        for name, tensor in graph.stored.items():
+            constant = graph.scalar(name) if math.prod(tensor.dims) == 1 else None
+            if constant is not None:
+                self._first[name] = seen.setdefault(("stored", tensor.data_type, tuple(tensor.dims), constant), name)
+        for node in graph.nodes:
+            if has(node, Trait.RANDOM) or any(bodies(node)):
+                continue
+            settings = tuple(sorted(a.SerializeToString(deterministic=True) for a in node.attribute))
+            inputs = tuple(self._first.get(used, used) for used in node.input)
+            for index, name in enumerate(node.output):
+                if name and node.input:
+                    earlier = seen.setdefault((node.domain, node.op_type, inputs, settings, index), name)
+                    if node.op_type == "Identity":
+                        earlier = inputs[0]
+                    if earlier != name:
+                        self._first[name] = earlier
+
+    def narrow(self, case: Case, found: Interval) -> Interval:
+        """The bounds of a node's first output, narrowed by what its operands have to do with each other."""
+        first, second = case.name(0), case.name(1)
+        match case.node.op_type:
+            case "Div":
+                factor = self._dominates(case, second, first)
+                return found if factor is None else both(found, (-1 / factor, 1 / factor))
+            case "Mul":
+                for one, other in ((first, second), (second, first)):
+                    largest = self._inverse(case, other, one)
+                    if largest is not None:
+                        return both(found, (-largest, largest))
+                    lowest = self._gated(one, other)
+                    if lowest is not None:
+                        return both(found, (lowest, math.inf))
+            case "MatMul":
+                # Rows of weights that are not negative and add up to 1 stay inside what they weigh.
+                adds_up = self._adds_up(case, first)
+                if adds_up is not None:
+                    return both(found, case.of(1) if adds_up else hull([case.of(1), ZERO]))
+            case "Sub":
+                # Nothing is larger than the largest, or smaller than the smallest, of what it is among.
+                if self._among(first, second, "Max", "ReduceMax") or self._among(second, first, "Min", "ReduceMin"):
+                    return found[0], min(found[1], 0.0)
+                if self._among(second, first, "Max", "ReduceMax") or self._among(first, second, "Min", "ReduceMin"):
+                    return max(found[0], 0.0), found[1]
+        return found
+
+    def _same(self, first: str, second: str) -> bool:
+        """True where two tensors hold the same values."""
+        return self._first.get(first, first) == self._first.get(second, second)
+
+    def _maker(self, name: str, *op_types: str) -> NodeProto | None:
+        """The node whose first output a tensor is, where it has inputs."""
+        node = self.graph.maker(name, *op_types)
+        return node if node is not None and node.output[0] == name and node.input else None
+
+    def _among(self, one: str, chosen: str, of_several: str, of_axes: str) -> bool:
+        """True where a tensor is one of those that another is the extreme of, element by element or over axes."""
+        node = self._maker(chosen, of_several, of_axes)
+        if node is None or (node.op_type == of_axes and not _keeps_axes(node)):
+            return False
+        among = node.input if node.op_type == of_several else node.input[:1]
+        return any(self._same(used, one) for used in among)
+
+    def _adds_up(self, case: Case, name: str) -> bool | None:
+        """True where the last axis of a tensor adds up to 1, False where to at most 1, None where nothing is known."""
+        node = self._behind(name, _UNCHANGED)
+        if node is None or node.op_type not in ("Softmax", "Div"):
+            return None
+        shape = self.graph.shape(node.input[0])
+        if node.op_type == "Softmax":
+            axis = int(attribute(node, "axis", -1 if self.graph.opset >= 13 else 1))
+            last = shape is not None and axis in (-1, len(shape) - 1)
+            # Before opset 13 all axes from the given one on add up to 1 together.
+            return True if last else (False if self.graph.opset < 13 else None)
+        total = self._maker(node.input[1], "ReduceSum")
+        if total is None or shape is None or not self._same(total.input[0], node.input[0]) or not _keeps_axes(total):
+            return None
+        axes = attribute(total, "axes")
+        stored = self.graph.array(total.input[1]) if axes is None and len(total.input) > 1 and total.input[1] else None
+        axes = [int(axis) for axis in (stored.ravel() if stored is not None else axes or ())]
+        positive = case.bounds.get(node.input[0], (-1.0, 0.0))[0] >= 0
+        return True if positive and axes in ([-1], [len(shape) - 1]) else None
+
+    def _behind(self, name: str, passed: frozenset[str]) -> NodeProto | None:
+        """What makes a tensor, seen through some operators."""
+        node = self._maker(name)
+        for _ in range(_DEEPEST):
+            if node is None or node.op_type not in passed or not _keeps_values(node):
+                return node
+            node = self._maker(node.input[0])
+        return None
+
+    def _dominates(
+        self, case: Case, name: str, of: str, *, square: bool = False, depth: int = _DEEPEST
+    ) -> float | None:
+        """The factor f > 0 with  d >= f * |x|  in every element; with ``square``, that with  d >= f * x²."""
+        node = self._maker(name)
+        if node is None or not depth:
+            return None
+
+        def ask(inner: str, *, square: bool = square) -> float | None:
+            return self._dominates(case, inner, of, square=square, depth=depth - 1)
+
+        read, exponent = node.input[0], self.graph.scalar(node.input[-1]) if node.op_type == "Pow" else None
+        same, keeps = self._same(read, of), _keeps_axes(node)
+        match node.op_type:
+            case "Sqrt" | "Pow" if not square and (node.op_type == "Sqrt" or exponent == 0.5):
+                squared = ask(read, square=True)
+                return None if squared is None else math.sqrt(squared)
+            case "ReduceL1" | "ReduceL2" if not square and keeps and same:
+                return 1.0
+            case "ReduceMax" | "ReduceSum" if not square and keeps and self._magnitude(case, read, of):
+                return 1.0
+            case "Mul" | "Pow" if square and (exponent == 2.0 or self._same(read, node.input[1])):
+                return 1.0 if same else None
+            case "ReduceSumSquare" if square and keeps and same:
+                return 1.0
+            case "ReduceSum" if square and keeps:
+                return ask(read)
+            case "ReduceMean" if square and keeps:
+                inner, count = ask(read), Case(self.graph, node, case.bounds).reduced()
+                return None if inner is None or not count else inner / count
+            case _:
+                return _passed_on(case, node, ask)
+
+    def _magnitude(self, case: Case, name: str, of: str) -> bool:
+        """True for |x|, and for x itself where it is never negative."""
+        node = self._maker(name, "Abs")
+        if node is not None and self._same(node.input[0], of):
+            return True
+        return self._same(name, of) and case.bounds.get(name, (-1.0, 0.0))[0] >= 0
+
+    def _inverse(self, case: Case, name: str, of: str) -> float | None:
+        """The bound m with  r * |x| <= m  where r is one over something that x is dominated by."""
+        node = self._behind(name, _SPREAD)
+        if node is None:
+            return None
+        if node.op_type == "Pow" and self.graph.scalar(node.input[1]) == -0.5:
+            squared = self._dominates(case, node.input[0], of, square=True)
+            return None if squared is None else 1 / math.sqrt(squared)
+        numerator = 1.0 if node.op_type == "Reciprocal" else None
+        if node.op_type == "Div":
+            numerator = self.graph.scalar(node.input[0])
+        factor = None if numerator is None else self._dominates(case, node.input[-1], of)
+        return None if numerator is None or factor is None else abs(numerator) / factor
+
+    def _gated(self, operand: str, gate: str) -> float | None:
+        """The dip of a product of c * x and s * gate(x), a gate that rises from 0."""
+        scale = 1.0
+        for _ in range(_DEEPEST):
+            node = self.graph.maker(gate)
+            if node is None:
+                return None
+            if node.op_type == "Sigmoid":
+                return self._dip(operand, node, scale, SILU_LOWEST)
+            if len(node.input) != 2:
+                return None
+            inner, constant = node.input[0], self.graph.scalar(node.input[1])
+            if constant is None:
+                inner, constant = node.input[1], self.graph.scalar(node.input[0])
+            bounded = self.graph.maker(inner, "Erf", "Tanh")
+            if node.op_type == "Add" and bounded is not None and constant == 1.0:
+                # 1 + erf is twice Phi; 1 + tanh(ax) is twice sigmoid(2ax).
+                lowest = _ERF_LOWEST if bounded.op_type == "Erf" else SILU_LOWEST / 2
+                return self._dip(operand, bounded, 2 * scale, lowest)
+            divides = node.op_type == "Div" and inner == node.input[0] and constant
+            if not constant or not (node.op_type == "Mul" or divides):
+                return None
+            scale *= 1 / constant if divides else constant
+            gate = inner
+        return None
+
+    def _dip(self, operand: str, node: NodeProto, scale: float, lowest: float) -> float | None:
+        """For an argument a*x + b*x³ of a gate; a cubic term only closes the gate sooner below zero."""
+        for source in self._sources(node.input[0]):
+            argument = self._polynomial(node.input[0], source)
+            if argument is None or argument[0] or len(argument) < 2 or argument[1] <= 0:
+                continue
+            if all(value >= 0 if power % 2 else value == 0 for power, value in enumerate(argument[2:], 2)):
+                multiple = self._polynomial(operand, source)
+                if multiple is None or len(multiple) != 2 or multiple[0] or scale * multiple[1] <= 0:
+                    return None
+                return float(scale * multiple[1] * lowest / argument[1])
+        return None
+
+    def _sources(self, name: str) -> Sequence[str]:
+        """Tensors that the argument of a gate may be a polynomial of: what lies above it, then itself."""
+        found, todo = [name], [name]
+        for _ in range(_DEEPEST):
+            if not todo:
+                break
+            node = self.graph.maker(todo.pop(0), "Add", "Div", "Mul", "Pow")
+            above = [] if node is None else [used for used in node.input if self.graph.scalar(used) is None]
+            fresh = [used for used in above if used not in found]
+            found += fresh
+            todo += fresh
+        return found[1:] + found[:1]
+
+    def _polynomial(self, name: str, of: str, depth: int = _DEEPEST) -> _Polynomial | None:
+        """The coefficients of a tensor as a polynomial of another, lowest power first, up to the third; else None."""
+        if self._same(name, of):
+            return np.array([0.0, 1.0])
+        constant = self.graph.scalar(name)
+        if constant is not None:
+            return np.array([constant])
+        node = self.graph.maker(name, "Add", "Cast", "Div", "Identity", "Mul", "Pow")
+        if node is None or not depth:
+            return None
+        parts = [self._polynomial(used, of, depth - 1) for used in node.input]
+        if len(parts) == 1:
+            return parts[0]
+        first, second = parts[:2]
+        made: _Polynomial | None = None
+        if first is None or second is None:
+            return None
+        if node.op_type == "Add":
+            made = polynomial.polyadd(first, second)
+        elif node.op_type == "Mul":
+            made = polynomial.polymul(first, second)
+        elif len(second) == 1 and node.op_type == "Div" and second[0]:
+            made = first / second[0]
+        elif len(second) == 1 and node.op_type == "Pow" and second[0] in (1.0, 2.0, 3.0):
+            made = polynomial.polypow(first, int(second[0]))
+        return made if made is not None and len(made) <= 4 else None
+
+
+def _passed_on(case: Case, node: NodeProto, ask: Callable[[str], float | None]) -> float | None:
+    """Through what leaves values as they are, makes them larger, or scales them."""
+    if node.op_type in _SPREAD and _keeps_values(node):
+        return ask(node.input[0])
+    if node.op_type == "Clip":
+        has_ceiling = attribute(node, "max") is not None if len(node.input) == 1 else any(node.input[2:3])
+        return None if has_ceiling else ask(node.input[0])
+    if node.op_type not in ("Add", "Div", "Max", "Mul") or len(node.input) != 2:
+        return None
+    for name, other in (tuple(node.input), tuple(reversed(node.input))):
+        low, high = case.bounds.get(other, (-math.inf, math.inf))
+        grows = node.op_type == "Max" or (node.op_type == "Add" and low >= 0)
+        scaled = node.op_type == "Mul" or (node.op_type == "Div" and name == node.input[0])
+        if grows or (scaled and low == high and low > 0):
+            found = ask(name)
+            if found is not None:
+                return found if grows else (found * low if node.op_type == "Mul" else found / low)
+    return None
+
+
+def _keeps_values(node: NodeProto) -> bool:
+    """True for everything but a Cast to a type that cuts fractions off."""
+    return node.op_type != "Cast" or attribute(node, "to") in _FLOAT_TYPES
+
+
+def _keeps_axes(node: NodeProto) -> bool:
+    """True for a reduction that keeps its axes, so that the result stands beside what it was made of."""
+    return bool(attribute(node, "keepdims", 1))
+
 
 _EXACT = (Trait.REARRANGES, Trait.SELECTS, Trait.JOINS, Trait.CLAMPS, Trait.LOGICAL)
 # What they make of two values that differ by a rounding may differ by one.

@@ -15,7 +15,7 @@ from deploykit.backend.audits import Audit, AuditedKernel
 from deploykit.backend.backend import Execution, Situation
 from deploykit.backend.plans import Plan
 from deploykit.backend.status import PackageStatus, status_from_json
-from deploykit.encodings.coverage import collect_coverage
+from deploykit.encodings.float_sets import collect_coverage
 from deploykit.findings import Finding, group_findings, headline
 from deploykit.report.charts import decibels, loss_bars, range_chart, share_of, timeline
 from deploykit.report.explaining import ON_A_DEVICE, costs_by_output, explained, shipping

@@ -1,29 +1,35 @@
-"""Fuses a function that is written out in scalar steps into one operator, times a factor: GELU and HardSwish.
+"""Rewrites that make one operator of several: GELU, HardSwish, LayerNormalization of single steps; BatchNormalization
+of nothing, folded into the layer in front of it.
 
-The form is not what counts: scalar steps around a gate are the function where they have its values at points.
+Scalar steps around a gate are a function where they have its values at points, whatever their form; a normalization
+is matched by its exact form and nothing that is only close to it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from deploykit.encodings.values import Affine
+from deploykit.encodings.values import Affine, Encoding, Float, Lpbq
+from deploykit.errors import InputError
 from deploykit.model.collect import facts_seen
 from deploykit.model.graph import GraphCopy
-from deploykit.model.nodes import attribute, changed_operators, label, opset_of
-from deploykit.model.patterns import find_blocks
-from deploykit.rewrites.contract import Match, ModelLook, NodeSteps, NoMatchError, rewrite
+from deploykit.model.nodes import attribute, changed_operators, copy_of, label, opset_of, raise_opset
+from deploykit.model.operators import Trait, has
+from deploykit.model.patterns import find_blocks, written_layer_norms
+from deploykit.model.weights import element_type, stored_values
+from deploykit.rewrites.contract import Match, ModelLook, NearMiss, NodeSteps, NoMatchError, rewrite, rewrite_graph
 
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-__all__ = ["fuse_gelu", "fuse_hardswish"]
+__all__ = ["fold_batchnorm", "fuse_gelu", "fuse_hardswish", "fuse_layernorm"]
+
 
 _Floats = npt.NDArray[np.float64]
 
@@ -176,3 +182,160 @@ def fuse_hardswish(look: ModelLook, node: NodeProto) -> Match | None:
         return None
     _check_opset(look, _HARDSWISH_SINCE)
     return found
+
+
+# LayerNormalization is an operator of ONNX since this set.
+_LAYERNORM_SINCE = 17
+
+
+@rewrite_graph(
+    name="fuse-layernorm",
+    summary="Fuse the layer normalization written in single operators into one LayerNormalization.",
+    none="no Sqrt belongs to a normalization",
+    ulps=64.0,
+)
+def fuse_layernorm(look: ModelLook) -> Iterator[Match | NearMiss]:
+    """``(x - mean) / sqrt(mean((x - mean)^2) + epsilon)`` over the last axis, with an optional factor and shift."""
+    facts, sites, sqrts = facts_seen(look), list[Match](), set[str]()
+    for block in written_layer_norms(facts):
+        nodes = [look.makers[facts.nodes[index].outputs[0]] for index in block.nodes]
+        root = next((label(node) for node in nodes if node.op_type == "Sqrt"), label(nodes[-1]))
+        sqrts.add(root)
+        try:
+            sites.append(_layernorm(look, nodes, block.source))
+        except NoMatchError as error:
+            yield NearMiss(nodes=(root,), reason=error.reason)
+    for node in look.nodes:
+        plus = look.maker(node.input[0], "Add") if node.op_type == "Sqrt" else None
+        means = [] if plus is None else [look.maker(name, "ReduceMean") for name in plus.input]
+        squared = [mean for mean in means if mean is not None and look.maker(mean.input[0], "Pow", "Mul")]
+        if squared and label(node) not in sqrts:
+            reason = "what is around it is no layer normalization, or is read elsewhere too"
+            yield NearMiss(nodes=(label(node),), reason=reason)
+    cannot = ""
+    if sites and changed_operators(look.model, _LAYERNORM_SINCE) and opset_of(look.model) < _LAYERNORM_SINCE:
+        try:
+            raise_opset(copy_of(look.model), _LAYERNORM_SINCE)
+        except InputError as error:
+            cannot = f"LayerNormalization needs operator set {_LAYERNORM_SINCE}: {error.what}, {error.why}"
+    yield from (NearMiss(nodes=site.nodes, reason=cannot) if cannot else site for site in sites)
+
+
+def _layernorm(look: ModelLook, core: Sequence[NodeProto], source: str) -> Match:
+    """The normalization that these nodes write out, with what scales and shifts it over the last axis."""
+    graph, shape = look, look.shape(source) if look.dtype(source) == "float" else None
+    size = shape[-1] if shape else None
+    if shape is None or not isinstance(size, int) or size < 1:
+        raise NoMatchError(f"{source} is not float32, or the length of its last axis is unknown")
+    for node in core:
+        if node.op_type != "ReduceMean":
+            continue
+        if look.axes(node, len(shape)) != [len(shape) - 1] or not attribute(node, "keepdims", 1):
+            raise NoMatchError(f"{label(node)} is no mean over the last axis alone that keeps it")
+    added = [graph.scalar(name) for node in core if node.op_type == "Add" for name in node.input]
+    epsilon = max((value for value in added if value is not None), default=-1.0)
+    if epsilon < 0:
+        raise NoMatchError("what is added to the variance is not one stored number, or is negative")
+    chain, parameters = list(core), {"Mul": "", "Add": ""}
+    for op_type in parameters:
+        found = graph.only_reader(chain[-1].output[0])
+        others = [] if found is None else [name for name in found.input if name != chain[-1].output[0]]
+        tensor = graph.stored.get(others[0]) if len(others) == 1 else None
+        fits = tensor is not None and (list(tensor.dims), tensor.data_type) == ([size], element_type("float"))
+        if found is not None and found.op_type == op_type and fits:
+            chain.append(found)
+            parameters[op_type] = others[0]
+    last, inner = chain[-1].output[0], tuple(node.output[0] for node in chain[:-1])
+    name = f"{label(chain[-1]).rpartition('/')[0] or last}/LayerNormalization"
+
+    def write(to: NodeSteps) -> None:
+        to.gone = [to.node, *(to.graph.makers[made] for made in inner)]
+        factor = parameters["Mul"]
+        if not factor:  # the operator cannot do without a scale
+            factor = to.store(f"{last}_scale", np.ones(size, np.float32))
+            to.needed.add(factor)
+        inputs = [source, factor, *filter(None, [parameters["Add"]])]
+        to.end("LayerNormalization", inputs, name=name, axis=-1, epsilon=epsilon)
+
+    why = f"the layer normalization of {source} over its last {size} values"
+    nodes = (label(chain[-1]),)
+    return Match(why=why, write=write, output=last, nodes=nodes, tensors=inner, opset=_LAYERNORM_SINCE)
+
+
+@rewrite(
+    "BatchNormalization",
+    name="fold-batchnorm",
+    summary="Fold BatchNormalization into the layer in front of it, weight encodings included.",
+    none="the graph has no BatchNormalization",
+    ulps=64.0,
+)
+def fold_batchnorm(look: ModelLook, node: NodeProto) -> Match:
+    """An integer weight grid is carried exactly: a channel's scale is multiplied by the channel's factor."""
+    graph, layer = look, look.maker(node.input[0])
+    if attribute(node, "training_mode", 0) or len([name for name in node.output if name]) > 1:
+        raise NoMatchError("it is in training mode")
+    if layer is None or not has(layer, Trait.TAKES_BATCHNORM):
+        raise NoMatchError("no Conv, ConvTranspose or Gemm feeds it")
+    made, weight = layer.output[0], layer.input[1]
+    if graph.only_reader(made) is None:
+        raise NoMatchError(f"{made} is read elsewhere too")
+    if layer.op_type == "ConvTranspose" and int(attribute(layer, "group", 1)) != 1:
+        raise NoMatchError("the transposed convolution has groups")
+    if layer.op_type == "Gemm" and (attribute(layer, "alpha", 1.0) != 1.0 or attribute(layer, "beta", 1.0) != 1.0):
+        raise NoMatchError("the Gemm has factors of its own")
+    needed = [*node.input[1:5], weight, *[name for name in layer.input[2:3] if name]]
+    missing = [name for name in needed if name not in graph.stored]
+    if missing:
+        raise NoMatchError(f"{missing[0]} is not a constant")
+    if len(graph.uses(weight)) > 1:
+        raise NoMatchError(f"the weight {weight} is used elsewhere too")
+    axis = int(layer.op_type == "ConvTranspose" or (layer.op_type == "Gemm" and not attribute(layer, "transB", 0)))
+
+    def write(to: NodeSteps) -> None:
+        norm, layer = to.node, to.graph.makers[made]
+        stored = (stored_values(to.graph.stored[name]).astype(np.float64) for name in norm.input[1:5])
+        gamma, beta, mean, variance = stored
+        factor = gamma / np.sqrt(variance + float(attribute(norm, "epsilon", 1e-5)))
+        values = stored_values(to.graph.stored[weight]).astype(np.float64)
+        scaled = values * factor.reshape(_along(axis, values.ndim))
+        to.graph.restore(weight, scaled.astype(np.float32))
+        old = layer.input[2] if len(layer.input) > 2 else ""
+        shift = stored_values(to.graph.stored[old]).astype(np.float64) if old else 0.0
+        new = (shift * factor + (beta - mean * factor)).astype(np.float32)
+        bias = to.store(f"{layer.name or made}.bias", new)
+        layer.input[:] = [*layer.input[:2], bias]
+        layer.output[0] = norm.output[0]
+        to.touched.add(bias)
+        entry = to.entry(weight)
+        if entry is not None:
+            to.put(_scaled(entry, factor, axis))
+
+    why = f"{label(node)} scales the channels of {label(layer)}"
+    return Match(why=why, write=write, nodes=(label(layer), label(node)), tensors=(made,))
+
+
+def _along(axis: int, rank: int) -> Sequence[int]:
+    return tuple(-1 if at == axis else 1 for at in range(rank))
+
+
+def _scaled(entry: Encoding, factor: Any, axis: int) -> Encoding:
+    """The entry of a weight whose channels are multiplied.
+
+    A negative factor mirrors the grid, which only moves the zero point of an asymmetric one.
+    """
+    value: Any = entry.value
+    if isinstance(value, Float):
+        return entry
+    if isinstance(value, Lpbq):
+        size = np.abs(factor).reshape(_along(axis, value.channel_scale.ndim))
+        return replace(entry, value=replace(value, channel_scale=value.channel_scale * size))
+    if not isinstance(value, Affine):
+        return replace(entry, value=replace(value, scale=value.scale.reshape(-1) * np.abs(factor), axis=axis))
+    shape = _along(axis, value.scale.ndim) if value.block_size is not None else (-1,)
+    scale = np.asarray(value.scale * np.abs(factor).reshape(shape))
+    zero = np.broadcast_to(value.zero_point, scale.shape)
+    symmetric = np.logical_and(value.signed, zero == 0)
+    mirrored = np.where(symmetric, zero, value.lowest + value.highest - zero)
+    zero = np.where(np.broadcast_to(factor.reshape(shape), scale.shape) < 0, mirrored, zero)
+    changed = replace(value, scale=scale, zero_point=np.asarray(zero, np.float64), axis=axis)
+    return replace(entry, value=changed)

@@ -347,6 +347,11 @@ def test_quantizing_what_was_dequantized_changes_nothing(
     np.testing.assert_array_equal(once.values, quantize_constant(dequantized(once.values, value), value).values)
 
 
+def test_halves_of_weights_are_rounded_upward_as_aimet_does() -> None:
+    made = quantize_constant(np.array([0.25, 0.75, 1.25, -0.25, -0.75], np.float32), affine(0.5, signed=True))
+    assert made.values.tolist() == [1, 2, 3, 0, -1]
+
+
 # ``encodings apply`` and ``extract`` on files.
 
 

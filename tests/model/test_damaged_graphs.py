@@ -9,7 +9,7 @@ import onnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploykit.encodings.coverage import collect_coverage
+from deploykit.encodings.float_sets import collect_coverage
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import InputError
