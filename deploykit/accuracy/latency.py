@@ -6,7 +6,7 @@ An estimate is the accelerator's time alone: transport and the host come on top.
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
@@ -221,18 +221,23 @@ def _shares(ordered: list[TraceEvent]) -> tuple[dict[str, float], dict[str, floa
     """How much of the whole time belongs to each operator, and how much of that it only waits."""
     shares: dict[str, float] = defaultdict(float)
     waits: dict[str, float] = defaultdict(float)
-    computing, moving = Counter[str](), Counter[str]()  # how many kernels of each operator run at a moment
+    # How many kernels of each operator run at a moment.
+    computing: dict[str, int] = {}
+    moving: dict[str, int] = {}
     starts = [(event.start, 1, place) for place, event in enumerate(ordered)]
     ends = [(event.start + event.duration, -1, place) for place, event in enumerate(ordered) if event.duration > 0]
     now = ordered[0].start if ordered else 0.0
     for moment, change, place in sorted([*starts, *ends]):
         event = ordered[place]
         if moment > now:  # where nothing runs, the operator that comes next has waited
-            nodes = list(+computing) or list(+moving) or [event.node]
+            nodes = computing or moving or (event.node,)
             for node in nodes:
                 shares[node] += (moment - now) / len(nodes)
-                waits[node] += 0.0 if +computing else (moment - now) / len(nodes)
+                waits[node] += 0.0 if computing else (moment - now) / len(nodes)
             now = moment
         if event.duration > 0:
-            (moving if event.unit == "dma" else computing)[event.node] += change
+            running = moving if event.unit == "dma" else computing
+            running[event.node] = running.get(event.node, 0) + change
+            if not running[event.node]:
+                del running[event.node]
     return shares, waits

@@ -6,7 +6,6 @@ The provider writes both while a graph is finalized for a SoC that the compiler 
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import sys
@@ -14,6 +13,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+
+import msgspec
 
 from deploykit.accuracy.latency import CallBand, Estimate, OperatorTime, TraceEvent, Unit, operator_times
 from deploykit.devices.profiles import Origins
@@ -52,6 +53,37 @@ _PRODUCTS = frozenset({"Conv2d", "DepthWiseConv2d", "FullyConnected", "MatMul", 
 # The compiler's own first operations, which the table of names does not list.
 _GRAPH_ENDS = {2: "graph input", 3: "graph output"}
 _LONGEST_LINE = 1 << 20
+
+
+class _Moved(msgspec.Struct, frozen=True):
+    """Bytes from and to DDR."""
+
+    dram_read: int = 0
+    dram_write: int = 0
+
+
+class _TraceArguments(msgspec.Struct, frozen=True):
+    """``name`` is that of a thread, the others are about a kernel."""
+
+    name: str = ""
+    id: str = "0"
+    flags: tuple[str, ...] = ()
+    bw_info: _Moved = _Moved()
+
+
+class _TraceRow(msgspec.Struct, frozen=True):
+    """One event of a Chrome trace: a thread's name (``M``) or a kernel (``X``)."""
+
+    name: str
+    ph: str
+    tid: int
+    args: _TraceArguments
+    ts: float = 0.0
+    dur: float = 0.0
+
+
+_ROWS_OF_TRACE = msgspec.json.Decoder(_TraceRow, strict=False)
+_WANTED = re.compile(rb'"ph"\s*:\s*"X"|"name"\s*:\s*"thread_name"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,29 +279,24 @@ def read_trace(path: Path, labels: Mapping[int, str]) -> _Trace:
     events = []
     threads: dict[int, str] = {}
     clock, whole = 0.0, False
-    for line in _lines(path):
-        at = line.find(b'{"name":')
-        if at < 0:
-            if found := _CLOCK.search(line):
-                # The configuration of the simulation stands behind the last event.
-                clock, whole = float(found[1]), True
-            continue
-        try:
-            event, _ = json.JSONDecoder().raw_decode(line[at:].decode("utf-8", "replace"))
-        except ValueError:
-            continue  # the last line of a trace that is cut off
-        if event.get("ph") == "M" and event["name"] == "thread_name":
-            threads[event["tid"]] = event["args"]["name"].rstrip(": ")
-        elif event.get("ph") == "X":
-            thread = threads.get(event["tid"], "") or _usual_thread(event["tid"])
-            events.append(_event(event, thread, labels))
-    return _Trace(events=tuple(events), clock_mhz=clock, whole=whole)
-
-
-def _lines(path: Path) -> Iterator[bytes]:
     with path.open("rb") as stream:
         while line := stream.readline(_LONGEST_LINE):
-            yield line
+            if (at := line.find(b'{"name":')) < 0:
+                if found := _CLOCK.search(line):
+                    # The configuration of the simulation stands behind the last event.
+                    clock, whole = float(found[1]), True
+                continue
+            if not _WANTED.search(line, at):
+                continue  # counters, which are most of a trace
+            try:
+                row = _ROWS_OF_TRACE.decode(line[at : line.rfind(b"}") + 1])
+            except msgspec.DecodeError:
+                continue  # the last line of a trace that is cut off
+            if row.ph == "M":
+                threads[row.tid] = row.args.name.rstrip(": ")
+            else:
+                events.append(_event(row, threads.get(row.tid, "") or _usual_thread(row.tid), labels))
+    return _Trace(events=tuple(events), clock_mhz=clock, whole=whole)
 
 
 def _usual_thread(number: int) -> str:
@@ -277,26 +304,21 @@ def _usual_thread(number: int) -> str:
     return "FG" if number == 0 else "DMA" if number >= 5 else f"HVX {number}"
 
 
-def _event(event: Mapping[str, object], thread: str, labels: Mapping[int, str]) -> TraceEvent:
-    given = event["args"]
-    assert isinstance(given, dict)
-    flags = given.get("flags", ())
+def _event(row: _TraceRow, thread: str, labels: Mapping[int, str]) -> TraceEvent:
     unit: Unit = "scalar"
-    if "uses_hmx" in flags:
+    if "uses_hmx" in row.args.flags:
         unit = "matrix"
     elif thread.startswith("DMA") or "_DMA" in thread:
         unit = "dma"
     elif thread.startswith("HVX"):
         unit = "vector"
-    number = int(str(given.get("id", "0")), 16) & _ORIGIN
-    moved = given.get("bw_info", {})
-    ddr = int(moved.get("dram_read", 0)) + int(moved.get("dram_write", 0)) if unit == "dma" else 0
+    moved = row.args.bw_info
     return TraceEvent(
-        node=labels.get(number, "(unnamed)"),
+        node=labels.get(int(row.args.id, 16) & _ORIGIN, "(unnamed)"),
         thread=thread,
-        start=float(str(event["ts"])),
-        duration=float(str(event["dur"])),
+        start=row.ts,
+        duration=row.dur,
         unit=unit,
-        ddr_bytes=ddr,
-        kernel=sys.intern(str(event["name"])),
+        ddr_bytes=moved.dram_read + moved.dram_write if unit == "dma" else 0,
+        kernel=sys.intern(row.name),
     )
