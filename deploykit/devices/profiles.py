@@ -28,8 +28,8 @@ from deploykit.tables.reading import read_json
 __all__ = ["EstimateRow", "Origins", "beside_estimate", "origins_of", "read_session_profile", "units_of"]
 
 _GRAPH_ENDS = {"input": "graph input", "output": "graph output"}
-# What ONNX Runtime and providers append to a name that they use again, and put before one that they fuse.
-_SUFFIX = re.compile(r"_token_\d+$|_\d+$|/duplicated$|\.nchw$|\.nhwc$")
+# What ONNX Runtime and providers append to a name that they use again or fuse, and put before one that they fuse.
+_SUFFIX = re.compile(r"_token_\d+$|_\d+$|/duplicated$|\.nchw$|\.nhwc$|/\w+Fusion/?$|_new_reshape$")
 _KERNEL = re.compile(r"(.*)_kernel_time$", re.DOTALL)
 _LARGEST, _LONGEST_LINE = 1 << 30, 1 << 20
 

@@ -18,6 +18,7 @@ from deploykit_qualcomm.rules import (
     operators,
     options,
     provider,
+    published,
     shapes,
     weights,
 )
@@ -31,6 +32,7 @@ _HTP: tuple[Registry[Situation], ...] = (
     weights.RULES,
     atlas.RULES,
     options.RULES,
+    published.RULES,
 )
 
 # What QAIRT's own converters make of a model.

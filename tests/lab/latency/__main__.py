@@ -2,7 +2,8 @@
 
 ``export`` needs an environment with torch, torchvision, timm, transformers and ultralytics; ``compile`` one with
 deploykit and onnxruntime-qnn; ``table`` neither. Each skips what it has made already. The published rows come from a
-checkout of qualcomm/ai-hub-models (BSD-3-Clause), named with ``--checkout``.
+checkout of qualcomm/ai-hub-models (BSD-3-Clause), named with ``--checkout``. ``publish`` renews the product's table of
+them, by the structures of the exported networks.
 """
 
 from __future__ import annotations
@@ -17,16 +18,18 @@ from pathlib import Path
 PRECISIONS = {"float": "float", "w8a8": "w8a8", "w8a16": "w8a16"}
 
 
-def export(folder: Path, names: list[str]) -> None:
+def export(folder: Path, names: list[str], sources: Path | None) -> None:
     """One ONNX file of each network, float32, fixed shapes."""
     import torch
 
     from latency.models import MODELS
+    from latency.sources import sourced_models
 
     torch.backends.mha.set_fastpath_enabled(False)  # the fast path of attention has no form in ONNX
-    told = {name: (model.family, model.component) for name, model in MODELS.items()}
+    models = {**MODELS, **(sourced_models(sources) if sources else {})}
+    told = {name: (model.family, model.component, model.of or name) for name, model in models.items()}
     (folder / "networks.json").write_text(json.dumps(told, indent=1))
-    for name, model in MODELS.items():
+    for name, model in models.items():
         path = folder / f"{name}.onnx"
         if path.exists() or (names and name not in names):
             continue
@@ -47,9 +50,9 @@ def export(folder: Path, names: list[str]) -> None:
             print(f"{name}: not exported: {type(error).__name__}: {str(error)[:200]}", flush=True)
 
 
-def compile_all(folder: Path, names: list[str], soc: int, precisions: list[str], mode: str) -> None:
+def compile_all(folder: Path, names: list[str], target: str, precisions: list[str], mode: str) -> None:
     """The compiler's estimate of each network and precision, each in a process of its own."""
-    known = folder / f"estimates-{soc}-{mode}.json"
+    known = folder / f"estimates-{target}-{mode}.json"
     rows = json.loads(known.read_text()) if known.exists() else {}
     for path in sorted(folder.glob("*.onnx"), key=lambda path: path.stat().st_size):
         for precision in precisions:
@@ -57,7 +60,7 @@ def compile_all(folder: Path, names: list[str], soc: int, precisions: list[str],
             if key in rows or "." in path.stem or (names and path.stem not in names):
                 continue
             started = time.monotonic()
-            command = [sys.executable, "-m", "latency.worker", str(path), precision, str(soc), mode]
+            command = [sys.executable, "-m", "latency.worker", str(path), precision, target, mode]
             try:
                 done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
                 lines = done.stdout.strip().splitlines()
@@ -71,24 +74,30 @@ def compile_all(folder: Path, names: list[str], soc: int, precisions: list[str],
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m latency", description=__doc__)
-    parser.add_argument("step", choices=("export", "compile", "table"))
+    parser.add_argument("step", choices=("export", "compile", "table", "publish"))
     parser.add_argument("--folder", type=Path, required=True, help="where networks and estimates are kept")
     parser.add_argument("--only", nargs="*", default=[], help="names of networks")
-    parser.add_argument("--soc", type=int, default=77, help="soc_model; 77 is QCS9075 of the IQ-9075 board")
+    parser.add_argument("--target", default="qcs9075", help="the chip; qcs9075 is that of the IQ-9075 board")
     parser.add_argument("--mode", default="default", help="htp_graph_finalization_optimization_mode: default, 1, 2, 3")
     parser.add_argument("--precisions", nargs="*", default=list(PRECISIONS))
     parser.add_argument("--checkout", type=Path, help="of qualcomm/ai-hub-models")
+    parser.add_argument("--sources", type=Path, help="checkouts of the publishers' own code, for more networks")
+    parser.add_argument("--out", type=Path, help="publish: the file, published.toml of the adapter")
     parser.add_argument("--device", default="Dragonwing IQ-9075 EVK")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     if given.step == "export":
-        export(given.folder, given.only)
+        export(given.folder, given.only, given.sources)
     elif given.step == "compile":
-        compile_all(given.folder, given.only, given.soc, given.precisions, given.mode)
+        compile_all(given.folder, given.only, given.target, given.precisions, given.mode)
+    elif given.step == "publish":
+        from latency.publish import write_table
+
+        write_table(given.folder, given.checkout, given.out)
     else:
         from latency.table import print_table
 
-        print_table(given.folder / f"estimates-{given.soc}-{given.mode}.json", given.checkout, given.device)
+        print_table(given.folder / f"estimates-{given.target}-{given.mode}.json", given.checkout, given.device)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-__all__ = ["MODELS", "Published"]
+__all__ = ["MODELS", "Published", "name_operators"]
 
 _OPERATORS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
@@ -25,7 +25,7 @@ _OPERATORS = (
 )
 
 
-def _name_operators() -> None:
+def name_operators() -> None:
     """Torchvision's compiled operators load only with the torch that they were built for; its networks need none."""
     library = torch.library.Library("torchvision", "FRAGMENT")
     for schema in _OPERATORS:
@@ -46,11 +46,12 @@ class Published:
     family: Literal["cnn", "attention"]
     component: str = ""
     tokens: bool = False  # integer inputs
+    of: str = ""  # the publisher's name, where a component has one of its own here
 
 
 def _vision(name: str, **options: Any) -> Callable[[], nn.Module]:
     def build() -> nn.Module:
-        _name_operators()
+        name_operators()
         import torchvision.models as found
 
         make: Callable[..., nn.Module] = found.get_model
@@ -61,7 +62,7 @@ def _vision(name: str, **options: Any) -> Callable[[], nn.Module]:
 
 def _timm(name: str, **options: Any) -> Callable[[], nn.Module]:
     def build() -> nn.Module:
-        _name_operators()
+        name_operators()
         import timm
 
         made: nn.Module = timm.create_model(name, pretrained=False, exportable=True, **options)
@@ -86,7 +87,7 @@ class _First(nn.Module):
 
 def _hf(kind: str, config: str, names: tuple[str, ...], **options: Any) -> Callable[[], nn.Module]:
     def build() -> nn.Module:
-        _name_operators()
+        name_operators()
         import transformers
 
         settings = getattr(transformers, config)(**options)
@@ -96,12 +97,13 @@ def _hf(kind: str, config: str, names: tuple[str, ...], **options: Any) -> Calla
     return build
 
 
-def _yolo(name: str) -> Callable[[], nn.Module]:
+def _yolo(name: str, classes: int | None = None) -> Callable[[], nn.Module]:
     def build() -> nn.Module:
-        _name_operators()
-        from ultralytics.nn.tasks import DetectionModel
+        name_operators()
+        from ultralytics.nn.tasks import DetectionModel, SegmentationModel
 
-        model: nn.Module = DetectionModel(f"{name}.yaml", verbose=False)
+        kind = SegmentationModel if name.endswith("-seg") else DetectionModel
+        model: nn.Module = kind(f"{name}.yaml", nc=classes, verbose=False)
         head = model.model[-1]  # type: ignore[index, union-attr]
         head.export, head.format = True, "onnx"  # type: ignore[union-attr]
         return model
@@ -186,7 +188,7 @@ def _detr(backbone: str) -> Callable[[], nn.Module]:
 
 def _encoder(**sizes: int) -> Published:
     def build() -> nn.Module:
-        _name_operators()
+        name_operators()
         from transformers import WhisperConfig
         from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
@@ -240,6 +242,9 @@ MODELS: Mapping[str, Published] = {
     "yolov8_det": _cnn(_yolo("yolov8n"), _picture(640)),
     "yolov10_det": _attention(_yolo("yolov10n"), _picture(640)),
     "yolov11_det": _attention(_yolo("yolo11n"), _picture(640)),
+    "fastsam_s": _cnn(_yolo("yolov8s-seg", 1), _picture(640)),
+    "fastsam_x": _cnn(_yolo("yolov8x-seg", 1), _picture(640)),
+    "yolov8_seg": _cnn(_yolo("yolov8n-seg"), _picture(640)),
     "bert_base_uncased_hf": _text(_hf("BertForMaskedLM", "BertConfig", _TOKENS), 384),
     "distil_bert_base_uncased_hf": _text(_hf("DistilBertForMaskedLM", "DistilBertConfig", _TOKENS), 384),
     "electra_bert_base_discrim_google": _text(

@@ -1,95 +1,125 @@
-"""Compiles one network for one chip and prints the compiler's estimate as JSON: FILE PRECISION SOC_MODEL MODE."""
+"""Compiles one network as `package` does and prints what was estimated as JSON: FILE PRECISION TARGET MODE.
+
+Integer grids are those of `quantize` on made-up samples: a range costs no time on a chip. The product's ten dearest
+operators are held against a second reader of the same trace.
+"""
 
 from __future__ import annotations
 
 import json
+import math
+import os
 import sys
 import tempfile
+import time
+from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
-import onnxruntime_qnn
-from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize
-from onnxruntime.quantization.execution_providers.qnn import get_qnn_qdq_config, qnn_preprocess_model
 
-from deploykit_ort_qnn.compiler.estimates import read_estimate
-
-
-class _Random(CalibrationDataReader):  # type: ignore[misc]
-    """Two made-up samples: the grids need a range, their values take no time on a chip."""
-
-    def __init__(self, model: Path) -> None:
-        graph = onnx.load(model, load_external_data=False).graph
-        known = {item.name for item in graph.initializer}
-        generator = np.random.default_rng(0)
-        samples = []
-        for _ in range(2):
-            sample = {}
-            for item in graph.input:
-                if item.name in known:
-                    continue
-                shape = [dim.dim_value for dim in item.type.tensor_type.shape.dim]
-                kind = onnx.helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type)
-                sample[item.name] = (np.ones(shape) if kind.kind == "i" else generator.random(shape)).astype(kind)
-            samples.append(sample)
-        self.samples = iter(samples)
-
-    def get_next(self) -> dict[str, np.ndarray] | None:
-        return next(self.samples, None)
+import deploykit
+from deploykit.accuracy.latency import Estimate, chrome_trace
+from deploykit_ort_qnn.compiler import jobs
+from deploykit_ort_qnn.compiler.estimates import call_band
+from latency.trace import operator_cycles
 
 
-def _quantized(model: Path, precision: str, folder: Path) -> Path:
-    prepared, made = folder / "prepared.onnx", folder / "quantized.onnx"
-    source = prepared if qnn_preprocess_model(str(model), str(prepared)) else model
-    wide = QuantType.QUInt16 if precision == "w8a16" else QuantType.QUInt8
-    config = get_qnn_qdq_config(
-        str(source), _Random(source), activation_type=wide, weight_type=QuantType.QInt8, weight_symmetric=True
-    )
-    quantize(str(source), str(made), config)
-    return made
-
-
-def main(model: Path, precision: str, soc: str, mode: str) -> None:
+def main(model: Path, precision: str, target: str, mode: str) -> None:
+    os.environ["DEPLOYKIT_NO_CACHE"] = "1"  # what is kept would leave no trace to read
+    graph = onnx.load(model, load_external_data=False).graph
+    kinds = {node.name or node.output[0]: node.op_type for node in graph.node}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        if precision != "float":
-            model = _quantized(model, precision, folder)
-        ort.register_execution_provider_library("QNN", onnxruntime_qnn.get_library_path())
-        device = next(found for found in ort.get_ep_devices() if found.ep_name == "QNN")
-        options = ort.SessionOptions()
-        options.add_session_config_entry("ep.context_enable", "1")
-        options.add_session_config_entry("ep.context_file_path", str(folder / "context.onnx"))
-        options.add_session_config_entry("ep.context_embed_mode", "0")
-        profile = folder / "profile.csv"
-        given = {
-            "backend_path": onnxruntime_qnn.get_qnn_htp_path(),
-            "soc_model": soc,
-            "htp_arch": "73",
-            "profiling_level": "detailed",
-            "profiling_file_path": str(profile),
-            "enable_htp_fp16_precision": "1",
-            "offload_graph_io_quantization": "0",
-        }
+        asked: dict[str, Any] = {"backend": "ort-qnn", "compile": False}
         if mode != "default":
-            given["htp_graph_finalization_optimization_mode"] = mode
-        options.add_provider_for_devices([device], given)
-        ort.InferenceSession(model, options)
-        contexts = list(onnx.load(folder / "context.onnx", load_external_data=False).graph.node)
-        estimate = read_estimate(profile, (), (), chip=soc)
+            asked["finalization_mode"] = int(mode)
+        if precision != "float":
+            np.savez(folder / "samples.npz", allow_pickle=False, **_samples(graph))
+            given: dict[str, Any] = {"calibration": folder / "samples.npz", "precision": precision, "quantizer": "ort"}
+            deploykit.quantize(model, target=target, backend="ort-qnn", out=folder / "q", **given)
+            asked["encodings"] = folder / "q" / "model.encodings"
+        made = deploykit.package(model, target=target, out=folder / "p", **asked)
+        if made.package is None:
+            raise SystemExit("; ".join(f"{one.code} {one.message}"[:120] for one in made.findings if one.blocks))
+        options = json.loads((folder / "p/config/compile_options.json").read_text())["provider_options"]
+        seen = _listen(kinds)
+        job = jobs.CompileJob(
+            root=folder / "p",
+            model="model/model.onnx",
+            context="artifacts/context.onnx",
+            options=options,
+            allow_cpu=True,
+            timeout=1800,
+            operators=frozenset(kinds),
+        )
+        outcome = jobs.compile_model(job)
+    estimate = outcome.estimate
+    if estimate is None:
+        raise SystemExit(f"no estimate: {outcome.status} {outcome.message}")
+    band = call_band(estimate, outcome.graphs, on_host=bool(outcome.cpu_nodes), mode=mode)
+    told = {
+        "time_us": estimate.time_us,
+        "lower_us": estimate.lower_us,
+        "upper_us": estimate.upper_us,
+        "missing_ops": estimate.missing_ops,
+        "ddr": dict(estimate.ddr),
+        "contexts": len(outcome.graphs),
+        "cpu": sorted(node.type for node in outcome.cpu_nodes),
+        "compile_s": outcome.seconds,
+        "band_us": band and [band.lower_us, band.upper_us],
+        **seen,
+    }
+    print(json.dumps(told))
+
+
+def _samples(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(0)
+    known = {item.name for item in graph.initializer}
+    samples = {}
+    for item in graph.input:
+        if item.name in known:
+            continue
+        shape = [4, *(dim.dim_value for dim in item.type.tensor_type.shape.dim)]
+        kind = onnx.helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type)
+        samples[item.name] = (np.ones(shape) if kind.kind in "iub" else generator.random(shape)).astype(kind)
+    return samples
+
+
+def _listen(kinds: dict[str, str]) -> dict[str, Any]:
+    """What the second reader says of the files that the product reads, filled in when it does."""
+    seen: dict[str, Any] = {}
+    names = vars(jobs)  # the module's own name of the product's reader, which it calls
+    read = names["read_estimate"]
+
+    def both(profile: Path, *given: Any, **named: Any) -> Estimate | None:
+        started = time.monotonic()
+        estimate: Estimate | None = read(profile, *given, **named)
         if estimate is None:
-            raise SystemExit("no estimate")
-        told = {
-            "time_us": estimate.time_us,
-            "lower_us": estimate.lower_us,
-            "upper_us": estimate.upper_us,
-            "missing_ops": estimate.missing_ops,
-            "ddr": dict(estimate.ddr),
-            "contexts": sum(node.op_type == "EPContext" for node in contexts),
-            "cpu": sorted(node.op_type for node in contexts if node.op_type != "EPContext"),
-        }
-        print(json.dumps(told))
+            return None
+        json.dumps(chrome_trace(estimate))
+        seen["estimate_s"] = round(time.monotonic() - started, 3)
+        schematics = list((profile.parent / "traces").glob("*_schematic.bin"))
+        graphs = [path for path in (profile.parent / "graphs").glob("*.json") if "_tensor_log" not in path.name]
+        if not estimate.operators or len(graphs) != 1:
+            return estimate
+        cycles = operator_cycles(profile.with_name("profile_qnn.log"), schematics[0], graphs[0], kinds)
+        own = sorted(cycles.items(), key=lambda item: (-item[1], item[0]))[:10]
+        told = [(item.node, item.share) for item in estimate.operators[:10]]
+        pairs = list(zip(told, own, strict=True))
+        shares: dict[str, float] = defaultdict(float)
+        for node, took in cycles.items():
+            shares[kinds.get(node, "layout" if node.startswith("layout of ") else "other")] += took
+        whole = sum(cycles.values())
+        seen["ten"] = own
+        seen["agree"] = sum(a[0] == b[0] and math.isclose(a[1], b[1], rel_tol=1e-6) for a, b in pairs)
+        seen["whole"] = whole / estimate.cycles
+        seen["kinds"] = {kind: round(took / whole, 4) for kind, took in sorted(shares.items())}
+        return estimate
+
+    names["read_estimate"] = both
+    return seen
 
 
 if __name__ == "__main__":

@@ -1,0 +1,107 @@
+"""What others measured of the very network that is asked about, known by its structure. Code QNN330.
+
+A network is one of the table's where all its operators have the same types, weights, outputs and steps; else nothing
+is said. Others' numbers are shown, and nothing is concluded from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+
+from deploykit.backend.backend import Situation
+from deploykit.findings.rules import Found, Registry
+from deploykit.model.facts import GraphFacts
+from deploykit.model.parameters import stored_behind_pairs
+from deploykit.tables.reading import read_toml, structure
+
+__all__ = ["RULES", "published_networks", "structure_of"]
+
+# How exporters differ where no chip computes anything.
+_NOT_COUNTED = frozenset(
+    {"Cast", "Constant", "DequantizeLinear", "Flatten", "Identity", "QuantizeLinear", "Reshape", "Squeeze", "Unsqueeze"}
+)
+_STEPS = ("dilations", "group", "strides")
+
+RULES: Registry[Situation] = Registry("situation")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedNetwork:
+    """``times`` are milliseconds by chip, precision and way: ``onnx`` or ``dlc``; all wholly on the NPU."""
+
+    name: str
+    structure: tuple[str, ...]
+    times: Mapping[str, Mapping[str, Mapping[str, float]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedTable:
+    """``published.toml``. ``ways`` says in words how a way runs, ``source`` where all numbers stand."""
+
+    schema: int
+    source: str
+    licence: str
+    ways: Mapping[str, str]
+    network: tuple[PublishedNetwork, ...] = ()
+
+
+@cache
+def published_networks() -> PublishedTable:
+    """The networks and their numbers."""
+    path = Path(__file__).parents[1] / "data" / "published.toml"
+    return structure(PublishedTable, read_toml(path, shipped=True), where=f"{path.name}:")
+
+
+def structure_of(facts: GraphFacts) -> str:
+    """A digest of the inputs and of all operators that compute, each with the shapes of its weight and its output.
+
+    "" where an input is open: another size is another time.
+    """
+    if any(facts.static_shape(name) is None for name in facts.inputs):
+        return ""
+    lines = [f"input {facts.static_shape(name)}" for name in facts.inputs]
+    for node in facts.nodes:
+        if node.op_type in _NOT_COUNTED or not node.outputs or not facts.is_data(node.outputs[0]):
+            continue
+        before = facts.producer_of(node.inputs[0]) if node.inputs else None
+        if node.op_type == "BatchNormalization" and before is not None and before.op_type == "Conv":
+            continue  # exporters fold it or leave it
+        weight = stored_behind_pairs(facts, node.inputs[1]) if len(node.inputs) > 1 else None
+        # What an attribute says by default is not written by every exporter.
+        steps = [value for name in _STEPS if (value := node.attributes.get(name)) not in (None, 1, (1, 1), [1, 1])]
+        stored = None if weight is None else facts.static_shape(weight)
+        lines.append(f"{node.op_type} {stored} {[str(step) for step in steps]} {facts.static_shape(node.outputs[0])}")
+    return sha256("\n".join(sorted(lines)).encode()).hexdigest()[:20]
+
+
+@RULES.rule("QNN330", "measured-by-others", "info", sources=("qualcomm/ai-hub-models v0.47.0, perf.yaml",))
+def check_published(situation: Situation) -> Iterator[Found]:
+    """A network of which others published how long it takes on this chip.
+
+    The structure is the same, operator by operator; weights play no part in time. Another release, layout of inputs or
+    power mode gives other times.
+
+    Fix: deploykit run measures your own
+    """
+    table, chip = published_networks(), situation.target.device.id
+    own = situation.facts.once("structure", lambda: structure_of(situation.facts))
+    network = next((row for row in table.network if own in row.structure and chip in row.times), None)
+    if network is None:
+        return
+    told: dict[str, list[str]] = {}
+    for precision, times in network.times[chip].items():
+        for way, took in times.items():
+            told.setdefault(way, []).append(f"{took:g} ms in {precision}")
+    ways = "; ".join(f"{', '.join(times)} {table.ways[way]}" for way, times in told.items())
+    message = f"measured by others, wholly on the NPU: {ways}; this is {network.name}, operator by operator"
+    yield Found(
+        "model",
+        situation.request.model.name,
+        message,
+        sources=(table.source,),
+        evidence={"network": network.name, "times_ms": network.times[chip]},
+    )
