@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from deploykit.tables.capabilities import Status
 from deploykit_qualcomm.compat import compat_rows
 from deploykit_qualcomm.devices import qualcomm_device, qualcomm_devices
 from deploykit_qualcomm.resolving import resolve_sdk, resolve_target
@@ -57,19 +56,6 @@ confidence = "documented"
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     return shutil.copytree(FROZEN, tmp_path / "data")
-
-
-def test_the_frozen_folder_is_what_it_was() -> None:
-    shelf = Tables(FROZEN)
-    assert shelf.with_rows == ("2.29.0", "2.33.0", "2.36", "2.47.0", "2.47.1", "2.48.0", "2.48.40", "2.50.0", "2.51.0")
-    assert shelf.table("2.29.0").status("turbo") is Status.UNKNOWN
-    assert shelf.table("2.51.0").status("turbo") is Status.SUPPORTED
-    assert shelf.table("2.36").has_flag("maker", "--fast")
-    assert not shelf.table("2.47.0").has_flag("maker", "--fast")
-    assert (shelf.table("2.33.0").status("fp16", arch="v68"), shelf.table("2.33.0").status("fp16", arch="v75")) == (
-        Status.UNSUPPORTED,
-        Status.SUPPORTED,
-    )
 
 
 def test_a_new_release_is_one_file(data: Path) -> None:

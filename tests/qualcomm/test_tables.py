@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -15,19 +16,27 @@ import jsonschema
 import pytest
 from packaging.version import Version
 
+from deploykit.answers.rule_pages import all_rules
 from deploykit.errors import InputError
-from deploykit.findings import Confidence
+from deploykit.findings import Confidence, Finding, Severity, Subject, SubjectKind
+from deploykit.flow.rules import CORE_REGISTRIES
 from deploykit.tables.capabilities import ConfigKey, Feature, Flag, Status
-from deploykit.tables.reading import parse_rows
+from deploykit.tables.reading import parse_rows, structure
 from deploykit.tables.sources import extent_of
 from deploykit_qualcomm.devices import qualcomm_device
+from deploykit_qualcomm.rules.constraints import ConstraintTable, constraint, constraints, rated
+from deploykit_qualcomm.rules.registries import PROVIDER
 from deploykit_qualcomm.tables import DATA, Tables, load_sdk_table, tables
 from schemas import SCHEMAS
 from tables import each_row
 
 ROWS: dict[str, Any] = tomllib.loads((Path(__file__).parents[1] / "data/qualcomm/rows.toml").read_text())
+
+
 # Read here on its own, so that the loader is not tested against itself.
 SOURCES = tomllib.loads((DATA / "sources.toml").read_text("utf-8"))
+
+
 EXTENTS = {SOURCES["sources"].get(name, name): (given[0], given[-1]) for name, given in SOURCES["extent"].items()}
 
 
@@ -123,6 +132,8 @@ def test_facts_speak_of_their_own_release_only() -> None:
 
 
 NEW, EXTENDS = "[[feature]]\n", 'extends = "2.32.6"'
+
+
 BROKEN: list[tuple[str, str, str, str]] = [
     ("2.33.0", "[[feature]]\nfeature =", "[[feature]]\nfeatures =", "feature[0].features: unknown"),
     ("2.38.0", 'confidence = "inferred"', 'confidence = "sure"', "feature[0].confidence:"),
@@ -223,3 +234,40 @@ def test_what_an_architecture_can_do_stands_in_one_file() -> None:
     assert [*twice] == [("bf16", "v81")] and twice["bf16", "v81"] is not words[said["bf16", "v81"]]
     for (feature, arch), can in said.items():
         assert (feature, arch) in twice or shelf.all()[0].status(feature, arch=arch) is words[can]
+
+
+def test_every_row_is_looked_for() -> None:
+    """Those of the provider by its own rules; sources are spelled out."""
+    codes = {entry.rule.code for entry in all_rules(CORE_REGISTRIES)}
+    provider = {rule.code for registry in PROVIDER for rule in registry}
+    assert len(constraints().constraint) == 31
+    for row in constraints().constraint:
+        assert row.rules and row.source and set(row.rules) <= (provider if row.ep_limit else codes), row.id
+        assert not [text for text in row.source if re.match(r"(ET|ORT|USER|ZIMG|V73LAB|SKILL|TOOLS)\b", text)]
+
+
+@pytest.mark.parametrize(
+    ("more", "where"),
+    [
+        ({"chek": "y"}, "constraint[0].chek: unknown key"),
+        ({"severity": "fatal", "rules": [], "source": [], "confidence": "reported"}, "constraint[0].severity"),
+        ({}, "constraint[0].source: missing"),
+    ],
+)
+def test_a_wrong_row_is_answered_with_its_place(more: dict[str, object], where: str) -> None:
+    row = {"id": "x", **({} if "chek" in more else {"check": "y"}), **more}
+    with pytest.raises(InputError) as caught:
+        structure(ConstraintTable, {"schema": 1, "constraint": [row]}, where="constraints.toml")
+    assert where in caught.value.what
+
+
+def test_what_the_core_finds_is_as_severe_as_the_table_says() -> None:
+    def found(code: str, severity: Severity) -> Finding:
+        subject = Subject(kind=SubjectKind.NODE, name="n")
+        return Finding(code=code, slug="s", severity=severity, subject=subject, message="m", sources=("core",))
+
+    raised = rated(found("DK003", Severity.WARNING))
+    assert raised.severity is Severity.ERROR
+    assert raised.sources == ("core", *constraint("no-control-flow").source)
+    assert rated(found("DK001", Severity.ERROR)) == found("DK001", Severity.ERROR)
+    assert rated(found("DK012", Severity.INFO)) == found("DK012", Severity.INFO), "no row speaks of it"
