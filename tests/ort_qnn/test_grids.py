@@ -27,6 +27,7 @@ from deploykit_ort_qnn.forms.kernel_grids import (
     clipped_ends,
     conversions_before_moves,
     even_results,
+    find_conversions,
     gates_apart,
     one_grids,
     rounded_softmaxes,
@@ -77,6 +78,19 @@ def test_a_step_becomes_the_next_whole_number_of_units(units: float, wanted: int
         assert step is not None
         stored = replace(stepped(1, bits), scale=np.float32(step).astype(float))
         assert wanted < (step_units(stored) or 0) < wanted + 0.01
+
+
+def test_a_wider_grid_holds_every_point_of_the_narrow_one() -> None:
+    """A node with 8-bit and 16-bit sides gets its 8-bit ones in 16 bits, exactly."""
+    graph = TinyGraph()
+    model = graph.model(graph.op("Add", [graph.input("a", (4,)), graph.input("b", (4,))], "y"))
+    narrow = grid(-1, 3, 8)
+    found = find_conversions(model, encodings_of(a=narrow, b=grid(-1, 1), y=grid(-2, 4)), int16_matmul=True)
+    ((place, wide),) = found.requantize.items()
+    assert place == ("y", 0) and found.widened == ("y",) and (wide.bits, wide.signed) == (16, False)
+    points = (np.arange(256) - float(narrow.zero_point)) * float(narrow.scale) / float(wide.scale)
+    steps = points + float(wide.zero_point)
+    np.testing.assert_allclose(steps, np.arange(256) * 257, atol=1e-6)
 
 
 def softmax_of(*, moved: bool) -> ModelProto:
