@@ -251,21 +251,23 @@ def absorbed_tensors(facts: GraphFacts, encodings: EncodingSet) -> dict[str, str
     }
 
 
-def _movement(facts: GraphFacts) -> tuple[tuple[str, str], ...]:
+def _movement(facts: GraphFacts, trait: Trait = Trait.CARRIES_GRID) -> tuple[tuple[str, str], ...]:
     """Every (source, copy) pair of activations that a data-movement op ties together, in graph order."""
 
     def pairs() -> Iterator[tuple[str, str]]:
         for node in facts.nodes:
-            if has(node, Trait.CARRIES_GRID) and node.inputs and facts.is_data(node.inputs[0]):
+            if has(node, trait) and node.inputs and facts.is_data(node.inputs[0]):
                 yield from ((node.inputs[0], out) for out in data_outputs(node, node.outputs) if facts.is_data(out))
 
-    return facts.once("movement", lambda: tuple(pairs()))
+    return facts.once(("movement", trait), lambda: tuple(pairs()))
 
 
-def _spread(facts: GraphFacts, seeds: set[str], *, blocked: Iterable[str]) -> set[str]:
+def _spread(
+    facts: GraphFacts, seeds: Collection[str], *, blocked: Iterable[str], trait: Trait = Trait.CARRIES_GRID
+) -> set[str]:
     """Everything that data movement connects with the seeds, not entering blocked tensors; linear in the graph."""
     neighbours: dict[str, list[str]] = {}
-    for source, copy in _movement(facts):
+    for source, copy in _movement(facts, trait):
         neighbours.setdefault(source, []).append(copy)
         neighbours.setdefault(copy, []).append(source)
     walls, reached, todo = set(blocked), set(seeds), list(seeds)
@@ -388,12 +390,14 @@ def collect_coverage(facts: GraphFacts, encodings: EncodingSet) -> dict[str, Cov
     fused = absorbing_fusions(facts, encodings)
     uses = parameter_uses(facts)
     moved = {entry.name for entry in copy_over_movement(encodings, facts)}
-    float_copies = _float_copies(facts, floats, {*moved, *(encodings.entries.keys() - floats)})
+    # Tensors without a grid that data movement connects with a float one.
+    with_grid = {*moved, *(encodings.entries.keys() - floats)}
+    float_copies = _spread(facts, floats, blocked=with_grid, trait=Trait.AIMET_COPIES)
 
     def makes_float(node: NodeFact) -> bool:
         while len(node.outputs) == 1 and node.outputs[0] in fused:
             node = fused[node.outputs[0]].node
-        return all(name in floats or name in float_copies for name in node.outputs if name)
+        return all(name in float_copies for name in node.outputs if name)
 
     def status_of(fact: TensorFact) -> CoverageStatus:
         # What the file says comes first, then what needs no grid, then what follows from others.
@@ -420,23 +424,6 @@ def missing_entries(facts: GraphFacts, encodings: EncodingSet) -> tuple[str, ...
     """The tensors that should have an entry and have none."""
     found = collect_coverage(facts, encodings)
     return tuple(name for name, status in found.items() if status is CoverageStatus.MISSING)
-
-
-def _float_copies(facts: GraphFacts, floats: frozenset[str], with_grid: Collection[str]) -> set[str]:
-    """Tensors without a grid that data movement connects with a float one."""
-    found: set[str] = set()
-    todo = [name for name in facts.tensors if name in floats]
-    while todo:
-        name = todo.pop()
-        maker = facts.producer_of(name)
-        beside = list(maker.inputs[:1]) if maker is not None and has(maker, Trait.AIMET_COPIES) else []
-        for node in facts.consumers_of(name):
-            if has(node, Trait.AIMET_COPIES) and node.inputs[0] == name:
-                beside += data_outputs(node, node.outputs)
-        fresh = [other for other in beside if other not in found and other not in with_grid and other not in floats]
-        found.update(fresh)
-        todo += fresh
-    return found
 
 
 def _gets_its_scale_from_others(facts: GraphFacts, fact: TensorFact, uses: Sequence[ParameterUse]) -> bool:

@@ -8,13 +8,14 @@ the grid. It derives no encoding: which tensors need one is somebody else's busi
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto, helper, numpy_helper
 
+from deploykit.encodings.formats.differences import to_unsigned
 from deploykit.encodings.place import is_wide, needed_opset
 from deploykit.encodings.values import Affine, Array, EncodingSet, Float, Float8, Lpbq
 from deploykit.model.graph import GraphCopy
@@ -285,7 +286,7 @@ class _Insertion:
         if not isinstance(value, Affine) or value.scale.size != 1 or value.bits not in (8, 16):
             self.skipped.setdefault(name, f"an activation cannot be {value.dtype} {value.granularity}")
             return name
-        value = _unsigned(value) if self.unsigned else value
+        value = to_unsigned(value) if self.unsigned else value
         # What the graph is given and gives back unchanged has no producer that could write another name.
         is_output = name in self.graph.outputs - self.graph.inputs
         source = self.graph.fresh(f"{name}_float") if is_output else name
@@ -350,7 +351,7 @@ class _Insertion:
         if is_bias and self.bias == "float":
             return
         if self.unsigned and entry.is_param is False and isinstance(value, Affine) and value.bits <= 16:
-            value = _unsigned(value)
+            value = to_unsigned(value)
         try:
             values = stored_values(tensor)
             constant = _quantize_bias(values, value.scale) if is_bias else quantize_constant(values, value)
@@ -410,7 +411,3 @@ class _Insertion:
         if product.size == 1:
             return product.reshape(())
         return product if product.size == dims[0] else None
-
-
-def _unsigned(value: Affine) -> Affine:
-    return replace(value, signed=False, zero_point=value.zero_point - value.lowest) if value.signed else value

@@ -6,7 +6,7 @@ Nothing that does not qualify is touched, and every such weight is reported with
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,8 @@ from deploykit.system.folders import scratch
 
 if TYPE_CHECKING:
     from onnx import NodeProto
+
+    from deploykit.model.values import FileSpan
 
 __all__ = ["LpbqReport", "WeightReport", "convert_file"]
 
@@ -80,6 +82,7 @@ class _ModelWork:
     graph: GraphCopy
     refined: bool
     scratch: Path
+    claims: Mapping[str, tuple[Path, FileSpan]]
     new: list[TensorProto] = field(default_factory=list)
     before: dict[str, NodeProto] = field(default_factory=dict)
     replaced: dict[str, Path] = field(default_factory=dict)
@@ -108,7 +111,8 @@ def convert_file(source: Path, target: Path, *, refined: bool = False, force: bo
     if data.exists() and any(data.samefile(external.path) for external in model.external):
         raise UsageError(f"{data}: holds weights of the model itself", next="choose another name")
     with scratch(target.resolve().parent) as folder:
-        work = _ModelWork(model=model, graph=GraphCopy(model.proto), refined=refined, scratch=folder)
+        claims = {claim.tensor: (file.path, claim) for file in model.external for claim in file.claims}
+        work = _ModelWork(model=model, graph=GraphCopy(model.proto), refined=refined, scratch=folder, claims=claims)
         reports = tuple(_convert_all(work))
         if not reports:
             raise InputError(
@@ -279,9 +283,8 @@ def _packed(work: _ModelWork, stored: TensorProto) -> Any:
         if stored.raw_data:
             return np.frombuffer(stored.raw_data, np.uint8, count)
         return np.asarray(stored.int32_data, np.int32).astype(np.uint8)[:count]
-    entries = {entry.key: entry.value for entry in stored.external_data}
-    path = work.model.path.parent / entries["location"]
-    return np.memmap(path, np.uint8, "r", int(entries.get("offset", 0)), (count,))
+    path, claim = work.claims[stored.name]
+    return np.memmap(path, np.uint8, "r", claim.offset, (count,))
 
 
 def _use_scales(work: _ModelWork, node: NodeProto, channel: Any, blocks: Any, channel_axis: int) -> None:
@@ -321,10 +324,11 @@ def _move(work: _ModelWork, tensor: TensorProto, sink: Any, location: str) -> bo
             tensor.ClearField("int32_data")
             tensor.raw_data = replaced.read_bytes()
         return False
-    entries = {entry.key: entry.value for entry in tensor.external_data}
-    source = replaced or work.model.path.parent / entries["location"]
-    start = 0 if replaced else int(entries.get("offset", 0))
-    length = source.stat().st_size - start if replaced or "length" not in entries else int(entries["length"])
+    if replaced is None:
+        source, claim = work.claims[tensor.name]
+        start, length = claim.offset, claim.length
+    else:
+        source, start, length = replaced, 0, replaced.stat().st_size
     sink.write(bytes(-sink.tell() % 4096))
     offset = sink.tell()
     copy_bytes(source, start, length, sink)

@@ -124,57 +124,51 @@ def _of_node(node: NodeFact, look: Callable[[str], Reach | None]) -> Reach | Non
     present = [operand for operand in operands if operand is not None]
     if node.op_type in _UNION:
         return max(present, key=lambda reach: reach.magnitude, default=None)
-    if node.op_type in _ARITHMETIC and present:
-        first = operands[0] or _MODERATE
-        if len(operands) == 1:
-            return _unary(node.op_type, first)
-        second = operands[1] or _MODERATE
-        interval = _binary(node.op_type, first, second)
-        if interval is None:
-            return None
-        # What makes a quotient large is a small divisor, unless the dividend is that large by itself.
-        small = node.op_type == "Div" and first.magnitude < max(abs(interval[0]), abs(interval[1]))
-        cause = second if small or (node.op_type != "Div" and second.magnitude > first.magnitude) else first
-        attained = cause.attained and (
-            node.op_type in ("Add", "Sub") or any(part.low == part.high for part in (first, second))
-        )
-        return Reach(low=interval[0], high=interval[1], cause=cause.cause, attained=attained)
-    return None
+    if node.op_type not in _ARITHMETIC or not present:
+        return None
+    first, second = [*(operand or _MODERATE for operand in operands), _MODERATE][:2]
+    interval = _arithmetic(node.op_type, (first.low, first.high), (second.low, second.high))
+    if interval is None:
+        return None
+    low, high = interval
+    if len(operands) == 1:
+        return replace(first, low=low, high=high)
+    # What makes a quotient large is a small divisor, unless the dividend is that large by itself.
+    small = node.op_type == "Div" and first.magnitude < max(abs(low), abs(high))
+    cause = second if small or (node.op_type != "Div" and second.magnitude > first.magnitude) else first
+    alone = node.op_type in ("Add", "Sub") or any(part.low == part.high for part in (first, second))
+    return Reach(low=low, high=high, cause=cause.cause, attained=cause.attained and alone)
 
 
 _ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div", "Log", "Neg", "Abs", "Relu", "Sqrt", "Exp"})
 _MODERATE = Reach(low=0.0, high=0.0, cause="")
 
 
-def _unary(op_type: str, operand: Reach) -> Reach | None:
-    low, high = operand.low, operand.high
+def _arithmetic(op_type: str, first: Interval, second: Interval) -> Interval | None:
+    """The ends of one operator's result; None for what it is not defined on."""
+    low, high = first
     match op_type:
         case "Neg":
-            bounds = (-high, -low)
+            return -high, -low
         case "Abs":
-            bounds = (0.0, operand.magnitude)
+            return 0.0, max(abs(low), abs(high))
         case "Relu":
-            bounds = (max(low, 0.0), max(high, 0.0))
-        case "Log" if low > 0:
-            bounds = (math.log(low), math.log(high))
-        case "Sqrt" if low >= 0:
-            bounds = (math.sqrt(low), math.sqrt(high))
+            return max(low, 0.0), max(high, 0.0)
         case "Exp":
-            bounds = (math.exp(min(low, 700.0)), math.exp(min(high, 700.0)))
+            return math.exp(min(low, 700.0)), math.exp(min(high, 700.0))
+        case "Log" if low > 0:
+            return math.log(low), math.log(high)
+        case "Sqrt" if low >= 0:
+            return math.sqrt(low), math.sqrt(high)
+        case "Add":
+            return low + second[0], high + second[1]
+        case "Sub":
+            return low - second[1], high - second[0]
+        case "Mul" | "Div" if op_type == "Mul" or not second[0] <= 0 <= second[1]:
+            corners = [a * b if op_type == "Mul" else a / b for a in first for b in second]
+            return min(corners), max(corners)
         case _:
             return None
-    return replace(operand, low=bounds[0], high=bounds[1])
-
-
-def _binary(op_type: str, first: Reach, second: Reach) -> Interval | None:
-    if op_type == "Add":
-        return first.low + second.low, first.high + second.high
-    if op_type == "Sub":
-        return first.low - second.high, first.high - second.low
-    if op_type == "Div" and second.low <= 0 <= second.high:
-        return None
-    corners = [a * b if op_type == "Mul" else a / b for a in (first.low, first.high) for b in (second.low, second.high)]
-    return min(corners), max(corners)
 
 
 def _saturates(node: NodeFact) -> bool:

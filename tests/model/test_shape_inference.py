@@ -49,7 +49,11 @@ BOMBS = [
     text_model(X, "t = ConstantOfShape (n)  y = Reshape (x, t)", n=[10**9]),
     text_model(X, "t = Expand (one, n)  y = Reshape (x, t)", n=[10**9], one=[1]),
     text_model("float[2] s0", steps(3_000, "{1} = Unsqueeze ({0}, a)"), "s3000", a=[0]),
-    text_model(f"{X}, bool c", f"y = If (c) <then_branch = t {BODY}, else_branch = f {BODY}>", "int64[n] y"),
+    text_model(
+        f"{X}, bool c",
+        f"y = If (c) <then_branch = t {BODY}, else_branch = f () => (int64[n] e) {{ e = Shape (x) }}>",
+        "int64[n] y",
+    ),
     chained(5_000, 1_000),
 ]
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float, Float8, Lpbq, Value
+from deploykit.system.published import Published
 
 __all__ = [
     "EntryChange",
@@ -54,7 +55,7 @@ def to_signed(value: Affine) -> Affine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EntryChange:
+class EntryChange(Published):
     """One property that differs, as JSON values."""
 
     field: str
@@ -66,17 +67,12 @@ class EntryChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EntryDifference:
+class EntryDifference(Published):
     """One tensor that differs: ``only-first``, ``only-second`` or ``changed``."""
 
     name: str
     kind: str
     changes: tuple[EntryChange, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """The published shape."""
-        changes = [{"field": c.field, "first": c.first, "second": c.second} for c in self.changes]
-        return {"name": self.name, "kind": self.kind, "changes": changes}
 
 
 def diff(
