@@ -9,9 +9,8 @@ from io import TextIOWrapper
 
 import click
 
-from deploykit.cli.frame import Group, settings, show_crash
+from deploykit.cli.frame import Group, guarded, settings, show_crash
 from deploykit.cli.frame import run as run_command
-from deploykit.cli.guarding import guarded
 from deploykit.errors import UsageError
 
 __all__ = ["COMMANDS", "FORMER", "GROUPS", "cli", "main", "version_lines"]

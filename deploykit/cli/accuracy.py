@@ -13,8 +13,7 @@ from deploykit import api
 from deploykit.accuracy.judge.verdict import ASKED
 from deploykit.accuracy.latency import in_time
 from deploykit.cli.frame import Group
-from deploykit.cli.progress import progress
-from deploykit.cli.terminal import decibels, emit, findings_text, table
+from deploykit.cli.terminal import decibels, emit, findings_text, progress, table
 from deploykit.errors import UsageError
 from deploykit.system.files import write_files
 

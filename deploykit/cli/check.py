@@ -12,14 +12,18 @@ import click
 from click.core import ParameterSource
 
 from deploykit.backend.plugins import all_registries
-from deploykit.cli.progress import progress
 from deploykit.cli.requests import RequestCommand, request_from
-from deploykit.cli.terminal import emit, findings_text, table
+from deploykit.cli.terminal import emit, findings_text, progress, table
 from deploykit.errors import UsageError
 from deploykit.findings import exit_status, summarize
-from deploykit.report.baseline import apply_baseline, apply_severity_overrides, read_baseline, write_baseline_file
 from deploykit.report.explaining import samples_wanted
-from deploykit.report.sarif import to_sarif
+from deploykit.report.for_ci import (
+    apply_baseline,
+    apply_severity_overrides,
+    read_baseline,
+    to_sarif,
+    write_baseline_file,
+)
 
 if TYPE_CHECKING:
     from deploykit.backend.audits import Audit

@@ -130,7 +130,7 @@ def compilers_command(model: Path, **given: Any) -> int:
     """
     from deploykit.accuracy.latency import in_time
     from deploykit.backend.backend import Request
-    from deploykit.cli.progress import progress
+    from deploykit.cli.terminal import progress
     from deploykit.flow.pipeline import try_compilers
 
     with progress() as tell:

@@ -10,8 +10,7 @@ import click
 from deploykit.backend.requests import make_request
 from deploykit.cli.frame import Command
 from deploykit.cli.package import package_text
-from deploykit.cli.progress import progress
-from deploykit.cli.terminal import emit
+from deploykit.cli.terminal import emit, progress
 from deploykit.packages.manifests import MANIFEST, list_files
 from deploykit.system.folders import scratch
 

@@ -9,8 +9,7 @@ from deploykit.backend.backend import AnyBackend
 from deploykit.backend.plugins import backend_ids, load_backend
 from deploykit.backend.probes import CheckLine
 from deploykit.cli.frame import Command
-from deploykit.cli.progress import progress
-from deploykit.cli.terminal import emit
+from deploykit.cli.terminal import emit, progress
 from deploykit.cli.toolchain import known_toolchains
 from deploykit.errors import DeploykitError
 from deploykit.system.environments import environment_of

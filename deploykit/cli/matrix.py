@@ -10,8 +10,7 @@ import click
 
 from deploykit import api
 from deploykit.cli.frame import BranchingCommand, Command, settings
-from deploykit.cli.progress import progress
-from deploykit.cli.terminal import emit, table
+from deploykit.cli.terminal import emit, progress, table
 from deploykit.errors import UsageError
 from deploykit.system.jobs import Begun
 

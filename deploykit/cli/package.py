@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from deploykit.cli.frame import settings
-from deploykit.cli.progress import progress
 from deploykit.cli.requests import RequestCommand, request_from
-from deploykit.cli.terminal import emit, finding_lines, findings_text, plain, status_lines
+from deploykit.cli.terminal import emit, finding_lines, findings_text, plain, progress, status_lines
 from deploykit.findings import Finding, Severity, group_findings
 from deploykit.report.explaining import shipping
 

@@ -9,9 +9,8 @@ import click
 
 from deploykit import api
 from deploykit.cli.frame import Command
-from deploykit.cli.progress import progress
 from deploykit.cli.requests import pair
-from deploykit.cli.terminal import emit, findings_text
+from deploykit.cli.terminal import emit, findings_text, progress
 
 if TYPE_CHECKING:
     from deploykit.flow.quantizing.command import Quantization

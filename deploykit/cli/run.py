@@ -11,9 +11,8 @@ import click
 from deploykit import api
 from deploykit.cli.diagnose import diagnosis_text
 from deploykit.cli.frame import Command, settings
-from deploykit.cli.progress import progress
-from deploykit.cli.terminal import emit, plain
-from deploykit.report.junit import junit_text, run_cases
+from deploykit.cli.terminal import emit, plain, progress
+from deploykit.report.for_ci import junit_text, run_cases
 from deploykit.system.files import write_files
 
 if TYPE_CHECKING:

@@ -6,8 +6,7 @@ import click
 
 from deploykit.backend.plugins import device_named, load_backend, load_backends
 from deploykit.cli.frame import Group
-from deploykit.cli.progress import progress
-from deploykit.cli.terminal import emit, table
+from deploykit.cli.terminal import emit, progress, table
 from deploykit.errors import UsageError
 from deploykit.system.environments import environment_of, toolchains_root
 from deploykit.system.installing import install, remove

@@ -16,7 +16,7 @@ from deploykit.errors import DeploykitError, UsageError
 from deploykit.fleet.pages import junit_of
 from deploykit.fleet.results import CELLS, PACKAGE, Results, write_result
 from deploykit.packages.manifests import read_manifest
-from deploykit.report.junit import JUnitCase
+from deploykit.report.for_ci import JUnitCase
 from deploykit.system.files import write_files
 from deploykit.system.published import Published
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from deploykit.accuracy.latency import in_time
 from deploykit.fleet.results import CELLS, PACKAGE, CellVerdict, Results
-from deploykit.report.junit import JUnitCase, junit_text
+from deploykit.report.for_ci import JUnitCase, junit_text
 from deploykit.report.rendering import render
 
 __all__ = ["junit_of", "render_matrix", "size_text"]

@@ -22,12 +22,12 @@ from deploykit.packages.manifests import (
     BUILD_FOLDERS,
     MANIFEST,
     SIGNATURE,
+    Witnessed,
     content_of,
     hash_file,
     list_files,
     read_manifest,
 )
-from deploykit.packages.witnessed import Witnessed
 from deploykit.system.files import read_regular
 
 __all__ = ["NAMESPACE", "VerifyReport", "check_signature", "verify_integrity", "verify_package"]

@@ -21,6 +21,8 @@ from deploykit.packages.manifests import (
     REPORT_PAGE,
     RUNS,
     FileRecord,
+    Look,
+    Witnessed,
     hash_file,
     json_text,
     list_files,
@@ -29,7 +31,6 @@ from deploykit.packages.manifests import (
     sealed_text,
 )
 from deploykit.packages.placing import PlacedFolder
-from deploykit.packages.witnessed import Look, Witnessed
 from deploykit.system.files import copy_hashed, open_regular, regular_size
 from deploykit.system.folders import workspace
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="on
 PROGRAM = """
 import os, signal, sys, time
 from deploykit.cli.frame import show_crash
-from deploykit.cli.guarding import guarded
+from deploykit.cli.frame import guarded
 
 # Ignored where the tests run in the background of a shell, or under nohup.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -14,13 +14,13 @@ import pytest
 
 import deploykit
 from deploykit.cli.frame import Settings
-from deploykit.cli.progress import elapsed
+from deploykit.cli.terminal import elapsed
 from deploykit.system.jobs import Begun
 from terminals import on_a_terminal
 
 WORK = """
 import sys, time
-from deploykit.cli import progress as module
+from deploykit.cli import terminal as module
 from deploykit.system.jobs import Begun
 module._PATIENCE, module._AGAIN, module._TICK, module._FIRST = 0.2, 0.4, 0.05, 0.02
 with module.progress() as tell:
@@ -91,7 +91,7 @@ def test_a_log_gets_a_plain_line_for_what_takes_long_and_the_answer_stays_clean(
 
 
 def test_short_work_leaves_no_line_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:
-    from deploykit.cli import progress as module
+    from deploykit.cli import terminal as module
 
     with module.progress() as tell:
         tell("looking at this machine")
@@ -102,9 +102,9 @@ def test_short_work_leaves_no_line_in_a_log(capsys: pytest.CaptureFixture[str]) 
 def test_json_and_quiet_are_silent(
     given: Mapping[str, object], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from deploykit.cli import progress as module
+    from deploykit.cli import terminal as module
 
-    monkeypatch.setattr(module, "settings", lambda: Settings(**given))  # type: ignore[arg-type]
+    monkeypatch.setattr("deploykit.cli.frame.settings", lambda: Settings(**given))  # type: ignore[arg-type]
     with module.progress() as tell:
         tell(Begun.of(1, 1, "deciding"))
         tell.say("why nothing moves")

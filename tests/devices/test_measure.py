@@ -12,7 +12,7 @@ import pytest
 
 from deploykit.devices.measure import faster, summarize
 from deploykit.errors import InputError, ToolError
-from deploykit.report.junit import junit_text, run_cases
+from deploykit.report.for_ci import junit_text, run_cases
 
 
 def drawn(count: int, middle: float, seed: int, step: float = 1.0) -> list[float]:

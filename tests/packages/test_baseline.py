@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from deploykit.errors import InputError, UsageError
 from deploykit.findings import Finding, Severity, Subject, SubjectKind, exit_status
-from deploykit.report.baseline import (
+from deploykit.report.for_ci import (
     apply_baseline,
     apply_severity_overrides,
     baseline_text,

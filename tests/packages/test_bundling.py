@@ -19,8 +19,7 @@ from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.errors import DefectError, InputError, PackageError
-from deploykit.packages.anonymous_text import BundleNames, clean_text, personal_words
-from deploykit.packages.bundling import Bundle, pack_bundle
+from deploykit.packages.bundling import Bundle, BundleNames, clean_text, pack_bundle, personal_words
 
 AIMET = Path(__file__).parents[1] / "data/aimet"
 

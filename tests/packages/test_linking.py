@@ -12,7 +12,7 @@ import pytest
 
 from deploykit.backend.backend import CopiedFile
 from deploykit.errors import PackageError
-from deploykit.packages import witnessed, writing
+from deploykit.packages import manifests, writing
 from deploykit.packages.verifying import verify_package
 from deploykit.packages.writing import PackageWriter
 
@@ -22,7 +22,7 @@ CONTENT = b"weights" * 100
 @pytest.fixture(autouse=True)
 def _small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "_WORTH_LINKING", 16)
-    monkeypatch.setattr(witnessed, "_LARGE", 16)
+    monkeypatch.setattr(manifests, "_LARGE", 16)
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_a_linked_file_is_read_once(
     later = source.stat().st_ctime_ns + 10_000_000_000
     monkeypatch.setattr(time, "time_ns", lambda: later)
     seen = written(source, tmp_path / "p", told).witnessed
-    monkeypatch.setattr(witnessed, "hash_file", lambda *_a, **_k: (0, "read again"))
+    monkeypatch.setattr(manifests, "hash_file", lambda *_a, **_k: (0, "read again"))
     assert seen.hash(source) == (len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
     with source.open("r+b") as file:
         file.write(b"W")

@@ -15,7 +15,7 @@ from deploykit.answers.rule_pages import all_rules
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit.flow.rules import CORE_REGISTRIES
-from deploykit.report.sarif import to_sarif
+from deploykit.report.for_ci import to_sarif
 from tables import each_row
 
 SCHEMA = json.loads((Path(__file__).parents[1] / "data" / "sarif" / "sarif-schema-2.1.0.json").read_text("utf-8"))

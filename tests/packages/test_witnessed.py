@@ -13,9 +13,9 @@ import pytest
 
 from deploykit.backend.backend import CopiedFile
 from deploykit.errors import InputError
-from deploykit.packages import witnessed as module
+from deploykit.packages import manifests as module
+from deploykit.packages.manifests import Look, Witnessed
 from deploykit.packages.verifying import verify_package
-from deploykit.packages.witnessed import Look, Witnessed
 from deploykit.packages.writing import PackageWriter
 
 LIE = (4, "not the digest")

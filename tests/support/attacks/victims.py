@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deploykit.cli.guarding import CRASHES
+from deploykit.cli.frame import CRASHES
 
 __all__ = ["FILE_EVENTS", "Case", "Ending", "acceptable", "leftovers", "run_cli", "run_here", "run_many"]
 
