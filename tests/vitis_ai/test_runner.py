@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from deploykit.findings import Confidence
 from deploykit.system.environments import Environment
 from deploykit.system.installing import install
 from deploykit.system.specs import Stage, ToolchainSpec
-from deploykit_vitis_ai.runner import RESULT, run_quark
+from deploykit_vitis_ai.runner import RESULT, keep_run, run_key, run_quark, take_run
 from lent_pip import lend_pip
 from tables import each_row
 
@@ -138,3 +139,42 @@ def test_an_environment_that_is_not_ready_is_named(environment: Environment, pac
     with pytest.raises(ToolError, match="is absent") as failed:
         run_quark(absent, package, recipe="config/quantize.json", progress=lambda line: None)
     assert "deploykit toolchain install standin==1" in failed.value.next
+
+
+TOOL = "quark==0.13"
+ASKED: dict[str, Any] = {"output": "m.onnx", "calibration": {"kind": "arrays"}}
+
+
+@pytest.fixture
+def trial(tmp_path: Path) -> Path:
+    for name, content in (("model/m.onnx", "model"), ("calibration/a.npy", "data")):
+        path = tmp_path / "trial" / name
+        path.parent.mkdir(parents=True)
+        path.write_text(content)
+    return tmp_path / "trial"
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> dict[str, Path]:
+    outputs = tmp_path / "outputs"
+    (outputs / "baseline").mkdir(parents=True)
+    (outputs / "baseline" / "0.npz").write_text("values")
+    (tmp_path / "quantized.onnx").write_text("quantized")
+    return {"model": tmp_path / "quantized.onnx", "compared": outputs}
+
+
+def test_the_same_run_takes_it_and_no_other(tmp_path: Path, trial: Path, made: dict[str, Path]) -> None:
+    keep_run(run_key(TOOL, trial, ASKED), made)
+    wanted = {"model": tmp_path / "here" / "m.onnx", "compared": tmp_path / "there"}
+    assert take_run(run_key(TOOL, trial, ASKED), wanted)
+    assert wanted["model"].read_text() == "quantized"
+    assert (wanted["compared"] / "baseline" / "0.npz").read_text() == "values"
+    other = {**ASKED, "precision": "vint8"}
+    assert not take_run(run_key(TOOL, trial, other), wanted)
+    keep_run(run_key(TOOL, trial, other), {"model": made["model"]})
+    assert not take_run(run_key(TOOL, trial, other), wanted), "it wants more than was kept"
+    (trial / "calibration" / "a.npy").write_text("other")
+    assert not take_run(run_key(TOOL, trial, ASKED), wanted)
+    reader = {**ASKED, "calibration": {"kind": "reader"}}  # whose data nobody knows
+    keep_run(run_key(TOOL, trial, reader), made)
+    assert not take_run(run_key(TOOL, trial, reader), made)
