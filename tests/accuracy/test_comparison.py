@@ -241,6 +241,8 @@ def test_flags_cannot_swap_the_sides(capsys: pytest.CaptureFixture[str]) -> None
         assert run(cli, ["accuracy", "compare", *arguments, "--json"]) == 1
         numbers.append(json.loads(capsys.readouterr().out)["outputs"][0]["mean_psnr_db"])
     assert numbers == [pytest.approx(47.17204666137695, rel=1e-6)] * 4
+    assert run(cli, ["accuracy", "compare", fp32, str(QUARK / "output_vint8_mixed"), "--slices"]) == 0
+    assert "db" in capsys.readouterr().out.lower()
 
 
 @pytest.mark.parametrize("arguments", [["a"], ["a", "--candidate", "b"], ["a", "b", "c"], ["--baseline", "a"]])

@@ -66,7 +66,7 @@ def test_an_output_that_no_node_makes_counts_for_nothing(tmp_path: Path) -> None
     assert found.whole.outputs.keys() == {"logits"}
 
 
-def test_sixteen_bit_integers_do_not_repair_it(data: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sixteen_bit_integers_do_not_repair_it(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A quotient of 1e5 beside one of 1e-3 has no place on any grid of 16 bits."""
     call = [
         "accuracy",
@@ -81,9 +81,12 @@ def test_sixteen_bit_integers_do_not_repair_it(data: str, capsys: pytest.Capture
         "sqnr>=40",
         "--to",
         "int16",
+        "--report",
+        str(tmp_path / "page.html"),
     ]
     assert run(cli, call) == 1
     assert "no number of layers in int16 reaches" in capsys.readouterr().out
+    assert (tmp_path / "page.html").read_text("utf-8").count("<circle") >= 3
 
 
 def test_only_what_the_target_mixes(data: str) -> None:

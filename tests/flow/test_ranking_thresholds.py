@@ -24,31 +24,28 @@ FALLBACK = at(76.0, "fallback", "fallback", float16_tensors=5, borders=6, confid
 SEGMENTS = at(74.0, "segments", "segments", segments=3, borders=5, confidence=Confidence.OBSERVED)
 
 
-@pytest.mark.parametrize(
-    ("db", "reference", "wins"),
-    [(69.96, 70, True), (69.94, 70, False), (79.96, 95, True), (79.94, 95, False)],
+@each_row(
+    ("ways", "reference", "safe", "winner"),
+    [
+        # Reaching the reference beats a safe SDK; five hundredths of a decibel are no difference.
+        ((at(69.96), FALLBACK), 70, True, "rewrite"),
+        ((at(69.94), FALLBACK), 70, True, "fallback"),
+        # Beyond 80 dB nobody asks for more.
+        ((at(79.96), FALLBACK), 95, True, "rewrite"),
+        ((at(79.94), FALLBACK), 95, True, "fallback"),
+        # Three decibels are a small loss.
+        ((at(66.96), FALLBACK), 70, False, "rewrite"),
+        ((at(66.94), FALLBACK), 70, False, "fallback"),
+        # A decibel decides against the less intrusive, and above eighty more is not better.
+        ((at(77.0, intrusion=1), at(77.99, "cut", intrusion=3)), 60, False, "rewrite"),
+        ((at(77.0, intrusion=1), at(78.01, "cut", intrusion=3)), 60, False, "cut"),
+        ((at(77.0, intrusion=1), at(75.0, "cut", intrusion=3)), 60, False, "rewrite"),
+        ((at(80.01, intrusion=1), at(120.0, "cut", intrusion=3)), 60, False, "rewrite"),
+        ((at(79.99, intrusion=1), at(120.0, "cut", intrusion=3)), 60, False, "cut"),
+    ],
 )
-def test_reaching_the_reference_beats_a_safe_sdk(db: float, reference: float, wins: bool) -> None:
-    """Five hundredths of a decibel are no difference, and beyond 80 dB nobody asks for more."""
-    choice = choose((at(db), FALLBACK), reference_db=reference, sdk_mixes_safely=True)
-    assert (choice.winner is not FALLBACK) is wins
-
-
-@pytest.mark.parametrize(("db", "wins"), [(66.96, True), (66.94, False)])
-def test_three_decibels_are_a_small_loss(db: float, wins: bool) -> None:
-    choice = choose((at(db), FALLBACK), reference_db=70)
-    assert (choice.winner is not FALLBACK) is wins
-
-
-@pytest.mark.parametrize(("better", "winner"), [(77.99, "rewrite"), (78.01, "cut"), (75.0, "rewrite")])
-def test_a_decibel_decides_against_the_less_intrusive(better: float, winner: str) -> None:
-    choice = choose((at(77.0, intrusion=1), at(better, "cut", intrusion=3)), reference_db=60)
-    assert choice.winner is not None and choice.winner.id == winner
-
-
-@pytest.mark.parametrize(("less", "winner"), [(80.01, "rewrite"), (79.99, "cut")])
-def test_above_eighty_decibels_more_is_not_better(less: float, winner: str) -> None:
-    choice = choose((at(less, intrusion=1), at(120.0, "cut", intrusion=3)), reference_db=60)
+def test_which_way_wins(ways: tuple[Way, ...], reference: float, safe: bool, winner: str) -> None:
+    choice = choose(ways, reference_db=reference, sdk_mixes_safely=safe)
     assert choice.winner is not None and choice.winner.id == winner
 
 
