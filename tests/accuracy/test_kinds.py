@@ -49,6 +49,7 @@ def test_a_vector_divided_by_another_norm_is_none() -> None:
         ("Relu", (1, 5), {}, OutputKind.LOGITS),
         ("Relu", (1, 7, 32), {}, OutputKind.SEQUENCE),
         ("Relu", (7,), {}, OutputKind.OTHER),
+        ("Relu", (7, 1), {}, OutputKind.OTHER),
     ],
 )
 def test_operators_and_shapes_say_what_an_output_is(
