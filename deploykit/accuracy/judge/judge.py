@@ -146,10 +146,10 @@ class OutputJudge:
         counts: list[KeptCount] = []
         for group in groups:
             in_order = not self._rows.is_behind(group.boxes.output)
-            pairs = read_both(group, both, in_order=in_order, label=context.label)
-            count = count_kept(pairs)
+            rows = read_both(group, both, in_order=in_order, label=context.label)
+            count = count_kept(rows)
             counts += [] if count is None else [count]
-            numbers += judge_detections(context, group, pairs, count, feeds, static, in_order=in_order)
+            numbers += judge_detections(context, group, rows, count, feeds, static, in_order=in_order)
         for name in known:
             covering = any(name in group.outputs for group in groups)
             made = self._numbers(context, name, matched[name], loses_rows=not covering)
