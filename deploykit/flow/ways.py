@@ -170,7 +170,7 @@ class Ground:
     @property
     def has_sites(self) -> bool:
         """True when one of the first rewrites finds a place."""
-        return any(load_transform(name).match(self.model) for name in self.first)
+        return any(load_transform(name).match(self.model, self.encodings) for name in self.first)
 
     def evidence(self, model: ModelProto) -> Evidence:
         """What the samples tell about a model."""

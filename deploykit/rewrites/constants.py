@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from deploykit.encodings.new_grids import affine_for_range, kind_of_entry
 from deploykit.encodings.place import encoded_bounds, keep_entries
 from deploykit.encodings.values import Affine
-from deploykit.model.graph import GraphCopy, view_of
+from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, label
 from deploykit.model.operators import ROLES, Trait, data_outputs, is_standard, ops
 from deploykit.model.ranges import ANYTHING, Interval, LateBounds, clip_bounds, graph_bounds
@@ -29,6 +30,7 @@ from deploykit.rewrites.contract import (
     Rewritten,
     Site,
     Transform,
+    regrid,
     rewrite,
     rewrite_graph,
 )
@@ -415,35 +417,16 @@ LEAST_LOG_RANGE = 4.0
 _WIDENED = 4.01
 
 
-def _logs(graph: ModelLook) -> MatchResult:
-    """Every Log; only the encodings, which ``apply`` sees, tell whether its range is too narrow."""
-    logs = [node for node in graph.nodes if node.op_type == "Log" and is_standard(node)]
-    sites = (Site(nodes=(label(node),), tensors=(node.output[0],), why="a Log") for node in logs)
-    return MatchResult(sites=tuple(sites), reason="" if logs else "the graph has no Log")
-
-
-def _widen_logs(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
-    """Ask for wider entries, and for the same on whatever only copies the Log's output and shares its grid."""
-    graph, wider = view_of(model), dict[str, Interval]()
-    todo: list[tuple[str, object]] = [(name, None) for site in matched.sites for name in site.tensors]
-    while todo:
-        name, copied = todo.pop()
-        entry = encodings.get(name) if encodings is not None else None
-        value = entry.value if entry is not None else None
-        if not isinstance(value, Affine) or value.bits != 16 or name in wider:
+@regrid(name="log-range", summary="Widens 16-bit encodings of Log outputs to a range of at least 4.")
+def log_range(look: ModelLook) -> dict[str, Affine]:
+    """Grown downward; what a Log's output is only moved to gets the same grid."""
+    wider = {}
+    for node in look.nodes:
+        name = node.output[0]
+        value = look.grid(name) if node.op_type == "Log" and is_standard(node) else None
+        if value is None or look.encodings is None or value.bits != 16:
             continue
-        grid = (value.dtype, value.scale.tobytes(), value.zero_point.tobytes())
-        low, high = float(value.minimum.min()), float(value.maximum.max())
-        if high - low < LEAST_LOG_RANGE and copied in (None, grid):
-            wider[name] = (high - _WIDENED, high)
-            todo += [(reader.output[0], grid) for reader in graph.readers(name) if reader.output]
-    notes = tuple(f"{name}: the range is now [{low:.6g}, {high:.6g}]" for name, (low, high) in wider.items())
-    return Rewritten(model=model, encodings=encodings, touched=frozenset(wider), ranges=wider, notes=notes)
-
-
-log_range = Transform(
-    name="log-range",
-    summary="Widens 16-bit encodings of Log outputs to a range of at least 4.",
-    find=_logs,
-    apply=_widen_logs,
-)
+        low, high = value.ends
+        if high - low < LEAST_LOG_RANGE:
+            wider[name] = affine_for_range(high - _WIDENED, high, kind_of_entry(name, look.encodings))
+    return wider
