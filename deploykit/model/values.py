@@ -246,7 +246,7 @@ def locate_external(path: Path, tensors: Iterable[StoredTensor]) -> tuple[Extern
         where = f"{path}: {stored.where}"
         if not location:
             raise InputError(f"{where}: its data is external, but no location is given", next="export the model again")
-        if len(location) > 4096 or any(ord(letter) < 32 for letter in location):
+        if len(location) > 4096 or location.endswith("/") or any(ord(letter) < 32 for letter in location):
             raise InputError(f"{where}: its external data has the location {location[:80]!r}, which is no file name")
         windows = PureWindowsPath(location)
         if PurePosixPath(location).is_absolute() or windows.drive or windows.root:

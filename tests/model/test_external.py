@@ -69,7 +69,7 @@ def test_no_location_ever_resolves_outside(location: str, tmp_path_factory: pyte
         assert [file.path.parent for file in model.external] == [folder.resolve()]
 
 
-@each_row("location", ["", "w\0.bin", "w\n.bin", "n" * 5000])
+@each_row("location", ["", "w.bin/", "w\0.bin", "w\n.bin", "n" * 5000])
 def test_locations_that_are_no_file_name(location: str, tmp_path: Path) -> None:
     assert "location" in refusal(tmp_path / "m.onnx", location=location)
 
@@ -84,6 +84,12 @@ def test_links_that_leave_the_folder_and_links_that_do_not(tmp_path: Path) -> No
     (folder / "inside").symlink_to("real")
     model = wrap_proto(external(location="inside"), path=folder / "m.onnx")
     assert model.external[0].path == (folder / "real").resolve()
+    # A folder further in, and another name of a file, are like any other.
+    (folder / "a" / "b").mkdir(parents=True)
+    (folder / "a" / "b" / "w").hardlink_to(folder / "real")
+    for location in ("a/b/w", "./a//b/./w"):
+        (file,) = wrap_proto(external(location=location), path=folder / "m.onnx").external
+        assert (file.location, file.size) == (location, 64)
     (folder / "circle").symlink_to("circle")
     assert "'circle'" in refusal(folder / "m.onnx", location="circle")
     (folder / "up").symlink_to(tmp_path, target_is_directory=True)
