@@ -20,7 +20,7 @@ from deploykit.packages.manifests import BUILD_FOLDERS, MANIFEST, read_manifest
 from deploykit.packages.verifying import verify_integrity
 from deploykit.packages.writing import clear_runs, record_build
 from deploykit.system.files import open_regular
-from deploykit.system.folders import abandoned, holding
+from deploykit.system.folders import abandoned, holding, workspace
 from deploykit.system.processes import run
 from deploykit.system.published import published
 
@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 __all__ = ["SCRIPT", "BuildReport", "build_package", "names_of_models"]
 
 SCRIPT = "scripts/build.sh"
-_LOG = "logs/build.log"
-_STAMPS = "artifacts/.stamps"
+_ARTIFACTS, _LOGS = (folder.strip("/") for folder in BUILD_FOLDERS)
+_LOG = f"{_LOGS}/build.log"
+_STAMPS = f"{_ARTIFACTS}/.stamps"
+_PLACE = "build"
 _PRECISION_LOST = 1
 _LAST_WORDS = 4
 
@@ -75,8 +77,9 @@ def build_package(package: Path, *, on_line: Callable[[str], None] | None = None
     with holding(package) as alone:
         if not alone:
             raise PackageError(f"{package}: is being built by another process", next="wait for it")
-        for left in abandoned(package / BUILD_FOLDERS[1], MANIFEST):
-            shutil.rmtree(left, ignore_errors=True)
+        for stem in (MANIFEST, _PLACE):
+            for left in abandoned(package / _LOGS, stem):
+                shutil.rmtree(left, ignore_errors=True)
         clear_runs(package, read_manifest(package))
         bad = [check for check in verify_integrity(package) if not check.ok]
         if bad:
@@ -93,12 +96,24 @@ def build_package(package: Path, *, on_line: Callable[[str], None] | None = None
 
 
 def _build(package: Path, on_line: Callable[[str], None] | None) -> BuildReport:
+    """Run the script in a folder of its own and take over what it made: a killed one leaves the package as it was."""
     log = package / _LOG
     log.parent.mkdir(exist_ok=True)
-    log.unlink(missing_ok=True)
-    older = {path: path.stat().st_mtime_ns for path in log.parent.glob("*.log")}
     try:
-        completed = run(("bash", SCRIPT), cwd=package, log=log, on_line=on_line)
+        with workspace(package / _LOGS, _PLACE) as place:
+            (place / _LOGS).mkdir()
+            for path in map(Path, read_manifest(package)["files"].keys() - {_LOG}):
+                (place / path).parent.mkdir(parents=True, exist_ok=True)
+                # What the script may write to is copied, anything else is the same file.
+                if path.parts[0] in (_LOGS, _ARTIFACTS):
+                    shutil.copy2(package / path, place / path)
+                else:
+                    _same_file(package / path, place / path)
+            older = {path.name: path.stat().st_mtime_ns for path in (place / _LOGS).glob("*.log")}
+            try:
+                completed = run(("bash", SCRIPT), cwd=place, log=place / _LOG, on_line=on_line)
+            finally:
+                _take_over(place, package)
     finally:
         # However it ends: what is not recorded is not gone on from.
         stamps = sorted((package / _STAMPS).glob("*"), key=lambda path: path.stat().st_mtime_ns)
@@ -119,11 +134,33 @@ def _build(package: Path, on_line: Callable[[str], None] | None) -> BuildReport:
     )
 
 
-def _diagnosis(package: Path, whole: Path, older: Mapping[Path, int]) -> Diagnosis | None:
+def _same_file(source: Path, place: Path) -> None:
+    """A second name, or a copy where the disk has none."""
+    try:
+        place.hardlink_to(source)
+    except OSError:
+        shutil.copy2(source, place)
+
+
+def _take_over(place: Path, package: Path) -> None:
+    """Make artifacts and logs of the package those that a build left, file by file."""
+    for name in (_ARTIFACTS, _LOGS):
+        (place / name).mkdir(exist_ok=True)
+        made = {path.relative_to(place) for path in (place / name).rglob("*") if not path.is_dir()}
+        for path in (package / name).rglob("*"):
+            inner = path.relative_to(package)
+            if not path.is_dir() and not path.is_relative_to(place) and inner not in made:
+                path.unlink()
+        for inner in sorted(made):
+            (package / inner).parent.mkdir(parents=True, exist_ok=True)
+            (place / inner).replace(package / inner)
+
+
+def _diagnosis(package: Path, whole: Path, older: Mapping[str, int]) -> Diagnosis | None:
     """What the failed tool's log says; the whole build's only where it shows a cause, since the script speaks there."""
     # The log that a tool wrote last during this build; the script may have ended before it started any.
     steps = [path for path in whole.parent.glob("*.log") if path != whole]
-    fresh = [path for path in steps if older.get(path) != path.stat().st_mtime_ns]
+    fresh = [path for path in steps if older.get(path.name) != path.stat().st_mtime_ns]
     failed = max(fresh, key=lambda path: path.stat().st_mtime_ns, default=None)
     if failed is not None:
         return _diagnose(failed, package)
