@@ -96,14 +96,8 @@ def test_a_call_has_a_band_only_where_measurements_speak(
     else:  # 0.2 ms and the estimate, from 0.78 to 1.23 of that
         assert band is not None and (band.lower_us, band.upper_us) == (936.0, 1476.0)
         assert "53 published convolutions in float16" in band.why
-        thorough = call_band(
-            Estimate(**told), [QnnGraph(name="g", nodes=nodes, tensors=tensors)], on_host=on_host, mode="3"
-        )
-        assert thorough is not None and thorough.lower_us == 1078.8
-        assert (
-            call_band(Estimate(**told), [QnnGraph(name="g", nodes=nodes, tensors=tensors)], on_host=on_host, mode="1")
-            is None
-        )
+        graph = QnnGraph(name="g", nodes=nodes, tensors=tensors)
+        assert call_band(Estimate(**told), [graph], on_host=on_host, mode="3") is None
         assert "a call takes 936 us to 1.48 ms" in Estimate(**told, call=band).described
 
 

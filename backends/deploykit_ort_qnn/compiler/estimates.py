@@ -103,7 +103,6 @@ class MeasuredBand(SourcedRow):
     family: str
     precision: str
     soc_models: tuple[int, ...]
-    finalization_mode: str
     constant_us: float
     factor: float
     low: float
@@ -138,10 +137,10 @@ def call_band(
 ) -> CallBand | None:
     """How long a whole call takes on a board, where measurements of such models on it say so; else None.
 
-    ``mode`` is the compiler's optimization effort: each has estimates of its own.
+    ``mode`` is the compiler's optimization effort; with another than the default no estimates held well enough.
     """
     table = load_bands()
-    if estimate.missing_ops or on_host or len(graphs) != 1 or not estimate.lower_us:
+    if estimate.missing_ops or on_host or len(graphs) != 1 or not estimate.lower_us or mode != "default":
         return None
     if estimate.upper_us > table.widest_bounds * estimate.lower_us:
         return None
@@ -149,8 +148,7 @@ def call_band(
     family = "convolutions" if "Conv2d" in kinds and not kinds & _NOT_CONVOLUTIONS else ""
     precision = "" if any(tensor.fixed for tensor in graphs[0].tensors.values()) else "float16"
     for row in table.band:
-        fits = (row.family, row.precision, row.finalization_mode) == (family, precision, mode)
-        if fits and int(estimate.chip) in row.soc_models:
+        if (row.family, row.precision) == (family, precision) and int(estimate.chip) in row.soc_models:
             middle = row.constant_us + row.factor * estimate.time_us
             why = f"nine in ten of {row.networks} published {row.family} in {row.precision} did on {row.board}"
             return CallBand(lower_us=round(row.low * middle, 1), upper_us=round(row.high * middle, 1), why=why)
