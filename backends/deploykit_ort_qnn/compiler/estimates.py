@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -21,7 +21,7 @@ from deploykit.devices.profiles import Origins
 from deploykit.errors import InputError
 from deploykit.tables.devices import Device
 from deploykit.tables.sources import SourcedRow, sourced_file
-from deploykit_ort_qnn.compiler.graphs import QnnGraph, QnnNode, Schematic
+from deploykit_ort_qnn.compiler.graphs import QnnGraph, Schematic
 from deploykit_qualcomm.devices import arch_of, qualcomm_devices
 from deploykit_qualcomm.profiles import profile_rows
 
@@ -109,7 +109,6 @@ class MeasuredBand(SourcedRow):
     high: float
     networks: int
     board: str
-    note: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +117,6 @@ class BandTable:
 
     schema: int
     widest_bounds: float
-    sources: Mapping[str, str]
     band: tuple[MeasuredBand, ...]
 
 
@@ -225,20 +223,14 @@ def compiled_origins(graphs: Iterable[QnnGraph], nodes: Mapping[str, str]) -> Or
     layouts = {}
     for graph in graphs if nodes else ():
         for node in graph.nodes:
-            if node.type == "Transpose" and plain.node(node.name) not in nodes:
-                wanted = (plain.node(beside.name) for beside in _neighbours(graph, node))
-                found = next((name for name in wanted if name in nodes), None)
-                if found is not None:
-                    layouts[node.name] = f"layout of {found}"
+            if node.type != "Transpose" or plain.node(node.name) in nodes:
+                continue
+            beside = [reader for name in node.outputs for reader in graph.consumers.get(name, ())]
+            beside += [graph.producers[name] for name in node.inputs if name in graph.producers]
+            found = next((name for one in beside if (name := plain.node(one.name)) in nodes), None)
+            if found is not None:
+                layouts[node.name] = f"layout of {found}"
     return Origins(nodes=nodes, layouts=layouts)
-
-
-def _neighbours(graph: QnnGraph, node: QnnNode) -> Iterator[QnnNode]:
-    for name in node.outputs:
-        yield from graph.consumers.get(name, ())
-    for name in node.inputs:
-        if name in graph.producers:
-            yield graph.producers[name]
 
 
 def _explained(operators: Sequence[OperatorTime], graph: QnnGraph, origins: Origins) -> tuple[OperatorTime, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from deploykit.accuracy.search.goals import Goal, Reached
@@ -106,33 +106,24 @@ def _costs(row: LayerLoss) -> dict[str, Any]:
     }
 
 
+@dataclass
 class Raiser:
     """One quantized model, its layers in the order of their sensitivity, and how a run is measured."""
 
-    def __init__(
-        self,
-        model: ModelProto,
-        facts: GraphFacts,
-        encodings: EncodingSet,
-        order: Sequence[Layer],
-        feeds: Sequence[Feed],
-        *,
-        shown: Sequence[str],
-        measure: Measure,
-        costs: CostModel,
-        tell: Callable[[str], None] = lambda _: None,
-    ) -> None:
-        self._model = model
-        self._facts = facts
-        self._encodings = encodings
-        self._order = order
-        self._feeds = feeds
-        self._shown = shown
-        self._measure = measure
-        self._costs = costs
-        self._tell = tell
-        self._params = parameter_uses(facts)
-        self._known: dict[tuple[str, int], RaiseTrial] = {}
+    model: ModelProto
+    facts: GraphFacts
+    made: EncodingSet
+    order: Sequence[Layer]
+    feeds: Sequence[Feed]
+    _: KW_ONLY
+    shown: Sequence[str]
+    measure: Measure
+    costs: CostModel
+    tell: Callable[[str], None] = lambda _: None
+    _known: dict[tuple[str, int], RaiseTrial] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self._params = parameter_uses(self.facts)
 
     def smallest(self, wide: WideType, goal: Goal) -> Raised:
         """Bisection over the order, as if more layers were never worse; the cheapest of all that were tried counts.
@@ -140,9 +131,9 @@ class Raiser:
         Where none reaches the goal it is the best.
         """
         none = self.trial(wide, 0, goal)
-        every = self.trial(wide, len(self._order), goal)
+        every = self.trial(wide, len(self.order), goal)
         if every.met and not none.met:
-            low, high = 0, len(self._order)
+            low, high = 0, len(self.order)
             while high - low > 1:
                 middle = (low + high) // 2
                 low, high = (low, middle) if self.trial(wide, middle, goal).met else (middle, high)
@@ -154,7 +145,7 @@ class Raiser:
     def front(self, wides: Iterable[WideType], goal: Goal, *, most: int = 12) -> tuple[RaiseTrial, ...]:
         """At most ``most`` sets per type, spread over the order: what is not both cheaper and better elsewhere."""
         for wide in wides:
-            count = len(self._order)
+            count = len(self.order)
             for place in sorted({round(count * (step / (most - 1)) ** 2) for step in range(most)}):
                 self.trial(wide, place, goal)
         return pareto(tuple(self._known.values()), goal)
@@ -163,14 +154,13 @@ class Raiser:
         """Measure the first ``count`` layers; asked again it is known."""
         key = (wide, count)
         if key not in self._known:
-            self._tell(f"{count} of {len(self._order)} layers in {wide}")
-            layers = self._order[:count]
+            self.tell(f"{count} of {len(self.order)} layers in {wide}")
+            layers = self.order[:count]
             names = self.together({name for layer in layers for name in layer.tensors}, wide)
             made = self._with(names, wide)
-            simulator = Simulator(self._model, made, capture=self._shown)
-            reached = self._measure([simulator.run(feed) for feed in self._feeds])
+            simulator = Simulator(self.model, made, capture=self.shown)
+            reached = self.measure([simulator.run(feed) for feed in self.feeds])
             values = {entry.name: entry.value for entry in made}
-            floats = {name for name, value in values.items() if isinstance(value, Float)} | made.float_tensors
             self._known[key] = RaiseTrial(
                 wide=wide,
                 count=count,
@@ -178,8 +168,8 @@ class Raiser:
                 tensors=tuple(sorted(names)),
                 reached=reached,
                 met=goal.is_met(reached) is True,
-                cost=self._costs.cost(values),
-                borders=len(find_borders(self._facts, floats)),
+                cost=self.costs.cost(values),
+                borders=len(find_borders(self.facts, made.floats)),
             )
         return self._known[key]
 
@@ -191,7 +181,7 @@ class Raiser:
         return tuple(sorted((t for t in self._known.values() if t.wide == wide), key=lambda trial: trial.count))
 
     def _with(self, names: set[str], wide: str) -> EncodingSet:
-        entries = dict(self._encodings.entries)
+        entries = dict(self.made.entries)
         for name in names & entries.keys():
             value: Value = entries[name].value
             if wide == "float16" or not isinstance(value, Affine):
@@ -200,7 +190,7 @@ class Raiser:
                 kind = GridKind(bits=16, signed=value.signed, symmetric=bool(value.symmetric))
                 value = affine_for_range(float(value.minimum.min()), float(value.maximum.max()), kind)
             entries[name] = replace(entries[name], value=value)
-        return replace(self._encodings, entries=entries)
+        return replace(self.made, entries=entries)
 
     def together(self, names: set[str], wide: WideType) -> set[str]:
         """The entries to raise so that no operator is left with types that do not go together.
@@ -212,10 +202,10 @@ class Raiser:
         found = {name for name in names if self._can_be(name, wide)}
         while True:
             floats = found if wide == "float16" else set()
-            running = float_nodes(self._facts, floats)
+            running = float_nodes(self.facts, floats)
             more = {
                 name
-                for node in self._facts.nodes
+                for node in self.facts.nodes
                 for name in self._same_type(node, found, in_float=node.index in running)
                 if name not in found and self._can_be(name, wide)
             }
@@ -224,7 +214,7 @@ class Raiser:
             found |= more
 
     def _can_be(self, name: str, wide: str) -> bool:
-        entry = self._encodings.get(name)
+        entry = self.made.get(name)
         if entry is None or isinstance(entry.value, Float):
             return False
         return wide == "float16" or (name not in self._params and getattr(entry.value, "bits", 32) < 16)
