@@ -237,10 +237,10 @@ class _Collector:
         # Lines with the same anchors have the same sum of random numbers, one per anchor.
         sums = np.add.reduceat(self._sought.numbers[anchors], first)
         kinds, example, which, counts = np.unique(sums, return_index=True, return_inverse=True, return_counts=True)
-        telling = np.unique(lines[self._sought.telling[anchors]])
+        telling = lines[self._sought.telling[anchors]]
         # Python reads a list several times as fast as an array, item by item.
         begins, numbers = [*first.tolist(), len(lines)], lines[first].tolist()
-        found, at = anchors.tolist(), places.tolist()
+        found, at, many = anchors.tolist(), places.tolist(), counts.tolist()
         forms = [
             self._forms.get(kind) or self._new_form(kind, found[begins[one] : begins[one + 1]])
             for kind, one in zip(kinds.tolist(), example.tolist(), strict=True)
@@ -248,13 +248,13 @@ class _Collector:
         read = np.array([self._is_read(form) for form in forms])
         for kind in np.flatnonzero(~read).tolist():
             for sighting in forms[kind].sightings:
-                sighting.count += int(counts[kind])
+                sighting.count += many[kind]
             if forms[kind].done:  # the last line by which a tool says that it is done is all that counts
                 last = int(np.flatnonzero(which == kind)[-1])
                 index = block.start + numbers[last]
                 for one in range(begins[last], begins[last + 1]):
                     self._take_marks(self._targets[found[one]], block.number(index), block.lines[index], at[one])
-        hits = (block.start + telling).tolist()
+        hits = (block.start + telling[np.flatnonzero(np.diff(telling, prepend=-1))]).tolist()
         form_of = which.tolist()
         for line in np.flatnonzero(read[which]).tolist():
             begin, end = begins[line], begins[line + 1]

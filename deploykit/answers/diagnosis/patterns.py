@@ -160,7 +160,7 @@ class _Grams:
         found, keys = [], []
         for phase in range(self._width):  # aligned words, and what they need, stay in the cache
             hashes = _hashes(data, self._width, phase)
-            at = np.flatnonzero(self._known[hashes])
+            at = np.flatnonzero(self._known.take(hashes, mode="wrap"))  # none is beyond: it saves the check
             keys.append(self._key[hashes[at]])
             found.append(at * self._width + phase)
         places, key = np.concatenate(found), np.concatenate(keys)

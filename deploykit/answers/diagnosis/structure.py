@@ -20,6 +20,7 @@ _NO_ROW = "no row has these words"
 NOBODY = "no tool on the way of a model onto the NPU is recognised in this log"
 _LONGEST_NAME = 160
 _LONGEST_LINE = 2000  # what is longer is a dump, and says what failed where it begins
+_FIRST_LINES = 10  # of trouble: above them the tool shows, or it does nowhere
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|-?\d+")
 _NAMED_FIRST = re.compile(r"\(\?P<name>[^()]*\)")
 _TORN_DOWN = re.compile(r"[\s:]~[A-Z]\w+[\]:(]")  # a destructor misses what ended the work before
@@ -114,7 +115,7 @@ def _beside_the_chain(pairs: Sequence[tuple[ErrorLine, Event]], catalog: Catalog
     for line, event in ordered:
         if event.tool in tools:
             return _beside(line, tools[event.tool])
-    for line, _ in ordered if nobody else ():
+    for line, _ in ordered[:_FIRST_LINES] if nobody else ():
         for text in reversed(line.before):
             if (tool := speaker((text,), tuple(tools.values()))) is not None:
                 return _beside(line, tool)
