@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, numpy_helper
 
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.backend.requests import Request
@@ -118,34 +118,21 @@ def test_a_model_with_fixed_shapes_is_the_same_object(tmp_path: Path) -> None:
     assert not made.changed
 
 
-def branching(path: Path) -> Path:
-    """Two branches for two sample rates, as voice detectors have them; each squeezes only what has one row."""
-
-    def branch(name: str, factor: float) -> onnx.GraphProto:
-        made = [helper.make_node("Constant", [], ["c"], value=numpy_helper.from_array(np.asarray(factor, np.float32)))]
-        made.append(helper.make_node("Mul", ["x", "c"], [f"{name}_y"]))
-        return helper.make_graph(made, name, [], [helper.make_tensor_value_info(f"{name}_y", FLOAT, None)])
-
-    nodes = [
-        helper.make_node("Equal", ["sr", "rate"], ["is_16k"]),
-        helper.make_node("If", ["is_16k"], ["y"], then_branch=branch("a", 2.0), else_branch=branch("b", 3.0)),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", FLOAT, ("n", 4)), helper.make_tensor_value_info("sr", INT64, ())],
-        [helper.make_tensor_value_info("y", FLOAT, ("n", 4))],
-        [numpy_helper.from_array(np.asarray(16000, np.int64), "rate")],
-    )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
-    return path
+BRANCHES = """g (float[n,4] x, int64 sr) => (float[n,4] y) {
+    is_16k = Equal (sr, rate)
+    y = If (is_16k) <
+        then_branch = a () => (float[n,4] p) { c = Constant <value = float {2.0}> () p = Mul (x, c) },
+        else_branch = b () => (float[n,4] q) { d = Constant <value = float {3.0}> () q = Mul (x, d) }
+    >
+}"""
+"""Two branches for two sample rates, as voice detectors have them."""
 
 
 @pytest.mark.parametrize(("inputs", "factor"), [((), 2.0), (("sr=16000",), 2.0), (("sr=8000",), 3.0)])
 def test_an_input_that_only_chooses_a_branch_is_built_in(
     tmp_path: Path, inputs: tuple[str, ...], factor: float
 ) -> None:
-    made = pinned(branching(tmp_path / "m.onnx"), *inputs)
+    made = pinned(save(tmp_path / "m.onnx", BRANCHES, rate=np.int64(16000)), *inputs)
     assert made.facts.inputs == ("x",)
     assert [node.op_type for node in made.facts.nodes if node.op_type != "Constant"] == ["Mul"]
     x = np.arange(4, dtype=np.float32).reshape(1, 4)
