@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 
+from deploykit.accuracy.simulate.sessions import Session
 from deploykit.encodings.complete import complete_encodings
 from deploykit.encodings.insert_qdq import dequantized, insert_qdq, quantize_constant
 from deploykit.encodings.new_grids import symmetric_blocks
@@ -21,17 +19,14 @@ from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.rewrites.contract import load_transform
 from deploykit_ort_qnn.forms.blocks import blocks_to_matmul
+from tables import each_row
+from text_models import text_model
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
-FLOAT = onnx.TensorProto.FLOAT
 
 
-def run(model: onnx.ModelProto, feed: dict[str, Any]) -> list[Any]:
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return list(
-        ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"]).run(None, feed)
-    )
+def outputs(model: onnx.ModelProto, feed: dict[str, Any]) -> list[Any]:
+    return list(Session(model).run(feed).values())
 
 
 def close(before: list[Any], after: list[Any], ulps: float | None) -> None:
@@ -40,16 +35,11 @@ def close(before: list[Any], after: list[Any], ulps: float | None) -> None:
         np.testing.assert_allclose(got, wanted, atol=ulps * 2.0**-23 * float(np.abs(wanted).max()))
 
 
-def values(name: str, shape: list[int]) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, FLOAT, shape)
+def set_of(entries: dict[str, Affine | Float], **more: Any) -> EncodingSet:
+    return EncodingSet(version="2", entries={n: Encoding(name=n, value=v) for n, v in entries.items()}, **more)
 
 
-def build(nodes: list[Any], inputs: Any, outputs: Any, stored: dict[str, Any], opset: int = 17) -> onnx.ModelProto:
-    tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in stored.items()]
-    graph = helper.make_graph(nodes, "g", inputs, outputs, tensors)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
-    model.ir_version = 8
-    return model
+GRID = Affine(bits=8, signed=False, scale=np.asarray(0.1), zero_point=np.asarray(0.0))
 
 
 def test_folding_the_fixture_changes_rounding_only() -> None:
@@ -61,26 +51,17 @@ def test_folding_the_fixture_changes_rounding_only() -> None:
     assert model.SerializeToString() == given
     assert "BatchNormalization" not in {node.op_type for node in folded.graph.node}
     feed = {"input": np.random.default_rng(0).normal(size=(1, 3, 16, 16)).astype(np.float32)}
-    close(run(model, feed), run(folded, feed), fold.ulps)
+    close(outputs(model, feed), outputs(folded, feed), fold.ulps)
 
 
-def conv_bn(gamma: Any, *, bias: bool = False, shared: bool = False) -> onnx.ModelProto:
+def conv_bn(gamma: Any, *, bias: bool = False, made: str = "y") -> onnx.ModelProto:
     rng = np.random.default_rng(1)
-    stored = {
-        "w": rng.normal(0, 0.3, (4, 3, 3, 3)).astype(np.float32),
-        "gamma": np.asarray(gamma, np.float32),
-        "beta": rng.normal(size=4).astype(np.float32),
-        "mean": rng.normal(size=4).astype(np.float32),
-        "var": rng.uniform(0.5, 2, 4).astype(np.float32),
-    }
-    if bias:
-        stored["b"] = rng.normal(size=4).astype(np.float32)
-    nodes = [
-        helper.make_node("Conv", ["x", "w", *(["b"] if bias else [])], ["c"], name="conv", kernel_shape=[3, 3]),
-        helper.make_node("BatchNormalization", ["c", "gamma", "beta", "mean", "var"], ["y"], name="bn"),
-    ]
-    outputs = [values("y", [1, 4, 4, 4])] + ([values("c", [1, 4, 4, 4])] if shared else [])
-    return build(nodes, [values("x", [1, 3, 6, 6])], outputs, stored)
+    stored: dict[str, Any] = {"w": rng.normal(0, 0.3, (4, 3, 3, 3)), "gamma": np.asarray(gamma)}
+    stored |= {name: rng.normal(size=4) for name in ("beta", "mean", "b")} | {"var": rng.uniform(0.5, 2, 4)}
+    body = f"c = Conv <kernel_shape = [3, 3]> (x, w{', b' if bias else ''})"
+    body += "  y = BatchNormalization (c, gamma, beta, mean, var)"
+    arrays: dict[str, Any] = {name: value.astype(np.float32) for name, value in stored.items()}
+    return text_model("float[1,3,6,6] x", body, made, **arrays)
 
 
 @settings(max_examples=30, deadline=None)
@@ -111,40 +92,27 @@ def test_a_folded_grid_holds_the_folded_integers(
     np.testing.assert_allclose(again, folded, rtol=1e-5, atol=1e-7)
 
 
-def test_a_layer_whose_result_is_used_elsewhere_is_not_folded() -> None:
-    found = load_transform("fold-batchnorm").match(conv_bn([1, 1, 1, 1], shared=True))
+def test_a_result_that_is_used_elsewhere_is_not_folded_and_entries_of_what_vanished_go() -> None:
+    fold = load_transform("fold-batchnorm")
+    found = fold.match(conv_bn([1, 1, 1, 1], made="y, c"))
     assert not found and "read elsewhere" in found.refusals[0].reason
-
-
-def test_folding_drops_the_entries_of_what_vanished() -> None:
-    grid = Affine(bits=8, signed=False, scale=np.asarray(0.1), zero_point=np.asarray(0.0))
-    entries = {name: Encoding(name=name, value=grid) for name in ("x", "c", "gamma", "y")}
-    model, fold = conv_bn([1, 2, 3, 4]), load_transform("fold-batchnorm")
-    done = fold.apply(model, EncodingSet(version="2", entries=entries), fold.match(model))
+    model = conv_bn([1, 2, 3, 4])
+    done = fold.apply(model, set_of(dict.fromkeys(("x", "c", "gamma", "y"), GRID)), fold.match(model))
     assert done.encodings is not None and set(done.encodings.entries) == {"x", "y"}
 
 
 def test_data_movement_and_relu_take_their_neighbours_grid() -> None:
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"], kernel_shape=[1, 1]),
-        helper.make_node("Relu", ["c"], ["r"]),
-        helper.make_node("Transpose", ["r"], ["t"], perm=[0, 2, 3, 1]),
-        helper.make_node("Sigmoid", ["t"], ["y"]),
-    ]
-    weights = {"w": np.ones((2, 2, 1, 1), np.float32)}
-    model = build(nodes, [values("x", [1, 2, 3, 3])], [values("y", [1, 3, 3, 2])], weights)
-    grid = Affine(bits=8, signed=False, scale=np.asarray(0.1), zero_point=np.asarray(0.0))
-    entries = {"r": Encoding(name="r", value=grid)}
-    done, origin = complete_encodings(model, EncodingSet(version="2", entries=entries))
-    assert origin == {"t": "r", "c": "r"}
-    floating = EncodingSet(version="2", entries=entries, float_tensors=frozenset({"t"}))
+    body = "c = Conv (x, w)  r = Relu (c)  t = Transpose <perm = [0, 2, 3, 1]> (r)  y = Sigmoid (t)"
+    model = text_model("float[1,2,3,3] x", body, w=np.ones((2, 2, 1, 1), np.float32))
+    done, origin = complete_encodings(model, set_of({"r": GRID}))
+    assert origin == {"t": "r", "c": "r"} and set(done.entries) == {"r", "t", "c"}
+    floating = set_of({"r": GRID}, float_tensors=frozenset({"t"}))
     assert "t" not in complete_encodings(model, floating)[0].entries
-    named = {**entries, "t": Encoding(name="t", value=Float(dtype="float16"))}
-    assert complete_encodings(model, EncodingSet(version="2", entries=named))[0].entries["t"].dtype == "float16"
-    assert set(done.entries) == {"r", "t", "c"}
+    named = set_of({"r": GRID, "t": Float(dtype="float16")})
+    assert complete_encodings(model, named)[0].entries["t"].dtype == "float16"
 
 
-@pytest.mark.parametrize("variant", ["bq-w4a16", "bq-asym-w4a16", "lpbq-w4a16"])
+@each_row("variant", ["bq-w4a16", "bq-asym-w4a16", "lpbq-w4a16"])
 def test_blocks_as_matmul_compute_the_same(variant: str) -> None:
     extracted = extract_qdq(onnx.load(AIMET / f"mlp/{variant}.qdq.onnx"))
     encodings, changed = symmetric_blocks(extracted.encodings)
@@ -156,7 +124,7 @@ def test_blocks_as_matmul_compute_the_same(variant: str) -> None:
     onnx.checker.check_model(done.model)
     assert not {"Gemm", "Conv"} & {node.op_type for node in done.model.graph.node}
     feed = {"hidden_states": np.random.default_rng(2).normal(size=(1, 8, 64)).astype(np.float32)}
-    close(run(extracted.model, feed), run(done.model, feed), 64.0)
+    close(outputs(extracted.model, feed), outputs(done.model, feed), 64.0)
     # The weights keep their integers: what the grids say of them is what they were.
     assert done.encodings is not None
     for name, entry in done.encodings.entries.items():
@@ -166,26 +134,16 @@ def test_blocks_as_matmul_compute_the_same(variant: str) -> None:
             again = dequantized(quantize_constant(array, entry.value).values, entry.value)  # type: ignore[arg-type]
             np.testing.assert_allclose(again, array, rtol=1e-5, atol=1e-7)
     made = insert_qdq(done.model, done.encodings, bias="int32")
-    wanted = run(insert_qdq(extracted.model, encodings, bias="float").model, feed)[0]
-    got = run(made.model, feed)[0]
+    wanted = outputs(insert_qdq(extracted.model, encodings, bias="float").model, feed)[0]
+    got = outputs(made.model, feed)[0]
     assert np.abs(got - wanted).max() < 0.01 * np.abs(wanted).max()
 
 
 def test_a_convolution_that_is_not_pointwise_is_refused_with_the_reason() -> None:
-    node = helper.make_node("Conv", ["x", "w"], ["y"], name="c", kernel_shape=[3, 3])
-    model = build(
-        [node], [values("x", [1, 16, 5, 5])], [values("y", [1, 4, 3, 3])], {"w": np.ones((4, 16, 3, 3), np.float32)}
-    )
-    value = Affine(
-        bits=4,
-        signed=True,
-        scale=np.ones((4, 1, 1, 1)),
-        zero_point=np.zeros((4, 1, 1, 1)),
-        axis=0,
-        block_axis=1,
-        block_size=16,
-    )
-    encodings = EncodingSet(version="2", entries={"w": Encoding(name="w", value=value)})
-    found = blocks_to_matmul.match(model, encodings)
+    weights = np.ones((4, 16, 3, 3), np.float32)
+    model = text_model("float[1,16,5,5] x", "y = Conv <kernel_shape = [3, 3]> (x, w)", w=weights)
+    shape: dict[str, Any] = {"scale": np.ones((4, 1, 1, 1)), "zero_point": np.zeros((4, 1, 1, 1))}
+    value = Affine(bits=4, signed=True, axis=0, block_axis=1, block_size=16, **shape)
+    found = blocks_to_matmul.match(model, set_of({"w": value}))
     assert not found and "1x1" in found.refusals[0].reason
-    assert not blocks_to_matmul.match(model, replace(encodings, entries={}))
+    assert not blocks_to_matmul.match(model, set_of({}))
