@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 from deploykit.answers.binaries import BinaryReport
 from deploykit.cli import cli, frame
@@ -22,6 +22,8 @@ from deploykit.system.processes import ProgramEnd, run
 from deploykit_ort_qnn.compiler import hosts as workers
 from deploykit_ort_qnn.compiler.contexts import inspect_context, judged
 from deploykit_ort_qnn.compiler.jobs import CompileJob, compile_model
+from sample_models.tiny_graphs import TinyGraph
+from tables import each_row
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 CONTEXTS = Path(__file__).parents[1] / "data" / "contexts"
@@ -71,39 +73,21 @@ def test_whether_it_loads_is_answered_with_a_confidence(compiled: Path) -> None:
     assert status == 1 and info["loads"][0]["status"] == "unsupported"
 
 
-@pytest.fixture(scope="module")
-def two_graphs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A network whose middle node the provider leaves to the CPU: one binary of two graphs, for 2 MB of VTCM."""
-    root = tmp_path_factory.mktemp("two")
-    rng = np.random.default_rng(0)
-    weights = [
-        numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name)
-        for name, shape in (("first_w", (16, 3, 3, 3)), ("last_w", (8, 16, 3, 3)))
-    ]
-    nodes = [
-        helper.make_node("Conv", ["x", "first_w"], ["a"], pads=[1, 1, 1, 1]),
-        helper.make_node("Asinh", ["a"], ["b"]),
-        helper.make_node("Conv", ["b", "last_w"], ["y"], pads=[1, 1, 1, 1]),
-    ]
-    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, c, 32, 32]) for n, c in (("x", 3), ("y", 8)))
-    graph = helper.make_graph(nodes, "two", [x], [y], weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.save(model, root / "model.onnx")
-    options = {"soc_model": "36", "vtcm_mb": "2"}
-    job = CompileJob(root=root, model="model.onnx", context="two.onnx", options=options, allow_cpu=True)
-    assert compile_model(job).ok
-    return root / "two_qnn.bin"
-
-
 @pytest.mark.heavy
-def test_every_graph_is_read_with_what_it_needs(two_graphs: Path) -> None:
-    _, info = call("explain", str(two_graphs))
-    first, last = info["graphs"]
+def test_every_graph_is_read_with_what_it_needs(tmp_path: Path) -> None:
+    """The provider leaves the middle node to the CPU: one binary of two graphs, for 2 MB of VTCM."""
+    made, rng = TinyGraph(), np.random.default_rng(0)
+    first_w, last_w = (made.stored(n, rng.normal(size=(c, w, 3, 3))) for n, c, w in (("f", 16, 3), ("l", 8, 16)))
+    made.op("Asinh", [made.op("Conv", [made.input("x", (1, 3, 32, 32)), first_w], "a", pads=[1] * 4)], "b")
+    onnx.save(made.model(made.op("Conv", ["b", last_w], "y", pads=[1] * 4)), tmp_path / "model.onnx")
+    options = {"soc_model": "36", "vtcm_mb": "2"}
+    job = CompileJob(root=tmp_path, model="model.onnx", context="two.onnx", options=options, allow_cpu=True)
+    assert compile_model(job).ok
+    first, last = call("explain", str(tmp_path / "two_qnn.bin"))[1]["graphs"]
     assert first["name"] != last["name"]
     assert [t["shape"][1] for t in first["inputs"]] == [3] and last["outputs"][0]["shape"][1] == 8
     for graph, weights in ((first, 16 * 3 * 9), (last, 8 * 16 * 9)):
-        assert graph["vtcm_bytes"] == 2 << 20
-        assert graph["memory"]["constants"] >= weights
+        assert graph["vtcm_bytes"] == 2 << 20 and graph["memory"]["constants"] >= weights
         counted = graph["memory"]["constants"] + graph["memory"]["op_data"] + graph["memory"]["shared_weights"]
         # v69: the binary itself records what one graph may need.
         assert graph["fits"]["counted_bytes"] == counted and graph["fits"]["limit_bytes"] == 2048 << 20
@@ -121,9 +105,7 @@ def test_a_graph_above_the_limit_names_the_parts_and_fails() -> None:
     assert BinaryReport(info=info, loads=(), runtimes=()).refused
 
 
-@pytest.mark.parametrize(
-    ("release", "blob", "soc_model", "arch"), [("2.25.0", "3.2.0", None, "v73"), ("2.37.1", "3.3.3", 60, "v73")]
-)
+@each_row(("release", "blob", "soc_model", "arch"), [("2.25.0", "3.2.0", None, "v73"), ("2.37.1", "3.3.3", 60, "v73")])
 def test_binaries_of_older_releases(tmp_path: Path, release: str, blob: str, soc_model: int | None, arch: str) -> None:
     """Before 2.28 the description has another layout and no chip; the settings inside still name the architecture."""
     binary = tmp_path / "c.bin"

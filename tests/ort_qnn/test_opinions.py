@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 import deploykit
 from deploykit.backend.backend import Instead, Request
@@ -33,11 +32,9 @@ from deploykit_ort_qnn.compiler.jobs import CompileJob, CompileOutcome, RefusedN
 from deploykit_qualcomm.devices import qualcomm_device
 from sample_models.tiny_graphs import TinyGraph
 from tables import each_row
+from text_models import text_model
 
 pytest.importorskip("onnxruntime_qnn")
-
-
-FLOAT = TensorProto.FLOAT
 
 
 @pytest.fixture(autouse=True)
@@ -46,34 +43,25 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "asked"
 
 
-def save(path: Path, nodes: list[Any], inputs: dict[str, list[int]], output: list[int], **stored: Any) -> Path:
-    ends = [helper.make_tensor_value_info(name, FLOAT, shape) for name, shape in inputs.items()]
-    made = [helper.make_tensor_value_info("y", FLOAT, output)]
-    tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in stored.items()]
-    graph = helper.make_graph(nodes, "g", ends, made, tensors)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 16)], ir_version=8), path)
+def save(path: Path, given: str, body: str, made: str, **stored: Any) -> Path:
+    onnx.save(text_model(given, body, made, opset=16, **stored), path)
     return path
 
 
 @pytest.fixture
 def roi(tmp_path: Path) -> Path:
     """RoiAlign with half-pixel coordinates, which published code refuses and the compiler of 2.51 takes."""
-    size: dict[str, Any] = {"output_height": 3, "output_width": 3, "sampling_ratio": 2}
-    node = helper.make_node("RoiAlign", ["x", "rois", "index"], ["y"], "roi", **size)
-    inputs = {"x": [1, 8, 16, 16], "rois": [3, 4]}
-    return save(tmp_path / "roi.onnx", [node], inputs, [3, 8, 3, 3], index=np.zeros(3, np.int64))
+    body = "[roi] y = RoiAlign <output_height = 3, output_width = 3, sampling_ratio = 2> (x, rois, index)"
+    given = "float[1,8,16,16] x, float[3,4] rois"
+    return save(tmp_path / "roi.onnx", given, body, "float[3,8,3,3] y", index=np.zeros(3, np.int64))
 
 
 @pytest.fixture
 def norms(tmp_path: Path) -> Path:
     """Two response norms over volumes between other layers: the compiler takes neither."""
-    kinds = ["Relu", "LRN", "Sigmoid", "LRN", "Relu"]
-    nodes = []
-    for index, kind in enumerate(kinds):
-        settings: dict[str, Any] = {"size": 3} if kind == "LRN" else {}
-        made = "y" if index == 4 else f"t{index + 1}"
-        nodes.append(helper.make_node(kind, [f"t{index}"], [made], f"{kind}_{index}", **settings))
-    return save(tmp_path / "norms.onnx", nodes, {"t0": [1, 4, 2, 4, 4]}, [1, 4, 2, 4, 4])
+    body = """[Relu_0] t1 = Relu (t0) [LRN_1] t2 = LRN <size = 3> (t1) [Sigmoid_2] t3 = Sigmoid (t2)
+      [LRN_3] t4 = LRN <size = 3> (t3) [Relu_4] y = Relu (t4)"""
+    return save(tmp_path / "norms.onnx", "float[1,4,2,4,4] t0", body, "float[1,4,2,4,4] y")
 
 
 def of_code(plan: Plan[Any], code: str) -> list[Finding]:
@@ -210,12 +198,12 @@ def test_switched_off_nobody_is_asked(
 
 
 def test_numbers_and_sizes_that_values_decide_are_not_asked_about(tmp_path: Path, compiled: list[str]) -> None:
-    nodes = [helper.make_node("Mul", ["x", "big"], ["t"], "m"), helper.make_node("Relu", ["t"], ["y"], "r")]
-    path = save(tmp_path / "m.onnx", nodes, {"x": [1, 4]}, [1, 4], big=np.full(4, 1e9, np.float32))
+    body, big = "[m] t = Mul (x, big) [r] y = Relu (t)", np.full(4, 1e9, np.float32)
+    path = save(tmp_path / "m.onnx", "float[1,4] x", body, "float[1,4] y", big=big)
     plan = deploykit.plan(path, target="sm8650", sdk="2.33")
     assert of_code(plan, "QNN127") and not compiled and not of_code(plan, "DK211")
-    nodes = [helper.make_node("NonZero", ["x"], ["n"], "where"), helper.make_node("Cast", ["n"], ["y"], "c", to=FLOAT)]
-    path = save(tmp_path / "n.onnx", nodes, {"x": [2, 2]}, [2, 3])
+    body = "[where] n = NonZero (x) [c] y = Cast <to = 1> (n)"
+    path = save(tmp_path / "n.onnx", "float[2,2] x", body, "float[2,3] y")
     plan = deploykit.plan(path, target="sm8650", backend="ort-qnn")
     assert of_code(plan, "DK002")[0].blocks and not compiled
 
@@ -223,8 +211,8 @@ def test_numbers_and_sizes_that_values_decide_are_not_asked_about(tmp_path: Path
 @pytest.mark.heavy
 def test_rows_that_were_measured_with_this_release_are_not_asked(tmp_path: Path, compiled: list[str]) -> None:
     for kind, asked in (("Softmax", False), ("LogSoftmax", True)):
-        node = helper.make_node(kind, ["x"], ["y"], "long", axis=-1)
-        path = save(tmp_path / f"{kind}.onnx", [node], {"x": [1, 2_200_000]}, [1, 2_200_000])
+        body = f"[long] y = {kind} <axis = -1> (x)"
+        path = save(tmp_path / f"{kind}.onnx", "float[1,2200000] x", body, "float[1,2200000] y")
         (found,) = of_code(deploykit.plan(path, target="sm8650", backend="ort-qnn"), "QNN204")
         assert found.blocks and bool(compiled) == asked
         assert found.claim is not None and found.claim.confidence is Confidence.OBSERVED
