@@ -27,7 +27,8 @@ from deploykit.cli import cli
 from deploykit.cli.frame import run as run_command
 from deploykit.devices.sessions import session_results
 from deploykit.errors import PackageError, ToolError, UsageError
-from deploykit.packages.manifests import read_manifest
+from deploykit.packages.manifests import content_of, read_manifest
+from deploykit.report.pages import with_runs
 from ssh_end import SshEnd, processes_in
 
 QUICK: dict[str, Any] = {"iterations": 12, "warmup": 1, "seconds": 2.0}
@@ -124,6 +125,23 @@ def test_two_runs_at_once_are_both_kept(plain: Path) -> None:
         thread.join()
     assert not failed
     assert len(read_manifest(plain)["runs"]) == 2 and deploykit.verify(plain).ok
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        ({"right": "no", "emulator": "yes"}, "They differ: on the same samples the emulator says yes, the device no."),
+        ({"right": "yes", "emulator": "yes"}, "Both agree in every output."),
+        ({"right": "no", "emulator": "yes", "parts": ["y"]}, "The device loses more than the emulator in y."),
+    ],
+)
+def test_the_report_says_where_device_and_emulator_differ(found: dict[str, Any], told: str) -> None:
+    run = {"id": "0001", "device": "SM8650", "where": "device", "content": content_of({"files": {}}), **found}
+    manifest = {"files": {}, "runs": [run], "status": {"right": "yes", "where": "emulator", "compiled": "yes"}}
+    page = with_runs("<title>✓ m</title><!-- runs on devices --><!-- end of runs -->rest", manifest)
+    assert told in page and "The emulator had said: yes." in page and page.endswith("rest")
+    assert page.startswith("<title>✗ m" if found["right"] == "no" else "<title>? m")
+    assert with_runs("a page of one's own", manifest) == ""
 
 
 @pytest.mark.heavy
