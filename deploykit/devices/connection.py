@@ -26,17 +26,10 @@ _SSH_FOLDER = ".deploykit"  # below the user's home, where a script starts
 _SSH_ADDRESS = re.compile(r"ssh://(?:[A-Za-z0-9_][\w.+-]*@)?(?:[A-Za-z0-9][\w.-]*|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?")
 _SERIAL = re.compile(r"[A-Za-z0-9][\w.:-]*")
 # Keys and jumps are as people have set them; what is set here keeps a run from asking, hanging or trusting by itself.
-_SSH_OPTIONS = {
-    "BatchMode": "yes",
-    "StrictHostKeyChecking": "yes",
-    "ConnectTimeout": "15",
-    "ServerAliveInterval": "5",
-    "ServerAliveCountMax": "3",
-    "LogLevel": "ERROR",
-    "ClearAllForwardings": "yes",
-    "ForwardAgent": "no",
-    "RemoteCommand": "none",
-}
+_SSH_OPTIONS = (
+    *("BatchMode=yes", "StrictHostKeyChecking=yes", "ConnectTimeout=15", "ServerAliveInterval=5"),
+    *("ServerAliveCountMax=3", "LogLevel=ERROR", "ClearAllForwardings=yes", "ForwardAgent=no", "RemoteCommand=none"),
+)
 _QUESTION_SECONDS = 120.0
 _TRANSFER_SECONDS = 3600.0
 _LATE = 15.0  # seconds after which this side ends what the far side should have ended
@@ -190,7 +183,7 @@ def connection_to(where: str, *, folder: str = "") -> Connection:
     kind, _, rest = where.partition(":")
     if kind == "ssh" and _SSH_ADDRESS.fullmatch(where):
         configured = os.environ.get("DEPLOYKIT_SSH_CONFIG", "")
-        options = [word for key, value in _SSH_OPTIONS.items() for word in ("-o", f"{key}={value}")]
+        options = [word for option in _SSH_OPTIONS for word in ("-o", option)]
         words = ("ssh", *(("-F", configured) if configured else ()), "-T", "-e", "none", *options, where)
         return Connection(kind="ssh", where=where, words=words, folder=folder or _SSH_FOLDER)
     if kind == "adb" and (not rest or _SERIAL.fullmatch(rest)) and where != "adb:":

@@ -81,12 +81,8 @@ class _DeviceProbe(ModelProbe):
     ) -> None:
         super().__init__(model)
         self._facts, self._outputs = facts, outputs
-        known = {
-            name: node
-            for node in facts.nodes
-            for name in node.outputs
-            if name in facts.tensors and facts.tensors[name].shape is not None
-        }
+        shaped = {name for name, fact in facts.tensors.items() if fact.shape is not None}
+        known = {name: node for node in facts.nodes for name in node.outputs if name in shaped}
         behind = {
             name
             for name, node in known.items()

@@ -12,15 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from deploykit.backend.on_device import (
-    LONGEST_RUN,
-    DeviceFile,
-    DeviceJob,
-    DeviceRequest,
-    DeviceResults,
-    MeasuredOperator,
-    Measuring,
-)
+from deploykit.backend.on_device import LONGEST_RUN, DeviceFile, DeviceJob, DeviceRequest, DeviceResults, Measuring
 from deploykit.devices import runner
 from deploykit.devices.profiles import Origins, read_session_profile
 from deploykit.errors import ToolError
@@ -83,9 +75,9 @@ def session_results(
     With ``origins`` also the kernels by the session's own profile, where ``npu`` is the provider that stands for it.
     """
     outputs = [dict[str, npt.NDArray[Any]]() for _ in request.feeds]
-    operators: tuple[MeasuredOperator, ...] = ()
-    if origins is not None and (folder / _PROFILE).is_file():
-        operators = read_session_profile(folder / _PROFILE, origins, {npu: "NPU"})
+    profile = folder / _PROFILE
+    known = origins if profile.is_file() else None
+    operators = () if known is None else read_session_profile(profile, known, {npu: "NPU"})
     try:
         with np.load(folder / _OUTPUTS, allow_pickle=False) as stored:
             for key in stored.files:

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
+from typing import NamedTuple
 
 from deploykit.backend.on_device import DeviceJob, Place
 from deploykit.devices.connection import Connection, connection_to
@@ -55,8 +56,7 @@ say end yes
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VisitEnd:
+class VisitEnd(NamedTuple):
     """How the program on the device ended, what it said and left, and how long this side waited for it."""
 
     status: int
