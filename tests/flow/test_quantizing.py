@@ -178,6 +178,28 @@ def test_scales_per_channel_of_an_operator_set_that_has_no_axis(frames: Path, tm
     assert done.record["numbers"]["sqnr_db"] > 25
 
 
+def test_outputs_whose_size_the_values_decide_are_told(tmp_path: Path) -> None:
+    values = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 40])]
+    values.append(helper.make_tensor_value_info("y", TensorProto.INT64, [2, None]))
+    weight = onnx.numpy_helper.from_array(np.eye(40, dtype=np.float32), "weight")
+    nodes = [helper.make_node("MatMul", ["x", "weight"], ["m"]), helper.make_node("Relu", ["m"], ["r"])]
+    graph = helper.make_graph(
+        [*nodes, helper.make_node("NonZero", ["r"], ["y"])], "g", values[:1], values[1:], [weight]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, tmp_path / "m.onnx")
+    rows = np.random.default_rng(0).normal(size=(16, 1, 40)).astype(np.float32) ** 5
+    np.savez(tmp_path / "rows.npz", x=rows)
+    with pytest.raises(InputError, match="changes its size with the values"):
+        deploykit.quantize(
+            tmp_path / "m.onnx",
+            target="sm8650",
+            calibration=tmp_path / "rows.npz",
+            precision="w8a8",
+            out=tmp_path / "o",
+        )
+
+
 def test_what_makes_no_sense_is_refused_before_anything_runs(frames: Path, tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "there/mine.txt").write_text("mine")

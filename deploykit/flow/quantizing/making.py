@@ -307,7 +307,7 @@ def _taken_up(folder: Path, result: Mapping[str, Any], *, again: bool) -> Quanti
     extracted = extract_qdq(onnx.load(qdq))
     if extracted.kept:
         node, why = next(iter(extracted.kept.items()))
-        raise ToolError(f"{qdq}: {node} cannot be read as an encoding", why=why)
+        raise ToolError(f"{qdq}: {node} is no encoding", why=why, next="leave it in float: --precision fp16")
     facts = collect_facts(load_model(given))
     entries = extracted.encodings.entries
     # A bias that several layers share is copied for each: no entry says that of one tensor, and compilers derive it.
@@ -359,7 +359,8 @@ class Numbers:
 def measure(given: Model, facts: GraphFacts, ran: QuantizerRun, feeds: Sequence[Feed], *, seen: bool) -> Numbers:
     """Run the float model as given and the quantized one on the samples, and hold the quantizer's own outputs beside.
 
-    Raises ToolError where the quantized model's outputs are not those of the model as given.
+    Raises ToolError where the quantized model's outputs are not those of the model as given, InputError where their
+    size is decided by values.
     """
     quantized = load_model(ran.model)
     placed = read_placed(ran.encodings, collect_facts(quantized))
@@ -372,6 +373,14 @@ def measure(given: Model, facts: GraphFacts, ran: QuantizerRun, feeds: Sequence[
     reference = [{name: row[name] for name in judge.names} for row in judge.reference]
     outputs = [{name: row[name] for name in judge.names} for row in shown]
     own = _own(ran.folder, judge.names)
+    for wanted, got in [*zip(reference, outputs, strict=True), *zip(reference, own or (), strict=False)]:
+        for name in judge.names:
+            if np.shape(wanted[name]) != np.shape(got[name]):
+                raise InputError(
+                    f"{given.path.name}: its output {name!r} changes its size with the values",
+                    why=f"it is {np.shape(wanted[name])} in float and {np.shape(got[name])} quantized",
+                    next="export it without what decides the size, such as a Loop or a NonZero",
+                )
     return Numbers(
         sqnr_db=overall_sqnr_db(reference, outputs),
         quantizer_db=None if own is None else overall_sqnr_db(reference, own),
