@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from deploykit.encodings.post_processing import exclusion_around
-from deploykit.findings import Severity
+from deploykit.findings import Severity, listed
 from deploykit.findings.rules import Found, Registry
-from deploykit.model.facts import GraphFacts, NodeFact
+from deploykit.model.facts import GraphFacts
 from deploykit.model.operators import RANGES, Trait, has, is_standard
 from deploykit_vitis_ai.draft import QuarkDraft
 from deploykit_vitis_ai.inspection import grids_of, is_power_of_two
@@ -93,11 +93,6 @@ _ROSS = "repository Xilinx/ross-ai-assistant (AMD assistant skills, for Vitis AI
 _RAI = "repository amd/ryzen-ai-documentation, main = 1.8"
 
 
-def _labels(nodes: Iterable[NodeFact], *, most: int = 6) -> str:
-    names = [node.label for node in nodes]
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
-
-
 @RULES.rule("VAI121", "shape-not-static", "error", sources=[_DOC2, _ROSS, _RAI], cure="batch-of-one")
 def check_shapes(draft: QuarkDraft) -> Iterator[Found]:
     """An input has a dimension that is not a number.
@@ -161,7 +156,7 @@ def check_cpu_only(draft: QuarkDraft) -> Iterator[Found]:
     if not found:
         return
     handled = "the CPU-partition passes are set; run it with VART-ML" if draft.options.cpu_partition else None
-    message = f"{_labels(found)}: the whole model would run on the CPU"
+    message = f"{listed([node.label for node in found])}: the whole model would run on the CPU"
     yield Found("node", found[0].label, message, handled=handled)
 
 
@@ -176,7 +171,7 @@ def check_operators(draft: QuarkDraft) -> Iterator[Found]:
     for op in draft.product.without(draft.precision):
         found = [n for n in draft.facts.nodes if n.op_type == op and n.index not in draft.exclusions.indices]
         if found:
-            message = f"{op} has no {draft.precision} on this NPU: {_labels(found)}"
+            message = f"{op} has no {draft.precision} on this NPU: {listed([node.label for node in found])}"
             yield Found("node", found[0].label, message, evidence={"operator": op})
 
 
@@ -209,7 +204,7 @@ def check_miscompilation(draft: QuarkDraft) -> Iterator[Found]:
     for op in draft.product.miscompiles(draft.precision):
         found = [node for node in draft.facts.nodes if node.op_type == op]
         if found:
-            message = f"{op} in {draft.precision.upper()}: {_labels(found)}"
+            message = f"{op} in {draft.precision.upper()}: {listed([node.label for node in found])}"
             yield Found("node", found[0].label, message)
 
 
@@ -224,7 +219,7 @@ def check_clip(draft: QuarkDraft) -> Iterator[Found]:
     # Clip nodes of a model that becomes VINT8.
     found = [n for n in draft.facts.nodes if n.op_type == "Clip" and n.index not in draft.exclusions.indices]
     if draft.needs_quark and draft.route is not None and draft.route.preset == "VINT8" and found:
-        message = f"{_labels(found)} become Relu where they clip to 0 and 6"
+        message = f"{listed([node.label for node in found])} become Relu where they clip to 0 and 6"
         yield Found("node", found[0].label, message)
 
 
