@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto
 
 DRAFTS, QUANTIZED = "vitis_ai/test_draft_rules.py", "vitis_ai/test_quantized.py"
 POST = "/post/Slice,/post/Slice_1,/post/Sigmoid:/post/Concat_1"
@@ -140,7 +139,7 @@ def in_float16(**request: Any) -> Way:
 
     def draft_of_it(bench: Any) -> Any:
         drafts = bench.module(DRAFTS)
-        return drafts.draft(drafts.chain("Relu", "Sigmoid", dtype=TensorProto.FLOAT16), **request)
+        return drafts.draft(drafts.chain("Relu", "Sigmoid", dtype="float16"), **request)
 
     return draft_of_it
 
