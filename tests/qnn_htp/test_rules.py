@@ -177,10 +177,25 @@ def test_float_sets_are_judged_where_a_mix_was_meant(code: str, intent: Intent) 
         assert bool(list(told)) is found
 
 
-CASES: dict[str, Any] = {**ROUTE_CASES, **DRAFT_CASES, **FLOAT16_CASES}
+REFUSED: dict[str, Any] = {"available": True, "ok": False, "compiler": "a compiler", "note": "not the user's SDK"}
 
 
-@each_row("code", CASES)
+def opinion(**verdict: Any) -> ConversionOpinion:
+    return ConversionOpinion(graph="m", asked="x", verdict={**REFUSED, **verdict})
+
+
+OPINION_CASES = {"QNN131": (opinion, lambda: opinion(ok=True))}
+CASES: dict[str, Any] = {**ROUTE_CASES, **DRAFT_CASES, **FLOAT16_CASES, **OPINION_CASES}
+
+
+def test_a_refusal_is_a_warning_and_a_yes_is_a_note(as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
+    refused, taken = (list(OPINION_RULES.run(make())) for make in CASES["QNN131"])
+    as_expected("QNN131", refused)
+    nobody = list(OPINION_RULES.run(opinion(available=False)))
+    assert [str(finding.severity) for finding in (*refused, *taken, *nobody)] == ["warning", "info", "warning"]
+
+
+@each_row("code", sorted(CASES.keys() - OPINION_CASES.keys()))
 def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
     rules: Any = next(rules for rules in (ROUTE_RULES, DRAFT_RULES, FLOAT16_RULES) if code in {r.code for r in rules})
     triggering, clean = CASES[code]
@@ -215,22 +230,6 @@ def test_a_chip_without_float16_says_so_for_itself() -> None:
     assert "SM7635 cannot run" in finding.message and "onnxruntime-qnn 2.7.0" in " ".join(finding.sources)
     assert mixed_support(mixed(device="sm7635").situation.target, {}).kinds == {"integer"}
     assert "fallback" in mixed_support(mixed(device="sm8550").situation.target, {}).kinds
-
-
-REFUSED: dict[str, Any] = {"available": True, "ok": False, "compiler": "a compiler", "note": "not the user's SDK"}
-
-
-@pytest.mark.parametrize(
-    ("verdict", "severity"),
-    [(REFUSED, "warning"), ({**REFUSED, "ok": True}, "info"), ({"available": False}, "warning")],
-)
-def test_a_refusal_is_a_warning_and_a_yes_is_a_note(
-    verdict: dict[str, Any], severity: str, as_expected: Callable[[str, Iterable[Finding]], None]
-) -> None:
-    found = list(OPINION_RULES.run(ConversionOpinion(graph="m", asked="x", verdict=verdict)))
-    if verdict is REFUSED:
-        as_expected("QNN131", found)
-    assert [finding.severity for finding in found] == [severity]
 
 
 @pytest.mark.heavy
