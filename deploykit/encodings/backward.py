@@ -18,7 +18,7 @@ from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute
 from deploykit.model.operators import Trait, ops
-from deploykit.model.range_functions import Interval, hull, product, total
+from deploykit.model.range_functions import FLOAT_TYPES, INTEGER_RANGES, Interval, hull, product, total
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -189,7 +189,7 @@ def _clue(
     position = list(node.input).index(name)
     made, label = result.interval, node.output[0]
     if node.op_type == "Cast":
-        holds_all = attribute(node, "to") in _FLOATS
+        holds_all = attribute(node, "to") in FLOAT_TYPES
     else:
         holds_all = node.op_type == "Concat" or (node.op_type in _KEEPS_ALL and position == 0)
     if holds_all:
@@ -313,7 +313,7 @@ def _from_integers(graph: GraphCopy, name: str) -> bool:
         node = graph.maker(current)
         if node is None:
             # A graph input without a Cast behind it is a float.
-            if current in graph.inputs and kinds.get(current) not in _INTEGERS:
+            if current in graph.inputs and kinds.get(current) not in INTEGER_RANGES:
                 return False
             continue
         if node.op_type not in _FROM:
@@ -324,8 +324,3 @@ def _from_integers(graph: GraphCopy, name: str) -> bool:
         seen.update(fresh)
         todo += fresh
     return casts
-
-
-# Element types of onnx.proto, TensorProto.DataType.
-_INTEGERS = frozenset({2, 3, 4, 5, 6, 7, 12, 13})
-_FLOATS = frozenset({1, 10, 11, 16})

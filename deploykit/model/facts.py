@@ -73,7 +73,7 @@ class TensorFact:
     @property
     def is_static(self) -> bool:
         """True when every dimension is a known number."""
-        return self.shape is not None and all(isinstance(dim, int) for dim in self.shape)
+        return self.static_shape is not None
 
     @property
     def static_shape(self) -> tuple[int, ...] | None:

@@ -25,10 +25,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ANYTHING",
+    "FLOAT_TYPES",
     "FUNCTIONS",
+    "INTEGER_RANGES",
     "SELECTIONS",
     "SILU_LOWEST",
     "SUMS",
+    "WORTH_READING",
     "ZERO",
     "Case",
     "Interval",
@@ -44,8 +47,8 @@ Interval: TypeAlias = tuple[float, float]
 ANYTHING: Interval = (-math.inf, math.inf)
 ZERO: Interval = (0.0, 0.0)
 
-# Stored tensors with more elements are not read: 16 MB in float32.
-_WORTH_READING = 1 << 22
+WORTH_READING = 1 << 22
+"""Stored tensors with more elements are not read: 16 MB in float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,7 @@ class Case:
         """The finite stored values of an operand in double precision; None where there are none or too many to read."""
         name = self.name(index)
         tensor = self.graph.stored.get(self.graph.origin(name)) if name else None
-        if tensor is None or element_count(tensor, name) > _WORTH_READING:
+        if tensor is None or element_count(tensor, name) > WORTH_READING:
             return None
         value = self.graph.array(name)
         if value is None or not value.size or value.dtype.kind not in "fiub":
@@ -219,9 +222,10 @@ def clip_bounds(graph: GraphCopy, node: NodeProto) -> Interval:
     return (-math.inf if low is None else low), (math.inf if high is None else high)
 
 
-# Element types of onnx.proto, TensorProto.DataType.
-_FLOAT_TYPES = frozenset({1, 10, 11, 16})
-_INTEGER_RANGES: Mapping[int, Interval] = {
+FLOAT_TYPES = frozenset({1, 10, 11, 16})
+"""Element types that hold real numbers, and below the range of each integer one (onnx.proto, TensorProto.DataType)."""
+
+INTEGER_RANGES: Mapping[int, Interval] = {
     **{number: (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1) - 1) for number, bits in ((3, 8), (5, 16), (6, 32), (7, 64))},
     **{number: (0.0, 2.0**bits - 1) for number, bits in ((2, 8), (4, 16), (12, 32), (13, 64))},
 }
@@ -232,9 +236,9 @@ def _cast(case: Case) -> Interval:
     to = case.get("to")
     if to == 9:  # TensorProto.BOOL
         return 0.0, 1.0
-    if to in _FLOAT_TYPES:
+    if to in FLOAT_TYPES:
         return low, high
-    whole = _INTEGER_RANGES.get(to)
+    whole = INTEGER_RANGES.get(to)
     if whole is None or not (math.isfinite(low) and math.isfinite(high)):
         return ANYTHING
     if low < whole[0] or high > whole[1]:
@@ -292,7 +296,7 @@ def _dequantize(case: Case) -> Interval:
 def _quantize(case: Case) -> Interval:
     """What the type of the zero point holds: beyond it values saturate."""
     zero = case.graph.stored.get(case.graph.origin(case.name(2))) if case.name(2) else None
-    return (0.0, 255.0) if zero is None else _INTEGER_RANGES.get(zero.data_type, ANYTHING)
+    return (0.0, 255.0) if zero is None else INTEGER_RANGES.get(zero.data_type, ANYTHING)
 
 
 def _recurrent(case: Case) -> Interval:

@@ -25,10 +25,12 @@ from deploykit.model.nodes import attribute, bodies
 from deploykit.model.operators import RANGES, Trait, has, is_standard
 from deploykit.model.range_functions import (
     ANYTHING,
+    FLOAT_TYPES,
     FUNCTIONS,
     SELECTIONS,
     SILU_LOWEST,
     SUMS,
+    WORTH_READING,
     ZERO,
     Case,
     Interval,
@@ -52,7 +54,6 @@ _ERF_LOWEST = -0.16997120747990369 / math.sqrt(2)
 
 _UNCHANGED = frozenset({"Cast", "Dropout", "Identity"})
 _SPREAD = _UNCHANGED | {"Expand"}
-_FLOAT_TYPES = frozenset({1, 10, 11, 16})
 
 _Polynomial = npt.NDArray[Any]
 
@@ -312,7 +313,7 @@ def _passed_on(case: Case, node: NodeProto, ask: Callable[[str], float | None]) 
 
 def _keeps_values(node: NodeProto) -> bool:
     """True for everything but a Cast to a type that cuts fractions off."""
-    return node.op_type != "Cast" or attribute(node, "to") in _FLOAT_TYPES
+    return node.op_type != "Cast" or attribute(node, "to") in FLOAT_TYPES
 
 
 def _keeps_axes(node: NodeProto) -> bool:
@@ -330,9 +331,6 @@ def _a_step_wider(found: Interval) -> Interval:
     low, high = (max(1.0, abs(end) * 2.0**-10) if math.isfinite(end) else 0.0 for end in found)  # float16 has 10 bits
     widest = found[0] - low, found[1] + high
     return (max(widest[0], 0.0) if found[0] >= 0 else widest[0]), (min(widest[1], 0.0) if found[1] <= 0 else widest[1])
-
-
-_WORTH_READING = 1 << 22
 
 
 def graph_bounds(graph: GraphCopy, known: Mapping[str, Interval] | None = None) -> dict[str, Interval]:
@@ -432,7 +430,7 @@ class _Bounds(dict[str, Interval]):
 
 
 def _stored(graph: GraphCopy, name: str) -> Interval:
-    if element_count(graph.stored[name], name) > _WORTH_READING:
+    if element_count(graph.stored[name], name) > WORTH_READING:
         return ANYTHING
     value = graph.array(name)
     if value is None or not value.size or value.dtype.kind not in "fiub":
