@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
 from deploykit.backend.backend import Situation
-from deploykit.encodings.float_sets import Extension, predict_float_set, suggest_extensions
 from deploykit.findings import Severity
 from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import GraphFacts, NodeFact
@@ -26,6 +26,9 @@ from deploykit_qualcomm.rules.views import (
     quantized,
     rewrite_advice,
 )
+
+if TYPE_CHECKING:
+    from deploykit.encodings.float_sets import Extension
 
 __all__ = ["RULES"]
 
@@ -365,6 +368,8 @@ def check_borders(situation: Situation) -> Iterator[Found]:
     if situation.encodings is None:
         return
     facts = situation.facts
+    from deploykit.encodings.float_sets import predict_float_set, suggest_extensions
+
     prediction = predict_float_set(facts, situation.encodings)
     if not prediction.borders or not prediction.predicted:
         return
