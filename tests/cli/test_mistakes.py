@@ -51,6 +51,7 @@ MISTAKES: Mapping[str, tuple[list[str], int, str]] = {
         "use the model that the encodings were exported with",
     ),
     "encodings of a quantized model": (packaged(model="qdq.onnx", encodings=ENCODINGS), 2, "the quantized model alone"),
+    "a precision for a quantized model": (packaged(model="qdq.onnx", precision="w8a8"), 2, "leave out --precision"),
     "encodings that are none": (packaged(encodings="text.onnx"), 3, "text.onnx"),
     "encodings cut off": (packaged(encodings="cut.encodings"), 3, "is the file complete?"),
     "the model as encodings": (packaged(encodings="m.onnx"), 3, "give an encodings file, or the quantized model"),
