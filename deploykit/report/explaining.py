@@ -62,7 +62,7 @@ class Shipping(Published):
 _LOCATE = (
     "'deploykit accuracy locate' names the first operator that is off, 'deploykit accuracy layers' what costs most"
 )
-_BUILD = "deploykit build PACKAGE where the SDK is installed"
+_BUILD = "deploykit build {} where the SDK is installed"
 
 
 def samples_wanted(right: Correctness) -> str:
@@ -96,6 +96,7 @@ def shipping(status: PackageStatus, findings: Iterable[Finding], package: Path |
     def not_judged(why: str, evidence: str, next_: str) -> Shipping:
         return Shipping(word=Word.NOT_JUDGED, why=why, evidence=evidence, next=next_)
 
+    named = "PACKAGE" if package is None else shlex.quote(str(package))
     if not status.intact:
         return no("its files are not as they were recorded", next_="make the package again")
     if compiled.state is Compiled.REFUSED:
@@ -109,11 +110,12 @@ def shipping(status: PackageStatus, findings: Iterable[Finding], package: Path |
         told = right.why.removeprefix("not judged: ")
         lacks = "no real samples say" if samples_wanted(right) else "nothing says yet"
         why = f"the package is made, and {lacks} whether its outputs are right{f': {told}' if told else ''}"
-        named = "PACKAGE" if package is None else shlex.quote(str(package))
         return not_judged(why, by, samples_wanted(right) or _RUN.format(named))
     ran = right.where == "device"
     if compiled.state is not Compiled.YES and not ran:
-        return not_judged("its numbers are right in simulation, but no compiler has seen it", measured, _BUILD)
+        return not_judged(
+            "its numbers are right in simulation, but no compiler has seen it", measured, _BUILD.format(named)
+        )
     if not is_against_float:
         why = "the device computes what the encodings say, but whether they are good enough was not judged"
         return not_judged(why, measured, _DATA)

@@ -31,6 +31,7 @@ from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.system.environments import Environment
 from tables import each_row
+from text_models import text_model
 
 DATA = Path(__file__).parents[1] / "data" / "aimet"
 CNN, MLP = DATA / "cnn" / "model.onnx", DATA / "mlp" / "model.onnx"
@@ -207,6 +208,10 @@ def test_what_makes_no_sense_is_refused_before_anything_runs(frames: Path, tmp_p
         deploykit.quantize(CNN, target="sm8650", calibration=frames, out=tmp_path / "there")
     with pytest.raises(InputError, match="holds Q/DQ nodes already"):
         deploykit.quantize(DATA / "cnn/w8a8.qdq.onnx", target="sm8650", calibration=frames, out=tmp_path / "qdq")
+    half = text_model("float16[1,4] x", "y = MatMul (x, w)", "float16[1,4] y", w=np.eye(4, dtype=np.float16))
+    onnx.save(half, tmp_path / "half.onnx")
+    with pytest.raises(InputError, match="computes in float16"):
+        deploykit.quantize(tmp_path / "half.onnx", target="sm8650", calibration=frames, out=tmp_path / "half")
     with pytest.raises(UsageError, match="not for this target"):
         deploykit.quantize(CNN, target="vek385", quantizer="ort", calibration=frames, out=tmp_path / "other")
     assert (

@@ -42,6 +42,7 @@ from deploykit.flow.rules import QUANTIZED_RULES, QuantizedNumbers
 from deploykit.flow.samples import about_samples
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
+from deploykit.model.operators import Trait, has
 from deploykit.model.weights import lean_weights, load_weights
 from deploykit.packages.manifests import hash_file
 from deploykit.rewrites.contract import load_transform
@@ -483,7 +484,9 @@ class Making:
         request, model, facts = self.request, self.model, self.facts
         if facts.is_qdq:
             raise InputError(f"{model.path}: holds Q/DQ nodes already", next="give the float model")
-        if any(fact.dtype == "float16" for fact in facts.tensors.values()):
+        # Only layers that would be integers: a corner in float16, or weights that are widened, stay as they are.
+        linear = {node.inputs[0] for node in facts.nodes if node.inputs and has(node, Trait.LINEAR)}
+        if any(facts.tensors[name].dtype == "float16" for name in linear if name in facts.tensors):
             raise InputError(
                 f"{model.path.name}: computes in float16, and quantizers start from float32",
                 why="ONNX writes no bias of an integer layer in float16, and the weights are rounded already",

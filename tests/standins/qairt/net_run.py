@@ -5,6 +5,7 @@ A real context binary is run by the HTP emulator of onnxruntime-qnn, one of ``st
 
 from __future__ import annotations
 
+import base64
 import os
 import shutil
 import sys
@@ -53,11 +54,11 @@ def given_as(feed: Feed, name: str) -> Any:
     return feed[name if name in feed else ""]
 
 
-def on_cpu(model: Path) -> tuple[Inference, Any]:
+def on_cpu(model: bytes) -> tuple[Inference, Any]:
     """The ONNX file in float32, without graph optimisations."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     kinds = {"tensor(float)": np.float32, "tensor(int64)": np.int64}
 
     def infer(feed: Feed) -> Feed:
@@ -132,9 +133,9 @@ def net_run(flags: Mapping[str, list[str]], version: str) -> None:
     output.mkdir(parents=True, exist_ok=True)
     level, profile = flags.get("--profiling_level", [""])[0], output / "provider.csv"
     started = time.perf_counter_ns()
-    head = binary.read_bytes()[:4096]
-    if head.startswith(PLAYS.encode()):
-        infer, session = on_cpu(Path(head.decode().removeprefix(PLAYS).strip()))
+    compiled = binary.read_bytes()
+    if compiled.startswith(PLAYS.encode()):
+        infer, session = on_cpu(base64.b64decode(compiled.removeprefix(PLAYS.encode())))
     else:
         infer, session = on_emulator(binary, profile, level)
     rows = [f"0,INIT,{(time.perf_counter_ns() - started) // 1000},US,NETRUN,ROOT,init"]

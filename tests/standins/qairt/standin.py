@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import sys
@@ -96,10 +97,15 @@ def convert(flags: dict[str, list[str]], version: str) -> None:
         for name, stored in names_of(model)
     }
     output = Path(flags["--output_path"][0])
-    output.write_text(f"{PLAYS}{model.resolve()}\n", "utf-8")
+    output.write_text(played(model), "utf-8")
     output.with_suffix(".bin").write_bytes(b"stand-in")
     net = output.with_name(f"{output.stem}_net.json")
     net.write_text(json.dumps({"graph": {"tensors": tensors, "nodes": {}}}), "utf-8")
+
+
+def played(model: Path) -> str:
+    """What stands for a compiled model: the ONNX file itself, as text."""
+    return f"{PLAYS}{base64.b64encode(model.read_bytes()).decode()}\n"
 
 
 def overrides(flags: dict[str, list[str]]) -> dict[str, str]:
@@ -172,8 +178,7 @@ def context(flags: dict[str, list[str]], version: str) -> None:
 def dlc(flags: dict[str, list[str]], version: str) -> None:
     del version
     print(f"Processed {len(overrides(flags))} quantization encodings")
-    model = Path(flags["--input_network"][0]).resolve()
-    Path(flags["--output_path"][0]).write_text(f"{PLAYS}{model}\n", "utf-8")
+    Path(flags["--output_path"][0]).write_text(played(Path(flags["--input_network"][0])), "utf-8")
 
 
 def later(action: str) -> Callable[[dict[str, list[str]], str], None]:
