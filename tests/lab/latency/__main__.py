@@ -18,15 +18,18 @@ from pathlib import Path
 PRECISIONS = {"float": "float", "w8a8": "w8a8", "w8a16": "w8a16"}
 
 
-def export(folder: Path, names: list[str], sources: Path | None) -> None:
+def export(folder: Path, names: list[str], sources: Path | None, unseen: bool = False) -> None:
     """One ONNX file of each network, float32, fixed shapes."""
     import torch
 
     from latency.models import MODELS
     from latency.sources import sourced_models
+    from latency.unseen import unseen_models
 
     torch.backends.mha.set_fastpath_enabled(False)  # the fast path of attention has no form in ONNX
     models = {**MODELS, **(sourced_models(sources) if sources else {})}
+    if unseen and sources:
+        models = dict(unseen_models(sources))
     told = {name: (model.family, model.component, model.of or name) for name, model in models.items()}
     (folder / "networks.json").write_text(json.dumps(told, indent=1))
     for name, model in models.items():
@@ -82,12 +85,13 @@ def main() -> None:
     parser.add_argument("--precisions", nargs="*", default=list(PRECISIONS))
     parser.add_argument("--checkout", type=Path, help="of qualcomm/ai-hub-models")
     parser.add_argument("--sources", type=Path, help="checkouts of the publishers' own code, for more networks")
+    parser.add_argument("--unseen", action="store_true", help="export: only those that nothing was fitted to")
     parser.add_argument("--out", type=Path, help="publish: the file, published.toml of the adapter")
     parser.add_argument("--device", default="Dragonwing IQ-9075 EVK")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     if given.step == "export":
-        export(given.folder, given.only, given.sources)
+        export(given.folder, given.only, given.sources, given.unseen)
     elif given.step == "compile":
         compile_all(given.folder, given.only, given.target, given.precisions, given.mode)
     elif given.step == "publish":

@@ -1,6 +1,6 @@
 """Published networks built by the very code that published them, from checkouts beside each other; no weights are read.
 
-None of them was used to fit a constant or a band. `--sources` names the folder: each checkout goes by its repository.
+The band of 53 networks was fitted to them too. `--sources` names the folder: each checkout goes by its repository.
 """
 
 from __future__ import annotations
@@ -52,20 +52,32 @@ class _Attributes(dict[str, Any]):
         return _Attributes(found) if isinstance(found, dict) else found
 
 
+# What the networks themselves need of none of these; and the classes of qai_hub_models that they inherit from.
+_ABSENT = {"qai_hub_models", "tflite", "loguru", "tabulate", "pycocotools", "pandas", "seaborn", "addict", "matplotlib"}
+_ABSENT |= {"tensorboard", "thop", "requests", "psutil", "scipy", "tqdm", "skimage", "imageio", "cv2"}
+_BASES = {"BaseModel", "SelfieSegmentor", "Yolo", "RepaintModel"}
+
+
+class _Base(nn.Module):
+    def __init__(self, model: nn.Module | None = None) -> None:
+        super().__init__()
+        if model is not None:
+            self.model = model
+
+
 class _Hollow(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """What of the publisher's package is not network is not there; its base class is a plain module."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        return (
-            importlib.machinery.ModuleSpec(name, self, is_package=True) if name.startswith("qai_hub_models") else None
-        )
+        hollow = name.partition(".")[0] in _ABSENT
+        return importlib.machinery.ModuleSpec(name, self, is_package=True) if hollow else None
 
     def create_module(self, spec: Any) -> ModuleType:
         class Hollow(ModuleType):
             def __getattr__(self, name: str) -> Any:
                 if name.startswith("__"):
                     raise AttributeError(name)
-                return nn.Module if name == "BaseModel" else MagicMock(name=name)
+                return _Base if name in _BASES else MagicMock(name=name)
 
         return Hollow(spec.name)
 
@@ -86,9 +98,10 @@ def _code(folder: Path, *paths: str) -> Iterator[None]:
             stack.enter_context(patch(name, lambda *_, **__: {}))
         stack.enter_context(patch.object(nn.Module, "load_state_dict", lambda *_, **__: None))
         yield
-    for name in set(sys.modules) - before:
-        file = getattr(sys.modules[name], "__file__", None) or ""
-        if file.startswith(str(folder)) or name.startswith("qai_hub_models"):
+    for name in sorted(set(sys.modules) - before, key=len, reverse=True):  # a package's path asks its parent's
+        module = sys.modules[name]
+        places = [getattr(module, "__file__", None) or "", *(getattr(module, "__path__", None) or [])]
+        if any(place.startswith(str(folder)) for place in places) or isinstance(module.__loader__, _Hollow):
             del sys.modules[name]
 
 
