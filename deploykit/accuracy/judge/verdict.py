@@ -480,8 +480,10 @@ class Verdict:
         excused = next((n for n in numbers if n.passes and not n.limit.holds(n.value)), None)
         cost = f"the encodings by themselves: {quantization.words}"
         if right and excused is not None:
-            told = quantization.words if excused.words else f"{excused.subject} {excused.base:.4g} {excused.limit.unit}"
-            cost = f"what is lost is in your encodings, not in the package: {told.strip()}"
+            unit = f" {excused.limit.unit}" if excused.limit.unit else ""
+            both = f"{excused.subject} {excused.base:.4g}{unit} by them alone, {excused.value:.4g}{unit} here"
+            told = quantization.words if excused.words else both
+            cost = f"what is lost is in your encodings, not in the package: {told}"
         return replace(self, numbers=numbers, right=right, reason=reason, cost=cost)
 
     def lines(self) -> tuple[str, ...]:
