@@ -233,7 +233,8 @@ def _sampled_shapes(source: Path | None, specs: tuple[InputSpec, ...]) -> dict[s
         data = load_calibration(source, specs)
         if data.recipe is not None:
             fed = fed_by_images(data.recipe, specs)
-            return {} if fed is None or not fed.fits(data.recipe.shape) else {fed.name: data.recipe.shape}
+            sized = fed is not None and data.recipe.width and fed.fits(data.recipe.shape)
+            return {fed.name: data.recipe.shape} if fed is not None and sized else {}
         known = frozenset(spec.name for spec in specs)
         places = [places_in(file, specs, optional=known, sound=data.sound) for file in data.files[:1]]
         sample = next(read_places(places[0][:1]), {}) if places else {}

@@ -69,6 +69,10 @@ def test_each_size_has_its_reason(
 def test_the_maker_s_metadata_outranks_the_habit(tmp_path: Path) -> None:
     made = pinned(save(tmp_path / "m.onnx", DENSE, metadata={"imgsz": "[320, 480]"}))
     assert shapes(made) == {"x": (1, 3, 320, 480)}
+    # Pictures whose recipe leaves their size to the model say none.
+    (tmp_path / "0.png").write_bytes(b"")
+    (tmp_path / "calibration.toml").write_text("schema = 1\nscale = 0.1\nmean = [0, 0, 0]\nstd = [1, 1, 1]\n")
+    assert shapes(pinned(tmp_path / "m.onnx", calibration=tmp_path)) == {"x": (1, 3, 320, 480)}
 
 
 def test_only_a_size_at_which_the_model_runs_is_taken(tmp_path: Path) -> None:
