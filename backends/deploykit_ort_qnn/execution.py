@@ -31,7 +31,7 @@ from deploykit_ort_qnn.bench.audit import audit_draft, with_count
 from deploykit_ort_qnn.bench.repair import done_otherwise, rescue, wanted_repairs
 from deploykit_ort_qnn.compiler.dlc import DLC
 from deploykit_ort_qnn.compiler.emulation import NUMBERS, EmulationJob, compare, correctness, narrowest, numbers_json
-from deploykit_ort_qnn.compiler.estimates import call_band, compiled_origins, nearest_estimated
+from deploykit_ort_qnn.compiler.estimates import compiled_origins, nearest_estimated
 from deploykit_ort_qnn.compiler.hosts import Host, installed_wheel, toolchain_host
 from deploykit_ort_qnn.compiler.jobs import CompileJob, CompileOutcome, compile_model, write_dlc
 from deploykit_ort_qnn.compiler.precision import EVIDENCE, dlc_scope, evidence_json, precision_scope, read_evidence
@@ -162,9 +162,6 @@ def _estimated(
         return None
     timeline = TIMELINE if estimate.events else ""
     told = replace(estimate, compiler=compiler, name=device.name, instead_of=instead, timeline=timeline)
-    if not instead:
-        mode = job.options.get("htp_graph_finalization_optimization_mode", "default")
-        told = replace(told, call=call_band(told, outcome.graphs, on_host=bool(outcome.cpu_nodes), mode=mode))
     if timeline:
         (package / TIMELINE).write_text(json.dumps(chrome_trace(told), separators=(",", ":")) + "\n", "utf-8")
     return told

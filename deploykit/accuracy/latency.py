@@ -8,14 +8,13 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, Literal, TypeAlias
 
 from deploykit.errors import UsageError
 
 __all__ = [
-    "CallBand",
     "Estimate",
     "OperatorTime",
     "TraceEvent",
@@ -73,15 +72,6 @@ class OperatorTime:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CallBand:
-    """Between which times a whole call lies on a board, in microseconds, and what that rests on in words."""
-
-    lower_us: float
-    upper_us: float
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """The compiler's word on one chip. Times in microseconds, ``ddr`` in bytes by kind of traffic, ``clock_mhz`` of the
     accelerator (0 where it is not told). ``missing_ops`` counts operators without a cost: the time is then a least one.
@@ -108,7 +98,6 @@ class Estimate:
     name: str = ""
     instead_of: str = ""
     timeline: str = ""
-    call: CallBand | None = None
 
     @property
     def us_per_cycle(self) -> float:
@@ -117,7 +106,7 @@ class Estimate:
 
     @property
     def described(self) -> str:
-        """One line for people, with the band and what it leaves out."""
+        """One line for people, with the compiler's own bounds and what it leaves out."""
         least = "at least " if self.missing_ops else "about "
         line = f"{least}{in_time(self.time_us)} on the accelerator"
         line += f" ({in_time(self.lower_us)} to {in_time(self.upper_us)}), by the compiler's own model for "
@@ -128,10 +117,7 @@ class Estimate:
             line += f"; {self.missing_ops} operators have no cost in it"
         waiting = sum(1 for item in self.operators if item.waiting > 0.05 * item.share and item.share > 0)
         verb = "operator waits" if waiting == 1 else "operators wait"
-        line = f"{line}; {waiting} {verb} for DDR" if waiting else line
-        if self.call is None:
-            return line
-        return f"{line}; a call takes {in_time(self.call.lower_us)} to {in_time(self.call.upper_us)} ({self.call.why})"
+        return f"{line}; {waiting} {verb} for DDR" if waiting else line
 
     def to_json(self) -> dict[str, Any]:
         """The published shape; the ten dearest operators."""
@@ -150,7 +136,6 @@ class Estimate:
             "dearest": [item.to_json(self.us_per_cycle) for item in self.operators[:10]],
             "note": self.note,
             "timeline": self.timeline,
-            "call": self.call and asdict(self.call),
         }
 
 

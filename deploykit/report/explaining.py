@@ -347,8 +347,6 @@ def _estimated(estimate: Mapping[str, Any]) -> Iterator[str]:
         f"own model of {estimate.get('chip') or estimate.get('soc_model')}; nothing was measured, and a call adds "
         "transport and host."
     )
-    if call := _table(estimate, "call"):
-        yield f"A call takes {call['lower_us']:,.0f} to {call['upper_us']:,.0f} us: {call['why']}."
     for row in _rows(estimate, "dearest")[:5]:
         reason = f": {row['reason']}" if row.get("reason") else ""
         yield f"{row.get('node')} takes {row.get('time_us')} us{reason}."

@@ -16,8 +16,8 @@ from deploykit.backend.backend import Request
 from deploykit.backend.status import Compilation, Compiled, PackageStatus
 from deploykit.cli import cli
 from deploykit.cli.frame import run
-from deploykit_ort_qnn.compiler.estimates import call_band, compiled_origins, nearest_estimated, read_estimate
-from deploykit_ort_qnn.compiler.graphs import QnnGraph, QnnNode, QnnTensor, Schematic
+from deploykit_ort_qnn.compiler.estimates import compiled_origins, nearest_estimated, read_estimate
+from deploykit_ort_qnn.compiler.graphs import QnnGraph, QnnNode, Schematic
 from deploykit_ort_qnn.prepare import wheel_for
 from deploykit_qualcomm.devices import arch_of, qualcomm_device
 
@@ -70,35 +70,6 @@ def test_the_estimate_and_its_dearest_operators(tmp_path: Path) -> None:
     ]
     assert "channel-last" in found.operators[1].reason
     assert found.operators[2].reason == "waits for 4,096 bytes from or to DDR"
-
-
-@pytest.mark.parametrize(
-    ("why", "kinds", "fixed", "changed", "on_host"),
-    [
-        ("", ("Conv2d", "Relu"), False, {}, False),
-        ("attention", ("Conv2d", "MatMul"), False, {}, False),
-        ("integers", ("Conv2d",), True, {}, False),
-        ("operators without a cost", ("Conv2d",), False, {"missing_ops": 1}, False),
-        ("bounds far apart", ("Conv2d",), False, {"upper_us": 1500.0}, False),
-        ("a part on the CPU", ("Conv2d",), False, {}, True),
-        ("a board that was not measured", ("Conv2d",), False, {"chip": "52"}, False),
-    ],
-)
-def test_a_call_has_a_band_only_where_measurements_speak(
-    why: str, kinds: tuple[str, ...], fixed: bool, changed: dict[str, Any], on_host: bool
-) -> None:
-    nodes = tuple(QnnNode(name=kind, type=kind, inputs=(), outputs=(kind,)) for kind in kinds)
-    tensors = {"x": QnnTensor(dtype="uint8" if fixed else "float16", role="input", dims=(1,), fixed=fixed)}
-    told = {"time_us": 1000.0, "lower_us": 900.0, "upper_us": 1200.0, "cycles": 9, "chip": "77", **changed}
-    band = call_band(Estimate(**told), [QnnGraph(name="g", nodes=nodes, tensors=tensors)], on_host=on_host)
-    if why:
-        assert band is None, why
-    else:  # 0.2 ms and the estimate, from 0.78 to 1.23 of that
-        assert band is not None and (band.lower_us, band.upper_us) == (936.0, 1476.0)
-        assert "53 published convolutions in float16" in band.why
-        graph = QnnGraph(name="g", nodes=nodes, tensors=tensors)
-        assert call_band(Estimate(**told), [graph], on_host=on_host, mode="3") is None
-        assert "a call takes 936 us to 1.48 ms" in Estimate(**told, call=band).described
 
 
 def test_a_product_that_is_not_on_the_matrix_unit_is_told(tmp_path: Path) -> None:

@@ -11,21 +11,19 @@ import re
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 
 import msgspec
 
-from deploykit.accuracy.latency import CallBand, Estimate, OperatorTime, TraceEvent, Unit, operator_times
+from deploykit.accuracy.latency import Estimate, OperatorTime, TraceEvent, Unit, operator_times
 from deploykit.devices.profiles import Origins
 from deploykit.errors import InputError
 from deploykit.tables.devices import Device
-from deploykit.tables.sources import SourcedRow, sourced_file
 from deploykit_ort_qnn.compiler.graphs import QnnGraph, Schematic
 from deploykit_qualcomm.devices import arch_of, qualcomm_devices
 from deploykit_qualcomm.profiles import profile_rows
 
-__all__ = ["call_band", "compiled_origins", "nearest_estimated", "read_estimate", "read_trace"]
+__all__ = ["compiled_origins", "nearest_estimated", "read_estimate", "read_trace"]
 
 # The HTPs of which the compiler of QAIRT 2.51 has a cost model; 62 values of soc_model were tried.
 _ESTIMATED = (52, 62, 72, 77)
@@ -93,64 +91,6 @@ class _Trace:
     events: tuple[TraceEvent, ...]
     clock_mhz: float
     whole: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredBand(SourcedRow):
-    """Models of one kind on the boards of some chips: a call takes ``constant_us + factor * estimate`` microseconds,
-    times ``low`` to ``high`` for nine in ten of ``networks`` that the fit had not seen."""
-
-    family: str
-    precision: str
-    soc_models: tuple[int, ...]
-    constant_us: float
-    factor: float
-    low: float
-    high: float
-    networks: int
-    board: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BandTable:
-    """``estimates.toml``. Beyond ``widest_bounds`` between the compiler's own two bounds no estimate held."""
-
-    schema: int
-    widest_bounds: float
-    band: tuple[MeasuredBand, ...]
-
-
-@cache
-def load_bands() -> BandTable:
-    """How far estimates were seen to hold."""
-    return sourced_file(BandTable, Path(__file__).parents[1] / "data" / "estimates.toml")
-
-
-# What attention and recurrence become; no estimate of such models held well enough for a band.
-_NOT_CONVOLUTIONS = frozenset({"MatMul", "Lstm", "Gru"})
-
-
-def call_band(
-    estimate: Estimate, graphs: Sequence[QnnGraph], *, on_host: bool, mode: str = "default"
-) -> CallBand | None:
-    """How long a whole call takes on a board, where measurements of such models on it say so; else None.
-
-    ``mode`` is the compiler's optimization effort; with another than the default no estimates held well enough.
-    """
-    table = load_bands()
-    if estimate.missing_ops or on_host or len(graphs) != 1 or not estimate.lower_us or mode != "default":
-        return None
-    if estimate.upper_us > table.widest_bounds * estimate.lower_us:
-        return None
-    kinds = {node.type for node in graphs[0].nodes}
-    family = "convolutions" if "Conv2d" in kinds and not kinds & _NOT_CONVOLUTIONS else ""
-    precision = "" if any(tensor.fixed for tensor in graphs[0].tensors.values()) else "float16"
-    for row in table.band:
-        if (row.family, row.precision) == (family, precision) and int(estimate.chip) in row.soc_models:
-            middle = row.constant_us + row.factor * estimate.time_us
-            why = f"nine in ten of {row.networks} published {row.family} in {row.precision} did on {row.board}"
-            return CallBand(lower_us=round(row.low * middle, 1), upper_us=round(row.high * middle, 1), why=why)
-    return None
 
 
 def read_estimate(

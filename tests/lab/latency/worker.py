@@ -22,7 +22,6 @@ import onnx
 import deploykit
 from deploykit.accuracy.latency import Estimate, chrome_trace
 from deploykit_ort_qnn.compiler import jobs
-from deploykit_ort_qnn.compiler.estimates import call_band
 from latency.trace import operator_cycles
 
 
@@ -58,7 +57,6 @@ def main(model: Path, precision: str, target: str, mode: str) -> None:
     estimate = outcome.estimate
     if estimate is None:
         raise SystemExit(f"no estimate: {outcome.status} {outcome.message}")
-    band = call_band(estimate, outcome.graphs, on_host=bool(outcome.cpu_nodes), mode=mode)
     told = {
         "time_us": estimate.time_us,
         "lower_us": estimate.lower_us,
@@ -68,7 +66,6 @@ def main(model: Path, precision: str, target: str, mode: str) -> None:
         "contexts": len(outcome.graphs),
         "cpu": sorted(node.type for node in outcome.cpu_nodes),
         "compile_s": outcome.seconds,
-        "band_us": band and [band.lower_us, band.upper_us],
         **seen,
     }
     print(json.dumps(told))
