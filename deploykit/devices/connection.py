@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import shutil
 import tarfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,19 +41,11 @@ _LAST_WORDS = 4
 _ONE_STREAM = "exec >&2"
 # What the clients say before they have reached a device, what that means, and what to do.
 _CLIENT_SAYS = (
-    (
-        "no devices/emulators found",
-        "no device is attached",
-        "adb devices lists what is; adb connect HOST adds one by network",
-    ),
-    ("device '", "no such device is attached", "adb devices lists those that are"),
-    ("more than one device", "several devices are attached", "adb devices lists them; name one: --on adb:SERIAL"),
-    (
-        "Host key verification failed",
-        "its key is not the one that is known",
-        "ask its owner before you take another",
-    ),
-    ("unauthorized", "the device does not trust this computer yet", "unlock it and confirm what it asks"),
+    ("adb", "no devices/emulators found", "no device is attached", "adb devices lists them; adb connect HOST adds one"),
+    ("adb", "device '", "no such device is attached", "adb devices lists those that are"),
+    ("adb", "more than one device", "several devices are attached", "name one of adb devices: --on adb:SERIAL"),
+    ("adb", "unauthorized", "the device does not trust this computer yet", "unlock it and confirm what it asks"),
+    ("ssh", "Host key verification failed", "its key is not the one that is known", "ask its owner before you take it"),
 )
 
 
@@ -110,9 +103,14 @@ class Connection:
         if archive.stat().st_size:
             try:
                 with tarfile.open(archive) as packed:
-                    # Only what was asked for, by its name, as a plain file: a device may send anything.
-                    wanted = [entry for entry in packed if entry.isreg() and entry.name in names]
-                    packed.extractall(target, wanted, filter="data")
+                    for entry in packed:
+                        # Only what was asked for, by its name, as a plain file: a device may send anything. By hand,
+                        # since Python 3.11.2, which Debian 12 has, knows no filters of archives.
+                        stream = packed.extractfile(entry) if entry.isreg() and entry.name in names else None
+                        if stream is not None:
+                            (target / entry.name).parent.mkdir(parents=True, exist_ok=True)
+                            with (target / entry.name).open("wb") as sink:
+                                shutil.copyfileobj(stream, sink)
             except (tarfile.TarError, EOFError, ValueError) as error:
                 raise ToolError(f"{self.where}: sends outputs that cannot be read", why=str(error)) from None
         return told
@@ -161,8 +159,8 @@ class Connection:
         if end.timed_out or (end.returncode == 0 and self.kind != "adb"):
             why = said or "its shell gave no answer that can be read"
             raise ToolError(f"{self.where}: took too long, or answers garbage", why=why)
-        for words, what, advice in _CLIENT_SAYS:
-            if words in said and self.kind != "local":
+        for client, words, what, advice in _CLIENT_SAYS:
+            if client == self.kind and words in said:
                 raise ToolError(f"{self.where}: {what}", why=said, next=advice)
         by_hand = {"ssh": f"see that this works and asks nothing: ssh {self.where} true", "adb": "see: adb devices"}
         raise ToolError(

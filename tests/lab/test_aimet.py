@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -12,10 +10,9 @@ import pytest
 
 import deploykit
 from deploykit.backend.backend import Request
-from deploykit.cli import cli
-from deploykit.cli.frame import run
 from deploykit.flow.quantizing.making import Making
 from deploykit.flow.read import read_situation
+from real_aimet import install_aimet, unpacked
 
 pytestmark = pytest.mark.xdist_group("aimet")
 
@@ -27,17 +24,7 @@ ZOO = ("superres", "gru_lstm", "resnet")
 @pytest.fixture(scope="module", autouse=True)
 def installed() -> None:
     """As a user would; found again where it is there already."""
-    assert run(cli, ["toolchain", "install", "aimet"]) == 0
-
-
-def unpacked(name: str, folder: Path) -> tuple[Path, Path]:
-    """A model of the zoo, and all ten of its samples in one file."""
-    with zipfile.ZipFile(DATA / "zoo" / f"{name}.zip") as archive:
-        archive.extractall(folder)
-    with np.load(folder / "calibration.npz") as seen, np.load(folder / "held_out.npz") as held:
-        together: dict[str, Any] = {key: np.concatenate([seen[key], held[key]]) for key in seen.files}
-    np.savez(folder / "ten.npz", **together)
-    return folder / "model.onnx", folder / "ten.npz"
+    install_aimet()
 
 
 @pytest.mark.parametrize("name", ZOO)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,10 @@ import deploykit
 from deploykit.backend.backend import Request
 from deploykit.backend.options import check_options
 from deploykit.backend.quantizers import QuantizerAsked
-from deploykit.cli import cli
-from deploykit.cli.frame import run
 from deploykit.errors import UsageError
 from deploykit.flow.read import resolve_target
 from deploykit_qualcomm.aimet import AIMET, configuration, encodings_version
+from real_aimet import install_aimet, unpacked
 from tables import each_row
 
 
@@ -92,17 +90,7 @@ DATA = Path(__file__).parents[1] / "data"
 @pytest.fixture(scope="module")
 def installed() -> None:
     """As a user would; found again where it is there already."""
-    assert run(cli, ["toolchain", "install", "aimet"]) == 0
-
-
-def unpacked(name: str, folder: Path) -> tuple[Path, Path]:
-    """A model of the zoo, and all ten of its samples in one file."""
-    with zipfile.ZipFile(DATA / "zoo" / f"{name}.zip") as archive:
-        archive.extractall(folder)
-    with np.load(folder / "calibration.npz") as seen, np.load(folder / "held_out.npz") as held:
-        together: dict[str, Any] = {key: np.concatenate([seen[key], held[key]]) for key in seen.files}
-    np.savez(folder / "ten.npz", **together)
-    return folder / "model.onnx", folder / "ten.npz"
+    install_aimet()
 
 
 @pytest.mark.heavy
