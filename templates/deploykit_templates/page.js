@@ -37,7 +37,7 @@
     place.append(button);
   }
 
-  // What is jumped to, and what is printed, is not folded away.
+  // What is jumped to is not folded away. What is printed is what is open.
   const unfold = () => {
     const goal = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
     for (let place = goal; place; place = place.parentElement) if (place.tagName === "DETAILS") place.open = true;
@@ -45,7 +45,6 @@
   };
   unfold();
   addEventListener("hashchange", unfold);
-  addEventListener("beforeprint", () => document.querySelectorAll("details").forEach(one => (one.open = true)));
 
   // A field that filters the rows of the table beside it; "/" leads to the first one, Escape shows everything again.
   for (const place of document.querySelectorAll("[data-filtered]")) {

@@ -104,13 +104,6 @@ def tail_run(bench: Any) -> None:
     run_in_order(bench, [out / "model/model.onnx", out / "model/tail.onnx"])
 
 
-def simulated_wider(bench: Any) -> None:
-    """The same in simulation alone: wrong with 8 bits, right with 16."""
-    files = [coarse(bench.folder, bits) for bits in (8, 16)]
-    verdicts = [deploykit.simulate(model, encodings=encodings).verdict for model, encodings in files]
-    assert [verdict is not None and verdict.right for verdict in verdicts] == [False, True]
-
-
 def in_order(bench: Any) -> None:
     out, made = package(bench, "w8a16-fp16mix-omit", mixed="segments")
     names = first(made.findings, "DK206").evidence["segments"]
@@ -248,7 +241,6 @@ WAYS: dict[str, Way] = {
     "DK203 --calibration": data_that_fits,
     "DK204 --mixed auto": another_way,
     "DK205 wider": wider,
-    "ORT122 wider": simulated_wider,
     "DK206 in order": in_order,
     "DK206 --mixed fallback": lambda bench: detr(bench, "w8a16-fp16mix-omit", mixed="fallback"),
     "DK207 --calibration": sizes_given,

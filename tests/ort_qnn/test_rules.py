@@ -204,7 +204,6 @@ def verdict(value: float, against: Against) -> Verdict:
 FINE_ON_DEVICE, WRONG_ON_DEVICE = (verdict(value, Against.QUANTIZED) for value in (50.0, 9.0))
 GOOD = NumericScope(device=FINE_ON_DEVICE, quantization=verdict(40.0, Against.FLOAT))
 BAD = NumericScope(device=WRONG_ON_DEVICE, quantization=verdict(8.0, Against.FLOAT), first="m", first_type="Log")
-LOST = replace(GOOD, quantization=verdict(8.0, Against.FLOAT))
 PACKAGE = PackageScope(provider_options={"soc_model": "43"}, soc_model=43, context={"soc_model": 43})
 WHEEL = wheel_for("2.7.0")
 INSTALLED = {"wheel": "2.7.0", "qairt": "2.51.0", "onnxruntime": "1.31.1"}
@@ -282,7 +281,6 @@ CASES: dict[str, tuple[Case, Case]] = {
     ),
     "ORT120": (lambda: BAD, lambda: GOOD),
     "ORT121": (lambda: NumericScope(not_run="no time"), lambda: GOOD),
-    "ORT122": (lambda: LOST, lambda: BAD),
     "ORT130": (lambda: replace(PACKAGE, provider_options={}), lambda: PACKAGE),
     "ORT131": (lambda: replace(PACKAGE, unknown_options=("vtcm",)), lambda: PACKAGE),
     "ORT132": (lambda: replace(PACKAGE, context={"soc_model": 0}), lambda: PACKAGE),

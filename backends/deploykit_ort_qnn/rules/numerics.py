@@ -1,4 +1,4 @@
-"""Rules about the types of what was compiled, and what the emulator computes. Codes ORT101 to ORT122."""
+"""Rules about the types of what was compiled, and what the emulator computes. Codes ORT101 to ORT121."""
 
 from __future__ import annotations
 
@@ -203,26 +203,6 @@ def check_outputs(scope: NumericScope) -> Iterator[Found]:
             output,
             f"{output}: {told}{where}",
             evidence={"numbers": [number.to_json() for number in numbers], **place},
-        )
-
-
-@_rule("ORT122", "far-from-float", "warning")
-def check_quantization(scope: NumericScope) -> Iterator[Found]:
-    """The package does what its encodings say, and that is far from the float model: lost by quantization.
-
-    The device cannot restore what quantization lost. One range that is too narrow or too wide is enough.
-
-    Fix: 'deploykit accuracy locate' names the operator; widen its range, calibrate anew, or leave it in float
-    """
-    # What the encodings lose by themselves, where that is more than is good.
-    verdict = scope.quantization
-    if verdict is None or verdict.right is not False or (scope.device is not None and scope.device.right is False):
-        return
-    said = scope.device.cost if scope.device is not None and scope.device.cost else verdict.words
-    for output in dict.fromkeys(number.output for number in verdict.failures):
-        numbers = [number for number in verdict.failures if number.output == output]
-        yield Found(
-            "tensor", output, f"{output}: {said}", evidence={"numbers": [number.to_json() for number in numbers]}
         )
 
 
