@@ -67,7 +67,7 @@ def log_of(
         ("Relu (b)", '{"backend_type": "htp", "soc_model": "9999"}', "ort-unknown-soc"),
         ("Relu (b)", '{"backend_type": "htp", "htp_arch": "74"}', "ort-invalid-arch"),
         ("Relu (b)", '{"backend_type": "htp", "enable_htp_fp16_precision": "1"}', "ort-fp16-soc"),
-        ("Relu (b)", '{"backend_type": "gpu"}', "ort-backend-initialize"),
+        ("Relu (b)", '{"backend_type": "gpu"}', "provider-backend-not-initialized"),
     ],
 )
 def test_a_real_failure_is_known(tmp_path: Path, op: str, options: str, row: str) -> None:

@@ -91,8 +91,9 @@ def _by_kind(pairs: Iterable[tuple[ErrorLine, Event]], catalog: Catalog, *, mild
 def _kinds(line: ErrorLine, kinds: Iterable[FailureKind]) -> Iterator[tuple[FailureKind, dict[str, str]]]:
     text = line.text[:_LONGEST_LINE]
     for kind in kinds:
-        match = next((match for pattern in kind.patterns if (match := _search(pattern, text)) is not None), None)
-        if match is not None:
+        matches = [match for pattern in kind.patterns if (match := _search(pattern, text)) is not None]
+        if matches:  # the first that names something says more
+            match = next((match for match in matches if match.groupdict().get("name")), matches[0])
             given = ((key, (value or "").strip(" .,:;")[:_LONGEST_NAME]) for key, value in match.groupdict().items())
             said = text[match.start() :].strip()[:_LONGEST_NAME]
             yield kind, {"name": kind.unnamed or said, **{key: value for key, value in given if value}}
