@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit.accuracy.judge.compare import ComparedOutputs, compare, read_outputs
-from deploykit.accuracy.judge.judge import OutputJudge
-from deploykit.accuracy.judge.verdict import KeptCount, Verdict
+from deploykit.accuracy.judge.judge import judge_outputs
+from deploykit.accuracy.judge.verdict import Context, KeptCount, Verdict
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.search.goals import GOAL, Goal, Reached
 from deploykit.backend.backend import Instead, Progress, Request
@@ -81,9 +81,6 @@ def measure(
 # The share of detections to be kept on the few samples held out: too few to show more than the share itself.
 _FEW_KEPT = 0.95
 
-# Shares of detections that differ by less are the same: one box more or less is chance.
-_SAME_SHARE = 0.01
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizedQuality:
@@ -120,17 +117,6 @@ class QuantizedQuality:
             return goal.is_met(Reached.of(self.verdict)) is False
         return self.verdict.right is False or (self.kept is not None and self.kept.share < _FEW_KEPT)
 
-    def is_better_than(self, other: QuantizedQuality) -> bool:
-        """True where this one is right and the other not, else where it keeps clearly more, else as the judge says."""
-        right, others = (side.verdict.right is True for side in (self, other))
-        if right is not others:
-            return right
-        if self.kept is not None and other.kept is not None:
-            more = self.kept.share - other.kept.share
-            if abs(more) > _SAME_SHARE:
-                return more > 0
-        return self.verdict.is_better_than(other.verdict)
-
 
 _Values = Mapping[str, "npt.NDArray[Any]"]
 
@@ -142,7 +128,7 @@ def judge_quality(
     unseen = None
     if held_out:
         unseen = judge_quality(facts, [reference[i] for i in held_out], [candidate[i] for i in held_out])
-    verdict = OutputJudge(facts, label=Label.GIVEN).compare(reference, candidate)
+    verdict = judge_outputs(facts, Context(label=Label.GIVEN), reference, candidate)
     return QuantizedQuality(verdict=verdict, samples=len(reference), unseen=unseen)
 
 
@@ -204,7 +190,11 @@ def find_better(
             trials.append(QuarkTrial(words=words, outcome="not made" if made is None else _described(quality)))
         elif quality is not None:
             trials.append(_part_trial(draft.facts, part, words, quality))
-        if made is not None and quality is not None and (_is_enough(draft, quality) or quality.is_better_than(best)):
+        if (
+            made is not None
+            and quality is not None
+            and (_is_enough(draft, quality) or quality.verdict.is_better_than(best.verdict))
+        ):
             best, won = quality, (len(trials) - 1, request, made)
     place = won[0] if won is not None else 0
     trials[place] = chosen = replace(trials[place], chosen=True)

@@ -25,6 +25,7 @@ __all__ = [
     "Mixing",
     "Operand",
     "PostProcessing",
+    "concat_parts",
     "exclusion_around",
     "find_mixing",
     "find_post_processing",
@@ -322,17 +323,26 @@ def find_mixing(facts: GraphFacts, output: str, axis: int) -> Mixing | None:
     along += fact.rank if along < 0 and fact is not None and fact.rank is not None else 0
     if along != axis:
         return None
-    parts, position = [], 0
-    for name in node.inputs:
+    parts = concat_parts(facts, node)
+    if not parts:
+        return None
+    starts, ends = exclusion_around(facts, node)
+    return Mixing(concat=node, axis=along, parts=parts, starts=starts, ends=ends)
+
+
+def concat_parts(facts: GraphFacts, concat: NodeFact) -> tuple[tuple[str, int, int], ...]:
+    """The operands of a Concat, each with the slices that it fills along its axis; () where a length is not known."""
+    axis, position = int(concat.attributes.get("axis", 0)), 0
+    parts: list[tuple[str, int, int]] = []
+    for name in concat.inputs:
         operand = facts.tensors.get(name)
         shape = () if operand is None or operand.shape is None else operand.shape
-        length = shape[along] if along < len(shape) else None
+        length = shape[axis] if -len(shape) <= axis < len(shape) else None
         if not isinstance(length, int):
-            return None
+            return ()
         parts.append((name, position, position + length))
         position += length
-    starts, ends = exclusion_around(facts, node)
-    return Mixing(concat=node, axis=along, parts=tuple(parts), starts=starts, ends=ends)
+    return tuple(parts)
 
 
 def exclusion_around(facts: GraphFacts, end: NodeFact) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -352,7 +352,7 @@ def _in_segments(ground: Ground, _built: Sequence[BuiltWay]) -> BuiltWay:
     verdict = None
     if ground.judge is not None:
         chain = segment_chain(segments, quantized=True, half=True)
-        verdict = settled(ground.judge.judge(chain.run), ground.samples.label)
+        verdict = settled(ground.judge.compare(chain.runs(ground.judge.feeds)), ground.samples.label)
     way = Way(
         id="segments",
         kind="segments",

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from onnx import ModelProto
 
-from deploykit.accuracy.judge.judge import Judge, OutputJudge
-from deploykit.accuracy.judge.verdict import Against, Verdict
+from deploykit.accuracy.judge.judge import Judge, judge_outputs
+from deploykit.accuracy.judge.verdict import Against, Context, Verdict
 from deploykit.accuracy.samples.gathering import EXPECTED_FILE, RECORDED_FILE, gather, read_expected
 from deploykit.accuracy.search.locate import ModelProbe, SimulationProbe, locate
 from deploykit.accuracy.simulate.sessions import Chain, Feed, Session
@@ -142,8 +142,8 @@ def judge_of(
         feeds, compare, verdict = fitted.judge.feeds, fitted.judge.compare, fitted.verdict
     elif reference and all(names <= one.keys() for one in reference):
         # Without a quantization the float graph itself was packaged, and more is asked of it.
-        judge = OutputJudge(facts, label=samples.label, thresholds=thresholds, same_graph=lost is None)
-        compare = partial(judge.compare, reference, feeds=feeds)
+        context = Context(label=samples.label, thresholds=thresholds, same_graph=lost is None)
+        compare = partial(judge_outputs, facts, context, reference, feeds=feeds)
     else:
         shape: dict[str, Any] = {}
         if not entries:  # the very graph is judged that was packaged, and more is asked of it

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from deploykit.accuracy.judge.judge import OutputJudge
-from deploykit.accuracy.judge.verdict import Verdict
+from deploykit.accuracy.judge.judge import judge_outputs
+from deploykit.accuracy.judge.verdict import Context, Verdict
 from deploykit.model.collect import facts_of
 from deploykit.model.facts import GraphFacts
 from sample_models.tiny_graphs import TinyGraph
 from tables import each_row
 
 Outputs: TypeAlias = list[dict[str, npt.NDArray[Any]]]
+GIVEN = Context(label="given")
 RNG = np.random.default_rng(11)
 SIDE = 320
 
@@ -89,9 +91,9 @@ WRONG: dict[str, Outputs] = {
 
 
 def judged(outputs: Outputs, quantized: Outputs | None = None) -> Verdict:
-    judge = OutputJudge(DETECTOR, label="given")
-    verdict = judge.compare(FOUND, outputs, FEEDS)
-    return verdict if quantized is None else verdict.beside(judge.compare(FOUND, quantized, FEEDS))
+    judge = partial(judge_outputs, DETECTOR, GIVEN)
+    verdict = judge(FOUND, outputs, FEEDS)
+    return verdict if quantized is None else verdict.beside(judge(FOUND, quantized, FEEDS))
 
 
 @each_row("name", WRONG)
@@ -135,24 +137,24 @@ def test_another_order_of_rows_is_no_loss() -> None:
     index = graph.op("Unsqueeze", ["i", graph.stored("last", [-1], "int64")], "i3")
     where = graph.op("Tile", [index, graph.stored("reps", [1, 1, 4], "int64")], "where")
     graph.op("GatherElements", [graph.input("b", (1, 90, 4)), where], "boxes", axis=1)
-    judge = OutputJudge(facts_of(graph.model("boxes", "scores", "labels")), label="given")
+    judge = partial(judge_outputs, facts_of(graph.model("boxes", "scores", "labels")), GIVEN)
     other = [{name: value[:, order] for name, value in sample.items()} for sample in noisy()]
-    assert judge.compare(FOUND, other, FEEDS).right is True
+    assert judge(FOUND, other, FEEDS).right is True
 
 
 def test_outputs_that_are_exchanged_are_no() -> None:
     graph = TinyGraph()
     for name in ("first", "second"):
         graph.op("Tanh", [graph.input(f"x_{name}", (1, 64))], name)
-    judge = OutputJudge(facts_of(graph.model("first", "second")), label="given")
+    judge = partial(judge_outputs, facts_of(graph.model("first", "second")), GIVEN)
     one = [{name: RNG.normal(size=(1, 64)) for name in ("first", "second")} for _ in range(4)]
-    assert judge.compare(one, [{"first": s["second"], "second": s["first"]} for s in one]).right is False
+    assert judge(one, [{"first": s["second"], "second": s["first"]} for s in one]).right is False
 
 
 def test_a_mask_that_is_applied_twice_is_no() -> None:
     graph = TinyGraph()
     graph.op("Softmax", [graph.input("x", (2, 8, 16))], "attention", axis=-1)
-    judge = OutputJudge(facts_of(graph.model("attention")), label="given")
+    judge = partial(judge_outputs, facts_of(graph.model("attention")), GIVEN)
     logits = [RNG.normal(size=(2, 8, 16)) * 2 for _ in range(4)]
     mask = np.where(np.arange(16) < 12, 0.0, -2.0)  # soft, so that twice is another answer
 
@@ -161,24 +163,24 @@ def test_a_mask_that_is_applied_twice_is_no() -> None:
         return [{"attention": (e / e.sum(-1, keepdims=True)).astype(np.float32)} for e in made]
 
     shifted = [{"attention": np.roll(s["attention"], 1, axis=-1)} for s in attention(1)]
-    assert judge.compare(attention(1), attention(1)).right is True
-    assert judge.compare(attention(1), shifted).right is False
+    assert judge(attention(1), attention(1)).right is True
+    assert judge(attention(1), shifted).right is False
 
 
 def test_a_row_of_pixels_with_nothing_in_it_is_no_lost_part() -> None:
     """A trained detector of text found all its boxes and was called wrong for one row of its map."""
     graph = TinyGraph()
     graph.op("Sigmoid", [graph.input("x", (1, 1, 32, 32))], "y")
-    judge = OutputJudge(facts_of(graph.model("y")), label="given")
+    judge = partial(judge_outputs, facts_of(graph.model("y")), GIVEN)
     maps = np.full((6, 1, 1, 32, 32), 0.01, np.float32)
     maps[..., 4:12, 4:20] = 0.97
     other = maps.copy()
     maps[..., 20, ::2] = 0.2  # far from a half, and the other side has it elsewhere
     other[..., 20, 1::2] = 0.2
-    verdict = judge.compare([{"y": one} for one in maps], [{"y": one} for one in other])
+    verdict = judge([{"y": one} for one in maps], [{"y": one} for one in other])
     assert verdict.right is True and "mean overlap of areas 100.0%" in verdict.words
     gone = np.full_like(maps, 0.01)
-    assert judge.compare([{"y": one} for one in maps], [{"y": one} for one in gone]).right is False
+    assert judge([{"y": one} for one in maps], [{"y": one} for one in gone]).right is False
 
 
 def texts(rows: Sequence[Sequence[int]]) -> Outputs:
@@ -189,12 +191,12 @@ def texts(rows: Sequence[Sequence[int]]) -> Outputs:
 def test_texts_are_read_letter_by_letter() -> None:
     graph = TinyGraph()
     graph.op("Softmax", [graph.input("x", (1, 8, 30))], "y", axis=-1)
-    judge = OutputJudge(facts_of(graph.model("y")), label="given")
+    judge = partial(judge_outputs, facts_of(graph.model("y")), GIVEN)
     lines = [[0, letter, letter, 0, letter + 1, 0, 0, 0] for letter in range(1, 25)]
     same = [[letter - 0, letter, 0, 0, letter + 1, letter + 1, 0, 0] for letter in range(1, 25)]
-    assert "24 of 24 texts equal" in judge.compare(texts(lines), texts(same)).words
+    assert "24 of 24 texts equal" in judge(texts(lines), texts(same)).words
     wrong = [[0, letter, 0, 0, 29, 0, 0, 0] if letter < 11 else row for letter, row in enumerate(lines, 1)]
-    verdict = judge.compare(texts(lines), texts(wrong))
+    verdict = judge(texts(lines), texts(wrong))
     assert verdict.right is False and "14 of 24 texts equal" in verdict.reason
 
 
@@ -206,26 +208,26 @@ def test_few_decisions_are_no_proof_and_one_in_a_hundred_is_no_loss(items: int, 
     """The sample that is decided otherwise is counted once: it is no broken sample besides."""
     graph = TinyGraph()
     graph.op("Softmax", [graph.input("x", (1, 10))], "y", axis=-1)
-    judge = OutputJudge(facts_of(graph.model("y")), label="given")
+    judge = partial(judge_outputs, facts_of(graph.model("y")), GIVEN)
     one = [{"y": np.eye(10, dtype=np.float32)[[n % 10]] * 0.9 + 0.01} for n in range(items)]
-    verdict = judge.compare(one, [*({"y": np.roll(s["y"], 1)} for s in one[:flipped]), *one[flipped:]])
+    verdict = judge(one, [*({"y": np.roll(s["y"], 1)} for s in one[:flipped]), *one[flipped:]])
     assert verdict.right is right, verdict.lines()
     if right is None:
         assert f"{flipped} of {items} may differ by chance; at least 100 show" in verdict.reason
-    assert judge.compare(one, one).right is True
+    assert judge(one, one).right is True
 
 
 def test_rare_decisions_are_not_hidden_by_all_the_others() -> None:
     """A transcriber that loses every fifth note agrees in 99.6 % of all that could sound."""
     graph = TinyGraph()
     graph.op("Sigmoid", [graph.input("x", (1, 50, 40))], "y")
-    judge = OutputJudge(facts_of(graph.model("y")), label="given")
+    judge = partial(judge_outputs, facts_of(graph.model("y")), GIVEN)
     notes = np.full((6, 1, 50, 40), 0.02, np.float32)
     notes[..., ::10, ::5] = 0.9
     lost = notes.copy()
     lost[..., ::10, ::25] = 0.1
     one, two = ([{"y": sample} for sample in side] for side in (notes, lost))
-    verdict = judge.compare(one, two)
+    verdict = judge(one, two)
     assert verdict.right is False
     assert "180 of 240 positive decisions equal" in verdict.reason
-    assert judge.compare(one, one).right is True
+    assert judge(one, one).right is True

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploykit.accuracy.judge.judge import Judge, OutputJudge
+from deploykit.accuracy.judge.judge import Judge, judge_outputs
 from deploykit.accuracy.judge.rows import ChosenRows, match_contents
-from deploykit.accuracy.judge.verdict import Measure
+from deploykit.accuracy.judge.verdict import Context, Measure
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.model.collect import facts_of
 from sample_models.tiny_graphs import TinyGraph
@@ -33,14 +33,14 @@ def test_rows_are_matched_by_what_they_hold(rows: int, seed: int, noise: float) 
     labels = rng.integers(0, 3, (rows, 1))
     order = rng.permutation(rows)
     moved = table[order] + rng.normal(size=(rows, 4)) * noise * 100 / rows
-    pairs = match_contents([table, labels], [moved, labels[order]])
+    pairs = match_contents([(table, moved), (labels, labels[order])])
     assert pairs is not None
     np.testing.assert_array_equal(order[pairs[1]], pairs[0])
 
 
 def test_rows_that_are_not_alike_are_not_matched() -> None:
     rng = np.random.default_rng(0)
-    assert match_contents([rng.normal(size=(30, 4))], [rng.normal(size=(30, 4)) + 5]) is None
+    assert match_contents([(rng.normal(size=(30, 4)), rng.normal(size=(30, 4)) + 5)]) is None
 
 
 # --- through operators ----------------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ def test_the_same_rows_in_another_order_are_equal(form: str, seed: int) -> None:
     other = _reranked(feed, seed)
     if form == "classes":  # near ties among rows and classes
         other["rows"] = feed["rows"] * np.float32(1.0001)
-    verdict = Judge(model, facts_of(model), [feed]).judge(lambda _: Session(model).run(other))
+    verdict = Judge(model, facts_of(model), [feed]).compare([Session(model).run(other)])
     if form == "classes":
         assert verdict.overall_db > 60 and verdict.lost <= 0.25
     else:
@@ -177,11 +177,11 @@ def test_the_same_rows_in_another_order_are_equal(form: str, seed: int) -> None:
 def test_wrong_rows_are_not_forgiven_and_rows_of_one_side_are_counted() -> None:
     model, feed = _model("once"), _feed(3, 3)
     judge, session = Judge(model, facts_of(model), [feed]), Session(model)
-    assert judge.judge(lambda fed: {"y": -session.run(fed)["y"]}).overall_db < 0
+    assert judge.compare([{"y": -session.run(feed)["y"]}]).overall_db < 0
     other = {**feed, "scores": feed["scores"].copy()}
     ends = np.argsort(feed["scores"][0])[[0, -1]]
     other["scores"][0, ends] = other["scores"][0, ends[::-1]]
-    verdict = judge.judge(lambda _: session.run(other))
+    verdict = judge.compare([session.run(other)])
     assert verdict.lost == pytest.approx(1 / CHOSEN)
     assert verdict.overall_db == np.inf
 
@@ -202,7 +202,7 @@ def test_detections_in_another_order_are_the_same(decoder_detector: Any, hidden:
     outputs = Session(decoder_detector.model).run(feed)
     order = np.random.default_rng(3).permutation(outputs["scores"].shape[1])
     other = {name: value[:, order] for name, value in outputs.items()}
-    verdict = OutputJudge(facts, label="given").compare([outputs], [other], [feed])
+    verdict = judge_outputs(facts, Context(label="given"), [outputs], [other], [feed])
     boxes = [number for number in verdict.numbers if number.limit.measure is Measure.BOX_ERROR]
     assert boxes and all(number.passes for number in boxes)
     assert hidden or verdict.right

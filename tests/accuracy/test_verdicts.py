@@ -5,13 +5,22 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
 
-from deploykit.accuracy.judge.judge import Judge, OutputJudge
-from deploykit.accuracy.judge.verdict import NOT_JUDGED, Against, Measure, Thresholds, Verdict, limit_for, limits
+from deploykit.accuracy.judge.judge import Judge, judge_outputs
+from deploykit.accuracy.judge.verdict import (
+    NOT_JUDGED,
+    Against,
+    Context,
+    Measure,
+    Thresholds,
+    Verdict,
+    limits,
+)
 from deploykit.accuracy.samples.gathering import InputSource, Samples
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.sessions import Session
@@ -28,7 +37,7 @@ RNG = np.random.default_rng(5)
 
 
 def _judged(facts: GraphFacts, reference: Outputs, candidate: Mapping[str, Any], **more: Any) -> Verdict:
-    return OutputJudge(facts, label="given", **more).compare([reference], [candidate])
+    return judge_outputs(facts, Context(label="given", **more), [reference], [candidate])
 
 
 def _changed(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Change:
@@ -155,9 +164,9 @@ def test_an_answer_that_is_the_same_for_all_samples_is_no_answer() -> None:
     rng = np.random.default_rng(6)
     pattern = rng.normal(size=(1, 40)) * 3
     reference = [{"y": (pattern + rng.normal(size=(1, 40)) * 0.5).astype(np.float32)} for _ in range(6)]
-    judge = OutputJudge(facts, label="given")
-    assert judge.compare(reference, [{"y": _noise(30)(sample["y"])} for sample in reference]).right is True
-    verdict = judge.compare(reference, [reference[-1], *reference[:-1]])
+    judge = partial(judge_outputs, facts, Context(label="given"))
+    assert judge(reference, [{"y": _noise(30)(sample["y"])} for sample in reference]).right is True
+    verdict = judge(reference, [reference[-1], *reference[:-1]])
     assert verdict.overall_db > 12
     assert verdict.right is False
     assert any(number.where == "between samples" for number in verdict.failures)
@@ -168,8 +177,8 @@ def test_samples_that_hardly_differ_are_not_compared_with_one_another() -> None:
     rng = np.random.default_rng(6)
     pattern = (rng.normal(size=(1, 40)) * 3).astype(np.float32)
     reference = [{"y": pattern + np.float32(1e-4 * index)} for index in range(6)]
-    judge = OutputJudge(facts, label="given")
-    assert judge.compare(reference, [{"y": _noise(30)(pattern)} for _ in reference]).right is True
+    judge = partial(judge_outputs, facts, Context(label="given"))
+    assert judge(reference, [{"y": _noise(30)(pattern)} for _ in reference]).right is True
 
 
 def test_a_channel_that_is_tiny_beside_the_others_is_not_judged_by_itself() -> None:
@@ -217,8 +226,9 @@ def test_the_user_can_ask_for_other_limits() -> None:
     strict = _judged(facts, {"y": DENSE}, noisy, thresholds=Thresholds(min_sqnr=25))
     assert strict.right is False
     assert "where at least 25 dB is asked" in strict.reason
-    assert limit_for(Measure.BOX_ERROR, asked=Thresholds(max_box_error=3), side=320).value == 3
-    assert limit_for(Measure.BOX_ERROR, side=320).value == 4
+    asked = Context(label="given", thresholds=Thresholds(max_box_error=3))
+    assert asked.limit(Measure.BOX_ERROR, side=320).value == 3
+    assert Context(label="given").limit(Measure.BOX_ERROR, side=320).value == 4
 
 
 def test_more_is_asked_of_the_very_graph_than_of_its_quantization() -> None:
@@ -232,7 +242,7 @@ def test_more_is_asked_of_the_very_graph_than_of_its_quantization() -> None:
 def test_nothing_is_judged_on_inputs_that_mean_nothing() -> None:
     facts = _one("Relu", DENSE.shape)
     for change in (lambda y: y, np.negative, _set((0, 0, 0, 0), np.nan)):
-        verdict = OutputJudge(facts, label="arbitrary").compare([{"y": DENSE}], [{"y": change(DENSE.copy())}])
+        verdict = judge_outputs(facts, Context(label="arbitrary"), [{"y": DENSE}], [{"y": change(DENSE.copy())}])
         assert (verdict.right, verdict.reason) == (None, NOT_JUDGED)
         assert all(number.passes is None for number in verdict.numbers)
 
@@ -345,7 +355,7 @@ def test_the_decoder_detector_is_right_without_and_wrong_with_its_anchors(decode
     ranges = [name for name in decoder_detector.encodings.entries if name.endswith(decoder_detector.wide)]
     for dropped, right in ((ranges, True), ([], False)):
         encodings = decoder_detector.without(*dropped)
-        verdict = judge.judge(Simulator(decoder_detector.model, encodings).run)
+        verdict = judge.compare(Simulator(decoder_detector.model, encodings).runs(judge.feeds))
         assert verdict.right is right, verdict.lines()
         assert any(n.limit.measure is Measure.BOX_ERROR or n.passes is False for n in verdict.numbers)
 

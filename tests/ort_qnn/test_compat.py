@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import deploykit
-from deploykit.accuracy.judge.verdict import Measure, limit_for
+from deploykit.accuracy.judge.verdict import Context, Measure
 from deploykit.answers.asking import ask
 from deploykit.answers.machine import examine
 from deploykit.backend.backend import Request
@@ -193,7 +193,7 @@ def test_an_integer_precision_needs_encodings() -> None:
 def test_no_kernel_is_called_right_that_the_core_would_call_wrong() -> None:
     """A whole model may lose more than one kernel alone."""
     for kind, keys in (("fp16", ("same/float",)), ("w8a16", ("same",)), ("w8a8", ("same",))):
-        assert LIMITS[kind] >= limit_for(Measure.SQNR, *keys).value
+        assert LIMITS[kind] >= Context(label="given").limit(Measure.SQNR, *keys).value
 
 
 def test_a_worker_and_a_host_say_the_same_of_a_graph_of_which_nothing_is_taken() -> None:

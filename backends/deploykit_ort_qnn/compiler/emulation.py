@@ -17,7 +17,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper
 
-from deploykit.accuracy.judge.judge import OutputJudge
+from deploykit.accuracy.judge.judge import judge_outputs
 from deploykit.accuracy.judge.measures import overall_db, sqnr_db
 from deploykit.accuracy.judge.rows import ChosenRows
 from deploykit.accuracy.judge.verdict import Against, Context, Measure, Verdict
@@ -185,8 +185,8 @@ def _judged(
     if original is None or not all(name in values for name in original.judge.names for values in npu):
         # A float file is its own reference: then what is missing against float was lost by the device alone.
         against = Against.QUANTIZED if job.bits or facts.is_qdq else Against.FLOAT
-        judge = OutputJudge(facts, label=job.label, against=against, bits=job.bits, same_graph=True)
-        return judge.compare(cpu, npu, job.inputs), None
+        context = Context(label=job.label, against=against, bits=job.bits, same_graph=True)
+        return judge_outputs(facts, context, cpu, npu, job.inputs), None
     device, quantization = original.judge.compare(npu), original.quantization
     if quantization is None:
         return device, None

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from deploykit.accuracy.judge.judge import OutputJudge
-from deploykit.accuracy.judge.measures import PairQuality, measure
+from deploykit.accuracy.judge.judge import judge_outputs
+from deploykit.accuracy.judge.measures import PairQuality, Slices, measure, runs_of
 from deploykit.accuracy.judge.rules import RULES, Judged
-from deploykit.accuracy.judge.verdict import Thresholds, Verdict
+from deploykit.accuracy.judge.verdict import Context, Thresholds, Verdict
 from deploykit.accuracy.samples.arrays import read_arrays
 from deploykit.accuracy.samples.inputs import input_specs
 from deploykit.accuracy.simulate.sessions import Session
@@ -32,20 +32,8 @@ from deploykit.system.published import plain
 if TYPE_CHECKING:
     from deploykit.model.facts import GraphFacts
 
-__all__ = [
-    "AxisSlices",
-    "ComparedOutputs",
-    "Evaluation",
-    "Mismatch",
-    "OutputComparison",
-    "OutputSet",
-    "Outputs",
-    "SliceRun",
-    "compare",
-    "evaluate",
-    "read_outputs",
-    "read_pair",
-]
+__all__ = ["ComparedOutputs", "Evaluation", "OutputComparison", "OutputSet", "Outputs"]
+__all__ += ["compare", "evaluate", "read_outputs", "read_pair"]
 
 Outputs: TypeAlias = Mapping[str, npt.NDArray[Any]]
 """The outputs of one sample by name; the only output of a .npy file is called ``""``."""
@@ -126,79 +114,6 @@ def read_pair(baseline: Path, candidate: Path, data: Path | None) -> tuple[Outpu
 _Doubles = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SliceRun:
-    """Neighbouring slices, ``stop`` excluded, of one axis. ``peak`` is the baseline's largest magnitude in them."""
-
-    axis: int
-    start: int
-    stop: int
-    peak: float
-
-    def __str__(self) -> str:
-        last = self.stop - 1
-        return f"{self.start}" if last == self.start else f"{self.start} to {last}"
-
-
-class AxisSlices:
-    """Per slice along one axis, pooled over all samples: energies, the largest error, the ranges of both sides."""
-
-    def __init__(self, axis: int, count: int) -> None:
-        self.axis, self.elements = axis, 0
-        self.signal, self.noise, self.worst = np.zeros((3, count))
-        # Per side (baseline, candidate) and slice.
-        self._low, self._high = np.full((2, count), np.inf), np.full((2, count), -np.inf)
-
-    def add(self, baseline: _Doubles, candidate: _Doubles) -> None:
-        """One more sample."""
-        others = tuple(axis for axis in range(baseline.ndim) if axis != self.axis)
-        difference = np.abs(baseline - candidate)
-        self.signal = self.signal + (baseline**2).sum(axis=others)
-        self.noise = self.noise + (difference**2).sum(axis=others)
-        self.worst = np.maximum(self.worst, difference.max(axis=others))
-        self._low = np.minimum(self._low, [side.min(axis=others) for side in (baseline, candidate)])
-        self._high = np.maximum(self._high, [side.max(axis=others) for side in (baseline, candidate)])
-        self.elements += baseline.size // max(1, len(self.signal))
-
-    @property
-    def sqnr_db(self) -> _Doubles:
-        """Signal to noise per slice, in dB; infinite without a difference."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            values = 10 * np.log10(self.signal / self.noise)
-        return np.where(self.noise == 0, np.inf, values)
-
-    @property
-    def dead(self) -> npt.NDArray[np.bool_]:
-        """Slices in which the candidate never changes although the baseline does."""
-        return np.asarray((self._low[1] == self._high[1]) & (self._low[0] < self._high[0]), dtype=np.bool_)
-
-    def runs(self, chosen: npt.NDArray[np.bool_]) -> tuple[SliceRun, ...]:
-        """The chosen slices as runs of neighbours."""
-        edges = np.flatnonzero(np.diff(np.concatenate(([False], chosen, [False])).astype(np.int8)))
-        peaks = np.maximum(np.abs(self._low[0]), np.abs(self._high[0]))
-        pairs = zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
-        return tuple(SliceRun(axis=self.axis, start=a, stop=b, peak=float(peaks[a:b].max())) for a, b in pairs)
-
-    def to_json(self, *, slices: bool) -> dict[str, Any]:
-        """Every slice with its numbers, or the worst one."""
-        values = self.sqnr_db
-        if slices:
-            rows = zip(values.tolist(), self.worst.tolist(), self.dead.tolist(), strict=True)
-            told = [
-                {"index": i, "sqnr_db": _number(db), "max_error": worst, "dead": dead}
-                for i, (db, worst, dead) in enumerate(rows)
-            ]
-            return {"axis": self.axis, "slices": told}
-        index = int(np.argmin(np.where(np.isnan(values), np.inf, values)))
-        return {
-            "axis": self.axis,
-            "count": len(values),
-            "worst_index": index,
-            "worst_sqnr_db": _number(float(values[index])),
-            "dead": [[run.start, run.stop] for run in self.runs(self.dead)],
-        }
-
-
 @dataclass(slots=True, kw_only=True)
 class OutputComparison:
     """One output over all samples: the quality of each sample, and the slices of each axis longer than 1.
@@ -210,7 +125,7 @@ class OutputComparison:
     name: str
     shape: tuple[int, ...]
     qualities: dict[str, PairQuality] = field(default_factory=dict)
-    axes: list[AxisSlices] = field(default_factory=list)
+    axes: list[Slices] = field(default_factory=list)
     finite: bool = True
     levels: tuple[int, int] = (0, 0)
 
@@ -229,8 +144,21 @@ class OutputComparison:
         """The numbers as JSON values: None for undefined or unbounded ones."""
         summary = {name: _number(value) for name, value in self.summary().items()}
         samples = {name: quality.to_json() for name, quality in self.qualities.items()}
-        axes = [axis.to_json(slices=slices) for axis in self.axes]
+        axes = [_every_slice(axis) if slices else _worst_slice(axis) for axis in self.axes]
         return {"name": self.name, "shape": list(self.shape), **summary, "axes": axes, "samples": samples}
+
+
+def _every_slice(axis: Slices) -> dict[str, Any]:
+    rows = enumerate(zip(axis.sqnr_db.tolist(), axis.worst.tolist(), axis.dead.tolist(), strict=True))
+    told = [{"index": i, "sqnr_db": _number(db), "max_error": worst, "dead": dead} for i, (db, worst, dead) in rows]
+    return {"axis": axis.axis, "slices": told}
+
+
+def _worst_slice(axis: Slices) -> dict[str, Any]:
+    values = axis.sqnr_db
+    index = int(np.argmin(np.where(np.isnan(values), np.inf, values)))
+    worst = {"worst_index": index, "worst_sqnr_db": _number(float(values[index]))}
+    return {"axis": axis.axis, "count": len(values), **worst, "dead": [list(run) for run in runs_of(axis.dead)]}
 
 
 def _number(value: float) -> float | None:
@@ -246,24 +174,18 @@ def _mean(values: Sequence[float]) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mismatch:
-    """A sample or output that could not be compared, and why."""
-
-    sample: str
-    output: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedOutputs:
-    """Everything measured. ``missing`` samples are in the baseline only, ``extra`` in the candidate only."""
+    """Everything measured. ``missing`` samples are in the baseline only, ``extra`` in the candidate only.
+
+    ``mismatches`` are samples and outputs that could not be compared, and why.
+    """
 
     baseline: str
     candidate: str
     outputs: Mapping[str, OutputComparison]
     missing: tuple[str, ...] = ()
     extra: tuple[str, ...] = ()
-    mismatches: tuple[Mismatch, ...] = ()
+    mismatches: tuple[tuple[str, str], ...] = ()
     ignored: tuple[str, ...] = ()
 
     @property
@@ -287,7 +209,7 @@ class ComparedOutputs:
 def compare(baseline: OutputSet, candidate: OutputSet) -> ComparedOutputs:
     """Measure every sample that both sides have, in the order of the names."""
     outputs: dict[str, OutputComparison] = {}
-    mismatches: list[Mismatch] = []
+    mismatches: list[tuple[str, str]] = []
     for name in sorted(baseline.samples.keys() & candidate.samples.keys()):
         mismatches += _add_sample(outputs, name, baseline.samples[name](), candidate.samples[name]())
     return ComparedOutputs(
@@ -303,19 +225,19 @@ def compare(baseline: OutputSet, candidate: OutputSet) -> ComparedOutputs:
 
 def _add_sample(
     outputs: dict[str, OutputComparison], sample: str, baseline: Outputs, candidate: Outputs
-) -> Iterable[Mismatch]:
+) -> Iterable[tuple[str, str]]:
     if len(baseline) == len(candidate) == 1 and "" in (*baseline, *candidate):  # a .npy file names no output
         name = max(*baseline, *candidate)
         baseline, candidate = {name: next(iter(baseline.values()))}, {name: next(iter(candidate.values()))}
     for name in sorted(baseline.keys() ^ candidate.keys()):
         side = "baseline" if name in baseline else "candidate"
-        yield Mismatch(sample=sample, output=name, why=f"only the {side} has this output")
+        yield f"{sample}: {name}", f"only the {side} has this output"
     for name in (name for name in baseline if name in candidate):
         value, other = baseline[name], candidate[name]
         if value.shape != other.shape:
-            yield Mismatch(sample=sample, output=name, why=f"shapes differ: {value.shape} and {other.shape}")
+            yield f"{sample}: {name}", f"shapes differ: {value.shape} and {other.shape}"
         elif not value.size:
-            yield Mismatch(sample=sample, output=name, why="the output is empty")
+            yield f"{sample}: {name}", "the output is empty"
         else:
             a, b = _doubles(name, value), _doubles(name, other)
             known = name in outputs
@@ -325,7 +247,7 @@ def _add_sample(
                 output.qualities[sample] = measure(a, b)
                 if not known:
                     output.levels = (len(np.unique(a)), len(np.unique(b)))
-                    output.axes = [AxisSlices(i, n) for i, n in enumerate(a.shape) if n > 1 and a.ndim > 1]
+                    output.axes = [Slices(i, n) for i, n in enumerate(a.shape) if n > 1 and a.ndim > 1]
                 elif a.shape != output.shape:
                     output.axes = []
                 for axis in output.axes:
@@ -407,4 +329,4 @@ def _judge(
         return None
     one, two = ([named(facts.outputs, side.samples[name]()) for name in shared] for side in sides)
     feeds = [] if inputs is None else [named(facts.inputs, inputs.samples[name]()) for name in shared]
-    return OutputJudge(facts, label="given", thresholds=thresholds).compare(one, two, feeds)
+    return judge_outputs(facts, Context(label="given", thresholds=thresholds), one, two, feeds)

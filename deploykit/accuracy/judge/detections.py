@@ -5,7 +5,7 @@ It measures; limits are looked up elsewhere. Boxes are corners, or centres and s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from deploykit.accuracy.judge.kinds import DetectionSet, OutputKind, Piece
-from deploykit.accuracy.judge.rows import Pairs, pair_costs
 from deploykit.accuracy.judge.verdict import Context, JudgedNumber, KeptCount, Measure
+from deploykit.model.facts import GraphFacts
 
 __all__ = [
     "OVERLAP",
@@ -40,7 +40,6 @@ OVERLAP = 0.5
 
 _BEST = 100  # so many of the highest scores are looked at where none reaches a working score
 _NORMALIZED = 1.5  # boxes that stay below it are fractions of the image; a little over 1 reaches across the border
-_REACH = 4.0  # a partner may lie so many times the tolerance away: the same detection, badly placed
 _MOST = 1024  # detections of one sample that are counted, the best ones
 _MOSTLY = 0.5  # share of all rows: objects fill less of what a detector looks at
 _TIES = 0.05  # from so many near ties on (untrained weights) the plain count says nothing
@@ -62,12 +61,15 @@ class Detections:
     margins: _Doubles
     classes: int
 
-    def best(self, rows: npt.NDArray[Any], most: int = _MOST) -> Detections:
-        """Some rows, best first."""
-        rows = np.flatnonzero(rows) if rows.dtype == bool else rows
-        rows = rows[np.argsort(-self.scores[rows], kind="stable")][:most]
-        made = (self.boxes[rows], self.scores[rows], self.labels[rows], self.margins[rows])
-        return Detections(boxes=made[0], scores=made[1], labels=made[2], margins=made[3], classes=self.classes)
+    def at(self, rows: npt.NDArray[Any]) -> Detections:
+        """Some rows, in that order."""
+        made = {"boxes": self.boxes[rows], "scores": self.scores[rows], "labels": self.labels[rows]}
+        return Detections(**made, margins=self.margins[rows], classes=self.classes)
+
+    def best(self, rows: npt.NDArray[np.bool_]) -> Detections:
+        """Of some rows the best, which come first."""
+        found = np.flatnonzero(rows)
+        return self.at(found[np.argsort(-self.scores[found], kind="stable")][:_MOST])
 
 
 def read_detections(group: DetectionSet, values: Values) -> Detections | None:
@@ -202,7 +204,7 @@ def count_kept(pairs: Sequence[tuple[Detections, Detections]]) -> KeptCount | No
     return KeptCount(
         wanted=tuple(one.scores.size for one, _ in found),
         made=tuple(two.scores.size for _, two in found),
-        kept=tuple(int(_kept(one, two, are_corners).sum()) for one, two in found),
+        kept=tuple(int((_partners(one, two, are_corners) >= 0).sum()) for one, two in found),
         score=WORKING_SCORE,
         overlap=OVERLAP,
     )
@@ -225,14 +227,14 @@ def _form(sides: Sequence[Detections]) -> bool | None:
     return None if (sizes <= 0).sum() > _FLAT * sizes.size else corners
 
 
-def _kept(one: Detections, two: Detections, are_corners: bool, slack: float = 0.0) -> npt.NDArray[np.bool_]:
-    """Which of the left side's rows, best first, find what overlaps them most, is of their class and still free.
+def _partners(one: Detections, two: Detections, are_corners: bool, slack: float = 0.0) -> npt.NDArray[np.intp]:
+    """For each of the left side's rows, best first, the one that overlaps it most, is of its class and still free.
 
-    With ``slack`` a label that leads by less counts as any.
+    -1 for none. With ``slack`` a label that leads by less counts as any.
     """
-    kept: npt.NDArray[np.bool_] = np.zeros(one.scores.size, bool)
-    if not kept.size or not two.scores.size:
-        return kept
+    partner = np.full(one.scores.size, -1, np.intp)
+    if not partner.size or not two.scores.size:
+        return partner
     left, right = (corners_of(side.boxes, are_corners=are_corners) for side in (one, two))
     alike = (one.labels[:, None] == two.labels[None]) | (one.margins < slack)[:, None]
     shared = np.where(alike, overlaps(left, right), 0.0)
@@ -240,110 +242,77 @@ def _kept(one: Detections, two: Detections, are_corners: bool, slack: float = 0.
         best = int(row.argmax())
         if row[best] >= OVERLAP:
             shared[:, best] = 0.0
-            kept[number] = True
-    return kept
+            partner[number] = best
+    return partner
 
 
 def judge_detections(
     context: Context,
+    facts: GraphFacts,
     group: DetectionSet,
-    pairs: Sequence[tuple[Detections, Detections]],
-    count: KeptCount | None,
+    samples: Sequence[tuple[Values, Values]],
     feeds: Sequence[Values],
-    shapes: Sequence[tuple[int, ...]],
     *,
     in_order: bool,
-) -> Iterator[JudgedNumber]:
-    """The numbers of one set of detections, pooled over samples: kept (``count``: strictly), boxes in pixels, scores.
+) -> tuple[list[JudgedNumber], KeptCount | None]:
+    """The numbers of one set of detections, pooled over samples, and how many are kept, strictly counted.
 
-    ``shapes`` are those of the graph's inputs, for boxes in 0..1; ``in_order`` says that rows mean the same on both
-    sides, place by place.
+    They are the share that is kept, near misses of the score and near ties of labels forgiven, and how far boxes (in
+    pixels) and scores of what is kept are off. ``in_order`` says that rows mean the same on both sides, place by place.
     """
     name, kind = "+".join(group.outputs), OutputKind.DETECTIONS
+    pairs = read_both(group, samples, in_order=in_order, label=context.label)
     if not pairs:
-        yield context.number(name, kind, Measure.ROWS, float("nan"), where="unlike shapes")
-        return
-    top = max((float(one.scores.max()) for one, _ in pairs if one.scores.size), default=0.0)
+        return [context.number(name, kind, Measure.ROWS, float("nan"), where="unlike shapes")], None
+    count, numbers = count_kept(pairs), list[JudgedNumber]()
     # Where all scores lie below the working ones (untrained weights), the best rows stand for detections.
-    least = WORKING_SCORE
+    every = np.sort(np.concatenate([one.scores for one, _ in pairs]))[::-1]
+    top, least = float(max(every, default=0.0)), WORKING_SCORE
     if top < WORKING_SCORE:
-        every = np.sort(np.concatenate([one.scores for one, _ in pairs]))[::-1]
         least = float(every[min(_BEST * len(pairs), every.size) - 1]) if every.size else 0.0
     slack = context.limit(Measure.SCORE_ERROR).value * min(1.0, top / WORKING_SCORE)
-    yield from _kept_number(context, name, pairs, count, least, slack)
-    side, boxes, scores, found = 640.0, 0.0, 0.0, 0
-    for place, (one, two) in enumerate(pairs):
-        side, scale = _image_side(group, one.boxes, feeds[place] if feeds else {}, shapes)
-        first, second = _partners(one, two, least, scale, _REACH * context.limit(Measure.BOX_ERROR, side=side).value)
-        if in_order and one.scores.size == two.scores.size:
-            first = second = _counted(one.scores, least)
-        boxes += float(np.abs(one.boxes[first] - two.boxes[second]).mean(axis=1).sum() * scale) if first.size else 0.0
-        scores += float(np.abs(one.scores[first] - two.scores[second]).sum())
-        found += first.size
-    if found:
-        height = max(min(1.0, top / WORKING_SCORE), 1e-9)
-        yield context.number(name, kind, Measure.BOX_ERROR, boxes / found, side=side)
-        yield context.number(name, kind, Measure.SCORE_ERROR, scores / found / height)
-
-
-def _kept_number(
-    context: Context,
-    name: str,
-    pairs: Sequence[tuple[Detections, Detections]],
-    count: KeptCount | None,
-    least: float,
-    slack: float,
-) -> Iterator[JudgedNumber]:
-    """The share of detections that both sides have, near misses of the score and near ties of labels forgiven."""
-    kind = OutputKind.DETECTIONS
     sure, loose = _used(pairs, least + slack), _used(pairs, least - slack)
+    both = [(one, two) for (one, _), (_, two) in zip(sure, loose, strict=True)]
     are_corners = _form([one for one, _ in loose])
     wanted, made = (sum(pair[at].scores.size for pair in sure) for at in (0, 1))
-    if are_corners is None or not wanted + made:
-        return
-    lost = sum(int(np.sum(~_kept(a, b, are_corners, slack))) for (a, _), (_, b) in zip(sure, loose, strict=True))
-    new = sum(int((~_kept(b, a, are_corners, slack)).sum()) for (_, b), (a, _) in zip(sure, loose, strict=True))
-    value = min(1 - lost / max(wanted, 1), 1 - new / max(made, 1))
-    words = ""
-    if count is not None and any(count.wanted):
-        words = count.in_short
-        if count.share < value - _TIES:
+    if are_corners is not None:
+        partners = [_partners(one, two, are_corners, slack) for one, two in both]
+        lost = sum(int((found < 0).sum()) for found in partners)
+        back = [_partners(two, one, are_corners, slack) for (_, two), (one, _) in zip(sure, loose, strict=True)]
+        new = sum(int((found < 0).sum()) for found in back)
+        both = [
+            (one.at(found >= 0), two.at(found[found >= 0])) for (one, two), found in zip(both, partners, strict=True)
+        ]
+        value = min(1 - lost / max(wanted, 1), 1 - new / max(made, 1))
+        words = "" if count is None or not any(count.wanted) else count.in_short
+        if words and count is not None and count.share < value - _TIES:
             words = f"{1 - lost / max(wanted, 1):.1%} of the detections kept, {new} new, near ties forgiven"
-    yield context.number(name, kind, Measure.KEPT, value, items=max(wanted, made), words=words)
+        if wanted + made:
+            numbers.append(context.number(name, kind, Measure.KEPT, value, items=max(wanted, made), words=words))
+    if in_order and all(one.scores.size == two.scores.size for one, two in pairs):
+        both = [(one.at(one.scores >= least), two.at(one.scores >= least)) for one, two in pairs]
+    elif are_corners is None:
+        return numbers, count
+    sizes = [_image_side(group, one.boxes, feeds[at] if feeds else {}, facts) for at, (one, _) in enumerate(pairs)]
+    off = [np.abs(one.boxes - two.boxes).mean(axis=1) * size[1] for (one, two), size in zip(both, sizes, strict=True)]
+    apart = [np.abs(one.scores - two.scores) for one, two in both]
+    if sum(map(len, off)):
+        height = max(min(1.0, top / WORKING_SCORE), 1e-9)
+        boxes, scores = (float(np.concatenate(found).mean()) for found in (off, apart))
+        numbers.append(context.number(name, kind, Measure.BOX_ERROR, boxes, side=sizes[-1][0]))
+        numbers.append(context.number(name, kind, Measure.SCORE_ERROR, scores / height))
+    return numbers, count
 
 
-def _counted(scores: _Doubles, least: float) -> npt.NDArray[np.intp]:
-    """The rows that somebody would use, else the best ones."""
-    used = np.flatnonzero(scores >= least)
-    return used if used.size else np.argsort(-scores, kind="stable")[:_BEST]
-
-
-def _partners(one: Detections, two: Detections, least: float, scale: float, reach: float) -> Pairs:
-    """Rows that are the same by where they lie, their score and their label; those of the left side that count."""
-    left = _counted(one.scores, least)
-    left = left[np.argsort(-one.scores[left], kind="stable")][:_MOST]
-    right = np.argsort(-two.scores, kind="stable")[: 2 * _MOST]
-    if not left.size or not right.size:
-        return left[:0], right[:0]
-    costs = np.abs(one.boxes[left][:, None] - two.boxes[right][None]).mean(axis=2) * scale
-    costs = np.where(costs <= reach, costs / reach, np.inf)
-    costs += np.abs(one.scores[left][:, None] - two.scores[right][None])
-    costs += one.labels[left][:, None] != two.labels[right][None]
-    first, second = pair_costs(costs, most=1e6)
-    return left[first], right[second]
-
-
-def _image_side(
-    group: DetectionSet, boxes: Numbers, feed: Values, shapes: Sequence[tuple[int, ...]]
-) -> tuple[float, float]:
+def _image_side(group: DetectionSet, boxes: Numbers, feed: Values, facts: GraphFacts) -> tuple[float, float]:
     """The longer side of the image that boxes speak of, and what their numbers are multiplied by to be pixels.
 
     ``boxes`` are the reference's. It is the size that the graph multiplies by, else the input's height and width.
     """
-    inputs = max((max(shape[-2:]) for shape in shapes if len(shape) == 4 and shape[1] <= 4), default=0)
-    inputs = inputs or max((max(shape[1:3]) for shape in shapes if len(shape) == 4), default=640)
+    shapes = [shape for name in facts.inputs if len(shape := facts.static_shape(name) or ()) == 4]
+    planes = [max(shape[-2:]) for shape in shapes if shape[1] <= 4] or [max(shape[1:3]) for shape in shapes]
+    side, largest = float(max(planes, default=640)), float(np.abs(boxes).max(initial=0.0))
     if group.sizes and group.sizes in feed:
-        asked = float(np.max(np.abs(feed[group.sizes]))) if feed[group.sizes].size else 0.0
-        return (asked, 1.0) if asked > _NORMALIZED else (float(inputs), float(inputs))
-    largest = float(np.abs(boxes).max()) if boxes.size else 0.0
-    return (float(inputs), 1.0) if largest > _NORMALIZED else (float(inputs), float(inputs))
+        largest = float(np.abs(feed[group.sizes]).max(initial=0.0))
+        side = largest if largest > _NORMALIZED else side
+    return side, 1.0 if largest > _NORMALIZED else side

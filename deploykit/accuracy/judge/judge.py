@@ -1,20 +1,20 @@
 """The one judge: holds what a model gives on samples against the float model: yes, no or not judged.
 
-Everybody who compares outputs asks it. ``OutputJudge`` knows a graph's outputs and compares runs of it; ``Judge`` has
-the reference run as well. Whether a package does as well as its quantization is ``Verdict.beside``.
+Everybody who compares outputs asks it: ``judge_outputs`` about two sets of them, ``Judge`` where the model is there to
+run as well. Whether a package does as well as its quantization is ``Verdict.beside``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from itertools import starmap
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
-from deploykit.accuracy.judge.detections import count_kept, judge_detections, read_both
+from deploykit.accuracy.judge.detections import Numbers, Values, judge_detections
 from deploykit.accuracy.judge.kinds import OutputKind, Piece, Task, detection_sets, pieces_of
 from deploykit.accuracy.judge.measures import (
     Pair,
@@ -22,10 +22,12 @@ from deploykit.accuracy.judge.measures import (
     classes_kept,
     decisions_kept,
     gain_error,
+    max_error,
     mean_cosine,
     mean_overlap,
     neighbours_kept,
     overall_db,
+    picture_db,
     relative_error,
     signal_in,
     texts_read,
@@ -33,17 +35,7 @@ from deploykit.accuracy.judge.measures import (
     worst_slice,
 )
 from deploykit.accuracy.judge.rows import ChosenRows, Matched
-from deploykit.accuracy.judge.verdict import (
-    Against,
-    Context,
-    JudgedNumber,
-    KeptCount,
-    Measure,
-    Oddity,
-    Thresholds,
-    Verdict,
-    decide,
-)
+from deploykit.accuracy.judge.verdict import Context, JudgedNumber, KeptCount, Measure, Oddity, Verdict, decide
 from deploykit.accuracy.samples.gathering import Samples
 from deploykit.accuracy.simulate.sessions import Feed, Session
 from deploykit.model.facts import GraphFacts
@@ -51,10 +43,7 @@ from deploykit.model.facts import GraphFacts
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-__all__ = ["Judge", "Numbers", "OutputJudge"]
-
-Numbers: TypeAlias = npt.NDArray[Any]
-Values: TypeAlias = Mapping[str, Numbers]
+__all__ = ["Judge", "Numbers", "judge_outputs"]
 
 # A probability that is off by less is the same in practice: classes that never occur may round to nothing.
 _PROBABILITY_TOLERANCE = 0.05
@@ -68,8 +57,7 @@ class Judge:
     """One model's outputs on samples, and what they are held against: the model's own (``reference``: known already).
 
     Plain feeds come from nowhere in particular: their label is ``arbitrary`` unless it is given, and then nothing is
-    judged. Of samples only those that vary are judged on. ``against`` says what the model is; ``same_graph`` that the
-    very graph is judged that was given, of which more is asked.
+    judged. Of samples only those that vary are judged on. What is ``asked`` besides are fields of ``Context``.
     """
 
     def __init__(
@@ -84,119 +72,114 @@ class Judge:
     ) -> None:
         self.names = tuple(item.name for item in model.graph.output)
         self.feeds: Sequence[Feed] = samples.varied if isinstance(samples, Samples) else samples
-        self._judge = OutputJudge(facts, label=samples.label if isinstance(samples, Samples) else label, **asked)
+        self._context = Context(label=samples.label if isinstance(samples, Samples) else label, **asked)
+        self._facts = facts
         self.reference = Session(model).runs(self.feeds) if reference is None else reference
 
-    def judge(self, run: Callable[[Feed], Values]) -> Verdict:
-        """Run every sample and compare; what ``run`` returns must hold the outputs."""
-        return self.compare([run(feed) for feed in self.feeds])
-
     def compare(self, outputs: Sequence[Values]) -> Verdict:
-        """``judge`` for what was run already, one mapping per sample."""
-        return self._judge.compare(self.reference, outputs, self.feeds)
+        """The verdict on one mapping per sample, which must hold the outputs."""
+        return judge_outputs(self._facts, self._context, self.reference, outputs, self.feeds)
 
 
-class OutputJudge:
-    """Knows what a graph's outputs are, and compares two sets of them, however they were made."""
+def judge_outputs(
+    facts: GraphFacts,
+    context: Context,
+    reference: Sequence[Values],
+    outputs: Sequence[Values],
+    feeds: Sequence[Values] = (),
+) -> Verdict:
+    """The verdict on one mapping of outputs per sample, however they were made.
 
-    def __init__(
-        self,
-        facts: GraphFacts,
-        *,
-        label: str,
-        against: Against = Against.FLOAT,
-        same_graph: bool = False,
-        bits: int = 0,
-        thresholds: Thresholds | None = None,
-    ) -> None:
-        self._facts = facts
-        self._rows = ChosenRows(facts)
-        self._sets = detection_sets(facts)
-        self._pieces = {name: pieces_of(facts, name) for name in facts.outputs}
-        self._context = Context(
-            label=label, count=0, against=against, bits=bits, thresholds=thresholds, same_graph=same_graph
-        )
-
-    def compare(self, reference: Sequence[Values], outputs: Sequence[Values], feeds: Sequence[Values] = ()) -> Verdict:
-        """The verdict on one mapping of outputs per sample.
-
-        An output that a sample lacks on either side is not compared. ``feeds`` are needed only for the sizes of images.
-        """
-        context = replace(self._context, count=len(reference))
-        oddities, broken = list[Oddity](), ""
-        for name in self._facts.outputs:
-            pairs = [
-                (one[name], two[name])
-                for one, two in zip(reference, outputs, strict=True)
-                if {name} <= one.keys() & two.keys()
-            ]
-            oddities += self._oddity(name, [(_unexpected(one, two), two) for one, two in pairs])
-            values = [np.asarray(one[name], np.float64) for one in reference if name in one]
-            # An output that is NaN in the reference already: there is nothing to hold the other side against.
-            for found in self._oddity(name, [(np.isnan(one), one) for one in values]):
-                broken = broken or f"not judged: {found.operator} gives {found.count} NaN in the reference already"
-        both = [_comparable(one, two) for one, two in zip(reference, outputs, strict=True)]
-        known = [name for name in self._facts.outputs if all(name in one and name in two for one, two in both)]
-        samples = [self._rows.all_matched(known, one, two) for one, two in both]
-        matched = {name: [sample[name] for sample in samples] for name in known}
-        groups = [group for group in self._sets if all(name in known for name in group.outputs)]
-        shapes = [self._facts.tensors[name].shape or () for name in self._facts.inputs]
-        static = [tuple(dim for dim in shape if isinstance(dim, int)) for shape in shapes]
-        numbers: list[JudgedNumber] = []
-        counts: list[KeptCount] = []
-        for group in groups:
-            in_order = not self._rows.is_behind(group.boxes.output)
-            rows = read_both(group, both, in_order=in_order, label=context.label)
-            count = count_kept(rows)
+    An output that a sample lacks on either side is not compared. ``feeds`` are needed only for the sizes of images.
+    """
+    context = replace(context, count=len(reference))
+    rows = facts.once("rows behind a choice", lambda: ChosenRows(facts))
+    oddities, broken = list[Oddity](), ""
+    for name in facts.outputs:
+        sides = [
+            (one[name], two[name]) for one, two in zip(reference, outputs, strict=True) if name in one and name in two
+        ]
+        oddities += _odd_values(facts, name, [(two, _is_unexpected(one, two)) for one, two in sides])
+        # An output that is NaN in the reference already: there is nothing to hold the other side against.
+        for odd in _odd_values(facts, name, [(one[name], np.isnan(one[name])) for one in reference if name in one]):
+            broken = broken or f"not judged: {odd.operator} gives {odd.count} NaN in the reference already"
+    both = [_comparable(one, two) for one, two in zip(reference, outputs, strict=True)]
+    known = [name for name in facts.outputs if all(name in one and name in two for one, two in both)]
+    samples = [rows.all_matched(known, one, two) for one, two in both]
+    matched = {name: [sample[name] for sample in samples] for name in known}
+    pairs = {
+        name: [(m.left, m.right) for m in found if m.left.shape == m.right.shape] for name, found in matched.items()
+    }
+    numbers, counts, covered = list[JudgedNumber](), list[KeptCount](), set[str]()
+    for group in facts.once("detections", lambda: detection_sets(facts)):
+        if all(name in known for name in group.outputs):
+            in_order = not rows.is_behind(group.boxes.output)
+            found, count = judge_detections(context, facts, group, both, feeds, in_order=in_order)
             counts += [] if count is None else [count]
-            numbers += judge_detections(context, group, rows, count, feeds, static, in_order=in_order)
-        for name in known:
-            covering = any(name in group.outputs for group in groups)
-            made = self._numbers(context, name, matched[name], loses_rows=not covering)
-            numbers += [replace(n, note="judged as detections", words="") for n in made] if covering else made
-        right, reason = decide(numbers, oddities if context.label != "arbitrary" else (), broken)
-        return Verdict(
-            right=right,
-            reason=reason,
-            numbers=tuple(numbers),
-            oddities=tuple(oddities),
-            overall_db=overall_db([pair for name in known for pair in _pairs(matched[name])]),
-            sqnr_db={name: overall_db(_pairs(pairs)) for name, pairs in matched.items()},
-            lost=max((item.lost for pairs in matched.values() for item in pairs), default=0.0),
-            detections=min(counts, key=lambda count: count.surely, default=None),
-            broken=broken,
-        )
+            covered |= set(group.outputs) if found else set()
+            numbers += found
+    for name in known:
+        made = _output_numbers(context, facts, name, matched[name], loses_rows=name not in covered)
+        numbers += [replace(n, note="judged as detections", words="") for n in made] if name in covered else made
+    right, reason = decide(numbers, oddities if context.label != "arbitrary" else (), broken)
+    return Verdict(
+        right=right,
+        reason=reason,
+        numbers=tuple(numbers),
+        oddities=tuple(oddities),
+        overall_db=overall_db([pair for found in pairs.values() for pair in found]),
+        sqnr_db={name: overall_db(found) for name, found in pairs.items()},
+        lost=max((item.lost for found in matched.values() for item in found), default=0.0),
+        detections=min(counts, key=lambda count: count.surely, default=None),
+        broken=broken,
+    )
 
-    def _numbers(
-        self, context: Context, output: str, matched: Sequence[Matched], *, loses_rows: bool
-    ) -> Iterator[JudgedNumber]:
-        pieces = self._pieces[output]
-        kind = pieces[0].kind
-        unlike = next((item for item in matched if item.left.shape != item.right.shape), None)
-        if unlike is not None:
-            where = f"shape {unlike.right.shape} instead of {unlike.left.shape}"
-            yield context.number(output, kind, Measure.ROWS, math.nan, where=where)
-            return
-        lost = max((item.lost for item in matched), default=0.0)
-        if lost and loses_rows:
-            yield context.number(output, kind, Measure.ROWS, 1 - lost)
-        for piece in pieces:
-            pairs = [(item.left, item.right) for item in matched]
-            if piece.axis is not None:
-                at = (*(slice(None),) * piece.axis, slice(piece.start, piece.stop))
-                pairs = [(a[at], b[at]) if a.ndim > len(at) - 1 else (a, b) for a, b in pairs]
-            if any(one.size for one, _ in pairs):
-                yield from _piece_numbers(context, piece, pairs)
 
-    def _oddity(self, name: str, seen: Sequence[tuple[npt.NDArray[np.bool_], Numbers]]) -> Iterator[Oddity]:
-        """One output's, from where values are bad and what they are."""
-        count = sum(int(bad.sum()) for bad, _ in seen)
-        if not count:
-            return
-        maker = self._facts.producer_of(name)
-        first = next(np.asarray(values, np.float64)[bad] for bad, values in seen if bad.any())
-        what = "NaN" if np.isnan(first).any() else "infinity"
-        yield Oddity(output=name, operator=maker.label if maker else name, what=what, count=count)
+def _is_unexpected(one: Numbers, two: Numbers) -> Numbers:
+    """Where the right side is not finite although the left is, or NaN beside an infinity; in other shapes anywhere."""
+    bad = ~np.isfinite(two)
+    return bad if one.shape != two.shape else bad & (np.isfinite(one) | (np.isnan(two) & np.isinf(one)))
+
+
+def _odd_values(facts: GraphFacts, name: str, seen: Sequence[tuple[Numbers, Numbers]]) -> Iterator[Oddity]:
+    """One output's, from its values and where they are bad."""
+    odd = np.concatenate([values[bad].ravel() for values, bad in seen] or [np.zeros(0)])
+    if odd.size:
+        maker, what = facts.producer_of(name), "NaN" if np.isnan(odd).any() else "infinity"
+        yield Oddity(output=name, operator=maker.label if maker else name, what=what, count=odd.size)
+
+
+def _comparable(one: Values, two: Values) -> tuple[Values, Values]:
+    """Both sides with zeros where either is not finite: no number comes of what is no number."""
+    left, right = dict(one), dict(two)
+    for name in one.keys() & two.keys():
+        if one[name].shape == two[name].shape:
+            clean = np.isfinite(one[name]) & np.isfinite(two[name])
+            if not clean.all():
+                left[name], right[name] = (np.where(clean, side[name], 0) for side in (one, two))
+    return left, right
+
+
+def _output_numbers(
+    context: Context, facts: GraphFacts, output: str, matched: Sequence[Matched], *, loses_rows: bool
+) -> Iterator[JudgedNumber]:
+    pieces = facts.once(("pieces", output), lambda: pieces_of(facts, output))
+    kind = pieces[0].kind
+    unlike = next((item for item in matched if item.left.shape != item.right.shape), None)
+    if unlike is not None:
+        where = f"shape {unlike.right.shape} instead of {unlike.left.shape}"
+        yield context.number(output, kind, Measure.ROWS, math.nan, where=where)
+        return
+    lost = max((item.lost for item in matched), default=0.0)
+    if lost and loses_rows:
+        yield context.number(output, kind, Measure.ROWS, 1 - lost)
+    for piece in pieces:
+        pairs = [(item.left, item.right) for item in matched]
+        if piece.axis is not None:
+            at = (*(slice(None),) * piece.axis, slice(piece.start, piece.stop))
+            pairs = [(a[at], b[at]) if a.ndim > piece.axis else (a, b) for a, b in pairs]
+        if any(one.size for one, _ in pairs):
+            yield from _piece_numbers(context, piece, pairs)
 
 
 def _piece_numbers(context: Context, piece: Piece, pairs: Sequence[Pair]) -> Iterator[JudgedNumber]:
@@ -205,14 +188,13 @@ def _piece_numbers(context: Context, piece: Piece, pairs: Sequence[Pair]) -> Ite
     def number(measure: Measure, value: float, *keys: str, **more: Any) -> JudgedNumber:
         return context.number(piece.output, piece.kind, measure, value, *keys, part=str(piece), **more)
 
-    if piece.task is Task.LABELS or piece.kind is OutputKind.LABELS:
-        same, total = agreement(pairs)
-        yield number(Measure.AGREEMENT, same / total, items=total, words=f"{same} of {total} labels equal")
+    if piece.kind is OutputKind.LABELS:
+        yield from _of_task(number, piece, pairs)
         return
     db = overall_db(pairs)
     if not signal_in(pairs):
-        left, right = map(np.nan_to_num, _both_sides(pairs))
-        near = bool(np.all(np.abs(left - right) <= 2 * math.ldexp(float(np.abs(left).max()), -11)))  # of float16
+        peak = max(float(np.abs(one).max(initial=0)) for one, _ in pairs)
+        near = max(starmap(max_error, pairs)) <= 2 * math.ldexp(peak, -11)  # of float16
         note = "not judged: no signal, the reference hardly varies" + ("" if near else ", and the values differ")
         yield number(Measure.SQNR, db, note=note)
         return
@@ -239,12 +221,15 @@ def _piece_numbers(context: Context, piece: Piece, pairs: Sequence[Pair]) -> Ite
     axes = 1 if areas else None
     worst = None if piece.task is Task.EMBEDDING else worst_slice(pairs, tolerance=tolerance, axes=axes)
     if worst is not None:
-        yield number(Measure.SLICE, worst.db, where=worst.where, note=note)
+        yield number(Measure.SLICE, worst[0], where=worst[1], note=note)
 
 
 def _of_task(number: Callable[..., JudgedNumber], piece: Piece, pairs: Sequence[Pair]) -> Iterator[JudgedNumber]:
     """The measure that people of the trade use; nothing where they use decibels."""
     axis = piece.class_axis
+    if piece.kind is OutputKind.LABELS:
+        same, total = agreement(pairs)
+        yield number(Measure.AGREEMENT, same / total, items=total, words=f"{same} of {total} labels equal")
     match piece.task:
         case Task.CLASSES | Task.TOKENS if axis is not None and all(one.shape[axis] > 1 for one, _ in pairs):
             same, total = classes_kept(pairs, axis)
@@ -269,45 +254,8 @@ def _of_task(number: Callable[..., JudgedNumber], piece: Piece, pairs: Sequence[
             near = f", nearest neighbour equal for {same} of {total}" if total else ""
             yield number(Measure.COSINE, value, words=f"cosine {value:.4f}{near}")
         case Task.IMAGE:
-            # Peak signal to noise with the range that the reference has as the peak.
-            left, right = _both_sides(pairs)
-            both = np.isfinite(left) & np.isfinite(right)
-            error = float(np.mean((left[both] - right[both]) ** 2)) if both.any() else 0.0
-            peak = float(np.ptp(left[both])) if both.any() else 0.0
-            value = 10 * math.log10(peak**2 / error) if error and peak else math.inf
+            value = picture_db(pairs)
             yield number(Measure.PSNR, value, words=f"PSNR {value:.1f} dB")
         case Task.REGRESSION:
             value = relative_error(pairs)
             yield number(Measure.ERROR, value, words=f"relative error {value:.2%}")
-
-
-def _both_sides(pairs: Sequence[Pair]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    left, right = (np.concatenate([np.asarray(pair[at], np.float64).ravel() for pair in pairs]) for at in (0, 1))
-    return left, right
-
-
-def _unexpected(one: Numbers, two: Numbers) -> npt.NDArray[np.bool_]:
-    """Where the right side is not finite although the left side is, or NaN beside an infinity; anywhere where shapes
-    differ."""
-    right = np.asarray(two, np.float64)
-    if one.shape != two.shape:
-        return np.asarray(~np.isfinite(right))
-    left = np.asarray(one, np.float64)
-    return np.asarray((~np.isfinite(right) & np.isfinite(left)) | (np.isnan(right) & np.isinf(left)))
-
-
-def _comparable(one: Values, two: Values) -> tuple[Values, Values]:
-    """Both sides with zeros where the left one is not finite: no number comes of what is no number."""
-    odd = {name: ~np.isfinite(value) for name, value in one.items() if value.dtype.kind == "f" and name in two}
-    odd = {name: where for name, where in odd.items() if where.any() and where.shape == two[name].shape}
-    if not odd:
-        return one, two
-
-    def cleared(side: Values) -> Values:
-        return {name: np.where(odd[name], 0, value) if name in odd else value for name, value in side.items()}
-
-    return cleared(one), cleared(two)
-
-
-def _pairs(matched: Sequence[Matched]) -> list[Pair]:
-    return [(item.left, item.right) for item in matched if item.left.shape == item.right.shape]

@@ -7,8 +7,9 @@ outputs, side by side: classes, texts, areas of a picture, labels. Near ties are
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy.typing as npt
 __all__ = [
     "Pair",
     "PairQuality",
-    "WorstSlice",
+    "Slices",
     "agreement",
     "classes_kept",
     "cosine",
@@ -31,8 +32,10 @@ __all__ = [
     "measure",
     "neighbours_kept",
     "overall_db",
+    "picture_db",
     "psnr_db",
     "relative_error",
+    "runs_of",
     "signal_in",
     "sqnr_db",
     "ssim",
@@ -181,21 +184,7 @@ def _db(signal: float, noise: float) -> float:
     return 10 * _log10(signal / noise) if signal else -math.inf
 
 
-# Over pairs of one output's samples, where values may be infinite, constant or far apart.
-
-
-def _finite(one: Numbers, two: Numbers) -> tuple[_Doubles, _Doubles]:
-    a, b = _flat(one), _flat(two)
-    both = np.isfinite(a) & np.isfinite(b)
-    return a[both], b[both]
-
-
-def signal_in(pairs: Sequence[Pair]) -> bool:
-    """False for a reference that hardly varies: less than one step of a grid that just holds its largest value."""
-    parts = [_flat(one) for one, _ in pairs]
-    values = np.concatenate(parts) if parts else np.zeros(0)
-    values = values[np.isfinite(values)]
-    return bool(values.size and values.std() > math.ldexp(float(np.abs(values).max()), -_FLOAT16_BITS))
+# Over pairs of one output's samples. Only what is told of any two runs meets values that are not finite.
 
 
 def overall_db(pairs: Sequence[Pair]) -> float:
@@ -205,10 +194,25 @@ def overall_db(pairs: Sequence[Pair]) -> float:
     """
     signal = noise = 0.0
     for one, two in pairs:
-        a, b = _finite(one, two)
+        a, b = _flat(one), _flat(two)
+        both = np.isfinite(a) & np.isfinite(b)
+        a, b = a[both], b[both]
         signal += float(a @ a)
         noise += float((a - b) @ (a - b))
     return _db(signal, noise)
+
+
+def signal_in(pairs: Sequence[Pair]) -> bool:
+    """False for a reference that hardly varies: less than one step of a grid that just holds its largest value."""
+    values = _all_of(pairs)[0]
+    return bool(values.size and values.std() > math.ldexp(float(np.abs(values).max()), -_FLOAT16_BITS))
+
+
+def picture_db(pairs: Sequence[Pair]) -> float:
+    """Peak signal to noise in dB, with the range that the reference has as the peak; infinite without any."""
+    left, right = _all_of(pairs)
+    error, peak = float(np.mean((left - right) ** 2)), float(np.ptp(left))
+    return 10 * math.log10(peak**2 / error) if error and peak else math.inf
 
 
 def relative_error(pairs: Sequence[Pair]) -> float:
@@ -218,12 +222,15 @@ def relative_error(pairs: Sequence[Pair]) -> float:
 
 def gain_error(pairs: Sequence[Pair]) -> float:
     """By which share the right side is larger or smaller than the left as a whole, noise left out; 0 for no signal."""
-    along = energy = 0.0
-    for one, two in pairs:
-        a, b = _finite(one, two)
-        along += float(a @ b)
-        energy += float(a @ a)
-    return abs(along / energy - 1) if energy else 0.0
+    left, right = _all_of(pairs)
+    energy = float(left @ left)
+    return abs(float(left @ right) / energy - 1) if energy else 0.0
+
+
+def _all_of(pairs: Sequence[Pair]) -> tuple[_Doubles, _Doubles]:
+    """Both sides of all samples, flattened."""
+    left, right = (np.concatenate([_flat(pair[side]) for pair in pairs]) for side in (0, 1))
+    return left, right
 
 
 def mean_cosine(pairs: Sequence[Pair]) -> float:
@@ -235,7 +242,7 @@ def mean_cosine(pairs: Sequence[Pair]) -> float:
         cosine(a, b)
         for one, two in pairs
         for a, b in zip(one.reshape(-1, one.shape[-1]), two.reshape(-1, two.shape[-1]), strict=True)
-        if np.any(a) and np.isfinite(a).all()
+        if np.any(a)
     ]
     return float(np.mean(np.nan_to_num(found))) if found else math.nan
 
@@ -246,79 +253,117 @@ def worst_sample(pairs: Sequence[Pair], *, tolerance: float = 0.0) -> tuple[int,
     A sample that holds less than the mean counts as the mean: the steps of a grid are as large there as elsewhere.
     Samples whose largest error is within ``tolerance`` are passed over.
     """
-    clean = [_finite(one, two) for one, two in pairs if one.size]
-    if len(clean) < 2:
+    some = [(one, two) for one, two in pairs if one.size]
+    if len(some) < 2:
         return None
-    energies = [float(a @ a) for a, _ in clean]
+    energies = [float(np.sum(_flat(one) ** 2)) for one, _ in some]
     mean = sum(energies) / len(energies)
     found = [
-        (number, _db(max(energy, mean), float((a - b) @ (a - b))))
-        for number, (energy, (a, b)) in enumerate(zip(energies, clean, strict=True))
-        if a.size and float(np.abs(a - b).max()) > tolerance
+        (number, _db(max(energy, mean), l2_distance(*pair) ** 2))
+        for number, (energy, pair) in enumerate(zip(energies, some, strict=True))
+        if max_error(*pair) > tolerance
     ]
     return min(found, key=lambda item: item[1], default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorstSlice:
-    """The slice of which least is left: what varies in it over what differs, in dB. ``where`` is "" for all values."""
+class Slices:
+    """Per slice along one axis, pooled over samples: elements, energies, the largest error, the ranges of both sides.
 
-    db: float
-    where: str
-    error: float
+    ``signal`` is the reference's energy, ``noise`` that of the difference.
+    """
+
+    def __init__(self, axis: int, count: int) -> None:
+        self.axis, self.elements = axis, 0
+        self.total, self.signal, self.noise, self.worst = np.zeros((4, count))
+        # Per side (reference, candidate) and slice.
+        self.low, self.high = np.full((2, count), np.inf), np.full((2, count), -np.inf)
+
+    def add(self, one: _Doubles, two: _Doubles) -> None:
+        """One more sample."""
+        others = tuple(axis for axis in range(one.ndim) if axis != self.axis)
+        difference = np.abs(one - two)
+        self.total += one.sum(axis=others)
+        self.signal += (one**2).sum(axis=others)
+        self.noise += (difference**2).sum(axis=others)
+        self.worst = np.maximum(self.worst, difference.max(axis=others))
+        self.low = np.minimum(self.low, [side.min(axis=others) for side in (one, two)])
+        self.high = np.maximum(self.high, [side.max(axis=others) for side in (one, two)])
+        self.elements += one.size // max(1, len(self.signal))
+
+    @property
+    def sqnr_db(self) -> _Doubles:
+        """Signal to noise per slice, in dB; infinite without a difference."""
+        return self._beside_noise(self.signal)
+
+    @property
+    def dead(self) -> npt.NDArray[np.bool_]:
+        """Slices in which the candidate never changes although the reference does."""
+        return np.asarray((self.low[1] == self.high[1]) & (self.low[0] < self.high[0]), dtype=np.bool_)
+
+    def least_left(self, tolerance: float) -> tuple[float, int]:
+        """The slice in which least is left of what varies, in dB beside what differs, and its place; infinite for none.
+
+        Slices that hardly vary, beside themselves or beside the others, and small errors are passed over.
+        """
+        energy = np.maximum(self.signal - self.total**2 / max(self.elements, 1), 0.0)
+        spread = np.sqrt(energy / max(self.elements, 1))
+        usual = _LEAST_SPREAD * math.sqrt(float(np.mean(spread**2)))
+        varies = (spread > np.ldexp(self.peaks, -_FLOAT16_BITS)) & (spread >= usual) & (self.worst > tolerance)
+        left = np.where(varies & (self.elements >= _LEAST_ELEMENTS), self._beside_noise(energy), np.inf)
+        return float(left.min()), int(left.argmin())
+
+    @property
+    def peaks(self) -> _Doubles:
+        """The reference's largest magnitude per slice."""
+        return np.asarray(np.maximum(np.abs(self.low[0]), np.abs(self.high[0])))
+
+    def _beside_noise(self, energy: _Doubles) -> _Doubles:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            values = 10 * np.log10(energy / self.noise)
+        return np.where(self.noise == 0, np.inf, values)
 
 
-def worst_slice(pairs: Sequence[Pair], *, tolerance: float = 0.0, axes: int | None = None) -> WorstSlice | None:
+def runs_of(chosen: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Neighbours among the chosen slices: the first and the one behind the last."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], chosen, [False])).astype(np.int8))).tolist()
+    return list(zip(edges[::2], edges[1::2], strict=True))
+
+
+def worst_slice(pairs: Sequence[Pair], *, tolerance: float = 0.0, axes: int | None = None) -> tuple[float, str] | None:
     """The worst of all values together, of what differs between samples, and of every slice along each of the axes.
 
-    A constant in the place of a slice leaves nothing of it, whatever its mean. Slices that hardly vary, beside
-    themselves or beside the others, are passed over, and so are those whose largest error is within ``tolerance``.
-    ``axes`` is how many axes after that of the batch are looked along, None for all.
+    In dB what varies in it over what differs, and where; "" for all values. A constant in the place of a slice leaves
+    nothing of it, whatever its mean. ``axes`` is how many axes after that of the batch are looked along, None for all.
     """
-    clean = [(np.asarray(one, np.float64), np.asarray(two, np.float64)) for one, two in pairs if one.size]
-    if not clean:
+    some = [(np.asarray(one, np.float64), np.asarray(two, np.float64)) for one, two in pairs if one.size]
+    if not some:
         return None
-    found = [*_along([(a.reshape(1, -1), b.reshape(1, -1)) for a, b in clean], 0, ""), *_between_samples(clean)]
-    shape = clean[0][0].shape
+    found = [(_along([(one.reshape(1, -1), two.reshape(1, -1)) for one, two in some], 0).least_left(tolerance)[0], "")]
+    shape = some[0][0].shape
+    if len(some) >= _LEAST_SAMPLES and all(one.shape == shape for one, _ in some):
+        left, right = (np.stack([pair[side] for pair in some]) for side in (0, 1))
+        found.append((_between_samples(left, right, tolerance), "between samples"))
     for axis in range(1, len(shape))[:axes]:
-        alike = all(a.ndim == len(shape) and a.shape[axis] == shape[axis] for a, _ in clean)
-        if shape[axis] > 1 and alike:
-            found += _along(clean, axis, f"of axis {axis}")
-    return min((item for item in found if item.error > tolerance), key=lambda item: item.db, default=None)
+        if shape[axis] > 1 and all(one.ndim == len(shape) and one.shape[axis] == shape[axis] for one, _ in some):
+            db, index = _along(some, axis).least_left(tolerance)
+            found.append((db, f"slice {index} of axis {axis}"))
+    worst = min(found, key=lambda item: item[0])
+    return worst if worst[0] < math.inf else None
 
 
-def _between_samples(pairs: Sequence[tuple[_Doubles, _Doubles]]) -> Iterator[WorstSlice]:
-    """What differs from sample to sample: an answer that is the same for all may look good, and answers nothing."""
-    if len(pairs) < _LEAST_SAMPLES or any(a.shape != pairs[0][0].shape for a, _ in pairs):
-        return
-    left, right = (np.nan_to_num(np.stack([pair[side] for pair in pairs]), posinf=0, neginf=0) for side in (0, 1))
-    energy = float(((left - left.mean(axis=0)) ** 2).sum())
-    spread, peak = math.sqrt(energy / left.size), float(np.abs(left).max())
-    if left.size >= _LEAST_ELEMENTS and spread > math.ldexp(peak, -_FLOAT16_BITS):
-        difference = np.abs(left - right)
-        db = _db(energy, float((difference**2).sum()))
-        yield WorstSlice(db=db, where="between samples", error=float(difference.max()))
-
-
-def _along(pairs: Sequence[tuple[_Doubles, _Doubles]], axis: int, where: str) -> Iterator[WorstSlice]:
-    """Every slice of one axis that varies, pooled over samples."""
-    count = pairs[0][0].shape[axis]
-    sums = np.zeros((4, count))  # elements, sum, sum of squares, sum of squared differences
-    peak, worst = np.zeros(count), np.zeros(count)
+def _along(pairs: Sequence[tuple[_Doubles, _Doubles]], axis: int) -> Slices:
+    slices = Slices(axis, pairs[0][0].shape[axis])
     for one, two in pairs:
-        a, b = (np.moveaxis(side, axis, 0).reshape(count, -1) for side in (one, two))
-        both = np.isfinite(a) & np.isfinite(b)
-        a, difference = np.where(both, a, 0.0), np.where(both, a - np.where(both, b, 0.0), 0.0)
-        sums += np.stack([both.sum(1), a.sum(1), (a * a).sum(1), (difference * difference).sum(1)])
-        if a.shape[1]:
-            peak, worst = np.maximum(peak, np.abs(a).max(1)), np.maximum(worst, np.abs(difference).max(1))
-    energy = np.maximum(sums[2] - sums[1] ** 2 / np.maximum(sums[0], 1), 0.0)
-    spread = np.sqrt(energy / np.maximum(sums[0], 1))
-    usual = _LEAST_SPREAD * math.sqrt(float(np.mean(spread**2)))
-    varies = (sums[0] >= _LEAST_ELEMENTS) & (spread > np.ldexp(peak, -_FLOAT16_BITS)) & (spread >= usual)
-    for index in np.flatnonzero(varies):
-        label = f"slice {index} {where}" if where else ""
-        yield WorstSlice(db=_db(float(energy[index]), float(sums[3][index])), where=label, error=float(worst[index]))
+        slices.add(one, two)
+    return slices
+
+
+def _between_samples(left: _Doubles, right: _Doubles, tolerance: float) -> float:
+    """What differs from sample to sample: an answer that is the same for all may look good, and answers nothing."""
+    energy = float(((left - left.mean(axis=0)) ** 2).sum())
+    spread, difference = math.sqrt(energy / left.size), np.abs(left - right)
+    varies = left.size >= _LEAST_ELEMENTS and spread > math.ldexp(float(np.abs(left).max()), -_FLOAT16_BITS)
+    return _db(energy, float((difference**2).sum())) if varies and difference.max() > tolerance else math.inf
 
 
 _Labels = npt.NDArray[np.intp]
@@ -355,22 +400,26 @@ def classes_kept(pairs: Sequence[Pair], axis: int, first: int = 1) -> tuple[int,
     return same, total
 
 
+def _sides(one: Numbers, two: Numbers) -> tuple[_Labels, _Labels]:
+    """Which probabilities lie above a half on both sides; close to it the right is taken to agree."""
+    a, b = np.asarray(one, np.float64), np.asarray(two, np.float64)
+    left = (a > 0.5).astype(np.intp)
+    return left, np.where(np.abs(a - 0.5) < _NEAR, left, b > 0.5)
+
+
 def decisions_kept(pairs: Sequence[Pair]) -> tuple[int, int, str]:
     """How many probabilities lie on the same side of a half, of how many, and of what.
 
     Where few are above it, as notes of a melody among all that could sound, only those count that are on either side:
     the silent rest would hide what is lost.
     """
-    same = both = either = wanted = total = 0
-    for one, two in pairs:
-        a, b = np.asarray(one, np.float64), np.asarray(two, np.float64)
-        left = a > 0.5
-        right = np.where(np.abs(a - 0.5) < _NEAR, left, b > 0.5)
-        same, total, wanted = same + int((left == right).sum()), total + a.size, wanted + int(left.sum())
-        both, either = both + int((left & right).sum()), either + int((left | right).sum())
-    if either >= _LEAST_RARE and wanted < _RARE * total:
+    left, right = (
+        np.concatenate([side.ravel() for side in sides]) for sides in zip(*starmap(_sides, pairs), strict=True)
+    )
+    both, either = int((left & right).sum()), int((left | right).sum())
+    if either >= _LEAST_RARE and left.sum() < _RARE * left.size:
         return both, either, "positive decisions"
-    return same, total, "decisions"
+    return left.size - either + both, left.size, "decisions"
 
 
 def texts_read(pairs: Sequence[Pair]) -> tuple[int, int, float]:
@@ -414,12 +463,7 @@ def mean_overlap(pairs: Sequence[Pair], axis: int | None) -> float:
     """
     counts: dict[int, list[int]] = {}
     for one, two in pairs:
-        if axis is None:
-            a, b = np.asarray(one, np.float64), np.asarray(two, np.float64)
-            left = (a > 0.5).astype(np.intp)
-            right = np.where(np.abs(a - 0.5) < _NEAR, left, b > 0.5).astype(np.intp)
-        else:
-            left, right = _chosen(one, two, axis)
+        left, right = _sides(one, two) if axis is None else _chosen(one, two, axis)
         for label in np.union1d(left, right).tolist():
             seen = counts.setdefault(label, [0, 0, 0])
             first, second = left == label, right == label
@@ -433,9 +477,7 @@ def mean_overlap(pairs: Sequence[Pair], axis: int | None) -> float:
 
 def neighbours_kept(pairs: Sequence[Pair]) -> tuple[int, int]:
     """How often a vector's nearest neighbour among the others is the same on both sides, and of how many vectors."""
-    left, right = (
-        np.concatenate([np.asarray(p[at], np.float64).reshape(-1, p[at].shape[-1]) for p in pairs]) for at in (0, 1)
-    )
+    left, right = (np.concatenate([p[at].reshape(-1, p[at].shape[-1]) for p in pairs]) for at in (0, 1))
     if len(left) < 3:
         return 0, 0
     sides = []

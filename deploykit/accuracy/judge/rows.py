@@ -5,8 +5,8 @@ Which tensors are behind a choice is read from the graph; rows that only one sid
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,12 +14,12 @@ import numpy.typing as npt
 
 from deploykit.model.facts import GraphFacts
 
-__all__ = ["ChosenRows", "Matched", "Pairs", "match_contents", "pair_costs"]
+__all__ = ["ChosenRows", "Matched", "match_contents"]
 
 Numbers: TypeAlias = npt.NDArray[Any]
 Values: TypeAlias = Mapping[str, Numbers]
-Pairs: TypeAlias = tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]
-"""Places on the left and on the right, of the same length; each place at most once."""
+# Places on the left and on the right, of the same length; each place at most once.
+_Pairs: TypeAlias = tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]
 
 _CHOOSERS = frozenset({"TopK", "NonMaxSuppression", "NonZero"})
 _SCATTERS = frozenset({"ScatterElements", "ScatterND", "Scatter"})
@@ -55,18 +55,17 @@ class ChosenRows:
             if node.op_type in _CHOOSERS or not self._behind.isdisjoint(read):
                 self._behind.update(node.outputs)
             if node.op_type == "TopK":
-                self._lengths.update(self._along(node.outputs[:1], int(node.attributes.get("axis", -1))))
+                self._lengths.update(self._along(node.outputs[0], int(node.attributes.get("axis", -1))))
             elif node.op_type == "Concat" and not self._behind.isdisjoint(node.inputs):
                 axis = int(node.attributes.get("axis", 0))
-                if self._lengths.intersection(self._along(node.inputs, axis)):
-                    self._lengths.update(self._along(node.outputs, axis))
+                if any(self._lengths & self._along(name, axis) for name in node.inputs):
+                    self._lengths.update(self._along(node.outputs[0], axis))
 
-    def _along(self, names: Iterable[str], axis: int) -> Iterable[int]:
-        for name in names:
-            fact = self._facts.tensors.get(name)
-            shape = None if fact is None else fact.shape
-            if shape and -len(shape) <= axis < len(shape) and isinstance(shape[axis], int):
-                yield int(shape[axis])  # type: ignore[arg-type]
+    def _along(self, name: str, axis: int) -> set[int]:
+        """The length of a tensor along one axis, where it is known."""
+        fact = self._facts.tensors.get(name)
+        shape = (fact.shape if fact is not None else None) or ()
+        return {dim for dim in shape[axis:][:1] if isinstance(dim, int)}
 
     def is_behind(self, tensor: str) -> bool:
         """True when the order of a tensor's rows may mean nothing."""
@@ -84,19 +83,19 @@ class ChosenRows:
     ) -> dict[str, Matched]:
         """Several tensors of one sample; those with rows of one choice are matched together, by all that they hold."""
         axes = {name: self._axes(name, one[name], two[name]) for name in tensors}
+        alone = [name for name in tensors if len(axes[name]) == 1]
+        lengths = {name: tuple(side[name].shape[axes[name][0]] for side in (one, two)) for name in alone}
+        pairs = {
+            length: match_contents([_tables(one[n], two[n], axes[n][0]) for n in alone if lengths[n] == length], strict)
+            for length in {*lengths.values()}
+        }
         made = {}
         for name in tensors:
-            if not axes[name]:
-                made[name] = Matched(left=one[name], right=two[name])
-            elif len(axes[name]) > 1:
-                made[name] = _by_signature(one[name], two[name], axes[name], strict)
+            left, right = one[name], two[name]
+            if name in lengths:
+                made[name] = _along_axis(left, right, axes[name][0], pairs[lengths[name]], strict)
             else:
-                lengths = {
-                    n: (one[n].shape[axes[n][0]], two[n].shape[axes[n][0]]) for n in tensors if len(axes[n]) == 1
-                }
-                alike = [n for n in lengths if lengths[n] == lengths[name]]
-                tables = [_tables(one[n], two[n], axes[n][0]) for n in alike]
-                made[name] = _along_axis(one[name], two[name], axes[name][0], tables, strict)
+                made[name] = _by_signature(left, right, axes[name], strict)
         return made
 
     def _axes(self, name: str, left: Numbers, right: Numbers) -> tuple[int, ...]:
@@ -124,12 +123,8 @@ def _tables(left: Numbers, right: Numbers, axis: int) -> tuple[Numbers, Numbers]
     return one.reshape(len(one), -1), two.reshape(len(two), -1)
 
 
-def _along_axis(
-    left: Numbers, right: Numbers, axis: int, tables: Sequence[tuple[Numbers, Numbers]], strict: bool
-) -> Matched:
-    """Rows of one axis matched; where every item of a batch chose for itself, each by itself."""
-    fit = [(a, b) for a, b in tables if a.shape[1] == b.shape[1]]
-    pairs = match_contents([a for a, _ in fit], [b for _, b in fit], strict=strict) if fit else None
+def _along_axis(left: Numbers, right: Numbers, axis: int, pairs: _Pairs | None, strict: bool) -> Matched:
+    """Rows of one axis in pairs; where every item of a batch chose for itself, each by itself."""
     if pairs is not None:
         first, second = pairs
         return Matched(
@@ -140,10 +135,9 @@ def _along_axis(
         )
     if axis == 0 or left.shape[0] < 2 or left.shape[0] != right.shape[0]:
         return Matched(left=left, right=right)
-    items = [
-        _along_axis(a[None], b[None], axis, [_tables(a[None], b[None], axis)], strict)
-        for a, b in zip(left, right, strict=True)
-    ]
+    items = []
+    for a, b in zip(left[:, None], right[:, None], strict=True):
+        items.append(_along_axis(a, b, axis, match_contents([_tables(a, b, axis)], strict), strict))
     return Matched(
         left=np.concatenate([item.left for item in items], axis=axis),
         right=np.concatenate([item.right for item in items], axis=axis),
@@ -154,44 +148,41 @@ def _along_axis(
 
 def _by_signature(left: Numbers, right: Numbers, axes: Sequence[int], strict: bool) -> Matched:
     """Several axes of chosen rows, as an attention between them has: each row is known by its values, sorted."""
-    lost, moved = 0.0, False
-    orders: list[tuple[int, Pairs]] = []
+    made = Matched(left=left, right=right)
     for axis in axes:
         sides = [left, right]
         for other in axes:
             sides = [np.sort(side, axis=other) for side in sides] if other != axis else sides
-        one, two = _tables(sides[0], sides[1], axis)
-        pairs = match_contents([one], [two], strict=strict)
+        pairs = match_contents([_tables(sides[0], sides[1], axis)], strict)
         if pairs is not None:
-            orders.append((axis, pairs))
-            lost = max(lost, 1 - pairs[0].size / left.shape[axis])
-            moved = moved or not np.array_equal(*pairs)
-    for axis, (first, second) in orders:
-        left, right = np.take(left, first, axis=axis), np.take(right, second, axis=axis)
-    return Matched(left=left, right=right, lost=lost, reordered=moved)
+            found = _along_axis(made.left, made.right, axis, pairs, strict)
+            lost, reordered = max(made.lost, found.lost), made.reordered or found.reordered
+            made = replace(found, lost=lost, reordered=reordered)
+    return made
 
 
-def match_contents(left: Sequence[Numbers], right: Sequence[Numbers], *, strict: bool = True) -> Pairs | None:
-    """Rows of several tables, (rows, columns) each, matched by how alike they are.
+def match_contents(tables: Sequence[tuple[Numbers, Numbers]], strict: bool = True) -> _Pairs | None:
+    """Rows of several tables as both sides have them, (rows, columns) each, matched by how alike they are.
 
     Every table counts the same; columns are measured by their spread on the left, whole numbers are equal or not. The
     closest two are paired first, each row once. None for too many rows, and where less than half find a partner.
     ``strict`` asks that most pairs are near, and leaves out the odd one.
     """
-    counts = left[0].shape[0], right[0].shape[0]
-    if max(counts) > _MOST_ROWS:
+    counts = tuple(len(side) for side in tables[0])
+    tables = [(one, two) for one, two in tables if one.shape[1] == two.shape[1]]
+    if max(counts) > _MOST_ROWS or not tables:
         return None
     costs = np.zeros(counts)
-    for one, two in zip(left, right, strict=True):
+    for one, two in tables:
         whole, step = one.dtype.kind in "iub", -(-one.shape[1] // _COLUMNS)
-        tables = (np.nan_to_num(np.asarray(side, np.float64), posinf=1e30, neginf=-1e30) for side in (one, two))
-        columns, others = (table[:, ::step] for table in tables)
+        sides = (np.asarray(side[:, ::step], np.float64) for side in (one, two))
+        columns, others = (np.nan_to_num(side, posinf=1e30, neginf=-1e30) for side in sides)
         for a, b in zip(columns.T, others.T, strict=True):
             distance = np.abs(a[:, None] - b[None, :])
             near = distance != 0 if whole else np.minimum(distance / (float(np.std(a)) or 1.0), _FARTHEST)
             costs += near / max(columns.shape[1], 1)
-    costs /= len(left)
-    first, second = pair_costs(costs, most=_ALIKE)
+    costs /= len(tables)
+    first, second = _cheapest(costs, _ALIKE)
     usual = float(np.median(costs[first, second])) if first.size else 0.0
     if not strict:
         return (first, second) if first.size >= _LEAST_COMMON * max(counts) else None
@@ -200,18 +191,15 @@ def match_contents(left: Sequence[Numbers], right: Sequence[Numbers], *, strict:
     return (first, second) if usual <= _USUAL and first.size >= _LEAST_COMMON * max(counts) else None
 
 
-def pair_costs(costs: npt.NDArray[np.float64], *, most: float = np.inf) -> Pairs:
+def _cheapest(costs: npt.NDArray[np.float64], most: float) -> _Pairs:
     """Pairs of rows and columns, the cheapest first, each once; none that costs more than ``most``."""
-    free = np.ones(costs.shape[0], bool), np.ones(costs.shape[1], bool)
-    partner = np.full(costs.shape[0], -1, np.intp)
-    left_over = min(costs.shape)
+    partner, taken = np.full(costs.shape[0], -1, np.intp), set[int]()
     for cell in np.argsort(costs, axis=None, kind="stable"):
         row, column = divmod(int(cell), costs.shape[1])
-        if not left_over or not costs[row, column] <= most:
+        if len(taken) == min(costs.shape) or costs[row, column] > most:
             break
-        if free[0][row] and free[1][column]:
+        if partner[row] < 0 and column not in taken:
             partner[row] = column
-            left_over -= 1
-            free[0][row] = free[1][column] = False
+            taken.add(column)
     first = np.flatnonzero(partner >= 0)
     return first, partner[first]

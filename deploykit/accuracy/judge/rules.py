@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from deploykit.accuracy.judge.measures import runs_of
 from deploykit.accuracy.judge.verdict import Thresholds, Verdict
 from deploykit.encodings.post_processing import find_mixing, output_of_shape
 from deploykit.findings import Severity, SubjectKind, listed
@@ -14,7 +15,8 @@ from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import GraphFacts
 
 if TYPE_CHECKING:
-    from deploykit.accuracy.judge.compare import AxisSlices, ComparedOutputs, OutputComparison, SliceRun
+    from deploykit.accuracy.judge.compare import ComparedOutputs, OutputComparison
+    from deploykit.accuracy.judge.measures import Slices
 
 __all__ = ["RULES", "Judged", "Thresholds"]
 
@@ -61,41 +63,47 @@ def check_dead(judged: Judged) -> Iterator[Found]:
     """
     for output in judged.comparison.outputs.values():
         for axis in output.axes:
-            for run in (run for run in axis.runs(axis.dead) if _tells(output, axis, run)):
-                yield _dead(judged, output, run, axis.elements)
+            for where, evidence in _told_slices(output, axis, axis.dead):
+                yield _dead(judged, output, axis, where, evidence)
 
 
-def _tells(output: OutputComparison, axis: AxisSlices, run: SliceRun) -> bool:
-    """False for one value per sample on a few samples, as the logit of one class: those meet by chance."""
-    is_single = axis.elements <= len(output.qualities)
-    return not is_single or axis.elements * (run.stop - run.start) >= _TELLING_VALUES
+def _told_slices(output: OutputComparison, axis: Slices, chosen: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Neighbours among the chosen slices, in words and as evidence.
+
+    One value per sample on a few samples, as the logit of one class, tells nothing: those meet by chance.
+    """
+    for start, stop in runs_of(chosen):
+        if axis.elements > len(output.qualities) or axis.elements * (stop - start) >= _TELLING_VALUES:
+            which = f"slices {start} to {stop - 1}" if stop - start > 1 else f"slice {start}"
+            peak = float(axis.peaks[start:stop].max())
+            evidence = {"axis": axis.axis, "start": start, "stop": stop, "baseline_peak": peak}
+            yield f"{which} of axis {axis.axis}", evidence
 
 
-def _dead(judged: Judged, output: OutputComparison, run: SliceRun, elements: int) -> Found:
+def _about(output: OutputComparison, message: str, **more: Any) -> Found:
+    return Found(kind=SubjectKind.TENSOR, name=output.name or "the output", message=message, **more)
+
+
+def _dead(judged: Judged, output: OutputComparison, axis: Slices, where: str, evidence: Mapping[str, Any]) -> Found:
     facts = judged.facts
     name = None if facts is None else output_of_shape(facts, output.name, output.shape)
-    mixing = None if facts is None or name is None else find_mixing(facts, name, run.axis)
-    where = f"slices {run} of axis {run.axis}" if run.stop - run.start > 1 else f"slice {run} of axis {run.axis}"
-    message = f"{where} hold a single value in the candidate; in the baseline they reach {run.peak:.4g}"
-    hint, names = "", dict[str, object]()
-    if mixing is not None:
-        names = {"concat": mixing.concat.label, "exclude_subgraph": mixing.exclusion}
-        lost = ", ".join(mixing.part_of(run.start, run.stop))
-        message += f". They come from {lost}, joined with other ranges by the Concat {mixing.concat.label!r}"
-        # A command that can be pasted, capitals for what is not known here.
-        hint = f"deploykit package {shlex.quote(judged.model)} --target {shlex.quote(judged.target)} --precision "
-        hint += f"{judged.precision} --exclude-subgraph {shlex.quote(mixing.exclusion)} --calibration FOLDER -o OUT"
-        if not mixing.exclusion:
-            hint = f"keep {mixing.concat.label!r} and what feeds it in float; name its nodes first, some have no name"
-    sure = mixing is not None or (len(output.shape) > 2 and elements >= 16)
-    return Found(
-        kind=SubjectKind.TENSOR,
-        name=output.name or "the output",
-        message=message,
-        hint=hint,
-        severity=Severity.ERROR if sure else Severity.WARNING,
-        evidence={"axis": run.axis, "start": run.start, "stop": run.stop, "baseline_peak": run.peak, **names},
+    mixing = None if facts is None or name is None else find_mixing(facts, name, axis.axis)
+    message = (
+        f"{where} hold a single value in the candidate; in the baseline they reach {evidence['baseline_peak']:.4g}"
     )
+    sure = mixing is not None or (len(output.shape) > 2 and axis.elements >= _TELLING_VALUES)
+    severity = Severity.ERROR if sure else Severity.WARNING
+    if mixing is None:
+        return _about(output, message, severity=severity, evidence=evidence)
+    lost = ", ".join(mixing.part_of(evidence["start"], evidence["stop"]))
+    message += f". They come from {lost}, joined with other ranges by the Concat {mixing.concat.label!r}"
+    # A command that can be pasted, capitals for what is not known here.
+    hint = f"deploykit package {shlex.quote(judged.model)} --target {shlex.quote(judged.target)} --precision "
+    hint += f"{judged.precision} --exclude-subgraph {shlex.quote(mixing.exclusion)} --calibration FOLDER -o OUT"
+    if not mixing.exclusion:
+        hint = f"keep {mixing.concat.label!r} and what feeds it in float; name its nodes first, some have no name"
+    evidence = {**evidence, "concat": mixing.concat.label, "exclude_subgraph": mixing.exclusion}
+    return _about(output, message, hint=hint, severity=severity, evidence=evidence)
 
 
 @RULES.rule("DK602", "drowned-channels", "warning", sources=_SOURCE)
@@ -106,20 +114,12 @@ def check_drowned(judged: Judged) -> Iterator[Found]:
 
     Fix: Keep the part that joins them in float, or give the two parts their own outputs.
     """
-    # Slices under 6 dB in an output over 20 dB.
     for output in judged.comparison.outputs.values():
-        if output.summary()["min_sqnr_db"] < _GOOD_DB:
-            continue
-        for axis in output.axes:
+        for axis in output.axes if output.summary()["min_sqnr_db"] >= _GOOD_DB else ():
             low = (axis.sqnr_db < _DROWNED_DB) & (axis.signal > 0) & ~axis.dead
-            for run in (run for run in axis.runs(low) if _tells(output, axis, run)):
-                yield Found(
-                    kind=SubjectKind.TENSOR,
-                    name=output.name or "the output",
-                    message=f"slices {run} of axis {run.axis} are under {_DROWNED_DB:.0f} dB, the whole is over "
-                    f"{_GOOD_DB:.0f} dB",
-                    evidence={"axis": run.axis, "start": run.start, "stop": run.stop, "baseline_peak": run.peak},
-                )
+            for where, evidence in _told_slices(output, axis, low):
+                message = f"{where}: under {_DROWNED_DB:.0f} dB, where the whole is over {_GOOD_DB:.0f} dB"
+                yield _about(output, message, evidence=evidence)
 
 
 @RULES.rule("DK603", "missing-samples", "error", sources=_SOURCE)
@@ -148,7 +148,6 @@ def check_extra(judged: Judged) -> Iterator[Found]:
 
     Fix: Remove them, or run the baseline on the same inputs.
     """
-    # Samples of the candidate without a partner, by name.
     comparison = judged.comparison
     if comparison.extra:
         yield Found(
@@ -167,12 +166,8 @@ def check_comparable(judged: Judged) -> Iterator[Found]:
 
     Fix: Save the same outputs of both models.
     """
-    for mismatch in judged.comparison.mismatches:
-        yield Found(
-            kind=SubjectKind.DATA,
-            name=f"{mismatch.sample}: {mismatch.output}".strip(": ") or "the sample",
-            message=mismatch.why,
-        )
+    for place, why in judged.comparison.mismatches:
+        yield Found(kind=SubjectKind.DATA, name=place.strip(": ") or "the sample", message=why)
 
 
 @RULES.rule("DK606", "not-finite", "error", sources=_SOURCE)
@@ -183,12 +178,9 @@ def check_finite(judged: Judged) -> Iterator[Found]:
 
     Fix: Find the first tensor that is not finite, and keep its part in a wider type.
     """
-    # Outputs with values that are not finite.
     for output in judged.comparison.outputs.values():
         if not output.finite:
-            yield Found(
-                kind=SubjectKind.TENSOR, name=output.name or "the output", message="the candidate is not finite"
-            )
+            yield _about(output, "the candidate is not finite")
 
 
 @RULES.rule("DK607", "sides-look-swapped", "warning", sources=_SOURCE)
@@ -199,7 +191,6 @@ def check_swapped(judged: Judged) -> Iterator[Found]:
 
     Fix: Check which side is the float model: --baseline FLOAT --candidate QUANTIZED.
     """
-    # Baselines that look quantized beside candidates that do not.
     for output in judged.comparison.outputs.values():
         first, second = output.levels
         if first <= _QUANTIZED_LEVELS and second > 1.5 * first and second > 32:
@@ -229,8 +220,7 @@ def check_thresholds(judged: Judged) -> Iterator[Found]:
         )
         for name, value, limit, sign in rows:
             if limit is not None and not sign * value >= sign * limit:  # nan misses every threshold
-                text = f"{name} {value:.6g} misses {limit:g}"
-                yield Found(kind=SubjectKind.TENSOR, name=output.name or "the output", message=text)
+                yield _about(output, f"{name} {value:.6g} misses {limit:g}")
 
 
 @RULES.rule("DK609", "files-not-read", "info", sources=_SOURCE)
@@ -241,7 +231,6 @@ def check_ignored(judged: Judged) -> Iterator[Found]:
 
     Fix: Save outputs as .npy or .npz: images lose the sign and everything beyond 0..255.
     """
-    # Files of either folder that were left out, by name.
     if judged.comparison.ignored:
         message = f"not read: {listed(judged.comparison.ignored)}"
         yield Found(kind=SubjectKind.DATA, name=judged.comparison.baseline, message=message)
@@ -260,7 +249,6 @@ def check_right(judged: Judged) -> Iterator[Found]:
 
     Fix: Name the cause with 'deploykit accuracy locate', or give the threshold that your application needs.
     """
-    # Every number that misses its limit, and every output that is not finite.
     verdict = judged.verdict
     for number in verdict.failures if verdict is not None else ():
         yield Found(

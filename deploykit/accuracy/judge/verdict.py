@@ -15,7 +15,7 @@ from deploykit.system.published import Published, plain
 from deploykit.tables.reading import read_toml, structure
 
 __all__ = ["ASKED", "NOT_JUDGED", "Against", "Context", "JudgedNumber", "KeptCount", "Limit", "Measure", "Oddity"]
-__all__ += ["Thresholds", "Verdict", "fewest_for", "limit_for", "limits"]
+__all__ += ["Thresholds", "Verdict", "fewest_for", "limits"]
 
 NOT_JUDGED = "not judged: the inputs are made up"
 ASKED = "you asked for it"
@@ -37,7 +37,6 @@ class Against(StrEnum):
     FLOAT = "float"
     QUANTIZED = "quantized"
     """The quantized model as it was handed in, on the CPU: there is no float model to ask."""
-    DEVICE = "device"
 
 
 class Measure(StrEnum):
@@ -134,27 +133,15 @@ class Thresholds:
     min_psnr: float | None = None
     max_error: float | None = None
 
-    def of(self, measure: Measure) -> float | None:
-        """What was asked of one measure."""
-        asked = {Measure.SQNR: self.min_sqnr, Measure.BOX_ERROR: self.max_box_error, Measure.COSINE: self.min_cosine}
-        asked |= {Measure.AGREEMENT: self.min_agreement, Measure.TOP_1: self.min_agreement}
-        return asked.get(measure)
 
-
-def limit_for(measure: Measure, *keys: str, asked: Thresholds | None = None, side: float = _REFERENCE_SIDE) -> Limit:
-    """The row that counts: the first of ``measure/key`` that there is, else that of the measure.
-
-    ``side`` is the longer side of the image in pixels; errors of boxes scale with it.
-    """
-    table = limits().limit
-    row = next((table[f"{measure}/{key}"] for key in keys if f"{measure}/{key}" in table), table[measure])
-    wanted = None if asked is None else asked.of(measure)
-    if wanted is not None:
-        return replace(row, value=wanted, reason=ASKED)
-    if measure is Measure.BOX_ERROR:
-        scale = side / _REFERENCE_SIDE
-        return replace(row, value=row.value * scale, margin=row.margin * scale)
-    return row
+# What of it replaces the limit of a measure.
+_ASKED_OF = {
+    Measure.SQNR: "min_sqnr",
+    Measure.BOX_ERROR: "max_box_error",
+    Measure.COSINE: "min_cosine",
+    Measure.AGREEMENT: "min_agreement",
+    Measure.TOP_1: "min_agreement",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,8 +263,8 @@ class Context:
     """
 
     label: str
-    count: int
-    against: Against
+    count: int = 0
+    against: Against = Against.FLOAT
     bits: int = 0
     thresholds: Thresholds | None = None
     same_graph: bool = False
@@ -293,21 +280,23 @@ class Context:
         **more: Any,
     ) -> JudgedNumber:
         """One number with its limit; ``keys`` prefer rows of the table, ``more`` are fields of the number."""
-        return JudgedNumber(
-            output=output,
-            kind=kind,
-            value=value,
-            limit=self.limit(measure, *keys, side=side),
-            label=self.label,
-            count=self.count,
-            against=self.against,
-            **more,
-        )
+        limit = self.limit(measure, *keys, side=side)
+        on: dict[str, Any] = {"label": self.label, "count": self.count, "against": self.against}
+        return JudgedNumber(output=output, kind=kind, value=value, limit=limit, **on, **more)
 
     def limit(self, measure: Measure, *keys: str, side: float = _REFERENCE_SIDE) -> Limit:
-        """The row of the table."""
+        """The row that counts: the first of ``measure/key`` that there is, else that of the measure.
+
+        ``side`` is the longer side of the image in pixels; errors of boxes scale with it.
+        """
         same = () if not self.same_graph else ("same",) if self.bits else ("same/float", "same")
-        return limit_for(measure, *keys, *same, asked=self.thresholds, side=side)
+        table, names = limits().limit, [f"{measure}/{key}" for key in (*keys, *same)]
+        row = table[next((name for name in names if name in table), measure)]
+        asked = getattr(self.thresholds, _ASKED_OF.get(measure, ""), None)
+        if asked is not None:
+            return replace(row, value=asked, reason=ASKED)
+        scale = side / _REFERENCE_SIDE if measure is Measure.BOX_ERROR else 1.0
+        return replace(row, value=row.value * scale, margin=row.margin * scale)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -457,13 +446,15 @@ class Verdict:
     def is_better_than(self, other: Verdict) -> bool:
         """True where this one is right and the other not, else where it keeps clearly more detections, else by noise.
 
-        A hundredth of the detections and a decibel are no difference.
+        A hundredth of the detections, strictly counted, and a decibel are no difference.
         """
         if (self.right is True) is not (other.right is True):
             return self.right is True
-        kept = (self.kept or 0.0) - (other.kept or 0.0)
-        if abs(kept) > _SAME_SHARE:
-            return kept > 0
+        shares = [
+            count.share for count in (self.detections, other.detections) if count is not None and any(count.wanted)
+        ]
+        if len(shares) == 2 and abs(shares[0] - shares[1]) > _SAME_SHARE:
+            return shares[0] > shares[1]
         return self.overall_db > other.overall_db + _SAME_DB
 
     def beside(self, quantization: Verdict | None) -> Verdict:
@@ -559,8 +550,7 @@ def decide(numbers: Sequence[JudgedNumber], oddities: Sequence[Oddity], broken: 
 
 
 def _number(entry: Mapping[str, Any]) -> JudgedNumber:
-    row = limit_for(Measure(entry["measure"]))
-    part = entry["part"]
+    row, part = limits().limit[entry["measure"]], entry["part"]
     return JudgedNumber(
         output=entry["output"],
         kind=entry["kind"],

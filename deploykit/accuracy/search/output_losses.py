@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from deploykit.accuracy.judge.judge import OutputJudge
+from deploykit.accuracy.judge.judge import judge_outputs
 from deploykit.accuracy.judge.measures import overall_db
 from deploykit.accuracy.judge.rows import ChosenRows
+from deploykit.accuracy.judge.verdict import Context
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.search.goals import Reached
 from deploykit.model.facts import GraphFacts
@@ -96,7 +97,7 @@ class Reaching:
     def __init__(self, facts: GraphFacts, *, label: str = Label.GIVEN, metric: UserMetric | None = None) -> None:
         self._outputs = [name for name in facts.outputs if facts.producer_of(name) is not None]
         self._losses = OutputLosses(facts)
-        self._judge = OutputJudge(facts, label=label)
+        self._facts, self._context = facts, Context(label=label)
         self._metric = metric
         self.shown = self._losses.shown
         self._feeds: Sequence[Feed] = ()
@@ -113,7 +114,7 @@ class Reaching:
 
     def reached(self, runs: Sequence[_Values]) -> Reached:
         """What one run of all samples reaches."""
-        verdict = self._judge.compare(self._reference, runs, self._feeds)
+        verdict = judge_outputs(self._facts, self._context, self._reference, runs, self._feeds)
         db = self._losses.loss(runs).db
         if self._metric is None:
             return Reached.of(verdict, sqnr_db=db)
