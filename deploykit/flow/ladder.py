@@ -19,7 +19,7 @@ from deploykit.accuracy.search.raising import Raised, WideType
 from deploykit.accuracy.simulate.precisions import ModelCost
 from deploykit.answers.precision_advice import Advice, Advised, advise
 from deploykit.encodings.values import EncodingSet
-from deploykit.system.published import plain, published
+from deploykit.system.published import finite, plain, published
 
 __all__ = ["Ladder", "LadderRung", "LearnedStep", "Learning", "RaisedStep", "TriedMethod", "walk"]
 
@@ -61,8 +61,8 @@ class LadderRung:
 
     def to_json(self) -> dict[str, Any]:
         """The published shape; what was not measured is None."""
-        on_npu = self.on_npu if math.isfinite(self.on_npu) else None
-        return {**self.reached.to_json(), **published(self, without=("reached", "encodings")), "on_npu": on_npu}
+        told = {**self.reached.to_json(), **published(self, without=("reached", "encodings"))}
+        return {**told, "on_npu": finite(self.on_npu)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

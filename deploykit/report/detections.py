@@ -14,14 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from deploykit.accuracy.judge.detections import (
-    OVERLAP,
-    WORKING_SCORE,
-    background_class,
-    corners_of,
-    overlaps,
-    read_detections,
-)
+from deploykit.accuracy.judge.detections import background_class, corners_of, overlaps, read_detections
+from deploykit.accuracy.judge.verdict import OVERLAP, WORKING_SCORE
 from deploykit.report.sample_pictures import picture_in, png
 
 if TYPE_CHECKING:

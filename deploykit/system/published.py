@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import fields
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Published", "plain", "published"]
+__all__ = ["Published", "finite", "plain", "published"]
 
 
 class Published:
@@ -36,3 +37,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [plain(item) for item in value]
     return str(value) if isinstance(value, Enum | Path) else value
+
+
+def finite(value: float | None) -> float | None:
+    """A number as JSON has it: None for what is not finite."""
+    return value if value is not None and math.isfinite(value) else None

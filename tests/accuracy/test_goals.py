@@ -11,10 +11,10 @@ from deploykit.accuracy.search.goals import Reached, goal_for, parse_goal
 from deploykit.errors import UsageError
 from tables import each_row
 
-ENOUGH = KeptCount(wanted=(100, 100), made=(100, 100), kept=(99, 99), score=0.25, overlap=0.5)
-SHORT = KeptCount(wanted=(100, 100), made=(100, 100), kept=(96, 95), score=0.25, overlap=0.5)
-FEW = KeptCount(wanted=(15,), made=(15,), kept=(15,), score=0.25, overlap=0.5)
-NONE = KeptCount(wanted=(0,), made=(0,), kept=(0,), score=0.25, overlap=0.5)
+ENOUGH = KeptCount(wanted=(100, 100), made=(100, 100), kept=(99, 99))
+SHORT = KeptCount(wanted=(100, 100), made=(100, 100), kept=(96, 95))
+FEW = KeptCount(wanted=(15,), made=(15,), kept=(15,))
+NONE = KeptCount(wanted=(0,), made=(0,), kept=(0,))
 
 
 @each_row(

@@ -34,7 +34,7 @@ def count(*pairs: tuple[Detections, Detections]) -> KeptCount:
 
 def counted(kept: tuple[int, ...], wanted: tuple[int, ...], made: tuple[int, ...] | None = None) -> KeptCount:
     """A count as it would be made."""
-    return KeptCount(wanted=wanted, made=wanted if made is None else made, kept=kept, score=0.25, overlap=0.5)
+    return KeptCount(wanted=wanted, made=wanted if made is None else made, kept=kept)
 
 
 def by_hand(one: Detections, two: Detections) -> int:

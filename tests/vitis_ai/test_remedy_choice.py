@@ -35,7 +35,7 @@ def lost(share: float, *kept: int, db: float = 40.0) -> QuantizedQuality:
     number = CONTEXT.number("output0", "detections", Measure.KEPT, 1 - share)
     judged = Verdict(right=share <= 0.1, numbers=(number,), overall_db=db)
     sides = [
-        replace(judged, detections=KeptCount(wanted=(of,), made=(of,), kept=(count,), score=0.25, overlap=0.5))
+        replace(judged, detections=KeptCount(wanted=(of,), made=(of,), kept=(count,)))
         for count, of in zip(kept, (1000, 100), strict=False)
     ] or [judged]
     few = QuantizedQuality(verdict=sides[1], samples=2) if sides[1:] else None

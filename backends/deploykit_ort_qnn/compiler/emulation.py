@@ -30,6 +30,7 @@ from deploykit.backend.status import Correctness, correctness_of
 from deploykit.errors import InputError, ToolError
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts, facts_of
+from deploykit.system.published import finite
 from deploykit_ort_qnn.compiler.hosts import Host
 from deploykit_ort_qnn.compiler.jobs import CompileJob, Feed, Progress, compile_model, execute_both
 from deploykit_ort_qnn.rules.numerics import NumericScope
@@ -51,7 +52,7 @@ def numbers_json(scope: NumericScope) -> dict[str, Any]:
         "schema": 1,
         "device": None if scope.device is None else scope.device.to_json(),
         "quantization": None if scope.quantization is None else scope.quantization.to_json(),
-        "agreement_db": {name: value if math.isfinite(value) else None for name, value in scope.agreement.items()},
+        "agreement_db": {name: finite(value) for name, value in scope.agreement.items()},
         "first_node": scope.first,
         "first_node_type": scope.first_type,
         "first_node_db": scope.first_db,
@@ -232,7 +233,7 @@ def _first_difference(
         same = all(one.left.shape == one.right.shape for one in found)
         value = min(sqnr_db(one.left, one.right) for one in found) if same else -math.inf
         if not value >= _LEAST_DB:
-            return node, kind, value if math.isfinite(value) else None
+            return node, kind, finite(value)
     return "", "", None
 
 

@@ -27,10 +27,10 @@ from deploykit.findings import Finding, exit_status
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.model.weights import lean_weights
-from deploykit.system.published import plain
+from deploykit.system.published import finite, published
 
 if TYPE_CHECKING:
-    from deploykit.model.facts import GraphFacts
+    pass
 
 __all__ = ["ComparedOutputs", "Evaluation", "OutputComparison", "OutputSet", "Outputs"]
 __all__ += ["compare", "evaluate", "read_outputs", "read_pair"]
@@ -142,7 +142,7 @@ class OutputComparison:
 
     def to_json(self, *, slices: bool = False) -> dict[str, Any]:
         """The numbers as JSON values: None for undefined or unbounded ones."""
-        summary = {name: _number(value) for name, value in self.summary().items()}
+        summary = {name: finite(value) for name, value in self.summary().items()}
         samples = {name: quality.to_json() for name, quality in self.qualities.items()}
         axes = [_every_slice(axis) if slices else _worst_slice(axis) for axis in self.axes]
         return {"name": self.name, "shape": list(self.shape), **summary, "axes": axes, "samples": samples}
@@ -150,19 +150,15 @@ class OutputComparison:
 
 def _every_slice(axis: Slices) -> dict[str, Any]:
     rows = enumerate(zip(axis.sqnr_db.tolist(), axis.worst.tolist(), axis.dead.tolist(), strict=True))
-    told = [{"index": i, "sqnr_db": _number(db), "max_error": worst, "dead": dead} for i, (db, worst, dead) in rows]
+    told = [{"index": i, "sqnr_db": finite(db), "max_error": worst, "dead": dead} for i, (db, worst, dead) in rows]
     return {"axis": axis.axis, "slices": told}
 
 
 def _worst_slice(axis: Slices) -> dict[str, Any]:
     values = axis.sqnr_db
     index = int(np.argmin(np.where(np.isnan(values), np.inf, values)))
-    worst = {"worst_index": index, "worst_sqnr_db": _number(float(values[index]))}
+    worst = {"worst_index": index, "worst_sqnr_db": finite(float(values[index]))}
     return {"axis": axis.axis, "count": len(values), **worst, "dead": [list(run) for run in runs_of(axis.dead)]}
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -195,15 +191,8 @@ class ComparedOutputs:
 
     def to_json(self, *, slices: bool = False) -> dict[str, Any]:
         """The published shape, without the findings."""
-        return {
-            "baseline": self.baseline,
-            "candidate": self.candidate,
-            "samples": self.samples,
-            "missing": list(self.missing),
-            "extra": list(self.extra),
-            "ignored": list(self.ignored),
-            "outputs": [output.to_json(slices=slices) for output in self.outputs.values()],
-        }
+        outputs = [output.to_json(slices=slices) for output in self.outputs.values()]
+        return published(self, without=("mismatches", "outputs"), also=("samples",)) | {"outputs": outputs}
 
 
 def compare(baseline: OutputSet, candidate: OutputSet) -> ComparedOutputs:
@@ -277,10 +266,7 @@ class Evaluation:
 
     def to_json(self, *, slices: bool = False) -> dict[str, Any]:
         """The published shape; ``slices`` adds every slice of every axis."""
-        return self.comparison.to_json(slices=slices) | {
-            "verdict": plain(self.verdict),
-            "findings": plain(self.findings),
-        }
+        return self.comparison.to_json(slices=slices) | published(self, without=("comparison",))
 
 
 def evaluate(
@@ -301,8 +287,14 @@ def evaluate(
     comparison = compare(*sides)
     known = baseline if model is None and baseline.suffix == ".onnx" else model
     facts = None if known is None else collect_facts(load_model(known))
-    inputs = None if data is None else read_outputs(data)
-    verdict = None if facts is None or comparison.mismatches else _judge(facts, sides, inputs, thresholds)
+    verdict = None
+    if facts is not None and comparison.samples and not comparison.mismatches:
+        # What was saved was saved on data that somebody chose.
+        shared = sorted(sides[0].samples.keys() & sides[1].samples.keys())
+        one, two = ([_named(facts.outputs, side.samples[name]()) for name in shared] for side in sides)
+        inputs = {} if data is None else read_outputs(data).samples
+        feeds = [_named(facts.inputs, inputs[name]()) for name in shared if inputs]
+        verdict = judge_outputs(facts, Context(label="given", thresholds=thresholds), one, two, feeds)
     judged = Judged(
         comparison=comparison,
         facts=facts,
@@ -314,19 +306,6 @@ def evaluate(
     return Evaluation(comparison=comparison, findings=RULES.run(judged), verdict=verdict)
 
 
-def _judge(
-    facts: GraphFacts, sides: tuple[OutputSet, OutputSet], inputs: OutputSet | None, thresholds: Thresholds | None
-) -> Verdict | None:
-    """The judge's verdict on the samples that both sides have; what was saved was saved on data that somebody chose."""
-
-    def named(names: Sequence[str], arrays: Outputs) -> Outputs:
-        """A lone array is the model's only input or output, whatever the file calls it."""
-        alone = len(names) == len(arrays) == 1
-        return dict(zip(names, arrays.values(), strict=True)) if alone else arrays
-
-    shared = sorted(sides[0].samples.keys() & sides[1].samples.keys())
-    if not shared:
-        return None
-    one, two = ([named(facts.outputs, side.samples[name]()) for name in shared] for side in sides)
-    feeds = [] if inputs is None else [named(facts.inputs, inputs.samples[name]()) for name in shared]
-    return judge_outputs(facts, Context(label="given", thresholds=thresholds), one, two, feeds)
+def _named(names: Sequence[str], arrays: Outputs) -> Outputs:
+    """A lone array is the model's only input or output, whatever the file calls it."""
+    return dict(zip(names, arrays.values(), strict=True)) if len(names) == len(arrays) == 1 else arrays

@@ -13,30 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 from deploykit.accuracy.judge.kinds import DetectionSet, OutputKind, Piece
-from deploykit.accuracy.judge.verdict import Context, JudgedNumber, KeptCount, Measure
+from deploykit.accuracy.judge.rows import ChosenRows
+from deploykit.accuracy.judge.verdict import OVERLAP, WORKING_SCORE, Context, JudgedNumber, KeptCount, Measure
 from deploykit.model.facts import GraphFacts
 
-__all__ = [
-    "OVERLAP",
-    "WORKING_SCORE",
-    "Detections",
-    "background_class",
-    "corners_of",
-    "count_kept",
-    "judge_detections",
-    "overlaps",
-    "read_both",
-    "read_detections",
-]
+__all__ = ["Detections", "background_class", "corners_of", "count_kept", "judge_detections", "overlaps", "read_both"]
+__all__ += ["read_detections"]
 
 Numbers: TypeAlias = npt.NDArray[Any]
 Values: TypeAlias = Mapping[str, Numbers]
 _Doubles: TypeAlias = npt.NDArray[np.float64]
-
-WORKING_SCORE = 0.25
-"""The score from which applications usually take a detection."""
-OVERLAP = 0.5
-"""Intersection over union from which two boxes are usually called the same detection."""
 
 _BEST = 100  # so many of the highest scores are looked at where none reaches a working score
 _NORMALIZED = 1.5  # boxes that stay below it are fractions of the image; a little over 1 reaches across the border
@@ -85,17 +71,15 @@ def read_detections(group: DetectionSet, values: Values) -> Detections | None:
         certain = _columns(group.objectness, values[group.objectness.output], 1)
         table = table * certain if certain is not None else table
     table = np.nan_to_num(table)
-    ranked = np.sort(table, axis=1)
+    ranked, labels = np.sort(table, axis=1), table.argmax(1)
     margins = ranked[:, -1] - ranked[:, -2] if table.shape[1] > 1 else np.ones(count)
-    labels = table.argmax(1)
     if group.labels is not None:
         given = _columns(group.labels, values[group.labels.output], 1)
         if given is None or given.shape[0] != count:
             return None
         labels, margins = np.rint(np.nan_to_num(given[:, 0])), np.ones(count)
-    labels = labels.astype(np.int64)
-    scores, classes = ranked[:, -1], table.shape[1]
-    return Detections(boxes=np.nan_to_num(boxes), scores=scores, labels=labels, margins=margins, classes=classes)
+    made = {"boxes": np.nan_to_num(boxes), "scores": ranked[:, -1], "labels": labels.astype(np.int64)}
+    return Detections(**made, margins=margins, classes=table.shape[1])
 
 
 def read_both(
@@ -142,6 +126,7 @@ def _columns(piece: Piece, array: Numbers, width: int) -> _Doubles | None:
 def _score_table(piece: Piece, array: Numbers, count: int) -> _Doubles | None:
     """Scores per row and class, in 0..1: logits through a sigmoid, which keeps their order."""
     values = np.asarray(array, np.float64)
+    table = None
     if piece.axis is not None:
         table = _columns(piece, array, piece.width)
     elif values.size == count:
@@ -149,8 +134,6 @@ def _score_table(piece: Piece, array: Numbers, count: int) -> _Doubles | None:
     elif count and values.size % count == 0 and values.ndim >= 2:
         by_class = values.ndim == 3 and values.shape[-1] == count and values.shape[1] != count
         table = (np.moveaxis(values, 1, -1) if by_class else values).reshape(count, -1)
-    else:
-        table = values.reshape(0, 1) if not count else None
     if table is None or not table.size or piece.kind is OutputKind.SCORES:
         return table
     return np.asarray(1 / (1 + np.exp(-np.clip(table, -60, 60))))
@@ -205,8 +188,6 @@ def count_kept(pairs: Sequence[tuple[Detections, Detections]]) -> KeptCount | No
         wanted=tuple(one.scores.size for one, _ in found),
         made=tuple(two.scores.size for _, two in found),
         kept=tuple(int((_partners(one, two, are_corners) >= 0).sum()) for one, two in found),
-        score=WORKING_SCORE,
-        overlap=OVERLAP,
     )
 
 
@@ -252,15 +233,14 @@ def judge_detections(
     group: DetectionSet,
     samples: Sequence[tuple[Values, Values]],
     feeds: Sequence[Values],
-    *,
-    in_order: bool,
 ) -> tuple[list[JudgedNumber], KeptCount | None]:
     """The numbers of one set of detections, pooled over samples, and how many are kept, strictly counted.
 
     They are the share that is kept, near misses of the score and near ties of labels forgiven, and how far boxes (in
-    pixels) and scores of what is kept are off. ``in_order`` says that rows mean the same on both sides, place by place.
+    pixels) and scores of what is kept are off; of rows that mean the same on both sides, place by place.
     """
     name, kind = "+".join(group.outputs), OutputKind.DETECTIONS
+    in_order = not ChosenRows.of(facts).is_behind(group.boxes.output)
     pairs = read_both(group, samples, in_order=in_order, label=context.label)
     if not pairs:
         return [context.number(name, kind, Measure.ROWS, float("nan"), where="unlike shapes")], None
@@ -280,9 +260,8 @@ def judge_detections(
         lost = sum(int((found < 0).sum()) for found in partners)
         back = [_partners(two, one, are_corners, slack) for (_, two), (one, _) in zip(sure, loose, strict=True)]
         new = sum(int((found < 0).sum()) for found in back)
-        both = [
-            (one.at(found >= 0), two.at(found[found >= 0])) for (one, two), found in zip(both, partners, strict=True)
-        ]
+        known = zip(both, partners, strict=True)
+        both = [(one.at(found >= 0), two.at(found[found >= 0])) for (one, two), found in known]
         value = min(1 - lost / max(wanted, 1), 1 - new / max(made, 1))
         words = "" if count is None or not any(count.wanted) else count.in_short
         if words and count is not None and count.share < value - _TIES:
@@ -299,7 +278,8 @@ def judge_detections(
     if sum(map(len, off)):
         height = max(min(1.0, top / WORKING_SCORE), 1e-9)
         boxes, scores = (float(np.concatenate(found).mean()) for found in (off, apart))
-        numbers.append(context.number(name, kind, Measure.BOX_ERROR, boxes, side=sizes[-1][0]))
+        limit = context.limit(Measure.BOX_ERROR, side=sizes[-1][0])
+        numbers.append(context.number(name, kind, Measure.BOX_ERROR, boxes, limit=limit))
         numbers.append(context.number(name, kind, Measure.SCORE_ERROR, scores / height))
     return numbers, count
 

@@ -14,26 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from deploykit.accuracy.judge import measures
 from deploykit.accuracy.judge.detections import Numbers, Values, judge_detections
 from deploykit.accuracy.judge.kinds import OutputKind, Piece, Task, detection_sets, pieces_of
-from deploykit.accuracy.judge.measures import (
-    Pair,
-    agreement,
-    classes_kept,
-    decisions_kept,
-    gain_error,
-    max_error,
-    mean_cosine,
-    mean_overlap,
-    neighbours_kept,
-    overall_db,
-    picture_db,
-    relative_error,
-    signal_in,
-    texts_read,
-    worst_sample,
-    worst_slice,
-)
+from deploykit.accuracy.judge.measures import Pair
 from deploykit.accuracy.judge.rows import ChosenRows, Matched
 from deploykit.accuracy.judge.verdict import Context, JudgedNumber, KeptCount, Measure, Oddity, Verdict, decide
 from deploykit.accuracy.samples.gathering import Samples
@@ -93,7 +77,6 @@ def judge_outputs(
     An output that a sample lacks on either side is not compared. ``feeds`` are needed only for the sizes of images.
     """
     context = replace(context, count=len(reference))
-    rows = facts.once("rows behind a choice", lambda: ChosenRows(facts))
     oddities, broken = list[Oddity](), ""
     for name in facts.outputs:
         sides = [
@@ -105,7 +88,7 @@ def judge_outputs(
             broken = broken or f"not judged: {odd.operator} gives {odd.count} NaN in the reference already"
     both = [_comparable(one, two) for one, two in zip(reference, outputs, strict=True)]
     known = [name for name in facts.outputs if all(name in one and name in two for one, two in both)]
-    samples = [rows.all_matched(known, one, two) for one, two in both]
+    samples = [ChosenRows.of(facts).all_matched(known, one, two) for one, two in both]
     matched = {name: [sample[name] for sample in samples] for name in known}
     pairs = {
         name: [(m.left, m.right) for m in found if m.left.shape == m.right.shape] for name, found in matched.items()
@@ -113,8 +96,7 @@ def judge_outputs(
     numbers, counts, covered = list[JudgedNumber](), list[KeptCount](), set[str]()
     for group in facts.once("detections", lambda: detection_sets(facts)):
         if all(name in known for name in group.outputs):
-            in_order = not rows.is_behind(group.boxes.output)
-            found, count = judge_detections(context, facts, group, both, feeds, in_order=in_order)
+            found, count = judge_detections(context, facts, group, both, feeds)
             counts += [] if count is None else [count]
             covered |= set(group.outputs) if found else set()
             numbers += found
@@ -127,8 +109,8 @@ def judge_outputs(
         reason=reason,
         numbers=tuple(numbers),
         oddities=tuple(oddities),
-        overall_db=overall_db([pair for found in pairs.values() for pair in found]),
-        sqnr_db={name: overall_db(found) for name, found in pairs.items()},
+        overall_db=measures.overall_db([pair for found in pairs.values() for pair in found]),
+        sqnr_db={name: measures.overall_db(found) for name, found in pairs.items()},
         lost=max((item.lost for found in matched.values() for item in found), default=0.0),
         detections=min(counts, key=lambda count: count.surely, default=None),
         broken=broken,
@@ -191,10 +173,10 @@ def _piece_numbers(context: Context, piece: Piece, pairs: Sequence[Pair]) -> Ite
     if piece.kind is OutputKind.LABELS:
         yield from _of_task(number, piece, pairs)
         return
-    db = overall_db(pairs)
-    if not signal_in(pairs):
+    db = measures.overall_db(pairs)
+    if not measures.signal_in(pairs):
         peak = max(float(np.abs(one).max(initial=0)) for one, _ in pairs)
-        near = max(starmap(max_error, pairs)) <= 2 * math.ldexp(peak, -11)  # of float16
+        near = max(starmap(measures.max_error, pairs)) <= 2 * math.ldexp(peak, -11)  # of float16
         note = "not judged: no signal, the reference hardly varies" + ("" if near else ", and the values differ")
         yield number(Measure.SQNR, db, note=note)
         return
@@ -207,55 +189,56 @@ def _piece_numbers(context: Context, piece: Piece, pairs: Sequence[Pair]) -> Ite
     told = bool(measured) and not too_few and not context.same_graph and piece.kind is not OutputKind.LOGITS
     asked = context.thresholds is not None and context.thresholds.min_sqnr is not None
     yield number(Measure.SQNR, db, note="the task's own measure decides" if told and not asked else "")
-    yield number(Measure.GAIN, gain_error(pairs))
+    yield number(Measure.GAIN, measures.gain_error(pairs))
     tolerance = _PROBABILITY_TOLERANCE if piece.kind is OutputKind.SCORES else 0.0
     # One decision per sample: the sample in which it falls otherwise is counted already, as is the class it is of.
     counted = told and piece.task in (Task.CLASSES, Task.DECISIONS) and measured[0].items == len(pairs)
     note = "the task's own measure decides" if counted else ""
-    alone = worst_sample(pairs, tolerance=tolerance)
+    alone = measures.worst_sample(pairs, tolerance=tolerance)
     if alone is not None:
         keys = () if piece.task in _SIGNALS and piece.kind is not OutputKind.SCORES else ("task",)
         yield number(Measure.SAMPLE, alone[1], *keys, where=f"sample {alone[0]}", note=note)
     # A row of pixels in which there is next to nothing is no part of a picture's areas; a channel is one.
     areas = told and any(n.limit.measure is Measure.IOU for n in measured)
     axes = 1 if areas else None
-    worst = None if piece.task is Task.EMBEDDING else worst_slice(pairs, tolerance=tolerance, axes=axes)
+    worst = None if piece.task is Task.EMBEDDING else measures.worst_slice(pairs, tolerance=tolerance, axes=axes)
     if worst is not None:
         yield number(Measure.SLICE, worst[0], where=worst[1], note=note)
 
 
 def _of_task(number: Callable[..., JudgedNumber], piece: Piece, pairs: Sequence[Pair]) -> Iterator[JudgedNumber]:
     """The measure that people of the trade use; nothing where they use decibels."""
+
+    def counted(measure: Measure, what: str, same: int, total: int, more: str = "") -> JudgedNumber:
+        return number(measure, same / total, items=total, words=f"{same} of {total} {what} equal{more}")
+
     axis = piece.class_axis
     if piece.kind is OutputKind.LABELS:
-        same, total = agreement(pairs)
-        yield number(Measure.AGREEMENT, same / total, items=total, words=f"{same} of {total} labels equal")
+        yield counted(Measure.AGREEMENT, "labels", *measures.agreement(pairs))
     match piece.task:
         case Task.CLASSES | Task.TOKENS if axis is not None and all(one.shape[axis] > 1 for one, _ in pairs):
-            same, total = classes_kept(pairs, axis)
             what = "words" if piece.task is Task.TOKENS else "classes"
-            yield number(Measure.TOP_1, same / total, items=total, words=f"{same} of {total} {what} equal")
+            yield counted(Measure.TOP_1, what, *measures.agreement(measures.answers(pairs, axis)))
             if pairs[0][0].shape[axis] > 10:
-                among, total = classes_kept(pairs, axis, 5)
+                among, total = measures.among_first(pairs, axis, 5)
                 yield number(Measure.TOP_5, among / total, items=total)
         case Task.TEXT:
-            same, total, changed = texts_read(pairs)
-            words = f"{same} of {total} texts equal, {changed:.1%} of the letters differ"
-            yield number(Measure.TEXT, same / total, items=total, words=words)
+            same, total, changed = measures.texts_read(measures.answers(pairs, axis))
+            yield counted(Measure.TEXT, "texts", same, total, f", {changed:.1%} of the letters differ")
         case Task.SEGMENTATION | Task.MASK:
-            overlap = mean_overlap(pairs, axis)
+            overlap = measures.mean_overlap(measures.answers(pairs, axis), 0 if axis is None else None)
             if not math.isnan(overlap):
                 yield number(Measure.IOU, overlap, words=f"mean overlap of areas {overlap:.1%}")
         case Task.DECISIONS:
-            same, total, what = decisions_kept(pairs)
-            yield number(Measure.AGREEMENT, same / total, items=total, words=f"{same} of {total} {what} equal")
+            same, total, what = measures.decisions_kept(measures.answers(pairs, None))
+            yield counted(Measure.AGREEMENT, what, same, total)
         case Task.EMBEDDING:
-            value, (same, total) = mean_cosine(pairs), neighbours_kept(pairs)
+            value, (same, total) = measures.mean_cosine(pairs), measures.neighbours_kept(pairs)
             near = f", nearest neighbour equal for {same} of {total}" if total else ""
             yield number(Measure.COSINE, value, words=f"cosine {value:.4f}{near}")
         case Task.IMAGE:
-            value = picture_db(pairs)
+            value = measures.picture_db(pairs)
             yield number(Measure.PSNR, value, words=f"PSNR {value:.1f} dB")
         case Task.REGRESSION:
-            value = relative_error(pairs)
+            value = measures.relative_error(pairs)
             yield number(Measure.ERROR, value, words=f"relative error {value:.2%}")

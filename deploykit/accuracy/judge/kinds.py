@@ -150,20 +150,11 @@ def _is_unit_length(facts: GraphFacts, node: NodeFact) -> bool:
     """LpNormalization, or x divided by its own norm, as exporters write it."""
     if node.op_type != "Div":
         return node.op_type == "LpNormalization"
-    x, below = node.inputs[:2]
-    for _ in range(6):  # Sqrt, ReduceSum, Clip or Add of an eps, Expand: nobody writes more
-        maker = facts.producer_of(below)
-        if maker is None:
-            return False
-        if maker.op_type in ("ReduceL2", "ReduceSumSquare"):
-            return maker.inputs[0] == x
-        if maker.op_type == "ReduceSum":
-            squared = facts.producer_of(maker.inputs[0])
-            return squared is not None and squared.op_type in ("Mul", "Pow") and squared.inputs[0] == x
-        if maker.op_type not in _AROUND_A_NORM:
-            return False
-        below = maker.inputs[0]
-    return False
+    x, norm = node.inputs[0], facts.maker_behind(node.inputs[1], _AROUND_A_NORM)
+    if norm is not None and norm.op_type == "ReduceSum":
+        squared = facts.producer_of(norm.inputs[0])
+        return squared is not None and squared.op_type in ("Mul", "Pow") and squared.inputs[0] == x
+    return norm is not None and norm.op_type in ("ReduceL2", "ReduceSumSquare") and norm.inputs[0] == x
 
 
 def pieces_of(facts: GraphFacts, output: str) -> tuple[Piece, ...]:
@@ -216,20 +207,24 @@ def _task(facts: GraphFacts, output: str, kind: OutputKind) -> tuple[int | None,
     return None, Task.REGRESSION if kind is OutputKind.OTHER else Task.SIGNAL
 
 
-def _linear(facts: GraphFacts, node: NodeFact | None, op_type: str) -> _Shape | None:
-    """The shape of the weight, where a linear operator of that type makes it, perhaps with a bias left outside."""
-    if node is not None and node.op_type == "Add":
-        computed = [name for name in node.inputs if not facts.is_stored(name)]
-        node = facts.producer_of(computed[0]) if len(computed) == 1 else None
-    is_it = node is not None and node.op_type == op_type and facts.is_stored(node.inputs[1])
-    return facts.tensors[node.inputs[1]].shape if node is not None and is_it else None
+def _without_bias(facts: GraphFacts, node: NodeFact | None) -> NodeFact | None:
+    """What a bias that was left outside is added to; else the node."""
+    if node is None or node.op_type != "Add":
+        return node
+    return next(filter(None, map(facts.producer_of, node.inputs)), None)
+
+
+def _weight_shape(facts: GraphFacts, node: NodeFact | None, op_type: str) -> _Shape:
+    """That of the stored weight of a linear operator of one type; () for another operator."""
+    linear = _without_bias(facts, node)
+    fits = linear is not None and linear.op_type == op_type and facts.is_stored(linear.inputs[1])
+    return facts.tensors[linear.inputs[1]].shape or () if linear is not None and fits else ()
 
 
 def _gives_words(facts: GraphFacts, node: NodeFact | None) -> bool:
     """A projection onto many more values than it reads: logits of a vocabulary."""
-    shape = _linear(facts, node, "MatMul") or ()
-    sizes = [dim for dim in shape if isinstance(dim, int)]
-    return len(shape) == len(sizes) == 2 and sizes[1] > max(sizes[0], _LEAST_WORDS)
+    sizes = [dim for dim in _weight_shape(facts, node, "MatMul") if isinstance(dim, int)]
+    return len(sizes) == 2 and sizes[1] > max(sizes[0], _LEAST_WORDS)
 
 
 def _gives_pixel_classes(facts: GraphFacts, output: str, shape: _Shape, pictures: list[_Shape]) -> bool:
@@ -238,8 +233,8 @@ def _gives_pixel_classes(facts: GraphFacts, output: str, shape: _Shape, pictures
     In the size of the picture, or, by the number of classes of a public data set, in a smaller one: there heat maps of
     key points are made alike.
     """
-    kernel = _linear(facts, facts.maker_behind(output, _SAME | {"Resize", "Upsample"}), "Conv")
-    if kernel is None or kernel[2:] != (1, 1) or shape[1] in (None, 1) or kernel[0] != shape[1]:
+    kernel = _weight_shape(facts, facts.maker_behind(output, _SAME | {"Resize", "Upsample"}), "Conv")
+    if kernel[2:] != (1, 1) or shape[1] in (None, 1) or kernel[0] != shape[1]:
         return False
     sizes = [other[2:] for other in pictures if other[1] in (1, 3, 4)]
     return shape[2:] in sizes or (bool(sizes) and any(shape[1] in known.classes for known in limits().data_set))
@@ -260,8 +255,8 @@ def _joined(facts: GraphFacts, output: str) -> tuple[tuple[tuple[str, int, int],
     # Per axis of the tensor looked at, the axis of the output that it became; None where that is not told.
     axes: list[int | None] = list(range(rank))
     while (node := facts.producer_of(tensor)) is not None and node.inputs:
-        made, inner = facts.tensors[tensor].shape, _shape(facts, node.inputs[0])
-        if inner is None or made is None:
+        made, read = facts.tensors[tensor].shape, facts.tensors.get(node.inputs[0])
+        if made is None or read is None or read.shape is None:
             break
         if node.op_type == "Concat":
             along, parts = int(node.attributes.get("axis", 0)) % len(made), concat_parts(facts, node)
@@ -271,7 +266,7 @@ def _joined(facts: GraphFacts, output: str) -> tuple[tuple[tuple[str, int, int],
             order = [int(axis) for axis in node.attributes.get("perm", range(len(made))[::-1])]
             axes = [axes[order.index(axis)] for axis in range(len(order))]
         elif node.op_type in ("Reshape", "Flatten", "Squeeze", "Unsqueeze"):
-            axes = [None if axis is None else axes[axis] for axis in _same_axes(inner, made)]
+            axes = [None if axis is None else axes[axis] for axis in _same_axes(read.shape, made)]
         elif node.op_type not in _SAME | {"Clip"}:
             break
         tensor = node.inputs[0]
@@ -303,11 +298,6 @@ def _same_axes(inner: _Shape, made: _Shape) -> list[int | None]:
     ]
 
 
-def _shape(facts: GraphFacts, tensor: str) -> _Shape | None:
-    fact = facts.tensors.get(tensor)
-    return None if fact is None else fact.shape
-
-
 def detection_sets(facts: GraphFacts) -> tuple[DetectionSet, ...]:
     """The detections among the outputs: one output that joins boxes and scores, or several of one length."""
     pieces = {name: pieces_of(facts, name) for name in facts.outputs}
@@ -317,7 +307,8 @@ def detection_sets(facts: GraphFacts) -> tuple[DetectionSet, ...]:
 
     def doubt(name: str) -> int:
         """Scores of four classes look like boxes: plain projections are logits, and a Sigmoid may be over either."""
-        is_plain = any(_linear(facts, facts.producer_of(name), kind) for kind in ("Conv", "Gemm", "MatMul"))
+        maker = _without_bias(facts, facts.producer_of(name))
+        is_plain = maker is not None and maker.op_type in ("Conv", "Gemm", "MatMul")
         return 2 if is_plain else int(left[name].kind is OutputKind.SCORES)
 
     for name in sorted(left, key=doubt):

@@ -15,34 +15,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "Pair",
-    "PairQuality",
-    "Slices",
-    "agreement",
-    "classes_kept",
-    "cosine",
-    "decisions_kept",
-    "edits",
-    "gain_error",
-    "l2_distance",
-    "max_error",
-    "mean_cosine",
-    "mean_overlap",
-    "measure",
-    "neighbours_kept",
-    "overall_db",
-    "picture_db",
-    "psnr_db",
-    "relative_error",
-    "runs_of",
-    "signal_in",
-    "sqnr_db",
-    "ssim",
-    "texts_read",
-    "worst_sample",
-    "worst_slice",
-]
+__all__ = ["Pair", "PairQuality", "Slices", "agreement", "among_first", "answers", "cosine", "decisions_kept", "edits"]
+__all__ += ["gain_error", "l2_distance", "max_error", "mean_cosine", "mean_overlap", "measure", "neighbours_kept"]
+__all__ += ["overall_db", "picture_db", "psnr_db", "relative_error", "runs_of", "signal_in", "sqnr_db", "ssim"]
+__all__ += ["texts_read", "worst_sample", "worst_slice"]
 
 Numbers: TypeAlias = npt.NDArray[Any]
 Pair: TypeAlias = tuple[Numbers, Numbers]
@@ -366,84 +342,72 @@ def _between_samples(left: _Doubles, right: _Doubles, tolerance: float) -> float
     return _db(energy, float((difference**2).sum())) if varies and difference.max() > tolerance else math.inf
 
 
-_Labels = npt.NDArray[np.intp]
 _CLEAR = 0.1  # a class leads where it leads by this share of the spread; closer races may end either way
 _NEAR = 0.05  # and a probability decides nothing within so much of a half
 _RARE, _LEAST_RARE = 0.1, 20  # positive decisions are counted alone where they are rare, and enough to count
 
 
+def answers(pairs: Sequence[Pair], axis: int | None) -> list[Pair]:
+    """What both sides decide: the class that leads along ``axis``, or for None which probabilities lie above a half.
+
+    In a near tie of the left side the right is taken to agree.
+    """
+    found: list[Pair] = []
+    for one, two in pairs:
+        a, b = np.asarray(one, np.float64), np.asarray(two, np.float64)
+        if axis is None:
+            left, right, near = a > 0.5, b > 0.5, np.abs(a - 0.5) < _NEAR
+        else:
+            left, right = a.argmax(axis), b.argmax(axis)
+            values = np.take_along_axis(a, np.expand_dims(right, axis), axis).squeeze(axis)
+            near = a.max(axis) - values <= _CLEAR * float(np.std(a))
+        found.append((left, np.where(near, left, right)))
+    return found
+
+
 def agreement(pairs: Sequence[Pair]) -> tuple[int, int]:
     """How many elements are equal, and of how many."""
-    equal = sum(int((np.asarray(one) == np.asarray(two)).sum()) for one, two in pairs)
-    return equal, sum(one.size for one, _ in pairs)
+    left, right = _all_of(pairs)
+    return int((left == right).sum()), left.size
 
 
-def _chosen(one: npt.NDArray[Any], two: npt.NDArray[Any], axis: int) -> tuple[_Labels, _Labels]:
-    """The leading class on both sides; in a near tie of the left one the right is taken to agree."""
-    a, b = np.asarray(one, np.float64), np.asarray(two, np.float64)
-    left, right = a.argmax(axis), b.argmax(axis)
-    values = np.take_along_axis(a, np.expand_dims(right, axis), axis).squeeze(axis)
-    near = a.max(axis) - values <= _CLEAR * float(np.std(a))
-    return left, np.where(near, left, right)
-
-
-def classes_kept(pairs: Sequence[Pair], axis: int, first: int = 1) -> tuple[int, int]:
+def among_first(pairs: Sequence[Pair], axis: int, first: int) -> tuple[int, int]:
     """How often the reference's class is among the ``first`` ones of the right side, and of how many times."""
     same = total = 0
-    for one, two in pairs:
-        left, right = _chosen(one, two, axis)
-        hit = left == right
-        if first > 1:
-            ranked = np.argsort(-np.asarray(two, np.float64), axis=axis).take(range(min(first, two.shape[axis])), axis)
-            hit |= (ranked == np.expand_dims(left, axis)).any(axis)
+    for (_, two), (left, right) in zip(pairs, answers(pairs, axis), strict=True):
+        ranked = np.argsort(-np.asarray(two, np.float64), axis=axis).take(range(min(first, two.shape[axis])), axis)
+        hit = (left == right) | (ranked == np.expand_dims(left, axis)).any(axis)
         same, total = same + int(hit.sum()), total + hit.size
     return same, total
 
 
-def _sides(one: Numbers, two: Numbers) -> tuple[_Labels, _Labels]:
-    """Which probabilities lie above a half on both sides; close to it the right is taken to agree."""
-    a, b = np.asarray(one, np.float64), np.asarray(two, np.float64)
-    left = (a > 0.5).astype(np.intp)
-    return left, np.where(np.abs(a - 0.5) < _NEAR, left, b > 0.5)
-
-
 def decisions_kept(pairs: Sequence[Pair]) -> tuple[int, int, str]:
-    """How many probabilities lie on the same side of a half, of how many, and of what.
+    """How many yes/no answers are equal, of how many, and of what.
 
-    Where few are above it, as notes of a melody among all that could sound, only those count that are on either side:
-    the silent rest would hide what is lost.
+    Where few are yes, as notes of a melody among all that could sound, only those count that are on either side: the
+    silent rest would hide what is lost.
     """
-    left, right = (
-        np.concatenate([side.ravel() for side in sides]) for sides in zip(*starmap(_sides, pairs), strict=True)
-    )
-    both, either = int((left & right).sum()), int((left | right).sum())
+    left, right = _all_of(pairs)
+    either = int((left + right > 0).sum())
     if either >= _LEAST_RARE and left.sum() < _RARE * left.size:
-        return both, either, "positive decisions"
-    return left.size - either + both, left.size, "decisions"
+        return int((left * right).sum()), either, "positive decisions"
+    return *agreement(pairs), "decisions"
 
 
 def texts_read(pairs: Sequence[Pair]) -> tuple[int, int, float]:
-    """How many lines are read alike, of how many, and the share of letters to be edited; (samples, steps, letters).
+    """How many lines are read alike, of how many, and the share of letters to be edited; letters by (samples, steps).
 
     Steps that repeat are one letter, and the letter that is most frequent in all lines is CTC's blank.
     """
-    lines = [
-        (first, second)
-        for one, two in pairs
-        for first, second in zip(*(side.reshape(-1, one.shape[1]) for side in _chosen(one, two, 2)), strict=True)
-    ]
-    if not lines:
-        return 0, 0, 0.0
-    blank = int(np.bincount(np.concatenate([first for first, _ in lines])).argmax())
-    read = [tuple(_letters(side, blank) for side in line) for line in lines]
-    length = sum(len(one) for one, _ in read)
-    changed = sum(edits(one, two) for one, two in read)
+    blank = int(np.bincount(np.concatenate([one.ravel() for one, _ in pairs])).argmax())
+
+    def letters(steps: Numbers) -> list[int]:
+        starts = np.r_[True, steps[1:] != steps[:-1]]
+        return [int(letter) for letter in steps[starts] if letter != blank]
+
+    read = [(letters(a), letters(b)) for one, two in pairs for a, b in zip(one, two, strict=True)]
+    length, changed = sum(len(one) for one, _ in read), sum(starmap(edits, read))
     return sum(one == two for one, two in read), len(read), changed / max(length, 1)
-
-
-def _letters(steps: _Labels, blank: int) -> list[int]:
-    starts = np.r_[True, steps[1:] != steps[:-1]] if steps.size else np.zeros(0, bool)
-    return [int(letter) for letter in steps[starts] if letter != blank]
 
 
 def edits(one: Sequence[int], two: Sequence[int]) -> int:
@@ -456,23 +420,11 @@ def edits(one: Sequence[int], two: Sequence[int]) -> int:
     return row[-1]
 
 
-def mean_overlap(pairs: Sequence[Pair], axis: int | None) -> float:
-    """The mean over classes of intersection over union, pooled over samples; NaN where the reference shows nothing.
-
-    Classes lead along ``axis``; None for a map of probabilities, of which what is above a half counts.
-    """
-    counts: dict[int, list[int]] = {}
-    for one, two in pairs:
-        left, right = _sides(one, two) if axis is None else _chosen(one, two, axis)
-        for label in np.union1d(left, right).tolist():
-            seen = counts.setdefault(label, [0, 0, 0])
-            first, second = left == label, right == label
-            for place, area in enumerate((first & second, first | second, first)):
-                seen[place] += int(area.sum())
-    if axis is None:
-        counts.pop(0, None)
-    shares = [common / either for common, either, wanted in counts.values() if wanted or common != either]
-    return float(np.mean(shares)) if shares else math.nan
+def mean_overlap(pairs: Sequence[Pair], background: float | None = None) -> float:
+    """The mean over labels of intersection over union, pooled over samples; NaN for nothing but the background."""
+    left, right = _all_of(pairs)
+    areas = [(left == label, right == label) for label in np.union1d(left, right) if label != background]
+    return float(np.mean([(a & b).sum() / (a | b).sum() for a, b in areas])) if areas else math.nan
 
 
 def neighbours_kept(pairs: Sequence[Pair]) -> tuple[int, int]:
@@ -480,12 +432,7 @@ def neighbours_kept(pairs: Sequence[Pair]) -> tuple[int, int]:
     left, right = (np.concatenate([p[at].reshape(-1, p[at].shape[-1]) for p in pairs]) for at in (0, 1))
     if len(left) < 3:
         return 0, 0
-    sides = []
-    for side in (left, right):
-        unit = side / np.maximum(np.linalg.norm(side, axis=1, keepdims=True), 1e-12)
-        near = unit @ unit.T
-        np.fill_diagonal(near, -np.inf)
-        sides.append(near)
-    one, two = sides
+    units = (side / np.maximum(np.linalg.norm(side, axis=1, keepdims=True), 1e-12) for side in (left, right))
+    one, two = (unit @ unit.T - 4 * np.eye(len(unit)) for unit in units)  # nobody is near himself
     nearest = two.argmax(1)
     return int((one.max(1) - one[np.arange(len(one)), nearest] <= 1e-2).sum()), len(one)

@@ -61,6 +61,11 @@ class ChosenRows:
                 if any(self._lengths & self._along(name, axis) for name in node.inputs):
                     self._lengths.update(self._along(node.outputs[0], axis))
 
+    @classmethod
+    def of(cls, facts: GraphFacts) -> ChosenRows:
+        """Those of a graph, found once."""
+        return facts.once("rows behind a choice", lambda: cls(facts))
+
     def _along(self, name: str, axis: int) -> set[int]:
         """The length of a tensor along one axis, where it is known."""
         fact = self._facts.tensors.get(name)
@@ -103,9 +108,7 @@ class ChosenRows:
         if name not in self._behind or left.ndim != right.ndim or not left.size or not right.size:
             return ()
         fact = self._facts.tensors.get(name)
-        shape = (fact.shape if fact is not None else None) or (None,) * left.ndim
-        if len(shape) != left.ndim:
-            shape = (None,) * left.ndim
+        shape = fact.shape if fact is not None and fact.rank == left.ndim else None
         unlike = tuple(axis for axis in range(left.ndim) if left.shape[axis] != right.shape[axis])
         if unlike:
             return unlike if len(unlike) == 1 else ()
@@ -113,7 +116,8 @@ class ChosenRows:
         merged = tuple(
             a for a, n in enumerate(left.shape) if any(1 < k < n <= _MOST_ROWS and n % k == 0 for k in self._lengths)
         )
-        unknown = tuple(a for a, dim in enumerate(shape) if not isinstance(dim, int) and left.shape[a] > 1)
+        dims = enumerate(shape or (None,) * left.ndim)
+        unknown = tuple(a for a, dim in dims if not isinstance(dim, int) and left.shape[a] > 1)
         return chosen or unknown[:1] or merged[:1]
 
 

@@ -81,7 +81,7 @@ def _told_slices(output: OutputComparison, axis: Slices, chosen: Any) -> Iterato
 
 
 def _about(output: OutputComparison, message: str, **more: Any) -> Found:
-    return Found(kind=SubjectKind.TENSOR, name=output.name or "the output", message=message, **more)
+    return Found(SubjectKind.TENSOR, output.name or "the output", message, **more)
 
 
 def _dead(judged: Judged, output: OutputComparison, axis: Slices, where: str, evidence: Mapping[str, Any]) -> Found:
@@ -132,12 +132,8 @@ def check_missing(judged: Judged) -> Iterator[Found]:
     """
     comparison = judged.comparison
     if comparison.missing:
-        yield Found(
-            kind=SubjectKind.DATA,
-            name=comparison.candidate,
-            message=f"the candidate lacks {len(comparison.missing)}: {listed(comparison.missing)}",
-            evidence={"missing": list(comparison.missing)},
-        )
+        message = f"the candidate lacks {len(comparison.missing)}: {listed(comparison.missing)}"
+        yield Found(SubjectKind.DATA, comparison.candidate, message, evidence={"missing": list(comparison.missing)})
 
 
 @RULES.rule("DK604", "extra-samples", "warning", sources=_SOURCE)
@@ -150,12 +146,8 @@ def check_extra(judged: Judged) -> Iterator[Found]:
     """
     comparison = judged.comparison
     if comparison.extra:
-        yield Found(
-            kind=SubjectKind.DATA,
-            name=comparison.candidate,
-            message=f"the baseline lacks {len(comparison.extra)}: {listed(comparison.extra)}",
-            evidence={"extra": list(comparison.extra)},
-        )
+        message = f"the baseline lacks {len(comparison.extra)}: {listed(comparison.extra)}"
+        yield Found(SubjectKind.DATA, comparison.candidate, message, evidence={"extra": list(comparison.extra)})
 
 
 @RULES.rule("DK605", "not-comparable", "error", sources=_SOURCE)
@@ -167,7 +159,7 @@ def check_comparable(judged: Judged) -> Iterator[Found]:
     Fix: Save the same outputs of both models.
     """
     for place, why in judged.comparison.mismatches:
-        yield Found(kind=SubjectKind.DATA, name=place.strip(": ") or "the sample", message=why)
+        yield Found(SubjectKind.DATA, place.strip(": ") or "the sample", why)
 
 
 @RULES.rule("DK606", "not-finite", "error", sources=_SOURCE)
@@ -194,12 +186,8 @@ def check_swapped(judged: Judged) -> Iterator[Found]:
     for output in judged.comparison.outputs.values():
         first, second = output.levels
         if first <= _QUANTIZED_LEVELS and second > 1.5 * first and second > 32:
-            yield Found(
-                kind=SubjectKind.DATA,
-                name=judged.comparison.baseline,
-                message=f"{output.name or 'the output'}: {first} distinct values in the baseline, {second} in the "
-                "candidate",
-            )
+            what = f"{output.name or 'the output'}: {first} distinct values in the baseline, {second} in the candidate"
+            yield Found(SubjectKind.DATA, judged.comparison.baseline, what)
 
 
 @RULES.rule("DK608", "below-threshold", "error", sources=_SOURCE)
@@ -232,8 +220,7 @@ def check_ignored(judged: Judged) -> Iterator[Found]:
     Fix: Save outputs as .npy or .npz: images lose the sign and everything beyond 0..255.
     """
     if judged.comparison.ignored:
-        message = f"not read: {listed(judged.comparison.ignored)}"
-        yield Found(kind=SubjectKind.DATA, name=judged.comparison.baseline, message=message)
+        yield Found(SubjectKind.DATA, judged.comparison.baseline, f"not read: {listed(judged.comparison.ignored)}")
 
 
 @RULES.rule(
@@ -251,10 +238,6 @@ def check_right(judged: Judged) -> Iterator[Found]:
     """
     verdict = judged.verdict
     for number in verdict.failures if verdict is not None else ():
-        yield Found(
-            kind=SubjectKind.TENSOR,
-            name=number.output or "the output",
-            message=f"{number.loss}, {number.limit.reason}",
-            sources=(number.limit.source,),
-            evidence=number.to_json(),
-        )
+        name, message = number.output or "the output", f"{number.loss}, {number.limit.reason}"
+        sources = (number.limit.source,)
+        yield Found(SubjectKind.TENSOR, name, message, sources=sources, evidence=number.to_json())

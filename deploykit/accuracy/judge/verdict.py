@@ -11,15 +11,30 @@ from pathlib import Path
 from typing import Any
 
 from deploykit.errors import InputError
-from deploykit.system.published import Published, plain
+from deploykit.system.published import Published, plain, published
 from deploykit.tables.reading import read_toml, structure
 
-__all__ = ["ASKED", "NOT_JUDGED", "Against", "Context", "JudgedNumber", "KeptCount", "Limit", "Measure", "Oddity"]
-__all__ += ["Thresholds", "Verdict", "fewest_for", "limits"]
+__all__ = [
+    "ASKED",
+    "NOT_JUDGED",
+    "OVERLAP",
+    "WORKING_SCORE",
+    "Against",
+    "Context",
+    "JudgedNumber",
+    "KeptCount",
+    "Limit",
+]
+__all__ += ["Measure", "Oddity", "Thresholds", "Verdict", "fewest_for", "limits"]
 
 NOT_JUDGED = "not judged: the inputs are made up"
 ASKED = "you asked for it"
 """The reason of a limit that a user set."""
+
+WORKING_SCORE = 0.25
+"""The score from which applications usually take a detection."""
+OVERLAP = 0.5
+"""Intersection over union from which two boxes are usually called the same detection."""
 
 _ENOUGH = 100
 """So many things show a difference of one in a hundred; of fewer, some may be lost by chance."""
@@ -205,24 +220,17 @@ class JudgedNumber:
 
     def to_json(self) -> dict[str, Any]:
         """The published shape; a value that is not finite is None."""
-        return {
-            "output": self.output,
+        plainly = published(self, without=("limit", "label", "count", "base", "base_words"), also=("passes",))
+        return plainly | {
             "measure": str(self.limit.measure),
-            "part": self.part,
             "where": self.place,
             "value": _finite(self.value),
             "exact": self.value == math.inf,
             "unit": self.limit.unit,
             "threshold": self.limit.value,
-            "kind": self.kind,
             "samples": {"label": str(self.label), "count": self.count},
-            "against": str(self.against),
             "quantization": None if self.base is None else _finite(self.base),
             "quantization_words": self.base_words,
-            "items": self.items,
-            "passes": self.passes,
-            "note": self.note,
-            "words": self.words,
         }
 
     @property
@@ -269,20 +277,11 @@ class Context:
     thresholds: Thresholds | None = None
     same_graph: bool = False
 
-    def number(
-        self,
-        output: str,
-        kind: str,
-        measure: Measure,
-        value: float,
-        *keys: str,
-        side: float = _REFERENCE_SIDE,
-        **more: Any,
-    ) -> JudgedNumber:
+    def number(self, output: str, kind: str, measure: Measure, value: float, *keys: str, **more: Any) -> JudgedNumber:
         """One number with its limit; ``keys`` prefer rows of the table, ``more`` are fields of the number."""
-        limit = self.limit(measure, *keys, side=side)
         on: dict[str, Any] = {"label": self.label, "count": self.count, "against": self.against}
-        return JudgedNumber(output=output, kind=kind, value=value, limit=limit, **on, **more)
+        more = {"limit": self.limit(measure, *keys), **on, **more}
+        return JudgedNumber(output=output, kind=kind, value=value, **more)
 
     def limit(self, measure: Measure, *keys: str, side: float = _REFERENCE_SIDE) -> Limit:
         """The row that counts: the first of ``measure/key`` that there is, else that of the measure.
@@ -303,15 +302,13 @@ class Context:
 class KeptCount:
     """Detections per sample: the reference's (``wanted``), the candidate's (``made``), and pairs of both (``kept``).
 
-    A pair has one class and boxes that overlap by at least ``overlap`` (intersection over union); no detection is in
-    two. What counts as a detection is a score of ``score`` at least, on either side, and nothing is forgiven.
+    A pair has one class and boxes that overlap by at least ``OVERLAP``; no detection is in two. What counts as a
+    detection is a score of ``WORKING_SCORE`` at least, on either side, and nothing is forgiven.
     """
 
     wanted: tuple[int, ...]
     made: tuple[int, ...]
     kept: tuple[int, ...]
-    score: float
-    overlap: float
 
     @property
     def share(self) -> float:
@@ -337,15 +334,15 @@ class KeptCount:
             "share": round(self.share, 4),
             "at_least": round(self.surely, 4),
             "samples": len(self.wanted),
-            "score": self.score,
-            "overlap": self.overlap,
+            "score": WORKING_SCORE,
+            "overlap": OVERLAP,
         }
 
     @property
     def in_short(self) -> str:
         """``584 of 600 detections kept at score 0.25, 5 new``."""
         kept, wanted, new = sum(self.kept), sum(self.wanted), sum(self.made) - sum(self.kept)
-        return f"{kept} of {wanted} detections kept at score {self.score:.3g}, {new} new"
+        return f"{kept} of {wanted} detections kept at score {WORKING_SCORE:.3g}, {new} new"
 
     def __str__(self) -> str:
         """For people: the share, how many are lost and new, and what that shows."""
@@ -446,15 +443,16 @@ class Verdict:
     def is_better_than(self, other: Verdict) -> bool:
         """True where this one is right and the other not, else where it keeps clearly more detections, else by noise.
 
-        A hundredth of the detections, strictly counted, and a decibel are no difference.
+        A hundredth of the detections, strictly counted where they are, and a decibel are no difference.
         """
         if (self.right is True) is not (other.right is True):
             return self.right is True
-        shares = [
-            count.share for count in (self.detections, other.detections) if count is not None and any(count.wanted)
-        ]
-        if len(shares) == 2 and abs(shares[0] - shares[1]) > _SAME_SHARE:
-            return shares[0] > shares[1]
+        counts = [side.detections for side in (self, other)]
+        ours, others = self.kept or 0.0, other.kept or 0.0
+        if all(count is not None and any(count.wanted) for count in counts):
+            ours, others = (count.share for count in counts if count is not None)
+        if abs(ours - others) > _SAME_SHARE:
+            return ours > others
         return self.overall_db > other.overall_db + _SAME_DB
 
     def beside(self, quantization: Verdict | None) -> Verdict:
@@ -512,8 +510,8 @@ class Verdict:
                 reason=value["reason"],
                 numbers=tuple(map(_number, value["numbers"])),
                 oddities=tuple(Oddity(**entry) for entry in value["not_finite"]),
-                overall_db=_number_or(value["sqnr_db"], math.nan),
-                sqnr_db={name: _number_or(entry, math.nan) for name, entry in value["outputs"].items()},
+                overall_db=_or_nan(value["sqnr_db"]),
+                sqnr_db={name: _or_nan(entry) for name, entry in value["outputs"].items()},
                 lost=value["lost_rows"],
                 cost=value["cost"],
             )
@@ -552,25 +550,20 @@ def decide(numbers: Sequence[JudgedNumber], oddities: Sequence[Oddity], broken: 
 def _number(entry: Mapping[str, Any]) -> JudgedNumber:
     row, part = limits().limit[entry["measure"]], entry["part"]
     return JudgedNumber(
-        output=entry["output"],
-        kind=entry["kind"],
-        value=_number_or(entry["value"], math.inf if entry["exact"] else math.nan),
+        **{name: entry[name] for name in ("output", "kind", "part", "note", "items", "words")},
+        value=float("inf" if entry["exact"] else _or_nan(entry["value"])),
         limit=replace(row, value=float(entry["threshold"])),
         label=entry["samples"]["label"],
-        count=int(entry["samples"]["count"]),
+        count=entry["samples"]["count"],
         against=Against(entry["against"]),
-        part=part,
         where=entry["where"].removeprefix(part).removeprefix(", "),
-        note=entry["note"],
         base=entry["quantization"],
         base_words=entry["quantization_words"],
-        items=int(entry["items"]),
-        words=entry["words"],
     )
 
 
-def _number_or(value: Any, otherwise: float) -> float:
-    return otherwise if value is None else float(value)
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 def _finite(value: float) -> float | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit.accuracy.judge.verdict import KeptCount, fewest_for
 from deploykit.errors import UsageError
-from deploykit.system.published import published
+from deploykit.system.published import finite, published
 
 if TYPE_CHECKING:
     from deploykit.accuracy.judge.verdict import Verdict
@@ -79,13 +79,9 @@ class Reached:
     def to_json(self) -> dict[str, Any]:
         """The published shape; what was not measured is None."""
         return published(self, without=("reference",)) | {
-            "sqnr_db": _finite(self.sqnr_db),
-            "metric": _finite(self.metric),
+            "sqnr_db": finite(self.sqnr_db),
+            "metric": finite(self.metric),
         }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

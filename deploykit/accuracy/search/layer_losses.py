@@ -7,7 +7,6 @@ judges no precision and chooses none.
 from __future__ import annotations
 
 import json
-import math
 import pickle
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -30,7 +29,7 @@ from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.parameters import bias_after_matmul, parameter_uses
 from deploykit.model.patterns import BLOCKS, find_blocks
 from deploykit.model.weights import mapped_bytes, stored_values
-from deploykit.system.published import published
+from deploykit.system.published import finite, published
 from deploykit.system.store import Store, key_of
 
 if TYPE_CHECKING:
@@ -122,8 +121,7 @@ class TensorLoss:
 
     def to_json(self) -> dict[str, Any]:
         """The published shape."""
-        own = self.own_db if math.isfinite(self.own_db) else None
-        return {"tensor": self.name, **published(self, without=("name",)), "own_db": own}
+        return {"tensor": self.name, **published(self, without=("name",)), "own_db": finite(self.own_db)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from deploykit.model.facts import GraphFacts, NodeFact, static_tensors
 from deploykit.model.values import constant_tensor
 from deploykit.model.weights import lean_weights, stored_values
 from deploykit.system.limits import time_left
-from deploykit.system.published import Published, published
+from deploykit.system.published import Published, finite, published
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -70,10 +70,6 @@ class TensorView:
 
     def to_json(self) -> dict[str, Any]:
         """The published shape; what is not finite is None."""
-
-        def finite(value: float) -> float | None:
-            return value if math.isfinite(value) else None
-
         sides = ((self.left_dtype, self.left_range), (self.right_dtype, self.right_range))
         left, right = (
             {"dtype": dtype, "range": list(map(finite, ends)), "not_finite": odd}

@@ -22,6 +22,7 @@ from deploykit.accuracy.judge.verdict import Context
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.search.goals import Reached
 from deploykit.model.facts import GraphFacts
+from deploykit.system.published import finite
 
 if TYPE_CHECKING:
     from deploykit.accuracy.judge.metric import UserMetric
@@ -45,8 +46,7 @@ class OutputLoss:
 
     def to_json(self) -> dict[str, Any]:
         """The published shape: None where there is no difference, or no signal at all."""
-        outputs = {name: db if math.isfinite(db) else None for name, db in self.outputs.items()}
-        return {"db": self.db if math.isfinite(self.db) else None, "outputs": outputs}
+        return {"db": finite(self.db), "outputs": {name: finite(db) for name, db in self.outputs.items()}}
 
 
 class OutputLosses:
@@ -60,7 +60,7 @@ class OutputLosses:
         made = {name for node in facts.nodes for name in node.outputs}
         outputs = [name for name in facts.outputs if name in made]
         self._names = [name for name in outputs if facts.tensors[name].is_float] or outputs
-        self._rows = ChosenRows(facts)
+        self._rows = ChosenRows.of(facts)
         self._matches = any(self._rows.is_behind(name) for name in outputs)
         self.shown = tuple(outputs)
         self._reference: Sequence[_Values] = ()

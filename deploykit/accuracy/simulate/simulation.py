@@ -33,7 +33,7 @@ from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import wrap_proto
 from deploykit.model.weights import lean_weights
-from deploykit.system.published import plain
+from deploykit.system.published import finite, plain
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -76,8 +76,8 @@ class Fidelity:
     def to_json(self) -> dict[str, Any]:
         """Numbers by name; what is not finite is None, and ``exact`` says whether there is no difference at all."""
         numbers = {"sqnr_db": self.sqnr_db, "cosine": self.cosine, "max_error": self.max_error, "step": self.step}
-        finite = {key: None if value is None or not math.isfinite(value) else value for key, value in numbers.items()}
-        return {"name": self.name, **finite, "exact": self.max_error == 0}
+        told = {key: finite(value) for key, value in numbers.items()}
+        return {"name": self.name, **told, "exact": self.max_error == 0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -109,9 +109,8 @@ class Simulation:
 
     def to_json(self) -> dict[str, Any]:
         """The published shape of ``deploykit accuracy simulate --json``."""
-        overall = self.sqnr_db
         return {
-            "sqnr_db": overall if math.isfinite(overall) else None,
+            "sqnr_db": finite(self.sqnr_db),
             "verdict": plain(self.verdict),
             "reordered": plain(self.reordered),
             "outputs": plain(self.fidelity),

@@ -48,7 +48,7 @@ from deploykit.packages.manifests import hash_file
 from deploykit.rewrites.contract import load_transform
 from deploykit.system.folders import waiting_for
 from deploykit.system.jobs import Job, finished_job, run_job
-from deploykit.system.published import plain
+from deploykit.system.published import finite, plain
 from deploykit.system.store import cache_folder, is_off
 
 if TYPE_CHECKING:
@@ -344,10 +344,10 @@ class Numbers:
     def to_json(self) -> dict[str, Any]:
         """The published shape; what is not finite is None beside ``exact``."""
         return {
-            "sqnr_db": _finite(self.sqnr_db),
+            "sqnr_db": finite(self.sqnr_db),
             "quantizers_own": {
-                "sqnr_db": _finite(self.quantizer_db),
-                "agreement_db": _finite(self.agreement_db),
+                "sqnr_db": finite(self.quantizer_db),
+                "agreement_db": finite(self.agreement_db),
                 "exact": self.agreement_db == math.inf,
                 "largest_difference": self.largest_difference,
             },
@@ -406,10 +406,6 @@ def _own(folder: Path, names: Sequence[str]) -> list[Feed] | None:
             values = {name: arrays[f"v{at}"] for at, name in enumerate(given)}
         rows.append({name: values[name] for name in names})
     return rows
-
-
-def _finite(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
