@@ -32,10 +32,10 @@ FAILURES = (
         "nhandled",
         "egmentation",
     ),
-    *("nsupport ", "ot Support:", "o module", "not true"),
+    *("nsupport ", "ot Support:", "o module", "o method", "o compatible", "not true"),
     *("return code", "exit code", "exit status", "exited with", "returned "),
     *("rash", "CRASH", "by signal ", "Faulting module", "#00 pc ", "#0 pc ", ".dll!", ".so!", "# C  ["),
-    *("SIGSEGV", "SIGABRT", "SIGILL", "SIGBUS", "o implementation found"),
+    *("SIGSEGV", "SIGABRT", "SIGILL", "SIGBUS", "o implementation found", "SSR "),
 )
 """What a line that says of a failure holds, unless a letter at its start says it (``LEVELS``)."""
 
@@ -45,7 +45,7 @@ DOUBTS = (
     *("not exist", "nrecogni", "nknown", "xceed", "too large", "too small", "too old", "too new", "higher than"),
     *("ust be ", "equired", "equires", "xpected", "xpecting", "onflict", "nsufficient", "ot enough", "ot registered"),
     *("ndeclared", "in use", "busy", "0 devices", "0 nodes", "is not ", "are not ", "was not ", "multiple times"),
-    *("only supports", "only supported", "_LOST", "offset", "broadcast", "road cast", "used more than once", "gated"),
+    *("only supports", "only supported", "_LOST", "offset", "broadcast", "road cast", "used more than once", "gated", "devices found"),
     *("nder development", " support", "dynamic shape"),
 )
 """What a line that says of no more than a doubt holds."""
@@ -78,15 +78,15 @@ _FAILURE = re.compile(
     |\w(?:Error|Exception|Failure|_error|_exception|_failed|_failure)\b|\bfail(?:s|ed|ing|ure|ures)?\b
     |\bFAIL(?:ED|URE)?_|_(?:FAIL|ERROR|FAILED|FAILURE)\b
     |traceback|\bexceptions?\b|\babort(?:ed|ing)?\b|core\ dumped|segmentation|\b(?:page|bus|general)\ fault|\bkilled\b
-    |illegal\ instruction|\bcan(?:not|'t|\ not)\b|\b(?:could|does|did)(?:\ not|n't)\b|unable\ to
+    |illegal\ (?:hardware\ )?instruction|\bcan(?:not|'t|\ not)\b|\b(?:could|does|did)(?:\ not|n't)\b|unable\ to
     |undefined\ (?:symbol|reference)|(?:was|is|were)\ not\ (?:found|selected)|\bno\ such\b|not\ found\b
     |(?:permission|access)\ (?:is\ )?denied|avc:\ +denied|\brefused\b|timed\ out|\btimeout\b|\bassert(?:ion)?\b
     |terminate\ called|access\ violation|out\ of\ memory|OUT_OF_MEMORY|bad[_ ]alloc|is\ not\ recognized
     |\b(?:return|exit)(?:ed)?\ ?(?:with\ )?(?:code|status|value)?[ :=]*(?:0x0*[1-9a-f]|-?[1-9])
-    |\bunhandled\b|\bunsupport\b|\bnot\ support:|\bno\ module\ named\b|\bwas\ not\ true\b
+    |\bunhandled\b|\bunsupport\b|\bnot\ support:|\bno\ (?:module|method)\ named\b|\bwas\ not\ true\b
     |\bnot\ ?implemented|NOT_IMPLEMENTED|\bcorrupt|\bnon-zero\ (?:exit\ )?status\b
     |\bcrash(?:ed|es|ing)?\b|\bFaulting\ module|\#0?0\ +pc\ |\.(?:dll|so)!\S+.{0,3}\+
-    |^lib\S+\.so!\w+::|\bby\ signal\ \d|\bSIG(?:SEGV|ABRT|ILL|BUS)\b|\bno\ implementation\ found|^\#\ C\ +\[""",
+    |^lib\S+\.so!\w+::|\bby\ signal\ \d|\bSIG(?:SEGV|ABRT|ILL|BUS)\b|\bno\ implementation\ found|\bSSR\ (?:detected|recovery)\b|^\#\ C\ +\[""",
     re.IGNORECASE | re.VERBOSE,
 )
 _DOUBT = re.compile(
@@ -96,7 +96,7 @@ _DOUBT = re.compile(
     |\bunrecogni[sz]ed|\bunknown\b|\bexceed|\btoo\ (?:large|small|old|new)\b|\bhigher\ than\ (?:the|what)
     |\bmust\ be\b|\brequire[sd]?\b|\bexpect(?:ed|ing)\b|\bconflict|\binsufficient
     |\bnot\ (?:enough|registered|compatible)
-    |\bundeclared|\b(?:already|is)\ (?:in\ use|busy)|\b0\ (?:devices\ found|nodes\ delegated)|\bmultiple\ times
+    |\bundeclared|\b(?:already|is)\ (?:in\ use|busy)|\b0\ (?:devices\ found|nodes\ delegated)|\bno\ [\w ]{1,24}devices\ found\b|\bmultiple\ times
     |\bonly\ support(?:s|ed)\b|device_(?:lost|removed)|\boffset\ \d+\ \+\ size|\bbroad\ ?cast\b
     |\bused\ more\ than\ once|\bis\ gated
     |(?:is|are)\ not\ (?:a|an|equal|in|available|supported|found|defined|accessible)\b""",
