@@ -61,7 +61,8 @@ def test_every_link_between_pages_leads_somewhere() -> None:
         for link in re.findall(r"\]\(([^)#\s]+)[^)\s]*\)", re.sub(r"`[^`]*`", "", TEXTS[name]))
         if "://" not in link and not link.startswith("mailto:") and not (path.parent / link).exists()
     ]
-    assert dead == []
+    tests = [(name, test) for name in PAGES for test in re.findall(r"\btests/[\w/]+\.py\b", TEXTS[name])]
+    assert dead + [f"{name}: {test}" for name, test in tests if not (ROOT / test).exists()] == []
 
 
 def test_every_cell_of_the_comparison_has_a_source_or_is_unknown() -> None:

@@ -26,7 +26,7 @@ from deploykit.model.values import (
     stored_tensors,
 )
 from deploykit.system.files import read_regular, regular_size
-from deploykit.system.limits import limited_memory
+from deploykit.system.limits import limited_memory, one_patience
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
@@ -185,10 +185,11 @@ def named_tensors(proto: ModelProto) -> dict[str, TensorProto]:
 def blaming(*models: Path) -> Iterator[None]:
     """Within it, an exception that nobody foresaw is an InputError where one of the models is not valid or cannot run.
 
-    With a model that is sound it goes on as it is: then it is a defect.
+    With a model that is sound it goes on as it is: then it is a defect. Of runs that take too long there is one.
     """
     try:
-        yield
+        with one_patience():
+            yield
     except (DeploykitError, MemoryError):
         raise
     except Exception as error:

@@ -6,19 +6,25 @@ so that a real model never meets the bounds, and a bomb of a kilobyte ends after
 
 from __future__ import annotations
 
+import math
+import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import onnxruntime as ort
 
-from deploykit.system.limits import limited_memory, time_left
+from deploykit.system.limits import limited_memory, lose_patience, patience_lost, time_left
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
 __all__ = ["CpuSession"]
+
+_Answers: TypeAlias = SimpleQueue[tuple[Sequence[Any], Exception | None]]
 
 _LEAST_MEMORY = 640 << 20
 # Bytes that may be taken for each byte of the model and of what it is fed: a convolution's results are much larger than
@@ -28,6 +34,8 @@ _LEAST_SECONDS = 3.0
 # Seconds of computing time per byte of the model: 5 s for 1 MB.
 _SECONDS_PER_BYTE = 5e-6
 _LOOK_SECONDS = 0.25
+# Seconds of computing time in which the operator under way may still come to its end.
+_LAST_SECONDS = 1.0
 # Bytes of a model below which its constants are computed in each run, where time is bounded, and not when it is opened,
 # which nothing ends.
 _SMALL = 1 << 20
@@ -36,7 +44,8 @@ _SMALL = 1 << 20
 class CpuSession:
     """One opened model: ``source`` is its bytes or its path, ``size`` the bytes of all its files where it is a path.
 
-    Both opening and running raise whatever the runtime raises; beyond the bounds that is an error too.
+    Both opening and running raise whatever the runtime raises; beyond the bounds that is an error too. After a run that
+    took too long no other of the same guard (``one_patience``) begins.
     """
 
     def __init__(self, source: bytes | str, options: ort.SessionOptions, *, size: int | None = None) -> None:
@@ -55,50 +64,63 @@ class CpuSession:
 
     def run(self, names: Sequence[str] | None, feed: Mapping[str, npt.NDArray[Any]]) -> list[Any]:
         """The values of these outputs, all where None are named."""
+        if patience_lost():
+            raise RuntimeError("an earlier run of the model took too long")
         fed = sum(int(value.nbytes) for value in feed.values())
-        settings = ort.RunOptions()
-        with (
-            limited_memory(_LEAST_MEMORY + _MEMORY_PER_BYTE * (self.size + fed)),
-            _Watch(settings, _LEAST_SECONDS + _SECONDS_PER_BYTE * (self.size + fed)),
-        ):
-            return list(self._session.run(None if names is None else list(names), dict(feed), settings))
+        settings, answers = ort.RunOptions(), _Answers()
+
+        def work() -> None:
+            try:
+                answers.put((self._session.run(None if names is None else list(names), dict(feed), settings), None))
+            except Exception as error:
+                answers.put(([], error))
+
+        with limited_memory(_LEAST_MEMORY + _MEMORY_PER_BYTE * (self.size + fed)):
+            _hand(work)
+            try:
+                made, error = _wait(answers, settings, _LEAST_SECONDS + _SECONDS_PER_BYTE * (self.size + fed))
+            finally:
+                settings.terminate = True
+        if error is not None:
+            raise error
+        return list(made)
 
 
-class _Watch:
-    """Ends a run that has taken too much computing time, or whose caller's time is over (``limited_time``).
+def _wait(answers: _Answers, settings: ort.RunOptions, seconds: float) -> tuple[Sequence[Any], Exception | None]:
+    """What a run gives; it is ended after so many seconds of computing, or when the caller's time is over.
 
-    Of the former a machine that is busy with others takes nothing. One thread looks at all runs that are under way: to
-    start one for each takes longer than a small run.
+    A machine that is busy with others takes nothing of the former. The runtime ends a run between two operators; an
+    operator that goes on is left behind in its thread, which ends with the process. Raises TimeoutError then.
     """
+    started, left = time.process_time(), time_left()
+    end = math.inf if left is None else time.monotonic() + left
+    while True:
+        with suppress(Empty):
+            return answers.get(timeout=_LOOK_SECONDS)
+        over, used = time.monotonic() - end, time.process_time() - started - seconds
+        if used > 0:
+            lose_patience()
+        settings.terminate = over >= 0 or used > 0
+        if max(over, used) > _LAST_SECONDS:
+            raise TimeoutError("one of the model's operators takes too long")
 
-    _changed = threading.Condition()
-    _running: ClassVar[set[_Watch]] = set()
-    _looker: ClassVar[threading.Thread | None] = None
 
-    def __init__(self, settings: ort.RunOptions, seconds: float) -> None:
-        self._settings, self._seconds = settings, seconds
+# Of threads that have run something and wait for the next: to start one for each takes longer than a small run.
+_IDLE: list[SimpleQueue[Callable[[], None]]] = []
+os.register_at_fork(after_in_child=_IDLE.clear)
 
-    def __enter__(self) -> None:
-        self._started, left = time.process_time(), time_left()
-        self._end = None if left is None else time.monotonic() + left
-        with _Watch._changed:
-            _Watch._running.add(self)
-            if _Watch._looker is None or not _Watch._looker.is_alive():  # a child of fork has none
-                _Watch._looker = threading.Thread(target=_Watch._look, daemon=True)
-                _Watch._looker.start()
-            _Watch._changed.notify()
 
-    def __exit__(self, *_: object) -> None:
-        with _Watch._changed:
-            _Watch._running.discard(self)
+def _hand(work: Callable[[], None]) -> None:
+    """Let a thread do it: whoever waits for that can go on without it."""
+    try:
+        jobs = _IDLE.pop()
+    except IndexError:
+        jobs = SimpleQueue()
+        threading.Thread(target=_serve, args=(jobs,), daemon=True).start()
+    jobs.put(work)
 
-    @classmethod
-    def _look(cls) -> None:
-        while True:
-            with cls._changed:
-                cls._changed.wait_for(lambda: cls._running)
-                for run in cls._running:
-                    late = run._end is not None and time.monotonic() >= run._end
-                    if late or time.process_time() - run._started > run._seconds:
-                        run._settings.terminate = True
-            time.sleep(_LOOK_SECONDS)
+
+def _serve(jobs: SimpleQueue[Callable[[], None]]) -> None:
+    while True:
+        jobs.get()()
+        _IDLE.append(jobs)

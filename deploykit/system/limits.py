@@ -20,7 +20,10 @@ __all__ = [
     "guarded_memory",
     "limited_memory",
     "limited_time",
+    "lose_patience",
     "memory_budget",
+    "one_patience",
+    "patience_lost",
     "read_size",
     "time_left",
     "unbounded",
@@ -33,6 +36,7 @@ VARIABLE = "DEPLOYKIT_MEMORY"
 _LOCK = threading.Lock()
 _BOUNDS: dict[int, list[int]] = {}  # by kind: what the process had, then each bound that is in force
 _END: ContextVar[float | None] = ContextVar("_END", default=None)  # of the caller's work, on the monotonic clock
+_LOST: ContextVar[list[bool] | None] = ContextVar("_LOST", default=None)  # one entry for each run that was ended
 _SHARE = 0.6  # of free memory: the rest is for ONNX Runtime's own buffers, which nobody counts
 _CHECKING = 2 << 30  # nothing that a check does with a real model comes near
 _COPIES = 4
@@ -61,6 +65,28 @@ def time_left() -> float | None:
     """The seconds that are left to the caller, 0 when its time is over, None without a bound."""
     end = _END.get()
     return None if end is None else max(0.0, end - time.monotonic())
+
+
+@contextmanager
+def one_patience() -> Iterator[None]:
+    """Let what is done inside know when one run of a stranger's model took too long: then no other has to."""
+    before = _LOST.set([] if (outer := _LOST.get()) is None else outer)
+    try:
+        yield
+    finally:
+        _LOST.reset(before)
+
+
+def lose_patience() -> None:
+    """Say so, inside ``one_patience``."""
+    lost = _LOST.get()
+    if lost is not None:
+        lost.append(True)
+
+
+def patience_lost() -> bool:
+    """Whether anything inside did."""
+    return bool(_LOST.get())
 
 
 @contextmanager

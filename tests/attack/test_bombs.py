@@ -132,6 +132,21 @@ def multiplied() -> ModelProto:
     return model(nodes, {"s": np.array([3000, 3000], np.int64)}, "y")
 
 
+def pooled() -> ModelProto:
+    """One operator that takes minutes: the runtime looks whether to go on between two of them only."""
+    nodes = [
+        helper.make_node("ConstantOfShape", ["s"], ["f"]),
+        helper.make_node("AveragePool", ["f"], ["p"], kernel_shape=[500, 500]),
+    ]
+    return summed(nodes, {"s": np.array([1, 1, 2000, 2000], np.int64)}, "p")
+
+
+def padded() -> ModelProto:
+    """What its kernels would be given by themselves has a quarter of a billion elements."""
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"], pads=[8000] * 4)]
+    return model(nodes, {"w": np.ones((1, 1, 1, 1), np.float32)}, "c", (1, 1, 4, 4))
+
+
 def wide_input() -> ModelProto:
     return model([helper.make_node("Exp", ["x"], ["c"])], {}, "c", (1, 3, 100_000, 100_000))
 
@@ -157,6 +172,8 @@ BOMBS: tuple[MODELS, ...] = (
     counted,
     looped,
     multiplied,
+    pooled,
+    padded,
     wide_input,
     large_sizes,
     many_names,

@@ -12,8 +12,9 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
+from deploykit.model import running
 from deploykit.model.running import CpuSession
-from deploykit.system.limits import guarded_memory, limited_time, time_left
+from deploykit.system.limits import guarded_memory, limited_time, one_patience, time_left
 from deploykit.system.processes import run
 from text_models import text_model
 
@@ -60,6 +61,23 @@ def test_a_session_ends_with_the_time_of_its_caller() -> None:
     with limited_time(0.5), pytest.raises(Exception, match="terminate flag"):
         session.run(None, {"x": np.ones(4, np.float32)})
     assert time.monotonic() - started < 60.0
+
+
+def test_an_operator_that_goes_on_is_left_behind_and_no_other_run_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runtime looks who wants it to end between two operators only; this one takes seconds."""
+    for name, seconds in (("_LEAST_SECONDS", 0.2), ("_LAST_SECONDS", 0.2), ("_SECONDS_PER_BYTE", 0.0)):
+        monkeypatch.setattr(running, name, seconds)
+    pool = text_model("float[1,1,600,600] x", "y = AveragePool <kernel_shape = [200, 200]> (x)", "float[1,1,401,401] y")
+    small = text_model("float[4] x", "y = Neg (x)", "float[4] y")
+    slow, quick = (CpuSession(one.SerializeToString(), ort.SessionOptions()) for one in (pool, small))
+    feed = {"x": np.ones(4, np.float32)}
+    with one_patience():
+        assert quick.run(None, feed)
+        with pytest.raises(TimeoutError):
+            slow.run(None, {"x": np.ones((1, 1, 600, 600), np.float32)})
+        with one_patience(), pytest.raises(RuntimeError, match="took too long"):
+            quick.run(None, feed)
+    assert quick.run(None, feed)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere the system tells no sizes")

@@ -46,6 +46,8 @@ _MOST_DENSE = 6
 _FEW = 0.01
 # An input beyond it gets fewer sets: its values cover the grid many times over.
 _MOST_ELEMENTS = 1 << 20
+# Beyond this none: the sets of one kernel would take more than half a gigabyte.
+_MOST_GIVEN = 1 << 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,8 +140,10 @@ class _KernelGraph:
         dense = max((math.ceil(_GRID_POINTS / max(count, 1)) for count in counts), default=1)
         dense = 1 if sum(counts) > _MOST_ELEMENTS else min(dense, _MOST_DENSE)
         why = "" if self._ends.input else "it has no input"
+        if sum(math.prod(_dims(value)) for value in (*self._ends.input, *self._ends.output)) > _MOST_GIVEN:
+            why = f"it reads and makes more than {_MOST_GIVEN:,} values"
         given: dict[str, list[Numbers]] = {}
-        for number, value in enumerate(self._ends.input):
+        for number, value in enumerate(() if why else self._ends.input):
             given[value.name] = self._values(value, number, dense, forward=forward)
             if not given[value.name]:
                 given, why = {}, f"what its input {value.name.partition('/')[2]} may hold is not known"
