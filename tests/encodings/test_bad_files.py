@@ -6,13 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from deploykit.encodings.formats.aimet import LIMIT, parse_encodings, read_encodings
 from deploykit.encodings.place import fit
-from deploykit.encodings.read import float_tensors_to_json, read_float_tensors, with_float_tensors
-from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
+from deploykit.encodings.read import float_tensors_to_json, read_float_tensors
+from deploykit.encodings.values import Affine
 from deploykit.errors import InputError
 from deploykit.tables.reading import parse_json
 from tables import each_row
@@ -31,16 +29,12 @@ def scaled(scale: bytes) -> bytes:
 
 BYTES: list[tuple[bytes, str]] = [
     (b"", "is empty"),
-    (b" \n\t", "is empty"),
     (b"version: 2.0.0\n", "not JSON"),
     (TRUNCATED, "not JSON"),
     (b'{"version": "\xff\xfe"}', "not UTF-8"),
-    (of_200().decode().encode("utf-16"), "not UTF-8"),
     (b"PK\x03\x04" + bytes(200), "w.encodings"),
     (of_200(more=b', "encodings": []'), "'encodings' occurs twice"),
     (b'{"version": "0.6.1", "param_encodings": {}, "activation_encodings": {"a": [], "a": []}}', "'a' occurs twice"),
-    (scaled(b'1, "y_scale": 2'), "occurs twice"),
-    (of_200(more=b', "x": {"a": 1, "a": 2}'), "occurs twice"),
     (of_200(more=b', "a\\u003ab": 1, "a:b": 2'), "occurs twice"),
     (scaled(b"NaN"), "'a': the scale is nan"),
     (of_200(more=b', "note": -Infinity'), "-Infinity is not a JSON number"),
@@ -50,7 +44,6 @@ BYTES: list[tuple[bytes, str]] = [
     (of_200(b"[" * 100_000 + b"]" * 100_000), "nested too deep"),
     (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "nested too deep"),
     (b"[]", "an object is expected at the top, not a list"),
-    (b"null", "not null"),
 ]
 
 
@@ -94,21 +87,6 @@ TWICE += ['{"a": ":", "a": 2}', '{"a": "\\u003a", "a": 2}', '{"a\\u003A": 1, "b"
 def test_a_key_that_occurs_twice_is_found_wherever_it_stands(text: str) -> None:
     with pytest.raises(InputError, match="occurs twice"):
         parse_json(text.encode(), where="file")
-
-
-VALUES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
-JSON = st.recursive(
-    VALUES | st.text(alphabet='a:\\"u03A é', max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(alphabet="ab:", max_size=3), inner, max_size=3),
-    max_leaves=12,
-)
-
-
-@settings(max_examples=300)
-@given(JSON)
-def test_what_says_no_key_twice_is_read_as_it_is(value: Any) -> None:
-    for ascii_only in (True, False):
-        assert parse_json(json.dumps(value, ensure_ascii=ascii_only).encode(), where="file") == value
 
 
 GRID = {"bitwidth": 8, "dtype": "int", "is_symmetric": "False", "scale": 0.1}
@@ -161,17 +139,14 @@ FLOAT16, FLOAT = (
 )
 
 WRONG: list[tuple[dict[str, Any], str, Any, str]] = [
-    (V061, f"{ACT}__scale", float("nan"), "'act': the scale is nan"),
     (V061, f"{WEIGHTS}__1__scale", 0, "scale is 0 at item 1"),
     (V061, f"{ACT}__is_symmetric", True, "'act'[0].is_symmetric: Expected a string, got true or false"),
     (V061, f"{ACT}__bitwidth", 4096, "'act'[0].bitwidth: Expected a whole number <= 32"),
     (V061, f"{ACT}__scale", REMOVE, "'act'[0]: missing is `scale`"),
     (V061, f"{ACT}__offset", 5.0, "does not lie on the grid of uint8"),
-    (V061, "activation_encodings__act", None, "'act'"),
     (V061, ACT, None, "'act'[0]: Expected an object, got `null`"),
     (V061, "activation_encodings__act", [], "'act': Expected a list of length >= 1"),
     (V061, f"{WEIGHTS}__1__bitwidth", 4, "differs between the items"),
-    (V061, f"{WEIGHTS}__1", FLOAT16, "'w'"),
     (V061, f"{ACT}__zero", 1, "'act'[0]: not a key of such an entry: `zero`"),
     (V061, f"{ACT}__min", -20.0, "'min' is -20"),
     (V061, ACT, {**FLOAT16, "bitwidth": 32}, "'act'[0].bitwidth: Invalid enum value 32"),
@@ -180,16 +155,13 @@ WRONG: list[tuple[dict[str, Any], str, Any, str]] = [
     (V061, "param_encodings__act", [WEIGHT], "'act' has two entries"),
     (V061, "param_encodings", {"": [WEIGHT]}, "without a tensor name"),
     (V061, "param_encodings", {"\ud800": [WEIGHT]}, "half a character"),
-    (V061, "param_encodings", REMOVE, "'param_encodings' is missing"),
     (V061, "version", "1.0.0", "says version 1.0.0, but is laid out as version 0.6.1"),
     (V061, "encodings", {}, "'encodings' is a section of another version"),
-    (V100, f"{A}__scale", [float("nan")], "'act': the scale is nan"),
     (V100, f"{A}__offset", [-100, -100], "'offset' has 2 items, but 'scale' has 1"),
     (V100, f"{A}__scale", [None], "'act'.scale[0]: Expected a number, got `null`"),
     (V100, f"{A}__offset", [-100.5], "holds a fraction"),
     (V100, f"{A}__zero_point_shift", [1.0], "'zero_point_shift'"),
     (V100, A, FLOAT, "must be 16"),
-    (V100, f"{A}__enc_type", "PER_BLOCK", "'act': missing is `block_size`"),
     (V100, f"{P}__is_sym", False, "always symmetric"),
     (V100, f"{P}__offset", [-128, -127], "'offset' must be 2 times -128"),
     (V100, f"{P}__per_block_int_scale", [1, 1.5, 2, 3], "1.5 is not a whole number"),
@@ -197,17 +169,13 @@ WRONG: list[tuple[dict[str, Any], str, Any, str]] = [
     (V100, f"{P}__compressed_bw", 8, "cannot be decompressed"),
     (V100, f"{P}__scale", [1e300, 1.0], "beyond what a double can hold"),
     (V100, f"{A}__name", REMOVE, "activation_encodings[0]: missing is `name`"),
-    (V100, f"{P}__name", "act", "'act' has two entries"),
-    (V200, f"{E}__0__y_scale", 1e307, "beyond what a double can hold"),
     (V200, f"{E}__1__y_scale", [0.5, float("inf")], "'w': the scale is inf at item 1"),
     (V200, f"{E}__0__y_zero_point", 256, "zero point 256 does not lie on"),
     (V200, f"{E}__1__y_zero_point", [0], "but zero points of"),
     (V200, f"{E}__1__axis", REMOVE, "no 'axis' says"),
-    (V200, f"{E}__1__axis", None, "'w'.axis: Expected a whole number, got `null`"),
     (V200, f"{E}__2__axis", 2, "axis 2 is out of range for 2 dimensions"),
     (V200, f"{E}__2__y_scale", [0.5, 0.5], "must be nested"),
     (V200, f"{E}__2__y_scale", [[0.5], [0.5, 0.25]], "nested unevenly"),
-    (V200, f"{E}__2__y_scale", [[0.5], 0.5], "nested unevenly"),
     (V200, f"{E}__2__y_scale", [[], []], "is empty"),
     (V200, f"{E}__2__y_scale", [[[[[[[[[0.5]]]]]]]]], "deeper than"),
     (V200, f"{E}__0__axis", 0, "must be a flat list"),
@@ -217,14 +185,11 @@ WRONG: list[tuple[dict[str, Any], str, Any, str]] = [
     (V200, f"{E}__3__output_dtype", "uint4", "LPBQ weights are"),
     (V200, f"{E}__3__per_channel_float_scale", REMOVE, "is missing"),
     (V200, f"{E}__3__per_channel_float_scale", [[0.5]], "the shape [2, 1] would fit"),
-    (V200, f"{E}__3__per_block_int_scale", [1, 2], "'l'"),
     (V200, f"{E}__0__y_scale", {"x": 1}, "as from version 2.1.0 on"),
     (V200, f"{E}__0__bw", 8, "'act': not a key of such an entry: `bw`"),
     (V200, f"{E}__1__name", "act", "'act' has two entries"),
-    (V200, f"{E}__0__y_scale", REMOVE, "'y_scale' is missing"),
     (V200, E, None, "'encodings' must be a list"),
     (V200, "version", "3.0.0", "the version '3.0.0'"),
-    (V200, "version", ["2.0.0"], "the version a list"),
     (V200, "version", REMOVE, "no 'version'"),
     (V200, "producer", "me", "'producer' must be an object"),
 ]
@@ -302,24 +267,6 @@ def test_lengths_must_match_the_axis(name: str, shape: tuple[int, ...], words: s
     assert words in str(caught.value) and "w.encodings" in str(caught.value)
 
 
-def paths(document: Any, path: str = "") -> list[str]:
-    found = []
-    for key, value in document.items() if isinstance(document, dict) else enumerate(document):
-        here = f"{path}__{key}" if path else str(key)
-        found += [here, *(paths(value, here) if isinstance(value, dict | list) else ())]
-    return found
-
-
-@settings(max_examples=150)
-@given(base=st.sampled_from([V061, V100, V200]), data=st.data(), value=JSON | st.floats())
-def test_any_value_anywhere_reads_or_is_refused(base: dict[str, Any], data: st.DataObject, value: Any) -> None:
-    document = put(base, **{data.draw(st.sampled_from(paths(base))): value})
-    try:
-        parse_encodings(document, where="w.encodings")
-    except InputError as error:
-        assert "w.encodings" in str(error)
-
-
 # Lists of the names of float tensors, beside an encodings file that cannot say so.
 
 
@@ -352,13 +299,3 @@ def test_wrong_lists_of_names_are_refused(data: bytes, words: str, tmp_path: Pat
     with pytest.raises(InputError) as caught:
         read_float_tensors(path)
     assert words in str(caught.value) and str(path) in str(caught.value)
-
-
-def test_names_join_a_set_that_does_not_contradict_them() -> None:
-    grid = Affine(bits=8, signed=False, scale=np.asarray(1.0), zero_point=np.asarray(0.0))
-    entries = {"a": Encoding(name="a", value=grid), "f": Encoding(name="f", value=Float(dtype="float16"))}
-    encodings = EncodingSet(version="2.0.0", entries=entries, source="w.encodings")
-    assert with_float_tensors(encodings, ["g", "f"]).floats == {"f", "g"}
-    with pytest.raises(InputError, match="'a' has an uint8 entry, but is listed as float") as caught:
-        with_float_tensors(encodings, ["a"])
-    assert "w.encodings" in str(caught.value)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from deploykit.encodings.complete import FINEST_SCALE, complete, copy_over_movement, derive_biases, effective_entry
 from deploykit.encodings.formats.aimet import read_encodings
@@ -62,18 +61,6 @@ def test_completed_100_is_aimets_200(model_path: str, path: Path) -> None:
     added = set(ours.biases) | set(ours.copies)
     assert added == theirs.entries.keys() - read_encodings(path).entries.keys()
     assert all(ours.encodings.entries[name].is_param == theirs.entries[name].is_param for name in added)
-
-
-@pytest.mark.parametrize("name", ["cnn", "cnn_bnfold", "vit", "detr", "mlp"])
-@each_row("version", ["0.6.1", "1.0.0"])
-def test_int32_biases_are_aimets_own(name: str, version: str) -> None:
-    folder = DATA / "aimet" / name
-    model = load_model(folder / "model.onnx")
-    facts = collect_facts(model)
-    plain = place(read_encodings(folder / f"w8a8.v{version}.encodings"), facts)
-    theirs = place(read_encodings(folder / f"w8a8-int32bias.v{version}.encodings"), facts)
-    added = derive_biases(plain, facts, read_values=values_of(model)).entries
-    assert added and not diff(plain.with_entries(added), theirs)
 
 
 @each_row(

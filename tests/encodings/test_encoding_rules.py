@@ -7,21 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from deploykit.encodings.formats.aimet import read_encodings
-from deploykit.encodings.place import place
 from deploykit.encodings.rules import RULES as ENCODING_RULES
 from deploykit.encodings.rules import EncodingsOnGraph
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Value
 from deploykit.findings import Finding, Severity
-from deploykit.model import load_model, wrap_proto
+from deploykit.model import wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from sample_models.finished_detectors import yolo_like
 from tables import each_row
 from text_models import text_model
-
-DATA = Path(__file__).parents[1] / "data"
-AIMET = DATA / "aimet"
 
 
 def graph() -> GraphFacts:
@@ -113,37 +108,3 @@ def test_how_grave_it_is_depends_on_what_is_known() -> None:
     shapeless = {name: replace(fact, shape=None) for name, fact in context.facts.tensors.items()}
     unknown = EncodingsOnGraph(encodings=context.encodings, facts=replace(context.facts, tensors=shapeless))
     assert only("DK105", unknown).severity is Severity.WARNING
-
-
-EXPECTED = {
-    "cnn/w8a8.v1.0.0": set(),
-    "cnn/w8a8.v2.0.0": {"DK103"},
-    "vit/w8a8.v0.6.1": set(),
-    "vit/w8a8-actsigned.v2.0.0": {"DK103"},
-    "detr/w8a8.v1.0.0": {"DK104", "DK250"},
-    "detr/fp16.v1.0.0": set(),
-    "detr/fp16.v2.0.0": {"DK103"},
-    "detr/w8a8-int16mix.v1.0.0": {"DK104", "DK111"},
-    "mlp/bq-w4a16.v0.6.1": {"DK105"},
-    "mlp/bq-w4a16.v1.0.0": set(),
-    "mlp/bq-w2a16-zpshift.v1.0.0": set(),
-    "mlp/bq-asym-w4a16.v1.0.0": {"DK106"},
-    "mlp/lpbq-w4a16.v2.0.0": {"DK103"},
-    "mlp/wfp8a8.v2.0.0": {"DK103"},
-}
-
-
-@each_row(("name", "codes"), EXPECTED.items())
-def test_fixtures(name: str, codes: set[str]) -> None:
-    facts = collect_facts(load_model(AIMET / name.split("/")[0] / "model.onnx"))
-    encodings = place(read_encodings(AIMET / f"{name}.encodings"), facts)
-    found = ENCODING_RULES.run(EncodingsOnGraph(encodings=encodings, facts=facts))
-    assert {finding.code for finding in found} == codes
-
-
-def test_encodings_of_another_model() -> None:
-    facts = collect_facts(load_model(AIMET / "mlp/model.onnx"))
-    encodings = place(read_encodings(AIMET / "cnn/w8a8.v1.0.0.encodings"), facts)
-    (found,) = ENCODING_RULES.run(EncodingsOnGraph(encodings=encodings, facts=facts))
-    # Both happen to have an output called logits and one other name.
-    assert found.code == "DK101" and len(found.evidence["names"]) == 16

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from deploykit.encodings.float_sets import (
     CoverageStatus,
     absorbing_fusions,
     collect_coverage,
     find_borders,
-    float_nodes,
     missing_entries,
     predict_float_set,
     suggest_extensions,
@@ -30,7 +26,7 @@ from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.model import load_model, wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
-from deploykit.model.patterns import BLOCKS, PAIRS, fusions
+from deploykit.model.patterns import fusions
 from tables import each_row
 from text_models import text_model
 
@@ -73,24 +69,6 @@ def of(found: dict[str, CoverageStatus], status: CoverageStatus) -> set[str]:
 # What AIMET quantized as a whole, and what it flipped.
 
 
-@pytest.mark.parametrize("name", ["cnn", "cnn_bnfold", "vit", "detr", "mlp"])
-def test_nothing_is_missing_or_float_where_aimet_quantized_everything(name: str) -> None:
-    facts = facts_of(name)
-    for path in sorted((AIMET / name).rglob("w*.encodings")):
-        if "fp16" in path.name or (name != "mlp" and path.name.split(".")[0] not in ("w8a8", "w8a16")):
-            continue
-        given = read_encodings(path)
-        found = collect_coverage(facts, given)
-        assert not {S.MISSING, S.FLOAT16} & set(found.values()), path
-        assert of(found, S.ENCODED) == set(given.entries), path
-        if given.version == "2.0.0" and name != "mlp":
-            prediction = predict_float_set(facts, given)
-            assert prediction.intended == prediction.predicted == frozenset() and prediction.borders == ()
-            if name == "cnn":  # inside a fused pair a tensor has no type
-                assert prediction.absorbed["/conv1/Conv_output_0"] == "/bn1/BatchNormalization"
-                assert prediction.absorbed["/bn1/BatchNormalization_output_0"] == "/relu/Relu"
-
-
 @pytest.mark.parametrize("version", VERSIONS)
 @each_row(
     ("variant", "flipped"),
@@ -113,35 +91,6 @@ def test_the_intended_set_is_what_aimet_flipped(variant: str, flipped: frozenset
     assert of(collect_coverage(DETR, given), S.FLOAT16 if stated else S.MISSING) == flipped
     found = collect_coverage(DETR, replace(given, float_tensors=flipped))
     assert of(found, S.FLOAT16) == flipped and S.MISSING not in found.values()
-
-
-def test_a_model_all_in_float16_is_all_intended() -> None:
-    prediction = predict_float_set(DETR, detr("fp16.v1.0.0"))
-    assert prediction.intended == prediction.predicted and len(prediction.predicted) > 40 and not prediction.borders
-    assert not {S.MISSING, S.ENCODED} & set(collect_coverage(DETR, detr("fp16.v1.0.0")).values())
-    # 2.0.0 cannot say float16: the same export then has nothing at all.
-    assert of(collect_coverage(DETR, detr("fp16.v2.0.0")), S.MISSING) >= LITEMP
-
-
-def test_removing_any_entry_is_noticed() -> None:
-    """Every entry of the older layout is there for a reason: none may vanish without becoming missing or explained."""
-    given, explained = detr("w8a8.v0.6.1"), set[CoverageStatus]()
-    for name in given.entries:
-        rest = {key: entry for key, entry in given.entries.items() if key != name}
-        explained.add(collect_coverage(DETR, replace(given, entries=rest))[name])
-    assert explained <= {S.MISSING, S.MOVEMENT, S.SHAPE_OR_INDEX}
-    # The gap of a careless edit beside stated floats: the tensor is float although its neighbours are not.
-    mixed, gone = detr("w8a16-fp16mix-explicit.v0.6.1"), "/postprocessor/Mul_output_0"
-    rest = {name: entry for name, entry in mixed.entries.items() if name != gone}
-    assert gone in predict_float_set(DETR, replace(mixed, entries=rest)).unexpected
-
-
-def test_every_kind_of_reason_occurs() -> None:
-    found = collect_coverage(facts_of("cnn"), read_encodings(AIMET / "cnn/w8a8.v0.6.1.encodings"))
-    # 13 tensors of the graph have no entry and are a bias or a statistic: 12 of BatchNormalization and the Gemm's.
-    assert Counter(map(str, found.values())) == {"encoded": 18, "fused-intermediate": 7, "data-movement": 1, "bias": 13}
-    vit = collect_coverage(facts_of("vit"), read_encodings(AIMET / "vit/w8a8.v1.0.0.encodings"))
-    assert vit["/blocks/blocks.0/attn/Constant_1_output_0"] is S.SHAPE_OR_INDEX
 
 
 @each_row("name", ("distilbert", "gru_lstm", "segformer", "superres"))
@@ -196,11 +145,6 @@ def test_between_a_conv_and_its_activation_no_entry_is_needed(name: str) -> None
 
 def test_a_lone_sigmoid_without_entry_is_a_slip() -> None:
     assert missing_entries(conv_then("SiLU"), entries("x w c y")) == ("s",)
-
-
-def test_every_row_of_the_table_says_where_it_is_known_from() -> None:
-    assert all(row.source for row in (*PAIRS, *BLOCKS.values()))
-    assert BLOCKS["LayerNormalization"].certain and not BLOCKS["Gelu"].certain
 
 
 def test_in_a_block_that_always_fuses_an_entry_counts_as_well() -> None:
@@ -261,17 +205,6 @@ def test_an_entry_travels_over_data_movement_both_ways_until_a_stated_float(
     found = predict_float_set(chain("Relu", "Transpose", "Identity", "Sigmoid"), entries(given, floats=floats))
     assert found.predicted == set(predicted.split())
     assert not floats or found.intended == found.predicted
-
-
-@settings(max_examples=40)
-@given(kinds=st.lists(st.booleans(), min_size=1, max_size=8))
-def test_in_a_chain_of_computing_ops_exactly_the_gaps_are_float(kinds: list[bool]) -> None:
-    facts = chain(*["Sigmoid"] * len(kinds))
-    gaps = {f"t{index}" for index, quantized in enumerate(kinds) if not quantized}
-    found = predict_float_set(facts, entries(" ".join({"x", *(f"t{i}" for i in range(len(kinds)))} - gaps)))
-    assert found.predicted == gaps
-    runs = float_nodes(facts, gaps)
-    assert all(border.node_index in runs and border.tensor not in gaps for border in found.borders)
 
 
 def test_borders_are_where_kinds_meet_and_a_small_island_is_the_best_extension() -> None:

@@ -11,17 +11,15 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from deploykit.accuracy.simulate.sessions import Session
 from deploykit.encodings.backward import Evidence, Inference, Origin
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.infer import infer_entries
-from deploykit.encodings.new_grids import GridKind, affine_for_range, entry_for_range, kind_of_entry, usual_grid
+from deploykit.encodings.new_grids import GridKind, affine_for_range, kind_of_entry, usual_grid
 from deploykit.encodings.place import place
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.model import load_model, wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.range_functions import Interval
-from sample_models.feeds import random_feeds
 from tables import each_row
 from text_models import text_model
 
@@ -226,20 +224,6 @@ def test_control_flow_hides_what_a_tensor_hangs_on() -> None:
     assert "y" not in found.encodings and found.open[0].inputs == ("x",)
 
 
-def test_every_inferred_range_holds_what_the_model_computes() -> None:
-    """Forwards and backwards, on data inside the given grids."""
-    body = "sum = Add (x, z)  product = Mul (sum, z)  mixed = MatMul (product, w)  y = Relu (mixed)"
-    weights = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
-    model, names = text_model("float[2,8] x, float[2,8] z", body, w=weights), ("sum", "product", "mixed", "y")
-    found = infer(model, entries(x=(-1, 2), z=(0.5, 3)), *names)
-    assert found.open == ()
-    session = Session(model, capture=names)
-    for feed in random_feeds(model, samples=20, ranges={"x": (-1, 2), "z": (0.5, 3)}):
-        for name, values in session.run(feed).items():
-            low, high = found.concluded[name].interval
-            assert low - 1e-3 <= values.min() and values.max() <= high + 1e-3
-
-
 @each_row(("name", "first"), [("segformer", 1), ("distilbert", 0), ("distilbert", 2)])
 def test_what_is_inferred_holds_what_aimet_saw(name: str, first: int) -> None:
     """Every third entry of a true file is taken out and inferred again, without any data."""
@@ -336,9 +320,3 @@ def test_the_usual_grid_is_that_of_most_activations(encodings: EncodingSet, leas
 )
 def test_an_entry_keeps_its_kind(encodings: EncodingSet, name: str, kept: GridKind) -> None:
     assert kind_of_entry(name, encodings) == kept
-
-
-def test_a_replaced_parameter_stays_one() -> None:
-    assert entry_for_range("a", given("a", a=I8), -1, 1).is_param is True
-    assert entry_for_range("a", given(a=I8), -1, 1).is_param is False
-    assert entry_for_range("new", given("a", a=I8), -1, 1).is_param is False

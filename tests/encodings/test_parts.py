@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -174,19 +173,6 @@ def test_what_cannot_be_written_leaves_nothing(plain: Path, tmp_path: Path) -> N
     with pytest.raises(UsageError, match="two models are called decode"):
         deploykit.split([model] * 2, tmp_path / "parts", parts=2)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_small_weights_are_there_when_entries_are_chosen(tmp_path: Path) -> None:
-    """Python keeps a few kilobytes (from 3.14 on, 128) of a file to itself until more are written."""
-    eye, ones = np.eye(64, dtype=np.float32), np.ones(64, np.float32)
-    body = "m0 = MatMul (x0, w0)  x1 = Add (m0, b0)  m1 = MatMul (x1, w1)  x2 = Add (m1, b1)"
-    model = text_model("float[1,64] x0", body, "float[1,64] x2", w0=eye, b0=ones, w1=eye, b1=ones)
-    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
-    entry = {"bitwidth": 8, "dtype": "int", "is_symmetric": "True", "scale": 0.1, "offset": -128}
-    entries = {"version": "0.6.1", "activation_encodings": {}, "param_encodings": {"w1": [entry]}}
-    (tmp_path / "m.encodings").write_text(json.dumps(entries))
-    reports = deploykit.split([tmp_path / "m.onnx"], tmp_path / "parts", parts=2, encodings=tmp_path / "m.encodings")
-    assert reports[1].encodings is not None and set(read_encodings(reports[1].encodings).entries) == {"w1"}
 
 
 def test_what_only_a_body_reads_crosses_without_a_pair(tmp_path: Path) -> None:

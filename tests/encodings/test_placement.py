@@ -14,7 +14,7 @@ import pytest
 from deploykit import api
 from deploykit.accuracy.simulate.simulation import simulate_files
 from deploykit.encodings.files import check_encodings, convert_encodings
-from deploykit.encodings.formats.aimet import parse_encodings, read_encodings
+from deploykit.encodings.formats.aimet import parse_encodings
 from deploykit.encodings.formats.differences import diff
 from deploykit.encodings.place import Layout, layouts, place
 from deploykit.encodings.read import read_given, read_placed
@@ -35,41 +35,6 @@ def affine(encodings: EncodingSet, name: str) -> Affine:
     value = encodings.entries[name].value
     assert isinstance(value, Affine)
     return value
-
-
-def test_the_order_trap_of_100(graph_of: GraphOf) -> None:
-    """The flat list of a rank-2 weight with the channels last is transposed in 1.0.0; others are not."""
-    old = read_encodings(AIMET / "mlp/bq-w4a16.v1.0.0.encodings")
-    truth = read_encodings(AIMET / "mlp/bq-w4a16.v2.0.0.encodings")
-    flat, right = affine(old, "onnx::MatMul_57").scale, affine(truth, "onnx::MatMul_57").scale
-    assert right.shape == (4, 128)
-    assert not np.array_equal(flat.reshape(4, 128), right)  # what a naive reader would take
-    placed = affine(place(old, graph_of("mlp")), "onnx::MatMul_57")
-    assert np.array_equal(placed.scale, right)
-    assert (placed.axis, placed.block_axis) == (1, 0)
-    for name in ("fc1.weight", "lm_head.weight"):
-        assert np.array_equal(affine(old, name).scale, affine(truth, name).scale.reshape(-1))
-
-
-@each_row("variant", ["bq-w4a16", "bq-asym-w4a16", "bq-w2a16-zpshift", "lpbq-w4a16", "w8a8", "w4a8"])
-def test_placed_100_equals_200(variant: str, graph_of: GraphOf) -> None:
-    facts = graph_of("mlp")
-    old = place(read_encodings(AIMET / f"mlp/{variant}.v1.0.0.encodings"), facts)
-    new = place(read_encodings(AIMET / f"mlp/{variant}.v2.0.0.encodings"), facts)
-    differences = diff(old, new, grid_only=True)
-    assert {d.kind for d in differences} == {"only-second"}
-    for name, entry in old.entries.items():
-        if entry.is_param:
-            assert getattr(entry.value, "placed", True)
-            assert new.entries[name].is_param
-
-
-@each_row("name", ["cnn", "cnn_bnfold", "vit", "detr", "mlp"])
-def test_parameters_are_those_that_aimet_calls_so(name: str, graph_of: GraphOf) -> None:
-    stated = read_encodings(AIMET / f"{name}/w8a8-int32bias.v1.0.0.encodings")
-    unknown = place(read_encodings(AIMET / f"{name}/w8a8.v2.0.0.encodings"), graph_of(name))
-    assert {e.name for e in unknown if e.is_param} == {e.name for e in stated if e.is_param}
-    assert all(unknown.entries[e.name].is_param == e.is_param for e in stated)
 
 
 def shorter(entry: dict[str, Any]) -> None:
@@ -101,12 +66,6 @@ def test_lengths_blocks_and_axes_must_fit_the_weight(file: str, change: Any, wor
     with pytest.raises(InputError) as caught:
         place(parse_encodings(document, where="w"), graph_of("mlp"))
     assert words in str(caught.value)
-
-
-def test_names_that_the_model_lacks_are_left_alone(graph_of: GraphOf) -> None:
-    encodings = read_encodings(AIMET / "mlp/w8a8.v1.0.0.encodings")
-    placed = place(encodings, graph_of("cnn"))
-    assert placed.entries == encodings.entries
 
 
 def odd_model() -> onnx.ModelProto:
@@ -245,9 +204,3 @@ def test_a_qdq_model_stands_for_the_encodings_it_was_made_from_and_a_float_model
     with pytest.raises(InputError, match=r"float\.onnx: a model without QuantizeLinear"):
         read_placed(twin, facts)
     assert not read_given(twin).entries
-
-
-def test_blocks_are_inferred_where_that_is_asked_for(graph_of: GraphOf) -> None:
-    path = AIMET / "mlp" / "bq-w4a16.v0.6.1.encodings"
-    read = (read_placed(path, graph_of("mlp"), infer_blocks=asked).entries["fc1.weight"] for asked in (False, True))
-    assert [entry.value.granularity for entry in read] == ["per-channel", "per-block"]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deploykit.encodings.post_processing import Harm, PostProcessing, find_post_processing
-from deploykit.model import load_model, wrap_proto
+from deploykit.model import wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.graph import GraphCopy
 from deploykit.model.ranges import graph_bounds
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from deploykit.model.facts import GraphFacts
-
-DATA = Path(__file__).parents[1] / "data" / "quark"
 
 
 def found_in(model: ModelProto) -> tuple[GraphFacts, PostProcessing | None]:
@@ -84,14 +82,3 @@ def test_networks_without_one() -> None:
     graph.op("TopK", [graph.op("Softmax", [flat], "p"), graph.stored("k", [3], "int64")], ["best", "which"])
     for model in (attention_net(), conv_net(), graph.model("best", "which")):
         assert found_in(model)[1] is None
-
-
-def test_the_end_that_was_excluded_by_hand_is_found() -> None:
-    """The fixture's own tests exclude it by name (tests/vitis_ai)."""
-    model = load_model(DATA / "fp32.onnx")
-    facts = collect_facts(model)
-    found = find_post_processing(facts, graph_bounds(GraphCopy(model.proto, copy=False)))
-    assert found is not None
-    assert found.ends == ("/post/Concat_1",)
-    by_hand = {"/post/Slice", "/post/Slice_1", "/post/Sigmoid"}
-    assert by_hand <= {facts.nodes[index].name for index in found.nodes}

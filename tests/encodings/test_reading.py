@@ -76,25 +76,12 @@ PROPERTIES: list[tuple[str, str, str, Any]] = [
     ("mlp/bq-w4a16.v2.0.0", "lm_head.weight", "axis block_axis", (0, 1)),
     ("mlp/wfp8a8.v2.0.0", "onnx::MatMul_57", "dtype axis", ("float8e4m3fn", 1)),
 ]
-SHAPES = [
-    ("cnn_bnfold/w8a8.v0.6.1", "conv1.weight", "scale", (16,)),
-    ("mlp/lpbq-w4a16.v1.0.0", "fc1.weight", "channel_scale", (48,)),
-    ("mlp/lpbq-w4a16.v1.0.0", "fc1.weight", "block_scale", (192,)),
-    ("mlp/bq-w4a16.v2.0.0", "onnx::MatMul_57", "scale", (4, 128)),
-    ("mlp/bq-w4a16.v2.0.0", "lm_head.weight", "scale", (20, 2, 1, 1)),
-    ("mlp/wfp8a8.v2.0.0", "onnx::MatMul_57", "scale", (128,)),
-]
 
 
 @each_row(("file", "name", "keys", "expected"), PROPERTIES)
 def test_what_an_entry_says(file: str, name: str, keys: str, expected: tuple[Any, ...]) -> None:
     found = (getattr(entry(file, name).value, key) for key in keys.split())
     assert tuple(value.item() if isinstance(value, np.ndarray) else value for value in found) == expected
-
-
-@each_row(("file", "name", "key", "shape"), SHAPES)
-def test_how_many_values_an_entry_has(file: str, name: str, key: str, shape: tuple[int, ...]) -> None:
-    assert getattr(entry(file, name).value, key).shape == shape
 
 
 def test_kinds_and_values_that_only_some_files_have() -> None:

@@ -11,12 +11,14 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from deploykit.accuracy.judge.measures import cosine
+from deploykit.errors import ToolError
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.packages.verifying import verify_package as verify
 from deploykit.system.environments import Environment
 from deploykit_vitis_ai.inspection import inspect_quantized
 from deploykit_vitis_ai.runner import run_quark
+from pictures import png
 from real_quark import DATA, DEFAULT, NEWEST, POST, Make, codes, installed_quark, is_sound, quark_packages
 from sample_models.classifiers import classifier
 
@@ -182,3 +184,33 @@ def test_the_numbers_are_those_of_quarks_own_tool(newest: Environment, tmp_path:
     ]
     assert float(printed["Min cos similarity"]) == pytest.approx(min(cosine(a, b) for a, b in pairs), abs=1e-6)
     assert collect_facts(load_model(DATA / "fp32.onnx")).outputs == ("output0",)
+
+
+def test_images_are_decoded_as_the_recipe_says(make: Make, default: Environment, tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for i in range(6):
+        (folder / f"{i}.png").write_bytes(png(rng.integers(0, 256, (48, 96, 3), dtype=np.uint8)))
+    (folder / "calibration.toml").write_text(
+        'schema = 1\nwidth = 64\nheight = 64\nresize = "letterbox"\nscale = 0.00392156862745098\n'
+    )
+    packaged = make(calibration=folder, precision="mixed", adapter_options={"exclude_subgraph": (POST,)})
+    assert codes(packaged) == set()
+    assert packaged.package is not None
+    assert json.loads((packaged.package / "manifest.json").read_text())["record"]["samples"] == 6
+
+
+def test_a_reader_with_a_wrong_name_is_caught(
+    make: Make, default: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "wrong_reader.py").write_text(
+        "import numpy as np\nclass Reader:\n    left = 2\n    def get_next(self):\n"
+        "        self.left -= 1\n        value = {'image': np.zeros((1, 3, 64, 64), 'float32')}\n"
+        "        return value if self.left >= 0 else None\n"
+    )
+    with pytest.raises(ToolError) as failed:
+        make(calibration=Path("wrong_reader:Reader"))
+    assert "['image']" in failed.value.why and "['images']" in failed.value.why
+    assert not (tmp_path / "out").exists()

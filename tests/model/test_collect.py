@@ -7,12 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from deploykit.model import load_model, wrap_proto
+from deploykit.model import wrap_proto
 from deploykit.model.collect import collect_facts, constant_range, constant_value
 from deploykit.model.facts import (
     GraphFacts,
@@ -31,7 +28,7 @@ from deploykit.model.facts import (
     with_static,
 )
 from deploykit.model.parameters import QUANTIZERS, integer_type, quantizer_of, stored_behind_pairs
-from sample_models.networks import attention_net, dynamic_net, save_with_external_data
+from sample_models.networks import dynamic_net
 from tables import each_row
 from text_models import text_model
 
@@ -41,23 +38,6 @@ PATH = Path("m.onnx")
 
 def facts_of(proto: onnx.ModelProto) -> GraphFacts:
     return collect_facts(wrap_proto(proto, path=PATH))
-
-
-@each_row("name", ["cnn", "cnn_bnfold", "vit", "detr", "mlp"])
-def test_shapes_and_types_are_those_that_onnxruntime_computes(name: str) -> None:
-    proto = onnx.load(AIMET / name / "model.onnx")
-    del proto.graph.value_info[:]
-    facts = facts_of(proto)
-    made = [fact for fact in facts.tensors.values() if fact.producer is not None]
-    exposed = onnx.ModelProto.FromString(proto.SerializeToString())
-    del exposed.graph.output[:]
-    exposed.graph.output.extend(onnx.ValueInfoProto(name=fact.name) for fact in made)
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(exposed.SerializeToString(), options)
-    feed = {item.name: np.ones(item.shape, np.float32) for item in session.get_inputs()}
-    for fact, value in zip(made, session.run(None, feed), strict=True):
-        assert (fact.shape, fact.dtype) == (value.shape, "float" if value.dtype == np.float32 else str(value.dtype))
 
 
 def test_what_a_model_says_about_itself() -> None:
@@ -120,51 +100,6 @@ def test_domains_and_functions() -> None:
     assert facts.opsets == {"": 17, "own": 3}
     assert [node.domain for node in facts.nodes] == ["own", ""]
     assert facts.functions == {"F"}
-
-
-def test_without_an_operator_set_declared_shapes_remain() -> None:
-    proto = text_model("float[2] x", "y = Relu (x)")
-    del proto.opset_import[:]
-    facts = facts_of(proto)
-    assert "opset" in facts.inference_problem
-    assert facts.tensors["x"].shape == (2,)
-    assert facts.tensors["y"].shape is None
-    assert facts.opset == 0
-
-
-def test_shapes_do_not_need_the_files_beside_the_model(tmp_path: Path) -> None:
-    """After loading, the file is gone: what inference finds is the same, so that nobody read it."""
-    loaded = load_model(save_with_external_data(attention_net(), tmp_path / "m.onnx"))
-    with_file = collect_facts(loaded)
-    (tmp_path / "weights.bin").unlink()
-    assert collect_facts(loaded) == with_file
-
-
-@st.composite
-def graphs(draw: st.DrawFn) -> onnx.ModelProto:
-    names, body = ["x", "w"], ""
-    for index in range(draw(st.integers(1, 12))):
-        inputs = [draw(st.sampled_from(names)) for _ in range(draw(st.integers(1, 3)))]
-        body += f"t{index} = {'Sum' if len(inputs) > 1 else 'Relu'} ({', '.join(inputs)})  "
-        names.append(f"t{index}")
-    outputs = draw(st.lists(st.sampled_from(names[2:]), unique=True, min_size=1))
-    return text_model("float[2,3] x", body, ", ".join(outputs), w=[[1.0] * 3] * 2)
-
-
-@settings(deadline=None, max_examples=15)
-@given(proto=graphs())
-def test_producers_and_consumers_of_random_graphs(proto: onnx.ModelProto) -> None:
-    facts = facts_of(proto)
-    assert set(facts.tensors) == {"x", "w", *(node.outputs[0] for node in facts.nodes)}
-    for fact in facts.tensors.values():
-        assert fact.consumers == tuple(n.index for n in facts.nodes if fact.name in n.inputs)
-        assert fact.shape == (2, 3)
-        assert fact.is_output == (fact.name in facts.outputs)
-        maker = facts.producer_of(fact.name)
-        assert (maker is None) == (fact.name in ("x", "w"))
-        assert maker is None or fact.name in maker.outputs
-        assert all(fact.producer is None or reader > fact.producer for reader in fact.consumers)
-    assert all(dataclasses.replace(node) == node for node in facts.nodes)
 
 
 def test_constants_on_demand() -> None:

@@ -17,9 +17,9 @@ from onnx import TensorProto, helper, numpy_helper
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.errors import InputError, UsageError
 from deploykit.model import load_model, weight, wrap_proto
-from deploykit.model.weights import load_small_weights, load_weights
+from deploykit.model.weights import integer_tensor, load_small_weights, load_weights
 from deploykit.rewrites.contract import load_transform
-from sample_models.networks import attention_net, save_model, save_with_external_data
+from sample_models.networks import attention_net, save_with_external_data
 from tables import each_row
 from text_models import text_model
 
@@ -133,20 +133,6 @@ def test_tensors_of_bodies_and_attributes_are_judged_too_and_all_before_any_file
             wrap_proto(model, path=tmp_path / "m.onnx")
 
 
-def test_external_weights_equal_inline_ones(tmp_path: Path) -> None:
-    inline = load_model(save_model(attention_net(), tmp_path / "inline.onnx"))
-    outside = load_model(save_with_external_data(attention_net(), tmp_path / "outside.onnx"))
-    assert inline.external == ()
-    assert [file.location for file in outside.external] == ["weights.bin"]
-    assert sum(claim.length for claim in outside.external[0].claims) == outside.external[0].size
-    assert [*inline.stored] == [*outside.stored]
-    for name in inline.stored:
-        first, second = weight(inline, name), weight(outside, name)
-        assert isinstance(second, np.memmap) == (first.dtype == np.float32)
-        np.testing.assert_array_equal(first, second)
-        assert first.dtype == second.dtype
-
-
 @each_row("kind", ["BFLOAT16", "FLOAT16", "INT4", "UINT4", "FLOAT8E4M3FN", "INT8", "BOOL", "DOUBLE"])
 def test_every_element_type_is_read_from_outside(kind: str, tmp_path: Path) -> None:
     plain = helper.make_tensor("w", TensorProto.DataType.Value(kind), [2, 3], [1, 0, 1, 0, 1, 1])
@@ -160,6 +146,11 @@ def test_every_element_type_is_read_from_outside(kind: str, tmp_path: Path) -> N
     (tmp_path / "w.bin").write_bytes(b"?")  # an empty tensor needs no bytes
     model.graph.initializer[0].dims[:] = [0, 5]
     assert weight(wrap_proto(model, path=tmp_path / "m.onnx"), "w").shape == (0, 5)
+
+
+def test_integers_are_stored_two_to_a_byte_the_first_in_the_low_half() -> None:
+    for values, kind in ((np.array([-8, 7, -1]), "int4"), (np.array([15, 0, 9]), "uint4"), (np.array([-300]), "int16")):
+        np.testing.assert_array_equal(numpy_helper.to_array(integer_tensor("w", values, kind)).astype(int), values)
 
 
 def test_files_that_change_after_they_were_measured(tmp_path: Path) -> None:

@@ -166,13 +166,3 @@ def test_saturating_operators_make_numbers_of_infinity(op_type: str) -> None:
     assert np.isfinite(found).all()
     assert found[0] == found[1] and found[3] == found[4]
     assert (np.diff(found) >= 0).all()
-
-
-@each_row("op_type", ["Col2Im", "Pad"])
-def test_what_aimet_copies_over_is_more_than_what_moves_data(op_type: str) -> None:
-    """Reason for two traits: these make values that their input does not have."""
-    case = Run(more=(longs(0, 0, 0, 1, 0, 0, 0, 0),))
-    if op_type == "Col2Im":  # blocks of 2 x 2 overlap in an image of 3 x 3
-        case = Run(data=np.ascontiguousarray(X[:, :, 0, :4]), more=(longs(3, 3), longs(2, 2)))
-    assert has(node(op_type, "x"), Trait.AIMET_COPIES)
-    assert not np.isin(run(op_type, case)["y0"], case.data).all()

@@ -11,7 +11,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from deploykit.encodings.insert_qdq import insert_qdq
-from deploykit.encodings.values import Affine, Encoding, EncodingSet, Lpbq
+from deploykit.encodings.values import Affine, Encoding, EncodingSet
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 
@@ -46,28 +46,3 @@ def log_model(tmp_path: Path) -> Path:
     path = tmp_path / "log.onnx"
     onnx.save(insert_qdq(model, EncodingSet(version="2", entries=entries)).model, path)
     return path
-
-
-@pytest.fixture
-def lpbq_gemm() -> onnx.ModelProto:
-    """A Gemm with LPBQ weights and a float bias: it compiles, and the numbers are wrong."""
-    rng = np.random.default_rng(3)
-    weights = rng.normal(0, 0.1, (64, 32)).astype(np.float32)
-    node = helper.make_node("Gemm", ["x", "w", "b"], ["y"], name="the_gemm")
-    stored = {"w": weights, "b": np.linspace(-1, 1, 32, dtype=np.float32)}
-    model = model_of([node], [value("x", [8, 64])], [value("y", [8, 32])], stored)
-    blocks = Lpbq(
-        bits=4,
-        decompressed_bits=8,
-        channel_scale=np.full((1, 32), 0.003),
-        block_scale=rng.integers(8, 17, (4, 32)).astype(np.float64),
-        axis=1,
-        block_axis=0,
-        block_size=16,
-    )
-    entries = {
-        "x": Encoding(name="x", value=grid(-4.0, 4.0)),
-        "w": Encoding(name="w", value=blocks, is_param=True),
-        "y": Encoding(name="y", value=grid(-6.0, 6.0)),
-    }
-    return insert_qdq(model, EncodingSet(version="2", entries=entries), bias="float").model

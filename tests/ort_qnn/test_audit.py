@@ -16,9 +16,6 @@ import pytest
 import deploykit
 from deploykit.backend.audits import Audit, AuditedKernel
 from deploykit.backend.backend import Execution
-from deploykit.encodings.insert_qdq import insert_qdq
-from deploykit.encodings.qdq import extract_qdq
-from deploykit.errors import UsageError
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
 from deploykit.model.graph import view_of
 from deploykit_ort_qnn.bench.audit import affordable, in_place_of, mended, settled_by
@@ -99,19 +96,6 @@ def test_what_an_operator_is_not_defined_for_is_not_asked() -> None:
     assert all(value.min() > 0 for sample in kernel.samples for value in sample.values())
 
 
-def test_boxes_are_given_with_their_lesser_corner_first_and_inside_the_map() -> None:
-    text = (
-        "g (float[1,2,8,8] x, float[3,4] boxes) => (float[3,2,2,2] y) <int64[3] which = {0, 0, 0}>"
-        "{ y = RoiAlign <output_height = 2, output_width = 2> (x, boxes, which) }"
-    )
-    (kernel,) = kernels_of(parsed(text))
-    (name,) = (name for name in kernel.samples[0] if name.endswith("boxes"))
-    for sample in kernel.samples:
-        first, second = sample[name][:, :2], sample[name][:, 2:]
-        assert (first <= second).all() and (first >= 0).all()
-    assert any((sample[name][:, 2:] > sample[name][:, :2]).all() for sample in kernel.samples)
-
-
 def test_places_that_the_model_computes_are_those_that_it_can_compute() -> None:
     """A TopK gives no negative ones; after a subtraction there may be some: two kernels, though they look alike."""
     text = """g (float[1,9] x) => (float[1,3] near, float[1,3] far) <int64[1] k = {3}, int64[1] two = {2}> {
@@ -126,12 +110,6 @@ def test_places_that_the_model_computes_are_those_that_it_can_compute() -> None:
             least[kernel.nodes] = min(int(values.min()) for values in drawn)
             assert max(int(values.max()) for values in drawn) == 8
     assert least == {("GatherElements -> near",): 0, ("GatherElements -> far",): -9}
-
-
-def test_a_kernel_that_cannot_be_asked_says_why() -> None:
-    text = "g (float[5,7] x, int64[3,2] i) => (float[3] y) { y = GatherND (x, i) }"
-    (kernel,) = kernels_of(parsed(text))
-    assert not kernel.samples and "may hold" in kernel.why
 
 
 def test_among_neighbours_nothing_inside_is_cut_off() -> None:
@@ -251,11 +229,6 @@ def test_what_is_said_of_a_kind_or_a_part_is_settled_where_the_own_kernels_are_r
     assert settled_by(audit_of("wrong", shown_by=BEYOND), [told])["QNN320", "r"].endswith("it is right")
 
 
-def test_a_backend_that_runs_no_kernels_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="runs no kernels"):
-        deploykit.audit(pooled(tmp_path, 1), target="sm8650", backend="qnn-htp")
-
-
 def test_places_are_all_legal_ones_and_asked_without_negative_ones_too() -> None:
     text = "g (float[5,7] x, int64[40] i) => (float[40,7] y) { y = Gather <axis = 0> (x, i) }"
     (kernel,) = kernels_of(parsed(text))
@@ -277,27 +250,6 @@ def test_what_only_inputs_show_that_few_models_are_given_is_no_error(only: str, 
     often = audit_of("wrong", shown_by=only, measured={"share": 0.2})
     assert [one.severity for one in RULES["QNN321"].run(often)] == [Severity.WARNING if only else Severity.ERROR]
     assert found.hint.startswith(f"with no {only} it is right" if only else "--repair r=in-16-bits (it")
-
-
-def test_what_is_right_otherwise_is_the_way_out() -> None:
-    def hint(ways: tuple[str, ...] | None) -> str:
-        (found,) = RULES["QNN321"].run(audit_of("wrong", ways=ways))
-        return str(found.hint)
-
-    told = "--repair r=one-grid (all on one): right, as measured; --repair r=in-float16 (so): right, as measured"
-    assert hint(("one-grid (all on one)", "in-float16 (so)")) == told
-    assert hint(()).startswith("write it with other operators") and hint(None).startswith("rewrite the operator")
-
-
-def test_how_many_kernels_were_run_is_told() -> None:
-    audit = audit_of("refused")
-    more = replace(audit, kernels=(*audit.kernels, *audit_of("right").kernels * 2), left_out=3)
-    (found,) = COUNTED.run(Counted(audit=more, otherwise=1))
-    told = "3 kernels run on the emulator: 2 right, 1 refused; 1 done in another way; 3 left out (QNN324)"
-    assert found.message == told
-    assert found.evidence == {"run": 3, "right": 2, "refused": 1, "otherwise": 1, "left_out": 3}
-    (found,) = COUNTED.run(Counted(audit=audit_of("right")))
-    assert found.message == "1 kernel run on the emulator: 1 right"
 
 
 def test_what_no_pair_parts_is_one_kernel() -> None:
@@ -373,12 +325,6 @@ def place(made: onnx.ModelProto, name: str = "wrong") -> frozenset[str]:
 )
 def test_what_computes_a_tensor_stands_in_the_place_of_what_did(body: str, there: set[str]) -> None:
     assert place(paired(body)) == there
-
-
-def test_pairs_that_are_taken_away_and_put_back_leave_the_place() -> None:
-    assert place(GIVEN, "another") == set() and place(GIVEN, "last") == {"last"}
-    taken = extract_qdq(GIVEN)
-    assert place(insert_qdq(taken.model, taken.encodings, bias="int32").model) == {"wrong"}
 
 
 def tanh(node: str, verdict: str, *nodes: str) -> AuditedKernel:

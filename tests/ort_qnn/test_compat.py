@@ -7,10 +7,7 @@ from typing import Any
 
 import pytest
 
-import deploykit
 from deploykit.accuracy.judge.verdict import Context, Measure
-from deploykit.answers.asking import ask
-from deploykit.answers.machine import examine
 from deploykit.backend.backend import Request
 from deploykit.errors import UnknownTargetError, UsageError
 from deploykit.findings import Confidence
@@ -18,23 +15,12 @@ from deploykit.flow.pipeline import make_plan
 from deploykit.tables.capabilities import Status
 from deploykit_ort_qnn import backend
 from deploykit_ort_qnn.compat import LIMITS, KernelCell, operator_rows
-from deploykit_ort_qnn.compiler import hosts, worker
 from deploykit_ort_qnn.prepare import wheel_for
 from deploykit_ort_qnn.provider_keys import choose_options, load_options
 from deploykit_qualcomm.devices import qualcomm_device
 from tables import each_row
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
-
-
-def test_every_option_is_a_row_and_the_name_that_never_was_too() -> None:
-    rows = {row.feature: row for row in backend.compat() if not row.until}
-    for option in load_options().option:
-        row = rows[f"provider-option {option.name}"]
-        assert row.status is Status.SUPPORTED and row.source and row.confidence
-    never = rows["provider-option convert_bq_to_lpbq"]
-    assert never.status is Status.UNSUPPORTED
-    assert never.renamed_to == "provider-option enable_block_quant_weight_optimization"
 
 
 def test_what_the_newest_wheels_brought() -> None:
@@ -49,16 +35,6 @@ def test_what_the_newest_wheels_brought() -> None:
         choose_options([("enable_htp_matmul_lut", "0")], "2.7.0")
     names = {option.name for option in load_options().option}
     assert all(other in names for option in load_options().option for other in option.excludes)
-
-
-def test_option_names_are_unique_and_sourced() -> None:
-    table = load_options()
-    names = [option.name for option in table.option]
-    assert len(names) == len(set(names))
-    sources = [row.source for row in table.option] + [row.source for row in table.entry]
-    used = {source for written in (*sources, *(row.source for row in table.refused)) for source in written}
-    assert not used & set(table.sources), "short names are written out"
-    assert set(table.sources.values()) <= used
 
 
 @each_row(
@@ -116,29 +92,6 @@ def test_float16_mixes_depend_on_the_chip() -> None:
     assert without.kinds == {"integer"} and "no float16" in without.without["fallback"]
 
 
-def test_the_doctor_looks_for_the_wheel() -> None:
-    lines = {line.id: line for line in examine([backend])}
-    assert any("2.7.0" in line.detail and line.state == "ok" for line in lines.values() if "onnxruntime" in line.id)
-
-
-def test_a_wheel_for_another_machine_is_planned_for_the_chip_that_it_compiles_for() -> None:
-    def plan(target: str, sdk: str) -> Any:
-        model = AIMET / "cnn/model.onnx"
-        encodings = AIMET / "cnn/w8a8.v1.0.0.encodings"
-        return deploykit.plan(model, target=target, sdk=sdk, backend="ort-qnn", encodings=encodings)
-
-    for target, sdk, feasible in (("sc8380xp", "2.33", True), ("sm8650", "2.33", False), ("sm8650", "1.22.0", True)):
-        made = plan(target, sdk)
-        assert made.feasible is feasible and made.sdk["qairt"] == "2.33.2"
-        codes = {finding.code for finding in made.findings}
-        assert {"QNN296", "QNN298"} <= codes and ("QNN295" in codes) is (target == "sm8650")
-        if made.route is not None:
-            assert made.route.confidence == "inferred"
-        else:
-            (found,) = (finding for finding in made.findings if finding.code == "QNN295")
-            assert found.hint.endswith("to have it all the same: --sdk 1.22.0")
-
-
 def request(model: str = "mlp/w8a8.qdq.onnx", **more: Any) -> Request:
     return Request(model=AIMET / model, target="sm8550", backend="ort-qnn", **more)
 
@@ -169,35 +122,15 @@ def test_wrong_values_are_refused(pair: tuple[str, str], message: str) -> None:
         make_plan(request(options=(pair,)))
 
 
-def test_an_option_newer_than_the_wheel_is_refused() -> None:
-    option = (("enable_block_quant_weight_optimization", "1"),)
-    with pytest.raises(UsageError, match=r"not in onnxruntime-qnn 2\.4\.0"):
-        make_plan(request(sdk="2.4.0", options=option))
-
-
-def test_an_unknown_wheel_is_refused() -> None:
-    with pytest.raises(UnknownTargetError, match="no onnxruntime-qnn wheel"):
-        make_plan(request(sdk="1.2.3"))
-
-
 def test_encodings_beside_a_qdq_model_are_refused() -> None:
     with pytest.raises(UsageError, match="quantized already"):
         make_plan(request("cnn/w8a8.qdq.onnx", encodings=AIMET / "cnn/w8a8.v1.0.0.encodings"))
-
-
-def test_an_integer_precision_needs_encodings() -> None:
-    plan = make_plan(request("mlp/model.onnx", precision="w8a8"))
-    assert plan.route is None and "ORT002" in plan.rejected[0].because
 
 
 def test_no_kernel_is_called_right_that_the_core_would_call_wrong() -> None:
     """A whole model may lose more than one kernel alone."""
     for kind, keys in (("fp16", ("same/float",)), ("w8a16", ("same",)), ("w8a8", ("same",))):
         assert LIMITS[kind] >= Context(label="given").limit(Measure.SQNR, *keys).value
-
-
-def test_a_worker_and_a_host_say_the_same_of_a_graph_of_which_nothing_is_taken() -> None:
-    assert worker.NOTHING_TAKEN == hosts.NOTHING_TAKEN
 
 
 def row(**more: Any) -> KernelCell:
@@ -219,11 +152,3 @@ def test_a_release_that_does_not_run_is_answered_by_the_nearest_one_that_does() 
     )
     assert rows["2.42.0"].status is Status.SUPPORTED and rows["2.42.0"].confidence is Confidence.INFERRED
     assert rows["2.47.0"].until == "2.50.99" and rows["2.51.0"].status is Status.BROKEN
-
-
-def test_compat_answers_from_the_table() -> None:
-    found = ask(("op", "LessOrEqual"), sdk="2.33")
-    (answered,) = found.rows
-    assert answered.status is Status.UNSUPPORTED and answered.confidence is Confidence.INFERRED
-    assert "2.36.1: refused (observed" in answered.note and "inferred from it" in answered.note
-    assert ask(("op", "LessOrEqual"), sdk="2.36").rows[0].confidence is Confidence.OBSERVED

@@ -57,23 +57,6 @@ def test_refused_nodes_are_named_and_nothing_is_left(tmp_path: Path) -> None:
     assert names(tmp_path) == {"model.onnx"}
 
 
-def test_an_unknown_chip_fails_without_naming_nodes(tmp_path: Path) -> None:
-    outcome = compile_model(job_for(tmp_path, "mlp/w8a8", options={"soc_model": "9999"}))
-    assert outcome.status == "failed" and not outcome.refused
-    assert any("INVALID_CONFIG" in line for line in outcome.log)
-
-
-@pytest.mark.heavy
-def test_libraries_that_do_not_load_say_nothing_of_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a slim container image, where a library of the system is absent; here it is one that is none."""
-    (tmp_path / "system").mkdir()
-    (tmp_path / "system" / "libatomic.so.1").touch()
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path / "system"))
-    with pytest.raises(ToolError, match="cannot be loaded on this machine") as caught:
-        compile_model(job_for(tmp_path, "mlp/w8a8"))
-    assert "libatomic.so.1" in (caught.value.why or "")
-
-
 def test_a_time_limit_is_kept(tmp_path: Path) -> None:
     outcome = compile_model(job_for(tmp_path, "mlp/w8a8", timeout=0.05))
     assert outcome.status == "timed-out" and "0.05 s" in outcome.message
@@ -125,18 +108,6 @@ def test_a_schematic_of_another_form_is_refused(text: str) -> None:
 def test_a_graph_of_another_form_is_refused(bad: object) -> None:
     with pytest.raises(InputError, match="graph of a known form"):
         parse_graph(bad, where="g.json", name="g")
-
-
-def test_the_worker_is_no_part_of_importing_the_adapter() -> None:
-    import subprocess
-    import sys
-
-    code = (
-        "import sys, deploykit_ort_qnn; deploykit_ort_qnn.backend.id;"
-        "bad = {'onnx', 'onnxruntime', 'numpy', 'onnxruntime_qnn'} & set(sys.modules); sys.exit(' '.join(bad) or None)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=False)
-    assert done.returncode == 0, done.stderr
 
 
 ASKED: dict[str, Any] = {"options": {"soc_model": "57"}, "entries": {}}

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-import deploykit
 from deploykit.accuracy.latency import Estimate
 from deploykit.backend.backend import Request
 from deploykit.backend.status import Compilation, Compiled, PackageStatus
@@ -125,30 +123,6 @@ def test_a_trace_that_is_cut_off_names_no_operator(tmp_path: Path) -> None:
 def test_the_nearest_chip_with_a_model_is_of_the_nearest_architecture(device: str, near: str | None) -> None:
     found = nearest_estimated(qualcomm_device(device))
     assert (None if found is None else arch_of(found)) == near
-
-
-@pytest.mark.heavy
-def test_a_package_carries_its_estimate_and_holds_it_against_a_limit(tmp_path: Path) -> None:
-    """On a chip with a model: the trace's threads do not overlap and end with the whole, and nearly all has a name."""
-    pytest.importorskip("onnxruntime_qnn")
-    cnn = Path(__file__).parents[1] / "data/aimet/cnn"
-    asked: dict[str, Any] = {"encodings": cnn / "w8a8.v2.0.0.encodings", "backend": "ort-qnn", "audit": "off"}
-    limit, nearest = {**asked, "max_time": "1us"}, {**asked, "estimate": True}
-    made = deploykit.package(cnn / "model.onnx", target="qcs9075", out=tmp_path / "p", **limit)
-    estimate = made.estimate
-    assert estimate is not None and made.exit_status == 1
-    assert [one.code for one in made.findings if one.blocks] == ["ORT115"]
-    trace = json.loads((tmp_path / "p" / estimate.timeline).read_text("utf-8"))["traceEvents"]
-    rows = [row for row in trace if row["ph"] == "X"]
-    for thread in {row["tid"] for row in rows}:
-        spans = sorted((row["ts"], row["ts"] + row["dur"]) for row in rows if row["tid"] == thread)
-        assert all(before[1] <= after[0] + 1e-3 for before, after in pairwise(spans))
-    end = max(row["ts"] + row["dur"] for row in rows)
-    assert end == pytest.approx(estimate.time_us, rel=0.01)
-    assert sum(row["dur"] for row in rows if row["name"] == "(unnamed)") < 0.05 * sum(row["dur"] for row in rows)
-    near = deploykit.package(cnn / "model.onnx", target="sm8650", out=tmp_path / "q", **nearest)
-    assert near.estimate is not None and near.estimate.instead_of == "SM8650" and near.exit_status == 0
-    assert near.estimate.time_us == estimate.time_us
 
 
 def test_every_compiler_here_is_asked_and_told_by_its_own_estimate(

@@ -9,7 +9,6 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
@@ -21,11 +20,8 @@ from deploykit.errors import InputError, ToolError, UnknownTargetError, UsageErr
 from deploykit.system.processes import ProgramEnd, run
 from deploykit_ort_qnn.compiler import hosts as workers
 from deploykit_ort_qnn.compiler.contexts import inspect_context, judged
-from deploykit_ort_qnn.compiler.jobs import CompileJob, compile_model
-from sample_models.tiny_graphs import TinyGraph
 from tables import each_row
 
-AIMET = Path(__file__).parents[1] / "data" / "aimet"
 CONTEXTS = Path(__file__).parents[1] / "data" / "contexts"
 
 
@@ -71,27 +67,6 @@ def test_whether_it_loads_is_answered_with_a_confidence(compiled: Path) -> None:
     assert status == 0 and info["loads"][0]["status"] == "supported" and info["loads"][0]["confidence"]
     status, info = call("explain", str(compiled / "model_ctx.onnx"), "--sdk", "2.48.40", "--target", "sm8650")
     assert status == 1 and info["loads"][0]["status"] == "unsupported"
-
-
-@pytest.mark.heavy
-def test_every_graph_is_read_with_what_it_needs(tmp_path: Path) -> None:
-    """The provider leaves the middle node to the CPU: one binary of two graphs, for 2 MB of VTCM."""
-    made, rng = TinyGraph(), np.random.default_rng(0)
-    first_w, last_w = (made.stored(n, rng.normal(size=(c, w, 3, 3))) for n, c, w in (("f", 16, 3), ("l", 8, 16)))
-    made.op("Asinh", [made.op("Conv", [made.input("x", (1, 3, 32, 32)), first_w], "a", pads=[1] * 4)], "b")
-    onnx.save(made.model(made.op("Conv", ["b", last_w], "y", pads=[1] * 4)), tmp_path / "model.onnx")
-    options = {"soc_model": "36", "vtcm_mb": "2"}
-    job = CompileJob(root=tmp_path, model="model.onnx", context="two.onnx", options=options, allow_cpu=True)
-    assert compile_model(job).ok
-    first, last = call("explain", str(tmp_path / "two_qnn.bin"))[1]["graphs"]
-    assert first["name"] != last["name"]
-    assert [t["shape"][1] for t in first["inputs"]] == [3] and last["outputs"][0]["shape"][1] == 8
-    for graph, weights in ((first, 16 * 3 * 9), (last, 8 * 16 * 9)):
-        assert graph["vtcm_bytes"] == 2 << 20 and graph["memory"]["constants"] >= weights
-        counted = graph["memory"]["constants"] + graph["memory"]["op_data"] + graph["memory"]["shared_weights"]
-        # v69: the binary itself records what one graph may need.
-        assert graph["fits"]["counted_bytes"] == counted and graph["fits"]["limit_bytes"] == 2048 << 20
-        assert graph["fits"]["ok"] and graph["fits"]["parts"] == 1
 
 
 def test_a_graph_above_the_limit_names_the_parts_and_fails() -> None:
@@ -207,12 +182,3 @@ sys.exit(worker.main(sys.argv[1:]))
     monkeypatch.setattr(workers, "run", lambda argv, **given: run((argv[0], "-c", program, *argv[3:]), **given))
     assert frame.run(cli, ["explain", str(compiled / "model_ctx_qnn.bin"), "--time-limit", "5"]) == 5
     assert said in capsys.readouterr().err
-
-
-def test_lpbq_reports_loss_and_path_per_weight(tmp_path: Path) -> None:
-    given, out = str(AIMET / "mlp/bq-w4a16.qdq.onnx"), str(tmp_path / "out.onnx")
-    status, report = call("encodings", "convert", given, "--to", "lpbq", "-o", out, "--refine")
-    assert status == 0 and report["converted"] == 5
-    for weight in report["weights"]:
-        assert weight["loss"]["refined_sqnr_db"] >= weight["loss"]["sqnr_db"] and weight["path"]
-    assert any("bias dropped" in weight["path"] for weight in report["weights"])

@@ -14,14 +14,13 @@ import pytest
 
 from deploykit.backend.backend import Request
 from deploykit.backend.status import Compiled, Right
-from deploykit.errors import ToolError, UsageError
+from deploykit.errors import ToolError
 from deploykit.flow.pipeline import make_package
 from deploykit.packages.verifying import verify_package as verify
 from deploykit.system.environments import environment_of
 from deploykit.system.installing import install
 from deploykit_ort_qnn.compiler.contexts import inspect_context
 from deploykit_ort_qnn.compiler.hosts import Host, Worker, installed_wheel, toolchain_host
-from deploykit_ort_qnn.compiler.jobs import CompileJob, compile_model
 from deploykit_ort_qnn.prepare import wheel_for
 from deploykit_qualcomm.carriers import host_toolchain
 from tables import each_row
@@ -38,7 +37,6 @@ TAKEN = {
     ("2.36", "vit/w8a8"): 25.0,
     ("2.48", "cnn/w8a16"): 50.0,
 }
-REFUSED = {"mlp/w4a8": "ORT110", "detr/fp16": "ORT111"}
 
 
 def request(name: str, sdk: str = "2.36", **more: object) -> Request:
@@ -84,7 +82,6 @@ def test_without_the_toolchain_the_plan_says_how_to_get_it(tmp_path: Path, sdk: 
     ("name", "sdk", "there", "absent"),
     [
         ("vit/w8a16", "2.22", {"without-channel-bias"}, {"int16-matmul", "softmax-rounding"}),
-        ("vit/w8a16", "2.36", {"softmax-rounding"}, {"int16-matmul", "without-channel-bias"}),
         ("vit/w8a16", "2.51", {"int16-matmul", "softmax-rounding"}, {"without-channel-bias"}),
     ],
 )
@@ -93,11 +90,6 @@ def test_the_preparation_is_the_one_that_a_provider_takes(
 ) -> None:
     make_package(request(name, sdk, compile=False), tmp_path / "p")
     assert there <= steps(tmp_path / "p") and not absent & steps(tmp_path / "p")
-
-
-def test_an_option_that_the_old_provider_lacks_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"not in onnxruntime-qnn 1\.22\.2"):
-        make_package(request("cnn/w8a16", options=(("htp_bf16_enable", "1"),)), tmp_path / "p")
 
 
 @each_row("name", ["mlp/lpbq-w4a16", "mlp/bq-w4a16"])
@@ -148,34 +140,6 @@ def test_a_detector_is_taken_wholly_and_is_right(tmp_path: Path) -> None:
     assert packaged.status.right.state is Right.YES, packaged.status.right
     assert "QNN001" not in {finding.code for finding in packaged.findings}
     assert {"without-mod", "without-sigmoid-before-linear"} <= steps(tmp_path / "p")
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("name", REFUSED)
-def test_a_refusal_is_told(tmp_path: Path, name: str) -> None:
-    host_of("2.36")
-    packaged = make_package(request(name), tmp_path / "p")
-    assert packaged.exit_status == 1
-    assert REFUSED[name] in {finding.code for finding in packaged.findings}
-    assert (tmp_path / "p/logs/compile.log").read_text("utf-8")
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize(
-    ("name", "made_for", "by", "kind"),
-    [("cnn/w8a16", "2.36", "2.22", "Gemm"), ("vit/w8a16", "2.51", "2.36", "DequantizeLinear")],
-)
-def test_the_form_for_a_later_release_is_refused_with_the_words_of_the_backend(
-    tmp_path: Path, name: str, made_for: str, by: str, kind: str
-) -> None:
-    """A layer keeps its bias; with symmetric int16 operands 2.36.1 refuses the conversions."""
-    host = host_of(by)
-    make_package(request(name, made_for, compile=False), tmp_path / "p")
-    options = {"soc_model": "57"}
-    job = CompileJob(root=tmp_path / "p", model="model/model.onnx", context="c.onnx", options=options, host=host)
-    outcome = compile_model(job)
-    assert outcome.status == "refused" and outcome.files == ()
-    assert {node.type for node in outcome.refused} == {kind} and any("3110" in node.why for node in outcome.refused)
 
 
 def test_the_installed_wheel_needs_no_toolchain_and_one_that_is_not_ready_is_none(

@@ -14,17 +14,16 @@ import onnx
 import pytest
 
 import deploykit
-from deploykit.backend.backend import Instead, Request
+from deploykit.backend.backend import Request
 from deploykit.backend.plans import Plan
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.encodings.formats.aimet import write_encodings
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
-from deploykit.findings import Confidence, Finding, Severity, Subject, SubjectKind
+from deploykit.findings import Finding, Severity, Subject, SubjectKind
 from deploykit.findings.rules import Registry
 from deploykit.flow.pipeline import Packaged, make_package
 from deploykit.rewrites import CURES
-from deploykit_ort_qnn import execution
 from deploykit_ort_qnn.bench import ask, opinions
 from deploykit_ort_qnn.bench.ask import TimedBench
 from deploykit_ort_qnn.bench.repair import find_culprit, rescue
@@ -104,18 +103,6 @@ def test_a_confirmed_no_is_observed(norms: Path, compiled: list[str]) -> None:
     assert all(finding.blocks and finding.to_json()["confidence"] == "observed" for finding in found)
     assert compiled == ["LRN", "Relu LRN Sigmoid LRN Relu"], "the second is the first under other names"
     assert {opinion["scope"] for opinion in of_code(plan, "DK211")[0].evidence["opinions"]} == {"1 operator"}
-
-
-@pytest.mark.heavy
-def test_operators_keep_the_types_and_pairs_of_the_model(norms: Path, tmp_path: Path, compiled: list[str]) -> None:
-    grid = Affine(bits=16, signed=False, scale=np.asarray(2.0**-10), zero_point=np.asarray(32768.0))
-    names = ["t0", "t1", "t2", "t3", "t4", "y"]
-    entries = {name: Encoding(name=name, value=grid) for name in names}
-    path = tmp_path / "norms.encodings"
-    path.write_text(write_encodings(EncodingSet(version="0.6.1", entries=entries), "0.6.1"), "utf-8")
-    deploykit.plan(norms, target="sm8650", backend="ort-qnn", encodings=path, mixed="refuse")
-    pair = "QuantizeLinear DequantizeLinear"
-    assert compiled[0] == f"{pair} LRN {pair}"
 
 
 @pytest.mark.heavy
@@ -208,16 +195,6 @@ def test_numbers_and_sizes_that_values_decide_are_not_asked_about(tmp_path: Path
     assert of_code(plan, "DK002")[0].blocks and not compiled
 
 
-@pytest.mark.heavy
-def test_rows_that_were_measured_with_this_release_are_not_asked(tmp_path: Path, compiled: list[str]) -> None:
-    for kind, asked in (("Softmax", False), ("LogSoftmax", True)):
-        body = f"[long] y = {kind} <axis = -1> (x)"
-        path = save(tmp_path / f"{kind}.onnx", "float[1,2200000] x", body, "float[1,2200000] y")
-        (found,) = of_code(deploykit.plan(path, target="sm8650", backend="ort-qnn"), "QNN204")
-        assert found.blocks and bool(compiled) == asked
-        assert found.claim is not None and found.claim.confidence is Confidence.OBSERVED
-
-
 @each_row(
     ("sdk", "releases"),
     [
@@ -286,16 +263,6 @@ def encodings(model: Path) -> Path:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("integers", [False, True])
-def test_a_known_fault_is_repaired_before_anything_is_compiled(model: Path, integers: bool) -> None:
-    made = package(model, encodings=encodings(model) if integers else None)
-    assert made.exit_status == 0 and made.status.compiled.state == "yes" and made.status.right.state == "yes"
-    (known,) = [finding for finding in made.findings if finding.code == "ORT020"]
-    assert known.handled is not None and "flat-index" in known.handled
-    assert "ORT112" not in {finding.code for finding in made.findings}
-
-
-@pytest.mark.heavy
 @pytest.mark.usefixtures("unknown_fault")
 @pytest.mark.parametrize("integers", [False, True])
 def test_an_unknown_one_is_found_and_got_over(model: Path, integers: bool) -> None:
@@ -319,15 +286,6 @@ def test_what_nothing_helps_against_is_named(model: Path) -> None:
 def trial(**given: Any) -> TimedBench:
     job = {"options": {"soc_model": "57"}, "deadline": time.monotonic() + 60, "longest": 30.0}
     return TimedBench(progress=lambda line: None, **{**job, **given})
-
-
-@pytest.mark.heavy
-def test_the_search_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = find_culprit(killing(), "crashed", trial())
-    assert first is not None and [node.name for node in first[1]] == KILLING
-    monkeypatch.setattr(ask, "compile_model", lambda job, progress: pytest.fail("compiled again"))
-    again = find_culprit(killing(), "crashed", trial())
-    assert again is not None and again[1] == first[1]
 
 
 def test_without_time_or_where_no_part_does_it_again_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -362,15 +320,3 @@ def test_what_never_ends_is_found_and_compiled_in_another_mode(model: Path, monk
     assert rescue(job, outcome, asked, lambda line: None) == (told, None)
     compiled = CompileOutcome(status="compiled")
     assert rescue(job, compiled, request, lambda line: None) == (compiled, None)
-
-
-@pytest.mark.heavy
-def test_what_cannot_be_packaged_instead_leaves_the_first_answer(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def useless(job: CompileJob, outcome: CompileOutcome, request: Request, progress: Any) -> Any:
-        return outcome, Instead(request=replace(request, rewrite=("log-range",)), how="nothing")
-
-    monkeypatch.setattr(execution, "rescue", useless)
-    made = package(model, no_rewrite=("flat-index",))
-    assert made.exit_status == 1 and made.package is not None
-    codes = {finding.code for finding in made.findings if finding.blocks}
-    assert codes == {"ORT112"}

@@ -122,39 +122,10 @@ def test_a_log_over_a_narrow_range_is_widened_or_caught(tmp_path: Path, log_mode
     assert bad.exit_status == 1 and finding.evidence["first_node"] == "the_log"
 
 
-@pytest.mark.heavy
-def test_an_lpbq_gemm_is_packaged_in_a_form_that_is_right(tmp_path: Path, lpbq_gemm: onnx.ModelProto) -> None:
-    onnx.save(lpbq_gemm, tmp_path / "m.onnx")
-    packaged = make_package(request(tmp_path / "m.onnx"), tmp_path / "p")
-    assert packaged.exit_status == 0, [f.message for f in packaged.findings if f.blocks]
-    numbers = json.loads((tmp_path / "p/artifacts/numbers.json").read_text())
-    assert numbers["agreement_db"]["y"] > 60
-
-
-@pytest.mark.heavy
-def test_what_stays_on_the_cpu_is_told(tmp_path: Path) -> None:
-    no = ("fuse-gelu",)
-    plan = make_plan(request("vit/w8a8.qdq.onnx", no_rewrite=no))
-    assert {"ORT011"} == {finding.code for finding in plan.findings if finding.blocks}
-    cpu = (("session.disable_cpu_ep_fallback", "0"),)
-    assert "ORT114" in codes(make_package(request("vit/w8a8.qdq.onnx", no_rewrite=no, options=cpu), tmp_path / "p"))
-
-
 def test_float8_is_named_before_compiling() -> None:
     plan = make_plan(request("mlp/wfp8a8.qdq.onnx"))
     assert plan.route is None
     assert {finding.subject.name for finding in plan.findings if finding.code == "ORT003"} >= {"fc1.weight"}
-
-
-@pytest.mark.heavy
-def test_blocks_run_in_fp16_unless_lpbq_is_asked_for(tmp_path: Path) -> None:
-    blocks = make_package(request("mlp/bq-w4a16.qdq.onnx"), tmp_path / "bq")
-    assert {"ORT006", "ORT103"} <= codes(blocks) and blocks.exit_status == 0
-    strict = {"strict_precision": True}
-    assert make_plan(request("mlp/bq-w4a16.qdq.onnx", adapter_options=strict)).route is None
-    lpbq = make_package(request("mlp/bq-w4a16.qdq.onnx", adapter_options={"lpbq": True, **strict}), tmp_path / "lpbq")
-    assert lpbq.exit_status == 0 and not {"ORT006", "ORT103"} & codes(lpbq)
-    assert "ORT013" in codes(lpbq)
 
 
 def test_a_package_tells_the_loss_that_the_lpbq_command_tells(tmp_path: Path) -> None:
@@ -167,16 +138,6 @@ def test_a_package_tells_the_loss_that_the_lpbq_command_tells(tmp_path: Path) ->
     order = itemgetter("sqnr_db")
     for mine, other in zip(sorted(told.values(), key=order), sorted(asked, key=order), strict=True):
         assert mine == pytest.approx(other, rel=1e-3, abs=1e-4)
-
-
-def test_another_wheel_is_not_compiled_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DEPLOYKIT_TOOLCHAINS", str(tmp_path / "none"))
-    packaged = make_package(request("mlp/w8a8.qdq.onnx", sdk="2.5.0"), tmp_path / "p")
-    (finding,) = [finding for finding in packaged.findings if finding.code == "ORT141"]
-    assert packaged.executed == () and finding.hint == "deploykit toolchain install htp-2.49.40"
-    script = (tmp_path / "p/scripts/compile.py").read_text("utf-8")
-    assert "toolchains/htp-2.49.40/venv/bin/python" in script
-    assert packaged.plan.sdk["version"] == "2.5.0" and packaged.plan.sdk["qairt"] == "2.49.40"
 
 
 def script(package: Path, *argv: str) -> subprocess.CompletedProcess[str]:
@@ -196,15 +157,6 @@ def test_the_scripts_of_the_package_do_the_same(tmp_path: Path) -> None:
     done = script(tmp_path / "p", sys.executable, "scripts/run.py", "--compare", "model/model.onnx")
     assert binary.read_bytes() == before and "dB against the CPU" in done.stdout
     assert "logits" in script(tmp_path / "p", "bash", "scripts/run_on_device.sh").stdout
-
-
-@pytest.mark.heavy
-def test_a_cut_off_end_is_run_by_the_script(tmp_path: Path) -> None:
-    given = request("detr/model.onnx", "sm8650", encodings=AIMET / "detr/w8a8.v1.0.0.encodings")
-    packaged = make_package(given, tmp_path / "p")
-    assert packaged.exit_status == 0 and (tmp_path / "p/model/tail.onnx").exists()
-    done = script(tmp_path / "p", sys.executable, "scripts/run.py", "-o", str(tmp_path / "out.npz"))
-    assert "detections: float32 [1, 64, 10] (host)" in done.stdout
 
 
 @pytest.mark.heavy
@@ -262,21 +214,6 @@ def test_a_package_that_was_not_compiled_is_built_later(tmp_path: Path, monkeypa
     assert (tmp_path / "p/artifacts/model_ctx_qnn.bin").exists() and verify(tmp_path / "p").ok
 
 
-def test_a_build_without_the_wheel_ends_with_the_environment_status(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_package(request("mlp/w8a8.qdq.onnx", sdk="2.5.0"), tmp_path / "p")
-    monkeypatch.setenv("PYTHON", sys.executable)
-    report = build_package(tmp_path / "p")
-    assert report.status == 5 and report.exit_status == 5 and report.done == ()
-
-
-def test_the_scripts_are_clean_shell(tmp_path: Path) -> None:
-    make_package(request("mlp/w8a8.qdq.onnx", compile=False), tmp_path / "p")
-    scripts = [str(tmp_path / "p/scripts" / name) for name in ("build.sh", "run_on_device.sh")]
-    script(tmp_path, str(Path(sys.executable).with_name("shellcheck")), *scripts)
-
-
 FEEDS = cell_pictures(4)
 
 
@@ -289,18 +226,10 @@ def stored(name: str, change: Callable[[Any], Any]) -> Callable[[onnx.ModelProto
     return apply
 
 
-def mask_twice(model: onnx.ModelProto) -> None:
-    last = next(node for node in model.graph.node if "scores" in node.output)
-    model.graph.node.append(onnx.helper.make_node("Mul", ["scores.once", "seen"], ["scores"], name="twice"))
-    last.output[0] = "scores.once"
-
-
 # That each of a dozen ways to be wrong is a no is asked of the judge; here it judges what was compiled and emulated.
 WRONG: dict[str, Callable[[onnx.ModelProto], None]] = {
     "swapped classes": stored("cls.w", lambda w: w[::-1]),
-    "a mask applied twice": mask_twice,
     "half the detections lost": stored("hidden", lambda h: h - 8 * (np.arange(CELLS) % 2)[None, :, None]),
-    "calibration of another recipe": lambda model: None,
 }
 
 
@@ -347,15 +276,11 @@ def test_a_wrong_package_is_a_no(name: str, given: Path, tmp_path: Path, monkeyp
     def spoilt(model: onnx.ModelProto, encodings: EncodingSet | None, **more: Any) -> Any:
         wrong = cell_detector()
         WRONG[name](wrong)
-        feeds = FEEDS
-        if name == "calibration of another recipe":  # ranges of pictures that were divided by 255 once more
-            feeds = [{key: value / 255 for key, value in feed.items()} for feed in FEEDS]
-        entries = min_max_encodings(wrong, feeds, bits=16)
+        entries = min_max_encodings(wrong, FEEDS, bits=16)
         return right(insert_qdq(wrong, entries, bias="float").model if pairs else wrong, entries, **more)
 
     monkeypatch.setattr(provider, "provider_model", spoilt)
     made = packaged(given, tmp_path / "out", pairs=pairs)
     assert made.status.right.state == "no", f"{made.status.right}"
     assert made.exit_status == 1
-    lost = {"a mask applied twice": "scores are 0.1"}.get(name, "detections kept")
-    assert lost in made.status.right.why.partition("(")[0], "the loss comes first"
+    assert "detections kept" in made.status.right.why.partition("(")[0], "the loss comes first"

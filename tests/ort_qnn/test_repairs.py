@@ -15,9 +15,7 @@ import deploykit
 from atlas.cases import case_of, case_unit
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.backend.audits import Audit, AuditedKernel
-from deploykit.backend.backend import Execution, Instead, Request
 from deploykit.errors import UsageError
-from deploykit.findings import Finding, Severity, Subject, SubjectKind
 from deploykit.model.nodes import label
 from deploykit_ort_qnn.bench.ask import Bench, Memory
 from deploykit_ort_qnn.bench.audit import audit_model
@@ -26,7 +24,6 @@ from deploykit_ort_qnn.bench.pieces import PAIR
 from deploykit_ort_qnn.bench.repair import find_repairs, repaired_kernels, repaired_model, repairs_of, suspects_of
 from deploykit_ort_qnn.bench.together import Ran
 from deploykit_ort_qnn.bench.ways import WAYS
-from deploykit_ort_qnn.rules.audit import RULES
 from tables import each_row
 
 LAYER = "w = {0.5, -1, 0.25, 1, 1, -0.5, 0.75, -0.25, 0.5, 1, -1, 0.25, 0.125, 0.5, 1, -0.75}"
@@ -147,14 +144,6 @@ def test_other_grids_hold_the_same_values(way: str) -> None:
     onnx.checker.check_model(made, full_check=True)
     assert len(made.graph.node) > len(model.graph.node)
     assert np.abs(outputs(made) - outputs(model)).max() <= 3 * 1.25 / 32
-
-
-def test_the_page_lists_the_ways_in_their_order() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "audit.md").read_text("utf-8")
-    rows = page.partition("<!-- ways -->\n")[2].partition("<!-- end")[0]
-    assert rows == "| way | what is done |\n|---|---|\n" + "".join(
-        f"| {way.name} | {way.told} |\n" for way in WAYS.values()
-    )
 
 
 def test_wide_factors_are_for_16_bits() -> None:
@@ -304,35 +293,6 @@ def test_what_died_is_asked_again_and_what_is_refused_is_not() -> None:
         assert ("even-result" in device.asked) is asked and "in-16-bits" in device.asked
 
 
-def normalized() -> onnx.ModelProto:
-    """A result of few steps by its own length: one step of rounding is much of it."""
-    grids = "float s = {0.1}, uint8 z = {128}, float t = {0.0079}"
-    text = f"""<ir_version: 8, opset_import: ["": 17]> g (float[4,6] x) => (float[4,6] y) <{grids}> {{
-        q = QuantizeLinear (x, s, z)  a = DequantizeLinear (q, s, z)  [first] n = Neg (a)
-        r = QuantizeLinear (n, s, z)  b = DequantizeLinear (r, s, z)  [second] m = LpNormalization <axis: int = 1> (b)
-        u = QuantizeLinear (m, t, z)  y = DequantizeLinear (u, t, z)
-    }}"""
-    return onnx.parser.parse_model(text)
-
-
-def test_what_grew_among_neighbours_is_told_with_how_far_the_file_is_off_float() -> None:
-    def run(probes: Sequence[Any]) -> Iterator[Ran]:
-        for probe in probes:
-            made = Session(probe.model).runs(probe.samples)
-            wanted = {name: [one[name] for one in made] for name in made[0]}
-            off = {name: [one + 0.4 * (one > 0.7) for one in values] for name, values in wanted.items()}
-            yield Ran(probe=probe, answer="taken", wanted=wanted, got=off if probe.place == "inside" else wanted)
-
-    bench = Bench(run=run, memory=Notes())
-    audit = audit_model(normalized(), level="full", bench=bench, by="it", suspects=frozenset())
-    assert {one.place: one.verdict for one in audit.kernels} == {"alone": "right", "inside": "right"}
-    (found, *_) = RULES["QNN326"].run(audit)
-    assert found.evidence["from_float"] > found.evidence["file_from_float"] > 0
-    assert "steps off the file" in found.message and "steps off the float model" in found.message
-    again = audit_model(normalized(), level="full", bench=replace(bench, seen={}), by="it", suspects=frozenset())
-    assert again.kernels == audit.kernels and again.known == len(again.kernels)
-
-
 @each_row(
     ("measured", "anyway"),
     [({"share": 0.011, "odd": 0}, False), ({"share": 0.2, "odd": 0}, True), ({"share": 0.0, "odd": 3}, True)],
@@ -347,22 +307,6 @@ def test_where_the_outputs_are_right_only_what_is_often_off_is_done_otherwise(
     audit = Audit(level="full", by="the emulator", kernels=(kernel, right))
     assert suspects_of(audit, is_right=False) == {"n", "m"}
     assert suspects_of(audit, is_right=True) == ({"n", "m"} if anyway else set())
-
-
-def finding(code: str, name: str, severity: Severity = Severity.ERROR) -> Finding:
-    return Finding(
-        code=code, slug=code.lower(), severity=severity, subject=Subject(kind=SubjectKind.NODE, name=name), message="m"
-    )
-
-
-def test_what_is_got_over_is_told_once(tmp_path: Path) -> None:
-    request = Request(model=tmp_path / "m.onnx", target="sm8650")
-    instead = Instead(request=request, how="otherwise", handles={("QNN321", "a"): "by Gathers"})
-    warned = finding("QNN321", "a", Severity.WARNING)
-    over = instead.over((warned, finding("ORT120", "y"), finding("QNN322", "b", Severity.WARNING)))
-    assert [(one.code, one.handled) for one in over] == [("QNN321", "by Gathers"), ("ORT120", "otherwise")]
-    again = Execution(findings=(finding("ORT120", "y"),))
-    assert [(one.code, one.handled) for one in again.with_avoided(over)] == [("ORT120", None), ("QNN321", "by Gathers")]
 
 
 def wrong_model(folder: Path) -> Path:

@@ -15,13 +15,11 @@ from msgspec import structs
 from deploykit.accuracy.judge.verdict import Against, Context, Measure, Verdict
 from deploykit.accuracy.latency import Estimate
 from deploykit.backend.backend import Request, SharedWork
-from deploykit.backend.plans import Plan
 from deploykit.encodings.insert_qdq import Skipped
 from deploykit.encodings.lpbq import LpbqLoss
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
-from deploykit.findings import Finding, Severity
+from deploykit.findings import Finding
 from deploykit.findings.rules import Rule
-from deploykit.flow.pipeline import make_plan
 from deploykit.flow.read import read_situation
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import wrap_proto
@@ -147,21 +145,6 @@ def graph(types: tuple[str, str, str], *, encoding: str = "") -> QnnGraph:
         QnnNode(name="q", type="Quantize", inputs=("y",), outputs=("y_q",)),
     )
     return QnnGraph(name="g", nodes=nodes, tensors=tensors)
-
-
-def scaled(factor: float, folder: Path) -> Plan[Any]:
-    """The plan of a float model that multiplies its input with a constant."""
-    stored = f"float[4] c = {{{factor}, 1.0, 1.0, 1.0}}"
-    graph = f"g (float[4] x) => (float[4] y) <{stored}> {{ z = Mul (x, c)  y = Exp (z) }}"
-    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {graph}')
-    onnx.save(model, folder / "m.onnx")
-    return make_plan(Request(model=folder / "m.onnx", target="sm8650", backend="ort-qnn"))
-
-
-def test_a_float_model_beyond_float16_is_told_by_the_shared_rule(tmp_path: Path) -> None:
-    (found,) = (finding for finding in scaled(65505.0, tmp_path).findings if finding.code == "QNN127")
-    assert (found.subject.name, found.severity) == ("c", Severity.ERROR)
-    assert "QNN127" not in {finding.code for finding in scaled(65504.0, tmp_path).findings}
 
 
 def made(dtype: str, kind: str = "q::MatMul") -> Schematic:
@@ -334,19 +317,6 @@ def test_float_nodes_that_nothing_was_said_about_are_one_finding() -> None:
 
 
 @each_row(
-    ("log", "cause"),
-    [
-        (("a note", "Error: no memory"), {"log": "Error: no memory"}),
-        (("a note", "Graph FAILED to finalize"), {"log": "Graph FAILED to finalize"}),
-        (("a note",), {}),
-    ],
-)
-def test_the_line_of_the_log_that_says_why_is_kept(log: tuple[str, ...], cause: dict[str, str]) -> None:
-    (finding,) = rules()["ORT111"].run(CompileOutcome(status="failed", message="code 1", log=log))
-    assert dict(finding.evidence) == cause
-
-
-@each_row(
     ("made_type", "words", "meant"),
     [
         ("Float16", "(float16 after optimization)", "y is meant to be uint16"),
@@ -362,13 +332,6 @@ def test_a_float_island_says_what_was_meant_and_what_became_of_it(made_type: str
     (finding,) = rules()["ORT101"].run(scope)
     assert words in finding.message and ("after optimization" in finding.message) is bool(made_type)
     assert finding.message.endswith(f"; {meant}") and finding.evidence["made"] == (made_type.lower() or "unknown")
-
-
-@each_row("made_type", ["Float16", "Float32"])
-def test_a_grid_that_was_left_for_any_float_is_one_finding(made_type: str) -> None:
-    scope = types(graph(("uint16", "uint16", "int8")), made(made_type))
-    found = [finding.code for name in ("ORT102", "ORT104") for finding in rules()[name].run(scope)]
-    assert found == ["ORT104"]
 
 
 @each_row(("entries", "handled"), [({"session.disable_cpu_ep_fallback": "0"}, True), ({}, False)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
 import subprocess
@@ -160,51 +159,6 @@ def test_a_route_through_dlcs_serves_both_kinds(tmp_path: Path) -> None:
     assert deploykit.verify(done.package).ok
 
 
-def decoder(folder: Path) -> tuple[Path, Path, list[Arrays]]:
-    """The small deformable decoder of the ways' own tests, in W8A16 with nine tensors left out to be float16."""
-    import onnx
-
-    from deploykit.encodings.formats.aimet import write_encodings
-
-    path = Path(__file__).parents[1] / "flow" / "test_decoder_ways.py"
-    spec = importlib.util.spec_from_file_location("decoder_for_packages", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    detector = module._detector()
-    onnx.save(detector.model, folder / "decoder.onnx")
-    text = write_encodings(module._without(detector.encodings, module.SENSITIVE), "1.0.0")
-    (folder / "decoder.encodings").write_text(text)
-    return folder / "decoder.onnx", folder / "decoder.encodings", detector.feeds
-
-
-@pytest.mark.heavy
-def test_a_decoder_whose_indices_cross(device: dict[str, str], run_script: RunScript, tmp_path: Path) -> None:
-    """GridSample, TopK and GatherElements in six segments; an index tensor crosses, which is said."""
-    from deploykit.accuracy.simulate.sessions import Session
-    from deploykit.model import load_model
-
-    model, encodings, feeds = decoder(tmp_path)
-    done = deploykit.package(
-        model, target="sm8650", sdk="2.33", encodings=encodings, mixed="segments", out=tmp_path / "out"
-    )
-    assert done.package is not None, [finding.message for finding in done.findings if finding.blocks]
-    (found,) = [finding for finding in done.findings if finding.code == "QNN130"]
-    assert found.subject.name == "raw/chosen/where"
-    built = run_script(done.package / "scripts/build.sh", **device)
-    assert built.returncode == 0, built.stderr
-    assert deploykit.verify(done.package).ok
-    inputs = listed(tmp_path / "inputs", feeds)
-    ran = run_script(done.package / "scripts/run_on_device.sh", str(inputs), str(tmp_path / "results"), **device)
-    assert ran.returncode == 0, ran.stderr
-    for index, feed in enumerate(feeds):
-        expected = Session(load_model(model).proto).run(feed)["detections"]
-        result = np.fromfile(tmp_path / f"results/Result_{index}/detections.raw", np.float32)
-        np.testing.assert_array_equal(result.reshape(expected.shape), expected)
-
-
 @pytest.fixture(scope="module")
 def with_tail(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A package whose end was cut off and runs on the host."""
@@ -213,15 +167,6 @@ def with_tail(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert folder is not None
     assert (folder / "model/tail.onnx").exists()
     return folder
-
-
-def test_a_tail_is_chained_on_the_host(
-    with_tail: Path, tmp_path: Path, samples: list[Arrays], detections: list[npt.NDArray[Any]]
-) -> None:
-    np.savez(tmp_path / "a.npz", **samples[0])  # type: ignore[arg-type]
-    assert on_host(with_tail, tmp_path / "out", tmp_path / "a.npz").returncode == 0
-    with np.load(tmp_path / "out/a.npz") as results:
-        np.testing.assert_allclose(results["detections"], detections[0], rtol=1e-5, atol=1e-3)
 
 
 def test_a_tail_is_chained_after_the_device(
@@ -242,42 +187,3 @@ def test_a_tail_is_chained_after_the_device(
         for index in range(len(given)):
             result = np.fromfile(out / f"Result_{index}/detections.raw", np.float32)
             np.testing.assert_allclose(result, detections[index].ravel(), rtol=1e-5, atol=1e-3)
-
-
-@pytest.mark.heavy
-def test_the_segments_of_the_package_run_on_the_emulator(
-    cut_packages: dict[str, Packaged], tmp_path: Path, samples: list[Arrays], detections: list[npt.NDArray[Any]]
-) -> None:
-    """Compiled for the device by onnxruntime-qnn from the package's own models and encodings, one after the other."""
-    pytest.importorskip("onnxruntime_qnn")
-    import onnx
-
-    from deploykit.accuracy.simulate.simulation import overall_sqnr_db
-    from deploykit.encodings.formats.aimet import read_encodings
-    from deploykit.encodings.place import place
-    from deploykit.model import load_model
-    from deploykit.model.collect import collect_facts
-    from deploykit_ort_qnn.compiler.jobs import CompileJob, compile_model
-    from deploykit_ort_qnn.provider_model import provider_model
-    from emulator import execute_model
-
-    folder, soc = cut_packages["omit"].package, {"soc_model": "57"}
-    assert folder is not None
-    values = dict(samples[0])
-    for name in NAMES:
-        model = load_model(folder / f"model/model_{name}.onnx")
-        proto, encodings = model.proto, folder / f"encodings/model_{name}.json"
-        if encodings.exists():
-            placed = place(read_encodings(encodings), collect_facts(model))
-            proto = provider_model(proto, placed, int16_matmul=True).model
-        root = tmp_path / name
-        root.mkdir()
-        onnx.save(proto, root / "model.onnx")
-        outcome = compile_model(CompileJob(root=root, model="model.onnx", context="context.onnx", options=soc))
-        assert outcome.ok, (name, outcome.message, outcome.refused)
-        assert not outcome.cpu_nodes
-        arrays = {f"0:{item.name}": values[item.name] for item in proto.graph.input}
-        np.savez(root / "inputs.npz", **arrays)  # type: ignore[arg-type]
-        results = execute_model(root, "context.onnx", root / "inputs.npz", provider="npu", options=soc)
-        values |= {key.removeprefix("0:"): value for key, value in results.items()}
-    assert overall_sqnr_db([{"detections": detections[0]}], [values]) >= 65

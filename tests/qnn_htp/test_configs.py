@@ -93,19 +93,6 @@ def test_a_key_comes_with_its_version() -> None:
     assert made["config/htp_prepare.json"]["context"] == {"lora_weight_sharing": True}
 
 
-def test_a_flag_that_the_table_lists_is_rendered() -> None:
-    argv = Argv("qnn-onnx-converter", load_sdk_table("2.33.0"))
-    argv.add("--input_network", "model/a b.onnx").add("--float_fallback").add("--float_bitwidth", "16")
-    assert argv.words == (
-        "qnn-onnx-converter",
-        "--input_network",
-        "model/a b.onnx",
-        "--float_fallback",
-        "--float_bitwidth",
-        "16",
-    )
-
-
 @each_row(
     ("tool", "version", "flag", "values"),
     [
@@ -122,8 +109,3 @@ def test_a_flag_that_the_table_lists_is_rendered() -> None:
 def test_what_the_table_does_not_list_is_a_defect(tool: str, version: str, flag: str, values: tuple[str, ...]) -> None:
     with pytest.raises(DefectError):
         Argv(tool, load_sdk_table(version)).add(flag, *values)
-
-
-def test_quantizer_v2_is_rendered_from_2_37_on() -> None:
-    for version in ("2.37.0", "2.44.0", "2.50.0"):
-        assert "--use_quantize_v2" in Argv("qnn-onnx-converter", load_sdk_table(version)).add("--use_quantize_v2").words

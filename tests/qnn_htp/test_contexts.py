@@ -74,16 +74,6 @@ def test_weights_are_in_the_package_once_and_every_part_reads_its_own(decoder: P
     assert not weights["prefill_1"] & weights["prefill_2"]
 
 
-def test_caches_go_in_and_come_out_of_the_part_that_has_their_layer(package: Path) -> None:
-    from deploykit.model import load_model
-
-    for number in (1, 2):
-        graph = load_model(package / f"model/decode_{number}.onnx").proto.graph
-        past = {item.name.removeprefix("past.") for item in graph.input if item.name.startswith("past.")}
-        new = {item.name.removeprefix("new.") for item in graph.output if item.name.startswith("new.")}
-        assert past == new != set()
-
-
 def test_both_graphs_have_the_same_entries_of_a_weight(package: Path) -> None:
     rows = [json.loads((package / f"encodings/{name}_1.json").read_text("utf-8")) for name in ("prefill", "decode")]
     params = [{row["name"]: row for row in found["param_encodings"]} for found in rows]

@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,15 +58,6 @@ def test_it_stands_beside_the_route_that_is_taken(aimet: Path, target: str, sdk:
     assert made.route is not None and made.route.id != ROUTE
     assert (row["confidence"], row["because"], row["ask"]) == ("inferred", against, f"--route {ROUTE}")
     assert "Nobody loaded such a binary on a device here" in row["why"]
-
-
-def test_it_is_compared_with_the_other_ways(aimet: Path) -> None:
-    rows = {sdk: plan(aimet, sdk=sdk).to_json()["candidates"] for sdk in ("2.33", "2.36")}
-    ways = {sdk: {way["id"]: way for way in found} for sdk, found in rows.items()}
-    assert "compiles for SC8380XP" in ways["2.33"]["direct"]["why"]
-    direct, fallback = ways["2.36"]["direct"], ways["2.36"]["fallback"]
-    assert direct["confidence"] == "inferred" and not direct["won"]
-    assert (direct["overall_db"], direct["float16_tensors"]) == (fallback["overall_db"], fallback["float16_tensors"])
 
 
 def test_the_request_may_rule_it_in(aimet: Path) -> None:
@@ -139,11 +129,6 @@ def test_what_it_cannot_do_is_said(aimet: Path, given: dict[str, Any], words: st
     assert words in f"{refused.value.what} {refused.value.why}"
 
 
-def test_a_workflow_needs_a_route_that_can_run_there(aimet: Path) -> None:
-    with pytest.raises(UsageError, match="nothing of this route can run there"):
-        plan(aimet, emit="github-actions")
-
-
 @pytest.fixture(scope="module")
 def for_arm(aimet: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package for 2.33, whose compiler is ARM64 code for Windows."""
@@ -190,29 +175,6 @@ def test_the_workflow_is_one_that_github_reads(aimet: Path, tmp_path: Path, sdk:
     used = re.findall(r"uses: (.*)", text)
     assert len(used) == 3 and all(re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40} # v[0-9.]+", name) for name in used)
     assert ("Not tried on this runner" in text) is (sdk == "2.33")
-
-
-def test_here_its_script_says_where_it_runs(for_arm: Path, tmp_path: Path) -> None:
-    place = shutil.copytree(for_arm, tmp_path / "copy")
-    argv = [sys.executable, "scripts/compile.py"]
-    done = subprocess.run(argv, cwd=place, capture_output=True, encoding="utf-8", check=False)
-    assert done.returncode == 5 and "Windows on ARM" in done.stderr
-    report = json.loads((place / "artifacts/compile_report.json").read_text("utf-8"))
-    assert (report["state"], report["wheel"], report["files"]) == ("absent", "1.22.0", {})
-
-
-def test_the_script_runs_the_context_on_a_device(
-    for_arm: Path, device: dict[str, str], run_script: Callable[..., Any], tmp_path: Path
-) -> None:
-    """A stand-in for the device: the libraries of the SDK, and ``qnn-net-run`` with the binary that came back."""
-    place = shutil.copytree(for_arm, tmp_path / "copy")
-    inputs = tmp_path / "given"
-    inputs.mkdir()
-    (inputs / "list.txt").write_text("images:=a.raw orig_target_sizes:=b.raw\n")
-    for name in "ab":
-        (inputs / f"{name}.raw").write_bytes(bytes(4))
-    done = run_script(place / "scripts/run_on_device.sh", str(inputs / "list.txt"), **device)
-    assert done.returncode == 5 and "artifacts/model_ctx_qnn.bin is not built" in done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -297,20 +259,3 @@ def test_the_dlc_is_written_compared_and_left_to_the_sdks_generator(with_dlc: Pa
     report = deploykit.verify(with_dlc)
     assert report.ok
     assert any(check.id == "dlc-types" and "0 differ" in check.detail for check in report.checks)
-
-
-def test_a_setting_of_a_graph_without_a_name_is_refused(aimet: Path) -> None:
-    with pytest.raises(UsageError, match="no name before the DLC is written"):
-        plan(aimet, "cnn/w8a16.v2.0.0", sdk="2.51.0", route=DLC_ROUTE, options={"graphs[].O": "3"})
-
-
-@pytest.mark.heavy
-def test_its_script_has_the_sdk_compile_the_dlc(
-    with_dlc: Path, make_sdk: Callable[..., Path], run_script: Callable[..., Any], tmp_path: Path
-) -> None:
-    place = shutil.copytree(with_dlc, tmp_path / "copy")
-    done = run_script(place / "scripts/build.sh", QAIRT_SDK_ROOT=str(make_sdk("2.51.0.260929", "2.51.0")))
-    assert done.returncode == 0, done.stderr
-    assert (place / "artifacts/model_ctx.bin").is_file()
-    log = (place / "logs/context-binary.log").read_text("utf-8")
-    assert "--model libQnnModelDlc.so --dlc_path artifacts/model.dlc" in log

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-import deploykit
 from deploykit.backend.backend import Request
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.findings import Finding
@@ -214,33 +213,9 @@ def test_an_unknown_status_is_a_warning_not_an_error() -> None:
     assert finding.severity == "warning"
 
 
-def test_every_sdk_has_a_preference_for_every_intent() -> None:
-    from deploykit_qnn_htp.draft import preference
-    from deploykit_qualcomm.tables import tables
-
-    for table in tables().all():
-        for intent in Intent:
-            for name in preference(intent, table.parsed).order:
-                assert intent in route_row(name).intents
-
-
 def test_a_chip_without_float16_says_so_for_itself() -> None:
     """v73 has it, SM7635 has not; the SDK's row is about the architecture."""
     (finding,) = [found for found in DRAFT_RULES.run(mixed(device="sm7635")) if found.code == "QNN122"]
     assert "SM7635 cannot run" in finding.message and "onnxruntime-qnn 2.7.0" in " ".join(finding.sources)
     assert mixed_support(mixed(device="sm7635").situation.target, {}).kinds == {"integer"}
     assert "fallback" in mixed_support(mixed(device="sm8550").situation.target, {}).kinds
-
-
-@pytest.mark.heavy
-def test_the_compiler_is_asked_and_named_only_where_that_is_wanted(tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime_qnn")
-    asked: dict[str, Any] = {"target": "sm8650", "sdk": "2.33", "encodings": DATA / "cnn_bnfold/w8a8.v0.6.1.encodings"}
-    model = DATA / "cnn_bnfold/model.onnx"
-    assert deploykit.package(model, **asked, out=tmp_path / "quiet").executed == ()
-    made = deploykit.package(model, **{**asked, "preflight": True}, out=tmp_path / "out")
-    (opinion,) = [finding for finding in made.findings if finding.code == "QNN131"]
-    assert "not the SDK of the package" in opinion.message
-    assert made.executed == ("preflight",)
-    record = json.loads((tmp_path / "out" / "manifest.json").read_text())["record"]["preflight"]["model"]
-    assert record["ok"] is True and record["qairt"].startswith("2.")

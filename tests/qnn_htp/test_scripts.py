@@ -115,12 +115,6 @@ def test_a_failed_step_is_diagnosed_leaves_no_half_artifact_and_is_resumed(
     assert calls(record).count("qnn-onnx-converter") == 2, "changed encodings are converted again"
 
 
-def test_a_half_written_file_is_removed(package: Path, make_sdk: MakeSdk, run_script: RunScript) -> None:
-    done = run_script(package / "scripts/build.sh", QAIRT_SDK_ROOT=str(make_sdk()), STANDIN_FAIL="qnn-onnx-converter")
-    assert done.returncode == 5
-    assert not (package / "artifacts/model.cpp").exists()
-
-
 @each_row("lost", [("/decoder/Sigmoid_output_0",), ()])
 def test_a_converter_that_changes_the_precision_fails_the_build(
     mixed: Path, make_sdk: MakeSdk, run_script: RunScript, tmp_path: Path, lost: tuple[str, ...]
@@ -143,11 +137,9 @@ def test_a_converter_that_changes_the_precision_fails_the_build(
 HOSTILE = ("a b", "a'b", 'a"b', "$(touch pwned)", "`touch pwned`", "a\nb", "-rf", "a;touch pwned", "a&b", "*")
 
 
-@each_row("name", ["-rf a\nb'$(touch pwned)", 'a"`touch pwned`;touch pwned&*'])
-def test_names_cannot_break_out(
-    name: str, aimet: Path, make_sdk: MakeSdk, run_script: RunScript, tmp_path: Path
-) -> None:
+def test_names_cannot_break_out(aimet: Path, make_sdk: MakeSdk, run_script: RunScript, tmp_path: Path) -> None:
     """Hostile names of the model's file, the encodings' file, the package and the SDK folder."""
+    name = "-rf a\nb'$(touch pwned)\"`touch pwned`;touch pwned&*"
     model, encodings = tmp_path / f"{name}.onnx", tmp_path / f"{name}.encodings"
     shutil.copy(aimet / "mlp/model.onnx", model)
     shutil.copy(aimet / "mlp/w8a8-int32bias.v0.6.1.encodings", encodings)

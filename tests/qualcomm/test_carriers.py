@@ -11,26 +11,21 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from packaging.requirements import Requirement
 
 from deploykit.backend.probes import Surroundings
 from deploykit.findings import Finding, Severity
-from deploykit.tables.capabilities import Status
 from deploykit_qualcomm.carriers import (
     RULES,
     Carried,
     Fit,
     carrier,
     carrier_for,
-    compilable,
-    forms_of,
-    host_toolchain,
     machines,
     probe_hosts,
     qualcomm_toolchains,
 )
 from deploykit_qualcomm.devices import qualcomm_device
-from deploykit_qualcomm.tables import DATA, LINUX, WINE, Wheel, tables
+from deploykit_qualcomm.tables import DATA, Wheel, tables
 from tables import each_row
 
 RUNNER = DATA.parent / "runner"
@@ -100,16 +95,6 @@ def test_another_chip_is_an_error_unless_it_is_insisted_on_and_accepts_it() -> N
     assert "the nearest in public wheels that is not newer than 2.35" in other.message
 
 
-def test_forms_are_those_of_a_provider_that_was_run() -> None:
-    for known in tables().wheels:
-        forms = forms_of(known)
-        if known.provider == "plugin":
-            assert forms is known
-        else:
-            assert any("compile" in host.observed for host in forms.host) and (forms.loadable or forms.asked_by)
-    assert forms_of(wheel("1.22.0")).refuses == wheel("1.22.2").refuses
-
-
 @each_row(
     ("version", "where"),
     [
@@ -120,56 +105,6 @@ def test_forms_are_those_of_a_provider_that_was_run() -> None:
 )
 def test_the_machines_of_a_wheel_are_those_that_can_be_used(version: str, where: str) -> None:
     assert machines(wheel(version)) == where
-
-
-def test_every_file_of_a_host_has_a_hash_and_is_of_its_wheel() -> None:
-    for wheel in tables().wheels:
-        assert wheel.build.startswith(f"{wheel.sdk}.")
-        assert wheel.host
-        for host in wheel.host:
-            assert bool(host.file) == bool(host.sha256)
-            assert not host.file or host.file.startswith(f"onnxruntime_qnn-{wheel.version}-")
-            assert not host.sha256 or re.fullmatch(r"[0-9a-f]{64}", host.sha256)
-            assert all(run.endswith("arm64") == (host.machine == "aarch64") for run in host.runs)
-
-
-def test_only_what_was_run_counts_as_compilable() -> None:
-    assert host_toolchain("2.33.2") is None
-    assert [wheel.version for wheel in tables().wheels if compilable(wheel)] == [
-        *("1.18.0", "1.18.1", "1.22.2", "2.3.0", "2.4.0", "2.5.0", "2.6.0", "2.7.0")
-    ]
-
-
-def test_a_toolchain_installs_the_wheel_that_carries_its_release() -> None:
-    every = qualcomm_toolchains("ort-qnn")
-    old = ("2.22.0", "2.22.10", "2.36.1", "2.47.0", "2.48.40", "2.49.40", "2.50.40")
-    htp = [f"htp=={version}" for version in old]
-    assert [spec.id for spec in every] == ["aimet==2.42.0", *htp, "onnxruntime-qnn==2.7.0"]
-    for spec in every:
-        pinned = {str(Requirement(pin)) for pin in spec.constraints}
-        assert {str(Requirement(name)) for stage in spec.stages for name in stage.packages} <= pinned
-        assert spec.verified and spec.source
-    for spec in (spec for spec in every if spec.name == "htp"):
-        (wheel,) = [wheel for wheel in tables().wheels if wheel.sdk == spec.version]
-        assert spec.licence
-        if wheel.runs_on(LINUX) is not None:
-            assert (
-                spec.stages[0].packages == (f"onnxruntime-qnn=={wheel.version}",) and len({*spec.stages[0].hashes}) == 4
-            )
-            pairs = {f"onnxruntime=={pair.version}" for pair in wheel.onnxruntime if pair.status is Status.SUPPORTED}
-            assert spec.stages[1].packages[0] in pairs
-            continue
-        host = wheel.runs_on(WINE)
-        assert host is not None and host.sha256
-        asking = {wheel.version: wheel for wheel in tables().wheels}[wheel.asked_by or wheel.version]
-        assert asking.loadable and asking.provider == "append"
-        assert [stage.run[2] for stage in spec.stages if stage.id == "libraries"] == [asking.version]
-        assert [stage.run[2] for stage in spec.stages if stage.id == "target"] == [wheel.version] * bool(wheel.asked_by)
-        # The relay shows the core API that the provider was made for.
-        core = spec.environment.get("DEPLOYKIT_QNN_CORE", "")
-        assert core == (asking.qnn_api.split(".")[1] if wheel.asked_by else "")
-        assert all(Path(spec.files, name).is_file() for stage in spec.stages for name in stage.inputs)
-        assert spec.needs
 
 
 @each_row(

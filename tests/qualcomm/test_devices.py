@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from deploykit.errors import InputError, UnknownTargetError
-from deploykit.tables.devices import Device, load_device, load_devices, search_devices
+from deploykit.tables.devices import Device, load_device, search_devices
 from deploykit_qualcomm.devices import (
     arch_number,
     capability,
@@ -19,22 +19,6 @@ from deploykit_qualcomm.tables import DATA
 from tables import each_row
 
 DEVICES = {device.id: device for device in qualcomm_devices()}
-
-
-@each_row(
-    ("name", "soc_model", "arch", "vtcm_mb"),
-    [
-        ("sm7550", 64, "v73", 2),
-        ("sm7450", 41, "v69", 2),
-        ("sa7255", 67, "v75", 8),
-        ("sc8280x", 37, "v68", 4),
-        ("qcs8845", 109, "v81", 8),
-    ],
-)
-def test_what_the_soc_table_of_the_wheels_says(name: str, soc_model: int, arch: str, vtcm_mb: int) -> None:
-    device = DEVICES[name]
-    assert (device.fact("soc_model"), device.fact("arch"), device.fact("vtcm_mb")) == (soc_model, arch, vtcm_mb)
-    assert any("SoC table inside onnxruntime-qnn" in source for source in device.facts["arch"].source)
 
 
 @each_row("device", qualcomm_devices())
@@ -95,13 +79,6 @@ def test_search_by_name_number_and_architecture(words: str, found: list[str]) ->
     assert "sm8650" in {device.id for device in search_devices(DEVICES.values(), "snapdragon v75")}
 
 
-def test_contradictions_are_kept_with_both_sides() -> None:
-    soc, arch = DEVICES["qcs6490"].facts["soc_model"], DEVICES["sc8480xp"].facts["arch"]
-    assert (soc.value, soc.alternatives) == (35, (93,))
-    assert (arch.value, arch.alternatives, str(arch.confidence)) == ("v81", ("v75",), "observed")
-    assert "88" in DEVICES["sm8850"].facts["bf16"].contradicts and DEVICES["sm8850"].fact("android_soc_id") == 660
-
-
 def test_what_follows_from_an_architecture() -> None:
     assert known_archs() == ("v65", "v66", "v68", "v69", "v73", "v75", "v79", "v81")
     assert (arch_number("v73"), arch_number("v74")) == (73, None)
@@ -141,8 +118,3 @@ def test_a_wrong_entry_is_named_by_its_path(old: str, new: str, path: str | None
     (tmp_path / "devices/sm8650.toml").write_text(text.replace(old, new, 1))
     with pytest.raises(InputError, match="not TOML" if path is None else f"devices/sm8650.toml: {path}: "):
         load_device(tmp_path / "devices/sm8650.toml")
-
-
-def test_folders_load_in_order_of_id() -> None:
-    ids = [device.id for device in load_devices(DATA / "devices")]
-    assert ids == sorted(ids)

@@ -111,11 +111,6 @@ def test_the_last_answer_counts_and_its_first_line_is_the_reason(tmp_path: Path)
     assert refusal_lines(verdicts) == ("the backend says of `fc`: bad bias",)
 
 
-def test_a_record_that_ends_early_is_read_up_to_there(tmp_path: Path) -> None:
-    assert len(list(read_calls(record(tmp_path, ASKED, end='{"call":"valid')))) == 1
-    assert list(read_calls(record(tmp_path))) == []
-
-
 @each_row(
     "line",
     ["{", "[]", "7", "null", '{"call":1,"answer":0}', '{"call":"node"}', '{"call":"node","answer":"0"}', "[" * 100_000],

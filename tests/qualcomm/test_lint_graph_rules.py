@@ -218,12 +218,6 @@ def test_how_far_each_goes(code: str, case: Case, severity: str, told: str, lint
     assert all(told in finding.message for finding in found)
 
 
-def test_what_a_norm_needs_is_counted_in_bytes(lint: Lint) -> None:
-    case = one("InstanceNormalization (x, s, b)", PICTURES, stored=BIG, target="qcs6490")
-    (finding,) = lint(case)["QNN222"]
-    assert (finding.evidence["bytes"], finding.evidence["vtcm_bytes"]) == (2 * 2 * 64 * 160 * 160, 2 << 20)
-
-
 @each_row(
     ("elements", "target", "fits"),
     [

@@ -11,7 +11,6 @@ from tables import each_row
 Case = dict[str, Any]
 Lint = Callable[[Case], dict[str, list[Finding]]]
 
-U16 = {"type": "uint16"}
 SCALE = {"sx": ("float", (), 0.1), "zx": ("uint16", (), 0)}
 QDQ = "xq = QuantizeLinear (x, sx, zx)  xd = DequantizeLinear (xq, sx, zx)"
 

@@ -9,7 +9,6 @@ import pytest
 
 from deploykit.backend.backend import Situation
 from deploykit.findings import Finding
-from deploykit_qualcomm.devices import qualcomm_devices
 from deploykit_qualcomm.rules import published
 
 STORED = {"w": ("float", (4, 4, 1, 1), 0.1)}
@@ -51,18 +50,3 @@ def test_the_same_network_is_told_and_no_other(
     assert "1.8 ms in float, 0.65 ms in w8a8 by the one; 2.06 ms in float by the other; this is net" in found[0].message
     assert found[0].sources[-1] == "who"
     assert not any("QNN330" in lint(other) for other in (OTHER, LARGER, OPEN))
-
-
-def test_every_row_is_of_a_chip_that_is_known_and_every_structure_of_one_network() -> None:
-    table = published.published_networks()
-    chips = {device.id for device in qualcomm_devices()}
-    structures = [one for network in table.network for one in network.structure]
-    assert len(table.network) > 50 and len(structures) == len(set(structures))
-    for network in table.network:
-        assert set(network.times) <= chips
-        assert all(
-            took > 0 and way in table.ways
-            for precisions in network.times.values()
-            for times in precisions.values()
-            for way, took in times.items()
-        )

@@ -4,9 +4,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from packaging.version import Version
 
 from deploykit.errors import UnknownTargetError
 from deploykit_qualcomm.resolving import resolve_sdk, resolve_target
@@ -15,7 +12,6 @@ from tables import each_row
 
 FROZEN = Path(__file__).parents[1] / "data/tables"
 SHELF = Tables(FROZEN)
-KNOWN = SHELF.with_rows
 
 
 def codes(request: str | None, *, uses_tools: bool = True) -> tuple[str, list[str]]:
@@ -79,26 +75,6 @@ def test_what_cannot_be_answered_is_an_unknown_target(request_: str, why: str) -
     assert caught.value.next
     assert caught.value.exit_status == 4
     assert len(str(caught.value)) < 400
-
-
-@given(
-    st.tuples(st.integers(0, 4), st.integers(0, 80), st.integers(0, 60), st.integers(240000, 280000)),
-    st.integers(2, 4),
-)
-def test_any_version_is_answered_by_one_that_is_not_newer_or_refused(numbers: tuple[int, ...], length: int) -> None:
-    text = ".".join(map(str, numbers[:length]))
-    try:
-        table, findings = resolve_sdk(text, source=SHELF)
-    except UnknownTargetError:
-        assert Version(text) < Version(KNOWN[0]) or Version(text).release[:2] > (2, 51)
-        return
-    wanted = Version(text)
-    cut = Version(".".join(map(str, table.parsed.release[:length])))
-    assert cut <= wanted
-    between = [v for v in KNOWN if table.parsed < Version(v) and Version(v) <= wanted]
-    assert not [v for v in between if not SHELF.file(v).carrier]
-    exact = wanted == cut or table.parsed == Version(".".join(map(str, wanted.release[:3])))
-    assert exact or {finding.code for finding in findings} & {"QNN001", "QNN002"}
 
 
 def test_what_the_series_file_declares_is_done(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from deploykit.backend.targets import Target
-from deploykit.findings import Confidence, Finding, SubjectKind
-from deploykit.tables.devices import Device, Fact
+from deploykit.findings import Finding, SubjectKind
+from deploykit.tables.devices import Device
 from deploykit_qualcomm.devices import qualcomm_device
 from deploykit_qualcomm.resolving import RULES as SDK_RULES
 from deploykit_qualcomm.resolving import TARGET_RULES, SdkChoice, SdkMatch
@@ -59,12 +59,3 @@ def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str,
         assert finding.sources
         assert finding.hint
         assert finding.subject.kind in (SubjectKind.SDK, SubjectKind.TARGET)
-
-
-def test_a_device_from_a_file_of_tomorrow_is_judged_the_same() -> None:
-    facts = {
-        name: Fact(value=value, source=("a test",), confidence=Confidence.DOCUMENTED)
-        for name, value in (("soc_model", 999), ("arch", "v99"), ("vtcm_mb", 8))
-    }
-    device = Device(schema=1, id="sm9999", name="SM9999", vendor="Qualcomm", backends=("qnn-htp",), facts=facts)
-    assert [finding.code for finding in TARGET_RULES.run(target(device))] == ["QNN016"]

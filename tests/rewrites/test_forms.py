@@ -7,22 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from onnx import ModelProto, numpy_helper
 
 from deploykit.accuracy.simulate.sessions import Session
-from deploykit.backend.backend import Request
-from deploykit.encodings.formats.aimet import write_encodings
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.flow.cure import rewrite
-from deploykit.flow.pipeline import make_package
 from deploykit.model.shape_inference import infer
 from deploykit.rewrites.contract import load_transform
 from deploykit.rewrites.lower_shapes import moves
@@ -285,9 +278,8 @@ SHAPES = [
             before=grids("x t i", A) | {"y": B},
             after=grids("x t i", A) | {"y": B} | ({} if keepdims else {"y_kept": B}),
         )
-        for op in ("ReduceMean", "ReduceSum")
+        for op, opset in (("ReduceMean", 17), ("ReduceMean", 18), ("ReduceSum", 13))
         for keepdims in (0, 1)
-        for opset in (13, 17, 18)
     ),
     # all axes are meant where none is named
     Row(
@@ -407,6 +399,7 @@ LOWERED = [
             ("1,2,9,8", DILATED.format("")),
             ("1,2,9,8", DILATED.format(", ceil_mode = 1")),
             ("1,2,6,7,8", f"y = AveragePool <{COUNTED_IN}> (x)"),
+            ("1,2,6,7,8", f"y = AveragePool <{COUNTED_IN}, strides = [2, 2, 2], ceil_mode = 1> (x)"),
         )
     ),
     *(
@@ -430,7 +423,7 @@ LOWERED = [
             covered=frozenset(),
         )
         for words in ("reverse = 1", "exclusive = 1", "reverse = 1, exclusive = 1")
-        for shape, axis in (("5", 0), ("3,4", -1), ("3,1,4", 0), ("2,1", 1))
+        for shape, axis in (("3,4", -1), ("3,1,4", 0))
     ),
     *(
         Row(
@@ -462,9 +455,7 @@ LOWERED = [
     ),
     *(
         Row("norm-statistics", with_statistics(opset, outputs, axis), None)
-        for opset in (17, 18)
-        for outputs in (", mean", ", inverse", ", mean, inverse")
-        for axis in (-1, 1)
+        for opset, outputs, axis in ((17, ", mean", -1), (18, ", inverse", 1), (18, ", mean, inverse", -1))
     ),
     # a computed scale is made a row at run time
     Row(
@@ -476,11 +467,11 @@ LOWERED = [
     ),
     *(
         Row("resolve-sequences", text_model(given, body, made, opset=opset, **PLACES), "-Sequence")
-        for opset in (12, 17)
-        for given, body, made in (
-            ("float[3,7] x", SPLIT, "y"),
-            ("float[3,4] x, float[3,4] z", STACKED, "y"),
-            ("float[3,4] x", LENGTH, "int64[] y"),
+        for opset, given, body, made in (
+            (12, "float[3,7] x", SPLIT, "y"),
+            (17, "float[3,7] x", SPLIT, "y"),
+            (17, "float[3,4] x, float[3,4] z", STACKED, "y"),
+            (17, "float[3,4] x", LENGTH, "int64[] y"),
         )
     ),
     Row("resolve-sequences", text_model("float[3,4] x", UNBOUND, **PLACES), "-Sequence", before=BOTH, has="one other"),
@@ -717,57 +708,7 @@ def test_attention_is_written_out_with_its_sizes_settled_or_refused() -> None:
     assert "onnx does not write it out" in find(masked).refusals[0].reason
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.permutations(range(6)), st.lists(st.integers(1, 3), min_size=6, max_size=6))
-def test_steps_move_every_value_to_its_place(order: list[int], shape: list[int]) -> None:
-    values = np.arange(np.prod(shape)).reshape(shape)
-    steps = moves(shape, order)
-    assert steps is not None
-    moved = values
-    for sizes, axes in steps:
-        assert len(sizes) <= 5
-        moved = moved.reshape(sizes).transpose(axes)
-    np.testing.assert_array_equal(moved.reshape(-1), values.transpose(order).reshape(-1))
-
-
 def test_a_window_partition_is_one_step_of_four_and_a_wrong_order_none() -> None:
     assert moves((2, 4, 7, 4, 7, 96), (0, 1, 3, 2, 4, 5)) == (((8, 7, 4, 672), (0, 2, 1, 3)),)
     assert moves((2, 3), (0, 2, 1)) is None
     assert moves((2, 3), (0, 0)) is None
-
-
-@pytest.mark.heavy
-def test_the_provider_gets_the_product(tmp_path: Path) -> None:
-    onnx.save(onnx.shape_inference.infer_shapes(product("bqd,bdhk->bqhk")), tmp_path / "m.onnx")
-    given = Request(model=tmp_path / "m.onnx", target="sm8650", backend="ort-qnn", inputs=("x0=-1..1", "x1=-1..1"))
-    made = make_package(given, tmp_path / "p")
-    assert made.exit_status == 0, [finding.message for finding in made.findings if finding.blocks]
-
-
-@pytest.mark.heavy
-def test_the_compiler_is_given_the_longer_axes(tmp_path: Path) -> None:
-    """As it is the kernel gives 13 dB less than nothing; the day it is right, the second half says so."""
-    pytest.importorskip("onnxruntime_qnn")
-    onnx.save(onnx.shape_inference.infer_shapes(over()), tmp_path / "m.onnx")
-    entries = {name: Encoding(name=name, value=A, is_param=False) for name in ("x", "t", "i", "y")}
-    text = write_encodings(EncodingSet(version="1.0.0", entries=entries), "1.0.0")
-    (tmp_path / "m.encodings").write_text(text)
-    data = np.random.default_rng(0).uniform(-2, 3, (4, 1, 9, 16)).astype(np.float32)
-    np.savez(tmp_path / "data.npz", x=data)
-
-    def compiled(*without: str) -> Any:
-        given = Request(
-            model=tmp_path / "m.onnx",
-            encodings=tmp_path / "m.encodings",
-            calibration=tmp_path / "data.npz",
-            target="sm8650",
-            backend="ort-qnn",
-            no_rewrite=without,
-            adapter_options={"audit": "off"},  # else another way is found for it
-        )
-        return make_package(given, tmp_path / "_".join(("p", *without)))
-
-    assert compiled().exit_status == 0
-    spoilt = compiled("longer-axes")
-    assert spoilt.exit_status == 1
-    assert {"ORT120"} <= {finding.code for finding in spoilt.findings if finding.blocks}

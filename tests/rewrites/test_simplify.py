@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.encodings.new_grids import GridKind, affine_for_range
@@ -44,29 +42,6 @@ def ops(done: Rewriting) -> str:
 def entries(names: str) -> EncodingSet:
     grid = affine_for_range(-1.0, 1.0, GridKind(bits=16, signed=False, symmetric=False))
     return EncodingSet(version="1.0.0", entries={name: Encoding(name=name, value=grid) for name in names.split()})
-
-
-@st.composite
-def graphs(draw: st.DrawFn) -> onnx.ModelProto:
-    """A DAG over an input and two stored tensors: some of it depends on nothing but these."""
-    rng = np.random.default_rng(draw(st.integers(0, 99)))
-    names, body = ["x", "a", "b"], ""
-    for index in range(draw(st.integers(1, 12))):
-        op = draw(st.sampled_from(["Sigmoid", "Identity", "Add", "Mul"]))
-        sources = [draw(st.sampled_from(names)) for _ in range(1 if op in ("Sigmoid", "Identity") else 2)]
-        body += f"t{index} = {op} ({', '.join(sources)})  "
-        names.append(f"t{index}")
-    shown = ["y", *draw(st.lists(st.sampled_from(names[3:]), max_size=2, unique=True))]
-    stored: dict[str, Any] = {name: rng.normal(size=(2, 3)).astype(np.float32) for name in "ab"}
-    made = ", ".join(f"float[2,3] {name}" for name in shown)
-    return text_model("float[2,3] x", f"{body}y = Add (x, {names[-1]})", made, **stored)
-
-
-@settings(max_examples=40)
-@given(model=graphs())
-def test_results_stay(model: onnx.ModelProto) -> None:
-    done = simplified(model)
-    assert not done.kept or len(done.model.graph.node) < len(model.graph.node)
 
 
 # A mask of ones as large as the input asks, shifted to zeros and minus infinity, as exporters write it.

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from deploykit.accuracy.simulate.sessions import Feed, Session
 from deploykit.encodings.new_grids import GridKind, affine_for_range
@@ -70,41 +68,27 @@ def _check(model: onnx.ModelProto, done: Rewriting, feeds: list[dict[str, np.nda
             np.testing.assert_array_equal(run_chain(parts, feed)[name], value)
 
 
-@settings(max_examples=25, deadline=None)
-@given(
-    queries=st.integers(1, 9),
-    classes=st.integers(1, 6),
-    scale=st.sampled_from(["input", "constant"]),
-    top=st.booleans(),
-    names=st.sampled_from([("split-output",), ("scale-last",), ("cut-tail",), ("split-output", "scale-last"), CUTS]),
-    seed=st.integers(0, 1000),
-)
-def test_head_and_tail_give_the_original(
-    queries: int, classes: int, scale: str, top: bool, names: tuple[str, ...], seed: int
-) -> None:
-    model = _detector(queries, classes, seed, scale=scale, top=top).model("detections")
-    feeds = random_feeds(model, samples=2, seed=seed)
-    done = rewrite(model, None, names, feeds)
-    assert done.kept, [step.reason for step in done.steps]
-    _check(model, done, feeds)
-
-
 @each_row(
-    ("name", "top", "outputs"),
+    ("names", "how", "outputs"),
     [
-        ("split-output", False, "scaled scores"),
-        ("scale-last", False, "boxes scores"),
-        ("cut-tail", True, "box_logits score_logits"),
+        ("split-output", {}, "scaled scores"),
+        ("scale-last", {}, "boxes scores"),
+        ("scale-last", {"scale": "constant", "top": True}, "boxes where values"),
+        ("cut-tail", {"top": True}, "box_logits score_logits"),
+        ("split-output scale-last", {}, "boxes scores"),
+        (" ".join(CUTS), {"scale": "constant"}, "box_logits score_logits"),
     ],
 )
-def test_where_each_cut_ends(name: str, top: bool, outputs: str) -> None:
-    model = _detector(5, 3, 0, top=top).model("detections")
-    done = rewrite(model, None, [name], random_feeds(model))
+def test_where_each_cut_ends_and_head_and_tail_give_the_original(names: str, how: Any, outputs: str) -> None:
+    model = _detector(5, 3, 0, **how).model("detections")
+    feeds = random_feeds(model, samples=2)
+    done = rewrite(model, None, names.split(), feeds)
+    _check(model, done, feeds)
     assert [item.name for item in done.model.graph.output] == outputs.split() and done.tail is not None
-    if name == "scale-last":
+    if names == "scale-last" and not how:
         assert [item.name for item in done.model.graph.input] == ["features"]
         assert {item.name for item in done.tail.graph.input} == {"boxes", "scores", "size"}
-    if name == "cut-tail":
+    if names == "cut-tail":
         assert {node.op_type for node in done.model.graph.node} == {"Relu", "MatMul", "Add"}
 
 

@@ -158,35 +158,32 @@ def test_a_patch_release_belongs_to_its_series(asked: str, exact: bool) -> None:
         assert PickedRelease(requested=asked, release=replace(release, version=version)).exact is exact
 
 
+def resized(opset: int) -> ModelProto:
+    body = f"y = Resize (x, scales{', scales' if opset > 10 else ''})"
+    return text_model("float[1,3,8,8] x", body, opset=opset, scales=np.ones(4, np.float32))
+
+
 @each_row(
-    ("op", "target", "opset", "severity"),
+    ("code", "model", "target", "precision", "severity"),
     [
-        ("Relu", "vek385", 20, ""),
-        ("Relu", "vek385", 21, "warning"),
-        ("Relu", "vek385", 22, "warning"),
-        ("Relu", "vek385", 23, "error"),
-        ("Relu", "strix", 16, "info"),
-        ("Relu", "strix", 17, ""),
-        ("Relu", "strix", 18, "info"),
+        # The operator sets of a product; Resize of before 11 is another operator.
+        ("VAI122", chain("Relu", opset=20), "vek385", "bf16", ""),
+        ("VAI122", chain("Relu", opset=21), "vek385", "bf16", "warning"),
+        ("VAI122", chain("Relu", opset=22), "vek385", "bf16", "warning"),
+        ("VAI122", chain("Relu", opset=23), "vek385", "bf16", "error"),
+        ("VAI122", chain("Relu", opset=16), "strix", "bf16", "info"),
+        ("VAI122", chain("Relu", opset=17), "strix", "bf16", ""),
+        ("VAI122", chain("Relu", opset=18), "strix", "bf16", "info"),
+        ("VAI122", resized(10), "strix", "bf16", "warning"),
+        ("VAI122", resized(11), "strix", "bf16", "info"),
+        # A batch is one of pictures or sequences.
+        ("VAI125", chain("Relu", shape=(2, 3, 8)), "phoenix", "xint8", "warning"),
+        ("VAI125", chain("Relu", shape=(2, 8)), "phoenix", "xint8", ""),
     ],
 )
-def test_the_operator_sets_of_a_product(op: str, target: str, opset: int, severity: str) -> None:
-    found = list(DRAFT_RULES["VAI122"].run(draft(chain(op, opset=opset), target=target, precision="bf16")))
+def test_how_far_each_goes(code: str, model: ModelProto, target: str, precision: str, severity: str) -> None:
+    found = list(DRAFT_RULES[code].run(draft(model, target=target, precision=precision)))
     assert [str(finding.severity) for finding in found] == ([severity] if severity else [])
-
-
-@pytest.mark.parametrize(("shape", "found"), [((1, 3, 8, 8), 0), ((2, 3, 8), 1), ((2, 8), 0)])
-def test_a_batch_is_one_of_pictures_or_sequences(shape: tuple[int, ...], found: int) -> None:
-    model = chain("Relu", shape=shape)
-    assert len(list(DRAFT_RULES["VAI125"].run(draft(model, target="phoenix", precision="xint8")))) == found
-
-
-@pytest.mark.parametrize(("opset", "severity"), [(10, "warning"), (11, "info")])
-def test_a_resize_of_an_old_operator_set(opset: int, severity: str) -> None:
-    body = f"y = Resize (x, scales{', scales' if opset > 10 else ''})"
-    model = text_model("float[1,3,8,8] x", body, opset=opset, scales=np.ones(4, np.float32))
-    (found,) = DRAFT_RULES["VAI122"].run(draft(model, target="strix", precision="bf16"))
-    assert found.severity == severity
 
 
 def test_the_leaking_edge_is_named() -> None:

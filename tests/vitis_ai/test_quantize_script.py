@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 from types import ModuleType
@@ -12,8 +13,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from deploykit.accuracy.samples import InputSpec
 from deploykit.accuracy.samples.calibration import samples_of
@@ -42,37 +41,34 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     return module
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    wanted=st.lists(st.one_of(st.none(), st.integers(1, 3)), min_size=1, max_size=4),
-    shape=st.lists(st.integers(1, 3), min_size=1, max_size=5),
-    packed=st.booleans(),
+@each_row(
+    ("wanted", "shape", "count"),
+    [
+        ((1, 3), (1, 3), 1),
+        ((1, 3), (4, 3), 4),
+        ((2, 3), (4, 2, 3), 4),
+        ((None, 3), (4, 3), 1),
+        ((1, None), (4, 1, 2), 4),
+        ((2, 3), (3, 3), 0),
+        ((3,), (2, 2), 0),
+    ],
 )
 def test_the_script_splits_samples_as_deploykit_does(
-    tmp_path_factory: pytest.TempPathFactory,
-    script: ModuleType,
-    wanted: list[int | None],
-    shape: list[int],
-    packed: bool,
+    wanted: tuple[int | None, ...], shape: tuple[int, ...], count: int, script: ModuleType, tmp_path: Path
 ) -> None:
-    array = np.random.default_rng(0).random(shape)
-    path = tmp_path_factory.mktemp("data") / ("x.npz" if packed else "x.npy")
-    if packed:
-        np.savez(path, x=array)
-    else:
-        np.save(path, array)
-    spec = InputSpec(name="x", dtype="float32", shape=tuple(wanted))
-    inputs = {"x": {"shape": wanted, "dtype": "float32"}}
-    try:
-        mine: list[Any] = [sample["x"] for sample in samples_of(path, (spec,))]
-    except InputError:
-        mine = []
-    try:
-        theirs: list[Any] = [script.checked(sample, inputs)["x"] for sample in script.array_samples(path, inputs)]
-    except ValueError:
-        theirs = []
-    assert len(mine) == len(theirs)
-    assert all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in zip(mine, theirs, strict=True))
+    array, spec = np.random.default_rng(0).random(shape), InputSpec(name="x", dtype="float32", shape=wanted)
+    inputs = {"x": {"shape": list(wanted), "dtype": "float32"}}
+    np.save(tmp_path / "x.npy", array)
+    np.savez(tmp_path / "x.npz", x=array)
+    for path in sorted(tmp_path.iterdir()):
+        mine: list[Any] = []
+        theirs: list[Any] = []
+        with suppress(InputError):
+            mine += [sample["x"] for sample in samples_of(path, (spec,))]
+        with suppress(ValueError):
+            theirs += [script.checked(sample, inputs)["x"] for sample in script.array_samples(path, inputs)]
+        assert len(mine) == len(theirs) == count
+        assert all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in zip(mine, theirs, strict=True))
 
 
 @each_row("count", [1, 4, 5, 9, 10, 32, 40])

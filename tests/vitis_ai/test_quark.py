@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import onnx
 import pytest
 
@@ -13,8 +12,7 @@ from deploykit.errors import ToolError
 from deploykit.packages.verifying import verify_package as verify
 from deploykit.system.environments import Environment
 from deploykit_vitis_ai.runner import run_quark
-from pictures import png
-from real_quark import DEFAULT, POST, Make, codes, installed_quark, is_sound, quark_packages
+from real_quark import DEFAULT, Make, codes, installed_quark, is_sound, quark_packages
 from sample_models.classifiers import classifier
 
 pytestmark = [pytest.mark.heavy, pytest.mark.xdist_group("quark")]
@@ -62,49 +60,6 @@ def test_the_detector_is_dead_in_vint8_and_the_proposed_way_out_cures_it(make: M
     assert mixed.exit_status == 0
     assert mixed.package is not None
     assert verify(mixed.package).ok
-
-
-def test_the_same_request_gives_the_same_package(make: Make, default: Environment, tmp_path: Path) -> None:
-    default.require()
-    for out in ("a", "b"):
-        make(out=out, adapter_options={"exclude_nothing": True})
-    files = [
-        {p.relative_to(tmp_path / o): p.read_bytes() for p in (tmp_path / o).rglob("*") if p.is_file()} for o in "ab"
-    ]
-    assert files[0] == files[1]
-    text = b"".join(content for path, content in files[0].items() if path.suffix not in (".onnx", ".npy"))
-    assert str(tmp_path).encode() not in text
-    assert str(Path.home()).encode() not in text
-
-
-def test_images_are_decoded_as_the_recipe_says(make: Make, default: Environment, tmp_path: Path) -> None:
-    rng = np.random.default_rng(5)
-    folder = tmp_path / "images"
-    folder.mkdir()
-    for i in range(6):
-        (folder / f"{i}.png").write_bytes(png(rng.integers(0, 256, (48, 96, 3), dtype=np.uint8)))
-    (folder / "calibration.toml").write_text(
-        'schema = 1\nwidth = 64\nheight = 64\nresize = "letterbox"\nscale = 0.00392156862745098\n'
-    )
-    packaged = make(calibration=folder, precision="mixed", adapter_options={"exclude_subgraph": (POST,)})
-    assert codes(packaged) == set()
-    assert packaged.package is not None
-    assert json.loads((packaged.package / "manifest.json").read_text())["record"]["samples"] == 6
-
-
-def test_a_reader_with_a_wrong_name_is_caught(
-    make: Make, default: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "wrong_reader.py").write_text(
-        "import numpy as np\nclass Reader:\n    left = 2\n    def get_next(self):\n"
-        "        self.left -= 1\n        value = {'image': np.zeros((1, 3, 64, 64), 'float32')}\n"
-        "        return value if self.left >= 0 else None\n"
-    )
-    with pytest.raises(ToolError) as failed:
-        make(calibration=Path("wrong_reader:Reader"))
-    assert "['image']" in failed.value.why and "['images']" in failed.value.why
-    assert not (tmp_path / "out").exists()
 
 
 def test_an_option_that_quark_would_ignore_is_caught(make: Make, default: Environment) -> None:

@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 
 from deploykit.errors import UsageError
-from deploykit.tables.capabilities import CompatRow
-from deploykit_vitis_ai import backend
 from deploykit_vitis_ai.config_keys import ChosenOptions, check_quark_version, parse_options, quark_keys, quark_recipes
 from tables import each_row
 
@@ -68,12 +66,6 @@ def test_what_quark_would_ignore_is_one_error_with_what_was_meant(key: str, valu
     assert told in f"{refused.value.what} {refused.value.why} {refused.value.next}"
 
 
-def test_a_newer_spelling_is_translated_and_said() -> None:
-    made = chosen(("ConvertFP16ToFP32", "true"))
-    assert made.attributes == {"convert_fp16_to_fp32": True}
-    assert made.renamed == [("ConvertFP16ToFP32", "convert_fp16_to_fp32")]
-
-
 @pytest.mark.parametrize(("version", "read"), [("0.13", True), ("0.12.post1", False), ("0.11.2", False)])
 def test_a_key_that_this_version_does_not_read_is_refused(version: str, read: bool) -> None:
     made = chosen(("AdjustWeightScaleForInt32Bias", "true"))
@@ -105,19 +97,3 @@ def test_what_is_set_beside_a_recipe_wins_in_either_order(first: bool) -> None:
     assert made.extra["FastFinetune"]["NumIterations"] == 50
     assert made.extra["FastFinetune"]["OptimAlgorithm"] == "adaround"
     assert made.attributes == {"include_fast_ft": True}
-
-
-def rows(word: str) -> list[CompatRow]:
-    return [row for row in backend.compat() if word in (row.feature.split()[-1], *row.words)]
-
-
-@pytest.mark.parametrize("word", ["NumIterations", "AdaRound", "AdaQuant", "CalibDataSize", "PowerOfTwoMethod.MinMSE"])
-def test_compat_answers_for_keys_and_recipes(word: str) -> None:
-    assert rows(word)
-    assert all(row.source and row.note for row in rows(word))
-
-
-def test_compat_says_which_versions_read_a_key() -> None:
-    (row,) = rows("AdjustWeightScaleForInt32Bias")
-    assert "AdjustWeightScaleForInt32Bias" in row.note
-    assert "read by 0.13 alone" in row.note

@@ -87,6 +87,11 @@ def test_a_model_and_a_result_are_success_whatever_the_exit_status(
         ("pathlib.Path('artifacts/m.onnx').write_bytes(b'x')", "left no result"),
         (f"pathlib.Path('{RESULT}').write_text('[1, 2')", "left no result"),
         ("import os; os.abort()", "status -6"),
+        (
+            "print('[QUARK-ERROR]: Run the float model failed with images'); "
+            "leave({'ok': False, 'error': 'RuntimeError: wrote no model'}, model=False)",
+            "other input names or shapes",
+        ),
     ],
 )
 def test_a_clean_return_without_a_model_is_a_failure(
@@ -124,14 +129,7 @@ def test_a_result_of_an_earlier_run_does_not_count(environment: Environment, pac
 
 def test_a_hung_run_is_ended(environment: Environment, package: Path) -> None:
     with pytest.raises(ToolError, match="longer than its time limit"):
-        run(environment, package, "sys.stdout.flush(); import time; time.sleep(600)", timeout=3.0)
-
-
-def test_a_known_message_is_explained(environment: Environment, package: Path) -> None:
-    said = "print('[QUARK-ERROR]: Run the float model failed with images'); "
-    with pytest.raises(ToolError) as failed:
-        run(environment, package, said + "leave({'ok': False, 'error': 'RuntimeError: wrote no model'}, model=False)")
-    assert "other input names or shapes" in failed.value.why
+        run(environment, package, "sys.stdout.flush(); import time; time.sleep(600)", timeout=1.0)
 
 
 def test_an_environment_that_is_not_ready_is_named(environment: Environment, package: Path, tmp_path: Path) -> None:
