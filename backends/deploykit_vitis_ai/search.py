@@ -33,7 +33,6 @@ from deploykit_vitis_ai.runner import QuarkRun, run_quark
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from deploykit.model.facts import GraphFacts
     from deploykit.system.environments import Environment
 
 __all__ = ["Measured", "QuantizedQuality", "SearchResult", "find_better", "measure"]

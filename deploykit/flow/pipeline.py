@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from packaging.version import Version
 
@@ -34,9 +34,6 @@ from deploykit.system.jobs import Steps, prefixed
 from deploykit.system.limits import guarded_memory
 from deploykit.system.published import published
 from deploykit.tables.capabilities import Status
-
-if TYPE_CHECKING:
-    from deploykit.accuracy.latency import Estimate
 
 __all__ = [
     "CompilerTrial",

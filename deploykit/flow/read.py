@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from deploykit.accuracy.samples.inputs import InputSpec
     from deploykit.accuracy.samples.sizes import PinnedInput
-    from deploykit.backend.backend import Request
     from deploykit.encodings.values import EncodingSet
     from deploykit.model import Model
     from deploykit.model.facts import GraphFacts

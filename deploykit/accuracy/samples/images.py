@@ -14,15 +14,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from deploykit.accuracy.samples.inputs import InputSpec
 from deploykit.errors import InputError, UsageError
 from deploykit.system.files import open_regular, read_regular
 from deploykit.tables.reading import read_toml, structure
-
-if TYPE_CHECKING:
-    from deploykit.accuracy.samples.inputs import InputSpec
 
 __all__ = [
     "IMAGE_SUFFIXES",

@@ -38,9 +38,6 @@ from deploykit.system.published import finite, plain
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from deploykit.accuracy.judge.verdict import Thresholds, Verdict
-    from deploykit.accuracy.samples.gathering import Samples
-    from deploykit.model.facts import GraphFacts
 
 __all__ = [
     "FIRST",

@@ -56,11 +56,10 @@ if TYPE_CHECKING:
     from deploykit.accuracy.samples.calibration import Calibration
     from deploykit.accuracy.samples.inputs import InputSpec
     from deploykit.accuracy.simulate.sessions import Feed
-    from deploykit.backend.backend import AnyBackend, Progress, Request
+    from deploykit.backend.backend import AnyBackend, Request
     from deploykit.backend.quantizers import QuantizerJob
     from deploykit.backend.targets import Target
     from deploykit.findings import Finding
-    from deploykit.flow.quantizing.choosing import Picked
     from deploykit.model import Model
     from deploykit.model.facts import GraphFacts
 
