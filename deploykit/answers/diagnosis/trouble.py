@@ -45,8 +45,8 @@ DOUBTS = (
     *("not exist", "nrecogni", "nknown", "xceed", "too large", "too small", "too old", "too new", "higher than"),
     *("ust be ", "equired", "equires", "xpected", "xpecting", "onflict", "nsufficient", "ot enough", "ot registered"),
     *("ndeclared", "in use", "busy", "0 devices", "0 nodes", "is not ", "are not ", "was not ", "multiple times"),
-    *("only supports", "only supported", "_LOST", "offset", "broadcast", "road cast", "used more than once", "gated", "devices found"),
-    *("nder development", " support", "dynamic shape"),
+    *("only supports", "only supported", "_LOST", "offset", "broadcast", "road cast", "used more than once", "gated"),
+    *("nder development", " support", "dynamic shape", "devices found"),
 )
 """What a line that says of no more than a doubt holds."""
 
@@ -86,7 +86,8 @@ _FAILURE = re.compile(
     |\bunhandled\b|\bunsupport\b|\bnot\ support:|\bno\ (?:module|method)\ named\b|\bwas\ not\ true\b
     |\bnot\ ?implemented|NOT_IMPLEMENTED|\bcorrupt|\bnon-zero\ (?:exit\ )?status\b
     |\bcrash(?:ed|es|ing)?\b|\bFaulting\ module|\#0?0\ +pc\ |\.(?:dll|so)!\S+.{0,3}\+
-    |^lib\S+\.so!\w+::|\bby\ signal\ \d|\bSIG(?:SEGV|ABRT|ILL|BUS)\b|\bno\ implementation\ found|\bSSR\ (?:detected|recovery)\b|^\#\ C\ +\[""",
+    |^lib\S+\.so!\w+::|\bby\ signal\ \d|\bSIG(?:SEGV|ABRT|ILL|BUS)\b|\bno\ implementation\ found
+    |\bSSR\ (?:detected|recovery)\b|^\#\ C\ +\[""",
     re.IGNORECASE | re.VERBOSE,
 )
 _DOUBT = re.compile(
@@ -96,7 +97,8 @@ _DOUBT = re.compile(
     |\bunrecogni[sz]ed|\bunknown\b|\bexceed|\btoo\ (?:large|small|old|new)\b|\bhigher\ than\ (?:the|what)
     |\bmust\ be\b|\brequire[sd]?\b|\bexpect(?:ed|ing)\b|\bconflict|\binsufficient
     |\bnot\ (?:enough|registered|compatible)
-    |\bundeclared|\b(?:already|is)\ (?:in\ use|busy)|\b0\ (?:devices\ found|nodes\ delegated)|\bno\ [\w ]{1,24}devices\ found\b|\bmultiple\ times
+    |\bundeclared|\b(?:already|is)\ (?:in\ use|busy)|\b0\ (?:devices\ found|nodes\ delegated)
+    |\bno\ [\w ]{1,24}devices\ found\b|\bmultiple\ times
     |\bonly\ support(?:s|ed)\b|device_(?:lost|removed)|\boffset\ \d+\ \+\ size|\bbroad\ ?cast\b
     |\bused\ more\ than\ once|\bis\ gated
     |(?:is|are)\ not\ (?:a|an|equal|in|available|supported|found|defined|accessible)\b""",

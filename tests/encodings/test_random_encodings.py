@@ -1,6 +1,6 @@
 """Random entries through every conversion and back, and random graphs in segments, against the whole.
 
-Looks for new ones with ``DEPLOYKIT_EXAMPLES=1000 pytest -m "" tests/lab/test_random_encodings.py``.
+Looks for new ones with ``DEPLOYKIT_EXAMPLES=1000 pytest -m "" tests/encodings/test_random_encodings.py``.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,6 +31,8 @@ from deploykit.model.facts import GraphFacts
 from deploykit.model.load import wrap_proto
 from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph
+
+pytestmark = pytest.mark.heavy
 
 SCALES = st.floats(1e-12, 1e30, allow_subnormal=False)
 

@@ -27,6 +27,7 @@ def over(op: str = "ReduceMean", axes: Any = (-1, -2), keepdims: int = 1, opset:
     return text_model("float[1,9,16] x", body, opset=opset, at=[2], **stored)
 
 
+@pytest.mark.heavy
 def test_the_compiler_is_given_the_longer_axes(tmp_path: Path) -> None:
     """As it is the kernel gives 13 dB less than nothing; the day it is right, the second half says so."""
     pytest.importorskip("onnxruntime_qnn")
