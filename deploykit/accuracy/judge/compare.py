@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from deploykit.accuracy.judge.judge import judge_outputs
-from deploykit.accuracy.judge.measures import PairQuality, Slices, measure, runs_of
+from deploykit.accuracy.judge.measures import Doubles, Numbers, PairQuality, Slices, Values, measure, runs_of
 from deploykit.accuracy.judge.rules import RULES, Judged
 from deploykit.accuracy.judge.verdict import Context, Thresholds, Verdict
 from deploykit.accuracy.samples.arrays import read_arrays
@@ -29,23 +28,21 @@ from deploykit.model.collect import collect_facts
 from deploykit.model.weights import lean_weights
 from deploykit.system.published import finite, published
 
-if TYPE_CHECKING:
-    pass
-
-__all__ = ["ComparedOutputs", "Evaluation", "OutputComparison", "OutputSet", "Outputs"]
+__all__ = ["ComparedOutputs", "Evaluation", "OutputComparison", "OutputSet"]
 __all__ += ["compare", "evaluate", "read_outputs", "read_pair"]
 
-Outputs: TypeAlias = Mapping[str, npt.NDArray[Any]]
-"""The outputs of one sample by name; the only output of a .npy file is called ``""``."""
 _SUFFIXES = (".npy", ".npz")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputSet:
-    """Samples by name, each read on demand. ``ignored`` are files of a folder that hold no arrays."""
+    """Samples by name, each read on demand; the only output of a .npy file is called ``""``.
+
+    ``ignored`` are files of a folder that hold no arrays.
+    """
 
     label: str
-    samples: Mapping[str, Callable[[], Outputs]]
+    samples: Mapping[str, Callable[[], Values]]
     ignored: tuple[str, ...] = ()
 
 
@@ -79,14 +76,13 @@ def _run_on(path: Path, inputs: OutputSet) -> OutputSet:
     specs = {spec.name: spec for spec in input_specs(collect_facts(loaded))}
     session = Session(lean_weights(loaded), optimize=True)
 
-    def run(read: Callable[[], Outputs]) -> Outputs:
-        given = read()
-        feed = {next(iter(specs)): given[""]} if set(given) == {""} and len(specs) == 1 else dict(given)
+    def run(read: Callable[[], Values]) -> Values:
+        feed = _named(tuple(specs), read())
         missing = sorted(specs.keys() - feed.keys())
         if missing:
             raise InputError(
                 f"{path}: the data has no array for the input {missing[0]!r}",
-                why=f"it has {', '.join(sorted(map(repr, given)))}",
+                why=f"it has {', '.join(sorted(map(repr, feed)))}",
                 next="save one .npz per sample with an array for each input",
             )
         floats = {name for name, spec in specs.items() if spec.is_float and feed[name].dtype.kind == "f"}
@@ -109,9 +105,6 @@ def read_pair(baseline: Path, candidate: Path, data: Path | None) -> tuple[Outpu
             next="save the model's outputs first, or give two models and --data",
         )
     return read_outputs(baseline), read_outputs(candidate)
-
-
-_Doubles = npt.NDArray[np.float64]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -213,7 +206,7 @@ def compare(baseline: OutputSet, candidate: OutputSet) -> ComparedOutputs:
 
 
 def _add_sample(
-    outputs: dict[str, OutputComparison], sample: str, baseline: Outputs, candidate: Outputs
+    outputs: dict[str, OutputComparison], sample: str, baseline: Values, candidate: Values
 ) -> Iterable[tuple[str, str]]:
     if len(baseline) == len(candidate) == 1 and "" in (*baseline, *candidate):  # a .npy file names no output
         name = max(*baseline, *candidate)
@@ -243,7 +236,7 @@ def _add_sample(
                     axis.add(a, b)
 
 
-def _doubles(name: str, values: npt.NDArray[Any]) -> _Doubles:
+def _doubles(name: str, values: Numbers) -> Doubles:
     try:
         return values.astype(np.float64)
     except (TypeError, ValueError):
@@ -306,6 +299,6 @@ def evaluate(
     return Evaluation(comparison=comparison, findings=RULES.run(judged), verdict=verdict)
 
 
-def _named(names: Sequence[str], arrays: Outputs) -> Outputs:
+def _named(names: Sequence[str], arrays: Values) -> Values:
     """A lone array is the model's only input or output, whatever the file calls it."""
     return dict(zip(names, arrays.values(), strict=True)) if len(names) == len(arrays) == 1 else arrays

@@ -5,24 +5,20 @@ It measures; limits are looked up elsewhere. Boxes are corners, or centres and s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from deploykit.accuracy.judge.kinds import DetectionSet, OutputKind, Piece
+from deploykit.accuracy.judge.measures import Doubles, Numbers, Values
 from deploykit.accuracy.judge.rows import ChosenRows
 from deploykit.accuracy.judge.verdict import OVERLAP, WORKING_SCORE, Context, JudgedNumber, KeptCount, Measure
 from deploykit.model.facts import GraphFacts
 
 __all__ = ["Detections", "background_class", "corners_of", "count_kept", "judge_detections", "overlaps", "read_both"]
 __all__ += ["read_detections"]
-
-Numbers: TypeAlias = npt.NDArray[Any]
-Values: TypeAlias = Mapping[str, Numbers]
-_Doubles: TypeAlias = npt.NDArray[np.float64]
 
 _BEST = 100  # so many of the highest scores are looked at where none reaches a working score
 _NORMALIZED = 1.5  # boxes that stay below it are fractions of the image; a little over 1 reaches across the border
@@ -41,16 +37,16 @@ class Detections:
     ``classes`` is how many each row has scores for, 1 where labels are given.
     """
 
-    boxes: _Doubles
-    scores: _Doubles
+    boxes: Doubles
+    scores: Doubles
     labels: npt.NDArray[np.int64]
-    margins: _Doubles
+    margins: Doubles
     classes: int
 
-    def at(self, rows: npt.NDArray[Any]) -> Detections:
+    def at(self, rows: Numbers) -> Detections:
         """Some rows, in that order."""
-        made = {"boxes": self.boxes[rows], "scores": self.scores[rows], "labels": self.labels[rows]}
-        return Detections(**made, margins=self.margins[rows], classes=self.classes)
+        taken = {name: getattr(self, name)[rows] for name in ("boxes", "scores", "labels", "margins")}
+        return replace(self, **taken)
 
     def best(self, rows: npt.NDArray[np.bool_]) -> Detections:
         """Of some rows the best, which come first."""
@@ -78,8 +74,8 @@ def read_detections(group: DetectionSet, values: Values) -> Detections | None:
         if given is None or given.shape[0] != count:
             return None
         labels, margins = np.rint(np.nan_to_num(given[:, 0])), np.ones(count)
-    made = {"boxes": np.nan_to_num(boxes), "scores": ranked[:, -1], "labels": labels.astype(np.int64)}
-    return Detections(**made, margins=margins, classes=table.shape[1])
+    boxes, scores, labels = np.nan_to_num(boxes), ranked[:, -1], labels.astype(np.int64)
+    return Detections(boxes=boxes, scores=scores, labels=labels, margins=margins, classes=table.shape[1])
 
 
 def read_both(
@@ -110,7 +106,7 @@ def _of_cells(side: Detections) -> Detections:
     return replace(side, boxes=np.concatenate([side.boxes[:, :2] + apart, sizes], axis=1))
 
 
-def _columns(piece: Piece, array: Numbers, width: int) -> _Doubles | None:
+def _columns(piece: Piece, array: Numbers, width: int) -> Doubles | None:
     """A piece as rows of ``width`` numbers."""
     values = np.asarray(array, np.float64)
     if piece.axis is not None:
@@ -123,7 +119,7 @@ def _columns(piece: Piece, array: Numbers, width: int) -> _Doubles | None:
     return values.reshape(-1, width) if values.shape[-1:] == (width,) or width == 1 else None
 
 
-def _score_table(piece: Piece, array: Numbers, count: int) -> _Doubles | None:
+def _score_table(piece: Piece, array: Numbers, count: int) -> Doubles | None:
     """Scores per row and class, in 0..1: logits through a sigmoid, which keeps their order."""
     values = np.asarray(array, np.float64)
     table = None
@@ -139,7 +135,7 @@ def _score_table(piece: Piece, array: Numbers, count: int) -> _Doubles | None:
     return np.asarray(1 / (1 + np.exp(-np.clip(table, -60, 60))))
 
 
-def corners_of(boxes: _Doubles, *, are_corners: bool) -> _Doubles:
+def corners_of(boxes: Doubles, *, are_corners: bool) -> Doubles:
     """(n, 4) as left, top, right, bottom; given so, or as centres and sizes."""
     if are_corners:
         return boxes
@@ -147,7 +143,7 @@ def corners_of(boxes: _Doubles, *, are_corners: bool) -> _Doubles:
     return np.concatenate([centres - halves, centres + halves], axis=1)
 
 
-def overlaps(one: _Doubles, two: _Doubles) -> _Doubles:
+def overlaps(one: Doubles, two: Doubles) -> Doubles:
     """Intersection over union, 0..1, of every box on the left with every one on the right; both are corners."""
     low = np.maximum(one[:, None, :2], two[None, :, :2])
     high = np.minimum(one[:, None, 2:], two[None, :, 2:])
@@ -156,7 +152,7 @@ def overlaps(one: _Doubles, two: _Doubles) -> _Doubles:
     return np.asarray(np.divide(common, union, out=np.zeros_like(common), where=union > 0))
 
 
-def _areas(boxes: _Doubles) -> _Doubles:
+def _areas(boxes: Doubles) -> Doubles:
     """Of corners; 0 where the second does not lie behind the first."""
     return np.asarray(np.clip(boxes[:, 2:] - boxes[:, :2], 0.0, None).prod(axis=1))
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deploykit.accuracy.judge import measures
-from deploykit.accuracy.judge.detections import Numbers, Values, judge_detections
+from deploykit.accuracy.judge.detections import judge_detections
 from deploykit.accuracy.judge.kinds import OutputKind, Piece, Task, detection_sets, pieces_of
-from deploykit.accuracy.judge.measures import Pair
+from deploykit.accuracy.judge.measures import Numbers, Pair, Values
 from deploykit.accuracy.judge.rows import ChosenRows, Matched
 from deploykit.accuracy.judge.verdict import Context, JudgedNumber, KeptCount, Measure, Oddity, Verdict, decide
 from deploykit.accuracy.samples.gathering import Samples
@@ -233,7 +233,7 @@ def _of_task(number: Callable[..., JudgedNumber], piece: Piece, pairs: Sequence[
             same, total, what = measures.decisions_kept(measures.answers(pairs, None))
             yield counted(Measure.AGREEMENT, what, same, total)
         case Task.EMBEDDING:
-            value, (same, total) = measures.mean_cosine(pairs), measures.neighbours_kept(pairs)
+            value, same, total = measures.embeddings(pairs)
             near = f", nearest neighbour equal for {same} of {total}" if total else ""
             yield number(Measure.COSINE, value, words=f"cosine {value:.4f}{near}")
         case Task.IMAGE:

@@ -7,7 +7,7 @@ outputs, side by side: classes, texts, areas of a picture, labels. Near ties are
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import starmap
 from typing import Any, TypeAlias
@@ -15,14 +15,15 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Pair", "PairQuality", "Slices", "agreement", "among_first", "answers", "cosine", "decisions_kept", "edits"]
-__all__ += ["gain_error", "l2_distance", "max_error", "mean_cosine", "mean_overlap", "measure", "neighbours_kept"]
-__all__ += ["overall_db", "picture_db", "psnr_db", "relative_error", "runs_of", "signal_in", "sqnr_db", "ssim"]
-__all__ += ["texts_read", "worst_sample", "worst_slice"]
+__all__ = ["Doubles", "Numbers", "Pair", "PairQuality", "Slices", "Values", "agreement", "among_first", "answers"]
+__all__ += ["cosine", "decisions_kept", "edits", "embeddings", "gain_error", "l2_distance", "max_error", "mean_overlap"]
+__all__ += ["measure", "overall_db", "picture_db", "psnr_db", "relative_error", "runs_of", "signal_in", "sqnr_db"]
+__all__ += ["ssim", "texts_read", "worst_sample", "worst_slice"]
 
 Numbers: TypeAlias = npt.NDArray[Any]
+Doubles: TypeAlias = npt.NDArray[np.float64]
+Values: TypeAlias = Mapping[str, Numbers]
 Pair: TypeAlias = tuple[Numbers, Numbers]
-_Doubles: TypeAlias = npt.NDArray[np.float64]
 
 # The constants of SSIM for images of 0..255, and its 11 by 11 window.
 _SSIM_C1, _SSIM_C2 = (0.01 * 255) ** 2, (0.03 * 255) ** 2
@@ -130,7 +131,7 @@ def ssim(baseline: Numbers, candidate: Numbers) -> float:
     return float(np.mean(above / (below + _TINY)))
 
 
-def _blur(image: _Doubles) -> _Doubles:
+def _blur(image: Doubles) -> Doubles:
     """An 11 by 11 Gaussian of sigma 1.5 over the first two axes, mirrored at the borders without repeating the edge."""
     offsets = np.arange(-_SSIM_RADIUS, _SSIM_RADIUS + 1)
     kernel = np.exp(-(offsets**2) / (2 * _SSIM_SIGMA**2))
@@ -146,7 +147,7 @@ def _blur(image: _Doubles) -> _Doubles:
     return image
 
 
-def _flat(values: Numbers) -> _Doubles:
+def _flat(values: Numbers) -> Doubles:
     return np.asarray(values, dtype=np.float64).ravel()
 
 
@@ -203,24 +204,10 @@ def gain_error(pairs: Sequence[Pair]) -> float:
     return abs(float(left @ right) / energy - 1) if energy else 0.0
 
 
-def _all_of(pairs: Sequence[Pair]) -> tuple[_Doubles, _Doubles]:
+def _all_of(pairs: Sequence[Pair]) -> tuple[Doubles, Doubles]:
     """Both sides of all samples, flattened."""
     left, right = (np.concatenate([_flat(pair[side]) for pair in pairs]) for side in (0, 1))
     return left, right
-
-
-def mean_cosine(pairs: Sequence[Pair]) -> float:
-    """The mean over all vectors (last axis) of the cosine between both sides; NaN when the left side has none.
-
-    A vector that lost its direction (all zero) counts 0.
-    """
-    found = [
-        cosine(a, b)
-        for one, two in pairs
-        for a, b in zip(one.reshape(-1, one.shape[-1]), two.reshape(-1, two.shape[-1]), strict=True)
-        if np.any(a)
-    ]
-    return float(np.mean(np.nan_to_num(found))) if found else math.nan
 
 
 def worst_sample(pairs: Sequence[Pair], *, tolerance: float = 0.0) -> tuple[int, float] | None:
@@ -254,7 +241,7 @@ class Slices:
         # Per side (reference, candidate) and slice.
         self.low, self.high = np.full((2, count), np.inf), np.full((2, count), -np.inf)
 
-    def add(self, one: _Doubles, two: _Doubles) -> None:
+    def add(self, one: Doubles, two: Doubles) -> None:
         """One more sample."""
         others = tuple(axis for axis in range(one.ndim) if axis != self.axis)
         difference = np.abs(one - two)
@@ -267,7 +254,7 @@ class Slices:
         self.elements += one.size // max(1, len(self.signal))
 
     @property
-    def sqnr_db(self) -> _Doubles:
+    def sqnr_db(self) -> Doubles:
         """Signal to noise per slice, in dB; infinite without a difference."""
         return self._beside_noise(self.signal)
 
@@ -289,11 +276,11 @@ class Slices:
         return float(left.min()), int(left.argmin())
 
     @property
-    def peaks(self) -> _Doubles:
+    def peaks(self) -> Doubles:
         """The reference's largest magnitude per slice."""
         return np.asarray(np.maximum(np.abs(self.low[0]), np.abs(self.high[0])))
 
-    def _beside_noise(self, energy: _Doubles) -> _Doubles:
+    def _beside_noise(self, energy: Doubles) -> Doubles:
         with np.errstate(divide="ignore", invalid="ignore"):
             values = 10 * np.log10(energy / self.noise)
         return np.where(self.noise == 0, np.inf, values)
@@ -327,14 +314,14 @@ def worst_slice(pairs: Sequence[Pair], *, tolerance: float = 0.0, axes: int | No
     return worst if worst[0] < math.inf else None
 
 
-def _along(pairs: Sequence[tuple[_Doubles, _Doubles]], axis: int) -> Slices:
+def _along(pairs: Sequence[tuple[Doubles, Doubles]], axis: int) -> Slices:
     slices = Slices(axis, pairs[0][0].shape[axis])
     for one, two in pairs:
         slices.add(one, two)
     return slices
 
 
-def _between_samples(left: _Doubles, right: _Doubles, tolerance: float) -> float:
+def _between_samples(left: Doubles, right: Doubles, tolerance: float) -> float:
     """What differs from sample to sample: an answer that is the same for all may look good, and answers nothing."""
     energy = float(((left - left.mean(axis=0)) ** 2).sum())
     spread, difference = math.sqrt(energy / left.size), np.abs(left - right)
@@ -427,12 +414,15 @@ def mean_overlap(pairs: Sequence[Pair], background: float | None = None) -> floa
     return float(np.mean([(a & b).sum() / (a | b).sum() for a, b in areas])) if areas else math.nan
 
 
-def neighbours_kept(pairs: Sequence[Pair]) -> tuple[int, int]:
-    """How often a vector's nearest neighbour among the others is the same on both sides, and of how many vectors."""
+def embeddings(pairs: Sequence[Pair]) -> tuple[float, int, int]:
+    """The mean cosine of both sides' vectors (last axis), how often the nearest neighbour is the same, of how many.
+
+    A vector that lost its direction (all zero) has a cosine of 0; NaN where the left side has none. Fewer than three
+    vectors have no neighbours.
+    """
     left, right = (np.concatenate([p[at].reshape(-1, p[at].shape[-1]) for p in pairs]) for at in (0, 1))
-    if len(left) < 3:
-        return 0, 0
-    units = (side / np.maximum(np.linalg.norm(side, axis=1, keepdims=True), 1e-12) for side in (left, right))
+    units = [side / np.maximum(np.linalg.norm(side, axis=1, keepdims=True), 1e-12) for side in (left, right)]
+    cosines = (units[0] * units[1]).sum(1)[left.any(1)]
     one, two = (unit @ unit.T - 4 * np.eye(len(unit)) for unit in units)  # nobody is near himself
-    nearest = two.argmax(1)
-    return int((one.max(1) - one[np.arange(len(one)), nearest] <= 1e-2).sum()), len(one)
+    same = one.max(1) - one[np.arange(len(one)), two.argmax(1)] <= 1e-2
+    return float(cosines.mean()) if cosines.size else math.nan, int(same.sum()), len(one) if len(one) > 2 else 0

@@ -11,17 +11,17 @@ import re
 import shlex
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+
+from deploykit.accuracy.judge.measures import Values
 from deploykit.accuracy.samples.arrays import read_arrays, write_arrays
 from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.system.processes import run
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 __all__ = ["DEADLINE", "UserMetric", "user_metric"]
 
@@ -53,9 +53,7 @@ class UserMetric:
         """The same measure of some of ``count`` samples: of the references those at the same places are taken."""
         return replace(self, places=tuple(places), count=count)
 
-    def measure(
-        self, outputs: Sequence[Mapping[str, npt.NDArray[Any]]], reference: Sequence[Mapping[str, npt.NDArray[Any]]]
-    ) -> float:
+    def measure(self, outputs: Sequence[Values], reference: Sequence[Values]) -> float:
         """The number for outputs, one mapping per sample in the order of the data, beside the float model's.
 
         Raises ToolError where the child fails, takes too long or gives no finite number, InputError where the user's
@@ -89,7 +87,7 @@ class UserMetric:
             )
         return value
 
-    def _hand_over(self, folder: Path, reference: Sequence[Mapping[str, npt.NDArray[Any]]]) -> Path:
+    def _hand_over(self, folder: Path, reference: Sequence[Values]) -> Path:
         """Write the references of the samples that are measured; where they are found.
 
         A command reads the user's own folder or file where all samples are measured, and it may hold any number.
@@ -120,8 +118,6 @@ class UserMetric:
             for path in taken:
                 (place / path.name).symlink_to(path)
         else:
-            import numpy as np
-
             place = place.with_suffix(given.suffix)
             stacked = {name: np.stack([row[name] for row in taken]) for name in taken[0]}
             write_arrays(place, stacked) if given.suffix == ".npz" else np.save(place, stacked[""])
@@ -161,10 +157,8 @@ def user_metric(
     return UserMetric(name=argv[0], argv=argv, is_function=False, references=references, deadline=deadline)
 
 
-def _write(folder: Path, samples: Sequence[Mapping[str, npt.NDArray[Any]]]) -> None:
+def _write(folder: Path, samples: Sequence[Values]) -> None:
     """One .npz per sample, arrays by number: a tensor's name may hold what no member of an archive may."""
-    import numpy as np
-
     folder.mkdir()
     names = list(samples[0]) if samples else []
     (folder / "names.json").write_text(json.dumps(names), "utf-8")
@@ -173,7 +167,7 @@ def _write(folder: Path, samples: Sequence[Mapping[str, npt.NDArray[Any]]]) -> N
         np.savez(folder / f"{number:06}.npz", **arrays)
 
 
-def _read_samples(path: Path) -> list[dict[str, npt.NDArray[Any]]]:
+def _read_samples(path: Path) -> list[Values]:
     arrays = read_arrays(path)
     counts = {array.shape[0] if array.ndim else 0 for array in arrays.values()}
     if len(counts) != 1 or 0 in counts:

@@ -5,19 +5,18 @@ Which tensors are behind a choice is read from the graph; rows that only one sid
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from deploykit.accuracy.judge.measures import Doubles, Numbers, Values
 from deploykit.model.facts import GraphFacts
 
 __all__ = ["ChosenRows", "Matched", "match_contents"]
 
-Numbers: TypeAlias = npt.NDArray[Any]
-Values: TypeAlias = Mapping[str, Numbers]
 # Places on the left and on the right, of the same length; each place at most once.
 _Pairs: TypeAlias = tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]
 
@@ -195,7 +194,7 @@ def match_contents(tables: Sequence[tuple[Numbers, Numbers]], strict: bool = Tru
     return (first, second) if usual <= _USUAL and first.size >= _LEAST_COMMON * max(counts) else None
 
 
-def _cheapest(costs: npt.NDArray[np.float64], most: float) -> _Pairs:
+def _cheapest(costs: Doubles, most: float) -> _Pairs:
     """Pairs of rows and columns, the cheapest first, each once; none that costs more than ``most``."""
     partner, taken = np.full(costs.shape[0], -1, np.intp), set[int]()
     for cell in np.argsort(costs, axis=None, kind="stable"):

@@ -43,15 +43,15 @@ class Judged:
     verdict: Verdict | None = None
 
 
-RULES: Registry[Judged] = Registry("comparison")
-_SOURCE = ["deploykit: measured on the two sets of outputs"]
+_SOURCE = "deploykit: measured on the two sets of outputs"
+RULES: Registry[Judged] = Registry("comparison", sources=[_SOURCE])
 
 
 @RULES.rule(
     "DK601",
     "dead-channels",
     "error",
-    sources=[*_SOURCE, "observed: a quantized detector, all scores 0, whole-tensor cosine 0.9999 (docs/numbers.md)"],
+    sources=[_SOURCE, "observed: a quantized detector, all scores 0, whole-tensor cosine 0.9999 (docs/numbers.md)"],
 )
 def check_dead(judged: Judged) -> Iterator[Found]:
     """Neighbouring slices of an output never change in the candidate although they do in the baseline.
@@ -106,7 +106,7 @@ def _dead(judged: Judged, output: OutputComparison, axis: Slices, where: str, ev
     return _about(output, message, hint=hint, severity=severity, evidence=evidence)
 
 
-@RULES.rule("DK602", "drowned-channels", "warning", sources=_SOURCE)
+@RULES.rule("DK602", "drowned-channels", "warning")
 def check_drowned(judged: Judged) -> Iterator[Found]:
     """Neighbouring slices have almost as much noise as signal while the whole output looks good.
 
@@ -122,7 +122,7 @@ def check_drowned(judged: Judged) -> Iterator[Found]:
                 yield _about(output, message, evidence=evidence)
 
 
-@RULES.rule("DK603", "missing-samples", "error", sources=_SOURCE)
+@RULES.rule("DK603", "missing-samples", "error")
 def check_missing(judged: Judged) -> Iterator[Found]:
     """The baseline has samples that the candidate lacks, or nothing is common to both.
 
@@ -136,7 +136,7 @@ def check_missing(judged: Judged) -> Iterator[Found]:
         yield Found(SubjectKind.DATA, comparison.candidate, message, evidence={"missing": list(comparison.missing)})
 
 
-@RULES.rule("DK604", "extra-samples", "warning", sources=_SOURCE)
+@RULES.rule("DK604", "extra-samples", "warning")
 def check_extra(judged: Judged) -> Iterator[Found]:
     """The candidate has samples that the baseline lacks.
 
@@ -150,7 +150,7 @@ def check_extra(judged: Judged) -> Iterator[Found]:
         yield Found(SubjectKind.DATA, comparison.candidate, message, evidence={"extra": list(comparison.extra)})
 
 
-@RULES.rule("DK605", "not-comparable", "error", sources=_SOURCE)
+@RULES.rule("DK605", "not-comparable", "error")
 def check_comparable(judged: Judged) -> Iterator[Found]:
     """An output exists on one side only, or its shape differs.
 
@@ -162,7 +162,7 @@ def check_comparable(judged: Judged) -> Iterator[Found]:
         yield Found(SubjectKind.DATA, place.strip(": ") or "the sample", why)
 
 
-@RULES.rule("DK606", "not-finite", "error", sources=_SOURCE)
+@RULES.rule("DK606", "not-finite", "error")
 def check_finite(judged: Judged) -> Iterator[Found]:
     """The candidate has NaN or infinite values where the baseline has none.
 
@@ -175,7 +175,7 @@ def check_finite(judged: Judged) -> Iterator[Found]:
             yield _about(output, "the candidate is not finite")
 
 
-@RULES.rule("DK607", "sides-look-swapped", "warning", sources=_SOURCE)
+@RULES.rule("DK607", "sides-look-swapped", "warning")
 def check_swapped(judged: Judged) -> Iterator[Found]:
     """The baseline has the few distinct values of a quantized tensor, the candidate does not.
 
@@ -190,7 +190,7 @@ def check_swapped(judged: Judged) -> Iterator[Found]:
             yield Found(SubjectKind.DATA, judged.comparison.baseline, what)
 
 
-@RULES.rule("DK608", "below-threshold", "error", sources=_SOURCE)
+@RULES.rule("DK608", "below-threshold", "error")
 def check_thresholds(judged: Judged) -> Iterator[Found]:
     """A number of the worst sample misses a threshold that was given.
 
@@ -211,7 +211,7 @@ def check_thresholds(judged: Judged) -> Iterator[Found]:
                 yield _about(output, f"{name} {value:.6g} misses {limit:g}")
 
 
-@RULES.rule("DK609", "files-not-read", "info", sources=_SOURCE)
+@RULES.rule("DK609", "files-not-read", "info")
 def check_ignored(judged: Judged) -> Iterator[Found]:
     """A folder holds files that are neither .npy nor .npz.
 
