@@ -2,221 +2,185 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-import onnx
 import pytest
+from onnx import shape_inference
 
 from deploykit.accuracy.judge.kinds import OutputKind, Task, detection_sets, kind_of, pieces_of
 from deploykit.model.collect import facts_of
-from sample_models.tiny_graphs import TinyGraph
+from deploykit.model.facts import GraphFacts
 from tables import each_row
+from text_models import text_model
+
+K, T = OutputKind, Task
+LAST, K10, EIGHT = np.asarray([-1]), np.asarray([10]), np.float32(8)
 
 
-def _norm(graph: TinyGraph, form: str) -> str:
-    x = graph.input("x", (2, 8))
-    if form == "LpNormalization":
-        return graph.op("LpNormalization", [x], "y", axis=1)
-    if form == "ReduceL2":
-        return graph.op("Div", [x, graph.op("ReduceL2", [x], "n", axes=[1])], "y")
-    squared = graph.op("Mul", [x, x], "xx")
-    total = graph.op("ReduceSum", [squared, graph.stored("axes", [1], "int64")], "sum")
-    root = graph.op("Sqrt", [graph.op("Clip", [total, graph.stored("eps", 1e-12)], "clipped")], "root")
-    return graph.op("Div", [x, graph.op("Expand", [root, graph.stored("shape", [2, 8], "int64")], "wide")], "y")
-
-
-@pytest.mark.parametrize("form", ["LpNormalization", "ReduceL2", "written out"])
-def test_a_vector_divided_by_its_norm_is_an_embedding(form: str) -> None:
-    graph = TinyGraph()
-    _norm(graph, form)
-    assert kind_of(facts_of(graph.model("y")), "y") is OutputKind.EMBEDDING
-
-
-def test_a_vector_divided_by_another_norm_is_none() -> None:
-    graph = TinyGraph()
-    x, z = graph.input("x", (2, 8)), graph.input("z", (2, 8))
-    graph.op("Div", [x, graph.op("ReduceL2", [z], "n", axes=[1])], "y")
-    assert kind_of(facts_of(graph.model("y")), "y") is OutputKind.LOGITS
+def facts(given: str, body: str, made: str = "y", *, opset: int = 17, **stored: Any) -> GraphFacts:
+    return facts_of(shape_inference.infer_shapes(text_model(given, body, made, opset=opset, **stored)))
 
 
 @each_row(
-    ("op", "shape", "attributes", "kind"),
+    ("given", "body", "kind"),
     [
-        ("ArgMax", (1, 5, 8, 8), {"axis": 1}, OutputKind.LABELS),
-        ("Softmax", (1, 5), {}, OutputKind.SCORES),
-        ("Sigmoid", (1, 5, 8, 8), {}, OutputKind.SCORES),
-        ("Relu", (1, 5, 8, 8), {}, OutputKind.DENSE),
-        ("Relu", (1, 5, 1, 1), {}, OutputKind.LOGITS),
-        ("Relu", (1, 5), {}, OutputKind.LOGITS),
-        ("Relu", (1, 7, 32), {}, OutputKind.SEQUENCE),
-        ("Relu", (7,), {}, OutputKind.OTHER),
-        ("Relu", (7, 1), {}, OutputKind.OTHER),
+        ("float[1,5,8,8] x", "y = ArgMax<axis=1>(x)", K.LABELS),
+        ("float[1,5] x", "y = Softmax(x)", K.SCORES),
+        ("float[1,5,8,8] x", "y = Sigmoid(x)", K.SCORES),
+        ("float[1,5,8,8] x", "y = Relu(x)", K.DENSE),
+        ("float[1,5,1,1] x", "y = Relu(x)", K.LOGITS),
+        ("float[1,5] x", "y = Relu(x)", K.LOGITS),
+        ("float[1,7,32] x", "y = Relu(x)", K.SEQUENCE),
+        ("float[7] x", "y = Relu(x)", K.OTHER),
+        ("float[7,1] x", "y = Relu(x)", K.OTHER),
+        # The best of some scores is a score and its place a label; a detector of speech averages over its frames.
+        ("float[1,20] x", "s = Sigmoid(x) y, i = TopK(s, k)", K.SCORES),
+        ("float[1,20] x", "s = Sigmoid(x) v, y = TopK(s, k)", K.LABELS),
+        ("float[1,20] x", "s = Sigmoid(x) y = ReduceMean<axes=[1]>(s)", K.SCORES),
+        ("float[1,5] x", "a = Sigmoid(x) b = Softmax(x) p = Mul(a, b) y = Mul(p, a)", K.SCORES),
+        ("float[1,5] x", "a = Sigmoid(x) b = Relu(x) y = Mul(a, b)", K.LOGITS),
+        ("float[1,4,8,8] x", "y = QuantizeLinear(x, scale, zero)", K.DENSE),  # stored steps are no labels
+        ("float[2,8] x", "y = LpNormalization<axis=1>(x)", K.EMBEDDING),
+        ("float[2,8] x", "n = ReduceL2<axes=[1]>(x) y = Div(x, n)", K.EMBEDDING),
+        ("float[2,8] x", "q = Mul(x, x) s = ReduceSum(q) c = Clip(s, eps) r = Sqrt(c) y = Div(x, r)", K.EMBEDDING),
+        ("float[2,8] x, float[2,8] z", "n = ReduceL2<axes=[1]>(z) y = Div(x, n)", K.LOGITS),
+        ("float[2,8] x, float[2,8] z", "q = Mul(z, z) s = ReduceSum(q) y = Div(x, s)", K.LOGITS),
+        ("float[2,8] x", "m = ReduceMax<axes=[1]>(x) y = Div(x, m)", K.LOGITS),
     ],
 )
-def test_operators_and_shapes_say_what_an_output_is(
-    op: str, shape: tuple[int, ...], attributes: dict[str, int], kind: OutputKind
-) -> None:
-    graph = TinyGraph()
-    graph.op(op, [graph.input("boxes", shape)], "labels", **attributes)
-    assert kind_of(facts_of(graph.model("labels")), "labels") is kind
+def test_operators_and_shapes_say_what_an_output_is(given: str, body: str, kind: OutputKind) -> None:
+    known: dict[str, Any] = {"k": K10, "scale": np.float32(0.1), "zero": np.uint8(3), "eps": np.float32(1e-12)}
+    stored = {name: value for name, value in known.items() if f" {name}" in body}
+    assert kind_of(facts(given, body, **stored), "y") is kind
 
 
-def test_the_best_of_some_scores_is_a_score_and_its_place_a_label() -> None:
-    graph = TinyGraph()
-    scores = graph.op("Sigmoid", [graph.input("x", (1, 20))], "s")
-    graph.op("TopK", [scores, graph.stored("k", [5], "int64")], ["v", "i"])
-    graph.op("ReduceMean", [scores], "mean", axes=[1])
-    facts = facts_of(graph.model("v", "i", "mean"))
-    assert (kind_of(facts, "v"), kind_of(facts, "i")) == (OutputKind.SCORES, OutputKind.LABELS)
-    assert kind_of(facts, "mean") is OutputKind.SCORES, "as a detector of speech averages over its frames"
+@each_row(
+    ("given", "body", "axis", "task"),
+    [
+        ("float[1,5] x", "y = Relu(x)", 1, T.CLASSES),
+        ("float[1,2,3] x", "y = Softmax<axis=1>(x)", 1, T.CLASSES),
+        ("float[1,8,30] x", "y = Softmax(x)", 2, T.TEXT),
+        ("int64[1,8] x", "c = Cast<to=1>(x) r = Reshape(c, rows) m = MatMul(r, wide) y = Add(m, bias)", 2, T.TOKENS),
+        ("int64[1,8] x", "c = Cast<to=1>(x) r = Reshape(c, rows) y = MatMul(r, narrow)", None, T.SIGNAL),
+        ("float[1,5,8,8] x", "y = Softmax<axis=1>(x)", 1, T.SEGMENTATION),
+        ("float[1,1,8,8] x", "y = Sigmoid(x)", None, T.MASK),
+        ("float[1,5] x", "y = Sigmoid(x)", None, T.DECISIONS),
+        ("float[1,3,8,8] x", "y = Relu(x)", None, T.IMAGE),
+        ("float[1,3,8,8] x", "y = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x)", None, T.SIGNAL),  # smaller than given
+        ("float[1,8,8,3] x", "y = Relu(x)", None, T.SIGNAL),
+        ("float[7,1] x", "y = Relu(x)", None, T.REGRESSION),
+        ("float[2,8] x", "y = LpNormalization<axis=1>(x)", None, T.EMBEDDING),
+    ],
+)
+def test_the_task_is_what_people_measure(given: str, body: str, axis: int | None, task: Task) -> None:
+    known: dict[str, Any] = {
+        "rows": np.asarray([1, 8, 1]),
+        "bias": np.ones(30, np.float32),
+        "wide": np.ones((1, 30), np.float32),
+    }
+    known["narrow"] = np.ones((1, 12), np.float32)
+    stored = {name: value for name, value in known.items() if name in body}
+    (piece,) = pieces_of(facts(given, body, **stored), "y")
+    assert (piece.class_axis, piece.task) == (axis, task)
 
 
-def test_stored_steps_of_a_quantizer_are_no_labels() -> None:
-    graph = TinyGraph()
-    grid = [graph.stored("scale", 0.1), graph.stored("zero", 3, "uint8")]
-    graph.op("QuantizeLinear", [graph.input("x", (1, 4, 8, 8)), *grid], "y")
-    assert kind_of(facts_of(graph.model("y")), "y") is OutputKind.DENSE
+def test_before_operator_set_13_a_softmax_is_over_its_second_axis() -> None:
+    (piece,) = pieces_of(facts("float[1,5,8] x", "y = Softmax(x)", opset=12), "y")
+    assert piece.class_axis == 1
 
 
-def yolo(classes: int = 3, rows: int = 40, *, last: bool = False) -> onnx.ModelProto:
-    """Boxes in pixels beside sigmoids, ``[1, 4+C, N]``, or ``[1, N, 4+C]``."""
-    graph = TinyGraph()
-    graph.input("image", (1, 3, 64, 64))
-    shape = (1, rows) if last else (1, 4, rows)
-    axis = 2 if last else 1
-    boxes = graph.op("Mul", [graph.input("b", (1, rows, 4) if last else shape), graph.stored("stride", 8.0)], "pixels")
-    scores = graph.op("Sigmoid", [graph.input("s", (1, rows, classes) if last else (1, classes, rows))], "p")
-    return graph.model(graph.op("Concat", [boxes, scores], "out", axis=axis))
+@each_row(
+    ("classes", "kernel", "enlarged", "task"),
+    [
+        (5, 1, 4, T.SEGMENTATION),  # logits in the size of the picture
+        (17, 1, 1, T.SIGNAL),  # heat maps of key points
+        (19, 1, 1, T.SEGMENTATION),  # Cityscapes, before it is enlarged
+        (5, 3, 4, T.SIGNAL),  # features
+        (3, 1, 4, T.IMAGE),
+    ],
+)
+def test_logits_of_each_pixel_are_areas(classes: int, kernel: int, enlarged: int, task: Task) -> None:
+    body = f"r = Relu(image) s = MaxPool<kernel_shape=[4,4], strides=[4,4]>(r) m = Conv<pads={[kernel // 2] * 4}>(s, w)"
+    sizes: dict[str, Any] = {"sizes": [1.0, 1.0, 4.0, 4.0]} if enlarged > 1 else {}
+    body += ' y = Resize<mode="linear">(m, , sizes)' if sizes else " y = Identity(m)"
+    weight = np.ones((classes, 3, kernel, kernel), np.float32)
+    (piece,) = pieces_of(facts("float[1,3,16,16] image", body, w=weight, **sizes), "y")
+    assert (piece.task, piece.class_axis) == (task, 1 if task is T.SEGMENTATION else None)
 
 
-@pytest.mark.parametrize("last", [False, True])
-def test_boxes_beside_scores_in_one_output_are_detections(last: bool) -> None:
-    facts = facts_of(yolo(last=last))
-    (group,) = detection_sets(facts)
-    assert (group.boxes.start, group.boxes.stop, group.boxes.axis) == (0, 4, 2 if last else 1)
-    assert (group.scores.start, group.scores.stop) == (4, 7)
-    assert [piece.kind for piece in pieces_of(facts, "out")][1] is OutputKind.SCORES
+# Rows or maps of boxes and scores, as heads of detectors are exported.
+ROWS = "float[1,40,4] b, float[1,40,3] s, float[1,40,1] o"
+HEADS = "float[1,4,8,8] b, float[1,8,8,8] s, float[1,4,4,4] b2, float[1,8,4,4] s2"
+FLAT = "x = Mul(b, eight) m = Concat<axis=1>(x, s) f = Reshape(m, flat)"
+FLAT2 = "x2 = Mul(b2, eight) m2 = Concat<axis=1>(x2, s2) f2 = Reshape(m2, flat)"
 
 
-@pytest.mark.parametrize("form", ["map", "flattened", "turned", "levels"])
-@each_row("raw", [False, True])
-def test_boxes_beside_scores_in_maps_are_two_pieces(form: str, raw: bool) -> None:
-    """As heads of detectors are exported: channels of a map, small beside them, flattened and turned afterwards."""
-    graph = TinyGraph()
-
-    def head(number: int, side: int) -> str:
-        scores = graph.input(f"s{number}", (1, 8, side, side))
-        scores = scores if raw else graph.op("Sigmoid", [scores], f"p{number}")
-        boxes = graph.op(
-            "Mul", [graph.input(f"b{number}", (1, 4, side, side)), graph.stored(f"stride{number}", 8.0)], f"x{number}"
-        )
-        return graph.op("Concat", [boxes, scores], f"map{number}", axis=1)
-
-    def flat(number: int, side: int) -> str:
-        return graph.op(
-            "Reshape", [head(number, side), graph.stored(f"rows{number}", [1, 12, -1], "int64")], f"flat{number}"
-        )
-
-    out = {
-        "map": lambda: head(0, 8),
-        "flattened": lambda: flat(0, 8),
-        "turned": lambda: graph.op("Transpose", [flat(0, 8)], "turned", perm=[0, 2, 1]),
-        "levels": lambda: graph.op("Concat", [flat(0, 8), flat(1, 4)], "all", axis=2),
-    }[form]()
-    pieces = pieces_of(facts_of(graph.model(out)), out)
-    assert [(piece.start, piece.stop, piece.axis) for piece in pieces] == [
-        (0, 4, 2 if form == "turned" else 1),
-        (4, 12, 2 if form == "turned" else 1),
-    ]
-    assert raw or pieces[1].kind is OutputKind.SCORES
+@each_row(
+    ("given", "body", "pieces", "axis"),
+    [
+        (ROWS, "p = Sigmoid(s) x = Mul(b, eight) y = Concat<axis=2>(x, p)", [4, 3], 2),
+        (ROWS, "p = Sigmoid(s) c = Sigmoid(o) x = Mul(b, eight) y = Concat<axis=2>(x, c, p)", [4, 1, 3], 2),
+        (ROWS, "p = Sigmoid(s) c = Sigmoid(o) x = Mul(b, eight) y = Concat<axis=2>(x, p, c)", [4, 4], 2),
+        (ROWS, "c = Sigmoid(o) x = Mul(b, eight) y = Concat<axis=2>(x, c, c, c)", [4, 3], 2),
+        (HEADS, "x = Mul(b, eight) y = Concat<axis=1>(x, s)", [4, 8], 1),
+        (HEADS, "x = Mul(b, eight) p = Sigmoid(s) y = Concat<axis=1>(x, p)", [4, 8], 1),
+        (HEADS, f"{FLAT} y = Identity(f)", [4, 8], 1),
+        (HEADS, f"{FLAT} y = Transpose<perm=[0,2,1]>(f)", [4, 8], 2),
+        (HEADS, f"{FLAT} {FLAT2} y = Concat<axis=2>(f, f2)", [4, 8], 1),
+        (HEADS, "p = Sigmoid(s) m = Concat<axis=1>(b, p) y = Reshape(m, rows)", [0], None),  # channels are split
+        (HEADS, "y = Concat<axis=0>(b, b)", [0], None),
+    ],
+)
+def test_what_lies_side_by_side_is_told_apart(given: str, body: str, pieces: list[int], axis: int | None) -> None:
+    known: dict[str, Any] = {"eight": EIGHT, "flat": np.asarray([1, 12, -1]), "rows": np.asarray([1, 6, 128])}
+    found = pieces_of(facts(given, body, **{name: value for name, value in known.items() if name in body}), "y")
+    assert ([piece.width for piece in found], found[0].axis) == (pieces, axis)
 
 
-def test_channels_that_were_split_by_a_reshape_are_one_piece() -> None:
-    graph = TinyGraph()
-    boxes, scores = graph.input("b", (1, 4, 8, 8)), graph.op("Sigmoid", [graph.input("s", (1, 8, 8, 8))], "p")
-    whole = graph.op("Concat", [boxes, scores], "map", axis=1)
-    graph.op("Reshape", [whole, graph.stored("rows", [1, 6, 128], "int64")], "out")
-    (piece,) = pieces_of(facts_of(graph.model("out")), "out")
-    assert piece.axis is None
+def test_boxes_beside_scores_in_one_output_are_detections() -> None:
+    """Also with one score more per row, whether there is anything to see, and level below level."""
+    (group,) = detection_sets(facts(ROWS, "p = Sigmoid(s) c = Sigmoid(o) y = Concat<axis=2>(b, c, p)"))
+    assert group.objectness is not None
+    assert [(p.start, p.stop) for p in (group.boxes, group.objectness, group.scores)] == [(0, 4), (4, 5), (5, 8)]
+    levels = "p = Sigmoid(s) l = Concat<axis=2>(b, p) y = Concat<axis=1>(l, l)"
+    (group,) = detection_sets(facts(ROWS, levels))
+    assert (group.boxes.axis, group.boxes.stop, group.scores.stop, group.objectness) == (2, 4, 7, None)
 
 
 def test_rows_of_six_are_detections() -> None:
-    graph = TinyGraph()
-    scores = graph.op("Sigmoid", [graph.input("x", (1, 60))], "s")
-    graph.op("TopK", [scores, graph.stored("k", [10], "int64")], ["v", "i"])
-    last = graph.stored("last", [-1], "int64")
-    label = graph.op("Cast", [graph.op("Mod", ["i", graph.stored("c", 3, "int64")], "class")], "number", to=1)
-    parts = [graph.input("b", (1, 10, 4)), graph.op("Unsqueeze", ["v", last], "v3")]
-    parts.append(graph.op("Unsqueeze", [label, last], "n3"))
-    (group,) = detection_sets(facts_of(graph.model(graph.op("Concat", parts, "out", axis=2))))
+    body = "p = Sigmoid(x) v, i = TopK(p, k) m = Mod(i, c) n = Cast<to=1>(m) v3 = Unsqueeze(v, last)"
+    body += " n3 = Unsqueeze(n, last) y = Concat<axis=2>(b, v3, n3)"
+    (group,) = detection_sets(facts("float[1,60] x, float[1,10,4] b", body, k=K10, c=3, last=LAST))
     assert group.labels is not None
     assert (group.boxes.start, group.scores.start, group.labels.start) == (0, 4, 5)
 
 
-def test_levels_below_one_another_are_seen_through() -> None:
-    graph = TinyGraph()
-    levels = []
-    for level, rows in enumerate((32, 16)):
-        scores = graph.op("Sigmoid", [graph.input(f"s{level}", (1, rows, 3))], f"p{level}")
-        levels.append(graph.op("Concat", [graph.input(f"b{level}", (1, rows, 4)), scores], f"l{level}", axis=2))
-    (group,) = detection_sets(facts_of(graph.model(graph.op("Concat", levels, "out", axis=1))))
-    assert (group.boxes.axis, group.boxes.stop, group.scores.stop) == (2, 4, 7)
+@each_row(("rows", "found"), [(20, ("boxes", "scores")), (21, None)])
+def test_two_outputs_of_one_length_are_detections_and_other_pairs_are_not(rows: int, found: Any) -> None:
+    given = f"float[1,20,4] b, float[1,{rows},7] l"
+    sets = detection_sets(facts(given, "boxes = Sigmoid(b) scores = Relu(l)", "boxes, scores"))
+    assert [(one.boxes.output, one.scores.output) for one in sets] == ([found] if found else [])
 
 
-def test_two_outputs_of_one_length_are_detections_and_other_pairs_are_not() -> None:
-    def pair(rows: int) -> onnx.ModelProto:
-        graph = TinyGraph()
-        graph.op("Sigmoid", [graph.input("b", (1, 20, 4))], "first")
-        graph.op("Relu", [graph.input("l", (1, rows, 7))], "second")
-        return graph.model("first", "second")
-
-    (group,) = detection_sets(facts_of(pair(20)))
-    assert (group.boxes.output, group.scores.output, group.labels) == ("first", "second", None)
-    assert detection_sets(facts_of(pair(21))) == ()
-
-
-def test_the_size_that_boxes_are_multiplied_by_is_found(decoder_detector: object) -> None:
-    facts = decoder_detector.facts  # type: ignore[attr-defined]
-    (group,) = detection_sets(facts)
+def test_the_size_that_boxes_are_multiplied_by_is_found(decoder_detector: Any) -> None:
+    (group,) = detection_sets(decoder_detector.facts)
     assert group.sizes == "orig_target_sizes"
     assert set(group.outputs) == {"boxes", "scores", "labels"}
 
 
-@pytest.mark.parametrize("order", [("boxes", "scores"), ("scores", "boxes")])
-@pytest.mark.parametrize("logits", [False, True])
-def test_scores_of_four_classes_are_no_boxes(order: tuple[str, str], logits: bool) -> None:
-    """Decoded boxes beside probabilities, or logits of a plain projection beside boxes out of a Sigmoid."""
-    graph = TinyGraph()
-    x = graph.input("x", (1, 30, 4))
-    plain = graph.op("MatMul", [x, graph.stored("w", np.eye(4))], "scores" if logits else "offsets")
-    if logits:
-        graph.op("Sigmoid", [graph.op("Relu", [x], "r")], "boxes")
-    else:
-        graph.op("Add", [plain, graph.stored("anchors", np.ones((1, 30, 4)))], "near")
-        graph.op("Mul", ["near", graph.stored("stride", 8.0)], "boxes")
-        graph.op("Sigmoid", [x], "scores")
-    (found,) = detection_sets(facts_of(graph.model(*order)))
-    assert (found.boxes.output, found.scores.output) == ("boxes", "scores")
-
-
-@pytest.mark.parametrize(
-    ("classes", "kernel", "enlarged", "task"),
+@pytest.mark.parametrize("made", ["boxes, scores", "scores, boxes"])
+@each_row(
+    "body",
     [
-        (5, 1, 4, Task.SEGMENTATION),  # logits in the size of the picture
-        (17, 1, 1, Task.SIGNAL),  # heat maps of key points
-        (19, 1, 1, Task.SEGMENTATION),  # Cityscapes, before it is enlarged
-        (5, 3, 4, Task.SIGNAL),  # features
-        (3, 1, 4, Task.IMAGE),
+        "o = MatMul(x, w) n = Add(o, a) boxes = Mul(n, eight) scores = Sigmoid(x)",
+        "r = Relu(x) boxes = Sigmoid(r) scores = MatMul(x, w)",
+        "r = Relu(x) boxes = Sigmoid(r) m = MatMul(x, w) scores = Add(m, a)",
     ],
 )
-def test_logits_of_each_pixel_are_areas(classes: int, kernel: int, enlarged: int, task: Task) -> None:
-    graph = TinyGraph()
-    x = graph.op("Relu", [graph.input("image", (1, 3, 16, 16))], "r")
-    small = graph.op("MaxPool", [x], "small", kernel_shape=[4, 4], strides=[4, 4])
-    weight = graph.stored("w", np.ones((classes, 3, kernel, kernel)))
-    y = graph.op("Conv", [small, weight], "maps", pads=[kernel // 2] * 4)
-    if enlarged > 1:
-        sizes = graph.stored("scales", [1.0, 1.0, enlarged, enlarged])
-        y = graph.op("Resize", [y, "", sizes], "large", mode="linear")
-    (piece,) = pieces_of(facts_of(graph.model(y)), y)
-    assert piece.task is task
-    assert piece.class_axis == (1 if task is Task.SEGMENTATION else None)
+def test_scores_of_four_classes_are_no_boxes(made: str, body: str) -> None:
+    """Decoded boxes beside probabilities, or logits of a plain projection beside boxes out of a Sigmoid."""
+    known: dict[str, Any] = {"w": np.eye(4, dtype=np.float32), "a": np.ones((1, 30, 4), np.float32), "eight": EIGHT}
+    stored = {name: value for name, value in known.items() if f", {name})" in body}
+    (found,) = detection_sets(facts("float[1,30,4] x", body, made, **stored))
+    assert (found.boxes.output, found.scores.output) == ("boxes", "scores")

@@ -168,8 +168,10 @@ def pieces_of(facts: GraphFacts, output: str) -> tuple[Piece, ...]:
     for name, start, stop in parts:
         piece = Piece(output=output, kind=kind_of(facts, name), axis=axis, start=start, stop=stop)
         last = found[-1] if found else None
-        # Neighbours of one kind are one piece: two corners of boxes, scores of several heads; a box stays by itself.
-        if last is not None and last.kind is piece.kind and not (last.width == _BOX and piece.width != _BOX):
+        # Neighbours of one kind are one piece: two corners of boxes, scores of several heads. A box stays by itself,
+        # and so does one score before those of the classes: whether there is anything to see.
+        alone = () if last is None else (_BOX, 1) if last.kind is OutputKind.SCORES else (_BOX,)
+        if last is not None and last.kind is piece.kind and not (last.width in alone and last.width != piece.width):
             found[-1] = replace(last, stop=stop)
         else:
             found.append(piece)
