@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 from onnx import shape_inference
@@ -34,7 +35,7 @@ def _value(name: str) -> np.ndarray:
 
 def domain(body: str, shape: str = "1,4", dtype: str = "int64", *, opset: int = 17) -> Domain:
     """Of the input x, which a graph of ``body`` reads; it may read s[1,4], b[5,4] and more whole numbers besides."""
-    stored = {name: value for name, value in STORED.items() if re.search(rf"\b{name}\b", body)}
+    stored: dict[str, Any] = {name: value for name, value in STORED.items() if re.search(rf"\b{name}\b", body)}
     stored |= {name: _value(name) for name in SPELT.findall(body)}
     given = f"{dtype}[{shape}] x, float[1,4] s, float[5,4] b, int64[1,4] other"
     model = text_model(given, body, opset=opset, **stored)
