@@ -9,20 +9,18 @@ import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import shape_inference
 
 from deploykit.accuracy.judge.judge import Judge, judge_outputs
 from deploykit.accuracy.judge.rows import ChosenRows, match_contents
 from deploykit.accuracy.judge.verdict import Context, Measure
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.model.collect import facts_of
-from sample_models.tiny_graphs import TinyGraph
 from tables import each_row
+from text_models import text_model
 
 Values = dict[str, np.ndarray]
 ROWS, CHOSEN = 12, 6
-
-
-# --- contents -------------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=40, deadline=None)
@@ -40,28 +38,35 @@ def test_rows_are_matched_by_what_they_hold(rows: int, seed: int, noise: float) 
 
 def test_rows_that_are_not_alike_are_not_matched() -> None:
     rng = np.random.default_rng(0)
-    assert match_contents([(rng.normal(size=(30, 4)), rng.normal(size=(30, 4)) + 5)]) is None
+    one, other = rng.normal(size=(30, 4)), rng.normal(size=(30, 4)) + 5
+    assert match_contents([(one, other)]) is None
+    assert match_contents([(one, one[:, :3])]) is None, "no column can be compared"
+    assert match_contents([(np.zeros((2049, 1)), np.zeros((2049, 1)))]) is None, "too many"
+    far = one.copy()
+    far[7] += 0.4
+    for strict, kept in ((True, 29), (False, 30)):
+        pairs = match_contents([(one, far)], strict)
+        assert pairs is not None and pairs[0].size == kept, "the odd pair is left out"
+    classes = np.arange(30)[:, None]
+    assert match_contents([(classes, classes + 1)]) is not None
+    assert match_contents([(classes, classes + 30)]) is None, "whole numbers are equal or not"
 
 
-# --- through operators ----------------------------------------------------------------------------------------------
+# Rows [1, 12, width] by their best scores, as they are picked in one of two ways.
+PICKED = {
+    "GatherElements": "v, i = TopK(scores, k) i3 = Unsqueeze(i, last) w = Tile(i3, reps)"
+    " chosen = GatherElements<axis=1>(rows, w)",
+    "Gather": "v, i = TopK(scores, k) f = Squeeze(i, first) chosen = Gather<axis=1>(rows, f)",
+}
 
 
-def _gathered(graph: TinyGraph, rows: str, index: str, name: str, width: int) -> str:
-    """Rows [1, N, width] at the places [1, K]."""
-    last = graph.op("Unsqueeze", [index, graph.stored(f"{name}.last", [-1], "int64")], f"{name}.i3")
-    where = graph.op("Tile", [last, graph.stored(f"{name}.reps", [1, 1, width], "int64")], f"{name}.where")
-    return graph.op("GatherElements", [rows, where], name, axis=1)
-
-
-def _chosen(graph: TinyGraph, width: int, pick: str = "GatherElements") -> str:
-    """The best rows by score."""
-    kept = graph.stored("k", [CHOSEN], "int64")
-    graph.op("TopK", [graph.input("scores", (1, ROWS)), kept], ["v", "i"], axis=1)
-    rows = graph.input("rows", (1, ROWS, width))
-    if pick == "GatherElements":
-        return _gathered(graph, rows, "i", "chosen", width)
-    flat = graph.op("Squeeze", ["i", graph.stored("first", [0], "int64")], "flat_index")
-    return graph.op("Gather", [rows, flat], "chosen", axis=1)
+def _model(behind: str, pick: str = "GatherElements", *, width: int = 4, more: str = "") -> onnx.ModelProto:
+    known: dict[str, Any] = {"k": [CHOSEN], "last": [-1], "reps": [1, 1, width], "first": [0], "eight": [8], "c": width}
+    known |= {"four": [1, 6, 2, 2], "flat": [1, CHOSEN * width], "zeros": np.zeros((1, ROWS, width), np.float32)}
+    body = f"{PICKED[pick]} {behind}"
+    stored: dict[str, Any] = {n: np.asarray(v) for n, v in known.items() if f"{n})" in body or f"({n}," in body}
+    model = text_model(f"float[1,{ROWS}] scores, float[1,{ROWS},{width}] rows{more}", body, **stored)
+    return shape_inference.infer_shapes(model)
 
 
 def _feed(seed: int, width: int) -> Values:
@@ -78,33 +83,22 @@ def _reranked(feed: Values, seed: int) -> Values:
     return other
 
 
-def _chain(graph: TinyGraph, rows: str, name: str) -> str:
-    """One way from chosen rows [1, 6, 4] to an output."""
-    if name == "transpose":
-        return graph.op("Transpose", [rows], "y", perm=[2, 0, 1])
-    if name == "matmul":
-        turned = graph.op("Transpose", [rows], "turned", perm=[0, 2, 1])
-        return graph.op("Softmax", [graph.op("MatMul", [rows, turned], "qk")], "y", axis=-1)
-    if name == "heads":
-        four = graph.op("Reshape", [rows, graph.stored("four", [1, 6, 2, 2], "int64")], "four_d")
-        return graph.op("Transpose", [four], "y", perm=[0, 2, 1, 3])
-    if name == "flat":
-        return graph.op("Reshape", [rows, graph.stored("flat", [1, 24], "int64")], "y")
-    if name == "concat":
-        return graph.op("Concat", [rows, graph.op("Neg", [rows], "negative")], "y", axis=1)
-    if name == "reduce":
-        return graph.op("ReduceMax", [rows], "y", axes=[-1], keepdims=0)
-    if name == "einsum":
-        return graph.op("Einsum", [rows, rows], "y", equation="bqc,bkc->bqk")
-    return graph.op("Tanh", [rows], "y")
-
-
-@pytest.mark.parametrize("way", ["plain", "transpose", "matmul", "heads", "flat", "concat", "reduce", "einsum"])
-@each_row("pick", ["GatherElements", "Gather"])
-def test_rows_stay_matched_through_operators(way: str, pick: str) -> None:
-    graph = TinyGraph()
-    _chain(graph, _chosen(graph, 4, pick), way)
-    model, feed = graph.model("y"), _feed(3, 4)
+@pytest.mark.parametrize("pick", PICKED)
+@each_row(
+    "behind",
+    [
+        "y = Tanh(chosen)",
+        "y = Transpose<perm=[2,0,1]>(chosen)",
+        "t = Transpose<perm=[0,2,1]>(chosen) m = MatMul(chosen, t) y = Softmax(m)",
+        "h = Reshape(chosen, four) y = Transpose<perm=[0,2,1,3]>(h)",
+        "y = Reshape(chosen, flat)",
+        "n = Neg(chosen) y = Concat<axis=1>(chosen, n)",
+        "y = ReduceMax<axes=[2],keepdims=0>(chosen)",
+        'y = Einsum<equation="bqc,bkc->bqk">(chosen, chosen)',
+    ],
+)
+def test_rows_stay_matched_through_operators(pick: str, behind: str) -> None:
+    model, feed = _model(behind, pick), _feed(3, 4)
     session = Session(model)
     one, two = session.run(feed), session.run(_reranked(feed, 3))
     assert not np.array_equal(one["y"], two["y"])
@@ -113,58 +107,57 @@ def test_rows_stay_matched_through_operators(way: str, pick: str) -> None:
     np.testing.assert_allclose(found.left, found.right, rtol=1e-6)
 
 
-@pytest.mark.parametrize("batch", [1, 2])
+def test_what_is_scattered_back_stands_in_its_natural_order() -> None:
+    rows = ChosenRows(facts_of(_model("s = ScatterElements<axis=1>(zeros, w, chosen) y = Tanh(s)")))
+    assert rows.is_behind("chosen") and not rows.is_behind("y")
+
+
+@each_row("batch", [1, 6])
 def test_every_item_of_a_batch_chooses_for_itself(batch: int) -> None:
-    graph = TinyGraph()
-    graph.op("TopK", [graph.input("scores", (batch, 9)), graph.stored("k", [5], "int64")], ["v", "i"], axis=1)
-    graph.op("Sin", ["v"], "y")
-    model, rng = graph.model("y"), np.random.default_rng(1)
+    model = text_model(f"float[{batch},9] scores", "v, i = TopK(scores, k) y = Sin(v)", k=[5])
+    rng = np.random.default_rng(1)
     y = Session(model).run({"scores": rng.random((batch, 9)).astype(np.float32)})["y"]
-    found = ChosenRows(facts_of(model)).matched("y", y, y[:, rng.permutation(5)])
+    other = np.stack([row[rng.permutation(5)] for row in y])
+    found = ChosenRows(facts_of(shape_inference.infer_shapes(model))).matched("y", y, other)
     np.testing.assert_array_equal(found.left, found.right)
-    assert found.left.size == y.size
+    assert found.left.size == y.size and found.reordered
 
 
 def test_boxes_that_survived_suppression_are_matched_whatever_their_number() -> None:
-    graph = TinyGraph()
-    names = [graph.input("boxes", (1, 20, 4)), graph.input("scores", (1, 1, 20))]
-    limits = [graph.stored("most", 10, "int64"), graph.stored("iou", 0.5), graph.stored("least", 0.1)]
-    graph.op("NonMaxSuppression", [*names, *limits], "kept")
-    graph.op("Cast", ["kept"], "y", to=1)
+    body = "kept = NonMaxSuppression(boxes, scores, most, iou, least) y = Cast<to=1>(kept)"
+    given = "float[1,20,4] boxes, float[1,1,20] scores"
+    model = text_model(given, body, most=[10], iou=[0.5], least=[0.1])
     kept = np.asarray([[0, 0, 3], [0, 0, 7], [0, 0, 1]], np.float32)
-    found = ChosenRows(facts_of(graph.model("y", "kept"))).matched("y", kept, kept[[2, 0]])
+    facts = facts_of(shape_inference.infer_shapes(model))
+    found = ChosenRows(facts).matched("y", kept, kept[[2, 0]])
     np.testing.assert_array_equal(found.left, found.right)
     assert found.lost == pytest.approx(1 / 3)
+    for other, right in ((kept[[2, 0]], True), (kept[[2]], False), (kept[[2], :2], False)):
+        verdict = judge_outputs(facts, Context(label="given"), [{"y": kept}], [{"y": other}])
+        assert any(number.passes is False for number in verdict.numbers) is not right, verdict.lines()
 
 
-# --- judged ---------------------------------------------------------------------------------------------------------
+# Rows chosen once, twice, or for their classes: then the place is divided by their number.
+FORMS = {
+    "once": "y = Tanh(chosen)",
+    "twice": "v2, j = TopK(again, k) j3 = Unsqueeze(j, last) w2 = Tile(j3, reps)"
+    " chosen2 = GatherElements<axis=1>(chosen, w2) y = Tanh(chosen2)",
+    "classes": "g = Reshape(chosen, flat) b, p = TopK(g, eight) j = Div(p, c) j3 = Unsqueeze(j, last)"
+    " w2 = Tile(j3, reps) chosen2 = GatherElements<axis=1>(chosen, w2) y = Tanh(chosen2)",
+}
 
 
-def _model(form: str) -> onnx.ModelProto:
-    """Rows chosen ``once``, ``twice``, or for their ``classes``: then the place is divided by their number."""
-    graph = TinyGraph()
-    rows = _chosen(graph, 3)
-    if form == "twice":
-        kept = graph.stored("k2", [CHOSEN], "int64")
-        graph.op("TopK", [graph.input("again", (1, CHOSEN)), kept], ["v2", "i2"], axis=1)
-        rows = _gathered(graph, rows, "i2", "chosen2", 3)
-    elif form == "classes":
-        flat = graph.op("Reshape", [rows, graph.stored("flat", [1, CHOSEN * 3], "int64")], "flattened")
-        graph.op("TopK", [flat, graph.stored("k2", [8], "int64")], ["best", "pair"], axis=1)
-        row = graph.op("Div", ["pair", graph.stored("classes", 3, "int64")], "row")
-        rows = _gathered(graph, rows, row, "again3", 3)
-    graph.op("Tanh", [rows], "y")
-    return graph.model("y")
-
-
-@pytest.mark.parametrize("form", ["once", "twice", "classes"])
+@pytest.mark.parametrize("form", FORMS)
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 500))
 def test_the_same_rows_in_another_order_are_equal(form: str, seed: int) -> None:
-    model, feed = _model(form), _feed(seed, 3)
+    feed, more = _feed(seed, 3), ""
     if form == "twice":
-        feed["again"] = np.random.default_rng(seed).permutation(CHOSEN)[None].astype(np.float32)
-    other = _reranked(feed, seed)
+        feed["again"], more = (
+            np.random.default_rng(seed).permutation(CHOSEN)[None].astype(np.float32),
+            ", float[1,6] again",
+        )
+    model, other = _model(FORMS[form], width=3, more=more), _reranked(feed, seed)
     if form == "classes":  # near ties among rows and classes
         other["rows"] = feed["rows"] * np.float32(1.0001)
     verdict = Judge(model, facts_of(model), [feed]).compare([Session(model).run(other)])
@@ -175,8 +168,8 @@ def test_the_same_rows_in_another_order_are_equal(form: str, seed: int) -> None:
 
 
 def test_wrong_rows_are_not_forgiven_and_rows_of_one_side_are_counted() -> None:
-    model, feed = _model("once"), _feed(3, 3)
-    judge, session = Judge(model, facts_of(model), [feed]), Session(model)
+    model, feed = _model(FORMS["once"], width=3), _feed(3, 3)
+    judge, session = Judge(model, facts_of(model), [feed], label="given"), Session(model)
     assert judge.compare([{"y": -session.run(feed)["y"]}]).overall_db < 0
     other = {**feed, "scores": feed["scores"].copy()}
     ends = np.argsort(feed["scores"][0])[[0, -1]]
@@ -184,6 +177,7 @@ def test_wrong_rows_are_not_forgiven_and_rows_of_one_side_are_counted() -> None:
     verdict = judge.compare([session.run(other)])
     assert verdict.lost == pytest.approx(1 / CHOSEN)
     assert verdict.overall_db == np.inf
+    assert [n.value for n in verdict.numbers if n.limit.measure is Measure.ROWS] == [pytest.approx(5 / 6)]
 
 
 @pytest.mark.parametrize("hidden", [False, True])
