@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from onnx import shape_inference
 
 from deploykit.accuracy.search import locate as locate_module
 from deploykit.accuracy.search.locate import SESSIONS, Located, ModelProbe, SimulationProbe, locate, locate_files
@@ -25,6 +26,7 @@ from deploykit.model.collect import facts_of
 from sample_models.detectors import UNREACHABLE
 from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph
+from text_models import text_model
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 
@@ -78,15 +80,11 @@ def test_the_tampered_operator_is_found(count: int, data: st.DataObject, seed: i
 
 def _ranking(*, wrong: bool) -> onnx.ModelProto:
     """Scores with near ties, the best rows chosen and processed; ``wrong`` spoils the rows behind the choice."""
-    graph = TinyGraph()
-    rows = graph.input("rows", (1, 12, 4))
-    scores = graph.op("Add", [graph.input("scores", (1, 12)), graph.input("noise", (1, 12))], "noisy")
-    graph.op("TopK", [scores, graph.stored("k", [6], "int64")], ["values", "index"], axis=1)
-    where = graph.op("Unsqueeze", ["index", graph.stored("last", [-1], "int64")], "index3")
-    where = graph.op("Tile", [where, graph.stored("reps", [1, 1, 4], "int64")], "where")
-    graph.op("GatherElements", [rows, where], "chosen", axis=1)
-    graph.op("Cos" if wrong else "Sin", ["chosen"], "y")
-    return graph.model("y", "values")
+    body = "noisy = Add(scores, noise) values, index = TopK(noisy, k) index3 = Unsqueeze(index, last)"
+    body += " where = Tile(index3, reps) chosen = GatherElements<axis=1>(rows, where)"
+    body += f" y = {'Cos' if wrong else 'Sin'}(chosen)"
+    given = "float[1,12,4] rows, float[1,12] scores, float[1,12] noise"
+    return shape_inference.infer_shapes(text_model(given, body, "y, values", k=[6], last=[-1], reps=[1, 1, 4]))
 
 
 class _Noisy(ModelProbe):
@@ -187,10 +185,10 @@ def test_a_constant_that_is_no_number_is_named(value: float) -> None:
 
 
 def test_an_infinite_constant_on_both_sides_is_survived() -> None:
-    graph = TinyGraph()
-    mask = graph.stored("mask", [[0.0, -np.inf, 0.0, 0.0]])
-    graph.op("Softmax", [graph.op("Add", [graph.input("x", (1, 4)), mask], "masked")], "y", axis=-1)
-    model = graph.model("y")
+    mask = np.asarray([[0.0, -np.inf, 0.0, 0.0]], np.float32)
+    model = shape_inference.infer_shapes(
+        text_model("float[1,4] x", "masked = Add(x, mask) y = Softmax(masked)", mask=mask)
+    )
     assert _locate(model, model).first is None
     entries = {"masked": Encoding(name="masked", value=affine_for_range(0, 3, GridKind(bits=8, signed=False)))}
     infinite = Affine(bits=8, signed=False, scale=np.asarray(np.inf), zero_point=np.asarray(0.0))

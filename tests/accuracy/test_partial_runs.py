@@ -153,8 +153,3 @@ def test_an_entry_that_does_not_fit_is_refused(detr: Case) -> None:
     weight = next(name for name in detr.values if name.endswith("weight"))
     with pytest.raises(InputError, match="does not fit its tensor"):
         detr.runs().run({weight: wrong})
-
-
-def test_a_sample_without_an_input_is_refused(detr: Case) -> None:
-    with pytest.raises(InputError, match="no value for input"):
-        PartialRuns(detr.model, [{}], wanted=detr.outputs)

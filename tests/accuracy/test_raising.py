@@ -24,6 +24,7 @@ from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.errors import UsageError
 from deploykit.model.collect import facts_of
+from text_models import text_model
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet" / "detr"
 DETR, W8A8 = AIMET / "model.onnx", AIMET / "w8a8.v1.0.0.encodings"
@@ -68,22 +69,8 @@ def test_an_output_that_no_node_makes_counts_for_nothing(tmp_path: Path) -> None
 
 def test_sixteen_bit_integers_do_not_repair_it(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A quotient of 1e5 beside one of 1e-3 has no place on any grid of 16 bits."""
-    call = [
-        "accuracy",
-        "ladder",
-        "--raise",
-        str(DETR),
-        "--encodings",
-        str(W8A8),
-        "--data",
-        data,
-        "--goal",
-        "sqnr>=40",
-        "--to",
-        "int16",
-        "--report",
-        str(tmp_path / "page.html"),
-    ]
+    call = ["accuracy", "ladder", "--raise", str(DETR), "--encodings", str(W8A8), "--data", data]
+    call += ["--goal", "sqnr>=40", "--to", "int16", "--report", str(tmp_path / "page.html")]
     assert run(cli, call) == 1
     assert "no number of layers in int16 reaches" in capsys.readouterr().out
     assert (tmp_path / "page.html").read_text("utf-8").count("<circle") >= 3
@@ -179,14 +166,7 @@ def test_the_front_holds_what_nothing_beats() -> None:
 
 
 def test_a_convolution_is_counted_by_its_groups() -> None:
-    node = onnx.helper.make_node("Conv", ["x", "w"], ["y"], group=2, pads=[1, 1, 1, 1])
-    weight = onnx.numpy_helper.from_array(np.ones((4, 2, 3, 3), np.float32), "w")
-    ends = [onnx.helper.make_tensor_value_info(n, 1, [1, 4, 5, 5]) for n in ("x", "y")]
-    model = onnx.helper.make_model(
-        onnx.helper.make_graph([node], "g", ends[:1], ends[1:], [weight]),
-        opset_imports=[onnx.helper.make_opsetid("", 17)],
-        ir_version=8,
-    )
-    facts = facts_of(model)
+    weight = np.ones((4, 2, 3, 3), np.float32)
+    model = text_model("float[1,4,5,5] x", "y = Conv<group=2,pads=[1,1,1,1]>(x, w)", "float[1,4,5,5] y", w=weight)
     runs = PartialRuns(model, [{"x": np.zeros((1, 4, 5, 5), np.float32)}], wanted=["y"])
-    assert CostModel(runs, facts).cost({}).bit_operations == 4 * 5 * 5 * (2 * 9) * 32 * 32
+    assert CostModel(runs, facts_of(model)).cost({}).bit_operations == 4 * 5 * 5 * (2 * 9) * 32 * 32

@@ -93,17 +93,12 @@ def test_entries_of_unknown_tensors_are_named() -> None:
     assert simulator.skipped == {"nowhere": "the main graph has no such tensor"}
 
 
-def test_a_channel_scale_on_an_activation_is_refused() -> None:
-    value = Affine(bits=8, signed=True, scale=np.ones(3), zero_point=np.zeros(3), axis=1)
-    entries = {"input": Encoding(name="input", value=value)}
-    with pytest.raises(InputError, match="'input'"):
-        Simulator(_model("cnn/w8a8"), EncodingSet(version="2.0.0", entries=entries))
-
-
-def test_a_scale_of_the_wrong_length_is_refused() -> None:
-    value = Affine(bits=8, signed=True, scale=np.ones(3), zero_point=np.zeros(3), axis=0)
-    entries = {"conv1.weight": Encoding(name="conv1.weight", value=value)}
-    with pytest.raises(InputError, match=r"'conv1\.weight'"):
+@each_row(("name", "axis"), [("input", 1), ("conv1.weight", 0)])
+def test_a_scale_per_channel_that_does_not_fit_is_refused(name: str, axis: int) -> None:
+    """Of an activation, and of the wrong length."""
+    value = Affine(bits=8, signed=True, scale=np.ones(3), zero_point=np.zeros(3), axis=axis)
+    entries = {name: Encoding(name=name, value=value, is_param=axis == 0)}
+    with pytest.raises(InputError, match=f"'{name}'"):
         Simulator(_model("cnn/w8a8"), EncodingSet(version="2.0.0", entries=entries))
 
 

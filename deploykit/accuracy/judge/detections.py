@@ -243,7 +243,7 @@ def judge_detections(
     count, numbers = count_kept(pairs), list[JudgedNumber]()
     # Where all scores lie below the working ones (untrained weights), the best rows stand for detections.
     every = np.sort(np.concatenate([one.scores for one, _ in pairs]))[::-1]
-    top, least = float(max(every, default=0.0)), WORKING_SCORE
+    top, least = float(every[0]) if every.size else 0.0, WORKING_SCORE
     if top < WORKING_SCORE:
         least = float(every[min(_BEST * len(pairs), every.size) - 1]) if every.size else 0.0
     slack = context.limit(Measure.SCORE_ERROR).value * min(1.0, top / WORKING_SCORE)

@@ -11,6 +11,7 @@ import onnx
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from onnx import shape_inference
 
 from deploykit.accuracy.samples import input_specs
 from deploykit.accuracy.samples.calibration import parse_declarations
@@ -31,8 +32,8 @@ from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.errors import InputError, UsageError
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts, facts_of
-from sample_models.tiny_graphs import TinyGraph
 from tables import each_row
+from text_models import text_model
 
 AIMET = Path(__file__).parents[2] / "data" / "aimet"
 
@@ -44,16 +45,12 @@ def _gather(model: onnx.ModelProto, *, inputs: tuple[str, ...] = (), **more: Any
 
 def _detector() -> onnx.ModelProto:
     """An image, and sizes that scale boxes."""
-    graph = TinyGraph()
-    sizes = graph.op("Cast", [graph.input("sizes", (1, 2), "int64")], "scale", to=onnx.TensorProto.FLOAT)
-    graph.op("Mul", [graph.op("Relu", [graph.input("image", (1, 2))], "boxes"), sizes], "y")
-    return graph.model("y")
+    body = "scale = Cast<to=1>(sizes) boxes = Relu(image) y = Mul(boxes, scale)"
+    return shape_inference.infer_shapes(text_model("int64[1,2] sizes, float[1,2] image", body))
 
 
 def _single() -> onnx.ModelProto:
-    graph = TinyGraph()
-    graph.op("Relu", [graph.input("a", (1, 3))], "y")
-    return graph.model("y")
+    return shape_inference.infer_shapes(text_model("float[1,3] a", "y = Relu(a)"))
 
 
 def _entry(name: str, low: float, high: float, bits: int = 8) -> EncodingSet:
@@ -68,7 +65,7 @@ def test_one_arbitrary_input_makes_all_of_it_arbitrary() -> None:
         "sizes": Label.ARBITRARY,
     }
     assert (made.label, made.may_judge) == (Label.ARBITRARY, False)
-    assert "Mul:y" in made.described_for_humans
+    assert "Mul" in made.described_for_humans
     assert made.feeds
     assert all((feed["sizes"] >= 1).all() for feed in made.feeds)
 
@@ -131,21 +128,18 @@ def test_a_declaration_that_the_data_contradicts_is_refused(tmp_path: Path) -> N
 
 
 def test_recorded_samples_come_back_with_their_label(tmp_path: Path) -> None:
+    """What was arbitrary stays arbitrary."""
     np.savez(tmp_path / "x.npz", image=np.arange(10.0).reshape(5, 2), sizes=np.full((5, 2), 640))
-    given = _gather(_detector(), calibration=tmp_path / "x.npz")
-    (tmp_path / "samples.npz").write_bytes(record(given).data or b"")
-    again = _gather(_detector(), recorded=tmp_path / "samples.npz")
-    assert (again.label, again.count) == (Label.RECORDED, 5)
-    for before, after in zip(given.feeds, again.feeds, strict=True):
+    given, made = _gather(_detector(), calibration=tmp_path / "x.npz"), _gather(_detector(), inputs=("image=0..1",))
+    found = []
+    for samples in (given, made):
+        (tmp_path / "samples.npz").write_bytes(record(samples).data or b"")
+        found.append(_gather(_detector(), recorded=tmp_path / "samples.npz"))
+    assert (found[0].label, found[0].count) == (Label.RECORDED, 5)
+    for before, after in zip(given.feeds, found[0].feeds, strict=True):
         assert all(np.array_equal(before[name], after[name]) for name in before)
-
-
-def test_what_was_arbitrary_stays_arbitrary_when_it_was_recorded(tmp_path: Path) -> None:
-    made = _gather(_detector(), inputs=("image=0..1",))
-    (tmp_path / "samples.npz").write_bytes(record(made).data or b"")
-    again = _gather(_detector(), recorded=tmp_path / "samples.npz")
-    assert again.of_inputs["image"].label is Label.RECORDED
-    assert (again.of_inputs["sizes"].label, again.may_judge) == (Label.ARBITRARY, False)
+    assert found[1].of_inputs["image"].label is Label.RECORDED
+    assert (found[1].of_inputs["sizes"].label, found[1].may_judge) == (Label.ARBITRARY, False)
 
 
 def test_the_range_of_an_entry_behind_a_cast_is_the_inputs_own() -> None:
@@ -165,10 +159,10 @@ def test_the_quantizer_of_a_qdq_model_says_what_its_input_holds() -> None:
 
 @pytest.mark.parametrize(("dtype", "values"), [("uint8", 256), ("int8", 256), ("uint16", 65536)])
 def test_quantized_inputs_are_fed_their_whole_grid(dtype: str, values: int) -> None:
-    graph = TinyGraph(opset=21)
-    zero = graph.stored("zero", 0, dtype)
-    graph.op("DequantizeLinear", [graph.input("x", (1, 8, 64), dtype), graph.stored("scale", 0.1), zero], "y")
-    made = _gather(graph.model("y"))
+    model = text_model(
+        f"{dtype}[1,8,64] x", "y = DequantizeLinear(x, s, z)", opset=21, s=np.float32(0.1), z=np.dtype(dtype).type(0)
+    )
+    made = _gather(model)
     assert made.label is Label.DERIVED
     seen = np.unique(made.feeds[0]["x"])
     assert len(seen) == min(values, 512)
@@ -204,23 +198,17 @@ def test_samples_that_are_the_same_everywhere_are_told_apart(tmp_path: Path) -> 
 
 
 def test_a_model_without_inputs_has_one_sample() -> None:
-    graph = TinyGraph()
-    graph.op("Relu", [graph.stored("a", [1.0])], "y")
-    made = _gather(graph.model("y"))
+    made = _gather(text_model("", "y = Relu(a)", a=[1.0]))
     assert (made.feeds, made.may_judge) == (({},), True)
 
 
 def _embedding(negative: bool) -> onnx.ModelProto:
-    graph = TinyGraph(opset=17)
-    ids, mask = graph.input("ids", (1, 16), "int64"), graph.input("mask", (1, 16), "int64")
-    if not negative:
-        ids = graph.op("Clip", [ids, graph.stored("zero", 0, "int64"), graph.stored("last", 29, "int64")], "clipped")
-    rows = graph.op("Gather", [graph.stored("table", np.random.default_rng(0).normal(size=(30, 4))), ids], "rows")
-    shown = graph.op("Cast", [mask], "shown", to=onnx.TensorProto.BOOL)
-    scores = graph.op("ReduceMean", [rows], "scores", axes=[2], keepdims=0)
-    hidden = graph.op("Where", [shown, scores, graph.stored("far", float("-inf"))], "hidden")
-    graph.op("Softmax", [hidden], "y")
-    return graph.model("y")
+    clipped = "" if negative else "clipped = Clip(ids, zero, last) "
+    body = f"{clipped}rows = Gather(table, {'ids' if negative else 'clipped'}) shown = Cast<to=9>(mask)"
+    body += " scores = ReduceMean<axes=[2],keepdims=0>(rows) hidden = Where(shown, scores, far) y = Softmax(hidden)"
+    stored: dict[str, Any] = {} if negative else {"zero": np.int64(0), "last": np.int64(29)}
+    stored |= {"table": np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32), "far": np.float32("-inf")}
+    return shape_inference.infer_shapes(text_model("int64[1,16] ids, int64[1,16] mask", body, **stored))
 
 
 @pytest.mark.parametrize("negative", [False, True])
