@@ -128,12 +128,14 @@ FLAT2 = "x2 = Mul(b2, eight) m2 = Concat<axis=1>(x2, s2) f2 = Reshape(m2, flat)"
         (HEADS, f"{FLAT} y = Identity(f)", [4, 8], 1),
         (HEADS, f"{FLAT} y = Transpose<perm=[0,2,1]>(f)", [4, 8], 2),
         (HEADS, f"{FLAT} {FLAT2} y = Concat<axis=2>(f, f2)", [4, 8], 1),
+        (HEADS, "m = Concat<axis=1>(b, s) t = Transpose<perm=[0,2,3,1]>(m) y = Reshape(t, last)", [4, 8], 2),
         (HEADS, "p = Sigmoid(s) m = Concat<axis=1>(b, p) y = Reshape(m, rows)", [0], None),  # channels are split
         (HEADS, "y = Concat<axis=0>(b, b)", [0], None),
     ],
 )
 def test_what_lies_side_by_side_is_told_apart(given: str, body: str, pieces: list[int], axis: int | None) -> None:
     known: dict[str, Any] = {"eight": EIGHT, "flat": np.asarray([1, 12, -1]), "rows": np.asarray([1, 6, 128])}
+    known["last"] = np.asarray([1, 64, 12])
     found = pieces_of(facts(given, body, **{name: value for name, value in known.items() if name in body}), "y")
     assert ([piece.width for piece in found], found[0].axis) == (pieces, axis)
 

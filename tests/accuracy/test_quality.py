@@ -11,7 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deploykit.accuracy.judge.measures import PairQuality, max_error, measure, psnr_db, sqnr_db, ssim
+from deploykit.accuracy.judge.measures import (
+    PairQuality,
+    gain_error,
+    max_error,
+    measure,
+    overall_db,
+    picture_db,
+    psnr_db,
+    relative_error,
+    sqnr_db,
+    ssim,
+)
 from tables import each_row
 
 DATA = Path(__file__).parents[1] / "data" / "quark"
@@ -65,6 +76,17 @@ def test_empty_tensors_have_no_numbers() -> None:
     assert math.isnan(psnr_db(empty, empty))
     assert math.isnan(ssim(empty, empty))
     assert max_error(empty, empty) == 0
+
+
+def test_a_gain_is_told_from_noise() -> None:
+    values = np.tile([1.0, -1.0], 50)
+    noise = np.repeat([0.5, -0.5], 50)
+    assert gain_error([(values, values + noise)]) == pytest.approx(0)
+    assert gain_error([(values, 0.8 * values), (values, 0.8 * values)]) == pytest.approx(0.2)
+    assert gain_error([(np.zeros(3), np.ones(3))]) == 0
+    assert relative_error([(values, values + noise)]) == pytest.approx(0.5)
+    assert picture_db([(values, values + noise)]) == pytest.approx(10 * math.log10(4 / 0.25))
+    assert overall_db([(np.asarray([1.0, np.inf, np.nan]), np.asarray([1.0, 5.0, 5.0]))]) == math.inf
 
 
 def test_shapes_must_agree() -> None:

@@ -91,6 +91,7 @@ CASES: list[tuple[str, str, dict[str, Any], np.ndarray, Change, bool]] = [
     ("an embedding that turned a little", "LpNormalization", {"axis": 1}, VECTOR, _noise(25), True),
     ("an embedding of another sign", "LpNormalization", {"axis": 1}, VECTOR, np.negative, False),
     ("an embedding that is zero", "LpNormalization", {"axis": 1}, VECTOR, np.zeros_like, False),
+    ("one of three embeddings is zero", "LpNormalization", {"axis": 1}, VECTOR, _set(0, 0), False),
     ("one label in a hundred", "ArgMax", {"axis": 1, "keepdims": 0}, CLASSES, _set((0, 0, slice(0, 10)), 7), True),
     ("permuted labels", "ArgMax", {"axis": 1, "keepdims": 0}, CLASSES, lambda y: (y + 1) % 5, False),
     ("probabilities, rounded", "Softmax", {"axis": 1}, PROBABLE, lambda y: np.round(y * 255) / 255, True),

@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deploykit.accuracy.samples import InputSpec, arrays, read_arrays
-from deploykit.accuracy.samples.arrays import read_headers
+from deploykit.accuracy.samples.arrays import read_headers, write_arrays
 from deploykit.accuracy.samples.calibration import places_in, read_places, samples_of, spread
 from deploykit.errors import InputError
+from tables import each_row
 
 A = InputSpec(name="a", dtype="float32", shape=(1, 3))
 B = InputSpec(name="b", dtype="int64", shape=(1, 3))
@@ -136,3 +137,14 @@ def test_large_files_are_mapped_and_give_the_same(tmp_path: Path) -> None:
     (last,) = read_places(places[-1:])
     assert np.array_equal(last["a"], values[-1:])
     assert type(last["a"]) is np.ndarray
+
+
+@each_row("name", ["file", "allow_pickle", "args", "x.npy", "a/b", "../up", "é", "a" * 5000, ""])
+def test_any_name_is_kept(name: str, tmp_path: Path) -> None:
+    """``numpy.savez(path, file=…)`` is an error, and quantizing a model with such an input was one."""
+    values: dict[str, Any] = {name: np.arange(6, dtype=np.float32).reshape(2, 3), "other": np.ones((), np.int64)}
+    write_arrays(tmp_path / "a.npz", values)
+    for read in (read_arrays(tmp_path / "a.npz"), dict(np.load(tmp_path / "a.npz"))):
+        assert read.keys() == values.keys()
+        np.testing.assert_array_equal(read[name], values[name])
+    assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
