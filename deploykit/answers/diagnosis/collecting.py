@@ -16,6 +16,7 @@ from deploykit.answers.diagnosis.lines import CONTEXT_LINES, Block, blocks, text
 from deploykit.answers.diagnosis.patterns import (
     AnchorPlaces,
     AnchorSearch,
+    Spelled,
     anchor_of,
     further_pieces,
     match_pattern,
@@ -29,8 +30,9 @@ __all__ = ["Collected", "ErrorLine", "Finish", "Hit", "Sighting", "collect"]
 _MOST_HITS = 2000  # lines kept of one cause, and lines with the same anchors that are read; more are only counted
 _MANY_READS = 5_000  # once so many lines were read one by one, of each form only a few more are: floods take time
 _FEW_HITS = 4
+_ENOUGH = 10  # in such a flood: lines of new forms are read until each of their anchors was so often
 _MOST_ERROR_LINES = 400  # distinct lines of trouble; past them there is no all-clear
-_MOST_FORMS = 50_000  # remembered, about 20 MB
+_MOST_FORMS = 20_000  # remembered, about 20 MB
 _MOST_UNLIKE = 50_000  # shapes of lines of trouble; a flood of more says nothing new
 _MOST_FOR_NOTHING = 10_000  # lines of a form that are read without a known error
 _REACH = 4096  # a longer line is read around its anchors only
@@ -126,15 +128,16 @@ class _Form:
     """Lines with the same anchors: how many were read for known errors, and which the last one showed.
 
     ``met``: a line of it was read for marks. ``counted``: its lines hold numbers, which each tells anew. ``done``: a
-    mark that a tool did its job. ``pieces``: what else each pattern wants, beside its anchor.
+    mark that a tool did its job. ``telling``: its anchors of known errors; ``pieces``: what else their patterns want.
     """
 
-    pieces: frozenset[tuple[bytes, ...]]
+    telling: tuple[int, ...]
     counted: bool
     done: bool
     suspect: bool
     met: bool = False
     read: int = 0
+    pieces: frozenset[tuple[bytes, ...]] = frozenset()
     sightings: tuple[Sighting, ...] = ()
 
 
@@ -214,6 +217,7 @@ class _Collector:
         self._sought = _sought(self._catalog, trouble=trouble)
         self._targets, self._suspect = self._sought.targets, self._sought.suspect
         self._forms: dict[int, _Form] = {}
+        self._asked = [0] * len(self._targets)
 
     def take(self, block: Block) -> None:
         """Read the new lines of one block."""
@@ -287,7 +291,7 @@ class _Collector:
     def _new_form(self, kind: int, anchors: Sequence[int]) -> _Form:
         targets = [self._targets[anchor] for anchor in anchors]
         form = _Form(
-            pieces=frozenset(further_pieces(text) for target in targets for _, text, _ in target.errors),
+            telling=tuple(anchor for anchor in anchors if self._sought.telling[anchor]),
             counted=any(target.numbers for target in targets),
             done=any(target.done for target in targets),
             suspect=bool(self._suspect[anchors].any()),
@@ -302,7 +306,9 @@ class _Collector:
     def _is_settled(self, form: _Form) -> bool:
         """Whether more lines of a form would tell nothing new: then they are only counted."""
         most = _MOST_HITS if self._reads < _MANY_READS else _FEW_HITS
-        return not form.pieces or form.read >= (most if form.sightings else _MOST_FOR_NOTHING)
+        if not form.telling or form.read >= (most if form.sightings else _MOST_FOR_NOTHING):
+            return True
+        return self._reads >= _MANY_READS and all(self._asked[anchor] >= _ENOUGH for anchor in form.telling)
 
     def _read(
         self, block: Block, index: int, shape: bytes, form: _Form, spots: Sequence[tuple[int, int]], hits: Sequence[int]
@@ -326,11 +332,16 @@ class _Collector:
             for sighting in form.sightings:
                 sighting.count += 1
             return
+        if not form.read:
+            targets = [self._targets[anchor] for anchor in form.telling]
+            form.pieces = frozenset(further_pieces(text) for target in targets for _, text, _ in target.errors)
         form.read += 1
         if not form.sightings and len(line) < _REACH and not _may_match(form.pieces, shape):
             return
         self._reads += 1
-        form.sightings = tuple(self._take_errors(block, index, spots, hits))
+        for anchor in form.telling:
+            self._asked[anchor] += 1
+        form.sightings = tuple(self._take_errors(block, index, shape, spots, hits))
 
     def _take_marks(self, targets: _Targets, number: int, line: bytes, position: int) -> None:
         for tool in targets.began:
@@ -373,17 +384,17 @@ class _Collector:
         return known
 
     def _take_errors(
-        self, block: Block, index: int, spots: Sequence[tuple[int, int]], hits: Sequence[int]
+        self, block: Block, index: int, shape: bytes, spots: Sequence[tuple[int, int]], hits: Sequence[int]
     ) -> Iterable[Sighting]:
         """The known errors that one line shows, each noted once."""
-        line, found, context = block.lines[index], dict[str, Sighting](), b""
+        line, found, context = Spelled.of(block.lines[index]), dict[str, Sighting](), Spelled(b"", b"")
         for anchor, position in spots:
             for error, text, strength in self._targets[anchor].errors:
-                if " && " in text and not context:
+                if " && " in text and not context.plain:
                     around = block.lines[max(0, index - CONTEXT_LINES) : index + CONTEXT_LINES + 1]
-                    context = b"\n".join(line[:_LONGEST_BESIDE] for line in around)
+                    context = Spelled.of(b"\n".join(line[:_LONGEST_BESIDE] for line in around))
                 kept = match_pattern(text, line, position, context)
-                if kept is None or _is_let_go(error, line):
+                if kept is None or _is_let_go(error, line, shape):
                     continue
                 sighting = self.seen.errors.setdefault(error.id, Sighting(error=error))
                 sighting.strengths.add(strength)
@@ -391,10 +402,9 @@ class _Collector:
                 number = block.number(index)
                 known = sighting.hits.get(number)
                 if len(sighting.hits) < _MOST_HITS and (known is None or known.words < len(text)):
-                    after = _until_next(block, index, hits)
-                    sighting.hits[number] = Hit(
-                        line=number, text=text_around(line, position), after=after, words=len(text)
-                    )
+                    after = _until_next(block, index, hits) if self._reads < _MANY_READS else ()
+                    told = text_around(line.plain, position)
+                    sighting.hits[number] = Hit(line=number, text=told, after=after, words=len(text))
                 found[error.id] = sighting
         for sighting in found.values():
             sighting.count += 1
@@ -412,10 +422,10 @@ def _may_match(pieces: Iterable[tuple[bytes, ...]], shape: bytes) -> bool:
     return False
 
 
-def _is_let_go(error: KnownError, line: bytes) -> bool:
+def _is_let_go(error: KnownError, line: Spelled, shape: bytes) -> bool:
     """Whether the line says by another word that it means something else."""
     return any(
-        match_pattern(text, line, shape_of(line).find(anchor_of(text)), b"") is not None for text in error.unless
+        match_pattern(text, line, shape.find(anchor_of(text)), Spelled(b"", b"")) is not None for text in error.unless
     )
 
 

@@ -42,11 +42,10 @@ class Block:
 
 def text_around(line: bytes, position: int, *, limit: int = _LINES_OF_SCREEN) -> str:
     """The part of a line to show or to read: a carriage return ends it too, and a long line is cut around a place."""
-    begin = 1 + line.rfind(b"\r", 0, position)
-    end = line.find(b"\r", position)
-    end = len(line) if end < 0 else end
-    begin, end = max(begin, position - limit // 2), min(end, position + limit)
-    return line[begin:end].decode("utf-8", "replace").strip()
+    begin = max(0, position - limit // 2)
+    begin = max(begin, 1 + line.rfind(b"\r", begin, position))
+    end = line.find(b"\r", position, position + limit)
+    return line[begin : position + limit if end < 0 else end].decode("utf-8", "replace").strip()
 
 
 def blocks(stream: IO[bytes]) -> Iterator[Block]:

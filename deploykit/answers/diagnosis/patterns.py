@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["AnchorPlaces", "AnchorSearch", "anchor_of", "fold", "further_pieces", "match_pattern", "shape_of"]
+__all__ = ["AnchorPlaces", "AnchorSearch", "Spelled", "anchor_of", "further_pieces", "match_pattern", "shape_of"]
 
 _WIDTHS = (8, 4)  # bytes of a gram, of long anchors and of short ones
 _TABLE_BITS = 20  # some thousand anchors fill less than a hundredth of it, and it stays in the cache
@@ -51,7 +51,19 @@ def _literals(text: str) -> list[str]:
     return _FIELD.sub("\n", text.partition(" && ")[0]).split("\n")
 
 
-def match_pattern(text: str, line: bytes, position: int, context: bytes) -> dict[str, str] | None:
+class Spelled(NamedTuple):
+    """Bytes of a log, as they are and in small letters: an expression that minds no case is ten times as slow."""
+
+    plain: bytes
+    small: bytes
+
+    @classmethod
+    def of(cls, data: bytes) -> Spelled:
+        """Both forms of some lines."""
+        return cls(data, fold(data))
+
+
+def match_pattern(text: str, line: Spelled, position: int, context: Spelled) -> dict[str, str] | None:
     """What a pattern keeps of a line that holds its anchor at a position; None where it does not match.
 
     ``context`` are the lines around, which further parts (``&&``) may stand in.
@@ -61,8 +73,8 @@ def match_pattern(text: str, line: bytes, position: int, context: bytes) -> dict
         return None
     fields: dict[str, str] = {}
     if not _is_its_anchor(first):
-        part = line[max(0, position - _REACH) : position + _REACH]
-        found = _fields(first, part)
+        near = slice(max(0, position - _REACH), position + _REACH)
+        found = _fields(first, Spelled(line.plain[near], line.small[near]))
         if found is None:
             return None
         fields |= found
@@ -80,14 +92,20 @@ def _is_its_anchor(text: str) -> bool:
     return _FIELD.search(text) is None and not _NUMBER.search(text)
 
 
-def _fields(text: str, part: bytes) -> dict[str, str] | None:
-    """Both are compared in small letters: an expression that minds no case is ten times as slow."""
-    found = _compiled(text).search(fold(part))
+def _fields(text: str, part: Spelled) -> dict[str, str] | None:
+    if any(piece not in part.small for piece in _pieces(text)):
+        return None  # most end here, and an expression with gaps would try every way to bridge them
+    found = _compiled(text).search(part.small)
     if found is None:
         return None
     spans = {name: found.span(name) for name in found.re.groupindex}
-    kept = {name: part[begin:end].decode("utf-8", "replace").strip() for name, (begin, end) in spans.items()}
+    kept = {name: part.plain[begin:end].decode("utf-8", "replace").strip() for name, (begin, end) in spans.items()}
     return {name: value for name, value in kept.items() if value}
+
+
+@cache
+def _pieces(text: str) -> tuple[bytes, ...]:
+    return tuple(filter(None, (fold(piece.strip().encode()) for piece in _literals(text))))
 
 
 @cache
