@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +13,7 @@ from deploykit import api
 from deploykit.accuracy.judge.verdict import ASKED
 from deploykit.accuracy.latency import in_time
 from deploykit.cli.frame import Group
+from deploykit.cli.options import F, argument, flag, option, options, path
 from deploykit.cli.terminal import decibels, emit, findings_text, progress, table
 from deploykit.errors import UsageError
 from deploykit.system.files import write_files
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-_PATH = click.Path(path_type=Path)
-F = TypeVar("F", bound=Callable[..., Any])
 
 _TABLES = (".toml", ".json")
 
@@ -40,38 +39,25 @@ def command() -> None:
     """What quantization costs: simulate it, compare outputs, measure layers, find differences, choose a precision."""
 
 
-def _options(*made: Callable[[F], F]) -> Callable[[F], F]:
-    def add(function: F) -> F:
-        for one in reversed(made):
-            function = one(function)
-        return function
-
-    return add
-
-
-_data = click.option("--data", type=_PATH, metavar="FILE|DIR", help="Inputs: .npz, .npy or a folder of them.")
-_seed = click.option("--seed", type=int, default=0, show_default=True, help="Seed of made-up inputs.")
-_encodings = click.option("--encodings", type=_PATH, metavar="FILE", help="AIMET encodings, or a QDQ model.")
-_floats = click.option(
-    "--float-tensors", type=_PATH, metavar="FILE", help="Names of tensors meant to be float16 (2.0.0 cannot say)."
-)
-_precision = click.option(
-    "--precision", metavar="NAME", help="Without encodings: make them from the data, for instance w8a8."
-)
+_data = path("--data", "FILE|DIR", "Inputs: .npz, .npy or a folder of them.")
+_seed = option("--seed", None, "Seed of made-up inputs.", type=int, default=0, show_default=True)
+_encodings = path("--encodings", "FILE", "AIMET encodings, or a QDQ model.")
+_floats = path("--float-tensors", "FILE", "Names of tensors meant to be float16 (2.0.0 cannot say).")
+_precision = option("--precision", "NAME", "Without encodings: make them from the data, for instance w8a8.")
 
 
 def _samples(least: int, words: str) -> Callable[[F], F]:
-    return click.option("--samples", type=click.IntRange(min=least), metavar="N", help=f"At most that many{words}.")
+    return option("--samples", "N", f"At most that many{words}.", type=click.IntRange(min=least))
 
 
 @command.command("simulate", short_help="What the quantized model gives, as AIMET simulates it.")
-@click.argument("model", type=_PATH)
-@click.option("--encodings", required=True, type=_PATH, metavar="FILE", help="AIMET encodings 0.6.1, 1.0.0 or 2.0.0.")
-@_options(_floats, _data, _samples(1, ", spread over the data"), _seed)
-@click.option("--min-sqnr", type=float, metavar="DB", help="Fail when any output is below.")
-@click.option("--max-box-error", type=float, metavar="PX", help="Fail when boxes are farther off on average.")
-@click.option("--min-cosine", type=float, metavar="RATIO", help="Fail when an embedding is below.")
-@click.option("--min-agreement", type=float, metavar="SHARE", help="Fail when fewer labels agree.")
+@argument("model")
+@path("--encodings", "FILE", "AIMET encodings 0.6.1, 1.0.0 or 2.0.0.", required=True)
+@options(_floats, _data, _samples(1, ", spread over the data"), _seed)
+@option("--min-sqnr", "DB", "Fail when any output is below.", type=float)
+@option("--max-box-error", "PX", "Fail when boxes are farther off on average.", type=float)
+@option("--min-cosine", "RATIO", "Fail when an embedding is below.", type=float)
+@option("--min-agreement", "SHARE", "Fail when fewer labels agree.", type=float)
 def simulate(model: Path, encodings: Path, min_sqnr: float | None, **asked: Any) -> int:
     """Run MODEL with the quantizers that the encodings describe, bit for bit as AIMET simulates them.
 
@@ -105,19 +91,19 @@ def _simulation_text(result: Simulation) -> str:
 
 
 @command.command("compare", short_help="How far apart two sets of outputs, or two models, are.")
-@click.argument("positional", metavar="[BASELINE CANDIDATE]", nargs=-1, type=_PATH)
-@click.option("--baseline", "--baseline_results_folder", type=_PATH, help="Outputs of the float model, or the model.")
-@click.option("--candidate", "--quantized_results_folder", type=_PATH, help="Outputs to judge, or the model.")
-@click.option("--data", type=_PATH, help="Inputs for two models: a folder of .npz or .npy files, or one such file.")
-@click.option("--model", type=_PATH, help="The float model: dead channels are traced to the Concat that mixes ranges.")
-@click.option("--target", default="TARGET", help="The device, for the command that is proposed.")
-@click.option("--slices", is_flag=True, help="Every slice of every axis.")
-@click.option("--min-cosine", type=float, help="Fail when the worst sample is under it.")
-@click.option("--min-psnr", type=float, help="Fail when the worst sample is under it, in dB.")
-@click.option("--min-sqnr", type=float, help="Fail when the worst sample is under it, in dB.")
-@click.option("--max-error", type=float, help="Fail when any element is farther off.")
-@click.option("--max-box-error", type=float, metavar="PX", help="Instead of the table's limit for detections.")
-@click.option("--min-agreement", type=float, metavar="SHARE", help="Instead of the table's limit for labels.")
+@argument("positional", metavar="[BASELINE CANDIDATE]", nargs=-1)
+@path("--baseline", None, "Outputs of the float model, or the model.", "--baseline_results_folder")
+@path("--candidate", None, "Outputs to judge, or the model.", "--quantized_results_folder")
+@path("--data", None, "Inputs for two models: a folder of .npz or .npy files, or one such file.")
+@path("--model", None, "The float model: dead channels are traced to the Concat that mixes ranges.")
+@option("--target", None, "The device, for the command that is proposed.", default="TARGET")
+@flag("--slices", "Every slice of every axis.")
+@option("--min-cosine", None, "Fail when the worst sample is under it.", type=float)
+@option("--min-psnr", None, "Fail when the worst sample is under it, in dB.", type=float)
+@option("--min-sqnr", None, "Fail when the worst sample is under it, in dB.", type=float)
+@option("--max-error", None, "Fail when any element is farther off.", type=float)
+@option("--max-box-error", "PX", "Instead of the table's limit for detections.", type=float)
+@option("--min-agreement", "SHARE", "Instead of the table's limit for labels.", type=float)
 def compare(
     positional: tuple[Path, ...], baseline: Path | None, candidate: Path | None, slices: bool, **asked: Any
 ) -> int:
@@ -169,13 +155,13 @@ def _evaluation_text(found: Evaluation, slices: bool) -> str:
 
 
 @command.command("layers", short_help="What each layer costs.")
-@click.argument("model", type=_PATH)
-@_options(_encodings, _precision, _floats, _data, _samples(1, "; 8 by default"), _seed)
-@click.option("--seconds", type=click.FloatRange(min=0), metavar="S", help="Stop measuring then; ask again to go on.")
-@click.option("--fresh", is_flag=True, help="Measure everything again, not only what an earlier run left open.")
-@click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="Rows of each table.")
-@click.option("--report", type=_PATH, metavar="FILE.html", help="Write a page with charts as well.")
-@click.option("--force", is_flag=True, help="Replace the page.")
+@argument("model")
+@options(_encodings, _precision, _floats, _data, _samples(1, "; 8 by default"), _seed)
+@option("--seconds", "S", "Stop measuring then; ask again to go on.", type=click.FloatRange(min=0))
+@flag("--fresh", "Measure everything again, not only what an earlier run left open.")
+@option("--top", None, "Rows of each table.", type=click.IntRange(min=1), default=20, show_default=True)
+@path("--report", "FILE.html", "Write a page with charts as well.")
+@flag("--force", "Replace the page.")
 def layers(model: Path, top: int, report: Path | None, force: bool, fresh: bool, **asked: Any) -> int:
     """Measure what MODEL loses when only one layer or tensor is quantized, and when only that one stays float.
 
@@ -234,28 +220,20 @@ def _layers_text(found: Sensitivity, top: int) -> str:
 
 
 @command.command("locate", short_help="The first operator at which two runs part.")
-@click.argument("model", type=_PATH)
-@click.argument("candidate", type=_PATH, required=False)
-@click.option("--encodings", type=_PATH, metavar="FILE", help="Compare with MODEL's own simulation instead.")
-@_options(_data, _samples(1, "; random: 2 by default"), _seed)
-@click.option(
-    "--threshold",
-    "threshold_db",
-    type=float,
-    default=20.0,
-    show_default=True,
-    metavar="DB",
-    help="Below it a tensor is off.",
-)
-@click.option(
+@argument("model")
+@argument("candidate", required=False)
+@path("--encodings", "FILE", "Compare with MODEL's own simulation instead.")
+@options(_data, _samples(1, "; random: 2 by default"), _seed)
+@option("--threshold", "DB", "Below it a tensor is off.", "threshold_db", type=float, default=20.0, show_default=True)
+@option(
     "--time-limit",
+    "SECONDS",
+    "Name the nearest operator known by then.",
     type=click.FloatRange(min=1),
     default=1800.0,
     show_default=True,
-    metavar="SECONDS",
-    help="Name the nearest operator known by then.",
 )
-@click.option("--on", metavar="WHERE", help="MODEL is a package: as the device computes it (WHERE as for 'run').")
+@option("--on", "WHERE", "MODEL is a package: as the device computes it (WHERE as for 'run').")
 def locate(model: Path, candidate: Path | None, on: str | None, **asked: Any) -> int:
     """Run MODEL and CANDIDATE (or MODEL's simulation) and name the first operator whose output is off.
 
@@ -296,31 +274,27 @@ def _located_text(found: Located) -> str:
 
 
 @command.command("ladder", short_help="Which precision next; --raise: the fewest wider layers.")
-@click.argument("model", metavar="MODEL|FILE", type=_PATH, required=False)
-@click.option("--goal", help="right (the default), kept>=95%, sqnr>=30; with a metric drop<=1%, metric>=0.75.")
-@_options(_data, _samples(1, "; 16 by default, 8 with --raise"))
-@click.option("--target", metavar="DEVICE", help="Raise only to types that this device mixes with integers.")
-@click.option("--sdk", metavar="VERSION", help="With --target: series (2.33) or build.")
-@click.option("--metric", metavar="MODULE:FUNCTION", help="Your own measure (docs/quantize.md).")
-@click.option("--metric-command", metavar="COMMAND", help="The same as a program; {outputs} and {references}.")
-@click.option("--references", type=_PATH, metavar="FILE|DIR", help="For the measure, instead of the float outputs.")
-@click.option("--lower-is-better", is_flag=True, help="The measure is an error rate or a perplexity.")
-@click.option("--estimate", is_flag=True, help="With --target: compile each candidate here, for the time it takes.")
-@click.option("--report", type=_PATH, metavar="FILE.html", help="Write the result as one page.")
-@click.option("--force", is_flag=True, help="Replace files.")
-@click.option("--accuracy", "accuracies", multiple=True, metavar="NAME=VALUE", help="Measured elsewhere: w8a16=75.9.")
-@click.option("--raise", "raising", is_flag=True, help="The fewest layers in a wider type that reach --goal (LiteMP).")
-@_options(_encodings, _precision, _floats)
-@click.option("--to", type=click.Choice(["float16", "int16"]), help="With --raise: the wider type.")
-@click.option("-o", "--out", type=_PATH, metavar="FILE", help="With --raise: write the new encodings (1.0.0).")
+@argument("model", metavar="MODEL|FILE", required=False)
+@option("--goal", None, "right (the default), kept>=95%, sqnr>=30; with a metric drop<=1%, metric>=0.75.")
+@options(_data, _samples(1, "; 16 by default, 8 with --raise"))
+@option("--target", "DEVICE", "Raise only to types that this device mixes with integers.")
+@option("--sdk", "VERSION", "With --target: series (2.33) or build.")
+@option("--metric", "MODULE:FUNCTION", "Your own measure (docs/quantize.md).")
+@option("--metric-command", "COMMAND", "The same as a program; {outputs} and {references}.")
+@path("--references", "FILE|DIR", "For the measure, instead of the float outputs.")
+@flag("--lower-is-better", "The measure is an error rate or a perplexity.")
+@flag("--estimate", "With --target: compile each candidate here, for the time it takes.")
+@path("--report", "FILE.html", "Write the result as one page.")
+@flag("--force", "Replace files.")
+@option("--accuracy", "NAME=VALUE", "Measured elsewhere: w8a16=75.9.", "accuracies", multiple=True)
+@flag("--raise", "The fewest layers in a wider type that reach --goal (LiteMP).", "raising")
+@options(_encodings, _precision, _floats)
+@option("--to", None, "With --raise: the wider type.", type=click.Choice(["float16", "int16"]))
+@path("-o", "FILE", "With --raise: write the new encodings (1.0.0).", "--out")
 def ladder(
     model: Path | None,
     accuracies: tuple[str, ...],
     raising: bool,
-    encodings: Path | None,
-    precision: str | None,
-    float_tensors: Path | None,
-    to: str | None,
     out: Path | None,
     **asked: Any,
 ) -> int:
@@ -343,12 +317,7 @@ def ladder(
         return _from_numbers(model, accuracies, goal=asked["goal"], lower_is_better=asked["lower_is_better"])
     if model is None:
         raise UsageError("which model?", next="name the float model, or what was measured: --accuracy w8a8=40")
-    of_raise: dict[str, Any] = {
-        "encodings": encodings,
-        "precision": precision,
-        "float_tensors": float_tensors,
-        "to": to,
-    }
+    of_raise = {name: asked.pop(name) for name in ("encodings", "precision", "float_tensors", "to")}
     if raising:
         if asked.pop("estimate"):
             raise UsageError("--estimate with --raise: only candidates are compiled", next="leave out one of them")

@@ -12,6 +12,7 @@ import click
 from click.core import ParameterSource
 
 from deploykit.backend.plugins import all_registries
+from deploykit.cli.options import flag, option, path
 from deploykit.cli.requests import RequestCommand, request_from
 from deploykit.cli.terminal import emit, findings_text, progress, table
 from deploykit.errors import UsageError
@@ -35,11 +36,11 @@ _ORDER = ("wrong", "refused", "narrowed", "not judged", "right")
 
 
 @click.command(cls=RequestCommand)
-@click.option("--plan", "planned", is_flag=True, help="Show the decision: route, rejected routes, commands, precision.")
+@flag("--plan", "Show the decision: route, rejected routes, commands, precision.", "planned")
 @click.option("--format", "form", type=click.Choice(["text", "json", "sarif"]), default="text", show_default=True)
-@click.option("--baseline", type=click.Path(path_type=Path), metavar="FILE", help="Findings accepted before.")
-@click.option("--write-baseline", type=click.Path(path_type=Path), metavar="FILE", help="Accept what is found now.")
-@click.option("--severity", multiple=True, metavar="CODE=WORD", help="error, warning, info or off; repeatable.")
+@path("--baseline", "FILE", "Findings accepted before.")
+@path("--write-baseline", "FILE", "Accept what is found now.")
+@option("--severity", "CODE=WORD", "error, warning, info or off; repeatable.", multiple=True)
 def command(
     planned: bool,
     form: str,

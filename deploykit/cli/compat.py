@@ -13,6 +13,7 @@ from deploykit.answers.asking import ask, ask_binary, compare, features
 from deploykit.answers.capability_answers import CompatAnswer
 from deploykit.backend.plugins import catalog_of, load_backends
 from deploykit.cli.frame import BranchingCommand, Command
+from deploykit.cli.options import argument, option, options, path
 from deploykit.cli.terminal import emit, table
 from deploykit.errors import UsageError
 from deploykit.findings import Confidence
@@ -21,35 +22,34 @@ from deploykit.tables.known_errors import KnownError, search_errors
 
 __all__ = ["command"]
 
-_PATH = click.Path(path_type=Path)
 _HEADER = ("feature", "backend", "tool", "arch", "sdk", "status", "confidence")
 _CAUSES_SHOWN = 8
+_ONLY = (
+    option("--target", "DEVICE", "Only what concerns this device, and its own facts.", default=""),
+    option("--arch", "ARCH", "Only what concerns this architecture.", default=""),
+    option("--tool", "TOOL", "Only the rows of this tool.", default=""),
+    option("--backend", "ID", "Only the rows of this backend.", default=""),
+)
 
 
 @click.command(cls=BranchingCommand, context_settings={"ignore_unknown_options": True})
 @click.argument("feature", nargs=-1)
-@click.option("--sdk", "sdks", metavar="VERSION", multiple=True, help="Only what holds at this release; repeatable.")
-@click.option("--target", metavar="DEVICE", default="", help="Only what concerns this device, and its own facts.")
-@click.option("--arch", metavar="ARCH", default="", help="Only what concerns this architecture.")
-@click.option("--tool", metavar="TOOL", default="", help="Only the rows of this tool.")
-@click.option("--backend", metavar="ID", default="", help="Only the rows of this backend.")
-@click.option("--type", "kind", metavar="TYPE", default="", help="Only kernels of this type: u8, u16, float.")
-@click.option("--model", type=_PATH, help="Find the lowest SDK that takes this model on --target.")
-@click.option("--encodings", type=_PATH, help="The encodings that go with --model.")
+@option("--sdk", "VERSION", "Only what holds at this release; repeatable.", "sdks", multiple=True)
+@options(*_ONLY)
+@option("--type", "TYPE", "Only kernels of this type: u8, u16, float.", "kind", default="")
+@path("--model", None, "Find the lowest SDK that takes this model on --target.")
+@path("--encodings", None, "The encodings that go with --model.")
 @click.option("--diff", nargs=2, hidden=True, default=None)
 @click.option("--binary", hidden=True, default=None)
 def command(
     feature: tuple[str, ...],
     sdks: tuple[str, ...],
-    target: str,
-    arch: str,
-    tool: str,
-    backend: str,
     kind: str,
     model: Path | None,
     encodings: Path | None,
     diff: tuple[str, str] | None,
     binary: str | None,
+    **only: str,
 ) -> int:
     """Say which SDK, tool and device has FEATURE: a feature, flag, configuration key, provider option, wheel or device.
 
@@ -66,13 +66,13 @@ def command(
     if len(sdks) > 1 and model:
         raise UsageError("more than one --sdk goes with a feature", next="ask for one release at a time")
     if model is not None:
-        if not target:
+        if not only["target"]:
             raise UsageError("--model needs --target", next="name the device")
-        return _lowest(model, encodings, target, backend)
-    if not (feature or sdks or target or arch or tool or backend):
+        return _lowest(model, encodings, only["target"], only["backend"])
+    if not (feature or sdks or any(only.values())):
         emit(lambda: ask().to_json(), lambda: _overview(features()))
         return 0
-    asked = [ask(feature, sdk=one, target=target, arch=arch, tool=tool, backend=backend) for one in sdks or ("",)]
+    asked = [ask(feature, sdk=one, **only) for one in sdks or ("",)]
     # Words that no row has may be those of a message: the known causes of failures that have them are named.
     causes: Sequence[KnownError] = ()
     if feature and not any(found.rows for found in asked):
@@ -80,7 +80,7 @@ def command(
 
     def text() -> str:
         answers = [
-            _answer_text(found, feature) if feature or tool else _overview(row.feature for row in found.rows)
+            _answer_text(found, feature) if feature or only["tool"] else _overview(row.feature for row in found.rows)
             for found in asked
         ]
         if causes:
@@ -115,11 +115,11 @@ def _lowest(model: Path, encodings: Path | None, target: str, backend: str) -> i
 
 @command.branch
 @click.command("compilers", cls=Command)
-@click.argument("model", type=_PATH)
-@click.option("--target", metavar="DEVICE", required=True, help="The device.")
-@click.option("--encodings", type=_PATH, help="The encodings that go with MODEL.")
-@click.option("--calibration", type=_PATH, help="Samples to judge the outputs on.")
-@click.option("--backend", metavar="ID", help="Whose compilers. Default: the first that has some here.")
+@argument("model")
+@option("--target", "DEVICE", "The device.", required=True)
+@path("--encodings", None, "The encodings that go with MODEL.")
+@path("--calibration", None, "Samples to judge the outputs on.")
+@option("--backend", "ID", "Whose compilers. Default: the first that has some here.")
 def compilers_command(model: Path, **given: Any) -> int:
     """Compile MODEL with each compiler that runs on this machine: taken, right, and how fast by its own estimate.
 
@@ -161,10 +161,7 @@ def compilers_command(model: Path, **given: Any) -> int:
 @click.argument("before", metavar="A")
 @click.argument("after", metavar="B")
 @click.argument("feature", nargs=-1)
-@click.option("--target", metavar="DEVICE", default="", help="Only what concerns this device.")
-@click.option("--arch", metavar="ARCH", default="", help="Only what concerns this architecture.")
-@click.option("--tool", metavar="TOOL", default="", help="Only the rows of this tool.")
-@click.option("--backend", metavar="ID", default="", help="Only the rows of this backend.")
+@options(*_ONLY)
 def diff_command(before: str, after: str, feature: tuple[str, ...], **only: str) -> int:
     """What changes from release A to release B, about FEATURE or altogether."""
     found = compare(before, after, feature, **only)
@@ -188,13 +185,13 @@ def diff_command(before: str, after: str, feature: tuple[str, ...], **only: str)
 
 @command.branch
 @click.command("binary", cls=Command)
-@click.argument("file", type=_PATH, required=False)
-@click.option("--sdk", "--runtime", "sdk", metavar="VERSION", default="", help="Does it load on this release?")
-@click.option("--target", metavar="DEVICE", default="", help="Does it load on this device?")
-@click.option("--arch", metavar="ARCH", default="", help="Without FILE: does it load on this architecture?")
-@click.option("--backend", metavar="ID", default="", help="Whose binary it is.")
-@click.option("--built-with", metavar="VERSION", default="", help="Without FILE: a binary made by this release ...")
-@click.option("--built-for", metavar="ARCH", default="", help="... for this architecture.")
+@argument("file", required=False)
+@option("--sdk", "VERSION", "Does it load on this release?", "--runtime", "sdk", default="")
+@option("--target", "DEVICE", "Does it load on this device?", default="")
+@option("--arch", "ARCH", "Without FILE: does it load on this architecture?", default="")
+@option("--backend", "ID", "Whose binary it is.", default="")
+@option("--built-with", "VERSION", "Without FILE: a binary made by this release ...", default="")
+@option("--built-for", "ARCH", "... for this architecture.", default="")
 def binary_command(
     file: Path | None, sdk: str, target: str, arch: str, backend: str, built_with: str, built_for: str
 ) -> int:

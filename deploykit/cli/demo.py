@@ -9,6 +9,7 @@ import click
 
 from deploykit.backend.requests import make_request
 from deploykit.cli.frame import Command
+from deploykit.cli.options import path
 from deploykit.cli.package import package_text
 from deploykit.cli.terminal import emit, progress
 from deploykit.packages.manifests import MANIFEST, list_files
@@ -23,7 +24,7 @@ _TARGET, _SDK = "sm8650", "2.33"
 
 
 @click.command(cls=Command)
-@click.option("-o", "--out", type=click.Path(path_type=Path), metavar="DIR", help="Keep the package in DIR.")
+@path("-o", "DIR", "Keep the package in DIR.", "--out")
 def command(out: Path | None) -> int:
     """Package an embedded detector with mixed float16 encodings for a phone locked to an old SDK."""
     from deploykit.backend.demo_model import write_demo

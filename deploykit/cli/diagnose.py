@@ -12,6 +12,7 @@ import click
 from deploykit import api
 from deploykit.backend.plugins import catalog_of, load_backends
 from deploykit.cli.frame import Command, settings
+from deploykit.cli.options import flag, option, path
 from deploykit.cli.terminal import emit, plain
 from deploykit.errors import UsageError
 from deploykit.tables.known_errors import KnownError, search_errors
@@ -22,24 +23,21 @@ if TYPE_CHECKING:
 
 __all__ = ["command", "diagnosis_text", "error_text"]
 
-_PATH = click.Path(path_type=Path)
 _NAMES_SHOWN = 8
 _TAIL_SHOWN = 6
 
 
 @click.command("diagnose", cls=Command)
 @click.argument("log", required=False)
-@click.option("--model", type=_PATH, help="The ONNX model, to map mangled names back to nodes.")
-@click.option("--tool", multiple=True, metavar="NAME", help="A tool known to have written the log.")
-@click.option(
-    "--known", metavar="WORDS", help="Show the known errors that contain these words ('' for all); takes no log."
-)
-@click.option("--pack", type=_PATH, metavar="CASE.zip", help="Write --model without weights, and LOG, for a report.")
-@click.option("--encodings", type=_PATH, metavar="FILE", help="With --pack: the encodings of the model.")
-@click.option("--target", metavar="DEVICE", help="With --pack: the device that was asked for.")
-@click.option("--sdk", metavar="VERSION", help="With --pack: the release that was asked for.")
-@click.option("--note", metavar="TEXT", help="With --pack: what was done, and what was expected.")
-@click.option("--numbers", is_flag=True, help="With --pack: tensors and nodes are called by numbers.")
+@path("--model", None, "The ONNX model, to map mangled names back to nodes.")
+@option("--tool", "NAME", "A tool known to have written the log.", multiple=True)
+@option("--known", "WORDS", "Show the known errors that contain these words ('' for all); takes no log.")
+@path("--pack", "CASE.zip", "Write --model without weights, and LOG, for a report.")
+@path("--encodings", "FILE", "With --pack: the encodings of the model.")
+@option("--target", "DEVICE", "With --pack: the device that was asked for.")
+@option("--sdk", "VERSION", "With --pack: the release that was asked for.")
+@option("--note", "TEXT", "With --pack: what was done, and what was expected.")
+@flag("--numbers", "With --pack: tensors and nodes are called by numbers.")
 def command(
     log: str | None, model: Path | None, tool: tuple[str, ...], known: str | None, pack: Path | None, **case: Any
 ) -> int:

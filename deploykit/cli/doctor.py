@@ -9,6 +9,7 @@ from deploykit.backend.backend import AnyBackend
 from deploykit.backend.plugins import backend_ids, load_backend
 from deploykit.backend.probes import CheckLine
 from deploykit.cli.frame import Command
+from deploykit.cli.options import flag
 from deploykit.cli.terminal import emit, progress
 from deploykit.cli.toolchain import known_toolchains
 from deploykit.errors import DeploykitError
@@ -22,7 +23,7 @@ _COLORS = {"ok": "green", "problem": "red", "absent": "yellow"}
 
 
 @click.command("doctor", cls=Command)
-@click.option("--clear-cache", is_flag=True, help="Delete what is kept between runs; the next run takes longer.")
+@flag("--clear-cache", "Delete what is kept between runs; the next run takes longer.")
 def command(clear_cache: bool) -> int:
     """Look for SDKs, tools, compilers, devices, Python packages, toolchains and disk space.
 

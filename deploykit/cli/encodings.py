@@ -8,14 +8,13 @@ from typing import Any, Literal
 import click
 
 from deploykit.cli.frame import Group
+from deploykit.cli.options import argument, flag, option, path
 from deploykit.cli.terminal import emit, findings_text, table
 from deploykit.errors import UsageError
 from deploykit.findings import exit_status, summarize
 from deploykit.system.files import write_files
 
 __all__ = ["command", "show_text"]
-
-_PATH = click.Path(path_type=Path)
 
 
 @click.group("encodings", cls=Group)
@@ -24,17 +23,15 @@ def command() -> None:
 
 
 _MODEL_HELP = "The ONNX model that they belong to; it tells axes, order and parameters."
-_model_option = click.option("--model", type=_PATH, metavar="MODEL", help=_MODEL_HELP)
-_float_option = click.option(
-    "--float-tensors", type=_PATH, metavar="FILE", help="Names of tensors meant to be float16 (2.0.0 cannot say)."
-)
+_model_option = path("--model", "MODEL", _MODEL_HELP)
+_float_option = path("--float-tensors", "FILE", "Names of tensors meant to be float16 (2.0.0 cannot say).")
 
 
 @command.command("show", short_help="What a file says about every tensor.")
-@click.argument("file", type=_PATH)
+@argument("file")
 @click.argument("names", nargs=-1)
 @_model_option
-@click.option("--values", is_flag=True, help="With --json: every scale and zero point.")
+@flag("--values", "With --json: every scale and zero point.")
 def show(file: Path, names: tuple[str, ...], model: Path | None, values: bool) -> None:
     """Show what FILE says about every tensor, or about those named."""
     from deploykit.encodings.files import show_encodings
@@ -71,8 +68,8 @@ def show_text(found: dict[str, Any]) -> str:
 
 
 @command.command("check", short_help="Does a file fit its model?")
-@click.argument("file", type=_PATH)
-@click.option("--model", type=_PATH, required=True, metavar="MODEL", help=_MODEL_HELP)
+@argument("file")
+@path("--model", "MODEL", _MODEL_HELP, required=True)
 @_float_option
 def check(file: Path, model: Path, float_tensors: Path | None) -> int:
     """Check FILE against the model it is for; exit status 1 when an error was found."""
@@ -85,15 +82,11 @@ def check(file: Path, model: Path, float_tensors: Path | None) -> int:
 
 
 @command.command("convert", short_help="Another version of a file, and what that loses.")
-@click.argument("file", type=_PATH)
-@click.option(
-    "--to", "to_version", required=True, metavar="VERSION", help="0.6.1, 1.0.0 or 2.0.0 for a file; lpbq for a model."
-)
+@argument("file")
+@option("--to", "VERSION", "0.6.1, 1.0.0 or 2.0.0 for a file; lpbq for a model.", "to_version", required=True)
 @_model_option
 @_float_option
-@click.option(
-    "-o", "--output", "--out", type=_PATH, metavar="FILE", help="Where to write. Without it, only the losses are shown."
-)
+@path("-o", "FILE", "Where to write. Without it, only the losses are shown.", "--output", "--out")
 @click.option(
     "--activations",
     "signedness",
@@ -102,13 +95,13 @@ def check(file: Path, model: Path, float_tensors: Path | None) -> int:
     show_default=True,
     help="Signedness of activations, for 2.0.0 only.",
 )
-@click.option("--infer-blocks", is_flag=True, help="Give blockwise lists of 0.6.1 the only block size that fits.")
-@click.option("--lpbq", is_flag=True, help="Turn int4 blocks into LPBQ, which is lossy; needs --model.")
-@click.option("--partial", is_flag=True, help="Write the file without the entries that cannot be converted.")
+@flag("--infer-blocks", "Give blockwise lists of 0.6.1 the only block size that fits.")
+@flag("--lpbq", "Turn int4 blocks into LPBQ, which is lossy; needs --model.")
+@flag("--partial", "Write the file without the entries that cannot be converted.")
 @click.option("--refine/--no-refine", "--lpbq-refine", default=False, help="--to lpbq: re-round to the new scales.")
-@click.option("--backend", metavar="ID", help="--to lpbq: whose compiler to report on. Default: the first with blocks.")
-@click.option("--sdk", default="", metavar="VERSION", help="--to lpbq: the version of that compiler.")
-@click.option("--force", is_flag=True, help="Replace a file that stands there.")
+@option("--backend", "ID", "--to lpbq: whose compiler to report on. Default: the first with blocks.")
+@option("--sdk", "VERSION", "--to lpbq: the version of that compiler.", default="")
+@flag("--force", "Replace a file that stands there.")
 def convert(
     file: Path, output: Path | None, partial: bool, force: bool, refine: bool, backend: str | None, sdk: str, **how: Any
 ) -> int:
@@ -184,11 +177,11 @@ def _to_lpbq(model: Path, out: Path, *, refine: bool, backend: str | None, sdk: 
 
 
 @command.command("diff", short_help="In which tensors two files differ.")
-@click.argument("first", type=_PATH)
-@click.argument("second", type=_PATH)
+@argument("first")
+@argument("second")
 @_model_option
-@click.option("--tolerance", type=float, default=0.0, show_default=True, help="Relative, for scales.")
-@click.option("--grid", "grid_only", is_flag=True, help="Compare real values only: an int8 grid may equal a uint8 one.")
+@option("--tolerance", None, "Relative, for scales.", type=float, default=0.0, show_default=True)
+@flag("--grid", "Compare real values only: an int8 grid may equal a uint8 one.", "grid_only")
 def compare(first: Path, second: Path, **options: Any) -> int:
     """Say in which tensors FIRST and SECOND differ; exit status 1 when they do."""
     from deploykit.encodings.files import diff_encodings
@@ -206,9 +199,9 @@ def compare(first: Path, second: Path, **options: Any) -> int:
 
 
 @command.command("apply", short_help="Write encodings into a model as Q/DQ.")
-@click.argument("file", type=_PATH)
-@click.option("--model", type=_PATH, required=True, metavar="FILE", help="The float model.")
-@click.option("-o", "--output", type=_PATH, required=True, metavar="FILE", help="The QDQ model to write.")
+@argument("file")
+@path("--model", "FILE", "The float model.", required=True)
+@path("-o", "FILE", "The QDQ model to write.", "--output", required=True)
 @click.option(
     "--bias",
     type=click.Choice(["float", "encoded", "int32"]),
@@ -216,8 +209,8 @@ def compare(first: Path, second: Path, **options: Any) -> int:
     show_default=True,
     help="Biases of linear layers: as they are, by their int32 entries, or all as int32.",
 )
-@click.option("--signed", is_flag=True, help="Keep signed activation grids; without it they become unsigned ones.")
-@click.option("--force", is_flag=True, help="Replace a file that stands there.")
+@flag("--signed", "Keep signed activation grids; without it they become unsigned ones.")
+@flag("--force", "Replace a file that stands there.")
 def apply(
     file: Path, model: Path, output: Path, bias: Literal["float", "encoded", "int32"], signed: bool, force: bool
 ) -> int:
@@ -235,11 +228,11 @@ def apply(
 
 
 @command.command("extract", short_help="Take Q/DQ out of a model.")
-@click.argument("model", type=_PATH)
-@click.option("-o", "--output", type=_PATH, required=True, metavar="FILE", help="The encodings file to write.")
-@click.option("--to", "version", default="2.0.0", show_default=True, metavar="VERSION", help="1.0.0 or 2.0.0.")
-@click.option("--float-model", type=_PATH, metavar="FILE", help="Write the model without Q/DQ here.")
-@click.option("--force", is_flag=True, help="Replace files that stand there.")
+@argument("model")
+@path("-o", "FILE", "The encodings file to write.", "--output", required=True)
+@option("--to", "VERSION", "1.0.0 or 2.0.0.", "version", default="2.0.0", show_default=True)
+@path("--float-model", "FILE", "Write the model without Q/DQ here.")
+@flag("--force", "Replace files that stand there.")
 def extract(model: Path, output: Path, version: str, float_model: Path | None, force: bool) -> int:
     """Take Q/DQ out of MODEL: an encodings file and, if wanted, the float model."""
     from deploykit.encodings.files import extract_encodings

@@ -11,6 +11,7 @@ import click
 
 from deploykit import api
 from deploykit.cli.frame import Command
+from deploykit.cli.options import option
 from deploykit.cli.terminal import columns, emit, plain, table
 from deploykit.errors import DeploykitError, UsageError
 from deploykit.system.files import read_regular
@@ -28,16 +29,16 @@ _TIME_LIMIT = 120.0  # seconds for the vendor's library, which reads a binary an
 
 @click.command(cls=Command)
 @click.argument("what", metavar="WHAT")
-@click.option("--backend", metavar="ID", help="For a binary: whose it is. Default: the first that reads it.")
-@click.option("--sdk", "--runtime", default="", metavar="VERSION", help="For a binary: will it load on this release?")
-@click.option("--target", default="", metavar="DEVICE", help="For a binary: will it load on this device?")
-@click.option(
+@option("--backend", "ID", "For a binary: whose it is. Default: the first that reads it.")
+@option("--sdk", "VERSION", "For a binary: will it load on this release?", "--runtime", default="")
+@option("--target", "DEVICE", "For a binary: will it load on this device?", default="")
+@option(
     "--time-limit",
+    "SECONDS",
+    "For a binary: stop the vendor's library that reads it after so long.",
     type=click.FloatRange(min=1),
     default=_TIME_LIMIT,
     show_default=True,
-    metavar="SECONDS",
-    help="For a binary: stop the vendor's library that reads it after so long.",
 )
 def command(what: str, backend: str | None, sdk: str, target: str, time_limit: float) -> int:
     """Explain WHAT: a package folder, a rule by its code or name ('rules' lists all), a context binary or ..._ctx.onnx,

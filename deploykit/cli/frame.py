@@ -101,17 +101,15 @@ def _global_options() -> list[click.Parameter]:
     ]
 
 
-def _with_globals(kwargs: dict[str, Any]) -> dict[str, Any]:
-    kwargs.setdefault("context_settings", {}).setdefault("help_option_names", ["-h", "--help"])
-    return kwargs
-
-
-class Command(click.Command):
-    """A command that also takes the global options."""
-
+class _WithGlobals(click.Command):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **_with_globals(kwargs))
+        kwargs.setdefault("context_settings", {}).setdefault("help_option_names", ["-h", "--help"])
+        super().__init__(*args, **kwargs)
         self.params.extend(_global_options())
+
+
+class Command(_WithGlobals):
+    """A command that also takes the global options."""
 
 
 class BranchingCommand(Command):
@@ -145,14 +143,10 @@ class BranchingCommand(Command):
             )
 
 
-class Group(click.Group):
+class Group(_WithGlobals, click.Group):
     """A group whose commands take the global options too."""
 
     command_class = Command
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **_with_globals(kwargs))
-        self.params.extend(_global_options())
 
 
 Group.group_class = Group

@@ -10,6 +10,7 @@ import click
 
 from deploykit import api
 from deploykit.cli.frame import BranchingCommand, Command, settings
+from deploykit.cli.options import argument, flag, option, path
 from deploykit.cli.terminal import emit, progress, table
 from deploykit.errors import UsageError
 from deploykit.system.jobs import Begun
@@ -19,34 +20,29 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-_PATH = click.Path(path_type=Path)
 _MOST_WHY = 110
 _COLORS = {"yes": "green", "not judged": "yellow", "no": "red", "failed": "red"}
 
 
 @click.command("matrix", cls=BranchingCommand)
-@click.argument("file", type=_PATH, default=Path("deploykit.toml"))
-@click.option("-o", "--out", type=_PATH, default=Path("matrix"), metavar="DIR", help="The result folder.")
-@click.option("--only", multiple=True, metavar="PATTERN", help="Cells, models or targets; * is allowed. Repeatable.")
-@click.option("--dry-run", is_flag=True, help="Only list the cells.")
-@click.option("--run", "on_devices", is_flag=True, help="Then run every package on the devices that FILE names.")
-@click.option("--fail-fast", is_flag=True, help="Start no new cell after one that is wrong or failed.")
-@click.option("--fresh", is_flag=True, help="Make every cell again, also those whose inputs did not change.")
-@click.option(
-    "--processes", type=click.IntRange(min=1), metavar="N", help="How many at a time. Default: one per processor."
-)
-@click.option(
-    "--time-limit", type=click.FloatRange(min=1), default=3600, metavar="SECONDS", help="Per cell. Default: 3600."
-)
-@click.option("--max-time", default="", metavar="TIME", help="5ms: exit status 1 where a model is estimated slower.")
-@click.option("--executor", default="local", metavar="WHERE", help="local, or dask://HOST:PORT (extra 'dask').")
+@argument("file", default=Path("deploykit.toml"))
+@path("-o", "DIR", "The result folder.", "--out", default=Path("matrix"))
+@option("--only", "PATTERN", "Cells, models or targets; * is allowed. Repeatable.", multiple=True)
+@flag("--dry-run", "Only list the cells.")
+@flag("--run", "Then run every package on the devices that FILE names.", "on_devices")
+@flag("--fail-fast", "Start no new cell after one that is wrong or failed.")
+@flag("--fresh", "Make every cell again, also those whose inputs did not change.")
+@option("--processes", "N", "How many at a time. Default: one per processor.", type=click.IntRange(min=1))
+@option("--time-limit", "SECONDS", "Per cell. Default: 3600.", type=click.FloatRange(min=1), default=3600)
+@option("--max-time", "TIME", "5ms: exit status 1 where a model is estimated slower.", default="")
+@option("--executor", "WHERE", "local, or dask://HOST:PORT (extra 'dask').", default="local")
 @click.option(
     "--emit",
     "engine",
     type=click.Choice(["github-actions", "gitlab", "snakemake"]),
     help="Print the same matrix for that engine, and run nothing.",
 )
-@click.option("--diff", "old", type=_PATH, metavar="OLD", help="Compare the result folder with an older one.")
+@path("--diff", "OLD", "Compare the result folder with an older one.", "old")
 def command(
     file: Path,
     out: Path,
@@ -144,11 +140,9 @@ def _text(results: Results, out: Path) -> str:
 
 @command.branch
 @click.command("init", cls=Command)
-@click.argument("folder", type=_PATH, default=Path())
-@click.option(
-    "--target", "targets", required=True, multiple=True, metavar="DEVICE", help="Device id or name; repeatable."
-)
-@click.option("--force", is_flag=True, help="Replace the deploykit.toml that stands there.")
+@argument("folder", default=Path())
+@option("--target", "DEVICE", "Device id or name; repeatable.", "targets", required=True, multiple=True)
+@flag("--force", "Replace the deploykit.toml that stands there.")
 def init_command(folder: Path, targets: tuple[str, ...], force: bool) -> None:
     """Write FOLDER/deploykit.toml: every model below FOLDER for every target, with what lies beside the models.
 

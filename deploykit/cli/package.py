@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from deploykit.cli.frame import settings
+from deploykit.cli.options import flag, path
 from deploykit.cli.requests import RequestCommand, request_from
 from deploykit.cli.terminal import emit, finding_lines, findings_text, plain, progress, status_lines
 from deploykit.findings import Finding, Severity, group_findings
@@ -20,16 +21,11 @@ __all__ = ["command", "package_text"]
 
 
 @click.command(cls=RequestCommand, several=True)
-@click.option("-o", "--out", type=click.Path(path_type=Path), required=True, metavar="DIR", help="The package folder.")
-@click.option(
-    "--templates",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Your own templates, used before the built-in ones.",
-)
-@click.option("--force", is_flag=True, help="Replace a package that is there, if nobody changed it.")
-@click.option("--sbom", is_flag=True, help="Add a bill of materials, sbom.cdx.json (CycloneDX).")
-@click.option("--link", is_flag=True, help="Share large weight files with MODEL instead of copying them.")
+@path("-o", "DIR", "The package folder.", "--out", required=True)
+@path("--templates", "DIR", "Your own templates, used before the built-in ones.")
+@flag("--force", "Replace a package that is there, if nobody changed it.")
+@flag("--sbom", "Add a bill of materials, sbom.cdx.json (CycloneDX).")
+@flag("--link", "Share large weight files with MODEL instead of copying them.")
 def command(
     targets: tuple[str, ...], out: Path, templates: Path | None, force: bool, sbom: bool, link: bool, **given: Any
 ) -> int:

@@ -9,6 +9,7 @@ import click
 
 from deploykit import api
 from deploykit.cli.frame import Command
+from deploykit.cli.options import argument, flag, option, path
 from deploykit.cli.requests import pair
 from deploykit.cli.terminal import emit, findings_text, progress
 
@@ -17,27 +18,23 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-_PATH = click.Path(path_type=Path)
-
 
 @click.command("quantize", cls=Command)
-@click.argument("model", type=_PATH)
-@click.option("--target", required=True, envvar="DEPLOYKIT_TARGET", metavar="DEVICE", help="Device id, chip or name.")
-@click.option("--calibration", required=True, type=_PATH, metavar="DIR|FILE", help="Samples .npz, .npy, or images.")
-@click.option(
-    "--precision", metavar="NAME", help="w8a16, w8a8, w4a16, vint8, bf16 … or auto. Default: the quantizer's first."
-)
-@click.option("--goal", metavar="GOAL", help="What --precision auto must reach: right (the default), sqnr>=30 …")
-@click.option("--metric", metavar="MODULE:FUNCTION", help="With --precision auto: your own measure (docs/quantize.md).")
-@click.option("--metric-command", metavar="COMMAND", help="The same as a program; {outputs} and {references}.")
-@click.option("--references", type=_PATH, metavar="FILE|DIR", help="For the measure, instead of the float outputs.")
-@click.option("--with", "quantizer", metavar="ID", help="aimet, ort … Default: the best that is installed.")
-@click.option("--sdk", metavar="VERSION", help="Series (2.33) or build. Default: the newest.")
-@click.option("--backend", metavar="ID", help="Default: the device's first.")
-@click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the quantizer; repeatable.")
-@click.option("--time-limit", type=click.FloatRange(min=1), metavar="SECONDS", help="Stop the quantizer after so long.")
-@click.option("-o", "--out", required=True, type=_PATH, metavar="DIR", help="The folder to write.")
-@click.option("--force", is_flag=True, help="Replace a folder that stands there.")
+@argument("model")
+@option("--target", "DEVICE", "Device id, chip or name.", required=True, envvar="DEPLOYKIT_TARGET")
+@path("--calibration", "DIR|FILE", "Samples .npz, .npy, or images.", required=True)
+@option("--precision", "NAME", "w8a16, w8a8, w4a16, vint8, bf16 … or auto. Default: the quantizer's first.")
+@option("--goal", "GOAL", "What --precision auto must reach: right (the default), sqnr>=30 …")
+@option("--metric", "MODULE:FUNCTION", "With --precision auto: your own measure (docs/quantize.md).")
+@option("--metric-command", "COMMAND", "The same as a program; {outputs} and {references}.")
+@path("--references", "FILE|DIR", "For the measure, instead of the float outputs.")
+@option("--with", "ID", "aimet, ort … Default: the best that is installed.", "quantizer")
+@option("--sdk", "VERSION", "Series (2.33) or build. Default: the newest.")
+@option("--backend", "ID", "Default: the device's first.")
+@option("--option", "KEY=VALUE", "An option of the quantizer; repeatable.", "options", multiple=True)
+@option("--time-limit", "SECONDS", "Stop the quantizer after so long.", type=click.FloatRange(min=1))
+@path("-o", "DIR", "The folder to write.", "--out", required=True)
+@flag("--force", "Replace a folder that stands there.")
 def command(model: Path, options: tuple[str, ...], **given: Any) -> int:
     """Make encodings for a float MODEL with calibration data; 'deploykit package --precision' does it by itself.
 

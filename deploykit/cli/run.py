@@ -11,6 +11,7 @@ import click
 from deploykit import api
 from deploykit.cli.diagnose import diagnosis_text
 from deploykit.cli.frame import Command, settings
+from deploykit.cli.options import argument, flag, option, path
 from deploykit.cli.terminal import emit, plain, progress
 from deploykit.report.for_ci import junit_text, run_cases
 from deploykit.system.files import write_files
@@ -26,23 +27,21 @@ _LAST_LINES = 12
 
 
 @click.command(cls=Command)
-@click.argument("package", type=click.Path(path_type=Path))
-@click.option("--on", required=True, metavar="WHERE", help="local, adb[:SERIAL], ssh://user@host[:port], or a name.")
-@click.option("--data", type=click.Path(path_type=Path), metavar="DATA", help="Samples instead of the package's own.")
-@click.option("--iterations", type=click.IntRange(0, 1_000_000), default=100, show_default=True, help="Timed runs.")
-@click.option("--warmup", type=click.IntRange(0, 100_000), default=10, show_default=True, help="Runs before them.")
-@click.option("--seconds", type=click.FloatRange(0.1, 3600), default=10, show_default=True, help="Most that they take.")
-@click.option("--power", type=click.Choice(["burst", "balanced", "saver"]), help="Instead of what the package says.")
+@argument("package")
+@option("--on", "WHERE", "local, adb[:SERIAL], ssh://user@host[:port], or a name.", required=True)
+@path("--data", "DATA", "Samples instead of the package's own.")
+@option("--iterations", None, "Timed runs.", type=click.IntRange(0, 1_000_000), default=100, show_default=True)
+@option("--warmup", None, "Runs before them.", type=click.IntRange(0, 100_000), default=10, show_default=True)
+@option("--seconds", None, "Most that they take.", type=click.FloatRange(0.1, 3600), default=10, show_default=True)
+@option("--power", None, "Instead of what the package says.", type=click.Choice(["burst", "balanced", "saver"]))
 @click.option("--profile/--no-profile", default=True, help="Times of operators, in a run of their own. Default: yes.")
-@click.option("--max-p90", default="", metavar="TIME", help="A budget, such as 5ms: exit status 1 beyond it.")
-@click.option("--against", type=click.Path(path_type=Path), metavar="RUN", help="A record or package: is this faster?")
-@click.option("--python", default="", metavar="PATH", help="The Python on the device. Default: python3.")
-@click.option("--keep", is_flag=True, help="Leave the run's folder on the device.")
-@click.option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write what a CI server shows as JUnit.")
-@click.option(
-    "--draft", type=click.Path(path_type=Path), metavar="FOLDER", help="Draft the file of an unknown chip here."
-)
-@click.option("--file", type=click.Path(path_type=Path), default="deploykit.toml", help="Where devices have names.")
+@option("--max-p90", "TIME", "A budget, such as 5ms: exit status 1 beyond it.", default="")
+@path("--against", "RUN", "A record or package: is this faster?")
+@option("--python", "PATH", "The Python on the device. Default: python3.", default="")
+@flag("--keep", "Leave the run's folder on the device.")
+@path("--junit", "FILE", "Write what a CI server shows as JUnit.")
+@path("--draft", "FOLDER", "Draft the file of an unknown chip here.")
+@path("--file", None, "Where devices have names.", default="deploykit.toml")
 def command(package: Path, junit: Path | None, draft: Path | None, **given: Any) -> int:
     """Run PACKAGE on a device: its outputs are judged there, its time is measured, its dearest operators are named.
 

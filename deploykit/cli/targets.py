@@ -9,6 +9,7 @@ import click
 from deploykit.backend.plugins import all_devices, device_of_id, load_backend, load_backends
 from deploykit.backend.targets import find_device
 from deploykit.cli.frame import Command
+from deploykit.cli.options import option
 from deploykit.cli.terminal import emit, table
 from deploykit.errors import UnknownTargetError
 from deploykit.tables.devices import Device, search_devices
@@ -18,7 +19,7 @@ __all__ = ["command"]
 
 @click.command(cls=Command)
 @click.argument("device", nargs=-1)
-@click.option("--backend", metavar="ID", default="", help="Only the devices of this backend.")
+@option("--backend", "ID", "Only the devices of this backend.", default="")
 def command(device: tuple[str, ...], backend: str) -> None:
     """Show DEVICE by id, alias, chip or marketing name, or list the devices that contain every word.
 

@@ -6,6 +6,7 @@ import click
 
 from deploykit.backend.plugins import device_named, load_backend, load_backends
 from deploykit.cli.frame import Group
+from deploykit.cli.options import flag, option
 from deploykit.cli.terminal import emit, progress, table
 from deploykit.errors import UsageError
 from deploykit.system.environments import environment_of, toolchains_root
@@ -47,9 +48,9 @@ def list_() -> None:
 
 @command.command("install")
 @click.argument("name", metavar="[NAME[==VERSION]]", required=False)
-@click.option("--target", metavar="DEVICE", help="The version that packaging for this device wants.")
-@click.option("--sdk", metavar="VERSION", help="Of the target; default: the newest.")
-@click.option("--anew", is_flag=True, help="Delete what is there first.")
+@option("--target", "DEVICE", "The version that packaging for this device wants.")
+@option("--sdk", "VERSION", "Of the target; default: the newest.")
+@flag("--anew", "Delete what is there first.")
 def install_(name: str | None, target: str | None, sdk: str | None, anew: bool) -> None:
     """Install one toolchain; started again after a failure, it goes on where it stopped.
 

@@ -9,6 +9,7 @@ import click
 
 from deploykit import api
 from deploykit.cli.frame import Command
+from deploykit.cli.options import argument, flag, option, path
 from deploykit.cli.terminal import emit, findings_text, plain, status_lines
 from deploykit.report.explaining import samples_wanted
 
@@ -19,15 +20,10 @@ __all__ = ["command"]
 
 
 @click.command(cls=Command)
-@click.argument("package", type=click.Path(path_type=Path))
-@click.option("--numerics", is_flag=True, help="Simulate the packaged encodings; name where they diverge from float.")
-@click.option("--expect-digest", metavar="DIGEST", help="The digest it had when it was made; fail on any other.")
-@click.option(
-    "--allowed-signers",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Who may sign manifest.json (ssh-keygen -Y sign -n deploykit); fail on anyone else.",
-)
+@argument("package")
+@flag("--numerics", "Simulate the packaged encodings; name where they diverge from float.")
+@option("--expect-digest", "DIGEST", "The digest it had when it was made; fail on any other.")
+@path("--allowed-signers", "FILE", "Who may sign manifest.json (ssh-keygen -Y sign -n deploykit); fail on anyone else.")
 def command(package: Path, numerics: bool, expect_digest: str | None, allowed_signers: Path | None) -> int:
     """Check every file of PACKAGE, its model and configurations, and compare intended with actual precision."""
     report = api.verify(package, numerics=numerics, expect_digest=expect_digest, allowed_signers=allowed_signers)

@@ -121,8 +121,7 @@ class PackageWriter(PlacedFolder):
         """Record the files that an execution left in the package folder; returns their paths."""
         fresh = tuple(path for path in list_files(self.folder) if path not in self.records)
         for path in fresh:
-            size, digest = hash_file(self.folder / path)
-            self.records[path] = FileRecord(path=path, bytes=size, sha256=digest, origin="executed")
+            self.records[path] = _executed(self.folder, path)
         return fresh
 
     def seal(self, manifest: Mapping[str, Any]) -> None:
@@ -139,6 +138,12 @@ class PackageWriter(PlacedFolder):
             raise self.unwritable(self.out, error) from None
 
 
+def _executed(package: Path, path: str) -> FileRecord:
+    """The record of a file that something executed left; a link is not followed."""
+    size, digest = hash_file(package / path, follow=False)
+    return FileRecord(path=path, bytes=size, sha256=digest, origin="executed")
+
+
 def record_build(package: Path, executed: Iterable[str]) -> dict[str, Any]:
     """Take the files that a build left under artifacts/ and logs/ into the manifest, atomically; returns it.
 
@@ -148,8 +153,7 @@ def record_build(package: Path, executed: Iterable[str]) -> dict[str, Any]:
     files = {path: row for path, row in manifest["files"].items() if not path.startswith(BUILD_FOLDERS)}
     for path in list_files(package):
         if path.startswith(BUILD_FOLDERS) and not (package / path).is_symlink():
-            size, digest = hash_file(package / path, follow=False)
-            files[path] = FileRecord(path=path, bytes=size, sha256=digest, origin="executed").to_json()
+            files[path] = _executed(package, path).to_json()
     done = list(dict.fromkeys((*manifest.get("executed", ()), *executed)))
     manifest |= {
         "executed": done,
@@ -171,8 +175,7 @@ def record_run(
     files = dict(manifest["files"])
     for path, text in texts.items():
         _replace(package, path, text)
-        size, digest = hash_file(package / path, follow=False)
-        files[path] = FileRecord(path=path, bytes=size, sha256=digest, origin="executed").to_json()
+        files[path] = _executed(package, path).to_json()
     if page:
         size, digest = hash_file(package / REPORT_PAGE, follow=False)
         data = page.encode()

@@ -297,8 +297,8 @@ def log_of_ratio(look: ModelLook) -> Iterator[Match | NearMiss]:
 
 
 def _difference_of_logs(to: NodeSteps) -> None:
-    made, stem = to.node.output[0], label(to.node)
-    ratio = to.graph.makers[to.node.input[0]]
+    made, stem = to.made, label(to.node)
+    ratio = to.graph.makers[to.source]
     to.gone = [to.node, ratio]
     parts = zip(ratio.input, ("dividend", "divisor"), strict=True)
     logs = [to.add("Log", [name], f"{made}_{part}", name=f"{stem}/{part}") for name, part in parts]
@@ -329,7 +329,7 @@ def log_of_scaled(look: ModelLook, node: NodeProto) -> Match | None:
         return None
 
     def write(to: NodeSteps) -> None:
-        made, source = to.node.output[0], x
+        made, source = to.made, x
         if others:
             added = to.store(f"{made}_added", (others[0] or 0.0) / factor)
             source = to.add("Add", [x, added], f"{made}_scaled")

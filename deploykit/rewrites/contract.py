@@ -187,7 +187,8 @@ LIST_IS_AN_INPUT = {"Pad": 11, "Split": 13, "Squeeze": 13, "Unsqueeze": 13, "Red
 class NodeSteps:
     """The copy that is edited, its encodings, and the nodes that are written in the place of one found node.
 
-    ``node`` makes the tensor that the find names, and ``gone`` are the nodes that vanish: that one unless the rewrite
+    ``node`` makes the tensor that the find names; ``source`` is the first that it reads, ``made`` the first that it
+    makes. ``gone`` are the nodes that vanish: that one unless the rewrite
     says otherwise. Of tensors, ``needed`` need an entry unless they have got one by the end, ``touched`` a new one even
     so, and ``bounded`` one within bounds that follow from the graph once all is written; ``ranges`` need no sample.
     """
@@ -201,6 +202,7 @@ class NodeSteps:
     def start(self, node: NodeProto) -> None:
         """Go on to the next place."""
         self.node = node
+        self.source, self.made = next(iter(node.input), ""), node.output[0]
         self.nodes: list[NodeProto] = []
         self.gone: list[NodeProto] = [node]
 
@@ -215,11 +217,11 @@ class NodeSteps:
 
     def end(self, op_type: str, inputs: Iterable[str], *, name: str = "", **attributes: Any) -> None:
         """The node that makes what ``node`` made, under its name."""
-        self.write(op_type, inputs, self.node.output[0], name=name or self.node.name, **attributes)
+        self.write(op_type, inputs, self.made, name=name or self.node.name, **attributes)
 
     def reshape(self, source: str, sizes: Sequence[int], made: str = "", *, name: str = "") -> str:
         """A Reshape to fixed sizes; without ``made`` it ends the steps."""
-        result = self.graph.fresh(made) if made else self.node.output[0]
+        result = self.graph.fresh(made) if made else self.made
         shape = self.store(f"{result}_shape", sizes)
         return self.write("Reshape", [source, shape], result, name=name or (result if made else self.node.name))
 

@@ -243,7 +243,7 @@ def both_branches(look: ModelLook, node: NodeProto) -> Match:
             to.nodes += _Inlined(to.graph, body).nodes_to(made[branch])
         chosen = zip(to.node.output, made["then_branch"], made["else_branch"], strict=True)
         for name, then, other in ((name, then, other) for name, then, other in chosen if name):
-            to.write("Where", [to.node.input[0], then, other], name)
+            to.write("Where", [to.source, then, other], name)
 
     if any(len(look.shape(node.input[0]) or ()) > len(look.sizes(name)) for name in node.output if name):
         raise NoMatchError("its condition has more dimensions than what it gives")

@@ -98,6 +98,11 @@ def _moved(to: NodeSteps, source: str, moves: Sequence[NodeProto]) -> str:
     return source
 
 
+def _zero(look: ModelLook, node: NodeProto, at: int) -> npt.NDArray[Any]:
+    """The zero point that a node reads there; without one it is 0."""
+    return look.values(node.input[at]) if any(node.input[at : at + 1]) else np.zeros((), np.int8)
+
+
 def _round_trip(look: ModelLook, node: NodeProto) -> Match:
     """Integers that only become floats again."""
     quantizer, moves = _quantized_from(look, node.input[0])
@@ -116,7 +121,7 @@ def _table(look: ModelLook, node: NodeProto) -> Match:
     scale = look.values(node.input[1])
     if scale.size != 1:
         raise NoMatchError(f"{node.input[1]} is not one scale for all")
-    zero = look.values(node.input[2]) if len(node.input) > 2 and node.input[2] else np.zeros((), np.int8)
+    zero = _zero(look, node, 2)
     values = _values(look.values(name), scale.reshape(()), zero.reshape(()))
     return _whole(node, lambda to: to.end("Identity", [_moved(to, to.store(f"{name}_float", values), moves)]))
 
@@ -149,7 +154,7 @@ def _layer(look: ModelLook, node: NodeProto) -> Match:
         raise NoMatchError(f"{added} is no bias that is rounded to the steps of its sums")
     weights = look.values(node.input[1])
     scale = look.values(scales[0])
-    zero = look.values(node.input[3]) if len(node.input) > 3 and node.input[3] else np.zeros((), weights.dtype)
+    zero = _zero(look, node, 3)
     is_kernel = node.op_type == "ConvInteger"
     channels = (-1, *[1] * (weights.ndim - 1)) if is_kernel else (-1,)  # the last axis of a matrix
     _check_sizes(node, weights, 0 if is_kernel else -1, scale, zero)
@@ -160,7 +165,7 @@ def _layer(look: ModelLook, node: NodeProto) -> Match:
         to.gone = [to.node, *(to.graph.makers[name] for name in (*inner, cast.output[0]))]
         values = _values(weights, scale.reshape(channels), zero.reshape(channels))
         weight = to.store(f"{node.input[1]}_float", values)
-        inputs, made = [_moved(to, quantizer.input[0], moves), weight], to.node.output[0]
+        inputs, made = [_moved(to, quantizer.input[0], moves), weight], to.made
         if bias is None or node.op_type == "ConvInteger":
             to.end(_LAYERS[node.op_type], [*inputs, *([] if bias is None else bias.input[:1])], name=node.name, **kept)
         else:
@@ -181,7 +186,7 @@ def _product(look: ModelLook, node: NodeProto) -> Match:
     if len(node.input) < 3:
         raise NoMatchError("it has too few inputs")
     source, weight, scale = node.input[:3]
-    zero = look.values(node.input[3]) if len(node.input) > 3 and node.input[3] else np.zeros((), np.int8)
+    zero = _zero(look, node, 3)
     _check_sizes(node, look.values(weight), -1, look.values(scale), zero)
     values = _values(look.values(weight), look.values(scale).reshape(-1), zero.reshape(-1))
     bias = node.input[4] if len(node.input) > 4 else ""
@@ -189,8 +194,8 @@ def _product(look: ModelLook, node: NodeProto) -> Match:
     def write(to: NodeSteps) -> None:
         inputs = [source, to.store(f"{weight}_float", values)]
         if bias:
-            made = to.add("MatMul", inputs, f"{to.node.output[0]}_product", name=to.node.name)
-            to.end("Add", [made, bias], name=f"{to.node.output[0]}_bias")
+            made = to.add("MatMul", inputs, f"{to.made}_product", name=to.node.name)
+            to.end("Add", [made, bias], name=f"{to.made}_bias")
         else:
             to.end("MatMul", inputs)
 
@@ -214,7 +219,7 @@ def _lstm(look: ModelLook, node: NodeProto) -> Match:
 
     def write(to: NodeSteps) -> None:
         names = (to.store(f"{node.input[at + 1]}_float", values) for at, values in enumerate(floats))
-        inputs = [to.node.input[0], *names, *to.node.input[3:8]]
+        inputs = [to.source, *names, *to.node.input[3:8]]
         while not inputs[-1]:
             inputs.pop()
         to.nodes.append(helper.make_node("LSTM", inputs, list(to.node.output), name=to.node.name, **kept))
@@ -344,7 +349,7 @@ def integers_to_pairs(look: ModelLook) -> Iterator[Match | NearMiss]:
 
 
 def _write_pairs(to: NodeSteps) -> None:
-    node, made = to.node, to.node.output[0]
+    node, made = to.node, to.made
     if node.op_type == "QLinearConcat":
         op_type, places, at = "Concat", tuple(range(2, len(node.input), 3)), 0
     else:
@@ -370,7 +375,7 @@ def _write_pairs(to: NodeSteps) -> None:
 
 def _write_moved(to: NodeSteps, grid: tuple[str, str]) -> None:
     """Between a pair as well, so that the operator moves floats."""
-    node, made = to.node, to.node.output[0]
+    node, made = to.node, to.made
     kept = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     given = to.add("DequantizeLinear", [node.input[0], *grid], f"{node.input[0]}_{made}_float")
     result = to.graph.fresh(f"{made}_float")

@@ -78,12 +78,12 @@ def einsum_to_matmul(look: ModelLook, node: NodeProto) -> Match:
         return source if term == order else to.add("Transpose", [source], f"{node.output[0]}_transpose", perm=perm)
 
     def write(to: NodeSteps) -> None:
-        made, moved = to.node.output[0], list[str]()
+        made, moved = to.made, list[str]()
         flat = [math.prod(size[letter] for letter in batch)] if batch else []
         rows, inner, columns = (math.prod(size[letter] for letter in part) for part in (left, summed, right))
         factors = []
         for source, term, order, matrix in (
-            (to.node.input[0], a, batch + left + summed, [*flat, rows, inner]),
+            (to.source, a, batch + left + summed, [*flat, rows, inner]),
             (to.node.input[1], b, batch + summed + right, [*flat, inner, columns]),
         ):
             turned = ordered(to, source, term, order)
@@ -124,7 +124,7 @@ def gathernd_to_gather(look: ModelLook, node: NodeProto) -> Match | None:
     result = (*indices.shape[:-1], *rest)
 
     def write(to: NodeSteps) -> None:
-        source, made = to.node.input[0], to.node.output[0]
+        source, made = to.source, to.made
         if not np.array_equal(numbers, np.arange(math.prod(pointed))):
             rows = to.reshape(source, (math.prod(pointed), *rest), f"{made}_rows")
             picked = to.add("Gather", [rows, to.store(f"{made}_picked_numbers", numbers)], f"{made}_picked", axis=0)
@@ -153,7 +153,7 @@ def flat_index(look: ModelLook, node: NodeProto) -> Match | None:
     whole = look.shape(node.input[0]) == (index.size,) and bool((index.reshape(-1) == np.arange(index.size)).all())
 
     def write(to: NodeSteps) -> None:
-        source, made = to.node.input[0], to.node.output[0]
+        source, made = to.source, to.made
         if whole:
             to.reshape(source, index.shape)
             return
@@ -207,7 +207,7 @@ def last_index(look: ModelLook, node: NodeProto) -> Match | None:
     (size,) = look.sizes(node.input[0], axis)
 
     def write(to: NodeSteps) -> None:
-        source, made = to.node.input[0], to.node.output[0]
+        source, made = to.source, to.made
         turned = _reversed(to, source, f"{made}_reversed", (axis, size))
         keeps = int(attribute(to.node, "keepdims", 1))
         first = to.add(to.node.op_type, [turned], f"{made}_first", name=to.node.name, axis=axis, keepdims=keeps)
@@ -248,7 +248,7 @@ def cumulate_forward(look: ModelLook, node: NodeProto) -> Match | None:
         raise NoMatchError(f"{node.input[0]} is empty")
 
     def write(to: NodeSteps) -> None:
-        made, source = to.node.output[0], to.node.input[0]
+        made, source = to.made, to.source
         given = _reversed(to, source, f"{made}_turned", (axis, size)) if turns else source
         if shifts:  # one zero in front, and the last value gone
             pads = [int(at == axis) for at in range(2 * rank)]
@@ -285,7 +285,7 @@ def integer_remainder(look: ModelLook, node: NodeProto) -> Match | None:
     positive = all(bounds.get(name, ANYTHING)[0] >= 0 for name in node.input)
 
     def write(to: NodeSteps) -> None:
-        (dividend, divisor), made = to.node.input, to.node.output[0]
+        (dividend, divisor), made = to.node.input, to.made
         if positive:
             to.end("Mod", [dividend, divisor])
             return
@@ -317,10 +317,10 @@ def product_by_halves(look: ModelLook, node: NodeProto) -> Match:
     result = [1 if axis in axes else size for axis, size in enumerate(sizes) if keeps or axis not in axes]
 
     def write(to: NodeSteps) -> None:
-        made = to.node.output[0]
-        ordered = to.add("Transpose", [to.node.input[0]], f"{made}_ordered", perm=[*kept, *axes])
+        made = to.made
+        ordered = to.add("Transpose", [to.source], f"{made}_ordered", perm=[*kept, *axes])
         last, left = to.reshape(ordered, [rows, columns], f"{made}_matrix"), columns
-        to.share(to.node.input[0], ordered, last)
+        to.share(to.source, ordered, last)
         while left > 1:
             half, odd = divmod(left, 2)
             names = [to.graph.fresh(f"{made}_{what}{left}") for what in ("front", "back", "rest")[: 2 + odd]]
@@ -354,7 +354,7 @@ def norm_statistics(look: ModelLook, node: NodeProto) -> Match | None:
     axes = list(range(int(attribute(node, "axis", -1)) % rank, rank))
 
     def write(to: NodeSteps) -> None:
-        source, made = to.node.input[0], to.node.output[0]
+        source, made = to.source, to.made
         given = zip([*to.node.output[1:], ""][:2], ("mean", "inverse"), strict=True)
         mean, inverse = (name or to.graph.fresh(f"{made}_{what}") for name, what in given)
         to.gone = []
@@ -415,7 +415,7 @@ def clip_to_extremes(look: ModelLook, node: NodeProto) -> Match | None:
         return None
 
     def write(to: NodeSteps) -> None:
-        source, made = to.node.input[0], to.node.output[0]
+        source, made = to.source, to.made
         for op_type, name in zip(("Max", "Min"), bounds, strict=True):
             value = look.array(name) if name else None
             if name and (value is None or np.isfinite(value).all()):
@@ -450,7 +450,7 @@ def global_pool(look: ModelLook, node: NodeProto) -> Match | None:
         return None
     return Match(
         why=f"its window holds all of {list(shape)}",
-        write=lambda to: to.end("GlobalAveragePool", [to.node.input[0]]),
+        write=lambda to: to.end("GlobalAveragePool", [to.source]),
     )
 
 
@@ -501,7 +501,7 @@ def pool_by_taps(look: ModelLook, node: NodeProto) -> Match | None:
     def write(to: NodeSteps) -> None:
         taps = _Taps(to, list(given))
         (taps.greatest if node.op_type == "MaxPool" else taps.average)(windows)
-        to.share(to.node.input[0], *taps.moved)
+        to.share(to.source, *taps.moved)
 
     return Match(why=f"its windows cover {covered} places", write=write)
 
@@ -530,7 +530,7 @@ class _Taps:
     def __init__(self, to: NodeSteps, shape: list[int]) -> None:
         self.moved: list[str] = []
         self._to, self._shape = to, shape
-        self._source, self._made = to.node.input[0], to.node.output[0]
+        self._source, self._made = to.source, to.made
 
     def greatest(self, windows: list[_PoolAxis]) -> None:
         """A place beyond the end sees a place of the same window that exists: the greatest stays the greatest."""

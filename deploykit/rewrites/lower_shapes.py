@@ -167,7 +167,7 @@ def batchnorm_rank(look: ModelLook, node: NodeProto) -> Match | None:
         raise NoMatchError("it gives its statistics too")
 
     def write(to: NodeSteps) -> None:
-        source, made = to.node.input[0], to.node.output[0]
+        source, made = to.source, to.made
         front = sizes[: _BATCHNORM_RANK - 1]
         given = to.reshape(source, (*front, math.prod(sizes[len(front) :])), f"{made}_merged")
         normalized = _same_node(to, [given, *to.node.input[1:]], f"{made}_normalized")
@@ -209,7 +209,7 @@ def norm_rows(look: ModelLook, node: NodeProto) -> Match | None:
             raise NoMatchError(f"{name} has not one value for each column, as far as is known")
 
     def write(to: NodeSteps) -> None:
-        source, made = to.node.input[0], to.node.output[0]
+        source, made = to.source, to.made
         inputs = [to.reshape(source, (rows, columns), f"{made}_rows")]
         to.share(source, inputs[0])
         for name in to.node.input[1:]:
@@ -249,7 +249,7 @@ def longer_axes(look: ModelLook) -> Iterator[Match | NearMiss]:
         left = [size for axis, size in enumerate(shape) if axis not in axes]
 
         def write(to: NodeSteps, longer: list[int] = longer, left: list[int] = left) -> None:
-            node, made = to.node, to.node.output[0]
+            node, made = to.node, to.made
             if attribute(node, "keepdims", 1):
                 to.listed(node.op_type, node.input[0], "axes", longer, made, keepdims=1)
                 to.nodes[-1].name = node.name

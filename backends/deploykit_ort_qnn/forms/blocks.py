@@ -73,7 +73,7 @@ def _keep_apart(to: NodeSteps, product: str, total: str, bias: str) -> None:
 
 
 def _as_matmul(to: NodeSteps, rank: int) -> None:
-    node, output, is_conv = to.node, to.node.output[0], to.node.op_type == "Conv"
+    node, output, is_conv = to.node, to.made, to.node.op_type == "Conv"
     (source, weight), bias = node.input[:2], node.input[2] if len(node.input) > 2 else ""
     stem = node.name or output
     if is_conv or attribute(node, "transA", 0):

@@ -53,7 +53,7 @@ def without_mod(look: ModelLook, node: NodeProto) -> Match | None:
         return None
 
     def write(to: NodeSteps) -> None:
-        names, made = list(to.node.input), to.node.output[0]
+        names, made = list(to.node.input), to.made
         if kind == "int64":
             names = [to.add("Cast", [name], f"{made}_cast", to=TensorProto.INT32) for name in names]
         dividend, divisor = names
@@ -84,7 +84,7 @@ def without_isnan(look: ModelLook, node: NodeProto) -> Match | None:
 
     def write(to: NodeSteps) -> None:
         to.gone = []
-        for choice in to.graph.readers(to.node.output[0]):
+        for choice in to.graph.readers(to.made):
             for reader, at in to.graph.uses(choice.output[0]):
                 reader.input[at] = choice.input[2]
 
@@ -119,8 +119,8 @@ def without_reciprocal(look: ModelLook, node: NodeProto) -> Match | None:
         return None
 
     def write(to: NodeSteps) -> None:
-        one = to.store(f"{to.node.output[0]}_one", 1.0)
-        to.end("Div", [one, to.node.input[0]])
+        one = to.store(f"{to.made}_one", 1.0)
+        to.end("Div", [one, to.source])
 
     return Match(why="its input is computed", write=write)
 
@@ -143,7 +143,7 @@ def without_bool_gather(look: ModelLook, node: NodeProto) -> Match | None:
     whole = index.size == shape[axis] and bool((index.reshape(-1) % shape[axis] == np.arange(index.size)).all())
 
     def write(to: NodeSteps) -> None:
-        source, made = to.node.input[0], to.node.output[0]
+        source, made = to.source, to.made
         if not whole:
             flat = to.store(f"{made}_index", index.reshape(-1))
             numbers = to.add("Cast", [source], f"{made}_numbers", to=TensorProto.INT32)
@@ -247,10 +247,10 @@ def without_gather_before_concat(look: ModelLook, node: NodeProto) -> Match | No
     number = int(index.reshape(())) % sizes[axis]
 
     def write(to: NodeSteps) -> None:
-        made = to.node.output[0]
+        made = to.made
         ends = (("start", number), ("end", number + 1), ("axis", axis))
         bounds = [to.store(f"{made}_row_{what}", [value]) for what, value in ends]
-        row = to.add("Slice", [to.node.input[0], *bounds], f"{made}_row", name=to.node.name)
+        row = to.add("Slice", [to.source, *bounds], f"{made}_row", name=to.node.name)
         shape = (*sizes[:axis], *index.shape, *sizes[axis + 1 :])
         to.reshape(row, shape, name=to.graph.fresh(f"{made}_shaped"))
         to.share(made, row)
@@ -286,7 +286,7 @@ def without_sigmoid_before_linear(look: ModelLook, node: NodeProto) -> Match | N
         return None
 
     def write(to: NodeSteps) -> None:
-        source, made = to.node.input[0], to.node.output[0]
+        source, made = to.source, to.made
         row = to.reshape(source, (*shape[:-2], 1, shape[-2] * shape[-1]), f"{made}_row")
         value = to.add("Sigmoid", [row], f"{made}_flat", name=to.node.name)
         to.reshape(value, shape, name=to.graph.fresh(f"{made}_rows"))

@@ -117,7 +117,7 @@ class Simulation:
         }
 
 
-class Simulator:
+class Simulator(Session):
     """One model with its quantizers. ``capture`` names inner tensors to return as well; ``room`` is a session's."""
 
     def __init__(
@@ -125,16 +125,7 @@ class Simulator:
     ) -> None:
         quantizers = quantizers_of(model, encodings)
         self.applied, self.skipped = tuple(quantizers.values), quantizers.skipped
-        self._session = Session(model, capture=capture, values=quantizers.values, room=room)
-        self.streams = self._session.streams
-
-    def run(self, feed: Feed) -> dict[str, npt.NDArray[Any]]:
-        """Outputs and captured tensors by name for one sample."""
-        return self.runs([feed])[0]
-
-    def runs(self, feeds: Sequence[Feed]) -> list[dict[str, npt.NDArray[Any]]]:
-        """``run`` for each of several samples; a model too large for memory is gone through once for all of them."""
-        return self._session.runs(feeds)
+        super().__init__(model, capture=capture, values=quantizers.values, room=room)
 
 
 def simulate(
