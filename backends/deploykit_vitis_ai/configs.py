@@ -120,6 +120,7 @@ def _calibration(draft: QuarkDraft, entry: Mapping[str, Any], inputs: tuple[Inpu
         spec.name: {
             "shape": list(spec.shape),
             "dtype": "float32" if converted and spec.dtype == "float16" else spec.dtype,
+            **({"given": list(spec.given)} if spec.given else {}),
         }
         for spec in inputs
     }

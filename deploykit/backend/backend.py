@@ -94,6 +94,8 @@ class Situation:
     """How the encodings came to be, where they were made here and not given."""
     ladder: Mapping[str, Any] | None = None
     """The candidates that the precision was chosen from, in the published shape; None where it was not chosen here."""
+    unturned: Situation | None = None
+    """The same before its inputs and outputs were turned to channels last; None where they were not."""
     opinions: Opinions | None = None
     """What a compiler said of findings about this situation, None where there was nothing to ask."""
 

@@ -46,6 +46,7 @@ class RequestOptions(TypedDict, total=False):
     metric_command: str | None
     references: AnyPath | None
     inputs: str | Iterable[str]
+    io: str | Iterable[str]
     mixed: Mixed
     rewrite: str | Iterable[str]
     no_rewrite: str | Iterable[str]
@@ -82,6 +83,8 @@ class Request:
     """Whether the compiler that is installed here is asked about a no that is not sure."""
     inputs: tuple[str, ...] = ()
     """``NAME=VALUE``, ``NAME=LOW..HIGH`` or ``NAME=FILE.npy``: what inputs are fed with where numbers are judged."""
+    io: tuple[str, ...] = ()
+    """``nhwc`` or ``NAME=nhwc``: inputs and outputs that the package has with the channels last."""
     keep_samples: bool = True
     """Whether the samples that the numbers were judged on become part of the package."""
     options: tuple[tuple[str, str], ...] = ()
@@ -140,6 +143,12 @@ CORE_OPTIONS = (
         kind="texts",
         metavar="NAME=VALUE|LOW..HIGH|FILE.npy",
         help="What to feed an input with when numbers are judged; repeatable.",
+    ),
+    OptionSpec(
+        name="io",
+        kind="texts",
+        metavar="nhwc|NAME=nhwc",
+        help="Channels last: all inputs and outputs of four axes, or those named; repeatable.",
     ),
     OptionSpec(
         name="mixed",

@@ -52,6 +52,7 @@ class Shared:
     metric_command: str | None = None
     references: str | None = None
     inputs: tuple[str, ...] | None = None
+    io: tuple[str, ...] | None = None
     mixed: Literal["auto", "fallback", "segments", "refuse"] | None = None
     rewrite: tuple[str, ...] | None = None
     no_rewrite: tuple[str, ...] | None = None

@@ -23,7 +23,7 @@ from deploykit.flow.choose import choose_way
 from deploykit.flow.cure import cure, judge
 from deploykit.flow.plan import Decision, decide, plan, plan_as_given
 from deploykit.flow.quantizing.step import quantized_situation, quantizes
-from deploykit.flow.read import read_situation, read_situations, resolve_target
+from deploykit.flow.read import read_situation, read_situations, resolve_target, turned
 from deploykit.flow.render import render
 from deploykit.flow.run import auditor, execute, with_kernels
 from deploykit.flow.seal import Output, Packaged, RanPackage, seal
@@ -32,7 +32,7 @@ from deploykit.packages.writing import PackageWriter
 from deploykit.system.folders import scratch
 from deploykit.system.jobs import Steps, prefixed
 from deploykit.system.limits import guarded_memory
-from deploykit.system.published import published
+from deploykit.system.published import Published, published
 from deploykit.tables.capabilities import Status
 
 __all__ = [
@@ -83,6 +83,7 @@ class PackageJob:
         with blaming(given.request.model), _guarded(given.request.model, given), ExitStack() as folders:
             steps.begin(QUANTIZING)
             given = quantized_situation(self.backend, given, self.tell)
+            given = turned(given, self.shared) if given.request.io else given
             ran: RanPackage | None = None
             for _ in range(2):
                 steps.begin(DECIDING)
@@ -190,9 +191,11 @@ def _decided(request: Request, tell: Progress, *more: str) -> tuple[AnyBackend, 
     with blaming(request.model), _guarded(request.model, given, checking=True):
         steps = Steps([*([QUANTIZING] if quantizes(backend, given) else []), DECIDING, *more], tell)
         steps.begin(QUANTIZING)
+        shared = SharedWork()
         given = quantized_situation(backend, given, tell)
+        given = turned(given, shared) if given.request.io else given
         steps.begin(DECIDING)
-        return backend, decide(backend, given, SharedWork(), tell), steps
+        return backend, decide(backend, given, shared, tell), steps
 
 
 @contextmanager
@@ -268,7 +271,7 @@ class SdkSearch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompilerTrial:
+class CompilerTrial(Published):
     """What the compiler of one release made of a model, and how long that takes by its own estimate."""
 
     sdk: str
@@ -280,10 +283,6 @@ class CompilerTrial:
     def is_compiled(self) -> bool:
         """Its compiler takes the model."""
         return self.status.compiled.state is Compiled.YES
-
-    def to_json(self) -> dict[str, Any]:
-        """The published shape; a row of ``deploykit compat compilers``."""
-        return published(self)
 
 
 def try_compilers(request: Request, progress: Progress) -> tuple[CompilerTrial, ...]:

@@ -16,7 +16,6 @@ from deploykit.backend.backend import Backend, Progress, SharedWork, Situation
 from deploykit.backend.opinions import Compiler, Opinion, Opinions, OpinionState
 from deploykit.backend.plans import Plan
 from deploykit.backend.plugins import load_backends
-from deploykit.backend.status import Correctness
 from deploykit.findings import Answerer, Confidence, Finding, Severity, sort_findings
 from deploykit.flow.choose import ChosenWay, choose_way
 from deploykit.flow.cure import Cured, JudgedSituation, cure, judge
@@ -51,11 +50,6 @@ class Decision(Generic[P, D]):
     def changes(self) -> tuple[GraphChange, ...]:
         """Where the graph that is packaged differs from the one that was given."""
         return changes_between(self.given.facts, self.situation.facts)
-
-    @property
-    def right(self) -> Correctness:
-        """What the simulation of the chosen way says; not judged where nothing was simulated."""
-        return self.chosen.right
 
 
 def decide(backend: Backend[P, D], given: Situation, shared: SharedWork, tell: Progress) -> Decision[P, D]:

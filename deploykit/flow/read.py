@@ -16,7 +16,7 @@ from deploykit.accuracy.samples.calibration import load_calibration, parse_decla
 from deploykit.accuracy.samples.domains import arbitrary_values, generator
 from deploykit.accuracy.samples.images import fed_by_images
 from deploykit.accuracy.samples.inputs import input_specs
-from deploykit.backend.backend import AnyBackend, Request, Situation
+from deploykit.backend.backend import AnyBackend, Request, Same, SharedWork, Situation
 from deploykit.backend.plugins import checked_request, device_named, load_backend
 from deploykit.backend.targets import Target
 from deploykit.encodings.read import read_placed
@@ -24,7 +24,7 @@ from deploykit.encodings.values import Affine, Lpbq
 from deploykit.errors import DeploykitError, UsageError
 from deploykit.flow.cure import rewrite
 from deploykit.model import load_model, wrap_proto
-from deploykit.model.collect import collect_facts
+from deploykit.model.collect import collect_facts, facts_of
 from deploykit.model.pinning import branch_choices, has_stale_shapes, pin_shapes, settle_outputs
 from deploykit.model.weights import lean_weights
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from deploykit.model import Model
     from deploykit.model.facts import GraphFacts
 
-__all__ = ["Pinned", "pin", "read_situation", "read_situations", "refuse_other_precision", "resolve_target"]
+__all__ = ["Pinned", "pin", "read_situation", "read_situations", "refuse_other_precision", "resolve_target", "turned"]
 
 _WIDTHS = re.compile(r"w(\d+)a(\d+)")
 _FLOATS = ("fp32", "fp16", "bf16")
@@ -90,6 +90,10 @@ def read_situations(requests: Sequence[Request]) -> list[tuple[AnyBackend, Situa
     if pinned.inputs:
         # A name or a value that makes no sense is told even where nothing will be run with it.
         parse_declarations(pinned.inputs, input_specs(pinned.facts))
+    if request.io:  # names that make no sense are told before anything is done
+        from deploykit.rewrites.borders import asked_borders
+
+        asked_borders(request.io, pinned.facts)
     return [
         (
             backend,
@@ -106,6 +110,24 @@ def read_situations(requests: Sequence[Request]) -> list[tuple[AnyBackend, Situa
         )
         for request, (backend, target) in zip(requests, targets, strict=True)
     ]
+
+
+def turned(situation: Situation, shared: SharedWork) -> Situation:
+    """The situation with the inputs and outputs that ``--io`` names as N, H, W, C."""
+    from deploykit.rewrites.borders import asked_borders, turn_borders
+
+    names = asked_borders(situation.request.io, situation.facts)
+    if not names:
+        return situation
+
+    def make() -> Situation:
+        model, encodings = turn_borders(lean_weights(situation.model), situation.encodings, names)
+        facts = replace(facts_of(model), model_name=situation.facts.model_name)
+        wrapped = wrap_proto(model, path=situation.model.path)
+        return replace(situation, model=wrapped, facts=facts, encodings=encodings, rewritten=True, unturned=situation)
+
+    made = shared.once(("turned", Same(situation.model.proto), Same(situation.encodings), names), make)
+    return replace(made, request=situation.request, target=situation.target)
 
 
 def refuse_other_precision(asked: str | None, encodings: EncodingSet, facts: GraphFacts) -> None:

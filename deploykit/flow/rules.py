@@ -15,6 +15,7 @@ from deploykit.findings import Severity, SubjectKind, listed
 from deploykit.findings.rules import Found, Registry
 from deploykit.flow.choose import ChosenWay
 from deploykit.model import rules as graph_rules
+from deploykit.model.facts import shape_text
 from deploykit.system.published import plain
 
 if TYPE_CHECKING:
@@ -346,6 +347,22 @@ def check_size_chosen(chosen: ChosenWay) -> Iterator[Found]:
             message=f"input {name} only chooses a branch and is fixed at {value}; the packaged model does not have it",
             hint=f"for another branch add --input {name}=VALUE",
             evidence={"value": value},
+        )
+
+
+@RULES.rule("DK213", "channels-last", "info", sources=("the request, or the metadata of the model",))
+def check_layout(chosen: ChosenWay) -> Iterator[Found]:
+    """An input or output of the package has its channels last, as --io asked.
+
+    The package is fed and gives N, H, W, C there; inside, the graph is the same. Samples in the layout of the model as
+    it was given are turned when they are read.
+
+    Fix: leave out --io for the layout of the model
+    """
+    facts = chosen.situation.facts
+    for name in sorted(facts.channel_last):
+        yield Found(
+            kind=SubjectKind.TENSOR, name=name, message=f"{name} is {shape_text(facts.tensors[name])}, channels last"
         )
 
 

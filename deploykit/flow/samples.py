@@ -98,6 +98,7 @@ def evidence_of(model: ModelProto, samples: Samples) -> Evidence:
 
 def data_findings(given: Situation, shared: SharedWork) -> tuple[Finding, ...]:
     """About the samples of a request; nothing without any, and of a reader, which is not run here, nothing either."""
+    given = given.unturned or given  # what tells a picture by its channels looks for them first
     source, model, facts = given.request.calibration, given.model, given.facts
     if source is None:
         return ()

@@ -111,7 +111,7 @@ class RanPackage:
         """What ran says, else what a trial showed, else the simulation."""
         instead = None if self.before is None else self.before.instead
         tried = None if instead is None else instead.right
-        return self.execution.right or tried or self.decision.right
+        return self.execution.right or tried or self.decision.chosen.right
 
 
 def seal(ran: RanPackage, out: Path, how: Output, shared: SharedWork) -> Packaged:
@@ -127,7 +127,7 @@ def seal(ran: RanPackage, out: Path, how: Output, shared: SharedWork) -> Package
     quantized = () if decision.given.quantized is None else (QUANTIZE,)
     execution = replace(execution, executed=(*quantized, *execution.executed))
     samples = _recorded_samples(ran, shared)
-    changes, given = decision.changes, decision.given
+    changes, given, facts = decision.changes, decision.given, decision.given.facts
     account: dict[str, Any] = {}
     quantizing: tuple[Step, ...] = ()
     if given.quantized is not None:
@@ -160,6 +160,12 @@ def seal(ran: RanPackage, out: Path, how: Output, shared: SharedWork) -> Package
             "changes": changes[:_MOST_CHANGES],
         },
         "inputs": _inputs(given, writer),
+        "io": [
+            {"name": name, "kind": kind, "type": facts.tensors[name].dtype, "shape": facts.tensors[name].shape}
+            | ({"layout": "nhwc"} if name in facts.channel_last else {})
+            for kind, names in (("input", facts.inputs), ("output", facts.outputs))
+            for name in names
+        ],
         "steps": (*quantizing, *plan.steps),
         "precision": {"intended": plan.precision.intended, "expected": plan.precision.expected},
         "float_tensors": [] if given.encodings is None else sorted(given.encodings.floats),

@@ -13,7 +13,7 @@ from onnx import AttributeProto
 
 from deploykit.errors import InputError
 from deploykit.model.checks import check_attention
-from deploykit.model.facts import GraphFacts, NodeFact, TensorFact, TensorRole
+from deploykit.model.facts import LAYOUT, GraphFacts, NodeFact, TensorFact, TensorRole
 from deploykit.model.graph import GraphView, view_of
 from deploykit.model.load import Model, named_tensors
 from deploykit.model.nodes import captured_names
@@ -73,6 +73,11 @@ def collect_facts(model: Model) -> GraphFacts:
         non_finite=non_finite,
         inference_problem=inferred.problem,
         scalars=scalars,
+        channel_last=frozenset(
+            name
+            for entry in proto.metadata_props
+            if (name := entry.key.removeprefix(LAYOUT)) != entry.key and name in tensors and tensors[name].rank == 4
+        ),
     )
 
 

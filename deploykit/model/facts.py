@@ -16,13 +16,16 @@ from typing import Any, TypeVar, cast
 from deploykit.model.operators import BITS, FLOATS, Trait, has, settings
 
 __all__ = [
+    "LAYOUT",
     "DynamicDim",
     "GraphChange",
     "GraphFacts",
+    "Kept",
     "NodeFact",
     "TensorFact",
     "TensorRole",
     "changes_between",
+    "channel_first",
     "data_shaped_nodes",
     "dynamic_inputs",
     "dynamic_tensors",
@@ -37,6 +40,9 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+LAYOUT = "deploykit.layout."
+"""Before the name of a tensor: the key of a model's metadata that says of it that it was turned to channels last."""
 
 
 class TensorRole(StrEnum):
@@ -110,14 +116,37 @@ class NodeFact:
         return self.name or f"{self.op_type} -> {self.outputs[0] if self.outputs else '?'}"
 
 
+class Kept:
+    """What was made once and is found again, each under a key that always stands for one thing."""
+
+    __slots__ = ()
+    _derived: dict[Hashable, object]
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What was made under ``key``, made now where it was not."""
+        if key not in self._derived:
+            self._derived[key] = make()
+        return cast("T", self._derived[key])
+
+    def known(self, key: Hashable) -> Any:
+        """What was kept under a key, None for nothing: for work that would otherwise stand two calls deeper."""
+        return self._derived.get(key)
+
+    def keep(self, key: Hashable, made: T) -> T:
+        """The same value, found again by ``known`` and ``once``."""
+        self._derived[key] = made
+        return made
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GraphFacts:
+class GraphFacts(Kept):
     """The facts of the main graph. ``subgraph_ops`` are op types met inside Loop, If and Scan bodies only.
 
     ``functions`` are op types that the model itself defines; their bodies are not looked into. ``non_finite`` says what
     small stored tensors hold besides numbers (``NaN``, ``infinity``); large and external ones are not read.
     ``inference_problem`` says why shapes could not be inferred; then only declared ones are known. ``scalars`` are the
-    values of stored floats of one element, by which exponents, epsilons and factors are told apart.
+    values of stored floats of one element, by which exponents, epsilons and factors are told apart. ``channel_last``
+    are the inputs and outputs that were turned here: the model as it was given has them with the channels first.
     """
 
     model_name: str
@@ -135,22 +164,8 @@ class GraphFacts:
     non_finite: Mapping[str, str] = field(default_factory=dict)
     inference_problem: str = ""
     scalars: Mapping[str, float] = field(default_factory=dict)
+    channel_last: frozenset[str] = frozenset()
     _derived: dict[Hashable, object] = field(default_factory=dict, init=False, repr=False, compare=False)
-
-    def once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What follows from these facts, made when it is first asked for; one key always stands for one thing."""
-        if key not in self._derived:
-            self._derived[key] = make()
-        return cast("T", self._derived[key])
-
-    def known(self, key: Hashable) -> Any:
-        """What was kept under a key, None for nothing: for work that would otherwise stand two calls deeper."""
-        return self._derived.get(key)
-
-    def keep(self, key: Hashable, made: T) -> T:
-        """The same value, found again by ``known`` and ``once``."""
-        self._derived[key] = made
-        return made
 
     @property
     def opset(self) -> int:
@@ -227,6 +242,22 @@ def with_static(facts: GraphFacts) -> GraphFacts:
         return replace(facts, tensors={**facts.tensors, **constants}) if computed else facts
 
     return facts.once("with static", make)
+
+
+def channel_first(facts: GraphFacts) -> GraphFacts:
+    """The facts with inputs and outputs as they were before they were turned; ``channel_last`` are the outputs of it.
+
+    The last Transpose copies there. Where a rewrite merged it with another, the output stays as it is.
+    """
+    tensors, nodes, turned = dict(facts.tensors), list(facts.nodes), set[str]()
+    for name in facts.channel_last:
+        turn, shape = facts.maker_behind(name, ("QuantizeLinear", "DequantizeLinear")), tensors[name].shape or ()
+        if turn is not None and turn.op_type == "Transpose":
+            nodes[turn.index] = replace(turn, op_type="Identity")
+            turned.add(name)
+        if name in (*facts.inputs, *turned):
+            tensors[name] = replace(tensors[name], shape=(*shape[:1], *shape[3:], *shape[1:3]))
+    return replace(facts, nodes=tuple(nodes), tensors=tensors, channel_last=frozenset(turned))
 
 
 # No operator with settings reads more; looking through longer lists for every tensor in them would not be linear.

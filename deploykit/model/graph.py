@@ -6,15 +6,16 @@ It knows no rewrite. Subgraphs of control flow count as readers of the tensors t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from copy import copy as copied
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, NodeProto, numpy_helper
 
 from deploykit.errors import DefectError
+from deploykit.model.facts import Kept
 from deploykit.model.nodes import captured_names, copy_of, opset_of
 from deploykit.model.operators import Trait, has, is_standard
 from deploykit.model.shape_inference import Shape, infer
@@ -29,8 +30,11 @@ __all__ = ["GraphCopy", "GraphView", "view_of"]
 T = TypeVar("T")
 
 
-class GraphCopy:
-    """Producers, readers and stored values of one graph. Call ``reindex`` after editing nodes."""
+class GraphCopy(Kept):
+    """Producers, readers and stored values of one graph. Call ``reindex`` after editing nodes.
+
+    What follows from the graph is kept until its nodes are read again.
+    """
 
     def __init__(self, model: ModelProto, *, copy: bool = True) -> None:
         self.model = copy_of(model) if copy else model
@@ -52,12 +56,6 @@ class GraphCopy:
                 self.stored.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
         self._names: set[str] | None = None
         self._derived: dict[Hashable, object] = {}
-
-    def once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What follows from the graph, made when it is first asked for, until its nodes are read again."""
-        if key not in self._derived:
-            self._derived[key] = make()
-        return cast("T", self._derived[key])
 
     @property
     def nodes(self) -> Sequence[NodeProto]:

@@ -123,7 +123,14 @@ def sized(why: str = "as the samples are") -> ChosenWay:
     return replace(made, situation=replace(made.situation, sizes=(size,)))
 
 
+def turned_here(made: ChosenWay) -> ChosenWay:
+    """As if its input had been turned to channels last."""
+    facts = replace(made.situation.facts, channel_last=frozenset(made.situation.facts.inputs))
+    return replace(made, situation=replace(made.situation, facts=facts))
+
+
 CASES["DK212"] = (sized, lambda: sized("as typed"))
+CASES["DK213"] = (lambda: turned_here(plain()), plain)
 CASES["DK251"] = (with_wider_end, lambda: chosen(W8A16))
 CASES["DK211"] = (with_opinion, plain)
 CASES["DK210"] = (simplified, lambda: simplified(no_rewrite=("simplify", "mask-constant")))

@@ -7,17 +7,22 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
 
+import deploykit
 from deploykit.accuracy.latency import Estimate
 from deploykit.backend.backend import Request
 from deploykit.backend.status import Compilation, Compiled, PackageStatus
 from deploykit.cli import cli
 from deploykit.cli.frame import run
+from deploykit.packages.rejudging import judge_of
 from deploykit_ort_qnn.compiler.estimates import compiled_origins, nearest_estimated, read_estimate
 from deploykit_ort_qnn.compiler.graphs import QnnGraph, QnnNode, Schematic
 from deploykit_ort_qnn.prepare import wheel_for
 from deploykit_qualcomm.devices import arch_of, qualcomm_device
+from text_models import text_model
 
 HEAD = "Msg Timestamp,Message,Time,Unit of Measurement,Timing Source,Event Level,Event Identifier"
 BLOCK = [
@@ -154,3 +159,36 @@ def test_every_compiler_here_is_asked_and_told_by_its_own_estimate(
     assert run(cli, command) == 0 and "8 us (7 us to 9 us)" in capsys.readouterr().out
     monkeypatch.setattr("deploykit_ort_qnn.bench.opinions.wheels_here", list)
     assert run(cli, command) == run(cli, [*command, "--backend", "vitis-ai"]) == 2
+
+
+@pytest.mark.heavy
+def test_borders_with_the_channels_last_are_right_and_cost_less(tmp_path: Path) -> None:
+    """Compiled and run on the emulator; samples stay in the layout of the model, and wrongly turned ones are a no."""
+    pytest.importorskip("onnxruntime_qnn")
+    rng, size = np.random.default_rng(0), 32
+    shapes = {"w": (16, 3, 3, 3), "v": (8, 16, 1, 1)}
+    weights: dict[str, Any] = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    body = "c = Conv <pads = [1, 1, 1, 1]> (x, w)  r = Relu (c)  y = Conv (r, v)"
+    model = text_model(f"float[1,3,{size},{size}] x", body, f"float[1,8,{size},{size}] y", **weights)
+    onnx.save(model, tmp_path / "m.onnx")
+    np.save(tmp_path / "data.npy", rng.random((4, 3, size, size), np.float32))
+    data = tmp_path / "data.npy"
+    asked: dict[str, Any] = {"target": "qcs9075", "backend": "ort-qnn", "calibration": data, "audit": "off"}
+    given = deploykit.package(tmp_path / "m.onnx", out=tmp_path / "p", **asked)
+    turned = deploykit.package(tmp_path / "m.onnx", out=tmp_path / "q", io="nhwc", **asked)
+    for made in (given, turned):
+        assert made.exit_status == 0 and made.estimate is not None
+    assert given.estimate is not None and turned.estimate is not None
+    assert turned.estimate.time_us < given.estimate.time_us
+    manifest = json.loads((tmp_path / "q/manifest.json").read_text("utf-8"))
+    assert [(one["name"], one["shape"], one["layout"]) for one in manifest["io"]] == [
+        ("x", [1, size, size, 3], "nhwc"),
+        ("y", [1, size, size, 8], "nhwc"),
+    ]
+    kept, expected = (np.load(tmp_path / "q" / path) for path in ("calibration/samples.npz", "artifacts/expected.npz"))
+    np.testing.assert_array_equal(kept["0:x"], np.load(tmp_path / "data.npy")[:1].transpose(0, 2, 3, 1))
+    assert expected["0:emulator:y"].shape == (1, size, size, 8)
+    judge = judge_of(tmp_path / "q", {})
+    outputs = [{"y": expected[f"{at}:emulator:y"]} for at in range(4)]
+    assert judge.judged(outputs).right is True
+    assert judge.judged([{"y": one["y"].swapaxes(1, 2)} for one in outputs]).right is False

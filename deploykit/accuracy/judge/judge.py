@@ -22,7 +22,7 @@ from deploykit.accuracy.judge.rows import ChosenRows, Matched
 from deploykit.accuracy.judge.verdict import Context, JudgedNumber, KeptCount, Measure, Oddity, Verdict, decide
 from deploykit.accuracy.samples.gathering import Samples
 from deploykit.accuracy.simulate.sessions import Feed, Session
-from deploykit.model.facts import GraphFacts
+from deploykit.model.facts import GraphFacts, channel_first
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -77,6 +77,12 @@ def judge_outputs(
     An output that a sample lacks on either side is not compared. ``feeds`` are needed only for the sizes of images.
     """
     context = replace(context, count=len(reference))
+    if facts.channel_last:  # the layout of the model as it was handed in says what an axis means
+        facts = channel_first(facts)
+        reference, outputs = (
+            [{n: np.moveaxis(v, -1, 1) if n in facts.channel_last else v for n, v in row.items()} for row in rows]
+            for rows in (reference, outputs)
+        )
     oddities, broken = list[Oddity](), ""
     for name in facts.outputs:
         sides = [

@@ -292,6 +292,9 @@ def _together(file: Path, shapes: Mapping[InputSpec, tuple[int, ...]]) -> int:
 
 
 def _count(shape: tuple[int, ...], spec: InputSpec) -> int | None:
+    """How many samples an array of this shape holds, in the layout that the input had or has; None for no such one."""
+    if spec.given and (found := _count(shape, spec.as_given)) is not None:
+        return found
     if spec.fits(shape):
         return 1
     if len(shape) == len(spec.shape) + 1 and spec.fits(shape[1:]):
@@ -326,6 +329,8 @@ def read_places(places: Iterable[SamplePlace]) -> Iterator[dict[str, Any]]:
 
 
 def _part(array: Any, spec: InputSpec, index: int) -> Any:
+    if spec.given and _count(array.shape, spec.as_given) is not None:
+        return _part(array, spec.as_given, index).transpose(0, 2, 3, 1)
     if spec.fits(array.shape):
         return array
     if array.ndim == len(spec.shape) + 1:

@@ -12,7 +12,7 @@ import io
 import math
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -453,6 +453,7 @@ def read_expected(path: Path, feeds: Iterable[Feed]) -> dict[str, list[Feed]]:
 
 def read_recorded(path: Path, inputs: tuple[InputSpec, ...]) -> tuple[Feed, ...]:
     """The samples of a package, with the inputs that were kept; raises InputError for what does not fit the inputs."""
+    inputs = tuple(replace(spec, given=()) for spec in inputs)  # they are kept as the package takes them
     places = places_in(path, inputs, optional=frozenset(spec.name for spec in inputs))
     feeds = tuple(read_places(places))
     if not feeds or len({frozenset(feed) for feed in feeds}) != 1:

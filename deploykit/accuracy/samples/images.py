@@ -198,6 +198,7 @@ def fit_recipe(recipe: ImageRecipe, inputs: tuple[InputSpec, ...]) -> ImageRecip
     shapes = [spec.shape for spec in named if 3 in (spec.shape[1], spec.shape[3])]
     shape = shapes[0] if len(shapes) == 1 else (None, 3, None, None)
     layout = recipe.layout or ("NCHW" if shape[1] == 3 else "NHWC")
+    layout = "NHWC" if any(spec.given for spec in named) else layout
     height, width = shape[2:] if layout == "NCHW" else shape[1:3]
     size = (recipe.width, recipe.height) if recipe.width else (width or 0, height or 0)
     return replace(recipe, layout=layout, width=size[0], height=size[1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -20,15 +20,24 @@ _NUMPY_NAMES = {"float": "float32", "double": "float64"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputSpec:
-    """One input of the model: its NumPy type, and its shape with None where a dimension is not a number."""
+    """One input of the model: its NumPy type, and its shape with None where a dimension is not a number.
+
+    ``given`` is the shape that it had before it was turned to channels last, in which its samples may be.
+    """
 
     name: str
     dtype: str
     shape: tuple[int | None, ...]
+    given: tuple[int | None, ...] = ()
 
     def fits(self, shape: tuple[int, ...]) -> bool:
         """True when an array of this shape can be fed."""
         return len(shape) == len(self.shape) and all(w in (None, s) for w, s in zip(self.shape, shape, strict=True))
+
+    @property
+    def as_given(self) -> InputSpec:
+        """The input in the layout that it had before it was turned."""
+        return replace(self, shape=self.given, given=())
 
     @property
     def made_shape(self) -> tuple[int, ...]:
@@ -66,7 +75,8 @@ def input_specs(facts: GraphFacts) -> tuple[InputSpec, ...]:
         if fact.shape is None:
             raise InputError(f"input {name!r} has no known rank", next="fix the model's input shapes")
         shape = tuple(dim if isinstance(dim, int) else None for dim in fact.shape)
-        found.append(InputSpec(name=name, dtype=_NUMPY_NAMES.get(fact.dtype, fact.dtype), shape=shape))
+        given = tuple(shape[axis] for axis in (0, 3, 1, 2)) if name in facts.channel_last else ()
+        found.append(InputSpec(name=name, dtype=_NUMPY_NAMES.get(fact.dtype, fact.dtype), shape=shape, given=given))
     return tuple(found)
 
 

@@ -109,9 +109,16 @@ def checked(sample, inputs):
         raise ValueError(f"gives {sorted(sample)}, the model wants {sorted(inputs)}")
     for name, value in sample.items():
         wanted = inputs[name]["shape"]
-        fits = len(wanted) == value.ndim and all(not isinstance(w, int) or w == v for w, v in zip(wanted, value.shape))
+        # A sample may have the layout that the input had before it was turned to channels last.
+        fits = [
+            shape
+            for shape in (inputs[name].get("given", wanted), wanted)
+            if len(shape) == value.ndim and all(not isinstance(w, int) or w == v for w, v in zip(shape, value.shape))
+        ]
         if not fits:
             raise ValueError(f"{name} has shape {list(value.shape)}, the model wants {wanted}")
+        if fits[0] is not wanted:
+            sample[name] = value.transpose(0, 2, 3, 1)
     return {name: np.ascontiguousarray(value, dtype=inputs[name]["dtype"]) for name, value in sample.items()}
 
 
