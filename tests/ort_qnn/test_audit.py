@@ -96,6 +96,19 @@ def test_what_an_operator_is_not_defined_for_is_not_asked() -> None:
     assert all(value.min() > 0 for sample in kernel.samples for value in sample.values())
 
 
+def test_boxes_are_given_with_their_lesser_corner_first_and_inside_the_map() -> None:
+    text = (
+        "g (float[1,2,8,8] x, float[3,4] boxes) => (float[3,2,2,2] y) <int64[3] which = {0, 0, 0}>"
+        "{ y = RoiAlign <output_height = 2, output_width = 2> (x, boxes, which) }"
+    )
+    (kernel,) = kernels_of(parsed(text))
+    (name,) = (name for name in kernel.samples[0] if name.endswith("boxes"))
+    for sample in kernel.samples:
+        first, second = sample[name][:, :2], sample[name][:, 2:]
+        assert (first <= second).all() and (first >= 0).all()
+    assert any((sample[name][:, 2:] > sample[name][:, :2]).all() for sample in kernel.samples)
+
+
 def test_places_that_the_model_computes_are_those_that_it_can_compute() -> None:
     """A TopK gives no negative ones; after a subtraction there may be some: two kernels, though they look alike."""
     text = """g (float[1,9] x) => (float[1,3] near, float[1,3] far) <int64[1] k = {3}, int64[1] two = {2}> {
@@ -250,6 +263,16 @@ def test_what_only_inputs_show_that_few_models_are_given_is_no_error(only: str, 
     often = audit_of("wrong", shown_by=only, measured={"share": 0.2})
     assert [one.severity for one in RULES["QNN321"].run(often)] == [Severity.WARNING if only else Severity.ERROR]
     assert found.hint.startswith(f"with no {only} it is right" if only else "--repair r=in-16-bits (it")
+
+
+def test_what_is_right_otherwise_is_the_way_out() -> None:
+    def hint(ways: tuple[str, ...] | None) -> str:
+        (found,) = RULES["QNN321"].run(audit_of("wrong", ways=ways))
+        return str(found.hint)
+
+    told = "--repair r=one-grid (all on one): right, as measured; --repair r=in-float16 (so): right, as measured"
+    assert hint(("one-grid (all on one)", "in-float16 (so)")) == told
+    assert hint(()).startswith("write it with other operators") and hint(None).startswith("rewrite the operator")
 
 
 def test_what_no_pair_parts_is_one_kernel() -> None:

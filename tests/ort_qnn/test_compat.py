@@ -15,6 +15,7 @@ from deploykit.flow.pipeline import make_plan
 from deploykit.tables.capabilities import Status
 from deploykit_ort_qnn import backend
 from deploykit_ort_qnn.compat import LIMITS, KernelCell, operator_rows
+from deploykit_ort_qnn.compiler import hosts, worker
 from deploykit_ort_qnn.prepare import wheel_for
 from deploykit_ort_qnn.provider_keys import choose_options, load_options
 from deploykit_qualcomm.devices import qualcomm_device
@@ -131,6 +132,10 @@ def test_no_kernel_is_called_right_that_the_core_would_call_wrong() -> None:
     """A whole model may lose more than one kernel alone."""
     for kind, keys in (("fp16", ("same/float",)), ("w8a16", ("same",)), ("w8a8", ("same",))):
         assert LIMITS[kind] >= Context(label="given").limit(Measure.SQNR, *keys).value
+
+
+def test_a_worker_and_a_host_say_the_same_of_a_graph_of_which_nothing_is_taken() -> None:
+    assert worker.NOTHING_TAKEN == hosts.NOTHING_TAKEN
 
 
 def row(**more: Any) -> KernelCell:

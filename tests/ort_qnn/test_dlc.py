@@ -17,7 +17,7 @@ from onnx import numpy_helper
 import deploykit
 from deploykit.errors import InputError, UsageError
 from deploykit.findings import Finding
-from deploykit_ort_qnn.compiler.dlc import DLC, Compared, compare_dlc, read_dlc
+from deploykit_ort_qnn.compiler.dlc import DLC, Compared, compare_dlc, read_dlc, with_check_sums
 from deploykit_ort_qnn.rules.compiled import DLC_RULES as RULES
 from deploykit_ort_qnn.rules.compiled import DlcScope
 from tables import each_row
@@ -113,6 +113,14 @@ def damaged(source: Path, target: Path, change: Callable[[dict[str, bytes]], Non
 def test_a_damaged_file_is_an_error_and_no_guess(compiled_package: Path, tmp_path: Path, change: Any) -> None:
     with pytest.raises(InputError, match="not a DLC of a known form"):
         read_dlc(damaged(compiled_package / DLC, tmp_path / "m.dlc", change))
+
+
+def test_what_is_no_zip_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "m.dlc").write_bytes(b"PK no zip")
+    with pytest.raises(InputError):
+        read_dlc(tmp_path / "m.dlc")
+    with pytest.raises(InputError):
+        with_check_sums(tmp_path / "m.dlc", tmp_path / "n.dlc")
 
 
 @each_row(("sdk", "words"), [("2.36", "writes none"), ("2.42", "does not run here")])

@@ -21,6 +21,7 @@ from deploykit_ort_qnn.bench.ask import Bench, Memory
 from deploykit_ort_qnn.bench.audit import audit_model
 from deploykit_ort_qnn.bench.kernels import kernels_of
 from deploykit_ort_qnn.bench.pieces import PAIR
+from deploykit_ort_qnn.bench.place import PairGrid
 from deploykit_ort_qnn.bench.repair import find_repairs, repaired_kernels, repaired_model, repairs_of, suspects_of
 from deploykit_ort_qnn.bench.together import Ran
 from deploykit_ort_qnn.bench.ways import WAYS
@@ -144,6 +145,15 @@ def test_other_grids_hold_the_same_values(way: str) -> None:
     onnx.checker.check_model(made, full_check=True)
     assert len(made.graph.node) > len(model.graph.node)
     assert np.abs(outputs(made) - outputs(model)).max() <= 3 * 1.25 / 32
+
+
+@each_row(
+    ("low", "high", "kind", "scale", "zero"),
+    [(-4, 1, np.int8, 4 / 127, 0), (1, 4, np.int8, 4 / 127, 0), (-1, 4, np.uint8, 5 / 255, 51)],
+)
+def test_a_new_grid_holds_its_range_and_zero(low: float, high: float, kind: Any, scale: float, zero: int) -> None:
+    made = PairGrid.over(low, high, kind)
+    assert float(made.scale) == pytest.approx(scale) and int(made.zero) == zero
 
 
 def test_wide_factors_are_for_16_bits() -> None:

@@ -68,6 +68,16 @@ def test_strategy_1_silent_8_bit_downgrade(aimet: Path, tmp_path: Path) -> None:
     assert argv[argv.index("--float_bitwidth") + 1] == "16"
 
 
+def test_strategy_1_is_refused_when_it_is_insisted_on(aimet: Path, tmp_path: Path) -> None:
+    made = package(
+        aimet, tmp_path, "w8a16-fp16mix-omit.v0.6.1.encodings", calibration=samples(tmp_path), input_list=True
+    )
+    assert finding(made, "QNN101").handled is None
+    assert made.package is None
+    assert made.exit_status == 1
+    assert not (tmp_path / "out").exists()
+
+
 def test_strategy_2_explicit_float_entries(aimet: Path, tmp_path: Path) -> None:
     """Explicit float entries crash quantizer V1 of 2.33; the package says the same thing by leaving them out."""
     made = package(aimet, tmp_path, "w8a16-fp16mix-explicit.v0.6.1.encodings")

@@ -163,8 +163,10 @@ def test_traits_say_what_windows_and_factors_are_like() -> None:
         "(float[1,2,9,8] x) => (float[1,2,4,4] y) { y = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (x) }"
     )
     assert (pooled["left over"], pooled["windows"], pooled["padded"]) == (1.0, "even", "no")
-    resized = traits("(float[1,2,4,4] x) => (float[1,2,8,6] y) <int64[4] s = {1, 2, 8, 6}> { y = Resize (x, , , s) }")
-    assert resized["factors"] == "several"
+    for sides, factors in (("8,8", "2"), ("2,2", "1/2"), ("6,6", "up"), ("3,3", "down"), ("8,6", "several")):
+        stored = f"<int64[4] s = {{1,2,{sides}}}>"
+        resized = traits(f"(float[1,2,4,4] x) => (float[1,2,{sides}] y) {stored} {{ y = Resize (x, , , s) }}")
+        assert resized["factors"] == factors
 
 
 def row(**when: Any) -> Row:

@@ -31,18 +31,6 @@ def status(feature: str, sdk: str, *, tool: str = "", arch: str = "", backend: s
     return str(one.status)
 
 
-def test_the_contradiction_about_quantizer_v2_is_shown_on_both_sides() -> None:
-    found = {row.since: row for row in ask("quantizer-v2", tool=LEGACY) if row.feature == "quantizer-v2"}
-    # The argument lists end with 2.50: what is said beyond is an inference, and says so.
-    newest = found.pop("2.51.0")
-    assert str(newest.confidence) == "inferred" and "2.25 to 2.50" in newest.note
-    states = [f"{since} {row.status}" for since, row in found.items()]
-    assert states == ["2.29.0 unsupported", "2.34.0 unknown", "2.35.0 unknown", "2.37.0 supported"]
-    assert "2.37" in found["2.35.0"].contradicts and "2.35.0" in found["2.37.0"].contradicts
-    flag = [row for row in ask("--use_quantize_v2", tool=LEGACY) if row.feature == "flag --use_quantize_v2"]
-    assert [row.until for row in flag] == ["2.33.0", "2.34.0", "2.36.1", ""]
-
-
 @each_row(
     ("feature", "sdk", "expected"),
     [

@@ -80,7 +80,7 @@ def test_search_by_name_number_and_architecture(words: str, found: list[str]) ->
 
 
 def test_what_follows_from_an_architecture() -> None:
-    assert known_archs() == ("v65", "v66", "v68", "v69", "v73", "v75", "v79", "v81")
+    assert {"v65", "v73", "v81"} <= set(known_archs())
     assert (arch_number("v73"), arch_number("v74")) == (73, None)
     fact = capability("fp16", arch="v68")
     assert fact is not None and fact.value is False and str(fact.confidence) == "reported"

@@ -202,7 +202,7 @@ DESCRIBED = {**LINEAR, "encodings": {"w": {"type": "lpbq", "blocks": [[1.0, 2.0,
         ("QNN234", blocked(6), "error", ""),
         # Weights count at the width that they will have: a parameter of int8 takes half of what float16 takes.
         ("QNN274", {**LARGE, "encodings": {"w": {"type": "int8"}}}, "", ""),
-        ("QNN274", {**LARGE, "encodings": {"w": {"type": "int16"}}}, "warning", ""),
+        ("QNN274", {**LARGE, "encodings": {"w": {"type": "int16"}}}, "warning", "about 3.50 GB"),
         ("QNN274", ep(EXPANDED % (1_750_000_000, 1_750_000_000)), "", ""),
         ("QNN274", ep(EXPANDED % (1_750_000_001, 1_750_000_001)), "error", "y takes 3.5 GB"),
         # An architecture without an HTP is none.

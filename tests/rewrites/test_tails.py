@@ -121,6 +121,7 @@ FC = "p = MatMul (x, w)  l = Add (p, b)"
     [
         *((name, "", "l", "") for name in CUTS),  # a plain network
         ("split-output", "a = Sigmoid (l)  c = Tanh (l)  y = Concat <axis = -1> (a, c)", "y", "like ranges"),
+        ("split-output", "a = Sigmoid (l)  m = Mul (a, s)  y = Concat <axis = -1> (m, a)", "y", "like ranges"),
         ("scale-last", "gate = Sigmoid (l)  y = Mul (l, gate)", "y", "computed from data"),
         ("scale-last", "y = Mul (l, s)", "y", "1.1"),  # near one it is not worth an output
     ],

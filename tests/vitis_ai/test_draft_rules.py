@@ -179,11 +179,19 @@ def resized(opset: int) -> ModelProto:
         # A batch is one of pictures or sequences.
         ("VAI125", chain("Relu", shape=(2, 3, 8)), "phoenix", "xint8", "warning"),
         ("VAI125", chain("Relu", shape=(2, 8)), "phoenix", "xint8", ""),
+        # A Clip becomes a Relu in VINT8 alone.
+        ("VAI127", chain("Clip"), "phoenix", "xint8", ""),
     ],
 )
 def test_how_far_each_goes(code: str, model: ModelProto, target: str, precision: str, severity: str) -> None:
     found = list(DRAFT_RULES[code].run(draft(model, target=target, precision=precision)))
     assert [str(finding.severity) for finding in found] == ([severity] if severity else [])
+
+
+def test_an_old_release_takes_what_quark_quantized_and_no_other() -> None:
+    for sdk, model, found in (("1.5", AIMET, 1), ("1.5", QDQ, 0), ("1.6", AIMET, 0)):
+        made = draft(model, target="strix", sdk=sdk, precision=None)
+        assert len(list(DRAFT_RULES["VAI114"].run(made))) == found, (sdk, model)
 
 
 def test_the_leaking_edge_is_named() -> None:

@@ -173,6 +173,11 @@ def test_a_format_asks_only_what_its_row_says(precision: str, found: set[str]) -
     assert {finding.code for finding in QUANTIZED_RULES.run(odd(precision))} & asked == found
 
 
+def test_a_format_may_have_several_zero_points() -> None:
+    middle = replace(with_grid(zero_points=(128,), dtype="uint8"), precision="xint8")
+    assert not list(QUANTIZED_RULES["VAI203"].run(middle))
+
+
 @pytest.mark.parametrize(
     ("excluded", "stored", "found"), [("n_a", False, True), ("n_other", False, False), ("n_other", True, True)]
 )
