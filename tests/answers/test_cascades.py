@@ -7,12 +7,10 @@ import io
 import pytest
 
 from deploykit.answers.diagnosis import diagnose
-from deploykit.tables.known_errors import general_errors, merge_catalogs
-from deploykit_qualcomm.known_errors import known_errors as qualcomm_errors
-from deploykit_vitis_ai.tables import known_errors as vitis_errors
+from deploykit.backend.plugins import catalog_of, load_backends
 from tables import each_row
 
-EVERY = merge_catalogs((general_errors(), qualcomm_errors(), vitis_errors()))
+EVERY = catalog_of(load_backends())
 
 
 def first_of(log: str) -> str:
@@ -70,6 +68,21 @@ def first_of(log: str) -> str:
                 "ERROR: Restored original execution plan after delegate application failure.",
             ),
             "hexagon-delegate-start",
+        ),
+        (
+            (
+                "amdxdna 0000:c6:00.1: AIE2_TDR_WORK: Device isn't making progress... Count 6 timeout 15",
+                "amdxdna 0000:c6:00.1: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x0002 address=0x7fb5 flags=0x0007]",
+            ),
+            "xdna-page-fault",
+        ),
+        (
+            (
+                "SNPE build failed: error_code=7005; error_message= QnnGraph_addNode() failed for layer: Unsqueeze_48; "
+                "QNN_GRAPH_ERROR_INVALID_OP_CONFIG: Some elements in the op config data are invalid",
+                "[error] [Init] Can't init snpetask instance.",
+            ),
+            "name-graph-optimize",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

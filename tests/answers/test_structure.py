@@ -8,18 +8,17 @@ import io
 import pytest
 
 from deploykit.answers.diagnosis import Diagnosis, diagnose
+from deploykit.backend.plugins import catalog_of, load_backends
 from deploykit.cli.diagnose import diagnosis_text
 from deploykit.findings import Confidence
-from deploykit.tables.known_errors import Catalog, FailureKind, KnownError, Tool, general_errors, merge_catalogs
-from deploykit_qualcomm.known_errors import known_errors as qualcomm_errors
-from deploykit_vitis_ai.tables import known_errors as vitis_errors
+from deploykit.tables.known_errors import Catalog, FailureKind, KnownError, Tool
 
 WORDS = {"source": ("s",), "confidence": Confidence.INFERRED}
 MILL = Tool(id="mill", name="the mill", speaks=("mill/", "[MILL]"), advice="grind less", **WORDS)  # type: ignore[arg-type]
 STONE = Tool(id="stone", name="the stone", speaks=("mill/stone",), advice="turn it", **WORDS)  # type: ignore[arg-type]
 LOOKUP = FailureKind(
     id="lookup",
-    patterns=("KeyError: (?P<name>.+)", "key not found"),
+    patterns=("key not found", "KeyError: (?P<name>.+)"),
     cause="{speaker} misses {name}",
     workaround="look for {name}",
     **WORDS,  # type: ignore[arg-type]
@@ -40,7 +39,7 @@ NUMBER = FailureKind(
     speakers=("stone",),
     **WORDS,  # type: ignore[arg-type]
 )
-EVERY = merge_catalogs([general_errors(), qualcomm_errors(), vitis_errors()])
+EVERY = catalog_of(load_backends())
 BOTH = Catalog(forms=EVERY.forms, tools=(MILL, STONE), kinds=(LOOKUP, STOPPED, NUMBER))
 ALONE = dataclasses.replace(EVERY, errors=())
 
@@ -66,6 +65,12 @@ def test_the_answer_names_who_what_and_a_way_out() -> None:
     assert (row.id, row.cause) == ("mill/lookup", "the mill misses 'flour'")
     assert row.workaround == "look for 'flour'; grind less"
     assert row.confidence is Confidence.INFERRED
+
+
+def test_of_two_patterns_the_one_that_names_something_is_said() -> None:
+    row = first("[MILL] key not found: KeyError: 'flour'")
+    assert row is not None
+    assert row.cause == "the mill misses 'flour'"
 
 
 def test_the_text_says_that_no_row_has_these_words() -> None:
