@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import onnxruntime as ort
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CpuSession"]
 
-_Answers: TypeAlias = SimpleQueue[tuple[Sequence[Any], Exception | None]]
+T = TypeVar("T")
 
 _LEAST_MEMORY = 640 << 20
 # Bytes that may be taken for each byte of the model and of what it is fed: a convolution's results are much larger than
@@ -33,6 +33,8 @@ _MEMORY_PER_BYTE = 256
 _LEAST_SECONDS = 3.0
 # Seconds of computing time per byte of the model: 5 s for 1 MB.
 _SECONDS_PER_BYTE = 5e-6
+# And to open it so many times that; what its functions stand for is written out then.
+_OPENING = 10
 _LOOK_SECONDS = 0.25
 # Seconds of computing time in which the operator under way may still come to its end.
 _LAST_SECONDS = 1.0
@@ -44,15 +46,19 @@ _SMALL = 1 << 20
 class CpuSession:
     """One opened model: ``source`` is its bytes or its path, ``size`` the bytes of all its files where it is a path.
 
-    Both opening and running raise whatever the runtime raises; beyond the bounds that is an error too. After a run that
-    took too long no other of the same guard (``one_patience``) begins.
+    Both opening and running raise whatever the runtime raises; beyond the bounds that is an error too. Once one of them
+    took too long no other begins within the same guard (``one_patience``).
     """
 
     def __init__(self, source: bytes | str, options: ort.SessionOptions, *, size: int | None = None) -> None:
         self.size = len(source) if size is None else size
         without = {"disabled_optimizers": ["ConstantFolding"]} if self.size < _SMALL else {}
-        with limited_memory(_LEAST_MEMORY + _MEMORY_PER_BYTE * self.size):
-            self._session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"], **without)
+        self._session = _within(
+            lambda: ort.InferenceSession(source, options, providers=["CPUExecutionProvider"], **without),
+            self.size,
+            seconds=_OPENING * _SECONDS_PER_BYTE * self.size,
+            end=lambda: options.set_load_cancellation_flag(True),
+        )
 
     def inputs(self) -> list[Any]:
         """Name, type and shape of each input, as the runtime has them."""
@@ -64,45 +70,56 @@ class CpuSession:
 
     def run(self, names: Sequence[str] | None, feed: Mapping[str, npt.NDArray[Any]]) -> list[Any]:
         """The values of these outputs, all where None are named."""
-        if patience_lost():
-            raise RuntimeError("an earlier run of the model took too long")
-        fed = sum(int(value.nbytes) for value in feed.values())
-        settings, answers = ort.RunOptions(), _Answers()
-
-        def work() -> None:
-            try:
-                answers.put((self._session.run(None if names is None else list(names), dict(feed), settings), None))
-            except Exception as error:
-                answers.put(([], error))
-
-        with limited_memory(_LEAST_MEMORY + _MEMORY_PER_BYTE * (self.size + fed)):
-            _hand(work)
-            try:
-                made, error = _wait(answers, settings, _LEAST_SECONDS + _SECONDS_PER_BYTE * (self.size + fed))
-            finally:
-                settings.terminate = True
-        if error is not None:
-            raise error
-        return list(made)
+        size = self.size + sum(int(value.nbytes) for value in feed.values())
+        settings = ort.RunOptions()
+        return _within(
+            lambda: list(self._session.run(None if names is None else list(names), dict(feed), settings)),
+            size,
+            seconds=_SECONDS_PER_BYTE * size,
+            end=lambda: setattr(settings, "terminate", True),
+        )
 
 
-def _wait(answers: _Answers, settings: ort.RunOptions, seconds: float) -> tuple[Sequence[Any], Exception | None]:
-    """What a run gives; it is ended after so many seconds of computing, or when the caller's time is over.
+def _within(work: Callable[[], T], size: int, *, seconds: float, end: Callable[[], None]) -> T:
+    """What ``work`` gives, in memory that grows with ``size``, in so many seconds of computing beyond the least.
 
-    A machine that is busy with others takes nothing of the former. The runtime ends a run between two operators; an
-    operator that goes on is left behind in its thread, which ends with the process. Raises TimeoutError then.
+    A machine that is busy with others takes nothing of the latter. ``end`` asks the runtime to end it, which looks
+    between two operators; an operator that goes on is left behind in its thread, which ends with the process. Raises
+    TimeoutError then, and what the work raises.
     """
+    if patience_lost():
+        raise TimeoutError("an earlier run of the model took too long")
+    answers: SimpleQueue[tuple[list[T], Exception | None]] = SimpleQueue()
+
+    def answer() -> None:
+        try:
+            answers.put(([work()], None))
+        except Exception as error:
+            answers.put(([], error))
+
     started, left = time.process_time(), time_left()
-    end = math.inf if left is None else time.monotonic() + left
-    while True:
-        with suppress(Empty):
-            return answers.get(timeout=_LOOK_SECONDS)
-        over, used = time.monotonic() - end, time.process_time() - started - seconds
-        if used > 0:
-            lose_patience()
-        settings.terminate = over >= 0 or used > 0
-        if max(over, used) > _LAST_SECONDS:
-            raise TimeoutError("one of the model's operators takes too long")
+    until, late = math.inf if left is None else time.monotonic() + left, False
+    with limited_memory(_LEAST_MEMORY + _MEMORY_PER_BYTE * size):
+        _hand(answer)
+        try:
+            while True:
+                with suppress(Empty):
+                    made, error = answers.get(timeout=_LOOK_SECONDS)
+                    break
+                over, used = time.monotonic() - until, time.process_time() - started - _LEAST_SECONDS - seconds
+                if used > 0:
+                    late = True
+                    lose_patience()
+                if max(over, used) > 0:
+                    end()
+                if max(over, used) > _LAST_SECONDS:
+                    raise TimeoutError("one of the model's operators takes too long")
+        except BaseException:
+            end()
+            raise
+    if error is not None:
+        raise TimeoutError("it takes longer than any real model of its size") if late else error
+    return made[0]
 
 
 # Of threads that have run something and wait for the next: to start one for each takes longer than a small run.

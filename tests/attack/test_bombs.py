@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from attacks.victims import acceptable, run_cli
 from tables import each_row
@@ -147,6 +147,21 @@ def padded() -> ModelProto:
     return model(nodes, {"w": np.ones((1, 1, 1, 1), np.float32)}, "c", (1, 1, 4, 4))
 
 
+def nested_functions() -> ModelProto:
+    """Each of sixteen functions calls the one before it twice; the runtime takes minutes to write them out."""
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+
+    def function(number: int, operator: str, domain: str) -> FunctionProto:
+        links = (("a", "b"), ("b", "c"))
+        calls = [helper.make_node(operator, [given], [made], domain=domain) for given, made in links]
+        return helper.make_function("own", f"f{number}", ["a"], ["c"], calls, opsets)
+
+    made = model([helper.make_node("f16", ["x"], ["c"], domain="own")], {}, "c")
+    made.functions.extend(function(n, f"f{n - 1}" if n else "Neg", "own" if n else "") for n in range(17))
+    made.opset_import.extend(opsets[1:])
+    return made
+
+
 def wide_input() -> ModelProto:
     return model([helper.make_node("Exp", ["x"], ["c"])], {}, "c", (1, 3, 100_000, 100_000))
 
@@ -174,6 +189,7 @@ BOMBS: tuple[MODELS, ...] = (
     multiplied,
     pooled,
     padded,
+    nested_functions,
     wide_input,
     large_sizes,
     many_names,
@@ -255,7 +271,7 @@ def test_an_image_of_a_million_megapixels(tmp_path: Path) -> None:
         inspect_image(tmp_path / "bomb.png")
 
 
-@pytest.mark.parametrize("make", [looped, multiplied], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", [looped, multiplied, nested_functions], ids=lambda make: make.__name__)
 @pytest.mark.parametrize("command", ["compare", "locate"])
 def test_a_model_that_is_run_by_name_ends_as_well(command: str, make: MODELS, tmp_path: Path) -> None:
     """Two models compared on data: nothing that the file says of itself keeps it from being run."""
