@@ -195,11 +195,21 @@ def only_masks(facts: GraphFacts, tensor: str, reach: Reach) -> bool:
 
 
 def saturates(facts: GraphFacts, tensor: str) -> bool:
-    """True when an infinity in this tensor is harmless: every path from it ends in a saturating op.
+    """True when an infinity in this tensor is harmless: every path ends in a saturating op, or as what is divided by.
 
     On the way only ops that carry an infinity through unchanged in meaning; a graph output counts as harm.
     """
-    return _ends_everywhere(facts, tensor, _saturates, _CARRIES_INFINITY, unread=True)
+    return _ends_everywhere(
+        facts,
+        tensor,
+        lambda node: (
+            _saturates(node)
+            or node.op_type == "Reciprocal"
+            or (node.op_type == "Div" and facts.tensors[node.inputs[0]].is_weight)
+        ),
+        _CARRIES_INFINITY,
+        unread=True,
+    )
 
 
 def _ends_everywhere(

@@ -22,16 +22,14 @@ from deploykit.encodings.float_sets import predict_float_set
 from deploykit.encodings.infer import infer_entries
 from deploykit.encodings.values import Float
 from deploykit.errors import DeploykitError, UsageError
-from deploykit.flow.cure import RewriteStep, Rewriting, rewrite, rewrite_quantized
+from deploykit.flow.cure import RewriteStep, Rewriting, rewrite, rewrite_quantized, serialized_tail
 from deploykit.flow.samples import evidence_of, samples_of
 from deploykit.flow.ways import WAYS, WIDER_END, BuiltWay, Ground, Way, segment_chain
 from deploykit.model import wrap_proto
 from deploykit.model.collect import collect_facts
-from deploykit.model.weights import lean_weights, whole_model
+from deploykit.model.weights import lean_weights
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
-
     from deploykit.accuracy.samples.gathering import Samples
     from deploykit.accuracy.simulate.sessions import Feed
     from deploykit.encodings.backward import Inference, InferredRange, OpenTensor
@@ -220,7 +218,7 @@ def choose_way(backend: AnyBackend, situation: Situation, shared: SharedWork, te
             facts=won.facts,
             encodings=won.encodings,
             rewritten=situation.rewritten or won.model is not situation.model.proto,
-            tail=_serialized(won.tail),
+            tail=serialized_tail(won.tail, situation.tail),
         )
     return ChosenWay(situation=changed, explored=explored, samples=samples, filled=filled)
 
@@ -246,7 +244,7 @@ def _rewritten_as_asked(situation: Situation, shared: SharedWork, tell: Progress
             facts=collect_facts(wrapped),
             encodings=made.encodings if situation.encodings is not None else None,
             rewritten=True,
-            tail=_serialized(made.tail),
+            tail=serialized_tail(made.tail, situation.tail),
         )
     return ChosenWay(situation=situation, rewriting=made)
 
@@ -286,10 +284,6 @@ def _explored(
         max_segments=most,
     )
     return shared.keep(key, explore(ground, support, mixed=request.mixed, tell=tell))
-
-
-def _serialized(tail: ModelProto | None) -> bytes | None:
-    return None if tail is None else whole_model(tail).SerializeToString(deterministic=True)
 
 
 def explore(ground: Ground, support: MixedSupport, *, mixed: str, tell: Callable[[str], None]) -> Explored:

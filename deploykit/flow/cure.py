@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
+from onnx import ModelProto
 
 from deploykit.accuracy.judge.measures import sqnr_db
 from deploykit.accuracy.simulate.sessions import Feed, Session, reference_outputs
@@ -33,12 +34,9 @@ from deploykit.model.collect import facts_of
 from deploykit.model.nodes import opset_of
 from deploykit.model.pinning import has_stale_shapes, settle_outputs
 from deploykit.model.rules import RULES as GRAPH_RULES
-from deploykit.model.weights import lean_weights
+from deploykit.model.weights import lean_weights, whole_model
 from deploykit.rewrites import CURES, STRUCTURAL
 from deploykit.rewrites.contract import NearMiss, Rewritten, Site, load_transform
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
 
 __all__ = [
     "Cured",
@@ -50,6 +48,7 @@ __all__ = [
     "judge",
     "rewrite",
     "rewrite_quantized",
+    "serialized_tail",
 ]
 
 P = TypeVar("P")
@@ -159,7 +158,8 @@ def _applied(
             strangers = {one.name: one for one in situation.encodings if one.name not in situation.facts.tensors}
             encodings = replace(encodings, entries={**strangers, **encodings.entries})
         facts = replace(facts_of(done.model), model_name=situation.facts.model_name)
-        changed = replace(situation, model=model, facts=facts, encodings=encodings, rewritten=True)
+        tail = serialized_tail(done.tail, situation.tail)
+        changed = replace(situation, model=model, facts=facts, encodings=encodings, rewritten=True, tail=tail)
         return changed, tuple(step for step in done.steps if step.kept)
 
     made = shared.once(("cured", Same(situation.model.proto), Same(situation.encodings), names), make)
@@ -168,6 +168,20 @@ def _applied(
     changed, steps = made
     changed = replace(changed, target=situation.target, request=situation.request)
     return replace(before, judged=judge(backend, changed, shared), steps=(*before.steps, *steps))
+
+
+def _chained(tail: ModelProto, before: ModelProto) -> ModelProto:
+    from deploykit.encodings.cut import chain_models
+
+    return chain_models(tail, before)
+
+
+def serialized_tail(tail: ModelProto | None, before: bytes | None) -> bytes | None:
+    """What the host runs: a new tail, and behind it the one that there was before."""
+    if tail is None:
+        return before
+    whole = tail if before is None else _chained(tail, ModelProto.FromString(before))
+    return bytes(whole_model(whole).SerializeToString(deterministic=True))
 
 
 def _wrong(findings: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -358,9 +372,7 @@ def _gone_on(
     """
     tail = made.tail or state.tail
     if made.tail is not None and state.tail is not None:
-        from deploykit.encodings.cut import chain_models
-
-        tail = chain_models(made.tail, state.tail)
+        tail = _chained(made.tail, state.tail)
     done = replace(state, model=made.model, encodings=made.encodings, tail=tail, steps=(*state.steps, step))
     if made.encodings is None or not made.touched:
         return done

@@ -76,10 +76,11 @@ def _gain(chosen: ChosenWay) -> str:
 def check_tail(chosen: ChosenWay) -> Iterator[Found]:
     """The end of the model was cut off and runs on the host.
 
-    Outputs of unlike ranges share one grid when they are joined; on the host they keep their own precision.
+    Outputs of unlike ranges share one grid when they are joined; on the host they keep their own precision. A Loop that
+    the values end runs there too.
 
     Fix: run model/tail.onnx after the device (the run scripts do), or keep it whole with --no-rewrite cut-tail
-    --no-rewrite split-output --no-rewrite scale-last
+    --no-rewrite split-output --no-rewrite scale-last --no-rewrite loops-on-host
     """
     if chosen.situation.tail is not None:
         yield Found(kind=SubjectKind.MODEL, name=_name(chosen), message="model/tail.onnx must run after the device")

@@ -110,7 +110,7 @@ def check_dynamic_result(facts: GraphFacts) -> Iterator[Found]:
     "warning",
     sources=("ONNX operator documentation: If, Loop, Scan, SequenceMap, types of sequences",),
     claim=_OF_MOST_TOOLS,
-    cure=("resolve-sequences", "both-branches", "simplify"),
+    cure=("resolve-sequences", "both-branches", "simplify", "loops-on-host"),
 )
 def check_nested_graph(facts: GraphFacts) -> Iterator[Found]:
     """A node that runs another graph (If, Loop, Scan, SequenceMap), or works on sequences of tensors.

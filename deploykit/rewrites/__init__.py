@@ -19,6 +19,7 @@ CURES = (
     "clip-to-extremes",
     # What float16 does not hold, in a form in which it does.
     *("double-to-float", "log-of-scaled"),
+    "loops-on-host",  # last: what is settled by another form needs no host
 )
 """The rewrites that rules name as cures, in the order in which they are applied."""
 

@@ -17,7 +17,7 @@ from deploykit.encodings.place import keep_entries
 from deploykit.encodings.post_processing import NETWORK_OPS
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import label
-from deploykit.model.operators import Trait, has, ops
+from deploykit.model.operators import ROLES, Trait, has, ops
 from deploykit.model.ranges import ANYTHING, LateBounds
 from deploykit.rewrites.contract import MatchResult, ModelLook, NearMiss, Rewritten, Site, Transform
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from deploykit.encodings.values import EncodingSet
 
-__all__ = ["cut_tail", "scale_last", "split_output"]
+__all__ = ["cut_tail", "loops_on_host", "scale_last", "split_output"]
 
 _MOVES = ops(Trait.REARRANGES) | {"Cast", "Concat"}
 # Ranges whose magnitudes differ by no more than this factor may share a grid.
@@ -115,6 +115,28 @@ cut_tail = Transform(
     name="cut-tail",
     summary="Cuts the post-processing off into a model that the host runs.",
     find=_post_processing,
+    apply=_cut,
+)
+
+
+def _loops(graph: ModelLook) -> MatchResult:
+    """Every node that runs another graph, with all that it leads to; most layers must come before."""
+    every = range(len(graph.nodes))
+    chosen = [index for index in every if has(graph.nodes[index], Trait.CONTROL_FLOW)]
+    later = frozenset(_followers(graph, chosen, every))
+    layers = [index in later for index in every if graph.nodes[index].op_type in ROLES]
+    tensors = crossing_tensors(graph, later)
+    if not chosen or not tensors or 2 * sum(layers) > len(layers):
+        return MatchResult(reason="most layers come behind it" if chosen else "no node runs another graph")
+    nodes = tuple(label(graph.nodes[index]) for index in chosen)
+    why = f"{len(layers) - sum(layers)} layers come before it"
+    return MatchResult(sites=(Site(nodes=nodes, tensors=tensors, why=why, data=later),))
+
+
+loops_on_host = Transform(
+    name="loops-on-host",
+    summary="Leaves a Loop, an If or a Scan behind the layers, and all that follows, to the host.",
+    find=_loops,
     apply=_cut,
 )
 

@@ -33,9 +33,11 @@ def facts_of(*args: str, **stored: Any) -> GraphFacts:
 @each_row(
     ("end", "harmless"),
     [
-        *((f"y = {op} (flat)", True) for op in ("Sigmoid", "Tanh", "HardSigmoid", "Erf")),
+        *((f"y = {op} (flat)", True) for op in ("Sigmoid", "Tanh", "HardSigmoid", "Erf", "Reciprocal")),
         *((f"y = {op} (flat)", False) for op in ("Relu", "Exp", "Softmax", "Neg")),
         ("y = Clip (flat, low, high)", True),
+        ("y = Div (low, flat)", True),
+        ("y = Div (flat, low)", False),
         ("y = Clip (flat, low)", False),
         ("y = Clip (flat, , high)", False),
     ],

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 
@@ -22,6 +23,7 @@ from deploykit.rewrites.contract import transform_names
 from sample_models.tiny_graphs import TinyGraph
 from stub_backend import StubBackend
 from tables import each_row
+from text_models import text_model
 
 DETR = Path(__file__).parents[1] / "data" / "zoo" / "detr"
 TARGETS = [("qnn-htp", "sm8650", "2.33"), ("qnn-htp", "sm8650", "2.44"), ("ort-qnn", "sm8650", None)]
@@ -68,6 +70,25 @@ def test_the_package_holds_the_simplified_model(tmp_path: Path) -> None:
     assert made.package is not None
     (packaged,) = made.package.glob("model/*.onnx")
     assert [node.op_type for node in onnx.load(packaged).graph.node] == ["Add"]
+
+
+def test_a_loop_at_the_end_goes_to_the_host(tmp_path: Path) -> None:
+    body = """
+        steps = Constant <value = int64 {9}> ()  go = Constant <value = bool {1}> ()  r = MatMul (x, w)
+        y = Loop (steps, go, r) <body = b (int64 i, bool on, float[1,3] a) => (bool more, float[1,3] c) {
+          c = Mul (a, a)  m = ReduceMax <keepdims = 0> (c)  more = Less (m, m)
+        }>
+    """
+    onnx.save(text_model("float[1,8] x", body, "float[1,3] y", w=np.ones((8, 3), np.float32)), tmp_path / "m.onnx")
+    given: dict[str, Any] = {"target": "sm8650", "backend": "qnn-htp", "sdk": "2.44", "compile": False}
+    made = api.package(tmp_path / "m.onnx", out=tmp_path / "out", **given)
+    assert made.package is not None
+    parts = {path.stem: onnx.load(path).graph for path in made.package.glob("model/*.onnx")}
+    assert [node.op_type for node in parts["m"].node] == ["MatMul"]
+    assert "Loop" in {node.op_type for node in parts["tail"].node}
+    assert {"DK202"} <= {finding.code for finding in made.findings if finding.handled is None}
+    kept = api.package(tmp_path / "m.onnx", out=tmp_path / "kept", no_rewrite=("loops-on-host",), **given)
+    assert kept.package is None and "DK003" in {finding.code for finding in kept.findings if finding.blocks}
 
 
 def _finding(code: str, severity: Severity = Severity.ERROR, handled: str | None = None) -> Finding:

@@ -33,11 +33,12 @@ from deploykit_ort_qnn.forms.kernel_grids import (
     rounded_softmaxes,
     whole_softmax_steps,
 )
-from deploykit_ort_qnn.forms.missing_grids import fused_grids, recurrent_biases
+from deploykit_ort_qnn.forms.missing_grids import constant_grids, fused_grids, recurrent_biases
 from deploykit_ort_qnn.provider_model import ProviderModel, provider_model
 from deploykit_qualcomm.qnn_types import step_units, whole_step
 from sample_models.tiny_graphs import TinyGraph
 from tables import each_row
+from text_models import text_model
 
 UNIT = math.log(2) / 2**22
 
@@ -244,6 +245,16 @@ def acting(op: str, **settings: Any) -> ModelProto:
     graph.op("Conv", [graph.input("x", (1, 3, 8, 8)), graph.stored("w", np.full((4, 3, 1, 1), 0.1))], "h")
     more = [graph.stored("slope", np.full((4, 1, 1), 0.25))] if op == "PRelu" else []
     return graph.model(graph.op(op, ["h", *more], "y", **settings))
+
+
+def test_an_infinity_among_integers_is_the_end_of_their_grid() -> None:
+    """Without a grid the provider makes an infinite scale of it: a trained detector of pitch masks like this."""
+    model = text_model("bool[4] c, float[4] x", "y = Where (c, x, low)", low=-np.inf)
+    given = encodings_of(x=grid(-2, 2), y=grid(-2, 3))
+    made, names = constant_grids(model, given)
+    assert names == ("low",) and made.entries["low"].value is given.entries["y"].value
+    finite = text_model("bool[4] c, float[4] x", "y = Where (c, x, low)", low=-2.0)
+    assert constant_grids(finite, given)[1] == ()
 
 
 def test_what_leads_to_an_activation_gets_a_grid_like_most_and_stays_float_where_that_is_stated() -> None:

@@ -113,6 +113,28 @@ def test_new_outputs_get_entries_and_lost_tensors_lose_theirs() -> None:
     assert boxes.dtype == "uint16"
 
 
+LOOP = """
+    steps = Constant <value = int64 {9}> ()  go = Constant <value = bool {1}> ()
+    l = MatMul (x, w)  r = Relu (l)
+    s = Loop (steps, go, r) <body = b (int64 i, bool on, float[1,2,3] a) => (bool more, float[1,2,3] c) {
+      c = Mul (a, half)  m = ReduceMax <keepdims = 0> (c)  more = Greater (m, one)
+    }>
+"""
+
+
+def test_what_the_values_end_runs_on_the_host_behind_the_layers() -> None:
+    """A trained reader of tables decodes in such a Loop."""
+    given: dict[str, Any] = {"w": 9 * np.ones((8, 3), np.float32), "half": np.float32(0.5), "one": np.float32(1)}
+    model = text_model("float[1,2,8] x", f"{LOOP}  y = Sigmoid (s)", "float[1,2,3] y", **given)
+    done = rewrite(model, None, ["loops-on-host"], random_feeds(model))
+    assert [node.op_type for node in done.model.graph.node] == ["MatMul", "Relu"]
+    _check(model, done, random_feeds(model))
+    behind = text_model(
+        "float[1,2,8] x", f"{LOOP}  t = MatMul (s, v)  y = MatMul (t, v)", v=np.eye(3, dtype=np.float32), **given
+    )
+    assert load_transform("loops-on-host").match(behind).reason == "most layers come behind it"
+
+
 FC = "p = MatMul (x, w)  l = Add (p, b)"
 
 

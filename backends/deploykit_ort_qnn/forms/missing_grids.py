@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
+import numpy as np
+
 from deploykit.encodings.backward import Evidence
 from deploykit.encodings.float_sets import absorbing_fusions
 from deploykit.encodings.infer import infer_entries
@@ -90,23 +92,28 @@ def constant_grids(model: ModelProto, encodings: EncodingSet) -> tuple[EncodingS
     """Constants of elementwise operators whose other sides are integers get the grid of their values.
 
     An int32 grid is one of a bias: the provider refuses it here. Where a product without a grid is added to a bias,
-    ONNX Runtime makes one layer of the two and stores the bias itself, so the constant stays float.
+    ONNX Runtime makes one layer of the two and stores the bias itself, so the constant stays float. An infinity that a
+    Where puts among integers is the end of their grid: of one without a grid the provider makes an infinite scale.
     """
     stored, entries, changed = view_of(model).stored, dict(encodings.entries), list[str]()
     for node in model.graph.node:
         if not has(node, Trait.COMBINES) and node.op_type != "PRelu":
             continue
-        width = _common_width(node, encodings, stored)
+        width, made = _common_width(node, encodings, stored), encodings.get(node.output[0])
         for name in node.input:
             entry = encodings.get(name)
             is_bias = entry is not None and isinstance(entry.value, Affine) and entry.value.bits == 32
             if name not in stored or not (entry is None or is_bias) or name in encodings.floats:
                 continue
             entries.pop(name, None)
-            if width and stored[name].data_type == element_type("float"):
-                value = value_grid(stored_values(stored[name]), width)
-                entries[name] = Encoding(name=name, value=value, is_param=False)
-                changed.append(name)
+            if stored[name].data_type != element_type("float"):
+                continue
+            values = stored_values(stored[name])
+            if node.op_type == "Where" and made is not None and not np.isfinite(values).all():
+                entries[name] = replace(made, name=name)
+            elif width:
+                entries[name] = Encoding(name=name, value=value_grid(values, width), is_param=False)
+            changed += [name] if name in entries else []
     return replace(encodings, entries=entries), tuple(changed)
 
 

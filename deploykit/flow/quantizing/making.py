@@ -32,6 +32,7 @@ from deploykit.accuracy.simulate.simulation import Fidelity, Simulator, compare_
 from deploykit.backend.backend import Progress
 from deploykit.backend.quantizers import QuantizerAsked
 from deploykit.encodings.formats.conversion import convert
+from deploykit.encodings.new_grids import entry_for_range
 from deploykit.encodings.place import layouts, place
 from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.read import read_placed
@@ -318,8 +319,15 @@ def _taken_up(folder: Path, result: Mapping[str, Any], *, again: bool) -> Quanti
     if lost:
         raise ToolError(f"{qdq}: the tensor {lost[0]!r} that it quantizes is not in {given.name}")
     encodings = folder / "extracted.encodings"
-    found = replace(extracted.encodings, entries={name: entries[name] for name in entries if name in facts.tensors})
-    encodings.write_text(convert(place(found, facts), "1.0.0", layouts=layouts(facts)).text, "utf-8")
+    found, known = extracted.encodings.only(facts.tensors), layouts(facts)
+    # Along which axis the channels lie is not in the file: the op says it, and none does of a MatMul's left operand.
+    found = found.with_entries(
+        entry_for_range(entry.name, found, *entry.value.ends)
+        for entry in found
+        if isinstance(entry.value, Affine) and entry.value.bits < 32 and entry.value.axis is not None
+        if known[entry.name].channel_axis is None
+    )
+    encodings.write_text(convert(place(found, facts), "1.0.0", layouts=known).text, "utf-8")
     return QuantizerRun(folder=folder, model=given, encodings=encodings, result=result, qdq=qdq, again=again)
 
 

@@ -7,13 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import onnxruntime
 from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantFormat, QuantType, quantize_static
 
+from deploykit.encodings.qdq import DEQUANTIZE, QUANTIZE
 from deploykit.errors import InputError
 from deploykit.flow.quantizing import child
+from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import opset_of, raise_opset
+from deploykit.model.weights import stored_values
 
 __all__ = ["main"]
 
@@ -84,6 +88,20 @@ def _rename(model: onnx.ModelProto, rename: Callable[[str], str]) -> None:
         item.name = rename(item.name)
 
 
+def _leave_infinite(path: Path, floats: Path) -> None:
+    """No grid holds an infinity: a pair whose scale is not finite becomes a copy, and its tensor stays in float."""
+    graph, plain = GraphCopy(onnx.load(path), copy=False), GraphCopy(onnx.load(floats), copy=False)
+    pairs = [node for node in graph.nodes if node.op_type in (QUANTIZE, DEQUANTIZE)]
+    endless = [node for node in pairs if not np.isfinite(stored_values(graph.stored[node.input[1]])).all()]
+    for node in endless:
+        name = node.input[0]
+        if name in graph.stored:
+            name = graph.store(name, stored_values(plain.stored[name.removesuffix("_quantized")]))
+        node.CopyFrom(onnx.helper.make_node("Identity", [name], node.output, node.name))
+    if endless:
+        onnx.save(graph.model, path)
+
+
 def work(job: child.ChildJob) -> None:
     """Calibrate, write the QDQ model, run it on the samples that were held out."""
     settings = job.settings
@@ -102,6 +120,7 @@ def work(job: child.ChildJob) -> None:
     )
     if taken:
         _named_again(job.out / QDQ, taken)
+    _leave_infinite(job.out / QDQ, job.model)
     job.stage_done("quantize")
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
