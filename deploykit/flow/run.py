@@ -5,11 +5,12 @@ What a package is judged by is the model as it was handed in, run on the samples
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from deploykit.accuracy.judge.judge import Judge
+from deploykit.accuracy.samples.gathering import Samples
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.simulation import Original, fit_judge
 from deploykit.backend.audits import settled_findings
@@ -35,12 +36,17 @@ def execute(
         return Execution()
     given, reference = decision.given, decision.chosen.reference
 
+    def tried() -> Samples:
+        """What runs: of made-up inputs one, since more of them judge nothing and an emulator takes minutes for some."""
+        samples = samples_of(given, shared)
+        return samples if samples.may_judge else replace(samples, feeds=samples.varied[:1], points=())
+
     def original() -> Original | None:
         """The model as given, in float, and what its encodings or its own pairs lose.
 
         A float model without encodings is its own reference: more is asked of the very same graph.
         """
-        samples, model, facts, encodings = samples_of(given, shared), lean_weights(given.model), given.facts, None
+        samples, model, facts, encodings = tried(), lean_weights(given.model), given.facts, None
         try:
             if given.encodings is not None:
                 encodings = given.encodings
@@ -58,7 +64,7 @@ def execute(
 
     aids = Aids(
         progress=tell,
-        samples=partial(samples_of, given, shared),
+        samples=tried,
         original=original,
         opinion=next((known for known in load_backends() if known.offers("preflight")), None),
     )

@@ -9,13 +9,18 @@ from typing import Any
 
 import pytest
 
-from deploykit.backend.backend import MixedSupport, Request, SharedWork
+from deploykit.backend.backend import Aids, Execution, MixedSupport, Request, SharedWork, Situation
+from deploykit.backend.plans import Plan
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.flow import choose, cure
 from deploykit.flow.choose import choose_way
-from deploykit.flow.read import read_situations
+from deploykit.flow.plan import decide
+from deploykit.flow.read import read_situation, read_situations
+from deploykit.flow.run import execute
 from deploykit.model import Model, load_model
+from stub_backend import StubBackend
+from tables import each_row
 
 CNN = Path(__file__).parents[1] / "data" / "aimet" / "cnn"
 
@@ -97,3 +102,22 @@ def test_a_precision_that_nobody_asked_for_is_said(tmp_path: Path, capsys: pytes
     assert "* **assumed**: float16" in (tmp_path / "assumed" / "README.md").read_text()
     assert run(cli, [*words, str(tmp_path / "asked"), "--precision", "fp16"]) == 0
     assert "assumed" not in capsys.readouterr().out
+
+
+class Recorder(StubBackend):
+    """Notes how many inputs it is given to run."""
+
+    ran = 0
+
+    def execute(self, package: Path, prepared: Situation, plan: Plan[None], aids: Aids) -> Execution:
+        self.ran = len(aids.samples().feeds)
+        return super().execute(package, prepared, plan, aids)
+
+
+@each_row(("given", "count"), [((), 1), (("input=0..1",), 8)])
+def test_of_made_up_inputs_one_is_run(given: tuple[str, ...], count: int, tmp_path: Path) -> None:
+    """An emulator takes minutes for one of some models, and nothing made up judges."""
+    backend = Recorder()
+    _, situation = read_situation(Request(model=CNN / "model.onnx", target="sm8650", inputs=given))
+    execute(backend, decide(backend, situation, SharedWork(), lambda _: None), tmp_path, SharedWork(), lambda _: None)
+    assert backend.ran == count

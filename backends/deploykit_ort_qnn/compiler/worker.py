@@ -121,22 +121,22 @@ def run_both(request: Mapping[str, Any]) -> dict[str, Any]:
 
     for run in request["runs"]:
         provider, feeds, results = run["provider"], dict[str, dict[str, Any]](), dict[str, Any]()
+        with np.load(run["inputs"]) as data:
+            for key in data.files:
+                index, name = key.split(":", 1)
+                feeds.setdefault(index, {})[name] = data[key]
         try:
             if provider == "npu":
                 session = npu_session(run["model"], options=run["options"], entries={})
             else:
                 session = cpu_session(run["model"])
-        except Exception as error:
+            names = [output.name for output in session.get_outputs()]
+            for number, (index, feed) in enumerate(sorted(feeds.items(), key=lambda item: int(item[0])), 1):
+                _say(f"running input {number} of {len(feeds)} on {provider}")
+                for name, value in zip(names, session.run(None, feed), strict=True):
+                    results[f"{index}:{name}"] = value
+        except Exception as error:  # an input that the model refuses is an answer as well
             return {"ok": False, "error": _first_line(error), "provider": provider}
-        names = [output.name for output in session.get_outputs()]
-        with np.load(run["inputs"]) as data:
-            for key in data.files:
-                index, name = key.split(":", 1)
-                feeds.setdefault(index, {})[name] = data[key]
-        for number, (index, feed) in enumerate(sorted(feeds.items(), key=lambda item: int(item[0])), 1):
-            _say(f"running input {number} of {len(feeds)} on {provider}")
-            for name, value in zip(names, session.run(None, feed), strict=True):
-                results[f"{index}:{name}"] = value
         with Path(run["outputs"]).open("wb") as file:
             np.savez(file, **results)
     return {}
