@@ -148,7 +148,8 @@ def graph(types: tuple[str, str, str], *, encoding: str = "") -> QnnGraph:
 
 
 def made(dtype: str, kind: str = "q::MatMul") -> Schematic:
-    return Schematic(graph="g", after=(SchematicOp(id=7, kind=kind, dtypes=(dtype,)),), names={7: "m"})
+    border = SchematicOp(id=7, kind="q::*InputSlicePad", dtypes=("Float32",))  # the graph's own input, cut into tiles
+    return Schematic(graph="g", after=(border, SchematicOp(id=7, kind=kind, dtypes=(dtype,))), names={7: "m"})
 
 
 def types(asked: QnnGraph, schematic: Schematic | None = None, *, intended: str = "uint16") -> PrecisionScope:

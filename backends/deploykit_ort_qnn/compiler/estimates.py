@@ -180,7 +180,7 @@ def _explained(operators: Sequence[OperatorTime], graph: QnnGraph, origins: Orig
     for item in operators:
         reason = ""
         if item.node.startswith("layout of "):
-            reason = "a transpose between the model's layout and the chip's channel-last one"
+            reason = "a transpose between the model's layout and the chip's channel-last one (at a border: --io nhwc)"
         elif item.waiting > item.share / 3:
             reason = f"waits for {item.ddr_bytes:,} bytes from or to DDR"
         elif kinds.get(item.node) in _PRODUCTS and not item.busy.get("matrix"):

@@ -158,8 +158,9 @@ class SchematicOp(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def computes(self) -> bool:
-        """False for constants, shapes and the graph's own inputs and outputs."""
-        return not self.kind.startswith("$") and self.kind not in ("q::Input", "q::Output")
+        """False for constants, shapes and the graph's own inputs and outputs, whole or in slices."""
+        is_border = self.kind in ("q::Input", "q::Output") or "InputSlice" in self.kind
+        return not (is_border or self.kind.startswith("$"))
 
 
 class Schematic(msgspec.Struct, frozen=True, kw_only=True, rename={"after": "operations"}):
