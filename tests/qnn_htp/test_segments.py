@@ -65,6 +65,7 @@ def test_each_segment_is_an_ordinary_conversion(cut_packages: dict[str, Packaged
         assert ("--float_fallback" in argv) == ("quantized" in name)
         assert argv[argv.index("--float_bitwidth") + 1] == "16"
         assert "--input_list" not in argv
+    assert [step.where for step in plan.steps] == ["host"] * 9 + ["device"] * 3
     names = ("convert", "model-lib", "context-binary")
     hosted = [step.id for step in plan.steps if step.where == "host"]
     assert hosted == [f"{name}-{index}" for index in range(3) for name in names]
