@@ -45,6 +45,8 @@ __all__ = [
 _PATHS = ("encodings", "float_tensors", "calibration", "references")
 _ARRAYS = (".npy", ".npz")
 _MOST_FILES = 100_000
+# A line of the file adds as many cells as it has targets or models.
+_MOST_CELLS = 10_000
 
 Row = TypeVar("Row", bound=Shared)
 
@@ -66,9 +68,14 @@ class Cell:
 def cells_of(described: Described, folder: Path) -> tuple[Cell, ...]:
     """Every cell of the file that lies in ``folder``, model by model. UsageError where nothing is left."""
     made, matrix = [], described.matrix
-    for model in matrix.models or described.models:
-        for target in matrix.targets or described.targets:
-            row = described.targets[target]
+    models = matrix.models or tuple(described.models)
+    rows = [(target, described.targets[target]) for target in matrix.targets or described.targets]
+    count = len(models) * sum(max(1, len(row.backends)) * max(1, len(row.sdks)) for _, row in rows)
+    if count > _MOST_CELLS:
+        why = f"at most {_MOST_CELLS:,} cells are described in one file"
+        raise InputError(f"{count:,} cells", why=why, next="split the file")
+    for model in models:
+        for target, row in rows:
             for backend, sdk in product(row.backends or (None,), row.sdks or (None,)):
                 names = (model, target, backend or "", sdk or "")
                 rules = ((rule.model, rule.target, rule.backend, rule.sdk) for rule in matrix.exclude)

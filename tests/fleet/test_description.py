@@ -43,6 +43,7 @@ def test_every_option_of_the_core_can_be_said_and_no_other() -> None:
         (BASE.replace('path = "a.onnx"', 'path = "a.onnx"\nmixed = "maybe"'), "models.a.mixed"),
         ("[targets.a]\ndevice = 'sm8650'", "models: missing"),
         ("models = [", "not TOML"),
+        (BASE + f"sdks = {['2.33'] * 5001}", "10,002 cells"),
     ],
 )
 def test_a_bad_file_is_refused_with_the_place(tmp_path: Path, text: str, words: str) -> None:
