@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from deploykit.accuracy.judge.detections import background_class, corners_of, overlaps, read_detections
+from deploykit.accuracy.judge.detections import background_class, corners_of, form_of, overlaps, read_detections
 from deploykit.accuracy.judge.verdict import OVERLAP, WORKING_SCORE
 from deploykit.report.sample_pictures import picture_in, png
 
@@ -31,8 +31,6 @@ _MOST_PICTURES = 3
 _LONGEST = 320
 _ROOM = 900_000  # characters of all pictures together
 _FRACTIONS = 1.5  # where nearly all coordinates stay below it, they are fractions of the picture
-# A second corner never lies before the first; a size seldom is larger than where its centre lies.
-_ORDERED_ROWS = 0.98
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,11 +85,7 @@ def draw_detections(group: DetectionSet, before: Seen, after: Seen) -> Detection
     """
     sides = [rows for values in before.outputs if (rows := read_detections(group, values)) is not None]
     nothing = background_class(sides, WORKING_SCORE) if sides else -1
-    # Corners, or a centre and a size: the rows of the first sample tell.
-    corners = True
-    if before.outputs and (rows := read_detections(group, before.outputs[0])) is not None and rows.boxes.size:
-        ordered = (rows.boxes[:, 2] >= rows.boxes[:, 0]) & (rows.boxes[:, 3] >= rows.boxes[:, 1])
-        corners = bool(ordered.mean() > _ORDERED_ROWS)
+    corners = form_of([side.best(side.scores >= WORKING_SCORE) for side in sides]) is not False
 
     def drawn() -> Iterator[DetectionPicture]:
         room, count = _ROOM, 0

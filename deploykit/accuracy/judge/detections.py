@@ -17,8 +17,8 @@ from deploykit.accuracy.judge.rows import ChosenRows
 from deploykit.accuracy.judge.verdict import OVERLAP, WORKING_SCORE, Context, JudgedNumber, KeptCount, Measure
 from deploykit.model.facts import GraphFacts
 
-__all__ = ["Detections", "background_class", "corners_of", "count_kept", "judge_detections", "overlaps", "read_both"]
-__all__ += ["read_detections"]
+__all__ = ["Detections", "background_class", "corners_of", "count_kept", "form_of", "judge_detections"]
+__all__ += ["overlaps", "read_both", "read_detections"]
 
 _BEST = 100  # so many of the highest scores are looked at where none reaches a working score
 _NORMALIZED = 1.5  # boxes that stay below it are fractions of the image; a little over 1 reaches across the border
@@ -92,7 +92,7 @@ def read_both(
     if len(known) < len(read):
         return []
     best = [one.best(one.scores >= WORKING_SCORE) for one, _ in known]
-    if not in_order or label in ("derived", "arbitrary") or _form(best) is not None:
+    if not in_order or label in ("derived", "arbitrary") or form_of(best) is not None:
         return known
     # Offsets within a cell and logarithms of sizes are small; boxes in pixels of a network without sense are not.
     far = np.mean(np.concatenate([np.abs(side.boxes).ravel() for side in best]) > _LARGEST_LOG)
@@ -177,7 +177,7 @@ def count_kept(pairs: Sequence[tuple[Detections, Detections]]) -> KeptCount | No
     ones of the reference could be. Taken for corners by mistake they are distorted alike on both sides.
     """
     found = _used(pairs, WORKING_SCORE)
-    are_corners = _form([one for one, _ in found])
+    are_corners = form_of([one for one, _ in found])
     if are_corners is None:
         return None
     return KeptCount(
@@ -197,7 +197,7 @@ def _used(pairs: Sequence[tuple[Detections, Detections]], least: float) -> list[
     return [(used(one), used(two)) for one, two in pairs]
 
 
-def _form(sides: Sequence[Detections]) -> bool | None:
+def form_of(sides: Sequence[Detections]) -> bool | None:
     """True for corners, False for centres and sizes, None where both give boxes without an area."""
     corners = all(bool((side.boxes[:, :2] <= side.boxes[:, 2:]).all()) for side in sides)
     sizes = np.concatenate([_areas(corners_of(side.boxes, are_corners=corners)) for side in sides] or [np.zeros(0)])
@@ -249,7 +249,7 @@ def judge_detections(
     slack = context.limit(Measure.SCORE_ERROR).value * min(1.0, top / WORKING_SCORE)
     sure, loose = _used(pairs, least + slack), _used(pairs, least - slack)
     both = [(one, two) for (one, _), (_, two) in zip(sure, loose, strict=True)]
-    are_corners = _form([one for one, _ in loose])
+    are_corners = form_of([one for one, _ in loose])
     wanted, made = (sum(pair[at].scores.size for pair in sure) for at in (0, 1))
     if are_corners is not None:
         partners = [_partners(one, two, are_corners, slack) for one, two in both]
