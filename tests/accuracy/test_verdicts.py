@@ -392,6 +392,8 @@ def test_raw_layouts_are_judged_in_place(form: str, top: float) -> None:
         "permuted classes": made(boxes, np.roll(scores, 1, axis=2)),
         "rows swapped": made(boxes[:, ::-1], scores[:, ::-1]),
     }
+    if form == "[1, N, 5+C]":
+        wrongs["nothing there"] = {"out": _set((..., 4), 0)(made(boxes, scores)["out"])}
     for name, outputs in {**rights, **wrongs}.items():
         verdict = judge_outputs(facts, GIVEN, [made(boxes, scores)], [outputs])
         if top < 0.25 and name == "permuted classes":
