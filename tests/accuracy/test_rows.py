@@ -49,7 +49,7 @@ def test_rows_that_are_not_alike_are_not_matched() -> None:
         assert pairs is not None and pairs[0].size == kept, "the odd pair is left out"
     classes = np.arange(30)[:, None]
     assert match_contents([(classes, classes + 1)]) is not None
-    assert match_contents([(classes, classes + 30)]) is None, "whole numbers are equal or not"
+    assert match_contents([(2 * classes, 2 * classes + 1)]) is None, "whole numbers are equal or not"
 
 
 # Rows [1, 12, width] by their best scores, as they are picked in one of two ways.
