@@ -13,6 +13,7 @@ import pytest
 
 from deploykit.accuracy.judge.measures import (
     PairQuality,
+    embeddings,
     gain_error,
     max_error,
     measure,
@@ -86,6 +87,10 @@ def test_a_gain_is_told_from_noise() -> None:
     assert gain_error([(np.zeros(3), np.ones(3))]) == 0
     assert relative_error([(values, values + noise)]) == pytest.approx(0.5)
     assert picture_db([(values, values + noise)]) == pytest.approx(10 * math.log10(4 / 0.25))
+    lost = np.eye(4)
+    lost[0] = 0
+    assert embeddings([(np.eye(4), lost)])[0] == 0.75, "what lost its direction counts 0"
+    assert math.isnan(embeddings([(np.zeros((2, 4)), lost[:2])])[0])
     assert overall_db([(np.asarray([1.0, np.inf, np.nan]), np.asarray([1.0, 5.0, 5.0]))]) == math.inf
 
 
