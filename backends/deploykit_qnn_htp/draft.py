@@ -16,7 +16,7 @@ from packaging.version import Version
 from deploykit.backend.backend import Situation
 from deploykit.encodings.complete import complete as complete_set
 from deploykit.encodings.float_sets import predict_float_set
-from deploykit.encodings.formats.conversion import Conversion, OutcomeKind, convert
+from deploykit.encodings.formats.conversion import Conversion, convert, is_writable
 from deploykit.encodings.place import layouts
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.errors import DefectError, UsageError
@@ -246,7 +246,7 @@ class ConversionDraft:
         completed = self.completed
         if completed is None:
             return frozenset(WRITTEN_VERSIONS)
-        return frozenset(v for v in WRITTEN_VERSIONS if not convert(completed, v).of(OutcomeKind.IMPOSSIBLE))
+        return frozenset(version for version in WRITTEN_VERSIONS if is_writable(completed, version))
 
     @property
     def explicit_floats(self) -> frozenset[str]:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
 
 __all__ = ["attribute", "bodies", "captured_names", "changed_operators", "copy_of", "label", "opset_of", "raise_opset"]
+__all__ += ["without_values"]
 
 
 def label(node: NodeProto) -> str:
@@ -34,6 +35,15 @@ def copy_of(model: ModelProto) -> ModelProto:
     """A deep copy that may be edited."""
     copy = type(model)()
     copy.CopyFrom(model)
+    return copy
+
+
+def without_values(model: ModelProto, *more: str) -> ModelProto:
+    """A copy to run, without initializers; of nodes too unless ``node`` is named among the lists that it shall have."""
+    copy = type(model)(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
+    copy.graph.name = model.graph.name
+    for kind in ("input", "output", "value_info", "sparse_initializer", *more):
+        getattr(copy.graph, kind).extend(getattr(model.graph, kind))
     return copy
 
 

@@ -273,7 +273,7 @@ def locate_external(path: Path, tensors: Iterable[StoredTensor]) -> tuple[Extern
     return tuple(_measure(path, file, users[file.location]) for file in files)
 
 
-def claim_of(path: Path, stored: StoredTensor, size: int) -> FileSpan:
+def claim_of(path: Path | str, stored: StoredTensor, size: int) -> FileSpan:
     """Which bytes of a file of ``size`` bytes a tensor claims; InputError where they are not there."""
     entries = _entries(path, stored)
     where = f"{path}: {stored.where}"
@@ -295,9 +295,9 @@ def claim_of(path: Path, stored: StoredTensor, size: int) -> FileSpan:
     return FileSpan(tensor=stored.proto.name, offset=offset, length=length)
 
 
-def _entries(path: Path, stored: StoredTensor) -> Mapping[str, str]:
+def _entries(path: Path | str, stored: StoredTensor) -> Mapping[str, str]:
     entries = {entry.key: entry.value for entry in stored.proto.external_data}
-    if any(not isinstance(text, str) for pair in entries.items() for text in pair):
+    if not set(map(type, (*entries, *entries.values()))) <= {str}:
         raise InputError(f"{path}: {stored.where}: its external data entries are not valid text")
     return entries
 

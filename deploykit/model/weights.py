@@ -58,7 +58,7 @@ LEAST = 64 << 20
 # Bytes of a tensor that is read in any case: most of them are constants that rewrites look at.
 _SMALL = 1 << 14
 
-# Bytes that are in memory while a file is streamed.
+# Bytes of a file that are in memory at a time.
 _AT_ONCE = 1 << 22
 
 # ONNX element types that numpy has too, as they lie in a file (little endian).
@@ -67,7 +67,7 @@ _NATIVE |= {11: "<f8", 12: "<u4", 13: "<u8", 14: "<c8", 15: "<c16"}
 
 
 def weight(model: Model, name: str) -> npt.NDArray[Any]:
-    """The values of one stored tensor, in its own shape and type; external data is a read-only memory map.
+    """The values of one stored tensor, in its own shape and type, read-only; large external data is a memory map.
 
     Raises UsageError where the model stores no such tensor, InputError where its file changed since it was measured.
     """
@@ -81,7 +81,6 @@ def weight(model: Model, name: str) -> npt.NDArray[Any]:
     if path is None:
         raise UsageError(f"{model.path}: tensor {tensor.name!r} points to {location!r}, which was never located")
     try:
-        regular_size(path)
         opened = open_regular(path)
     except InputError as error:
         raise InputError(
@@ -93,31 +92,32 @@ def weight(model: Model, name: str) -> npt.NDArray[Any]:
 
 
 def stored_values(tensor: TensorProto, files: WeightFiles | None = None) -> npt.NDArray[Any]:
-    """The values of a stored tensor in its own shape and type; of one that lies in a file a read-only map of it.
+    """The values of a stored tensor in its own shape and type, read-only; of one that lies in a file maybe a map of it.
 
     ``files`` keeps what it opens, for many tensors of few files. Raises InputError where the file is gone or has become
     shorter, and for other external data, which nobody located.
     """
     if not is_external(tensor):
         return numpy_helper.to_array(tensor)
-    if not is_mapped(tensor):
+    place = _entry(tensor, MAPPED)
+    if not place:
         raise InputError(f"tensor {tensor.name!r}: its values lie in a file that was never located")
-    path = Path(_entry(tensor, MAPPED))
     if files is not None:
-        return _values(files.open(path), tensor, path)
-    with open_regular(path) as opened:
-        return _values(opened, tensor, path)
+        return _values(files.open(place), tensor, place)
+    with open_regular(Path(place)) as opened:
+        return _values(opened, tensor, place)
 
 
-def _values(opened: BinaryIO, tensor: TensorProto, where: Path) -> npt.NDArray[Any]:
-    """The values of a tensor out of its open file: a read-only map, or a copy where numpy lacks the element type."""
+def _values(opened: BinaryIO, tensor: TensorProto, where: Path | str) -> npt.NDArray[Any]:
+    """The values of a tensor out of its open file: read where they are few, for a map costs more than their bytes."""
     claim = claim_of(where, _named(tensor), os.fstat(opened.fileno()).st_size)
     native = _NATIVE.get(tensor.data_type)
-    if native is not None and claim.length:
+    if native is not None and claim.length > _AT_ONCE:
         return np.memmap(opened, dtype=native, mode="r", offset=claim.offset, shape=tuple(tensor.dims))
-    opened.seek(claim.offset)
-    inline = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
-    inline.raw_data = opened.read(claim.length)
+    data = os.pread(opened.fileno(), claim.length, claim.offset)
+    if native is not None:
+        return np.frombuffer(data, native).reshape(tensor.dims)
+    inline = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, raw_data=data)
     return numpy_helper.to_array(inline)
 
 
@@ -133,7 +133,7 @@ class WeightFiles:
     """Files of weights, each opened once and closed at the end; what was mapped of them stays."""
 
     def __init__(self) -> None:
-        self._opened: dict[Path, BinaryIO] = {}
+        self._opened: dict[str, BinaryIO] = {}
 
     def __enter__(self) -> WeightFiles:
         return self
@@ -142,10 +142,10 @@ class WeightFiles:
         for opened in self._opened.values():
             opened.close()
 
-    def open(self, path: Path) -> BinaryIO:
+    def open(self, path: str) -> BinaryIO:
         """The file; InputError where it is none any more."""
         if path not in self._opened:
-            self._opened[path] = open_regular(path)
+            self._opened[path] = open_regular(Path(path))
         return self._opened[path]
 
 

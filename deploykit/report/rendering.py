@@ -25,7 +25,7 @@ def render(template: str, values: dict[str, Any], *, templates: Path | None = No
     ``own`` is the folder of a backend that brings templates of its own; where it has none of that name, or is None, the
     built-in ones are looked through.
 
-    All templates run in Jinja's sandbox: they see the values they are given, and no Python behind them.
+    Beside templates of the user's all run in Jinja's sandbox: they see the values they are given, and no Python.
 
     Filters: ``sh`` quotes one shell word, ``words`` a whole argv, ``comment`` makes text safe in a shell comment,
     ``md`` in Markdown, ``py`` gives a Python literal. An undefined name in a built-in template is a defect.
@@ -50,7 +50,8 @@ def _environment(templates: Path | None, own: Path | None) -> Environment:
         if not templates.is_dir():
             raise UsageError(f"{templates}: no such template folder")
         loaders.insert(0, FileSystemLoader(templates))
-    environment = ImmutableSandboxedEnvironment(
+    kind = Environment if templates is None else ImmutableSandboxedEnvironment
+    environment = kind(
         loader=ChoiceLoader(loaders),
         undefined=StrictUndefined,
         autoescape=lambda name: name is not None and ".html" in name,

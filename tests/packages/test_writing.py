@@ -5,14 +5,19 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+import deploykit
 from deploykit.backend.backend import BytesFile, CopiedFile, JsonFile, PackageFile, TextFile
 from deploykit.errors import DefectError, InputError, PackageError
 from deploykit.packages.manifests import MANIFEST, list_files, read_manifest
 from deploykit.packages.writing import PackageWriter, record_build
+from sample_models.networks import save_with_external_data
 from tables import each_row
+from text_models import text_model
 
 
 def write(out: Path, *files: PackageFile, force: bool = False) -> Path:
@@ -159,3 +164,20 @@ def test_a_build_is_recorded(tmp_path: Path) -> None:
     assert manifest["generated"] == ["context-binary"]
     assert manifest["files"]["artifacts/x.bin"]["origin"] == "executed"
     assert read_manifest(tmp_path / "out") == manifest
+
+
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="elsewhere the system does not count what is read")
+def test_weights_are_read_to_look_at_them_and_to_copy_them_and_not_again(tmp_path: Path) -> None:
+    """Their hashes come from the copying: what was written is not read back."""
+
+    def count() -> int:
+        return int(Path("/proc/self/io").read_text().split()[1])
+
+    stored: dict[str, Any] = {f"w{i}": np.eye(1024, dtype=np.float32) for i in range(8)}  # 4 MiB: read, not mapped
+    lines = " ".join(f"t{i + 1} = MatMul (t{i}, w{i})" for i in range(8))
+    model = text_model("float[1,1024] t0", lines, "float[1,1024] t8", **stored)
+    path, out = save_with_external_data(model, tmp_path / "m.onnx"), tmp_path / "out"
+    before, whole = count(), (tmp_path / "weights.bin").stat().st_size
+    deploykit.package(path, target="sm8650", sdk="2.33", out=out, compile=False)
+    assert (out / "model" / "weights.bin").stat().st_size == whole
+    assert 1.5 < (count() - before) / whole < 2.5

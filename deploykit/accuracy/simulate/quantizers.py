@@ -15,13 +15,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
 from deploykit.encodings.values import Affine, Array, EncodingSet, Float, Float8, Lpbq, Value
 from deploykit.errors import InputError
-from deploykit.model.nodes import opset_of
+from deploykit.model.nodes import opset_of, without_values
 from deploykit.model.values import constant_tensor
-from deploykit.model.weights import is_mapped, stored_values
+from deploykit.model.weights import element_type, is_mapped, stored_values
 
 __all__ = ["RAW", "Floats", "Quantizers", "fake_quantize", "is_simulated", "quantize_graph", "quantized_tensor"]
 __all__ += ["quantizers_of", "spread_scale"]
@@ -176,26 +176,25 @@ def quantize_graph(model: ModelProto, values: Mapping[str, Value]) -> ModelProto
 
     Graph inputs are quantized when they are fed, and weights that lie in files when they are read.
     """
-    copy = ModelProto()
-    copy.CopyFrom(model)
-    graph, stored = copy.graph, {name: tensor for name, tensor in _stored_tensors(copy) if name in values}
-    for tensor in graph.initializer:
-        if tensor.name in stored and not is_mapped(tensor):
-            tensor.CopyFrom(quantized_tensor(tensor, values[tensor.name], tensor.name))
-    chains, given = _Chains(copy), list(graph.node)
-    del graph.node[:]
-    for node in given:
+    stored = {name: tensor for name, tensor in _stored_tensors(model) if name in values}
+    copy = without_values(model)
+    graph, chains = copy.graph, _Chains(copy.graph)
+    graph.initializer.extend(
+        quantized_tensor(tensor, values[tensor.name], tensor.name) if tensor.name in stored else tensor
+        for tensor in model.graph.initializer
+    )
+    for node in model.graph.node:
         if node.op_type == "Constant" and node.output[0] in stored:
             name = node.output[0]
             graph.initializer.append(quantized_tensor(stored[name], values[name], name))
             graph.initializer[-1].name = name
             continue
-        graph.node.append(node)
-        copied = graph.node[-1]
+        copied = graph.node.add()
+        copied.CopyFrom(node)
         for index, name in enumerate(node.output):
             if name in values:
                 copied.output[index] = name + RAW
-                graph.node.extend(chains.chain(name, values[name]))
+                chains.add(name, values[name])
     return copy
 
 
@@ -233,21 +232,20 @@ def _check_fit(tensor: TensorProto, value: Value, name: str) -> None:
 
 
 class _Chains:
-    """Makes the ops of quantizers and shares their constants among all of them."""
+    """Adds the ops of quantizers to a graph and shares their constants among all of them."""
 
-    def __init__(self, model: ModelProto) -> None:
-        self._model = model
-        self._known: set[str] = set()
+    def __init__(self, graph: GraphProto) -> None:
+        self._graph = graph
+        self._known: dict[np.float32, str] = {}
 
-    def chain(self, name: str, value: Value) -> list[NodeProto]:
+    def add(self, name: str, value: Value) -> None:
         """The nodes that compute ``name`` from ``name::raw``."""
+        nodes = self._graph.node
         if isinstance(value, Float):
-            narrow = {"float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16, "float32": TensorProto.FLOAT}
-            inner = f"{name}::{value.dtype}"
-            return [
-                helper.make_node("Cast", [name + RAW], [inner], to=narrow[value.dtype]),
-                helper.make_node("Cast", [inner], [name], to=TensorProto.FLOAT),
-            ]
+            inner, narrow = f"{name}::{value.dtype}", element_type(value.dtype.removesuffix("32"))
+            nodes.append(helper.make_node("Cast", [name + RAW], [inner], to=narrow))
+            nodes.append(helper.make_node("Cast", [inner], [name], to=TensorProto.FLOAT))
+            return
         assert isinstance(value, Affine)  # as ``quantizers_of`` lets through
         scale = self._constant(float(value.scale.reshape(())))
         zero_offset = float(value.lowest - value.zero_point.reshape(()))
@@ -263,18 +261,19 @@ class _Chains:
             *([("Add", (offset,))] if zero_offset else []),
             ("Mul", (scale,)),
         ]
-        nodes, before = [], name + RAW
+        before = name + RAW
         for number, (op, constants) in enumerate(steps, start=1):
             made = name if number == len(steps) else f"{name}::{number}"
-            nodes.append(helper.make_node(op, [before, *constants], [made]))
-            if op == "ThresholdedRelu":
-                nodes[-1].attribute.append(helper.make_attribute("alpha", 0.0))
+            threshold = _THRESHOLD if op == "ThresholdedRelu" else ()
+            nodes.add(op_type=op, input=(before, *constants), output=(made,), attribute=threshold)
             before = made
-        return nodes
 
     def _constant(self, value: float) -> str:
-        name = f"::float32({np.float32(value)!s})::{np.float32(value).tobytes().hex()}"
-        if name not in self._known:
-            self._known.add(name)
-            self._model.graph.initializer.append(numpy_helper.from_array(np.asarray(value, dtype=np.float32), name))
-        return name
+        narrow = np.float32(value)
+        if narrow not in self._known:
+            self._known[narrow] = f"::float32({narrow!s})::{narrow.tobytes().hex()}"
+            self._graph.initializer.append(numpy_helper.from_array(np.asarray(narrow), self._known[narrow]))
+        return self._known[narrow]
+
+
+_THRESHOLD = (helper.make_attribute("alpha", 0.0),)

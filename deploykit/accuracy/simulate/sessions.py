@@ -20,7 +20,7 @@ from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 from deploykit.accuracy.simulate.graph_pieces import GraphPieces
 from deploykit.accuracy.simulate.quantizers import fake_quantize, quantize_graph
 from deploykit.errors import InputError
-from deploykit.model.nodes import bodies
+from deploykit.model.nodes import bodies, without_values
 from deploykit.model.running import CpuSession
 from deploykit.model.values import byte_size
 from deploykit.model.weights import WeightFiles, is_mapped, is_native, mapped_bytes, stored_values
@@ -190,12 +190,16 @@ class _ModelOpener:
         """Raises InputError for what the runtime refuses."""
         if self.values:
             model = quantize_graph(model, self.values)
-        inline = sum(byte_size(tensor, "") for tensor in model.graph.initializer if not is_mapped(tensor))
+        inline, outside = 0, []
+        for tensor in model.graph.initializer:
+            if is_mapped(tensor):
+                outside.append(tensor)
+            else:
+                inline += byte_size(tensor, "")
         options = _options(len(model.graph.node), max(inline, self.size))
         if not self.optimize:
             options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         with WeightFiles() as files:
-            outside = filter(is_mapped, model.graph.initializer)
             beside = {tensor.name: self._read(tensor, files) for tensor in outside}
         if inline >= _PROTOBUF_LIMIT:
             model, inner = _emptied(model)
@@ -218,14 +222,8 @@ class _ModelOpener:
 
 def _emptied(model: ModelProto) -> tuple[ModelProto, dict[str, npt.NDArray[Any]]]:
     """A copy without the values of large initializers, which no message could hold, and these values."""
-    lean, values = ModelProto(), dict[str, npt.NDArray[Any]]()
-    lean.ir_version = model.ir_version
-    lean.opset_import.extend(model.opset_import)
-    lean.functions.extend(model.functions)
+    lean, values = without_values(model, "node"), dict[str, npt.NDArray[Any]]()
     graph = lean.graph
-    graph.name = model.graph.name
-    for kind in ("node", "input", "output", "value_info", "sparse_initializer"):
-        getattr(graph, kind).extend(getattr(model.graph, kind))
     for tensor in model.graph.initializer:
         if len(tensor.raw_data) < _LARGE or is_mapped(tensor) or not is_native(tensor):
             graph.initializer.append(tensor)
@@ -332,8 +330,8 @@ class StreamedModel:
             places = pieces.pieces[number]
             model = pieces.model_of(places, outputs, stored=pieces.stored, types=types, declared=self._declared)
             group = self._open(model)
-            for values in kept:
-                values.update(*group.runs([{name: values[name] for name in group.inputs}]))
+            for values, made in zip(kept, group.runs(kept), strict=True):
+                values.update(made)
 
 
 def reference_outputs(model: ModelProto, feeds: Sequence[Feed]) -> list[Feed]:

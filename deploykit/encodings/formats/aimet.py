@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -27,7 +28,6 @@ __all__ = [
     "LIMIT",
     "VERSIONS",
     "WRITTEN_VERSIONS",
-    "encodings_document",
     "parse_encodings",
     "read_encodings",
     "write_encodings",
@@ -196,18 +196,18 @@ def _check_sections(document: dict[str, Any], version: str, where: str) -> None:
 
 def write_encodings(encodings: EncodingSet, version: str) -> str:
     """The text of a file of ``version``, ending in a newline; keys are sorted, entries keep the order of the set."""
-    with _without_collecting():
-        document = encodings_document(encodings, version)
-        return msgspec.json.format(json.dumps(document, sort_keys=True, allow_nan=False), indent=1) + "\n"
-
-
-def encodings_document(encodings: EncodingSet, version: str) -> dict[str, Any]:
-    """The content of a file of ``version`` as plain values."""
     if version not in (*WRITTEN_VERSIONS, "0.6.2"):
         raise DefectError(f"encodings cannot be written as version {version!r}")
-    document: dict[str, Any] = {**encodings.extra, **_LAYOUTS[version].write(encodings), "version": version}
+    head: dict[str, Any] = {**encodings.extra, "version": version}
     if encodings.producer is not None:
-        document["producer"] = dict(encodings.producer)
+        head["producer"] = dict(encodings.producer)
     if encodings.quantizer_args is not None and version != "2.0.0":
-        document["quantizer_args"] = dict(encodings.quantizer_args)
-    return document
+        head["quantizer_args"] = dict(encodings.quantizer_args)
+    with _without_collecting():
+        document = {key: msgspec.Raw(json.dumps(value, sort_keys=True, allow_nan=False)) for key, value in head.items()}
+        document |= _LAYOUTS[version].write(encodings)
+        text = msgspec.json.format(msgspec.json.encode(document, order="sorted"), indent=1).decode() + "\n"
+    return text if text.isascii() and "\x7f" not in text else _NOT_ASCII.sub(lambda one: json.dumps(one[0])[1:-1], text)
+
+
+_NOT_ASCII = re.compile("[\x7f-\U0010ffff]")

@@ -19,7 +19,7 @@ from deploykit.encodings.read import with_float_tensors
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Float8, Lpbq
 from deploykit.errors import UsageError
 
-__all__ = ["Conversion", "ConversionOutcome", "OutcomeKind", "convert"]
+__all__ = ["Conversion", "ConversionOutcome", "OutcomeKind", "convert", "is_writable"]
 
 # How the versions begin whose files state no axes.
 _WITHOUT_AXES = ("0.6", "1.")
@@ -157,6 +157,11 @@ def convert(
         warnings=tuple(warnings),
         counts={str(kind): sum(outcome.kind is kind for outcome in outcomes) for kind in OutcomeKind},
     )
+
+
+def is_writable(encodings: EncodingSet, version: str) -> bool:
+    """True where ``convert`` without layouts would leave no tensor out."""
+    return all(_loss(entry, encodings.version, version, None)[0] is not OutcomeKind.IMPOSSIBLE for entry in encodings)
 
 
 def _loss(entry: Encoding, source: str, target: str, layout: Layout | None) -> tuple[OutcomeKind, str]:

@@ -6,6 +6,7 @@ impossible and refused here.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Annotated, Any, TypeAlias, TypeVar
@@ -25,6 +26,8 @@ __all__ = [
     "checked",
     "is_symmetric",
     "json_name",
+    "json_numbers",
+    "json_texts",
     "nested",
     "normal_axis",
     "offset_of",
@@ -96,6 +99,24 @@ def json_name(value: Any) -> str:
     """The JSON word for a value's type, for messages."""
     names = {type(None): "null", bool: "a boolean", str: "a string", list: "a list", dict: "an object"}
     return names.get(type(value), "a number")
+
+
+def json_texts(numbers: Array) -> list[str]:
+    """Each number of a flat array as Python's json writes it, which is ``repr``; msgspec is ten times as fast.
+
+    The two differ only in when an exponent is written.
+    """
+    texts = msgspec.json.encode(numbers.tolist()).decode()[1:-1].split(",")
+    size = np.abs(numbers)
+    for place in np.flatnonzero(((size < 1e-4) & (size > 0)) | (size >= 1e16)).tolist():
+        texts[place] = repr(float(numbers[place]))
+    return texts
+
+
+def json_numbers(numbers: Array) -> msgspec.Raw:
+    """The numbers of an array as nested JSON lists, to be written as they are."""
+    flat = numbers.ndim == 1
+    return msgspec.Raw(f"[{','.join(json_texts(numbers))}]" if flat else json.dumps(numbers.tolist()))
 
 
 def nested(value: Any, where: str, key: str = "") -> Array:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from deploykit.encodings.formats import grids
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Value
@@ -80,22 +80,19 @@ def _parse_value(items: list[Any], where: str) -> Value:
     return value
 
 
-def format_sections(encodings: EncodingSet) -> dict[str, Any]:
+def format_sections(encodings: EncodingSet) -> dict[str, dict[str, Raw]]:
     """Both sections, each list in its tensor's own order; entries that the layout cannot hold are left out."""
-    sections: dict[str, Any] = {name: {} for name in SECTIONS}
+    sections: dict[str, dict[str, Raw]] = {name: {} for name in SECTIONS}
     for entry in encodings:
         value = entry.value
         section = sections["param_encodings" if entry.is_param else "activation_encodings"]
         if isinstance(value, Float) and value.dtype == "float16":
-            section[entry.name] = [{"bitwidth": 16, "dtype": "float"}]
+            section[entry.name] = Raw('[{"bitwidth":16,"dtype":"float"}]')
         elif isinstance(value, Affine) and (value.block_size is None or value.placed):
-            columns = {
-                "max": value.maximum,
-                "min": value.minimum,
-                "offset": grids.offset_of(value),
-                "scale": value.scale,
-            }
-            head = {"bitwidth": value.bits, "dtype": "int", "is_symmetric": str(grids.is_symmetric(value))}
-            rows = zip(*(array.reshape(-1).tolist() for array in columns.values()), strict=True)
-            section[entry.name] = [head | dict(zip(columns, row, strict=True)) for row in rows]
+            # The keys in order, as text: a weight has an item for each of its channels.
+            columns = (value.maximum, value.minimum, grids.offset_of(value), value.scale)
+            texts = grids.json_texts(np.stack(columns, axis=-1).reshape(-1))
+            head = f'"bitwidth":{value.bits},"dtype":"int","is_symmetric":"{grids.is_symmetric(value)}"'
+            item = f'{{{head},"max":%s,"min":%s,"offset":%s,"scale":%s}}'
+            section[entry.name] = Raw(f"[{','.join([item] * value.scale.size)}]" % tuple(texts))
     return sections

@@ -145,24 +145,24 @@ def _format_value(value: Value) -> dict[str, Any] | None:
     if isinstance(value, Float):
         return {"bw": 16, "dtype": "FLOAT", "enc_type": "PER_TENSOR"} if value.dtype == "float16" else None
     if isinstance(value, Affine):
-        offset = _flat(grids.offset_of(value), value).tolist()
-        shift = [number % 1 for number in offset]
+        offset = _flat(grids.offset_of(value), value)
+        shift = offset % 1
         fields: dict[str, Any] = {
             "bw": value.bits,
             "dtype": "INT",
             "enc_type": value.granularity.upper().replace("-", "_"),
             "is_sym": grids.is_symmetric(value),
-            "offset": [number - part for number, part in zip(offset, shift, strict=True)],
-            "scale": _flat(value.scale, value).tolist(),
+            "offset": grids.json_numbers(offset - shift),
+            "scale": grids.json_numbers(_flat(value.scale, value)),
         }
-        if any(shift):
-            fields["zero_point_shift"] = shift
+        if shift.any():
+            fields["zero_point_shift"] = grids.json_numbers(shift)
         if value.block_size is not None:
             fields["block_size"] = value.block_size
         return fields
     if not isinstance(value, Lpbq):
         return None
-    channels = value.channel_scale.reshape(-1).tolist()
+    channels = value.channel_scale.reshape(-1)
     return {
         "block_size": value.block_size,
         "bw": value.decompressed_bits,
@@ -170,9 +170,9 @@ def _format_value(value: Value) -> dict[str, Any] | None:
         "dtype": "INT",
         "enc_type": "LPBQ",
         "is_sym": True,
-        "offset": [-(1 << (value.decompressed_bits - 1))] * len(channels),
+        "offset": [-(1 << (value.decompressed_bits - 1))] * channels.size,
         "per_block_int_scale": _flat(value.block_scale, value).astype(np.int64).tolist(),
-        "scale": channels,
+        "scale": grids.json_numbers(channels),
     }
 
 

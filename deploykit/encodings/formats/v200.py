@@ -178,14 +178,14 @@ def _format_value(value: Value) -> dict[str, Any] | None:
             "block_size": value.block_size,
             "output_dtype": value.dtype,
             "per_block_int_scale": value.block_scale.astype(np.int64).tolist(),
-            "per_channel_float_scale": value.channel_scale.tolist(),
+            "per_channel_float_scale": grids.json_numbers(value.channel_scale),
         }
     if not isinstance(value, Float8) and not (isinstance(value, Affine) and value.placed):
         return None
-    fields: dict[str, Any] = {"output_dtype": value.dtype, "y_scale": value.scale.tolist()}
+    fields: dict[str, Any] = {"output_dtype": value.dtype, "y_scale": grids.json_numbers(value.scale)}
     if isinstance(value, Affine) and value.zero_point.any():
-        whole = not (value.zero_point % 1).any()
-        fields["y_zero_point"] = (value.zero_point.astype(np.int64) if whole else value.zero_point).tolist()
+        zero = value.zero_point
+        fields["y_zero_point"] = grids.json_numbers(zero) if (zero % 1).any() else zero.astype(np.int64).tolist()
     if value.block_size is not None:
         return {**fields, "axis": value.block_axis, "block_size": value.block_size}
     return fields if value.axis is None else {**fields, "axis": value.axis}
