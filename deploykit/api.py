@@ -397,6 +397,7 @@ def evaluate(
     """
     from deploykit.accuracy.judge.compare import evaluate as judge
     from deploykit.accuracy.judge.rules import Thresholds
+    from deploykit.model.load import blaming
 
     asked = Thresholds(
         min_cosine=min_cosine,
@@ -406,7 +407,9 @@ def evaluate(
         max_box_error=max_box_error,
         min_agreement=min_agreement,
     )
-    return judge(Path(baseline), Path(candidate), data=_path(data), model=_path(model), target=target, thresholds=asked)
+    left, right = Path(baseline), Path(candidate)
+    with blaming(left, right):
+        return judge(left, right, data=_path(data), model=_path(model), target=target, thresholds=asked)
 
 
 def simulate(
