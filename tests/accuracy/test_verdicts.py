@@ -321,8 +321,9 @@ def test_another_order_of_rows_is_no_loss_where_the_order_means_nothing() -> Non
     ("lost", "before", "right", "says"),
     [
         (24, None, False, "96 of 120 detections kept"),
-        (24, 24, True, "in your encodings, not in the package: 96 of 120 detections kept"),
-        (25, 24, True, ""),  # one in a hundred is no difference
+        (24, 24, True, "in your encodings, not in the package"),  # the number stands beside it already
+        (25, 24, True, "not in the package: 96 of 120 detections kept"),  # one in a hundred is no difference
+        (0, 0, True, "the encodings by themselves come to the same"),
         (24, 3, False, "96 of 120 detections kept"),
         (6, 0, True, "120 of 120 detections kept"),
         (70, 70, False, ""),  # nothing of the task is left

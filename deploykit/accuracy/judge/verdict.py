@@ -467,12 +467,13 @@ class Verdict:
         numbers = tuple(n if of is None else replace(n, base=of.value, base_words=of.words) for n, of in pairs)
         right, reason = decide(numbers, self.oddities, self.broken)
         excused = next((n for n in numbers if n.passes and not n.limit.holds(n.value)), None)
-        cost = f"the encodings by themselves: {quantization.words}"
+        told = "" if quantization.words == self.words else f": {quantization.words}"
+        cost = f"the encodings by themselves{told or ' come to the same'}"
         if right and excused is not None:
-            unit = f" {excused.limit.unit}" if excused.limit.unit else ""
-            both = f"{excused.subject} {excused.base:.4g}{unit} by them alone, {excused.value:.4g}{unit} here"
-            told = quantization.words if excused.words else both
-            cost = f"what is lost is in your encodings, not in the package: {told}"
+            if not excused.words:
+                unit = f" {excused.limit.unit}" if excused.limit.unit else ""
+                told = f": {excused.subject} {excused.base:.4g}{unit} by them alone, {excused.value:.4g}{unit} here"
+            cost = f"what is lost is in your encodings, not in the package{told}"
         return replace(self, numbers=numbers, right=right, reason=reason, cost=cost)
 
     def lines(self) -> tuple[str, ...]:
