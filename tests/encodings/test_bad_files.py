@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deploykit.encodings.formats.aimet import LIMIT, parse_encodings, read_encodings
+from deploykit.encodings.formats.aimet import LIMIT, parse_encodings, read_encodings, write_encodings
 from deploykit.encodings.place import fit
 from deploykit.encodings.read import float_tensors_to_json, read_float_tensors
-from deploykit.encodings.values import Affine
+from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.errors import InputError
 from deploykit.tables.reading import parse_json
 from tables import each_row
@@ -77,6 +77,8 @@ def test_a_file_that_would_fill_the_memory_is_refused_before_it_is_parsed(
     path.write_bytes(of_200(filler * (9 << 17 >> 2) + b"0"))
     with pytest.raises(InputError, match="too much to be read"):
         read_encodings(path)
+    with pytest.raises(InputError, match=r"version 0\.6\.1: .* too much to be read"):  # nor is it written
+        write_encodings(EncodingSet(version="1.0.0", entries={}, extra={"x": [0] * 300_000}), "0.6.1")
 
 
 TWICE = ['{"a": 1, "a": 2}', '{"a": {"b": 1, "b": 2}}', '[1, {"a": 1, "a": 1}]', '{"a:": 1, "a:": 2}']

@@ -42,6 +42,8 @@ _BUDGET = 3_000_000_000
 _COSTS = {b"{": 120, b"[": 130, b":": 170, b",": 40}
 """What each of these characters costs in memory once parsed, in bytes; measured with CPython 3.11, rounded up."""
 
+_LEAST = "version 1.0.0 takes least room: deploykit compat encodings-1.0.0 says what reads it"
+
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
@@ -76,15 +78,7 @@ def read_encodings(path: Path) -> EncodingSet:
     data = read_regular(path, limit=LIMIT)
     if not data.strip():
         raise InputError(f"{path}: the file is empty", next="export the encodings again")
-    # Letters are counted where they might matter.
-    dearest = (2 + max(_COSTS.values())) * len(data)
-    cost = 2 * len(data) + sum(data.count(letter) * each for letter, each in _COSTS.items()) if dearest > _BUDGET else 0
-    if cost > _BUDGET:
-        raise InputError(
-            f"{path}: {len(data)} bytes with {data.count(b',')} values, too much to be read",
-            why=f"parsing would take about {cost >> 20} MiB of memory; {_BUDGET >> 20} are allowed",
-            next="is this really an encodings file? Blockwise scales take least room in version 1.0.0",
-        )
+    _check_budget(data, str(path), f"is this really an encodings file? {_LEAST}")
     with _without_collecting():
         try:
             document = parse_json(data, where=str(path))
@@ -96,6 +90,19 @@ def read_encodings(path: Path) -> EncodingSet:
                 parse_encodings(json.loads(data.decode("utf-8-sig")), where=str(path))
             raise
         return parse_encodings(document, where=str(path))
+
+
+def _check_budget(data: bytes, what: str, following: str) -> None:
+    """Raises InputError where parsing would take more memory than is allowed."""
+    # Letters are counted where they might matter.
+    dearest = (2 + max(_COSTS.values())) * len(data)
+    cost = 2 * len(data) + sum(data.count(letter) * each for letter, each in _COSTS.items()) if dearest > _BUDGET else 0
+    if cost > _BUDGET:
+        raise InputError(
+            f"{what}: {len(data)} bytes with {data.count(b',')} values, too much to be read",
+            why=f"parsing would take about {cost >> 20} MiB of memory; {_BUDGET >> 20} are allowed",
+            next=following,
+        )
 
 
 @contextmanager
@@ -195,7 +202,10 @@ def _check_sections(document: dict[str, Any], version: str, where: str) -> None:
 
 
 def write_encodings(encodings: EncodingSet, version: str) -> str:
-    """The text of a file of ``version``, ending in a newline; keys are sorted, entries keep the order of the set."""
+    """The text of a file of ``version``, ending in a newline; keys are sorted, entries keep the order of the set.
+
+    Raises InputError where it would be too much to be read.
+    """
     if version not in (*WRITTEN_VERSIONS, "0.6.2"):
         raise DefectError(f"encodings cannot be written as version {version!r}")
     head: dict[str, Any] = {**encodings.extra, "version": version}
@@ -206,7 +216,10 @@ def write_encodings(encodings: EncodingSet, version: str) -> str:
     with _without_collecting():
         document = {key: msgspec.Raw(json.dumps(value, sort_keys=True, allow_nan=False)) for key, value in head.items()}
         document |= _LAYOUTS[version].write(encodings)
-        text = msgspec.json.format(msgspec.json.encode(document, order="sorted"), indent=1).decode() + "\n"
+        written = msgspec.json.format(msgspec.json.encode(document, order="sorted"), indent=1)
+    # What nobody could read back is not handed on.
+    _check_budget(written, f"encodings of version {version}", _LEAST)
+    text = written.decode() + "\n"
     return text if text.isascii() and "\x7f" not in text else _NOT_ASCII.sub(lambda one: json.dumps(one[0])[1:-1], text)
 
 
