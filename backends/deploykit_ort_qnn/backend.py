@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from deploykit.backend.options import OptionSpec
     from deploykit.backend.plans import Plan
     from deploykit.backend.probes import Probe
+    from deploykit.backend.quantizers import Quantizer
     from deploykit.backend.targets import Target
     from deploykit.findings import Finding
     from deploykit.findings.rules import Registry
@@ -182,6 +183,17 @@ class OrtQnn(QualcommBackend["Prepared", None]):
         from deploykit_ort_qnn.bench.opinions import settle
 
         return settle(situation, findings, release=compiler.release, shared=shared, seconds=seconds, progress=progress)
+
+    def quantizers(self, target: Target) -> tuple[Quantizer, ...]:
+        """AIMET, with blocks for layers that become a MatMul, where the provider of the release takes any."""
+        from deploykit_ort_qnn.prepare import wheel_for
+        from deploykit_qualcomm.aimet import Aimet
+        from deploykit_qualcomm.carriers import forms_of
+
+        refuses = forms_of(wheel_for(target.requested)).refuses
+        return tuple(
+            Aimet(() if "block-weights" in refuses else ("Gemm", "MatMul")) for _ in super().quantizers(target)
+        )
 
     def block_weight_path(self, *, op_type: str, lpbq: bool, has_bias: bool, sdk: str) -> str:
         """What the provider makes of a layer with block-quantized weights, in words."""

@@ -14,14 +14,13 @@ from deploykit.tables.capabilities import Status
 if TYPE_CHECKING:
     from deploykit.backend.targets import Target
 
-__all__ = ["AIMET", "configuration", "encodings_version"]
+__all__ = ["AIMET", "Aimet", "configuration", "encodings_version"]
 
 # The HTP versions that aimet-onnx 2.42 has a configuration for (htp_v66 and so on).
 _CONFIGURATIONS = (66, 68, 69, 73, 75, 79, 81, 85)
 
 _VERSIONS = ("1.0.0", "2.0.0", "0.6.1")
 _CONVERTERS = ("qairt-converter", "qnn-onnx-converter")
-_LPBQ_OPERATORS = ("Conv", "Gemm", "MatMul")
 _OPTIONS = (
     OptionSpec(
         name="scheme",
@@ -71,10 +70,15 @@ _WEIGHT_METHODS = (
 )
 
 
-class _Aimet(Quantizer):
+class Aimet(Quantizer):
+    """``blocked`` are the operators whose weights the backend takes in blocks."""
+
     id = "aimet"
     summary = "AIMET for ONNX: simulates the HTP while it calibrates"
     toolchain = "aimet"
+
+    def __init__(self, blocked: tuple[str, ...] = ("Conv", "Gemm", "MatMul")) -> None:
+        self.blocked = blocked
 
     def precisions(self, target: Target) -> tuple[str, ...]:
         """What QuantSim simulates; whether a chip runs it is said by the rules of the backend."""
@@ -97,6 +101,8 @@ class _Aimet(Quantizer):
         given = asked.options
         if given["lpbq"] and widths[0] != 4:
             raise UsageError(f"--option lpbq=true with {asked.precision}", why="LPBQ holds 4-bit weights", next="w4a16")
+        if given["lpbq"] and not self.blocked:
+            raise UsageError("lpbq for this release", why="its provider takes no weights in blocks", next="a later one")
         if given["adaround"] and given["seq_mse"]:
             raise UsageError("adaround and seq_mse at once", why="both choose the weights' integers", next="take one")
         if given["seq_mse"] and given["scheme"] != "min_max":
@@ -116,7 +122,7 @@ class _Aimet(Quantizer):
                 "cle": given["cle"],
                 "seq_mse": {"num_candidates": given["candidates"]} if given["seq_mse"] else None,
                 "adaround": {"num_iterations": given["iterations"]} if given["adaround"] else None,
-                "lpbq": {"block_size": given["block_size"], "operators": _LPBQ_OPERATORS} if given["lpbq"] else None,
+                "lpbq": {"block_size": given["block_size"], "operators": self.blocked} if given["lpbq"] else None,
                 **mixed,
             },
         )
@@ -141,7 +147,7 @@ def _mixed(given: Mapping[str, OptionValue], precision: str, widths: tuple[int, 
 
 
 # The quantizer of the toolchain aimet.
-AIMET: Quantizer = _Aimet()
+AIMET: Quantizer = Aimet()
 
 
 def configuration(target: Target) -> str:

@@ -166,6 +166,8 @@ def work(job: child.ChildJob) -> None:
     names = [value.name for value in model.graph.output]
     child.tell("building the simulation")
     sim = simulation(model, job.settings)
+    if job.settings["lpbq"] and not any(one.quant_info.blockSize for one in sim.qc_quantize_op_dict.values()):
+        raise ValueError("no weight takes a whole number of blocks: set a smaller block_size")
     job.stage_done("simulation")
     improve(job, sim)
     sim.compute_encodings(job.calibration)

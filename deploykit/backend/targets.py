@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import takewhile
+from os.path import commonprefix
 from typing import Any
 
 from deploykit.errors import UnknownTargetError
@@ -70,11 +70,8 @@ def nearest_names(name: str, known: Mapping[str, Any] | Iterable[str], *, count:
 
     close = get_close_matches(name, list(known), n=8 * count, cutoff=0.5)
     likeness = {other: SequenceMatcher(None, other, name).ratio() for other in close}
-    return sorted(close, key=lambda other: (-likeness[other], -_common_start(name, other)))[:count]
-
-
-def _common_start(name: str, other: str) -> int:
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(name, other, strict=False)))
+    starts = {other: len(commonprefix([name, other])) for other in close}  # noqa: RUF071 (letters are meant)
+    return sorted(close, key=lambda other: (-likeness[other], -starts[other]))[:count]
 
 
 def _normal(name: str) -> str:

@@ -74,6 +74,7 @@ def command(
         found = apply_severity_overrides(check(request, progress=tell), severity)
     if write_baseline is not None:
         write_baseline_file(write_baseline, found)
+        click.echo(f"{write_baseline}: accepts what is found now, {len(found)} findings", err=True)
     if baseline is not None:
         found = apply_baseline(found, read_baseline(baseline))
     value: dict[str, Any] = {"findings": [finding.to_json() for finding in found], "summary": summarize(found)}

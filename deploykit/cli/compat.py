@@ -39,16 +39,12 @@ _ONLY = (
 @option("--type", "TYPE", "Only kernels of this type: u8, u16, float.", "kind", default="")
 @path("--model", None, "Find the lowest SDK that takes this model on --target.")
 @path("--encodings", None, "The encodings that go with --model.")
-@click.option("--diff", nargs=2, hidden=True, default=None)
-@click.option("--binary", hidden=True, default=None)
 def command(
     feature: tuple[str, ...],
     sdks: tuple[str, ...],
     kind: str,
     model: Path | None,
     encodings: Path | None,
-    diff: tuple[str, str] | None,
-    binary: str | None,
     **only: str,
 ) -> int:
     """Say which SDK, tool and device has FEATURE: a feature, flag, configuration key, provider option, wheel or device.
@@ -60,8 +56,6 @@ def command(
     deploykit compat lpbq --sdk 2.33
     deploykit compat op Conv --target sm8650
     """
-    if diff or binary:
-        raise UsageError(f"it is now: deploykit compat {'diff ' + ' '.join(diff) if diff else f'binary {binary}'}")
     feature = (*feature, "in", kind) if kind else feature
     if len(sdks) > 1 and model:
         raise UsageError("more than one --sdk goes with a feature", next="ask for one release at a time")

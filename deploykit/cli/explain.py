@@ -154,7 +154,7 @@ def _binary_lines(report: BinaryReport) -> Iterator[str]:
                 source = "; ".join(fits["source"])
                 limit = f"one graph may have {_size(fits['limit_bytes'])} ({source}){parts}"
             yield f"  limit   {counted}{', ' if fits['limit_bytes'] is not None else '; '}{limit}"
-    for row in report.loads:
+    for row in report.loads[:1]:
         yield f"loads     {row.status} ({row.confidence}): {row.note}"
     # The releases that load it are one range; the packages that carry the newest ones stand beside it.
     loading = [runtime for runtime in report.runtimes if str(runtime.status) == "supported"]

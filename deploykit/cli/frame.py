@@ -84,28 +84,33 @@ def _remember(context: click.Context, param: click.Parameter, value: Any) -> Non
             context.with_resource(with_memory(value))
 
 
-def _global_options() -> list[click.Parameter]:
-    flag, count = {"is_flag": True}, {"count": True}
-    rows: tuple[tuple[list[str], str | list[str], str, dict[str, Any]], ...] = (
-        (["--json"], f"{_ENV}_JSON", "Machine-readable output on stdout, nothing else there.", flag),
-        # Eager: before --version, which says more with it.
-        (["-v", "--verbose"], f"{_ENV}_VERBOSE", "Say more.", {**count, "is_eager": True}),
-        (["-q", "--quiet"], f"{_ENV}_QUIET", "Say less.", count),
-        (["--no-color"], [f"{_ENV}_NO_COLOR", "NO_COLOR"], "Plain text.", flag),
-        (["--no-cache"], _NO_CACHE, "Take and keep nothing between runs.", flag),
-        (["--memory"], MEMORY, "What simulations may take, such as 3G. Default: 60 % of what is free.", _SIZE),
-    )
-    return [
-        click.Option(flags, callback=_remember, expose_value=False, envvar=envvar, help=words, **shape)
-        for flags, envvar, words, shape in rows
-    ]
-
-
 class _WithGlobals(click.Command):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("context_settings", {}).setdefault("help_option_names", ["-h", "--help"])
         super().__init__(*args, **kwargs)
-        self.params.extend(_global_options())
+        flag, count = {"is_flag": True}, {"count": True}
+        rows: tuple[tuple[list[str], str | list[str], str, dict[str, Any]], ...] = (
+            (["--json"], f"{_ENV}_JSON", "Machine-readable output on stdout, nothing else there.", flag),
+            # Eager: before --version, which says more with it.
+            (["-v", "--verbose"], f"{_ENV}_VERBOSE", "Say more.", {**count, "is_eager": True}),
+            (["-q", "--quiet"], f"{_ENV}_QUIET", "Say less.", count),
+            (["--no-color"], [f"{_ENV}_NO_COLOR", "NO_COLOR"], "Plain text.", flag),
+            (["--no-cache"], _NO_CACHE, "Take and keep nothing between runs.", flag),
+            (["--memory"], MEMORY, "What simulations may take, such as 3G. Default: 60 % of what is free.", _SIZE),
+        )
+        self.params += [
+            click.Option(flags, callback=_remember, expose_value=False, envvar=envvar, help=words, **shape)
+            for flags, envvar, words, shape in rows
+        ]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Also refuse an option that was given twice and holds one value: the last would win without a word."""
+        order = self.make_parser(ctx).parse_args(args=list(args))[2]
+        for one in order:
+            many = not isinstance(one, click.Option) or one.multiple or one.is_flag or one.count
+            if not many and order.count(one) > 1 and not ctx.resilient_parsing:
+                raise UsageError(f"{one.opts[-1]}: given twice", next="give it once")
+        return super().parse_args(ctx, args)
 
 
 class Command(_WithGlobals):
@@ -170,6 +175,9 @@ def run(command: click.Command, args: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except click.exceptions.Exit as exit_:
         return exit_.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return error.exit_code
     except click.ClickException as error:
         wanted = error.param if isinstance(error, click.MissingParameter) else None
         path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx is not None else "deploykit"
@@ -272,7 +280,11 @@ def show_crash(by: signal.Signals) -> int:
 def _show_error(arguments: Sequence[str], error: DeploykitError) -> int:
     shown = _LONG_WORD.sub(r"\1…\2", defused(str(error)))
     click.echo(f"{click.style('error:', fg='red', bold=True)} {shown}", err=True)
-    _show_json_error(arguments, what=error.what, why=error.why, next_=error.next, status=error.exit_status)
+    # With --json an error is a JSON value on stdout as well, so that programs need not read prose.
+    if "--json" in arguments or os.environ.get("DEPLOYKIT_JSON"):
+        told = {"what": error.what, "why": error.why, "next": error.next, "exit_status": error.exit_status}
+        with suppress(OSError):  # there may be no room for it either
+            click.echo(json.dumps({"schema": 1, "error": told}))
     return error.exit_status
 
 
@@ -283,14 +295,6 @@ def _show_defect(arguments: Sequence[str], error: Exception) -> int:
     if os.environ.get("DEPLOYKIT_DEBUG") or {"-v", "--verbose"} & set(arguments):
         traceback.print_exception(error)
     return 70
-
-
-def _show_json_error(arguments: Sequence[str], *, what: str, why: str = "", next_: str = "", status: int) -> None:
-    """With --json an error is a JSON value on stdout as well, so that programs need not read prose."""
-    if "--json" in arguments or os.environ.get("DEPLOYKIT_JSON"):
-        error = {"what": what, "why": why, "next": next_, "exit_status": status}
-        with suppress(OSError):  # there may be no room for it either
-            click.echo(json.dumps({"schema": 1, "error": error}))
 
 
 CRASHES = frozenset(

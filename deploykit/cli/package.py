@@ -76,14 +76,17 @@ def package_text(packaged: Packaged, folder: Path | None = None) -> str:
     lines += [] if packaged.estimate is None else [f"time       {packaged.estimate.described}"]
     lines += [f"assumed    {plan.assumed}"] if plan.assumed else []
     lines.append(f"route      {route.id} ({route.confidence}){f': {route.why}' if is_all else ''}")
-    ending = [f"next       {told.next.replace('PACKAGE', str(folder))}"] if told.next else []
-    ending.append(f"package    {folder} (open report.html)")
+    ending = [f"package    {folder} (open report.html)"]
     if is_all:
+        said = [findings_text(findings)]
         ran, left = (", ".join(steps) or "nothing" for steps in (packaged.executed, packaged.generated))
-        more = [f"executed   {ran}", f"generated  {left}", f"digest     {packaged.digest}"]
-        return "\n".join([*lines, "", findings_text(findings), "", *more, *ending])
-    room = _MOST_LINES - len(lines) - len(ending)
-    return "\n".join([*lines, *_asking(findings, room, "-v and report.html list them"), *ending])
+        lines.append("")
+        ending = ["", f"executed   {ran}", f"generated  {left}", f"digest     {packaged.digest}", *ending]
+    else:
+        said = _asking(findings, _MOST_LINES - len(lines) - 2, "-v and report.html list them")
+    if told.next and f"next: {told.next}" not in "\n".join(said):  # the finding that it answers may say it
+        ending.insert(-1, f"next       {told.next.replace('PACKAGE', str(folder))}")
+    return "\n".join([*lines, *said, *ending])
 
 
 def _asking(findings: tuple[Finding, ...], room: int, where: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,11 +44,12 @@ def command(model: Path, options: tuple[str, ...], **given: Any) -> int:
     """
     with progress() as tell:
         done = api.quantize(model, options=[pair(text) for text in options], progress=tell, **given)
-    emit(done.to_json(), lambda: _text(done))
+    asked = {name: given[name] for name in ("target", "sdk", "backend")}
+    emit(done.to_json(), lambda: _text(done, asked))
     return done.exit_status
 
 
-def _text(done: Quantization) -> str:
+def _text(done: Quantization, asked: Mapping[str, Any]) -> str:
     lines = [findings_text(done.findings), ""]
     numbers = done.record.get("numbers")
     if numbers is not None:
@@ -55,4 +57,7 @@ def _text(done: Quantization) -> str:
         lines.append(f"simulated  {'no difference' if value is None else f'{value:.2f} dB'} against the float model")
     lines.append(f"quantizer  {done.record.get('toolchain') or done.record['quantizer']}")
     lines.append(f"folder     {done.folder} ({', '.join(done.files.values())}, report.md)")
+    both = f"model.onnx --encodings {done.folder}/model.encodings" if "model" in done.files else done.files["qdq"]
+    more = f"{' '.join(f'--{name} {value!r}' for name, value in asked.items() if value)}"
+    lines.append(f"next       deploykit package {done.folder}/{both} {more} -o out")
     return "\n".join(lines)

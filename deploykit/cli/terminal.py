@@ -223,11 +223,11 @@ class News:
         if self._clock is None:
             return
         with self._lock:
-            begins = isinstance(line, Begun)
+            begins, words = isinstance(line, Begun), plain(click.unstyle(line))
             if begins:
-                self._step, self._detail, self._step_began = plain(line), "", time.monotonic()
+                self._step, self._detail, self._step_began = words, "", time.monotonic()
             else:
-                self._detail = plain(line)
+                self._detail = words
             if self._is_drawn:
                 self._draw()
             elif begins and not self._is_live and time.monotonic() - self._began >= _PATIENCE:
@@ -237,7 +237,8 @@ class News:
         """Tell what is to stay, such as why nothing moves; a log that is read later needs that with --json too."""
         with self._lock:
             if not self._is_quiet:
-                _write(f"{_CLEAR if self._is_drawn else ''}{defused(line)}\n")
+                _write(_CLEAR if self._is_drawn else "")
+                click.echo(defused(line), err=True)  # without colours where nobody sees them
             if self._is_drawn:
                 self._draw()
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.formats.grids import json_name
 from deploykit.encodings.place import place
-from deploykit.encodings.qdq import QDQ_VERSION, read_qdq
+from deploykit.encodings.qdq import read_qdq
 from deploykit.encodings.values import EncodingSet, Float
 from deploykit.errors import InputError
 from deploykit.model import load_model, weight
@@ -80,11 +80,18 @@ def with_float_tensors(encodings: EncodingSet, names: Iterable[str]) -> Encoding
 def read_given(path: Path, *, float_tensors: Path | None = None) -> EncodingSet:
     """The encodings in an AIMET file or a QDQ model (``.onnx``), and the names in the list of float tensors.
 
-    Raises InputError for files that cannot be read, and where the list names a tensor that has an integer entry.
+    Raises InputError for files that cannot be read, where the list names a tensor that has an integer entry, and for a
+    float model in place of a QDQ model: it would make everything float without a word.
     """
     if path.suffix.lower() == ".onnx":
         model = load_model(path)
         encodings = read_qdq(model.proto, source=str(path), read_tensor=partial(weight, model))
+        if not encodings.entries:
+            raise InputError(
+                f"{path}: a model without QuantizeLinear and DequantizeLinear nodes",
+                why="it says of no tensor how it is quantized",
+                next="give an encodings file, or the quantized model",
+            )
     else:
         encodings = read_encodings(path)
     return encodings if float_tensors is None else with_float_tensors(encodings, read_float_tensors(float_tensors))
@@ -95,14 +102,6 @@ def read_placed(
 ) -> EncodingSet:
     """What ``read_given`` reads, placed on a graph; ``infer_blocks``: see ``place``.
 
-    Raises InputError as ``read_given`` does, where a list of scales does not fit its tensor, and for a float model in
-    place of a QDQ model: it would make everything float without a word.
+    Raises InputError as ``read_given`` does, and where a list of scales does not fit its tensor.
     """
-    given = read_given(path, float_tensors=float_tensors)
-    if given.version == QDQ_VERSION and not given.entries:
-        raise InputError(
-            f"{path}: a model without QuantizeLinear and DequantizeLinear nodes",
-            why="it says of no tensor how it is quantized",
-            next="give an encodings file, or the quantized model",
-        )
-    return place(given, facts, infer_blocks=infer_blocks)
+    return place(read_given(path, float_tensors=float_tensors), facts, infer_blocks=infer_blocks)

@@ -75,7 +75,8 @@ def check_unknown_tensor(context: EncodingsOnGraph) -> Iterator[Found]:
 
     A converter drops such an entry without a word, and the tensor it was meant for gets some default precision.
 
-    Fix: use the model that the encodings were exported with, or correct the names
+    Fix: use the model that the encodings were exported with ('deploykit quantize' leaves it beside them: model.onnx)
+    or correct the names
     """
     # One finding for all of them, unless none fits at all.
     names, strangers = context.names, context.strangers

@@ -28,6 +28,7 @@ from deploykit.flow.render import render
 from deploykit.flow.run import auditor, execute, with_kernels
 from deploykit.flow.seal import Output, Packaged, RanPackage, seal
 from deploykit.model.load import blaming
+from deploykit.packages.placing import check_place
 from deploykit.packages.writing import PackageWriter
 from deploykit.system.folders import scratch
 from deploykit.system.jobs import Steps, prefixed
@@ -118,6 +119,8 @@ def read_jobs(
     ``output`` are the fields of ``Output``, as for all of these functions.
     """
     shared, how = SharedWork(), Output(**output)
+    for out in outs:  # before hours of work for a folder that is kept
+        check_place(out, force=how.force)
     for tell in progress[:1]:
         tell("reading the model and its encodings")
     models = dict.fromkeys(request.model for request in requests)

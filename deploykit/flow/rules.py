@@ -452,7 +452,7 @@ def check_quantized(quantized: QuantizedNumbers) -> Iterator[Found]:
     """
     # Who made them, and what is left of the signal.
     numbers = quantized.numbers
-    on = "samples that it calibrated on" if numbers.seen else "samples that it did not see"
+    on = "samples" if numbers.seen else "samples that it did not see"
     value = numbers.to_json()["sqnr_db"]
     shown = "no difference" if value is None else f"{value:.1f} dB"
     yield Found(
@@ -498,7 +498,7 @@ def check_seen(quantized: QuantizedNumbers) -> Iterator[Found]:
         yield Found(
             kind=SubjectKind.DATA,
             name=quantized.model,
-            message=f"judged on {quantized.numbers.samples} of the samples that it was calibrated on",
+            message="too few samples to hold any out: it was judged on those that it was calibrated on",
         )
 
 

@@ -146,13 +146,13 @@ def check_no_opset(facts: GraphFacts) -> Iterator[Found]:
         )
 
 
-@RULES.rule("DK005", "opset-beyond-onnx", "warning", sources=("ONNX versioning (onnx/onnx docs/Versioning.md)",))
+@RULES.rule("DK005", "opset-beyond-onnx", "error", sources=("ONNX versioning (onnx/onnx docs/Versioning.md)",))
 def check_opset_known(facts: GraphFacts) -> Iterator[Found]:
     """A standard operator set newer than the installed onnx package knows.
 
-    Shapes cannot be inferred for operators that changed since, and other tools are usually further behind.
+    Nobody here can tell what its operators compute: nothing can be judged, and other tools are usually further behind.
 
-    Fix: upgrade onnx, or export with an operator set that it knows
+    Fix: export with an operator set that it knows, or upgrade onnx and onnxruntime
     """
     # Compares with the newest released operator set of the installed package.
     from onnx.defs import onnx_opset_version

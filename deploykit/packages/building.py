@@ -111,7 +111,8 @@ def _build(package: Path, on_line: Callable[[str], None] | None) -> BuildReport:
                     _same_file(package / path, place / path)
             older = {path.name: path.stat().st_mtime_ns for path in (place / _LOGS).glob("*.log")}
             try:
-                completed = run(("bash", SCRIPT), cwd=place, log=place / _LOG, on_line=on_line)
+                whole = {"DEPLOYKIT_PACKAGE": str(package)}  # what advice names: the script runs in a folder beside it
+                completed = run(("bash", SCRIPT), cwd=place, env=whole, log=place / _LOG, on_line=on_line)
             finally:
                 _take_over(place, package)
     finally:

@@ -84,7 +84,11 @@ def check_place(out: Path, *, force: bool, kind: SealedKind = PACKAGES) -> str:
 
     Raises PackageError for anything else, and without ``force`` for a folder of its kind as well.
     """
-    if out.is_symlink() or (out.exists() and not out.is_dir()):
+    try:
+        is_other = out.is_symlink() or (out.exists() and not out.is_dir())
+    except OSError as error:
+        raise PlacedFolder(out).unwritable(out, error) from None
+    if is_other:
         raise PackageError(f"{out}: exists and is not a folder", next="name a folder that does not exist yet")
     # Quantizing may take hours: without --force nothing at all may stand where its results go.
     if not out.exists() or (not any(out.iterdir()) and (force or kind is PACKAGES)):

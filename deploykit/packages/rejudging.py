@@ -149,7 +149,8 @@ def judge_of(
         if not entries:  # the very graph is judged that was packaged, and more is asked of it
             against, bits = (Against.QUANTIZED, 8) if facts.is_qdq else (Against.FLOAT, 0)
             shape, lost = {"against": against, "bits": bits, "same_graph": True}, None
-        compare = partial(_beside_cpu, whole, facts, samples, {"thresholds": thresholds, **shape})
+        # The same graph on the CPU is run only when there is something to compare.
+        compare = lambda outputs: Judge(whole, facts, samples, thresholds=thresholds, **shape).compare(outputs)  # noqa: E731
     return PackageJudge(
         pieces=pieces,
         whole=whole,
@@ -173,13 +174,6 @@ def _in_order(pieces: Sequence[_Piece]) -> list[_Piece]:
         done += ready
         left = [piece for piece in left if piece not in ready]
     return done
-
-
-def _beside_cpu(
-    whole: ModelProto, facts: GraphFacts, samples: Samples, shape: Mapping[str, Any], outputs: Sequence[Feed]
-) -> Verdict:
-    """The verdict beside the same graph on the CPU, which is run only when there is something to compare."""
-    return Judge(whole, facts, samples, **shape).compare(outputs)
 
 
 def _recorded_loss(status: Mapping[str, Any]) -> Verdict | None:

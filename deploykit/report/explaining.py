@@ -38,7 +38,10 @@ ON_A_DEVICE = "On a device"
 _FROM_USER = frozenset({"given", "recorded"})
 # So many real samples hold as many decisions as are needed to tell a miss from chance, one per sample.
 _DATA = "package it again with --calibration DATA, at least 20 samples of the field, or --input NAME=VALUE"
-_RUN = "deploykit build {0}, then deploykit run {0} --on adb (or ssh://user@host): the device's outputs are judged"
+_RUN = (
+    "deploykit build {0}, then deploykit run {0} --on adb (Android) or ssh://user@host: the device's "
+    "outputs are judged; elsewhere its scripts/run_on_device.sh"
+)
 
 
 class Word(StrEnum):
@@ -100,7 +103,7 @@ def shipping(status: PackageStatus, findings: Iterable[Finding], package: Path |
     if not status.intact:
         return no("its files are not as they were recorded", next_="make the package again")
     if compiled.state is Compiled.REFUSED:
-        return no(f"the compiler refuses it: {compiled.why or 'the findings say what'}", by, hint)
+        return no(f"the compiler refuses it{f': {compiled.why}' if compiled.why else ''}", by, hint)
     if right.state is Right.NO:
         return no(f"its numbers are wrong{f': {right.why}' if right.why else ''}", measured, hint or _LOCATE)
     if blocking:

@@ -19,6 +19,7 @@ from xml.etree import ElementTree
 from deploykit.errors import InputError, UsageError
 from deploykit.findings import Finding, Severity, SubjectKind, sort_findings
 from deploykit.findings.rules import Rule
+from deploykit.system.files import write_files
 from deploykit.tables.reading import read_json, structure
 
 __all__ = [
@@ -80,17 +81,14 @@ def baseline_text(findings: Iterable[Finding]) -> str:
 
 
 def write_baseline_file(path: Path, findings: Iterable[Finding]) -> None:
-    """Write a baseline file; InputError when the path cannot be written, or something that is none stands there."""
+    """Write a baseline file; PackageError when that cannot be, InputError when something that is none stands there."""
     if path.exists():
         try:
             read_baseline(path)
         except InputError as error:
             why = f"it is no baseline: {error.why or error.what}"
             raise InputError(f"{path}: exists and was kept", why=why, next="name another file") from None
-    try:
-        path.write_text(baseline_text(findings), "utf-8")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written", why=error.strerror or str(error)) from None
+    write_files({path: baseline_text(findings)}, force=True)
 
 
 def apply_baseline(findings: Iterable[Finding], baseline: Baseline) -> tuple[Finding, ...]:

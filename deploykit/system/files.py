@@ -136,8 +136,7 @@ def write_files(files: Mapping[Path, str], *, force: bool) -> None:
         for path, beside in written.items():
             beside.replace(path)
     except OSError as error:
-        name = error.filename or "the file"
-        raise PackageError(f"{name}: cannot be written", why=error.strerror or str(error)) from None
+        raise PackageError(f"{path}: cannot be written", why=error.strerror or str(error)) from None
     finally:
         _remove(written.values())
 

@@ -77,3 +77,4 @@ def test_a_tool_that_fails_is_diagnosed_by_its_own_log(
     assert run(cli, ["build", str(made), "--json"]) == 5
     causes = json.loads(capsys.readouterr().out)["diagnosis"]["causes"]
     assert causes[0]["id"] == "keyerror-param-encodings"
+    assert f"next: deploykit diagnose {made}/logs/" in (made / "logs/build.log").read_text()

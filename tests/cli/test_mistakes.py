@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -40,7 +41,6 @@ MISTAKES: Mapping[str, tuple[list[str], int, str]] = {
     "misspelt target": (packaged(target="sm865O"), 4, "did you mean sm8650"),
     "misspelt option": (["package", "m.onnx", "--taget", "sm8650", "-o", "out"], 2, "'--target'"),
     "misspelt command": (["pakage", "m.onnx"], 2, "Did you mean 'package'?"),
-    "former command": (["evaluate", "a", "b"], 2, "deploykit accuracy compare"),
     "misspelt precision": (packaged(precision="int8"), 2, "one of fp32, fp16, w8a8"),
     "release of the future": (packaged(sdk="9.99"), 4, "did you mean 2.51.0?"),
     "no release": (packaged(sdk="latest"), 4, "a version looks like 2.33"),
@@ -99,6 +99,33 @@ MISTAKES: Mapping[str, tuple[list[str], int, str]] = {
     "a feature that is none": (["compat", "zzzz"], 0, "no row about 'zzzz'"),
     "a toolchain misspelt": (["toolchain", "install", "quarck"], 4, "known: aimet"),
     "an unknown version": (["encodings", "convert", ENCODINGS, "--to", "3.0.0"], 2, "known versions: 0.6.1"),
+    "an option given twice": ([*packaged(), "--sdk", "2.48"], 2, "--sdk: given twice"),
+    "a quantizer's option out of its type": (
+        [
+            "quantize",
+            "m.onnx",
+            "--target=sm8650",
+            "--with=ort",
+            "--calibration=shape.npy",
+            "--option=per_channel=3",
+            "-o=q",
+        ],
+        2,
+        "--option per_channel=3: true or false is expected",
+    ),
+    "an operator set that nobody knows": (packaged(model="future.onnx"), 1, "the installed onnx knows up to"),
+    "an address as model": (packaged(model="https://example.com/m.onnx"), 3, "there is no folder"),
+    "a product's short name": (packaged(target="x-elite"), 4, "did you mean sc8380xp"),
+    "a file of PyTorch": (packaged(model="model.pt"), 3, "a PyTorch checkpoint"),
+    "encodings of a later version": (packaged(encodings="later.encodings"), 3, "known versions: 0.6.1"),
+    "encodings of another tool": (packaged(encodings="tool.json"), 3, "no 'version'"),
+    "samples of Python objects": (packaged(precision="w8a8", calibration="objects.npy"), 3, "plain arrays of numbers"),
+    "samples without a name": (packaged(precision="w8a8", calibration="none.npz"), 3, "no array for the input"),
+    "no sample in the file": (packaged(precision="w8a8", calibration="zero.npy"), 3, "holds no sample"),
+    "float16 with encodings": (packaged(precision="fp16", encodings=ENCODINGS), 2, "leave out --precision"),
+    "a float model to explain": (["explain", "m.onnx"], 3, "without QuantizeLinear"),
+    "a float model to convert": (["encodings", "convert", "m.onnx", "--to", "2.0.0"], 3, "without QuantizeLinear"),
+    "a read-only place": (packaged(out="/sys/out"), 6, "choose another folder"),
     "encodings for AMD": (packaged(target="vek385", sdk="6.2", encodings=ENCODINGS), 1, "quantize here"),
 }
 
@@ -119,6 +146,16 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = onnx.load(desk / "m.onnx")
     onnx.save(model, desk / "weights.onnx", save_as_external_data=True, location="weights.data", size_threshold=0)
     (desk / "weights.data").unlink()
+    later, tool = {"version": "2.5.0", "encodings": []}, {"tensors": [{"name": "input", "min": 0, "max": 1}]}
+    for name, told in {"later.encodings": later, "tool.json": tool}.items():
+        (desk / name).write_text(json.dumps(told))
+    shutil.copy(desk / "zip.onnx", desk / "model.pt")
+    np.save(desk / "objects.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    np.savez(desk / "none.npz")
+    np.save(desk / "zero.npy", np.zeros((0, 3, 16, 16), np.float32))
+    future = onnx.load(desk / "m.onnx")
+    future.opset_import[0].version = 9000
+    onnx.save(future, desk / "future.onnx")
     np.save(desk / "shape.npy", np.zeros((4, 3, 7, 7), np.float32))
     np.save(desk / "text.npy", np.full((4, 3, 16, 16), "a"))
     np.savez(desk / "name.npz", image=np.zeros((4, 3, 16, 16), np.float32))

@@ -27,7 +27,7 @@ with module.progress() as tell:
     tell(Begun.of(1, 2, "deciding"))
     tell("trying \\x1b[2Jfallback " + "x" * int(sys.argv[1]))
     time.sleep(0.7)
-    tell.say("one result")
+    tell.say("\\x1b[32mone\\x1b[0m result" if len(sys.argv) > 2 else "one result")
     tell(Begun.of(2, 2, "verifying"))
     time.sleep(0.2)
 print("the answer")
@@ -74,9 +74,8 @@ def test_a_dumb_terminal_gets_plain_lines() -> None:
 
 
 def piped(**more: str) -> tuple[str, str]:
-    done = subprocess.run(
-        [sys.executable, "-c", WORK, "0"], capture_output=True, text=True, check=True, env={**os.environ, **more}
-    )
+    argv = [sys.executable, "-c", WORK, "0", "coloured"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, env={**os.environ, **more})
     return done.stdout, done.stderr
 
 
@@ -85,7 +84,7 @@ def test_a_log_gets_a_plain_line_for_what_takes_long_and_the_answer_stays_clean(
     assert out == "the answer\n"
     assert "\x1b" not in err and "\r" not in err
     lines = err.splitlines()
-    assert [line for line in lines if "fallback" in line][:2], "first when it takes long, then now and then"
+    assert [line for line in lines if "trying fallback" in line][:2], "first when it takes long, then now and then"
     assert lines.index("one result") < lines.index("[2/2] verifying (0 s)")
     assert len(lines) <= 6, "a log is not flooded"
 

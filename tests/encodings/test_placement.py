@@ -17,7 +17,7 @@ from deploykit.encodings.files import check_encodings, convert_encodings
 from deploykit.encodings.formats.aimet import parse_encodings
 from deploykit.encodings.formats.differences import diff
 from deploykit.encodings.place import Layout, layouts, place
-from deploykit.encodings.read import read_given, read_placed
+from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import Affine, EncodingSet, Lpbq
 from deploykit.errors import InputError
 from deploykit.model.facts import GraphFacts
@@ -203,4 +203,3 @@ def test_a_qdq_model_stands_for_the_encodings_it_was_made_from_and_a_float_model
     shutil.copy(MODEL, twin)
     with pytest.raises(InputError, match=r"float\.onnx: a model without QuantizeLinear"):
         read_placed(twin, facts)
-    assert not read_given(twin).entries

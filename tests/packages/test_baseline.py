@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploykit.errors import InputError, UsageError
+from deploykit.errors import InputError, PackageError, UsageError
 from deploykit.findings import Finding, Severity, Subject, SubjectKind, exit_status
 from deploykit.report.for_ci import (
     apply_baseline,
@@ -84,7 +84,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, text: str, what: str) -> None:
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="gone"):
+    with pytest.raises(PackageError, match="gone"):
         write_baseline_file(tmp_path / "gone" / "b.json", [])
 
 

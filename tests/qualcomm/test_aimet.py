@@ -48,6 +48,22 @@ def test_the_widths_become_types() -> None:
     assert AIMET.plan(asked(scheme="percentile", percentile=99.0)).settings["percentile"] == 99.0
 
 
+@each_row(
+    ("backend", "sdk", "blocked"),
+    [("qnn-htp", None, ("Conv", "Gemm", "MatMul")), ("ort-qnn", None, ("Gemm", "MatMul")), ("ort-qnn", "2.33", ())],
+)
+def test_blocks_are_made_for_layers_whose_blocks_are_taken(backend: str, sdk: str | None, blocked: Any) -> None:
+    found, target = resolve_target(Request(model=Path("m.onnx"), target="sm8650", backend=backend, sdk=sdk))
+    (aimet,) = found.quantizers(target)
+    options = check_options(aimet.options(), {"lpbq": True})
+    if blocked:
+        asked_for = QuantizerAsked(precision="w4a16", target=target, options=options)
+        assert aimet.plan(asked_for).settings["lpbq"]["operators"] == blocked
+    else:
+        with pytest.raises(UsageError, match="lpbq for this release"):
+            aimet.plan(QuantizerAsked(precision="w4a16", target=target, options=options))
+
+
 def test_encodings_are_written_in_a_form_that_a_converter_reads() -> None:
     """What no table is sure of is not chosen, and a form that cannot say blocks is not chosen for blocks."""
     old = asked(sdk="2.33").target

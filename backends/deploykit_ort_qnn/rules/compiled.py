@@ -48,7 +48,8 @@ def check_refused(outcome: CompileOutcome) -> Iterator[Found]:
 
     With CPU fallback the model would open without a word and run in pieces, copied to and fro.
 
-    Fix: Rewrite the nodes or give their tensors encodings; --option session.disable_cpu_ep_fallback=0 leaves them on
+    Fix: Rewrite the nodes or give their tensors encodings (a DequantizeLinear: weights alone are quantized, package the
+    float model with --precision w4a16 --calibration DATA); --option session.disable_cpu_ep_fallback=0 leaves them on
     the CPU.
     """
     # Nodes named in the log of a refused compilation.

@@ -59,7 +59,7 @@ def check_dead(judged: Judged) -> Iterator[Found]:
     Values of different ranges share one scale, typically boxes and scores joined by a Concat: the small ones round to
     one value. Metrics over the whole tensor do not show it.
 
-    Fix: Give the model with --model to have the Concat named, and keep the part around it in float.
+    Fix: Keep the part that makes these values in float; 'deploykit accuracy compare --model' names the Concat.
     """
     for output in judged.comparison.outputs.values():
         for axis in output.axes:

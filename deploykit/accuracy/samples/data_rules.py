@@ -297,8 +297,8 @@ def _prepared(fit: DataFit, changes: tuple[str, ...]) -> Iterator[Found]:
     found = fit.preparation
     if found is not None and found.better in changes:
         message = (
-            f"{fit.input} lies in {fit.low:.4g}..{fit.high:.4g}; {found.better} it is {found.changed[found.better]:.2f}"
-            f" from what {found.node} saw in training, as it is {found.as_given:.2f}"
+            f"{fit.input} lies in {fit.low:.4g}..{fit.high:.4g} and is {found.as_given:.2f} from what {found.node} saw "
+            f"in training; {found.better} it would be {found.changed[found.better]:.2f}"
         )
         yield _about(fit, message, node=found.node, as_given=found.as_given, changed=dict(found.changed))
 

@@ -141,7 +141,10 @@ def options_of(quantizer: Quantizer, given: Iterable[tuple[str, str]]) -> Mappin
         if name not in specs:
             near = ", ".join(nearest_names(name, specs)) or ", ".join(specs)
             raise UsageError(f"--option {key}: not an option of {quantizer.id}", next=f"it has {near}")
-        values[name] = read_value(specs[name], text)
+        try:
+            values[name] = read_value(specs[name], text)
+        except UsageError:
+            raise UsageError(f"--option {key}={text}: {specs[name].expects} is expected") from None
     return check_options(specs.values(), values)
 
 

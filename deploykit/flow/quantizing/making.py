@@ -167,7 +167,7 @@ def divide(source: Path, facts: GraphFacts) -> Division:
         for path in calibration.files:
             inspect_image(path)
     if not places:
-        raise UsageError(f"{source}: holds no sample")
+        raise InputError(f"{source}: holds no sample")
     held = _held_out(len(places))
     return Division(
         calibration=calibration,

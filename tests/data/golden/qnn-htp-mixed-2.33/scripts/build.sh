@@ -96,10 +96,10 @@ run_step() {
   "$SDK/bin/$HOST/$tool" "$@" >> "logs/$name.log" 2>&1 || status=$?
   if [ "$status" -ne 0 ]; then
     tail -n 20 -- "logs/$name.log" >&2
-    die "[$name] $tool ended with status $status" "deploykit diagnose logs/$name.log"
+    die "[$name] $tool ended with status $status" "deploykit diagnose ${DEPLOYKIT_PACKAGE:-$PACKAGE}/logs/$name.log"
   fi
   for output in "${STEP_OUTPUTS[@]}"; do
-    [ -e "$output" ] || die "[$name] $tool ended well but did not write $output" "deploykit diagnose logs/$name.log"
+    [ -e "$output" ] || die "[$name] $tool ended well but did not write $output" "deploykit diagnose ${DEPLOYKIT_PACKAGE:-$PACKAGE}/logs/$name.log"
   done
   gate_"${name//-/_}"
   CURRENT_OUTPUTS=()

@@ -30,7 +30,7 @@ step() { # NAME COMMAND…: run once, log to logs/NAME.log, stamp when it worked
   "$@" 2>&1 | tee "logs/$name.log" || status=$?
   if [ "$status" -ne 0 ]; then
     say "error: step $name failed; its log is logs/$name.log"
-    say "  next: deploykit diagnose logs/$name.log"
+    say "  next: deploykit diagnose ${DEPLOYKIT_PACKAGE:-$PACKAGE}/logs/$name.log"
     exit 5
   fi
   contents > "$STAMPS/$name"

@@ -55,8 +55,10 @@ def stop(status, text):
 
 def provider_version():
     """ONNX Runtime with the provider; stops when the provider is missing."""
-    import onnxruntime
-
+    try:
+        import onnxruntime
+    except ModuleNotFoundError:
+        stop(5, f"{sys.executable} has no onnxruntime\n  next: run this in the vendor's environment, which has {PROVIDER}")
     if PROVIDER not in onnxruntime.get_available_providers():
         stop(5, f"this ONNX Runtime ({onnxruntime.__version__}) has no {PROVIDER}. "
                 "A plain onnxruntime installed over the vendor's hides it: use the vendor's environment.")

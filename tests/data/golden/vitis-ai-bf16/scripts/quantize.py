@@ -20,7 +20,10 @@ import zipfile
 from importlib.metadata import version
 from pathlib import Path
 
-import numpy as np
+try:
+    import numpy as np
+except ModuleNotFoundError as missing:
+    sys.exit(f"error: {missing} ({sys.executable})\n  next: set QUARK_PYTHON to the Python of an environment with Quark")
 
 ROOT = Path(__file__).resolve().parents[1]
 
