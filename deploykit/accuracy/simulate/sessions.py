@@ -239,7 +239,7 @@ def _emptied(model: ModelProto) -> tuple[ModelProto, dict[str, npt.NDArray[Any]]
 def _options(nodes: int, weight_bytes: int) -> Any:
     """Quiet, and without threads that spin while they wait: they would burn the time of whatever runs beside them."""
     options = ort.SessionOptions()
-    options.log_severity_level = 3
+    options.log_severity_level = 4
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if weight_bytes < _ONE_THREAD:
         options.intra_op_num_threads = 1
