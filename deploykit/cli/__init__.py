@@ -11,8 +11,9 @@ import click
 
 from deploykit.cli.frame import Group, guarded, settings, show_crash
 from deploykit.cli.frame import run as run_command
+from deploykit.errors import UsageError
 
-__all__ = ["COMMANDS", "GROUPS", "cli", "main", "version_lines"]
+__all__ = ["COMMANDS", "FORMER", "GROUPS", "cli", "main", "version_lines"]
 
 GROUPS = {
     "Make": {
@@ -43,6 +44,30 @@ GROUPS = {
 """Every command with its line of help, so that --help imports no command module."""
 COMMANDS = {name: words for group in GROUPS.values() for name, words in group.items()}
 
+FORMER = {
+    "plan": "check --plan",
+    "options": "package --help-backend ID",
+    "split": "package --parts N; several models over the same weights: deploykit.split() in Python",
+    "audit": "check --audit full",
+    "rule": "explain CODE",
+    "inspect": "explain FILE",
+    "bundle": "diagnose --model MODEL --pack CASE.zip",
+    "atlas": "compat op OPERATOR",
+    "tables": "compat",
+    "lpbq": "encodings convert MODEL --to lpbq",
+    "simulate": "accuracy simulate",
+    "evaluate": "accuracy compare",
+    "sensitivity": "accuracy layers",
+    "locate": "accuracy locate",
+    "ladder": "accuracy ladder",
+    "mix": "accuracy ladder --raise",
+    "advise": "accuracy ladder FILE",
+    "init": "matrix init",
+    "cache": "doctor --clear-cache",
+    "mcp": "python -m deploykit.cli.mcp (pip install 'deploykit[mcp]')",
+}
+"""Commands of earlier releases, each with what to type instead."""
+
 _EXAMPLES = """\b
 deploykit package model.onnx --target sm8650 --sdk 2.33 -o out
 deploykit package model.onnx --target sm8650 --precision w8a16 --calibration images -o out
@@ -70,8 +95,11 @@ class _LazyGroup(Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that is meant; of a mistyped one the nearest is said."""
+        """The command that is meant; of a former one the new name is said, of a mistyped one the nearest."""
         name = args[0] if args else ""
+        if name in FORMER and not ctx.resilient_parsing:
+            new = FORMER[name]
+            raise UsageError(f"'deploykit {name}' is now: {'' if new.startswith('python') else 'deploykit '}{new}")
         if name and not name.startswith("-") and name not in COMMANDS and not ctx.resilient_parsing:
             from difflib import get_close_matches
 

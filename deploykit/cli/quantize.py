@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,7 +45,7 @@ def command(model: Path, options: tuple[str, ...], **given: Any) -> int:
     """
     with progress() as tell:
         done = api.quantize(model, options=[pair(text) for text in options], progress=tell, **given)
-    asked = {name: given[name] for name in ("target", "sdk", "backend")}
+    asked = {name: given[name] for name in ("target", "sdk", "backend", "calibration")}
     emit(done.to_json(), lambda: _text(done, asked))
     return done.exit_status
 
@@ -57,7 +58,9 @@ def _text(done: Quantization, asked: Mapping[str, Any]) -> str:
         lines.append(f"simulated  {'no difference' if value is None else f'{value:.2f} dB'} against the float model")
     lines.append(f"quantizer  {done.record.get('toolchain') or done.record['quantizer']}")
     lines.append(f"folder     {done.folder} ({', '.join(done.files.values())}, report.md)")
-    both = f"model.onnx --encodings {done.folder}/model.encodings" if "model" in done.files else done.files["qdq"]
-    more = f"{' '.join(f'--{name} {value!r}' for name, value in asked.items() if value)}"
-    lines.append(f"next       deploykit package {done.folder}/{both} {more} -o out")
+    kinds = ("model", "encodings") if "model" in done.files else ("qdq",)
+    model, *encodings = (f"{done.folder / done.files[kind]}" for kind in kinds)
+    words = ["deploykit", "package", model, *(word for name in encodings for word in ("--encodings", name))]
+    words += [word for name, value in asked.items() if value for word in (f"--{name}", str(value))]
+    lines.append(f"next       {shlex.join([*words, '-o', 'out'])}")
     return "\n".join(lines)

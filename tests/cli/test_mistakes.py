@@ -41,6 +41,7 @@ MISTAKES: Mapping[str, tuple[list[str], int, str]] = {
     "misspelt target": (packaged(target="sm865O"), 4, "did you mean sm8650"),
     "misspelt option": (["package", "m.onnx", "--taget", "sm8650", "-o", "out"], 2, "'--target'"),
     "misspelt command": (["pakage", "m.onnx"], 2, "Did you mean 'package'?"),
+    "former command": (["evaluate", "a", "b"], 2, "deploykit accuracy compare"),
     "misspelt precision": (packaged(precision="int8"), 2, "one of fp32, fp16, w8a8"),
     "release of the future": (packaged(sdk="9.99"), 4, "did you mean 2.51.0?"),
     "no release": (packaged(sdk="latest"), 4, "a version looks like 2.33"),
