@@ -76,7 +76,11 @@ def collect_facts(model: Model) -> GraphFacts:
         channel_last=frozenset(
             name
             for entry in proto.metadata_props
-            if (name := entry.key.removeprefix(LAYOUT)) != entry.key and name in tensors and tensors[name].rank == 4
+            # Bytes where the file holds no text there.
+            if isinstance(key := entry.key, str)
+            and (name := key.removeprefix(LAYOUT)) != key
+            and name in tensors
+            and tensors[name].rank == 4
         ),
     )
 
