@@ -95,7 +95,7 @@ def execute(package: Path, draft: ProviderDraft, plan: Plan[None], aids: Aids) -
         plain = [line.split(" ", 2)[2] if has else line for line, has in zip(outcome.log, dated, strict=True)]
         text = "".join(_DURATION.sub("", line) + "\n" for line in plain) or "\n"
         (package / "logs" / "compile.log").write_text(text, "utf-8")
-        refused = Compilation(state=Compiled.REFUSED, by=by, why=outcome.status.replace("refused", ""))
+        refused = Compilation(state=Compiled.REFUSED, by=by, why=outcome.status.removeprefix("refused"))
         return Execution(
             outputs=("logs/compile.log",), findings=findings, record=record, compiled=refused, instead=instead
         )

@@ -114,10 +114,11 @@ def _values(opened: BinaryIO, tensor: TensorProto, where: Path | str) -> npt.NDA
     native = _NATIVE.get(tensor.data_type)
     if native is not None and claim.length > _AT_ONCE:
         return np.memmap(opened, dtype=native, mode="r", offset=claim.offset, shape=tuple(tensor.dims))
-    data = os.pread(opened.fileno(), claim.length, claim.offset)
     if native is not None:
-        return np.frombuffer(data, native).reshape(tensor.dims)
-    inline = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, raw_data=data)
+        return np.frombuffer(os.pread(opened.fileno(), claim.length, claim.offset), native).reshape(tensor.dims)
+    opened.seek(claim.offset)  # what numpy has no type for may be larger than one read of the system
+    inline = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+    inline.raw_data = opened.read(claim.length)
     return numpy_helper.to_array(inline)
 
 

@@ -19,6 +19,7 @@ from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import label
 from deploykit.model.operators import ROLES, Trait, has, ops
 from deploykit.model.ranges import ANYTHING, LateBounds
+from deploykit.model.values import nested_graphs
 from deploykit.rewrites.contract import MatchResult, ModelLook, NearMiss, Rewritten, Site, Transform
 
 if TYPE_CHECKING:
@@ -103,12 +104,14 @@ def _post_processing(graph: ModelLook) -> MatchResult:
     work = [index for index in sorted(later) if graph.nodes[index].op_type not in _MOVES]
     if not work:
         return MatchResult(reason="behind the last op with weights there is nothing to compute")
-    tensors = crossing_tensors(graph, later)
-    if not tensors:
+    if not crossing_tensors(graph, later):
         return MatchResult(reason="no op with weights comes before: all of the graph would be cut off")
+    return _cut_at(graph, work, later, f"{len(later)} nodes follow the last op with weights")
+
+
+def _cut_at(graph: ModelLook, work: Iterable[int], later: frozenset[int], why: str) -> MatchResult:
     nodes = tuple(label(graph.nodes[index]) for index in work)
-    why = f"{len(later)} nodes follow the last op with weights"
-    return MatchResult(sites=(Site(nodes=nodes, tensors=tensors, why=why, data=later),))
+    return MatchResult(sites=(Site(nodes=nodes, tensors=crossing_tensors(graph, later), why=why, data=later),))
 
 
 cut_tail = Transform(
@@ -124,13 +127,13 @@ def _loops(graph: ModelLook) -> MatchResult:
     every = range(len(graph.nodes))
     chosen = [index for index in every if has(graph.nodes[index], Trait.CONTROL_FLOW)]
     later = frozenset(_followers(graph, chosen, every))
-    layers = [index in later for index in every if graph.nodes[index].op_type in ROLES]
-    tensors = crossing_tensors(graph, later)
-    if not chosen or not tensors or 2 * sum(layers) > len(layers):
-        return MatchResult(reason="most layers come behind it" if chosen else "no node runs another graph")
-    nodes = tuple(label(graph.nodes[index]) for index in chosen)
-    why = f"{len(layers) - sum(layers)} layers come before it"
-    return MatchResult(sites=(Site(nodes=nodes, tensors=tensors, why=why, data=later),))
+    # A network inside of a body goes to the host as well.
+    inside = [node for body in nested_graphs(graph.nodes) for node in body.node]
+    behind = sum(node.op_type in ROLES for node in (*(graph.nodes[index] for index in later), *inside))
+    before = sum(node.op_type in ROLES for node in (*graph.nodes, *inside)) - behind
+    if not chosen or before < max(behind, 1):
+        return MatchResult(reason="no layers, or fewer, come before it" if chosen else "no node runs another graph")
+    return _cut_at(graph, chosen, later, f"{before} layers come before it")
 
 
 loops_on_host = Transform(

@@ -5,7 +5,6 @@ Looks for new ones with ``DEPLOYKIT_EXAMPLES=1000 pytest -m "" tests/encodings/t
 
 from __future__ import annotations
 
-import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -22,13 +21,14 @@ from deploykit.encodings.formats.conversion import OutcomeKind, convert
 from deploykit.encodings.formats.differences import diff
 from deploykit.encodings.infer import infer_entries
 from deploykit.encodings.place import Layout, place_entry
-from deploykit.encodings.segments import Segment, SegmentCosts, partition, split_model
+from deploykit.encodings.segments import SegmentCosts, partition, split_model
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Float8, Lpbq
 from deploykit.flow.samples import observed_ranges
 from deploykit.flow.ways import prove_chain
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import wrap_proto
+from parts_in_order import check_parts
 from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph
 
@@ -106,17 +106,6 @@ def _facts(model: onnx.ModelProto) -> GraphFacts:
     return collect_facts(wrap_proto(model, path=Path("tiny.onnx")))
 
 
-def _check_parts(segments: tuple[Segment, ...], model: onnx.ModelProto) -> None:
-    known = {item.name for item in model.graph.input}
-    for before, after in itertools.pairwise(segments):
-        assert before.is_float != after.is_float
-    for segment in segments:
-        onnx.checker.check_model(segment.model)
-        assert set(segment.inputs) <= known
-        known |= set(segment.outputs)
-    assert {item.name for item in model.graph.output} <= known
-
-
 @st.composite
 def _graphs(draw: st.DrawFn) -> tuple[onnx.ModelProto, frozenset[str]]:
     """A random DAG of unary and binary ops and a random set of float tensors."""
@@ -154,7 +143,7 @@ def test_random_graphs_in_segments_equal_the_whole(
     nothing, seen = EncodingSet(version="1.0.0", entries={}), observed_ranges(model, names, feeds)
     encodings = infer_entries(model, facts, nothing, names, proven=seen).encodings
     segments = split_model(model, encodings, cut)
-    _check_parts(segments, model)
+    check_parts(segments, model)
     proof = prove_chain(model, encodings, cut, segments, feeds)
     assert proof.float_equal
     assert proof.steps <= 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +13,14 @@ from deploykit.encodings.float_sets import predict_float_set
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.place import place
-from deploykit.encodings.segments import Partition, Segment, SegmentCosts, partition, split_model
+from deploykit.encodings.segments import Partition, SegmentCosts, partition, split_model
 from deploykit.encodings.values import Encoding, EncodingSet
 from deploykit.flow.ways import prove_chain, segment_chain
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import wrap_proto
+from parts_in_order import check_parts
 from sample_models.feeds import random_feeds
 from tables import each_row
 from text_models import text_model
@@ -52,24 +52,13 @@ def _cut(facts: GraphFacts, encodings: EncodingSet, most: int | None = None) -> 
     return partition(facts, prediction.intended, absorbed=list(prediction.absorbed), max_segments=most)
 
 
-def _check_parts(segments: tuple[Segment, ...], model: onnx.ModelProto) -> None:
-    known = {item.name for item in model.graph.input}
-    for before, after in itertools.pairwise(segments):
-        assert before.is_float != after.is_float
-    for segment in segments:
-        onnx.checker.check_model(segment.model)
-        assert set(segment.inputs) <= known
-        known |= set(segment.outputs)
-    assert {item.name for item in model.graph.output} <= known
-
-
 @each_row(("variant", "most"), [*((variant, None) for variant in MIXES), (MIXES[0], 2), (MIXES[3], 1)])
 def test_the_detector_in_segments_equals_the_whole_and_keeps_its_accuracy(variant: str, most: int | None) -> None:
     """With float segments wholly in float16, as the device computes them; AIMET's all-float16 model has 73.55 dB."""
     model, facts, encodings, feeds = _detr(variant)
     cut = _cut(facts, encodings, most)
     segments = split_model(model, encodings, cut)
-    _check_parts(segments, model)
+    check_parts(segments, model)
     assert most is None or len(segments) <= most
     proof = prove_chain(model, encodings, cut, segments, feeds)
     assert proof.float_equal and proof.steps <= 1 and proof.holds
@@ -109,7 +98,7 @@ def test_inner_shapes_and_indices_need_no_kind() -> None:
     nothing = EncodingSet(version="1.0.0", entries={})
     cut = partition(_facts(model), {"y", "t1"}, costs=NEVER_CHANGE)
     segments = split_model(model, nothing, cut)
-    _check_parts(segments, model)
+    check_parts(segments, model)
     assert prove_chain(model, nothing, cut, segments, random_feeds(model)).float_equal
 
 
@@ -122,7 +111,7 @@ def test_every_segment_computes_the_constants_it_reads_and_none_crosses() -> Non
     encodings = EncodingSet(version="1.0.0", entries=given_)
     cut = partition(_facts(model), {"s"}, costs=NEVER_CHANGE)
     segments = split_model(model, encodings, cut)
-    _check_parts(segments, model)
+    check_parts(segments, model)
     assert not {"negated", "grid"} & {name for part in cut.segments for name in (*part.inputs, *part.outputs)}
     assert "Exp" in {node.op_type for node in segments[-1].model.graph.node}
     assert prove_chain(model, encodings, cut, segments, random_feeds(model)).holds

@@ -120,19 +120,27 @@ LOOP = """
       c = Mul (a, half)  m = ReduceMax <keepdims = 0> (c)  more = Greater (m, one)
     }>
 """
+LAYERLESS = (
+    LOOP.replace("l = MatMul (x, w)", "o = ReduceMax <axes = [2]> (x)  l = Mul (o, half3)") + "  y = Sigmoid (s)"
+)
 
 
 def test_what_the_values_end_runs_on_the_host_behind_the_layers() -> None:
     """A trained reader of tables decodes in such a Loop."""
-    given: dict[str, Any] = {"w": 9 * np.ones((8, 3), np.float32), "half": np.float32(0.5), "one": np.float32(1)}
+    given: dict[str, Any] = {
+        "w": 9 * np.ones((8, 3), np.float32),
+        "half3": np.ones(3, np.float32),
+        "half": np.float32(0.5),
+        "one": np.float32(1),
+    }
     model = text_model("float[1,2,8] x", f"{LOOP}  y = Sigmoid (s)", "float[1,2,3] y", **given)
     done = rewrite(model, None, ["loops-on-host"], random_feeds(model))
     assert [node.op_type for node in done.model.graph.node] == ["MatMul", "Relu"]
     _check(model, done, random_feeds(model))
-    behind = text_model(
-        "float[1,2,8] x", f"{LOOP}  t = MatMul (s, v)  y = MatMul (t, v)", v=np.eye(3, dtype=np.float32), **given
-    )
-    assert load_transform("loops-on-host").match(behind).reason == "most layers come behind it"
+    within = LOOP.replace("c = Mul (a, half)", "b = MatMul (a, v)  c = MatMul (b, v)")
+    for body in (f"{LOOP}  t = MatMul (s, v)  y = MatMul (t, v)", f"{within}  y = Sigmoid (s)", LAYERLESS):
+        more = text_model("float[1,2,8] x", body, "float[1,2,3] y", v=np.eye(3, dtype=np.float32), **given)
+        assert load_transform("loops-on-host").match(more).reason == "no layers, or fewer, come before it"
 
 
 FC = "p = MatMul (x, w)  l = Add (p, b)"
