@@ -11,6 +11,7 @@ import pytest
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.system.store import Store, is_off
+from tables import each_row
 
 KEY = "a" * 64
 
@@ -53,7 +54,7 @@ def test_no_cache_holds_for_one_call(monkeypatch: pytest.MonkeyPatch, arguments:
     assert "DEPLOYKIT_NO_CACHE" not in os.environ
 
 
-@pytest.mark.parametrize(("value", "off"), [("1", True), ("yes", True), ("0", False), ("false", False), ("", False)])
+@each_row(("value", "off"), [("1", True), ("yes", True), ("0", False), ("false", False), ("", False)])
 def test_the_variable_says_the_same(monkeypatch: pytest.MonkeyPatch, value: str, off: bool) -> None:
     monkeypatch.setenv("DEPLOYKIT_NO_CACHE", value)
     assert is_off() is off

@@ -30,17 +30,13 @@ def test_rows_as_json(call: Any) -> None:
     assert row["sdk"] == "2.33.0"
 
 
-def test_a_flag_may_be_written_as_it_is(call: Any) -> None:
+def test_text_shows_both_sides_and_the_sources_and_a_flag_may_be_written_as_it_is(call: Any) -> None:
     assert "flag --use_quantize_v2" in call("--use_quantize_v2")
-    assert "flag --use_quantize_v2" in call("use_quantize_v2", "--json")
-
-
-def test_text_shows_both_sides_and_the_sources(call: Any) -> None:
     text = call("quantizer-v2")
     assert ">=2.35.0,<=2.36" in text
     assert "but: the argument list of 2.35.0 has use_quantize_v2" in text
-    assert "source: " in text
-    assert "qualcomm/aimet#4102" in text
+    assert "source: " in text and "qualcomm/aimet#4102" in text
+    assert "v81 (others say v75)" in call("sc8480xp")
 
 
 def test_one_target_and_one_release(call: Any) -> None:
@@ -48,11 +44,6 @@ def test_one_target_and_one_release(call: Any) -> None:
     (row,) = [r for r in value["rows"] if r["feature"] == "fp16" and r["backend"] == "qnn-htp"]
     assert (row["arch"], row["status"]) == ("v68", "unsupported")
     assert {r["backend"] for r in value["rows"]} <= {"", "qnn-htp", "ort-qnn"}
-
-
-def test_a_device_is_answered_with_its_contradiction(call: Any) -> None:
-    text = call("sc8480xp")
-    assert "v81 (others say v75)" in text
 
 
 def test_what_changes_between_two_releases(call: Any) -> None:
@@ -73,32 +64,20 @@ def test_a_context_binary(call: Any) -> None:
     call("binary", "--built-with", "2.48", "--built-for", "v73", status=2)
 
 
-def test_unknown_is_an_answer(call: Any) -> None:
+def test_unknown_is_an_answer_and_what_does_not_exist_is_refused(call: Any) -> None:
     text = call("use_quantise_v2")
-    assert text.startswith("unknown: ")
-    assert "use_quantize_v2" in text
+    assert text.startswith("unknown: ") and "use_quantize_v2" in text
     assert json.loads(call("use_quantise_v2", "--json"))["rows"] == []
+    for args in (("fp16", "--sdk", "abc"), ("fp16", "--sdk", "0.1"), ("fp16", "--target", "nochip")):
+        call(*args, status=4)
+    call("--model", "m.onnx", status=2)
 
 
-@pytest.mark.parametrize("args", [("fp16", "--sdk", "abc"), ("fp16", "--sdk", "0.1"), ("fp16", "--target", "nochip")])
-def test_what_does_not_exist_is_refused(args: tuple[str, ...], call: Any) -> None:
-    call(*args, status=4)
-
-
-def test_without_a_word_the_features_are_listed(call: Any) -> None:
+def test_without_a_word_the_features_are_listed_those_of_wheels_too(call: Any) -> None:
     lines = call().splitlines()
-    assert "encodings-2.0.0" in lines
-    assert len(lines) < 400
-    assert len(json.loads(call("--json"))["rows"]) > 1000
-
-
-def test_wheels_and_quark_are_in_the_same_query(call: Any) -> None:
+    assert "encodings-2.0.0" in lines and len(lines) < 400
     assert "onnxruntime 1.28.0" in call("onnxruntime-qnn 2.3.0")
     assert json.loads(call("quark", "--backend", "vitis-ai", "--json"))["rows"]
-
-
-def test_a_model_needs_a_target(call: Any, tmp_path: Any) -> None:
-    call("--model", str(tmp_path / "m.onnx"), status=2)
 
 
 def test_documents_stand_beside_what_was_run_for_two_releases(call: Any) -> None:

@@ -20,6 +20,7 @@ from tables import each_row
 FAILURE = (
     '<E> "_block_0_value_Add" generated: could not create op\ngraph_prepare.cc:1:ERROR:could not create op: q::Foo\n'
 )
+CALL = "qnn-onnx-converter -i m.onnx\n"
 COMMANDS = sorted({row.way_out for catalog in (qualcomm_errors(), vitis_errors()) for row in catalog.errors} - {""})
 
 
@@ -29,25 +30,21 @@ def log(tmp_path: Path, text: str = FAILURE) -> str:
     return str(path)
 
 
-def test_a_known_failure_is_exit_status_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(cli, ["diagnose", log(tmp_path)]) == 1
-    out = capsys.readouterr().out
-    assert "error op-creation" in out
-    assert "source:" in out
-
-
-def test_what_is_not_understood_is_exit_status_1_and_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@each_row(
+    ("text", "status", "says"),
+    [
+        (FAILURE, 1, "error op-creation"),
+        (FAILURE, 1, "source:"),
+        ("ERROR: the moon is full\n", 1, "not understood"),
+        (f"{CALL}2024-05-14 19:12:07,136 - 235 - INFO - Conversion complete!\n", 0, "did its job"),
+        (CALL, 1, "nothing says that a tool did its job"),
+    ],
+)
+def test_only_a_tool_that_says_so_has_finished(
+    text: str, status: int, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(cli, ["diagnose", log(tmp_path, "ERROR: the moon is full\n")]) == 1
-    assert "not understood" in capsys.readouterr().out
-
-
-def test_only_a_tool_that_says_so_has_finished(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    done = "2024-05-14 19:12:07,136 - 235 - INFO - Conversion complete!\n"
-    assert run(cli, ["diagnose", log(tmp_path, f"qnn-onnx-converter -i m.onnx\n{done}")]) == 0
-    assert "did its job" in capsys.readouterr().out
-    assert run(cli, ["diagnose", log(tmp_path, "qnn-onnx-converter -i m.onnx\n")]) == 1
+    assert run(cli, ["diagnose", log(tmp_path, text)]) == status
+    assert says in capsys.readouterr().out
 
 
 def test_json_names_the_nodes_of_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,7 +67,7 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     assert "op-creation" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("args", "status"), [((), 2), (("no-such.log",), 3), ((".",), 3)])
+@each_row(("args", "status"), [((), 2), (("no-such.log",), 3), ((".",), 3)])
 def test_wrong_calls(args: tuple[str, ...], status: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(cli, ["diagnose", *args]) == status
     assert "next" in capsys.readouterr().err or status == 3

@@ -32,7 +32,7 @@ def wait():
         try:
             if not times:
                 print(os.getpid(), flush=True)
-            time.sleep(1.5 if times else 60)
+            time.sleep(0.5 if times else 60)
             break
         except KeyboardInterrupt:
             times += 1
@@ -61,7 +61,7 @@ def test_a_library_that_ends_the_process_is_an_error_with_its_status(how: str, n
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("status", [0, 1, 6, 70])
+@pytest.mark.parametrize("status", [0, 70])
 def test_a_status_is_handed_on(status: int) -> None:
     assert subprocess.run(_words(str(status)), check=False).returncode == status
 
@@ -75,7 +75,7 @@ def _started() -> tuple[subprocess.Popen[str], int]:
 def _gone(pid: int) -> bool:
     until = time.monotonic() + 20
     while Path(f"/proc/{pid}").exists() and time.monotonic() < until:
-        time.sleep(0.05)
+        time.sleep(0.01)
     return not Path(f"/proc/{pid}").exists()
 
 

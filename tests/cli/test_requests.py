@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -139,8 +138,3 @@ def test_what_is_typed_reaches_the_request(monkeypatch: pytest.MonkeyPatch) -> N
     assert given.options == (("a", "b=c"),)
     assert given.adapter_options == {"input_list": False, "exclude_node": ("n",)}
     assert bare == Request(model=Path("m.onnx"), target="t")
-
-
-def test_package_help_fits_on_two_screens(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(cli, ["package", "--help"]) == 0
-    assert len(re.findall(r"^  -", capsys.readouterr().out, re.MULTILINE)) <= 30
