@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import re
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from functools import cache
 from io import StringIO
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -27,48 +24,9 @@ from deploykit.flow.pipeline import check
 from deploykit.flow.rules import CORE_REGISTRIES
 from deploykit.model import wrap_proto
 from deploykit.model.collect import collect_facts
+from rule_cases import cases, module_at
 
 TESTS = Path(__file__).parents[1]
-_CODE = re.compile(r"[A-Z]{2,3}\d{3}")
-
-
-@cache
-def module_at(path: str) -> ModuleType:
-    """A module of the tests, by its path in their folder."""
-    name = "advice_" + "_".join(Path(path).with_suffix("").parts)
-    spec = importlib.util.spec_from_file_location(name, TESTS / path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@cache
-def _cases() -> Mapping[str, tuple[Any, Any]]:
-    found: dict[str, tuple[Any, Any]] = {}
-    for path in sorted(TESTS.rglob("test_*.py")):
-        if re.search(r"^CASES\b", path.read_text("utf-8"), re.MULTILINE):
-            mapping = module_at(str(path.relative_to(TESTS))).CASES
-            if isinstance(mapping, Mapping):
-                found |= {str(code): pair for code, pair in mapping.items() if _CODE.fullmatch(str(code))}
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """A key of WAYS: ``CODE way``, with ``-> CODE`` where that finding says why the way does not help here."""
-
-    key: str
-
-    @property
-    def code(self) -> str:
-        """The rule whose advice it is."""
-        return self.key.partition(" ")[0]
-
-    @property
-    def refusal(self) -> str:
-        """The code of the finding that says why the way does not help here; "" where it must help."""
-        return self.key.partition(" -> ")[2]
 
 
 @cache
@@ -78,7 +36,7 @@ def _rules() -> Mapping[str, Rule[Any]]:
 
 @cache
 def _found(code: str) -> tuple[Finding, ...]:
-    return tuple(_look(code, _cases()[code][0]))
+    return tuple(_look(code, cases()[code][0]))
 
 
 def _look(code: str, case: Any) -> list[Finding]:
@@ -109,11 +67,11 @@ class Bench:
 
     def trigger(self, code: str) -> Any:
         """The case that a rule speaks about."""
-        return _cases()[code][0]
+        return cases()[code][0]
 
     def clean(self, code: str) -> Any:
         """The case about which it keeps silent."""
-        return _cases()[code][1]
+        return cases()[code][1]
 
     def look(self, code: str, case: Any) -> list[Finding]:
         """What one rule finds in a case of any of the forms in which the test modules have them."""
@@ -123,23 +81,19 @@ class Bench:
         """What a rule finds in its triggering case."""
         return _found(code)
 
-    def follow(self, advice: Advice, ways: Mapping[str, Callable[[Bench], Any]]) -> None:
-        """Do what is advised; afterwards the rule finds nothing open, or what it says why not is found.
+    def follow(self, advice: str, ways: Mapping[str, Callable[[Bench], Any]]) -> None:
+        """Do what is advised, a key of ``ways`` that begins with the rule's code; the rule finds nothing open then.
 
         A way answers with a case for the rule, with the findings of a whole run, or with None when it has asserted
         itself what the advice brings.
         """
-        answer = ways[advice.key](self)
+        answer, code = ways[advice](self), advice.partition(" ")[0]
         if answer is None:
             return
         whole = isinstance(answer, (list, tuple)) and all(isinstance(finding, Finding) for finding in answer)
-        found = list(answer) if whole else self.look(advice.code, answer)
-        left = [finding for finding in found if finding.code == advice.code and finding.handled is None]
-        if advice.refusal:
-            assert any(finding.code == advice.refusal for finding in found)
-        else:
-            refused = [finding for finding in found if finding.code == "DK208"]
-            assert not [*left, *refused], [finding.message for finding in (*left, *refused)]
+        found = list(answer) if whole else self.look(code, answer)
+        left = [one.message for one in found if (one.code == code and one.handled is None) or one.code == "DK208"]
+        assert not left
 
     def ask(self, model: Path | ModelProto, target: str = "sm8650", **request: Any) -> tuple[Finding, ...]:
         """The findings of ``deploykit check``; nothing is compiled."""
@@ -180,4 +134,4 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         ways = metafunc.module.WAYS
         slow = getattr(metafunc.module, "SLOW", ())
         marks = {key: [pytest.mark.heavy] if key in slow else [] for key in ways}
-        metafunc.parametrize("advice", [pytest.param(Advice(key), id=key, marks=marks[key]) for key in ways])
+        metafunc.parametrize("advice", [pytest.param(key, id=key, marks=marks[key]) for key in ways])

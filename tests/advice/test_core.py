@@ -6,16 +6,11 @@ import shutil
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
-import deploykit
 from deploykit.errors import UsageError
 from sample_models.networks import conv_net, save_with_external_data
 
-SIDES = "accuracy/test_comparison.py"
 Way = Callable[[Any], Any]
 
 
@@ -28,14 +23,6 @@ def copied(bench: Any) -> None:
     assert [finding.severity for finding in found if finding.code == "DK013"] == ["info"]
 
 
-def own_model(bench: Any) -> Any:
-    """AIMET's file beside the model that it was exported with, and beside another."""
-    detr, mlp = bench.aimet / "detr", bench.aimet / "mlp"
-    foreign = bench.ask(detr / "model.onnx", encodings=mlp / "w8a8.v1.0.0.encodings")
-    assert {"DK101", "DK102"} & {finding.code for finding in foreign}
-    return bench.ask(detr / "model.onnx", encodings=detr / "w8a8.v1.0.0.encodings")
-
-
 def mix(bench: Any, version: str, **more: Any) -> Any:
     encodings = bench.aimet / f"detr/w8a16-fp16mix-omit.v{version}.encodings"
     return bench.ask(bench.aimet / "detr/model.onnx", sdk="2.37", encodings=encodings, **more)
@@ -46,90 +33,6 @@ def float_tensors(bench: Any) -> Any:
     names = bench.folder / "float.txt"
     names.write_text("/decoder/Div_output_0\n")
     return mix(bench, "2.0.0", float_tensors=names)
-
-
-def concat_named(bench: Any) -> None:
-    sides = [str(bench.quark / name) for name in ("output_fp32", "output_vint8")]
-    answer = bench.run("accuracy", "compare", *sides, "--model", str(bench.quark / "fp32.onnx"), status=1)
-    (dead,) = [finding for finding in answer["findings"] if finding["code"] == "DK601"]
-    assert "Concat" in dead["message"]
-
-
-def first_not_finite(bench: Any) -> None:
-    """``locate`` names the operator that divides by zero in the candidate."""
-    good, bad = quotient(1.0), quotient(0.0)
-    found = deploykit.locate(bench.saved(good), bench.saved(bad))
-    assert found.first is not None
-    assert "divide" in str(found.first)
-
-
-def quotient(divisor: float) -> onnx.ModelProto:
-    nodes = [
-        helper.make_node("Abs", ["x"], ["a"], "positive"),
-        helper.make_node("Div", ["a", "c"], ["q"], "divide"),
-        helper.make_node("Neg", ["q"], ["y"], "negative"),
-    ]
-    info = helper.make_tensor_value_info
-    sides = [info("x", TensorProto.FLOAT, (1, 8))], [info("y", TensorProto.FLOAT, (1, 8))]
-    stored = [numpy_helper.from_array(np.array(divisor, np.float32), "c")]
-    graph = helper.make_graph(nodes, "g", *sides, stored)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-
-
-def sides(bench: Any) -> None:
-    made = bench.module(SIDES)
-    for name, values in (("quantized", made.COARSE), ("float", made.MIXED)):
-        (bench.folder / name).mkdir()
-        np.savez(bench.folder / name / "0.npz", y=values.astype(np.float32))
-    left, right = str(bench.folder / "quantized"), str(bench.folder / "float")
-    swapped = bench.run("accuracy", "compare", left, right)
-    assert "DK607" in {finding["code"] for finding in swapped["findings"]}
-    righted = bench.run("accuracy", "compare", "--baseline", right, "--candidate", left, status=1)
-    assert "DK607" not in {finding["code"] for finding in righted["findings"]}
-
-
-def slices(bench: Any) -> None:
-    pair = [str(bench.quark / name) for name in ("output_fp32", "output_vint8_mixed")]
-    missed = bench.run("accuracy", "compare", *pair, "--min-sqnr", "90", status=1)
-    assert "DK608" in {finding["code"] for finding in missed["findings"]}
-    plain, told = (
-        bench.text("accuracy", "compare", *pair, "--min-sqnr", "90", *more, status=1) for more in ([], ["--slices"])
-    )
-    assert len(told.splitlines()) > len(plain.splitlines())
-
-
-def locate(bench: Any) -> None:
-    vit = bench.aimet / "vit"
-    answer = bench.run(
-        "accuracy",
-        "locate",
-        str(vit / "model.onnx"),
-        "--encodings",
-        str(vit / "w8a8.v1.0.0.encodings"),
-        "--threshold",
-        "30",
-        status=1,
-    )
-    assert answer["first"]["node"]
-
-
-def threshold(bench: Any) -> None:
-    """The limit of a number of a verdict is one that the user may give."""
-    models = [str(bench.quark / name) for name in ("fp32.onnx", "vint8.onnx")]
-    rng = np.random.default_rng(0)
-    np.savez(bench.folder / "data.npz", images=rng.random((1, 3, 64, 64), dtype=np.float32))
-    data = ["--data", str(bench.folder / "data.npz")]
-    strict = bench.run("accuracy", "compare", *models, *data, "--max-box-error", "1e-9", status=1)
-    assert "DK610" in {finding["code"] for finding in strict["findings"]}
-
-
-def given(bench: Any) -> Any:
-    """Real samples in place of random data."""
-    np.save(bench.folder / "images.npy", np.random.default_rng(0).random((200, 3, 64, 64), dtype=np.float32))
-    ask = {"backend": "vitis-ai", "precision": "vint8"}
-    model = bench.quark / "fp32.onnx"
-    assert "DK627" in {f.code for f in bench.ask(model, "vek385", adapter_options={"random_data": True}, **ask)}
-    return bench.ask(model, "vek385", calibration=bench.folder / "images.npy", **ask)
 
 
 def asked(*rewrites: str) -> Way:
@@ -219,16 +122,8 @@ def refused_and_left_out(key: str, value: str, told: str) -> Way:
 
 WAYS: dict[str, Way] = {
     "DK013 copied": copied,
-    "DK101 own model": own_model,
     "DK103 --float-tensors": float_tensors,
     "DK103 version 1.0.0": lambda bench: mix(bench, "1.0.0"),
-    "DK601 --model": concat_named,
-    "DK606 locate": first_not_finite,
-    "DK607 sides": sides,
-    "DK608 --slices": slices,
-    "DK610 locate": locate,
-    "DK610 threshold": threshold,
-    "DK627 --calibration": given,
     "QNN215 --rewrite linear-to-conv": as_conv,
     "QNN216 --rewrite linear-to-conv": asked("linear-to-conv"),
     "QNN216 float model": float_model,

@@ -9,6 +9,7 @@ from typing import Any
 from deploykit.answers.rule_pages import all_rules
 from deploykit.backend.plugins import load_backend
 from deploykit.cli import COMMANDS, cli
+from deploykit.cli.toolchain import known_toolchains
 from deploykit.flow.rules import CORE_REGISTRIES
 from deploykit.flow.ways import WIDER_END
 from deploykit.rewrites.contract import transform_names
@@ -47,5 +48,7 @@ def test_options_commands_and_rewrites_that_are_named_exist(code: str, bench: An
         assert not named or named <= options_of(code), text
         commands = re.findall(r"(?:^|')deploykit ([a-z]+)", text)
         assert set(commands) <= set(COMMANDS), text
+        toolchains = re.findall(r"toolchain install ([\w.=]+)", text)
+        assert set(toolchains) <= {name for spec in known_toolchains() for name in (spec.name, spec.id)}, text
         rewrites = re.findall(r"-rewrite ([a-z][a-z0-9-]*)(?: or ([a-z]+-[a-z0-9-]+))?", text)
         assert {name for pair in rewrites for name in pair if name} <= {*transform_names(), WIDER_END}, text

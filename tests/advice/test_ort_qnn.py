@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import onnx
 import pytest
 
-from deploykit.flow.pipeline import make_plan
 from deploykit_ort_qnn import provider_keys
 from deploykit_ort_qnn.bench.repair import repairs_of
 from deploykit_ort_qnn.bench.ways import WAYS as OTHER_WAYS
@@ -46,13 +42,6 @@ def lpbq(target: str) -> Way:
     return ask
 
 
-def known_devices(bench: Any) -> None:
-    (finding,) = bench.found("ORT001")
-    rows = bench.run("targets")["targets"]
-    assert finding.code == "ORT001"
-    assert sum(isinstance(row["soc_model"], int) for row in rows if "ort-qnn" in row["backends"]) > 20
-
-
 def unchecked_left_out(bench: Any) -> Any:
     """An option whose first wheel nobody looked up, on an old one."""
     old, table = {"sdk": "2.4.0"}, provider_keys.load_options()
@@ -61,10 +50,6 @@ def unchecked_left_out(bench: Any) -> Any:
         patch.setattr(provider_keys, "load_options", lambda: replace(table, option=options))
         assert "ORT012" in {finding.code for finding in mlp("w8a8.qdq.onnx", **old, options=UNCHECKED)(bench)}
     return mlp("w8a8.qdq.onnx", **old)(bench)
-
-
-def integers(bench: Any) -> Any:
-    return [*mlp("w8a8.qdq.onnx")(bench), *mlp("w4a8.qdq.onnx")(bench)]
 
 
 def corrected(bench: Any) -> Any:
@@ -95,66 +80,6 @@ def sixteen_bits_asked(bench: Any) -> Any:
     return bench.module(RULES).GOOD_TYPES
 
 
-def repaired(bench: Any) -> Any:
-    """GELU with Erf becomes one operator and BatchNormalization is folded; with that forbidden the rule speaks."""
-    models = [onnx.load(bench.aimet / "vit/model.onnx"), onnx.load(bench.aimet / "cnn/model.onnx")]
-    assert "Erf" in {node.op_type for node in models[0].graph.node}
-    encodings = [bench.aimet / "vit/w8a8.v1.0.0.encodings", bench.aimet / "cnn/w8a8.v1.0.0.encodings"]
-    found = [bench.ask(m, backend="ort-qnn", encodings=e) for m, e in zip(models, encodings, strict=True)]
-    left = bench.ask(models[0], backend="ort-qnn", encodings=encodings[0], no_rewrite=("fuse-gelu",))
-    assert "ORT011" in {finding.code for finding in left}
-    return [*found[0], *found[1]]
-
-
-def on_the_cpu(bench: Any) -> Any:
-    """The option is taken, and what the provider refuses is handled by staying on the CPU."""
-    folder = bench.aimet / "vit"
-    given = {"backend": "ort-qnn", "encodings": folder / "w8a8.v1.0.0.encodings", "no_rewrite": ("fuse-gelu",)}
-    options = (("session.disable_cpu_ep_fallback", "0"),)
-    found = bench.ask(folder / "model.onnx", options=options, **given)
-    assert [finding.handled for finding in found if finding.code == "ORT011"] != []
-    assert not [finding for finding in found if finding.blocks]
-    return bench.module(RULES).CASES["ORT110"][1]
-
-
-def not_on_the_cpu(bench: Any) -> Any:
-    """Without the option each node that is refused is a finding of its own."""
-    folder = bench.aimet / "vit"
-    given = {"backend": "ort-qnn", "encodings": folder / "w8a8.v1.0.0.encodings", "no_rewrite": ("fuse-gelu",)}
-    return bench.ask(folder / "model.onnx", **given)
-
-
-def another_mode(bench: Any) -> None:
-    """The mode goes into the options of the provider."""
-    for mode in ("3", "1"):
-        request = bench.request(
-            bench.aimet / "mlp/w8a8.qdq.onnx", backend="ort-qnn", adapter_options={"finalization_mode": int(mode)}
-        )
-        written = str(make_plan(request).to_json()["configs"])
-        assert f"'htp_graph_finalization_optimization_mode': '{mode}'" in written
-
-
-def run_script(bench: Any) -> None:
-    """The package has the script, and it takes these words."""
-    import subprocess
-    import sys
-
-    out = packaged(bench)
-    asked = [sys.executable, str(out / "scripts/run.py"), "--help"]
-    told = subprocess.run(asked, capture_output=True, encoding="utf-8", check=True, timeout=120).stdout
-    assert "--compare" in told
-    assert (out / "model/model.onnx").is_file()
-
-
-def packaged(bench: Any) -> Path:
-    import deploykit
-
-    out = bench.folder / "package"
-    model = bench.aimet / "mlp/w8a8.qdq.onnx"
-    deploykit.package(model, target="sm8650", backend="ort-qnn", out=out, compile=False)
-    return Path(out)
-
-
 def wheels(bench: Any) -> Any:
     """A pair that is listed as supported, as what is installed."""
     rows = [row for row in bench.run("compat", "wheel")["rows"] if row["status"] == "supported"]
@@ -162,14 +87,6 @@ def wheels(bench: Any) -> Any:
     listed = str(rows)
     assert made.INSTALLED["wheel"] in listed
     return made.EnvironmentScope(installed=made.INSTALLED, planned=made.WHEEL)
-
-
-def extra(bench: Any) -> Any:
-    """The extra is one of this project's, and holds the wheel."""
-    root = Path(__file__).parents[2]
-    extras = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
-    assert any(line.startswith("onnxruntime-qnn") for line in extras["ort-qnn"])
-    return bench.clean("ORT140")
 
 
 def another_way(bench: Any) -> Any:
@@ -181,13 +98,11 @@ def another_way(bench: Any) -> Any:
     return bench.clean("QNN321")
 
 
-SLOW = ("ORT008 v73", "ORT011 GELU and BatchNormalization")
+SLOW = ("ORT008 v73",)
 """What compiles several models; with the heavy tests."""
 WAYS: dict[str, Way] = {
-    "ORT001 deploykit targets": known_devices,
     "ORT002 --encodings": mlp("w8a8.v1.0.0"),
     "ORT002 QDQ": mlp("w8a8.qdq.onnx"),
-    "ORT003 integers": integers,
     "ORT004 quantized": mlp("w8a8.qdq.onnx", "sm8350"),
     "ORT005 per channel": mlp("w4a8.v1.0.0", "sm8350"),
     "ORT005 v69": mlp("bq-w4a16.v1.0.0", "sm8450"),
@@ -196,7 +111,6 @@ WAYS: dict[str, Way] = {
     "ORT007 corrected": corrected,
     "ORT008 v73": sixteen_bits,
     "ORT011 another operator": lambda bench: bench.module(RULES).with_operator("Tanh"),
-    "ORT011 GELU and BatchNormalization": repaired,
     "ORT012 newest wheel": mlp("w8a8.qdq.onnx", options=UNCHECKED),
     "ORT012 without the option": unchecked_left_out,
     "ORT013 LPBQ encodings": mlp("lpbq-w4a16.v1.0.0"),
@@ -205,11 +119,6 @@ WAYS: dict[str, Way] = {
     "ORT105 quantized": lambda bench: bench.module(RULES).GOOD_TYPES,
     "ORT105 FP16": lambda bench: bench.ask(bench.saved(attention_net()), "sm8450", backend="ort-qnn"),
     "ORT110 another operator": lambda bench: bench.module(RULES).FINE,
-    "ORT110 on the CPU": on_the_cpu,
-    "ORT112 another mode": another_mode,
-    "ORT114 not on the CPU -> ORT011": not_on_the_cpu,
-    "ORT121 run.py": run_script,
-    "ORT140 extra": extra,
     "QNN321 another way": another_way,
     "ORT142 compat wheel": wheels,
 }

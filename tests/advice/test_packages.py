@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zipfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -14,22 +15,26 @@ import pytest
 from deploykit.findings import Finding
 from sample_models.detectors import decoder_detector
 from sample_models.networks import attention_net, linear3d_net
+from seeds import share_of
 
-ZOO = Path(__file__).parents[1] / "data/zoo"
-AIMET = ZOO.parent / "aimet"
+DATA = Path(__file__).parents[1] / "data"
 RELEASES = (("qnn-htp", "2.33"), ("qnn-htp", "2.44"), ("ort-qnn", None))
 MADE: dict[str, Callable[[], onnx.ModelProto]] = {
     "attention": attention_net,
     "linear3d": linear3d_net,
     "detector": decoder_detector,
 }
-LIGHT = ("linear3d", "superres", "gru_lstm", "vit", "distilbert")
+LIGHT = ("linear3d", "superres", "gru_lstm", "vit", "distilbert", "boxes")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+FOLDERS = {"vit": DATA / "aimet/vit", "boxes": DATA / "aimet/detr"} | {
+    name: DATA / "zoo" / name for name in ("detr", "segformer", "distilbert", "superres", "gru_lstm")
+}
+PACKED = [path for path in sorted((DATA / "zoo").glob("*.zip")) if path.stem not in FOLDERS]
 
 
 def runs() -> Iterable[Any]:
     """Each model, float and with AIMET's W8A16 encodings where there are some; what takes long is heavy."""
-    for name in (*MADE, "detr", "segformer", "distilbert", "superres", "gru_lstm", "vit"):
+    for name in (*MADE, *FOLDERS, *(path.stem for path in share_of(PACKED))):
         for encoded in (False, True)[: 1 if name in MADE else 2]:
             for backend, sdk in RELEASES:
                 light = name in LIGHT and sdk == "2.33"
@@ -41,9 +46,12 @@ def runs() -> Iterable[Any]:
 def files(bench: Any, name: str, encoded: bool) -> tuple[Path, dict[str, Any]]:
     if name in MADE:
         return bench.saved(MADE[name]()), {}
-    folder = AIMET / name if name == "vit" else ZOO / name
-    given = {"encodings": folder / "w8a16.v1.0.0.encodings"} if encoded else {}
-    return folder / "model.onnx", given
+    folder = FOLDERS.get(name, bench.folder / name)
+    if name not in FOLDERS:
+        with zipfile.ZipFile(DATA / "zoo" / f"{name}.zip") as packed:
+            packed.extractall(folder)
+    (model,) = folder.rglob("model.onnx")
+    return model, {"encodings": model.with_name("w8a16.v1.0.0.encodings")} if encoded else {}
 
 
 def data_for(bench: Any, model: Path) -> Path:

@@ -11,7 +11,7 @@ import numpy as np
 from deploykit.findings import Confidence
 from deploykit.flow.pipeline import make_plan
 from deploykit.tables.devices import Fact
-from sample_models.networks import conv_net, huge_constant_net
+from sample_models.networks import huge_constant_net
 
 ROUTES, TARGETS = "qnn_htp/test_rules.py", "qualcomm/test_target_rules.py"
 Way = Callable[[Any], Any]
@@ -61,20 +61,6 @@ def converted(bench: Any) -> Any:
     return plan.findings
 
 
-def images(bench: Any, size: int) -> Any:
-    path = bench.folder / "images.npz"
-    np.savez(path, input=np.random.default_rng(0).random((8, 3, size, size), dtype=np.float32))
-    return path
-
-
-def calibrated(bench: Any) -> Any:
-    """An integer precision of a float model, with data for the converter's own quantizer."""
-    given = {"sdk": "2.33", "precision": "w8a8"}
-    model = bench.saved(conv_net())
-    assert "QNN112" in {finding.code for finding in bench.ask(model, **given)}
-    return bench.ask(model, calibration=images(bench, 32), **given)
-
-
 def gaps_calibrated(bench: Any) -> Any:
     """A file with gaps, on the route on which they are one; with calibration data it can be used."""
     given: dict[str, Any] = {"adapter_options": {"route": "legacy-calibrated"}}
@@ -83,14 +69,6 @@ def gaps_calibrated(bench: Any) -> Any:
     path = bench.folder / "x.npz"
     np.savez(path, input=np.random.default_rng(0).normal(size=(8, 4, 48)).astype(np.float32))
     return mlp(bench, "bq-w4a16.v0.6.1", calibration=path, **given)
-
-
-def float_set(bench: Any) -> Any:
-    """The set that the file leaves out, by name."""
-    (told,) = (f for f in detr(bench, "w8a16-fp16mix-omit.v0.6.1", mixed="fallback") if f.code == "QNN128")
-    names = bench.folder / "float.txt"
-    names.write_text("\n".join(told.evidence["tensors"]))
-    return detr(bench, "w8a16-fp16mix-omit.v0.6.1", mixed="fallback", float_tensors=names)
 
 
 def clamped(bench: Any) -> Any:
@@ -104,25 +82,6 @@ def clamped(bench: Any) -> Any:
         if values.dtype == np.float32:
             tensor.CopyFrom(numpy_helper.from_array(values.clip(-6e4, 6e4), tensor.name))
     return bench.ask(model)
-
-
-def rewritten(bench: Any) -> Any:
-    """The same by a rewrite that is proven to change nothing."""
-    return bench.ask(huge_constant_net(), rewrite=("saturating-constant",))
-
-
-def known_message(bench: Any) -> None:
-    """The words that the log is watched for are ones that deploykit explains."""
-    log = bench.folder / "converter.log"
-    log.write_text("INFO - Processed 0 quantization encodings\n")
-    answer = bench.run("diagnose", str(log), status=1)
-    assert answer["causes"]
-
-
-def that_backend(bench: Any) -> None:
-    """The model that the other backend's compiler refused is refused there with its own findings."""
-    found = bench.ask(bench.module("model/test_graph_rules.py").CASES["DK002"][0], backend="ort-qnn")
-    assert found
 
 
 def fixed_width(bench: Any) -> Any:
@@ -144,8 +103,6 @@ WAYS: dict[str, Way] = {
     "QNN105 --calibration": gaps_calibrated,
     "QNN106 another route": lambda bench: detr(bench, "w8a16-fp16mix-omit.v0.6.1", mixed="fallback"),
     "QNN109 one kind": fixed_width,
-    "QNN111 diagnose": known_message,
-    "QNN112 --calibration": calibrated,
     "QNN112 --encodings": lambda bench: bench.ask(
         bench.aimet / "cnn/model.onnx", sdk="2.33", encodings=bench.aimet / "cnn/w8a8.v0.6.1.encodings"
     ),
@@ -154,10 +111,7 @@ WAYS: dict[str, Way] = {
     "QNN123 8 bits": lambda bench: bench.module(ROUTES).draft("vit", "w8a8.v0.6.1", device="sm8450"),
     "QNN124 per channel": lambda bench: bench.module(ROUTES).draft("mlp", "w8a8.v1.0.0", device="sm8350"),
     "QNN127 clamped": clamped,
-    "QNN127 rewritten": rewritten,
-    "QNN128 --float-tensors": float_set,
     "QNN129 --precision fp16": lambda bench: bench.ask(bench.aimet / "detr/model.onnx", sdk="2.33", precision="fp16"),
-    "QNN131 that backend": that_backend,
     "QNN295 another route": lambda bench: detr(bench, "w8a16-fp16mix-omit.v0.6.1"),
 }
 

@@ -7,9 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import pytest
-
 DRAFTS, QUANTIZED = "vitis_ai/test_draft_rules.py", "vitis_ai/test_quantized.py"
 POST = "/post/Slice,/post/Slice_1,/post/Sigmoid:/post/Concat_1"
 Way = Callable[[Any], Any]
@@ -29,16 +26,6 @@ def ask(bench: Any, model: Any, target: str = "vek385", **request: Any) -> Any:
     return bench.ask(model, target, backend="vitis-ai", **request)
 
 
-def listed_devices(bench: Any) -> None:
-    """Every device that is listed for this backend resolves, and its formats stand there."""
-    served = [row["id"] for row in bench.run("targets")["targets"] if "vitis-ai" in row["backends"]]
-    assert {"vek385", "strix"} <= set(served)
-    for device in served:
-        made = bench.module(DRAFTS).draft(target=device)
-        if not bench.look("VAI101", made):
-            assert made.offered
-
-
 def offered(code: str) -> Way:
     """Each format that the finding lists for the device."""
 
@@ -53,14 +40,6 @@ def offered(code: str) -> Way:
         ]
 
     return make
-
-
-def calibrated(bench: Any) -> Any:
-    """Real data in the place of none, on the whole path."""
-    np.save(bench.folder / "images.npy", np.random.default_rng(0).random((200, 3, 64, 64), dtype=np.float32))
-    model = bench.quark / "fp32.onnx"
-    assert "VAI105" in {finding.code for finding in ask(bench, model, precision="vint8")}
-    return ask(bench, model, precision="vint8", calibration=bench.folder / "images.npy")
 
 
 def applied(bench: Any) -> Any:
@@ -110,30 +89,6 @@ def cut_before(bench: Any) -> Any:
     return draft(("Relu",))(bench)
 
 
-def toolchain(bench: Any) -> None:
-    """The name in the advice is one that the command knows; installing it takes gigabytes."""
-    (finding,) = bench.found("VAI301")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DEPLOYKIT_TOOLCHAINS", str(bench.folder))
-        rows = bench.run("toolchain", "list")["toolchains"]
-    assert finding.hint.split()[-1] in {f"{row['name']}=={row['version']}" for row in rows}
-    assert "TOOLCHAIN" in bench.text("toolchain", "install", "--help").upper()
-
-
-def options(**values: str) -> Way:
-    """The keys are documented ones, taken by the whole path, and stand in the configuration."""
-
-    def make(bench: Any) -> None:
-        from deploykit.flow.pipeline import make_plan
-
-        given = {"precision": "bf16", "options": tuple(values.items())}
-        plan = make_plan(bench.request(bench.quark / "fp32.onnx", "vek385", backend="vitis-ai", **given))
-        written = str(plan.to_json()["configs"])
-        assert all(key in written for key in values)
-
-    return make
-
-
 def in_float16(**request: Any) -> Way:
     """A chain that is stored in float16."""
 
@@ -144,52 +99,9 @@ def in_float16(**request: Any) -> Way:
     return draft_of_it
 
 
-def in_float(**request: Any) -> Way:
-    """What stays in float is what was named, and nothing else."""
-
-    def make(bench: Any) -> None:
-        made = bench.module(DRAFTS).draft("fp32.onnx", **request)
-        assert bool(made.exclusions) == ("exclude_nothing" not in request)
-
-    return make
-
-
-def in_bf16(bench: Any) -> None:
-    """The target has the wider format, and nothing is left to be remedied there."""
-    made = bench.module(DRAFTS).draft("fp32.onnx", precision="bf16")
-    assert "bf16" in made.offered and not made.exclusions
-
-
-def in_one_format(bench: Any) -> None:
-    """A format that is named is taken, and nothing else is tried."""
-    assert bench.module(DRAFTS).draft("fp32.onnx", precision="auto").ladder == ("vint8", "bf16")
-    assert not bench.module(DRAFTS).draft("fp32.onnx", precision="vint8").ladder
-
-
-def with_goal(bench: Any) -> None:
-    """A goal is told beside what is tried."""
-    model = str(bench.quark / "fp32.onnx")
-    np.save(bench.folder / "images.npy", np.random.default_rng(0).random((200, 3, 64, 64), dtype=np.float32))
-    asked = [
-        "check",
-        "--plan",
-        model,
-        "--target",
-        "vek385",
-        "--precision",
-        "auto",
-        "--goal",
-        "sqnr>=40",
-        "--calibration",
-    ]
-    assert "reach sqnr >= 40 dB" in bench.run(*asked, str(bench.folder / "images.npy"))["route"]["why"]
-
-
 WAYS: dict[str, Way] = {
-    "VAI101 deploykit targets": listed_devices,
     "VAI102 a format it has": offered("VAI102"),
     "VAI104 a format it has": offered("VAI104"),
-    "VAI105 --calibration": calibrated,
     "VAI106 deploykit encodings apply": applied,
     "VAI108 start left out": start_left_out,
     "VAI109 vint8": draft("fp32.onnx", precision="vint8"),
@@ -208,19 +120,11 @@ WAYS: dict[str, Way] = {
     "VAI127 in float": draft(("Clip",), precision="mixed", exclude_node=("n0",)),
     "VAI128 proposal": proposal,
     "VAI209 opset 17": lambda bench: replace(bench.module(QUANTIZED).VINT8, last_opset=17),
-    "VAI280 --exclude-nothing": in_float(precision="vint8", exclude_nothing=True),
-    "VAI280 --exclude-subgraph": in_float(precision="vint8", exclude_subgraph=(POST,)),
-    "VAI281 bf16": in_bf16,
     "VAI282 --exclude-node": draft("fp32.onnx", precision="mixed", exclude_node=("/post/Sigmoid",)),
-    "VAI283 --precision": in_one_format,
-    "VAI283 --goal": with_goal,
     "VAI284 newer quark": in_float16(sdk="6.2", options=(("quark", "0.12.post1"),)),
     "VAI285 parts in float16": in_float16(
         precision="mixed", keep_float16=True, exclude_node=("n0",), options=(("quark", "0.12.post1"),)
     ),
-    "VAI301 deploykit toolchain": toolchain,
-    "VAI402 options": options(keep_outputs="true", logging_level="info"),
-    "VAI403 option": options(threshold_gops_percent="5"),
 }
 
 

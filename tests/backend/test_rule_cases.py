@@ -2,42 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
-import re
 import tomllib
-from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 from deploykit.answers.rule_pages import all_rules
 from deploykit.flow.rules import CORE_REGISTRIES
+from rule_cases import cases
 from tables import each_row
 
 TESTS = Path(__file__).parents[1]
-CODE = re.compile(r"[A-Z]{2,3}\d{3}")
-
-
-def load(path: Path) -> ModuleType:
-    name = "cases_of_" + "_".join(path.relative_to(TESTS).with_suffix("").parts)
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@cache
-def cases() -> Mapping[str, Any]:
-    """The cases of all test modules that define a ``CASES`` mapping keyed by rule code."""
-    found: dict[str, Any] = {}
-    for path in sorted(TESTS.rglob("test_*.py")):
-        if re.search(r"^CASES\b", path.read_text("utf-8"), re.MULTILINE):
-            mapping = getattr(load(path), "CASES", None)
-            if isinstance(mapping, Mapping):
-                found |= {key: value for key, value in mapping.items() if CODE.fullmatch(str(key))}
-    return found
 
 
 @each_row("code", [entry.rule.code for entry in all_rules(CORE_REGISTRIES)])
