@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -59,8 +60,8 @@ def test_limits_of_the_verdict_can_be_asked_for(tmp_path: Path, capsys: pytest.C
 
 
 def test_data_that_does_not_fit_exits_with_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sizes = np.ones((1, 2), np.float32)
-    for side, more, told in ((32, {}, "orig_target_sizes"), (8, {"orig_target_sizes": sizes}, "images float32[1,3,32")):
-        np.savez(tmp_path / "x.npz", images=np.zeros((1, 3, side, side), np.float32), **more)
+    for side, second, told in ((32, "other", "orig_target_sizes"), (8, "orig_target_sizes", "images float32[1,3,32")):
+        arrays: dict[str, Any] = {"images": np.zeros((1, 3, side, side), np.float32), second: np.ones((1, 2))}
+        np.savez(tmp_path / "x.npz", **arrays)
         assert run(cli, ["accuracy", "simulate", DETR, "--encodings", W8A16, "--data", str(tmp_path / "x.npz")]) == 3
         assert told in capsys.readouterr().err

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from deploykit.findings import Severity
 from deploykit.flow.pipeline import Packaged, make_package
 from deploykit.packages.verifying import verify_package as verify
 from deploykit_vitis_ai.runner import quark_environment, run_quark
-from sample_models.finished_detectors import DETECTORS, count_kept, count_overlapping, scenes
+from sample_models.finished_detectors import DETECTORS, Numbers, Values, count_kept, detections_of, scenes
 
 pytestmark = pytest.mark.xdist_group("quark")
 
@@ -150,3 +150,29 @@ def test_mixed_without_a_word_about_what_stays_in_float_finds_it(make: Make) -> 
     assert found >= 0.9 * every, f"{found} of {every}"
     assert "VAI282" in findings(packaged)
     assert packaged.exit_status == 0
+
+
+def count_overlapping(reference: Sequence[Values], others: Sequence[Values]) -> tuple[int, int]:
+    """(kept, all) as by hand: one to one, of one class, over 0.25 on both sides, boxes that overlap by half or more."""
+    kept = every = 0
+    for one, two in zip(reference, others, strict=True):
+        (boxes, labels), (others_boxes, others_labels) = detections_of(one), detections_of(two)
+        free = set(range(len(others_boxes)))
+        for box, label in zip(boxes, labels, strict=True):
+            near = [(_overlap(box, others_boxes[j]), j) for j in free if others_labels[j] == label]
+            overlap, place = max(near, default=(0.0, -1))
+            if overlap >= 0.5:
+                free.remove(place)
+                kept += 1
+        every += len(boxes)
+    return kept, every
+
+
+def _overlap(one: Numbers, two: Numbers) -> float:
+    """Intersection over union of two boxes given by centre and size."""
+    width, height = (
+        min(one[i] + one[i + 2] / 2, two[i] + two[i + 2] / 2) - max(one[i] - one[i + 2] / 2, two[i] - two[i + 2] / 2)
+        for i in (0, 1)
+    )
+    both = max(width, 0.0) * max(height, 0.0)
+    return float(both / max(one[2] * one[3] + two[2] * two[3] - both, 1e-9))

@@ -16,7 +16,7 @@ from sample_models.tiny_graphs import TinyGraph
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-__all__ = ["DETECTORS", "SIDE", "count_kept", "detr_like", "scenes", "ssd_like", "yolo_like"]
+__all__ = ["DETECTORS", "SIDE", "count_kept", "detections_of", "detr_like", "scenes", "ssd_like", "yolo_like"]
 
 SIDE = 160
 """Height and width of the images, and what boxes are measured in."""
@@ -155,40 +155,14 @@ def count_kept(reference: Sequence[Values], others: Sequence[Values]) -> tuple[i
     """
     kept = every = 0
     for one, two in zip(reference, others, strict=True):
-        (boxes, labels), (others_boxes, others_labels) = _detections(one), _detections(two)
+        (boxes, labels), (others_boxes, others_labels) = detections_of(one), detections_of(two)
         apart = np.abs(boxes[:, None] - others_boxes[None]).mean(axis=2)
         same = (labels[:, None] == others_labels[None]) & (apart <= SIDE / 20)
         kept, every = kept + int(same.any(axis=1).sum()), every + len(boxes)
     return kept, every
 
 
-def count_overlapping(reference: Sequence[Values], others: Sequence[Values]) -> tuple[int, int]:
-    """(kept, all) as by hand: one to one, of one class, over 0.25 on both sides, boxes that overlap by half or more."""
-    kept = every = 0
-    for one, two in zip(reference, others, strict=True):
-        (boxes, labels), (others_boxes, others_labels) = _detections(one), _detections(two)
-        free = set(range(len(others_boxes)))
-        for box, label in zip(boxes, labels, strict=True):
-            near = [(_overlap(box, others_boxes[j]), j) for j in free if others_labels[j] == label]
-            overlap, place = max(near, default=(0.0, -1))
-            if overlap >= 0.5:
-                free.remove(place)
-                kept += 1
-        every += len(boxes)
-    return kept, every
-
-
-def _overlap(one: Numbers, two: Numbers) -> float:
-    """Intersection over union of two boxes given by centre and size."""
-    width, height = (
-        min(one[i] + one[i + 2] / 2, two[i] + two[i + 2] / 2) - max(one[i] - one[i + 2] / 2, two[i] - two[i + 2] / 2)
-        for i in (0, 1)
-    )
-    both = max(width, 0.0) * max(height, 0.0)
-    return float(both / max(one[2] * one[3] + two[2] * two[3] - both, 1e-9))
-
-
-def _detections(outputs: Values) -> tuple[Numbers, Numbers]:
+def detections_of(outputs: Values) -> tuple[Numbers, Numbers]:
     """Boxes and classes of what one of the three gives, scores from 0.25 on."""
     if "labels" in outputs:
         boxes, labels, scores = outputs["boxes"][0], outputs["labels"][0], outputs["scores"][0]
