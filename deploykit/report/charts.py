@@ -1,33 +1,41 @@
 """Numbers as shapes for the pages: bars, points, small histograms, ranges on one axis, in percent; templates draw them.
 
-Kernels of an estimate on their threads, too. Pure arithmetic on plain values; it knows neither models nor pages.
+Kernels of an estimate on their threads, and the network as a strip of its nodes, too. Pure arithmetic on plain values;
+it knows no pages.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from deploykit.accuracy.latency import in_time
 from deploykit.encodings.values import Affine
+from deploykit.findings import Severity
 
 if TYPE_CHECKING:
     from deploykit.accuracy.latency import Estimate, TraceEvent, Unit
+    from deploykit.backend.plans import PlannedPrecision
     from deploykit.encodings.values import EncodingSet
+    from deploykit.findings import Finding
+    from deploykit.model.facts import GraphFacts
 
 __all__ = [
     "Bar",
     "Lane",
+    "NetworkStrip",
     "RangeBar",
     "RangeChart",
     "Spot",
     "Stretch",
+    "StripRun",
     "Timeline",
     "decibels",
     "loss_bars",
+    "network_strip",
     "range_chart",
     "share_of",
     "spark",
@@ -258,3 +266,89 @@ def timeline(estimate: Estimate) -> Timeline | None:
         ticks=tuple((in_time(end * scale * at / _TICKS), 100 * at / _TICKS) for at in range(_TICKS + 1)),
         merged=in_time(step * scale) if step else "",
     )
+
+
+# A page of more nodes would be slow to open.
+_MOST_NODES = 2500
+# From which share of the time a node has a colour of the heat; of a thousand nodes, one in the middle has 0.1 %.
+_HEAT = ((0.15, "h-4"), (0.05, "h-3"), (0.02, "h-2"), (0.005, "h-1"), (0.0, "h-0"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StripRun:
+    """Neighbours of one type, or of one heat, in the strip of the network; ``noted`` where something is open there."""
+
+    kind: str
+    count: int
+    words: str
+    noted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkStrip:
+    """The first ``count`` of ``total`` nodes that compute something: by type, and by their share of the time."""
+
+    runs: tuple[StripRun, ...]
+    heat: tuple[StripRun, ...]
+    count: int
+    total: int
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Every type that occurs, for the key of the colours."""
+        return tuple(sorted({run.kind for run in self.runs} - {""}))
+
+    @property
+    def heat_key(self) -> tuple[tuple[str, str], ...]:
+        """The colours of the heat in words."""
+        return tuple((heat, f"from {least:.1%}" if least else "less") for least, heat in reversed(_HEAT))
+
+
+def network_strip(
+    precision: PlannedPrecision,
+    facts: GraphFacts,
+    findings: Iterable[Finding],
+    *,
+    shares: Mapping[str, float] | None = None,
+    kind: str = "",
+) -> NetworkStrip | None:
+    """The graph from input to output; None where it has no node.
+
+    ``shares`` are those of the time, by the nodes' labels. ``kind`` is the type of all nodes where the plan
+    speaks about none.
+    """
+    codes: dict[str, dict[str, None]] = {}
+    for finding in findings:
+        if finding.handled is None and finding.severity is not Severity.INFO:
+            codes.setdefault(finding.subject.name, {})[f"{finding.code} {finding.slug}"] = None
+
+    def first(types: Mapping[str, str], names: Sequence[str]) -> str:
+        return next((types[name] for name in names if name in types), "" if types else kind)
+
+    computing = [node for node in facts.nodes if any(node.inputs)]
+    # Of each node its name, its type as it is expected, else as it was intended, what is open, and its share.
+    nodes = [
+        (
+            node.label,
+            first(precision.expected, node.outputs) or first(precision.intended, node.outputs),
+            [code for name in dict.fromkeys((node.label, *node.outputs)) for code in codes.get(name, ())],
+            (shares or {}).get(node.label, 0.0),
+        )
+        for node in computing[:_MOST_NODES]
+    ]
+    runs, heat = [], []
+    for (type_name, noted), alike in groupby(nodes, key=lambda node: (node[1], bool(node[2]))):
+        same = list(alike)
+        where = same[0][0] if len(same) == 1 else f"{len(same)} nodes, {same[0][0]} to {same[-1][0]}"
+        told = dict.fromkeys(code for node in same for code in node[2])
+        words = "\n".join([type_name or "no type of its own", where, *told])
+        runs.append(StripRun(kind=type_name, count=len(same), noted=noted, words=words))
+    timed = nodes if any(node[3] for node in nodes) else []
+    for colour, alike in groupby(timed, key=lambda node: next(heat for least, heat in _HEAT if node[3] >= least)):
+        same = list(alike)
+        names = [f"{label}: {share:.1%}" for label, _, _, share in same[:10]]
+        more = [f"and {len(same) - 10} more nodes"] if len(same) > 10 else []
+        whole = f"{sum(node[3] for node in same):.1%} of the time"
+        heat.append(StripRun(kind=colour, count=len(same), words="\n".join([whole, *names, *more])))
+    strip = NetworkStrip(runs=tuple(runs), heat=tuple(heat), count=len(nodes), total=len(computing))
+    return strip if nodes else None

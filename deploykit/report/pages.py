@@ -17,9 +17,8 @@ from deploykit.backend.plans import Plan
 from deploykit.backend.status import PackageStatus, status_from_json
 from deploykit.encodings.float_sets import collect_coverage
 from deploykit.findings import Finding, group_findings, headline
-from deploykit.report.charts import decibels, loss_bars, range_chart, share_of, timeline
+from deploykit.report.charts import decibels, loss_bars, network_strip, range_chart, share_of, timeline
 from deploykit.report.explaining import ON_A_DEVICE, costs_by_output, explained, shipping
-from deploykit.report.graphs import change_pictures, precision_map
 from deploykit.report.ladders import ladder_section
 from deploykit.report.rendering import render
 
@@ -36,7 +35,6 @@ __all__ = [
     "render_readme",
     "render_report",
     "render_run",
-    "verdicts_by_node",
     "with_runs",
 ]
 
@@ -115,6 +113,9 @@ def render_report(
     estimate = execution.estimate
     times = () if estimate is None else estimate.operators
     whole = sum(item.share for item in times) or 1.0
+    places: dict[str, list[str]] = {}
+    for change in changes:
+        places.setdefault(str(change), []).append(change.where)
     assumed = (plan.assumed.partition(",")[0], "" if plan.route is None else plan.route.id)
     values = {
         "plan": plan,
@@ -130,11 +131,10 @@ def render_report(
         "made": None if situation.quantized is None else quantized_section(situation.quantized.record),
         "coverage": dict(coverage.most_common()),
         "types": types,
-        "map": precision_map(
+        "strip": network_strip(
             plan.precision,
             situation.facts,
             findings,
-            verdicts_by_node(execution.audit),
             shares={item.node: item.share / whole for item in times},
             kind=next((_FLOATS[name] for name in assumed if name in _FLOATS), ""),
         ),
@@ -157,7 +157,7 @@ def render_report(
         "ranges": None if situation.encodings is None else range_chart(situation.encodings),
         "shipping": shipping(status, findings),
         "costs": loss_bars([(label, series) for label, series in costs if series], _CLEAN_DB),
-        "changes": change_pictures(changes),
+        "changes": sorted(places.items(), key=lambda item: -len(item[1])),
         "files": files,
     }
     return render("report.html.j2", values, templates=templates)
@@ -194,15 +194,6 @@ def audit_section(audit: Audit | None) -> AuditSection | None:
         right=tuple(right[:_MOST_ROWS]),
         left_out=len(still_open[_MOST_ROWS:]) + len(right[_MOST_ROWS:]),
     )
-
-
-def verdicts_by_node(audit: Audit | None) -> Mapping[str, str]:
-    """The worst verdict about each node, by its label; a node that was not looked at is not there."""
-    found: dict[str, str] = {}
-    for kernel in () if audit is None else audit.kernels:
-        for node in kernel.nodes or (kernel.node,):
-            found[node] = min(found.get(node, "right"), str(kernel.verdict), key=_rank)
-    return found
 
 
 def _rank(verdict: str) -> int:

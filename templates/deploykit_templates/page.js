@@ -1,5 +1,4 @@
-// Of every page: filtering tables, telling of kernels, moving about in the graph, copying commands. Without it the page
-// has everything but that.
+// Of every page: filtering tables, telling of kernels, copying commands. Without it the page has everything but that.
 "use strict";
 (() => {
   document.documentElement.classList.add("scripted");
@@ -100,91 +99,4 @@
       if (rows[lane][at]) tell(rows[lane][at]);
     });
   }
-
-  const map = document.getElementById("map");
-  if (!map) return;
-  const whole = map.getAttribute("viewBox").split(" ").map(Number);
-  let view = [...whole];
-  const show = () => map.setAttribute("viewBox", view.join(" "));
-
-  // Keeps the point at (x, y), given in parts of the view, where it is.
-  const zoom = (factor, x = 0.5, y = 0.5) => {
-    const closest = 200 / whole[2];
-    const scale = Math.min(Math.max(view[2] / whole[2] / factor, Math.min(closest, 1)), 1.2);
-    const [width, height] = [whole[2] * scale, whole[3] * scale];
-    view = [view[0] + (view[2] - width) * x, view[1] + (view[3] - height) * y, width, height];
-    show();
-  };
-  const move = (right, down) => {
-    view[0] += right * view[2];
-    view[1] += down * view[3];
-    show();
-  };
-  const centre = node => {
-    const box = node.querySelector("rect");
-    const width = Math.min(whole[2], 900);
-    const height = (width * whole[3]) / whole[2];
-    view = [Number(box.getAttribute("x")) + 46 - width / 2, Number(box.getAttribute("y")) + 10 - height / 2, width, height];
-    show();
-  };
-
-  for (const button of document.querySelectorAll("[data-zoom]")) {
-    button.addEventListener("click", () => {
-      const factor = Number(button.dataset.zoom);
-      if (factor) zoom(factor);
-      else show((view = [...whole]));
-    });
-  }
-  map.addEventListener("wheel", event => {
-    if (!event.ctrlKey && !event.metaKey) return; // the page scrolls
-    event.preventDefault();
-    const box = map.getBoundingClientRect();
-    zoom(event.deltaY < 0 ? 1.2 : 1 / 1.2, (event.clientX - box.left) / box.width, (event.clientY - box.top) / box.height);
-  }, { passive: false });
-  map.addEventListener("pointerdown", down => {
-    if (down.pointerType === "touch") return; // a finger scrolls the page
-    map.setPointerCapture(down.pointerId);
-    let last = down;
-    const drag = event => {
-      const box = map.getBoundingClientRect();
-      move((last.clientX - event.clientX) / box.width, (last.clientY - event.clientY) / box.height);
-      last = event;
-    };
-    map.addEventListener("pointermove", drag);
-    map.addEventListener("pointerup", () => map.removeEventListener("pointermove", drag), { once: true });
-  });
-  map.addEventListener("keydown", event => {
-    const steps = { ArrowLeft: [-0.1, 0], ArrowRight: [0.1, 0], ArrowUp: [0, -0.1], ArrowDown: [0, 0.1] };
-    if (steps[event.key]) move(...steps[event.key]);
-    else if (event.key === "+" || event.key === "=") zoom(1.4);
-    else if (event.key === "-") zoom(0.7);
-    else if (event.key === "0") show((view = [...whole]));
-    else return;
-    event.preventDefault();
-  });
-
-  const find = document.getElementById("find");
-  const nodes = [...map.querySelectorAll(".node")];
-  let turn = 0;
-  const search = () => {
-    const words = find.value.trim().toLowerCase();
-    const hits = nodes.filter(node => {
-      const hit = words && node.querySelector("title").textContent.toLowerCase().includes(words);
-      node.classList.toggle("found", Boolean(hit));
-      return hit;
-    });
-    map.classList.toggle("searching", hits.length > 0);
-    document.getElementById("hits").textContent = words ? `${hits.length} found` : "";
-    return hits;
-  };
-  find.addEventListener("input", () => {
-    turn = 0;
-    const hits = search();
-    if (hits.length) centre(hits[0]);
-  });
-  find.addEventListener("keydown", event => {
-    if (event.key !== "Enter") return;
-    const hits = search();
-    if (hits.length) centre(hits[++turn % hits.length]);
-  });
 })();

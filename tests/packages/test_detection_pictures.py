@@ -16,7 +16,7 @@ from deploykit.backend.audits import Audit, AuditedKernel
 from deploykit.backend.backend import Seen
 from deploykit.errors import InputError
 from deploykit.report.detections import draw_detections
-from deploykit.report.pages import audit_section, verdicts_by_node
+from deploykit.report.pages import audit_section
 
 GROUP = DetectionSet(
     boxes=Piece(output="boxes", kind=OutputKind.BOXES), scores=Piece(output="scores", kind=OutputKind.SCORES)
@@ -143,10 +143,9 @@ AUDIT = Audit(
 )
 
 
-def test_an_audit_is_told_worst_first_and_per_node() -> None:
+def test_an_audit_is_told_worst_first() -> None:
     section = audit_section(AUDIT)
     assert section is not None
     assert [kernel.verdict for kernel in section.open] == ["wrong", "narrowed"]
     assert list(section.counts.items()) == [("wrong", 1), ("narrowed", 1), ("right", 1)]
-    assert verdicts_by_node(AUDIT) == {"a": "right", "b": "wrong", "c": "narrowed"}
-    assert audit_section(None) is None and verdicts_by_node(None) == {}
+    assert audit_section(None) is None

@@ -1,9 +1,8 @@
-"""Graphs as pictures: every node once, none over another, wires along the data; ranges on their axis."""
+"""The network as a strip of its nodes, kernels on their threads, ranges on their axis."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import onnx.parser
@@ -15,9 +14,8 @@ from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
 from deploykit.model import wrap_proto
 from deploykit.model.collect import collect_facts
-from deploykit.model.facts import GraphFacts, NodeFact, changes_between
-from deploykit.report.charts import range_chart, timeline
-from deploykit.report.graphs import BOX_HEIGHT, BOX_WIDTH, change_pictures, lay_out, precision_map
+from deploykit.model.facts import GraphFacts
+from deploykit.report.charts import network_strip, range_chart, timeline
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 
@@ -27,40 +25,7 @@ def facts(body: str) -> GraphFacts:
     return collect_facts(wrap_proto(onnx.parser.parse_model(f"{head} {{ {body} }}"), path=Path("net.onnx")))
 
 
-def chain(length: int) -> list[NodeFact]:
-    return [
-        NodeFact(index=i, name=f"n{i}", op_type="Relu", domain="", inputs=(f"t{i}",), outputs=(f"t{i + 1}",))
-        for i in range(length)
-    ]
-
-
-def test_a_fork_and_its_join_lie_in_layers() -> None:
-    drawing = lay_out(facts("a = Relu(x) b = Neg(a) c = Abs(a) y = Add(b, c)").nodes)
-    relu, neg, absolute, add = drawing.boxes
-    assert relu.y < neg.y == absolute.y < add.y
-    assert {neg.x, absolute.x} == {0, drawing.width - BOX_WIDTH}
-    assert relu.x == add.x == (drawing.width - BOX_WIDTH) // 2
-    assert drawing.wires.count("M") == 4
-    assert f"M{relu.x + BOX_WIDTH // 2} {BOX_HEIGHT}C" in drawing.wires
-
-
-def test_a_deep_graph_is_folded_and_no_box_lies_on_another() -> None:
-    drawing = lay_out(chain(400))
-    places = {(box.x, box.y) for box in drawing.boxes}
-    assert len(places) == 400
-    assert 1 < drawing.width / drawing.height < 3
-    assert all(
-        0 <= box.x <= drawing.width - BOX_WIDTH and 0 <= box.y <= drawing.height - BOX_HEIGHT for box in drawing.boxes
-    )
-    assert all(one.y < two.y or one.x < two.x for one, two in pairwise(drawing.boxes))
-
-
-def test_nothing_is_an_empty_picture() -> None:
-    drawing = lay_out([])
-    assert (drawing.boxes, drawing.wires, drawing.width, drawing.height) == ((), "", 0, 0)
-
-
-def test_the_map_shows_types_what_became_of_them_and_what_is_open() -> None:
+def test_the_strip_shows_types_as_expected_and_what_is_open() -> None:
     graph = facts("a = Relu(x) b = Neg(a) y = Abs(b)")
     open_one = Finding(
         code="DK001",
@@ -70,26 +35,13 @@ def test_the_map_shows_types_what_became_of_them_and_what_is_open() -> None:
         message="",
     )
     precision = PlannedPrecision(intended={"a": "uint16", "b": "uint16"}, expected={"a": "uint8", "b": "uint16"})
-    shown = precision_map(precision, graph, [open_one, open_one.with_handled("done")])
-    assert shown is not None
-    relu, neg, absolute = shown.nodes
-    assert (relu.changed, relu.kind) == (True, "uint8")
-    assert "uint16 → uint8" in relu.words
-    assert (neg.changed, neg.codes) == (False, ("DK001 made-up",))
-    assert (absolute.kind, absolute.codes) == ("", ())
+    shown = network_strip(precision, graph, [open_one, open_one.with_handled("done")])
+    assert shown is not None and (shown.count, shown.total) == (3, 3)
+    assert [(run.kind, run.noted) for run in shown.runs] == [("uint8", False), ("uint16", True), ("", False)]
+    assert "DK001 made-up" in shown.runs[1].words
     assert shown.kinds == ("uint16", "uint8")
-    handled = precision_map(precision, graph, [open_one.with_handled("done")])
-    assert handled is not None
-    assert not any(node.codes for node in handled.nodes)
-
-
-def test_alike_changes_are_one_picture() -> None:
-    before = facts("a = Relu(x) b = Neg(a) c = Relu(b) y = Neg(c)")
-    after = facts("a = Sigmoid(x) b = Neg(a) c = Sigmoid(b) y = Neg(c)")
-    (picture,) = change_pictures(changes_between(before, after))
-    assert (picture.words, picture.count) == ("Relu → Sigmoid", 2)
-    assert picture.before is not None
-    assert [box.node.op_type for box in picture.before.boxes] == ["Relu"]
+    handled = network_strip(precision, graph, [open_one.with_handled("done")])
+    assert handled is not None and not any(run.noted for run in handled.runs)
 
 
 def test_ranges_stand_where_their_steps_and_ends_are() -> None:
@@ -128,7 +80,7 @@ def test_short_kernels_are_drawn_together_and_none_is_lost() -> None:
 def test_the_strip_is_coloured_by_time() -> None:
     graph = facts("a = Relu(x) b = Neg(a) y = Abs(b)")
     shares = {node.label: share for node, share in zip(graph.nodes, (0.004, 0.001, 0.6), strict=True)}
-    shown = precision_map(PlannedPrecision(), graph, [], shares=shares, kind="float16")
+    shown = network_strip(PlannedPrecision(), graph, [], shares=shares, kind="float16")
     assert shown is not None and shown.kinds == ("float16",)
     assert [(run.kind, run.count) for run in shown.heat] == [("h-0", 2), ("h-4", 1)]
     assert "60.0% of the time" in shown.heat[1].words
