@@ -15,6 +15,7 @@ MOST = {"modules": 166, "functions": 1550, "depth": 28, "first_prepare": 9}
 PROGRAM = """
 import json, runpy, sys, threading
 out, *roots = sys.argv[1:]
+sys.path[:0] = roots[1:]
 found, now, deepest, prepared = set(), [0], [0], []
 def hook(frame, event, arg):
     code = frame.f_code
