@@ -167,17 +167,8 @@ def test_the_ladder_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         folder.mkdir(parents=True, exist_ok=True)
         np.savez(folder / f"{place:02}.npz", x=picture[None] * np.float32(255))
     page = tmp_path / "page.html"
-    call = [
-        "--json",
-        "accuracy",
-        "ladder",
-        str(tmp_path / "model.onnx"),
-        "--data",
-        str(tmp_path / "data"),
-        "--report",
-        str(page),
-    ]
-    assert run(cli, call) == 1
+    given = [str(tmp_path / "model.onnx"), "--data", str(tmp_path / "data"), "--report", str(page)]
+    assert run(cli, ["--json", "accuracy", "ladder", *given]) == 1
     value = json.loads(capsys.readouterr().out)
     codes = [finding["code"] for finding in value["findings"]]
     assert codes[0] == "DK231"

@@ -64,7 +64,7 @@ def _locate(model: onnx.ModelProto, other: onnx.ModelProto, *, seed: int = 0) ->
     return locate(facts_of(model), ModelProbe(model), ModelProbe(other), random_feeds(model, seed=seed))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(count=st.integers(1, 80), data=st.data(), seed=st.integers(0, 50))
 def test_the_tampered_operator_is_found(count: int, data: st.DataObject, seed: int) -> None:
     model = _network(count, seed)
@@ -126,15 +126,6 @@ def test_the_constant_of_a_decoder_detector_is_named(decoder_detector: Any) -> N
     assert "3.4e+38" in str(found.first.culprit)
     assert not found.exhausted and 2 * found.rounds <= SESSIONS
     json.dumps(found.to_json(), allow_nan=False)
-
-
-def test_behind_the_constant_the_next_cause_is_named(decoder_detector: Any) -> None:
-    """Two choices lie between it and the outputs: rows are matched all the way."""
-    kept = decoder_detector.without("unreachable", "anchors", "enc.boxes", "enc.chosen")
-    found = _located(decoder_detector, kept)
-    assert found.first is not None and found.first.culprit is None
-    assert (found.first.op_type, found.first.output.name) == ("Div", "l0.ratio")
-    assert all(view.sqnr_db > 40 for view in found.first.inputs)
 
 
 def test_the_budget_is_kept_and_said(decoder_detector: Any) -> None:

@@ -58,7 +58,6 @@ def test_a_command_prints_the_number_last(here: Path) -> None:
     [
         ("raise RuntimeError('no labels')", "RuntimeError: no labels"),
         ("return float('nan')", "which is no measure"),
-        ("return 'good'", "could not convert"),
         ("import os; os._exit(3)", "it said nothing"),
     ],
 )

@@ -64,7 +64,7 @@ def test_every_tensor_alone_and_left_out(detr: Case, size: int) -> None:
     exact, quantized = detr.runs(size=size), detr.runs(detr.values, size=size)
     detr.assert_same(exact.reference, {}, "float")
     detr.assert_same(quantized.reference, detr.values, "quantized")
-    for name in sorted(detr.values, key=lambda name: exact.first_piece([name]))[:: 3 if size == 0 else 7]:
+    for name in sorted(detr.values, key=lambda name: exact.first_piece([name]))[:: 5 if size == 0 else 11]:
         detr.assert_same(exact.run({name: detr.values[name]}), {name: detr.values[name]}, f"only {name}")
         rest = {other: value for other, value in detr.values.items() if other != name}
         detr.assert_same(quantized.run({name: None}), rest, f"all but {name}")
@@ -109,7 +109,7 @@ agraph (float[1,6] x, bool c) => (float[k,6] y, float[1,6] z)
 """
 
 
-@pytest.mark.parametrize("size", [1, 3, 50])
+@pytest.mark.parametrize("size", [1, 50])
 def test_bodies_and_sequences(size: int) -> None:
     """What a body reads from outside is read, and a sequence never crosses a border."""
     model = parser.parse_model(CONTROL)

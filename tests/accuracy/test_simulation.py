@@ -24,8 +24,10 @@ from sample_models.tiny_graphs import TinyGraph
 from tables import each_row
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
-RUNS = sorted(str(path.relative_to(AIMET))[: -len(".io.npz")] for path in AIMET.rglob("*.io.npz"))
-"""Every fixture with recorded inputs, outputs and quantizer values."""
+RUNS = ["cnn/w8a8", "cnn_bnfold/w8a16", "detr/aimet-2.31.0/w8a8-litemp-fp16", "detr/fp16", "detr/w8a8-int16mix"]
+RUNS += ["detr/w8a16-fp16mix-explicit", "mlp/wfp8a8", "mlp/w4a8", "vit/w8a16"]
+RUNS += [f"mlp/{name}" for name in ("bq-asym-w4a16", "bq-w2a16-zpshift", "bq-w4a16", "lpbq-w4a16")]
+"""Fixtures with recorded inputs, outputs and quantizer values: every kind of entry once."""
 
 
 def _encodings(run: str) -> EncodingSet:

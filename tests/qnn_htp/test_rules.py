@@ -217,5 +217,26 @@ def test_a_chip_without_float16_says_so_for_itself() -> None:
     """v73 has it, SM7635 has not; the SDK's row is about the architecture."""
     (finding,) = [found for found in DRAFT_RULES.run(mixed(device="sm7635")) if found.code == "QNN122"]
     assert "SM7635 cannot run" in finding.message and "onnxruntime-qnn 2.7.0" in " ".join(finding.sources)
-    assert mixed_support(mixed(device="sm7635").situation.target, {}).kinds == {"integer"}
-    assert "fallback" in mixed_support(mixed(device="sm8550").situation.target, {}).kinds
+
+
+@each_row(
+    ("device", "sdk", "options", "kinds", "safe", "confidence"),
+    [
+        ("sm7635", "2.33", {}, "integer", False, {}),
+        ("sm8350", "2.44", {}, "integer", False, {}),
+        ("sm8650", "2.33", {}, "fallback integer segments", False, {"fallback": "inferred", "segments": "reported"}),
+        ("sm8650", "2.44", {}, "fallback integer segments", True, {"fallback": "reported", "segments": "reported"}),
+        ("sm8650", "2.51", {}, "direct fallback integer segments", True, {"direct": "inferred"}),
+        ("sc8380xp", "2.33", {}, "direct fallback integer segments", False, {"direct": "inferred"}),
+        ("sm8650", "2.33", {"route": "provider-context"}, "fallback integer", True, {"fallback": "inferred"}),
+    ],
+)
+def test_what_a_target_mixes(
+    device: str, sdk: str, options: dict[str, Any], kinds: str, safe: bool, confidence: dict[str, str]
+) -> None:
+    found = mixed_support(mixed(device=device, sdk=sdk).situation.target, options)
+    assert (found.kinds, found.safe) == ({*kinds.split()}, safe)
+    assert {name: str(found.confidence[name]) for name in confidence} == confidence
+    missing = {"direct", "fallback", "segments"} - found.kinds
+    assert missing - {"direct"} <= found.without.keys() <= missing
+    assert found.needs == ({"direct": {"route": "provider-context"}} if "segments" in found.kinds else {})
