@@ -72,7 +72,7 @@ CASES: dict[str, tuple[EncodingsOnGraph, EncodingsOnGraph]] = {
 }
 
 
-@each_row("code", sorted(CASES))
+@each_row("code", sorted(rule.code for rule in ENCODING_RULES))
 def test_rules_trigger_and_keep_silent(code: str, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
     trigger, clean = CASES[code]
     rule = ENCODING_RULES[code]
@@ -80,10 +80,6 @@ def test_rules_trigger_and_keep_silent(code: str, as_expected: Callable[[str, It
     as_expected(code, found)
     assert found[0].hint
     assert not list(rule.run(clean))
-
-
-def test_every_rule_has_a_case() -> None:
-    assert set(CASES) == {rule.code for rule in ENCODING_RULES}
 
 
 def only(code: str, context: EncodingsOnGraph) -> Finding:

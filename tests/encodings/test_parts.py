@@ -117,14 +117,6 @@ def test_where_chains_are_cut(
         assert ["".join(sorted(set(part.weights) - {"e"})) for part in parts] == expected
 
 
-def test_no_part_begins_at_a_node_that_leads_nowhere() -> None:
-    eye = np.eye(64, dtype=np.float32)
-    body = "m = MatMul (x, a)  dead = Relu (m)  out = MatMul (m, b)"
-    model = text_model("float[64,64] x", body, "float[64,64] out", a=eye, b=eye)
-    ((first, second),) = cut_alike([model], 2, dict.fromkeys("ab", 64 * 64))
-    assert [node.output[0] for part in (first, second) for node in part.model.graph.node] == ["m", "out"]
-
-
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("plain")

@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from deploykit.accuracy.simulate.simulation import simulate_files
 from deploykit.encodings.files import check_encodings, convert_encodings
 from deploykit.encodings.formats.aimet import parse_encodings
 from deploykit.encodings.formats.differences import diff
-from deploykit.encodings.place import Layout, layouts, place
+from deploykit.encodings.place import layouts, place
 from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import Affine, EncodingSet, Lpbq
 from deploykit.errors import InputError
@@ -147,22 +146,6 @@ def test_lpbq_of_a_batched_weight(collect: Collect) -> None:
     assert isinstance(value, Lpbq) and value.axis is None
     settled = place(encodings, collect(odd_model())).entries["stacked"].value
     assert isinstance(settled, Lpbq) and (settled.axis, settled.block_axis) == (2, 1)
-
-
-@each_row(
-    ("changes", "size", "expected"),
-    [
-        ({}, 16, (2, 1, 3)),
-        ({}, 32, (1, 1, 3)),
-        ({}, 20, None),
-        ({"channel_axis": None}, 16, None),
-        ({"block_axis": None}, 16, None),
-        ({"shape": None}, 16, None),
-    ],
-)
-def test_the_shape_of_blockwise_scales(changes: dict[str, Any], size: int, expected: tuple[int, ...] | None) -> None:
-    layout = replace(Layout(shape=(32, 5, 3), channel_axis=2, block_axis=0), **changes)
-    assert layout.blocks_shape(size) == expected
 
 
 # One way from files to encodings on a graph: every command reads the same things and refuses the same things.

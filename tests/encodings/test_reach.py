@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from deploykit.encodings.reach import Reach, collect_reach, only_masks, proven_bounds, saturates
@@ -158,22 +157,6 @@ def test_true_float_models_that_fit_float16_are_not_accused(name: str) -> None:
     if name == "distilbert":  # without bounds the estimate accuses it
         reach = collect_reach(collect_facts(model), None, lambda name: constant_range(model, name))
         assert sum(found.magnitude > FLOAT16 for found in reach.values()) > 20
-
-
-@each_row(
-    ("mask", "end", "trouble"),
-    [
-        *((mask, "y = Softmax (masked)", False) for mask in (-np.inf, -3.4e38, -1e9)),
-        *((mask, "s = Softmax (masked)  y = Neg (masked)", True) for mask in (-np.inf, -3.4e38, -1e9)),
-        (1e9, "y = Softmax (masked)", True),
-    ],
-)
-def test_a_mask_is_trouble_where_it_reaches_arithmetic_and_where_it_is_none(
-    mask: float, end: str, trouble: bool
-) -> None:
-    stored = np.where(np.tri(4), 0, mask).astype(np.float32)
-    found = beyond(read(f"masked = Add (scores, mask)  {end}", "y", "float[2,4,4] scores", mask=stored))
-    assert ("masked" in found) is trouble and (trouble or not found)
 
 
 def test_what_passes_through_is_attained_and_what_extremes_make_is_at_most() -> None:

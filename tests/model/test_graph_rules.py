@@ -91,17 +91,13 @@ def one(proto: onnx.ModelProto, code: str) -> Finding:
     return found
 
 
-@each_row("code", sorted(CASES))
+@each_row("code", sorted(rule.code for rule in GRAPH_RULES))
 def test_each_rule_fires_where_it_should_and_nowhere_else(
     code: str, as_expected: Callable[[str, Iterable[Finding]], None]
 ) -> None:
     triggering, clean = CASES[code]
     as_expected(code, findings(triggering))
     assert code not in {finding.code for finding in findings(clean)}
-
-
-def test_every_rule_has_a_case() -> None:
-    assert {rule.code for rule in GRAPH_RULES} == set(CASES)
 
 
 @each_row("name", ["cnn", "cnn_bnfold", "vit", "detr", "mlp"])

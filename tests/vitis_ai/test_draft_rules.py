@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +19,7 @@ from deploykit.backend.backend import Request, Situation
 from deploykit.backend.targets import find_device
 from deploykit.errors import UnknownTargetError, UsageError
 from deploykit.findings import Finding, Severity
+from deploykit.flow.pipeline import make_package
 from deploykit.model import load_model, wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit_vitis_ai import backend, configs
@@ -294,6 +297,23 @@ def half(name: str) -> ModelProto:
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.elem_type = TensorProto.FLOAT16
     return model
+
+
+@each_row("known", [True, False])
+def test_a_float16_source_that_is_converted_may_come_back_as_float(known: bool, tmp_path: Path) -> None:
+    """Verification reads from the recipe that Quark was to convert it."""
+    onnx.save(half(YOLO), tmp_path / "m.onnx")
+    asked = {"model": tmp_path / "m.onnx", "target": "vek385", "sdk": "6.2", "precision": "vint8"}
+    more: dict[str, Any] = {"adapter_options": {"random_data": True}, "compile": False}
+    make_package(Request(**asked, **more), tmp_path / "p")  # type: ignore[arg-type]
+    path = tmp_path / "p" / configs.RECIPE
+    recipe = json.loads(path.read_text("utf-8"))
+    assert recipe["attributes"]["convert_fp16_to_fp32"] is True
+    path.write_text(json.dumps(recipe | {"attributes": {**recipe["attributes"], "convert_fp16_to_fp32": known}}))
+    (tmp_path / "p" / recipe["output"]).parent.mkdir(exist_ok=True)
+    shutil.copy(DATA / QDQ, tmp_path / "p" / recipe["output"])
+    codes = {finding.code for finding in backend.verify(tmp_path / "p", {}).findings}
+    assert ("VAI207" in codes) is not known
 
 
 @each_row(

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,26 +20,35 @@ from deploykit.backend.backend import Request
 from deploykit.flow.pipeline import Packaged, make_package, make_plan
 from deploykit.packages.verifying import verify_package as verify
 from deploykit_vitis_ai.runner import RESULT
+from tables import each_row
 
 DATA = Path(__file__).parents[1] / "data" / "quark"
 POST = "/post/Slice,/post/Slice_1,/post/Sigmoid:/post/Concat_1"
 
 
-@pytest.fixture
-def samples(tmp_path: Path) -> Path:
-    folder = tmp_path / "data"
-    folder.mkdir()
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
     rng = np.random.default_rng(7)
     for i in range(4):
         np.save(folder / f"s{i}.npy", rng.random((1, 3, 64, 64), dtype=np.float32))
     return folder
 
 
-@pytest.fixture
-def make(tmp_path: Path, samples: Path) -> Callable[..., Packaged]:
-    def package(target: str, precision: str | None = None, out: str = "out", **options: Any) -> Packaged:
+@pytest.fixture(scope="module")
+def make(tmp_path_factory: pytest.TempPathFactory, samples: Path) -> Callable[..., Packaged]:
+    """A package, made once for whoever asks for the same; who changes one asks for a ``copy``."""
+    made: dict[str, Packaged] = {}
+
+    def package(target: str, precision: str | None = None, *, copy: Path | None = None, **options: Any) -> Packaged:
         values: dict[str, Any] = {"compile": False, "calibration": samples, "model": DATA / "fp32.onnx"} | options
-        return make_package(Request(target=target, precision=precision, **values), tmp_path / out)
+        key = f"{target} {precision} {values}"
+        if key not in made:
+            made[key] = make_package(
+                Request(target=target, precision=precision, **values), tmp_path_factory.mktemp("p") / "out"
+            )
+        found = made[key]
+        return found if copy is None else replace(found, package=shutil.copytree(found.package or "", copy / "out"))
 
     return package
 
@@ -59,7 +69,7 @@ def read(packaged: Packaged, path: str) -> Any:
     return json.loads((packaged.package / path).read_text("utf-8"))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("target", "precision", "options"),
     [
         ("vek385", "mixed", {"adapter_options": {"exclude_subgraph": (POST,)}}),
@@ -150,10 +160,10 @@ def test_random_data_is_marked_everywhere(make: Callable[..., Packaged]) -> None
         assert "not for production" in (packaged.package / path).read_text("utf-8").lower()
 
 
-def test_damage_is_found(make: Callable[..., Packaged]) -> None:
+def test_damage_is_found(make: Callable[..., Packaged], tmp_path: Path) -> None:
     from deploykit_vitis_ai import backend
 
-    packaged = make("vek385", "vint8")
+    packaged = make("vek385", "vint8", copy=tmp_path)
     assert packaged.package is not None
     session = read(packaged, "config/session.json")
     session["provider_options"]["cache_key"] = "other"
@@ -170,10 +180,10 @@ def test_damage_is_found(make: Callable[..., Packaged]) -> None:
 
 
 def test_the_run_script_and_evaluate_agree_and_compile_misses_the_provider(
-    make: Callable[..., Packaged], samples: Path
+    make: Callable[..., Packaged], samples: Path, tmp_path: Path
 ) -> None:
     """run.py --cpu runs alone, and what it saves is what evaluate reads."""
-    packaged = make("strix", "bf16")
+    packaged = make("strix", "bf16", copy=tmp_path)
     assert packaged.package is not None
     done = ran(packaged, "scripts/run.py", "--cpu", "--data", str(samples), "--out", "artifacts/outputs")
     assert done.returncode == 0, done.stderr
@@ -202,7 +212,7 @@ FAKE = """
 GOOD = "Number of operators offloaded by VAIML: 9 (100.000%)\nGOPs offloaded by VAIML: 1.5 (100.000%)\n"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("summary", "status", "told"),
     [
         ("", 1, "nothing was compiled for the NPU"),
@@ -215,7 +225,7 @@ def test_compile_judges_by_the_summary(
     make: Callable[..., Packaged], tmp_path: Path, summary: str, status: int, told: str
 ) -> None:
     """A stand-in for the provider returns without an error each time; only its summary differs."""
-    packaged = make("vek385", "bf16")
+    packaged = make("vek385", "bf16", copy=tmp_path)
     assert packaged.package is not None
     (tmp_path / "fake").mkdir()
     (tmp_path / "fake/onnxruntime.py").write_text(textwrap.dedent(FAKE))
@@ -239,7 +249,7 @@ def test_the_scripts_are_good_shell(make: Callable[..., Packaged]) -> None:
 
 
 def test_build_goes_on_where_it_stopped(make: Callable[..., Packaged], tmp_path: Path) -> None:
-    packaged = make("vek385", "vint8")
+    packaged = make("vek385", "vint8", copy=tmp_path)
     assert packaged.package is not None
     python = tmp_path / "python"
     python.write_text('#!/bin/sh\necho "$1" >> "$CALLS"\ncase "$1" in *compile.py) exit "$STATUS";; esac\n')
@@ -250,7 +260,6 @@ def test_build_goes_on_where_it_stopped(make: Callable[..., Packaged], tmp_path:
         done = ran(packaged, "/bin/bash", script, PYTHON=str(python), CALLS=str(calls), STATUS=status)
         assert done.returncode == (5 if status == "3" else 0), done.stderr
     assert calls.read_text().split() == ["scripts/quantize.py", "scripts/compile.py", "scripts/compile.py"]
-    shutil.rmtree(packaged.package / "artifacts")
 
 
 def test_without_the_toolchain_the_package_says_that_nothing_ran(

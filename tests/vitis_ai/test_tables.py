@@ -11,7 +11,7 @@ from deploykit.tables.capabilities import Status
 from deploykit_vitis_ai import backend, tables
 from deploykit_vitis_ai.configs import config_problems
 from deploykit_vitis_ai.draft import meant_by
-from deploykit_vitis_ai.tables import product_of, products
+from deploykit_vitis_ai.tables import products
 
 
 def test_names_that_are_ignored_or_dead_say_so_and_who_says_it() -> None:
@@ -91,17 +91,6 @@ def test_the_product_lines_differ_in_data_alone() -> None:
     for path in sorted(tables.DATA.parent.rglob("*.py")):
         code = path.read_text("utf-8")
         assert not [name for name in products() if f'"{name}"' in code], path.name
-
-
-def test_what_a_product_says() -> None:
-    gen2, ryzen, other = product_of("versal_ai_edge_gen2"), product_of("ryzen_ai"), product_of("dpu")
-    assert (gen2.opset.full, gen2.opset.last, ryzen.opset.recommended, ryzen.opset.resize_from) == (20, 22, 17, 11)
-    assert "Selu" in gen2.without("mixed") and "Selu" not in gen2.without("fp16")
-    assert ryzen.without("a16w8") == ("Abs", "Cast")
-    assert ryzen.miscompiles("bf16") == ("PRelu",) and gen2.miscompiles("bf16") == ()
-    assert (gen2.driven, ryzen.driven, other.driven) == (True, True, False)
-    rows = [row for product in (gen2, ryzen) for row in (product, product.opset, *product.gap, *product.miscompiled)]
-    assert all(row.source and not {*row.source} & {*tables.sources()} for row in rows)
 
 
 def test_every_format_of_a_device_has_a_route() -> None:
