@@ -235,7 +235,7 @@ def test_what_a_target_mixes(
     device: str, sdk: str, options: dict[str, Any], kinds: str, safe: bool, confidence: dict[str, str]
 ) -> None:
     found = mixed_support(mixed(device=device, sdk=sdk).situation.target, options)
-    assert (found.kinds, found.safe) == ({*kinds.split()}, safe)
+    assert (found.kinds, found.safe) == (frozenset(kinds.split()), safe)
     assert {name: str(found.confidence[name]) for name in confidence} == confidence
     missing = {"direct", "fallback", "segments"} - found.kinds
     assert missing - {"direct"} <= found.without.keys() <= missing
