@@ -151,11 +151,11 @@ class OrtQnn(QualcommBackend["Prepared", None]):
 
         return provider_probes()
 
-    def preflight(self, model: bytes, device: Device, progress: Progress) -> Mapping[str, Any]:
-        """A second opinion on a QDQ or float model: does this compiler take it, and what does it make of it?"""
-        from deploykit_ort_qnn.bench.opinions import preflight
+    def time_us(self, model: bytes, device: Device, progress: Progress) -> float | None:
+        """Of a QDQ or float model, by the installed wheel's compiler."""
+        from deploykit_ort_qnn.bench.opinions import time_us
 
-        return preflight(model, device, progress)
+        return time_us(model, device, progress)
 
     def compilers(self, device: Device, sdk: str) -> tuple[Compiler, ...]:
         """The compiler of the nearest release that runs here, and that of the wheel that is installed."""

@@ -52,7 +52,7 @@ class QnnHtp(QualcommBackend["PreparedConversions", "tuple[ConversionPart, ...]"
         from deploykit_qnn_htp.rules import prepared, routes
         from deploykit_qualcomm.rules.registries import CONVERTERS, SHARED
 
-        return (*SHARED, *CONVERTERS, prepared.RULES, routes.RULES, prepared.OPINION_RULES)
+        return (*SHARED, *CONVERTERS, prepared.RULES, routes.RULES)
 
     def compat(self) -> Iterable[CompatRow]:
         """Every row of the SDK tables."""
@@ -97,7 +97,8 @@ class QnnHtp(QualcommBackend["PreparedConversions", "tuple[ConversionPart, ...]"
         """The compiler of a wheel where the route has one; else the user's SDK runs (``deploykit build``)."""
         from deploykit_qnn_htp.execution import execute
 
-        return execute(package, prepared, plan, aids)
+        del prepared
+        return execute(package, plan, aids)
 
     def verify(self, package: Path, manifest: Mapping[str, Any]) -> Verification:
         """Judge a package on disk."""

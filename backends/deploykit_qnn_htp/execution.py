@@ -1,7 +1,6 @@
-"""Runs what can be run here: the compiler of a wheel where the route has one, else a second opinion on request.
+"""Runs what can be run here: the compiler of a wheel where the route has one.
 
-A second opinion is evidence, never a proof for the user's SDK; what was asked and answered goes into the record. On a
-device the SDK's own program runs the context binaries, with libraries of the SDK that the package was made for.
+On a device the SDK's own program runs the context binaries, with libraries of the SDK that the package was made for.
 """
 
 from __future__ import annotations
@@ -21,15 +20,11 @@ from onnx import helper
 
 from deploykit.backend.backend import Aids, Execution
 from deploykit.backend.on_device import DeviceFile, DeviceJob, DeviceRequest, DeviceResults
-from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.errors import InputError, ToolError
-from deploykit.model.weights import load_weights
 from deploykit.packages.manifests import read_manifest
 from deploykit.system.processes import run
 from deploykit.tables.reading import read_json
-from deploykit_qnn_htp.planning import ConversionPart, ConversionPlan
-from deploykit_qnn_htp.prepare import PreparedConversions
-from deploykit_qnn_htp.rules.prepared import OPINION_RULES, ConversionOpinion
+from deploykit_qnn_htp.planning import ConversionPlan
 from deploykit_qualcomm.probes import ROOT_VARIABLES, version_of_sdk
 from deploykit_qualcomm.qnn_types import mangled
 
@@ -50,33 +45,10 @@ _NODES = "nodes"
 _VIEWER_SECONDS = 300.0
 
 
-def execute(package: Path, prepared: PreparedConversions, plan: ConversionPlan, aids: Aids) -> Execution:
-    """What the provider's backend does, or, where that is asked for, what its compiler says of every conversion."""
+def execute(package: Path, plan: ConversionPlan, aids: Aids) -> Execution:
+    """What the provider's backend does, where the route has one."""
     provider = next((part.provider for part in plan.details or () if part.provider is not None), None)
-    if provider is not None:
-        return provider.execute(package, aids)
-    if not prepared.situation.request.adapter_options.get("preflight"):
-        return Execution()
-    opinions = [_ask(part, aids) for part in plan.details or ()]
-    return Execution(
-        executed=("preflight",) if any(opinion.verdict.get("available") for opinion in opinions) else (),
-        record={"preflight": {opinion.graph: dict(opinion.verdict) for opinion in opinions}},
-        findings=tuple(finding for opinion in opinions for finding in OPINION_RULES.run(opinion)),
-    )
-
-
-def _ask(part: ConversionPart, aids: Aids) -> ConversionOpinion:
-    asked = aids.opinion
-    if asked is None:
-        return ConversionOpinion(graph=part.paths.graph, asked="", verdict={"available": False})
-    aids.progress(f"asking {asked.id} about {part.paths.graph}")
-    device = part.draft.situation.target.device
-    # The QDQ form of one conversion, or the float model where it has no encodings.
-    model, completed = load_weights(part.draft.situation.model), part.draft.completed
-    if completed is not None and len(completed):
-        model = insert_qdq(model, completed, bias="float").model
-    verdict = asked.preflight(bytes(model.SerializeToString()), device, aids.progress)
-    return ConversionOpinion(graph=part.paths.graph, asked=asked.id, verdict=verdict)
+    return Execution() if provider is None else provider.execute(package, aids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

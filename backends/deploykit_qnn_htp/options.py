@@ -27,5 +27,4 @@ OPTIONS = (
         metavar="N",
         help="Cut the model into so many parts, a context binary each. Default: as the chip's limit per graph asks.",
     ),
-    OptionSpec(name="preflight", kind="flag", help="Ask another backend's compiler for a second opinion."),
 )

@@ -220,14 +220,13 @@ class Verification:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aids:
-    """What the core hands an adapter for ``execute``: where news go, inputs to judge on, whose compiler may be asked.
+    """What the core hands an adapter for ``execute``: where news go, and inputs to judge on.
 
     ``samples`` gathers on the call; it raises InputError for calibration data that does not fit the inputs.
     """
 
     progress: Progress
     samples: Callable[[], Samples]
-    opinion: AnyBackend | None = None
     original: Callable[[], Original | None] = lambda: None
     """The judge of the model as it was handed in, with what its encodings lose; None where it does not run here."""
 
@@ -461,9 +460,9 @@ class Backend(ABC, Generic[P, D]):
         """
         raise NotImplementedError
 
-    def preflight(self, model: bytes, device: Device, progress: Progress) -> Mapping[str, Any]:
-        """What a compiler makes of a serialized model: ``available``, ``ok``, ``compiler``, ``note``, ``findings``,
-        and ``time_us`` by its own cost model, where it has one of this chip."""
+    def time_us(self, model: bytes, device: Device, progress: Progress) -> float | None:
+        """Microseconds of one run of a serialized model by its compiler's cost model, None where that has none of this
+        chip. Raises ToolError where no compiler runs here."""
         raise NotImplementedError
 
     def offers(self, method: str) -> bool:

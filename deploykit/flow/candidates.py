@@ -219,7 +219,7 @@ def simulated_ladder(
 
 def _timer(request: Request, model: ModelProto, tell: Tell) -> Callable[[LadderRung], float | None]:
     """What a compiler that runs here estimates for one candidate; ToolError where there is none."""
-    compiler = next((known for known in load_backends() if known.offers("preflight")), None)
+    compiler = next((known for known in load_backends() if known.offers("time_us")), None)
     if compiler is None:
         raise ToolError("--estimate: no compiler runs here", next="'deploykit doctor' says what is missing")
     device = resolve_target(request)[1].device
@@ -229,15 +229,7 @@ def _timer(request: Request, model: ModelProto, tell: Tell) -> Callable[[LadderR
         made = model
         if rung.precision != "fp16" and rung.encodings is not None:
             made = insert_qdq(model, rung.encodings).model
-        told = compiler.preflight(made.SerializeToString(), device, tell)
-        if not told["available"]:
-            raise ToolError(
-                "--estimate: no compiler runs here",
-                why=str(told["why"]),
-                next="'deploykit doctor' says what is missing",
-            )
-        time = told.get("time_us")
-        return None if time is None else float(time)
+        return compiler.time_us(made.SerializeToString(), device, tell)
 
     return timed
 

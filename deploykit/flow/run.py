@@ -66,7 +66,6 @@ def execute(
         progress=tell,
         samples=tried,
         original=original,
-        opinion=next((known for known in load_backends() if known.offers("preflight")), None),
     )
     return backend.execute(folder, decision.prepared, decision.plan, aids)
 

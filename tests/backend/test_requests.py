@@ -102,7 +102,7 @@ def test_the_option_of_another_backend_is_refused_by_its_owners_name() -> None:
     assert "ort-qnn" in error.why
     assert "DEPLOYKIT_LPBQ" in error.next
     assert "vitis-ai" in refusal(exclude_node=("a",)).why
-    assert "qnn-htp" in refusal(target="vek385", preflight=True).why
+    assert "qnn-htp" in refusal(target="vek385", parts=2).why
 
 
 def test_a_backends_own_option_of_the_wrong_type_is_refused() -> None:

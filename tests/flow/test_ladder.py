@@ -292,12 +292,12 @@ def test_the_fastest_is_named_of_those_that_run_and_reach_the_goal(rows: str, mo
     """A compiler that finds one of the quantized models slow and refuses none, as w8a16 often is on small networks."""
     asked: list[int] = []
 
-    def preflight(model: bytes, device: Device, progress: Progress) -> Mapping[str, Any]:
+    def time_us(model: bytes, device: Device, progress: Progress) -> float:
         asked.append(len(model))
-        return {"available": True, "time_us": 50.0 if len(asked) == 1 else 90.0}
+        return 50.0 if len(asked) == 1 else 90.0
 
-    compiler = next(backend for backend in load_backends() if backend.offers("preflight"))
-    monkeypatch.setattr(compiler, "preflight", preflight)
+    compiler = next(backend for backend in load_backends() if backend.offers("time_us"))
+    monkeypatch.setattr(compiler, "time_us", time_us)
     found = deploykit.ladder(MLP, data=rows, goal="sqnr>=20", target="sm8650", estimate=True)
     times = {rung.precision: rung.time_us for rung in found.ladder.rungs}
     assert times["w16a16"] is None, "the target does not run it"

@@ -17,7 +17,6 @@ from deploykit.findings import Finding
 from deploykit.flow.read import read_situation
 from deploykit.tables.capabilities import Feature, Status
 from deploykit_qnn_htp.draft import ConversionDraft, Intent, RouteCandidate, draft_of, float16_plan, route_row
-from deploykit_qnn_htp.rules.prepared import OPINION_RULES, ConversionOpinion
 from deploykit_qnn_htp.rules.prepared import RULES as DRAFT_RULES
 from deploykit_qnn_htp.rules.routes import RULES as ROUTE_RULES
 from deploykit_qnn_htp.selection import mixed_support
@@ -176,25 +175,10 @@ def test_float_sets_are_judged_where_a_mix_was_meant(code: str, intent: Intent) 
         assert bool(list(told)) is found
 
 
-REFUSED: dict[str, Any] = {"available": True, "ok": False, "compiler": "a compiler", "note": "not the user's SDK"}
+CASES: dict[str, Any] = {**ROUTE_CASES, **DRAFT_CASES, **FLOAT16_CASES}
 
 
-def opinion(**verdict: Any) -> ConversionOpinion:
-    return ConversionOpinion(graph="m", asked="x", verdict={**REFUSED, **verdict})
-
-
-OPINION_CASES = {"QNN131": (opinion, lambda: opinion(ok=True))}
-CASES: dict[str, Any] = {**ROUTE_CASES, **DRAFT_CASES, **FLOAT16_CASES, **OPINION_CASES}
-
-
-def test_a_refusal_is_a_warning_and_a_yes_is_a_note(as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
-    refused, taken = (list(OPINION_RULES.run(make())) for make in CASES["QNN131"])
-    as_expected("QNN131", refused)
-    nobody = list(OPINION_RULES.run(opinion(available=False)))
-    assert [str(finding.severity) for finding in (*refused, *taken, *nobody)] == ["warning", "info", "warning"]
-
-
-@each_row("code", sorted(CASES.keys() - OPINION_CASES.keys()))
+@each_row("code", sorted(CASES))
 def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
     rules: Any = next(rules for rules in (ROUTE_RULES, DRAFT_RULES, FLOAT16_RULES) if code in {r.code for r in rules})
     triggering, clean = CASES[code]

@@ -7,9 +7,9 @@ the answers, under a hash of what was asked.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from onnx import ModelProto
 
@@ -26,7 +26,6 @@ from deploykit_ort_qnn.compiler.jobs import CompileJob, CompileOutcome, compile_
 from deploykit_ort_qnn.compiler.precision import precision_scope
 from deploykit_ort_qnn.prepare import prepared_model, whole_model
 from deploykit_ort_qnn.provider_keys import choose_options
-from deploykit_ort_qnn.rules.compiled import RULES as COMPILE_RULES
 from deploykit_ort_qnn.rules.numerics import PRECISION_RULES
 from deploykit_qualcomm.devices import has
 from deploykit_qualcomm.tables import Wheel, tables
@@ -34,7 +33,7 @@ from deploykit_qualcomm.tables import Wheel, tables
 if TYPE_CHECKING:
     from deploykit_ort_qnn.provider_model import ProviderModel
 
-__all__ = ["compilers_for", "preflight", "settle", "wheels_here"]
+__all__ = ["compilers_for", "settle", "time_us", "wheels_here"]
 
 # Seconds for one question: what takes longer is left open, so that others are asked too.
 _LONGEST = 60.0
@@ -195,33 +194,25 @@ def _taken(finding: Finding, scope: str, lost: Sequence[str]) -> Opinion:
     return Opinion.on(finding, state, lost[0] if lost else "it is taken", scope)
 
 
-def preflight(model: bytes, device: Device, progress: Progress) -> Mapping[str, Any]:
-    """``available``, and if so the verdict (``status``), findings as published, and which compiler it was."""
-    wheel, soc = installed_wheel(), device.fact("soc_model")
-    if wheel is None or not isinstance(soc, int):
-        why = "onnxruntime-qnn is not installed" if wheel is None else f"{device.id}: soc_model is not known"
-        return {"available": False, "why": why}
+def time_us(model: bytes, device: Device, progress: Progress) -> float | None:
+    """Microseconds of one run, by the installed compiler's own cost model; None where it has none of this chip.
+
+    Raises ToolError where no compiler runs here.
+    """
+    soc = device.fact("soc_model")
+    if installed_wheel() is None or not isinstance(soc, int):
+        raise ToolError(
+            "--estimate: no compiler runs here",
+            why=f"{device.id}: soc_model is not known" if installed_wheel() else "onnxruntime-qnn is not installed",
+            next="'deploykit doctor' says what is missing",
+        )
     from deploykit_ort_qnn.provider_model import provider_model
 
     given = ModelProto.FromString(model)
-    quantized = any(node.op_type == "DequantizeLinear" for node in given.graph.node)
-    prepared = provider_model(given, None, int16_matmul=has("matmul_16bit", device)) if quantized else None
+    if any(node.op_type == "DequantizeLinear" for node in given.graph.node):
+        given = provider_model(given, None, int16_matmul=has("matmul_16bit", device)).model
     with scratch() as folder:
-        compiled = given if prepared is None else prepared.model
-        (folder / "model.onnx").write_bytes(compiled.SerializeToString())
+        (folder / "model.onnx").write_bytes(given.SerializeToString())
         job = CompileJob(root=folder, model="model.onnx", context="context.onnx", options={"soc_model": str(soc)})
         outcome = compile_model(job, progress)
-    findings = list(COMPILE_RULES.run(outcome))
-    if outcome.ok:
-        findings += PRECISION_RULES.run(precision_scope(outcome.graphs, outcome.schematics, prepared))
-    return {
-        "available": True,
-        "status": outcome.status,
-        "ok": outcome.ok,
-        "compiler": f"onnxruntime-qnn {wheel['wheel']}",
-        "qairt": wheel["qairt"],
-        "note": f"this is QAIRT {wheel['qairt']} inside the wheel, not the SDK of the package",
-        "rewrites": [] if prepared is None else [step.to_json() for step in prepared.steps],
-        "findings": [finding.to_json() for finding in findings],
-        **({} if outcome.estimate is None else {"time_us": outcome.estimate.time_us}),
-    }
+    return None if outcome.estimate is None else outcome.estimate.time_us

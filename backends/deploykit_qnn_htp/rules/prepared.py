@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from deploykit.encodings.values import Affine, Lpbq
-from deploykit.findings import Severity, listed
+from deploykit.findings import listed
 from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import NodeFact
 from deploykit.tables.capabilities import Status
 from deploykit_qnn_htp.draft import ConversionDraft, Intent
 from deploykit_qualcomm.devices import lacks
 
-__all__ = ["OPINION_RULES", "RULES", "ConversionOpinion", "about_encodings", "products"]
+__all__ = ["RULES", "about_encodings", "products"]
 
 RULES: Registry[ConversionDraft] = Registry("draft")
 
@@ -249,42 +248,3 @@ def check_crossing_integers(draft: ConversionDraft) -> Iterator[Found]:
             yield Found(
                 "tensor", name, f"{name} ({tensors[name].dtype}) crosses between segments, in files of 32-bit floats"
             )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConversionOpinion:
-    """What another backend's compiler said of one conversion; ``verdict`` as ``Backend.preflight`` gives it."""
-
-    graph: str
-    asked: str
-    verdict: Mapping[str, Any]
-
-
-OPINION_RULES: Registry[ConversionOpinion] = Registry("second-opinion")
-
-
-@OPINION_RULES.rule(
-    "QNN131", "second-opinion", "info", sources=("the compiler named in the message, run while packaging",)
-)
-def check_opinion(opinion: ConversionOpinion) -> Iterator[Found]:
-    """The verdict of another backend's compiler on the quantized form of the model.
-
-    It is the same vendor's compiler, of another release than the package's SDK: what it refuses is worth knowing before
-    a device is at hand, what it takes is no proof.
-
-    Fix: read its findings in the manifest's record; package for that backend to see all of them
-    """
-    # A warning where it refuses, or where there is no compiler to ask.
-    verdict = opinion.verdict
-    if not verdict.get("available"):
-        message = f"no second opinion: {verdict.get('why', 'no backend offers one')}"
-        yield Found("model", opinion.graph, message, severity=Severity.WARNING)
-        return
-    ok = bool(verdict.get("ok"))
-    yield Found(
-        "model",
-        opinion.graph,
-        f"{verdict['compiler']} {'compiles' if ok else 'refuses'} {opinion.graph}; {verdict['note']}",
-        severity=None if ok else Severity.WARNING,
-        evidence={"status": verdict.get("status"), "codes": sorted({f["code"] for f in verdict.get("findings", ())})},
-    )
