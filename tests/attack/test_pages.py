@@ -65,30 +65,6 @@ def test_scripts_run_no_name(armed: Path) -> None:
     assert not list(armed.rglob("pwned"))
 
 
-def chromium() -> str | None:
-    """A browser to show a page in; DEPLOYKIT_CHROMIUM names one that is not on the path."""
-    names = ("chromium", "chromium-browser", "google-chrome", "headless_shell")
-    return os.environ.get("DEPLOYKIT_CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
-
-
-@pytest.mark.heavy
-@pytest.mark.skipif(chromium() is None, reason="no Chromium on the path and none in DEPLOYKIT_CHROMIUM")
-@pytest.mark.parametrize("name", ["report.html"])
-def test_a_browser_runs_no_name(name: str, armed: Path, tmp_path: Path) -> None:
-    """Shown as it would be, with scripts allowed: the page's title stays its own."""
-    show = [str(chromium()), "--headless", "--no-sandbox", f"--user-data-dir={tmp_path}", "--virtual-time-budget=3000"]
-    page = (armed / "out" / name).as_uri()
-    done = subprocess.run([*show, "--dump-dom", page], capture_output=True, text=True, check=False, timeout=120)
-    assert "<title>" in done.stdout, done.stderr[-500:]
-    assert "<title>pwned" not in done.stdout
-    assert "document.title" in done.stdout  # the names are there, as text
-    # The same browser does run what is not text: else the test would say nothing.
-    bad = tmp_path / "bad.html"
-    bad.write_text(f"<title>own</title><p>{NAME}</p>", "utf-8")
-    done = subprocess.run([*show, "--dump-dom", bad.as_uri()], capture_output=True, text=True, check=False, timeout=120)
-    assert "<title>pwned" in done.stdout
-
-
 PARSE = """
 $errors = $null
 [void][System.Management.Automation.Language.Parser]::ParseFile($args[0], [ref]$null, [ref]$errors)
@@ -118,8 +94,6 @@ def test_markdown_takes_no_html() -> None:
 ESCAPES = (
     "{{ cycler.__init__.__globals__.os.popen('touch pwned').read() }}",
     "{{ plan.__class__.__mro__[-1].__subclasses__() }}",
-    "{{ ''.__class__.__base__.__subclasses__() }}",
-    "{{ plan.steps.__class__.__init__.__globals__ }}",
 )
 
 

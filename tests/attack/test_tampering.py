@@ -180,18 +180,20 @@ def test_a_file_that_can_suddenly_run_is_named(mode: int, package: Path) -> None
     assert "files-modes" in ending.output
 
 
-def test_a_script_that_can_no_longer_run_is_named(package: Path) -> None:
-    (package / SCRIPT).chmod(0o644)
-    ending = run_here("verify", package)
-    assert ending.status == 6
-    assert SCRIPT in ending.output
+CHANGES: dict[str, Callable[[Path], object]] = {
+    SCRIPT: lambda package: (package / SCRIPT).chmod(0o644),
+    "config/more/": lambda package: (package / "config" / "more").mkdir(),
+    "config/new.json": lambda package: (package / "config" / "new.json").write_text("{}"),
+    "config/backend_config.json": lambda package: (package / "config" / "backend_config.json").unlink(),
+}
 
 
-def test_an_empty_folder_is_named(package: Path) -> None:
-    (package / "config" / "more").mkdir()
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_is_another_file_gone_or_new_is_named(name: str, package: Path) -> None:
+    CHANGES[name](package)
     ending = run_here("verify", package)
     assert ending.status == 6
-    assert "config/more/" in ending.output
+    assert name in ending.output
 
 
 @pytest.fixture

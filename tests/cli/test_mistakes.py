@@ -35,6 +35,10 @@ MISTAKES: Mapping[str, tuple[list[str], int, str]] = {
     "wrong folder": (packaged(model="models/m.onnx"), 3, "there is no folder models"),
     "a folder as model": (packaged(model="empty"), 3, "is a folder"),
     "a text as model": (packaged(model="text.onnx"), 3, "not an ONNX model"),
+    "half a model": (packaged(model="half.onnx"), 3, "half.onnx"),
+    "a model without a graph": (packaged(model="bare.onnx"), 3, "bare.onnx"),
+    "a channel too few": (packaged(encodings="narrow.encodings"), 3, "conv1.weight"),
+    "a tensor misspelt in the encodings": (packaged(encodings="misspelt.encodings"), 1, "inputt"),
     "an empty model": (packaged(model="empty.onnx"), 3, "the file is empty"),
     "a zip as model": (packaged(model="zip.onnx"), 3, "looks like a zip archive"),
     "weights left behind": (packaged(model="weights.onnx"), 3, "'weights.data' is missing"),
@@ -143,6 +147,13 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (desk / "text.onnx").write_text("hello, I am no model")
     (desk / "cut.encodings").write_text('{"version": "1.0.0", ')
     (desk / "empty.onnx").write_bytes(b"")
+    (desk / "half.onnx").write_bytes((desk / "m.onnx").read_bytes()[:9000])
+    (desk / "bare.onnx").write_bytes(onnx.ModelProto(ir_version=8).SerializeToString())
+    good = json.loads((AIMET / "cnn/w8a8.v0.6.1.encodings").read_text())
+    narrow = {**good["param_encodings"], "conv1.weight": good["param_encodings"]["conv1.weight"][1:]}
+    (desk / "narrow.encodings").write_text(json.dumps({**good, "param_encodings": narrow}))
+    moving = {("inputt" if name == "input" else name): rows for name, rows in good["activation_encodings"].items()}
+    (desk / "misspelt.encodings").write_text(json.dumps({**good, "activation_encodings": moving}))
     (desk / "zip.onnx").write_bytes(b"PK\x03\x04 and so on")
     model = onnx.load(desk / "m.onnx")
     onnx.save(model, desk / "weights.onnx", save_as_external_data=True, location="weights.data", size_threshold=0)

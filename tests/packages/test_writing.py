@@ -42,11 +42,6 @@ def test_a_package_has_every_file_with_its_hash(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_the_same_files_give_the_same_bytes(tmp_path: Path) -> None:
-    first, second = write(tmp_path / "a", *FILES), write(tmp_path / "b", *FILES)
-    assert first.read_bytes() == second.read_bytes()
-
-
 def test_a_copied_file_is_hashed_while_copied(tmp_path: Path) -> None:
     source = tmp_path / "big"
     source.write_bytes(os.urandom(3 << 20))
@@ -103,19 +98,6 @@ def test_what_a_run_leaves_that_dies_is_removed_whatever_was_removed_first(
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_force_never_replaces_a_folder_that_is_no_package(tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out/thesis.tex").write_text("mine")
-    with pytest.raises(PackageError, match="not a package"):
-        write(tmp_path / "out", FILES[0], force=True)
-    assert (tmp_path / "out/thesis.tex").read_text() == "mine"
-
-
-def test_an_empty_folder_is_used(tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    assert write(tmp_path / "out", FILES[0]).exists()
-
-
 @pytest.mark.parametrize("kind", ["file", "link"])
 def test_what_is_no_folder_is_refused(tmp_path: Path, kind: str) -> None:
     if kind == "file":
@@ -124,12 +106,6 @@ def test_what_is_no_folder_is_refused(tmp_path: Path, kind: str) -> None:
         (tmp_path / "out").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(PackageError, match="not a folder"):
         write(tmp_path / "out", FILES[0])
-
-
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / "blocked").write_text("a file where a folder is needed")
-    with pytest.raises(PackageError, match="cannot be written"):
-        write(tmp_path / "blocked" / "out", FILES[0])
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../out", "a/../../b", MANIFEST, ""])
