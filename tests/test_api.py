@@ -14,6 +14,7 @@ import pytest
 import deploykit
 from deploykit.cli import cli
 from deploykit.errors import DeploykitError, InputError, PackageError, UnknownTargetError
+from tables import each_row
 
 DATA = Path(__file__).parent / "data"
 MLP = DATA / "aimet" / "mlp"
@@ -26,20 +27,18 @@ def test_every_command_has_its_function() -> None:
     assert commands - NOT_ONE_CALL <= set(deploykit.__all__)
 
 
-@pytest.mark.parametrize("name", deploykit.__all__)
-def test_a_function_is_one_even_after_its_module_was_imported(name: str) -> None:
+def test_importing_costs_nothing_and_a_function_is_one_even_after_its_module_was_imported() -> None:
     code = (
-        "import importlib, deploykit\n"
-        f"try: importlib.import_module('deploykit.{name}')\n"
-        "except ModuleNotFoundError: pass\n"
-        f"assert callable(deploykit.{name}) and deploykit.{name}.__doc__"
+        "import contextlib, importlib, sys, deploykit\n"
+        "assert set(deploykit.__all__) <= set(dir(deploykit)) and 'deploykit.api' not in sys.modules\n"
+        "assert not {'numpy', 'onnx', 'onnxruntime', 'click'} & set(sys.modules)\n"
+        "for name in deploykit.__all__:\n"
+        "    with contextlib.suppress(ModuleNotFoundError): importlib.import_module(f'deploykit.{name}')\n"
+        "    made = getattr(deploykit, name)\n"
+        "    assert callable(made) and made.__doc__, name"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_importing_the_package_imports_nothing_heavy() -> None:
-    code = "import sys, deploykit; sys.exit(bool({'numpy', 'onnx', 'onnxruntime', 'click'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_queries() -> None:
@@ -65,19 +64,12 @@ def test_no_module_is_called_like_a_function() -> None:
     assert not modules & set(deploykit.__all__)
 
 
-def test_the_functions_are_listed_before_they_are_loaded() -> None:
-    code = "import sys, deploykit; print(*dir(deploykit)); sys.exit('deploykit.api' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=False)
-    assert done.returncode == 0, done.stderr
-    assert set(deploykit.__all__) <= set(done.stdout.split())
-
-
 def test_a_name_that_is_no_function_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'pack'"):
         deploykit.pack  # type: ignore[attr-defined] # noqa: B018
 
 
-@pytest.mark.parametrize("name", ["package", "plan", "check", "audit"])
+@each_row("name", ["package", "plan", "check", "audit"])
 def test_help_names_the_keywords_of_a_request(name: str) -> None:
     """An editor shows them by name, from the annotation; those of backends are open."""
     page = pydoc.plain(pydoc.render_doc(getattr(deploykit, name)))
@@ -114,7 +106,7 @@ REFUSED: dict[str, tuple[type[DeploykitError], Callable[[], object]]] = {
 }
 
 
-@pytest.mark.parametrize("name", deploykit.__all__)
+@each_row("name", deploykit.__all__)
 def test_a_public_function_says_what_it_raises_and_does(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from check_jsonschema import main as check_jsonschema
+from click.testing import CliRunner
 from ruamel.yaml import YAML
 
 from documents import Block, blocks_of
@@ -58,12 +60,12 @@ def test_the_schema_of_its_host_takes_it_and_refuses_another_key(
     text: str, schema: str, file: str, tmp_path: Path
 ) -> None:
     path = tmp_path / file
-    argv = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, str(path)]
+    argv = ["--builtin-schema", schema, str(path)]
     path.write_text(block_with(text).text, "utf-8")
-    done = subprocess.run(argv, capture_output=True, encoding="utf-8", check=False)
-    assert done.returncode == 0, done.stdout
+    done = CliRunner().invoke(check_jsonschema, argv)
+    assert done.exit_code == 0, done.output
     path.write_text(block_with(text).text.replace("script:", "skript:").replace("using:", "usin:"), "utf-8")
-    assert subprocess.run(argv, capture_output=True, check=False).returncode == 1
+    assert CliRunner().invoke(check_jsonschema, argv).exit_code == 1
 
 
 def filled(text: str, known: Mapping[str, str]) -> str:

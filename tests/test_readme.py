@@ -36,9 +36,3 @@ def test_every_command_the_readme_names_exists() -> None:
     assert {"package", "check", "explain", "compat", "targets", "verify", "build", "diagnose"} <= named
     missing = [name for name in named if not (ROOT / "deploykit" / "cli" / f"{name}.py").exists()]
     assert missing == []
-
-
-def test_every_page_the_readme_links_to_exists() -> None:
-    links = [link for link in re.findall(r"\]\(([^)#]+)\)", README) if "://" not in link]
-    assert links
-    assert [link for link in links if not (ROOT / link).exists()] == []

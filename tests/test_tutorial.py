@@ -57,9 +57,3 @@ def test_every_command_of_the_tutorial_ends_well(tmp_path: Path, monkeypatch: py
 
 def test_the_readme_leads_to_the_tutorial() -> None:
     assert "](docs/tutorial-quantize.md)" in (ROOT / "README.md").read_text("utf-8")
-
-
-def test_every_page_the_tutorial_links_to_exists() -> None:
-    links = [link for link in re.findall(r"\]\(([^)#]+)", PAGE) if "://" not in link]
-    assert links
-    assert [link for link in links if not (ROOT / "docs" / link).exists()] == []

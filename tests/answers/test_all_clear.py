@@ -121,12 +121,8 @@ def test_plain_success_is_no_trouble(line: str) -> None:
     assert trouble_of(line) is None
 
 
-def test_a_number_speaks_only_where_the_words_beside_it_do() -> None:
+def test_a_number_speaks_only_where_the_words_beside_it_do_and_one_of_no_table_is_called_unknown() -> None:
     log = b"[ ERROR ] createUnsignedPD on domain 3 is not supported (err 1002)"
-    diagnosis = diagnose(io.BytesIO(log), known_errors())
-    assert not [cause for cause in diagnosis.causes if "memory" in cause.error.cause]
-
-
-def test_a_number_that_no_table_has_is_called_unknown() -> None:
+    assert not [cause for cause in diagnose(io.BytesIO(log), known_errors()).causes if "memory" in cause.error.cause]
     diagnosis = diagnose(io.BytesIO(b"[ ERROR ] it ended with error code 987654"), known_errors())
     assert "code 987654 = 0xf1206: unknown code" in diagnosis_text(diagnosis)

@@ -62,7 +62,7 @@ def test_rules_are_found_by_code_and_slug() -> None:
     assert "rank-above-5" in caught.value.next
 
 
-@pytest.mark.parametrize(("code", "slug"), [("DK999", "other"), ("DK998", "twin")])
+@each_row(("code", "slug"), [("DK999", "other"), ("DK998", "twin")])
 def test_a_code_or_name_used_twice_is_a_defect(code: str, slug: str) -> None:
     def registry(code: str, slug: str) -> Registry[int]:
         made: Registry[int] = Registry("number")

@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import io
 
-import pytest
-
 from deploykit.answers.diagnosis import Diagnosis, diagnose
 from deploykit.backend.plugins import catalog_of, load_backends
 from deploykit.cli.diagnose import diagnosis_text
 from deploykit.findings import Confidence
 from deploykit.tables.known_errors import Catalog, FailureKind, KnownError, Tool
+from tables import each_row
 
 WORDS = {"source": ("s",), "confidence": Confidence.INFERRED}
 MILL = Tool(id="mill", name="the mill", speaks=("mill/", "[MILL]"), advice="grind less", **WORDS)  # type: ignore[arg-type]
@@ -53,55 +52,49 @@ def first(log: str, catalog: Catalog = BOTH) -> KnownError | None:
     return causes[0].error if causes else None
 
 
-def test_both_are_needed() -> None:
-    assert first("[MILL] KeyError: 'flour'") is not None
-    assert first("[SHOP] KeyError: 'flour'") is None
-    assert first("[MILL] error: no flour") is None
+STACK = '  File "mill/grind.py", line 3\n  File "mill/stone/turn.py", line 9\nKeyError: 3'
+TORN_DOWN = "error: mill/grind.c:9 ~Grinder] KeyError: flour"
+
+
+@each_row(
+    ("log", "found"),
+    [
+        # Who speaks and what it says are both needed.
+        ("[MILL] KeyError: 'flour'", "mill/lookup"),
+        ("[SHOP] KeyError: 'flour'", None),
+        ("[MILL] error: no flour", None),
+        # The nearest frame of a stack speaks, and nothing above it.
+        (STACK, "stone/lookup"),
+        (STACK.replace("/", "\\"), "stone/lookup"),
+        ('[MILL] done\nTraceback (most recent call last):\n  File "app.py", line 3\nKeyError: 3', None),
+        # A kind that says why comes before one that does not; what a destructor misses is not the reason.
+        ("[MILL] RuntimeError: it stands\n[MILL] KeyError: 'flour'", "mill/lookup"),
+        (f"error: mill/grind.c: RuntimeError: the corn is wet\n{TORN_DOWN}", "mill/stopped"),
+        (TORN_DOWN, "mill/lookup"),
+        # A number counts for its speakers only.
+        ("[MILL] error -7", None),
+        ("mill/stone: error -7", "stone/number"),
+        # A line of a mild level is none of a failure.
+        ("[W:mill:x] [MILL] KeyError: 'flour'", None),
+        ("WARNING [MILL] key not found", None),
+        ("<V> [MILL] key not found", None),
+    ],
+)
+def test_who_fails_and_how(log: str, found: str | None) -> None:
+    row = first(log)
+    assert (row and row.id) == found
 
 
 def test_the_answer_names_who_what_and_a_way_out() -> None:
-    row = first("[MILL] KeyError: 'flour'")
+    row = first("[MILL] key not found: KeyError: 'flour'")
     assert row is not None
-    assert (row.id, row.cause) == ("mill/lookup", "the mill misses 'flour'")
+    assert (row.id, row.cause) == ("mill/lookup", "the mill misses 'flour'"), "of two patterns the one that names it"
     assert row.workaround == "look for 'flour'; grind less"
     assert row.confidence is Confidence.INFERRED
 
 
-def test_of_two_patterns_the_one_that_names_something_is_said() -> None:
-    row = first("[MILL] key not found: KeyError: 'flour'")
-    assert row is not None
-    assert row.cause == "the mill misses 'flour'"
-
-
 def test_the_text_says_that_no_row_has_these_words() -> None:
     assert "no row has these words" in diagnosis_text(of("[MILL] KeyError: 'flour'"))
-
-
-def test_the_nearest_frame_speaks() -> None:
-    stack = '  File "mill/grind.py", line 3\n  File "mill/stone/turn.py", line 9\nKeyError: 3'
-    row = first(stack)
-    assert row is not None
-    assert row.id == "stone/lookup"
-    windows = first(stack.replace("/", "\\"))
-    assert windows is not None
-    assert windows.id == "stone/lookup"
-
-
-def test_a_kind_that_says_why_comes_before_one_that_does_not() -> None:
-    row = first("[MILL] RuntimeError: it stands\n[MILL] KeyError: 'flour'")
-    assert row is not None
-    assert row.id == "mill/lookup"
-
-
-def test_a_number_counts_only_for_its_speakers() -> None:
-    assert first("[MILL] error -7") is None
-    row = first("mill/stone: error -7")
-    assert row is not None
-    assert row.id == "stone/number"
-
-
-def test_what_stands_above_a_stack_does_not_speak() -> None:
-    assert first('[MILL] done\nTraceback (most recent call last):\n  File "app.py", line 3\nKeyError: 3') is None
 
 
 def test_a_code_is_spelled_out() -> None:
@@ -118,14 +111,6 @@ def test_a_warning_alone_is_answered_as_one() -> None:
     assert not of("WARNING - no compatible EP found.\nerror: it stands", ALONE).causes
 
 
-@pytest.mark.parametrize(
-    "line",
-    ["[W:mill:x] [MILL] KeyError: 'flour'", "WARNING [MILL] key not found", "<V> [MILL] key not found"],
-)
-def test_a_line_of_a_mild_level_is_none_of_a_failure(line: str) -> None:
-    assert first(line) is None
-
-
 def test_a_row_that_says_why_is_not_talked_over() -> None:
     row = KnownError(
         id="x", cause="c", workaround="w", source=("s",), confidence=Confidence.REPORTED, match=("no flour",)
@@ -140,13 +125,6 @@ def test_a_name_in_quotes_does_not_speak() -> None:
     frame = '  File "stone/turn.py", line 9\n'
     assert [cause.error.id for cause in of(f"{frame}KeyError: 'corn::grind'", catalog).causes] == ["stone/lookup"]
     assert [cause.error.id for cause in of("KeyError: corn::grind", catalog).causes] == ["foreign/mill"]
-
-
-def test_what_a_destructor_misses_is_not_the_reason() -> None:
-    begun = "error: mill/grind.c: RuntimeError: the corn is wet"
-    torn_down = "error: mill/grind.c:9 ~Grinder] KeyError: flour"
-    assert [cause.error.id for cause in of(f"{begun}\n{torn_down}").causes] == ["mill/stopped"]
-    assert [cause.error.id for cause in of(torn_down).causes] == ["mill/lookup"]
 
 
 def test_a_failure_beside_the_chain_is_named_as_its_own() -> None:

@@ -53,25 +53,17 @@ def test_open_it_stays_with_the_reason() -> None:
 
 
 @pytest.mark.parametrize("state", OpinionState)
-def test_twice_is_as_good_as_once(state: OpinionState) -> None:
+def test_twice_is_as_good_as_once_and_nothing_else_changes(state: OpinionState) -> None:
     made = opinions(state)
     once = made.applied([FINDING])
     assert made.applied(once) == once
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        replace(FINDING, claim=None),
-        replace(FINDING, handled="rewritten"),
-        replace(FINDING, code="XX002"),
-        replace(FINDING, subject=replace(FINDING.subject, name="m")),
-        replace(FINDING, severity=Severity.WARNING),
-    ],
-)
-def test_nothing_else_changes(other: Finding) -> None:
-    assert opinions(OpinionState.REFUTED).applied([other]) == (other,)
-
-
-def test_where_nobody_could_be_asked_nothing_changes() -> None:
-    assert opinions(OpinionState.REFUTED, missing="not installed").applied([FINDING]) == (FINDING,)
+    for change in (
+        {"claim": None},
+        {"handled": "rewritten"},
+        {"code": "XX002"},
+        {"subject": replace(FINDING.subject, name="m")},
+        {"severity": Severity.WARNING},
+    ):
+        other = replace(FINDING, **change)
+        assert made.applied([other]) == (other,)
+    assert opinions(state, missing="not installed").applied([FINDING]) == (FINDING,)

@@ -13,7 +13,7 @@ import deploykit
 from deploykit.backend.backend import Request
 from deploykit.backend.plugins import all_options, checked_request, load_backend, load_backends, own_options
 from deploykit.backend.requests import CORE_OPTIONS, RESERVED_NAMES, RequestOptions, make_request
-from deploykit.errors import UsageError
+from deploykit.errors import UnknownTargetError, UsageError
 
 OWN_KEYWORDS = {
     "package": {"model", "target", "out", "force", "templates", "sbom", "link", "progress"},
@@ -111,15 +111,8 @@ def test_a_backends_own_option_of_the_wrong_type_is_refused() -> None:
 
 
 def test_the_target_is_judged_first() -> None:
-    with pytest.raises(deploykit_error("UnknownTargetError"), match="sm9999"):
+    with pytest.raises(UnknownTargetError, match="sm9999"):
         deploykit.plan("absent.onnx", target="sm9999", enodings="e.json")  # type: ignore[call-arg]
-
-
-def deploykit_error(name: str) -> type[Exception]:
-    import deploykit.errors
-
-    error: type[Exception] = getattr(deploykit.errors, name)
-    return error
 
 
 @pytest.mark.parametrize("backend", load_backends(), ids=lambda backend: backend.id)

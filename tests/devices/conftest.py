@@ -11,32 +11,27 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 import deploykit
 from adb_device import AdbDevice, attached
 from qairt_folder import qairt_folder, with_device_parts
 from ssh_end import WANTED, SshEnd, is_here, ssh_end
+from text_models import text_model
 
 
 def network() -> onnx.ModelProto:
     """A convolution and a classifier, of names that no tool may trip over."""
     rng = np.random.default_rng(0)
     weights = {"w1": rng.normal(0, 0.3, (8, 3, 3, 3)), "w2": rng.normal(0, 0.3, (10, 8))}
-    nodes = [
-        helper.make_node("Conv", ["x", "w1"], ["c"], name="/stem/conv", pads=[1] * 4),
-        helper.make_node("Relu", ["c"], ["r"], name="/stem/relu"),
-        helper.make_node("GlobalAveragePool", ["r"], ["p"], name="pool"),
-        helper.make_node("Flatten", ["p"], ["f"], name="flat"),
-        helper.make_node("Gemm", ["f", "w2"], ["y"], name="fc", transB=1),
-    ]
-    values = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-        for name, shape in (("x", [1, 3, 16, 16]), ("y", [1, 10]))
-    ]
-    stored = [numpy_helper.from_array(value.astype(np.float32), name) for name, value in weights.items()]
-    graph = helper.make_graph(nodes, "net", values[:1], values[1:], stored)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    body = """
+        c = Conv <pads = [1, 1, 1, 1]> (x, w1)  r = Relu (c)  p = GlobalAveragePool (r)
+        f = Flatten (p)  y = Gemm <transB = 1> (f, w2)
+    """
+    stored: dict[str, Any] = {name: value.astype(np.float32) for name, value in weights.items()}
+    model = text_model("float[1,3,16,16] x", body, "float[1,10] y", **stored)
+    for node, name in zip(model.graph.node, ("/stem/conv", "/stem/relu", "pool", "flat", "fc"), strict=True):
+        node.name = name
+    return model
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 from itertools import combinations
 from typing import Any
 from xml.etree import ElementTree
@@ -65,6 +66,19 @@ def test_equal_runs_are_seldom_told_apart() -> None:
         faster(drawn(30, 5000, 2 * at), drawn(30, 5000, 2 * at + 1)).verdict != "no difference" for at in range(200)
     )
     assert wrong <= 4
+
+
+def test_the_numbers_of_samples_are_those_of_plain_statistics() -> None:
+    samples = [12.0, 5.0, 8.0, 30.0, 9.0, 7.0, 6.0, 11.0, 10.0, 100.0, 13.0]
+    told = summarize(samples).to_json()
+    tenths = statistics.quantiles(samples, n=10, method="inclusive")
+    hundredths = statistics.quantiles(samples, n=100, method="inclusive")
+    wanted = {"min_us": 5.0, "median_us": 10.0, "p90_us": tenths[-1], "p99_us": hundredths[-1], "max_us": 100.0}
+    wanted |= {"mean_us": statistics.mean(samples), "std_us": statistics.stdev(samples)}
+    wanted |= {"per_second": len(samples) / sum(samples) * 1e6, "count": len(samples)}
+    assert {name: told[name] for name in wanted} == pytest.approx(wanted)
+    found = faster(samples, [2 * one for one in samples])
+    assert found.to_json()["ratio"] == pytest.approx(2.0) and found.low < 2.0 < found.high
 
 
 def test_a_device_that_throttles_is_told() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -180,30 +178,3 @@ def test_measured_cycles_stand_beside_the_estimate(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="not the trace"):
             beside_estimate(tmp_path, manifest, measured)
     assert beside_estimate(tmp_path, {}, measured) == beside_estimate(tmp_path, manifest, measured[3:]) == ()
-
-
-@pytest.mark.heavy
-def test_the_profile_of_a_run_made_here_is_ranked_alike(tmp_path: Path) -> None:
-    """The emulator runs the network again; both of its profiles are read by two readers."""
-    pytest.importorskip("onnxruntime_qnn")
-    script = """
-import sys, numpy as np, onnxruntime as ort, onnxruntime_qnn as qnn
-options = ort.SessionOptions()
-options.enable_profiling, options.profile_file_prefix = True, sys.argv[2] + "/session"
-ort.register_execution_provider_library(qnn.EP_NAME, qnn.get_library_path())
-devices = [one for one in ort.get_ep_devices() if one.ep_name == qnn.EP_NAME][:1]
-profile = {"profiling_level": "detailed", "profiling_file_path": sys.argv[2] + "/profile.csv"}
-options.add_provider_for_devices(devices, {"backend_path": qnn.get_qnn_htp_path(), "soc_model": "57", **profile})
-session = ort.InferenceSession(sys.argv[1], sess_options=options)
-for seed in range(3):
-    value = session.get_inputs()[0]
-    session.run(None, {value.name: np.random.default_rng(seed).normal(size=value.shape).astype(np.float32)})
-session.end_profiling()
-"""
-    subprocess.run([sys.executable, "-c", script, str(MODEL), str(tmp_path)], check=True, capture_output=True)
-    found = read_profile_csv(tmp_path / "profile.csv", origins_of(MODEL))
-    second = {name: median(values) for name, values in by_pattern(tmp_path / "profile.csv").items()}
-    assert {one.raw: one.value for one in found.operators} == second
-    assert len(found.execute_us) == 3
-    session = read_session_profile(next(tmp_path.glob("session*")), origins_of(MODEL), UNITS)
-    assert session[0].on == "NPU"

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from check_jsonschema import main as check_jsonschema
+from click.testing import CliRunner
 
 from deploykit import api
 from deploykit.errors import UsageError
@@ -22,9 +24,8 @@ from deploykit.fleet.running import Selected
 def test_the_engine_takes_it(fleet: Path, tmp_path: Path, engine: str, schema: str) -> None:
     path = tmp_path / "emitted.yml"
     path.write_text(api.matrix_emit(engine, fleet), "utf-8")
-    argv = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, str(path)]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+    done = CliRunner().invoke(check_jsonschema, ["--builtin-schema", schema, str(path)])
+    assert done.exit_code == 0, done.output
     assert "mlp/old" in path.read_text("utf-8")
 
 

@@ -271,23 +271,6 @@ def test_a_real_model_is_walked_and_its_story_is_one_page(
         deploykit.ladder(MLP.with_name("w4a8.qdq.onnx"), data=rows)
 
 
-@pytest.mark.heavy
-def test_the_users_measure_decides(rows: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A measure that only float16 and wider pass: the reference is the float model's own value."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").write_text(
-        "import numpy as np\n"
-        "def closeness(outputs, references):\n"
-        "    name = next(iter(outputs[0]))\n"
-        "    off = max(float(np.abs(a[name] - b[name]).max()) for a, b in zip(outputs, references))\n"
-        "    return 1.0 - 100 * off\n"
-    )
-    found = deploykit.ladder(MLP, data=rows, goal="drop<=50%", metric="mine:closeness", samples=4)
-    fp16, w4a16 = (next(r for r in found.ladder.rungs if r.precision == name) for name in ("fp16", "w4a16"))
-    assert fp16.reached.reference == 1.0
-    assert (found.ladder.meets(fp16), found.ladder.meets(w4a16)) == (True, False)
-
-
 def test_the_fastest_is_named_of_those_that_run_and_reach_the_goal(rows: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A compiler that finds one of the quantized models slow and refuses none, as w8a16 often is on small networks."""
     asked: list[int] = []

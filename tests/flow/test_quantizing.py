@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
 
 import deploykit
 from deploykit.accuracy.judge.verdict import Verdict
@@ -150,19 +149,12 @@ def test_the_second_run_finds_the_first_one_s_work(
 def older_conv(folder: Path) -> Path:
     """Convolutions of one bias, of operator set 12, which knows no scale per channel; names as of a grid's parts."""
     weight = np.linspace(-1, 1, 4 * 3, dtype=np.float32).reshape(4, 3, 1, 1)
-    stored = {"weight": weight, "weight_scale": weight[::-1], "bias": np.arange(4, dtype=np.float32)}
-    nodes = [
-        helper.make_node("Conv", ["input", "weight", "bias"], ["conv"], name="conv"),
-        helper.make_node("Conv", ["input", "weight_scale", "bias"], ["conv_scale"], name="other"),
-        helper.make_node("Add", ["conv", "conv_scale"], ["out"], name="sum"),
-    ]
-    values = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, channels, 16, 16])
-        for name, channels in (("input", 3), ("out", 4))
-    ]
-    initializers = [onnx.numpy_helper.from_array(array, name) for name, array in stored.items()]
-    graph = helper.make_graph(nodes, "older", values[:1], values[1:], initializers)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 12)], ir_version=7)
+    stored: dict[str, Any] = {"weight": weight, "weight_scale": weight[::-1], "bias": np.arange(4, dtype=np.float32)}
+    body = """
+        conv = Conv (input, weight, bias)  conv_scale = Conv (input, weight_scale, bias)  out = Add (conv, conv_scale)
+    """
+    model = text_model("float[1,3,16,16] input", body, "float[1,4,16,16] out", opset=12, **stored)
+    model.ir_version = 7
     onnx.save(model, folder / "older.onnx")
     return folder / "older.onnx"
 
@@ -180,15 +172,8 @@ def test_scales_per_channel_of_an_operator_set_that_has_no_axis(frames: Path, tm
 
 
 def test_outputs_whose_size_the_values_decide_are_told(tmp_path: Path) -> None:
-    values = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 40])]
-    values.append(helper.make_tensor_value_info("y", TensorProto.INT64, [2, None]))
-    weight = onnx.numpy_helper.from_array(np.eye(40, dtype=np.float32), "weight")
-    nodes = [helper.make_node("MatMul", ["x", "weight"], ["m"]), helper.make_node("Relu", ["m"], ["r"])]
-    graph = helper.make_graph(
-        [*nodes, helper.make_node("NonZero", ["r"], ["y"])], "g", values[:1], values[1:], [weight]
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.save(model, tmp_path / "m.onnx")
+    body, weight = "m = MatMul (x, weight) r = Relu (m) y = NonZero (r)", np.eye(40, dtype=np.float32)
+    onnx.save(text_model("float[1,40] x", body, "int64[2,n] y", weight=weight), tmp_path / "m.onnx")
     rows = np.random.default_rng(0).normal(size=(16, 1, 40)).astype(np.float32) ** 5
     np.savez(tmp_path / "rows.npz", x=rows)
     with pytest.raises(InputError, match="changes its size with the values"):

@@ -10,7 +10,7 @@ import pytest
 from deploykit.backend.backend import Request
 from deploykit.cli import cli
 from deploykit.cli.frame import run
-from deploykit.errors import InputError, UsageError
+from deploykit.errors import UsageError
 from deploykit.flow.pipeline import lowest_sdk
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
@@ -62,11 +62,6 @@ def test_another_backend_starts_where_its_wheels_start() -> None:
 def test_a_backend_without_releases_is_no_answer() -> None:
     with pytest.raises(UsageError, match="not kept per SDK release"):
         lowest_sdk(request(target="vek385"))
-
-
-def test_a_model_that_is_not_there() -> None:
-    with pytest.raises(InputError):
-        lowest_sdk(Request(model=Path("nowhere.onnx"), target="sm8650"))
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:

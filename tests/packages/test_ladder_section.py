@@ -29,16 +29,11 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
-def test_what_single_layers_cost_is_told_the_worst_first(told: dict[str, Any]) -> None:
-    costs = next(step["raised"]["sensitivity"] for step in told["steps"] if step["raised"])
-    together = [row["loss_db"]["together"] for row in costs]
-    assert len(together) > 2
-    assert together == sorted(together)
-
-
 def test_the_bars_are_those_of_the_published_numbers(told: dict[str, Any]) -> None:
     step = next(step for step in told["steps"] if step["raised"])
     costs, bars = step["raised"]["sensitivity"], ladder_section(told).costs(step)
+    together = [row["loss_db"]["together"] for row in costs]
+    assert len(together) > 2 and together == sorted(together), "the worst first"
     assert [bar.label for bar in bars] == [row["layer"] for row in costs]
     for bar, row in zip(bars, costs, strict=True):
         apart = {name: db for name, db in row["loss_db"].items() if name != "together" and db is not None}

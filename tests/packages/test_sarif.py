@@ -71,11 +71,8 @@ def test_a_finding_becomes_a_result() -> None:
     assert run["tool"]["driver"]["rules"][0]["name"] == "OddOne"
 
 
-def test_information_is_a_note() -> None:
+def test_information_is_a_note_and_what_is_handled_is_suppressed() -> None:
     assert checked([finding(severity=Severity.INFO)])["results"][0]["level"] == "note"
-
-
-def test_handled_findings_are_suppressed() -> None:
     (result,) = checked([finding(handled="rewritten")])["results"]
     assert result["suppressions"][0]["justification"] == "rewritten"
     assert "suppressions" not in checked([finding()])["results"][0]
@@ -93,14 +90,9 @@ def test_a_finding_without_a_described_rule_is_valid() -> None:
     assert "ruleIndex" not in run["results"][0]
 
 
-def test_an_absolute_path_becomes_a_file_uri() -> None:
-    uri = checked([finding()], "/models/m.onnx")["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"][
-        "uri"
-    ]
-    assert uri == "file:///models/m.onnx"
-
-
-def test_no_findings_is_a_valid_log() -> None:
+def test_an_absolute_path_becomes_a_file_uri_and_no_findings_are_a_valid_log() -> None:
+    (result,) = checked([finding()], "/models/m.onnx")["results"]
+    assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "file:///models/m.onnx"
     assert checked([])["results"] == []
 
 

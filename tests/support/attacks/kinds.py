@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 
 from attacks.graphs import broken_models
@@ -147,38 +148,34 @@ def _any_export(chance: random.Random, _ground: Ground) -> bytes:
     return chance.choice(sorted((DATA / "exports").glob("*.onnx"))).read_bytes()
 
 
+def _words(text: str, **more: tuple[str, ...]) -> tuple[str, ...]:
+    """A command line: MODEL is the small network, CNN the device that it is for, GOOD its encodings."""
+    places = {"MODEL": (str(MODEL),), "CNN": _CNN, "GOOD": (str(_ENCODINGS["1.0.0"]),), **more}
+    return tuple(word for name in text.split() for word in places.get(name, (name,)))
+
+
+_OF_A_MODEL = {
+    "check": "check FILE --target sm8650 ENCODINGS",
+    "check at 16 bits": "check FILE CNN --precision fp16",
+    "package qnn-htp": "package FILE CNN ENCODINGS --no-compile -o OUT",
+    "package ort-qnn": "package FILE --target sm8650 --backend ort-qnn ENCODINGS --no-compile -o OUT",
+    "package vitis-ai": "package FILE --target vek385 --no-compile -o OUT",
+    "extract": "encodings extract FILE -o OUT",
+    "simulate": "accuracy simulate FILE ENCODINGS --data DATA",
+    "locate": "accuracy locate FILE ENCODINGS --data DATA",
+    "compat": "compat --target sm8650 --model FILE",
+    "evaluate": "accuracy compare FILE MODEL --data DATA",
+    "lpbq": "encodings convert FILE --to lpbq -o OUT",
+    "bundle": "diagnose --model FILE ENCODINGS --pack OUT",
+    "ladder": "accuracy ladder FILE --data DATA",
+    "audit": "check FILE --target sm8650 --backend ort-qnn ENCODINGS --audit quick",
+    "mix": "accuracy ladder --raise FILE ENCODINGS --data DATA --goal sqnr>=20 -o OUT",
+    "quantize": "quantize FILE CNN --with ort --calibration DATA -o OUT",
+}
+_COSTLY = ("quantize", "compat", "audit", "ladder", "mix")
+
+
 def _of_models() -> Iterator[Kind]:
-    written = ("--no-compile", "-o", "OUT")
-    commands: dict[str, tuple[str, ...]] = {
-        "check": ("check", "FILE", "--target", "sm8650", "ENCODINGS"),
-        "check at 16 bits": ("check", "FILE", *_CNN, "--precision", "fp16"),
-        "package qnn-htp": ("package", "FILE", *_CNN, "ENCODINGS", *written),
-        "package ort-qnn": ("package", "FILE", "--target", "sm8650", "--backend", "ort-qnn", "ENCODINGS", *written),
-        "package vitis-ai": ("package", "FILE", "--target", "vek385", *written),
-        "extract": ("encodings", "extract", "FILE", "-o", "OUT"),
-        "simulate": ("accuracy", "simulate", "FILE", "ENCODINGS", "--data", "DATA"),
-        "locate": ("accuracy", "locate", "FILE", "ENCODINGS", "--data", "DATA"),
-        "compat": ("compat", "--target", "sm8650", "--model", "FILE"),
-        "evaluate": ("accuracy", "compare", "FILE", str(MODEL), "--data", "DATA"),
-        "lpbq": ("encodings", "convert", "FILE", "--to", "lpbq", "-o", "OUT"),
-        "bundle": ("diagnose", "--model", "FILE", "ENCODINGS", "--pack", "OUT"),
-        "ladder": ("accuracy", "ladder", "FILE", "--data", "DATA"),
-        "audit": ("check", "FILE", "--target", "sm8650", "--backend", "ort-qnn", "ENCODINGS", "--audit", "quick"),
-        "mix": (
-            "accuracy",
-            "ladder",
-            "--raise",
-            "FILE",
-            "ENCODINGS",
-            "--data",
-            "DATA",
-            "--goal",
-            "sqnr>=20",
-            "-o",
-            "OUT",
-        ),
-        "quantize": ("quantize", "FILE", *_CNN, "--with", "ort", "--calibration", "DATA", "-o", "OUT"),
-    }
     models = {
         "the network": _fixed(MODEL),
         "a QDQ model": _fixed(AIMET / "cnn" / "w8a8.qdq.onnx"),
@@ -188,79 +185,58 @@ def _of_models() -> Iterator[Kind]:
         "an operator": _any_operator,
         "an export": _any_export,
     }
-    encodings = {
-        "the network": ("--encodings", str(_ENCODINGS["1.0.0"])),
-        "a transformer": ("--encodings", str(AIMET / "vit" / "w8a8.v1.0.0.encodings")),
-    }
+    encodings = {"the network": _ENCODINGS["1.0.0"], "a transformer": AIMET / "vit" / "w8a8.v1.0.0.encodings"}
     only = {
         **dict.fromkeys(("locate", "evaluate", "simulate", "quantize"), ("the network",)),
         "lpbq": ("blocks",),
         "extract": ("a QDQ model", "blocks", "another quantizer"),
         "compat": ("a QDQ model", "an operator"),
     }
-    for title, words in commands.items():
-        for of, good in models.items():
-            given = encodings.get(of, ())
-            filled = tuple(other for word in words for other in (given if word == "ENCODINGS" else (word,)))
-            if of in only.get(title, models):
-                arrange = _OneFile(name="m.onnx", mutate=broken_models, good=good, words=filled)
-                yield Kind(
-                    id=f"{title} of {of}",
-                    arrange=arrange,
-                    costly=title in ("quantize", "compat", "audit", "ladder", "mix"),
-                )
     for of, good in models.items():
+        given = ("--encodings", str(encodings[of])) if of in encodings else ()
+        for title, text in _OF_A_MODEL.items():
+            if of in only.get(title, models):
+                words = _words(text, ENCODINGS=given)
+                arrange = _OneFile(name="m.onnx", mutate=broken_models, good=good, words=words)
+                yield Kind(id=f"{title} of {of}", arrange=arrange, costly=title in _COSTLY)
         rewritten = _OneFile(name="m.onnx", mutate=broken_models, good=good, part="rewrites")
         yield Kind(id=f"rewrites of {of}", arrange=rewritten)
-        damaged = _OneFile(name="m.onnx", mutate=broken_bytes, good=good, words=("check", "FILE", *_CNN))
+        damaged = _OneFile(name="m.onnx", mutate=broken_bytes, good=good, words=_words("check FILE CNN"))
         yield Kind(id=f"bytes of {of}", arrange=damaged)
 
 
+_OF_ENCODINGS = {
+    "plan": "check --plan MODEL CNN --encodings FILE",
+    "show": "encodings show FILE",
+    "check": "encodings check FILE --model MODEL",
+    "convert": "encodings convert FILE --to 2.0.0 -o OUT",
+    "apply": "encodings apply FILE --model MODEL -o OUT",
+    "diff": "encodings diff FILE GOOD",
+    "bundle": "diagnose --model MODEL --encodings FILE --pack OUT",
+    "simulate": "accuracy simulate MODEL --encodings FILE --data DATA",
+    "sensitivity": "accuracy layers MODEL --encodings FILE --data DATA",
+}
+
+
 def _of_encodings() -> Iterator[Kind]:
-    mlp = str(AIMET / "mlp" / "model.onnx")
-    commands: dict[str, tuple[str, ...]] = {
-        "plan": ("check", "--plan", str(MODEL), *_CNN, "--encodings", "FILE"),
-        "show": ("encodings", "show", "FILE"),
-        "check": ("encodings", "check", "FILE", "--model", str(MODEL)),
-        "convert": ("encodings", "convert", "FILE", "--to", "2.0.0", "-o", "OUT"),
-        "apply": ("encodings", "apply", "FILE", "--model", str(MODEL), "-o", "OUT"),
-        "diff": ("encodings", "diff", "FILE", str(_ENCODINGS["1.0.0"])),
-        "bundle": ("diagnose", "--model", str(MODEL), "--encodings", "FILE", "--pack", "OUT"),
-        "simulate": ("accuracy", "simulate", str(MODEL), "--encodings", "FILE", "--data", "DATA"),
-        "sensitivity": ("accuracy", "layers", str(MODEL), "--encodings", "FILE", "--data", "DATA"),
-    }
-    for version, path in _ENCODINGS.items():
-        for title, words in commands.items():
-            arrange = _OneFile(name="e.json", mutate=broken_json, good=_fixed(path), words=words)
-            yield Kind(id=f"{title} with encodings {version}", arrange=arrange)
-    for version, path in _BLOCKS.items():
-        words = ("check", "--plan", mlp, *_CNN, "--encodings", "FILE")
+    plan, mlp = _OF_ENCODINGS["plan"], (str(AIMET / "mlp" / "model.onnx"),)
+    rows = [(title, path, _words(text)) for path in _ENCODINGS.values() for title, text in _OF_ENCODINGS.items()]
+    rows += [("blocks", path, _words(plan.replace("MODEL", "MLP"), MLP=mlp)) for path in _BLOCKS.values()]
+    for title, path, words in rows:
         arrange = _OneFile(name="e.json", mutate=broken_json, good=_fixed(path), words=words)
-        yield Kind(id=f"blocks with encodings {version}", arrange=arrange)
-    named = _OneFile(
-        name="f.json",
-        mutate=broken_json,
-        good=_text(b'["/conv1/Conv_output_0", "conv1.weight", "logits"]'),
-        words=(*commands["plan"][:-1], str(_ENCODINGS["2.0.0"]), "--float-tensors", "FILE"),
-    )
+        yield Kind(id=f"{title} with {path.name}", arrange=arrange)
+    good = _text(b'["/conv1/Conv_output_0", "conv1.weight", "logits"]')
+    words = (*_words(plan)[:-1], str(_ENCODINGS["2.0.0"]), "--float-tensors", "FILE")
+    named = _OneFile(name="f.json", mutate=broken_json, good=good, words=words)
     yield Kind(id="float tensors", arrange=named)
 
 
 def _of_data() -> Iterator[Kind]:
     samples = lambda _chance, _ground: _samples()  # noqa: E731 (made when it is asked for)
-    packaged = (*_PACKAGES["qnn-htp"][:-1], "FILE", "-o", "OUT")
     for title, words in {
-        "calibration": packaged,
-        "outputs": ("accuracy", "compare", "FILE", "DATA"),
-        "simulated samples": (
-            "accuracy",
-            "simulate",
-            str(MODEL),
-            "--encodings",
-            str(_ENCODINGS["1.0.0"]),
-            "--data",
-            "FILE",
-        ),
+        "calibration": (*_PACKAGES["qnn-htp"][:-1], "FILE", "-o", "OUT"),
+        "outputs": _words("accuracy compare FILE DATA"),
+        "simulated samples": _words("accuracy simulate MODEL --encodings GOOD --data FILE"),
     }.items():
         yield Kind(id=title, arrange=_OneFile(name="s.npz", mutate=broken_npz, good=samples, words=words))
     for part in ("arrays", "references"):
@@ -294,36 +270,27 @@ def _of_texts() -> Iterator[Kind]:
     devices = sorted((DATA.parents[1] / "backends" / "deploykit_qualcomm" / "data").rglob("*.toml"))
     seen = lambda chance, _ground: chance.choice(logs).read_bytes() if logs else _LOG  # noqa: E731
     table = lambda chance, _ground: chance.choice(devices).read_bytes()  # noqa: E731
-    rows: tuple[tuple[str, str, Mutate, Callable[[random.Random, Ground], bytes], tuple[str, ...], str], ...] = (
-        ("a log", "a.log", broken_lines, _text(_LOG), ("diagnose", "FILE"), ""),
-        (
-            "a log of a bundle",
-            "a.log",
-            broken_lines,
-            seen,
-            ("diagnose", "FILE", "--model", str(MODEL), "--pack", "OUT"),
-            "",
-        ),
-        ("a log that was seen", "a.log", broken_lines, seen, ("diagnose", "FILE", "--model", str(MODEL)), ""),
-        ("a recipe", "calibration.toml", broken_lines, _text(_RECIPE), (), "recipe"),
-        ("a picture", "p.png", broken_bytes, lambda chance, _ground: _picture(chance, "BMP", "JPEG"), (), "picture"),
-        ("a picture in chunks", "p.png", _with_sums, lambda chance, _ground: _picture(chance, "PNG"), (), "picture"),
-        ("a table", "t.toml", broken_lines, table, (), "device"),
-        ("a fleet", "deploykit.toml", broken_lines, _text(_FLEET), ("matrix", "FILE", "--dry-run"), ""),
-        ("accuracies", "a.toml", broken_lines, _text(_ACCURACY), ("accuracy", "ladder", "FILE"), ""),
-        ("a record", "record.jsonl", broken_lines, _text(_RECORD), (), "record"),
-        ("a kept answer", "k.json", broken_json, _text(_RESULT), (), "remembered"),
-        ("a job's result", "result.json", broken_json, _text(_RESULT), (), "job_result"),
-        (
-            "a baseline",
-            "b.json",
-            broken_json,
-            _text(b'{"schema": 1, "accepted": []}'),
-            ("check", str(MODEL), *_CNN, "--baseline", "FILE"),
-            "",
-        ),
-    )
-    for title, name, mutate, good, words, part in rows:
+    bitmap = lambda chance, _ground: _picture(chance, "BMP", "JPEG")  # noqa: E731
+    chunks = lambda chance, _ground: _picture(chance, "PNG")  # noqa: E731
+    known = _text(b'{"schema": 1, "accepted": []}')
+    # The file's name, how it is spoilt, what it was, and the command line, or the one part that reads it.
+    rows: dict[str, tuple[str, Mutate, Callable[[random.Random, Ground], bytes], str]] = {
+        "a log": ("a.log", broken_lines, _text(_LOG), "diagnose FILE"),
+        "a log of a bundle": ("a.log", broken_lines, seen, "diagnose FILE --model MODEL --pack OUT"),
+        "a log that was seen": ("a.log", broken_lines, seen, "diagnose FILE --model MODEL"),
+        "a recipe": ("calibration.toml", broken_lines, _text(_RECIPE), "recipe"),
+        "a picture": ("p.png", broken_bytes, bitmap, "picture"),
+        "a picture in chunks": ("p.png", _with_sums, chunks, "picture"),
+        "a table": ("t.toml", broken_lines, table, "device"),
+        "a fleet": ("deploykit.toml", broken_lines, _text(_FLEET), "matrix FILE --dry-run"),
+        "accuracies": ("a.toml", broken_lines, _text(_ACCURACY), "accuracy ladder FILE"),
+        "a record": ("record.jsonl", broken_lines, _text(_RECORD), "record"),
+        "a kept answer": ("k.json", broken_json, _text(_RESULT), "remembered"),
+        "a job's result": ("result.json", broken_json, _text(_RESULT), "job_result"),
+        "a baseline": ("b.json", broken_json, known, "check MODEL CNN --baseline FILE"),
+    }
+    for title, (name, mutate, good, text) in rows.items():
+        words, part = (_words(text), "") if " " in text else ((), text)
         yield Kind(id=title, arrange=_OneFile(name=name, mutate=mutate, good=good, words=words, part=part))
 
 
@@ -393,21 +360,12 @@ def _forged(chance: random.Random, folder: Path, ground: Ground, *, backend: str
 
 def _of_packages() -> Iterator[Kind]:
     for backend in _PACKAGES:
-        for manifest in (True, False):
-            what = "manifest" if manifest else "file"
-            forged = partial(_forged, backend=backend, command="verify", manifest=manifest)
-            yield Kind(id=f"verify a forged {what} of {backend}", arrange=forged)
-            yield Kind(
-                id=f"explain a forged {what} of {backend}",
-                arrange=partial(_forged, backend=backend, command="explain", manifest=manifest),
-            )
-    yield Kind(
-        id="build a forged manifest", arrange=partial(_forged, backend="qnn-htp", command="build", manifest=True)
-    )
-    yield Kind(
-        id="replace a forged manifest",
-        arrange=_replaced,
-    )
+        for what, command in product(("manifest", "file"), ("verify", "explain")):
+            forged = partial(_forged, backend=backend, command=command, manifest=what == "manifest")
+            yield Kind(id=f"{command} a forged {what} of {backend}", arrange=forged)
+    built = partial(_forged, backend="qnn-htp", command="build", manifest=True)
+    yield Kind(id="build a forged manifest", arrange=built)
+    yield Kind(id="replace a forged manifest", arrange=_replaced)
 
 
 def _replaced(chance: random.Random, folder: Path, ground: Ground) -> Case:
