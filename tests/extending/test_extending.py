@@ -171,20 +171,16 @@ def test_a_new_rule_is_a_function_and_a_case(tree: Path, run: Run) -> None:
     assert "DK049" in {finding["code"] for finding in json.loads(found.out)["findings"]}
 
 
-def test_a_backend_of_a_third_party_is_found_and_holds_the_contract(outside: Run) -> None:
-    targets, rule = answers(outside, ("targets", "my-board"), ("explain", "NPU001"))
-    assert "my-board" in targets.out
-    assert "NPU001: too-many-nodes" in rule.out
-    code = "from deploykit.backend.conformance import backend_problems; print(backend_problems('my-npu'))"
-    done = outside("-c", code)
-    assert done.stdout == "()\n", done.stderr
-
-
-def test_its_option_is_on_the_command_line_and_in_the_api(outside: Run, tmp_path: Path) -> None:
+def test_a_backend_of_a_third_party_is_found_and_its_option_is_on_the_command_line(
+    outside: Run, tmp_path: Path
+) -> None:
     board, out = ("--target", "my-board"), str(tmp_path / "out")
     plan = ("check", "--plan", str(MLP), *board, "--json")
-    helped, default, asked, wrong, foreign, made, verified = answers(
+    targets, rule, row, helped, default, asked, wrong, foreign, made, verified = answers(
         outside,
+        ("targets", "my-board"),
+        ("explain", "NPU001"),
+        ("compat", "npu-effort", "--json"),
         ("check", "--help-backend", "my-npu"),
         plan,
         (*plan, "--effort", "7"),
@@ -193,6 +189,8 @@ def test_its_option_is_on_the_command_line_and_in_the_api(outside: Run, tmp_path
         ("package", str(MLP), *board, "-o", out),
         ("verify", out),
     )
+    assert "my-board" in targets.out and "NPU001: too-many-nodes" in rule.out
+    assert json.loads(row.out)["rows"][0]["backend"] == "my-npu"
     assert "--effort" in helped.out
     assert json.loads(default.out)["steps"][0]["argv"][:3] == ["npucc", "--effort", "3"]
     assert json.loads(asked.out)["steps"][0]["argv"][2] == "7"
@@ -201,8 +199,11 @@ def test_its_option_is_on_the_command_line_and_in_the_api(outside: Run, tmp_path
     assert made.status == 0, made.err
     assert "npucc --effort 3 model/model.onnx " in (tmp_path / "out/scripts/build.sh").read_text("utf-8")
     assert verified.status == 0, verified.err
-    code = f"import deploykit; print(deploykit.plan({str(MLP)!r}, target='my-board', effort=5).steps[0].argv[2])"
-    assert outside("-c", code).stdout == "5\n"
+    code = (
+        "import deploykit; from deploykit.backend.conformance import backend_problems; "
+        f"print(backend_problems('my-npu'), deploykit.plan({str(MLP)!r}, target='my-board', effort=5).steps[0].argv[2])"
+    )
+    assert outside("-c", code).stdout == "() 5\n"
 
 
 def test_the_guide_shows_the_files_of_the_example() -> None:
