@@ -158,7 +158,7 @@ def test_the_shipped_tables_are_in_order() -> None:
             given += [(f"{device.id} {name}", fact.source, fact.confidence) for name, fact in device.facts.items()]
         rows += len(given)
         wrong += contradictions(capabilities)
-        wrong += [(subject, found) for subject, *said in given for found in unresolved(*said)]
+        wrong += [(subject, found) for subject, told, sure in given for found in unresolved(told, sure)]
         sources = [source for _, of_row, _ in given for source in of_row]
         wrong += stale(backend.source_dates(), sources, date(2026, 11, 22))
         assert list(stale(backend.source_dates(), sources, date(2028, 1, 1)))
