@@ -48,6 +48,11 @@ def test_all_shares_add_up_to_the_whole(rows: list[tuple[str, str, int, int]]) -
     assert [item.share for item in found] == sorted((item.share for item in found), reverse=True)
 
 
+def test_an_event_of_less_than_a_microsecond_ends() -> None:
+    events = [event("a", "1", 0, 0.5), event("b", "2", 4, 10), event("c", "3", 20, 0)]
+    assert {item.node: item.share for item in operator_times(events)}["a"] == pytest.approx(0.5)
+
+
 def test_operators_without_a_cost_make_it_a_least_time() -> None:
     known = Estimate(time_us=2390, lower_us=2280, upper_us=2510, cycles=3_579_264, chip="77")
     assert known.described == (

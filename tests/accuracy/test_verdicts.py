@@ -15,7 +15,7 @@ from deploykit.accuracy.judge.judge import Judge, judge_outputs
 from deploykit.accuracy.judge.verdict import NOT_JUDGED, Against, Context, Measure, Thresholds, Verdict, limits
 from deploykit.accuracy.samples.gathering import InputSource, Samples
 from deploykit.accuracy.samples.inputs import Label
-from deploykit.accuracy.simulate.simulation import Simulator
+from deploykit.accuracy.simulate.simulation import Simulator, settled
 from deploykit.model.collect import facts_of
 from deploykit.model.facts import GraphFacts
 from sample_models.tiny_graphs import TinyGraph
@@ -220,6 +220,16 @@ def test_nothing_is_judged_on_inputs_that_mean_nothing() -> None:
         verdict = _judged(_one("Relu", DENSE.shape), DENSE, change(DENSE.copy()), label="arbitrary")
         assert (verdict.right, verdict.reason) == (None, NOT_JUDGED)
         assert all(number.passes is None for number in verdict.numbers)
+
+
+def test_derived_inputs_carry_no_small_no() -> None:
+    """What destroys the outputs is one on any input; given samples are settled as they are."""
+    for label, decibels, right in (
+        (Label.DERIVED, 30.0, None),
+        (Label.DERIVED, -30.0, False),
+        (Label.GIVEN, 30.0, False),
+    ):
+        assert settled(Verdict(right=False, numbers=(), overall_db=decibels), label).right is right
 
 
 # --- detections -----------------------------------------------------------------------------------------------------

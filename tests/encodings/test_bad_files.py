@@ -236,6 +236,7 @@ EDGES: list[tuple[dict[str, Any], dict[str, Any], str, Any]] = [
     (V200, {f"{E}__1__axis": -64}, "w.axis", -64),
     (V200, {f"{E}__1__axis": 64}, "w.axis", 64),
     (V200, {f"{E}__3__block_size": 1}, "l.block_size", 1),
+    (V200, {f"{E}__3__output_dtype": "int16"}, "l.decompressed_bits", 32),
     (V200, ALONG_FIRST, "l.axis", 1),
 ]
 
@@ -260,6 +261,11 @@ SHAPES: list[tuple[str, tuple[int, ...], str]] = [
     ("b", (3, 16), "2 scales for axis 0, which is 3 long"),
     ("l", (2, 16), "2 blocks of 16"),
 ]
+
+
+def test_one_scale_for_all_channels_fits_any_number_of_them() -> None:
+    one = put(V200, encodings__2__y_scale=[[0.5]])
+    fit(parse_encodings(one, where="w.encodings").entries["b"], (3, 16), "w.encodings")
 
 
 @each_row(("name", "shape", "words"), SHAPES)

@@ -176,14 +176,15 @@ def test_kinds_that_a_version_lacks_are_refused(
     assert len(refused) == 5 and {outcome.what for outcome in refused} == {why}
 
 
-def test_lpbq_of_other_widths_has_no_200_entry(graph_of: GraphOf) -> None:
+@each_row("bits", [7, 9])
+def test_lpbq_of_other_widths_has_no_200_entry(bits: int, graph_of: GraphOf) -> None:
     document = text_of("mlp/lpbq-w4a16", "1.0.0")
     for entry in document["param_encodings"]:
-        entry |= {"bw": 7, "offset": [-64] * len(entry["scale"])}
+        entry |= {"bw": bits, "offset": [-(1 << (bits - 1))] * len(entry["scale"])}
         entry["per_block_int_scale"] = [min(scale, 8) for scale in entry["per_block_int_scale"]]
     placed = place(parse_encodings(document, where="w"), graph_of("mlp"))
     refused = convert(placed, "2.0.0", layouts=layouts(graph_of("mlp"))).of(OutcomeKind.IMPOSSIBLE)
-    assert len(refused) == 5 and "decompressed to 7" in refused[0].what
+    assert len(refused) == 5 and f"decompressed to {bits}" in refused[0].what
 
 
 def test_named_float_tensors_become_entries_where_nothing_contradicts(graph_of: GraphOf) -> None:

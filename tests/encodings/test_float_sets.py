@@ -210,6 +210,8 @@ def test_an_entry_travels_over_data_movement_both_ways_until_a_stated_float(
 def test_borders_are_where_kinds_meet_and_a_small_island_is_the_best_extension() -> None:
     borders = find_borders(chain(*["Sigmoid"] * 4), {"t1", "t2"})
     assert [(b.tensor, b.direction) for b in borders] == [("t0", "to-float"), ("t3", "to-quantized")]
+    first, *_ = suggest_extensions(chain(*["Sigmoid"] * 4), {"t1", "t2"})
+    assert (first.tensors, first.removed) == (("t3",), 1)
     small = chain(*["Sigmoid"] * 9)
     assert suggest_extensions(small, {"t2", "t4", "t5"})[0].tensors == ("t3",)
     for facts, floats in ((small, {"t2", "t4", "t5"}), (DETR, set(LITEMP))):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import ModelProto
+from onnx import ModelProto, helper
 
 import deploykit
 from deploykit.accuracy.simulate.sessions import Session
@@ -31,7 +31,10 @@ def test_each_part_has_what_it_reads_and_makes_and_in_a_row_they_are_the_whole()
     """x -> a -> b -> c -> y, with a second output in the middle and x read again at the end."""
     body = "a = Relu (x)  b = Mul (a, two)  c = Sigmoid (b)  y = Add (c, x)"
     model = onnx.shape_inference.infer_shapes(text_model("float[2] x", body, "a, y", two=2.0))
+    model.functions.append(helper.make_function("own", "F", ["a"], ["b"], [], []))
     head, tail = cut_model(model, {2, 3})
+    assert len(head.functions) == len(tail.functions) == 1
+    del model.functions[:], head.functions[:], tail.functions[:]
     assert (names(head.graph.input), names(head.graph.output)) == (["x"], ["b", "a"])
     assert (sorted(names(tail.graph.input)), names(tail.graph.output)) == (["b", "x"], ["y"])
     assert names(head.graph.initializer) == ["two"] and not tail.graph.initializer

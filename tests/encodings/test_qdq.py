@@ -255,11 +255,16 @@ def test_what_is_not_inserted_and_in_which_domain_the_rest_is() -> None:
     shifted = insert_qdq(linear(np.ones((4, 2), np.float32)), set_of(w=affine(1.0, -0.5, signed=True)))
     assert shifted.placed == {}
     assert [(entry.tensor, "zero point" in entry.reason) for entry in shifted.skipped] == [("w", True)]
+    (wide,) = insert_qdq(COPY, set_of(x=affine(bits=32, signed=True))).skipped
+    assert (wide.tensor, wide.reason) == ("x", "an activation cannot be int32 per-tensor")
+    biased = text_model("float[2,3] x", "y = Gemm (x, w, b)", w=np.ones((3, 4), np.float32), b=[1.0] * 4)
+    given = set_of(x=affine(), w=affine(signed=True), b=affine(bits=16, signed=True))
+    assert "b" not in insert_qdq(biased, given, bias="encoded").placed
     halves = insert_qdq(COPY, set_of(x=Float(dtype="float16"))).model
     assert [node.op_type for node in halves.graph.node] == ["Identity"]
-    wide = insert_qdq(COPY, set_of(x=affine(0.5, 7.0, bits=16))).model  # below operator set 21
-    assert {node.domain for node in wide.graph.node if node.op_type != "Identity"} == {"com.microsoft"}
-    assert {entry.domain: entry.version for entry in wide.opset_import} == {"": 17, "com.microsoft": 1}
+    other = insert_qdq(COPY, set_of(x=affine(0.5, 7.0, bits=16))).model  # below operator set 21
+    assert {node.domain for node in other.graph.node if node.op_type != "Identity"} == {"com.microsoft"}
+    assert {entry.domain: entry.version for entry in other.opset_import} == {"": 17, "com.microsoft": 1}
 
 
 def test_blocks_raise_the_operator_set() -> None:
@@ -278,6 +283,8 @@ def test_blocks_raise_the_operator_set() -> None:
 def test_operators_that_changed_are_converted_or_said() -> None:
     old = text_model("float[2,3] x", "y = ReduceSum <axes = [1]> (x)", "float[2,1] y", opset=11)
     assert changed_operators(old, 21) == ("ReduceSum",)
+    halves = text_model("float[4] x", "a, y = Split (x)", "a, y", opset=13)
+    assert changed_operators(halves, 21) == ("Split",), "since 18 it says into how many"
     (got,) = run(raise_opset(old, 21), {"x": np.arange(6, dtype=np.float32).reshape(2, 3)})
     np.testing.assert_array_equal(got, [[3.0], [12.0]])
     with pytest.raises(InputError, match="cannot be raised"):

@@ -64,8 +64,9 @@ def test_a_norm_is_found_in_every_spelling(form: str) -> None:
 
 @each_row("read", ["c", "var", "root", "n"])
 def test_what_is_read_outside_is_no_inside(read: str) -> None:
-    found = blocks(f"{CENTRED}{normalized('c', 'div')}y = Mul (n, scale)  z = Abs ({read})", "y, z")
-    assert all(read not in block.inside for block in found)
+    body = f"{CENTRED}{normalized('c', 'div')}y = Mul (n, scale)"
+    for more, made in ((f"  z = Abs ({read})", "y, z"), ("", f"y, {read}")):
+        assert all(read not in block.inside for block in blocks(body + more, made))
 
 
 @each_row(

@@ -31,6 +31,8 @@ def test_control_flow_reads_what_its_bodies_do_not_make() -> None:
     assert [label(node) for node in graph.readers("x")] == ["dead", "choice"]
     assert [(label(node), position) for node, position in graph.uses("x")] == [("dead", 0)]
     assert graph.only_reader("shift") is graph.makers["y"] and graph.only_reader("x") is None
+    shown = GraphCopy(text_model("float[2] x", "a = Relu (x)  y = Neg (a)", "y, a"))
+    assert shown.only_reader("a") is None, "whoever runs the model reads it too"
 
 
 def test_nodes_are_replaced_by_some_of_their_own() -> None:

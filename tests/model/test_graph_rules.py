@@ -110,6 +110,7 @@ def test_a_dynamic_input_is_named_with_its_dimensions_and_the_option() -> None:
     assert found.subject.name == "x" and found.blocks
     assert "dimension 0 (batch), dimension 2 (height), dimension 3 (width)" in found.message
     assert found.hint == "add --input x=1,3,HEIGHT,WIDTH with a number for each name"
+    assert one(model(given="float[length] x"), "DK001").hint.startswith("add --input x=LENGTH")
     unranked = model()
     unranked.graph.input[0].type.tensor_type.ClearField("shape")
     found = one(unranked, "DK001")

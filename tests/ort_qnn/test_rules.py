@@ -233,7 +233,7 @@ CASES: dict[str, tuple[Case, Case]] = {
     "ORT015": (lambda: gated_draft("x", "gate"), lambda: gated_draft("gate", "x")),
     "ORT016": (lambda: rms_draft("Reciprocal"), lambda: rms_draft("Div")),
     "ORT017": (lambda: samples_draft(2), lambda: samples_draft(1)),
-    "ORT018": (lambda: float_draft("Tanh", opset=6), lambda: float_draft("Tanh")),
+    "ORT018": (lambda: float_draft("Tanh", opset=6), lambda: float_draft("Tanh", opset=7)),
     "ORT019": (lambda: replace(block_draft(fp16=True), wheel=OLD_WHEEL), lambda: block_draft(fp16=True)),
     "ORT020": (lambda: index_draft(6, 8), lambda: index_draft(48)),
     "ORT031": (lambda: window_draft(9), lambda: window_draft(8)),
@@ -337,6 +337,10 @@ def test_a_refused_operator_may_stay_on_the_cpu(entries: dict[str, str], handled
     asked = replace(base().chosen, entries={**base().chosen.entries, **entries})
     (finding,) = rules()["ORT011"].run(replace(with_operator("Erf"), chosen=asked))
     assert (finding.handled is not None) is handled
+
+
+def test_a_quantized_model_needs_no_float16() -> None:
+    assert not list(rules()["ORT004"].run(draft(fp16=False)))
 
 
 def test_strict_makes_a_change_of_precision_an_error() -> None:

@@ -163,7 +163,16 @@ def test_traits_say_what_windows_and_factors_are_like() -> None:
         "(float[1,2,9,8] x) => (float[1,2,4,4] y) { y = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (x) }"
     )
     assert (pooled["left over"], pooled["windows"], pooled["padded"]) == (1.0, "even", "no")
-    for sides, factors in (("8,8", "2"), ("2,2", "1/2"), ("6,6", "up"), ("3,3", "down"), ("8,6", "several")):
+    known = {"8,8": "2", "16,16": "4", "20,20": "whole", "2,2": "1/2", "6,6": "up", "3,3": "down", "8,6": "several"}
+    for sides, factors in known.items():
+        ("8,8", "2"),
+        ("16,16", "4"),
+        ("20,20", "whole"),
+        ("2,2", "1/2"),
+        ("6,6", "up"),
+        ("3,3", "down"),
+        ("8,6", "several"),
+    ):
         stored = f"<int64[4] s = {{1,2,{sides}}}>"
         resized = traits(f"(float[1,2,4,4] x) => (float[1,2,{sides}] y) {stored} {{ y = Resize (x, , , s) }}")
         assert resized["factors"] == factors
@@ -199,6 +208,7 @@ def test_steps_are_judged_by_what_the_operator_costs() -> None:
     assert judged("Relu", "u8", most=1.0, usual=1.0) is KernelVerdict.RIGHT
     assert judged("Relu", "u8", most=200.0, usual=150.0, share=0.4) is KernelVerdict.WRONG
     assert judged("Relu", "u16", most=300.0, usual=250.0) is KernelVerdict.NARROWED
+    assert judged("Relu", "u16", most=70.0, usual=63.0) is KernelVerdict.RIGHT, "a quarter of a step of 8 bits"
     assert judged("Relu", "u16", most=20000.0, usual=1.0, share=0.001) is KernelVerdict.WRONG
     assert judged("Relu", "float", most=1.0, usual=0.5, odd=1) is KernelVerdict.WRONG
     # All forms of a Softplus are off by more than a step of 8 bits: that makes none of them right.

@@ -155,6 +155,18 @@ SQUARED, BEHIND, PICTURES = CASES["QNN209"][0], CASES["QNN210"][0], "1,64,160,16
 TAKEN_BY_CONVERTER = "the converter takes it, whether the compiler does is not known"
 
 
+ROIS = """g (float[1,4,8,8] x, float[2,4] r, int64[2] i) => (float[2,4,2,2] y) {
+  y = RoiAlign <mode = "avg", sampling_ratio = 2, output_height = 2, output_width = 2> (x, r, i) }"""
+
+
+def padded(shape: str) -> Case:
+    """Two more values along the last axis, reflected."""
+    rank, whole = len(shape.split(",")), shape[:-1] + str(int(shape[-1]) + 2)
+    pads = ", ".join(["0"] * (2 * rank - 1) + ["2"])
+    graph = f"g (float[{shape}] x) => (float[{whole}] y) <int64[{2 * rank}] p = {{{pads}}}>"
+    return {"graph": f'{graph} {{ y = Pad <mode = "reflect"> (x, p) }}'}
+
+
 def attention(between: str) -> Case:
     return {"graph": (HEADS % (2, 2, 2)).replace("y = Softmax (product)", f"{between}  y = Softmax (scores)")}
 
@@ -167,6 +179,12 @@ def attention(between: str) -> Case:
         ("QNN208", one("MaxPool <kernel_shape = [2,2], dilations = [2,2]> (x)", "1,4,8,8", "1,4,6,6"), "error", ""),
         ("QNN208", one("MaxPool <kernel_shape = [2,2], dilations = [1,1]> (x)", "1,4,8,8", "1,4,7,7"), "", ""),
         ("QNN208", one("Mod <fmod = 1> (x, x)", "4"), "error", ""),
+        ("QNN206", one("LayerNormalization <axis = 2> (x, s, b)", "1,8,8", stored=NORM), "", ""),
+        ("QNN208", padded("1,2,3,4,5"), "error", "at most 4"),
+        ("QNN208", padded("2,3,4,5"), "", ""),
+        # The default of the coordinates of a RoiAlign is another one before set 16.
+        ("QNN211", {"graph": ROIS, "opset": 15}, "", ""),
+        ("QNN211", {"graph": ROIS, "opset": 16}, "error", "half_pixel"),
         # A norm is seen through pairs; one of x - mean(x) is a layer normalization.
         ("QNN219", {"graph": THROUGH_PAIRS, "stored": {"s": ("float", (), 0.1), "z": ("uint8", (), 0)}}, "info", ""),
         ("QNN219", {"graph": LAYER_NORM}, "", ""),

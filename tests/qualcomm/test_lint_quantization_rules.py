@@ -136,6 +136,8 @@ MOVED = {
         # The middle of an unsigned grid is symmetric.
         ("QNN238", middle(128), ""),
         *(("QNN238", middle(zero), "error") for zero in (127, 129, 0)),
+        # Another width than that of a bias is no bias.
+        ("QNN243", {**with_bias(0.3), "encodings": {**with_bias(0.3)["encodings"], "b": {**S16, "scale": 0.3}}}, ""),
         # Block scales begin at one.
         ("QNN236", scales(0.0), "error"),
         ("QNN236", scales(1.0), ""),
@@ -238,3 +240,6 @@ def test_a_norm_in_float16_goes_up_to_362(high: float, told: bool, situation: Ca
     found = list(FLOAT16_RULES["QNN127"].run(Float16Plan(situation=made, tensors=frozenset("cy"))))
     assert [finding.subject.name for finding in found] == ["y"] * told
     assert not list(FLOAT16_RULES["QNN127"].run(Float16Plan(situation=made, tensors=frozenset("c"))))
+    masked = "g (float[4,4] x) => (float[4,4] y) { s = Add (x, m)  y = Softmax (s) }"
+    made = situation({"graph": masked, "stored": {"m": ("float", (4, 4), -1e9)}})
+    assert not list(FLOAT16_RULES["QNN127"].run(Float16Plan(situation=made, tensors=frozenset("sm")))), "it only masks"

@@ -245,8 +245,8 @@ def test_the_clip_is_cut_where_the_chain_saturates() -> None:
     np.testing.assert_allclose(Session(model).run(feed)["y"], Session(made.model).run(feed)["y"], atol=1e-6)
 
 
-def logit(body: str, eps: float = 1e-5, given_: str = "float[2] s") -> ModelProto:
-    return text_model(given_, body, "logit", eps=eps, one=1.0)
+def logit(body: str, eps: float = 1e-5, given_: str = "float[2] s", most: float = 1.0) -> ModelProto:
+    return text_model(given_, body.replace("eps, one", "eps, most"), "logit", eps=eps, one=1.0, most=most)
 
 
 OTHER = INVERSE.replace("rest = Sub (one, s)", "t = Sigmoid (b)  rest = Sub (one, t)")
@@ -268,6 +268,7 @@ OTHER = INVERSE.replace("rest = Sub (one, s)", "t = Sigmoid (b)  rest = Sub (one
         ),
         ("logit-of-sigmoid", logit(INVERSE), "not a Sigmoid's output"),
         ("logit-of-sigmoid", logit(f"s = Sigmoid (u)  {INVERSE}", 0.7, "float[2] u"), "clipped to"),
+        ("logit-of-sigmoid", logit(f"s = Sigmoid (u)  {INVERSE}", 1e-5, "float[2] u", 0.9), "clipped to"),
     ],
 )
 def test_other_logarithms_are_refused(name: str, model: ModelProto, said: str) -> None:
@@ -292,5 +293,6 @@ def test_the_log_of_a_huge_multiple_is_a_sum(factor: float, added: float | None)
     body = "size = Abs (x)  product = Mul (size, k)  "
     body += "y = Log (product)" if added is None else "sum = Add (c, product)  y = Log (sum)"
     model = text_model("float[2,5] x", body, k=factor, c=added or 0.0)
+    assert not load_transform("log-of-scaled").match(text_model("float[2,5] x", body, k=2.0, c=added or 0.0))
     done = kept(model, ["log-of-scaled"], random_feeds(model))
     assert max(abs(numpy_helper.to_array(tensor)) for tensor in done.model.graph.initializer) < 20

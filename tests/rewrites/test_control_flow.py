@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import onnx
 
 from deploykit.flow.cure import rewrite
 from deploykit.rewrites.contract import load_transform
 from sample_models.feeds import random_feeds
+from tables import each_row
 from text_models import text_model
 
 NAME = "inline-control-flow"
@@ -37,6 +39,21 @@ def test_a_branch_that_values_decide_stays_or_both_are_computed() -> None:
     assert done.kept == ("both-branches",), done.steps
     operators = {node.op_type for node in done.model.graph.node}
     assert {"Relu", "Neg", "Where"} <= operators and "If" not in operators
+
+
+LOOPED = "y = Loop (count, on, x) <body = b (int64 i, bool go, float[2,3] a) => (bool more, float[2,3] c) "
+LOOPED += "{ more = Identity (go)  c = Add (a, a) }>"
+
+
+@each_row(("count", "on", "left"), [(3, True, "Add Add Add"), (0, True, "Loop"), (3, False, "Loop"), (3, None, "Loop")])
+def test_a_loop_whose_rounds_are_settled_is_written_out(count: int, on: bool | None, left: str) -> None:
+    stored: dict[str, Any] = {} if on is None else {"on": np.asarray(on)}
+    given = "float[2,3] x, bool on" if on is None else "float[2,3] x"
+    model = text_model(given, LOOPED, "float[2,3] y", count=count, **stored)
+    done = rewrite(model, None, [NAME], random_feeds(model))
+    assert [
+        node.op_type for node in done.model.graph.node if node.op_type not in ("Identity", "Constant")
+    ] == left.split()
 
 
 def test_branches_of_different_sizes_stay() -> None:

@@ -17,6 +17,7 @@ from deploykit.model.shape_inference import infer
 from deploykit.rewrites.contract import load_transform
 from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph
+from text_models import text_model
 
 FIND = load_transform("dequantize-layers")
 
@@ -70,6 +71,24 @@ def test_float_layers_give_nearly_the_same(graph: TinyGraph, shape: tuple[int, .
     x = np.random.default_rng(2).uniform(-1, 1, shape).astype(np.float32)
     wanted = run(model, x)
     np.testing.assert_allclose(run(done, x), wanted, atol=0.05 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("bias", ["", ", bias"])
+def test_a_product_of_floats_with_integers_becomes_one_of_floats(bias: str) -> None:
+    random = np.random.default_rng(5)
+    stored: dict[str, Any] = {
+        "w": random.integers(0, 255, (6, 4)).astype(np.uint8),
+        "zero": np.uint8(120),
+        "scale": 0.01,
+        "bias": [1.0, -2.0, 3.0, 9.0],
+    }
+    body = f"y = com.microsoft.DynamicQuantizeMatMul (x, w, scale, zero{bias})"
+    model = text_model("float[3,6] x", body, "float[3,4] y", **stored)
+    model.opset_import.add(domain="com.microsoft", version=1)
+    done = FIND.apply(model, None, FIND.match(model)).model
+    assert [node.op_type for node in done.graph.node] == ["MatMul", *(["Add"] if bias else [])]
+    x = random.uniform(-1, 1, (3, 6)).astype(np.float32)
+    np.testing.assert_allclose(run(done, x), run(model, x), atol=0.05)
 
 
 def test_integers_that_are_no_quantized_floats_stay() -> None:

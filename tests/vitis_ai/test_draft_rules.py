@@ -252,6 +252,7 @@ def test_float16_sources_take_the_way_that_was_observed(sdk: str, way: str) -> N
     assert finding.severity is Severity.ERROR and finding.handled is not None
     (compiled,) = DRAFT_RULES["VAI113"].run(draft(HALF, sdk=sdk, precision="bf16"))
     assert compiled.blocks
+    assert not list(DRAFT_RULES["VAI284"].run(draft(HALF, sdk=sdk, precision="bf16"))), "no Quark is used"
 
 
 @pytest.mark.parametrize(
@@ -297,6 +298,18 @@ def half(name: str) -> ModelProto:
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.elem_type = TensorProto.FLOAT16
     return model
+
+
+@each_row(("model", "codes"), [("vint8_mixed", set()), ("vint8", {"VAI206"})])
+def test_what_is_verified_knows_what_was_to_stay_in_float(model: str, codes: set[str], tmp_path: Path) -> None:
+    options: dict[str, Any] = {"random_data": True, "exclude_subgraph": (POST,)}
+    asked = Request(model=DATA / YOLO, target="vek385", precision="mixed", compile=False, adapter_options=options)
+    make_package(asked, tmp_path / "p")
+    made = tmp_path / "p" / json.loads((tmp_path / "p" / configs.RECIPE).read_text("utf-8"))["output"]
+    made.parent.mkdir(exist_ok=True)
+    shutil.copy(DATA / f"{model}.onnx", made)
+    found = {finding.code for finding in backend.verify(tmp_path / "p", {}).findings}
+    assert found & {"VAI205", "VAI206"} == codes
 
 
 @each_row("known", [True, False])

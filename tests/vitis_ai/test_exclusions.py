@@ -31,8 +31,8 @@ def test_what_is_worked_out_is_what_quark_made() -> None:
 
 def of_body(body: str) -> GraphFacts:
     """Operators one after the other; Conv has a weight of its own."""
-    w = np.ones((3, 3, 1, 1), np.float32)
-    model = text_model("float[1,3,8,8] x", body, body.rpartition(" =")[0].split()[-1], w=w)
+    stored: dict[str, Any] = {"w": np.ones((3, 3, 1, 1), np.float32), "s": [1.0] * 3}
+    model = text_model("float[1,3,8,8] x", body, body.rpartition(" =")[0].split()[-1], **stored)
     for node in model.graph.node:
         node.name = f"{node.op_type}_{node.output[0]}"
     return collect_facts(wrap_proto(model, path=Path("g.onnx")))
@@ -59,6 +59,13 @@ def test_a_concat_that_takes_another_in_is_named_after_what_it_makes_too() -> No
     facts = of_body("a = Concat <axis = 1> (x, x) b = Concat <axis = 1> (a, x) c = Relu (b)")
     assert resolve_exclusions(facts, ("Concat_a", "Concat_b"), ()).names(facts) == ("Concat_a", "Concat_b", "b")
     assert resolve_exclusions(facts, ("Concat_a", "Relu_c"), ()).names(facts) == ("Concat_a", "Relu_c")
+
+
+def test_a_normalization_goes_with_the_convolution_that_it_is_folded_into_and_with_no_other() -> None:
+    body = "a = Conv (x, w)  b = BatchNormalization (a, s, s, s, s)  c = Relu (b)"
+    for more, together in (("", {0, 1}), ("  d = Add (a, c)", {0})):
+        facts = of_body(body + more)
+        assert resolve_exclusions(facts, ("Conv_a",), ()).indices == together
 
 
 @each_row(
