@@ -124,7 +124,9 @@ def test_the_same_inputs_give_the_same_bytes(cut_packages: dict[str, Packaged], 
     encodings, one = DETR / "w8a16-fp16mix-explicit.v0.6.1.encodings", cut_packages["explicit"].package
     words = f"package {DETR / 'model.onnx'} --target sm8650 --sdk 2.33 --mixed segments --encodings {encodings} -o"
     command = [sys.executable, "-m", "deploykit", *words.split(), str(tmp_path / "again")]
-    done = subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": "1"}, capture_output=True, check=False)
+    # It finds the templates where this process does: an installed package elsewhere may be another state of them.
+    around = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, env=around, capture_output=True, check=False)
     assert done.returncode == 0 and one is not None, done.stderr
     first, second = ({p.relative_to(f): p for p in f.rglob("*") if p.is_file()} for f in (one, tmp_path / "again"))
     assert first.keys() == second.keys()

@@ -165,14 +165,6 @@ def test_traits_say_what_windows_and_factors_are_like() -> None:
     assert (pooled["left over"], pooled["windows"], pooled["padded"]) == (1.0, "even", "no")
     known = {"8,8": "2", "16,16": "4", "20,20": "whole", "2,2": "1/2", "6,6": "up", "3,3": "down", "8,6": "several"}
     for sides, factors in known.items():
-        ("8,8", "2"),
-        ("16,16", "4"),
-        ("20,20", "whole"),
-        ("2,2", "1/2"),
-        ("6,6", "up"),
-        ("3,3", "down"),
-        ("8,6", "several"),
-    ):
         stored = f"<int64[4] s = {{1,2,{sides}}}>"
         resized = traits(f"(float[1,2,4,4] x) => (float[1,2,{sides}] y) {stored} {{ y = Resize (x, , , s) }}")
         assert resized["factors"] == factors
