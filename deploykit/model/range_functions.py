@@ -29,7 +29,6 @@ __all__ = [
     "FUNCTIONS",
     "INTEGER_RANGES",
     "SELECTIONS",
-    "SILU_LOWEST",
     "SUMS",
     "WORTH_READING",
     "ZERO",
@@ -139,10 +138,6 @@ def total(a: Interval, b: Interval) -> Interval:
     """All sums."""
     low, high = a[0] + b[0], a[1] + b[1]
     return (-math.inf if math.isnan(low) else low), (math.inf if math.isnan(high) else high)
-
-
-SILU_LOWEST = -0.27846454276107379
-"""The least value of x * sigmoid(x), at x = -1.2785."""
 
 
 def _dipping(lowest: float) -> Rule:

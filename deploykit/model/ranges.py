@@ -5,20 +5,18 @@ a Cast to integers) may make one more or less of what floats round, so their bou
 of it are not covered. Unknown is (-inf, inf).
 
 Interval arithmetic forgets that operands depend on each other; ``JointFacts`` remember it: x / norm(x), softmax rows
-that add up to 1, x * sigmoid(x). Two tensors count as the same where they are made by the same operators from the same
+that add up to 1. Two tensors count as the same where they are made by the same operators from the same
 tensors, whatever their names are.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
-from numpy.polynomial import polynomial
 
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, bodies
@@ -28,7 +26,6 @@ from deploykit.model.range_functions import (
     FLOAT_TYPES,
     FUNCTIONS,
     SELECTIONS,
-    SILU_LOWEST,
     SUMS,
     WORTH_READING,
     ZERO,
@@ -49,13 +46,8 @@ __all__ = ["ANYTHING", "Arithmetic", "Interval", "JointFacts", "LateBounds", "cl
 # How many operators a fact is followed through; what real exports write is shorter.
 _DEEPEST = 12
 
-# The least value of x * (1 + erf(x)) / 2; that of x * Phi(x) is -0.16997.
-_ERF_LOWEST = -0.16997120747990369 / math.sqrt(2)
-
 _UNCHANGED = frozenset({"Cast", "Dropout", "Identity"})
 _SPREAD = _UNCHANGED | {"Expand"}
-
-_Polynomial = npt.NDArray[Any]
 
 
 class JointFacts:
@@ -95,9 +87,6 @@ class JointFacts:
                     largest = self._inverse(case, other, one)
                     if largest is not None:
                         return both(found, (-largest, largest))
-                    lowest = self._gated(one, other)
-                    if lowest is not None:
-                        return both(found, (lowest, math.inf))
             case "MatMul":
                 # Rows of weights that are not negative and add up to 1 stay inside what they weigh.
                 adds_up = self._adds_up(case, first)
@@ -210,85 +199,6 @@ class JointFacts:
             numerator = self.graph.scalar(node.input[0])
         factor = None if numerator is None else self._dominates(case, node.input[-1], of)
         return None if numerator is None or factor is None else abs(numerator) / factor
-
-    def _gated(self, operand: str, gate: str) -> float | None:
-        """The dip of a product of c * x and s * gate(x), a gate that rises from 0."""
-        scale = 1.0
-        for _ in range(_DEEPEST):
-            node = self.graph.maker(gate)
-            if node is None:
-                return None
-            if node.op_type == "Sigmoid":
-                return self._dip(operand, node, scale, SILU_LOWEST)
-            if len(node.input) != 2:
-                return None
-            inner, constant = node.input[0], self.graph.scalar(node.input[1])
-            if constant is None:
-                inner, constant = node.input[1], self.graph.scalar(node.input[0])
-            bounded = self.graph.maker(inner, "Erf", "Tanh")
-            if node.op_type == "Add" and bounded is not None and constant == 1.0:
-                # 1 + erf is twice Phi; 1 + tanh(ax) is twice sigmoid(2ax).
-                lowest = _ERF_LOWEST if bounded.op_type == "Erf" else SILU_LOWEST / 2
-                return self._dip(operand, bounded, 2 * scale, lowest)
-            divides = node.op_type == "Div" and inner == node.input[0] and constant
-            if not constant or not (node.op_type == "Mul" or divides):
-                return None
-            scale *= 1 / constant if divides else constant
-            gate = inner
-        return None
-
-    def _dip(self, operand: str, node: NodeProto, scale: float, lowest: float) -> float | None:
-        """For an argument a*x + b*x³ of a gate; a cubic term only closes the gate sooner below zero."""
-        for source in self._sources(node.input[0]):
-            argument = self._polynomial(node.input[0], source)
-            if argument is None or argument[0] or len(argument) < 2 or argument[1] <= 0:
-                continue
-            if all(value >= 0 if power % 2 else value == 0 for power, value in enumerate(argument[2:], 2)):
-                multiple = self._polynomial(operand, source)
-                if multiple is None or len(multiple) != 2 or multiple[0] or scale * multiple[1] <= 0:
-                    return None
-                return float(scale * multiple[1] * lowest / argument[1])
-        return None
-
-    def _sources(self, name: str) -> Sequence[str]:
-        """Tensors that the argument of a gate may be a polynomial of: what lies above it, then itself."""
-        found, todo = [name], [name]
-        for _ in range(_DEEPEST):
-            if not todo:
-                break
-            node = self.graph.maker(todo.pop(0), "Add", "Div", "Mul", "Pow")
-            above = [] if node is None else [used for used in node.input if self.graph.scalar(used) is None]
-            fresh = [used for used in above if used not in found]
-            found += fresh
-            todo += fresh
-        return found[1:] + found[:1]
-
-    def _polynomial(self, name: str, of: str, depth: int = _DEEPEST) -> _Polynomial | None:
-        """The coefficients of a tensor as a polynomial of another, lowest power first, up to the third; else None."""
-        if self._same(name, of):
-            return np.array([0.0, 1.0])
-        constant = self.graph.scalar(name)
-        if constant is not None:
-            return np.array([constant])
-        node = self.graph.maker(name, "Add", "Cast", "Div", "Identity", "Mul", "Pow")
-        if node is None or not depth:
-            return None
-        parts = [self._polynomial(used, of, depth - 1) for used in node.input]
-        if len(parts) == 1:
-            return parts[0]
-        first, second = parts[:2]
-        made: _Polynomial | None = None
-        if first is None or second is None:
-            return None
-        if node.op_type == "Add":
-            made = polynomial.polyadd(first, second)
-        elif node.op_type == "Mul":
-            made = polynomial.polymul(first, second)
-        elif len(second) == 1 and node.op_type == "Div" and second[0]:
-            made = first / second[0]
-        elif len(second) == 1 and node.op_type == "Pow" and second[0] in (1.0, 2.0, 3.0):
-            made = polynomial.polypow(first, int(second[0]))
-        return made if made is not None and len(made) <= 4 else None
 
 
 def _passed_on(case: Case, node: NodeProto, ask: Callable[[str], float | None]) -> float | None:

@@ -70,19 +70,6 @@ STEPS = [
         for floor in ("d = Clip (l, little)", "d = Add (l, little)")
     ),
     *(
-        f"{inner}  {gate}  {product}"
-        for factor in ("half", "one", "factor")
-        for inner, gate in (
-            (f"i = Mul (A, {factor})", "g = Sigmoid (i)"),
-            (f"i = Mul (A, {factor})", "e = Erf (i)  g = Add (e, one)"),
-            (
-                f"f = Mul (A, {factor})  p = Pow (A, three)  c = Mul (p, cubic)  i = Add (f, c)",
-                "e = Tanh (i)  g = Add (e, one)",
-            ),
-        )
-        for product in ("h = Mul (A, half)  y = Mul (h, g)", "p2 = Mul (A, g)  y = Mul (p2, half)")
-    ),
-    *(
         f"r = {op} <axes = [{axis}]> (A)  y = Add (r, B)"
         for op in ("ReduceL1", "ReduceL2", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceSumSquare")
         for axis in (0, 1, -1)
@@ -113,7 +100,7 @@ NUMBERS = {
     "mhalf": -0.5,
     "seven": -7,
 }
-NUMBERS |= {"little": 1e-3, "factor": 1.702, "cubic": 0.044715}
+NUMBERS |= {"little": 1e-3}
 LISTS = {
     "last": [-1],
     "flat": [6, 4],
