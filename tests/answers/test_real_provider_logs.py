@@ -76,16 +76,10 @@ def test_a_real_failure_is_known(tmp_path: Path, op: str, options: str, row: str
     assert diagnosis.understood
 
 
-def test_the_provider_really_refuses_what_the_lint_rule_refuses(tmp_path: Path) -> None:
-    """QNN208 says that a reversed CumSum is not taken; the forward one is."""
-    assert b"Unsupported nodes" in log_of(tmp_path, "CumSum <reverse = 1> (b, axis)")
-    assert b"Unsupported nodes" not in log_of(tmp_path, "Relu (b)")
-
-
 def test_a_run_that_went_well_shows_no_failure(tmp_path: Path) -> None:
     """Thousands of lines at severity 0, many of which hold a word that a failure has too."""
     log = log_of(tmp_path, "Relu (b)", severity=0)
-    assert len(log.splitlines()) > 1000
+    assert len(log.splitlines()) > 1000 and b"Unsupported nodes" not in log
     assert [cause.error.id for cause in diagnose(io.BytesIO(log), catalog_of(load_backends())).errors] == []
 
 

@@ -61,11 +61,11 @@ def test_faster_is_said_where_it_is_so(first: list[float], second: list[float], 
 
 
 def test_equal_runs_are_seldom_told_apart() -> None:
-    """Of 200 pairs of samples from one distribution at most a few: the test holds what it promises."""
+    """Of 60 pairs of samples from one distribution at most one: the test holds what it promises."""
     wrong = sum(
-        faster(drawn(30, 5000, 2 * at), drawn(30, 5000, 2 * at + 1)).verdict != "no difference" for at in range(200)
+        faster(drawn(30, 5000, 2 * at), drawn(30, 5000, 2 * at + 1)).verdict != "no difference" for at in range(60)
     )
-    assert wrong <= 4
+    assert wrong <= 1
 
 
 def test_the_numbers_of_samples_are_those_of_plain_statistics() -> None:

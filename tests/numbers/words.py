@@ -86,12 +86,6 @@ def length_of_bytes(g: Sketch) -> str:
     return g.unit(g.linear(small, 768, 32, "mixed"), "embedding")
 
 
-@entered("embeddings", "t")
-def sentence(g: Sketch) -> str:
-    words = g.op("Tanh", [g.linear(_tokens(g), 16, 24, "a")], "t")
-    return g.unit(g.op("ReduceMean", [words], "mean", axes=[1], keepdims=0), "embedding")
-
-
 def _features(g: Sketch) -> str:
     """64 rows of 16 numbers, one row for each place of the grid."""
     x = g.conv_relu(g.images(), 3, 16, "a")
