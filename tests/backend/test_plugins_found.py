@@ -24,17 +24,11 @@ def install(folder: Path, package: str, text: str) -> None:
     (info / "entry_points.txt").write_text(text)
 
 
-def test_a_third_party_is_found_like_the_built_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "[other]\nx = y:z\n\n[deploykit.backends]\n# a comment\nfourth = fourth_pkg:it [extra]\n"
-    install(tmp_path, "fourth", text)
-    monkeypatch.syspath_prepend(tmp_path)
-    assert plugins._entry_points()["fourth"] == "fourth_pkg:it"
-    assert plugins._entry_points()["qnn-htp"] == "deploykit_qnn_htp:backend"
-    assert "x" not in plugins.backend_ids()
-
-
-def test_the_first_on_the_path_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_on_the_path_wins_beside_the_built_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("second", "first"):
-        install(tmp_path / name, "same", f"[deploykit.backends]\nsame = {name}:it\n")
+        text = f"[other]\nx = y:z\n\n[deploykit.backends]\n# a comment\nsame = {name}:it [extra]\n"
+        install(tmp_path / name, "same", text)
         monkeypatch.syspath_prepend(tmp_path / name)
     assert plugins._entry_points()["same"] == "first:it"
+    assert plugins._entry_points()["qnn-htp"] == "deploykit_qnn_htp:backend"
+    assert "x" not in plugins.backend_ids()

@@ -9,6 +9,7 @@ from deploykit.cli.frame import run
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.read import read_float_tensors
 from deploykit.encodings.values import Lpbq
+from tables import each_row
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 DETR = str(AIMET / "detr/model.onnx")
@@ -32,29 +33,22 @@ def text(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str]:
     return status, capsys.readouterr().out
 
 
-def test_show(capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_of_a_file_a_qdq_model_and_one_placed_on_its_model(capsys: pytest.CaptureFixture[str]) -> None:
     status, value = call(capsys, "show", file("cnn/w8a8.v1.0.0.encodings"))
-    assert status == 0
-    assert value["version"] == "1.0.0" and value["counts"]["tensors"] == len(value["tensors"]) == 18
+    assert status == 0 and value["version"] == "1.0.0"
+    assert value["counts"]["tensors"] == len(value["tensors"]) == 18
     assert {"name", "kind", "dtype", "bitwidth"} <= value["tensors"][0].keys()
     status, out = text(capsys, "show", file("cnn/w8a8.v1.0.0.encodings"))
     assert status == 0 and out.startswith("version 1.0.0, by aimet-onnx 2.42.0: 18 tensors")
-
-
-def test_show_of_a_qdq_model_and_of_some_tensors(capsys: pytest.CaptureFixture[str]) -> None:
     status, value = call(capsys, "show", file("mlp/w8a8.qdq.onnx"), "logits", "--values")
     assert status == 0 and value["version"] == "qdq"
     assert [row["name"] for row in value["tensors"]] == ["logits"] and "values" in value["tensors"][0]
     status, value = call(capsys, "show", file("mlp/w8a8.qdq.onnx"), "nothing")
     assert status == 2 and "no entry for 'nothing'" in value["error"]["what"]
-
-
-def test_show_placed_on_its_model(capsys: pytest.CaptureFixture[str]) -> None:
-    _, plain = call(capsys, "show", file("mlp/bq-w4a16.v1.0.0.encodings"), "fc1.weight")
-    _, placed = call(capsys, "show", file("mlp/bq-w4a16.v1.0.0.encodings"), "fc1.weight", "--model", MLP)
-    assert (plain["tensors"][0]["axis"], placed["tensors"][0]["axis"]) == (None, 0)
-    status, out = text(capsys, "show", file("mlp/bq-w4a16.v1.0.0.encodings"), "--model", MLP)
-    assert status == 0 and "0, blocks of 16 along 1" in out
+    blocks = file("mlp/bq-w4a16.v1.0.0.encodings")
+    rows = [call(capsys, "show", blocks, "fc1.weight", *more)[1]["tensors"][0] for more in ((), ("--model", MLP))]
+    assert [row["axis"] for row in rows] == [None, 0]
+    assert "0, blocks of 16 along 1" in text(capsys, "show", blocks, "--model", MLP)[1]
 
 
 def test_check(capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,8 +70,8 @@ def test_check_with_named_float_tensors(capsys: pytest.CaptureFixture[str], tmp_
     assert not named["findings"]
 
 
-def test_convert_writes_the_file_and_the_float_list(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    out = tmp_path / "new.encodings"
+def test_convert_and_back_with_the_float_list(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out, back = tmp_path / "new.encodings", tmp_path / "back"
     source = file("detr/w8a8-fp16mix-explicit.v1.0.0.encodings")
     status, value = call(capsys, "convert", source, "--to", "2.0.0", "--model", DETR, "-o", str(out))
     side = tmp_path / "new.encodings.float_tensors.json"
@@ -86,39 +80,28 @@ def test_convert_writes_the_file_and_the_float_list(capsys: pytest.CaptureFixtur
     assert len(value["losses"]) == 10 and len(value["float_tensors"]) == 10
     assert read_encodings(out).version == "2.0.0" and len(read_encodings(out)) == 31
     assert read_float_tensors(side) == set(value["float_tensors"])
-    assert sorted(path.name for path in tmp_path.iterdir()) == [out.name, side.name]
-
-
-def test_convert_and_back_with_the_float_list(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    source = file("detr/w8a8-fp16mix-explicit.v1.0.0.encodings")
-    there, back = tmp_path / "there", tmp_path / "back"
-    call(capsys, "convert", source, "--to", "2.0.0", "--model", DETR, "-o", str(there))
-    floats = str(tmp_path / "there.float_tensors.json")
-    status, value = call(
-        capsys, "convert", str(there), "--to", "1.0.0", "--model", DETR, "--float-tensors", floats, "-o", str(back)
-    )
+    more = ("--model", DETR, "--float-tensors", str(side), "-o", str(back))
+    status, value = call(capsys, "convert", str(out), "--to", "1.0.0", *more)
     assert status == 0 and not value["warnings"] and not value["float_tensors"]
     status, value = call(capsys, "diff", source, str(back))
     assert status == 0 and value["differences"] == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == [back.name, out.name, side.name]
 
 
-def test_convert_refuses_to_replace(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    out = tmp_path / "x.encodings"
-    out.write_text("mine")
-    args = ("convert", file("cnn/w8a8.v1.0.0.encodings"), "--to", "0.6.1", "-o", str(out))
-    status, value = call(capsys, *args)
-    assert status == 6 and "exists and was kept" in value["error"]["what"] and out.read_text() == "mine"
-    status, _ = call(capsys, *args, "--force")
+def test_what_stands_there_is_kept(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out, side = tmp_path / "x.encodings", tmp_path / "y.float_tensors.json"
+    for path in (out, side):
+        path.write_text("mine")
+    args = ("convert", file("cnn/w8a8.v1.0.0.encodings"), "--to", "0.6.1", "-o")
+    refused = {out: "exists and was kept", tmp_path: "is a folder", tmp_path / "no" / "x": "cannot be written"}
+    for place, told in refused.items():
+        status, value = call(capsys, *args, str(place))
+        assert status == 6 and told in value["error"]["what"]
+    floats = ("convert", file("detr/fp16.v1.0.0.encodings"), "--to", "2.0.0", "--model", DETR)
+    assert call(capsys, *floats, "-o", str(tmp_path / "y"))[0] == 6
+    assert [path.read_text() for path in sorted(tmp_path.iterdir())] == ["mine", "mine"]
+    status, _ = call(capsys, *args, str(out), "--force")
     assert status == 0 and read_encodings(out).version == "0.6.1"
-    assert [path.name for path in tmp_path.iterdir()] == ["x.encodings"]
-
-
-def test_an_existing_float_list_is_kept_too(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    out, side = tmp_path / "x", tmp_path / "x.float_tensors.json"
-    side.write_text("mine")
-    source = file("detr/fp16.v1.0.0.encodings")
-    status, _ = call(capsys, "convert", source, "--to", "2.0.0", "--model", DETR, "-o", str(out))
-    assert status == 6 and side.read_text() == "mine" and not out.exists()
 
 
 def test_nothing_is_written_when_something_is_impossible(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -182,18 +165,10 @@ def test_diff(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(cli, ["encodings", "diff", "--tolerance", "2", file("a"), file("b")]) == 2
 
 
-@pytest.mark.parametrize("command", ["show", "check", "convert", "diff"])
+@each_row("command", ["show", "check", "convert", "diff"])
 def test_bad_files_are_input_errors(command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     bad = tmp_path / "bad.encodings"
     bad.write_text('{"version": "2.0.0", "encodings": [null]}')
     more = {"check": ["--model", MLP], "convert": ["--to", "1.0.0"], "diff": [str(bad)]}.get(command, [])
     status, value = call(capsys, command, str(bad), *more)
     assert status == 3 and "bad.encodings" in value["error"]["what"]
-
-
-def test_outputs_that_cannot_be_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    source = file("cnn/w8a8.v1.0.0.encodings")
-    status, value = call(capsys, "convert", source, "--to", "0.6.1", "-o", str(tmp_path))
-    assert status == 6 and "is a folder" in value["error"]["what"]
-    status, value = call(capsys, "convert", source, "--to", "0.6.1", "-o", str(tmp_path / "none" / "x"))
-    assert status == 6 and "cannot be written" in value["error"]["what"] and not list(tmp_path.iterdir())

@@ -231,3 +231,11 @@ def test_the_examples_import_only_what_is_public_for_backends() -> None:
     }
     assert len(imported) > 10
     assert [name for name in sorted(imported) if not any(f"{name}.".startswith(f"{room}.") for room in public)] == []
+
+
+def test_deploykit_has_no_word_about_it() -> None:
+    words = re.compile(r"openvino.npu|deploykit_openvino|nncf|my.npu", re.IGNORECASE)
+    kinds = {".py", ".toml", ".j2"}
+    files = [path for room in ("deploykit", "backends", "templates") for path in (ROOT / room).rglob("*")]
+    knowing = [path for path in files if path.suffix in kinds and words.search(path.read_text("utf-8"))]
+    assert [str(path.relative_to(ROOT)) for path in knowing] == []
