@@ -1,0 +1,186 @@
+"""Commands that answer without a model: ``compat``, ``targets``, ``explain``, ``doctor``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploykit.backend.probes import CheckLine
+from deploykit.cli import cli
+from deploykit.cli.frame import run
+from tables import each_row
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Any:
+    def call(*args: str, status: int = 0) -> str:
+        assert run(cli, list(args)) == status
+        return "".join(capsys.readouterr())
+
+    return call
+
+
+# ---- compat ----------------------------------------------------------------------------------------------------------
+
+
+def test_rows_as_json(call: Any) -> None:
+    value = json.loads(call("compat", "encodings-2.0.0", "--sdk", "2.33", "--json"))
+    assert value["schema"] == 1
+    assert value["sdk"]["answered_by"]["qairt"] == "2.33.0"
+    (row,) = [r for r in value["rows"] if (r["feature"], r["tool"]) == ("encodings-2.0.0", "qnn-onnx-converter")]
+    assert row["status"] == "unsupported"
+    assert row["backend"] == "qnn-htp"
+    assert row["confidence"] == "reported"
+    assert row["source"] == ["qualcomm/aimet#4102"]
+    assert row["sdk"] == "2.33.0"
+
+
+def test_text_shows_both_sides_and_the_sources_and_a_flag_may_be_written_as_it_is(call: Any) -> None:
+    assert "flag --use_quantize_v2" in call("compat", "--use_quantize_v2")
+    text = call("compat", "quantizer-v2")
+    assert ">=2.35.0,<=2.36" in text
+    assert "but: the argument list of 2.35.0 has use_quantize_v2" in text
+    assert "source: " in text and "qualcomm/aimet#4102" in text
+    assert "v81 (others say v75)" in call("compat", "sc8480xp")
+
+
+def test_one_target_and_one_release(call: Any) -> None:
+    value = json.loads(call("compat", "fp16", "--target", "sm8350", "--sdk", "2.33", "--json"))
+    (row,) = [r for r in value["rows"] if r["feature"] == "fp16" and r["backend"] == "qnn-htp"]
+    assert (row["arch"], row["status"]) == ("v68", "unsupported")
+    assert {r["backend"] for r in value["rows"]} <= {"", "qnn-htp", "ort-qnn"}
+
+
+def test_what_changes_between_two_releases(call: Any) -> None:
+    value = json.loads(call("compat", "diff", "2.33", "2.37", "--target", "sm8650", "--json"))
+    states = {(d["feature"], d["tool"]): (d["before"] or {}).get("status") for d in value["differences"]}
+    assert states["quantizer-v2", "qnn-onnx-converter"] == "unsupported"
+    assert {row["since"] for row in value["releases"]} >= {"2.34.0", "2.35.0", "2.36", "2.37.0"}
+    text = call("compat", "diff", "2.33", "2.37", "--backend", "qnn-htp")
+    assert "unsupported  supported" in text
+    assert "2.36: " in text
+
+
+def test_a_context_binary(call: Any) -> None:
+    asked = ("compat", "binary", "--built-with", "2.51", "--built-for", "v73")
+    value = json.loads(call(*asked, "--sdk", "2.48", "--target", "sm8650", "--json"))
+    assert {row["status"] for row in value["rows"] if "(" not in row["feature"]} == {"unsupported"}
+    call(*asked, status=2)
+
+
+def test_unknown_is_an_answer_and_what_does_not_exist_is_refused(call: Any) -> None:
+    text = call("compat", "use_quantise_v2")
+    assert text.startswith("unknown: ") and "use_quantize_v2" in text
+    assert json.loads(call("compat", "use_quantise_v2", "--json"))["rows"] == []
+    for args in (("fp16", "--sdk", "abc"), ("fp16", "--sdk", "0.1"), ("fp16", "--target", "nochip")):
+        call("compat", *args, status=4)
+    call("compat", "--model", "m.onnx", status=2)
+
+
+def test_without_a_word_the_features_are_listed_those_of_wheels_too(call: Any) -> None:
+    lines = call("compat").splitlines()
+    assert "encodings-2.0.0" in lines and len(lines) < 400
+    assert "onnxruntime 1.28.0" in call("compat", "onnxruntime-qnn 2.3.0")
+    assert json.loads(call("compat", "quark", "--backend", "vitis-ai", "--json"))["rows"]
+
+
+def test_documents_stand_beside_what_was_run_for_two_releases(call: Any) -> None:
+    text = call("compat", "op", "LSTM", "--backend", "ort-qnn", "--sdk", "2.36.1", "--sdk", "2.47")
+    before, after = text.split("\n\n")
+    assert "in the documents" in before and "unknown" in before and "not finalized" in before
+    assert "in the documents" in after and "documented" in after and "taken and right" in after
+    value = json.loads(call("compat", "op", "LSTM", "--sdk", "2.36.1", "--sdk", "2.47", "--json"))
+    assert [answer["sdk"]["requested"] for answer in value["answers"]] == ["2.36.1", "2.47"]
+
+
+def test_a_release_that_was_not_run_names_the_one_that_was(call: Any) -> None:
+    asked = ("compat", "op", "MatMul", "--sdk")
+    assert "2.33 is answered by kernels of QAIRT 2.36.1, by inference" in call(*asked, "2.33")
+    assert call(*asked, "2.36.1").rstrip().endswith("2.36.1 is answered by kernels of QAIRT 2.36.1")
+
+
+# ---- targets ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_device_of_every_backend_is_listed(call: Any) -> None:
+    value = json.loads(call("targets", "--json"))
+    ids = [target["id"] for target in value["targets"]]
+    assert ids == sorted(ids)
+    assert {"sm8550", "sm8650", "sm8750", "sa8775p", "qcs6490", "sc8380xp"} <= set(ids)
+    assert {"vek385", "phoenix", "strix", "krackan"} <= set(ids)
+    assert len(ids) >= 113 + 4
+
+
+def test_one_device_with_facts_and_sources(call: Any) -> None:
+    (target,) = json.loads(call("targets", "sm8650", "--json"))["targets"]
+    assert (target["soc_model"], target["arch"], target["vtcm_mb"]) == (57, "v75", 8)
+    assert target["facts"]["soc_model"]["source"]
+    assert target["facts"]["soc_model"]["confidence"] == "observed"
+    text = call("targets", "sm8650")
+    assert "arch: v75 (observed)" in text
+    assert "source: " in text
+    assert "precisions: w8a16, w16a16, fp16, lpbq" in text
+
+
+@each_row("name", ["SA8775P", "sa8775", "snapdragon 8 gen 3", "Snapdragon-8-Elite", "vek385"])
+def test_names_people_use(name: str, call: Any) -> None:
+    assert len(json.loads(call("targets", *name.split(), "--json"))["targets"]) == 1
+
+
+def test_a_search_lists_what_matches(call: Any) -> None:
+    found = {target["id"] for target in json.loads(call("targets", "v75", "--json"))["targets"]}
+    assert "sm8650" in found
+    assert "sm8550" not in found
+    assert "sm8650" in call("targets", "v75")
+
+
+def test_what_is_contradicted_or_unknown_is_said(call: Any) -> None:
+    assert "35 (reported, others say 93)" in call("targets", "qcs6490")
+    assert "arch: unknown" in call("targets", "sc7280x")
+
+
+def test_only_one_backend(call: Any) -> None:
+    found = json.loads(call("targets", "--backend", "vitis-ai", "--json"))["targets"]
+    assert found and all("vitis-ai" in target["backends"] for target in found)
+
+
+def test_a_device_that_is_not_there(call: Any) -> None:
+    error = call("targets", "sm865O0", status=4)
+    assert "unknown target 'sm865O0'" in error
+    assert "sm8650" in error
+
+
+# ---- explain and doctor ----------------------------------------------------------------------------------------------
+
+
+def test_the_list_of_rules_and_one_page(call: Any) -> None:
+    listed = call("explain", "rules")
+    assert "QNN200" in listed and "rank-above-5" in listed and "rules" in listed.splitlines()[-1]
+    assert "# QNN200: rank-above-5" in call("explain", "qnn200")
+    rule = json.loads(call("explain", "rank-above-5", "--json"))["rule"]
+    assert (rule["code"], rule["severity"], rule["scope"]) == ("QNN200", "error", "situation") and rule["sources"]
+    assert len(json.loads(call("explain", "rules", "--json"))["rules"]) >= 60
+    assert "rank-above-5" in call("explain", "rank-above-4", status=2)
+
+
+def test_doctor_looks_at_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    status = run(cli, ["doctor", "--json"])
+    value = json.loads(capsys.readouterr().out)
+    lines = {line["id"]: line for line in value["lines"]}
+    assert lines["python"]["state"] == "ok"
+    assert all(line["next"] for line in lines.values() if line["state"] != "ok")
+    assert status == int(not value["ok"]) == int(any(line["state"] == "problem" for line in lines.values()))
+
+
+def test_a_problem_is_exit_status_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DEPLOYKIT_TOOLCHAINS", str(tmp_path))  # what this machine has half installed is not the point
+    broken = CheckLine(id="tool", state="problem", detail="it does not start", next="repair it")
+    monkeypatch.setattr("deploykit.cli.doctor.examine", lambda backends: (broken,))
+    assert run(cli, ["doctor"]) == 1
+    out = capsys.readouterr().out
+    assert "it does not start" in out and "next: repair it" in out and "1 problem" in out
