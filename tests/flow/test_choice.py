@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -150,6 +151,17 @@ def test_the_plan_shows_every_way_and_why_it_lost() -> None:
     assert {way["id"] for way in ways} >= {"rewrite", "fallback", "segments"}
     assert all(way["why"] for way in ways)
     assert sum(way["won"] for way in ways) == 1
+
+
+def test_a_gap_that_nobody_meant_is_filled(tmp_path: Path) -> None:
+    """The file says which tensors are float: what it leaves out besides gets the grid that its neighbours tell."""
+    gap = "/backbone/conv0/Conv_output_0"
+    told = json.loads((DETR / "w8a16-fp16mix-explicit.v0.6.1.encodings").read_text())
+    del told["activation_encodings"][gap]
+    (tmp_path / "gap.encodings").write_text(json.dumps(told))
+    made = chosen(str(tmp_path / "gap.encodings"))
+    assert made.filled is not None and list(made.filled.concluded) == [gap]
+    assert gap in made.concluded and not made.open_tensors
 
 
 def test_segments_that_are_asked_for_are_carried_to_the_backend() -> None:
