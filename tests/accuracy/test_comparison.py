@@ -23,12 +23,9 @@ from deploykit.backend.requests import CORE_OPTIONS
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.cli.package import command as package_command
-from deploykit.encodings.post_processing import exclusion_around, find_mixing
 from deploykit.errors import InputError, UsageError
 from deploykit.findings import Finding, Severity
-from deploykit.model.collect import facts_of
 from tables import each_row
-from text_models import text_model
 
 QUARK = Path(__file__).parents[1] / "data" / "quark"
 
@@ -116,19 +113,6 @@ def test_the_concat_behind_dead_scores_is_named_and_the_command_is_ready() -> No
     known |= {spec.flag for spec in (*CORE_OPTIONS, *all_options())}
     assert {word for word in words if word.startswith("-")} <= known
     assert words[words.index("--exclude-subgraph") + 1] == "/head/Reshape,/head/Reshape_1:/post/Concat_1"
-
-
-def test_what_is_joined_is_found_where_lengths_and_names_are_known() -> None:
-    def facts(dims: str, name: str = "[join] ") -> Any:
-        body = f"[relu] a = Relu(x) [sigmoid] b = Sigmoid(x) {name}y = Concat<axis=-2>(a, b)"
-        return facts_of(text_model(f"float[{dims}] x", body, "float[1,m,4] y"))
-
-    mixing = find_mixing(facts("1,2,4"), "y", 1)
-    assert mixing is not None and mixing.part_of(2, 4) == ("b",)
-    assert exclusion_around(facts("1,2,4"), mixing.concat) == (("relu", "sigmoid"), ("join",))
-    assert find_mixing(facts("1,n,4"), "y", 1) is None
-    nameless = find_mixing(facts("1,2,4", ""), "y", 1)
-    assert nameless is not None and nameless.exclusion == ""
 
 
 @each_row(

@@ -128,37 +128,6 @@ def test_the_constant_of_a_decoder_detector_is_named(decoder_detector: Any) -> N
     json.dumps(found.to_json(), allow_nan=False)
 
 
-def test_the_budget_is_kept_and_said(decoder_detector: Any) -> None:
-    opened = []
-
-    class Counting(ModelProbe):
-        def show_all(self, names: Sequence[str], feeds: Sequence[Feed]) -> Any:
-            opened.append(tuple(names))
-            return super().show_all(names, feeds)
-
-    left, right = Counting(decoder_detector.model), SimulationProbe(decoder_detector.model, decoder_detector.encodings)
-    found = locate(decoder_detector.facts, left, right, decoder_detector.feeds, sessions=4, per_round=4)
-    assert found.exhausted and found.first is not None
-    assert len(set(opened)) <= 2
-
-
-def test_quality_that_wears_away_is_no_cause() -> None:
-    """Every step adds noise of 30 dB; the one that is wrong comes after the first that is below the threshold."""
-    graph, rng = TinyGraph(), np.random.default_rng(8)
-    name = graph.input("x", (4, 600))
-    for index in range(30):
-        name = graph.op("Add", [name, graph.stored(f"c{index}", rng.normal(size=600) * 1e-3)], f"t{index}")
-    model = graph.model(name)
-    worn = onnx.ModelProto()
-    worn.CopyFrom(model)
-    for index, tensor in enumerate(worn.graph.initializer):
-        size = 2.0 if index == 25 else 0.06
-        tensor.CopyFrom(onnx.numpy_helper.from_array((rng.normal(size=600) * size).astype(np.float32), tensor.name))
-    found = _locate(model, worn)
-    assert found.first is not None and found.first.output.name == "t25"
-    assert min(view.sqnr_db for view in found.first.inputs) < found.threshold_db
-
-
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
 def test_a_constant_that_is_no_number_is_named(value: float) -> None:
     model = _network(9, 1)

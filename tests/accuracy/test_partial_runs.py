@@ -17,7 +17,7 @@ from deploykit.accuracy.simulate.sessions import Feed
 from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.read import read_placed
-from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Value
+from deploykit.encodings.values import Affine, Encoding, EncodingSet, Value
 from deploykit.errors import InputError
 from deploykit.model.collect import facts_of
 
@@ -68,19 +68,6 @@ def test_every_tensor_alone_and_left_out(detr: Case, size: int) -> None:
         detr.assert_same(exact.run({name: detr.values[name]}), {name: detr.values[name]}, f"only {name}")
         rest = {other: value for other, value in detr.values.items() if other != name}
         detr.assert_same(quantized.run({name: None}), rest, f"all but {name}")
-
-
-def test_several_tensors_at_once_and_another_type(detr: Case) -> None:
-    """Tensors in several pieces, one behind the other, an input, a constant and a weight among them."""
-    some = ["images", "onnx::Add_4934", "/decoder/Sigmoid_output_0", "/decoder/Log_output_0", "detections"]
-    some += [name for name in detr.values if name.endswith("weight")][:2]
-    assert set(some) <= detr.values.keys()
-    quantized = detr.runs(detr.values, size=5)
-    halves: dict[str, Value] = dict.fromkeys(some, Float(dtype="float16"))
-    detr.assert_same(quantized.run(halves), {**detr.values, **halves}, "float16")
-    exact = detr.runs(size=5)
-    chosen = {name: detr.values[name] for name in some}
-    detr.assert_same(exact.run(chosen), chosen, "only these")
 
 
 def _grid(low: float, high: float) -> Affine:
@@ -134,18 +121,6 @@ def test_a_shared_weight_is_changed_wherever_it_is_read() -> None:
     feeds: list[Feed] = [{"x": np.arange(6, dtype=np.float32).reshape(2, 3) / 7}]
     case = Case(parser.parse_model(text), {"w": _grid(-1, 1)}, feeds)
     case.assert_same(case.runs(size=1).run(case.values), case.values, "shared")
-
-
-def test_what_is_kept_grows_with_the_graph_and_not_with_its_square() -> None:
-    """Ten times the nodes keep at most ten times the bytes."""
-
-    def kept(count: int) -> int:
-        nodes = "".join(f"t{i + 1} = Sin(t{i}) " for i in range(count))
-        text = f'<ir_version: 8, opset_import: ["" : 17]> g (float[100] t0) => (float[100] t{count}) {{ {nodes} }}'
-        feeds: list[Feed] = [{"t0": np.ones(100, np.float32)}]
-        return PartialRuns(parser.parse_model(text), feeds, wanted=[f"t{count}"]).bytes_per_sample
-
-    assert kept(1000) <= 10 * kept(100)
 
 
 def test_an_entry_that_does_not_fit_is_refused(detr: Case) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,26 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, parser
 
-from deploykit.accuracy.samples.gathering import gather
-from deploykit.accuracy.search.layer_losses import analyze
 from deploykit.accuracy.simulate import sessions
 from deploykit.accuracy.simulate.sessions import Feed, Session
-from deploykit.accuracy.simulate.simulation import Simulator, fit_judge
-from deploykit.encodings.read import read_placed
+from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.errors import InputError
 from deploykit.model import load_model, wrap_proto
-from deploykit.model.collect import collect_facts, facts_of
 from deploykit.model.weights import (
     is_mapped,
     lean_weights,
-    load_weights,
-    mapped_bytes,
     unmapped,
     whole_model,
 )
-
-ZOO = Path(__file__).parents[1] / "data" / "zoo"
 
 
 def _stored_outside(model: ModelProto, folder: Path) -> Path:
@@ -108,36 +99,6 @@ def test_cutting_anywhere_changes_no_bit(
     )
 
 
-def _zoo(name: str, folder: Path) -> tuple[Path, Path]:
-    with zipfile.ZipFile(ZOO / f"{name}.zip") as archive:
-        archive.extractall(folder)
-    return folder / "model.onnx", folder / "w8a16.v1.0.0.encodings"
-
-
-@pytest.mark.parametrize(
-    "name",
-    [*(pytest.param(name, marks=pytest.mark.heavy) for name in ("rt_detr_v2", "segformer")), "gru_lstm"],
-)
-def test_models_of_the_zoo_give_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    path, file = _zoo(name, tmp_path)
-    read = load_model(path)
-    facts, model = collect_facts(read), load_weights(read)
-    encodings = read_placed(file, facts)
-    lean = _lean(model, tmp_path, small=256)
-    samples = gather(model, facts, encodings=encodings, most=2)
-    inner = [node.output[0] for node in model.graph.node[:: max(1, len(model.graph.node) // 9)] if node.output[0]]
-    size = mapped_bytes(lean)
-    assert size > 50_000
-    for parts in (3, 17):
-        groups = Session(lean, capture=inner, room=size // parts)
-        assert groups.streams
-        assert _same(Session(model, capture=inner).runs(samples.feeds), groups.runs(samples.feeds))
-    whole = fit_judge(model, facts, encodings, samples).verdict
-    monkeypatch.setattr(sessions, "_LEAST_GROUP", size // 7)
-    monkeypatch.setattr(sessions, "_GROUP", size // 7)
-    assert fit_judge(lean, facts, encodings, samples).verdict == whole
-
-
 BODIES = """
 <ir_version: 8, opset_import: ["" : 17]>
 loops (float[2, 4] x, bool c) => (float[2, 4] y, float[2, 4] z)
@@ -203,25 +164,6 @@ def test_a_model_that_cannot_be_cut_is_run_whole_where_it_fits(tmp_path: Path, m
     monkeypatch.setenv("DEPLOYKIT_MEMORY", "1K")
     with pytest.raises(InputError, match="cannot be cut"):
         Session(lean, room=300)
-
-
-def test_sensitivity_is_the_same_and_found_again_by_what_the_weights_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DEPLOYKIT_CACHE", str(tmp_path / "cache"))
-    model = _tower([1, 2, 3, 4, 5], 0)
-    path, encodings = _stored_outside(model, tmp_path), _encodings(model)
-    lean = lean_weights(load_model(path), least=0, small=0)
-    facts = facts_of(model)
-    samples = gather(model, facts, most=2)
-    one = analyze(model, facts, samples, encodings=encodings, resume=False)
-    two = analyze(lean, facts, samples, encodings=encodings, resume=False)
-    assert one.layers == two.layers
-    assert one.tensors == two.tensors
-    data = bytearray((tmp_path / "outside.bin").read_bytes())
-    data[:256] = bytes(256)
-    (tmp_path / "outside.bin").write_bytes(bytes(data))
-    assert analyze(lean, facts, samples, encodings=encodings).whole != two.whole
 
 
 def test_lean_models_are_written_without_paths_of_this_machine(tmp_path: Path) -> None:

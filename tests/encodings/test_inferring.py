@@ -14,7 +14,7 @@ from onnx import ModelProto
 from deploykit.encodings.backward import Evidence, Inference, Origin
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.infer import infer_entries
-from deploykit.encodings.new_grids import GridKind, affine_for_range, kind_of_entry, usual_grid
+from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.place import place
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.model import load_model, wrap_proto
@@ -182,6 +182,13 @@ def test_what_neighbours_tell(body: str, given: dict[str, Any], asked: str, expe
         assert found.concluded[asked].interval == pytest.approx(expected, rel=1e-3, abs=1e-3)
 
 
+def test_what_is_new_gets_the_grid_of_most_and_what_was_float_sixteen_bits() -> None:
+    model = text_model("float[2] x, float[2] f", "s = Sigmoid (x)  t = Tanh (f)  y = Mul (s, t)")
+    mostly = {**entries(bits=8, x=(-1, 1), f=(-1, 1)).entries, **entries("t", y=(-1, 1)).entries}
+    found = infer(model, EncodingSet(version="1.0.0", entries=mostly), "s", "t").encodings.entries
+    assert (found["s"].dtype, found["t"].dtype) == ("uint8", "uint16")
+
+
 SHAPE: dict[str, Any] = {"shape": [8, 2]}
 
 
@@ -273,50 +280,7 @@ def test_a_range_as_a_grid(ends: Interval, of: GridKind, scale: float, zero: flo
     assert float(made.minimum) <= ends[0] and ends[1] <= float(made.maximum)
 
 
-def affine(
-    bits: int, signed: bool, zero: float = 0.0, symmetric: bool | None = None, axis: int | None = None
-) -> Affine:
-    shape = () if axis is None else (2,)
-    more: dict[str, Any] = {"scale": np.full(shape, 0.5), "zero_point": np.full(shape, zero)}
-    return Affine(bits=bits, signed=signed, symmetric=symmetric, axis=axis, **more)
-
-
 def given(params: str = "", floats: str = "", **values: Affine) -> EncodingSet:
     made = {name: Encoding(name=name, value=value, is_param=name in params) for name, value in values.items()}
     made |= {name: Encoding(name=name, value=Float(dtype="float16")) for name in floats}
     return EncodingSet(version="1.0.0", entries=made)
-
-
-U8, I8, I16 = affine(8, False), affine(8, True), affine(16, True)
-
-
-@each_row(
-    ("encodings", "least", "usual"),
-    [
-        (given(), 0, kind(16, False)),
-        (given(a=U8, b=U8, c=I16), 0, kind(8, False)),
-        (given(a=U8, b=U8, c=I16), 16, kind(16, False)),
-        (given(a=I8), 0, kind(8, True)),
-        (given("ab", a=I8, b=I8, c=affine(16, False)), 0, kind(16, False)),
-        (given(a=affine(32, True), b=affine(32, True), c=I16), 0, kind(16, True)),
-        (given(a=affine(8, True, axis=0), c=I16), 0, kind(16, True)),
-    ],
-)
-def test_the_usual_grid_is_that_of_most_activations(encodings: EncodingSet, least: int, usual: GridKind) -> None:
-    assert usual_grid(encodings, least_bits=least) == usual
-
-
-@each_row(
-    ("encodings", "name", "kept"),
-    [
-        (given(a=I8), "a", kind(8, True, True)),
-        (given(a=affine(8, True, zero=3)), "a", kind(8, True)),
-        (given(a=affine(8, True, symmetric=False)), "a", kind(8, True)),
-        (given(a=U8), "a", kind(8, False)),
-        (given(a=affine(8, False, zero=128, symmetric=True)), "a", kind(8, False, True)),
-        (given(floats="f", a=I8, b=I8), "f", kind(16, True)),  # what was float gets sixteen bits
-        (given(floats="f", a=I8, b=I8), "unknown", kind(8, True)),
-    ],
-)
-def test_an_entry_keeps_its_kind(encodings: EncodingSet, name: str, kept: GridKind) -> None:
-    assert kind_of_entry(name, encodings) == kept

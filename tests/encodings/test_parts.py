@@ -168,23 +168,3 @@ def test_what_cannot_be_written_leaves_nothing(plain: Path, tmp_path: Path) -> N
     with pytest.raises(UsageError, match="two models are called decode"):
         deploykit.split([model] * 2, tmp_path / "parts", parts=2)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_what_only_a_body_reads_crosses_without_a_pair(tmp_path: Path) -> None:
-    drawn = np.random.default_rng(0)
-    branches = "then_branch = yes () => (float[1,64] t) { t = Neg (d) }"
-    branches += ", else_branch = no () => (float[1,64] e) { e = Abs (d) }"
-    model = text_model(
-        "float[1,64] x, bool c",
-        "h = MatMul (x, first)  q = QuantizeLinear (h, s, z)  d = DequantizeLinear (q, s, z)  r = Relu (h)"
-        f"  k = MatMul (r, second)  b = If (c) <{branches}>  y = Add (k, b)",
-        "float[1,64] y",
-        first=drawn.normal(size=(64, 64)).astype(np.float32) / 8,
-        second=drawn.normal(size=(64, 64)).astype(np.float32) / 8,
-        s=0.1,
-        z=np.uint8(128),
-    )
-    onnx.save(model, tmp_path / "m.onnx")
-    deploykit.split([tmp_path / "m.onnx"], tmp_path / "parts", parts=2)
-    feed = {"x": drawn.normal(size=(1, 64)).astype(np.float32), "c": np.array(True)}
-    run_parts(tmp_path / "m.onnx", [tmp_path / f"parts/m_{number}.onnx" for number in (1, 2)], feed, rtol=1e-5)

@@ -11,10 +11,9 @@ from deploykit.accuracy.simulate.sessions import Session
 from deploykit.accuracy.simulate.simulation import compare_outputs
 from deploykit.encodings.float_sets import predict_float_set
 from deploykit.encodings.formats.aimet import read_encodings
-from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.place import place
 from deploykit.encodings.segments import Partition, SegmentCosts, partition, split_model
-from deploykit.encodings.values import Encoding, EncodingSet
+from deploykit.encodings.values import EncodingSet
 from deploykit.flow.ways import prove_chain, segment_chain
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
@@ -100,21 +99,6 @@ def test_inner_shapes_and_indices_need_no_kind() -> None:
     segments = split_model(model, nothing, cut)
     check_parts(segments, model)
     assert prove_chain(model, nothing, cut, segments, random_feeds(model)).float_equal
-
-
-def test_every_segment_computes_the_constants_it_reads_and_none_crosses() -> None:
-    body = "p = MatMul (x, w)  s = Sigmoid (p)  negated = Neg (base)  grid = Exp (negated)  y = Mul (s, grid)"
-    stored = {"w": np.full((4, 4), 0.1, np.float32), "base": np.ones(4, np.float32)}
-    model = text_model("float[3,4] x", body, "float[3,4] y", w=stored["w"], base=stored["base"])
-    kind = GridKind(bits=16, signed=False)
-    given_ = {n: Encoding(name=n, value=affine_for_range(-10, 50, kind)) for n in ("x", "w", "p", "s", "base", "y")}
-    encodings = EncodingSet(version="1.0.0", entries=given_)
-    cut = partition(_facts(model), {"s"}, costs=NEVER_CHANGE)
-    segments = split_model(model, encodings, cut)
-    check_parts(segments, model)
-    assert not {"negated", "grid"} & {name for part in cut.segments for name in (*part.inputs, *part.outputs)}
-    assert "Exp" in {node.op_type for node in segments[-1].model.graph.node}
-    assert prove_chain(model, encodings, cut, segments, random_feeds(model)).holds
 
 
 def test_what_a_branch_reads_from_outside_crosses_into_its_segment() -> None:

@@ -242,21 +242,6 @@ def test_derived_floats_never_leave_their_range(low: float, width: float, dtype:
     assert (made.astype(np.float64) <= most).all()
 
 
-@given(
-    low=st.integers(-(2**63), 2**63 - 1),
-    high=st.integers(-(2**63), 2**63 - 1),
-    point=st.sampled_from(ValuePoint),
-    size=st.integers(1, 40),
-    seed=st.integers(0, 9),
-)
-def test_derived_integers_never_leave_their_domain(
-    low: int, high: int, point: ValuePoint, size: int, seed: int
-) -> None:
-    low, high = sorted((low, high))
-    made = make_integers(point, low, high, (size,), np.dtype(np.int64), generator(seed, "x", 0))
-    assert low <= int(made.min()) <= int(made.max()) <= high
-
-
 @pytest.mark.parametrize("point", ValuePoint)
 @each_row("ends", [(0, 2**64 - 1), (2**63, 2**64 - 1), (2**64 - 5, 2**64 - 1)])
 def test_the_widest_type_is_not_wrapped(point: ValuePoint, ends: tuple[int, int]) -> None:

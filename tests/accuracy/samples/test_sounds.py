@@ -10,10 +10,7 @@ import pytest
 
 from deploykit.accuracy.samples.calibration import load_calibration, places_of, read_places
 from deploykit.accuracy.samples.inputs import InputSpec
-from deploykit.cli import cli
-from deploykit.cli.frame import run
 from deploykit.errors import DeploykitError, InputError, UsageError
-from sample_models.tiny_graphs import TinyGraph
 from tables import each_row
 
 WAVE = np.sin(np.linspace(0, 60, 1000))
@@ -105,14 +102,3 @@ def test_a_sound_that_is_cut_off_and_two_kinds_in_one_folder_are_refused(tmp_pat
     np.save(tmp_path / "b.npy", WAVE)
     with pytest.raises(UsageError, match="holds arrays and sounds"):
         load_calibration(tmp_path)
-
-
-def test_a_model_is_judged_on_sounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    graph = TinyGraph()
-    graph.op("Tanh", [graph.input("x", (1, 256))], "y")
-    (tmp_path / "m.onnx").write_bytes(graph.model("y").SerializeToString())
-    (tmp_path / "data").mkdir()
-    save(tmp_path / "data" / "a.wav")
-    (tmp_path / "data" / "calibration.toml").write_text("scale = 1.0\n")
-    call = ["check", str(tmp_path / "m.onnx"), "--target", "sm8650", "--calibration", str(tmp_path / "data")]
-    assert run(cli, call) == 0, capsys.readouterr()

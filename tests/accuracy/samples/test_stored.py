@@ -129,16 +129,6 @@ def test_what_else_lies_in_an_archive(tmp_path: Path, name: str, what: str) -> N
         assert set(read_arrays(path)) == {"../a"}  # a name like any other: nothing is unpacked to disk
 
 
-def test_large_files_are_mapped_and_give_the_same(tmp_path: Path) -> None:
-    values = np.arange(5 << 20, dtype=np.float32).reshape(5, -1)
-    np.save(tmp_path / "x.npy", values)
-    spec = InputSpec(name="a", dtype="float32", shape=(1, values.shape[1]))
-    places = places_in(tmp_path / "x.npy", (spec,))
-    (last,) = read_places(places[-1:])
-    assert np.array_equal(last["a"], values[-1:])
-    assert type(last["a"]) is np.ndarray
-
-
 @each_row("name", ["file", "allow_pickle", "args", "x.npy", "a/b", "../up", "é", "a" * 5000, ""])
 def test_any_name_is_kept(name: str, tmp_path: Path) -> None:
     """``numpy.savez(path, file=…)`` is an error, and quantizing a model with such an input was one."""
