@@ -90,6 +90,10 @@ def test_a_masked_minimum_is_along_the_last_axis_and_far_below(
         copied = {entry.name for entry in copy_over_movement(given, facts, read_values=values_of(model))}
         assert ("lowest" not in copied) is masked
         assert "lowest" in {entry.name for entry in copy_over_movement(given, facts)}, "only values tell a mask"
+    body = "lowest = ReduceMin <axes = [-1]> (x)  t = Add (lowest, far)  w = Where (mask, x, t)  y = Softmax (w)"
+    model, facts = read(f"{body}  z = Neg (w)", "y, z", "float[2,3,4,4] x, bool[2,3,4,4] mask", far=-20.0)
+    more = copy_over_movement(encoding_set(x=grid(0.5)), facts, read_values=values_of(model))
+    assert "lowest" in {entry.name for entry in more}, "something else reads what is masked"
 
 
 def grid(scale: float, *, bits: int = 8, signed: bool = False) -> Affine:

@@ -107,7 +107,10 @@ def test_how_grave_it_is_depends_on_what_is_known() -> None:
     assert finding.severity is Severity.INFO and "no tensor lacks an entry" in finding.message
     gaps = only("DK103", on_graph("2.0.0", **{k: v for k, v in COMPLETE.items() if k != "y"}))
     assert gaps.severity is Severity.WARNING and gaps.evidence["missing"] == ["y"]
+    integers = CASES["DK109"][0]
+    unknown = {name: replace(fact, dtype="") for name, fact in integers.facts.tensors.items()}
+    assert not list(ENCODING_RULES["DK109"].run(replace(integers, facts=replace(integers.facts, tensors=unknown))))
     context = CASES["DK105"][0]
     shapeless = {name: replace(fact, shape=None) for name, fact in context.facts.tensors.items()}
-    unknown = EncodingsOnGraph(encodings=context.encodings, facts=replace(context.facts, tensors=shapeless))
-    assert only("DK105", unknown).severity is Severity.WARNING
+    unranked = EncodingsOnGraph(encodings=context.encodings, facts=replace(context.facts, tensors=shapeless))
+    assert only("DK105", unranked).severity is Severity.WARNING

@@ -54,8 +54,8 @@ def integer(**more: Any) -> ConversionDraft:
     return draft("detr", "w8a16.v0.6.1", **more)
 
 
-def with_float_operand() -> ConversionDraft:
-    """The first attention product of the ViT reads one operand as float16, the other stays uint8."""
+def with_float_operand(*, signed: bool = False) -> ConversionDraft:
+    """The first attention product of the ViT reads one operand as float16, the other stays uint8, or is int8."""
     made = draft("vit", "w8a8.v0.6.1")
     assert made.source is not None and made.completed is not None
     product = next(n for n in made.situation.facts.nodes if n.op_type == "MatMul" and "attn/MatMul_1" in n.name)
@@ -63,7 +63,7 @@ def with_float_operand() -> ConversionDraft:
     entries = {n: e for n, e in made.completed.entries.items() if n != first}
     grid = entries[second].value
     assert isinstance(grid, Affine)
-    entries[second] = replace(entries[second], value=replace(grid, signed=False))
+    entries[second] = replace(entries[second], value=replace(grid, signed=signed))
     from deploykit.encodings.float_sets import predict_float_set
 
     completed = replace(made.completed, entries=entries)
@@ -189,6 +189,11 @@ def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str,
         assert finding.sources
         assert finding.hint
         json.dumps(finding.to_json())
+
+
+def test_a_signed_operand_is_converted_by_the_tools() -> None:
+    made = route("legacy-float-fallback", with_float_operand(signed=True))
+    assert not list(ROUTE_RULES["QNN109"].run(made))
 
 
 def test_an_unknown_status_is_a_warning_not_an_error() -> None:

@@ -124,7 +124,7 @@ def test_a_rank_without_a_kernel_is_told_of_every_release(op: str, lint: Lint) -
         case = {"graph": f"g (float[{shape}] x) => (float[{shape}] y) {{ y = {op} (x) }}"}
         for sdk in ("2.33", "2.51"):
             found = lint({**case, "sdk": sdk}).get("QNN320", [])
-            assert [one.evidence["verdict"] for one in found] == ["refused"] * told
+            assert [(one.evidence["verdict"], one.severity) for one in found] == [("refused", Severity.WARNING)] * told
 
 
 @pytest.mark.parametrize("name", KNOWN)
@@ -135,6 +135,7 @@ def test_what_a_kernel_is_known_to_do_is_told_of_every_release(name: str, sdk: s
     known = [row for row in atlas_rows() if row.mechanism]
     assert found.severity is Severity.WARNING and any(row.mechanism in found.message for row in known)
     assert any(f"inferred for {sdk}" in source for source in found.sources) is (sdk == "2.33")
+    assert ("another operator in front of it than" in found.hint) is ("behind" in found.evidence["when"])
     assert "QNN320" not in lint({**untold, "sdk": sdk})
 
 
@@ -202,6 +203,8 @@ def test_steps_are_judged_by_what_the_operator_costs() -> None:
     assert judged("Relu", "u16", most=300.0, usual=250.0) is KernelVerdict.NARROWED
     assert judged("Relu", "u16", most=70.0, usual=63.0) is KernelVerdict.RIGHT, "a quarter of a step of 8 bits"
     assert judged("Relu", "u16", most=20000.0, usual=1.0, share=0.001) is KernelVerdict.WRONG
+    assert judged("Relu", "u16", most=2000.0, usual=1.0, share=0.006) is KernelVerdict.WRONG, "few, and often"
+    assert judged("Relu", "u16", most=2000.0, usual=1.0, share=0.004) is KernelVerdict.RIGHT
     assert judged("Relu", "float", most=1.0, usual=0.5, odd=1) is KernelVerdict.WRONG
     # All forms of a Softplus are off by more than a step of 8 bits: that makes none of them right.
     assert judged("Softplus", "u16", most=381.0, usual=380.0) is KernelVerdict.NARROWED

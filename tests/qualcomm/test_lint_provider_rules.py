@@ -211,6 +211,7 @@ DESCRIBED = {**LINEAR, "encodings": {"w": {"type": "lpbq", "blocks": [[1.0, 2.0,
         # What to do about a narrowed operand depends on the architecture.
         ("QNN241", {**product("uint16"), "target": "sm8450"}, "warning", "nothing better is taken on v69"),
         ("QNN241", {**product("uint16"), "target": "sm8550"}, "warning", "keeps 16 bits"),
+        ("QNN241", {**product("int8"), "encodings": {"a": {"type": "uint16"}, "b": {"type": "int8"}}}, "", ""),
         # As severe as the release: the precision option was fine before 2.35, soc_id is gone from 2.48 on.
         ("QNN260", {**options(precision="float16"), "sdk": "2.33"}, "info", ""),
         ("QNN260", {**options(precision="float16"), "sdk": "2.35"}, "warning", ""),

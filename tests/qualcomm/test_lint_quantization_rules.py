@@ -124,6 +124,9 @@ MOVED = {
 }
 
 
+MADE = "g (float[1,4,8] a, float[1,8,4] b) => (float[1,4,4] y) { t = Relu (b)  y = MatMul (a, t) }"
+
+
 @each_row(
     ("code", "case", "severity"),
     [
@@ -152,6 +155,7 @@ MOVED = {
         # 0.6.1 files have no entry for the outputs of Transpose and the like: a moved operand keeps its encoding.
         ("QNN240", {**MOVED, "encodings": {"a": U16, "b": U16}}, ""),
         ("QNN240", {**MOVED, "encodings": {"a": U16}}, "warning"),
+        ("QNN240", {"graph": MADE, "encodings": {"a": U16, "b": U16}}, "warning"),
         # qualcomm/aimet#4086: SDK 2.41 on SA8775P. Unknown releases warn; other architectures have no row.
         ("QNN215", block(("q", "k", "s", "y", "x")), "error"),
         ("QNN215", block(("q", "k", "s", "y", "x"), sdk="2.33"), "warning"),

@@ -72,6 +72,7 @@ def test_no_sdk_is_no_problem_and_one_whose_tools_start_is_told_with_its_release
     [
         ("echo usage >&2; exit 1", "ok", "1 of 6"),
         ("echo 'x: error while loading shared libraries: libc++.so.1' >&2; exit 127", "problem", "libc++"),
+        ("echo 'qnn: python3.10: not found' >&2; exit 127", "problem", "python3.10"),
         ("echo \"ModuleNotFoundError: No module named 'yaml'\" >&2; exit 1", "problem", "yaml"),
     ],
 )
