@@ -1,4 +1,4 @@
-"""Every way to compute a wrong operator differently: other grids, convolutions, pools, moves, sums.
+"""Every way to compute a wrong operator differently: without groups or borders, by moves, sums, wider types.
 
 Each builds at a place what stands there instead, or says why it is none for it; which is right is measured. What an
 operator moves or adds up is read off the operator itself, run on the CPU.
@@ -46,29 +46,6 @@ def _way(name: str, told: str) -> Callable[[Build], Build]:
     return add
 
 
-@_way("one-grid", "what it reads is converted to its result's grid first")
-def _all_on_result_grid(place: OperatorPlace) -> None:
-    grid = place.result_grid
-    found = {name: place.grid_of(name) for name in place.node.input if name}
-    other = sorted(name for name, one in found.items() if one is not None and not one.is_same(grid))
-    if not other:
-        raise NoMatchError("all are on its result's grid")
-    values = {name: place.value(name) for name in other}
-    again = {
-        name: place.converted(name, grid) if value is None else place.floats("on_grid", value, grid)
-        for name, value in values.items()
-    }
-    place.finish(place.again([again.get(name, name) for name in place.node.input]))
-
-
-@_way("input-grid", "its result has its input's grid, and is converted behind it")
-def _on_input_grid(place: OperatorPlace) -> None:
-    grid = place.one_grid(place.node.input[0])
-    if grid.is_same(place.result_grid):
-        raise NoMatchError("both are on one grid")
-    place.finish(place.converted(place.again(place.node.input), grid))
-
-
 @_way("no-groups", "its groups are one, with zeros between them")
 def _without_groups(place: OperatorPlace) -> None:
     place.assert_is("Conv", "ConvTranspose")
@@ -100,31 +77,6 @@ def _one_group(place: OperatorPlace) -> tuple[Any, PairGrid | None]:
     if grid is not None and grid.scale.size > 1 and place.node.op_type == "ConvTranspose":
         grid = replace(grid, scale=np.tile(grid.scale, group), zero=np.tile(grid.zero, group))
     return whole, grid
-
-
-@_way("as-conv", "it is a Conv over its input with zeros between the values")
-def _as_conv(place: OperatorPlace) -> None:
-    """The weights are turned round."""
-    place.assert_is("ConvTranspose")
-    if place.setting("auto_pad", "NOTSET") != "NOTSET" or place.setting("output_shape", ()):
-        raise NoMatchError("its pads follow from its size")
-    source, pads = place.node.input[0], place.setting("pads", ())
-    given, made = place.shape(source), place.shape(place.result)
-    values, grid = _one_group(place)
-    kernel = values.shape[2:]
-    gaps = tuple(place.setting("dilations", ())) or (1,) * len(kernel)
-    steps = tuple(place.setting("strides", ())) or (1,) * len(kernel)
-    places = {}
-    for at, size in enumerate(kernel):
-        reach = (size - 1) * gaps[at]
-        along = np.arange(made[at + 2] + reach) - reach + (pads[at] if pads else 0)
-        held = (along >= 0) & (along % steps[at] == 0) & (along // steps[at] < given[at + 2])
-        places[at + 2] = np.where(held, along // steps[at], -1)
-    name = place.taken(source, places, None if place.grid is None else place.one_grid(source))
-    turned = np.ascontiguousarray(np.flip(values.swapaxes(0, 1), tuple(range(2, values.ndim))))
-    weight = place.weight(turned, None if grid is None else replace(grid, axis=0))
-    inputs = [name, weight, *place.node.input[2:]]
-    place.finish(place.step("Conv", inputs, None, dilations=gaps, kernel_shape=kernel))
 
 
 @_way("max-inside", "its windows lie inside: values at a border come again")
@@ -242,40 +194,9 @@ def _sources(place: OperatorPlace) -> npt.NDArray[np.int64]:
     return found
 
 
-@_way("wider-result", "its result has a grid twice as wide, converted behind it")
-def _wider_result(place: OperatorPlace) -> None:
-    grid = place.result_grid
-    wide = PairGrid.over(2 * grid.low, 2 * grid.high, grid.zero.dtype)
-    place.finish(place.converted(place.again(place.node.input), wide))
-
-
-@_way("even-result", "its result has a grid around zero, converted behind it")
-def _even_result(place: OperatorPlace) -> None:
-    grid = place.result_grid
-    info = np.iinfo(grid.zero.dtype)
-    middle = (info.max + info.min + 1) // 2
-    if int(grid.zero) == middle:
-        raise NoMatchError("zero is in the middle")
-    scale = max(-grid.low, grid.high) / (info.max - middle)
-    even = PairGrid(scale=np.asarray(scale, np.float32), zero=np.asarray(middle, info.dtype))
-    place.finish(place.converted(place.again(place.node.input), even))
-
-
-@_way("by-wide-sums", "MatMuls with its factors in 16 bits add up what it added up")
-def _by_wide_sums(place: OperatorPlace) -> None:
-    if place.result_grid.bits != 16:
-        raise NoMatchError("its result has no 16 bits")
-    _sum_up(place, np.int16)
-
-
 @_way("by-sums", "MatMuls with its factors add up what it added up")
 def _by_sums(place: OperatorPlace) -> None:
-    """With factors in 8 bits, where the result has a grid."""
-    _sum_up(place, np.uint8)
-
-
-def _sum_up(place: OperatorPlace, kind: npt.DTypeLike) -> None:
-    """Along one axis after the other, each brought to the end and back."""
+    """Along one axis after the other, each brought to the end and back; on grids with factors in 8 bits."""
     name = place.only_computed
     shape = list(place.shape(name))
     factors = {axis: one for axis, one in _factors(place).items() if not np.array_equal(one, np.eye(len(one)))}
@@ -301,7 +222,7 @@ def _sum_up(place: OperatorPlace, kind: npt.DTypeLike) -> None:
         flat = rank not in (2, 3, 4)  # the ranks of a MatMul
         if flat:
             name = shaped(name, [math.prod(shape) // shape[axis], shape[axis]], grid)
-        spread = None if grid is None else PairGrid.over(float(one.min()), float(one.max()), kind)
+        spread = None if grid is None else PairGrid.over(float(one.min()), float(one.max()), np.uint8)
         name = place.step("MatMul", [name, place.floats("factors", one.T, spread)], after)
         shape[axis] = len(one)
         if flat:
