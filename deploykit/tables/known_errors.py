@@ -64,7 +64,6 @@ class KnownError:
     stage: str = ""
     severity: Severity = Severity.ERROR
     codes: tuple[int, ...] = ()
-    code_note: str = ""
     way_out: str = ""
     versions: str = ""
     read: str = ""
@@ -88,7 +87,7 @@ class KnownError:
 
     def to_json(self) -> dict[str, Any]:
         """The row in the published shape."""
-        hidden = ("general", "follows", "mild", "unless", "code_note")
+        hidden = ("general", "follows", "mild", "unless")
         told = {key: value for key, value in to_builtins(self).items() if key not in hidden}
         return {**told, "match": list(self.patterns), "weak": bool(self.weak)}
 

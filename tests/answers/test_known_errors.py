@@ -194,21 +194,21 @@ def test_a_mark_belongs_to_one_tool() -> None:
 def test_issues_are_answered() -> None:
     """No all-clear, one wrong answer in thirty at most; what is none of the chain's failures is named as such."""
     verdicts = {block: judged(block) for block in ISSUES}
-    inside = Counter(verdict for block, verdict in verdicts.items() if not _is_foreign(block))
-    outside = Counter(verdict for block, verdict in verdicts.items() if _is_foreign(block))
+    inside = Counter(verdict for block, verdict in verdicts.items() if not is_foreign(block))
+    outside = Counter(verdict for block, verdict in verdicts.items() if is_foreign(block))
     assert "all-clear" not in verdicts.values()
     assert inside["wrong"] <= inside.total() / 30
     assert inside["right"] >= 0.85 * inside.total()
     assert outside["right"] >= 0.9 * outside.total()
 
 
-def _is_foreign(block: Block) -> bool:
+def is_foreign(block: Block) -> bool:
     return any(name.startswith("foreign/") for name in block.right)
 
 
 def test_the_rows_of_other_trackers_answer_most_of_a_tracker() -> None:
     """Every sixth block of those with most, judged without the causes that only its own tracker speaks of."""
-    inside = [block for block in ISSUES if not _is_foreign(block)][::6]
+    inside = [block for block in ISSUES if not is_foreign(block)][::6]
     found: Counter[str] = Counter()
     for tracker, _ in Counter(block.tracker for block in inside).most_common(8):
         rows = tuple(row for row in EVERY.errors if not all(s.lower().startswith(f"{tracker}#") for s in row.source))

@@ -390,11 +390,12 @@ class _Collector:
         line, found, context = Spelled.of(block.lines[index]), dict[str, Sighting](), Spelled(b"", b"")
         for anchor, position in spots:
             for error, text, strength in self._targets[anchor].errors:
-                if " && " in text and not context.plain:
+                beside = " && " in text or any(" && " in word for word in error.unless)
+                if beside and not context.plain:
                     around = block.lines[max(0, index - CONTEXT_LINES) : index + CONTEXT_LINES + 1]
                     context = Spelled.of(b"\n".join(line[:_LONGEST_BESIDE] for line in around))
                 kept = match_pattern(text, line, position, context)
-                if kept is None or _is_let_go(error, line, shape):
+                if kept is None or _is_let_go(error, line, shape, context):
                     continue
                 sighting = self.seen.errors.setdefault(error.id, Sighting(error=error))
                 sighting.strengths.add(strength)
@@ -422,11 +423,9 @@ def _may_match(pieces: Iterable[tuple[bytes, ...]], shape: bytes) -> bool:
     return False
 
 
-def _is_let_go(error: KnownError, line: Spelled, shape: bytes) -> bool:
-    """Whether the line says by another word that it means something else."""
-    return any(
-        match_pattern(text, line, shape.find(anchor_of(text)), Spelled(b"", b"")) is not None for text in error.unless
-    )
+def _is_let_go(error: KnownError, line: Spelled, shape: bytes, context: Spelled) -> bool:
+    """Whether the line, or with ``&&`` one beside it, says by another word that it means something else."""
+    return any(match_pattern(text, line, shape.find(anchor_of(text)), context) is not None for text in error.unless)
 
 
 def _until_next(block: Block, index: int, hits: Sequence[int]) -> tuple[str, ...]:

@@ -23,18 +23,9 @@ from deploykit.tables.known_errors import Catalog, Root, merge_catalogs
 __all__ = ["diagnose", "diagnose_log"]
 
 _FIELD = re.compile(r"\{([a-z_]+)\}")
-_WORD = re.compile(r"[A-Z]{2,}(?![a-z])|[A-Z]?[a-z]{3,}")
-_GENERAL = frozenset(
-    {
-        *("err", "error", "errors", "failed", "failur", "fail", "code", "status", "return", "with", "ended", "not"),
-        *("could", "cannot", "from", "the", "and", "for", "gave", "invali", "unknow", "suppor", "result"),
-        *("index", "unable"),
-    }
-)
 _MOST_UNKNOWN = 8
 _MOST_CODES = 20
 _MOST_PARSED = 120  # lines of trouble that are parsed into events; parsing takes milliseconds a line
-_MOST_BY_CODE = 3
 _NO_NAMES = Names()
 _NO_ROW_SAYS_WHY = "by what the line itself says; rows have words of this log, and none says why"
 _COLLECT = (
@@ -69,7 +60,7 @@ def diagnose(
     causes = _group([*shown, *_by_structure(shown, seen, catalog, known_tools)])
     hit_lines = {hit.line: hit.text for sighting in found for hit in sighting.hits.values()}
     codes = _codes([*hit_lines.values(), *(line.text for line in seen.error_lines.values())], catalog)
-    causes = _in_order([*causes, *_by_code(causes, found, codes, catalog, known_tools)])
+    causes = _in_order(causes)
     failed = any(cause.error.severity is Severity.ERROR and cause.error.root != "follow-up" for cause in causes)
     loose = sorted(
         (line for line in seen.error_lines.values() if line.line not in hit_lines), key=lambda line: line.line
@@ -144,7 +135,10 @@ def _cause(sighting: Sighting, catalog: Catalog, names: Names, tools: set[str]) 
         root = row.root
     elif "general" in said:
         root = "symptom"
-    fields = defaultdict(lambda: "…", {"parts": "several", **sighting.fields})
+    fields = defaultdict(lambda: "…", {"parts": "several", "code": "not given", **sighting.fields})
+    meaning = catalog.code(int(fields["code"])) if fields["code"].isdecimal() else None
+    if meaning is not None:
+        fields["code"] += f", {meaning.meaning}"
     size, limit = (int("0" + re.sub(r"\D", "", fields[key])) for key in ("size", "limit"))
     if size > limit > 0:
         fields["parts"] = str(-(-size // limit))
@@ -253,30 +247,3 @@ def _codes(lines: Iterable[str], catalog: Catalog) -> tuple[CodeSeen, ...]:
         CodeSeen(code=number, spelling=told[0][0], meaning=catalog.code(number), lines=tuple(line for _, line in told))
         for number, told in sorted(islice(found.items(), _MOST_CODES))
     )
-
-
-def _by_code(
-    causes: list[Cause], found: list[Sighting], codes: Iterable[CodeSeen], catalog: Catalog, tools: set[str]
-) -> Iterator[Cause]:
-    """When no message is known, the rows that carry a code of the log, as possibilities.
-
-    Only rows that the words beside the code speak of too: the same number is given for unlike failures.
-    """
-    if any(cause.error.severity is Severity.ERROR for cause in causes):
-        return
-    known = {sighting.error.id for sighting in found}
-    own = _words(" ".join(tool.id for tool in catalog.tools if tool.marks))
-    for code in codes:
-        words = _words(" ".join(code.lines)) - own
-        rows = [row for row in catalog.errors if code.code in row.codes and row.id not in known]
-        rows = [row for row in rows if words & _words(f"{row.symptom} {' '.join(row.patterns)} {row.code_note}")]
-        rows.sort(key=lambda row: (tools.isdisjoint(row.tools), row.root == "cause" and len(row.codes) > 1))
-        for row in rows[:_MOST_BY_CODE]:
-            known.add(row.id)
-            yield Cause(error=row, certainty="possible", count=0, because=f"by the code {code.spelling} and its words")
-
-
-def _words(text: str) -> set[str]:
-    """The words of a message by their first six letters, without those that any failure has."""
-    words = (word.lower()[:6] for word in _WORD.findall(text))
-    return {word for word in words if word not in _GENERAL}

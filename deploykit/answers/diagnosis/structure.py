@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -22,6 +24,7 @@ _LONGEST_NAME = 160
 _LONGEST_LINE = 2000  # what is longer is a dump, and says what failed where it begins
 _FIRST_LINES = 10  # of trouble: above them the tool shows, or it does nowhere
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|-?\d+")
+_ERRORS_OF_THE_SYSTEM = {os.strerror(number): -number for number in errno.errorcode}
 _NAMED_FIRST = re.compile(r"\(\?P<name>[^()]*\)")
 _TORN_DOWN = re.compile(r"[\s:]~[A-Z]\w+[\]:(]")  # a destructor misses what ended the work before
 
@@ -100,10 +103,13 @@ def _kinds(line: ErrorLine, kinds: Iterable[FailureKind]) -> Iterator[tuple[Fail
 
 
 def _spelled_out(names: dict[str, str], catalog: Catalog) -> dict[str, str]:
-    """The same words, a number in the group ``code`` with what the tables say of it."""
+    """The same words, a number (or the system's words for one) in the group ``code`` with what the tables say of it."""
     spelling = names.get("code", "")
-    number = int(spelling, 16 if spelling[:2] == "0x" else 10) if _NUMBER.fullmatch(spelling) else None
-    meaning = None if number is None else catalog.code(number)
+    number = _ERRORS_OF_THE_SYSTEM.get(spelling)
+    if _NUMBER.fullmatch(spelling):
+        number = int(spelling, 16 if spelling[:2] == "0x" else 10)
+    # A driver gives the system's numbers with or without their sign.
+    meaning = None if number is None else catalog.code(number) or catalog.code(-number)
     return names if meaning is None else {**names, "code": f"{spelling}, {meaning.meaning}"}
 
 

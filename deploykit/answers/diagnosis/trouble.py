@@ -32,7 +32,7 @@ FAILURES = (
         "nhandled",
         "egmentation",
     ),
-    *("nsupport ", "ot Support:", "o module", "o method", "o compatible", "not true"),
+    *("nsupport ", "ot Support:", "o module", "o method", "o compatible", "not true", "ot registered"),
     *("return code", "exit code", "exit status", "exited with", "returned "),
     *("rash", "CRASH", "by signal ", "Faulting module", "#00 pc ", "#0 pc ", ".dll!", ".so!", "# C  ["),
     *("SIGSEGV", "SIGABRT", "SIGILL", "SIGBUS", "o implementation found", "SSR "),
@@ -43,7 +43,7 @@ DOUBTS = (
     *("arning", "WARN", "nvalid", "INVALID", "upported", "UPPORTED", "issing", "ismatch", "is-match"),
     *("alling back", "allback", "alls back", "gnored", "gnoring", "nexpected", "ncompatible", "eprecated", "NaN"),
     *("not exist", "nrecogni", "nknown", "xceed", "too large", "too small", "too old", "too new", "higher than"),
-    *("ust be ", "equired", "equires", "xpected", "xpecting", "onflict", "nsufficient", "ot enough", "ot registered"),
+    *("ust be ", "equired", "equires", "xpected", "xpecting", "onflict", "nsufficient", "ot enough"),
     *("ndeclared", "in use", "busy", "0 devices", "0 nodes", "is not ", "are not ", "was not ", "multiple times"),
     *("only supports", "only supported", "_LOST", "offset", "broadcast", "road cast", "used more than once", "gated"),
     *("nder development", " support", "dynamic shape", "devices found"),
@@ -83,6 +83,7 @@ _FAILURE = re.compile(
     |(?:permission|access)\ (?:is\ )?denied|avc:\ +denied|\brefused\b|timed\ out|\btimeout\b|\bassert(?:ion)?\b
     |terminate\ called|access\ violation|out\ of\ memory|OUT_OF_MEMORY|bad[_ ]alloc|is\ not\ recognized
     |\b(?:return|exit)(?:ed)?\ ?(?:with\ )?(?:code|status|value)?[ :=]*(?:0x0*[1-9a-f]|-?[1-9])
+    |\bnot\ registered\b|\berror_code=[1-9]
     |\bunhandled\b|\bunsupport\b|\bnot\ support:|\bno\ (?:module|method)\ named\b|\bwas\ not\ true\b
     |\bnot\ ?implemented|NOT_IMPLEMENTED|\bcorrupt|\bnon-zero\ (?:exit\ )?status\b
     |\bcrash(?:ed|es|ing)?\b|\bFaulting\ module|\#0?0\ +pc\ |\.(?:dll|so)!\S+.{0,3}\+
@@ -96,7 +97,7 @@ _DOUBT = re.compile(
     |\bignor(?:ed|ing)\b|\bunexpected|\bincompatible|\bdeprecated|\bnan\b|not\ exist
     |\bunrecogni[sz]ed|\bunknown\b|\bexceed|\btoo\ (?:large|small|old|new)\b|\bhigher\ than\ (?:the|what)
     |\bmust\ be\b|\brequire[sd]?\b|\bexpect(?:ed|ing)\b|\bconflict|\binsufficient
-    |\bnot\ (?:enough|registered|compatible)
+    |\bnot\ (?:enough|compatible)
     |\bundeclared|\b(?:already|is)\ (?:in\ use|busy)|\b0\ (?:devices\ found|nodes\ delegated)
     |\bno\ [\w ]{1,24}devices\ found\b|\bmultiple\ times
     |\bonly\ support(?:s|ed)\b|device_(?:lost|removed)|\boffset\ \d+\ \+\ size|\bbroad\ ?cast\b

@@ -49,7 +49,7 @@ class CodeSeen:
 class Cause:
     """One root cause: how often and where it shows, which names it concerns, and what follows from it.
 
-    ``certainty`` is ``possible`` when only a code or a general wording points to the row. ``hits`` are the first ones.
+    ``certainty`` is ``possible`` when only a general wording points to the row. ``hits`` are the first ones.
     """
 
     error: KnownError
@@ -64,13 +64,13 @@ class Cause:
 
     @property
     def first_line(self) -> int:
-        """The first line of the log that shows it, 0 when only a code points to it."""
-        return self.hits[0].line if self.hits else 0
+        """The first line of the log that shows it."""
+        return self.hits[0].line
 
     @property
     def words(self) -> int:
         """How many letters of the first line its wording speaks of: of two causes on a line the longer says more."""
-        return self.hits[0].words if self.hits else 0
+        return self.hits[0].words
 
     def to_json(self) -> dict[str, Any]:
         """The published shape: the row, then what the log says about it."""

@@ -1,0 +1,61 @@
+"""Judges the blocks of public issues without what their own tracker taught: ``python tests/lab/trackers.py``."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections import Counter, defaultdict
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "answers"))
+from test_known_errors import EVERY, ISSUES, is_foreign, judged  # type: ignore[import-not-found]  # no package
+
+from deploykit.answers.diagnosis.collecting import collect
+from deploykit.tables.known_errors import KnownError
+
+STRENGTHS = ("match", "weak", "general", "follows", "mild")
+Wording = tuple[str, str, str]
+
+
+def seen_by() -> dict[Wording, set[str]]:
+    """The trackers in whose blocks each wording stands, by cause, strength and wording."""
+    parts = {
+        f"{row.id}|{strength}|{text}": replace(row, symptom=" ", **{s: (text,) * (s == strength) for s in STRENGTHS})
+        for row in EVERY.errors
+        for strength in STRENGTHS
+        for text in getattr(row, strength)
+    }
+    catalog = replace(EVERY, errors=tuple(replace(row, id=name) for name, row in parts.items()))
+    found: dict[Wording, set[str]] = defaultdict(set)
+    for block in ISSUES:
+        for name in collect(io.BytesIO(block.text.encode()), catalog).errors:
+            row, strength, text = name.split("|", 2)
+            found[row, strength, text].add(block.tracker)
+    return found
+
+
+def main() -> None:
+    """Without the causes that only the tracker speaks of, then also without the wordings that only its blocks have."""
+    seen = seen_by()
+
+    def rest(row: KnownError, tracker: str) -> KnownError:
+        kept: dict[str, Any] = {
+            s: tuple(t for t in getattr(row, s) if seen.get((row.id, s, t)) != {tracker}) for s in STRENGTHS
+        }
+        return replace(row, symptom=" ", **kept)
+
+    for words in (False, True):
+        verdicts: Counter[str] = Counter()
+        for tracker in sorted({block.tracker for block in ISSUES if not is_foreign(block)}):
+            rows = [row for row in EVERY.errors if not all(s.lower().startswith(f"{tracker}#") for s in row.source)]
+            rows = [row for row in (rest(row, tracker) for row in rows) if row.patterns] if words else rows
+            catalog = replace(EVERY, errors=tuple(rows))
+            blocks = (block for block in ISSUES if block.tracker == tracker and not is_foreign(block))
+            verdicts.update(judged(block, catalog) for block in blocks)
+        print(dict(verdicts), f"{verdicts['right'] / verdicts.total():.1%}")
+
+
+if __name__ == "__main__":
+    main()
