@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
+from deploykit.cli import COMMANDS
 from documents import blocks_of, forms_of, problem_of_form, run_page
 
 ROOT = Path(__file__).parents[1]
@@ -15,8 +17,7 @@ TEXTS = {name: path.read_text("utf-8") for name, path in PAGES.items()}
 RUN = [
     name
     for name, text in TEXTS.items()
-    if name != "docs/tutorial-quantize.md"  # tests/test_tutorial.py, which reads the packages too
-    and any(block.language in ("sh", "python") and not block.reason for block in blocks_of(text))
+    if any(block.language in ("sh", "python") and not block.reason for block in blocks_of(text))
 ]
 QUICK = {"README.md"}
 """What takes a few seconds; the other pages are run with the heavy tests."""
@@ -29,6 +30,23 @@ def test_every_block_of_the_page_does_as_it_says(name: str, tmp_path: Path, monk
     # Pages with models of the repository are read in a checkout.
     (tmp_path / "tests").symlink_to(ROOT / "tests")
     run_page(TEXTS[name])
+    if name == "docs/tutorial-quantize.md":
+        _the_packages_of_the_tutorial_are_as_it_says()
+
+
+def _the_packages_of_the_tutorial_are_as_it_says() -> None:
+    told = {name: json.loads(Path(name, "manifest.json").read_text()) for name in ("first", "second", "best", "seen")}
+    rights = {name: manifest["status"]["right"] for name, manifest in told.items()}
+    assert rights == {"first": "yes", "second": "yes", "best": "yes", "seen": "yes"}
+    assert "DK205" in {finding["code"] for finding in told["first"]["findings"]}  # what the encodings lose is told
+    assert told["seen"]["quantization"]["calibration"]["kind"] == "images"
+    ladder = told["best"]["quantization"]["ladder"]
+    reached = {row["precision"]: row["sqnr_db"] for row in ladder["candidates"]}
+    assert reached["w16a16"] - reached["w8a8"] < 1
+    assert ladder["steps"][-1]["raised"]["best"]["to"] == "float16"
+    page = Path("ladder.html").read_text("utf-8")
+    assert re.search('<td class="words">w8a8 <span.*</span><td class="words">reaches<td', page)
+    assert "How the precision was chosen" in Path("best", "report.html").read_text("utf-8")
 
 
 @pytest.mark.parametrize("name", [name for name, text in TEXTS.items() if any(forms_of(text))])
@@ -81,3 +99,29 @@ def test_there_are_few_pages_and_the_front_page_is_short() -> None:
     assert len([name for name in PAGES if name.startswith("docs/") and "/skill/" not in name]) <= 25
     assert TEXTS["README.md"].count("\n") <= 100
     assert TEXTS["README.md"].count("](") <= 15
+    assert "](docs/tutorial-quantize.md)" in TEXTS["README.md"]
+
+
+def test_the_two_set_up_commands_stand_as_promised() -> None:
+    commands = [line.strip() for line in TEXTS["README.md"].splitlines() if line.startswith("    python3 -m venv")]
+    assert commands == [
+        "python3 -m venv .venv && .venv/bin/pip install . && .venv/bin/deploykit demo",
+        "python3 -m venv .venv && .venv/bin/pip install -e '.[test]' && .venv/bin/pytest",
+    ]
+
+
+def test_the_ci_script_reads_them_from_the_readme() -> None:
+    script = ROOT / ".ci" / "run"
+    if not script.exists():
+        pytest.skip("the source distribution has no CI script")
+    text = script.read_text("utf-8")
+    assert "README.md" in text
+    assert "readme_command 1" in text
+    assert "readme_command 2" in text
+
+
+def test_every_command_the_readme_names_exists() -> None:
+    named = set(re.findall(r"deploykit ([a-z]+)\b", TEXTS["README.md"])) & set(COMMANDS)
+    assert {"package", "check", "explain", "compat", "targets", "verify", "build", "diagnose"} <= named
+    missing = [name for name in named if not (ROOT / "deploykit" / "cli" / f"{name}.py").exists()]
+    assert missing == []

@@ -7,17 +7,11 @@ from dataclasses import replace
 import pytest
 
 from deploykit.backend.opinions import Compiler, Opinion, Opinions, OpinionState
-from deploykit.findings import Answerer, Claim, Confidence, Finding, Severity, Subject, SubjectKind
+from deploykit.findings import Answerer, Claim, Confidence, Severity
+from made_findings import a_finding
 
-FINDING = Finding(
-    code="XX001",
-    slug="not-taken",
-    severity=Severity.ERROR,
-    subject=Subject(kind=SubjectKind.NODE, name="n"),
-    message="n is not taken",
-    hint="replace it",
-    claim=Claim(answered_by=Answerer.COMPILER, confidence=Confidence.REPORTED, seen_with="1.0"),
-)
+CLAIM = Claim(answered_by=Answerer.COMPILER, confidence=Confidence.REPORTED, seen_with="1.0")
+FINDING = a_finding(message="n is not taken", hint="replace it", claim=CLAIM)
 
 
 def opinions(state: OpinionState, *, unasked: str = "", missing: str = "") -> Opinions:

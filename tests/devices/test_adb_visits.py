@@ -51,6 +51,8 @@ def device(plugged: tuple[AdbDevice, dict[str, str]], monkeypatch: pytest.Monkey
     for name in ("HOME", "TMPDIR", "ANDROID_ADB_SERVER_PORT"):
         monkeypatch.setenv(name, environment[name])
     monkeypatch.setenv("DEPLOYKIT_DEVICE_FOLDER", str(one.folder / "deploykit"))
+    # What a client may still put in order when it is ended: nobody has to wait for it here.
+    monkeypatch.setattr("deploykit.system.processes._GRACE", 0.2)
     yield one
     one.file_limit = one.spoil = one.cut_after = None
     if not is_there(one, environment):
@@ -108,7 +110,7 @@ def test_what_a_device_is_and_how_its_program_ends_are_told(device: AdbDevice, t
 
 def test_a_program_that_does_not_end_is_ended(device: AdbDevice, tmp_path: Path) -> None:
     with pytest.raises(ToolError):
-        run(device, tmp_path / "one", timeout=1.0, SLEEP="600")
+        run(device, tmp_path / "one", timeout=0.5, SLEEP="600")
     assert nothing_runs(device)
 
 

@@ -14,12 +14,13 @@ from deploykit import api
 from deploykit.backend.backend import Request, SharedWork, Situation
 from deploykit.backend.plans import Plan
 from deploykit.backend.plugins import all_registries
-from deploykit.findings import Finding, Severity, Subject, SubjectKind
+from deploykit.findings import Finding, Severity, SubjectKind
 from deploykit.flow.cure import Cured, cure, judge
 from deploykit.flow.read import read_situation
 from deploykit.flow.rules import CORE_REGISTRIES
 from deploykit.rewrites import CURES, STRUCTURAL
 from deploykit.rewrites.contract import transform_names
+from made_findings import a_finding
 from sample_models.tiny_graphs import TinyGraph
 from stub_backend import StubBackend
 from tables import each_row
@@ -91,17 +92,14 @@ def test_a_loop_at_the_end_goes_to_the_host(tmp_path: Path) -> None:
     assert kept.package is None and "DK003" in {finding.code for finding in kept.findings if finding.blocks}
 
 
-def _finding(code: str, severity: Severity = Severity.ERROR, handled: str | None = None) -> Finding:
-    subject = Subject(kind=SubjectKind.NODE, name="n")
-    return Finding(
-        code=code, slug="s", severity=severity, subject=subject, message="m", handled=handled, cure=("merge-axes",)
-    )
+def _finding(code: str, severity: Severity = Severity.ERROR, **more: Any) -> Finding:
+    return a_finding(code=code, severity=severity, cure=("merge-axes",), **more)
 
 
 ERROR, OTHER = _finding("QNN001"), _finding("QNN002")
 WARNING, NOTE = _finding("QNN003", Severity.WARNING), _finding("QNN004", Severity.INFO)
 HANDLED = _finding("QNN005", handled="the plan avoids it")
-OF_FILE = replace(WARNING, subject=Subject(kind=SubjectKind.ENCODINGS, name="m.encodings"))
+OF_FILE = _finding("QNN003", Severity.WARNING, kind=SubjectKind.ENCODINGS, name="m.encodings")
 
 
 class Rules(StubBackend):

@@ -12,9 +12,10 @@ import pytest
 
 from deploykit.backend.backend import AnyBackend, Request, SharedWork, Situation
 from deploykit.backend.opinions import Compiler, Opinion, Opinions, OpinionState
-from deploykit.findings import Answerer, Claim, Confidence, Finding, Severity, Subject, SubjectKind
+from deploykit.findings import Answerer, Claim, Confidence, Finding, Severity
 from deploykit.flow.plan import SECONDS, second_opinions
 from deploykit.flow.read import read_situation
+from made_findings import a_finding
 from stub_backend import StubBackend
 
 CNN = Path(__file__).parents[1] / "data/aimet/cnn/model.onnx"
@@ -39,8 +40,7 @@ class Giver(StubBackend):
 
 def finding(name: str, confidence: str = "reported", seen_with: str = "", by: str = "compiler") -> Finding:
     claim = Claim(answered_by=Answerer(by), confidence=Confidence(confidence), seen_with=seen_with)
-    subject = Subject(kind=SubjectKind.NODE, name=name)
-    return Finding(code="XX001", slug="x", severity=Severity.ERROR, subject=subject, message=name, claim=claim)
+    return a_finding(name=name, message=name, claim=claim)
 
 
 @cache

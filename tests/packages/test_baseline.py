@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploykit.errors import InputError, PackageError, UsageError
-from deploykit.findings import Finding, Severity, Subject, SubjectKind, exit_status
+from deploykit.findings import Finding, Severity, exit_status
 from deploykit.report.for_ci import (
     apply_baseline,
     apply_severity_overrides,
@@ -19,17 +19,7 @@ from deploykit.report.for_ci import (
     read_baseline,
     write_baseline_file,
 )
-
-
-def finding(code: str = "DK901", name: str = "x", message: str = "m", handled: str | None = None) -> Finding:
-    return Finding(
-        code=code,
-        slug="slug",
-        severity=Severity.ERROR,
-        subject=Subject(kind=SubjectKind.TENSOR, name=name),
-        message=message,
-        handled=handled,
-    )
+from made_findings import a_finding
 
 
 def write(tmp_path: Path, *findings: Finding) -> Path:
@@ -39,9 +29,9 @@ def write(tmp_path: Path, *findings: Finding) -> Path:
 
 
 def test_accepted_findings_no_longer_block(tmp_path: Path) -> None:
-    old, new = finding(), finding(name="y")
+    old, new = a_finding(), a_finding(name="y")
     baseline = read_baseline(write(tmp_path, old))
-    first, second = apply_baseline([finding(message="other words"), new], baseline)
+    first, second = apply_baseline([a_finding(message="other words"), new], baseline)
     assert first.handled == "accepted in the baseline"
     assert second.handled is None
     assert exit_status([first]) == 0
@@ -49,17 +39,17 @@ def test_accepted_findings_no_longer_block(tmp_path: Path) -> None:
 
 
 def test_another_code_for_the_same_subject_is_not_accepted(tmp_path: Path) -> None:
-    baseline = read_baseline(write(tmp_path, finding()))
-    assert apply_baseline([finding(code="DK902")], baseline)[0].handled is None
+    baseline = read_baseline(write(tmp_path, a_finding()))
+    assert apply_baseline([a_finding(code="DK902")], baseline)[0].handled is None
 
 
 def test_what_a_plan_handles_keeps_its_words(tmp_path: Path) -> None:
-    baseline = read_baseline(write(tmp_path, finding()))
-    assert apply_baseline([finding(handled="rewritten")], baseline)[0].handled == "rewritten"
+    baseline = read_baseline(write(tmp_path, a_finding()))
+    assert apply_baseline([a_finding(handled="rewritten")], baseline)[0].handled == "rewritten"
 
 
 def test_the_file_is_the_same_for_the_same_findings() -> None:
-    findings = [finding(name="b"), finding(name="a"), finding(name="a", message="again")]
+    findings = [a_finding(name="b"), a_finding(name="a"), a_finding(name="a", message="again")]
     assert baseline_text(findings) == baseline_text(reversed(findings))
     assert [row["name"] for row in json.loads(baseline_text(findings))["accepted"]] == ["a", "b"]
 
@@ -90,9 +80,9 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 def test_overrides_by_code() -> None:
     typed = ["dk901=warning", "DK902=off"]
-    changed = apply_severity_overrides([finding(), finding(code="DK902"), finding(code="DK903")], typed)
+    changed = apply_severity_overrides([a_finding(), a_finding(code="DK902"), a_finding(code="DK903")], typed)
     assert [(one.code, one.severity) for one in changed] == [("DK901", Severity.WARNING), ("DK903", Severity.ERROR)]
-    assert apply_severity_overrides([finding()], ["DK901=off"]) == ()
+    assert apply_severity_overrides([a_finding()], ["DK901=off"]) == ()
 
 
 @pytest.mark.parametrize("text", ["DK901", "DK901=", "=error", "DK901=fatal", ""])
@@ -104,5 +94,5 @@ def test_overrides_that_make_no_sense(text: str) -> None:
 @settings(max_examples=50, deadline=None)
 @given(st.text(max_size=20), st.text(max_size=20))
 def test_different_subjects_have_different_fingerprints(first: str, second: str) -> None:
-    same = fingerprint(finding(name=first)) == fingerprint(finding(name=second))
+    same = fingerprint(a_finding(name=first)) == fingerprint(a_finding(name=second))
     assert same == (first == second)

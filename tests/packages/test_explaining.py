@@ -12,23 +12,16 @@ import deploykit
 from deploykit.backend.status import Compilation, Compiled, Correctness, PackageStatus, Right
 from deploykit.cli import cli
 from deploykit.cli.frame import run
-from deploykit.findings import Finding, Severity, Subject, SubjectKind
 from deploykit.packages.manifests import sealed_text
 from deploykit.report.explaining import Word, costs_by_output, shipping
+from made_findings import a_finding
 from tables import each_row
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 NUMBER = {"output": "logits", "measure": "sqnr", "value": 40.0, "unit": "dB", "threshold": 12.0, "passes": True}
 RIGHT = Correctness(state=Right.YES, label="given", count=8, against="float", numbers=({**NUMBER, "against": "float"},))
 GOOD = PackageStatus(compiled=Compilation(state=Compiled.YES, by="a compiler"), right=RIGHT)
-ERROR = Finding(
-    code="DK001",
-    slug="dynamic-input",
-    severity=Severity.ERROR,
-    subject=Subject(kind=SubjectKind.TENSOR, name="x"),
-    message="x has no size",
-    hint="give it one",
-)
+ERROR = a_finding(code="DK001", slug="dynamic-input", message="x has no size", hint="give it one")
 
 
 def test_a_yes_needs_all_of_it() -> None:

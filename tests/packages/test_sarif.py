@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploykit.answers.rule_pages import all_rules
-from deploykit.findings import Finding, Severity, Subject, SubjectKind
+from deploykit.findings import Finding, Severity, SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit.flow.rules import CORE_REGISTRIES
 from deploykit.report.for_ci import to_sarif
+from made_findings import a_finding
 from tables import each_row
 
 SCHEMA = json.loads((Path(__file__).parents[1] / "data" / "sarif" / "sarif-schema-2.1.0.json").read_text("utf-8"))
@@ -33,17 +34,8 @@ def registry() -> Registry[int]:
 
 
 def finding(**changes: Any) -> Finding:
-    fields: dict[str, Any] = {
-        "code": "DK901",
-        "slug": "odd-one",
-        "severity": Severity.WARNING,
-        "subject": Subject(kind=SubjectKind.NODE, name="/conv/Conv"),
-        "message": "it is odd",
-        "hint": "add 1",
-        "sources": ("arithmetic",),
-        "evidence": {"count": 3},
-    }
-    return Finding(**{**fields, **changes})
+    told = {"severity": Severity.WARNING, "name": "/conv/Conv", "message": "it is odd", "hint": "add 1"}
+    return a_finding(**{"slug": "odd-one", "sources": ("arithmetic",), "evidence": {"count": 3}, **told, **changes})
 
 
 def checked(findings: list[Finding], path: str = "models/a b.onnx") -> dict[str, Any]:
@@ -80,7 +72,7 @@ def test_information_is_a_note_and_what_is_handled_is_suppressed() -> None:
 
 def test_fingerprints_do_not_depend_on_the_words() -> None:
     first, second = (checked([finding(message=text)])["results"][0] for text in ("one", "two"))
-    other = checked([finding(subject=Subject(kind=SubjectKind.NODE, name="other"))])["results"][0]
+    other = checked([finding(name="other")])["results"][0]
     assert first["partialFingerprints"] == second["partialFingerprints"] != other["partialFingerprints"]
 
 
@@ -107,10 +99,10 @@ def test_every_registered_rule_can_be_described() -> None:
 @settings(max_examples=30, deadline=None)
 @given(st.text(max_size=30), st.text(max_size=30), st.sampled_from(SubjectKind), st.sampled_from(Severity))
 def test_any_text_validates(message: str, name: str, kind: SubjectKind, severity: Severity) -> None:
-    checked([finding(message=message, severity=severity, subject=Subject(kind=kind, name=name))])
+    checked([finding(message=message, severity=severity, kind=kind, name=name)])
 
 
 @each_row("kind", list(SubjectKind))
 def test_every_kind_of_subject_has_a_place(kind: SubjectKind) -> None:
-    (result,) = checked([finding(subject=Subject(kind=kind, name="x"))])["results"]
+    (result,) = checked([finding(kind=kind, name="x")])["results"]
     assert result["locations"][0]["logicalLocations"][0]["name"] == "x"

@@ -15,7 +15,7 @@ from deploykit.backend.backend import BytesFile, CopiedFile, JsonFile, PackageFi
 from deploykit.errors import DefectError, InputError, PackageError
 from deploykit.packages.manifests import MANIFEST, list_files, read_manifest
 from deploykit.packages.writing import PackageWriter, record_build
-from sample_models.networks import save_with_external_data
+from sample_models.networks import conv_net, save_with_external_data
 from tables import each_row
 from text_models import text_model
 
@@ -161,3 +161,19 @@ def test_weights_are_read_to_look_at_them_and_to_copy_them_and_not_again(
     deploykit.package(path, target="sm8650", sdk="2.33", out=out, compile=False)
     assert (out / "model" / "weights.bin").stat().st_size == whole
     assert 1.5 < (count() - before) / whole < 2.5
+
+
+@pytest.mark.parametrize("target", ["sm8650", "vek385"])
+def test_data_with_the_name_of_the_model_itself_is_refused(tmp_path: Path, target: str) -> None:
+    """A model that names itself as the file of its weights; found by an attack."""
+    model = conv_net()
+    stored = model.graph.initializer[0]
+    stored.ClearField("raw_data")
+    stored.ClearField("float_data")
+    stored.data_location = 1
+    stored.external_data.add(key="location", value="m.onnx")
+    model.metadata_props.add(key="padding", value="x" * 100_000)  # the file is long enough for what it claims
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(InputError, match="is the model itself"):
+        deploykit.package(tmp_path / "m.onnx", target=target, out=tmp_path / "out", compile=False)
+    assert not (tmp_path / "out").exists()

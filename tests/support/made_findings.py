@@ -1,0 +1,24 @@
+"""A finding with something in every field that tests look at, to be changed field by field."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from deploykit.findings import Finding, Severity, Subject, SubjectKind
+
+__all__ = ["a_finding"]
+
+_ONE = Finding(
+    code="DK901",
+    slug="made-up",
+    severity=Severity.ERROR,
+    subject=Subject(kind=SubjectKind.NODE, name="n"),
+    message="it is not taken",
+)
+
+
+def a_finding(**changes: Any) -> Finding:
+    """An error about the node ``n``; ``name`` and ``kind`` change its subject, everything else the finding itself."""
+    subject = {key: changes.pop(key) for key in ("name", "kind") if key in changes}
+    return replace(_ONE, subject=replace(_ONE.subject, **subject), **changes)
