@@ -231,6 +231,13 @@ def test_the_region_is_what_lies_between() -> None:
     assert set(names) == {f"/post/{name}" for name in expected}
 
 
+def test_a_concat_of_bounded_values_alone_needs_no_float() -> None:
+    for second, told in (("Tanh", False), ("Relu", True)):
+        body = f"c = Conv (x, w)  a = Sigmoid (c)  b = {second} (c)  y = Concat <axis = 1> (a, b)"
+        model = text_model("float[1,3,8,8] x", body, w=np.ones((4, 3, 1, 1), np.float32))
+        assert bool(list(DRAFT_RULES["VAI128"].run(draft(model)))) is told
+
+
 def test_vint8_with_exclusions_is_mixed() -> None:
     assert draft(exclude_node=("conv",)).precision == "mixed"
     assert draft(precision="w8a8").precision == "vint8"

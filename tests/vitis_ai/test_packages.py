@@ -182,9 +182,10 @@ def test_damage_is_found(make: Callable[..., Packaged], tmp_path: Path) -> None:
 def test_the_run_script_and_evaluate_agree_and_compile_misses_the_provider(
     make: Callable[..., Packaged], samples: Path, tmp_path: Path
 ) -> None:
-    """run.py --cpu runs alone, and what it saves is what evaluate reads."""
+    """run.py --cpu runs alone, and what it saves is what evaluate reads; four samples are few for it too."""
     packaged = make("strix", "bf16", copy=tmp_path)
     assert packaged.package is not None
+    assert "DK621" in {finding.code for finding in packaged.findings}
     done = ran(packaged, "scripts/run.py", "--cpu", "--data", str(samples), "--out", "artifacts/outputs")
     assert done.returncode == 0, done.stderr
     assert sorted(p.name for p in (packaged.package / "artifacts/outputs").iterdir()) == [f"s{i}.npz" for i in range(4)]

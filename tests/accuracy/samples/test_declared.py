@@ -8,8 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from deploykit.accuracy.samples import InputSpec
 from deploykit.accuracy.samples.calibration import Declaration, parse_declarations
@@ -112,11 +110,3 @@ def test_a_file_that_does_not_fit_is_refused(tmp_path: Path) -> None:
         _one(f"images={tmp_path / 'x.npy'}")
     with pytest.raises(InputError, match="no such file"):
         _one(f"images={tmp_path / 'missing.npy'}")
-
-
-@given(st.integers(-(2**63), 2**63 - 1), st.integers(-(2**63), 2**63 - 1))
-def test_whole_numbers_come_back_exactly(a: int, b: int) -> None:
-    assert _one(f"orig_target_sizes={a},{b}").values == (a, b)
-    low, high = sorted((a, b))
-    found = _one(f"orig_target_sizes={low}..{high}")
-    assert (found.low, found.high) == (low, high)

@@ -252,15 +252,6 @@ def test_the_widest_type_is_not_wrapped(point: ValuePoint, ends: tuple[int, int]
         assert (int(made.min()), int(made.max())) == ends
 
 
-@given(low=st.integers(-50, 50), width=st.integers(1, 60), size=st.integers(1, 200), seed=st.integers(0, 99))
-def test_every_legal_value_occurs_where_there_is_room(low: int, width: int, size: int, seed: int) -> None:
-    made = make_integers(ValuePoint.UNIFORM, low, low + width - 1, (size,), np.dtype(np.int64), generator(seed, "x", 0))
-    values = np.unique(made)
-    assert len(values) == min(width, size)
-    if size >= width:
-        assert values.tolist() == list(range(low, low + width))
-
-
 @settings(max_examples=50)
 @given(
     point=st.sampled_from(ValuePoint), shape=st.tuples(st.integers(1, 3), st.integers(2, 9)), seed=st.integers(0, 99)

@@ -9,12 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from deploykit.accuracy.samples import InputSpec, arrays, read_arrays
 from deploykit.accuracy.samples.arrays import read_headers, write_arrays
-from deploykit.accuracy.samples.calibration import places_in, read_places, samples_of, spread
+from deploykit.accuracy.samples.calibration import places_in, read_places, samples_of
 from deploykit.errors import InputError
 from tables import each_row
 
@@ -59,17 +57,6 @@ def test_integers_that_do_not_fit_are_refused_and_not_wrapped(tmp_path: Path) ->
         list(samples_of(tmp_path / "x.npy", (small,)))
     np.save(tmp_path / "x.npy", np.array([[0, 255, 1]]))
     assert [s["a"].tolist() for s in samples_of(tmp_path / "x.npy", (small,))] == [[[0, 255, 1]]]
-
-
-@given(count=st.integers(1, 5000), most=st.integers(1, 64))
-def test_samples_are_spread_evenly_with_both_ends(count: int, most: int) -> None:
-    chosen = spread(count, most)
-    assert len(chosen) == min(count, most) == len(set(chosen))
-    assert chosen[0] == 0
-    steps = np.diff(chosen)
-    if len(chosen) > 1:
-        assert chosen[-1] == count - 1
-        assert steps.max() - steps.min() <= 1
 
 
 def _npz(path: Path, name: str, content: bytes) -> Path:
