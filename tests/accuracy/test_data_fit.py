@@ -43,7 +43,7 @@ CASES: dict[str, tuple[DataFit, DataFit]] = {
         replace(GOOD, growth=RangeGrowth(samples=8, tensors=50, unseen=0.21)),
         replace(GOOD, growth=RangeGrowth(samples=8, tensors=50, unseen=0.2)),
     ),
-    "DK235": (replace(GOOD, labels={"cat": 7, "dog": 1}), replace(GOOD, labels={"cat": 3, "dog": 1})),
+    "DK235": (replace(GOOD, labels={"cat": 7, "dog": 2}), replace(GOOD, labels={"cat": 3, "dog": 1})),
     "DK252": (replace(BYTES, first_layer=FirstLayer(node="c", deviation=50.0)), BYTES),
 }
 
