@@ -72,6 +72,12 @@ def test_another_type_and_another_grid_are_seen(compiled_package: Path) -> None:
     narrow = replace(dlc, tensors={**dlc.tensors, tensor: replace(dlc.tensors[tensor], dtype="uint8")})
     (row,) = (row for row in compare_dlc(model, narrow) if not row.ok)
     assert (row.tensor, row.meant, row.found) == (tensor, "uint16", "uint8")
+    found = dlc.tensors[tensor]
+    signed = replace(found, dtype="int16", zero_points=tuple(zero - 32768 for zero in found.zero_points))
+    (row,) = (
+        row for row in compare_dlc(model, replace(dlc, tensors={**dlc.tensors, tensor: signed})) if row.tensor == tensor
+    )
+    assert row.grid, "the same grid, whatever the sign"
     moved = replace(dlc.tensors[tensor], zero_points=(7,))
     (row,) = (row for row in compare_dlc(model, replace(dlc, tensors={**dlc.tensors, tensor: moved})) if not row.ok)
     assert (row.tensor, row.found, row.grid) == (tensor, "uint16", False)

@@ -51,7 +51,7 @@ def written(folder: Path, rows: list[str], *, end: bool = True) -> Path:
     profile = folder / "profile.csv"
     profile.write_text("\n".join([HEAD, *rows]) + "\n")
     lines = [
-        json.dumps({"name": "thread_name", "ph": "M", "tid": 5, "pid": 0, "args": {"name": "DMA:"}}),
+        json.dumps({"name": "thread_name", "ph": "M", "tid": 1, "pid": 0, "args": {"name": "HVX 1:"}}),
         kernel(2, 5, 0, 100, "for_dma", moved=4096),
         kernel(22, 0, 100, 600, "uses_hmx"),
         kernel(39, 1, 700, 300, "for_hvx"),
@@ -72,6 +72,7 @@ def test_the_estimate_and_its_dearest_operators(tmp_path: Path) -> None:
         ("graph input", 100),
     ]
     assert "channel-last" in found.operators[1].reason
+    assert [event.thread for event in found.events] == ["DMA", "FG", "HVX 1"]
     assert found.operators[2].reason == "waits for 4,096 bytes from or to DDR"
 
 

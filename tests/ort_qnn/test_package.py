@@ -185,6 +185,12 @@ def test_chips_of_one_request_share_the_preparation() -> None:
     drafts = [prepare(situation, shared) for _, situation in read_situations(requests)]
     assert drafts[0].prepared is drafts[1].prepared is drafts[2].prepared
     assert drafts[3].prepared is not drafts[0].prepared  # another form: no int16 on HTP v69
+    kinds = []
+    for made in (drafts[0].prepared, drafts[3].prepared):
+        assert made is not None
+        held = {tensor.data_type for tensor in made.model.graph.initializer}
+        kinds.append((onnx.TensorProto.INT16 in held, bool(made.narrowed)))
+    assert kinds == [(True, False), (False, True)], "a product of two activations in 16 bits, or one that loses 8"
 
 
 @each_row("scale", ["signed", "missing"])

@@ -168,7 +168,7 @@ def test_the_runner_is_asked_with_paths_of_the_working_folder(tmp_path: Path, mo
 def test_a_deadline_ends_the_runner_and_what_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = toolchain(tmp_path, f"echo '{RUNTIME}'; sleep 300 & wait", monkeypatch)
     started = time.monotonic()
-    answer = ask_runner(spec, {}, cwd=tmp_path, place=tmp_path, timeout=1.0)
+    answer = ask_runner(spec, {}, cwd=tmp_path, place=tmp_path, timeout=0.3)
     assert time.monotonic() - started < 60
     assert answer.done is not None and answer.done.timed_out
     assert not answer.ok
