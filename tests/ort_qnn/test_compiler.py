@@ -45,6 +45,7 @@ def test_a_compilation_leaves_the_context_and_tells_the_types(tmp_path: Path) ->
     (graph,), (schematic,) = outcome.graphs, outcome.schematics
     assert {node.type for node in graph.nodes} >= {"FullyConnected", "Conv2d", "Sigmoid", "Quantize"}
     assert graph.tensors["/act_fn/Mul_output_0_q"].dtype == "uint16"
+    assert {tensor.dtype for tensor in graph.tensors.values() if tensor.fixed} >= {"int8", "uint16"}
     made = [op for op in schematic.after if op.computes]
     assert "QUInt16" in {dtype for op in made if schematic.names.get(op.origin) == "/Add" for dtype in op.dtypes}
     assert "Float16" not in {dtype for op in made for dtype in op.dtypes}

@@ -74,8 +74,8 @@ def float_draft(op_type: str, *gate: str, opset: int = 17) -> ProviderDraft:
     return of_float(graph.model(graph.op("Mul", gate, "y") if gate else made))
 
 
-def rms_draft(how: str) -> ProviderDraft:
-    """An RMS normalization with a scale, x times the reciprocal of a root or divided by it."""
+def rms_draft(how: str, *, scaled: bool = True) -> ProviderDraft:
+    """An RMS normalization, usually with a scale, x times the reciprocal of a root or divided by it."""
     graph = TinyGraph()
     square = graph.op("Pow", [graph.input("x", (1, 4)), graph.stored("two", 2.0)], "square")
     plus = graph.op("Add", [graph.op("ReduceMean", [square], "mean", axes=[-1]), graph.stored("e", 1e-5)], "plus")
@@ -84,7 +84,7 @@ def rms_draft(how: str) -> ProviderDraft:
         made = graph.op("Div", ["x", root], "norm")
     else:
         made = graph.op("Mul", ["x", graph.op("Reciprocal", [root], "inverse")], "norm")
-    return of_float(graph.model(graph.op("Mul", [made, graph.stored("scale", np.ones(4))], "y")))
+    return of_float(graph.model(graph.op("Mul", [made, graph.stored("scale", np.ones(4))], "y") if scaled else made))
 
 
 def samples_draft(samples: int) -> ProviderDraft:
@@ -339,8 +339,17 @@ def test_a_refused_operator_may_stay_on_the_cpu(entries: dict[str, str], handled
     assert (finding.handled is not None) is handled
 
 
-def test_a_quantized_model_needs_no_float16() -> None:
-    assert not list(rules()["ORT004"].run(draft(fp16=False)))
+@each_row(
+    ("code", "case"),
+    [
+        ("ORT004", lambda: draft(fp16=False)),  # a quantized model needs no float16
+        ("ORT016", lambda: rms_draft("Reciprocal", scaled=False)),
+        ("ORT105", lambda: types(graph(("float32", "float32", "float32")), intended="float16")),  # nobody knows
+        ("ORT115", lambda: TimeBudget(most_us=5.0, estimate=replace(SLOW, instead_of="sm8650"))),  # ORT116 says so
+    ],
+)
+def test_what_else_is_left_in_silence(code: str, case: Case) -> None:
+    assert not list(rules()[code].run(case()))
 
 
 def test_strict_makes_a_change_of_precision_an_error() -> None:
