@@ -6,8 +6,10 @@ The table goes into ``evidence/attack.md``. A file that got no answer is kept an
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -21,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "backends"), str(ROOT / "templates"), str(ROOT / "tests" / "support")]
 
 from attacks.kinds import COMPILING, KINDS, PACKAGING, QUANTIZING, Ground, Kind  # noqa: E402
-from attacks.victims import Case, Ending, leftovers, run_cli, run_many  # noqa: E402
+from attacks.victims import MARKED, Case, Ending, mark, run_cli, run_many  # noqa: E402
 
 MEMORY, SECONDS = 1024.0, 10.0
 STATUSES = (0, 1, 2, 3, 4, 5, 6)
@@ -40,6 +42,30 @@ FAULTS = (
 ANSWERED = "ended by a library, and answered so where the command is typed"
 GOALS = {"bad files": 6000, "changed bits": 3000, "runs that died": 400, "pairs of runs at one place": 40}
 """What a whole run tries of each; the turns keep them in this proportion, however long it takes."""
+
+
+def leftovers(seconds: float = 5.0) -> dict[int, str]:
+    """Programs that commands under attack have started and that still run: by their number, what they are.
+
+    They have some seconds to end. They are ended here, so that each is told once. Without /proc nothing is known.
+    """
+    until = time.monotonic() + seconds
+    while (found := _marked()) and time.monotonic() < until:
+        time.sleep(0.1)
+    for pid in found:
+        with suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    return found
+
+
+def _marked() -> dict[int, str]:
+    sought, found = f"{MARKED}={mark()}".encode(), {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if sought in (folder / "environ").read_bytes():
+                words = (folder / "cmdline").read_bytes().split(b"\0")
+                found[int(folder.name)] = b" ".join(words[:6]).decode(errors="replace")
+    return found
 
 
 class Attack:

@@ -5,7 +5,6 @@ Everything else that comes out of them is a defect. Each takes the path of one f
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -177,13 +176,6 @@ def job_result(path: Path) -> None:
     finished_job(path.parent)
 
 
-def summary(path: Path) -> None:
-    """A compiler's summary, text of another tool."""
-    from deploykit_vitis_ai.rules.summary import parse_summary
-
-    json.dumps(str(parse_summary(path.read_text("utf-8", "replace"))))
-
-
 PARTS: Mapping[str, Callable[[Path], None]] = {
     part.__name__: part
     for part in (
@@ -197,6 +189,5 @@ PARTS: Mapping[str, Callable[[Path], None]] = {
         references,
         arrays,
         job_result,
-        summary,
     )
 }

@@ -25,7 +25,7 @@ from typing import Any
 
 from deploykit.cli.frame import CRASHES
 
-__all__ = ["FILE_EVENTS", "Case", "Ending", "acceptable", "leftovers", "run_cli", "run_here", "run_many"]
+__all__ = ["FILE_EVENTS", "MARKED", "Case", "Ending", "acceptable", "mark", "run_cli", "run_here", "run_many"]
 
 FILE_EVENTS = (
     "open",
@@ -117,7 +117,7 @@ def run_cli(
             "at": at_event,
             "then": then,
             "cwd": str(cwd or place),
-            "mark": _mark(),
+            "mark": mark(),
             "largest": largest,
         }
         child = _context().Process(target=_work, args=(job, str(report), str(output)))
@@ -159,7 +159,7 @@ def run_many(cases: Sequence[Case]) -> list[Ending]:
 def _run_some(cases: Sequence[Case], place: Path) -> Iterator[Ending]:
     """The endings of the first cases, up to the one that ended the child; at least one."""
     place.mkdir()
-    child = _context().Process(target=_work_many, args=(tuple(cases), str(place), _mark()))
+    child = _context().Process(target=_work_many, args=(tuple(cases), str(place), mark()))
     child.start()
     report, done, since = place / "report.jsonl", 0, time.monotonic()
     while child.is_alive() and time.monotonic() - since < SECONDS:
@@ -184,41 +184,17 @@ def _run_some(cases: Sequence[Case], place: Path) -> Iterator[Ending]:
 def _retyped(case: Case, place: Path) -> Ending:
     """What a command line gives that is typed: there a process of its own is between a library and its end."""
     argv = [sys.executable, "-m", "deploykit", *case.words]
-    environment = {**os.environ, _MARKED: _mark(), "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = {**os.environ, MARKED: mark(), "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(argv, cwd=place, env=environment, capture_output=True, timeout=SECONDS, check=False)
     return Ending(status=done.returncode, output=(done.stdout + done.stderr).decode("utf-8", "replace"), retyped=True)
 
 
-_MARKED = "DEPLOYKIT_ATTACK_BY"
+MARKED = "DEPLOYKIT_ATTACK_BY"
 """The variable by which a program is known that something under attack has started."""
 
 
-def _mark() -> str:
+def mark() -> str:
     return f"deploykit-attack-{os.getpid()}"
-
-
-def leftovers(seconds: float = 5.0) -> dict[int, str]:
-    """Programs that commands under attack have started and that still run: by their number, what they are.
-
-    They have some seconds to end. They are ended here, so that each is told once. Without /proc nothing is known.
-    """
-    until = time.monotonic() + seconds
-    while (found := _marked()) and time.monotonic() < until:
-        time.sleep(0.1)
-    for pid in found:
-        with contextlib.suppress(OSError):
-            os.kill(pid, signal.SIGKILL)
-    return found
-
-
-def _marked() -> dict[int, str]:
-    sought, found = f"{_MARKED}={_mark()}".encode(), {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if sought in (folder / "environ").read_bytes():
-                words = (folder / "cmdline").read_bytes().split(b"\0")
-                found[int(folder.name)] = b" ".join(words[:6]).decode(errors="replace")
-    return found
 
 
 def _said(path: Path) -> str:
@@ -244,7 +220,7 @@ def _work(job: dict[str, Any], report: str, output: str) -> None:
     os.dup2(handle, 2)
     sys.stdout, sys.stderr = os.fdopen(1, "w", errors="backslashreplace"), os.fdopen(2, "w", errors="backslashreplace")
     os.chdir(job["cwd"])
-    os.environ[_MARKED] = job["mark"]
+    os.environ[MARKED] = job["mark"]
     resource.setrlimit(resource.RLIMIT_CPU, (_CPU_SECONDS, _CPU_SECONDS + 1))
     if job["largest"] is not None:
         # The interpreter takes half a file of bytecode for a whole one, and every later run would meet it.
@@ -276,7 +252,7 @@ _MOST_MEMORY = 8 << 30
 
 
 def _work_many(cases: Sequence[Case], place: str, mark: str) -> None:
-    os.environ[_MARKED] = mark
+    os.environ[MARKED] = mark
     resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY))
     os.environ["DEPLOYKIT_DEBUG"] = "1"
     os.chdir(place)
