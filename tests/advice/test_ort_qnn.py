@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from deploykit.flow.pipeline import make_plan
 from deploykit_ort_qnn import provider_keys
 from deploykit_ort_qnn.bench.repair import repairs_of
 from deploykit_ort_qnn.bench.ways import WAYS as OTHER_WAYS
@@ -80,6 +81,16 @@ def sixteen_bits_asked(bench: Any) -> Any:
     return bench.module(RULES).GOOD_TYPES
 
 
+def another_mode(bench: Any) -> None:
+    """The mode goes into the options of the provider."""
+    for mode in ("3", "1"):
+        request = bench.request(
+            bench.aimet / "mlp/w8a8.qdq.onnx", backend="ort-qnn", adapter_options={"finalization_mode": int(mode)}
+        )
+        written = str(make_plan(request).to_json()["configs"])
+        assert f"'htp_graph_finalization_optimization_mode': '{mode}'" in written
+
+
 def wheels(bench: Any) -> Any:
     """A pair that is listed as supported, as what is installed."""
     rows = [row for row in bench.run("compat", "wheel")["rows"] if row["status"] == "supported"]
@@ -101,6 +112,7 @@ def another_way(bench: Any) -> Any:
 SLOW = ("ORT008 v73",)
 """What compiles several models; with the heavy tests."""
 WAYS: dict[str, Way] = {
+    "ORT112 another mode": another_mode,
     "ORT002 --encodings": mlp("w8a8.v1.0.0"),
     "ORT002 QDQ": mlp("w8a8.qdq.onnx"),
     "ORT004 quantized": mlp("w8a8.qdq.onnx", "sm8350"),

@@ -99,7 +99,23 @@ def in_float16(**request: Any) -> Way:
     return draft_of_it
 
 
+def options(**values: str) -> Way:
+    """The keys are documented ones, taken by the whole path, and stand in the configuration."""
+
+    def make(bench: Any) -> None:
+        from deploykit.flow.pipeline import make_plan
+
+        given = {"precision": "bf16", "options": tuple(values.items())}
+        plan = make_plan(bench.request(bench.quark / "fp32.onnx", "vek385", backend="vitis-ai", **given))
+        written = str(plan.to_json()["configs"])
+        assert all(key in written for key in values)
+
+    return make
+
+
 WAYS: dict[str, Way] = {
+    "VAI402 options": options(keep_outputs="true", logging_level="info"),
+    "VAI403 option": options(threshold_gops_percent="5"),
     "VAI102 a format it has": offered("VAI102"),
     "VAI104 a format it has": offered("VAI104"),
     "VAI106 deploykit encodings apply": applied,

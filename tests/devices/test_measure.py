@@ -49,6 +49,8 @@ def test_u_counts_pairs_and_its_p_is_near_the_exact_one() -> None:
         ([5000.0] * 20, [5000.0] * 20, "no difference"),
         ([5000.0] * 20, [9000.0] * 20, "faster"),
         ([5000.0] * 7, [9000.0] * 100, "not judged"),
+        ([5000.0 + at % 3 for at in range(300)], [5125.0 + at % 3 for at in range(300)], "faster"),
+        ([5000.0 + at for at in range(8)], [9000.0 + at for at in range(8)], "faster"),
         # One late sample out of twenty moves the mean and says nothing.
         ([5000.0 + at for at in range(20)], [5000.0 + at for at in range(19)] + [90000.0], "no difference"),
     ],
@@ -89,6 +91,9 @@ def test_a_device_that_throttles_is_told() -> None:
     assert "throttling" in summarize(hot).described and summarize(hot).trend.ratio == pytest.approx(1.2, abs=0.05)
     assert "more warm-up" in summarize(hot[::-1]).described
     assert summarize(hot[:20]).trend.p is None
+    for slower, is_told in ((6000, False), (3000, True)):
+        warm = [one * (1 + at / slower) for at, one in enumerate(steady)]
+        assert ("throttling" in summarize(warm).described) is is_told
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ def test_a_yes_needs_all_of_it() -> None:
     answer = shipping(GOOD, ())
     assert answer.word is Word.SHIP
     assert answer.evidence == "compiled by a compiler; 1 number held to limits, on 8 given samples against float"
+    assert shipping(replace(GOOD, right=replace(RIGHT, label="recorded")), ()).word is Word.SHIP
 
 
 @each_row(

@@ -78,9 +78,11 @@ def test_short_kernels_are_drawn_together_and_none_is_lost() -> None:
 
 
 def test_the_strip_is_coloured_by_time() -> None:
-    graph = facts("a = Relu(x) b = Neg(a) y = Abs(b)")
-    shares = {node.label: share for node, share in zip(graph.nodes, (0.004, 0.001, 0.6), strict=True)}
+    graph = facts("a = Relu(x) b = Neg(a) c = Relu(b) d = Neg(c) e = Relu(d) f = Neg(e) y = Abs(f)")
+    parts = (0.004, 0.001, 0.0051, 0.021, 0.051, 0.149, 0.151)
+    shares = {node.label: share for node, share in zip(graph.nodes, parts, strict=True)}
     shown = network_strip(PlannedPrecision(), graph, [], shares=shares, kind="float16")
     assert shown is not None and shown.kinds == ("float16",)
-    assert [(run.kind, run.count) for run in shown.heat] == [("h-0", 2), ("h-4", 1)]
-    assert "60.0% of the time" in shown.heat[1].words
+    heat = [(run.kind, run.count) for run in shown.heat]
+    assert heat == [("h-0", 2), ("h-1", 1), ("h-2", 1), ("h-3", 2), ("h-4", 1)]
+    assert "15.1% of the time" in shown.heat[-1].words
