@@ -36,8 +36,8 @@ __all__ = ["about_samples", "data_findings", "declarations", "evidence_of", "obs
 _MEANINGFUL = frozenset({Label.GIVEN, Label.RECORDED, Label.DECLARED})
 """Labels of inputs whose values say what a model really sees; derived ones only say what a grid could hold."""
 _FLOATS = (None, "fp32", "fp16", "bf16")
-_FEW, _CLASSES = "DK621", "DK626"
-"""Guidelines that a measurement, or a rule that is stricter, stands for here."""
+_FEW = "DK621"
+"""The guideline that a measurement stands for where there is one."""
 
 
 def samples_of(situation: Situation, shared: SharedWork) -> Samples:
@@ -154,8 +154,7 @@ def about_samples(
             fit = data_fit(weights, facts, feeds, origin=calibration.origin, growth=growth, labels=labels)
     found = list(FIT_RULES.run(fit))
     if gives_ranges:
-        said = {_CLASSES} if growth is None else {_CLASSES, _FEW}
         with suppress(InputError):  # an input without a rank is told by whoever wants one
             guidelines = GUIDELINE_RULES.run(survey(calibration, input_specs(facts)))
-            found += [finding for finding in guidelines if finding.code not in said]
+            found += [finding for finding in guidelines if growth is None or finding.code != _FEW]
     return sort_findings(found)

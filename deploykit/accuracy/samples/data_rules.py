@@ -196,26 +196,6 @@ def check_sequential(survey: Survey) -> Iterator[Found]:
         )
 
 
-@GUIDELINE_RULES.rule("DK626", "class-imbalance", "warning", sources=_MEASURED)
-def check_balance(survey: Survey) -> Iterator[Found]:
-    """One class has more than ten times the samples of another.
-
-    Ranges of rare classes may hardly be seen.
-
-    Fix: Take about the same number of samples of each class.
-    """
-    if len(survey.labels) > 1:
-        message, rare, often = _rarest_and_most(survey.labels)
-        if survey.labels[often] > 10 * survey.labels[rare]:
-            yield _about(survey, message, counts=dict(survey.labels))
-
-
-def _rarest_and_most(counts: Mapping[str, int]) -> tuple[str, str, str]:
-    """Both classes, after a sentence that says so."""
-    rare, often = min(counts, key=lambda name: counts[name]), max(counts, key=lambda name: counts[name])
-    return f"class {often!r} has {counts[often]} samples, class {rare!r} has {counts[rare]}", rare, often
-
-
 @GUIDELINE_RULES.rule("DK627", "random-calibration-data", "warning", sources=_MEASURED)
 def check_random(survey: Survey) -> Iterator[Found]:
     """The model is calibrated with random data: not for production.
@@ -338,7 +318,8 @@ def check_classes(fit: DataFit) -> Iterator[Found]:
     counts = fit.labels
     if len(counts) < 2:
         return
-    message, rare, often = _rarest_and_most(counts)
+    rare, often = min(counts, key=lambda name: counts[name]), max(counts, key=lambda name: counts[name])
+    message = f"class {often!r} has {counts[often]} samples, class {rare!r} has {counts[rare]}"
     # The most frequent of k equally likely classes has about the mean and sqrt(2 ln k) deviations more: a hundred
     # pictures of a thousand classes hold one of some and three of others, and nothing is wrong with them.
     mean = sum(counts.values()) / len(counts)
