@@ -71,7 +71,6 @@ class Border:
     ``direction`` is ``to-float`` where the node reads the tensor and ``to-quantized`` where it makes it.
     """
 
-    node_index: int
     tensor: str
     node: str
     direction: str
@@ -97,7 +96,7 @@ def find_borders(
         node = facts.nodes[index]
         for names, direction in ((node.inputs, "to-float"), (node.outputs, "to-quantized")):
             found += [
-                Border(node_index=index, tensor=name, node=node.label, direction=direction)
+                Border(tensor=name, node=node.label, direction=direction)
                 for name in dict.fromkeys(names)
                 if _is_quantized(facts, name, floats) and name not in ignored
             ]

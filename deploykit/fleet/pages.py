@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from deploykit.accuracy.latency import in_time
 from deploykit.fleet.results import CELLS, PACKAGE, CellVerdict, Results
@@ -30,7 +29,7 @@ class _Square:
     page: str = ""
 
 
-def render_matrix(results: Results, name: str, *, templates: Path | None = None) -> str:
+def render_matrix(results: Results, name: str) -> str:
     """The page; links are relative to the result folder."""
     squares = {cell: _Square(words="not run", kind="open") for cell in results.not_run}
     for cell in results.cells:
@@ -59,7 +58,7 @@ def render_matrix(results: Results, name: str, *, templates: Path | None = None)
         "rows": rows,
         "bad": [(cell, squares[cell.cell].page) for cell in bad],
     }
-    return render("matrix.html.j2", values, templates=templates)
+    return render("matrix.html.j2", values)
 
 
 def size_text(size: float) -> str:

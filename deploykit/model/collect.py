@@ -24,7 +24,6 @@ from deploykit.model.values import (
     dtype_name,
     element_count,
     is_external,
-    nested_graphs,
     stored_tensors,
 )
 from deploykit.model.weights import is_outside, weight
@@ -59,7 +58,6 @@ def collect_facts(model: Model) -> GraphFacts:
         opsets[domain] = max(entry.version, opsets.get(domain, 0))
     return GraphFacts(
         model_name=model.path.name,
-        graph_name=graph.name,
         producer=" ".join(filter(None, (proto.producer_name, proto.producer_version))),
         ir_version=proto.ir_version,
         opsets=opsets,
@@ -67,7 +65,6 @@ def collect_facts(model: Model) -> GraphFacts:
         outputs=tuple(item.name for item in graph.output),
         nodes=nodes,
         tensors=tensors,
-        subgraph_ops=frozenset(node.op_type for inner in nested_graphs(graph.node) for node in inner.node),
         weight_bytes=sum(byte_size(stored.proto, stored.where) for stored in stored_tensors(proto)),
         functions=frozenset(function.name for function in proto.functions),
         non_finite=non_finite,

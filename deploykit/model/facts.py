@@ -140,7 +140,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphFacts(Kept):
-    """The facts of the main graph. ``subgraph_ops`` are op types met inside Loop, If and Scan bodies only.
+    """The facts of the main graph.
 
     ``functions`` are op types that the model itself defines; their bodies are not looked into. ``non_finite`` says what
     small stored tensors hold besides numbers (``NaN``, ``infinity``); large and external ones are not read.
@@ -150,7 +150,6 @@ class GraphFacts(Kept):
     """
 
     model_name: str
-    graph_name: str
     producer: str
     ir_version: int
     opsets: Mapping[str, int]
@@ -158,7 +157,6 @@ class GraphFacts(Kept):
     outputs: tuple[str, ...]
     nodes: tuple[NodeFact, ...]
     tensors: Mapping[str, TensorFact]
-    subgraph_ops: frozenset[str] = frozenset()
     weight_bytes: int = 0
     functions: frozenset[str] = frozenset()
     non_finite: Mapping[str, str] = field(default_factory=dict)

@@ -187,7 +187,7 @@ def _recorded_loss(status: Mapping[str, Any]) -> Verdict | None:
     return Verdict.from_json({**totals, "lost_rows": 0.0, "numbers": known, "not_finite": []}) if known else None
 
 
-def rejudge(package: Path, status: Mapping[str, Any], thresholds: Thresholds | None = None) -> Rejudged:
+def rejudge(package: Path, status: Mapping[str, Any]) -> Rejudged:
     """Simulate the pieces of a package in their order, and hold its outputs against those of the same pieces in float.
 
     Nothing is said of a package in which no model lies beside encodings.
@@ -196,7 +196,7 @@ def rejudge(package: Path, status: Mapping[str, Any], thresholds: Thresholds | N
     if not any((package / "encodings" / f"{path.stem}.json").is_file() for path in files):
         return Rejudged()
     try:
-        judge = judge_of(package, status, thresholds)
+        judge = judge_of(package, status, None)
         on, names = judge.samples.described_for_humans, " + ".join(piece.name for piece in judge.pieces)
         if not judge.samples.may_judge:
             check = Check(id="numerics", ok=True, detail=f"{names}: not judged, {on}")

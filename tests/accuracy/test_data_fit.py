@@ -25,7 +25,7 @@ from deploykit.model.collect import facts_of
 from sample_models.tiny_graphs import TinyGraph
 from tables import each_row
 
-GOOD = DataFit(origin="frames", input="x", low=0.0, high=1.0, whole_numbers=False, image_like=True)
+GOOD = DataFit(origin="frames", input="x", low=0.0, high=1.0, whole_numbers=False)
 
 BYTES = replace(GOOD, whole_numbers=True, high=255.0, first_layer=FirstLayer(node="c", deviation=1.5))
 
@@ -155,7 +155,7 @@ def test_other_inputs_are_left_alone() -> None:
     facts = facts_of(model)
     feeds: list[dict[str, Any]] = [{"x": np.linspace(0, 255, 7, dtype=np.float32)[None]}]
     found = data_fit(model, facts, feeds, origin="rows")
-    assert (found.image_like, found.preparation, found.first_layer, found.divides_by) == (False, None, None, 0.0)
+    assert (found.preparation, found.first_layer, found.divides_by) == (None, None, 0.0)
     assert not list(FIT_RULES.run(found))
 
 

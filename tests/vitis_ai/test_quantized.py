@@ -253,7 +253,7 @@ Number of subgraphs below 20% GOPs threshold (fall back to CPU): 0
 
 def test_a_summary_is_read() -> None:
     assert parse_summary(SUMMARY) == CompileSummary(
-        operators=50, offloaded=40, gops_percent=90.0, subgraphs=2, failed_subgraphs=1, small_subgraphs=0
+        operators=50, offloaded=40, gops_percent=90.0, subgraphs=2, failed_subgraphs=1
     )
     assert {finding.code for finding in SUMMARY_RULES.run(parse_summary(SUMMARY))} == {"VAI402", "VAI403"}
     assert {finding.code for finding in SUMMARY_RULES.run(parse_summary("nothing of use"))} == {"VAI401"}

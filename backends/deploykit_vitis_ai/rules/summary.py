@@ -27,7 +27,6 @@ class CompileSummary:
     gops_percent: float | None = None
     subgraphs: int | None = None
     failed_subgraphs: int | None = None
-    small_subgraphs: int | None = None
 
 
 def parse_summary(text: str) -> CompileSummary:
@@ -44,7 +43,6 @@ def parse_summary(text: str) -> CompileSummary:
         gops_percent=share,
         subgraphs=_whole(numbers, "Number of subgraphs offloaded by VAIML"),
         failed_subgraphs=_whole(numbers, "with compilation errors"),
-        small_subgraphs=_whole(numbers, "GOPs threshold"),
     )
 
 

@@ -229,7 +229,6 @@ def data_fit(
         low=low,
         high=high,
         whole_numbers=all(bool((value == np.round(value)).all()) for value in values),
-        image_like=colours > 0,
         divides_by=divides_by,
         preparation=preparation,
         first_layer=first_layer,

@@ -103,7 +103,6 @@ class DataFit:
     low: float = 0.0
     high: float = 0.0
     whole_numbers: bool = False
-    image_like: bool = False
     divides_by: float = 0.0
     preparation: Preparation | None = None
     first_layer: FirstLayer | None = None

@@ -414,9 +414,7 @@ def _digest(feed: Feed) -> str:
     return digest.hexdigest()
 
 
-def record_expected(
-    feeds: Iterable[Feed], sides: Mapping[str, Iterable[Feed]], label: Label, *, most_bytes: int = _MOST_BYTES
-) -> bytes | None:
+def record_expected(feeds: Iterable[Feed], sides: Mapping[str, Iterable[Feed]], label: Label) -> bytes | None:
     """The outputs of each sample by who computed them, to be kept beside samples of this label; None where none are.
 
     The same outputs give the same bytes. ``read_expected`` finds them by the samples' values.
@@ -427,7 +425,7 @@ def record_expected(
     for feed, *outputs in zip(feeds, *sides.values(), strict=True):
         row = {f"{side}:{name}": value for side, one in zip(sides, outputs, strict=True) for name, value in one.items()}
         rows.append({**row, _MARK: np.frombuffer(_digest(feed).encode(), np.uint8)})
-    return _packed(rows) if sum(value.nbytes for row in rows for value in row.values()) <= most_bytes else None
+    return _packed(rows) if sum(value.nbytes for row in rows for value in row.values()) <= _MOST_BYTES else None
 
 
 def read_expected(path: Path, feeds: Iterable[Feed]) -> dict[str, list[Feed]]:

@@ -364,7 +364,6 @@ def locate_files(
     samples: int | None = None,
     seed: int = 0,
     threshold_db: float = 20.0,
-    sessions: int = SESSIONS,
 ) -> Located:
     """``locate`` for files: a model against another with the same tensor names, or against its own simulation.
 
@@ -382,4 +381,4 @@ def locate_files(
             raise several
         right = SimulationProbe(given.model, given.encodings)
     left, feeds = ModelProbe(given.model), given.samples.varied
-    return locate(given.facts, left, right, feeds, threshold_db=threshold_db, sessions=sessions)
+    return locate(given.facts, left, right, feeds, threshold_db=threshold_db)
