@@ -154,6 +154,7 @@ def test_a_job_hands_tensors_on_and_leaves_out_the_tail(
     with_tail: Path,
     device: dict[str, str],
     samples: list[Arrays],
+    make_sdk: MakeSdk,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -180,6 +181,9 @@ def test_a_job_hands_tensors_on_and_leaves_out_the_tail(
     (package / "artifacts").mkdir(exist_ok=True)
     (package / "artifacts/model_ctx.bin").write_bytes(b"context")
     assert "--num_inferences 12 --keep_num_outputs 2 --profiling_level basic" in job_of(package).argv[2]
+    monkeypatch.setenv("QAIRT_SDK_ROOT", str(make_sdk("2.37.0.250724", "2.37.0")))
+    with pytest.raises(ToolError, match=r"is version 2\.37\.0.*, the package is for 2\.33"):
+        job_of(package)
 
 
 def test_a_route_through_dlcs_serves_both_kinds(tmp_path: Path) -> None:

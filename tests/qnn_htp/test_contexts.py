@@ -143,6 +143,9 @@ def test_a_graph_of_other_weights_is_refused(decoder: Path, tmp_path: Path) -> N
         shutil.copy(decoder / name, tmp_path / name)
     same = deploykit.plan(**request(decoder, also=tmp_path / "decode.onnx"))
     assert len(same.details or ()) == 2  # another file with the same values is the same
+    shutil.copy(decoder / "decode.onnx", tmp_path / "prefill.onnx")
+    with pytest.raises(UsageError, match="both graphs are called prefill"):
+        deploykit.plan(**request(decoder, also=tmp_path / "prefill.onnx"))
     data = bytearray((tmp_path / "weights.data").read_bytes())
     data[-4] ^= 1  # in the head
     (tmp_path / "weights.data").write_bytes(data)
