@@ -179,20 +179,20 @@ def load_weights(model: Model) -> ModelProto:
     return whole
 
 
-def lean_weights(model: Model, *, least: int = LEAST, small: int = _SMALL) -> ModelProto:
+def lean_weights(model: Model) -> ModelProto:
     """The model as one value in which the values of every stored tensor can be had with ``stored_values``.
 
-    External initializers of more than ``small`` bytes stay in their files where there are ``least`` bytes of them, but
-    for element types that numpy does not have.
+    Large external initializers stay in their files where there are ``LEAST`` bytes of them, but for element types that
+    numpy does not have.
     """
-    if sum(file.size for file in model.external) < least:
+    if sum(file.size for file in model.external) < LEAST:
         return load_weights(model)
     lean, files = copy_of(model.proto), _paths(model)
     for tensor in lean.graph.initializer:
         if is_outside(tensor):
             path = files[_entry(tensor, "location")]
             claim = claim_of(model.path, _named(tensor), regular_size(path))
-            if claim.length > small and is_native(tensor):
+            if claim.length > _SMALL and is_native(tensor):
                 tensor.external_data.add(key=MAPPED, value=str(path))
     _take_all(model, lean)
     return lean

@@ -21,7 +21,8 @@ __all__ = ["copy_hashed", "is_own", "open_regular", "read_regular", "regular_siz
 
 # Without waiting for the other end of a pipe, should the name have become one since it was looked at.
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
-_CHUNK = 1 << 20
+# Small enough for memory that is at hand: more is asked of the system anew for each piece.
+_CHUNK = 1 << 17
 
 
 def open_regular(path: Path, *, size: int | None = None, limit: int | None = None, follow: bool = True) -> BinaryIO:

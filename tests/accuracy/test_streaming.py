@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import onnx
@@ -18,7 +19,7 @@ from deploykit.accuracy.simulate.sessions import Feed, Session
 from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.errors import InputError
-from deploykit.model import load_model, wrap_proto
+from deploykit.model import load_model, weights, wrap_proto
 from deploykit.model.weights import (
     is_mapped,
     lean_weights,
@@ -38,7 +39,8 @@ def _stored_outside(model: ModelProto, folder: Path) -> Path:
 
 
 def _lean(model: ModelProto, folder: Path, *, small: int = 0) -> ModelProto:
-    return lean_weights(load_model(_stored_outside(model, folder)), least=0, small=small)
+    with patch.multiple(weights, LEAST=0, _SMALL=small):
+        return lean_weights(load_model(_stored_outside(model, folder)))
 
 
 def _same(one: Sequence[Any], two: Sequence[Any]) -> bool:

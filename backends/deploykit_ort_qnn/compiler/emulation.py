@@ -142,7 +142,8 @@ def compare(job: EmulationJob, progress: Progress | None = None) -> NumericScope
             raise ToolError(f"{job.qdq}: does not run on the CPU", why=error.why or error.what) from None
     sides = run(job.root, job.qdq, job.context, feeds)
     ends = [Session(onnx.load(job.root / job.tail))] if job.tail else []
-    cpu, npu = ([*Chain([_Ran(side), *ends]).runs(job.inputs)] for side in sides)
+    given = ([{**fed, **made} for fed, made in zip(job.inputs, side, strict=True)] for side in sides)
+    cpu, npu = map(Chain(ends).runs, given)
     device, quantization = _judged(job, facts, cpu, npu)
     original = job.original
     if job.keep and original is not None:
@@ -165,17 +166,6 @@ def compare(job: EmulationJob, progress: Progress | None = None) -> NumericScope
         first_db=value,
         seen=Seen(by="the emulated device", feeds=tuple(job.inputs[:_SEEN]), outputs=tuple(npu[:_SEEN])),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Ran:
-    """What a compiled context gave, as a piece of a chain."""
-
-    outputs: Sequence[Mapping[str, Numbers]]
-
-    def runs(self, feeds: Sequence[Mapping[str, Numbers]]) -> Sequence[Mapping[str, Numbers]]:
-        del feeds
-        return self.outputs
 
 
 def _judged(

@@ -378,25 +378,23 @@ class Recording:
         return {**self.samples, "recorded": kept, "why_not": self.why_not, "sha256": list(self.hashes)}
 
 
-def record(
-    samples: Samples, *, most: int = _MOST_SAMPLES, most_bytes: int = _MOST_BYTES, keep: bool = True
-) -> Recording:
-    """At most ``most`` samples and ``most_bytes``, spread over those there are. Without ``keep`` only their hashes.
+def record(samples: Samples, *, keep: bool = True) -> Recording:
+    """At most eight samples, of 32 MiB, spread over those there are. Without ``keep`` only their hashes.
 
     The same samples give the same bytes.
     """
     names = sorted(name for name, source in samples.of_inputs.items() if source.label in _KEPT)
     feeds = [{name: feed[name] for name in names} for feed in samples.feeds] if names else []
     size = max((sum(value.nbytes for value in feed.values()) for feed in feeds), default=0)
-    room = min(most, most_bytes // size) if size else most
-    chosen = [feeds[index] for index in spread(len(feeds), room or most)]
+    room = min(_MOST_SAMPLES, _MOST_BYTES // size) if size else _MOST_SAMPLES
+    chosen = [feeds[index] for index in spread(len(feeds), room or _MOST_SAMPLES)]
     why_not = ""
     if not feeds:
         why_not = "nothing was given or declared; derived samples are made again when they are needed"
     elif not keep:
         why_not = "samples are private: only their hashes are kept"
     elif not room:
-        why_not = f"one sample has {size / 2**20:.0f} MiB, at most {most_bytes >> 20} are kept"
+        why_not = f"one sample has {size / 2**20:.0f} MiB, at most {_MOST_BYTES >> 20} are kept"
     return Recording(
         data=None if why_not else _packed(chosen),
         hashes=tuple(map(_digest, chosen)),

@@ -93,9 +93,8 @@ def _on_grid(x: Floats, s: Floats, o: Floats, bits: int, made: Floats) -> Floats
     np.subtract(made, o, out=made)
     np.add(made, np.float32(0.5), out=made)
     np.floor(made, out=made)
-    if np.isnan(np.min(made, initial=0)):
-        made[np.isnan(made)] = 0
-    np.clip(made, np.float32(0), np.float32((1 << bits) - 1), out=made)
+    np.fmax(made, np.float32(0), out=made)  # which takes NaN to the lowest step
+    np.minimum(made, np.float32((1 << bits) - 1), out=made)
     np.add(made, o, out=made)
     np.multiply(made, s, out=made)
     return made

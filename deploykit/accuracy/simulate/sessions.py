@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -32,11 +32,9 @@ if TYPE_CHECKING:
 __all__ = [
     "Chain",
     "Feed",
-    "Runs",
     "Session",
     "StreamedModel",
     "check_feed",
-    "group_room",
     "may_stream",
     "reference_outputs",
 ]
@@ -66,11 +64,6 @@ _COPIES = 4
 _GROUPS_IN_BUDGET = 8 * _COPIES
 
 
-def group_room() -> int:
-    """The bytes of weights that are worth a group of their own, within a small part of the memory budget."""
-    return max(_LEAST_GROUP, min(_GROUP, memory_budget() // _GROUPS_IN_BUDGET))
-
-
 class Session:
     """One model to run. ``optimize`` allows the runtime's graph optimisations: faster, and not bit exact.
 
@@ -90,8 +83,9 @@ class Session:
         room: int | None = None,
     ) -> None:
         self.outputs: tuple[str, ...] = tuple(o.name for o in model.graph.output)
-        size, room = mapped_bytes(model), group_room() if room is None else room
-        values = values or {}
+        size, values = mapped_bytes(model), values or {}
+        if room is None:  # for weights that are worth a group of their own, within a small part of the memory budget
+            room = max(_LEAST_GROUP, min(_GROUP, memory_budget() // _GROUPS_IN_BUDGET))
         opener = _ModelOpener(optimize=optimize, values=values, size=size)
         stored = {tensor.name for tensor in model.graph.initializer}
         self._fed = {item.name: values[item.name] for item in model.graph.input if item.name in values.keys() - stored}
@@ -297,11 +291,6 @@ class StreamedModel:
                 self._last.setdefault(number, []).append(name)
 
     @property
-    def groups(self) -> int:
-        """How many groups there are."""
-        return len(self._pieces.pieces)
-
-    @property
     def largest(self) -> int:
         """The bytes of the weights of the largest group."""
         stored, holds = self._pieces.stored, self._pieces.holds
@@ -312,7 +301,7 @@ class StreamedModel:
         """The wanted tensors of each sample. Raises whatever opening and running a group raises."""
         kept = [{name: np.asarray(feed[name]) for name in self._pieces.inputs} for feed in feeds]
         types: dict[str, int] = {}
-        for number in range(self.groups if feeds else 0):
+        for number in range(len(self._pieces.pieces) if feeds else 0):
             fresh = {name: value for name, value in kept[0].items() if name not in types}
             types |= {name: helper.np_dtype_to_tensor_dtype(value.dtype) for name, value in fresh.items()}
             self._run(number, kept, types)
@@ -347,17 +336,10 @@ def reference_outputs(model: ModelProto, feeds: Sequence[Feed]) -> list[Feed]:
         raise InputError(f"{model.graph.name}: ONNX's reference does not run the model", why=why) from None
 
 
-class Runs(Protocol):
-    """One piece: a ``Session``, a ``Simulator``, or what a device gives."""
-
-    def runs(self, feeds: Sequence[Feed]) -> Sequence[Feed]:
-        """The outputs for each sample; what it does not read is passed over."""
-
-
 class Chain:
     """Pieces in order; each reads the model's inputs and what the pieces before it made, by name."""
 
-    def __init__(self, pieces: Iterable[Runs]) -> None:
+    def __init__(self, pieces: Iterable[Session]) -> None:
         self._pieces = tuple(pieces)
 
     def runs(self, feeds: Sequence[Feed]) -> list[_Values]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -67,6 +67,10 @@ VERSIONS = tuple(_LAYOUTS)
 WRITTEN_VERSIONS = ("0.6.1", "1.0.0", "2.0.0")
 """The versions to convert to; 0.6.2 is written as well, where it is what was read."""
 
+_Plain: TypeAlias = str | bool | int | float | None
+_DECODER = msgspec.json.Decoder(dict[str, dict[str, v061.Items | _Plain] | list[Any] | _Plain])
+"""Any version; objects with an item for each scale, of which there may be a million, become structs at once."""
+
 _HEAD = ("version", "producer", "quantizer_args")
 
 
@@ -81,7 +85,7 @@ def read_encodings(path: Path) -> EncodingSet:
     _check_budget(data, str(path), f"is this really an encodings file? {_LEAST}")
     with _without_collecting():
         try:
-            document = parse_json(data, where=str(path))
+            document = parse_json(data, where=str(path), reader=_DECODER.decode)
         except InputError as error:
             if not error.what.endswith("is not a JSON number"):
                 raise

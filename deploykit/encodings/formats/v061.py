@@ -5,17 +5,19 @@ It states neither axes nor block sizes; nothing here guesses them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+from msgspec import Meta, Raw, Struct
 
 from deploykit.encodings.formats import grids
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Value
 from deploykit.errors import InputError
 
-__all__ = ["SECTIONS", "format_sections", "parse_sections"]
+__all__ = ["SECTIONS", "Items", "format_sections", "parse_sections"]
 
 SECTIONS: dict[str, type] = {"activation_encodings": dict, "param_encodings": dict}
 
@@ -26,25 +28,25 @@ class FloatItem(Struct, frozen=True, tag_field="dtype", tag="float", forbid_unkn
     bitwidth: Literal[16]
 
 
-class ScaleItem(Struct, frozen=True, tag_field="dtype", tag="int", forbid_unknown_fields=True):
-    """One scale of a tensor. ``min`` and ``max`` only repeat scale and offset."""
+class ScaleItem(Struct, frozen=True, tag_field="dtype", tag="int", forbid_unknown_fields=True, omit_defaults=True):
+    """One scale of a tensor. ``min`` and ``max`` only repeat scale and offset, and may be missing: NaN is no JSON."""
 
     bitwidth: grids.Width
     is_symmetric: Literal["True", "False"]
     offset: float
     scale: float
-    min: float | UnsetType = UNSET
-    max: float | UnsetType = UNSET
+    min: float = math.nan
+    max: float = math.nan
 
 
-_Items = Annotated[list[ScaleItem | FloatItem], Meta(min_length=1)]
+Items = Annotated[list[ScaleItem | FloatItem], Meta(min_length=1)]
 
 
 def parse_sections(document: dict[str, Any], where: str) -> Iterator[Encoding]:
     """The entries of both sections in the file's order, unplaced where a list has several items."""
     for section in SECTIONS:
         named = document[section].items()
-        rows = grids.typed_rows(_Items, [row for _, row in named], [f"{where}: {name!r}" for name, _ in named])
+        rows = grids.typed_rows(Items, [row for _, row in named], [f"{where}: {name!r}" for name, _ in named])
         for (name, _), (row, place) in zip(named, rows, strict=True):
             yield Encoding(name=name, value=_parse_value(row, place), is_param=section == "param_encodings")
 
@@ -58,25 +60,30 @@ def _parse_value(items: list[Any], where: str) -> Value:
     bits, signed = first.bitwidth, first.is_symmetric == "True"
     if not single and len({(item.bitwidth, item.is_symmetric) for item in items}) > 1:
         raise InputError(f"{where}: 'bitwidth' or 'is_symmetric' differs between the items of one tensor")
-    zeros = [grids.zero_point_of(item.offset, bits, signed=signed) for item in items]
+
+    def column(key: str) -> Any:
+        """A number, or of a weight with an item for each of its channels an array."""
+        return getattr(first, key) if single else np.array(list(map(attrgetter(key), items)))
+
+    scale, zero = column("scale"), grids.zero_point_of(column("offset"), bits, signed=signed)
     if single:
-        value = grids.one_scale(where, bits, first.scale, zeros[0], signed=signed, symmetric=signed)
+        value = grids.one_scale(where, bits, scale, zero, signed=signed, symmetric=signed)
     else:
-        scale = np.array([item.scale for item in items])
-        grid = {"scale": scale, "zero_point": np.array(zeros), "symmetric": signed, "placed": False}
-        value = grids.checked(where, Affine(bits=bits, signed=signed, **grid))
-    low, high, slack = value.lowest, value.highest, 1.5 + 1e-6 * (1 << bits)
-    for item, zero in zip(items, zeros, strict=True):
-        least, most = (low - zero) * item.scale, (high - zero) * item.scale
-        for key, stated, given in (("min", item.min, least), ("max", item.max, most)):
-            # One step, and what a producer that worked in float32 may lose.
-            if stated is UNSET or abs(stated - given) <= item.scale * slack:
-                continue
-            raise InputError(
-                f"{where}: {key!r} is {stated:g}, but scale and offset give {given:g}",
-                why="min and max repeat scale and offset; which of the two a converter obeys differs",
-                next="export the encodings again instead of editing them",
-            )
+        affine = Affine(bits=bits, signed=signed, scale=scale, zero_point=zero, symmetric=signed, placed=False)
+        value = grids.checked(where, affine)
+    # One step, and what a producer that worked in float32 may lose.
+    slack = scale * (1.5 + 1e-6 * (1 << bits))
+    for key, end in (("min", value.lowest), ("max", value.highest)):
+        stated, given = column(key), (end - zero) * scale
+        far = abs(stated - given) > slack
+        if far is False or not np.any(far):
+            continue
+        place = int(np.argmax(far))
+        raise InputError(
+            f"{where}: {key!r} is {np.ravel(stated)[place]:g}, but scale and offset give {np.ravel(given)[place]:g}",
+            why="min and max repeat scale and offset; which of the two a converter obeys differs",
+            next="export the encodings again instead of editing them",
+        )
     return value
 
 

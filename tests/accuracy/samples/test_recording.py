@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deploykit.accuracy.samples import InputSpec
+from deploykit.accuracy.samples import InputSpec, gathering
 from deploykit.accuracy.samples.gathering import InputSource, Samples, read_recorded, record
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.errors import InputError
@@ -38,10 +38,12 @@ def test_at_most_eight_spread_over_all(tmp_path: Path) -> None:
     assert len(set(kept.hashes)) == 8
 
 
-def test_fewer_where_they_are_large(tmp_path: Path) -> None:
+def test_fewer_where_they_are_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = 3 * 4 + 2 * 8
-    assert _numbers(record(_samples(50), most_bytes=3 * one).data, tmp_path) == [0, 24, 49]
-    none = record(_samples(50), most_bytes=one - 1)
+    monkeypatch.setattr(gathering, "_MOST_BYTES", 3 * one)
+    assert _numbers(record(_samples(50)).data, tmp_path) == [0, 24, 49]
+    monkeypatch.setattr(gathering, "_MOST_BYTES", one - 1)
+    none = record(_samples(50))
     assert none.data is None
     assert "one sample has" in none.why_not
     assert len(none.hashes) == 8
