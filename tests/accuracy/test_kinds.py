@@ -40,6 +40,8 @@ def facts(given: str, body: str, made: str = "y", *, opset: int = 17, **stored: 
         ("float[1,20] x", "s = Sigmoid(x) y = ReduceMean<axes=[1]>(s)", K.SCORES),
         ("float[1,5] x", "a = Sigmoid(x) b = Softmax(x) p = Mul(a, b) y = Mul(p, a)", K.SCORES),
         ("float[1,5] x", "a = Sigmoid(x) b = Relu(x) y = Mul(a, b)", K.LOGITS),
+        ("float[1,5] x, bool[1,5] c", "a = Sigmoid(x) y = Where(c, a, eps)", K.SCORES),
+        ("float[1,5] x, bool[1,5] c", "a = Sigmoid(x) b = Relu(x) y = Where(c, a, b)", K.LOGITS),
         ("float[1,4,8,8] x", "y = QuantizeLinear(x, scale, zero)", K.DENSE),  # stored steps are no labels
         ("float[2,8] x", "y = LpNormalization<axis=1>(x)", K.EMBEDDING),
         ("float[2,8] x", "n = ReduceL2<axes=[1]>(x) y = Div(x, n)", K.EMBEDDING),
@@ -60,7 +62,9 @@ def test_operators_and_shapes_say_what_an_output_is(given: str, body: str, kind:
     [
         ("float[1,5] x", "y = Relu(x)", 1, T.CLASSES),
         ("float[1,2,3] x", "y = Softmax<axis=1>(x)", 1, T.CLASSES),
+        ("float[1,5,1,1] x", "s = Softmax<axis=1>(x) y = Flatten(s)", 1, T.CLASSES),
         ("float[1,8,30] x", "y = Softmax(x)", 2, T.TEXT),
+        ("float[1,8,30] x", "s = Softmax(x) y = Transpose<perm=[1,0,2]>(s)", 2, T.TEXT),
         ("int64[1,8] x", "c = Cast<to=1>(x) r = Reshape(c, rows) m = MatMul(r, wide) y = Add(m, bias)", 2, T.TOKENS),
         ("int64[1,8] x", "c = Cast<to=1>(x) r = Reshape(c, rows) y = MatMul(r, narrow)", None, T.SIGNAL),
         ("float[1,5,8,8] x", "y = Softmax<axis=1>(x)", 1, T.SEGMENTATION),
@@ -83,6 +87,11 @@ def test_the_task_is_what_people_measure(given: str, body: str, axis: int | None
     stored = {name: value for name, value in known.items() if name in body}
     (piece,) = pieces_of(facts(given, body, **stored), "y")
     assert (piece.class_axis, piece.task) == (axis, task)
+
+
+def test_beside_probabilities_plain_numbers_are_no_classes() -> None:
+    (piece,) = pieces_of(facts("float[1,5] x", "p = Softmax(x) y = Relu(x)", "p, y"), "y")
+    assert (piece.class_axis, piece.task) == (None, T.REGRESSION)
 
 
 def test_before_operator_set_13_a_softmax_is_over_its_second_axis() -> None:
@@ -123,6 +132,13 @@ FLAT2 = "x2 = Mul(b2, eight) m2 = Concat<axis=1>(x2, s2) f2 = Reshape(m2, flat)"
         (ROWS, "p = Sigmoid(s) c = Sigmoid(o) x = Mul(b, eight) y = Concat<axis=2>(x, c, p)", [4, 1, 3], 2),
         (ROWS, "p = Sigmoid(s) c = Sigmoid(o) x = Mul(b, eight) y = Concat<axis=2>(x, p, c)", [4, 4], 2),
         (ROWS, "c = Sigmoid(o) x = Mul(b, eight) y = Concat<axis=2>(x, c, c, c)", [4, 3], 2),
+        # All numbers of a cell through one Sigmoid: the first score is whether there is anything to see.
+        (
+            "float[1,40,9] z",
+            "s = Sigmoid(z) b, p = Split<axis=2>(s, cut) x = Mul(b, eight) y = Concat<axis=2>(x, p)",
+            [4, 1, 4],
+            2,
+        ),
         (HEADS, "x = Mul(b, eight) y = Concat<axis=1>(x, s)", [4, 8], 1),
         (HEADS, "x = Mul(b, eight) p = Sigmoid(s) y = Concat<axis=1>(x, p)", [4, 8], 1),
         (HEADS, f"{FLAT} y = Identity(f)", [4, 8], 1),
@@ -135,7 +151,7 @@ FLAT2 = "x2 = Mul(b2, eight) m2 = Concat<axis=1>(x2, s2) f2 = Reshape(m2, flat)"
 )
 def test_what_lies_side_by_side_is_told_apart(given: str, body: str, pieces: list[int], axis: int | None) -> None:
     known: dict[str, Any] = {"eight": EIGHT, "flat": np.asarray([1, 12, -1]), "rows": np.asarray([1, 6, 128])}
-    known["last"] = np.asarray([1, 64, 12])
+    known |= {"last": np.asarray([1, 64, 12]), "cut": np.asarray([4, 5])}
     found = pieces_of(facts(given, body, **{name: value for name, value in known.items() if name in body}), "y")
     assert ([piece.width for piece in found], found[0].axis) == (pieces, axis)
 

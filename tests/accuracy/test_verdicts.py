@@ -106,6 +106,17 @@ CASES: list[tuple[str, str, dict[str, Any], np.ndarray, Change, bool]] = [
 ]
 
 
+def test_scores_from_one_to_five_are_amounts_and_moved_probabilities_are_told() -> None:
+    rng = np.random.default_rng(4)
+    values = [rng.uniform(2.5, 4.5, (1, 3)) for _ in range(8)]
+    verdict = _judged(_one("Relu", (1, 3)), values, [value[:, ::-1] * 0.5 + value * 0.5 for value in values])
+    assert verdict.right is True and "relative error" in verdict.words, verdict.lines()
+    flat = [np.eye(5)[None, at % 5] * 0.4 + 0.12 for at in range(8)]
+    moved = [value * 0.8 + 0.04 for value in flat]
+    words = _judged(_one("Softmax", (1, 5)), flat, moved).words
+    assert words == "8 of 8 classes equal, 6.4% of the probability lies elsewhere"
+
+
 @each_row(("op", "attributes", "reference", "change", "right"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
 def test_right_and_wrong_by_construction(
     op: str, attributes: dict[str, Any], reference: np.ndarray, change: Change, right: bool

@@ -36,14 +36,10 @@ _SUFFIXES = (".npy", ".npz")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputSet:
-    """Samples by name, each read on demand; the only output of a .npy file is called ``""``.
-
-    ``ignored`` are files of a folder that hold no arrays.
-    """
+    """Samples by name, each read on demand; the only output of a .npy file is called ``""``."""
 
     label: str
     samples: Mapping[str, Callable[[], Values]]
-    ignored: tuple[str, ...] = ()
 
 
 def read_outputs(path: Path) -> OutputSet:
@@ -55,11 +51,10 @@ def read_outputs(path: Path) -> OutputSet:
         if twin is not None:
             names = f"{twin.name} and {usable[twin.stem].name}"
             raise InputError(f"{path}: {names} have the same stem", next="keep one of them")
-        ignored = tuple(file.name for file in files if file.suffix not in _SUFFIXES)
         if not usable:
             raise InputError(f"{path}: holds no .npy and no .npz file", next="give the folder with the saved outputs")
         samples = {stem: partial(read_arrays, file) for stem, file in usable.items()}
-        return OutputSet(label=str(path), samples=samples, ignored=ignored)
+        return OutputSet(label=str(path), samples=samples)
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
     if path.suffix not in _SUFFIXES:
@@ -175,7 +170,6 @@ class ComparedOutputs:
     missing: tuple[str, ...] = ()
     extra: tuple[str, ...] = ()
     mismatches: tuple[tuple[str, str], ...] = ()
-    ignored: tuple[str, ...] = ()
 
     @property
     def samples(self) -> int:
@@ -201,7 +195,6 @@ def compare(baseline: OutputSet, candidate: OutputSet) -> ComparedOutputs:
         missing=tuple(sorted(baseline.samples.keys() - candidate.samples.keys())),
         extra=tuple(sorted(candidate.samples.keys() - baseline.samples.keys())),
         mismatches=tuple(mismatches),
-        ignored=(*baseline.ignored, *candidate.ignored),
     )
 
 

@@ -215,6 +215,9 @@ def _piece_numbers(context: Context, piece: Piece, pairs: Sequence[Pair]) -> Ite
 def _of_task(number: Callable[..., JudgedNumber], piece: Piece, pairs: Sequence[Pair]) -> Iterator[JudgedNumber]:
     """The measure that people of the trade use; nothing where they use decibels."""
 
+    if piece.kind is OutputKind.LOGITS and piece.class_axis is not None and measures.are_amounts(pairs):
+        piece = replace(piece, class_axis=None, task=Task.REGRESSION)
+
     def counted(measure: Measure, what: str, same: int, total: int, more: str = "") -> JudgedNumber:
         return number(measure, same / total, items=total, words=f"{same} of {total} {what} equal{more}")
 
@@ -224,7 +227,11 @@ def _of_task(number: Callable[..., JudgedNumber], piece: Piece, pairs: Sequence[
     match piece.task:
         case Task.CLASSES | Task.TOKENS if axis is not None and all(one.shape[axis] > 1 for one, _ in pairs):
             what = "words" if piece.task is Task.TOKENS else "classes"
-            yield counted(Measure.TOP_1, what, *measures.agreement(measures.answers(pairs, axis)))
+            # A mean over classes, such as an age, rests on all of them.
+            moved = float(np.mean([np.abs(one - two).sum(axis).mean() / 2 for one, two in pairs]))
+            moved *= piece.kind is OutputKind.SCORES
+            more = f", {moved:.1%} of the probability lies elsewhere" if moved > _PROBABILITY_TOLERANCE else ""
+            yield counted(Measure.TOP_1, what, *measures.agreement(measures.answers(pairs, axis)), more)
             if pairs[0][0].shape[axis] > 10:
                 among, total = measures.among_first(pairs, axis, 5)
                 yield number(Measure.TOP_5, among / total, items=total)

@@ -5,8 +5,10 @@ Names of tensors say nothing here. No arrays, nothing is compared.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import pairwise
 from math import prod
 from typing import TypeAlias
 
@@ -98,7 +100,7 @@ _Shape: TypeAlias = tuple[int | str | None, ...]
 # Operators whose values come from their first input and keep their meaning: the best of some scores is a score.
 _MOVES = ops(Trait.REARRANGES, Trait.SELECTS) | {*QUANTIZERS, "Clip"}
 _SAME = frozenset({*QUANTIZERS, "Identity", "Cast"})
-_ARITHMETIC = frozenset({"Mul", "Add", "Sub", "Div", "Concat", "Max", "Min"})
+_ARITHMETIC = frozenset({"Mul", "Add", "Sub", "Div", "Pow", "Concat", "Max", "Min"})
 _PROBABLE = frozenset({"Sigmoid", "Softmax", "HardSigmoid"})
 _AROUND_A_NORM = frozenset({*QUANTIZERS, "Sqrt", "Pow", "Clip", "Max", "Add", "Expand", "Abs", "Cast"})
 _NO_BOXES = (OutputKind.SCORES, OutputKind.LABELS, OutputKind.EMBEDDING)
@@ -115,7 +117,7 @@ def kind_of(facts: GraphFacts, tensor: str) -> OutputKind:
         return OutputKind.LABELS
     if maker is not None:
         mean = facts.maker_behind(tensor, _MOVES | ops(Trait.AVERAGES))  # a mean of probabilities is one
-        if (mean or maker).op_type in _PROBABLE or _is_product_of_scores(facts, maker):
+        if (mean or maker).op_type in _PROBABLE or _made_of_scores(facts, maker):
             return OutputKind.SCORES
         if _is_unit_length(facts, maker):
             return OutputKind.EMBEDDING
@@ -137,11 +139,12 @@ def _holds_integers(facts: GraphFacts, tensor: str, maker: NodeFact | None) -> b
     return not facts.is_data(tensor) and (stored is None or stored.op_type != "QuantizeLinear")
 
 
-def _is_product_of_scores(facts: GraphFacts, node: NodeFact, depth: int = 3) -> bool:
-    """Objectness times class scores, times whether there is anything to see."""
-    makers = [facts.maker_behind(name, _MOVES) for name in node.inputs]
-    return (node.op_type == "Mul" and depth > 0) and all(
-        maker is not None and (maker.op_type in _PROBABLE or _is_product_of_scores(facts, maker, depth - 1))
+def _made_of_scores(facts: GraphFacts, node: NodeFact, depth: int = 3) -> bool:
+    """Objectness times class scores, times whether there is anything to see; scores here and a constant elsewhere."""
+    read = {"Mul": node.inputs, "Where": [n for n in node.inputs[1:] if not facts.is_stored(n)]}.get(node.op_type, ())
+    makers = [facts.maker_behind(name, _MOVES) for name in read if depth]
+    return bool(makers) and all(
+        maker is not None and (maker.op_type in _PROBABLE or _made_of_scores(facts, maker, depth - 1))
         for maker in makers
     )
 
@@ -164,17 +167,21 @@ def pieces_of(facts: GraphFacts, output: str) -> tuple[Piece, ...]:
         kind = kind_of(facts, output)
         class_axis, task = _task(facts, output, kind)
         return (Piece(output=output, kind=kind, class_axis=class_axis, task=task),)
-    found: list[Piece] = []
+    found, read = list[Piece](), set(_reached(facts, parts[0][0]))
     for name, start, stop in parts:
-        piece = Piece(output=output, kind=kind_of(facts, name), axis=axis, start=start, stop=stop)
-        last = found[-1] if found else None
-        # Neighbours of one kind are one piece: two corners of boxes, scores of several heads. A box stays by itself,
-        # and so does one score before those of the classes: whether there is anything to see.
-        alone = () if last is None else (_BOX, 1) if last.kind is OutputKind.SCORES else (_BOX,)
-        if last is not None and last.kind is piece.kind and not (last.width in alone and last.width != piece.width):
-            found[-1] = replace(last, stop=stop)
-        else:
-            found.append(piece)
+        kind, maker = kind_of(facts, name), facts.maker_behind(name, _MOVES)
+        # Boxes and scores of one Sigmoid: a head that is decoded after it. Its first score is whether there is any.
+        whole = kind is not OutputKind.SCORES or maker is None or maker.outputs[0] not in read
+        for begin, end in pairwise((start, stop) if whole or not found else (start, start + 1, stop)):
+            piece = Piece(output=output, kind=kind, axis=axis, start=begin, stop=end)
+            last = found[-1] if found else None
+            # Neighbours of one kind are one piece: two corners of boxes, scores of several heads. A box stays by
+            # itself, and so does one score before those of the classes: whether there is anything to see.
+            alone = () if last is None else (_BOX, 1) if last.kind is OutputKind.SCORES else (_BOX,)
+            if last is not None and last.kind is kind and not (last.width in alone and last.width != piece.width):
+                found[-1] = replace(last, stop=end)
+            elif end > begin:
+                found.append(piece)
     return tuple(found)
 
 
@@ -185,14 +192,17 @@ def _task(facts: GraphFacts, output: str, kind: OutputKind) -> tuple[int | None,
         return None, Task(kind)
     if shape is None:
         return None, Task.SIGNAL
-    node, rank = facts.maker_behind(output, _SAME), len(shape)
-    axis: int | None = None
-    if node is not None and node.op_type in ("Softmax", "LogSoftmax"):
-        axis = int(node.attributes.get("axis", -1 if facts.opset >= 13 else 1)) % rank
-    elif kind is OutputKind.LOGITS:
-        axis = 1
-    elif rank == 3 and _gives_words(facts, node):
-        axis = 2
+    rank, default = len(shape), -1 if facts.opset >= 13 else 1
+    made = [(node, axes) for node, axes in _upwards(facts, output) if node.op_type in ("Softmax", "LogSoftmax")]
+    axis = next((axes[int(node.attributes.get("axis", default)) % len(axes)] for node, axes in made), None)
+    if axis is None and kind is OutputKind.LOGITS:
+        # A model that makes probabilities of one output does so of all that are classes.
+        axis = None if OutputKind.SCORES in [kind_of(facts, name) for name in facts.outputs] else 1
+    elif axis is None and rank == 3:
+        # A projection onto many more values than it reads: logits of a vocabulary.
+        sizes = _weight_shape(facts, facts.maker_behind(output, _SAME), "MatMul")
+        known = [dim for dim in sizes if isinstance(dim, int)]
+        axis = 2 if len(known) == 2 and known[1] > max(known[0], _LEAST_WORDS) else None
     if axis is not None:
         if rank == 3 and axis == 2:
             # Words in, words out: one token per place. From pictures and sound: texts, by CTC.
@@ -202,11 +212,14 @@ def _task(facts: GraphFacts, output: str, kind: OutputKind) -> tuple[int | None,
     if kind is OutputKind.SCORES:
         return None, Task.MASK if rank >= 4 else Task.DECISIONS
     pictures = [other for name in facts.inputs if len(other := facts.tensors[name].shape or ()) == 4]
-    if rank == 4 and shape[1] in (1, 3) and any(_is_picture(shape, other) for other in pictures):
-        return None, Task.IMAGE
+    for other in pictures if rank == 4 and shape[1] in (1, 3) else ():
+        # As large as an input with as many channels, or larger: what a denoiser or a super-resolution gives.
+        known = [dim for dim in (*shape[2:], *other[2:]) if isinstance(dim, int)]
+        if other[1] == shape[1] and len(known) == 4 and known[0] >= known[2] and known[1] >= known[3]:
+            return None, Task.IMAGE
     if rank == 4 and _gives_pixel_classes(facts, output, shape, pictures):
         return 1, Task.SEGMENTATION
-    return None, Task.REGRESSION if kind is OutputKind.OTHER else Task.SIGNAL
+    return None, Task.REGRESSION if kind in (OutputKind.OTHER, OutputKind.LOGITS) else Task.SIGNAL
 
 
 def _without_bias(facts: GraphFacts, node: NodeFact | None) -> NodeFact | None:
@@ -223,12 +236,6 @@ def _weight_shape(facts: GraphFacts, node: NodeFact | None, op_type: str) -> _Sh
     return facts.tensors[linear.inputs[1]].shape or () if linear is not None and fits else ()
 
 
-def _gives_words(facts: GraphFacts, node: NodeFact | None) -> bool:
-    """A projection onto many more values than it reads: logits of a vocabulary."""
-    sizes = [dim for dim in _weight_shape(facts, node, "MatMul") if isinstance(dim, int)]
-    return len(sizes) == 2 and sizes[1] > max(sizes[0], _LEAST_WORDS)
-
-
 def _gives_pixel_classes(facts: GraphFacts, output: str, shape: _Shape, pictures: list[_Shape]) -> bool:
     """A 1 by 1 convolution onto classes, perhaps enlarged: logits of a segmentation whose ArgMax is left to the host.
 
@@ -242,36 +249,36 @@ def _gives_pixel_classes(facts: GraphFacts, output: str, shape: _Shape, pictures
     return shape[2:] in sizes or (bool(sizes) and any(shape[1] in known.classes for known in limits().data_set))
 
 
-def _is_picture(shape: _Shape, given: _Shape) -> bool:
-    """As large as an input with as many channels, or larger: what a denoiser or a super-resolution gives."""
-    sizes = [(a, b) for a, b in zip(shape[2:], given[2:], strict=True) if isinstance(a, int) and isinstance(b, int)]
-    return given[1] == shape[1] and len(sizes) == 2 and all(a >= b for a, b in sizes)
+def _upwards(facts: GraphFacts, output: str) -> Iterator[tuple[NodeFact, list[int | None]]]:
+    """What makes an output, through operators that move values only; per axis of what it makes, the output's axis.
 
-
-def _joined(facts: GraphFacts, output: str) -> tuple[tuple[tuple[str, int, int], ...], int]:
-    """What lies side by side in an output, each with its slices, and the output's axis along which it does.
-
-    A Concat of levels (along the axis of rows) is seen through: its operands are made alike.
+    A Concat of levels (along the axis of rows) is seen through: its operands are made alike. None: that is not told.
     """
-    tensor, rank = output, len(facts.tensors[output].shape or ())
-    # Per axis of the tensor looked at, the axis of the output that it became; None where that is not told.
-    axes: list[int | None] = list(range(rank))
+    tensor, axes = output, list[int | None](range(len(facts.tensors[output].shape or ())))
     while (node := facts.producer_of(tensor)) is not None and node.inputs:
         made, read = facts.tensors[tensor].shape, facts.tensors.get(node.inputs[0])
         if made is None or read is None or read.shape is None:
-            break
-        if node.op_type == "Concat":
-            along, parts = int(node.attributes.get("axis", 0)) % len(made), concat_parts(facts, node)
-            if (axis := axes[along]) is not None and _are_features(facts, parts, made, along):
-                return parts, axis
-        elif node.op_type == "Transpose":
+            return
+        yield node, axes
+        if node.op_type == "Transpose":
             order = [int(axis) for axis in node.attributes.get("perm", range(len(made))[::-1])]
             axes = [axes[order.index(axis)] for axis in range(len(order))]
         elif node.op_type in ("Reshape", "Flatten", "Squeeze", "Unsqueeze"):
             axes = [None if axis is None else axes[axis] for axis in _same_axes(read.shape, made)]
-        elif node.op_type not in _SAME | {"Clip"}:
-            break
+        elif node.op_type not in _SAME | {"Clip", "Concat"}:
+            return
         tensor = node.inputs[0]
+
+
+def _joined(facts: GraphFacts, output: str) -> tuple[tuple[tuple[str, int, int], ...], int]:
+    """What lies side by side in an output, each with its slices, and the output's axis along which it does."""
+    for node, axes in _upwards(facts, output):
+        if node.op_type == "Concat":
+            along, parts = int(node.attributes.get("axis", 0)) % len(axes), concat_parts(facts, node)
+            if (axis := axes[along]) is not None and _are_features(
+                facts, parts, facts.tensors[node.outputs[0]].shape or (), along
+            ):
+                return parts, axis
     return (), 0
 
 
@@ -368,12 +375,15 @@ def _size_input(facts: GraphFacts, boxes: str) -> str:
     shapes = {name: facts.tensors[name].shape or (None,) for name in facts.inputs}
     sides = {name: [dim for dim in shape[1:] or shape if isinstance(dim, int)] for name, shape in shapes.items()}
     small = {n for n, known in sides.items() if len(known) == len(shapes[n][1:] or shapes[n]) and prod(known) <= _BOX}
-    todo = [boxes]
+    return next((name for name in _reached(facts, boxes) if name in small), "")
+
+
+def _reached(facts: GraphFacts, tensor: str) -> Iterator[str]:
+    """A tensor and all that its values are moved from or computed of, as far as moves and arithmetic go."""
+    todo = [tensor]
     for name in todo:  # grows while it is walked
+        yield name
         node = facts.producer_of(name)
-        if name in small:
-            return name
         if node is not None and len(todo) < _MOST_STEPS and node.op_type in _MOVES | _ARITHMETIC | {"Cast"}:
             reached = node.inputs if node.op_type in _ARITHMETIC else node.inputs[:1]
             todo += [other for other in reached if other and other not in todo]
-    return ""

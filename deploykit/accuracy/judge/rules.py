@@ -211,18 +211,6 @@ def check_thresholds(judged: Judged) -> Iterator[Found]:
                 yield _about(output, f"{name} {value:.6g} misses {limit:g}")
 
 
-@RULES.rule("DK609", "files-not-read", "info")
-def check_ignored(judged: Judged) -> Iterator[Found]:
-    """A folder holds files that are neither .npy nor .npz.
-
-    They are left out of the comparison; some tools save outputs as images.
-
-    Fix: Save outputs as .npy or .npz: images lose the sign and everything beyond 0..255.
-    """
-    if judged.comparison.ignored:
-        yield Found(SubjectKind.DATA, judged.comparison.baseline, f"not read: {listed(judged.comparison.ignored)}")
-
-
 @RULES.rule(
     "DK610",
     "not-right",

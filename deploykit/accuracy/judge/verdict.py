@@ -443,14 +443,11 @@ class Verdict:
     def is_better_than(self, other: Verdict) -> bool:
         """True where this one is right and the other not, else where it keeps clearly more detections, else by noise.
 
-        A hundredth of the detections, strictly counted where they are, and a decibel are no difference.
+        A hundredth of the detections and a decibel are no difference.
         """
         if (self.right is True) is not (other.right is True):
             return self.right is True
-        counts = [side.detections for side in (self, other)]
         ours, others = self.kept or 0.0, other.kept or 0.0
-        if all(count is not None and any(count.wanted) for count in counts):
-            ours, others = (count.share for count in counts if count is not None)
         if abs(ours - others) > _SAME_SHARE:
             return ours > others
         return self.overall_db > other.overall_db + _SAME_DB

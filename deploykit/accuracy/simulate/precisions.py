@@ -255,42 +255,21 @@ class TensorStatistics:
 
 
 def statistics_of(arrays: Sequence[npt.NDArray[Any]]) -> TensorStatistics | None:
-    """None where there is no finite value. Two passes, the memory of one array at a time."""
-    parts = [_finite(array) for array in arrays]
-    count = sum(part.size for part in parts)
-    if not count:
+    """None where there is no finite value."""
+    values = np.concatenate([np.asarray(array, np.float64).ravel() for array in arrays])
+    count, values = values.size, values[np.isfinite(values)]
+    if not values.size:
         return None
-    low = min(float(part.min()) for part in parts if part.size)
-    high = max(float(part.max()) for part in parts if part.size)
-    mean = math.fsum(float(part.sum()) for part in parts) / count
-    # In units of the largest magnitude: values of 1e30 have no square in double precision that could be summed safely.
-    peak = max(abs(low), abs(high))
-    unit = peak or 1.0
-    squares = math.fsum(float(np.square(part / unit).sum()) for part in parts) / count
-    variance = math.fsum(float(np.square((part - mean) / unit).sum()) for part in parts) / count
-    deviation = math.sqrt(variance) * unit
-    far = sum(int((np.abs(part - mean) > FAR * deviation).sum()) for part in parts) if deviation else 0
+    low, high, mean, deviation = (float(number) for number in (values.min(), values.max(), values.mean(), values.std()))
+    square = float(np.mean(values**2))
+    bins = np.histogram(values, bins=BINS, range=(low, high))[0].tolist() if low < high else [values.size]
     return TensorStatistics(
         low=low,
         high=high,
         mean=mean,
         deviation=deviation,
-        outliers=far / count,
-        peak_db=-10 * math.log10(squares) if squares else 0.0,
-        histogram=_histogram(parts, low, high),
-        not_finite=sum(array.size for array in arrays) - count,
+        outliers=float((np.abs(values - mean) > FAR * deviation).mean()) if low < high else 0.0,
+        peak_db=10 * math.log10(max(abs(low), abs(high)) ** 2 / square) if square else 0.0,
+        histogram=tuple(bins),
+        not_finite=count - values.size,
     )
-
-
-def _finite(array: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    flat = np.asarray(array, np.float64).ravel()
-    return flat[np.isfinite(flat)]
-
-
-def _histogram(parts: Sequence[npt.NDArray[np.float64]], low: float, high: float) -> tuple[int, ...]:
-    if low == high:
-        return (sum(part.size for part in parts),)
-    counts = np.zeros(BINS, dtype=np.int64)
-    for part in parts:
-        counts += np.histogram(part, bins=BINS, range=(low, high))[0]
-    return tuple(int(count) for count in counts)
