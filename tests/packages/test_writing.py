@@ -14,6 +14,7 @@ import deploykit
 from deploykit.backend.backend import BytesFile, CopiedFile, JsonFile, PackageFile, TextFile
 from deploykit.errors import DefectError, InputError, PackageError
 from deploykit.packages.manifests import MANIFEST, list_files, read_manifest
+from deploykit.packages.placing import RESULTS, check_place
 from deploykit.packages.writing import PackageWriter, record_build
 from sample_models.networks import conv_net, save_with_external_data
 from tables import each_row
@@ -56,6 +57,10 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_an_existing_package_is_kept_unless_forced(tmp_path: Path) -> None:
+    """An empty folder is none, but results that take hours to make are not begun there without being forced."""
+    (tmp_path / "out").mkdir()
+    with pytest.raises(PackageError, match="was kept"):
+        check_place(tmp_path / "out", force=False, kind=RESULTS)
     write(tmp_path / "out", FILES[0])
     with pytest.raises(PackageError, match="was kept"):
         write(tmp_path / "out", FILES[1])
@@ -69,6 +74,7 @@ _DYING = """
 import os, sys
 from pathlib import Path
 from deploykit.backend.backend import TextFile
+from deploykit.packages.placing import RESULTS, check_place
 from deploykit.packages.writing import PackageWriter
 
 def die_at(event, arguments):
