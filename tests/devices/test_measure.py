@@ -28,14 +28,15 @@ def test_u_counts_pairs_and_its_p_is_near_the_exact_one() -> None:
     pairs = sum((a > b) + 0.5 * (a == b) for a in first for b in second)
     assert found.u == pairs
     pool = first + second
-    middle, as_far, ways = len(first) * len(second) / 2, 0, 0
+    middle, as_far, ways, squares = len(first) * len(second) / 2, 0, 0, 0.0
     for chosen in combinations(range(len(pool)), len(first)):
         ours = [pool[at] for at in chosen]
         others = [pool[at] for at in set(range(len(pool))) - set(chosen)]
         u = sum((a > b) + 0.5 * (a == b) for a in ours for b in others)
         as_far += abs(u - middle) >= abs(pairs - middle)
-        ways += 1
+        ways, squares = ways + 1, squares + (u - middle) ** 2
     assert found.p == pytest.approx(as_far / ways, abs=0.01)
+    assert found.p == pytest.approx(math.erfc((abs(pairs - middle) - 0.5) / math.sqrt(2 * squares / ways)))
 
 
 @pytest.mark.parametrize(
@@ -81,7 +82,10 @@ def test_the_numbers_of_samples_are_those_of_plain_statistics() -> None:
     assert {name: told[name] for name in wanted} == pytest.approx(wanted)
     found = faster(samples, [2 * one for one in samples])
     assert found.to_json()["ratio"] == pytest.approx(2.0) and found.low and found.high
-    assert found.low < 2.0 < found.high
+    again = random.Random(1)
+    medians = [statistics.median(again.choices(samples, k=11)) for _ in range(4000)]
+    ratios = sorted(2 * second / first for first, second in zip(medians[::2], medians[1::2], strict=True))
+    assert (found.low, found.high) == pytest.approx((ratios[50], ratios[-50]), rel=0.15)
 
 
 def test_a_device_that_throttles_is_told() -> None:
