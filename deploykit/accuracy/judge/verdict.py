@@ -1,4 +1,4 @@
-"""What a judgement says: numbers beside what is asked of them, and yes, no or not judged. Plain values, no arrays."""
+"""Decides yes, no or not judged, from numbers beside what is asked of them. Plain values, no arrays."""
 
 from __future__ import annotations
 
