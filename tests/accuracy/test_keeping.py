@@ -11,6 +11,7 @@ from deploykit.accuracy.judge.kinds import DetectionSet, OutputKind, Piece
 from deploykit.accuracy.judge.verdict import KeptCount, fewest_for
 
 Boxes = npt.NDArray[np.float64]
+KINDS = (OutputKind.BOXES, OutputKind.SCORES, OutputKind.LABELS)
 
 
 def side(boxes: object, scores: object, labels: object, *, classes: int = 5) -> Detections:
@@ -143,3 +144,11 @@ def test_boxes_before_they_are_decoded_meet_their_own_row_alone() -> None:
     assert count_kept(read_both(group, pixels, in_order=True, label="given")) is None
     found = count(*read_both(group, both, in_order=True, label="given"))
     assert (found.wanted, found.made, found.kept) == ((20,), (20,), (18,))
+
+
+def test_labels_of_another_number_than_the_boxes_are_not_read() -> None:
+    boxes, scores, labels = (Piece(output=kind.value, kind=kind) for kind in KINDS)
+    group = DetectionSet(boxes=boxes, scores=scores, labels=labels)
+    for rows, read in ((6, 1), (5, 0), (7, 0)):
+        given = {"boxes": np.ones((1, 6, 4)), "scores": np.full((1, 6), 0.9), "labels": np.ones((1, rows))}
+        assert len(read_both(group, [(given, given)], in_order=False, label="given")) == read

@@ -94,6 +94,8 @@ def test_kinds_and_values_that_only_some_files_have() -> None:
     whole = read_encodings(AIMET / "cnn_bnfold/w8a8.v0.6.1.encodings")
     assert whole.producer is not None and whole.producer["version"] == "2.42.0"
     assert whole.quantizer_args is not None and whole.quantizer_args["param_bitwidth"] == 8
+    for version, kept in (("0.6.1", True), ("1.0.0", True), ("2.0.0", False)):
+        assert ("quantizer_args" in json.loads(write_encodings(whole, version))) == kept
 
 
 def test_negative_axes_are_settled_by_the_rank() -> None:
