@@ -24,7 +24,7 @@ from deploykit.encodings.values import Float
 from deploykit.errors import DeploykitError, UsageError
 from deploykit.flow.cure import RewriteStep, Rewriting, rewrite, rewrite_quantized, serialized_tail
 from deploykit.flow.samples import evidence_of, samples_of
-from deploykit.flow.ways import WAYS, WIDER_END, BuiltWay, Ground, Way, segment_chain
+from deploykit.flow.ways import WAYS, WIDER_END, BuiltWay, Ground, Way, segment_pieces
 from deploykit.model import wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.weights import lean_weights
@@ -461,7 +461,7 @@ def run_of(chosen: ChosenWay) -> Callable[[Feed], Mapping[str, npt.NDArray[Any]]
     """What computes the outputs of a way that was chosen."""
     situation, won = chosen.situation, chosen.prepared
     if situation.segments:
-        return segment_chain(situation.segments, quantized=True, half=True).run
+        return Chain(segment_pieces(situation.segments, half=True)).run
     model = lean_weights(situation.model) if won is None else won.model
     encodings = situation.encodings if won is None else won.encodings
     assert encodings is not None

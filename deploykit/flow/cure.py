@@ -267,7 +267,8 @@ class Rewriting:
     """The rewritten model, its encodings, the host model that restores the original outputs, and the steps taken.
 
     ``open`` are tensors that the rewrites made or changed and about whose range nothing is known: they have no entry.
-    ``concluded`` says of the others where their ranges come from. ``problem`` is why the model does not run.
+    ``concluded`` says of the others where their ranges come from. ``problem`` is why the model does not run,
+    ``outputs`` what it gives for the samples, where it was run.
     """
 
     model: ModelProto
@@ -277,6 +278,7 @@ class Rewriting:
     open: frozenset[str] = frozenset()
     concluded: Mapping[str, InferredRange] = field(default_factory=dict)
     problem: InputError | None = None
+    outputs: Sequence[Feed] | None = None
 
     @property
     def kept(self) -> tuple[str, ...]:
@@ -299,10 +301,12 @@ def rewrite(
 
     ``evidence`` gives what the user's data tells about a model; without it new entries come from the graph alone.
     ``outputs`` are what ``model`` gives for the samples, where they are known already: every model is run once.
-    ``before`` is the rewriting that made ``model``; its steps and its tail are gone on from. ``problem`` is why the
-    model does not run, where that is known: a second try of one that takes all memory may end the process.
+    ``before`` is the rewriting that made ``model`` on the same samples; its steps, tail and outputs are gone on from.
+    ``problem`` is why the model does not run, where that is known: a second try of one that takes all memory may end
+    the process.
     """
-    state = before or Rewriting(model=model, encodings=encodings, tail=None, steps=())
+    state = before or Rewriting(model=model, encodings=encodings, tail=None, steps=(), outputs=outputs)
+    outputs = state.outputs
     for name in names:
         transform = load_transform(name)
         matched = transform.match(state.model, state.encodings)
@@ -344,7 +348,7 @@ def rewrite(
             continue
         outputs, problem = after, None
         state = _gone_on(state, made, step, evidence)
-    return replace(state, problem=problem)
+    return replace(state, problem=problem, outputs=outputs)
 
 
 def _outputs(model: ModelProto, feeds: Sequence[Feed]) -> Sequence[Feed]:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from deploykit.encodings.segments import Partition, Segment
 
-__all__ = ["WAYS", "WIDER_END", "BuiltWay", "ChainProof", "Ground", "Way", "prove_chain", "segment_chain"]
+__all__ = ["WAYS", "WIDER_END", "BuiltWay", "ChainProof", "Ground", "Way", "prove_chain", "segment_pieces"]
 
 WIDER_END = "end-in-int16"
 """The way that gives the post-processing 16-bit grids; ``--no-rewrite`` takes its name."""
@@ -348,11 +348,11 @@ def _in_segments(ground: Ground, _built: Sequence[BuiltWay]) -> BuiltWay:
     prediction, facts = ground.prediction, ground.facts
     cut = partition(facts, prediction.intended, absorbed=list(prediction.absorbed), max_segments=ground.max_segments)
     segments = split_model(ground.model, ground.encodings, cut)
-    proof = prove_chain(ground.model, ground.encodings, cut, segments, ground.feeds)
-    verdict = None
-    if ground.judge is not None:
-        chain = segment_chain(segments, quantized=True, half=True)
-        verdict = settled(ground.judge.compare(chain.runs(ground.judge.feeds)), ground.samples.label)
+    pieces, verdict, judge = segment_pieces(segments), None, ground.judge
+    proof = prove_chain(ground.model, ground.encodings, cut, segments, pieces, ground.feeds)
+    if judge is not None:
+        chain = Chain(segment_pieces(segments, half=True, known=pieces))
+        verdict = settled(judge.compare(chain.runs(judge.feeds)), ground.samples.label)
     way = Way(
         id="segments",
         kind="segments",
@@ -403,44 +403,50 @@ class ChainProof:
         return self.float_equal and self.steps <= 1.0
 
 
-def segment_chain(segments: Sequence[Segment], *, quantized: bool, half: bool = False) -> Chain:
-    """The segments one after the other.
+def segment_pieces(
+    segments: Sequence[Segment], *, half: bool = False, known: Sequence[Session] | None = None
+) -> list[Session]:
+    """What runs each segment with its encodings: ``known`` pieces that are the same are opened once.
 
-    ``quantized`` ones run with their encodings, float ones in float16 where ``half`` is given, else in float32.
+    Float ones run in float16 where ``half`` is given, else in float32.
     """
-    pieces: list[Session | Simulator] = []
-    for segment in segments:
+    pieces: list[Session] = []
+    for place, segment in enumerate(segments):
         entries = segment.encodings
         if half and segment.is_float:  # all float tensors, weights included, for a device that computes it so
             made = {name for name, (dtype, _) in infer(segment.model).types.items() if dtype == "float"}
             stored = {t.name for t in segment.model.graph.initializer if t.data_type == t.FLOAT}
             entries = EncodingSet(version="", entries={}, float_tensors=frozenset(made | stored))
-        if quantized and entries is not None:
-            pieces.append(Simulator(segment.model, entries))
-        else:
-            pieces.append(Session(segment.model))
-    return Chain(pieces)
+        elif known is not None:
+            pieces.append(known[place])
+            continue
+        pieces.append(Session(segment.model) if entries is None else Simulator(segment.model, entries))
+    return pieces
 
 
 def prove_chain(
-    model: ModelProto, encodings: EncodingSet, cut: Partition, segments: tuple[Segment, ...], feeds: Sequence[Feed]
+    model: ModelProto,
+    encodings: EncodingSet,
+    cut: Partition,
+    segments: tuple[Segment, ...],
+    pieces: Sequence[Session],
+    feeds: Sequence[Feed],
 ) -> ChainProof:
     """Compare the chain with the whole on every sample: bit for bit in float32, within a step where it is quantized.
 
-    The whole is simulated with quantizers where the chain has them (``whole_as_cut``).
+    The whole is simulated with quantizers where the chain has them (``whole_as_cut``). ``pieces`` are the
+    chain's (``segment_pieces``).
     """
     from deploykit.encodings.segments import whole_as_cut
 
     uncut, in_force = whole_as_cut(model, encodings, cut, segments)
     names = [item.name for item in model.graph.output]
-    plain, whole = segment_chain(segments, quantized=False), Session(model)
-    chain, simulated = segment_chain(segments, quantized=True), Simulator(uncut, in_force)
-    equal, steps = True, 0.0
-    for feed in feeds:
-        wanted, got = whole.run(feed), plain.run(feed)
-        equal = equal and all(np.array_equal(wanted[name], got[name], equal_nan=True) for name in names)
-        wanted, got = simulated.run(feed), chain.run(feed)
-        steps = max([steps, *(_steps(wanted[name], got[name], in_force, name) for name in names)])
+    plain = Chain(Session(segment.model) for segment in segments).runs(feeds)
+    exact = zip(Session(model).runs(feeds), plain, strict=True)
+    equal = all(np.array_equal(one[name], two[name], equal_nan=True) for one, two in exact for name in names)
+    chain = Chain(pieces).runs(feeds)
+    near = zip(Simulator(uncut, in_force).runs(feeds), chain, strict=True)
+    steps = max((_steps(one[name], two[name], in_force, name) for one, two in near for name in names), default=0.0)
     return ChainProof(float_equal=equal, steps=steps)
 
 

@@ -24,7 +24,7 @@ from deploykit.encodings.place import Layout, place_entry
 from deploykit.encodings.segments import SegmentCosts, partition, split_model
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Float8, Lpbq
 from deploykit.flow.samples import observed_ranges
-from deploykit.flow.ways import prove_chain
+from deploykit.flow.ways import prove_chain, segment_pieces
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import wrap_proto
@@ -144,7 +144,7 @@ def test_random_graphs_in_segments_equal_the_whole(
     encodings = infer_entries(model, facts, nothing, names, proven=seen).encodings
     segments = split_model(model, encodings, cut)
     check_parts(segments, model)
-    proof = prove_chain(model, encodings, cut, segments, feeds)
+    proof = prove_chain(model, encodings, cut, segments, segment_pieces(segments), feeds)
     assert proof.float_equal
     assert proof.steps <= 1
 

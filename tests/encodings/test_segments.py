@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from deploykit.accuracy.simulate.sessions import Session
+from deploykit.accuracy.simulate.sessions import Chain, Session
 from deploykit.accuracy.simulate.simulation import compare_outputs
 from deploykit.encodings.float_sets import predict_float_set
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.place import place
 from deploykit.encodings.segments import Partition, SegmentCosts, partition, split_model
 from deploykit.encodings.values import EncodingSet
-from deploykit.flow.ways import prove_chain, segment_chain
+from deploykit.flow.ways import prove_chain, segment_pieces
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
@@ -59,10 +59,10 @@ def test_the_detector_in_segments_equals_the_whole_and_keeps_its_accuracy(varian
     segments = split_model(model, encodings, cut)
     check_parts(segments, model)
     assert most is None or len(segments) <= most
-    proof = prove_chain(model, encodings, cut, segments, feeds)
+    proof = prove_chain(model, encodings, cut, segments, segment_pieces(segments), feeds)
     assert proof.float_equal and proof.steps <= 1 and proof.holds
     if most is None:
-        reference, chain = Session(model), segment_chain(segments, quantized=True, half=True)
+        reference, chain = Session(model), Chain(segment_pieces(segments, half=True))
         runs = [chain.run(feed) for feed in feeds]
         least = 73.0 if "w8a16" in variant else 60.0
         assert compare_outputs([reference.run(feed) for feed in feeds], runs)[0].sqnr_db >= least
@@ -98,7 +98,7 @@ def test_inner_shapes_and_indices_need_no_kind() -> None:
     cut = partition(_facts(model), {"y", "t1"}, costs=NEVER_CHANGE)
     segments = split_model(model, nothing, cut)
     check_parts(segments, model)
-    assert prove_chain(model, nothing, cut, segments, random_feeds(model)).float_equal
+    assert prove_chain(model, nothing, cut, segments, segment_pieces(segments), random_feeds(model)).float_equal
 
 
 def test_what_a_branch_reads_from_outside_crosses_into_its_segment() -> None:
