@@ -13,7 +13,14 @@ from deploykit.tables.known_errors import Catalog, FailureKind, KnownError, Tool
 from tables import each_row
 
 WORDS = {"source": ("s",), "confidence": Confidence.INFERRED}
-MILL = Tool(id="mill", name="the mill", speaks=("mill/", "[MILL]"), advice="grind less", **WORDS)  # type: ignore[arg-type]
+MILL = Tool(
+    id="mill",
+    name="the mill",
+    speaks=("mill/", "[MILL]"),
+    done=("all is milled",),
+    advice="grind less",
+    **WORDS,  # type: ignore[arg-type]
+)
 STONE = Tool(id="stone", name="the stone", speaks=("mill/stone",), advice="turn it", **WORDS)  # type: ignore[arg-type]
 LOOKUP = FailureKind(
     id="lookup",
@@ -62,6 +69,7 @@ TORN_DOWN = "error: mill/grind.c:9 ~Grinder] KeyError: flour"
         # Who speaks and what it says are both needed.
         ("[MILL] KeyError: 'flour'", "mill/lookup"),
         ("[SHOP] KeyError: 'flour'", None),
+        ("[MILL] KeyError: 'flour'\nall is milled", "mill/lookup"),
         ("[MILL] error: no flour", None),
         # The nearest frame of a stack speaks, and nothing above it.
         (STACK, "stone/lookup"),
@@ -167,3 +175,5 @@ def test_what_the_wording_keeps_is_said() -> None:
     (cause,) = of("error: needs 5,000 KB, has 2000 KB", Catalog(errors=(row,))).causes
     assert (cause.error.cause, cause.error.workaround) == ("5,000 KB of 2000 KB", "cut it into 3")
     assert cause.fields == {"size": "5,000", "limit": "2000"}
+    (cause,) = of("error: needs 5,000 KB, has 0 KB", Catalog(errors=(row,))).causes
+    assert cause.error.workaround == "cut it into several"

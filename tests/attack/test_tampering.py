@@ -15,11 +15,13 @@ import onnx
 import pytest
 
 from attacks.victims import run_here
-from deploykit.errors import DeploykitError, PackageError
+from deploykit.errors import DeploykitError, InputError, PackageError
 from deploykit.packages.building import SCRIPT
 from deploykit.packages.manifests import MANIFEST, digest_of, read_manifest, sealed_text
+from deploykit.packages.rejudging import judge_of
 from deploykit.packages.verifying import verify_package
 from deploykit.packages.writing import record_build
+from text_models import text_model
 
 Command = tuple[str, ...]
 FLIPS = 60
@@ -49,6 +51,15 @@ def test_every_bit_of_the_manifest_counts(package: Path) -> None:
                 pass
             data[position] ^= 1 << bit
     assert unseen == []
+
+
+def test_models_that_wait_for_each_other_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    for name, read, made in (("a", "y", "x"), ("b", "x", "y")):
+        graph = f"g (float[1,4] {read}) => (float[1,4] {made}) {{ {made} = Relu ({read}) }}"
+        onnx.save(text_model(graph), tmp_path / "model" / f"{name}.onnx")
+    with pytest.raises(InputError, match="exists already"):
+        judge_of(tmp_path, {})
 
 
 def test_a_changed_bit_anywhere_is_found(package: Path, seed: int) -> None:

@@ -33,7 +33,7 @@ from tables import each_row
 from text_models import text_model
 
 DATA = Path(__file__).parents[1] / "data" / "aimet"
-CNN, MLP = DATA / "cnn" / "model.onnx", DATA / "mlp" / "model.onnx"
+CNN = DATA / "cnn" / "model.onnx"
 
 
 @pytest.fixture(autouse=True)
@@ -103,7 +103,10 @@ def test_the_quantizer_asked_for_is_taken_or_refused_by_name() -> None:
 # ---- the command -------------------------------------------------------------------------------------------------
 
 
-def test_quantize_writes_a_folder_that_simulate_confirms(frames: Path, tmp_path: Path) -> None:
+def test_quantize_writes_a_folder_that_simulate_confirms(
+    frames: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEPLOYKIT_CACHE", str(tmp_path / "cache"))  # whatever other tests have kept
     news: list[str] = []
     done = deploykit.quantize(
         CNN, target="sm8650", calibration=frames, precision="w8a16", out=tmp_path / "out", progress=news.append

@@ -40,7 +40,8 @@ def test_a_package_has_every_file_with_its_hash(tmp_path: Path) -> None:
     assert list(manifest["files"]) == ["config/a.json", "model/m.onnx", "scripts/build.sh"]
     assert list_files(tmp_path / "out") == tuple(manifest["files"])
     assert os.access(tmp_path / "out/scripts/build.sh", os.X_OK)
-    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o755
+    rights = {path: (tmp_path / "out" / path).stat().st_mode & 0o777 for path in ("", "config/a.json")}
+    assert rights == {"": 0o755, "config/a.json": 0o644}
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
