@@ -23,7 +23,6 @@ from deploykit.packages.verifying import verify_package
 from deploykit.packages.writing import record_build
 from text_models import text_model
 
-Command = tuple[str, ...]
 FLIPS = 60
 
 
@@ -56,8 +55,8 @@ def test_every_bit_of_the_manifest_counts(package: Path) -> None:
 def test_models_that_wait_for_each_other_are_refused(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     for name, read, made in (("a", "y", "x"), ("b", "x", "y")):
-        graph = f"g (float[1,4] {read}) => (float[1,4] {made}) {{ {made} = Relu ({read}) }}"
-        onnx.save(text_model(graph), tmp_path / "model" / f"{name}.onnx")
+        model = text_model(f"float[1,4] {read}", f"{made} = Relu ({read})", f"float[1,4] {made}")
+        onnx.save(model, tmp_path / "model" / f"{name}.onnx")
     with pytest.raises(InputError, match="exists already"):
         judge_of(tmp_path, {})
 
