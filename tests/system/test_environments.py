@@ -84,7 +84,7 @@ def tiny(tmp_path: Path, root: Path) -> ToolchainSpec:
     )
     return spec(
         (
-            Stage(id="package", packages=(f"tinytool @ {wheel.as_uri()}",)),
+            Stage(id="package", packages=(f"TinyTool @ {wheel.as_uri()}",)),
             Stage(id="probe", run=("-c", program)),
         )
     )
