@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from onnx import ModelProto, NodeProto
 
-__all__ = ["collect_facts", "constant_range", "constant_value", "facts_of", "facts_seen", "read_of"]
+__all__ = ["collect_facts", "constant_range", "constant_value", "facts_of", "facts_seen", "plain", "read_of"]
 
 _WORTH_READING = 16_384
 _LOOKED_AT = ("float", "float16", "double")
@@ -132,7 +132,7 @@ def constant_range(model: Model, name: str) -> tuple[float, float] | None:
 
 
 def _node(index: int, node: NodeProto) -> NodeFact:
-    pairs = ((attribute.name, _plain(attribute)) for attribute in node.attribute)
+    pairs = ((attribute.name, plain(attribute)) for attribute in node.attribute)
     return NodeFact(
         index=index,
         name=node.name,
@@ -145,7 +145,7 @@ def _node(index: int, node: NodeProto) -> NodeFact:
     )
 
 
-def _plain(attribute: AttributeProto) -> Any:
+def plain(attribute: AttributeProto) -> Any:
     """The value as a number, text or tuple; None for tensors, graphs and types."""
     match attribute.type:
         case AttributeProto.FLOAT:

@@ -32,20 +32,20 @@ def blocked(size: int, op: str = "MatMul (xd, w)") -> Case:
     return layer(op, "1,48", weight, stored, "1,4")
 
 
-def lpbq(op: str, size: int = 16, **extra: Any) -> Case:
+def lpbq(op: str, size: int = 16, columns: int = 4, **extra: Any) -> Case:
     """A weight in the form the provider fuses: integer block scales behind a pair of their own."""
     stored = {
-        "wq": ("int8", (48, 4), 1),
-        "wz": ("int8", (48 // size, 4), 0),
-        "sq": ("uint8", (48 // size, 4), 3),
-        "sc": ("float", (4,), 0.1),
-        "sz": ("uint8", (4,), 0),
+        "wq": ("int8", (48, columns), 1),
+        "wz": ("int8", (48 // size, columns), 0),
+        "sq": ("uint8", (48 // size, columns), 3),
+        "sc": ("float", (columns,), 0.1),
+        "sz": ("uint8", (columns,), 0),
     }
     weight = (
         "ws = DequantizeLinear <axis = 1> (sq, sc, sz)  "
         f"w = DequantizeLinear <axis = 0, block_size = {size}> (wq, ws, wz)"
     )
-    return {**layer(op, "1,48", weight, stored, "1,4"), **extra}
+    return {**layer(op, "1,48", weight, stored, f"1,{columns}"), **extra}
 
 
 def wide(scales: int) -> Case:
@@ -199,6 +199,8 @@ DESCRIBED = {**LINEAR, "encodings": {"w": {"type": "lpbq", "blocks": [[1.0, 2.0,
         ("QNN234", nbits("bits = 8, block_size = 32"), "error", ""),
         ("QNN234", nbits("bits = 4, block_size = 128"), "error", ""),
         ("QNN234", blocked(16), "", ""),
+        ("QNN235", lpbq("MatMul (xd, w)", columns=33), "warning", "3 blocks of 16 for 33 columns"),
+        ("QNN235", lpbq("MatMul (xd, w)", columns=32), "", ""),
         ("QNN234", blocked(6), "error", ""),
         # Weights count at the width that they will have: a parameter of int8 takes half of what float16 takes.
         ("QNN274", {**LARGE, "encodings": {"w": {"type": "int8"}}}, "", ""),

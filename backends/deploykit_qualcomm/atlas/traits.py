@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.parameters import stored_behind_pairs
@@ -47,14 +48,11 @@ _SCALE_FREE = frozenset(
 _LIMITED = frozenset({"ReduceL2", "Softplus"})
 _DIGITS = 6  # float32 holds no more, and equal grids must compare as equal
 _LEAST_SPAN = 1e-30  # a grid of one value has no range to divide by
-_MOST_FACTOR = 4  # larger whole factors share one word
-SAME, ANOTHER = "the same", "another"
 
 # Traits of grids, which are others in another type.
 RANGES = frozenset(
-    {"in steps per out step", "second steps per out step", "grid of the result", "grids apart", "grids of the inputs"}
-    | {"grid of the gate", "largest result", "steps beyond its bounds"}
-    | {f"{side} {end}" for side in ("in", "out", "second") for end in ("bits", "low", "high", "span")}
+    {"in steps per out step", "grids apart", "grid of the gate", "largest result", "steps beyond its bounds"}
+    | {f"{side} {end}" for side in ("in", "out", "second") for end in ("bits", "span")}
 )
 
 _OF_GRIDS = RANGES | {f"{side} channels of scales" for side in ("in", "out", "second")}
@@ -84,22 +82,23 @@ def type_of(graph: Grids, node: NodeFact) -> str:
 
 def traits_of(graph: Grids, node: NodeFact) -> dict[str, Trait]:
     """Every trait that is known, by its name; numbers are floats."""
-    return {**dict(_settings(node)), **dict(_ranges(graph, node)), **_place(graph.facts, node)}
+    return {**dict(_settings(graph.facts, node)), **dict(_ranges(graph, node)), **_place(graph.facts, node)}
 
 
 def traits_without_grids(facts: GraphFacts, node: NodeFact) -> dict[str, Trait]:
     """Those of ``traits_of`` that no grid tells; by these alone most rows are about another node."""
-    settings = {name: value for name, value in _settings(node) if name not in _OF_GRIDS}
+    settings = {name: value for name, value in _settings(facts, node) if name not in _OF_GRIDS}
     return {**settings, **_place(facts, node)}
 
 
 def _place(facts: GraphFacts, node: NodeFact) -> dict[str, Trait]:
     """Shapes and neighbours."""
-    # The operator that reads the result, through pairs; ``several`` and ``output`` where it is not one.
+    # The operator that reads the result, through pairs; ``several`` and ``output`` where it is not one. Of
+    # a conversion it may be one back: the compiler leaves both out.
     todo, found = [name for name in node.outputs if name], set[str]()
     for name in todo:
         for reader in facts.consumers_of(name):
-            if reader.op_type in _PAIR:
+            if reader.op_type in _PAIR and not node.op_type == reader.op_type == "Cast":
                 todo += reader.outputs
             else:
                 found.add(reader.op_type)
@@ -129,10 +128,13 @@ def _is_stored(facts: GraphFacts, name: str) -> bool:
     return stored_behind_pairs(facts, name) is not None
 
 
-def _settings(node: NodeFact) -> Iterator[tuple[str, Trait]]:
-    """Attributes: words and numbers as they are; lists as their largest value and, where they differ, as uneven."""
-    for name, value in node.attributes.items():
-        if isinstance(value, bool | int | float):
+def _settings(facts: GraphFacts, node: NodeFact) -> Iterator[tuple[str, Trait]]:
+    """Attributes: words and numbers as they are, lists by some of their values; what is left out is its default."""
+    given = {**_defaults(node.op_type, facts.opset), **node.attributes}
+    if given.get("mode") != "nearest":
+        given.pop("nearest_mode", None)  # exporters write it beside every mode
+    for name, value in given.items():
+        if isinstance(value, int | float):
             yield name, float(value)
         elif isinstance(value, str):
             yield name, value
@@ -140,7 +142,20 @@ def _settings(node: NodeFact) -> Iterator[tuple[str, Trait]]:
             yield f"most {name}", float(max(value))
             yield f"least {name}", float(min(value))
             yield f"count {name}", float(len(value))
-            yield f"last {name}", float(value[-1])
+
+
+@cache
+def _defaults(op: str, opset: int) -> dict[str, Any]:
+    """What an operator's attributes are where they are left out, as far as it does not depend on a node."""
+    from onnx import defs
+
+    from deploykit.model.collect import plain
+
+    try:
+        attributes = defs.get_schema(op, opset).attributes
+    except defs.SchemaError:  # no operator of this set
+        return {}
+    return {name: plain(one.default_value) for name, one in attributes.items() if one.default_value.name}
 
 
 def _shapes(facts: GraphFacts, node: NodeFact) -> Iterator[tuple[str, Trait]]:
@@ -157,31 +172,24 @@ def _shapes(facts: GraphFacts, node: NodeFact) -> Iterator[tuple[str, Trait]]:
             yield "axis from the end", float(axis % len(first) - len(first))
             yield "along the axis", float(first[axis])
     yield "stored", " ".join(str(n) for n, name in enumerate(node.inputs) if name and _is_stored(facts, name)) or "none"
-    yield "inputs", float(len([name for name in node.inputs if name]))
     made = facts.static_shape(node.outputs[0]) if node.outputs else None
     if first is not None and made is not None and math.prod(first) > 0:
         yield "grows by", round(math.prod(made) / math.prod(first), 4)
         if first and len(made) == len(first) and first[-1] > 0:
             yield "last grows by", round(made[-1] / first[-1], 4)
-        if len(made) > 1:
-            yield "last of the result", float(made[-1])
     if first is not None:
         yield from _windows(node, first)
     if node.op_type == "Resize" and first and made and len(made) == len(first) and all((*first, *made)):
         kinds = set()  # by what kinds of factors its sides grow
         for old, new in ((old, new) for old, new in zip(first, made, strict=True) if old != new):
-            if new % old == 0:
-                kinds.add(f"{new // old}" if new // old <= _MOST_FACTOR else "whole")
-            else:
-                kinds.add("up" if new > old else f"1/{old // new}" if old % new == 0 else "down")
-        yield "factors", kinds.pop() if len(kinds) == 1 else "several" if kinds else "1"
+            kinds.add(f"1/{old // new}" if old % new == 0 else "up" if new > old else "down")
+        if len(kinds) == 1:
+            yield "factors", kinds.pop()
     second = shapes[1] if len(shapes) > 1 else None
     if first is not None and second is not None:
-        yield "second rank", float(len(second))
         yield "second elements", float(math.prod(second))
         if second:
             yield "second last", float(second[-1])
-            yield "second first", float(second[0])
 
 
 def _windows(node: NodeFact, shape: tuple[int, ...]) -> Iterator[tuple[str, Trait]]:
@@ -191,33 +199,22 @@ def _windows(node: NodeFact, shape: tuple[int, ...]) -> Iterator[tuple[str, Trai
         return
     strides = list(node.attributes.get("strides") or [1] * sides)
     if "strides" not in node.attributes:
-        yield from ((f"{which} strides", 1.0) for which in ("most", "least", "last"))
+        yield from {"most strides": 1.0, "least strides": 1.0}.items()
     pads = list(node.attributes.get("pads") or [0] * 2 * sides)
     dilations = list(node.attributes.get("dilations") or [1] * sides)
     if len(strides) == sides == len(dilations) and len(pads) == 2 * sides:
         room = [shape[2 + n] + pads[n] + pads[n + sides] - (kernel[n] - 1) * dilations[n] - 1 for n in range(sides)]
         yield "left over", float(max(space % step for space, step in zip(room, strides, strict=True)))
-        yield (
-            "windows",
-            "even"
-            if all(size % 2 == 0 for size in kernel)
-            else "odd"
-            if all(size % 2 for size in kernel)
-            else "even and odd",
-        )
-        yield (
-            "padded",
-            "no" if not any(pads) else "by half" if all(pads[n] == kernel[n] // 2 for n in range(sides)) else "less",
-        )
+        if not any(size % 2 for size in kernel):
+            yield "windows", "even"
+        if any(pads) and all(pads[n] == kernel[n] // 2 for n in range(sides)):
+            yield "padded", "by half"
 
 
 def _ranges(graph: Grids, node: NodeFact) -> Iterator[tuple[str, Trait]]:
-    """Of the grids of the first two inputs and of the result; and how a step of the result relates to the input's."""
+    """Of the grids of the first two inputs and of the result, and how they relate."""
     steps = {}
-    sides = [("out", node.outputs[0] if node.outputs else ""), ("in", node.inputs[0] if node.inputs else "")]
-    if len(node.inputs) > 1:
-        sides.append(("second", node.inputs[1]))
-    for side, name in sides:
+    for side, name in zip(("out", "in", "second"), (*node.outputs[:1], *node.inputs[:2]), strict=False):
         grid = grid_of(graph, name) if name else None
         if grid is None:
             continue
@@ -232,22 +229,16 @@ def _ranges(graph: Grids, node: NodeFact) -> Iterator[tuple[str, Trait]]:
         if node.op_type in _SCALE_FREE:
             continue
         yield f"{side} span", _rounded(high - low)
-        yield f"{side} low", _rounded(low)
-        yield f"{side} high", _rounded(high)
-    for side in ("in", "second"):
-        if side in steps and steps.get("out"):
-            yield f"{side} steps per out step", _rounded(steps[side] / steps["out"])
-    # Whether the result has the first input's grid, whether all computed inputs have one, and how far apart they lie:
-    # the largest distance between the ends of an input's grid and the result's, of the result's range.
+    if "in" in steps and steps.get("out"):
+        yield "in steps per out step", _rounded(steps["in"] / steps["out"])
+    # How far the grids of computed inputs and of the result lie apart: the largest distance between the ends of an
+    # input's and the result's, of the result's range.
     made = _ends(graph, node.outputs[0]) if node.outputs else None
-    given = [_ends(graph, name) for name in node.inputs if name and not _is_stored(graph.facts, name)]
-    known = [ends for ends in given if ends is not None]
-    if known and made is not None:
-        yield "grid of the result", SAME if made == known[0] else ANOTHER
+    computed = (name for name in node.inputs if name and not _is_stored(graph.facts, name))
+    known = [ends for name in computed if (ends := _ends(graph, name))]
+    if known and made:
         span = max(made[1] - made[0], _LEAST_SPAN)
         yield "grids apart", _rounded(max(abs(one[end] - made[end]) for one in known for end in (0, 1)) / span)
-    if len(known) > 1:
-        yield "grids of the inputs", SAME if len(set(known)) == 1 else ANOTHER
     clipped = grid_of(graph, node.outputs[0]) if node.op_type == "Clip" else None
     if clipped is not None and clipped.scale.size == 1:
         # How many steps its grid goes on beyond the bounds, at the end where it is more.
@@ -255,9 +246,12 @@ def _ranges(graph: Grids, node: NodeFact) -> Iterator[tuple[str, Trait]]:
         beyond = max(below, float(clipped.maximum.max()) - _bound(graph, node, 2, "max"))
         if math.isfinite(beyond):
             yield "steps beyond its bounds", _rounded(beyond / float(clipped.scale.min()))
+    shape = graph.facts.static_shape(node.inputs[0]) if node.op_type == "CumSum" else None
+    if shape and math.isfinite(axis := _bound(graph, node, 1, "axis")):  # it is an input of the operator
+        yield "axis from the end", axis % len(shape) - len(shape)
     gate, x = _gated(graph.facts, node)
     if gate is not None:
-        yield "grid of the gate", SAME if _ends(graph, gate.inputs[0]) == _ends(graph, x) else ANOTHER
+        yield "grid of the gate", "the same" if _ends(graph, gate.inputs[0]) == _ends(graph, x) else "another"
 
 
 def _bound(graph: Grids, node: NodeFact, position: int, attribute: str) -> float:

@@ -47,9 +47,7 @@ _SETTINGS = frozenset({"axis", "exclusive", "group", "mode", "reduction", "rever
 _OTHERWISE = {
     "factors": "resize by another factor",
     "gate": "leave what the gate makes out of the encodings",
-    "grid of the result": "give its result the encoding of what it reads",
     "grids apart": "give its result the encoding of what it reads",
-    "grids of the inputs": "give all that it reads one encoding",
     "left over": "choose a size, or pads, with which the last window ends at the border",
     "padded": "pad by an operator of its own",
     "steps beyond its bounds": "end the encoding of its result at its bounds",
@@ -147,14 +145,14 @@ def _numbers(row: Row) -> str:
 
 def _other(name: str, value: str | float) -> str:
     side, _, what = name.partition(" ")
-    if side in _SIDES and what in ("span", "high", "low") and isinstance(value, str):
+    if side in _SIDES and what == "span" and isinstance(value, str):
         turned = f"{'above' if value.startswith('<=') else 'below'} {value[3:]}"
-        return f"give {_SIDES[side]} an encoding whose {what} is {turned}"
+        return f"give {_SIDES[side]} an encoding whose span is {turned}"
     if name in _OTHERWISE:
         return _OTHERWISE[name]
     if name in ("behind", "before"):
         return f"put another operator {'in front of' if name == 'behind' else 'after'} it than {value}"
-    setting = what if side in ("most", "least", "last") and "_" in what else name
+    setting = what if side in ("most", "least") and "_" in what else name
     is_setting = setting.islower() and ("_" in setting or setting in _SETTINGS)
     if not is_setting or str(value)[:2] in ("<=", ">="):
         return ""

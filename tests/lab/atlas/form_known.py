@@ -1,7 +1,7 @@
 """Forms of kernels of which it is known what they do instead, on both sides of where they begin to.
 
 A product with its own gate behind what slides, a Softmax over a narrow range, a Clip behind a transposed convolution,
-a norm that float16 cannot hold the square of, a Softplus with a small result.
+a norm that float16 cannot hold the square of, a Softplus with a small result, means of wide windows.
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ def known_kernels() -> Iterator[Drawn]:
         yield "ReduceL2", f"norms up to {norm}, {length} values", far_norm(norm, length)
     for span in (0.2, 1.0, 2.0, 16.0):
         yield "Softplus", f"input span {span:g}", narrow_softplus(span)
+    for width, channels, side, counted in product((3, 5, 7, 9), (8, 24, 32), (10, 14, 28), (0, 1)):
+        name = f"{width} wide, {channels} channels, {side} by {side}{', padding counted' * counted}"
+        yield "AveragePool", name, wide_mean(width, (1, channels, side, side), counted)
     for high in (1.0, 0.5):
         yield "Clip", f"0 to {high:g} behind ConvTranspose", clip_behind("ConvTranspose", (1, 8, 6, 10), high)
 
@@ -68,6 +71,12 @@ def far_norm(norm: float, length: int) -> Draw:
 def narrow_softplus(span: float) -> Draw:
     """Around zero, where its result is half curved."""
     return lambda sketch: sketch.op("Softplus", sketch.input(1, 4, 9, 9, low=-span / 2, high=span / 2))
+
+
+def wide_mean(width: int, shape: tuple[int, ...], counted: int) -> Draw:
+    """Of windows that are padded by half of their width."""
+    settings: dict[str, Any] = {"kernel_shape": [width] * 2, "pads": [width // 2] * 4, "count_include_pad": counted}
+    return lambda sketch: sketch.op("AveragePool", sketch.input(*shape), **settings)
 
 
 def clip_behind(maker: str, shape: tuple[int, ...], high: float) -> Draw:

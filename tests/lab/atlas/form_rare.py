@@ -91,7 +91,8 @@ def _numeric() -> Iterator[Rare]:
 
 
 def _others() -> Iterator[Rare]:
-    yield "Cast", "to int32 and back", 17, _cast_there("int32")
+    for kind in ("int32", "int64"):
+        yield "Cast", f"to {kind} and back", 17, _cast_there(kind)
     yield "Cast", "to truth values and back", 17, _cast_there("bool")
     yield "OneHot", "places as input", 17, _one_hot
     yield "ReverseSequence", "rank 3", 17, _reversed_rows

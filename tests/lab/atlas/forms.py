@@ -57,6 +57,7 @@ def _unary() -> Iterator[Form]:
     for rank in SHAPES:
         for op, settings in _ANYWHERE:
             yield _one(op, rank, -2.0, settings, 18 if op == "Mish" else 17)
+        yield _one("Tan", rank, -1.0, {}, 17)
         for op in _ABOVE_ZERO:
             yield _one(op, rank, 0.5, {}, 17)
         yield _one("Gelu", rank, -2.0, {}, 20)

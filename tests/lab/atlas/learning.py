@@ -18,9 +18,8 @@ Condition: TypeAlias = Mapping[str, str | float]
 
 MEASURES = frozenset(
     {"batch", "channels", "height", "rows", "last", "elements", "along the axis", "grows by", "last grows by"}
-    | {"last of the result", "second elements", "second last", "second first", "in steps per out step"}
-    | {"second steps per out step", "grids apart", "left over", "steps beyond its bounds"}
-    | {f"{side} {end}" for side in ("in", "out", "second") for end in ("low", "high", "span")}
+    | {"second elements", "second last", "in steps per out step", "grids apart", "left over"}
+    | {"steps beyond its bounds", "in span", "out span", "second span"}
 )
 """Traits that have a size: that a kernel is wrong at one of their values alone says nothing of the next."""
 
