@@ -39,7 +39,8 @@ class DeploykitError(Exception):
         self.next = next
 
     def __str__(self) -> str:
-        lines = [self.what]
+        # A name from a file may hold line breaks: what follows one is no line of ours.
+        lines = [self.what.replace("\n", "\\n")]
         if self.why:
             lines.append(f"  why: {self.why}")
         if self.next:

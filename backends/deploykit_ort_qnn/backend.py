@@ -71,12 +71,6 @@ class OrtQnn(QualcommBackend["Prepared", None]):
         yield from operator_rows()
         yield from kernel_rows()
 
-    def source_dates(self) -> Mapping[str, str]:
-        """When the shared tables were compared with their sources."""
-        from deploykit_qualcomm.tables import tables
-
-        return tables().source_file.dates
-
     def resolve(self, device: Device, sdk: str | None) -> Target:
         """The device under the QAIRT that the wanted wheel carries; ``sdk`` is a wheel's or a QAIRT's version."""
         from deploykit_ort_qnn.planning import resolve

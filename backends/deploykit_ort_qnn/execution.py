@@ -6,6 +6,7 @@ Its findings come from rules; it chooses nothing that the plan did not choose.
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from typing import Any
 
 from deploykit.accuracy.latency import Estimate, chrome_trace
 from deploykit.accuracy.samples.gathering import EXPECTED_FILE
+from deploykit.accuracy.samples.inputs import Label
 from deploykit.backend.audits import Audit
 from deploykit.backend.backend import Aids, Execution, Progress
 from deploykit.backend.on_device import DeviceFile, DeviceJob, DeviceRequest, DeviceResults
@@ -62,6 +64,7 @@ _PLUGIN = {
     # Wheels before 2.0 are an ONNX Runtime with the provider and its libraries inside.
     "built_in": {"backend_path": "capi/libQnnHtp.so"},
 }
+_MADE_UP_SECONDS = 120.0  # what comes of made-up inputs judges nothing: nobody waits half an hour for it
 _DURATION = re.compile(r" \(\d+ us\)$")
 
 
@@ -230,6 +233,7 @@ def _judge_numbers(
     if installed_wheel() is None and (host is None or host.emulator is None):
         return NumericScope(not_run="no emulator is installed here: pip install 'deploykit[ort-qnn]' (Linux x86-64)")
     prepared, samples, original = draft.prepared, aids.samples(), aids.original()
+    limit = _MADE_UP_SECONDS if samples.label is Label.ARBITRARY else math.inf
     job = EmulationJob(
         root=package,
         qdq=MODEL,
@@ -241,7 +245,7 @@ def _judge_numbers(
         original=original,
         tail=TAIL if (package / TAIL).exists() else "",
         allow_cpu=draft.chosen.allows_cpu,
-        timeout=float(draft.options["time_limit"]),
+        timeout=min(float(draft.options["time_limit"]), limit),
         host=host,
         keep=draft.situation.request.keep_samples,
     )

@@ -61,12 +61,6 @@ class QnnHtp(QualcommBackend["PreparedConversions", "tuple[ConversionPart, ...]"
         yield from compat_rows(self.id)
         yield from method_rows(self.id)
 
-    def source_dates(self) -> Mapping[str, str]:
-        """When the shared tables were compared with their sources."""
-        from deploykit_qualcomm.tables import tables
-
-        return tables().source_file.dates
-
     def resolve(self, device: Device, sdk: str | None) -> Target:
         """The device under the table that answers for that version."""
         from deploykit_qualcomm.resolving import resolve_target

@@ -53,6 +53,12 @@ class QualcommBackend(Backend[P, D]):
         found = device_of_id(name)
         return found if found is not None and self.id in found.backends else None
 
+    def source_dates(self) -> Mapping[str, str]:
+        """When the shared tables were compared with their sources."""
+        from deploykit_qualcomm.tables import tables
+
+        return tables().source_file.dates
+
     def reserved_codes(self) -> Mapping[str, str]:
         """Codes that the shared rules had once."""
         from deploykit_qualcomm.rules.registries import RESERVED

@@ -19,6 +19,7 @@ from deploykit.devices.profiles import origins_of
 from deploykit.devices.sessions import session_job, session_results
 from deploykit.errors import ToolError
 from deploykit.findings import Finding
+from deploykit.system.published import finite
 from deploykit.tables.reading import read_json
 from deploykit_vitis_ai.inspection import inspect_quantized
 from deploykit_vitis_ai.prepare import QuarkPrepared
@@ -106,7 +107,7 @@ def _record(details: QuarkPrepared, measured: Measured) -> dict[str, Any]:
         record["calibration"] = details.survey.to_json()
     if comparison is not None:
         record["quality"] = {
-            name: {key: round(value, 9) if value == value else None for key, value in output.summary().items()}
+            name: {key: finite(value) and round(value, 9) for key, value in output.summary().items()}
             for name, output in comparison.outputs.items()
         }
     return record

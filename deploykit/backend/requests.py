@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypedDict, Unpack
 
 from deploykit.backend.options import ConfigKeys, OptionSpec, check_options
+from deploykit.errors import UsageError
 
 __all__ = [
     "CORE_OPTIONS",
@@ -196,6 +197,9 @@ def make_request(model: AnyPath, target: str, **given: Unpack[RequestOptions]) -
     """
     own: dict[str, Any] = dict(given)
     pairs = own.pop("options", ())
+    pairs = tuple(pairs.items() if isinstance(pairs, Mapping) else pairs)
+    if len(dict(pairs)) < len(pairs):
+        raise UsageError("--option: a key is given twice", next="give each key once")
     specs = [spec for spec in CORE_OPTIONS if spec.name != "options"]
     core: dict[str, Any] = check_options(specs, {spec.name: own.pop(spec.name, None) for spec in specs})
     if core["precision"] is not None:
@@ -204,7 +208,7 @@ def make_request(model: AnyPath, target: str, **given: Unpack[RequestOptions]) -
         model=Path(model),
         target=target,
         keep_samples=core.pop("samples"),
-        options=tuple((key, str(value)) for key, value in (pairs.items() if isinstance(pairs, Mapping) else pairs)),
+        options=tuple((key, str(value)) for key, value in pairs),
         adapter_options=own,
         **core,
     )

@@ -83,9 +83,10 @@ def package_text(packaged: Packaged, folder: Path | None = None) -> str:
         lines.append("")
         ending = ["", f"executed   {ran}", f"generated  {left}", f"digest     {packaged.digest}", *ending]
     else:
-        said = _asking(findings, _MOST_LINES - len(lines) - 2, "-v and report.html list them")
+        said = _asking(findings, _MOST_LINES - len(lines) - 2 - told.next.count("; "), "-v and report.html list them")
     if told.next and f"next: {told.next}" not in "\n".join(said):  # the finding that it answers may say it
-        ending.insert(-1, f"next       {told.next.replace('PACKAGE', str(folder))}")
+        ways = told.next.replace("PACKAGE", str(folder)).replace("; ", ";\n           ")
+        ending.insert(-1, f"next       {ways}")
     return "\n".join([*lines, *said, *ending])
 
 

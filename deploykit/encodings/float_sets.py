@@ -64,7 +64,7 @@ def absorbing_fusions(facts: GraphFacts, encodings: EncodingSet) -> Mapping[str,
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Border:
     """One conversion: ``tensor`` is quantized and ``node`` (a label) runs in float.
 
@@ -92,8 +92,7 @@ def find_borders(
     """
     facts = with_static(facts)
     found = []
-    for index in sorted(float_nodes(facts, floats)):
-        node = facts.nodes[index]
+    for node in map(facts.nodes.__getitem__, sorted(float_nodes(facts, floats))):
         for names, direction in ((node.inputs, "to-float"), (node.outputs, "to-quantized")):
             found += [
                 Border(tensor=name, node=node.label, direction=direction)

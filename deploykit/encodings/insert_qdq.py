@@ -7,7 +7,7 @@ the grid. It derives no encoding: which tensors need one is somebody else's busi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -181,7 +181,6 @@ def insert_qdq(
     *,
     bias: Bias = "float",
     unsigned_activations: bool = True,
-    only: Collection[str] | None = None,
     requantize: Mapping[tuple[str, int], Affine] | None = None,
     first: Mapping[str, Affine] | None = None,
 ) -> QdqModel:
@@ -189,21 +188,20 @@ def insert_qdq(
 
     ``bias``: ``float`` leaves the biases of Conv, ConvTranspose and Gemm alone, ``encoded`` stores those that have an
     int32 entry, ``int32`` stores all with the scale the multiplication gives (input scale times weight scale).
-    ``unsigned_activations`` writes signed activation grids as the same unsigned ones. ``only`` limits the tensors.
+    ``unsigned_activations`` writes signed activation grids as the same unsigned ones.
     ``requantize`` gives a node (by its first output) another grid for the input at a position, through a pair of its
     own; ``first`` quantizes a tensor to another grid before its own, so that its producer writes that one.
     Graph inputs and outputs stay float. 16-bit and 4-bit types need opset 21 or the com.microsoft domain; blocks need
     opset 21, to which the model is raised.
     """
-    chosen = encodings if only is None else encodings.only(only)
-    copy, domain = raise_opset(copy_of(model), needed_opset(chosen)), ""
-    if opset_of(copy) < 21 and any(is_wide(entry.value) for entry in chosen):
+    copy, domain = raise_opset(copy_of(model), needed_opset(encodings)), ""
+    if opset_of(copy) < 21 and any(is_wide(entry.value) for entry in encodings):
         domain = _MS
         if not opset_of(copy, _MS):
             copy.opset_import.add(domain=_MS, version=1)
     work = _Insertion(
         graph=GraphCopy(copy, copy=False),
-        encodings=chosen,
+        encodings=encodings,
         domain=domain,
         bias=bias,
         unsigned=unsigned_activations,

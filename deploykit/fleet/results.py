@@ -75,24 +75,28 @@ class CellResult:
     error: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def _status(self) -> Any:
+        return self.outcome.get("status", {})
+
+    @property
     def verdict(self) -> CellVerdict:
         """``YES`` only where the numbers were judged and hold."""
         if self.error or self.exit_status not in (0, 1):
             return CellVerdict.FAILED
         if self.exit_status == 1:
             return CellVerdict.NO
-        right = self.outcome.get("status", {}).get("right")
+        right = self._status.get("right")
         return CellVerdict.YES if right == "yes" else CellVerdict.NOT_JUDGED
 
     @property
     def compiled(self) -> str:
         """``yes``, ``refused``, ``not run``, or nothing where there is no answer."""
-        return str(self.outcome.get("status", {}).get("compiled", ""))
+        return str(self._status.get("compiled", ""))
 
     @property
     def worst_db(self) -> float | None:
         """The signal-to-noise ratio of the worst output, over all samples; None where none was judged by it."""
-        numbers = self.outcome.get("status", {}).get("numbers", [])
+        numbers = self._status.get("numbers", [])
         values = [row.get("value") for row in numbers if row.get("measure") == "sqnr"]
         return min((value for value in values if isinstance(value, int | float)), default=None)
 
@@ -108,13 +112,13 @@ class CellResult:
         """One line on what stands in the way, or what it could not be judged for."""
         if self.error:
             return str(self.error.get("what", ""))
-        status = self.outcome.get("status", {})
         open_errors = [
             f"{row['code']}: {row['message']}"
             for row in self.outcome.get("findings", [])
             if row.get("severity") == "error" and not row.get("handled")
         ]
-        return str(next(iter(open_errors), "") or status.get("compiled_why") or status.get("right_why") or "")
+        told = (self._status.get(name) for name in ("compiled_why", "right_why"))
+        return str(next(filter(None, (*open_errors, *told)), ""))
 
     def to_json(self) -> dict[str, Any]:
         """The published shape."""

@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from deploykit.model.facts import GraphFacts
 
 __all__ = [
-    "CANDIDATES",
     "Best",
     "Mixed",
     "ModelOnSamples",

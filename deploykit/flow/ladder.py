@@ -155,6 +155,11 @@ class Ladder:
     chosen: LadderRung | None
     why: str
 
+    @property
+    def advised(self) -> str:
+        """The conclusions in one line, "" where none were drawn."""
+        return "" if self.advice is None else "; ".join(item.says for item in self.advice.conclusions)
+
     def meets(self, rung: LadderRung) -> bool | None:
         """Whether a candidate reaches the goal; None where it was not measured."""
         return self.goal.is_met(rung.reached)

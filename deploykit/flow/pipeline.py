@@ -83,7 +83,7 @@ class PackageJob:
         given = self.given
         with blaming(given.request.model), _guarded(given.request.model, given), ExitStack() as folders:
             steps.begin(QUANTIZING)
-            given = quantized_situation(self.backend, given, self.tell)
+            given = quantized_situation(self.backend, given, self.shared, self.tell)
             given = turned(given, self.shared) if given.request.io else given
             ran: RanPackage | None = None
             for _ in range(2):
@@ -195,7 +195,7 @@ def _decided(request: Request, tell: Progress, *more: str) -> tuple[AnyBackend, 
         steps = Steps([*([QUANTIZING] if quantizes(backend, given) else []), DECIDING, *more], tell)
         steps.begin(QUANTIZING)
         shared = SharedWork()
-        given = quantized_situation(backend, given, tell)
+        given = quantized_situation(backend, given, shared, tell)
         given = turned(given, shared) if given.request.io else given
         steps.begin(DECIDING)
         return backend, decide(backend, given, shared, tell), steps
@@ -243,7 +243,7 @@ class SdkTrial:
     @property
     def ok(self) -> bool:
         """True when nothing blocks and nothing that the plan rests on is open."""
-        return not self.blocking and not self.open
+        return self.state == "ok"
 
     @property
     def state(self) -> str:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from deploykit.model import Model
     from deploykit.model.facts import GraphFacts
 
-__all__ = ["Pinned", "pin", "read_situation", "read_situations", "refuse_other_precision", "resolve_target", "turned"]
+__all__ = ["Pinned", "pin", "read_situation", "read_situations", "resolve_target", "turned"]
 
 _WIDTHS = re.compile(r"w(\d+)a(\d+)")
 _FLOATS = ("fp32", "fp16", "bf16")

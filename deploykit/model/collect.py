@@ -59,7 +59,6 @@ def collect_facts(model: Model) -> GraphFacts:
     return GraphFacts(
         model_name=model.path.name,
         producer=" ".join(filter(None, (proto.producer_name, proto.producer_version))),
-        ir_version=proto.ir_version,
         opsets=opsets,
         inputs=tuple(name for name, fact in tensors.items() if fact.role is TensorRole.INPUT),
         outputs=tuple(item.name for item in graph.output),

@@ -151,7 +151,6 @@ class GraphFacts(Kept):
 
     model_name: str
     producer: str
-    ir_version: int
     opsets: Mapping[str, int]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
 
 __all__ = [
-    "NODE_LIMIT",
     "Model",
     "blaming",
     "load_model",
@@ -102,6 +101,8 @@ class Model:
 
 def load_model(path: Path) -> Model:
     """The model of one file; InputError for whatever is not a whole ONNX model with its data beside it."""
+    from onnx import IR_VERSION
+
     path = Path(path)
     size = regular_size(path)
     if not size:
@@ -120,6 +121,12 @@ def load_model(path: Path) -> Model:
                 why="it would name any file of this machine, and no exporter writes it",
                 next="export the model again",
             )
+    if proto.ir_version > IR_VERSION:
+        raise InputError(
+            f"{path}: IR version {proto.ir_version}",
+            why=f"the installed onnx reads versions up to {IR_VERSION}, and what it does not know is not judged here",
+            next="export the model with an older onnx, or install a newer one",
+        )
     return wrap_proto(proto, path=path)
 
 

@@ -88,6 +88,8 @@ def check_place(out: Path, *, force: bool, kind: SealedKind = PACKAGES) -> str:
         is_other = out.is_symlink() or (out.exists() and not out.is_dir())
     except OSError as error:
         raise PlacedFolder(out).unwritable(out, error) from None
+    if out.parent.is_dir() and not os.access(out.parent, os.W_OK):
+        raise PackageError(f"{out.parent}: cannot be written", next="choose another folder")
     if is_other:
         raise PackageError(f"{out}: exists and is not a folder", next="name a folder that does not exist yet")
     # Quantizing may take hours: without --force nothing at all may stand where its results go.

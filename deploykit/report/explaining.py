@@ -39,8 +39,9 @@ _FROM_USER = frozenset({"given", "recorded"})
 # So many real samples hold as many decisions as are needed to tell a miss from chance, one per sample.
 _DATA = "package it again with --calibration DATA, at least 20 samples of the field, or --input NAME=VALUE"
 _RUN = (
-    "deploykit build {0}, then deploykit run {0} --on adb (Android) or ssh://user@host: the device's "
-    "outputs are judged; elsewhere its scripts/run_on_device.sh"
+    "deploykit build {0}; "
+    "deploykit run {0} --on ssh://user@host, or adb: a device's outputs are judged (not of graphs that share a context); "
+    "{0}/scripts/run_on_device.sh runs it by hand"
 )
 
 

@@ -22,7 +22,6 @@ __all__ = ["LOG", "RESULT", "Begun", "Job", "Steps", "finished_job", "prefixed",
 
 RESULT = "result.json"
 LOG = "log.txt"
-_BAR = 20
 _SHOWN_EVERY = 0.1
 
 
@@ -74,8 +73,7 @@ def run_job(job: Job, *, progress: Callable[[str], None], timeout: float | None)
         shown = (stage, now)
         done, of, bar = told.get("done"), told.get("of"), ""
         if isinstance(done, int) and isinstance(of, int) and 0 <= done <= of and of:
-            filled = _BAR * done // of
-            bar = f" [{'#' * filled}{'.' * (_BAR - filled)}] {done}/{of}"
+            bar = f" {done}/{of}"
         progress(f"{job.title}: {stage}{bar}")
 
     done = run(job.argv, cwd=job.folder, env=job.variables, timeout=timeout, log=log, on_line=show)

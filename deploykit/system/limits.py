@@ -7,7 +7,7 @@ import re
 import resource
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
@@ -34,7 +34,7 @@ VARIABLE = "DEPLOYKIT_MEMORY"
 """The environment variable that states the budget: processes started by this one obey it too."""
 
 _LOCK = threading.Lock()
-_BOUNDS: dict[int, list[int]] = {}  # by kind: what the process had, then each bound that is in force
+_BOUNDS: list[int] = []  # what the process had, then each bound that is in force
 _END: ContextVar[float | None] = ContextVar("_END", default=None)  # of the caller's work, on the monotonic clock
 _LOST: ContextVar[list[bool] | None] = ContextVar("_LOST", default=None)  # one entry for each run that was ended
 _SHARE = 0.6  # of free memory: the rest is for ONNX Runtime's own buffers, which nobody counts
@@ -90,37 +90,37 @@ def patience_lost() -> bool:
 
 
 @contextmanager
-def limited_memory(more: int, *, kind: int = resource.RLIMIT_AS) -> Iterator[None]:
-    """Let the process take at most ``more`` bytes beyond what it has now; asking for more fails as if there were none.
+def limited_memory(more: int) -> Iterator[None]:
+    """Let the process write to at most ``more`` bytes beyond what it has now; asking for more fails as if none were.
 
-    ``kind`` is RLIMIT_AS, all addresses, or RLIMIT_DATA, what is written to: files that are only looked into are left
-    out. Works where the system tells the size of a process (Linux); elsewhere nothing is bounded. Threads share the
-    bound; programs that are started inside have none.
+    Files that are only looked into are left out. Works where the system tells the size of a process (Linux); elsewhere
+    nothing is bounded. Threads share the bound; programs that are started inside have none.
     """
     pages = _text(Path("/proc/self/statm")).split()
     if not pages:
         yield
         return
-    wanted = int(pages[5 if kind == resource.RLIMIT_DATA else 0]) * resource.getpagesize() + more
+    wanted = int(pages[5]) * resource.getpagesize() + more
     # Threads end their work in any order: the tightest of what is still under way counts, and in the end the first.
     with _LOCK:
-        soft, hard = resource.getrlimit(kind)
-        bounds = _BOUNDS.setdefault(kind, [soft])
-        bounds.append(wanted)
-        _set_tightest(kind, bounds, hard)
+        if not _BOUNDS:
+            _BOUNDS.append(resource.getrlimit(resource.RLIMIT_DATA)[0])
+        _BOUNDS.append(wanted)
+        _set_tightest()
     try:
         yield
     finally:
         with _LOCK:
-            bounds.remove(wanted)
-            _set_tightest(kind, bounds, hard)
-            if len(bounds) == 1:
-                del _BOUNDS[kind]
+            _BOUNDS.remove(wanted)
+            _set_tightest()
+            if len(_BOUNDS) == 1:
+                _BOUNDS.clear()
 
 
-def _set_tightest(kind: int, bounds: Sequence[int], hard: int) -> None:
-    known = [bound for bound in (*bounds, hard) if bound != resource.RLIM_INFINITY]
-    resource.setrlimit(kind, (min(known, default=resource.RLIM_INFINITY), hard))
+def _set_tightest() -> None:
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    known = [bound for bound in (*_BOUNDS, hard) if bound != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min(known, default=resource.RLIM_INFINITY), hard))
 
 
 @contextmanager
@@ -130,16 +130,15 @@ def guarded_memory(size: int = 0, *, checking: bool = False) -> Iterator[None]:
     Beside it stands what the model takes by itself, as bytes, as a message, and once more where it is changed.
     """
     most = min(memory_budget(), _CHECKING) if checking else memory_budget()
-    with limited_memory(most + _COPIES * size, kind=resource.RLIMIT_DATA):
+    with limited_memory(most + _COPIES * size):
         yield
 
 
 def unbounded(pid: int) -> None:
     """Take the bounds of memory from a program that was started inside of some: it has its own."""
-    for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
-        with suppress(OSError, AttributeError):  # gone already, or not Linux
-            hard = resource.getrlimit(kind)[1]
-            resource.prlimit(pid, kind, (hard, hard))
+    with suppress(OSError, AttributeError):  # gone already, or not Linux
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        resource.prlimit(pid, resource.RLIMIT_DATA, (hard, hard))
 
 
 def read_size(text: str) -> int:

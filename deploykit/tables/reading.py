@@ -61,8 +61,10 @@ def _parse_toml(path: Path, data: bytes) -> dict[str, Any]:
         return tomllib.loads(data.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8", why=str(error)) from None
-    except ValueError as error:  # TOMLDecodeError, and whole numbers of more digits than Python converts
+    except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path}: not TOML", why=str(error)) from None
+    except ValueError:  # as for JSON
+        raise InputError(f"{path}: a number has thousands of digits", next="is the file whole?") from None
     except RecursionError:
         raise InputError(f"{path}: nested too deeply to be a real file") from None
 
@@ -95,8 +97,8 @@ def parse_json(data: bytes, *, where: str, reader: Callable[[bytes], Any] = deco
         raise InputError(f"{where}: not JSON", why=str(error), next="is the file complete?") from None
     except RecursionError:
         raise InputError(f"{where}: nested too deeply to be a real file") from None
-    except ValueError as error:  # whole numbers of more digits than Python converts
-        raise InputError(f"{where}: not JSON that can be read", why=str(error)) from None
+    except ValueError:  # Python converts no whole number of so many digits, and speaks to its programmer of it
+        raise InputError(f"{where}: a number has thousands of digits", next="is the file whole?") from None
 
 
 def _keys(value: Any) -> int:

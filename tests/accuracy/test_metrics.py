@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def test_a_function_that_fails_is_an_error(here: Path, body: str, says: str) -> 
 def test_the_deadline_ends_it(here: Path) -> None:
     (here / "mine.py").write_text("import time\ndef slow(outputs, references):\n    time.sleep(60)\n")
     with pytest.raises(ToolError, match=r"took longer than 0\.3 s"):
-        asked("mine:slow", deadline=0.3).measure(OUTPUTS, FLOAT)
+        replace(asked("mine:slow"), deadline=0.3).measure(OUTPUTS, FLOAT)
 
 
 def test_a_command_without_a_number_is_an_error(here: Path) -> None:

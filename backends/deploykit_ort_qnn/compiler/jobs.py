@@ -304,8 +304,7 @@ def read_context(path: Path) -> dict[str, Any]:
     for _ in range(2):
         parts = ["starting the process"]
         with scratch() as folder:
-            work = partial(HERE.work, request, folder, folder, timeout, parts.append)
-            done, answer, _ = known_work("contexts", {}, [path], folder, work)
+            done, answer, _ = HERE.work(request, folder, folder, timeout, parts.append)
         if answer is not None:
             return answer
         if done.timed_out:

@@ -124,9 +124,7 @@ class UserMetric:
         return place
 
 
-def user_metric(
-    function: str | None, command: str | None, *, references: Path | None = None, deadline: float = DEADLINE
-) -> UserMetric | None:
+def user_metric(function: str | None, command: str | None, *, references: Path | None = None) -> UserMetric | None:
     """The measure that was asked for, None for none. Raises UsageError for what is neither a function nor a command."""
     if function is not None and command is not None:
         raise UsageError("--metric and --metric-command: one measure decides", next="leave one out")
@@ -142,7 +140,7 @@ def user_metric(
                 f"--metric {function}: package.module:function is expected", next="--metric scores:accuracy"
             )
         child = (sys.executable, str(_CHILD), function, "{folder}")
-        return UserMetric(name=function, argv=child, is_function=True, references=references, deadline=deadline)
+        return UserMetric(name=function, argv=child, is_function=True, references=references)
     try:
         argv = tuple(shlex.split(command or ""))
     except ValueError as error:
@@ -154,7 +152,7 @@ def user_metric(
             f"--metric-command {command}: does not say where the outputs go",
             next="write {outputs}, and {references}, where their folders shall stand",
         )
-    return UserMetric(name=argv[0], argv=argv, is_function=False, references=references, deadline=deadline)
+    return UserMetric(name=argv[0], argv=argv, is_function=False, references=references)
 
 
 def _write(folder: Path, samples: Sequence[Values]) -> None:

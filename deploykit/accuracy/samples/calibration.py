@@ -270,7 +270,7 @@ def _named(
         more = f" and {len(names) - 5} more" if len(names) > 5 else ""
         raise InputError(
             f"{file}: no array for the input {missing[0]!r}",
-            why=f"it has {', '.join(sorted(names)[:5])}{more}",
+            why=f"it has {', '.join(sorted(names)[:5]) or 'no array'}{more}",
             next="name the arrays after the model's inputs, or say what this one is with --input",
         )
     return tuple((spec, names[spec.name]) for spec in inputs if spec.name in names)

@@ -95,11 +95,10 @@ def quantize(
             return _written(made, out, force=force)
         best = make_best(making)
     if best.made is None:
-        ladder = best.ladder
-        said = "; ".join(item.says for item in ladder.advice.conclusions) if ladder.advice is not None else ""
+        ladder, what, to_do = best.ladder, "float16 is the answer: there is nothing to quantize", "package with fp16"
         if ladder.chosen is None:
-            raise ToolError(f"no precision was chosen: {ladder.why}", why=said, next="ask for less with --goal")
-        raise ToolError("float16 is the answer: there is nothing to quantize", why=said, next="package with fp16")
+            what, to_do = f"no precision was chosen: {ladder.why}", "ask for less with --goal"
+        raise ToolError(what, why=ladder.advised, next=to_do)
     steps.begin(_WRITING)
     return _written(best.made, out, force=force, ladder=best.ladder)
 

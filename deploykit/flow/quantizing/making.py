@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,7 @@ from deploykit.accuracy.samples.data_quality import MOST
 from deploykit.accuracy.samples.images import images_misfit, inspect_image
 from deploykit.accuracy.samples.inputs import Label, input_specs
 from deploykit.accuracy.simulate.simulation import Fidelity, Simulator, compare_outputs, overall_sqnr_db
-from deploykit.backend.backend import Progress
+from deploykit.backend.backend import Progress, Same, SharedWork
 from deploykit.backend.quantizers import QuantizerAsked
 from deploykit.encodings.formats.conversion import convert
 from deploykit.encodings.new_grids import entry_for_range
@@ -65,7 +65,6 @@ if TYPE_CHECKING:
     from deploykit.model.facts import GraphFacts
 
 __all__ = [
-    "MOST_HELD_OUT",
     "Division",
     "Made",
     "Making",
@@ -73,7 +72,6 @@ __all__ = [
     "QuantizerRun",
     "divide",
     "measure",
-    "read_decoded",
     "read_held_out",
     "run_quantizer",
 ]
@@ -209,7 +207,7 @@ _LARGE = 1_900_000_000  # protobuf writes no message above 2 GiB
 class QuantizerRun:
     """What a quantizer left: its folder, the float model and the encodings in it, and its own account.
 
-    ``qdq`` is the quantized model where the quantizer made one. ``again`` is True where an earlier run was found.
+    ``qdq`` is the quantized model where the quantizer made one.
     """
 
     folder: Path
@@ -217,7 +215,6 @@ class QuantizerRun:
     encodings: Path
     result: Mapping[str, Any]
     qdq: Path | None = None
-    again: bool = False
 
 
 def run_quantizer(
@@ -245,7 +242,6 @@ def run_quantizer(
 
     with waiting_for(folder, waiting=waiting):
         result = None if is_off() else finished_job(folder)
-        again = result is not None
         if result is None:
             _lay_out(folder, told, plan, model, division)
             environment = picked.environment
@@ -260,7 +256,7 @@ def run_quantizer(
             result = run_job(job, progress=progress, timeout=timeout)
         else:
             progress(f"{title}: done before with the same model, data and settings")
-        return _taken_up(folder, result, again=again)
+        return _taken_up(folder, result)
 
 
 def _key(told: Mapping[str, Any], plan: QuantizerJob, model: Model, division: Division) -> str:
@@ -293,13 +289,11 @@ def _lay_out(folder: Path, told: Mapping[str, Any], plan: QuantizerJob, model: M
     division.write(folder)
 
 
-def _taken_up(folder: Path, result: Mapping[str, Any], *, again: bool) -> QuantizerRun:
+def _taken_up(folder: Path, result: Mapping[str, Any]) -> QuantizerRun:
     """What the job left: a model with encodings, or a quantized one, whose encodings are placed on the float model."""
     qdq, given = folder / _QDQ, folder / "model.onnx"
     if not qdq.is_file():
-        made = QuantizerRun(
-            folder=folder, model=folder / _MODEL, encodings=folder / _ENCODINGS, result=result, again=again
-        )
+        made = QuantizerRun(folder=folder, model=folder / _MODEL, encodings=folder / _ENCODINGS, result=result)
         missing = [path for path in (made.model, made.encodings) if not path.is_file()]
         if missing:
             left = f"{result.get('quantizer', 'the quantizer')} left no {missing[0].relative_to(folder)}"
@@ -328,7 +322,7 @@ def _taken_up(folder: Path, result: Mapping[str, Any], *, again: bool) -> Quanti
         if known[entry.name].channel_axis is None
     )
     encodings.write_text(convert(place(found, facts), "1.0.0", layouts=known).text, "utf-8")
-    return QuantizerRun(folder=folder, model=given, encodings=encodings, result=result, qdq=qdq, again=again)
+    return QuantizerRun(folder=folder, model=given, encodings=encodings, result=result, qdq=qdq)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -477,6 +471,7 @@ class Making:
     progress: Progress
     options: tuple[tuple[str, str], ...] = ()
     timeout: float | None = None
+    shared: SharedWork = field(default_factory=SharedWork)
 
     def encodings(self, precision: str | None) -> Made:
         """Run the quantizer that was asked for, or the best one that is installed; None is its first precision.
@@ -502,22 +497,27 @@ class Making:
         picked = pick(self.backend, self.target, request.quantizer, precision)
         name = precision or picked.quantizer.precisions(self.target)[0]
         values = dict(options_of(picked.quantizer, self.options))
-        self.progress("dividing the calibration data")
-        division = divide(request.calibration, facts)
         plan = picked.quantizer.plan(QuantizerAsked(precision=name, target=self.target, options=values))
-        ran = run_quantizer(picked, plan, model, division, progress=self.progress, timeout=self.timeout)
-        self.progress("simulating what came out")
-        numbers = measure(model, facts, ran, read_held_out(ran.folder), seen=not division.held_out)
-        return Made(
-            precision=name,
-            picked=picked,
-            options=values,
-            division=division,
-            ran=ran,
-            numbers=numbers,
-            model=model,
-            target=self.target,
-        )
+        # What targets ask alike is made once; a quantizer is told all that it does in its plan.
+        key = ("quantized", repr((plan, values, request.calibration)), Same(model))
+        made: Made | None = self.shared.known(key)
+        if made is None:
+            self.progress("dividing the calibration data")
+            division = divide(request.calibration, facts)
+            ran = run_quantizer(picked, plan, model, division, progress=self.progress, timeout=self.timeout)
+            self.progress("simulating what came out")
+            numbers = measure(model, facts, ran, read_held_out(ran.folder), seen=not division.held_out)
+            made = Made(
+                precision=name,
+                picked=picked,
+                options=values,
+                division=division,
+                ran=ran,
+                numbers=numbers,
+                model=model,
+                target=self.target,
+            )
+        return replace(self.shared.keep(key, made), target=self.target)
 
     def candidate(self, name: str) -> Made:
         """As ``encodings`` for one candidate among several, ``w8a16`` or ``w8a16+METHOD``.

@@ -8,17 +8,16 @@ from __future__ import annotations
 import os
 import shutil
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
+from deploykit.backend.backend import Same
 from deploykit.encodings.read import read_placed
 from deploykit.errors import UsageError
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 
 if TYPE_CHECKING:
-    from deploykit.backend.backend import AnyBackend, Progress, Request, Situation
-    from deploykit.flow.ladder import Ladder
+    from deploykit.backend.backend import AnyBackend, Progress, Request, SharedWork, Situation
     from deploykit.flow.quantizing.making import Made
 
 __all__ = ["AUTO", "NONE", "quantized_situation", "quantizes"]
@@ -28,7 +27,7 @@ NONE = "none"
 """As the name of a quantizer: the target's own tools calibrate."""
 
 
-def quantized_situation(backend: AnyBackend, given: Situation, tell: Progress) -> Situation:
+def quantized_situation(backend: AnyBackend, given: Situation, shared: SharedWork, tell: Progress) -> Situation:
     """The situation with encodings made here, where an integer precision is asked of a float model with data.
 
     The same one where that is not so. Raises UsageError for a quantizer that was named where none can run.
@@ -38,6 +37,7 @@ def quantized_situation(backend: AnyBackend, given: Situation, tell: Progress) -
         _refuse_unused(backend, request)
         return given
     # A model that comes with encodings, as most do, needs none of what quantizes.
+    from deploykit.backend.quantizers import QuantizedModel
     from deploykit.flow.candidates import make_best
     from deploykit.flow.quantizing.choosing import quantizers_for
     from deploykit.flow.quantizing.making import Making
@@ -52,60 +52,58 @@ def quantized_situation(backend: AnyBackend, given: Situation, tell: Progress) -
         facts=given.facts,
         progress=tell,
         options=tuple((key.partition(".")[2], value) for key, value in own),
+        shared=shared,
     )
-    ladder: Ladder | None = None
-    if request.precision != AUTO:
-        made = making.encodings(request.precision)
-    else:
-        best = make_best(making, given=given, situate=partial(_situated, given, replace(request, precision=None), own))
-        if best.made is None:
-            if best.ladder.chosen is None:  # not even the float model reaches the goal
-                advice = best.ladder.advice
-                raise UsageError(
-                    f"--precision auto: {best.ladder.why}",
-                    why="" if advice is None else "; ".join(item.says for item in advice.conclusions),
-                    next="see what costs it with 'deploykit accuracy layers', or ask for less with --goal",
-                )
-            return replace(given, request=replace(request, precision="fp16"), ladder=best.ladder.to_json())
-        made, ladder = best.made, best.ladder
-        request = replace(request, precision=None)
-    return _situated(given, request, own, made, ladder)
 
+    def situated(made: Made) -> Situation:
+        """The situation with what was made in place of the float model; options of the quantizer are used up."""
 
-def _situated(
-    given: Situation, request: Request, own: tuple[tuple[str, str], ...], made: Made, ladder: Ladder | None = None
-) -> Situation:
-    """The situation with what was made in place of the float model; options of the quantizer are used up."""
-    from deploykit.backend.quantizers import QuantizedModel
+        def read() -> Situation:
+            # Under the user's own name, which is what packages and reports show.
+            folder = made.ran.folder / "named" / made.ran.encodings.stem
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            path, encodings = folder / request.model.name, (folder / request.model.name).with_suffix(".encodings")
+            sources = {path: made.ran.model, encodings: made.ran.encodings}
+            sources |= {folder / external.location: external.path for external in load_model(made.ran.model).external}
+            for place, source in sources.items():
+                place.parent.mkdir(parents=True, exist_ok=True)
+                os.link(source, place)
+            model = load_model(path)
+            facts = collect_facts(model)
+            asked = replace(request, model=path, encodings=encodings)
+            return replace(given, request=asked, model=model, facts=facts, encodings=read_placed(encodings, facts))
 
-    folder = made.ran.folder / "named"  # under the user's own name, which is what packages and reports show
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    model, encodings = folder / request.model.name, (folder / request.model.name).with_suffix(".encodings")
-    sources = {model: made.ran.model, encodings: made.ran.encodings}
-    sources |= {folder / external.location: external.path for external in load_model(made.ran.model).external}
-    for place, source in sources.items():
-        place.parent.mkdir(parents=True, exist_ok=True)
-        os.link(source, place)
-    rest = tuple(pair for pair in request.options if pair not in own)
-    changed = replace(request, model=model, encodings=encodings, options=rest)
-    reread = load_model(model)
-    facts = collect_facts(reread)
-    assert request.calibration is not None
-    return replace(
-        given,
-        request=changed,
-        model=reread,
-        facts=facts,
-        encodings=read_placed(encodings, facts),
-        quantized=QuantizedModel(
+        found = shared.once(("read again", Same(made.ran)), read)
+        asked = replace(
+            request,
+            model=found.request.model,
+            encodings=found.request.encodings,
+            precision=None if request.precision == AUTO else request.precision,
+            options=tuple(pair for pair in request.options if pair not in own),
+        )
+        assert request.calibration is not None
+        quantized = QuantizedModel(
             model=given.request.model,
             calibration=request.calibration,
             record=made.to_json(),
             findings=(*made.findings, *made.about_data()),
-        ),
-        ladder=None if ladder is None else ladder.to_json(),
-    )
+        )
+        return replace(found, request=asked, target=given.target, quantized=quantized)
+
+    if request.precision != AUTO:
+        return situated(making.encodings(request.precision))
+    best = make_best(making, given=given, situate=situated)
+    ladder = best.ladder.to_json()
+    if best.made is not None:
+        return replace(situated(best.made), ladder=ladder)
+    if best.ladder.chosen is None:  # not even the float model reaches the goal
+        raise UsageError(
+            f"--precision auto: {best.ladder.why}",
+            why=best.ladder.advised,
+            next="see what costs it with 'deploykit accuracy layers', or ask for less with --goal",
+        )
+    return replace(given, request=replace(request, precision="fp16"), ladder=ladder)
 
 
 def quantizes(backend: AnyBackend, given: Situation) -> bool:

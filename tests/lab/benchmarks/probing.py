@@ -119,7 +119,7 @@ def inserting(folder: Path) -> Numbers:
         copy.graph.node.extend(nodes)
 
     def insert() -> None:
-        insert_qdq(model, encodings, only=only)
+        insert_qdq(model, encodings.only(only))
 
     found: Numbers = {"nodes": len(model.graph.node), "repeats": _REPEATS}
     for name, work in (("bare", bare), ("insert", insert)):

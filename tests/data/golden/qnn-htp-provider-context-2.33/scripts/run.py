@@ -15,7 +15,10 @@ import sys
 import zipfile
 from pathlib import Path
 
-import numpy as np
+try:
+    import numpy as np
+except ModuleNotFoundError as missing:
+    sys.exit(f"error: {missing} ({sys.executable})\n  next: name the Python that has onnxruntime-qnn with PYTHON")
 
 PACKAGE = Path(__file__).resolve().parent.parent
 CONTEXT = 'artifacts/model_ctx.onnx'

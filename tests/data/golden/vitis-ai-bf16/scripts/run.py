@@ -12,7 +12,10 @@ import time
 import zipfile
 from pathlib import Path
 
-import numpy as np
+try:
+    import numpy as np
+except ModuleNotFoundError as missing:
+    sys.exit(f"error: {missing} ({sys.executable})\n  next: run this in the vendor's environment")
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from compile import ROOT, load_session, provider_version, stop  # noqa: E402
