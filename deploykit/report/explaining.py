@@ -40,7 +40,7 @@ _FROM_USER = frozenset({"given", "recorded"})
 _DATA = "package it again with --calibration DATA, at least 20 samples of the field, or --input NAME=VALUE"
 _RUN = (
     "deploykit build {0}; "
-    "deploykit run {0} --on ssh://user@host, or adb: a device's outputs are judged (not of graphs that share a context); "
+    "deploykit run {0} --on ssh://user@host, or adb: the device's outputs are judged (no graphs that share a context); "
     "{0}/scripts/run_on_device.sh runs it by hand"
 )
 

@@ -68,6 +68,8 @@ MISTAKES: Mapping[str, tuple[list[str], int, str]] = {
     "an input that it has not": (packaged(input="imput=1"), 2, "did you mean 'input'?"),
     "an input of words": (packaged(input="input=a,b"), 2, "neither numbers nor a range"),
     "an option without value": (packaged(option="vtcm_mb"), 2, "KEY=VALUE is expected"),
+    "an option's key given twice": ([*packaged(option="vtcm_mb=8"), "--option=vtcm_mb=4"], 2, "a key is given twice"),
+    "a line break in a name": (packaged(input="one\ntwo=1"), 2, "one\\ntwo=1: the model"),
     "a misspelt key": (packaged(option="vctm_mb=8"), 2, "did you mean graphs.vtcm_mb, vtcm_mb"),
     "half of a rewrite's name": (packaged(rewrite="gelu"), 2, "did you mean fuse-gelu?"),
     "a folder of mine": (packaged(out="mine"), 6, "exists and was kept"),
@@ -118,14 +120,15 @@ MISTAKES: Mapping[str, tuple[list[str], int, str]] = {
         2,
         "--option per_channel=3: true or false is expected",
     ),
+    "a format that nobody knows": (packaged(model="format.onnx"), 3, "the installed onnx reads versions up to"),
     "an operator set that nobody knows": (packaged(model="future.onnx"), 1, "the installed onnx knows up to"),
-    "an address as model": (packaged(model="https://example.com/m.onnx"), 3, "there is no folder"),
+    "an address as model": (packaged(model="https://example.com/m.onnx"), 3, "download it first"),
     "a product's short name": (packaged(target="x-elite"), 4, "did you mean sc8380xp"),
     "a file of PyTorch": (packaged(model="model.pt"), 3, "a PyTorch checkpoint"),
     "encodings of a later version": (packaged(encodings="later.encodings"), 3, "known versions: 0.6.1"),
     "encodings of another tool": (packaged(encodings="tool.json"), 3, "no 'version'"),
     "samples of Python objects": (packaged(precision="w8a8", calibration="objects.npy"), 3, "plain arrays of numbers"),
-    "samples without a name": (packaged(precision="w8a8", calibration="none.npz"), 3, "no array for the input"),
+    "samples without a name": (packaged(precision="w8a8", calibration="none.npz"), 3, "it has no array"),
     "no sample in the file": (packaged(precision="w8a8", calibration="zero.npy"), 3, "holds no sample"),
     "float16 with encodings": (packaged(precision="fp16", encodings=ENCODINGS), 2, "leave out --precision"),
     "a float model to explain": (["explain", "m.onnx"], 3, "without QuantizeLinear"),
@@ -168,6 +171,8 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     future = onnx.load(desk / "m.onnx")
     future.opset_import[0].version = 9000
     onnx.save(future, desk / "future.onnx")
+    future.ir_version = 99
+    onnx.save(future, desk / "format.onnx")
     np.save(desk / "shape.npy", np.zeros((4, 3, 7, 7), np.float32))
     np.save(desk / "text.npy", np.full((4, 3, 16, 16), "a"))
     np.savez(desk / "name.npz", image=np.zeros((4, 3, 16, 16), np.float32))

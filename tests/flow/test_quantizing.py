@@ -17,10 +17,12 @@ from deploykit.accuracy.judge.verdict import Verdict
 from deploykit.accuracy.simulate.simulation import simulate_files
 from deploykit.backend.backend import Request
 from deploykit.backend.quantizers import QuantizerJob
+from deploykit.backend.requests import make_request
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.errors import InputError, PackageError, ToolError, UsageError
 from deploykit.findings import Finding
+from deploykit.flow.pipeline import make_packages
 from deploykit.flow.quantizing import making
 from deploykit.flow.quantizing.choosing import EMBEDDED, Picked, environment_for, pick
 from deploykit.flow.quantizing.making import Numbers, divide
@@ -267,11 +269,20 @@ def _run(plan: QuantizerJob, data: Path, timeout: float | None = 120.0) -> Any:
 # ---- as a step of packaging --------------------------------------------------------------------------------------
 
 
-def test_package_quantizes_first_and_goes_on_as_with_given_encodings(frames: Path, tmp_path: Path) -> None:
-    made = deploykit.package(
-        CNN, target="sm8650", backend="qnn-htp", precision="w8a16", calibration=frames, out=tmp_path / "p"
-    )
-    assert made.package is not None
+def test_package_quantizes_first_and_goes_on_as_with_given_encodings(
+    frames: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[Any] = []
+    real = making.run_quantizer
+    monkeypatch.setattr(making, "run_quantizer", lambda *some, **more: ran.append(real(*some, **more)) or ran[-1])
+    asked = [
+        make_request(CNN, target, backend="qnn-htp", precision="w8a16", calibration=frames)
+        for target in ("sm8550", "sm8650")
+    ]
+    other, made = make_packages(asked, tmp_path / "p")
+    assert len(ran) == 1, "two targets asked the same of the quantizer"
+    assert made.package is not None and other.manifest is not None
+    assert json.loads(other.manifest.read_text("utf-8"))["quantization"]["target"] == "sm8550"
     assert made.executed[0] == "quantize"
     manifest = json.loads((made.package / "manifest.json").read_text("utf-8"))
     assert manifest["steps"][0]["id"] == "quantize"
