@@ -274,7 +274,12 @@ def test_package_quantizes_first_and_goes_on_as_with_given_encodings(
 ) -> None:
     ran: list[Any] = []
     real = making.run_quantizer
-    monkeypatch.setattr(making, "run_quantizer", lambda *some, **more: ran.append(real(*some, **more)) or ran[-1])
+
+    def noted(*some: Any, **more: Any) -> Any:
+        ran.append(some)
+        return real(*some, **more)
+
+    monkeypatch.setattr(making, "run_quantizer", noted)
     asked = [
         make_request(CNN, target, backend="qnn-htp", precision="w8a16", calibration=frames)
         for target in ("sm8550", "sm8650")
