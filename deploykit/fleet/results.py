@@ -117,8 +117,8 @@ class CellResult:
             for row in self.outcome.get("findings", [])
             if row.get("severity") == "error" and not row.get("handled")
         ]
-        told = (self._status.get(name) for name in ("compiled_why", "right_why"))
-        return str(next(filter(None, (*open_errors, *told)), ""))
+        told = (*open_errors, self._status.get("compiled_why"), self._status.get("right_why"))
+        return str(next(filter(None, told), ""))
 
     def to_json(self) -> dict[str, Any]:
         """The published shape."""

@@ -100,8 +100,11 @@ def _unreadable(path: Path, error: OSError) -> InputError:
         try:
             near = get_close_matches(path.name, [other.name for other in path.parent.iterdir()], n=2)
         except OSError:
-            told = "download it first: an address is no file" if ":/" in str(path) else ""
-            return InputError(f"{path}: no such file", why=f"there is no folder {path.parent}", next=told)
+            return InputError(
+                f"{path}: no such file",
+                why=f"there is no folder {path.parent}",
+                next="download it first: an address is no file" if ":/" in str(path) else "",
+            )
         meant = " or ".join(str(path.with_name(name)) for name in near)
         return InputError(f"{path}: no such file", next=f"did you mean {meant}?" if near else "check the path")
     return InputError(f"{path}: cannot be read", why=error.strerror or str(error))
