@@ -15,18 +15,7 @@ from deploykit.devices.places import DeviceRow
 from deploykit.errors import InputError
 from deploykit.tables.reading import read_toml, schema_of, structure
 
-__all__ = [
-    "FILE_NAME",
-    "Described",
-    "Excluded",
-    "Included",
-    "Matrix",
-    "ModelRow",
-    "Shared",
-    "TargetRow",
-    "read_file",
-    "schema",
-]
+__all__ = ["FILE_NAME", "Described", "Excluded", "Included", "Shared", "read_file", "schema"]
 
 FILE_NAME = "deploykit.toml"
 

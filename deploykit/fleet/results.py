@@ -25,7 +25,6 @@ __all__ = [
     "CELLS",
     "PACKAGE",
     "RESULT",
-    "CellChange",
     "CellResult",
     "CellVerdict",
     "Results",

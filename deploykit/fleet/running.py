@@ -22,7 +22,7 @@ from deploykit.fleet.results import CELLS, RESULT, CellResult, Results, error_re
 from deploykit.report.rendering import render
 from deploykit.system.files import write_files
 
-__all__ = ["Executor", "Selected", "emit", "run_matrix", "select"]
+__all__ = ["Selected", "emit", "run_matrix", "select"]
 
 DEFAULT_LIMIT = 3600.0
 """Seconds that one cell may take."""

@@ -19,7 +19,7 @@ from deploykit.errors import DeploykitError, InputError
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 
-__all__ = ["FoundModel", "Scouted", "scout", "toml_text"]
+__all__ = ["Scouted", "scout", "toml_text"]
 
 # Folders that hold samples for every model beside them.
 _DATA = ("calibration", "calib", "frames", "images", "samples", "data")

@@ -55,16 +55,7 @@ if TYPE_CHECKING:
     from deploykit.backend.backend import Situation
     from deploykit.model.facts import GraphFacts
 
-__all__ = [
-    "Best",
-    "Mixed",
-    "ModelOnSamples",
-    "SimulatedLadder",
-    "make_best",
-    "mix_files",
-    "simulated_ladder",
-    "wide_types",
-]
+__all__ = ["Best", "Mixed", "SimulatedLadder", "make_best", "mix_files", "simulated_ladder"]
 
 CANDIDATES = ("fp16", "w16a16", "w8a16", "w4a16", "w8a8")
 """What the workflow page compares, in its order."""

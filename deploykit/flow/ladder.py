@@ -21,7 +21,7 @@ from deploykit.answers.precision_advice import Advice, Advised, advise
 from deploykit.encodings.values import EncodingSet
 from deploykit.system.published import finite, plain, published
 
-__all__ = ["Ladder", "LadderRung", "LearnedStep", "Learning", "RaisedStep", "TriedMethod", "walk"]
+__all__ = ["Ladder", "LadderRung", "LearnedStep", "Learning", "RaisedStep", "walk"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -37,11 +37,8 @@ from deploykit.system.published import Published, published
 from deploykit.tables.capabilities import Status
 
 __all__ = [
-    "CompilerTrial",
     "PackageJob",
     "Packaged",
-    "SdkSearch",
-    "SdkTrial",
     "audit",
     "check",
     "estimate",

@@ -25,14 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Bar",
-    "Lane",
-    "NetworkStrip",
-    "RangeBar",
-    "RangeChart",
     "Spot",
     "Stretch",
-    "StripRun",
-    "Timeline",
     "decibels",
     "loss_bars",
     "network_strip",

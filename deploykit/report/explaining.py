@@ -21,17 +21,7 @@ from deploykit.model.facts import in_words
 from deploykit.packages.manifests import content_of, read_manifest
 from deploykit.system.published import Published, published
 
-__all__ = [
-    "ON_A_DEVICE",
-    "Chapter",
-    "Explanation",
-    "OutputCost",
-    "Shipping",
-    "Word",
-    "costs_by_output",
-    "explain",
-    "explained",
-]
+__all__ = ["ON_A_DEVICE", "Explanation", "Word", "costs_by_output", "explain", "explained"]
 __all__ += ["samples_wanted", "shipping"]
 
 ON_A_DEVICE = "On a device"

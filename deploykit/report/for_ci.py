@@ -23,7 +23,6 @@ from deploykit.system.files import write_files
 from deploykit.tables.reading import read_json, structure
 
 __all__ = [
-    "Baseline",
     "JUnitCase",
     "apply_baseline",
     "apply_severity_overrides",

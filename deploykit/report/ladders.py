@@ -22,18 +22,7 @@ if TYPE_CHECKING:
     from deploykit.accuracy.search.output_losses import OutputLoss
     from deploykit.accuracy.search.raising import Raised, RaiseTrial
 
-__all__ = [
-    "LadderRow",
-    "LadderSection",
-    "Scatter",
-    "ScatterPoint",
-    "ladder_section",
-    "loss_words",
-    "render_ladder",
-    "render_mix",
-    "render_sensitivity",
-    "tensor_words",
-]
+__all__ = ["Scatter", "ladder_section", "render_ladder", "render_mix", "render_sensitivity"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

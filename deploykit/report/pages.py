@@ -27,16 +27,7 @@ if TYPE_CHECKING:
     from deploykit.packages.manifests import FileRecord
     from deploykit.report.detections import DetectionPictures
 
-__all__ = [
-    "AuditSection",
-    "QuantizedSection",
-    "audit_section",
-    "quantized_section",
-    "render_readme",
-    "render_report",
-    "render_run",
-    "with_runs",
-]
+__all__ = ["audit_section", "quantized_section", "render_readme", "render_report", "render_run", "with_runs"]
 
 _SERIES = {"float": "quantization", "quantized": "device"}
 """What a number in decibels tells of, by what it was held against."""

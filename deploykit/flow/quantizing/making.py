@@ -64,17 +64,7 @@ if TYPE_CHECKING:
     from deploykit.model import Model
     from deploykit.model.facts import GraphFacts
 
-__all__ = [
-    "Division",
-    "Made",
-    "Making",
-    "Numbers",
-    "QuantizerRun",
-    "divide",
-    "measure",
-    "read_held_out",
-    "run_quantizer",
-]
+__all__ = ["Made", "Making", "Numbers", "divide", "measure", "read_held_out", "run_quantizer"]
 
 MOST_HELD_OUT = 8
 """Samples that are judged on; one in five at most is held out, none of fewer than five."""
