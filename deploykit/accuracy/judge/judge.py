@@ -88,10 +88,12 @@ def judge_outputs(
         sides = [
             (one[name], two[name]) for one, two in zip(reference, outputs, strict=True) if name in one and name in two
         ]
-        oddities += _odd_values(facts, name, [(two, _is_unexpected(one, two)) for one, two in sides])
+        # Not finite although the reference is, or NaN beside an infinity; in other shapes anywhere.
+        odd = [~np.isfinite(b) & (a.shape != b.shape or np.isfinite(a) | (np.isnan(b) & np.isinf(a))) for a, b in sides]
+        oddities += _odd_values(facts, name, [(two, bad) for (_, two), bad in zip(sides, odd, strict=True)])
         # An output that is NaN in the reference already: there is nothing to hold the other side against.
-        for odd in _odd_values(facts, name, [(one[name], np.isnan(one[name])) for one in reference if name in one]):
-            broken = broken or f"not judged: {odd.operator} gives {odd.count} NaN in the reference already"
+        for seen in _odd_values(facts, name, [(one[name], np.isnan(one[name])) for one in reference if name in one]):
+            broken = broken or f"not judged: {seen.operator} gives {seen.count} NaN in the reference already"
     both = [_comparable(one, two) for one, two in zip(reference, outputs, strict=True)]
     known = [name for name in facts.outputs if all(name in one and name in two for one, two in both)]
     samples = [ChosenRows.of(facts).all_matched(known, one, two) for one, two in both]
@@ -121,12 +123,6 @@ def judge_outputs(
         detections=min(counts, key=lambda count: count.surely, default=None),
         broken=broken,
     )
-
-
-def _is_unexpected(one: Numbers, two: Numbers) -> Numbers:
-    """Where the right side is not finite although the left is, or NaN beside an infinity; in other shapes anywhere."""
-    bad = ~np.isfinite(two)
-    return bad if one.shape != two.shape else bad & (np.isfinite(one) | (np.isnan(two) & np.isinf(one)))
 
 
 def _odd_values(facts: GraphFacts, name: str, seen: Sequence[tuple[Numbers, Numbers]]) -> Iterator[Oddity]:
@@ -214,9 +210,10 @@ def _piece_numbers(context: Context, piece: Piece, pairs: Sequence[Pair]) -> Ite
 
 def _of_task(number: Callable[..., JudgedNumber], piece: Piece, pairs: Sequence[Pair]) -> Iterator[JudgedNumber]:
     """The measure that people of the trade use; nothing where they use decibels."""
-
-    if piece.kind is OutputKind.LOGITS and piece.class_axis is not None and measures.are_amounts(pairs):
-        piece = replace(piece, class_axis=None, task=Task.REGRESSION)
+    if piece.kind is OutputKind.LOGITS and piece.class_axis is not None:
+        values = np.concatenate([one.ravel() for one, _ in pairs])
+        if values.min() > 0 and values.mean() > values.std():  # no logits: scores of a voice, from 1 to 5
+            piece = replace(piece, class_axis=None, task=Task.REGRESSION)
 
     def counted(measure: Measure, what: str, same: int, total: int, more: str = "") -> JudgedNumber:
         return number(measure, same / total, items=total, words=f"{same} of {total} {what} equal{more}")

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = ["Doubles", "Numbers", "Pair", "PairQuality", "Slices", "Values", "agreement", "among_first", "answers"]
-__all__ += ["are_amounts", "cosine", "decisions_kept", "edits", "embeddings", "gain_error", "l2_distance", "max_error"]
+__all__ += ["cosine", "decisions_kept", "edits", "embeddings", "gain_error", "l2_distance", "max_error"]
 __all__ += ["mean_overlap", "measure", "overall_db", "picture_db", "psnr_db", "relative_error", "runs_of"]
 __all__ += ["signal_in", "sqnr_db", "ssim", "texts_read", "worst_sample", "worst_slice"]
 
@@ -356,12 +356,6 @@ def agreement(pairs: Sequence[Pair]) -> tuple[int, int]:
     """How many elements are equal, and of how many."""
     left, right = _all_of(pairs)
     return int((left == right).sum()), left.size
-
-
-def are_amounts(pairs: Sequence[Pair]) -> bool:
-    """True where all of the left side lies above zero, further from it than apart: logits of classes do not."""
-    left = _all_of(pairs)[0]
-    return bool(left.size and left.min() > 0 and left.mean() > left.std())
 
 
 def among_first(pairs: Sequence[Pair], axis: int, first: int) -> tuple[int, int]:

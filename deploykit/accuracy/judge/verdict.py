@@ -443,14 +443,15 @@ class Verdict:
     def is_better_than(self, other: Verdict) -> bool:
         """True where this one is right and the other not, else where it keeps clearly more detections, else by noise.
 
-        A hundredth of the detections and a decibel are no difference.
+        A hundredth of the detections, strictly counted where they are, and a decibel are no difference.
         """
         if (self.right is True) is not (other.right is True):
             return self.right is True
-        ours, others = self.kept or 0.0, other.kept or 0.0
-        if abs(ours - others) > _SAME_SHARE:
-            return ours > others
-        return self.overall_db > other.overall_db + _SAME_DB
+        counts = [side.detections for side in (self, other)]
+        more = (self.kept or 0.0) - (other.kept or 0.0)
+        if all(count is not None and any(count.wanted) for count in counts):
+            more = counts[0].share - counts[1].share  # type: ignore[union-attr]
+        return more > 0 if abs(more) > _SAME_SHARE else self.overall_db > other.overall_db + _SAME_DB
 
     def beside(self, quantization: Verdict | None) -> Verdict:
         """The verdict on a package, given the one on the quantization that it was made with, on the same samples.
