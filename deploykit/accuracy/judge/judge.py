@@ -89,8 +89,10 @@ def judge_outputs(
             (one[name], two[name]) for one, two in zip(reference, outputs, strict=True) if name in one and name in two
         ]
         # Not finite although the reference is, or NaN beside an infinity; in other shapes anywhere.
-        odd = [~np.isfinite(b) & (a.shape != b.shape or np.isfinite(a) | (np.isnan(b) & np.isinf(a))) for a, b in sides]
-        oddities += _odd_values(facts, name, [(two, bad) for (_, two), bad in zip(sides, odd, strict=True)])
+        odd = [
+            (b, ~np.isfinite(b) & (a.shape != b.shape or np.isfinite(a) | np.isnan(b) & np.isinf(a))) for a, b in sides
+        ]
+        oddities += _odd_values(facts, name, odd)
         # An output that is NaN in the reference already: there is nothing to hold the other side against.
         for seen in _odd_values(facts, name, [(one[name], np.isnan(one[name])) for one in reference if name in one]):
             broken = broken or f"not judged: {seen.operator} gives {seen.count} NaN in the reference already"
@@ -224,9 +226,8 @@ def _of_task(number: Callable[..., JudgedNumber], piece: Piece, pairs: Sequence[
     match piece.task:
         case Task.CLASSES | Task.TOKENS if axis is not None and all(one.shape[axis] > 1 for one, _ in pairs):
             what = "words" if piece.task is Task.TOKENS else "classes"
-            # A mean over classes, such as an age, rests on all of them.
             moved = float(np.mean([np.abs(one - two).sum(axis).mean() / 2 for one, two in pairs]))
-            moved *= piece.kind is OutputKind.SCORES
+            moved *= piece.kind is OutputKind.SCORES  # a mean over classes, such as an age, rests on all of them
             more = f", {moved:.1%} of the probability lies elsewhere" if moved > _PROBABILITY_TOLERANCE else ""
             yield counted(Measure.TOP_1, what, *measures.agreement(measures.answers(pairs, axis)), more)
             if pairs[0][0].shape[axis] > 10:
