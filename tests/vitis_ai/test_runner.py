@@ -88,7 +88,7 @@ def test_a_model_and_a_result_are_success_whatever_the_exit_status(
         (f"pathlib.Path('{RESULT}').write_text('[1, 2')", "left no result"),
         ("import os; os.abort()", "status -6"),
         (
-            "print('[QUARK-ERROR]: Run the float model failed with images'); "
+            "print('No data in the input calibration data reader'); "
             "leave({'ok': False, 'error': 'RuntimeError: wrote no model'}, model=False)",
             "other input names or shapes",
         ),
