@@ -350,7 +350,9 @@ def _ladder_text(found: SimulatedLadder, split: str) -> str:
         why = rung.missing or ("" if met is not None else ladder.goal.why_open(reached))
         words = "not measured" if met is None else "yes" if met else "no"
         time = () if not is_timed else ("-" if rung.time_us is None else in_time(rung.time_us),)
-        rows.append((_sqnr(reached), _metric(reached), kept, words, *time, f"{name}: {why}" if why else name))
+        rows.append(
+            (decibels(reached.sqnr_db), _metric(reached), kept, words, *time, f"{name}: {why}" if why else name)
+        )
     header = ("SQNR", "metric", "kept", str(ladder.goal), *(("estimate",) if is_timed else ()), "candidate")
     parts = [f"on {split}", table(rows, header=header)]
     parts += [findings_text(found.findings)] if found.findings else []
@@ -362,10 +364,6 @@ def _ladder_text(found: SimulatedLadder, split: str) -> str:
     if str(found.samples.label) == "arbitrary":
         parts.append("the inputs are made up: none of this is evidence; give --data")
     return "\n\n".join(parts)
-
-
-def _sqnr(reached: Reached) -> str:
-    return "-" if math.isnan(reached.sqnr_db) else decibels(reached.sqnr_db)
 
 
 def _metric(reached: Reached) -> str:
@@ -395,7 +393,12 @@ def _raise_layers(model: Path, out: Path | None, *, report: Path | None, force: 
     def text() -> str:
         rows = []
         for trial in raised.trials:
-            quality = (_sqnr(trial.reached), _metric(trial.reached), trial.borders, "yes" if trial.met else "no")
+            quality = (
+                decibels(trial.reached.sqnr_db),
+                _metric(trial.reached),
+                trial.borders,
+                "yes" if trial.met else "no",
+            )
             rows.append((trial.count, len(trial.tensors), *quality, "chosen" if trial is raised.best else ""))
         lines = [table(rows, header=("layers", "tensors", "SQNR", "metric", "borders", raised.goal, "")), ""]
         lines.append(f"raised to {raised.best.wide}: {', '.join(raised.best.layers) or 'nothing'}")

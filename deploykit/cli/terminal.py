@@ -106,7 +106,9 @@ def columns(otherwise: int) -> int:
 
 
 def decibels(value: float) -> str:
-    """A signal-to-noise ratio for people."""
+    """A signal-to-noise ratio for people; a dash where there is none."""
+    if value != value:  # NaN
+        return "-"
     return f"{value:.2f} dB" if abs(value) < float("inf") else ("no loss" if value > 0 else "nothing left")
 
 

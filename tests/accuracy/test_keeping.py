@@ -106,7 +106,6 @@ def test_a_share_is_shown_by_so_many_detections_only() -> None:
     assert fewest_for(0.95) == 52
     assert counted((52,), (52,)).surely == pytest.approx(0.9505, abs=1e-4)
     assert counted((51,), (51,)).surely < 0.95
-    assert not counted((51,), (51,)).can_show(0.95)
     assert counted((186,), (190,)).surely == pytest.approx(0.9541, abs=5e-4)
 
 

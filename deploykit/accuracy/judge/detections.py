@@ -259,9 +259,13 @@ def judge_detections(
         known = zip(both, partners, strict=True)
         both = [(one.at(found >= 0), two.at(found[found >= 0])) for (one, two), found in known]
         value = min(1 - lost / max(wanted, 1), 1 - new / max(made, 1))
-        words = "" if count is None or not any(count.wanted) else count.in_short
-        if words and count is not None and count.share < value - _TIES:
-            words = f"{1 - lost / max(wanted, 1):.1%} of the detections kept, {new} new, near ties forgiven"
+        words = ""
+        if count is not None and any(count.wanted):
+            kept = sum(count.kept)
+            words = f"{kept} of {sum(count.wanted)} detections kept at score {WORKING_SCORE:.3g}"
+            words += f", {sum(count.made) - kept} new"
+            if count.share < value - _TIES:
+                words = f"{1 - lost / max(wanted, 1):.1%} of the detections kept, {new} new, near ties forgiven"
         if wanted + made:
             numbers.append(context.number(name, kind, Measure.KEPT, value, items=max(wanted, made), words=words))
     if in_order and all(one.scores.size == two.scores.size for one, two in pairs):

@@ -321,10 +321,6 @@ class KeptCount:
         """The share that other data of this kind will have with 95 % confidence, in the worse of the two directions."""
         return min(_at_least(self.kept, self.wanted), _at_least(self.kept, self.made))
 
-    def can_show(self, share: float) -> bool:
-        """False where there are too few detections for so large a share, even if all of them were kept."""
-        return sum(self.wanted) >= fewest_for(share)
-
     def to_json(self) -> dict[str, Any]:
         """The published shape."""
         return {
@@ -337,12 +333,6 @@ class KeptCount:
             "score": WORKING_SCORE,
             "overlap": OVERLAP,
         }
-
-    @property
-    def in_short(self) -> str:
-        """``584 of 600 detections kept at score 0.25, 5 new``."""
-        kept, wanted, new = sum(self.kept), sum(self.wanted), sum(self.made) - sum(self.kept)
-        return f"{kept} of {wanted} detections kept at score {WORKING_SCORE:.3g}, {new} new"
 
     def __str__(self) -> str:
         """For people: the share, how many are lost and new, and what that shows."""
@@ -462,7 +452,7 @@ class Verdict:
             return self
         found = {(n.output, n.limit.measure, n.part): n for n in quantization.numbers}
         pairs = [(n, found.get((n.output, n.limit.measure, n.part))) for n in self.numbers]
-        numbers = tuple(n if of is None else replace(n, base=of.value, base_words=of.words) for n, of in pairs)
+        numbers = tuple(n if of is None else _beside(n, of) for n, of in pairs)
         right, reason = decide(numbers, self.oddities, self.broken)
         excused = next((n for n in numbers if n.passes and not n.limit.holds(n.value)), None)
         told = "" if quantization.words == self.words else f": {quantization.words}"
@@ -544,6 +534,13 @@ def decide(numbers: Sequence[JudgedNumber], oddities: Sequence[Oddity], broken: 
     # An output that hardly varies and yet differs is no proof of an error, and stands against a yes.
     doubtful = next((number for number in numbers if number.note.endswith("the values differ")), None)
     return (True, "") if doubtful is None else (None, f"{doubtful.output}: {doubtful.note}")
+
+
+def _beside(number: JudgedNumber, quantization: JudgedNumber) -> JudgedNumber:
+    """The number beside the quantization's own; where that keeps clearly more, more is good in absolute terms."""
+    clear = limits().limit.get(f"{number.limit.measure}/beside")
+    limit = clear if clear and clear.holds(quantization.value) and number.limit.reason != ASKED else number.limit
+    return replace(number, limit=limit, base=quantization.value, base_words=quantization.words)
 
 
 def _number(entry: Mapping[str, Any]) -> JudgedNumber:

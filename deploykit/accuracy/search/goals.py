@@ -127,8 +127,8 @@ class Goal:
         count = reached.counted
         if self.needs_metric:
             return "" if math.isnan(self._value(reached)) is False else "the measure was not taken"
-        if count is not None and self.asks_outputs and not count.can_show(self.share):
-            fewest = fewest_for(self.share)
+        fewest = fewest_for(self.share)
+        if count is not None and self.asks_outputs and sum(count.wanted) < fewest:
             return f"{sum(count.wanted)} detections show no share of {self.share:.0%}: at least {fewest} are needed"
         if self.name in _SHARES and count is None:
             return "the float model detects nothing on these samples"
@@ -195,7 +195,7 @@ def _is_kept(count: KeptCount | None, share: float, *, strictly: bool = False) -
     """No where the share itself is missed or is not sure enough; None where no count so small could be."""
     if count is None:
         return None
-    if count.share < share or count.can_show(share):
+    if count.share < share or sum(count.wanted) >= fewest_for(share):
         return count.surely > share if strictly else count.surely >= share
     return None
 
