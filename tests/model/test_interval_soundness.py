@@ -190,7 +190,9 @@ def _feeds(seed: int, ends: dict[str, tuple[float, float]]) -> list[FEED]:
 
 def _ends(data: st.DataObject, lows: list[float], widths: list[float]) -> dict[str, tuple[float, float]]:
     drawn = {name: data.draw(st.sampled_from(lows)) for name in ("x", "z")}
-    return {name: (low, low + data.draw(st.sampled_from(widths))) for name, low in drawn.items()}
+    # As float32 holds them: what is fed must not be rounded out of its own bounds.
+    ends = {name: (low, low + data.draw(st.sampled_from(widths))) for name, low in drawn.items()}
+    return {name: (float(np.float32(low)), float(np.float32(high))) for name, (low, high) in ends.items()}
 
 
 @settings(max_examples=20, deadline=None)
