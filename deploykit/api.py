@@ -127,19 +127,19 @@ def audit(
     model: AnyPath,
     *,
     target: str,
-    audit: Literal["quick", "auto", "full"] = "full",
+    kernels: Literal["quick", "auto", "full"] = "full",
     progress: Progress | None = None,
     **request: Unpack[RequestOptions],
 ) -> Audit:
     """Each distinct kernel of the model as ``package`` would compile it, run over its whole grid and judged.
 
-    ``audit`` is ``quick`` for those under suspicion alone, ``auto`` for as many as are soon done. Deviations are in
+    ``kernels`` is ``quick`` for those under suspicion alone, ``auto`` for as many as are soon done. Deviations are in
     steps of the output's grid. Raises UsageError for a backend that runs none by itself, DeploykitError for what makes
     no sense.
     """
     from deploykit.flow.pipeline import audit as run
 
-    return run(make_request(model, target, **request), level=audit, progress=progress)
+    return run(make_request(model, target, **request), level=kernels, progress=progress)
 
 
 def quantize(

@@ -175,7 +175,7 @@ def _audited(package: Path, draft: ProviderDraft, right: Correctness, progress: 
 
     Where the outputs are right on inputs that mean something, a kernel that is wrong elsewhere is a warning.
     """
-    level = str(draft.options.get("audit", "off"))
+    level = str(draft.options.get("kernels", "off"))
     if level == "off" or installed_wheel() is None:
         return None
     audit = with_count(audit_draft(draft, level=level, progress=progress), draft)

@@ -1,6 +1,6 @@
 """The options of this backend's own; provider options and session entries for ``--option`` are in ``provider_keys``."""
 
-from deploykit.backend.options import AUDIT, ESTIMATE, MAX_TIME, OptionSpec
+from deploykit.backend.options import ESTIMATE, KERNELS, MAX_TIME, OptionSpec
 from deploykit_qualcomm.backend import EMIT
 
 __all__ = ["OPTIONS"]
@@ -16,7 +16,7 @@ OPTIONS = (
         help="Write a DLC too, without a converter, and compare its types with what is meant.",
     ),
     EMIT,
-    AUDIT,
+    KERNELS,
     ESTIMATE,
     MAX_TIME,
     OptionSpec(

@@ -17,8 +17,8 @@ from typing import Literal, TypeAlias
 from deploykit.errors import UsageError
 
 __all__ = [
-    "AUDIT",
     "ESTIMATE",
+    "KERNELS",
     "MAX_SEGMENTS",
     "MAX_TIME",
     "ConfigKeys",
@@ -118,8 +118,8 @@ MAX_SEGMENTS = OptionSpec(
 )
 """For backends that package segments: the core cuts the graph and reads this one itself."""
 
-AUDIT = OptionSpec(
-    name="audit",
+KERNELS = OptionSpec(
+    name="kernels",
     kind="choice",
     choices=("off", "quick", "auto", "full"),
     default="auto",

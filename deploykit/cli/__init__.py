@@ -48,7 +48,7 @@ FORMER = {
     "plan": "check --plan",
     "options": "package --help-backend ID",
     "split": "package --parts N; several models over the same weights: deploykit.split() in Python",
-    "audit": "check --audit full",
+    "audit": "check --kernels full",
     "rule": "explain CODE",
     "inspect": "explain FILE",
     "bundle": "diagnose --model MODEL --pack CASE.zip",

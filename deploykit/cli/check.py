@@ -79,8 +79,8 @@ def command(
         found = apply_baseline(found, read_baseline(baseline))
     value: dict[str, Any] = {"findings": [finding.to_json() for finding in found], "summary": summarize(found)}
     # What each kernel came to, where that was asked for; measured while checking, so it is at hand.
-    level = given.get("audit")
-    asked = click.get_current_context().get_parameter_source("audit") is not ParameterSource.DEFAULT
+    level = given.get("kernels")
+    asked = click.get_current_context().get_parameter_source("kernels") is not ParameterSource.DEFAULT
     kernels = audit(request, level=level) if form == "text" and asked and level not in (None, "off") else None
     if form == "sarif":
         rules = [rule for registry in all_registries() for rule in registry]

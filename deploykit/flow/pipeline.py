@@ -13,7 +13,7 @@ from packaging.version import Version
 from deploykit.accuracy.latency import Estimate
 from deploykit.backend.audits import Audit
 from deploykit.backend.backend import AnyBackend, Progress, Request, SharedWork, Situation
-from deploykit.backend.options import AUDIT, ESTIMATE
+from deploykit.backend.options import ESTIMATE, KERNELS
 from deploykit.backend.plans import Plan
 from deploykit.backend.plugins import load_backends
 from deploykit.backend.status import Compiled, PackageStatus
@@ -161,7 +161,7 @@ def estimate(request: Request, *, progress: Progress | None = None) -> Estimate 
 
     None where the compiler has none, and where no compiler runs here. For backends with the option ``estimate``.
     """
-    asked = replace(request, adapter_options={**request.adapter_options, AUDIT.name: "off"})
+    asked = replace(request, adapter_options={**request.adapter_options, KERNELS.name: "off"})
     with scratch() as folder:
         return make_package(asked, folder / "package", progress=progress).estimate
 
@@ -297,7 +297,7 @@ def try_compilers(request: Request, progress: Progress) -> tuple[CompilerTrial, 
         raise UsageError(f"no compiler{whose} runs here", next="'deploykit toolchain list' names some")
     # One compilation each: kernels are not run by themselves, a time is asked for where there may be none.
     has = {spec.name for spec in backend.options()}
-    options = {name: value for name, value in ((AUDIT.name, "off"), (ESTIMATE.name, True)) if name in has}
+    options = {name: value for name, value in ((KERNELS.name, "off"), (ESTIMATE.name, True)) if name in has}
     trials = []
     for sdk in backend.releases_here():
         asked = replace(

@@ -15,7 +15,7 @@ from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.simulation import Original, fit_judge
 from deploykit.backend.audits import settled_findings
 from deploykit.backend.backend import Aids, AnyBackend, Execution, Progress, SharedWork
-from deploykit.backend.options import AUDIT
+from deploykit.backend.options import KERNELS
 from deploykit.backend.plugins import load_backends
 from deploykit.encodings.qdq import extract_qdq
 from deploykit.errors import DeploykitError, UsageError
@@ -83,9 +83,9 @@ def auditor(asked: str | None) -> str:
 def with_kernels(backend: AnyBackend, decision: Decision[Any, Any], tell: Progress) -> tuple[Finding, ...]:
     """The plan's findings, those that running kernels settled marked as handled, and what running them found."""
     request, findings = decision.given.request, decision.plan.findings
-    level = str(request.adapter_options.get(AUDIT.name, "off"))
+    level = str(request.adapter_options.get(KERNELS.name, "off"))
     # What runs by default is not run where the user wants no compiler asked.
-    forbidden = request.compile is False or (level == AUDIT.default and not request.second_opinion)
+    forbidden = request.compile is False or (level == KERNELS.default and not request.second_opinion)
     if not backend.offers("audit") or level == "off" or forbidden:
         return findings
     audit = backend.audit(decision.prepared, level=level, progress=tell, given=decision.given)

@@ -117,10 +117,10 @@ options = {vtcm_mb = 8}
 
 
 def test_each_cell_of_a_row_takes_the_options_that_its_backend_has(tmp_path: Path) -> None:
-    both = BASE + 'backends = ["qnn-htp", "ort-qnn"]\nown = {audit = "quick"}\n'
+    both = BASE + 'backends = ["qnn-htp", "ort-qnn"]\nown = {kernels = "quick"}\n'
     described(tmp_path, both)
     cells = cells_of(read_file(tmp_path / "deploykit.toml"), tmp_path)
-    assert [(cell.id, cell.request.adapter_options.get("audit")) for cell in cells[:2]] == [
+    assert [(cell.id, cell.request.adapter_options.get("kernels")) for cell in cells[:2]] == [
         ("a/phone-qnn-htp", None),
         ("a/phone-ort-qnn", "quick"),
     ]
@@ -128,7 +128,7 @@ def test_each_cell_of_a_row_takes_the_options_that_its_backend_has(tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("said", "option"),
-    [('backends = ["qnn-htp"]\nown = {audit = "quick"}', "audit"), ('own = {audti = "quick"}', "audti")],
+    [('backends = ["qnn-htp"]\nown = {kernels = "quick"}', "kernels"), ('own = {kernles = "quick"}', "kernles")],
 )
 def test_an_option_that_no_cell_of_its_row_takes_is_refused(tmp_path: Path, said: str, option: str) -> None:
     described(tmp_path, BASE + said)

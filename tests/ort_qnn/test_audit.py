@@ -403,14 +403,14 @@ def test_the_atlas_suspects_all_nodes_or_those_that_are_asked_about() -> None:
 def test_a_check_runs_kernels_where_it_may(tmp_path: Path, log_model: Path) -> None:
     """QAIRT 2.51 averages over the padding's zeros of a whole line of windows."""
     ask = partial(deploykit.check, pooled(tmp_path, 1), target="sm8650", backend="ort-qnn")
-    found = {level: ask(audit=level) for level in ("off", "auto")}  # type: ignore[call-arg]
+    found = {level: ask(kernels=level) for level in ("off", "auto")}  # type: ignore[call-arg]
     (told,) = (one for one in found["auto"] if one.code == "QNN321")
     assert told.subject.name == "AveragePool" and told.evidence["verdict"] == "wrong" and told.evidence["share"] > 0.1
     assert told.hint.startswith("--repair AveragePool=") and "right, as measured" in told.hint
     (count,) = (one for one in found["auto"] if one.code == "QNN325")
     assert count.message.startswith("3 kernels run on the emulator: ") and count.evidence["wrong"] >= 1
     assert {"QNN321", "QNN325"}.isdisjoint(one.code for one in found["off"])
-    assert ask(audit="auto", compile=False) == ask(second_opinion=False) == found["off"]  # type: ignore[call-arg]
+    assert ask(kernels="auto", compile=False) == ask(second_opinion=False) == found["off"]  # type: ignore[call-arg]
     mended = {one.code: one for one in deploykit.check(log_model, target="sm8650", backend="ort-qnn")}
     assert mended["QNN321"].subject.name == "the_log" and "another form" in str(mended["QNN321"].handled)
 
@@ -430,5 +430,5 @@ def test_a_package_is_the_same_whether_its_kernels_were_measured_before(
         count = next(one.message for one in made.findings if one.code == "QNN325")
         told.append(({path: one["sha256"] for path, one in files.items() if path not in changed}, count))
     assert told[0] == told[1] and "; 1 done in another way" in told[0][1]
-    again = deploykit.audit(model, target="sm8650", audit="quick")
+    again = deploykit.audit(model, target="sm8650", kernels="quick")
     assert again.known == len(again.kernels) and [one.code for one in again.findings] == ["QNN321"]

@@ -156,7 +156,7 @@ def test_every_compiler_here_is_asked_and_told_by_its_own_estimate(
         ("2.7.0", "yes"),
     ]
     assert [one["estimate"] and one["estimate"]["time_us"] for one in told] == [None, None, 8.0]
-    assert all(one.adapter_options["audit"] == "off" and one.adapter_options["estimate"] for one in asked)
+    assert all(one.adapter_options["kernels"] == "off" and one.adapter_options["estimate"] for one in asked)
     assert run(cli, command) == 0 and "8 us (7 us to 9 us)" in capsys.readouterr().out
     monkeypatch.setattr("deploykit_ort_qnn.bench.opinions.wheels_here", list)
     assert run(cli, command) == run(cli, [*command, "--backend", "vitis-ai"]) == 2
@@ -174,7 +174,7 @@ def test_borders_with_the_channels_last_are_right_and_cost_less(tmp_path: Path) 
     onnx.save(model, tmp_path / "m.onnx")
     np.save(tmp_path / "data.npy", rng.random((4, 3, size, size), np.float32))
     data = tmp_path / "data.npy"
-    asked: dict[str, Any] = {"target": "qcs9075", "backend": "ort-qnn", "calibration": data, "audit": "off"}
+    asked: dict[str, Any] = {"target": "qcs9075", "backend": "ort-qnn", "calibration": data, "kernels": "off"}
     given = deploykit.package(tmp_path / "m.onnx", out=tmp_path / "p", **asked)
     turned = deploykit.package(tmp_path / "m.onnx", out=tmp_path / "q", io="nhwc", **asked)
     for made in (given, turned):

@@ -373,7 +373,7 @@ def test_a_softmax_that_goes_on_is_rounded_and_not_cut_off(tmp_path: Path) -> No
 def test_a_move_to_another_grid_is_right_and_was_not(tmp_path: Path, read_twice: bool) -> None:
     """QAIRT 2.51 takes the integers over: three times what it should be, without a word."""
     onnx.save(moved(read_twice=read_twice), tmp_path / "moved.onnx")
-    asked: dict[str, Any] = {"target": "sm8650", "backend": "ort-qnn", "audit": "off"}
+    asked: dict[str, Any] = {"target": "sm8650", "backend": "ort-qnn", "kernels": "off"}
     for without, status in (((), 0), (("one-grid",), 1)):
         out = tmp_path / f"out{status}"
         made = deploykit.package(tmp_path / "moved.onnx", out=out, no_rewrite=without, **asked)

@@ -39,7 +39,7 @@ from tables import each_row
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 
 
-ALONE = {"audit": "off"}
+ALONE = {"kernels": "off"}
 
 
 """Nothing wrong is done in another way."""
@@ -258,7 +258,7 @@ def packaged(given: Path, out: Path, *, pairs: bool = False) -> Any:
         encodings=None if pairs else given / "model.encodings",
         calibration=given / "data.npz",
         no_rewrite=("cut-tail",),  # one compiled graph, so that a fault may lie anywhere in it
-        adapter_options={"audit": "off"},  # what kernels do by themselves is not asked here
+        adapter_options={"kernels": "off"},  # what kernels do by themselves is not asked here
     )
     return make_package(request, out)
 

@@ -70,7 +70,7 @@ def run(subject: Subject, setting: Setting, folder: Path) -> Row:
     start = _cpu()
     given: dict[str, Any] = {"encodings": subject.encodings} if setting.precision == "w8a16" else {}
     if setting.backend == "ort-qnn":
-        given["audit"] = "quick"  # what whole models come to is the question here, not each of their kernels
+        given["kernels"] = "quick"  # what whole models come to is the question here, not each of their kernels
     made = deploykit.package(
         subject.model,
         target=DEVICE,

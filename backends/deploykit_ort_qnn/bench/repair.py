@@ -329,7 +329,7 @@ def wanted_repairs(
     from the CPU; all of a few nodes where the outputs differ and none of them could be named.
     """
     wheel = who_compiles(host)
-    is_off = str(draft.options.get("audit", "off")) == "off" or bool(draft.options.get("repair"))
+    is_off = str(draft.options.get("kernels", "off")) == "off" or bool(draft.options.get("repair"))
     if is_off or draft.soc_model is None or wheel is None:
         return None
     is_right = correctness(numeric).state is Right.YES

@@ -87,7 +87,7 @@ def check_left_out(audit: Audit) -> Iterator[Found]:
 
     Nothing was measured of the others; what the atlas says of them stands.
 
-    Fix: --audit full runs all of them
+    Fix: --kernels full runs all of them
     """
     if audit.left_out:
         of = audit.left_out + len(audit.kernels)
@@ -159,7 +159,7 @@ def check_count(scope: Counted) -> Iterator[Found]:
 
     It says how much of the model was looked at: a kernel that was not run is right only as far as anyone knows.
 
-    Fix: 'deploykit check --audit full' lists them one by one
+    Fix: 'deploykit check --kernels full' lists them one by one
     """
     # By verdict, the same whether they were run now or before.
     audit = scope.audit

@@ -79,8 +79,8 @@ def check_atlas(situation: Situation) -> Iterator[Found]:
 
     The compiler says nothing of a wrong kernel. Conditions were drawn from measurements of small graphs on the
     emulator; each holds for the cases that it names and for no other that was tried, or says of how many. Where it is
-    known what the kernel does instead, that is said, and of releases that did not run it too. 'deploykit check --audit
-    full' measures the node itself.
+    known what the kernel does instead, that is said, and of releases that did not run it too. 'deploykit check
+    --kernels full' measures the node itself.
 
     Fix: audit the model, or write the operator in another way
     """

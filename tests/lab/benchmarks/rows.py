@@ -169,7 +169,7 @@ def detector(bench: Bench) -> Iterator[Figure]:
 
 def provider(bench: Bench) -> Iterator[Figure]:
     """`package` on `ort-qnn` of the same detector, nothing kept, without audit"""
-    command = (*_detector(bench)[1], "--no-cache", *_ORT, "--audit", "off", "--target", "sm8650")
+    command = (*_detector(bench)[1], "--no-cache", *_ORT, "--kernels", "off", "--target", "sm8650")
     own, vendor = bench.shared(*command)
     of = f"{own:.1f} s of its own, {vendor:.1f} s in the vendor's compiler and emulator"
     what, value = "CPU beside the vendor's share", (own + vendor) / vendor
@@ -187,7 +187,7 @@ def again(bench: Bench) -> Iterator[Figure]:
     provider = (*_ORT, "--target", "sm8650")
     for number, backend, options, changed in (
         ("again-qnn-htp", "`qnn-htp`", _HTP, "--no-compile"),
-        ("again-ort-qnn", "`ort-qnn` without audit", (*provider, "--audit", "off"), "--strict-precision"),
+        ("again-ort-qnn", "`ort-qnn` without audit", (*provider, "--kernels", "off"), "--strict-precision"),
         ("again-ort-qnn-audit", "`ort-qnn`", provider, "--strict-precision"),
     ):
         bench.forget()

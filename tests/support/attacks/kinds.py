@@ -168,7 +168,7 @@ _OF_A_MODEL = {
     "lpbq": "encodings convert FILE --to lpbq -o OUT",
     "bundle": "diagnose --model FILE ENCODINGS --pack OUT",
     "ladder": "accuracy ladder FILE --data DATA",
-    "audit": "check FILE --target sm8650 --backend ort-qnn ENCODINGS --audit quick",
+    "audit": "check FILE --target sm8650 --backend ort-qnn ENCODINGS --kernels quick",
     "mix": "accuracy ladder --raise FILE ENCODINGS --data DATA --goal sqnr>=20 -o OUT",
     "quantize": "quantize FILE CNN --with ort --calibration DATA -o OUT",
 }
