@@ -184,6 +184,8 @@ def test_statistics_of_huge_odd_and_missing_values() -> None:
     assert (found.low, found.not_finite) == (-1.0, 2)
     assert found.high == pytest.approx(1e30)
     assert math.isfinite(found.deviation)
+    huge = statistics_of([np.asarray([1e200, -1e300, 3.0])])
+    assert huge is not None and huge.peak_db == pytest.approx(10 * math.log10(3))
     assert statistics_of([np.full(3, np.nan)]) is None
     flat = statistics_of([np.zeros(5, np.float32)])
     assert flat is not None

@@ -260,16 +260,18 @@ def statistics_of(arrays: Sequence[npt.NDArray[Any]]) -> TensorStatistics | None
     count, values = values.size, values[np.isfinite(values)]
     if not values.size:
         return None
-    low, high, mean, deviation = (float(number) for number in (values.min(), values.max(), values.mean(), values.std()))
-    square = float(np.mean(values**2))
-    bins = np.histogram(values, bins=BINS, range=(low, high))[0].tolist() if low < high else [values.size]
+    low, high = float(values.min()), float(values.max())
+    unit = max(abs(low), abs(high)) or 1.0  # of values that a double holds, the squares may not
+    values /= unit
+    mean, deviation, square = (float(number) for number in (values.mean(), values.std(), np.square(values).mean()))
+    bins = [values.size] if low == high else np.histogram(values, bins=BINS)[0].tolist()
     return TensorStatistics(
         low=low,
         high=high,
-        mean=mean,
-        deviation=deviation,
+        mean=mean * unit,
+        deviation=deviation * unit,
         outliers=float((np.abs(values - mean) > FAR * deviation).mean()) if low < high else 0.0,
-        peak_db=10 * math.log10(max(abs(low), abs(high)) ** 2 / square) if square else 0.0,
+        peak_db=10 * math.log10(1 / square) if square else 0.0,
         histogram=tuple(bins),
         not_finite=count - values.size,
     )
