@@ -226,8 +226,9 @@ def _of_task(number: Callable[..., JudgedNumber], piece: Piece, pairs: Sequence[
     match piece.task:
         case Task.CLASSES | Task.TOKENS if axis is not None and all(one.shape[axis] > 1 for one, _ in pairs):
             what = "words" if piece.task is Task.TOKENS else "classes"
-            moved = float(np.mean([np.abs(one - two).sum(axis).mean() / 2 for one, two in pairs]))
-            moved *= piece.kind is OutputKind.SCORES  # a mean over classes, such as an age, rests on all of them
+            moved = 0.0
+            if piece.kind is OutputKind.SCORES:  # a mean over classes, such as an age, rests on all of them
+                moved = float(np.mean([np.abs(one - two).sum(axis).mean() / 2 for one, two in pairs]))
             more = f", {moved:.1%} of the probability lies elsewhere" if moved > _PROBABILITY_TOLERANCE else ""
             yield counted(Measure.TOP_1, what, *measures.agreement(measures.answers(pairs, axis)), more)
             if pairs[0][0].shape[axis] > 10:
