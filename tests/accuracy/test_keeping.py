@@ -1,6 +1,8 @@
-"""The strict count of detections: equal to a count by hand, never flattered, and no more evidence than it is."""
+"""Which detections are kept, what boxes are made of, and pictures beside numbers."""
 
 from __future__ import annotations
+
+import io
 
 import numpy as np
 import numpy.typing as npt
@@ -9,6 +11,9 @@ import pytest
 from deploykit.accuracy.judge.detections import Detections, count_kept, read_both
 from deploykit.accuracy.judge.kinds import DetectionSet, OutputKind, Piece
 from deploykit.accuracy.judge.verdict import KeptCount, fewest_for
+from deploykit.report.detections import KeptBox, boxes_beside, kept_boxes
+from deploykit.report.sample_pictures import picture_in, png
+from tables import each_row
 
 Boxes = npt.NDArray[np.float64]
 KINDS = (OutputKind.BOXES, OutputKind.SCORES, OutputKind.LABELS)
@@ -151,3 +156,103 @@ def test_labels_of_another_number_than_the_boxes_are_not_read() -> None:
     for rows, read in ((6, 1), (5, 0), (7, 0)):
         given = {"boxes": np.ones((1, 6, 4)), "scores": np.full((1, 6), 0.9), "labels": np.ones((1, rows))}
         assert len(read_both(group, [(given, given)], in_order=False, label="given")) == read
+
+
+GROUP = DetectionSet(
+    boxes=Piece(output="boxes", kind=OutputKind.BOXES), scores=Piece(output="scores", kind=OutputKind.SCORES)
+)
+CORNERS = np.array([[10, 20, 50, 60], [12, 20, 52, 60], [100, 20, 160, 100], [10, 20, 50, 60], [0, 0, 9, 9]], float)
+SCORES = np.array([[0.9, 0.0], [0.8, 0.0], [0.1, 0.7], [0.0, 0.6], [0.2, 0.1]])
+SIZE = (200, 100)
+
+
+def kept(boxes: np.ndarray, *, corners: bool) -> tuple[KeptBox, ...]:
+    values = {"boxes": boxes[None], "scores": SCORES[None]}
+    return kept_boxes(GROUP, values, {}, SIZE, corners=corners)
+
+
+@pytest.mark.parametrize("unit", [(1, 1), SIZE], ids=["pixels", "parts of the picture"])
+@pytest.mark.parametrize("corners", [True, False])
+def test_the_same_boxes_in_every_convention(corners: bool, unit: tuple[int, int]) -> None:
+    boxes = CORNERS / [*unit, *unit]
+    if not corners:
+        boxes = np.hstack([(boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]])
+    found = kept(boxes, corners=corners)
+    # The second lies over the first, of its class; the fourth too, of another; the last is below the working score.
+    assert [(box.label, round(box.score, 2)) for box in found] == [(0, 0.9), (1, 0.7), (1, 0.6)]
+    assert (found[0].left, found[0].top, found[0].right, found[0].bottom) == pytest.approx((0.05, 0.2, 0.25, 0.6))
+
+
+def test_rows_of_the_background_are_no_boxes() -> None:
+    values = {"boxes": CORNERS[None], "scores": SCORES[None]}
+    found = kept_boxes(GROUP, values, {}, SIZE, corners=True, nothing=0)
+    assert [(box.label, box.score) for box in found] == [(1, 0.7), (1, 0.6)]
+
+
+def test_what_is_seen_by_one_side_only_stays_alone() -> None:
+    here = KeptBox(left=0, top=0, right=0.5, bottom=0.5, score=0.9, label=0)
+    near = KeptBox(left=0, top=0, right=0.5, bottom=0.4, score=0.8, label=0)
+    other = KeptBox(left=0, top=0, right=0.5, bottom=0.5, score=0.8, label=1)
+    assert here.overlap(near) == pytest.approx(0.8)
+    assert boxes_beside([here], [near]) == ((here, near),)
+    assert boxes_beside([here], [other]) == ((here, None), (None, other))
+    assert boxes_beside([here, here], [near]) == ((here, near), (here, None)), "a box has one partner"
+
+
+def test_rows_that_do_not_fit_together_give_no_boxes() -> None:
+    values = {"boxes": CORNERS[None], "scores": SCORES[None, :3]}
+    assert kept_boxes(GROUP, values, {}, SIZE, corners=True) == ()
+
+
+RAMP = np.add.outer(np.arange(40.0), np.arange(60.0))  # 0 to 98, smooth
+PHOTO = np.stack([RAMP, RAMP.max() - RAMP, RAMP / 2])  # (3, 40, 60)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1 / 255, 0.01], ids=["bytes", "parts", "small"])
+def test_values_of_a_known_range_come_back_as_they_were(scale: float) -> None:
+    found = picture_in({"id": np.arange(4), "image": (PHOTO * scale).astype(np.float32)[None]})
+    assert found is not None
+    assert (found.input, found.size, found.is_stretched) == ("image", (60, 40), False)
+    wanted = PHOTO.transpose(1, 2, 0) * scale * (1 if scale == 1.0 else 255)
+    assert np.abs(found.pixels - wanted).max() <= 0.51
+
+
+def test_normalised_values_are_spread_and_said_to_be() -> None:
+    found = picture_in({"image": ((PHOTO - 60) / 30).astype(np.float32)[None]})
+    assert found is not None and found.is_stretched
+    assert found.pixels.min() == 0 and found.pixels.max() == 255
+
+
+def test_channels_may_stand_last() -> None:
+    found = picture_in({"image": PHOTO.transpose(1, 2, 0)[None]})
+    assert found is not None and found.size == (60, 40)
+
+
+@each_row(
+    "values",
+    [
+        np.random.default_rng(0).uniform(size=(1, 3, 64, 64)),
+        np.zeros((1, 3, 64, 64)),
+        PHOTO[None, :, :16, :16],
+        PHOTO,
+        np.concatenate([PHOTO, PHOTO])[None],
+        np.full((1, 3, 64, 64), np.nan),
+        np.stack([PHOTO, PHOTO]),
+    ],
+    ids=["noise", "one value", "tiny", "no batch", "six channels", "nan", "two pictures"],
+)
+def test_what_is_no_picture_is_not_taken_for_one(values: np.ndarray) -> None:
+    assert picture_in({"image": values}) is None
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_png_holds_the_pixels_made_smaller_by_whole_factors(channels: int) -> None:
+    image = pytest.importorskip("PIL.Image")
+    pixels = np.random.default_rng(1).integers(0, 256, (50, 70, channels), np.uint8)
+    for longest, factor in ((70, 1), (69, 2), (30, 3)):
+        data = png(pixels, longest=longest)
+        height, width = 50 // factor, 70 // factor
+        cut = pixels[: height * factor, : width * factor].astype(float)
+        wanted = np.rint(cut.reshape(height, factor, width, factor, channels).mean(axis=(1, 3)))
+        read = np.asarray(image.open(io.BytesIO(data))).reshape(wanted.shape)
+        assert np.array_equal(read, wanted)

@@ -1,18 +1,24 @@
-"""Pipes, devices and endless files under the names of files: nothing waits for them or reads them without end."""
+"""Pipes, devices and endless files under the names of files, and texts that are no UTF-8: each gets an answer."""
 
 from __future__ import annotations
 
 import os
+import random
+import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import onnx
 import pytest
+from onnx import helper
 
-from attacks.victims import acceptable, run_cli
+from attacks.kinds import Ground
+from attacks.victims import Case, acceptable, run_cli, run_many
+from sample_models.tiny_graphs import TinyGraph
 from tables import each_row
 
-pytestmark = pytest.mark.heavy
 Command = tuple[str, ...]
 
 
@@ -43,6 +49,7 @@ def plug(path: Path) -> None:
 KINDS: dict[str, Callable[[Path], None]] = {"pipe": pipe, "device": device, "endless": endless, "socket": plug}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", KINDS)
 @each_row("name", ["manifest.json", "model/model.onnx", "encodings/model.json", "scripts/build.sh"])
 def test_in_a_package(kind: str, name: str, made: Path, tmp_path: Path) -> None:
@@ -76,6 +83,7 @@ ARGUMENTS: dict[str, tuple[str, Callable[[Command, Path, Path], Command]]] = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "endless"])
 @each_row("what", ARGUMENTS)
 def test_as_an_argument(what: str, kind: str, cnn: Command, tmp_path: Path) -> None:
@@ -87,6 +95,7 @@ def test_as_an_argument(what: str, kind: str, cnn: Command, tmp_path: Path) -> N
     assert acceptable(ending), ending
 
 
+@pytest.mark.heavy
 def test_external_data_that_is_a_pipe(tmp_path: Path, cnn: Command) -> None:
     import numpy as np
     import onnx
@@ -107,3 +116,97 @@ def test_external_data_that_is_a_pipe(tmp_path: Path, cnn: Command) -> None:
     ending = run_cli("check", tmp_path / "m.onnx", "--target", "sm8650")
     assert ending.status == 3, ending.output
     assert "w.bin" in ending.output
+
+
+NO_TEXT = b"\xff\xfe"
+CHECK = ("--target", "sm8650", "--sdk", "2.33", "--precision", "fp16")
+
+
+def talkative() -> onnx.ModelProto:
+    """A model with a text wherever one may stand."""
+    graph = TinyGraph()
+    weights = graph.stored("stored", [[0.5, 1.0]])
+    graph.op("Gemm", [graph.input("given", (1, 1)), weights], "between", transA=0)
+    graph.op("LeakyRelu", ["between"], "made", alpha=0.5)
+    model = graph.model("made")
+    model.producer_name, model.producer_version, model.domain, model.doc_string = "maker", "v1.2", "own.domain", "words"
+    model.metadata_props.add(key="the key", value="the value")
+    model.graph.doc_string, model.graph.name = "more words", "the graph"
+    model.graph.metadata_props.add(key="graph key", value="graph value")
+    for node in model.graph.node:
+        node.doc_string = f"about {node.name}"
+        node.metadata_props.add(key=f"key {node.op_type}", value=f"value {node.op_type}")
+    model.graph.initializer[0].doc_string = "about stored"
+    model.graph.input[0].doc_string = "about given"
+    model.graph.input[0].type.denotation = "a kind of thing"
+    dim = model.graph.input[0].type.tensor_type.shape.dim[0]
+    dim.dim_param, dim.denotation = "symbol", "a batch"
+    body = helper.make_node("Relu", ["inner in"], ["inner out"], name="inner", domain="")
+    opset = helper.make_opsetid("", 17)
+    model.functions.append(
+        helper.make_function("func.domain", "func", ["inner in"], ["inner out"], [body], [opset], ["an attribute"])
+    )
+    model.functions[0].doc_string = "about func"
+    model.opset_import.append(helper.make_opsetid("func.domain", 1))
+    return model
+
+
+def texts(message: Any) -> Iterator[str]:
+    """Every text that stands in a message of protobuf."""
+    for field, value in message.ListFields():
+        for item in value if isinstance(value, list) or hasattr(value, "add") or hasattr(value, "append") else [value]:
+            if field.type == field.TYPE_MESSAGE:
+                yield from texts(item)
+            elif field.type == field.TYPE_STRING:
+                yield item
+
+
+def damaged(data: bytes, text: str) -> bytes:
+    """The same wherever it stands, so that what refers to each other still does; lengths stay."""
+    known = text.encode()
+    return data.replace(known, (NO_TEXT + known[2:])[: len(known)])
+
+
+def answered(cases: list[Case], titles: list[str]) -> None:
+    endings = zip(titles, run_many(cases), strict=True)
+    faults = [f"{title}: {ending}" for title, ending in endings if not acceptable(ending)]
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.heavy
+def test_texts_of_a_model(tmp_path: Path) -> None:
+    model = talkative()
+    data, chosen = model.SerializeToString(), sorted({text for text in texts(model) if text})
+    assert len(chosen) > 25
+    cases, titles = [], []
+    for number, text in enumerate(chosen):
+        path = tmp_path / f"{number}.onnx"
+        path.write_bytes(damaged(data, text))
+        assert path.read_bytes() != data
+        for words in (
+            ("check", str(path), *CHECK),
+            ("package", str(path), *CHECK, "--no-compile", "-o", str(tmp_path / f"{number}")),
+            ("explain", str(path)),
+            ("compat", "--target", "sm8650", "--model", str(path)),
+        )[: 4 if number % 5 == 0 else 1]:
+            cases.append(Case(words=words))
+            titles.append(f"{words[0]} with {text!r}")
+    answered(cases, titles)
+
+
+@pytest.mark.heavy
+def test_texts_of_what_a_compiler_made(seed: int, tmp_path: Path) -> None:
+    ground, chance = Ground(tmp_path), random.Random(seed)
+    cases, titles = [], []
+    for pattern, name in (("artifacts/*ctx*.onnx", "m_ctx.onnx"), ("artifacts/*.bin", "m.bin")):
+        data = ground.file("ort-qnn", pattern)
+        if not data:
+            pytest.skip("the compiler's wheel is not installed")
+        found = list(re.finditer(rb"[A-Za-z][ -~]{4,60}", data))
+        for number, match in enumerate(chance.sample(found, min(len(found), 12))):
+            folder = tmp_path / f"{name}-{number}"
+            folder.mkdir()
+            (folder / name).write_bytes(data[: match.start()] + NO_TEXT + data[match.start() + 2 :])
+            cases.append(Case(words=("explain", str(folder / name))))
+            titles.append(f"inspect with {match[0]!r} at {match.start()}")
+    answered(cases, titles)

@@ -1,16 +1,36 @@
-"""Every installed backend holds the contract, by the suite that third parties use."""
+"""What every backend has: plugins that are found, registries, cases of rules, and values of stages."""
 
 from __future__ import annotations
 
+import builtins
+import importlib
+import os
+import re
+import tomllib
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import onnxruntime
 import pytest
 
 import deploykit
+import deploykit_ort_qnn
+import deploykit_qnn_htp
+import deploykit_qualcomm
+import deploykit_vitis_ai
+from deploykit.answers.rule_pages import all_rules
+from deploykit.backend import plugins
+from deploykit.backend.backend import Request, Same, SharedWork
 from deploykit.backend.conformance import backend_problems, package_problems
-from deploykit.backend.plugins import backend_ids
+from deploykit.backend.plugins import backend_ids, load_backend
+from deploykit.findings.rules import Registry
+from deploykit.flow.read import read_situation
+from deploykit.flow.rules import CORE_REGISTRIES
+from deploykit_qualcomm.rules.registries import REGISTRIES
+from rule_cases import cases
+from tables import each_row
 
 DATA = Path(__file__).parents[1] / "data"
 PACKAGES: dict[str, dict[str, Any]] = {
@@ -39,3 +59,142 @@ def test_its_packages_hold_it_too(backend_id: str, tmp_path: Path) -> None:
     make = partial(deploykit.package, backend=backend_id, **PACKAGES[backend_id])
     assert package_problems(make, deploykit.verify, tmp_path) == ()
     assert (tmp_path / "first" / "manifest.json").is_file()
+
+
+@pytest.fixture(autouse=True)
+def _looked_for_anew() -> Iterator[None]:
+    plugins._entry_points.cache_clear()
+    yield
+    plugins._entry_points.cache_clear()
+
+
+def install(folder: Path, package: str, text: str) -> None:
+    info = folder / f"{package}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(text)
+
+
+def test_the_first_on_the_path_wins_beside_the_built_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("second", "first"):
+        text = f"[other]\nx = y:z\n\n[deploykit.backends]\n# a comment\nsame = {name}:it [extra]\n"
+        install(tmp_path / name, "same", text)
+        monkeypatch.syspath_prepend(tmp_path / name)
+    assert plugins._entry_points()["same"] == "first:it"
+    assert plugins._entry_points()["qnn-htp"] == "deploykit_qnn_htp:backend"
+    assert "x" not in plugins.backend_ids()
+
+
+NAMESPACES = (
+    (deploykit, CORE_REGISTRIES),
+    (deploykit_qualcomm, REGISTRIES),
+    (deploykit_qnn_htp, load_backend("qnn-htp").registries()),
+    (deploykit_ort_qnn, load_backend("ort-qnn").registries()),
+    (deploykit_vitis_ai, load_backend("vitis-ai").registries()),
+)
+MADE = re.compile(r"^(\w+): Registry\[\w+\] = Registry\(", re.MULTILINE)
+
+
+def registries_in(package: Any) -> Iterator[tuple[str, str]]:
+    """Every registry that a module of the package makes: the module's and the variable's name."""
+    (folder,) = map(Path, package.__path__)
+    for path in sorted(folder.rglob("*.py")):
+        module = ".".join((package.__name__, *path.relative_to(folder).with_suffix("").parts))
+        for name in MADE.findall(path.read_text("utf-8")):
+            yield module, name
+
+
+@pytest.mark.parametrize(("package", "listed"), NAMESPACES, ids=[package.__name__ for package, _ in NAMESPACES])
+def test_every_registry_is_called_rules_and_is_listed(package: Any, listed: tuple[Registry[Any], ...]) -> None:
+    made = list(registries_in(package))
+    assert made
+    assert [(module, name) for module, name in made if not name.endswith("RULES")] == []
+    registries = [getattr(importlib.import_module(module), name) for module, name in made]
+    assert all(any(registry is entry for entry in listed) for registry in registries)
+    assert all(len(registry) for registry in registries), "a registry without a rule"
+    assert len(set(map(id, listed))) == len(listed), "a registry is listed twice"
+
+
+def test_the_core_has_only_its_own_codes() -> None:
+    codes = {rule.code for registry in CORE_REGISTRIES for rule in registry}
+    assert {"DK001", "DK101", "DK201", "DK601"} <= codes
+    assert all(code.startswith("DK") for code in codes)
+
+
+TESTS = Path(__file__).parents[1]
+
+
+@each_row("code", [entry.rule.code for entry in all_rules(CORE_REGISTRIES)])
+def test_every_rule_has_both_cases(code: str) -> None:
+    assert code in cases(), f"no test module has CASES[{code!r}]"
+    assert len(cases()[code]) == 2, f"CASES[{code!r}] is not (triggering, clean)"
+
+
+def test_what_every_case_finds_is_written_down() -> None:
+    """Severity and subject of each finding, in ``data/rule_cases.toml``; a new case is a new line there."""
+    written = set(tomllib.loads((TESTS / "data/rule_cases.toml").read_text("utf-8")))
+    assert written == set(cases())
+
+
+def test_no_case_belongs_to_a_rule_that_is_gone() -> None:
+    assert set(cases()) <= {entry.rule.code for entry in all_rules(CORE_REGISTRIES)}
+
+
+def test_there_are_at_least_sixty_rules() -> None:
+    assert len(all_rules(CORE_REGISTRIES)) >= 60
+
+
+REQUESTS: dict[str, dict[str, Any]] = {
+    "qnn-htp": {"target": "sm8650", "sdk": "2.33"},
+    "ort-qnn": {"target": "sm8650"},
+    "vitis-ai": {"target": "vek385", "precision": "bf16"},
+}
+MODELS = {
+    "with encodings": ("aimet/detr/model.onnx", "aimet/detr/w8a16-fp16mix-omit.v1.0.0.encodings"),
+    "float": ("aimet/vit/model.onnx", None),
+}
+
+
+def make_request(backend: str, model: str) -> Request:
+    path, encodings = MODELS[model]
+    named = None if encodings is None or backend == "vitis-ai" else DATA / encodings
+    return Request(model=DATA / path, backend=backend, encodings=named, **REQUESTS[backend])
+
+
+@pytest.fixture
+def no_world(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Every way to a file or to a session leaves its name here and fails."""
+    tried: list[str] = []
+
+    def forbidden(name: str) -> Any:
+        def fail(*_: object, **__: object) -> Any:
+            tried.append(name)
+            raise AssertionError(f"{name} while planning")
+
+        return fail
+
+    with monkeypatch.context() as patched:
+        patched.setattr(builtins, "open", forbidden("open"))
+        patched.setattr(os, "open", forbidden("os.open"))
+        patched.setattr(Path, "open", forbidden("Path.open"))
+        patched.setattr(Path, "read_text", forbidden("read_text"))
+        patched.setattr(Path, "read_bytes", forbidden("read_bytes"))
+        patched.setattr(onnxruntime, "InferenceSession", forbidden("InferenceSession"))
+        yield tried
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("backend_id", REQUESTS)
+def test_planning_touches_neither_disk_nor_runtime(backend_id: str, model: str, request: pytest.FixtureRequest) -> None:
+    backend, situation = read_situation(make_request(backend_id, model))
+    prepared = backend.prepare(situation, SharedWork())
+    first = backend.plan(prepared)  # the tables are read by whoever asks first
+    tried = request.getfixturevalue("no_world")
+    assert backend.plan(prepared).to_json() == first.to_json()
+    assert tried == []
+
+
+def test_what_is_kept_is_made_once_for_the_same_object_only() -> None:
+    shared, one, twin = SharedWork(), [1], [1]
+    assert shared.once(("list", Same(one)), lambda: object()) is shared.once(("list", Same(one)), lambda: object())
+    assert shared.once(("list", Same(one)), lambda: object()) is not shared.once(("list", Same(twin)), lambda: object())

@@ -1,19 +1,29 @@
-"""Requests: what the core understands, and whose an option is that the chosen backend does not have."""
+"""What a backend is asked, what it claims, and who gives a second opinion."""
 
 from __future__ import annotations
 
 import inspect
-from dataclasses import fields
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import deploykit
+from deploykit.answers.rule_pages import all_rules
+from deploykit.backend import conformance
 from deploykit.backend.backend import Request
+from deploykit.backend.opinions import Compiler, Opinion, Opinions, OpinionState
 from deploykit.backend.plugins import all_options, checked_request, load_backend, load_backends, own_options
 from deploykit.backend.requests import CORE_OPTIONS, RESERVED_NAMES, RequestOptions, make_request
 from deploykit.errors import UnknownTargetError, UsageError
+from deploykit.findings import Answerer, Claim, Confidence, Severity, SubjectKind
+from deploykit.findings.rules import Found, Registry
+from deploykit.flow.rules import CORE_REGISTRIES
+from made_findings import a_finding
+from stub_backend import StubBackend
 
 OWN_KEYWORDS = {
     "package": {"model", "target", "out", "force", "templates", "sbom", "link", "progress"},
@@ -145,3 +155,135 @@ def test_a_backend_that_mixes_nothing_says_so(asked: dict[str, Any]) -> None:
 
 def test_no_backend_takes_a_name_of_the_core() -> None:
     assert not RESERVED_NAMES & {spec.name for spec in all_options()}
+
+
+COMPILER = {
+    "QNN200": "ranks",
+    "QNN204": "memory for one row",
+    "QNN206": "the axis of a norm",
+    "QNN207": "ranks of operators",
+    "QNN208": "operators and attributes that are refused",
+    "QNN211": "forms of RoiAlign",
+}
+TOOLS = {
+    "DK002": "sizes that the tools may settle; never those that values decide",
+    "DK003": "branches that the tools may resolve",
+    "DK016": "operators on quantized integers",
+    "ORT003": "float8 weights",
+    "ORT011": "operators that ONNX Runtime may make one of",
+    "ORT016": "a norm that is not finalized",
+    "QNN232": "16-bit weights per channel",
+    "QNN234": "sizes of blocks",
+    "QNN247": "types of LayerNormalization",
+    "QNN249": "an int32 constant of Add",
+    "QNN252": "LPBQ weights of Conv",
+}
+
+
+def test_every_claim_is_one_about_what_is_taken() -> None:
+    claims = {entry.rule.code: entry.rule.claim for entry in all_rules(CORE_REGISTRIES) if entry.rule.claim is not None}
+    assert {code for code, claim in claims.items() if claim.answered_by is Answerer.COMPILER} == COMPILER.keys()
+    assert {code for code, claim in claims.items() if claim.answered_by is Answerer.TOOLS} == TOOLS.keys()
+
+
+CLAIM = Claim(answered_by=Answerer.COMPILER, confidence=Confidence.REPORTED)
+SURER = Claim(answered_by=Answerer.COMPILER, confidence=Confidence.OBSERVED, seen_with="2.51")
+
+
+@pytest.mark.parametrize(
+    ("of_rule", "found", "wanted"),
+    [
+        (None, {}, None),
+        (CLAIM, {}, CLAIM),
+        (CLAIM, {"claim": SURER}, SURER),
+        (None, {"claim": SURER}, None),
+        (CLAIM, {"claim": SURER, "by_trial": False}, None),
+    ],
+)
+def test_a_row_may_make_a_claim_surer_but_only_a_rule_makes_one(
+    of_rule: Claim | None, found: dict[str, Any], wanted: Claim | None
+) -> None:
+    registry: Registry[None] = Registry("x")
+
+    @registry.rule("XX001", "x", "error", what="", why="", fix="f", sources=["s"], claim=of_rule)
+    def check(context: None) -> list[Found]:
+        return [Found(kind=SubjectKind.MODEL, name="m", message="m", **found)]
+
+    assert [finding.claim for finding in registry.run(None)] == [wanted]
+
+
+@pytest.mark.parametrize(
+    ("compiler", "problems"),
+    [
+        (Compiler(name="a compiler", release="1.0"), 0),
+        (Compiler(missing="not installed"), 0),
+        (Compiler(), 1),
+        (Compiler(name="a compiler"), 1),
+        (Compiler(name="a compiler", release="1.0", missing="not installed"), 1),
+    ],
+)
+def test_a_third_partys_compiler_has_a_name_or_there_is_a_reason(compiler: Compiler, problems: int) -> None:
+    device = SimpleNamespace(id="d", backends=(StubBackend.id,), facts={})
+
+    class Asked(StubBackend):
+        def devices(self) -> Any:
+            return (device,)
+
+        def compilers(self, device: Any, sdk: str) -> Sequence[Compiler]:
+            return (compiler,)
+
+    found = [problem for problem in conformance._devices(Asked()) if problem.startswith("compiler")]
+    assert len(found) == problems
+
+
+CLAIM_OF_OPINIONS = Claim(answered_by=Answerer.COMPILER, confidence=Confidence.REPORTED, seen_with="1.0")
+FINDING = a_finding(message="n is not taken", hint="replace it", claim=CLAIM_OF_OPINIONS)
+
+
+def opinions(state: OpinionState, *, unasked: str = "", missing: str = "") -> Opinions:
+    compiler = Compiler(name="the compiler of 2.0", release="2.0", missing=missing)
+    opinion = Opinion.on(FINDING, state, "a reason", "1 operator")
+    return Opinions(compiler=compiler, opinions=(opinion,), unasked=unasked)
+
+
+def test_refuted_for_the_very_release_it_is_a_note() -> None:
+    (found,) = opinions(OpinionState.REFUTED).applied([FINDING])
+    assert (found.severity, found.blocks, found.hint) == ("info", False, "")
+    assert found.message == "n is not taken: refuted by the compiler of 2.0"
+    assert found.evidence["second_opinion"]["scope"] == "1 operator"
+
+
+def test_refuted_by_another_release_it_is_a_warning_that_says_so() -> None:
+    (found,) = opinions(OpinionState.REFUTED, unasked="SDK 1.5").applied([FINDING])
+    assert (found.severity, found.hint) == ("warning", "replace it")
+    assert found.message.endswith("refuted by the compiler of 2.0; SDK 1.5 itself was not asked")
+
+
+def test_confirmed_it_is_observed() -> None:
+    (found,) = opinions(OpinionState.CONFIRMED).applied([FINDING])
+    assert found.blocks and found.to_json()["confidence"] == "observed"
+    assert found.claim is not None and found.claim.seen_with == "2.0"
+    assert FINDING.to_json()["confidence"] == "reported"
+
+
+def test_open_it_stays_with_the_reason() -> None:
+    (found,) = opinions(OpinionState.OPEN).applied([FINDING])
+    assert found.blocks and found.message == FINDING.message and found.claim == FINDING.claim
+    assert found.evidence["second_opinion"]["why"] == "a reason"
+
+
+@pytest.mark.parametrize("state", OpinionState)
+def test_twice_is_as_good_as_once_and_nothing_else_changes(state: OpinionState) -> None:
+    made = opinions(state)
+    once = made.applied([FINDING])
+    assert made.applied(once) == once
+    for change in (
+        {"claim": None},
+        {"handled": "rewritten"},
+        {"code": "XX002"},
+        {"subject": replace(FINDING.subject, name="m")},
+        {"severity": Severity.WARNING},
+    ):
+        other = replace(FINDING, **change)
+        assert made.applied([other]) == (other,)
+    assert opinions(state, missing="not installed").applied([FINDING]) == (FINDING,)

@@ -1,16 +1,26 @@
-"""Commands that answer without a model: ``compat``, ``targets``, ``explain``, ``doctor``."""
+"""Command lines that ask, also through the server for agents."""
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
+import anyio
+import click
+import onnx
 import pytest
 
 from deploykit.backend.probes import CheckLine
 from deploykit.cli import cli
 from deploykit.cli.frame import run
+from deploykit.cli.mcp import READING, argv, schema
+from deploykit_qualcomm.known_errors import known_errors as qualcomm_errors
+from deploykit_vitis_ai.tables import known_errors as vitis_errors
 from tables import each_row
 
 
@@ -184,3 +194,123 @@ def test_a_problem_is_exit_status_1(
     assert run(cli, ["doctor"]) == 1
     out = capsys.readouterr().out
     assert "it does not start" in out and "next: repair it" in out and "1 problem" in out
+
+
+async def _session(*calls: tuple[str, dict[str, Any]]) -> tuple[set[str], list[tuple[bool, str]]]:
+    from mcp import ClientSession, StdioServerParameters
+    from mcp.client.stdio import stdio_client
+
+    server = StdioServerParameters(command=sys.executable, args=["-m", "deploykit.cli.mcp"], env=dict(os.environ))
+    # The test's own stderr is no file.
+    async with (
+        stdio_client(server, errlog=sys.__stderr__ or sys.stderr) as (answers, requests),
+        ClientSession(answers, requests) as session,
+    ):
+        await session.initialize()
+        listed = (await session.list_tools()).tools
+        assert all(tool.annotations is not None and tool.annotations.readOnlyHint for tool in listed)
+        found = [await session.call_tool(name, arguments) for name, arguments in calls]
+        told = [(bool(one.isError), str(one.content[0].text)) for one in found]  # type: ignore[union-attr]
+        return {tool.name for tool in listed}, told
+
+
+def test_a_tool_answers_what_the_command_prints_and_an_error_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    names, (answer, error) = anyio.run(
+        _session,
+        ("compat", {"feature": "encodings-2.0.0", "sdk": "2.33"}),
+        ("check", {"model": "nowhere.onnx", "target": "sm8650"}),
+    )
+    assert run(cli, ["compat", "encodings-2.0.0", "--sdk", "2.33", "--json"]) == 0
+    assert json.loads(answer[1]) == json.loads(capsys.readouterr().out)
+    assert names == set(READING) and not answer[0]
+    assert error[0] and json.loads(error[1])["error"]["exit_status"] == 3
+
+
+@each_row("name", READING)
+def test_the_schema_is_made_from_the_command(name: str) -> None:
+    made = schema(name)
+    assert made["additionalProperties"] is False and set(made["required"]) <= set(made["properties"])
+    assert set(READING[name]) <= set(made["properties"])
+
+
+def test_no_value_is_taken_for_an_option() -> None:
+    assert argv("check", {"model": "--version", "target": "-h", "plan": True}) == [
+        *("check", "--json", "--target=-h", "--plan", "--", "--version")
+    ]
+    assert "--plan" not in argv("check", {"model": "m", "target": "t", "plan": False})
+
+
+FAILURE = (
+    '<E> "_block_0_value_Add" generated: could not create op\ngraph_prepare.cc:1:ERROR:could not create op: q::Foo\n'
+)
+CALL = "qnn-onnx-converter -i m.onnx\n"
+COMMANDS = sorted({row.way_out for catalog in (qualcomm_errors(), vitis_errors()) for row in catalog.errors} - {""})
+
+
+def log(tmp_path: Path, text: str = FAILURE) -> str:
+    path = tmp_path / "build.log"
+    path.write_text(text)
+    return str(path)
+
+
+@each_row(
+    ("text", "status", "says"),
+    [
+        (FAILURE, 1, "error op-creation"),
+        (FAILURE, 1, "source:"),
+        ("ERROR: the moon is full\n", 1, "not understood"),
+        (f"{CALL}2024-05-14 19:12:07,136 - 235 - INFO - Conversion complete!\n", 0, "did its job"),
+        (CALL, 1, "nothing says that a tool did its job"),
+    ],
+)
+def test_only_a_tool_that_says_so_has_finished(
+    text: str, status: int, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(cli, ["diagnose", log(tmp_path, text)]) == status
+    assert says in capsys.readouterr().out
+
+
+def test_json_names_the_nodes_of_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[4] x) => (float[4] y) { y = Add (x, x) }'
+    )
+    model.graph.node[0].name = "/block.0/value/Add"
+    onnx.save(model, tmp_path / "m.onnx")
+    assert run(cli, ["diagnose", log(tmp_path), "--model", str(tmp_path / "m.onnx"), "--json"]) == 1
+    value = json.loads(capsys.readouterr().out)
+    assert value["schema"] == 1
+    (cause,) = value["causes"]
+    (name,) = cause["names"]
+    assert (name["log"], name["onnx"], name["kind"]) == ("_block_0_value_Add", ["/block.0/value/Add"], "node")
+
+
+def test_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(FAILURE.encode())))
+    assert run(cli, ["diagnose", "-"]) == 1
+    assert "op-creation" in capsys.readouterr().out
+
+
+@each_row(("args", "status"), [((), 2), (("no-such.log",), 3), ((".",), 3)])
+def test_wrong_calls(args: tuple[str, ...], status: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(cli, ["diagnose", *args]) == status
+    assert "next" in capsys.readouterr().err or status == 3
+
+
+def test_every_known_error_is_reachable_by_its_id(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(cli, ["diagnose", "--known", "", "--json"]) == 0
+    ids = {row["id"] for row in json.loads(capsys.readouterr().out)["errors"]}
+    assert {row.id for row in (*qualcomm_errors().errors, *vitis_errors().errors)} <= ids
+    assert run(cli, ["diagnose", "--known", "bert-hang"]) == 0
+    assert "no message" in capsys.readouterr().out
+
+
+@each_row("text", COMMANDS)
+def test_the_commands_that_are_advised_exist(text: str) -> None:
+    """Every way out is a call that this installation understands, word for word."""
+    program, *words = shlex.split(text)
+    assert program == "deploykit"
+    command: click.Command | None = cli
+    while isinstance(command, click.Group):
+        command, words = command.get_command(click.Context(command), words[0]), words[1:]
+    assert command is not None, text
+    command.make_context(command.name, list(words))

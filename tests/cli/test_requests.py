@@ -1,4 +1,4 @@
-"""Options on the command line: whose they are in the help, a third party's, foreign ones, environment variables."""
+"""Command lines that make: requests, packages, builds and what is kept between runs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import pytest
 
 from deploykit.cli import cli
 from deploykit.cli.frame import run
+from deploykit.system.store import Store, is_off
+from tables import each_row
 
 SNAPSHOTS = Path(__file__).parents[1] / "data" / "help"
 THIRD_PARTY = """
@@ -138,3 +140,155 @@ def test_what_is_typed_reaches_the_request(monkeypatch: pytest.MonkeyPatch) -> N
     assert given.options == (("a", "b=c"),)
     assert given.adapter_options == {"input_list": False, "exclude_node": ("n",)}
     assert bare == Request(model=Path("m.onnx"), target="t")
+
+
+DETR = Path(__file__).parents[1] / "data" / "aimet" / "detr"
+ENCODINGS = str(DETR / "w8a16-fp16mix-omit.v0.6.1.encodings")
+ASKED = ["package", str(DETR / "model.onnx"), "--target", "sm8650", "--sdk", "2.33", "--no-compile"]
+
+
+def test_the_answer_is_short_and_more_is_said_with_v(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(cli, [*ASKED, "--encodings", ENCODINGS, "-o", str(tmp_path / "one")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 12
+    assert lines[0].startswith("not judged: ")
+    assert [line.split()[0] for line in lines[1:4]] == ["intact", "compiled", "right"]
+    assert any(line.startswith("next ") for line in lines)
+    assert lines[-1] == f"package    {tmp_path / 'one'} (open report.html)"
+    assert not [line for line in lines if line.startswith("info ")], "what asks nothing is counted"
+    assert run(cli, ["-v", *ASKED, "--encodings", ENCODINGS, "-o", str(tmp_path / "two")]) == 0
+    told = capsys.readouterr().out
+    assert "info DK201" in told and "handled: " in told and "digest     sha256:" in told
+
+
+def test_a_no_names_its_errors_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(cli, [*ASKED, "--precision", "w8a8", "-o", str(tmp_path / "out")]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "no package was written"
+    assert [line.split()[0] for line in lines[1:3]] == ["error", "next:"]
+    assert not [line for line in lines if line.startswith(("warning", "info"))]
+    assert len(lines) <= 12
+
+
+@pytest.mark.parametrize("command", [["--help"], ["package", "--help"]])
+def test_help_fits_and_begins_with_examples(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(cli, command) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert 24 <= len(lines) <= (50 if command == ["--help"] else 60)
+    assert next(i for i, line in enumerate(lines) if "deploykit package model" in line) < lines.index("Options:")
+
+
+CNN = Path(__file__).parents[1] / "data" / "aimet" / "cnn"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("build") / "p"
+    asked = ["--target", "sm8650", "--sdk", "2.33", "--no-compile", "-o", str(out)]
+    assert run(cli, ["-q", "package", str(next(CNN.glob("*.qdq.onnx"))), *asked]) == 0
+    return out
+
+
+def test_without_an_sdk_nothing_is_to_be_collected(
+    made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No tool ran, so that there is nothing to diagnose: the script's own words are all there is."""
+    for name in ("QAIRT_SDK_ROOT", "QNN_SDK_ROOT"):
+        monkeypatch.delenv(name, raising=False)
+    capsys.readouterr()
+    assert run(cli, ["build", str(made), "--json"]) == 5
+    report = json.loads(capsys.readouterr().out)
+    assert report["diagnosis"] is None
+    assert any("QAIRT_SDK_ROOT" in line for line in report["said"])
+    assert run(cli, ["-q", "build", str(made)]) == 5
+    said = capsys.readouterr().out
+    assert "export QAIRT_SDK_ROOT" in said
+    assert "collect" not in said
+
+
+def sdk_of(folder: Path, package: Path, tool: str) -> str:
+    """An SDK all of whose tools are this shell script."""
+    tools = folder / "2.33.0" / "bin" / "x86_64-linux-clang"
+    tools.mkdir(parents=True)
+    (folder / "2.33.0" / "sdk.yaml").write_text("version: 2.33.0\n")
+    for step in json.loads((package / "manifest.json").read_text())["steps"]:
+        (tools / step["tool"]).write_text(f"#!/bin/sh\n{tool}\n")
+        (tools / step["tool"]).chmod(0o755)
+    return os.fspath(folder / "2.33.0")
+
+
+@pytest.mark.heavy
+def test_a_build_that_is_killed_leaves_the_package_as_it_was(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(
+        "QAIRT_SDK_ROOT", sdk_of(tmp_path, made, f"echo half > artifacts/half; touch {tmp_path}/here; sleep 60")
+    )
+    building = subprocess.Popen([sys.executable, "-m", "deploykit", "build", str(made)], stdout=subprocess.DEVNULL)
+    while not (tmp_path / "here").exists():
+        assert building.poll() is None
+    building.kill()
+    building.wait()
+    assert run(cli, ["-q", "verify", str(made)]) == 0 and not (made / "artifacts" / "half").exists()
+    monkeypatch.delenv("QAIRT_SDK_ROOT")
+    assert run(cli, ["-q", "build", str(made)]) == 5 and not list((made / "logs").glob(".*"))
+
+
+def test_a_tool_that_fails_is_diagnosed_by_its_own_log(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QAIRT_SDK_ROOT", sdk_of(tmp_path, made, "echo \"KeyError: 'param_encodings'\"; exit 1"))
+    capsys.readouterr()
+    assert run(cli, ["build", str(made), "--json"]) == 5
+    causes = json.loads(capsys.readouterr().out)["diagnosis"]["causes"]
+    assert causes[0]["id"] == "keyerror-param-encodings"
+    assert f"next: deploykit diagnose {made}/logs/" in (made / "logs/build.log").read_text()
+
+
+KEY = "a" * 64
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DEPLOYKIT_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def test_it_says_what_is_kept_and_clears_it(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deploykit.cli.doctor.examine", lambda _backends: ())
+    for kind in ("one", "two"):
+        Store(kind).put(KEY, {"answer": 1})
+    size = (folder / "one" / f"{KEY}.json").stat().st_size
+    run(cli, ["doctor", "--json"])
+    (found,) = (line["facts"] for line in json.loads(capsys.readouterr().out)["lines"] if line["id"] == "cache")
+    assert found["kinds"] == [{"kind": kind, "entries": 1, "bytes": size} for kind in ("one", "two")]
+    assert found["folder"] == str(folder) and found["limit"] == 2 << 30
+    assert run(cli, ["doctor", "--clear-cache", "--json"]) == 0
+    assert [room["kind"] for room in json.loads(capsys.readouterr().out)["cleared"]] == ["one", "two"]
+    assert run(cli, ["doctor", "--clear-cache"]) == 0
+    assert "0 entries" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [["--no-cache", "targets"], ["targets", "--no-cache"]])
+def test_no_cache_holds_for_one_call(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
+    monkeypatch.delenv("DEPLOYKIT_NO_CACHE", raising=False)
+    seen: list[bool] = []
+
+    def load_backends() -> tuple[()]:
+        seen.append(is_off())
+        return ()
+
+    monkeypatch.setattr("deploykit.cli.targets.load_backends", load_backends)
+    run(cli, arguments)
+    assert seen == [True]
+    assert "DEPLOYKIT_NO_CACHE" not in os.environ
+
+
+@each_row(("value", "off"), [("1", True), ("yes", True), ("0", False), ("false", False), ("", False)])
+def test_the_variable_says_the_same(monkeypatch: pytest.MonkeyPatch, value: str, off: bool) -> None:
+    monkeypatch.setenv("DEPLOYKIT_NO_CACHE", value)
+    assert is_off() is off
+    assert run(cli, ["doctor", "--clear-cache"]) == 0
+    assert os.environ["DEPLOYKIT_NO_CACHE"] == value

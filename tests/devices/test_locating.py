@@ -1,8 +1,9 @@
-"""The operator at which a device parts from the CPU, found through pieces that are run there."""
+"""Places in a file, and the device that a package is for."""
 
 from __future__ import annotations
 
 import shutil
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,14 @@ from onnx import numpy_helper
 
 import deploykit
 from deploykit.accuracy.simulate.sessions import Session
+from deploykit.backend.on_device import Place
+from deploykit.backend.plugins import load_backend
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.devices import locating
-from deploykit.devices.places import DeviceRow
+from deploykit.devices.places import DeviceRow, draft_device
+from deploykit.errors import InputError
+from deploykit_qualcomm.devices import device_of_id, qualcomm_device, qualcomm_devices
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 WRONG = "layer1.0.conv2.weight"
@@ -79,3 +84,35 @@ def test_the_emulator_agrees_with_the_cpu(packaged: Path, capsys: pytest.Capture
     # Held to more than an emulator promises, the quantization of the input is where both part.
     assert run(cli, ["accuracy", "locate", str(packaged), "--on", "local", "--threshold", "60"]) == 1
     assert "first divergence" in capsys.readouterr().out
+
+
+def place(soc: str) -> Place:
+    return Place(kind="adb", system="Android", machine="aarch64", folder="/data/local/tmp/x", soc=soc)
+
+
+@pytest.mark.parametrize("soc", ["", "SM8650", "sm8650", "SM8750-AC"])
+def test_a_chip_that_is_known_has_no_draft(soc: str) -> None:
+    assert draft_device(place(soc), load_backend("qnn-htp"), "sm8650") == ""
+
+
+def test_a_draft_is_a_device_that_is_known_by_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = draft_device(place('SM8750P "x"'), load_backend("qnn-htp"), "sm8750")
+    told = tomllib.loads(text)
+    assert (told["id"], told["name"], told["facts"]["arch"]["value"]) == ("sm8750p-x", 'SM8750P "x"', "v79")
+    assert {fact["confidence"] for fact in told["facts"].values()} == {"inferred"}
+    (tmp_path / "sm8750p-x.toml").write_text(text, "utf-8")
+    monkeypatch.setenv("DEPLOYKIT_DEVICES", str(tmp_path))
+    qualcomm_devices.cache_clear()
+    try:
+        assert qualcomm_device("SM8750P-x").fact("soc_model") == 69
+        found = device_of_id("sm8750p-x")
+        assert found is not None and "w8a16" in found.fact("precisions")
+        assert draft_device(place("SM8750P-X"), load_backend("ort-qnn"), "sm8750") == ""
+        (tmp_path / "sm8650.toml").write_text("schema = 1\n", "utf-8")
+        with pytest.raises(InputError, match=r"sm8650\.toml"):
+            device_of_id("sm8650")
+        monkeypatch.setenv("DEPLOYKIT_DEVICES", str(tmp_path / "absent"))
+        with pytest.raises(InputError, match="no such folder"):
+            device_of_id("sm8650")
+    finally:
+        qualcomm_devices.cache_clear()

@@ -1,9 +1,16 @@
+"""Findings, and rules that make them."""
+
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploykit.findings import Finding, Severity, exit_status, sort_findings, summarize
+from deploykit.errors import DefectError
+from deploykit.findings import Finding, Severity, SubjectKind, exit_status, sort_findings, summarize
+from deploykit.findings.rules import Found, Registry
 from made_findings import a_finding
 
 FINDINGS = st.builds(
@@ -35,3 +42,34 @@ def test_sorting_keeps_everything_and_puts_blocking_errors_first(findings: list[
     assert blocks == sorted(blocks, reverse=True)
     assert sum(summarize(findings).values()) == len(findings)
     assert sort_findings(reversed(findings)) == ordered
+
+
+def registry() -> Registry[int]:
+    rules: Registry[int] = Registry("number")
+
+    @rules.rule("DK901", "odd", "warning", what="an odd number", why="it is", fix="add one", sources=["arithmetic"])
+    def check_odd(number: int) -> Iterator[Found]:
+        if number % 2:
+            yield Found(kind=SubjectKind.DATA, name=str(number), message=f"{number} is odd", sources=("here",))
+
+    return rules
+
+
+def test_a_rule_stamps_what_its_function_yields() -> None:
+    (finding,) = registry().run(3)
+    assert (finding.code, finding.slug, finding.severity) == ("DK901", "odd", Severity.WARNING)
+    assert finding.hint == "add one"
+    assert finding.sources == ("arithmetic", "here")
+    assert registry().run(4) == ()
+
+
+@pytest.mark.parametrize(("code", "slug"), [("DK901", "other"), ("DK902", "odd")])
+def test_codes_and_slugs_are_never_used_twice(code: str, slug: str) -> None:
+    rules = registry()
+    with pytest.raises(DefectError, match="taken"):
+        rules.rule(code, slug, "error", what="", why="", fix="", sources=["s"])(lambda number: ())
+
+
+def test_a_rule_without_a_source_is_refused() -> None:
+    with pytest.raises(DefectError, match="no source"):
+        registry().rule("DK903", "new", "error", what="", why="", fix="", sources=[])(lambda number: ())

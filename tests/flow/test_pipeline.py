@@ -1,24 +1,38 @@
-"""The main job over several targets: one package each, model and encodings read once."""
+"""The stages one after another, rewrites that are asked for, and releases that are searched."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
+import onnx.parser
 import pytest
 
+from deploykit.accuracy.judge.measures import sqnr_db
+from deploykit.accuracy.simulate.sessions import Session
 from deploykit.backend.backend import Aids, Execution, MixedSupport, Request, SharedWork, Situation
 from deploykit.backend.plans import Plan
 from deploykit.cli import cli
 from deploykit.cli.frame import run
+from deploykit.encodings.insert_qdq import insert_qdq
+from deploykit.encodings.qdq import extract_qdq
+from deploykit.encodings.values import Affine, Encoding, EncodingSet
+from deploykit.errors import UsageError
 from deploykit.flow import choose, cure
 from deploykit.flow.choose import choose_way
+from deploykit.flow.cure import rewrite_quantized
+from deploykit.flow.pipeline import lowest_sdk, make_package, make_plan
 from deploykit.flow.plan import decide
 from deploykit.flow.read import read_situation, read_situations
 from deploykit.flow.run import execute
 from deploykit.model import Model, load_model
+from sample_models.feeds import random_feeds
+from sample_models.tiny_graphs import TinyGraph
 from stub_backend import StubBackend
 from tables import each_row
 
@@ -121,3 +135,173 @@ def test_of_made_up_inputs_one_is_run(given: tuple[str, ...], count: int, tmp_pa
     _, situation = read_situation(Request(model=CNN / "model.onnx", target="sm8650", inputs=given))
     execute(backend, decide(backend, situation, SharedWork(), lambda _: None), tmp_path, SharedWork(), lambda _: None)
     assert backend.ran == count
+
+
+def linear(folder: Path) -> Path:
+    graph = TinyGraph()
+    weight = graph.stored("w", np.random.default_rng(0).normal(size=(16, 12)))
+    graph.op("Relu", [graph.op("MatMul", [graph.input("x", (1, 8, 16)), weight], "m")], "y")
+    path = folder / "linear.onnx"
+    onnx.save(graph.model("y"), path)
+    return path
+
+
+def request(model: Path, backend: str, *rewrites: str) -> Request:
+    return Request(model=model, target="sm8650", backend=backend, precision="fp16", rewrite=rewrites, compile=False)
+
+
+@pytest.mark.parametrize("backend", ["qnn-htp", "ort-qnn"])
+def test_it_is_done_on_a_float_model(backend: str, tmp_path: Path) -> None:
+    made = make_package(request(linear(tmp_path), backend, "linear-to-conv"), tmp_path / "package")
+    assert made.package is not None, [finding.message for finding in made.findings if finding.blocks]
+    (done,) = [finding for finding in made.findings if finding.code == "DK201"]
+    assert done.evidence["rewrites"] == ["linear-to-conv"]
+    written = next((tmp_path / "package" / "model").rglob("*.onnx"))
+    assert [node.op_type for node in onnx.load(written).graph.node].count("Conv") == 1
+
+
+@pytest.mark.parametrize("backend", ["qnn-htp", "ort-qnn"])
+def test_it_is_refused_with_the_reason(backend: str, tmp_path: Path) -> None:
+    plan = make_plan(request(linear(tmp_path), backend, "fuse-gelu"))
+    (refused,) = [finding for finding in plan.findings if finding.code == "DK208"]
+    assert "no Erf or Tanh belongs to a Gelu" in refused.message
+    assert not plan.feasible
+
+
+AIMET = Path(__file__).parents[1] / "data" / "aimet"
+BACKENDS = [("qnn-htp", "sm8650"), ("ort-qnn", "sm8650"), ("vitis-ai", "strix")]
+
+
+@pytest.mark.parametrize(("backend", "target"), BACKENDS)
+@each_row(("model", "name", "made"), [("mlp", "linear-to-conv", "Conv"), ("vit", "fuse-gelu", "Gelu")])
+def test_it_is_done_on_a_quantized_model(backend: str, target: str, model: str, name: str, made: str) -> None:
+    given = AIMET / model / "w8a16.qdq.onnx"
+    request = Request(model=given, target=target, backend=backend, rewrite=(name,), compile=False)
+    found, situation = read_situation(request)
+    decision = decide(found, situation, SharedWork(), lambda line: None)
+    assert not [finding for finding in decision.plan.findings if finding.code == "DK208"]
+    (said,) = [finding for finding in decision.plan.findings if finding.code == "DK201"]
+    assert said.evidence["rewrites"] == [name]
+    rewritten = decision.situation.model.proto
+    assert made in {node.op_type for node in rewritten.graph.node}
+    before, after = (extract_qdq(proto) for proto in (onnx.load(given), rewritten))
+    assert not after.kept and len(after.encodings) >= len(before.encodings) - 8
+    feed = random_feeds(rewritten)[0]
+    for name, wanted in Session(onnx.load(given)).run(feed).items():
+        assert sqnr_db(wanted, Session(rewritten).run(feed)[name]) > 40
+
+
+@pytest.mark.parametrize(("backend", "target"), BACKENDS)
+@each_row("model", ["mlp/w8a8.qdq.onnx", "mlp/model.onnx"])
+def test_it_finds_no_site_and_says_why(backend: str, target: str, model: str) -> None:
+    request = Request(model=AIMET / model, target=target, backend=backend, rewrite=("fuse-gelu",), compile=False)
+    (said,) = [finding for finding in make_plan(request).findings if finding.code == "DK208"]
+    assert "no Erf or Tanh belongs to a Gelu" in said.message
+
+
+def test_it_is_undone_where_the_grids_would_be_lost() -> None:
+    """A tail that moves to the host is no longer in the model that was quantized."""
+    graph = TinyGraph()
+    graph.op("Mul", [graph.op("Relu", [graph.input("x", (1, 4))], "r"), graph.stored("k", 640.0)], "y")
+    model = graph.model("y")
+    grid = Affine(bits=8, signed=False, scale=np.asarray(0.1), zero_point=np.asarray(0.0))
+    wide = replace(grid, scale=np.asarray(64.0))
+    entries = {n: Encoding(name=n, value=wide if n == "y" else grid) for n in ("x", "r", "y")}
+    quantized = insert_qdq(model, EncodingSet(version="2.0.0", entries=entries)).model
+    done = rewrite_quantized(quantized, ["scale-last"], random_feeds(quantized))
+    assert done.model is quantized and not done.kept
+    assert "its outputs change" in done.steps[0].reason or done.steps[0].refusals
+
+
+def odd(folder: Path) -> Path:
+    """Minus infinity and NaN as constants, a division by zero, and the logarithm of what comes out."""
+    graph = TinyGraph()
+    ratio = graph.op("Div", [graph.input("x", (1, 16)), graph.stored("zero", np.zeros(16))], "q")
+    low = graph.op("Add", [ratio, graph.stored("inf", np.full(16, -np.inf))], "a")
+    graph.op("Log", [graph.op("Sub", [low, graph.stored("nan", np.full(16, np.nan))], "s")], "y")
+    path = folder / "odd.onnx"
+    onnx.save(graph.model("y", "a"), path)
+    return path
+
+
+def entries(folder: Path) -> Path:
+    def entry(name: str) -> dict[str, object]:
+        kind = {"enc_type": "PER_TENSOR", "dtype": "INT", "bw": 16, "is_sym": False}
+        return {"name": name, **kind, "scale": [1 / 65535], "offset": [0]}
+
+    path = folder / "odd.encodings"
+    rows = [entry(name) for name in ("x", "q", "a", "s", "y")]
+    path.write_text(json.dumps({"version": "1.0.0", "activation_encodings": rows, "param_encodings": []}))
+    return path
+
+
+@pytest.mark.parametrize("backend", ["qnn-htp", "ort-qnn"])
+@pytest.mark.parametrize("encoded", [False, True])
+def test_what_is_not_finite_is_no_defect(
+    backend: str, encoded: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--encodings", str(entries(tmp_path))] if encoded else []
+    rest = ["--target", "sm8650", "--backend", backend, "--input", "x=-1..1", "--no-compile", "--json"]
+    status = run(cli, ["package", str(odd(tmp_path)), *given, *rest, "-o", str(tmp_path / "package"), "--force"])
+    assert status in (0, 1)
+    answer = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert "DK008" in {finding["code"] for finding in answer["findings"]}
+
+
+MODEL = AIMET / "cnn" / "model.onnx"
+
+
+def searched(target: str = "sm8650", backend: str | None = None, encodings: str | None = None) -> Request:
+    path = None if encodings is None else AIMET / "cnn" / encodings
+    return Request(model=MODEL, target=target, backend=backend, encodings=path)
+
+
+def test_every_release_with_tables_is_tried_and_the_lowest_named() -> None:
+    found = lowest_sdk(searched(encodings="w8a8.v0.6.1.encodings"))
+    sdks = [trial.sdk for trial in found.trials]
+    assert sdks[0] == "2.29.0"
+    assert {"2.33.0", "2.37.0", "2.50.0"} <= set(sdks)
+    assert "2.28" not in sdks
+    assert found.lowest == next(trial.sdk for trial in found.trials if trial.ok)
+    assert found.backend == "qnn-htp"
+
+
+def test_what_stops_a_release_is_said() -> None:
+    found = lowest_sdk(searched(target="sc7280x", encodings="w8a8.v0.6.1.encodings"))
+    assert found.lowest is None
+    assert all("QNN010" in trial.to_json()["blocking"] for trial in found.trials)
+
+
+def test_what_the_tables_leave_open_is_not_ok(tmp_path: Path) -> None:
+    """GridSample: a user could not finalize it with 2.29, nothing is known up to 2.32, 2.33 converts it."""
+    text = "g (float[1,4,8,8] x, float[1,8,8,2] p) => (float[1,4,8,8] y) { y = GridSample (x, p) }"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 16]> {text}')
+    onnx.save(model, tmp_path / "grid.onnx")
+    found = lowest_sdk(Request(model=tmp_path / "grid.onnx", target="sm8650", backend="qnn-htp"))
+    trials = {trial.sdk: trial for trial in found.trials}
+    for release in ("2.29.0", "2.31.0"):
+        assert trials[release].state == "unknown" and "QNN212" in trials[release].open
+        assert not trials[release].ok and trials[release].to_json()["ok"] is False
+    assert "QNN212" not in trials["2.36"].open
+    assert found.lowest not in ("2.29.0", "2.30", "2.31.0", "2.32.6")
+
+
+def test_another_backend_starts_where_its_wheels_start() -> None:
+    """2.22 is the oldest release whose compiler can be had as a toolchain; those between come from no wheel."""
+    found = lowest_sdk(searched(backend="ort-qnn"))
+    assert found.lowest == "2.22"
+    assert "2.33.0" not in [trial.sdk for trial in found.trials if trial.ok]
+
+
+def test_a_backend_without_releases_is_no_answer() -> None:
+    with pytest.raises(UsageError, match="not kept per SDK release"):
+        lowest_sdk(searched(target="vek385"))
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["compat", "--model", str(MODEL), "--encodings", str(AIMET / "cnn" / "w8a8.v0.6.1.encodings")]
+    assert run(cli, [*args, "--target", "sm8650", "--json"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert value["lowest"] in [trial["sdk"] for trial in value["trials"] if trial["ok"]]
+    assert run(cli, [*args, "--target", "sc7280x"]) == 1
+    assert "no release takes it" in capsys.readouterr().out

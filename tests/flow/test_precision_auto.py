@@ -1,8 +1,9 @@
-"""``--precision auto``: the quantizer's candidates walked, the best one written or packaged, the story beside it."""
+"""Which precision is chosen, when it is asked for and when not."""
 
 from __future__ import annotations
 
 import json
+import zipfile
 from functools import partial
 from html import unescape
 from pathlib import Path
@@ -13,8 +14,16 @@ import onnx
 import pytest
 
 import deploykit
+from deploykit.accuracy.samples.gathering import InputSource, Samples
+from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.sessions import Session
+from deploykit.encodings.infer import infer_entries
+from deploykit.encodings.values import EncodingSet
 from deploykit.errors import ToolError, UsageError
+from deploykit.flow.samples import evidence_of
+from deploykit.model.collect import facts_of
+from sample_models.tiny_graphs import TinyGraph
+from tables import each_row
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 MLP, DETR = AIMET / "mlp" / "model.onnx", AIMET / "detr" / "model.onnx"
@@ -120,3 +129,86 @@ def test_without_samples_the_way_out_is_said() -> None:
     with pytest.raises(UsageError, match="nothing to measure the candidates on") as caught:
         deploykit.check(AIMET / "cnn" / "model.onnx", target="sm8650", sdk="2.33", precision="auto")
     assert "--calibration" in caught.value.next
+
+
+DATA = Path(__file__).parents[1] / "data" / "aimet"
+CNN = DATA / "cnn" / "model.onnx"
+W8A16 = DATA / "cnn" / "w8a16.v1.0.0.encodings"
+
+
+@pytest.mark.parametrize("backend", ["qnn-htp", "ort-qnn"])
+@each_row("asked", ["nonsense", "int8", "w8", "bf16"])
+def test_a_name_that_the_backend_does_not_have_is_refused(backend: str, asked: str) -> None:
+    with pytest.raises(UsageError, match=f"--precision {asked}: not a precision of {backend}"):
+        deploykit.plan(CNN, target="sm8650", backend=backend, precision=asked)
+
+
+@pytest.mark.parametrize("spelling", ["float16", "FP16", "Float16"])
+@each_row("backend", ["qnn-htp", "ort-qnn"])
+def test_a_precision_may_be_spelt_by_its_element_type(backend: str, spelling: str) -> None:
+    plain = deploykit.plan(CNN, target="sm8650", backend=backend, precision="fp16")
+    assert deploykit.plan(CNN, target="sm8650", backend=backend, precision=spelling).route == plain.route
+
+
+@pytest.mark.parametrize("backend", ["qnn-htp", "ort-qnn"])
+@each_row("asked", ["fp16", "float16", "w8a8", "w4a16", "w16a16"])
+def test_a_precision_that_the_encodings_do_not_hold_is_refused(backend: str, asked: str) -> None:
+    with pytest.raises(UsageError, match="not what the encodings say") as refused:
+        deploykit.plan(CNN, target="sm8650", backend=backend, encodings=W8A16, precision=asked)
+    assert "16-bit activations, 8-bit weights" in refused.value.why
+
+
+@pytest.mark.parametrize("backend", ["qnn-htp", "ort-qnn"])
+def test_the_precision_of_the_encodings_may_be_said(backend: str) -> None:
+    plan = deploykit.plan(CNN, target="sm8650", backend=backend, encodings=W8A16, precision="w8a16")
+    assert plan.route == deploykit.plan(CNN, target="sm8650", backend=backend, encodings=W8A16).route
+
+
+def test_float16_is_not_asked_of_a_quantized_model() -> None:
+    with pytest.raises(UsageError, match="holds Q/DQ nodes"):
+        deploykit.plan(DATA / "cnn" / "w8a16.qdq.onnx", target="sm8650", backend="ort-qnn", precision="fp16")
+
+
+ZOO = Path(__file__).parents[1] / "data" / "zoo"
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(("name", "goal"), [("resnet", 45), ("superres", 55), ("vit", 35)])
+def test_the_layers_that_are_raised_are_legal(name: str, goal: int, tmp_path: Path) -> None:
+    """On QAIRT 2.33: no float16 times 8-bit product, no tensor that has two types."""
+    with zipfile.ZipFile(ZOO / f"{name}.zip") as archive:
+        archive.extractall(tmp_path)
+    model, data, made = tmp_path / "model.onnx", tmp_path / "held_out.npz", tmp_path / "mixed.encodings"
+    mixed = deploykit.mix(model, goal=f"sqnr>={goal}", precision="w8a8", data=data, target="sm8650", sdk="2.33")
+    assert mixed.raised.met
+    assert 0 < mixed.raised.best.count < len(mixed.sensitivity.layers)
+    made.write_text(mixed.text)
+    found = deploykit.check(model, encodings=made, calibration=data, second_opinion=False, target="sm8650", sdk="2.33")
+    assert [finding.code for finding in found if finding.blocks] == []
+
+
+@pytest.mark.parametrize("label", list(Label))
+def test_only_what_the_user_gave_or_said_is_evidence(label: Label) -> None:
+    """Input by input: a tensor is looked at where it hangs on meaningful inputs alone."""
+    graph = TinyGraph()
+    graph.op("Exp", [graph.input("x", (2,))], "ex")
+    graph.op("Exp", [graph.input("z", (2,))], "ez")
+    graph.op("Add", ["ex", "ez"], "sum")
+    model = graph.model("sum")
+    sources = {"x": InputSource(label=label, why=""), "z": InputSource(label=Label.ARBITRARY, why="")}
+    feeds = ({"x": np.asarray([0, 1], np.float32), "z": np.asarray([0, 9], np.float32)},)
+    samples = Samples(feeds=feeds, of_inputs=sources)
+    found = infer_entries(
+        model,
+        facts_of(model),
+        EncodingSet(version="1.0.0", entries={}),
+        ["ex", "ez", "sum"],
+        evidence=evidence_of(model, samples),
+    )
+    meaningful = label in (Label.GIVEN, Label.RECORDED, Label.DECLARED)
+    assert {tensor.name for tensor in found.open} == ({"ez", "sum"} if meaningful else {"ex", "ez", "sum"})
+    if meaningful:
+        room = 1 if label is Label.DECLARED else 2  # a declared range holds all that there is
+        assert found.concluded["ex"].interval == pytest.approx((1, room * np.e))
+    sum_ = next(tensor for tensor in found.open if tensor.name == "sum")
+    assert sum_.inputs == (("z",) if meaningful else ("x", "z"))

@@ -1,21 +1,35 @@
-"""The time and the memory that one piece of work may take: nested, per thread, for programs and sessions inside."""
+"""Limits of memory and time, folders, and programs that are started."""
 
 from __future__ import annotations
 
 import resource
+import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 import pytest
 
+from deploykit.errors import ToolError, UsageError
 from deploykit.model import running
 from deploykit.model.running import CpuSession
-from deploykit.system.limits import guarded_memory, limited_time, one_patience, time_left
+from deploykit.system.limits import (
+    VARIABLE,
+    free_memory,
+    guarded_memory,
+    limited_time,
+    memory_budget,
+    one_patience,
+    read_size,
+    time_left,
+    with_memory,
+)
 from deploykit.system.processes import run
+from tables import each_row
 from text_models import text_model
 
 
@@ -103,3 +117,136 @@ def test_bounds_of_threads_end_in_any_order() -> None:
     first.__exit__(None, None, None)
     second.__exit__(None, None, None)
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("1024", 1024), ("3G", 3 << 30), ("1.5 GiB", 3 << 29), ("512m", 512 << 20), ("2KB", 2048)]
+)
+def test_sizes_are_read(text: str, size: int) -> None:
+    assert read_size(text) == size
+
+
+@each_row("text", ["", "0", "-1", "3X", "G", "1e9", "nan", "0.1"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="no amount of memory"):
+        read_size(text)
+
+
+def test_a_budget_holds_inside_and_in_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "5K")
+    with with_memory("3K"):
+        assert memory_budget() == 3072
+        with with_memory(None):
+            assert memory_budget() == 3072
+    assert memory_budget() == 5120
+    monkeypatch.delenv(VARIABLE)
+    with pytest.raises(UsageError), with_memory("much"):
+        pass
+    assert 0 < memory_budget() <= free_memory() * 0.7
+
+
+def _machine(root: Path, *, free_kib: int, groups: str = "") -> None:
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/meminfo").write_text(f"MemTotal: 9 kB\nMemAvailable:   {free_kib} kB\n", "ascii")
+    (root / "proc/self/cgroup").write_text(groups, "ascii")
+
+
+def _group(folder: Path, **numbers: object) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, number in numbers.items():
+        (folder / name.replace("__", ".")).write_text(f"{number}\n", "ascii")
+
+
+def test_the_tightest_group_counts_and_its_file_caches_are_free(tmp_path: Path) -> None:
+    _machine(tmp_path, free_kib=1000, groups="0::/a/b\n")
+    assert free_memory(tmp_path) == 1000 << 10
+    top = tmp_path / "sys/fs/cgroup"
+    _group(
+        top / "a", memory__max=600 << 10, memory__current=500 << 10, memory__stat=f"anon 1\ninactive_file {50 << 10}"
+    )
+    _group(top / "a/b", memory__max="max", memory__current=1)
+    assert free_memory(tmp_path) == 150 << 10
+
+
+def test_where_nothing_is_said_something_is_assumed(tmp_path: Path) -> None:
+    assert free_memory(tmp_path) > 1 << 30
+
+
+PROGRAM = """
+import os, signal, sys
+from pathlib import Path
+from deploykit.cli.frame import Ended, _ended_by_signals
+from deploykit.system.files import write_files
+from deploykit.system.folders import workspace
+
+place, what, at = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+seen = 0
+EVENTS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree", "os.scandir", "fcntl.flock"}
+
+def look(event, of):
+    global seen
+    if event in EVENTS:
+        seen += 1
+        if seen == at:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+def folder():
+    with workspace(place, "out") as made:
+        (made / "new").mkdir()
+        (made / "new" / "file").write_text("text")
+        (made / "new").rename(place / "out")
+        (made / "more").write_text("text")
+
+def files():
+    write_files({place / "a": "a", place / "b": "b"}, force=True)
+
+sys.addaudithook(look)
+try:
+    with _ended_by_signals():
+        {"folder": folder, "files": files}[what]()
+except Ended:
+    sys.exit(143)
+sys.exit(0 if seen < at else 9)
+"""
+
+
+@pytest.mark.parametrize("what", ["folder", "files"])
+def test_a_signal_at_any_moment_leaves_nothing_hidden(what: str, tmp_path: Path) -> None:
+    statuses: list[int] = []
+    while 0 not in statuses:
+        place = tmp_path / str(len(statuses))
+        place.mkdir()
+        words = [sys.executable, "-c", PROGRAM, str(place), what, str(len(statuses) + 1)]
+        done = subprocess.run(words, capture_output=True, check=False, text=True)
+        assert done.returncode in (0, 143), done.stderr
+        assert not [path.name for path in place.iterdir() if path.name.startswith(".")], len(statuses)
+        statuses.append(done.returncode)
+    assert len(statuses) > 5
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+def test_output_goes_to_the_callback_the_log_and_the_tail(tmp_path: Path) -> None:
+    lines: list[str] = []
+    code = "import os, sys; print(os.environ['WANTED'], os.getcwd(), flush=True); "
+    code += r"sys.stderr.buffer.write(b'\xff\xfe\n')"
+    done = run(python(code), log=tmp_path / "log", on_line=lines.append, env={"WANTED": "yes"}, cwd=tmp_path)
+    assert done.ok and (done.peak_rss_mb or 0) > 1
+    assert lines == list(done.tail) == [f"yes {tmp_path}", "\ufffd\ufffd"]
+    assert (tmp_path / "log").read_bytes() == f"yes {tmp_path}\n".encode() + b"\xff\xfe\n"
+
+
+def test_a_status_and_a_signal_are_told_apart_and_no_program_is_an_error() -> None:
+    assert run(python("raise SystemExit(3)")).returncode == 3
+    assert run(python("import os; os.kill(os.getpid(), 11)")).returncode == -11
+    with pytest.raises(ToolError, match="cannot be started"):
+        run(["/no/such/program"])
+
+
+def test_a_program_that_hangs_is_ended_with_its_children() -> None:
+    code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])"
+    done = run(python(code), timeout=1.0)
+    assert done.timed_out
+    assert not done.ok

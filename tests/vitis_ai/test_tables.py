@@ -1,17 +1,29 @@
-"""The data files: everything loads, is complete, reachable through ``deploykit compat``, and cheap to import."""
+"""Tables of Vitis AI, what is left out of quantization, and keys of Quark."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from deploykit.errors import UsageError
+from deploykit.model import load_model, wrap_proto
+from deploykit.model.collect import collect_facts
+from deploykit.model.facts import GraphFacts
 from deploykit.tables.capabilities import Status
 from deploykit_vitis_ai import backend, tables
+from deploykit_vitis_ai.config_keys import ChosenOptions, check_quark_version, parse_options, quark_keys, quark_recipes
 from deploykit_vitis_ai.configs import config_problems
 from deploykit_vitis_ai.draft import meant_by
+from deploykit_vitis_ai.exclusions import activation_types, resolve_exclusions
+from deploykit_vitis_ai.inspection import actual_types, inspect_quantized
 from deploykit_vitis_ai.tables import products
+from tables import each_row
+from text_models import text_model
 
 
 def test_names_that_are_ignored_or_dead_say_so_and_who_says_it() -> None:
@@ -105,3 +117,164 @@ def test_every_format_of_a_device_has_a_route() -> None:
     assert meant_by("w8a8") == ("vint8", "a8w8", "xint8")
     assert meant_by("int8") == ("vint8", "xint8")
     assert meant_by("nothing") == ("nothing",)
+
+
+DATA = Path(__file__).parents[1] / "data" / "quark"
+POST = "/post/Slice,/post/Slice_1,/post/Sigmoid:/post/Concat_1"
+
+
+def test_what_is_worked_out_is_what_quark_made() -> None:
+    facts = collect_facts(load_model(DATA / "fp32.onnx"))
+    for name, subgraphs in (("vint8", ()), ("vint8_mixed", (POST,))):
+        excluded = resolve_exclusions(facts, (), subgraphs).indices
+        made = inspect_quantized(DATA / f"{name}.onnx", precision="vint8")
+        actual = actual_types(made.facts, made.grids)
+        wanted = activation_types(facts, excluded, "int8")
+        assert {tensor: actual[tensor] for tensor in wanted} == wanted
+
+
+def of_body(body: str) -> GraphFacts:
+    """Operators one after the other; Conv has a weight of its own."""
+    stored: dict[str, Any] = {"w": np.ones((3, 3, 1, 1), np.float32), "s": [1.0] * 3}
+    model = text_model("float[1,3,8,8] x", body, body.rpartition(" =")[0].split()[-1], **stored)
+    for node in model.graph.node:
+        node.name = f"{node.op_type}_{node.output[0]}"
+    return collect_facts(wrap_proto(model, path=Path("g.onnx")))
+
+
+@each_row(
+    ("region", "nodes", "leaks"),
+    [
+        ("Relu_a:Add_e", {0, 1, 2, 4}, False),
+        ("Conv_b,Sigmoid_c:Add_e", {1, 2, 4}, False),
+        ("Conv_b:Add_e", {1, 2, 4}, True),  # past c
+        ("Conv_b:Neg_d", {1, 3}, False),
+        ("Sigmoid_c:Neg_d", {1, 3}, True),  # nothing leads from c to d
+    ],
+)
+def test_a_region_is_closed_where_every_way_in_passes_a_start(region: str, nodes: set[int], leaks: bool) -> None:
+    facts = of_body("a = Relu (x) b = Conv (a, w) c = Sigmoid (a) d = Neg (b) e = Add (b, c)")
+    (found,) = resolve_exclusions(facts, (), (region,)).regions
+    assert bool(found.leaks) is leaks and (leaks or found.nodes == nodes)
+
+
+def test_a_concat_that_takes_another_in_is_named_after_what_it_makes_too() -> None:
+    """So Quark calls the one that it makes of both (observed with 0.12.post1)."""
+    facts = of_body("a = Concat <axis = 1> (x, x) b = Concat <axis = 1> (a, x) c = Relu (b)")
+    assert resolve_exclusions(facts, ("Concat_a", "Concat_b"), ()).names(facts) == ("Concat_a", "Concat_b", "b")
+    assert resolve_exclusions(facts, ("Concat_a", "Relu_c"), ()).names(facts) == ("Concat_a", "Relu_c")
+
+
+def test_a_normalization_goes_with_the_convolution_that_it_is_folded_into_and_with_no_other() -> None:
+    body = "a = Conv (x, w)  b = BatchNormalization (a, s, s, s, s)  c = Relu (b)"
+    for more, together in (("", {0, 1}), ("  d = Add (a, c)", {0})):
+        facts = of_body(body + more)
+        assert resolve_exclusions(facts, ("Conv_a",), ()).indices == together
+
+
+@each_row(
+    ("body", "excluded", "types"),
+    [
+        # What passes values on follows what it reads; what quantizes takes a float value in.
+        (
+            "a = Conv (x, w) b = Relu (a) c = Identity (b) d = Conv (c, w)",
+            {0},
+            {"a": "float32", "b": "float32", "c": "int8", "d": "int8"},
+        ),
+        ("a = Conv (x, w) b = Relu (a)", (), {"a": "int8", "b": "int8"}),
+        ("a = Conv (x, w) b = Sigmoid (a)", {0}, {"a": "int8", "b": "int8"}),
+        # A value that is read in both forms is not spoken about.
+        ("a = Conv (x, w) b = Sigmoid (a) c = Relu (a)", {0}, {"a": None}),
+    ],
+)
+def test_which_activations_stay_in_float(body: str, excluded: Any, types: dict[str, str | None]) -> None:
+    found = activation_types(of_body(body), excluded, "int8")
+    assert {name: found.get(name) for name in types} == types
+
+
+def chosen(*pairs: tuple[str, str]) -> ChosenOptions:
+    return parse_options(pairs, product="versal_ai_edge_gen2")
+
+
+@each_row(
+    ("key", "value", "where", "stored"),
+    [
+        ("calibrate_method", "PowerOfTwoMethod.MinMSE", "attributes", {"calibrate_method": "PowerOfTwoMethod.MinMSE"}),
+        ("quark.include_cle", "true", "attributes", {"include_cle": True}),
+        ("op_types_to_quantize", "Conv,Gemm", "attributes", {"op_types_to_quantize": ["Conv", "Gemm"]}),
+        ("FastFinetune.OptimAlgorithm", "adaquant", "extra", {"FastFinetune": {"OptimAlgorithm": "adaquant"}}),
+        ("FastFinetune.LearningRate", "1e-5", "extra", {"FastFinetune": {"LearningRate": 1e-5}}),
+        ("NumIterations", "200", "extra", {"FastFinetune": {"NumIterations": 200}}),
+        ("PercentileCandidates", "[99.9, 99.99]", "extra", {"PercentileCandidates": [99.9, 99.99]}),
+        ("RemoveQDQBetweenOps", '[["Conv", "Relu"]]', "extra", {"RemoveQDQBetweenOps": [["Conv", "Relu"]]}),
+        (
+            "RandomDataReaderInputShape",
+            '{"x": [1, 3]}',
+            "extra",
+            {"RandomDataReaderInputShape": {"x": [1, 3]}},
+        ),
+        ("CalibDataSize", "64", "extra", {"CalibDataSize": 64}),
+        ("WeightSymmetric", "true", "extra", {"WeightSymmetric": True}),
+        ("GPTQParams.WeightSymmetric", "true", "extra", {"GPTQParams": {"WeightSymmetric": True}}),
+        ("OptimizeModel", "true", "attributes", {"optimize_model": True}),
+    ],
+)
+def test_a_key_is_stored_where_quark_reads_it(key: str, value: str, where: str, stored: dict[str, Any]) -> None:
+    assert getattr(chosen((key, value)), where) == stored
+
+
+@each_row(
+    ("key", "value", "told"),
+    [
+        ("calibrate_method", "MinMSE", "did you mean PowerOfTwoMethod.MinMSE or ExtendedCalibrationMethod.MinMSE"),
+        ("calibrate_method", "PowerOfTwoMethod.MinMse", "did you mean PowerOfTwoMethod.MinMSE"),
+        ("FastFinetune.OptimAlgorithm", "adaruond", "did you mean adaround"),
+        ("FastFinetune.NumIteration", "5", "did you mean FastFinetune.NumIterations"),
+        ("NumIteration", "5", "FastFinetune.NumIterations"),
+        ("inclde_cle", "true", "did you mean include_cle"),
+        ("DataSize", "5", "say AutoMixprecision.DataSize or FastFinetune.DataSize"),
+        ("CLESteps", "two", "a whole number is expected"),
+        ("SmoothAlpha", "much", "a number is expected"),
+        ("AlignConcat", "1", "true or false is expected"),
+        ("SimplifyModelOptions", "fast", "list or dictionary"),
+        ("EvalDataReader", "my:Reader", "cannot be typed"),
+        ("adaround", "yes", "true or false is expected"),
+    ],
+)
+def test_what_quark_would_ignore_is_one_error_with_what_was_meant(key: str, value: str, told: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        chosen((key, value))
+    assert told in f"{refused.value.what} {refused.value.why} {refused.value.next}"
+
+
+@pytest.mark.parametrize(("version", "read"), [("0.13", True), ("0.12.post1", False), ("0.11.2", False)])
+def test_a_key_that_this_version_does_not_read_is_refused(version: str, read: bool) -> None:
+    made = chosen(("AdjustWeightScaleForInt32Bias", "true"))
+    if read:
+        check_quark_version(made, version)
+        return
+    with pytest.raises(UsageError, match=f"Quark {version} does not read it") as refused:
+        check_quark_version(made, version)
+    assert "0.13 do" in refused.value.why
+
+
+@pytest.mark.parametrize("name", ["adaround", "adaquant", "cle"])
+def test_a_recipe_sets_what_quarks_preset_of_that_name_sets(name: str) -> None:
+    made = chosen((name, "true"))
+    recipe = quark_recipes()[name]
+    assert made.attributes == dict(recipe.attributes)
+    assert made.extra == dict(recipe.extra)
+    for place, inner in recipe.extra.items():
+        assert all(f"{place}.{key}" in quark_keys() for key in inner)
+    assert set(recipe.attributes) <= set(quark_keys())
+    off = chosen((name, "false"))
+    assert (off.attributes, off.extra) == ({}, {})
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_what_is_set_beside_a_recipe_wins_in_either_order(first: bool) -> None:
+    pairs = [("adaround", "true"), ("FastFinetune.NumIterations", "50")]
+    made = chosen(*(pairs if first else pairs[::-1]))
+    assert made.extra["FastFinetune"]["NumIterations"] == 50
+    assert made.extra["FastFinetune"]["OptimAlgorithm"] == "adaround"
+    assert made.attributes == {"include_fast_ft": True}

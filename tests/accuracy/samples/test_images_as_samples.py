@@ -1,8 +1,9 @@
-"""Images as samples: the pixels are those of the file, treated as the recipe says; what cannot be read is named."""
+"""Pictures, sounds and recorded inputs as samples."""
 
 from __future__ import annotations
 
 import io
+import wave
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,16 @@ import numpy.typing as npt
 import onnx
 import pytest
 
-from deploykit.accuracy.samples import images, read_samples
-from deploykit.accuracy.samples.calibration import parse_declarations
+from deploykit.accuracy.samples import gathering, images, read_samples
+from deploykit.accuracy.samples.calibration import load_calibration, parse_declarations, places_of, read_places
 from deploykit.accuracy.samples.decoding import MOST_PIXELS
-from deploykit.accuracy.samples.gathering import Samples, gather
-from deploykit.accuracy.samples.inputs import Label, input_specs
-from deploykit.errors import InputError, UsageError
+from deploykit.accuracy.samples.gathering import InputSource, Samples, gather, read_recorded, record
+from deploykit.accuracy.samples.inputs import InputSpec, Label, input_specs
+from deploykit.errors import DeploykitError, InputError, UsageError
 from deploykit.model.collect import facts_of
 from pictures import bmp, png, png_of_size
 from sample_models.tiny_graphs import TinyGraph
+from tables import each_row
 
 PIXELS: npt.NDArray[np.uint8] = np.random.default_rng(4).integers(0, 256, (6, 8, 3), dtype=np.uint8)
 
@@ -137,3 +139,164 @@ def test_without_pillow_it_is_said_what_to_install(tmp_path: Path, monkeypatch: 
     made = _gathered(model, folder)
     assert made.label is Label.ARBITRARY
     assert "not decoded here (pip install 'deploykit[images]')" in made.described_for_humans
+
+
+WAVE = np.sin(np.linspace(0, 60, 1000))
+
+
+def save(path: Path, values: np.ndarray = WAVE, *, width: int = 2, channels: int = 1, rate: int = 16000) -> None:
+    steps = np.round(values * (2 ** (8 * width - 1) - 1)).astype(np.int64)
+    stored = (steps + (128 if width == 1 else 0)).astype("<i8").view(np.uint8).reshape(-1, 8)[:, :width]
+    with wave.open(str(path), "wb") as sound:
+        sound.setnchannels(channels)
+        sound.setsampwidth(width)
+        sound.setframerate(rate)
+        sound.writeframes(np.repeat(stored.reshape(-1, 1, width), channels, axis=1).tobytes())
+
+
+def read(folder: Path, shape: tuple[int | None, ...], recipe: str = "scale = 1.0\n") -> list[np.ndarray]:
+    (folder / "calibration.toml").write_text(recipe)
+    spec = InputSpec(name="x", dtype="float32", shape=shape)
+    return [feed["x"] for feed in read_places(places_of(load_calibration(folder, (spec,)), (spec,)))]
+
+
+@each_row(("width", "channels", "off"), [(1, 1, 2e-2), (2, 2, 1e-4), (3, 1, 1e-6), (4, 2, 1e-6)])
+def test_every_width_is_read_between_minus_one_and_one(tmp_path: Path, width: int, channels: int, off: float) -> None:
+    save(tmp_path / "a.wav", width=width, channels=channels)
+    (found,) = read(tmp_path, (1, None))
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found[0], WAVE, atol=off)
+
+
+@each_row(
+    ("shape", "shapes"),
+    [
+        ((1, 400), [(1, 400)] * 3),
+        ((None, 1, 1000), [(1, 1, 1000)]),
+        ((None, 512, 1), [(1, 512, 1)] * 2),
+        ((None, None), [(1, 1000)]),
+        ((2000,), [(2000,)]),
+    ],
+)
+def test_it_is_cut_to_what_the_input_takes(
+    tmp_path: Path, shape: tuple[int | None, ...], shapes: list[tuple[int, ...]]
+) -> None:
+    save(tmp_path / "a.wav")
+    found = read(tmp_path, shape)
+    assert [part.shape for part in found] == shapes
+    together = np.concatenate([part.ravel() for part in found])
+    np.testing.assert_allclose(together[:1000], WAVE, atol=1e-4)
+    assert not together[1000:].any(), "silence behind its end"
+
+
+def test_the_recipe_scales(tmp_path: Path) -> None:
+    save(tmp_path / "a.wav")
+    (found,) = read(tmp_path, (1, None), "scale = 32768.0\nmean = 8.0\nstd = 2.0\n")
+    np.testing.assert_allclose(found[0], (WAVE * 32768 - 8) / 2, atol=2)
+
+
+def test_what_cannot_be_told_is_asked_for_in_one_line(tmp_path: Path) -> None:
+    save(tmp_path / "a.wav")
+    with pytest.raises(UsageError) as caught:
+        load_calibration(tmp_path)
+    assert caught.value.next.startswith("echo 'scale = 1.0' > ") and "\n" not in caught.value.next
+
+
+@each_row(
+    ("content", "shape", "recipe", "says"),
+    [
+        (b"RIFF", (1, 9), "scale = 1.0", "not a sound"),
+        (None, (1, 9, 9), "scale = 1.0", "a sound has one axis"),
+        (None, (1, 9), "scale = 1.0\nrate = 8000", "the recipe wants 8000"),
+        (None, (1, 9), "scale = 0.0", "not 0"),
+        (None, (1, 9), "loudness = 1.0", "scale"),
+    ],
+)
+def test_what_does_not_fit_is_named(
+    tmp_path: Path, content: bytes | None, shape: tuple[int, ...], recipe: str, says: str
+) -> None:
+    save(tmp_path / "a.wav")
+    if content is not None:
+        (tmp_path / "a.wav").write_bytes(content)
+    with pytest.raises(DeploykitError, match=says):
+        read(tmp_path, shape, recipe)
+
+
+def test_a_sound_that_is_cut_off_and_two_kinds_in_one_folder_are_refused(tmp_path: Path) -> None:
+    save(tmp_path / "a.wav")
+    (tmp_path / "a.wav").write_bytes((tmp_path / "a.wav").read_bytes()[:900])
+    with pytest.raises(InputError, match="cut off"):
+        read(tmp_path, (1, 400))
+    np.save(tmp_path / "b.npy", WAVE)
+    with pytest.raises(UsageError, match="holds arrays and sounds"):
+        load_calibration(tmp_path)
+
+
+SPECS = (
+    InputSpec(name="a/b", dtype="float32", shape=(1, 3)),
+    InputSpec(name="ids", dtype="int64", shape=(1, 2)),
+)
+
+
+def _samples(count: int, label: Label = Label.GIVEN, ids: Label = Label.GIVEN) -> Samples:
+    feeds = tuple({"a/b": np.full((1, 3), n, np.float32), "ids": np.array([[n, -n]])} for n in range(count))
+    sources = {"a/b": InputSource(label=label, why="a"), "ids": InputSource(label=ids, why="b")}
+    return Samples(feeds=feeds, of_inputs=sources, available=count)
+
+
+def _numbers(data: bytes | None, tmp_path: Path) -> list[int]:
+    assert data is not None
+    (tmp_path / "s.npz").write_bytes(data)
+    return [int(feed["a/b"][0, 0]) for feed in read_recorded(tmp_path / "s.npz", SPECS)]
+
+
+def test_at_most_eight_spread_over_all(tmp_path: Path) -> None:
+    kept = record(_samples(50))
+    numbers = _numbers(kept.data, tmp_path)
+    assert (len(numbers), numbers[0], numbers[-1]) == (8, 0, 49)
+    assert kept.to_json()["recorded"] == 8
+    assert len(set(kept.hashes)) == 8
+
+
+def test_fewer_where_they_are_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = 3 * 4 + 2 * 8
+    monkeypatch.setattr(gathering, "_MOST_BYTES", 3 * one)
+    assert _numbers(record(_samples(50)).data, tmp_path) == [0, 24, 49]
+    monkeypatch.setattr(gathering, "_MOST_BYTES", one - 1)
+    none = record(_samples(50))
+    assert none.data is None
+    assert "one sample has" in none.why_not
+    assert len(none.hashes) == 8
+
+
+def test_the_same_samples_give_the_same_bytes() -> None:
+    first, again = record(_samples(5)), record(_samples(5))
+    assert first.data == again.data
+    assert first.hashes == again.hashes
+    assert record(_samples(4)).data != first.data
+
+
+def test_of_private_samples_only_the_hashes_are_kept() -> None:
+    kept, private = record(_samples(5)), record(_samples(5), keep=False)
+    assert private.data is None
+    assert private.hashes == kept.hashes
+    assert private.to_json()["recorded"] == 0
+    assert "private" in private.to_json()["why_not"]
+
+
+def test_only_what_was_given_or_declared_is_kept(tmp_path: Path) -> None:
+    kept = record(_samples(3, ids=Label.ARBITRARY))
+    assert kept.data is not None
+    (tmp_path / "s.npz").write_bytes(kept.data)
+    assert [set(feed) for feed in read_recorded(tmp_path / "s.npz", SPECS)] == [{"a/b"}] * 3
+    nothing = record(_samples(3, Label.DERIVED, Label.ARBITRARY))
+    assert (nothing.data, nothing.hashes) == (None, ())
+    assert "made again" in nothing.why_not
+
+
+def test_samples_of_another_model_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "s.npz").write_bytes(record(_samples(3)).data or b"")
+    with pytest.raises(InputError, match="does not fit"):
+        read_recorded(tmp_path / "s.npz", (InputSpec(name="ids", dtype="int64", shape=(1, 5)),))
+    with pytest.raises(InputError, match="no sample for this model"):
+        read_recorded(tmp_path / "s.npz", (InputSpec(name="other", dtype="int64", shape=(1, 5)),))
