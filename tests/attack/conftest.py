@@ -5,14 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from attacks.kinds import PACKAGING
-from attacks.victims import run_here
-from seeds import commit_seed
-
-
-@pytest.fixture(scope="session")
-def seed() -> int:
-    return commit_seed()
+from victims import PACKAGING, run_here
 
 
 @pytest.fixture(scope="session")

@@ -16,9 +16,9 @@ import onnx
 import pytest
 from onnx import ModelProto, helper
 
-from attacks.victims import acceptable, run_cli
 from tables import each_row
 from text_models import text_model
+from victims import acceptable, run_cli
 
 pytestmark = pytest.mark.heavy
 ENDLESS = "body (int64 i, bool c, float[1,4] v) => (bool d, float[1,4] w) { d = Identity (c) w = Add (v, v) }"

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from attacks.kinds import AIMET, MODEL
 from deploykit.backend.probes import Surroundings, start
 from deploykit.system.processes import ONLY_INSTALLED, run
+from victims import AIMET, MODEL, two_samples
 
 PARENT = """
 import signal, sys
@@ -119,7 +119,7 @@ def test_modules_in_the_working_folder_are_not_imported(command: str, tmp_path: 
     if words[-1] == "--encodings":
         words = (*words, str(AIMET / "cnn" / "w8a8.v1.0.0.encodings"))
     if command == "quantize":
-        words = (*words, "--calibration", str(_samples(tmp_path)))
+        words = (*words, "--calibration", str(two_samples(tmp_path)))
     # As an installed command starts: its own folder is on the path, the working folder is not.
     argv = [sys.executable, "-P", "-m", "deploykit", *words]
     done = subprocess.run(argv, cwd=here, capture_output=True, text=True, check=False, env=_environment())
@@ -131,12 +131,6 @@ def _environment() -> dict[str, str]:
     """Where deploykit is found when it runs from a checkout."""
     places = [str(Path(__file__).parents[2] / name) for name in ("", "backends", "templates")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
-
-
-def _samples(folder: Path) -> Path:
-    from attacks.kinds import Ground
-
-    return Ground(folder).data()
 
 
 def test_a_probe_imports_installed_modules_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from attacks.victims import run_here
 from deploykit.backend.backend import TextFile
 from deploykit.errors import InputError, PackageError
 from deploykit.packages import placing, verifying
 from deploykit.packages.manifests import MANIFEST, read_manifest
 from deploykit.packages.writing import PackageWriter
 from deploykit.system.files import open_regular, read_regular
+from victims import run_here
 
 SCRIPT = "scripts/build.sh"
 

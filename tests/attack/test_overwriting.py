@@ -10,10 +10,9 @@ import numpy as np
 import onnx
 import pytest
 
-from attacks.kinds import AIMET, MODEL, QUANTIZING, Ground
-from attacks.victims import run_here
 from deploykit.errors import PackageError, UsageError
 from deploykit.packages.placing import publish_results, tidy
+from victims import AIMET, MODEL, QUANTIZING, run_here, two_samples
 
 Command = tuple[str, ...]
 Told = list[str]
@@ -34,18 +33,18 @@ def results(out: Path, text: str, *, force: bool = False) -> None:
 @pytest.mark.heavy
 def test_quantize_replaces_its_own_results_only(tmp_path: Path) -> None:
     """``--force`` wiped any folder that it was pointed at."""
-    ground, mine = Ground(tmp_path), tmp_path / "thesis"
+    data, mine = two_samples(tmp_path), tmp_path / "thesis"
     (mine / "src").mkdir(parents=True)
     (mine / "src" / "thesis.tex").write_text("mine")
     before = content(mine)
-    ending = run_here(*QUANTIZING, ground.data(), "-o", mine, "--force")
+    ending = run_here(*QUANTIZING, data, "-o", mine, "--force")
     assert ending.status == 6, ending.output
     assert "was kept" in ending.output
     assert content(mine) == before
     out = tmp_path / "out"
-    assert run_here(*QUANTIZING, ground.data(), "-o", out).status == 0
-    assert run_here(*QUANTIZING, ground.data(), "-o", out).status == 6
-    assert run_here(*QUANTIZING, ground.data(), "-o", out, "--force").status == 0
+    assert run_here(*QUANTIZING, data, "-o", out).status == 0
+    assert run_here(*QUANTIZING, data, "-o", out).status == 6
+    assert run_here(*QUANTIZING, data, "-o", out, "--force").status == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data.npz", "out", "thesis"]
 
 

@@ -12,12 +12,11 @@ import click
 import onnx
 import pytest
 
-from attacks.kinds import AIMET
-from attacks.victims import run_here
 from deploykit.cli.terminal import defused, plain
 from deploykit.report.rendering import markdown_text
 from tables import each_row
 from terminals import on_a_terminal
+from victims import AIMET, run_here
 
 Command = tuple[str, ...]
 NAME = (

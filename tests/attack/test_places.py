@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from attacks.kinds import MODEL, QUANTIZING, Ground
-from attacks.victims import run_cli, run_here
 from deploykit.errors import PackageError
 from deploykit.packages.writing import PackageWriter
+from victims import MODEL, QUANTIZING, run_cli, run_here, two_samples
 
 Command = tuple[str, ...]
 KILLS = 4
@@ -105,11 +104,11 @@ def test_a_file_that_comes_while_the_package_is_made_is_kept(cnn: Command, tmp_p
 @pytest.mark.parametrize("then", ["kill", "term", "full"])
 @pytest.mark.parametrize("over", [False, True])
 def test_a_run_that_dies_leaves_the_old_package_or_none(
-    then: str, over: bool, cnn: Command, made: Path, tmp_path: Path, seed: int
+    then: str, over: bool, cnn: Command, made: Path, tmp_path: Path
 ) -> None:
     events = run_cli(*cnn, tmp_path / "first").events
     more = ("--force",) if over else ()
-    chance = random.Random(f"{seed} {then} {over}")
+    chance = random.Random(f"{then} {over}")
     # Most of a run's file events read tables; half of the tries go to the last hundred, where the package is written.
     last = events + (60 if over else 0)
     for at in (*chance.sample(range(1, last), KILLS // 2), *chance.sample(range(last - 100, last), KILLS // 2)):
@@ -160,13 +159,13 @@ def test_an_output_that_is_full() -> None:
 @pytest.mark.heavy
 @pytest.mark.parametrize("largest", [4 << 10, 20 << 10, 60 << 10])
 def test_a_disk_that_is_full_while_a_model_is_quantized(largest: int, tmp_path: Path) -> None:
-    ground, place = Ground(tmp_path), tmp_path / "place"
+    data, place = two_samples(tmp_path), tmp_path / "place"
     place.mkdir()
-    ending = run_cli(*QUANTIZING, ground.data(), "-o", place / "out", largest=largest)
+    ending = run_cli(*QUANTIZING, data, "-o", place / "out", largest=largest)
     assert ending.status in (0, 5, 6), ending.output
     assert "Traceback" not in ending.output
     assert [path.name for path in place.iterdir()] == (["out"] if ending.status == 0 else [])
-    again = run_cli(*QUANTIZING, ground.data(), "-o", place / "out", "--force")
+    again = run_cli(*QUANTIZING, data, "-o", place / "out", "--force")
     assert again.status in (0, 1), again.output
     assert [path.name for path in place.iterdir()] == ["out"]
 

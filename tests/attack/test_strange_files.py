@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import re
 import socket
 from collections.abc import Callable, Iterator
@@ -14,10 +13,9 @@ import onnx
 import pytest
 from onnx import helper
 
-from attacks.kinds import Ground
-from attacks.victims import Case, acceptable, run_cli, run_many
 from sample_models.tiny_graphs import TinyGraph
 from tables import each_row
+from victims import MODEL, acceptable, run_cli
 
 Command = tuple[str, ...]
 
@@ -167,46 +165,71 @@ def damaged(data: bytes, text: str) -> bytes:
     return data.replace(known, (NO_TEXT + known[2:])[: len(known)])
 
 
-def answered(cases: list[Case], titles: list[str]) -> None:
-    endings = zip(titles, run_many(cases), strict=True)
-    faults = [f"{title}: {ending}" for title, ending in endings if not acceptable(ending)]
-    assert not faults, "\n".join(faults)
-
-
 @pytest.mark.heavy
 def test_texts_of_a_model(tmp_path: Path) -> None:
     model = talkative()
     data, chosen = model.SerializeToString(), sorted({text for text in texts(model) if text})
     assert len(chosen) > 25
-    cases, titles = [], []
     for number, text in enumerate(chosen):
         path = tmp_path / f"{number}.onnx"
         path.write_bytes(damaged(data, text))
         assert path.read_bytes() != data
         for words in (
-            ("check", str(path), *CHECK),
-            ("package", str(path), *CHECK, "--no-compile", "-o", str(tmp_path / f"{number}")),
-            ("explain", str(path)),
-            ("compat", "--target", "sm8650", "--model", str(path)),
+            ("check", path, *CHECK),
+            ("package", path, *CHECK, "--no-compile", "-o", tmp_path / f"{number}"),
+            ("explain", path),
+            ("compat", "--target", "sm8650", "--model", path),
         )[: 4 if number % 5 == 0 else 1]:
-            cases.append(Case(words=words))
-            titles.append(f"{words[0]} with {text!r}")
-    answered(cases, titles)
+            ending = run_cli(*words)
+            assert acceptable(ending), f"{words[0]} with {text!r}: {ending}"
 
 
 @pytest.mark.heavy
-def test_texts_of_what_a_compiler_made(seed: int, tmp_path: Path) -> None:
-    ground, chance = Ground(tmp_path), random.Random(seed)
-    cases, titles = [], []
-    for pattern, name in (("artifacts/*ctx*.onnx", "m_ctx.onnx"), ("artifacts/*.bin", "m.bin")):
-        data = ground.file("ort-qnn", pattern)
-        if not data:
-            pytest.skip("the compiler's wheel is not installed")
-        found = list(re.finditer(rb"[A-Za-z][ -~]{4,60}", data))
-        for number, match in enumerate(chance.sample(found, min(len(found), 12))):
-            folder = tmp_path / f"{name}-{number}"
-            folder.mkdir()
-            (folder / name).write_bytes(data[: match.start()] + NO_TEXT + data[match.start() + 2 :])
-            cases.append(Case(words=("explain", str(folder / name))))
-            titles.append(f"inspect with {match[0]!r} at {match.start()}")
-    answered(cases, titles)
+def test_texts_of_what_a_compiler_made(compiled_package: Path, tmp_path: Path) -> None:
+    for path in sorted((compiled_package / "artifacts").glob("*ctx*")):
+        data = path.read_bytes()
+        for match in [*re.finditer(rb"[A-Za-z][ -~]{4,60}", data)][::20][:12]:
+            (tmp_path / path.name).write_bytes(data[: match.start()] + NO_TEXT + data[match.start() + 2 :])
+            ending = run_cli("explain", tmp_path / path.name)
+            assert acceptable(ending), f"{match[0]!r} at {match.start()} of {path.name}: {ending}"
+
+
+DEEP = (
+    b"a = " + b"[" * 5000 + b"]" * 5000,
+    b"width = " + b"9" * 6000,
+    b"a." * 3000 + b"b = 1",
+    b"\xff\xfe",
+    b"[" * 3000,
+)
+
+
+@each_row("data", DEEP)
+def test_deep_tables(data: bytes, tmp_path: Path) -> None:
+    from deploykit.accuracy.samples.images import read_recipe
+    from deploykit.errors import DeploykitError
+
+    (tmp_path / "calibration.toml").write_bytes(data)
+    with pytest.raises(DeploykitError) as caught:
+        read_recipe(tmp_path)
+    assert caught.value.exit_status in (2, 3)
+
+
+NAMES = ("a" * 300, "caf\udce9.onnx", "a\nb.onnx", "-rf.onnx", "$(touch pwned).onnx", "x\x1b[31m.onnx")
+
+
+@pytest.mark.heavy
+@each_row("name", NAMES)
+def test_names_of_files_and_packages(name: str, cnn: Command, tmp_path: Path) -> None:
+    path = tmp_path / name
+    try:
+        path.write_bytes(MODEL.read_bytes())
+    except OSError:
+        assert len(name) > 255
+    for command in ("check", "package"):
+        more = ("-o", str(tmp_path / "out" / command), "--no-compile") if command == "package" else ()
+        ending = run_cli(command, str(path), "--target", "sm8650", "--sdk", "2.33", *more, cwd=tmp_path)
+        assert acceptable(ending), ending
+    (tmp_path / "place").mkdir()
+    ending = run_cli(*cnn, name, cwd=tmp_path / "place")
+    assert acceptable(ending), ending
+    assert not (tmp_path / "pwned").exists()

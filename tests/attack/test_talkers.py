@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from attacks.kinds import MODEL
-from attacks.victims import Case, acceptable, run_here, run_many
 from deploykit.errors import InputError, ToolError
 from deploykit.system.processes import run
 from deploykit_ort_qnn.compiler.dlc import read_dlc
+from victims import MODEL, acceptable, run_cli, run_here
 
 
 def test_a_line_without_end_is_cut_into_lines() -> None:
@@ -62,11 +61,9 @@ def test_huge_logs_are_answered(tmp_path: Path) -> None:
         "zeros": bytes(8 << 20),
         "escapes": b"\x1b]0;" * (1 << 20),
     }
-    cases = []
     for name, data in logs.items():
         (tmp_path / f"{name}.log").write_bytes(data)
-        cases.append(Case(words=("diagnose", str(tmp_path / f"{name}.log"), "--model", str(MODEL))))
-    for name, ending in zip(logs, run_many(cases), strict=True):
+        ending = run_cli("diagnose", tmp_path / f"{name}.log", "--model", MODEL)
         assert acceptable(ending, seconds=20), (name, ending)
 
 

@@ -14,7 +14,6 @@ from typing import Any
 import onnx
 import pytest
 
-from attacks.victims import run_here
 from deploykit.errors import DeploykitError, InputError, PackageError
 from deploykit.packages.building import SCRIPT
 from deploykit.packages.manifests import MANIFEST, digest_of, read_manifest, sealed_text
@@ -22,6 +21,7 @@ from deploykit.packages.rejudging import judge_of
 from deploykit.packages.verifying import verify_package
 from deploykit.packages.writing import record_build
 from text_models import text_model
+from victims import run_here
 
 FLIPS = 60
 
@@ -61,10 +61,10 @@ def test_models_that_wait_for_each_other_are_refused(tmp_path: Path) -> None:
         judge_of(tmp_path, {})
 
 
-def test_a_changed_bit_anywhere_is_found(package: Path, seed: int) -> None:
+def test_a_changed_bit_anywhere_is_found(package: Path) -> None:
     digest = str(read_manifest(package)["digest"])
     assert not refuses(package, digest)
-    chance = random.Random(seed)
+    chance = random.Random(0)
     files = sorted(path for path in package.rglob("*") if path.is_file())
     for _ in range(FLIPS):
         path = chance.choice(files)

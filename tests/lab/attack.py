@@ -20,10 +20,11 @@ from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "backends"), str(ROOT / "templates"), str(ROOT / "tests" / "support")]
+sys.path[:0] = [str(ROOT / name) for name in (".", "backends", "templates", "tests/support", "tests/lab")]
 
-from attacks.kinds import COMPILING, KINDS, PACKAGING, QUANTIZING, Ground, Kind  # noqa: E402
-from attacks.victims import MARKED, Case, Ending, mark, run_cli, run_many  # noqa: E402
+from attacks.kinds import COMPILING, KINDS, Ground, Kind  # noqa: E402
+from attacks.many import Case, run_many  # noqa: E402
+from victims import MARKED, PACKAGING, QUANTIZING, Ending, mark, run_cli  # noqa: E402
 
 MEMORY, SECONDS = 1024.0, 10.0
 STATUSES = (0, 1, 2, 3, 4, 5, 6)

@@ -1,4 +1,4 @@
-"""The kinds of bad files and the command lines that meet them; one list for the tests and for the whole attack."""
+"""The kinds of bad files and the command lines that meet them; one list for the whole attack."""
 
 from __future__ import annotations
 
@@ -18,28 +18,21 @@ from itertools import product
 from pathlib import Path
 
 from attacks.graphs import broken_models
+from attacks.many import Case
 from attacks.mutations import broken_bytes, broken_json, broken_lines, broken_npz, json_with_change
-from attacks.victims import Case, run_cli
 from pictures import png
-from recorded import unpack
+from victims import AIMET, MODEL, PACKAGING, run_cli, two_samples
 
-__all__ = ["AIMET", "COMPILING", "KINDS", "MODEL", "PACKAGING", "QUANTIZING", "Ground", "Kind"]
+__all__ = ["COMPILING", "KINDS", "Ground", "Kind"]
 
 Mutate = Callable[[random.Random, bytes], bytes]
 
-unpack()
 DATA = Path(__file__).parents[2] / "data"
-AIMET = DATA / "aimet"
-MODEL = AIMET / "cnn" / "model.onnx"
 _ENCODINGS = {version: AIMET / "cnn" / f"w8a8.v{version}.encodings" for version in ("0.6.1", "1.0.0", "2.0.0")}
 _BLOCKS = {version: AIMET / "mlp" / f"bq-w4a16.v{version}.encodings" for version in ("1.0.0", "2.0.0")}
 _CNN = ("--target", "sm8650", "--sdk", "2.33")
-PACKAGING = ("package", str(MODEL), "--encodings", str(_ENCODINGS["0.6.1"]), *_CNN, "--no-compile", "-o")
-"""Packages the small convolutional network without any tool of a vendor; the output folder follows."""
 COMPILING = (*PACKAGING[:4], "--target", "sm8650", "--backend", "ort-qnn", "-o")
 """The same with a compiler at work, where the wheel that has it is installed."""
-QUANTIZING = ("quantize", str(MODEL), *_CNN, "--with", "ort", "--calibration")
-"""A quantizer in a process of its own; samples, -o and a folder follow."""
 _PACKAGES: dict[str, tuple[str, ...]] = {
     "qnn-htp": (*PACKAGING[:-1], "--calibration", "DATA"),
     "ort-qnn": (*PACKAGING[:4], "--target", "sm8650", "--backend", "ort-qnn", "--dlc"),
@@ -70,24 +63,12 @@ class Ground:
     def data(self) -> Path:
         """Two samples for the small network."""
         path = self.place / "data.npz"
-        if not path.exists():
-            path.write_bytes(_samples())
-        return path
+        return path if path.exists() else two_samples(self.place)
 
     def file(self, backend: str, pattern: str) -> bytes:
         """The first file of a package that fits, b"" where there is none."""
         found = sorted(self.package(backend).glob(pattern))
         return found[0].read_bytes() if found else b""
-
-
-@cache
-def _samples() -> bytes:
-    import numpy as np
-
-    whole = io.BytesIO()
-    values = np.random.default_rng(1).normal(size=(2, 1, 3, 16, 16)).astype(np.float32)
-    np.savez(whole, **{f"{number}:input": value for number, value in enumerate(values)})
-    return whole.getvalue()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +213,7 @@ def _of_encodings() -> Iterator[Kind]:
 
 
 def _of_data() -> Iterator[Kind]:
-    samples = lambda _chance, _ground: _samples()  # noqa: E731 (made when it is asked for)
+    samples = lambda _chance, ground: ground.data().read_bytes()  # noqa: E731 (made when it is asked for)
     for title, words in {
         "calibration": (*_PACKAGES["qnn-htp"][:-1], "FILE", "-o", "OUT"),
         "outputs": _words("accuracy compare FILE DATA"),

@@ -1,7 +1,6 @@
 """Runs command lines in children forked from a warm process, with limits, and tells how they ended.
 
-A child costs a tenth of a second instead of one and a half, so that hundreds fit into a test; where only a file is bad,
-many command lines share a child.
+A child costs a tenth of a second instead of one and a half.
 """
 
 from __future__ import annotations
@@ -13,19 +12,51 @@ import multiprocessing
 import os
 import resource
 import signal
-import subprocess
 import sys
 import tempfile
 import time
-import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deploykit.cli.frame import CRASHES
+import numpy as np
 
-__all__ = ["FILE_EVENTS", "MARKED", "Case", "Ending", "acceptable", "mark", "run_cli", "run_here", "run_many"]
+from recorded import unpack
+
+__all__ = [
+    "AIMET",
+    "CPU_SECONDS",
+    "MARKED",
+    "MODEL",
+    "PACKAGING",
+    "QUANTIZING",
+    "SECONDS",
+    "Ending",
+    "acceptable",
+    "context",
+    "mark",
+    "run_cli",
+    "run_here",
+    "two_samples",
+]
+
+unpack()
+AIMET = Path(__file__).parents[1] / "data" / "aimet"
+MODEL = AIMET / "cnn" / "model.onnx"
+_FOR = ("--target", "sm8650", "--sdk", "2.33")
+PACKAGING = (
+    "package",
+    str(MODEL),
+    "--encodings",
+    str(AIMET / "cnn/w8a8.v0.6.1.encodings"),
+    *_FOR,
+    "--no-compile",
+    "-o",
+)
+"""Packages the small convolutional network without any tool of a vendor; the output folder follows."""
+QUANTIZING = ("quantize", str(MODEL), *_FOR, "--with", "ort", "--calibration")
+"""A quantizer in a process of its own; samples, -o and a folder follow."""
 
 FILE_EVENTS = (
     "open",
@@ -41,7 +72,7 @@ FILE_EVENTS = (
 """Audit events of CPython at which something on disk may be about to change."""
 SECONDS = 300.0
 """Of wall time, after which a child counts as hanging: it waits for something. The machine may be busy with others."""
-_CPU_SECONDS = 40
+CPU_SECONDS = 40
 """Of computing time, after which the system ends a child (SIGXCPU): it hangs as well."""
 _PRELOADED = [
     "deploykit.cli",
@@ -58,7 +89,6 @@ _PRELOADED = [
     "deploykit_ort_qnn.backend",
     "deploykit_ort_qnn.prepare",
     "deploykit_vitis_ai.backend",
-    "attacks.parts",
     "onnxruntime",
     "onnx",
 ]
@@ -79,15 +109,6 @@ class Ending:
     peak_mb: float = 0.0
     cpu_seconds: float = 0.0
     retyped: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """One thing to do in a child: the words of a command line, or the name of a part and the file that it reads."""
-
-    words: tuple[str, ...] = ()
-    part: str = ""
-    file: str = ""
 
 
 def acceptable(ending: Ending, *, seconds: float = 10.0, megabytes: float = 1024.0) -> bool:
@@ -120,7 +141,7 @@ def run_cli(
             "mark": mark(),
             "largest": largest,
         }
-        child = _context().Process(target=_work, args=(job, str(report), str(output)))
+        child = context().Process(target=_work, args=(job, str(report), str(output)))
         child.start()
         child.join(SECONDS if after_seconds is None else after_seconds)
         hung = child.is_alive()
@@ -131,6 +152,13 @@ def run_cli(
         text = output.read_text("utf-8", "replace") if output.exists() else ""
         status = None if hung and after_seconds is None else told.get("status", child.exitcode)
         return Ending(status=status, output=text, **{key: told[key] for key in told if key != "status"})
+
+
+def two_samples(folder: Path) -> Path:
+    """A file with two samples for the small network."""
+    values = np.random.default_rng(1).normal(size=(2, 1, 3, 16, 16)).astype(np.float32)
+    np.savez(folder / "data.npz", **{f"{number}:input": value for number, value in enumerate(values)})
+    return folder / "data.npz"
 
 
 def run_here(*arguments: str | Path, cwd: Path | None = None) -> Ending:
@@ -144,51 +172,6 @@ def run_here(*arguments: str | Path, cwd: Path | None = None) -> Ending:
     return Ending(status=status, output=out.getvalue())
 
 
-def run_many(cases: Sequence[Case]) -> list[Ending]:
-    """Do these one after another, in as few children as can be: one that dies or hangs costs only the case it died of.
-
-    The memory of a case is the largest resident set while it ran, whatever the child held before.
-    """
-    with tempfile.TemporaryDirectory() as place:
-        endings: list[Ending] = []
-        while len(endings) < len(cases):
-            endings += _run_some(cases[len(endings) :], Path(place, str(len(endings))))
-        return endings
-
-
-def _run_some(cases: Sequence[Case], place: Path) -> Iterator[Ending]:
-    """The endings of the first cases, up to the one that ended the child; at least one."""
-    place.mkdir()
-    child = _context().Process(target=_work_many, args=(tuple(cases), str(place), mark()))
-    child.start()
-    report, done, since = place / "report.jsonl", 0, time.monotonic()
-    while child.is_alive() and time.monotonic() - since < SECONDS:
-        child.join(0.2)
-        now = report.read_bytes().count(b"\n") if report.exists() else 0
-        since, done = (time.monotonic(), now) if now > done else (since, done)
-    hung = child.is_alive()
-    if hung and child.pid is not None:
-        os.kill(child.pid, signal.SIGKILL)
-        child.join()
-    told = [json.loads(line) for line in report.read_text().splitlines()] if report.exists() else []
-    for number, row in enumerate(told):
-        yield Ending(output=_said(place / f"{number}.txt"), **row)
-    if len(told) < len(cases):
-        left = cases[len(told)]
-        if not hung and -(child.exitcode or 0) in CRASHES and left.words:
-            yield _retyped(left, place)
-            return
-        yield Ending(status=None if hung else child.exitcode, output=_said(place / f"{len(told)}.txt"))
-
-
-def _retyped(case: Case, place: Path) -> Ending:
-    """What a command line gives that is typed: there a process of its own is between a library and its end."""
-    argv = [sys.executable, "-m", "deploykit", *case.words]
-    environment = {**os.environ, MARKED: mark(), "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(argv, cwd=place, env=environment, capture_output=True, timeout=SECONDS, check=False)
-    return Ending(status=done.returncode, output=(done.stdout + done.stderr).decode("utf-8", "replace"), retyped=True)
-
-
 MARKED = "DEPLOYKIT_ATTACK_BY"
 """The variable by which a program is known that something under attack has started."""
 
@@ -197,14 +180,10 @@ def mark() -> str:
     return f"deploykit-attack-{os.getpid()}"
 
 
-def _said(path: Path) -> str:
-    return path.read_text("utf-8", "replace") if path.exists() else ""
-
-
 _made: list[Any] = []
 
 
-def _context() -> Any:
+def context() -> Any:
     """A server that has imported everything and does nothing but fork; made once."""
     if not _made:
         context = multiprocessing.get_context("forkserver")
@@ -221,7 +200,7 @@ def _work(job: dict[str, Any], report: str, output: str) -> None:
     sys.stdout, sys.stderr = os.fdopen(1, "w", errors="backslashreplace"), os.fdopen(2, "w", errors="backslashreplace")
     os.chdir(job["cwd"])
     os.environ[MARKED] = job["mark"]
-    resource.setrlimit(resource.RLIMIT_CPU, (_CPU_SECONDS, _CPU_SECONDS + 1))
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 1))
     if job["largest"] is not None:
         # The interpreter takes half a file of bytecode for a whole one, and every later run would meet it.
         os.environ["PYTHONDONTWRITEBYTECODE"], sys.dont_write_bytecode = "1", True
@@ -244,74 +223,6 @@ def _work(job: dict[str, Any], report: str, output: str) -> None:
     }
     os.write(answer, json.dumps(told).encode())
     os._exit(0)
-
-
-_RESET = Path("/proc/self/clear_refs")
-_MOST_MEMORY = 8 << 30
-"""Of address space in a child, so that a bomb that is found does not take the machine with it."""
-
-
-def _work_many(cases: Sequence[Case], place: str, mark: str) -> None:
-    os.environ[MARKED] = mark
-    resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY))
-    os.environ["DEPLOYKIT_DEBUG"] = "1"
-    os.chdir(place)
-    answer = os.open("report.jsonl", os.O_WRONLY | os.O_CREAT, 0o600)
-    for number, case in enumerate(cases):
-        handle = os.open(f"{number}.txt", os.O_WRONLY | os.O_CREAT, 0o600)
-        os.dup2(handle, 1)
-        os.dup2(handle, 2)
-        os.close(handle)
-        sys.stdout = os.fdopen(1, "w", errors="backslashreplace", closefd=False)
-        sys.stderr = os.fdopen(2, "w", errors="backslashreplace", closefd=False)
-        started = _computed()
-        resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + _CPU_SECONDS, resource.RLIM_INFINITY))
-        _reset_peak()
-        status = _do(case)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        told = {"status": status, "peak_mb": _peak(), "cpu_seconds": _computed() - started}
-        os.write(answer, json.dumps(told).encode() + b"\n")
-    os._exit(0)
-
-
-def _do(case: Case) -> int:
-    from attacks.parts import PARTS
-    from deploykit.cli import cli
-    from deploykit.cli.frame import run
-    from deploykit.errors import DeploykitError
-
-    if case.words:
-        return run(cli, case.words)
-    try:
-        PARTS[case.part](Path(case.file))
-    except DeploykitError as error:
-        print(error)
-        return error.exit_status
-    except MemoryError:
-        return 3
-    except Exception:
-        traceback.print_exc()
-        return 70
-    return 0
-
-
-def _computed() -> float:
-    """Computing time of this process and of the children that ended."""
-    return sum(os.times()[:4])
-
-
-def _reset_peak() -> None:
-    with contextlib.suppress(OSError):
-        _RESET.write_text("5")
-
-
-def _peak() -> float:
-    """The largest resident set in MiB since the last reset; that of the whole process where there is no /proc."""
-    with contextlib.suppress(OSError, StopIteration):
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def _hook(seen: list[int], at: int | None, then: str) -> Callable[[str, tuple[Any, ...]], None]:
