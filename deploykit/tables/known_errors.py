@@ -94,7 +94,7 @@ class KnownError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeMeaning:
-    """What one numeric code, or every code up to ``last``, means in one numbering."""
+    """What one numeric code, or every code up to ``last``, means in one numbering; ``words`` stand for it in logs."""
 
     code: int
     last: int
@@ -102,16 +102,21 @@ class CodeMeaning:
     area: str
     source: tuple[str, ...]
     confidence: Confidence
+    words: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbering:
-    """The codes of one numbering: ``meanings`` by code or range, such as ``1002`` or ``1000-1999``."""
+    """The codes of one numbering: ``meanings`` by code or range, such as ``1002`` or ``1000-1999``.
+
+    ``words`` are what programs print for a code, the device's, which may differ from those of who reads its log.
+    """
 
     area: str
     meanings: Mapping[str, str]
     source: tuple[str, ...]
     confidence: Confidence
+    words: Mapping[str, str] = field(default_factory=dict)
 
     def rows(self) -> Iterable[CodeMeaning]:
         """The codes one by one."""
@@ -124,6 +129,7 @@ class Numbering:
                 area=self.area,
                 source=self.source,
                 confidence=self.confidence,
+                words=self.words.get(key, ""),
             )
 
 
@@ -183,8 +189,9 @@ class FailureKind:
     """One way to fail, whoever fails: regular expressions, in which the group ``name`` is what the line names.
 
     ``cause`` and ``workaround`` use ``{speaker}``, ``{name}`` and any further group; ``{code}`` is spelled out with
-    what the tables say of it. ``unnamed`` stands for a name that the line leaves out. With ``speakers`` the kind is
-    theirs alone: a number means one thing to a driver and another to a library. ``alone``: no speaker is needed.
+    what the tables say of it. ``unnamed``, or the line's words, stand for a name that it leaves out. With ``speakers``
+    the kind is theirs alone: a number means one thing to a driver and another to a library. ``alone``: no speaker is
+    needed.
     """
 
     id: str
@@ -193,7 +200,7 @@ class FailureKind:
     workaround: str
     source: tuple[str, ...]
     confidence: Confidence
-    unnamed: str = "something"
+    unnamed: str = ""
     root: Root = "cause"
     speakers: tuple[str, ...] = ()
     alone: bool = False

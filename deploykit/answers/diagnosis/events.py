@@ -14,7 +14,8 @@ from deploykit.tables.known_errors import Catalog, LineForm, Tool
 
 __all__ = ["Event", "codes_of", "event_of", "level_of", "speaker"]
 
-Level = Literal["error", "warning", "note", ""]
+Level = Literal["error", "warning", "note", "detail", ""]
+"""``detail`` is what only a verbose log holds."""
 
 _CODE = re.compile(
     r"(?:\berr(?:or)?(?:[ _]?codes?)?|\bfailed(?: with(?: error)?)?|\bstatus|\breturns?|\bcode|\bexit)"
@@ -33,6 +34,7 @@ _PARTS = {
         r"\b(?:limit|max(?:imum)?|at most)\D{0,20}(\d[\d,]*(?:\.\d+)? ?(?:[KMG]i?B|bytes?)?)", re.IGNORECASE
     ),
 }
+_LEVELS: dict[str, Level] = {"W": "warning", "I": "note", "N": "note", "V": "detail", "D": "detail"}
 _FRAME = re.compile(r"""\s*(?:File "|at |#\d+ |frame #|\[[^]]*\] *at )""")
 _QUOTED_NAME = re.compile(r"""'[^'/\s]+'|"[^"/\s]+"|'[^'\s]*::[^'\s]*'|"[^"\s]*::[^"\s]*\"""")  # no path, no sentence
 _STACK = "Traceback (most recent call last)"
@@ -87,14 +89,17 @@ def codes_of(text: str) -> Iterator[tuple[int, str]]:
 
 
 def level_of(text: str, forms: Iterable[LineForm]) -> tuple[Level, str]:
-    """The level and the place that a line states by its form, each empty where it states none."""
-    for form in forms:
-        found = _compiled(form.pattern).search(text)
-        if found is not None:
-            letter = found["level"][:1].upper()
-            level: Level = "warning" if letter == "W" else "error" if letter in "EFC" else "note"
-            return level, found.groupdict().get("where") or ""
-    return "", ""
+    """The level and the place that a line states by its form, each empty where it states none.
+
+    A program hands on what a library logs, at a level of its own: the form that begins last is the library's.
+    """
+    found = [match for form in forms if (match := _compiled(form.pattern).search(text)) is not None]
+    if not found:
+        return "", ""
+    inner = max(found, key=lambda match: match.start("level"))
+    letter = inner["level"][:1].upper()
+    level = _LEVELS.get(letter, "error")
+    return level, inner.groupdict().get("where") or ""
 
 
 def speaker(lines: Sequence[str], tools: Sequence[Tool]) -> Tool | None:

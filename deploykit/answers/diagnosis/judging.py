@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from deploykit.answers.diagnosis.collecting import Collected, ErrorLine, Sighting, collect
-from deploykit.answers.diagnosis.events import codes_of, event_of
+from deploykit.answers.diagnosis.events import codes_of, event_of, level_of
 from deploykit.answers.diagnosis.lines import CONTEXT_LINES
 from deploykit.answers.diagnosis.names import MappedName, Names
 from deploykit.answers.diagnosis.structure import NOBODY, answer_by_structure
@@ -56,7 +56,11 @@ def diagnose(
         for sighting in seen.errors.values()
         if sighting.strengths != {"weak"} or not known_tools.isdisjoint(sighting.error.tools)
     ]
-    shown = [_cause(sighting, catalog, names or _NO_NAMES, known_tools) for sighting in found]
+    failing = any(
+        line.trouble == "failure" and level_of(line.text, catalog.forms)[0] in ("error", "")
+        for line in seen.error_lines.values()
+    )
+    shown = [_cause(sighting, catalog, names or _NO_NAMES, known_tools, failing=failing) for sighting in found]
     causes = _group([*shown, *_by_structure(shown, seen, catalog, known_tools)])
     hit_lines = {hit.line: hit.text for sighting in found for hit in sighting.hits.values()}
     codes = _codes([*hit_lines.values(), *(line.text for line in seen.error_lines.values())], catalog)
@@ -79,7 +83,7 @@ def diagnose(
         causes=tuple(causes),
         codes=codes,
         numbers=seen.numbers,
-        events=tuple(event for event in events if event.level not in ("warning", "note"))[:_MOST_UNKNOWN],
+        events=tuple(event for event in events if event.level in ("error", ""))[:_MOST_UNKNOWN],
         recognised=not nobody or any(cause.error.root == "cause" for cause in causes),
         finished=tuple(sorted(seen.finishes.values(), key=lambda finish: finish.line)),
         unfinished=tuple(sorted(tool for tool, line in seen.began.items() if line > done > 0)),
@@ -114,7 +118,7 @@ def _by_structure(shown: Sequence[Cause], seen: Collected, catalog: Catalog, too
     cause = answer_by_structure(lines, catalog, tools)
     if cause is None or (roots and cause.error.severity is not Severity.ERROR):
         return
-    if not roots:
+    if not roots and (cause.error.root == "cause" or not any(one.error.severity is Severity.WARNING for one in shown)):
         yield cause
     elif cause.error.root == "cause" or roots == {"follow-up"}:
         yield replace(cause, because=_NO_ROW_SAYS_WHY)
@@ -126,9 +130,16 @@ def diagnose_log(log: Path, catalog: Catalog, names: Names | None = None, *, too
         return diagnose(stream, catalog, names, tools=tools)
 
 
-def _cause(sighting: Sighting, catalog: Catalog, names: Names, tools: set[str]) -> Cause:
+def _is_quiet(sighting: Sighting, catalog: Catalog, *, failing: bool) -> bool:
+    """A failure of which only warnings speak is none where nothing failed, nor one of details where something did."""
+    levels = {level_of(hit.text, catalog.forms)[0] for hit in islice(sighting.hits.values(), _MOST_CODES)}
+    return levels == {"detail" if failing else "warning"}
+
+
+def _cause(sighting: Sighting, catalog: Catalog, names: Names, tools: set[str], *, failing: bool) -> Cause:
     """The row as this log shows it: as telling as its most telling words, with what they keep filled in."""
     row, said = sighting.error, sighting.strengths
+    quiet = said == {"mild"} or _is_quiet(sighting, catalog, failing=failing)
     weak = "match" not in said and "weak" in said and not tools.isdisjoint(row.tools)
     root: Root = "follow-up"
     if "match" in said or weak or said == {"mild"}:
@@ -145,7 +156,7 @@ def _cause(sighting: Sighting, catalog: Catalog, names: Names, tools: set[str]) 
     error = replace(
         row,
         root=root,
-        severity=Severity.WARNING if said == {"mild"} and row.severity is Severity.ERROR else row.severity,
+        severity=Severity.WARNING if quiet and row.severity is Severity.ERROR else row.severity,
         cause=_FIELD.sub(lambda field: fields[field[1]], row.cause),
         workaround=_FIELD.sub(lambda field: fields[field[1]], row.workaround),
     )
@@ -239,11 +250,11 @@ def _in_order(causes: list[Cause]) -> list[Cause]:
 
 def _codes(lines: Iterable[str], catalog: Catalog) -> tuple[CodeSeen, ...]:
     """Every code that a line of trouble names, known or not."""
-    found: dict[int, list[tuple[str, str]]] = defaultdict(list)
+    found: dict[int, str] = {}
     for line in lines:
         for number, spelling in codes_of(line):
-            found[number].append((spelling, line))
+            found.setdefault(number, spelling)
     return tuple(
-        CodeSeen(code=number, spelling=told[0][0], meaning=catalog.code(number), lines=tuple(line for _, line in told))
-        for number, told in sorted(islice(found.items(), _MOST_CODES))
+        CodeSeen(code=number, spelling=spelling, meaning=catalog.code(number))
+        for number, spelling in sorted(islice(found.items(), _MOST_CODES))
     )

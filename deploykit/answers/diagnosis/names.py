@@ -59,9 +59,6 @@ class Names:
             if known[0] == kind and name not in known[1]:
                 known[1].append(name)
 
-    def __len__(self) -> int:
-        return len(self._known)
-
     def find(self, line: str) -> list[MappedName]:
         """The nodes and tensors that a line names, in the order of the line, each once."""
         found: dict[str, MappedName] = {}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -20,11 +18,11 @@ __all__ = ["NOBODY", "answer_by_structure"]
 
 _NO_ROW = "no row has these words"
 NOBODY = "no tool on the way of a model onto the NPU is recognised in this log"
+_ANYBODY = Tool(id="line", name="the program")
 _LONGEST_NAME = 160
 _LONGEST_LINE = 2000  # what is longer is a dump, and says what failed where it begins
 _FIRST_LINES = 10  # of trouble: above them the tool shows, or it does nowhere
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|-?\d+")
-_ERRORS_OF_THE_SYSTEM = {os.strerror(number): -number for number in errno.errorcode}
 _NAMED_FIRST = re.compile(r"\(\?P<name>[^()]*\)")
 _TORN_DOWN = re.compile(r"[\s:]~[A-Z]\w+[\]:(]")  # a destructor misses what ended the work before
 
@@ -37,16 +35,13 @@ def answer_by_structure(lines: Iterable[ErrorLine], catalog: Catalog, wrote: Col
     its own. ``wrote`` are the tools that left a mark in the log. None when there is nothing to say.
     """
     pairs = [(line, event_of(line, catalog)) for line in lines]
-    severe = [pair for pair in pairs if pair[1].level not in ("warning", "note")]
-    severe = [pair for pair in severe if not _TORN_DOWN.search(pair[0].text)] or severe
-    foreign = {tool.id for tool in catalog.tools if tool.foreign}
-    drivers = {tool.id for tool in catalog.tools if tool.drives_others}
-    speaking = {*wrote, *(event.tool for _, event in pairs)} - {""}
-    nobody = speaking <= foreign
-    if speaking & drivers and speaking <= foreign | drivers:
+    severe = [pair for pair in pairs if pair[1].level in ("error", "")]
+    severe = [pair for pair in severe if not (_TORN_DOWN.search(pair[0].text) or _is_quoted(pair[0]))] or severe
+    beside = {tool.id for tool in catalog.tools if tool.foreign or tool.drives_others}
+    nobody = {*wrote, *(event.tool for _, event in pairs)} - {""} <= beside
+    if nobody:
         # A framework that drives many chips, and nothing in the log speaks of this one: the failure is its own.
-        own = tuple(replace(tool, foreign=True) if tool.drives_others else tool for tool in catalog.tools)
-        catalog, nobody = replace(catalog, tools=own), True
+        catalog = replace(catalog, tools=tuple(replace(tool, foreign=tool.id in beside) for tool in catalog.tools))
     answer = _by_kind(severe, catalog, mild=False, nobody=nobody)
     vague = {f"line/{kind.id}" for kind in catalog.kinds if kind.root != "cause" and not kind.chain}
     if answer is None or answer.error.id in vague:
@@ -55,6 +50,11 @@ def answer_by_structure(lines: Iterable[ErrorLine], catalog: Catalog, wrote: Col
         warnings = [pair for pair in pairs if pair[1].level == "warning"]
         answer = _by_kind(warnings, catalog, mild=True, nobody=nobody)
     return answer
+
+
+def _is_quoted(line: ErrorLine) -> bool:
+    """Whether a line is the code that a frame of a Python stack shows: it says what might be raised, not what was."""
+    return bool(line.before) and line.before[-1].startswith('File "')
 
 
 def _by_kind(pairs: Iterable[tuple[ErrorLine, Event]], catalog: Catalog, *, mild: bool, nobody: bool) -> Cause | None:
@@ -66,27 +66,26 @@ def _by_kind(pairs: Iterable[tuple[ErrorLine, Event]], catalog: Catalog, *, mild
     found.sort(key=lambda item: (item[0].root != "cause", item[1].trouble != "failure", item[1].line))
     tools = {tool.id: tool for tool in catalog.tools}
     for kind, line, event, names in found:
-        tool = tools.get(event.tool)
-        spoken = tool is not None and tool.id in (kind.speakers or (tool.id,))
-        if spoken or (kind.alone and not kind.speakers):
+        if event.tool in kind.speakers or (not kind.speakers and (kind.alone or event.tool)):
+            tool = tools.get(event.tool, _ANYBODY)
             words = defaultdict(partial(str, kind.unnamed or "not named"), _spelled_out(names, catalog))
-            words["speaker"] = "the program" if tool is None else tool.name
+            words["speaker"] = tool.name
             said = " ".join(kind.cause.format_map(words).split())
-            if tool is not None and tool.foreign and not mild:
-                return _beside(line, tool, said, kind.workaround.format_map(words), kind.source)
-            advice = "" if tool is None or not tool.advice else f"; {tool.advice}"
+            way_out = kind.workaround.format_map(words)
+            if tool.foreign and not mild:
+                return _beside(line, tool, said, way_out, kind.source)
             row = KnownError(
-                id=f"{'line' if tool is None else tool.id}/{kind.id}",
+                id=f"{tool.id}/{kind.id}",
                 cause=said,
-                workaround=f"{kind.workaround.format_map(words)}{advice}",
-                source=tuple(dict.fromkeys((*(() if tool is None else tool.source), *kind.source))),
+                workaround="; ".join(filter(None, (way_out, tool.advice))),
+                source=tuple(dict.fromkeys((*tool.source, *kind.source))),
                 confidence=Confidence.INFERRED,
                 symptom=line.text,
                 severity=Severity.WARNING if mild else Severity.ERROR,
                 root=kind.root,
                 stage=event.stage,
             )
-            why = "by what the line itself says" if tool is None else "by whose code fails and how"
+            why = "by whose code fails and how" if event.tool else "by what the line itself says"
             return _cause(line, row, f"{why}; {_NO_ROW}{f', and {NOBODY}' if nobody else ''}")
     return None
 
@@ -105,11 +104,12 @@ def _kinds(line: ErrorLine, kinds: Iterable[FailureKind]) -> Iterator[tuple[Fail
 def _spelled_out(names: dict[str, str], catalog: Catalog) -> dict[str, str]:
     """The same words, a number (or the system's words for one) in the group ``code`` with what the tables say of it."""
     spelling = names.get("code", "")
-    number = _ERRORS_OF_THE_SYSTEM.get(spelling)
     if _NUMBER.fullmatch(spelling):
         number = int(spelling, 16 if spelling[:2] == "0x" else 10)
-    # A driver gives the system's numbers with or without their sign.
-    meaning = None if number is None else catalog.code(number) or catalog.code(-number)
+        # A driver gives the system's numbers with or without their sign.
+        meaning = catalog.code(number) or catalog.code(-number)
+    else:
+        meaning = next((row for row in catalog.codes if spelling and row.words == spelling), None)
     return names if meaning is None else {**names, "code": f"{spelling}, {meaning.meaning}"}
 
 

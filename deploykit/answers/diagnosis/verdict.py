@@ -22,15 +22,11 @@ _LINES_SHOWN = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeSeen:
-    """A numeric code of the log, read in decimal or hexadecimal; ``meaning`` is None when no table has it.
-
-    ``lines`` are those that name it.
-    """
+    """A numeric code of the log, read in decimal or hexadecimal; ``meaning`` is None when no table has it."""
 
     code: int
     spelling: str
     meaning: CodeMeaning | None
-    lines: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The published shape."""
