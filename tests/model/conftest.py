@@ -12,6 +12,7 @@ import numpy as np
 import onnx.parser
 import pytest
 
+from deploykit.accuracy.simulate.sessions import Session
 from deploykit.model.graph import GraphCopy
 from deploykit.model.ranges import Interval, graph_bounds
 
@@ -49,19 +50,40 @@ SHAPES = {"x": "2,3,4", "z": "2,3,4", "g": "2,4,4", "n": "2,3,4", "m": "3,4", "r
 TYPES = {"n": "int32"}
 
 
-def bounds_of_y(body: str, opset: int = 17, **ends: Interval) -> Interval:
-    """The bounds of ``y`` from those of the inputs; what nobody bounds can be anything."""
+def model_of_y(body: str, opset: int = 17) -> onnx.ModelProto:
+    """A graph of the inputs and stored tensors above."""
     inputs = ", ".join(f"{TYPES.get(name, 'float')}[{shape}] {name}" for name, shape in SHAPES.items())
     text = f'<ir_version: 8, opset_import: ["" : {opset}]> g ({inputs}) => (float y) {{ {body} }}'
     model = onnx.parser.parse_model(text)
     model.graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(v), k) for k, v in STORED.items())
-    return graph_bounds(GraphCopy(model), ends)["y"]
+    return model
+
+
+def bounds_of_y(body: str, opset: int = 17, **ends: Interval) -> Interval:
+    """The bounds of ``y`` from those of the inputs; what nobody bounds can be anything."""
+    return graph_bounds(GraphCopy(model_of_y(body, opset)), ends)["y"]
+
+
+def values_of_y(body: str, **ends: Interval) -> np.ndarray:
+    """What ONNX Runtime computes of random inputs within their bounds, then of ends alone."""
+    session, rng, found = Session(model_of_y(body)), np.random.default_rng(0), []
+    shapes = {name: tuple(map(int, shape.split(","))) for name, shape in SHAPES.items()}
+    for draw in (rng.uniform, lambda low, high, shape: rng.choice((low, high), shape)):
+        drawn = {name: draw(*ends.get(name, (-1, 1)), shape) for name, shape in shapes.items()}
+        found.append(session.run({name: value.astype(TYPES.get(name, "f4")) for name, value in drawn.items()})["y"])
+    return np.concatenate(found, axis=None)
 
 
 @pytest.fixture(scope="session")
 def bound() -> Callable[..., Interval]:
     """The bounds of ``y`` in a graph, from those of its inputs."""
     return bounds_of_y
+
+
+@pytest.fixture(scope="session")
+def computed() -> Callable[..., np.ndarray]:
+    """What the runtime makes of such a graph."""
+    return values_of_y
 
 
 LIMITED = """

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from deploykit.errors import InputError
 from deploykit.model import load_model
 from deploykit.model.graph import GraphCopy
 from deploykit.model.ranges import Interval, graph_bounds
@@ -20,6 +23,7 @@ ALL = (-INF, INF)
 
 Bound = Callable[..., Interval]
 
+ENDS = {"x": (-3, 2), "z": (0, 1), "g": (-2, 2), "n": (-7, 8), "m": (-3, 2), "r": (-3, 2)}
 NODES = [
     ("Abs (x)", (0, 3)),
     ("Add (x, z)", (-3, 3)),
@@ -184,10 +188,20 @@ NODES = [
 
 @each_row(("node", "expected"), NODES)
 def test_one_operator(node: str, expected: Interval, bound: Bound) -> None:
-    found = bound(
-        f"u = NoSuchOperator (x)  y = {node}", x=(-3, 2), z=(0, 1), g=(-2, 2), n=(-7, 8), m=(-3, 2), r=(-3, 2)
-    )
+    found = bound(f"u = NoSuchOperator (x)  y = {node}", **ENDS)
     assert found == pytest.approx(expected, rel=1e-6)
+
+
+def test_what_the_runtime_computes_lies_within(computed: Callable[..., np.ndarray]) -> None:
+    """Random graphs of many steps are tried in the laboratory."""
+    outside, run = {}, 0
+    for node, (low, high) in NODES:
+        with suppress(InputError):  # what is no operator of the runtime, or not of these inputs
+            values = computed(f"y = {node}", **ENDS).astype(np.float64)
+            values, run = values[np.isfinite(values)], run + 1
+            if (values < low - 1e-4 * max(1, abs(low))).any() or (values > high + 1e-4 * max(1, abs(high))).any():
+                outside[node] = (values.min(), values.max())
+    assert outside == {} and run > 90
 
 
 @each_row(
