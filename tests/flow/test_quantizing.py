@@ -110,8 +110,16 @@ def test_quantize_writes_a_folder_that_simulate_confirms(
 ) -> None:
     monkeypatch.setenv("DEPLOYKIT_CACHE", str(tmp_path / "cache"))  # whatever other tests have kept
     news: list[str] = []
+    model = onnx.load(CNN)  # as published, with an open batch
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "N"
+    onnx.save(model, tmp_path / "model.onnx")
     done = deploykit.quantize(
-        CNN, target="sm8650", calibration=frames, precision="w8a16", out=tmp_path / "out", progress=news.append
+        tmp_path / "model.onnx",
+        target="sm8650",
+        calibration=frames,
+        precision="w8a16",
+        out=tmp_path / "out",
+        progress=news.append,
     )
     assert sorted(path.name for path in done.folder.iterdir()) == [
         *("model.encodings", "model.onnx", "model.qdq.onnx", "report.json", "report.md")
@@ -130,7 +138,7 @@ def test_quantize_writes_a_folder_that_simulate_confirms(
     assert again.sqnr_db == pytest.approx(told["numbers"]["sqnr_db"], abs=0.5)
     assert told["numbers"]["quantizers_own"]["agreement_db"] > 60
     codes = {finding.code for finding in done.findings}
-    assert codes == {"DK220", "DK221"}
+    assert codes == {"DK212", "DK220", "DK221"}
     assert "| logits |" in (done.folder / "report.md").read_text("utf-8")
 
 

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 from deploykit.errors import ToolError, UsageError
 from deploykit.findings import Finding, exit_status, sort_findings
 from deploykit.flow.candidates import make_best
+from deploykit.flow.choose import ChosenWay
 from deploykit.flow.ladder import Ladder
 from deploykit.flow.pipeline import make_package
 from deploykit.flow.quantizing.making import Made, Making
 from deploykit.flow.quantizing.step import AUTO
-from deploykit.flow.read import resolve_target
+from deploykit.flow.read import read_situation, resolve_target
+from deploykit.flow.rules import RULES
 from deploykit.model import load_model
-from deploykit.model.collect import collect_facts
 from deploykit.model.load import blaming
 from deploykit.packages.manifests import read_manifest
 from deploykit.packages.placing import RESULTS, check_place, publish_results
@@ -30,7 +31,7 @@ from deploykit.system.jobs import Steps
 from deploykit.system.published import plain
 
 if TYPE_CHECKING:
-    from deploykit.backend.backend import AnyBackend, Progress, Request
+    from deploykit.backend.backend import AnyBackend, Progress, Request, Situation
 
 __all__ = ["Quantization", "page", "quantize", "recipe_page"]
 
@@ -74,15 +75,13 @@ def quantize(
     steps = Steps((_READING, _QUANTIZING, _WRITING), tell)
     steps.begin(_READING)
     with blaming(request.model):
-        model = load_model(request.model)
-        facts = collect_facts(model)
-
+        backend, given = read_situation(request)
     making = Making(
-        request=request,
+        request=given.request,
         backend=backend,
         target=target,
-        model=model,
-        facts=facts,
+        model=given.model,
+        facts=given.facts,
         progress=tell,
         options=request.options,
         timeout=timeout,
@@ -92,7 +91,7 @@ def quantize(
         if request.precision != AUTO:
             made = making.encodings(request.precision)
             steps.begin(_WRITING)
-            return _written(made, out, force=force)
+            return _written(made, given, out, force=force)
         best = make_best(making)
     if best.made is None:
         ladder, what, to_do = best.ladder, "float16 is the answer: there is nothing to quantize", "package with fp16"
@@ -100,12 +99,13 @@ def quantize(
             what, to_do = f"no precision was chosen: {ladder.why}", "ask for less with --goal"
         raise ToolError(what, why=ladder.advised, next=to_do)
     steps.begin(_WRITING)
-    return _written(best.made, out, force=force, ladder=best.ladder)
+    return _written(best.made, given, out, force=force, ladder=best.ladder)
 
 
-def _written(made: Made, out: Path, *, force: bool, ladder: Ladder | None = None) -> Quantization:
+def _written(made: Made, given: Situation, out: Path, *, force: bool, ladder: Ladder | None = None) -> Quantization:
     files = {"model": "model.onnx", "encodings": "model.encodings"}
-    record, findings = made.to_json(), sort_findings((*made.findings, *made.about_data()))
+    sizes = RULES["DK212"].run(ChosenWay(situation=given))
+    record, findings = made.to_json(), sort_findings((*sizes, *made.findings, *made.about_data()))
     record |= {} if ladder is None else {"ladder": ladder.to_json()}
 
     def fill(folder: Path) -> Mapping[str, Any]:
