@@ -255,7 +255,7 @@ def _rewritten_further(
 
 
 def _first_rewriting(ground: Ground, names: Sequence[str]) -> Rewriting:
-    stated = replace(ground.encodings, float_tensors=ground.encodings.float_tensors | ground.prediction.intended)
+    stated = replace(ground.encodings, float_tensors=ground.encodings.float_tensors | ground.prediction.meant)
     outputs = None
     if ground.judge is not None:  # which looks at inner tensors too, and a rewrite may do away with them
         outputs = [{name: shown[name] for name in ground.judge.names} for shown in ground.judge.reference]

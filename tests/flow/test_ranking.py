@@ -19,12 +19,14 @@ from deploykit.accuracy.simulate.sessions import Feed
 from deploykit.backend.backend import MixedSupport
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.place import place
+from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.findings import Confidence
 from deploykit.flow.choose import Explored, choose, explore
 from deploykit.flow.ways import Ground, Way
 from deploykit.model import load_model
-from deploykit.model.collect import collect_facts
+from deploykit.model.collect import collect_facts, facts_of
 from tables import each_row
+from text_models import text_model
 
 DETR = Path(__file__).parents[1] / "data" / "aimet" / "detr"
 
@@ -150,6 +152,20 @@ def test_without_judgement_ways_are_chosen_on_structure(variant: str, wanted: st
     assert explored.winner.way.id == wanted
     assert explored.winner.verdict is None
     assert all(row["overall_db"] is None and row["right"] is None for row in explored.choice.to_json())
+
+
+def test_what_is_left_out_by_habit_is_no_wider_than_its_neighbours() -> None:
+    """AIMET gives the result of a Pad no entry: 16 bits in a w8a8 model would mix widths at the convolution."""
+    weight = np.ones((4, 3, 3, 3), np.float32)
+    body = 'moved = Pad <mode = "reflect"> (x, pads)  y = Conv (moved, w)'
+    model = text_model("float[1,3,8,8] x", body, "float[1,4,8,8] y", w=weight, pads=[0, 0, 1, 1, 0, 0, 1, 1])
+    grid = Affine(bits=8, signed=False, scale=np.asarray(0.1), zero_point=np.asarray(0.0))
+    held = EncodingSet(version="1.0.0", entries={name: Encoding(name=name, value=grid) for name in ("x", "y", "w")})
+    samples = Samples(feeds=({"x": np.ones((1, 3, 8, 8), np.float32)},), of_inputs={})
+    explored = explore(Ground.of(model, held, facts_of(model), samples), EVERY_KIND, mixed="auto", tell=print)
+    assert explored.winner is not None
+    made = explored.winner.encodings.entries["moved"].value
+    assert isinstance(made, Affine) and (made.bits, made.ends) == (8, grid.ends)
 
 
 def test_what_is_left_out_by_habit_stays_integer_without_judgement(decoder_detector: Any) -> None:
