@@ -14,7 +14,7 @@ import onnx
 from deploykit.accuracy.samples.gathering import RECORDED_FILE, record
 from deploykit.backend.backend import BytesFile, Execution, SharedWork, Situation, TextFile
 from deploykit.backend.plans import Plan, Step
-from deploykit.backend.status import Correctness, PackageStatus
+from deploykit.backend.status import Compiled, Correctness, PackageStatus, Right
 from deploykit.errors import DefectError, DeploykitError, InputError, PackageError
 from deploykit.findings import Finding, exit_status, sort_findings
 from deploykit.flow.plan import Decision
@@ -108,10 +108,13 @@ class RanPackage:
 
     @property
     def right(self) -> Correctness:
-        """What ran says, else what a trial showed, else the simulation."""
+        """What ran says, else what a trial showed, else the simulation, which is no yes where a compiler refused."""
         instead = None if self.before is None else self.before.instead
         tried = None if instead is None else instead.right
-        return self.execution.right or tried or self.decision.chosen.right
+        right = self.execution.right or tried or self.decision.chosen.right
+        if self.execution.compiled.state is Compiled.REFUSED and right.state is Right.YES:
+            return replace(right, state=Right.NOT_JUDGED, why=f"nothing runs; simulated by itself, {right.why}")
+        return right
 
 
 def seal(ran: RanPackage, out: Path, how: Output, shared: SharedWork) -> Packaged:

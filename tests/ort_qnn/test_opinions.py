@@ -276,8 +276,9 @@ def test_an_unknown_one_is_found_and_got_over(model: Path, integers: bool) -> No
 
 @pytest.mark.heavy
 def test_what_nothing_helps_against_is_named(model: Path) -> None:
-    made = package(model, no_rewrite=("flat-index",))
+    made = package(model, encodings=encodings(model), no_rewrite=("flat-index",))
     assert made.exit_status == 1 and made.status.compiled.state == "refused"
+    assert made.status.right.state == "not judged" and "simulated" in made.status.right.why
     (died,) = [finding for finding in made.findings if finding.code == "ORT112"]
     assert died.blocks and died.evidence["nodes"] == KILLING
     assert "4 operators do it alone: Transpose Transpose:turned" in died.message
