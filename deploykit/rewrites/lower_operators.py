@@ -34,6 +34,7 @@ __all__ = [
     "norm_statistics",
     "pool_by_taps",
     "product_by_halves",
+    "sum_to_mean",
 ]
 
 
@@ -398,6 +399,38 @@ def divide_by_root(look: ModelLook, node: NodeProto) -> Match | None:
     why = f"{product.output[0]} is a quotient by {root}"
     nodes = (label(node), label(product))
     return Match(why=why, write=write, output=product.output[0], nodes=nodes, tensors=(inverse,))
+
+
+@rewrite(
+    "ReduceSum",
+    name="sum-to-mean",
+    summary="Write a sum that is divided by the number of its values as a ReduceMean.",
+    none="no ReduceSum is divided by the number of its values",
+    note="{} sums are means",
+    ulps=16.0,
+)
+def sum_to_mean(look: ModelLook, node: NodeProto) -> Match | None:
+    """As jax writes the statistics of a norm; float16 holds the mean long after the sum has left it."""
+    total = node.output[0]
+    quotient = look.only_reader(total)
+    if quotient is None or quotient.op_type not in ("Div", "Mul"):
+        return None
+    factor = next((look.array(name) for name in quotient.input if name != total), None)
+    if factor is None or factor.size != 1 or (quotient.op_type == "Div" and quotient.input[0] != total):
+        return None
+    sizes = look.sizes(node.input[0])
+    if factor.ndim > look.rank(total):
+        raise NoMatchError(f"{quotient.output[0]} has more axes than {total}")
+    axes = look.axes(node, len(sizes))
+    count, by = math.prod(sizes[axis] for axis in axes), float(factor.item())
+    if not math.isclose(by if quotient.op_type == "Div" else 1 / (by or math.inf), count, rel_tol=1e-6):
+        return None
+
+    def write(to: NodeSteps) -> None:
+        to.gone = [to.node, to.graph.makers[total]]
+        to.listed("ReduceMean", node.input[0], "axes", axes, to.made, keepdims=int(attribute(node, "keepdims", 1)))
+
+    return Match(why=f"it divides by {count}", write=write, output=quotient.output[0], tensors=(total,))
 
 
 @rewrite(

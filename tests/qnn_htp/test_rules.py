@@ -16,6 +16,8 @@ from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.errors import DefectError, UsageError
 from deploykit.findings import Finding
 from deploykit.flow.read import read_situation
+from deploykit.model import wrap_proto
+from deploykit.model.collect import facts_of
 from deploykit.tables.capabilities import Feature, Status
 from deploykit_qnn_htp.commands import Argv, Paths
 from deploykit_qnn_htp.configs import build_configs, parse_settings
@@ -24,9 +26,10 @@ from deploykit_qnn_htp.rules.prepared import RULES as DRAFT_RULES
 from deploykit_qnn_htp.rules.routes import RULES as ROUTE_RULES
 from deploykit_qnn_htp.selection import mixed_support
 from deploykit_qualcomm.devices import qualcomm_device
-from deploykit_qualcomm.rules.converters import FLOAT16_RULES
+from deploykit_qualcomm.rules.converters import FLOAT16_RULES, Float16Plan
 from deploykit_qualcomm.tables import load_sdk_table
 from tables import each_row
+from text_models import text_model
 
 DATA = Path(__file__).parents[1] / "data" / "aimet"
 
@@ -167,7 +170,25 @@ DRAFT_CASES: dict[str, tuple[Callable[[], ConversionDraft], Callable[[], Convers
     "QNN130": (lambda: handed_in("int64"), lambda: handed_in("float")),
 }
 
-FLOAT16_CASES = {"QNN127": (lambda: float16_plan(mixed()), lambda: float16_plan(integer()))}
+
+def averaged(maker: str, factor: float = 1 / 512, tensors: str = "csy") -> Float16Plan:
+    """512 values added up, and the sum multiplied."""
+    body = f"c = {maker} (x)  s = ReduceSum <axes = [1], keepdims = 0> (c)  y = Mul (s, f)"
+    proto = text_model("float[1,512] x", body, "float[1] y", opset=12, f=factor)
+    given = draft("detr").situation
+    changed = replace(given, model=wrap_proto(proto, path=Path("model.onnx")), facts=facts_of(proto))
+    return Float16Plan(situation=changed, tensors=frozenset(tensors))
+
+
+FLOAT16_CASES = {
+    "QNN127": (lambda: float16_plan(mixed()), lambda: float16_plan(integer())),
+    "QNN132": (lambda: averaged("Exp"), lambda: averaged("Sigmoid")),  # of the latter the sum is known to fit
+}
+
+
+def test_a_sum_that_is_no_mean_or_in_integers_is_let_be() -> None:
+    for plan in (averaged("Exp", 1.0), averaged("Exp", tensors="y")):
+        assert not list(FLOAT16_RULES["QNN132"].run(plan))
 
 
 @pytest.mark.parametrize("intent", [intent for intent in Intent if intent is not Intent.MIXED])

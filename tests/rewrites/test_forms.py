@@ -161,6 +161,15 @@ def pooled(side: int, more: str = "") -> ModelProto:
     return text_model("float[2,3,6,6] x", f"y = AveragePool <{settings}> (x)", opset=19)
 
 
+def as_sum(end: str, *, opset: int = 17) -> ModelProto:
+    """Sums of eight values, and what they end in."""
+    body = "ReduceSum (x, axes)" if opset >= 13 else "ReduceSum <axes = [2]> (x)"
+    stored: dict[str, Any] = {"part": 0.125, "count": 8.0, "wide": np.full((1, 1, 1, 1), 0.125, np.float32)}
+    stored["axes"] = [2]
+    used = {name: value for name, value in stored.items() if name in f"{body} {end}".replace("<axes", "")}
+    return text_model("float[2,3,8] x", f"s = {body}  y = {end}", opset=opset, **used)
+
+
 ARITHMETIC = [
     Row(
         "integer-remainder",
@@ -190,6 +199,11 @@ ARITHMETIC = [
         frozenset({"MatMul", "Reshape", "Transpose"}),
         before=grids("x0 x1 y"),
         covered=frozenset(),
+    ),
+    *(
+        Row("sum-to-mean", as_sum(end, opset=opset), "ReduceMean")
+        for opset in (12, 18)
+        for end in ("Mul (s, part)", "Mul (part, s)", "Div (s, count)")
     ),
     *(
         Row("global-pool", pooled(side, f", count_include_pad = {counted}"), "GlobalAveragePool")
@@ -645,6 +659,8 @@ STAYS: list[tuple[str, ModelProto, str]] = [
     ("einsum-to-matmul", product("bqq,bqd->bd"), "twice"),
     ("einsum-to-matmul", product("bqd,bkh->bqk"), "one operand alone"),
     ("einsum-to-matmul", product("...qd,...dk->...qk"), "dots"),
+    *(("sum-to-mean", as_sum(end), "") for end in ("Mul (s, count)", "Div (part, s)", "Add (s, part)", "Mul (s, s)")),
+    ("sum-to-mean", as_sum("Mul (s, wide)"), "more axes"),
     *(("global-pool", pooled(*how), "") for how in ((6,), (3,), (7, ", pads = [1, 1, 1, 1]"))),
     ("global-pool", pooled(7, ', auto_pad = "SAME_UPPER"'), ""),
     ("norm-rows", normed("LayerNormalization", (2, 4, 8), -1), ""),

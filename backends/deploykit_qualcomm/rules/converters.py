@@ -195,6 +195,36 @@ def check_range(plan: Float16Plan) -> Iterator[Found]:
             )
 
 
+@FLOAT16_RULES.rule(
+    "QNN132",
+    "mean-through-its-sum",
+    "warning",
+    sources=(
+        "onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: LayerNormalization as jax writes it (Magika 1.0.3)",
+    ),
+    cure="sum-to-mean",
+)
+def check_sums(plan: Float16Plan) -> Iterator[Found]:
+    """A mean in float16 that is computed as a sum and divided then.
+
+    The sum leaves float16 where the mean is far inside. A norm of 512 values lost everything so; ReduceMean does not.
+
+    Fix: write ReduceMean
+    """
+    # Nothing is said where bounds prove that the sum fits.
+    from deploykit.encodings.reach import proven_bounds
+    from deploykit.rewrites.contract import load_transform
+
+    model, planned = plan.situation.model, plan.tensors
+    sites = [one for one in load_transform("sum-to-mean").match(model.proto).sites if planned >= set(one.tensors)]
+    proven = proven_bounds(model, plan.encodings) if sites else {}
+    for site in sites:
+        (name,) = site.tensors
+        node = plan.situation.facts.producer_of(name)
+        if node is not None and max(map(abs, proven.get(name, (math.inf,)))) > LARGEST_FLOAT16:
+            yield at_node(node, f"the sum is in float16, and {site.why} only then")
+
+
 def _folded_by_converters(situation: Situation) -> frozenset[str]:
     """Stored parameters of BatchNormalization whose scale and offset fit: converters compute these two before casting.
 
