@@ -48,27 +48,6 @@ def float_tensors(bench: Any) -> Any:
     return mix(bench, "2.0.0", float_tensors=names)
 
 
-def asked(*rewrites: str) -> Way:
-    """The whole run of the triggering case, as it is and with rewrites asked for by name."""
-
-    def ask(bench: Any) -> Any:
-        case = bench.trigger("QNN216")
-        model = bench.module("qualcomm/conftest.py").build(case).model.proto
-        assert "QNN216" in {finding.code for finding in bench.ask(model)}
-        return [*bench.ask(model, rewrite=rewrites), *bench.ask(model, backend="ort-qnn", rewrite=rewrites)]
-
-    return ask
-
-
-def float_model(bench: Any) -> Any:
-    """The QDQ model is advised to come as float model with encodings, and that helps."""
-    vit = bench.aimet / "vit"
-    (told,) = (f for f in bench.ask(vit / "w8a8.qdq.onnx", backend="ort-qnn") if f.code == "QNN216")
-    assert told.hint == "give the float model with --encodings and --rewrite linear-to-conv"
-    encodings = vit / "w8a8.v1.0.0.encodings"
-    return bench.ask(vit / "model.onnx", backend="ort-qnn", encodings=encodings, rewrite=("linear-to-conv",))
-
-
 def as_conv(bench: Any) -> Any:
     """``vit`` on the device and the release of the report, as it is and with the rewrite asked for by name."""
     vit = bench.aimet / "vit"
@@ -250,8 +229,6 @@ WAYS: dict[str, Way] = {
     "DK103 --float-tensors": float_tensors,
     "DK103 version 1.0.0": lambda bench: mix(bench, "1.0.0"),
     "QNN215 --rewrite linear-to-conv": as_conv,
-    "QNN216 --rewrite linear-to-conv": asked("linear-to-conv"),
-    "QNN216 float model": float_model,
     "QNN236 deploykit encodings convert --to lpbq": by_lpbq,
     "QNN250 --rewrite log-range": as_log_range,
     "QNN260 --precision": lambda bench: {**bench.trigger("QNN260"), "options": {}, "precision": "fp16"},
