@@ -84,6 +84,9 @@ def test_which_islands_join_their_neighbours() -> None:
     prediction = predict_float_set(facts, encodings)
     dear = partition(facts, prediction.intended, absorbed=list(prediction.absorbed), costs=NEVER_CHANGE)
     assert dear.changed == () and len(dear.segments) == 5
+    # What crosses costs as well: where nothing else does, the least of it crosses that can be had.
+    crossing = partition(facts, prediction.intended, costs=SegmentCosts(segment=0.0, changed_op=0.0, changed_byte=0.0))
+    assert len(crossing.changed) > len(cut.changed)
     whole = partition(facts, frozenset())
     assert [segment.is_float for segment in whole.segments] == [False]
     assert split_model(model, encodings, whole)[0].outputs == ("detections",)

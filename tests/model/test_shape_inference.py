@@ -72,6 +72,9 @@ def test_both_sides_of_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
         facts = facts_of(chained(count, 1_000))
         assert (facts.tensors[f"s{count}"].shape is not None) is known
         assert bool(facts.inference_problem) is not known
+    # A Reshape has as many dimensions as its second input has values.
+    reshaped = text_model("float[1] x", steps(16, "{1} = Reshape ({0}, s)", "x"), "s16", s=[1] * 1_000)
+    assert facts_of(reshaped).inference_problem
 
 
 EXPAND = "s = Shape (x)  b = Gather (s, zero)  b1 = Unsqueeze (b, axis)  wanted = Concat <axis = 0> (b1, four, five)"

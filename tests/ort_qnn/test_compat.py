@@ -145,7 +145,9 @@ def test_a_release_that_does_not_run_is_answered_by_the_nearest_one_that_does() 
         row(release="2.47.0", decibels=90.0),
         row(release="2.51.0", decibels=9.0),
     ]
-    rows = {found.since: found for found in operator_rows(cells)}
+    found = list(operator_rows(cells))
+    rows = {one.since: one for one in found}
+    assert len(rows) == len(found), "one row for each span"
     assert rows["2.36.1"].confidence is Confidence.OBSERVED and rows["2.36.1"].status is Status.UNSUPPORTED
     assert rows["2.33.0"].confidence is Confidence.INFERRED and "2.36.1: refused (observed, build 2.36.1.25" in (
         rows["2.33.0"].note

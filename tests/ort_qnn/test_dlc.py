@@ -78,6 +78,8 @@ def test_another_type_and_another_grid_are_seen(compiled_package: Path) -> None:
         row for row in compare_dlc(model, replace(dlc, tensors={**dlc.tensors, tensor: signed})) if row.tensor == tensor
     )
     assert row.grid, "the same grid, whatever the sign"
+    more = replace(found, zero_points=found.zero_points * 2)
+    assert not all(row.ok for row in compare_dlc(model, replace(dlc, tensors={**dlc.tensors, tensor: more})))
     moved = replace(dlc.tensors[tensor], zero_points=(7,))
     (row,) = (row for row in compare_dlc(model, replace(dlc, tensors={**dlc.tensors, tensor: moved})) if not row.ok)
     assert (row.tensor, row.found, row.grid) == (tensor, "uint16", False)

@@ -16,6 +16,7 @@ import pytest
 
 import deploykit
 from deploykit.backend.plans import Plan
+from deploykit.backend.plugins import load_backend
 from deploykit.errors import UsageError
 from deploykit.flow.pipeline import Packaged
 from deploykit.model import load_model
@@ -193,12 +194,18 @@ def compiled(aimet: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made.package
 
 
-def test_here_the_binary_of_the_newest_release_is_compiled_typed_and_judged(compiled: Path) -> None:
+def test_here_the_binary_of_the_newest_release_is_compiled_typed_and_judged(
+    compiled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     report = deploykit.verify(compiled)
     checks = {check.id: check for check in report.checks}
     assert report.ok and not report.mismatches and report.intended
     assert "soc_model 57" in checks["context-loads"].detail and checks["context-loads"].ok
     assert "one graph" in checks["context-whole"].detail and checks["context-whole"].ok
+    backend = load_backend("ort-qnn")
+    told = backend.inspect(compiled / "artifacts/model_ctx.bin")
+    monkeypatch.setattr(type(backend), "inspect", lambda self, path: {**told, "graph_count": 2})
+    assert [check.id for check in deploykit.verify(compiled).checks if not check.ok] == ["context-whole"]
 
 
 def test_a_binary_that_the_runtime_does_not_load_fails_verification(compiled: Path, tmp_path: Path) -> None:

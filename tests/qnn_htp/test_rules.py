@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import deploykit
 from deploykit.backend.backend import Request
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.errors import DefectError, UsageError
@@ -215,6 +216,21 @@ def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str,
         assert finding.sources
         assert finding.hint
         json.dumps(finding.to_json())
+
+
+def test_a_float_model_is_converted_without_widths_of_integers() -> None:
+    for precision, width in (("fp16", "16"), ("fp32", "32")):
+        made = deploykit.plan(DATA / "cnn/model.onnx", target="sm8650", sdk="2.33", precision=precision)
+        (argv,) = [step.argv for step in made.steps if step.id == "convert"]
+        assert argv[argv.index("--float_bitwidth") + 1] == width and "--act_bitwidth" not in argv
+
+
+def test_a_file_that_names_floats_alone_is_not_empty() -> None:
+    made = empty()
+    assert made.source is not None
+    assert not list(
+        DRAFT_RULES["QNN129"].run(replace(made, source=replace(made.source, float_tensors=frozenset({"x"}))))
+    )
 
 
 def test_a_signed_operand_is_converted_by_the_tools() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -187,6 +188,15 @@ SHAPES = st.lists(st.integers(1, 5), min_size=1, max_size=4)
 def ratio(shape: list[int], above: str, below: str, made: str = "y") -> ModelProto:
     body = f"a = {above} (xa)  b = {below} (xb)  ratio = Div (a, b)  y = Log (ratio)"
     return text_model(f"float[{text(shape)}] xa, float[{text(shape)}] xb", body, made)
+
+
+def test_what_differs_by_more_than_is_allowed_is_undone(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ratio([5, 5], "Sigmoid", "Exp")
+    feeds, known = random_feeds(model, samples=2), load_transform("log-of-ratio")
+    (step,) = rewrite(model, None, [known.name], feeds).steps
+    assert step.kept and step.ulps
+    monkeypatch.setattr("deploykit.flow.cure.load_transform", lambda name: replace(known, ulps=step.ulps / 2))
+    assert rewrite(model, None, [known.name], feeds).kept == ()
 
 
 @settings(max_examples=30)
