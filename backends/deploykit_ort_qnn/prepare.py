@@ -14,7 +14,7 @@ from deploykit.backend.backend import Same, SharedWork, Situation
 from deploykit.backend.options import MAX_TIME
 from deploykit.errors import DeploykitError, InputError, UnknownTargetError, UsageError
 from deploykit.findings import Finding
-from deploykit.flow.samples import samples_of
+from deploykit.flow.samples import largest_seen, samples_of
 from deploykit.model import wrap_proto
 from deploykit.model.nodes import label
 from deploykit.model.weights import load_weights
@@ -108,7 +108,8 @@ def prepare(situation: Situation, shared: SharedWork) -> ProviderDraft:
     given, prepared = _repaired(situation, prepared) if request.adapter_options.get("repair") else (situation, prepared)
     # A float model is compiled in float16 as a whole; what has Q/DQ pairs or encodings is judged once compiled.
     tensors = situation.facts.tensors if source == "float" else {}
-    halves = Float16Plan(situation=situation, tensors={name for name, fact in tensors.items() if fact.is_float})
+    floats = {name for name, fact in tensors.items() if fact.is_float}
+    halves = Float16Plan(situation=situation, tensors=floats, seen=largest_seen(situation, shared))
     # Who names the wheel and not its QAIRT insists on it.
     insisted = request.sdk == wheel.version
     carried = Carried(wheel=wheel, device=device, insisted=insisted, ask="" if insisted else f"--sdk {wheel.version}")

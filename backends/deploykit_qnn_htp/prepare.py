@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from deploykit.backend.backend import SharedWork, Situation
 from deploykit.findings import Finding
+from deploykit.flow.samples import largest_seen
 from deploykit_qnn_htp.commands import Paths, graph_name
 from deploykit_qnn_htp.cutting import crossing_findings, cut_graphs, segment_drafts, wants_contexts
 from deploykit_qnn_htp.draft import ConversionDraft, draft_of, float16_plan
@@ -52,14 +53,14 @@ def prepare(situation: Situation, shared: SharedWork) -> PreparedConversions:
     """Everything the decision needs. UsageError for options that contradict a cut."""
     whole, graph = draft_of(situation), graph_name(situation.request.model)
     if wants_contexts(whole):
-        return _in_contexts(_judged(whole), graph)
+        return _in_contexts(_judged(whole, shared), graph)
     if not situation.segments:
-        whole = _judged(whole)
+        whole = _judged(whole, shared)
         drafted = DraftedPart(draft=whole, paths=Paths(graph), provider=_provider(whole, shared))
         return PreparedConversions(whole=whole, parts=(drafted,))
     drafts = segment_drafts(whole)
     parts = tuple(
-        DraftedPart(draft=_judged(draft), paths=Paths(f"{graph}_{segment.name}", number), segment=segment.name)
+        DraftedPart(draft=_judged(draft, shared), paths=Paths(f"{graph}_{segment.name}", number), segment=segment.name)
         for number, (segment, draft) in enumerate(zip(situation.segments, drafts, strict=True))
     )
     return PreparedConversions(whole=whole, parts=parts, findings=crossing_findings(whole, drafts))
@@ -85,7 +86,7 @@ def _provider(draft: ConversionDraft, shared: SharedWork) -> ProviderPart | None
     return prepare_provider(draft.situation, draft.carried, shared, dlc=selected.route.dlc)
 
 
-def _judged(draft: ConversionDraft) -> ConversionDraft:
+def _judged(draft: ConversionDraft, shared: SharedWork) -> ConversionDraft:
     """The draft with what the rules say of it and of its graph."""
     # The shared rules see the encodings as they will be: what this adapter completes is not worth a warning.
     situation, source, completed = draft.situation, draft.source, draft.completed
@@ -94,7 +95,6 @@ def _judged(draft: ConversionDraft) -> ConversionDraft:
         entries = {**completed.entries, **strangers}
         encodings = replace(source, entries=entries, float_tensors=draft.float_set)
         situation = replace(situation, encodings=encodings)
-    return replace(
-        draft,
-        findings=(*DRAFT_RULES.run(draft), *FLOAT16_RULES.run(float16_plan(draft)), *run_lint(situation, CONVERTERS)),
-    )
+    halves = replace(float16_plan(draft), seen=largest_seen(draft.situation, shared))
+    findings = (*DRAFT_RULES.run(draft), *FLOAT16_RULES.run(halves), *run_lint(situation, CONVERTERS))
+    return replace(draft, findings=findings)

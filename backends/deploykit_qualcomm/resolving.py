@@ -282,21 +282,6 @@ def check_arch_unproven(target: Target) -> Iterator[Found]:
         yield replace(found, evidence={"status": str(Status.UNKNOWN if row is None else row.status)})
 
 
-@TARGET_RULES.rule("QNN017", "device-fact-contradicted", "info", sources=["the device's own data file"])
-def check_fact_contradicted(target: Target) -> Iterator[Found]:
-    """Sources disagree about another property of the chip.
-
-    What depends on it may come out differently on the device.
-
-    Fix: Compare with the SDK's list of supported devices.
-    """
-    # Any other fact that another source gives differently.
-    for name, fact in target.device.facts.items():
-        if name not in ("soc_model", "arch", "precisions") and fact.contradicts:
-            others = "".join(f" or {value}" for value in fact.alternatives)
-            yield _target(target, f"{name} {fact.value}{others}: {fact.contradicts}", fact=fact)
-
-
 @TARGET_RULES.rule(
     "QNN018",
     "soc-model-unknown",

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
+from onnx import helper
 
 from deploykit.accuracy.samples.calibration import Calibration, load_calibration, parse_declarations
 from deploykit.accuracy.samples.gathering import Samples, gather
@@ -20,8 +21,9 @@ from deploykit.accuracy.samples.inputs import Label, input_specs
 from deploykit.accuracy.simulate.sessions import Feed, Session
 from deploykit.backend.backend import Request, Same, SharedWork, Situation
 from deploykit.encodings.backward import Evidence
-from deploykit.errors import InputError
+from deploykit.errors import DeploykitError, InputError
 from deploykit.findings import Finding, sort_findings
+from deploykit.model.nodes import copy_of
 from deploykit.model.weights import lean_weights, load_small_weights
 
 if TYPE_CHECKING:
@@ -31,7 +33,15 @@ if TYPE_CHECKING:
     from deploykit.model import Model
     from deploykit.model.facts import GraphFacts
 
-__all__ = ["about_samples", "data_findings", "declarations", "evidence_of", "observed_ranges", "samples_of"]
+__all__ = [
+    "about_samples",
+    "data_findings",
+    "declarations",
+    "evidence_of",
+    "largest_seen",
+    "observed_ranges",
+    "samples_of",
+]
 
 _MEANINGFUL = frozenset({Label.GIVEN, Label.RECORDED, Label.DECLARED})
 """Labels of inputs whose values say what a model really sees; derived ones only say what a grid could hold."""
@@ -77,6 +87,27 @@ def observed_ranges(model: ModelProto, names: Iterable[str], feeds: Sequence[Fee
             if finite.size:
                 ranges[name] = (min(low, float(finite.min())), max(high, float(finite.max())))
     return ranges
+
+
+def largest_seen(situation: Situation, shared: SharedWork) -> Callable[[Collection[str]], Mapping[str, float]]:
+    """Tells the largest magnitude of float tensors on the user's data; of none where it does not fit."""
+
+    def look(names: Collection[str]) -> Mapping[str, float]:
+        with suppress(DeploykitError):
+            samples = samples_of(situation, shared)
+            if names and samples.may_judge:
+                model = copy_of(lean_weights(situation.model))
+                del model.graph.output[:]
+                for name in names:  # only one number of each is kept
+                    model.graph.node.append(helper.make_node("Abs", [name], [f"|{name}|"]))
+                    model.graph.node.append(helper.make_node("ReduceMax", [f"|{name}|"], [f"max {name}"], keepdims=0))
+                    model.graph.output.add(name=f"max {name}")
+                runs = Session(model).runs(samples.feeds)
+                return {name: max(float(run[f"max {name}"]) for run in runs) for name in names}
+        return {}
+
+    key = ("largest seen", Same(situation.model.proto), situation.request.calibration, situation.request.inputs)
+    return lambda names: shared.once((*key, tuple(names)), lambda: look(names))
 
 
 def evidence_of(model: ModelProto, samples: Samples) -> Evidence:

@@ -272,46 +272,6 @@ def check_idle_output(facts: GraphFacts) -> Iterator[Found]:
             yield Found(kind=SubjectKind.TENSOR, name=name, message=f"output {name!r} is the {fact.role} of that name")
 
 
-@RULES.rule("DK011", "unread-constant", "info", sources=(f"{_IR}, section on graphs",))
-def check_unread(facts: GraphFacts) -> Iterator[Found]:
-    """Stored tensors that nothing reads.
-
-    They make the file larger and change nothing.
-
-    Fix: remove them from graph.initializer, or leave them: nothing reads them
-    """
-    # One finding for all of them, with their size.
-    idle = [f for f in facts.tensors.values() if f.is_weight and not f.consumers and not f.is_output]
-    if idle:
-        names = [fact.name for fact in idle]
-        size = sum(tensor_bytes(fact) or 0 for fact in idle)
-        yield Found(
-            kind=SubjectKind.TENSOR,
-            name=names[0],
-            message=f"nothing reads {len(names)} stored tensors of {size:,} bytes: {listed(names, most=_SHOWN)}",
-            evidence={"tensors": names, "bytes": size},
-        )
-
-
-@RULES.rule("DK012", "unnamed-node", "info", sources=(f"{_IR}, section on names within a graph",))
-def check_unnamed(facts: GraphFacts) -> Iterator[Found]:
-    """Nodes without a name.
-
-    Messages and per-layer settings can only speak of them by what they make.
-
-    Fix: export with names, or give them: node.name = node.output[0]
-    """
-    # Constant nodes are not counted: nobody sets anything for them.
-    unnamed = [node for node in facts.nodes if not node.name and node.op_type != "Constant"]
-    if unnamed:
-        yield Found(
-            kind=SubjectKind.NODE,
-            name=unnamed[0].label,
-            message=f"{len(unnamed)} of {len(facts.nodes)} nodes have no name, first {unnamed[0].label}",
-            evidence={"count": len(unnamed)},
-        )
-
-
 @RULES.rule("DK013", "external-data", "info", sources=("ONNX external data (onnx/onnx docs/ExternalData.md)",))
 def check_external(facts: GraphFacts) -> Iterator[Found]:
     """Weights in files beside the model.

@@ -71,7 +71,7 @@ def test_the_request_may_rule_it_in(aimet: Path) -> None:
     assert made.route is not None and (made.route.id, made.route.confidence) == (ROUTE, "inferred")
     assert made.feasible
     codes = {finding.code for finding in made.findings}
-    assert {"QNN110", "QNN295", "QNN296", "QNN297", "QNN298"} <= codes
+    assert {"QNN295", "QNN296", "QNN297", "QNN298"} <= codes
     won = next(way for way in made.to_json()["candidates"] if way["won"])
     assert won["id"] == "fallback" and won["float16_tensors"] == 5
     assert made.precision.intended["/decoder/Div_output_0"] == "float16"

@@ -143,7 +143,6 @@ ROUTE_CASES: dict[str, tuple[Callable[[], RouteCandidate], Callable[[], RouteCan
         lambda: route("legacy-float-fallback", with_float_operand()),
         lambda: route("legacy-float-fallback", mixed()),
     ),
-    "QNN110": (lambda: route("legacy-float-fallback", mixed()), lambda: route("legacy-complete", integer())),
     "QNN111": (
         lambda: route("legacy-complete", draft("mlp", "lpbq-w4a16.v1.0.0")),
         lambda: route("legacy-complete", integer()),

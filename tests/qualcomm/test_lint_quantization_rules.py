@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 
@@ -15,6 +16,7 @@ from deploykit.backend.backend import Situation
 from deploykit.findings import Finding
 from deploykit_qualcomm.rules.converters import FLOAT16_RULES, Float16Plan
 from tables import each_row
+from text_models import text_model
 
 Case = dict[str, Any]
 Lint = Callable[[Case], dict[str, list[Finding]]]
@@ -90,10 +92,6 @@ CASES: dict[str, tuple[Case, Case]] = {
     ),
     "QNN271": (block(("q", "s", "y", "x")), block(("q", "k", "s", "y", "x"))),
     "QNN275": (conv(encodings={"x": {**U8, "scale": 3922}}), conv(encodings={"x": {**U8, "scale": 3921}})),
-    "QNN279": (
-        conv(encodings={"w": {**S8, "scale": [0.1, 2.0**-23, 0.1, 0.1], "axis": 0}}),
-        conv(encodings={"w": {**S8, "scale": [0.1, 2.0**-22, 0.1, 0.1], "axis": 0}}),
-    ),
     "QNN280": (conv(encodings={"x": {**S8, "zero": -1}}), conv(encodings={"x": S8})),
     "QNN281": (
         {**BATCH_NORM, "encodings": {"x": U8, "c": U8}},
@@ -247,3 +245,16 @@ def test_a_norm_in_float16_goes_up_to_362(high: float, told: bool, situation: Ca
     masked = "g (float[4,4] x) => (float[4,4] y) { s = Add (x, m)  y = Softmax (s) }"
     made = situation({"graph": masked, "stored": {"m": ("float", (4, 4), -1e9)}})
     assert not list(FLOAT16_RULES["QNN127"].run(Float16Plan(situation=made, tensors=frozenset("sm")))), "it only masks"
+
+
+@pytest.mark.parametrize("backend", ["qnn-htp", "ort-qnn"])
+def test_data_shows_where_float16_is_left_first(backend: str, tmp_path: Path) -> None:
+    """The squares, not the mean of them; nothing where the same data is small, or where what is too large saturates."""
+    body = "a = Mul (x, by)  b = Mul (a, a)  c = ReduceMean <axes = [1]> (b)  d = Sqrt (c)  y = Div (a, d)"
+    saturating = "b = Mul (x, by)  y = Sigmoid (b)"
+    for name, text, size, told in (("m", body, 3.0, ["b"]), ("m", body, 0.1, []), ("s", saturating, 500.0, [])):
+        onnx.save(text_model("float[1,64] x", text, "float[1,64] y", by=200.0), tmp_path / f"{name}.onnx")
+        np.savez(tmp_path / "x.npz", x=np.random.default_rng(0).normal(size=(20, 1, 64)).astype(np.float32) * size)
+        asked: dict[str, Any] = {"target": "sm8650", "backend": backend, "precision": "fp16"}
+        found = deploykit.check(tmp_path / f"{name}.onnx", calibration=tmp_path / "x.npz", **asked)
+        assert [finding.subject.name for finding in found if finding.code == "QNN127"] == told

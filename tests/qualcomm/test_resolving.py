@@ -157,7 +157,6 @@ CASES: dict[str, tuple[Any, Any]] = {
     "QNN014": (target("qcs6490"), target("sm8650")),
     "QNN015": (target(without("sm8550", "vtcm_mb")), target("sm8550")),
     "QNN016": (target("sm8850", "2.33.0"), target("sm8850", "2.47.0")),
-    "QNN017": (target("sm8850"), target("sm8750")),
     "QNN018": (target(without("sm8650", "soc_model")), target("sm8650")),
 }
 

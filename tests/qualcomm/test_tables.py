@@ -190,4 +190,4 @@ def test_what_the_core_finds_is_as_severe_as_the_table_says() -> None:
     assert raised.severity is Severity.ERROR
     assert raised.sources == ("core", *constraint("no-control-flow").source)
     assert rated(found("DK001", Severity.ERROR)) == found("DK001", Severity.ERROR)
-    assert rated(found("DK012", Severity.INFO)) == found("DK012", Severity.INFO), "no row speaks of it"
+    assert rated(found("DK013", Severity.INFO)) == found("DK013", Severity.INFO), "no row speaks of it"

@@ -244,25 +244,6 @@ def check_mixed_matmul(candidate: RouteCandidate) -> Iterator[Found]:
             yield Found("node", node.label, message, evidence=evidence)
 
 
-@RULES.rule("QNN110", "route-not-proven", "info", sources=("qualcomm/aimet#4102",))
-def check_confidence(candidate: RouteCandidate) -> Iterator[Found]:
-    """A route that is only inferred to work under this SDK.
-
-    Nobody published a run of it; the claim is deduced from the tools' documentation and from maintainers' words.
-
-    Fix: check the converter's types (build.sh compares them) and the results on the device
-    """
-    # Inferred rows are said to be inferred.
-    if candidate.route.confidence == "inferred":
-        way = "compare the types with 'deploykit verify', and the results on the device"
-        yield _about_sdk(
-            candidate,
-            f"route {candidate.route.id} is inferred, not proven on a device",
-            hint=way if candidate.route.by_provider else "",
-            sources=candidate.route.source,
-        )
-
-
 @RULES.rule("QNN111", "encodings-version-unproven", "info", sources=("qualcomm/aimet#4069",))
 def check_version_proven(candidate: RouteCandidate) -> Iterator[Found]:
     """Encodings are written in a version of which nobody reported that this converter reads it.

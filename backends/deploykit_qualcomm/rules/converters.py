@@ -6,8 +6,8 @@ Codes QNN127, QNN240, QNN250 and QNN281.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Set
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from deploykit.backend.backend import Situation
@@ -117,11 +117,15 @@ _NORMS = "onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: ReduceL2 over 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Float16Plan:
-    """The tensors that are planned as float16, and the encodings that tell the ranges of the others."""
+    """The tensors that are planned as float16, and the encodings that tell the ranges of the others.
+
+    ``seen`` gives the largest magnitudes of tensors on the user's data.
+    """
 
     situation: Situation
     tensors: Set[str]
     encodings: EncodingSet | None = None
+    seen: Callable[[Collection[str]], Mapping[str, float]] = field(default=lambda _: {})
 
 
 FLOAT16_RULES: Registry[Float16Plan] = Registry("float16-plan")
@@ -138,7 +142,7 @@ def check_range(plan: Float16Plan) -> Iterator[Found]:
     """A tensor planned as float16 whose values exceed 65504.
 
     float16 turns them into infinity, without a word. AIMET simulates a disabled quantizer in float32, so the simulation
-    does not show it; the provider compiles whole float graphs in float16.
+    does not show it; the provider compiles whole float graphs in float16. What no bound tells, your data shows.
 
     Fix: clamp the constant that causes it, or rewrite the operation, so that the range fits
     """
@@ -178,6 +182,21 @@ def check_range(plan: Float16Plan) -> Iterator[Found]:
                 "attained": found.attained,
             },
         )
+
+    # On data it is seen where float16 is left first; what follows from there is not told.
+    told = {name for name, found in reach.items() if found.magnitude > LARGEST_FLOAT16}
+    untold = [name for node in facts.nodes for name in node.outputs if name in plan.tensors - told]
+    beyond = {name: peak for name, peak in plan.seen(untold).items() if LARGEST_FLOAT16 < peak < math.inf}
+    for name, peak in beyond.items():
+        maker = facts.producer_of(name)
+        if maker is not None and beyond.keys().isdisjoint(maker.inputs) and not saturates(facts, name):
+            yield Found(
+                "tensor",
+                name,
+                f"{name} is planned as float16 but reaches {peak:.4g} on your samples (limit {LARGEST_FLOAT16:g})",
+                severity=Severity.WARNING,
+                hint="scale what it is computed from, or give it an integer precision",
+            )
 
     # A norm is taken of a sum of squares in float16, which ends at twice its largest value.
     for node in facts.nodes:

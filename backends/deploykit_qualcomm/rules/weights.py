@@ -1,5 +1,5 @@
 """Lint rules about the encodings of weights, biases and norm parameters. Codes QNN231, QNN236 to QNN238, QNN243 to
-QNN249 and QNN279 to QNN281, as far as they hold for every way to the HTP.
+QNN249, QNN280 and QNN281, as far as they hold for every way to the HTP.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ __all__ = ["RULES"]
 
 _BIASED = ("Conv", "ConvTranspose", "Gemm")
 _TOLERANCE = 1e-3  # scales are stored as float32, and products of two are off by far less
-_FLOOR = 2.0**-23  # AIMET writes no smaller scale
 
 RULES: Registry[Situation] = Registry("situation")
 
@@ -183,23 +182,6 @@ def check_norm_scale(situation: Situation) -> Iterator[Found]:
         found = quantized(situation, node.inputs[1]) if len(node.inputs) > 1 else None
         if found is not None and found.dtype == "int8":
             yield at_node(node, f"its scale {node.inputs[1]} is int8")
-
-
-@RULES.rule("QNN279", "weight-scale-at-floor", "info", sources=("qualcomm/aimet#4054",))
-def check_dead_channels(situation: Situation) -> Iterator[Found]:
-    """Weight scales at AIMET's floor of 2**-23.
-
-    AIMET writes it for channels whose weights are all zero: they compute nothing, and the scale says nothing.
-
-    Fix: prune the channels, or leave them: nothing is lost
-    """
-    names = []
-    for _, name in _weights(situation):
-        found = quantized(situation, name)
-        if found is not None and isinstance(found.value, Affine) and bool((found.value.scale == _FLOOR).any()):
-            names.append(name)
-    if names:
-        yield about_encodings(situation, names, f"{len(names)} weights have channels at the floor scale")
 
 
 _SWAMPED = 1e6  # with 16 bits a step of 15: nothing that a network computes with is that coarse
