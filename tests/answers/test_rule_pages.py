@@ -16,6 +16,7 @@ from deploykit.answers.rule_pages import all_rules as rules_of
 from deploykit.backend.options import OptionSpec
 from deploykit.backend.plugins import catalog_of, load_backends
 from deploykit.errors import DefectError, InputError, UsageError
+from deploykit.findings import Finding
 from deploykit.findings.rules import Found, Registry
 from deploykit.flow.rules import CORE_REGISTRIES
 from deploykit.tables.known_errors import (
@@ -114,10 +115,12 @@ def test_a_shared_option_names_both_owners() -> None:
 def test_a_rule_is_found_by_the_words_of_what_it_says() -> None:
     """The site's search knows the pages' words; names of the user's are in none of them."""
     data, told = Path(__file__).parents[1] / "data/aimet", pages()
-    mixed = data / "detr/w8a16-fp16mix-omit.v0.6.1.encodings"
-    detr = check(data / "detr/model.onnx", target="sm8650", sdk="2.33", encodings=mixed)
-    found = (*detr, *check(data / "cnn/model.onnx", target="vek385", encodings=data / "cnn/w8a16.v1.0.0.encodings"))
-    assert len({finding.code for finding in found}) > 2
+    asked = (("vit/w8a16", "sa8775p", "2.41"), ("cnn/w8a16", "vek385", None))
+    found: list[Finding] = []
+    for name, target, sdk in asked:
+        encodings = data / f"{name}.v1.0.0.encodings"
+        found += check(encodings.with_name("model.onnx"), target=target, sdk=sdk, encodings=encodings)
+    assert len({finding.code for finding in found}) > 1
     for finding in found:
         page = told[f"reference/rules/{finding.code}.md"]
         words = [word.strip(",:;()") for word in finding.message.split() if word.islower() and len(word) > 4]
