@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from string import ascii_lowercase
 
 from deploykit.answers.diagnosis import diagnose
@@ -23,6 +24,7 @@ NOTED = KnownError(
     match=("note this",),
     severity=Severity.WARNING,
 )
+EVERY = catalog_of(load_backends())
 PRESS = Catalog(
     errors=(NOTED,),
     tools=(
@@ -38,6 +40,21 @@ def test_warnings_and_information_make_no_failure() -> None:
     assert diagnosis.conclusion == "finished"
     assert diagnosis.exit_status == 0
     assert "line 3" in diagnosis_text(diagnosis)
+
+
+@each_row(
+    ("log", "level"),
+    [
+        ("[W:a:b] note this", "warning"),
+        ("[W:a:b] note this\n[E:a:b] it failed", "error"),
+        ("[V:a:b] note this", "warning"),
+        ("[V:a:b] note this: it failed", "error"),
+        ("[V:a:b] note this: it failed\n[E:a:b] it ended", "warning"),
+    ],
+)
+def test_what_only_warnings_or_details_say_is_a_failure_beside_others_or_alone(log: str, level: str) -> None:
+    catalog = Catalog(errors=(replace(NOTED, severity=Severity.ERROR),), forms=EVERY.forms)
+    assert diagnose(io.BytesIO(log.encode()), catalog).causes[0].error.severity.value == level
 
 
 @each_row(
@@ -127,9 +144,6 @@ def test_a_number_speaks_only_where_the_words_beside_it_do_and_one_of_no_table_i
     assert not [cause for cause in diagnose(io.BytesIO(log), known_errors()).causes if "memory" in cause.error.cause]
     diagnosis = diagnose(io.BytesIO(b"[ ERROR ] it ended with error code 987654"), known_errors())
     assert "code 987654 = 0xf1206: unknown code" in diagnosis_text(diagnosis)
-
-
-EVERY = catalog_of(load_backends())
 
 
 def first_of(log: str) -> str:

@@ -86,6 +86,9 @@ TORN_DOWN = "error: mill/grind.c:9 ~Grinder] KeyError: flour"
         ("[W:mill:x] [MILL] KeyError: 'flour'", None),
         ("WARNING [MILL] key not found", None),
         ("<V> [MILL] key not found", None),
+        ("[V:mill:x, mill.cc:3 Log] <E> [MILL] key not found", "mill/lookup"),
+        # The code that a stack shows says what might be raised.
+        ('  File "mill/grind.py", line 3\n    raise KeyError: corn\nRuntimeError: it stands', "mill/stopped"),
     ],
 )
 def test_who_fails_and_how(log: str, found: str | None) -> None:
@@ -99,18 +102,15 @@ def test_the_answer_names_who_what_and_a_way_out() -> None:
     assert (row.id, row.cause) == ("mill/lookup", "the mill misses 'flour'"), "of two patterns the one that names it"
     assert row.workaround == "look for 'flour'; grind less"
     assert row.confidence is Confidence.INFERRED
-
-
-def test_the_text_says_that_no_row_has_these_words() -> None:
     assert "no row has these words" in diagnosis_text(of("[MILL] KeyError: 'flour'"))
 
 
-def test_a_code_is_spelled_out() -> None:
-    row = first("Could not initialize backend due to error = 4000", EVERY)
-    assert row is not None
-    code = EVERY.code(4000)
-    assert code is not None
-    assert code.meaning in row.cause
+@each_row(
+    ("log", "code"), [("Could not initialize backend due to error = 4000", 4000), ("[XRT] map: No such device", -19)]
+)
+def test_a_code_is_spelled_out(log: str, code: int) -> None:
+    row, known = first(log, ALONE), EVERY.code(code)
+    assert row and known and known.meaning in row.cause
 
 
 def test_a_warning_alone_is_answered_as_one() -> None:

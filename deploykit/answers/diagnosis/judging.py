@@ -15,6 +15,7 @@ from deploykit.answers.diagnosis.events import codes_of, event_of, level_of
 from deploykit.answers.diagnosis.lines import CONTEXT_LINES
 from deploykit.answers.diagnosis.names import MappedName, Names
 from deploykit.answers.diagnosis.structure import NOBODY, answer_by_structure
+from deploykit.answers.diagnosis.trouble import trouble_of
 from deploykit.answers.diagnosis.verdict import Cause, CodeSeen, Diagnosis
 from deploykit.findings import Severity
 from deploykit.system.files import open_regular
@@ -56,8 +57,9 @@ def diagnose(
         for sighting in seen.errors.values()
         if sighting.strengths != {"weak"} or not known_tools.isdisjoint(sighting.error.tools)
     ]
+    calm = {line for one in found if one.error.severity is Severity.INFO for line in one.hits}
     failing = any(
-        line.trouble == "failure" and level_of(line.text, catalog.forms)[0] in ("error", "")
+        line.trouble == "failure" and line.line not in calm and level_of(line.text, catalog.forms)[0] in ("error", "")
         for line in seen.error_lines.values()
     )
     shown = [_cause(sighting, catalog, names or _NO_NAMES, known_tools, failing=failing) for sighting in found]
@@ -77,7 +79,6 @@ def diagnose(
             cause if cause.error.root == "cause" or cause.because else replace(cause, because=NOBODY)
             for cause in causes
         ]
-    failures = [line for line in loose if line.trouble == "failure"]
     done = max((finish.line for finish in seen.finishes.values()), default=0)
     diagnosis = Diagnosis(
         causes=tuple(causes),
@@ -87,7 +88,7 @@ def diagnose(
         recognised=not nobody or any(cause.error.root == "cause" for cause in causes),
         finished=tuple(sorted(seen.finishes.values(), key=lambda finish: finish.line)),
         unfinished=tuple(sorted(tool for tool, line in seen.began.items() if line > done > 0)),
-        unknown=() if failed else tuple(failures[:_MOST_UNKNOWN]),
+        unknown=() if failed else tuple(line for line in loose if line.trouble == "failure")[:_MOST_UNKNOWN],
         doubts=() if failed else tuple(line for line in loose if line.trouble == "doubt")[:_MOST_UNKNOWN],
         overlooked=seen.overlooked,
         tools=tuple(sorted(known_tools)),
@@ -110,15 +111,15 @@ def _by_structure(shown: Sequence[Cause], seen: Collected, catalog: Catalog, too
     roots = {cause.error.root for cause in shown if cause.error.severity is Severity.ERROR}
     if "cause" in roots:
         return
-    harmless = {hit.line for cause in shown if cause.error.severity is not Severity.ERROR for hit in cause.hits}
+    quiet = [cause for cause in shown if cause.error.severity is not Severity.ERROR]
+    harmless = {hit.line for cause in quiet for hit in cause.hits}
     lines = [line for line in seen.error_lines.values() if line.line not in harmless]
     if seen.finishes:
         lines = [line for line in lines if line.trouble == "failure"]
-    lines = _first_and_last(lines)
-    cause = answer_by_structure(lines, catalog, tools)
+    cause = answer_by_structure(_first_and_last(lines), catalog, tools)
     if cause is None or (roots and cause.error.severity is not Severity.ERROR):
         return
-    if not roots and (cause.error.root == "cause" or not any(one.error.severity is Severity.WARNING for one in shown)):
+    if not roots and (cause.error.root == "cause" or all(one.error.severity is Severity.INFO for one in quiet)):
         yield cause
     elif cause.error.root == "cause" or roots == {"follow-up"}:
         yield replace(cause, because=_NO_ROW_SAYS_WHY)
@@ -130,16 +131,14 @@ def diagnose_log(log: Path, catalog: Catalog, names: Names | None = None, *, too
         return diagnose(stream, catalog, names, tools=tools)
 
 
-def _is_quiet(sighting: Sighting, catalog: Catalog, *, failing: bool) -> bool:
-    """A failure of which only warnings speak is none where nothing failed, nor one of details where something did."""
-    levels = {level_of(hit.text, catalog.forms)[0] for hit in islice(sighting.hits.values(), _MOST_CODES)}
-    return levels == {"detail" if failing else "warning"}
-
-
 def _cause(sighting: Sighting, catalog: Catalog, names: Names, tools: set[str], *, failing: bool) -> Cause:
     """The row as this log shows it: as telling as its most telling words, with what they keep filled in."""
     row, said = sighting.error, sighting.strengths
-    quiet = said == {"mild"} or _is_quiet(sighting, catalog, failing=failing)
+    hits = tuple(hit for _, hit in sorted(sighting.hits.items()))
+    # Of which only warnings speak is no failure where nothing failed, nor of which details do where something did.
+    levels = {level_of(hit.text, catalog.forms)[0] for hit in hits[:_MOST_CODES]}
+    quiet = said == {"mild"} or levels == {"detail" if failing else "warning"}
+    quiet |= levels == {"detail"} and not any(trouble_of(hit.text) for hit in hits[:_MOST_CODES])
     weak = "match" not in said and "weak" in said and not tools.isdisjoint(row.tools)
     root: Root = "follow-up"
     if "match" in said or weak or said == {"mild"}:
@@ -160,7 +159,6 @@ def _cause(sighting: Sighting, catalog: Catalog, names: Names, tools: set[str], 
         cause=_FIELD.sub(lambda field: fields[field[1]], row.cause),
         workaround=_FIELD.sub(lambda field: fields[field[1]], row.workaround),
     )
-    hits = tuple(hit for _, hit in sorted(sighting.hits.items()))
     texts = [(hit.text, *hit.after) for hit in hits]
     # The names of each line that shows the cause, or of the first line after it that names anything.
     named = (mapped for lines in texts for mapped in next(filter(None, map(names.find, lines)), ()))
