@@ -36,20 +36,18 @@ def answer_by_structure(lines: Iterable[ErrorLine], catalog: Catalog, wrote: Col
     """
     pairs = [(line, event_of(line, catalog)) for line in lines]
     severe = [pair for pair in pairs if pair[1].level in ("error", "")]
-    telling = [  # what a frame of a Python stack shows is code: it says what might be raised, not what was
-        (line, event)
-        for line, event in severe
-        if not _TORN_DOWN.search(line.text) and "".join(line.before[-1:])[:6] != 'File "'
-    ]
+    # What a frame of a Python stack shows is code: it says what might be raised, not what was.
+    telling = [pair for pair in severe if "".join(pair[0].before[-1:])[:6] != 'File "']
+    severe = [pair for pair in telling if not _TORN_DOWN.search(pair[0].text)] or telling or severe
     beside = {tool.id for tool in catalog.tools if tool.foreign or tool.drives_others}
     nobody = {*wrote, *(event.tool for _, event in pairs)} - {""} <= beside
     if nobody:
         # A framework that drives many chips, and nothing in the log speaks of this one: the failure is its own.
         catalog = replace(catalog, tools=tuple(replace(tool, foreign=tool.id in beside) for tool in catalog.tools))
-    answer = _by_kind(telling or severe, catalog, mild=False, nobody=nobody)
+    answer = _by_kind(severe, catalog, mild=False, nobody=nobody)
     vague = {f"line/{kind.id}" for kind in catalog.kinds if kind.root != "cause" and not kind.chain}
     if answer is None or answer.error.id in vague:
-        answer = _beside_the_chain(telling or severe, catalog, nobody=nobody) or answer
+        answer = _beside_the_chain(severe, catalog, nobody=nobody) or answer
     if answer is None and not any(line.trouble == "failure" for line, _ in severe):
         warnings = [pair for pair in pairs if pair[1].level == "warning"]
         answer = _by_kind(warnings, catalog, mild=True, nobody=nobody)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -114,13 +113,10 @@ class Diagnosis:
     lines: int = 0
     size: int = 0
 
-    def _of(self, severity: Severity) -> Iterator[Cause]:
-        return (cause for cause in self.causes if cause.error.severity is severity)
-
     @property
     def errors(self) -> tuple[Cause, ...]:
         """The error-level causes, likeliest first."""
-        return tuple(self._of(Severity.ERROR))
+        return tuple(cause for cause in self.causes if cause.error.severity is Severity.ERROR)
 
     @property
     def understood(self) -> bool:
@@ -131,7 +127,8 @@ class Diagnosis:
         """
         if self.conclusion == "finished" or any(cause.error.root != "follow-up" for cause in self.errors):
             return True
-        return bool(list(self._of(Severity.WARNING))) and not (self.errors or self.unknown)
+        warned = any(cause.error.severity is Severity.WARNING for cause in self.causes)
+        return warned and not (self.errors or self.unknown)
 
     @property
     def conclusion(self) -> Conclusion:
