@@ -17,8 +17,8 @@ from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.errors import PackageError, UsageError
 from deploykit.model import load_model
 from deploykit.model.weights import load_weights
-from sample_models.decoder_feeds import decoder_feeds
-from sample_models.decoders import TINY, write_decoder
+from sample_models.feeds import random_feeds
+from sample_models.shared_weights import write_graphs
 from tables import each_row
 from text_models import text_model
 
@@ -48,7 +48,7 @@ def test_each_part_has_what_it_reads_and_makes_and_in_a_row_they_are_the_whole()
 @pytest.fixture(scope="module", params=["float", "blocks"])
 def decoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("decoder")
-    write_decoder(TINY, folder, request.param)
+    write_graphs(folder, request.param)
     return folder
 
 
@@ -62,7 +62,7 @@ def test_parts_compute_what_the_whole_does_and_weights_stay_together(decoder: Pa
     sizes = large_weights(models[0])
     cut = cut_alike(models, 3, sizes)
     for model, parts in zip(models, cut, strict=True):
-        known: dict[str, Any] = decoder_feeds(model, TINY)
+        known: dict[str, Any] = random_feeds(model, samples=1)[0]
         wanted = Session(model).run(known)
         for part in parts:
             onnx.checker.check_model(part.model, full_check=True)
@@ -123,7 +123,7 @@ def test_where_chains_are_cut(
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("plain")
-    write_decoder(TINY, folder, "float")
+    write_graphs(folder, "float")
     return folder
 
 
@@ -148,7 +148,7 @@ def test_the_files_run_one_after_the_other_with_the_entries_of_their_tensors(pla
     for source in both:
         mine = [report.model for report in reports if report.model.stem.startswith(source.stem)]
         assert all(load_model(part).external for part in mine)
-        feeds = decoder_feeds(onnx.load(source, load_external_data=False), TINY)
+        (feeds,) = random_feeds(onnx.load(source), samples=1)
         run_parts(source, mine, feeds, rtol=1e-4, atol=1e-4)
     decode = [report for report in reports if report.model.stem.startswith("decode")]
     kept = [read_encodings(report.encodings).entries for report in decode if report.encodings is not None]

@@ -16,7 +16,7 @@ from deploykit.encodings.files import convert_encodings
 from deploykit.errors import UsageError
 from deploykit.tables.devices import Fact
 from deploykit_qualcomm.devices import capability
-from sample_models.decoders import TINY, write_decoder
+from sample_models.shared_weights import write_graphs
 
 MakeSdk = Callable[..., Path]
 RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -26,7 +26,7 @@ RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
 def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Both graphs of a tiny decoder, their weights, and encodings with LPBQ weights."""
     folder = tmp_path_factory.mktemp("decoder")
-    write_decoder(TINY, folder, "float")
+    write_graphs(folder, "float")
     made = convert_encodings(folder / "decoder.encodings", "1.0.0", model=folder / "prefill.onnx", lpbq=True)
     (folder / "lpbq.encodings").write_text(made.text, "utf-8")
     return folder
@@ -69,7 +69,7 @@ def test_weights_are_in_the_package_once_and_every_part_reads_its_own(decoder: P
     assert (package / "model/weights.data").read_bytes() == (decoder / "weights.data").read_bytes()
     assert {path.name for path in (package / "model").iterdir() if path.suffix != ".onnx"} == {"weights.data"}
     stored = {path.stem: set(load_model(path).stored) for path in (package / "model").glob("*.onnx")}
-    weights = {name: {item for item in found if item.startswith("layers.")} for name, found in stored.items()}
+    weights = {name: {item for item in found if item.startswith("layer")} for name, found in stored.items()}
     assert weights["prefill_1"] == weights["decode_1"] and weights["prefill_2"] == weights["decode_2"]
     assert not weights["prefill_1"] & weights["prefill_2"]
 
@@ -78,7 +78,7 @@ def test_both_graphs_have_the_same_entries_of_a_weight(package: Path) -> None:
     rows = [json.loads((package / f"encodings/{name}_1.json").read_text("utf-8")) for name in ("prefill", "decode")]
     params = [{row["name"]: row for row in found["param_encodings"]} for found in rows]
     assert params[0] == params[1]
-    assert {row["enc_type"] for name, row in params[0].items() if name.startswith("layers.0.q")} == {"LPBQ"}
+    assert {row["enc_type"] for name, row in params[0].items() if name.startswith("layer0")} == {"LPBQ"}
 
 
 def test_it_builds_and_is_verified(package: Path, make_sdk: MakeSdk, run_script: RunScript, tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_the_limit_of_the_chip_decides_how_many_parts_there_are(decoder: Path, m
         known = capability(name, **where)
         if name != "graph_limit_kb" or known is None:
             return known
-        return Fact(value=40, source=known.source, confidence=known.confidence)  # the weights are 82 KiB
+        return Fact(value=22, source=known.source, confidence=known.confidence)  # the weights are 50 KiB
 
     assert contexts_of(decoder) == 1
     monkeypatch.setattr("deploykit_qnn_htp.cutting.capability", small)

@@ -35,7 +35,7 @@ FINE_PARTS = 30
 GENERATE = """
 import sys
 from pathlib import Path
-from sample_models.decoders import LARGE, TINY, write_decoder
+from decoders import LARGE, TINY, write_decoder
 write_decoder(TINY if sys.argv[3] == "tiny" else LARGE, Path(sys.argv[1]), sys.argv[2])
 """
 
@@ -119,7 +119,7 @@ def _size(path: Path) -> int:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    paths = [ROOT, ROOT / "backends", ROOT / "templates", ROOT / "tests" / "support"]
+    paths = [ROOT, ROOT / "backends", ROOT / "templates", ROOT / "tests/support", Path(__file__).parent]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "DEPLOYKIT_CACHE": str(folder / "cache")}
 
 
