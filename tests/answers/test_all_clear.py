@@ -164,14 +164,6 @@ def first_of(log: str) -> str:
         ),
         (
             (
-                "<E> Stub lib id mismatch: expected (v2.28.0.241029232508_102474), detected (v2.25.17.241017130936_1)",
-                "<E> Unable to load Remote symbols 1008",
-                "<E> Failed to create transport for device, error: 1008",
-            ),
-            "library-versions-differ",
-        ),
-        (
-            (
                 "<E> fastrpc memory map for fd: 80 with length: 482344960 failed with error: 0x1",
                 "<E> Skel failed to process context binary.",
                 "<E> Context create from binary failed for deviceId 0 coreId 0 pdId 0 err 5005",
@@ -180,34 +172,11 @@ def first_of(log: str) -> str:
         ),
         (
             (
-                '[ERROR] "Unable to find a valid interface."',
-                '[ERROR] "Create From Binary FAILED!"',
-                "Failure to initialize model",
-            ),
-            "qnn-other-libraries-first",
-        ),
-        (
-            (
                 "[UNILOG][FATAL][XCOM_UNSUPPORT_QUANTIZATION][The fix info is error or unsupported.] too large.",
                 "*** Check failure stack trace: ***",
                 "Aborted (core dumped)",
             ),
             "dpu-scales-differ",
-        ),
-        (
-            (
-                "ERROR: hexagon_nn_config failed. Error: -1",
-                "ERROR: Node number 125 (TfLiteHexagonDelegate) failed to prepare.",
-                "ERROR: Restored original execution plan after delegate application failure.",
-            ),
-            "hexagon-delegate-start",
-        ),
-        (
-            (
-                "amdxdna 0000:c6:00.1: AIE2_TDR_WORK: Device isn't making progress... Count 6 timeout 15",
-                "amdxdna 0000:c6:00.1: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x0002 address=0x7fb5 flags=0x0007]",
-            ),
-            "xdna-page-fault",
         ),
         (
             (
