@@ -365,7 +365,7 @@ _SHALLOW = 4  # channels: pictures have three, or four
 _WIDE = 128  # what counts as a large picture
 _PAIRS = ("QuantizeLinear", "DequantizeLinear")
 _RMS_TAIL = ("ReduceMean", "Add", "Sqrt")
-_COSTS = "cost model of onnxruntime-qnn 2.7.0 (QAIRT 2.51) for QCS9075"
+_COSTS = "onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: its cost model for QCS9075"
 
 
 def _rank(facts: GraphFacts, name: str) -> int | None:
