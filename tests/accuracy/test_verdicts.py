@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,6 +26,7 @@ from tables import each_row
 Outputs: TypeAlias = dict[str, np.ndarray]
 Change: TypeAlias = Callable[[np.ndarray], np.ndarray]
 
+PAGE = Path(__file__).parents[2] / "docs/numbers.md"
 RNG = np.random.default_rng(5)
 GIVEN = Context(label="given")
 
@@ -208,6 +211,27 @@ def test_every_limit_has_a_reason_and_a_source() -> None:
     asked = Context(label="given", thresholds=Thresholds(max_box_error=3))
     assert asked.limit(Measure.BOX_ERROR, side=320).value == 3
     assert GIVEN.limit(Measure.BOX_ERROR, side=320).value == 4
+
+
+def limit_rows() -> str:
+    """What is asked, as deploykit has it."""
+    lines = [
+        f"| {key} | {limit.asked()} | {limit.margin:g} | {'–' if limit.floor is None else f'{limit.floor:g}'} | "
+        f"{limit.reason} | {limit.source} |"
+        for key, limit in limits().limit.items()
+    ]
+    head = "| measure | good | margin | never under (or over) | reason | source |"
+    return "\n".join([head, "|---|---|---|---|---|---|", *lines, ""])
+
+
+def test_the_page_shows_the_limits() -> None:
+    before, rest = PAGE.read_text("utf-8").split("<!-- limits -->\n")
+    inside, after = rest.split("<!-- end of limits -->\n")
+    wanted = limit_rows()
+    if os.environ.get("DEPLOYKIT_WRITE_DOCS"):
+        PAGE.write_text(f"{before}<!-- limits -->\n{wanted}<!-- end of limits -->\n{after}", "utf-8")
+        inside = wanted
+    assert inside == wanted, "run: DEPLOYKIT_WRITE_DOCS=1 pytest tests/accuracy/test_verdicts.py"
 
 
 @each_row(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -14,7 +13,6 @@ import onnx
 import pytest
 
 from deploykit.accuracy.judge.judge import Judge
-from deploykit.accuracy.judge.verdict import limits
 from deploykit.accuracy.samples.calibration import parse_declarations
 from deploykit.accuracy.samples.gathering import Samples, gather
 from deploykit.accuracy.samples.inputs import Label, input_specs
@@ -27,9 +25,6 @@ from deploykit.model.collect import facts_of
 from . import pictures, words
 from .sketches import MODELS, Sample
 
-PAGE = Path(__file__).parents[2] / "docs/numbers.md"
-EVERY = 3
-"""The quick run takes every third model, the heavy one all."""
 DRAWN = (pictures, words)
 """Importing them enters their models."""
 LABELS = (Label.GIVEN, Label.DECLARED, Label.DERIVED)
@@ -206,20 +201,9 @@ def outputs_of(bench: Bench, way: str, feeds: Sequence[Feed]) -> Outputs | None:
     return WRONG[way](right)
 
 
-def limit_rows() -> str:
-    """What is asked, as deploykit has it."""
-    lines = [
-        f"| {key} | {limit.asked()} | {limit.margin:g} | {'–' if limit.floor is None else f'{limit.floor:g}'} | "
-        f"{limit.reason} | {limit.source} |"
-        for key, limit in limits().limit.items()
-    ]
-    head = "| measure | good | margin | never under (or over) | reason | source |"
-    return "\n".join([head, "|---|---|---|---|---|---|", *lines, ""])
-
-
 @pytest.mark.parametrize(
     "sample",
-    [pytest.param(m, id=m.name, marks=() if at % EVERY == 0 else pytest.mark.heavy) for at, m in enumerate(MODELS)],
+    [pytest.param(sample, id=sample.name) for sample in MODELS],
 )
 def test_the_judge_is_right_about_it(sample: Sample, tmp_path: Path) -> None:
     """On every kind of inputs, about every way of being wrong."""
@@ -263,13 +247,3 @@ def _distances(wanted: Sequence[Mapping[str, np.ndarray]], got: Outputs) -> dict
         one, two = (np.stack([values[name] for values in side]).astype(np.float64) for side in (wanted, got))
         shares[name] = float(np.sqrt(np.square(one - two).mean()) / (one.std() or 1.0))
     return shares
-
-
-def test_the_page_shows_the_limits() -> None:
-    before, rest = PAGE.read_text("utf-8").split("<!-- limits -->\n")
-    inside, after = rest.split("<!-- end of limits -->\n")
-    wanted = limit_rows()
-    if os.environ.get("DEPLOYKIT_WRITE_DOCS"):
-        PAGE.write_text(f"{before}<!-- limits -->\n{wanted}<!-- end of limits -->\n{after}", "utf-8")
-        inside = wanted
-    assert inside == wanted, "run: DEPLOYKIT_WRITE_DOCS=1 pytest -m '' tests/numbers"
