@@ -176,10 +176,7 @@ def _cause(sighting: Sighting, catalog: Catalog, names: Names, tools: set[str], 
 
 
 def _unique_names(names: Iterable[MappedName]) -> tuple[MappedName, ...]:
-    found: dict[tuple[str, ...], MappedName] = {}
-    for name in names:
-        found.setdefault(name.onnx, name)
-    return tuple(found.values())
+    return tuple({name.onnx: name for name in names}.values())
 
 
 def _in_line(cause: Cause) -> tuple[int, int]:
@@ -248,10 +245,7 @@ def _in_order(causes: list[Cause]) -> list[Cause]:
 
 def _codes(lines: Iterable[str], catalog: Catalog) -> tuple[CodeSeen, ...]:
     """Every code that a line of trouble names, known or not."""
-    found: dict[int, str] = {}
-    for line in lines:
-        for number, spelling in codes_of(line):
-            found.setdefault(number, spelling)
+    found = {number: spelling for line in lines for number, spelling in codes_of(line)}
     return tuple(
         CodeSeen(code=number, spelling=spelling, meaning=catalog.code(number))
         for number, spelling in sorted(islice(found.items(), _MOST_CODES))

@@ -129,9 +129,10 @@ def _beside_the_chain(pairs: Sequence[tuple[ErrorLine, Event]], catalog: Catalog
 def _beside(line: ErrorLine, tool: Tool, detail: str = "", way_out: str = "", source: tuple[str, ...] = ()) -> Cause:
     """What is said of a failure of a tool beside the chain; its kind, where it is known, says the way out."""
     first = f"its first error is {line.text[:_LONGEST_NAME]!r}" + (f"; {detail}" if detail else "")
+    scope = "and nothing here speaks of the NPU" if tool.drives_others else "not of the way of a model onto the NPU"
     row = KnownError(
         id=f"foreign/{tool.id}",
-        cause=f"this is a failure of {tool.name}, not of the way of a model onto the NPU: {first}",
+        cause=f"this is a failure of {tool.name}, {scope}: {first}",
         workaround="; ".join(filter(None, (way_out, tool.advice))) or f"look it up where {tool.name} is documented",
         source=tuple(dict.fromkeys((*tool.source, *source))) or ("the form of its lines",),
         confidence=Confidence.INFERRED,
