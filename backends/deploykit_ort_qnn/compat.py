@@ -19,7 +19,7 @@ from deploykit.errors import InputError
 from deploykit.findings import Confidence
 from deploykit.tables.capabilities import CompatRow, Status, compat_row
 from deploykit_ort_qnn.provider_keys import load_options
-from deploykit_qualcomm.atlas.rows import atlas_rows, costs, nearest_sdk, where_it_holds
+from deploykit_qualcomm.atlas.rows import atlas_rows, costs, where_it_holds
 from deploykit_qualcomm.tables import tables
 
 __all__ = [
@@ -191,7 +191,7 @@ _BEFORE = ("2.48.0", "2.50.99")
 
 def kernel_rows() -> Iterator[CompatRow]:
     """Two for each row and cost: as it was measured, and as it is inferred for the releases before."""
-    measured = nearest_sdk("")
+    measured = atlas_rows()[0].sdk
     for row in atlas_rows():
         off = f", up to {100 * min(row.most / row.span, 1):.3g} % of its range off" if row.span else ""
         elsewhere = where_it_holds(row)

@@ -124,7 +124,7 @@ def prepare(situation: Situation, shared: SharedWork) -> ProviderDraft:
         chosen=choose_options(request.options, wheel.version, {node.op_type for node in situation.facts.nodes}),
         prepared=prepared,
         lint=lint,
-        cleared=_cleared(lint, prepared, wheel, shared),
+        cleared=_cleared(lint, prepared, shared),
         max_time_us=limit,
         options=request.adapter_options,
     )
@@ -147,9 +147,7 @@ def _repaired(situation: Situation, prepared: ProviderModel | None) -> tuple[Sit
     return situation, replace(prepared, model=made, steps=(*prepared.steps, *steps))
 
 
-def _cleared(
-    lint: Iterable[Finding], prepared: ProviderModel | None, wheel: Wheel, shared: SharedWork
-) -> frozenset[str]:
+def _cleared(lint: Iterable[Finding], prepared: ProviderModel | None, shared: SharedWork) -> frozenset[str]:
     """Nodes of the prepared model that no row of the atlas is about any more, where one was about the given node."""
     found = frozenset(finding.subject.name for finding in lint if finding.code == "QNN320")
     if prepared is None or not found:
@@ -160,9 +158,9 @@ def _cleared(
         from deploykit_qualcomm.rules.atlas import suspects_in
 
         left = found & {label(node) for node in model.graph.node}
-        return left - suspects_in(model, wheel.sdk, verdicts=_SUSPECT, only=left)
+        return left - suspects_in(model, verdicts=_SUSPECT, only=left)
 
-    return shared.once(("cleared", Same(model), wheel.sdk, found), look)
+    return shared.once(("cleared", Same(model), found), look)
 
 
 def _refuse_dlc(wheel: Wheel) -> None:

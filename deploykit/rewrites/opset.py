@@ -40,7 +40,7 @@ _DEFAULTS_SINCE_IR = 4
 # Operators that compilers for devices rarely have. What they mostly have, such as a LayerNormalization, stays one.
 _WRITTEN_OUT = frozenset(
     {
-        *("AffineGrid", "Attention", "Celu", "CenterCropPad", "DynamicQuantizeLinear"),
+        *("AffineGrid", "Attention", "Celu", "CenterCropPad", "DynamicQuantizeLinear", "Mish"),
         *("ReduceL1", "ReduceLogSum", "ReduceSumSquare", "RotaryEmbedding", "Shrink", "Softsign", "Swish"),
         *("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"),
     }

@@ -122,7 +122,6 @@ WAYS: dict[str, Way] = {
     "ORT006 --lpbq": lpbq("sm8650"),
     "ORT007 corrected": corrected,
     "ORT008 v73": sixteen_bits,
-    "ORT011 another operator": lambda bench: bench.module(RULES).with_operator("Tanh"),
     "ORT012 newest wheel": mlp("w8a8.qdq.onnx", options=UNCHECKED),
     "ORT012 without the option": unchecked_left_out,
     "ORT013 LPBQ encodings": mlp("lpbq-w4a16.v1.0.0"),

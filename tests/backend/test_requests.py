@@ -170,7 +170,6 @@ TOOLS = {
     "DK003": "branches that the tools may resolve",
     "DK016": "operators on quantized integers",
     "ORT003": "float8 weights",
-    "ORT011": "operators that ONNX Runtime may make one of",
     "ORT016": "a norm that is not finalized",
     "QNN232": "16-bit weights per channel",
     "QNN234": "sizes of blocks",

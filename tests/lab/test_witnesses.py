@@ -60,14 +60,14 @@ def test_what_was_measured_is_what_the_rows_say() -> None:
         hit, _, cases = one["measured"].removesuffix(" off").partition(" of ")
         if one["about"].startswith("rank ") and hit == cases:
             rank = float(one["about"].removeprefix("rank "))
-            rows = rows_for(one["op"], TYPES[one["kind"]], FOUND["sweep"]["sdk"])
+            rows = rows_for(one["op"], TYPES[one["kind"]])
             against += [
                 (one["op"], one["kind"], row.id)
                 for row in rows
                 if row.verdict == "refused" and row.when.keys() <= {"rank"} and row.holds({"rank": rank})
             ]
         elif one["about"].startswith("rank ") and hit == "0":
-            assert rows_for(one["op"], TYPES[one["kind"]], FOUND["sweep"]["sdk"]), one
+            assert rows_for(one["op"], TYPES[one["kind"]]), one
     assert against == []
 
 

@@ -106,12 +106,6 @@ def samples_draft(samples: int) -> ProviderDraft:
     return of_float(graph.model(made))
 
 
-def window_draft(side: int) -> ProviderDraft:
-    graph = TinyGraph()
-    settings = {"kernel_shape": [side] * 2, "strides": [side] * 2, "ceil_mode": 1}
-    return of_float(graph.model(graph.op("AveragePool", [graph.input("x", (1, 4, 8, 8))], "y", **settings)))
-
-
 def pointed_draft(rank: int) -> ProviderDraft:
     graph = TinyGraph()
     index = graph.stored("index", np.ones((1,) * rank), "int64")
@@ -239,7 +233,6 @@ CASES: dict[str, tuple[Case, Case]] = {
     "ORT008": (lambda: prepared(narrowed=("y",)), draft),
     "ORT009": (lambda: step("widen-log"), lambda: step("fold-batchnorm")),
     "ORT010": (lambda: prepared(refusals=("n: no",)), draft),
-    "ORT011": (lambda: with_operator("Erf"), lambda: with_operator("Tanh")),
     "ORT012": (lambda: draft(chosen=Chosen(compile={}, run={}, entries={}, unchecked=("vtcm_mb",))), draft),
     "ORT013": (lambda: lossy_step("lpbq"), lambda: step("lpbq")),
     "ORT014": (lambda: float_draft("Erf"), lambda: float_draft("Tanh")),
@@ -249,7 +242,6 @@ CASES: dict[str, tuple[Case, Case]] = {
     "ORT018": (lambda: float_draft("Tanh", opset=6), lambda: float_draft("Tanh", opset=7)),
     "ORT019": (lambda: replace(block_draft(fp16=True), wheel=OLD_WHEEL), lambda: block_draft(fp16=True)),
     "ORT020": (lambda: index_draft(6, 8), lambda: index_draft(48)),
-    "ORT031": (lambda: window_draft(9), lambda: window_draft(8)),
     "ORT032": (lambda: pointed_draft(5), lambda: pointed_draft(4)),
     "ORT150": (lambda: replace(with_operator("GRU"), wheel=OLD_WHEEL), lambda: with_operator("GRU")),
     "ORT160": (lambda: old_draft(float_draft("Tanh", opset=23)), lambda: old_draft(float_draft("Tanh", opset=22))),
@@ -342,14 +334,6 @@ def test_a_float_island_says_what_was_meant_and_what_became_of_it(made_type: str
     (finding,) = rules()["ORT101"].run(scope)
     assert words in finding.message and ("after optimization" in finding.message) is bool(made_type)
     assert finding.message.endswith(f"; {meant}") and finding.evidence["made"] == (made_type.lower() or "unknown")
-
-
-@each_row(("entries", "handled"), [({"session.disable_cpu_ep_fallback": "0"}, True), ({}, False)])
-def test_a_refused_operator_may_stay_on_the_cpu(entries: dict[str, str], handled: bool) -> None:
-    """Where the user asked for that; else the whole model is refused because of it."""
-    asked = replace(base().chosen, entries={**base().chosen.entries, **entries})
-    (finding,) = rules()["ORT011"].run(replace(with_operator("Erf"), chosen=asked))
-    assert (finding.handled is not None) is handled
 
 
 @each_row(

@@ -515,6 +515,7 @@ LOWERED = [
             ("Celu <alpha = 2.0>", 17),
             ("Shrink <lambd = 0.7, bias = 0.2>", 17),
             ("Softsign", 15),
+            ("Mish", 18),
             ("ReduceL1", 18),
             ("ReduceSumSquare <keepdims = 0>", 18),
         )

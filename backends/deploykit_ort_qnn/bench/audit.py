@@ -51,8 +51,6 @@ _MOST_TRIED = 24
 _FAULTS = (KernelVerdict.WRONG, KernelVerdict.REFUSED, KernelVerdict.NARROWED)
 # Whom a row says what of.
 _SUSPECT = {"quick": ("wrong",), "auto": ("wrong", "narrowed", "refused")}
-# Findings that an audit may settle, beside those that name a suspect.
-_DOUBTS = ("QNN214", "QNN284")
 # Bytes of weights beyond which a model is not loaded unless all of its kernels are asked for.
 _LARGEST = 1 << 29
 
@@ -88,11 +86,11 @@ def audit_draft(
         found = Audit(level=level, by="nobody: its weights are not loaded for it", left_out=len(facts.nodes))
         return replace(found, findings=tuple(RULES.run(found)))
     model = compiled_model(draft)
-    suspects = frozenset() if level == "full" else suspects_in(model, draft.wheel.sdk, verdicts=_SUSPECT[level])
+    suspects = frozenset() if level == "full" else suspects_in(model, verdicts=_SUSPECT[level])
     whole = whole_model(given) if given is not None and level in ("auto", "full") and given.facts.is_qdq else None
     if level == "auto":
-        doubted = bool(suspects or repairs_of(draft.options)) or any(one.code in _DOUBTS for one in draft.lint)
-        if not doubted and (whole is None or not suspects_in(whole, draft.wheel.sdk, verdicts=_SUSPECT[level])):
+        doubted = bool(suspects or repairs_of(draft.options)) or any(one.code == "QNN284" for one in draft.lint)
+        if not doubted and (whole is None or not suspects_in(whole, verdicts=_SUSPECT[level])):
             level = "quick"  # which then runs none: the whole model is compiled and emulated all the same
     bench = bench_of(wheel, host, draft.soc_model, progress, "auditing kernels")
     run = partial(audit_model, bench=bench, by=f"QAIRT {wheel['qairt']} for soc_model {draft.soc_model}")
@@ -175,7 +173,6 @@ def settled_by(audit: Audit, lint: Iterable[Finding]) -> dict[tuple[str, str], s
         fails_otherwise = kernel.verdict in _FAULTS and kernel.verdict != finding.evidence.get("verdict")
         refuted = {
             "QNN320": name not in open_ or fails_otherwise,
-            "QNN214": name not in open_,
             "QNN284": kernel.operators not in doubtful and not audit.left_out,
         }
         if refuted.get(finding.code):

@@ -186,27 +186,6 @@ def check_refusals(draft: ProviderDraft) -> Iterator[Found]:
         yield Found("node", text.partition(":")[0], text)
 
 
-@_rule("ORT011", "refused-operator", "error", claim=_LIKELY)
-def check_operators(draft: ProviderDraft) -> Iterator[Found]:
-    """An operator that the provider refuses is left in the model.
-
-    It is not taken quantized; the model would not run wholly on the NPU.
-
-    Fix: Rewrite it; exact GELU is fused and BatchNormalization folded where their form allows.
-    """
-    # Operators seen refused that no rewrite removed.
-    if draft.prepared is None:
-        return
-    for node in draft.prepared.model.graph.node:
-        if node.op_type in ("Erf", "BatchNormalization"):
-            yield Found(
-                "node",
-                node.name or node.output[0],
-                f"{node.op_type} {node.name or node.output[0]} is refused by the provider",
-                handled="it stays on the CPU, as asked for" if draft.chosen.allows_cpu else None,
-            )
-
-
 @_rule("ORT012", "option-not-checked", "warning")
 def check_unchecked(draft: ProviderDraft) -> Iterator[Found]:
     """A provider option was not looked up in this wheel.
@@ -498,30 +477,6 @@ def check_operators_in_release(draft: ProviderDraft) -> Iterator[Found]:
 
 
 _MOST_INDEX_DIMENSIONS = 4
-
-
-@RULES.rule(
-    "ORT031",
-    "window-beyond-map",
-    "warning",
-    sources=[f"{_LAB}: windows of 8 and 320 on maps of 6, of 6 on 6"],
-    cure="global-pool",
-)
-def check_window(draft: ProviderDraft) -> Iterator[Found]:
-    """An AveragePool whose window is larger than its map.
-
-    The provider says that it takes the node and then fails to (an internal error); windows of the map's size and
-    GlobalAveragePool are taken.
-
-    Fix: Write it as GlobalAveragePool.
-    """
-    for node in _standard_nodes(draft, "AveragePool"):
-        fact = draft.situation.facts.tensors.get(node.inputs[0])
-        sizes = [dim for dim in (fact.shape if fact is not None else None) or () if isinstance(dim, int)][2:]
-        window = node.attributes.get("kernel_shape") or ()
-        if len(window) == len(sizes) and any(side > size for side, size in zip(window, sizes, strict=True)):
-            text = f"a window of {list(window)} on a map of {list(sizes)}"
-            yield Found("node", node.label, f"{node.label}: {text}")
 
 
 @RULES.rule(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
+from typing import TypeAlias
 
 from deploykit.tables.reading import parse_rows, read_toml
 
@@ -27,7 +28,6 @@ __all__ = [
     "costs",
     "limits_of",
     "matching",
-    "nearest_sdk",
     "numbers_of",
     "operators",
     "place_of",
@@ -48,16 +48,19 @@ FILES = ("refused", "wrong", "narrowed", "stated")
 PLACES = FOLDER / "places.toml"
 
 
+Wanted: TypeAlias = str | float | tuple[str | float, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One condition with its verdict.
 
-    ``when`` states it: a word or a number that a trait equals, or ``"<= 4"``, ``">= 2"``. ``types`` are those of u8,
-    u16 and float in which it was seen. ``hit`` and ``spared`` are how many measured cases it is about and how many of
-    other verdicts it holds (none, or the row would say so). ``example`` is the case that shows it best, ``most`` and
-    ``share`` what was measured of that. ``mechanism`` is what the kernel does instead, where that is known: such a row
-    was stated by its mechanism, not drawn from cases. ``since`` is the first release that is known to compute so, ""
-    where nothing is known of a limit.
+    ``when`` states it: a word or a number that a trait equals, ``"<= 4"``, ``">= 2"``, or a list of which one holds.
+    ``types`` are those of u8, u16 and float in which it was seen. ``hit`` and ``spared`` are how many measured cases it
+    is about and how many of other verdicts it holds (none, or the row would say so). ``example`` is the case that shows
+    it best, ``most`` and ``share`` what was measured of that. ``mechanism`` is what the kernel does instead, where that
+    is known: such a row was stated by its mechanism, not drawn from cases. ``since`` is the first release that is known
+    to compute so, "" where nothing is known of a limit.
     """
 
     op: str
@@ -74,7 +77,7 @@ class Row:
     why: str = ""
     mechanism: str = ""
     since: str = ""
-    when: Mapping[str, str | float] = field(default_factory=dict)
+    when: Mapping[str, Wanted] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
@@ -84,13 +87,7 @@ class Row:
     @property
     def condition(self) -> str:
         """In words."""
-        told = (
-            f"{name} {value}"
-            if isinstance(value, str) and value[:2] in ("<=", ">=")
-            else f"{name} is {value if isinstance(value, str) else format(value, 'g')}"
-            for name, value in self.when.items()
-        )
-        return ", ".join(told) or "as far as tried, always"
+        return ", ".join(f"{name} {_words(value)}" for name, value in self.when.items()) or "as far as tried, always"
 
     @property
     def cases(self) -> str:
@@ -106,7 +103,17 @@ class Row:
         return all(name in traits and _holds(value, traits[name]) for name, value in self.when.items())
 
 
-def _holds(wanted: str | float, value: str | float) -> bool:
+def _words(wanted: Wanted) -> str:
+    if isinstance(wanted, tuple):
+        return " or ".join(map(_words, wanted))
+    if isinstance(wanted, float | int):
+        return f"is {wanted:g}"
+    return wanted if wanted[:2] in ("<=", ">=") else f"is {wanted}"
+
+
+def _holds(wanted: Wanted, value: str | float) -> bool:
+    if isinstance(wanted, tuple):
+        return any(_holds(one, value) for one in wanted)
     if isinstance(wanted, str) and wanted[:2] in ("<=", ">="):
         if not isinstance(value, int | float):
             return False
@@ -125,27 +132,15 @@ def atlas_rows(folder: Path = FOLDER) -> tuple[Row, ...]:
 
 
 @cache
-def rows_for(op: str, kind: str, sdk: str) -> tuple[Row, ...]:
-    """Rows about an operator in a type, of one QAIRT version."""
-    return tuple(row for row in atlas_rows() if (row.op, row.sdk) == (op, sdk) and kind in row.types)
+def rows_for(op: str, kind: str) -> tuple[Row, ...]:
+    """Rows about an operator in a type."""
+    return tuple(row for row in atlas_rows() if row.op == op and kind in row.types)
 
 
 @cache
 def operators() -> frozenset[str]:
     """Every operator that some row is about."""
     return frozenset(row.op for row in atlas_rows())
-
-
-@cache
-def nearest_sdk(release: str) -> str:
-    """The measured version nearest to one as it is written; "" where nothing was measured."""
-    measured = sorted({row.sdk for row in atlas_rows()}, key=numbers_of)
-    wanted = numbers_of(release)
-    if not wanted:
-        return measured[-1] if measured else ""
-    # Releases are numbered by their second part: 2.51 and 2.47 are four apart.
-    minors = {sdk: [*numbers_of(sdk), 0, 0][1] for sdk in measured}
-    return min(measured, key=lambda sdk: (abs(minors[sdk] - [*wanted, 0, 0][1]), sdk), default="")
 
 
 def numbers_of(release: str) -> tuple[int, ...]:
@@ -216,15 +211,15 @@ def where_it_holds(row: Row) -> str:
     releases = [(place.sdk, place.verdict(row)) for place in places() if place.soc == row.soc]
     told = []
     for name, found in (("soc_model", chips), ("QAIRT", releases)):
-        by_verdict: dict[str, list[str]] = {row.verdict: []}
+        by_words: dict[str, list[str]] = {"the same": []}
         for where, said in found:
-            by_verdict.setdefault(said, []).append(where)
-        words = {"the same" if said == row.verdict else said: where for said, where in by_verdict.items() if said}
-        told.append(", ".join(f"{said} for {name} {', '.join(where)}" for said, where in words.items() if where))
+            if said:
+                by_words.setdefault("the same" if said == row.verdict else said, []).append(where)
+        told.append(", ".join(f"{said} for {name} {', '.join(where)}" for said, where in by_words.items() if where))
     return "; ".join(filter(None, told))
 
 
-COSTS = Path(__file__).parents[1] / "data" / "atlas" / "costs.toml"
+COSTS = FOLDER / "costs.toml"
 
 
 class KernelVerdict(StrEnum):
@@ -282,9 +277,7 @@ class Limits:
 @cache
 def costs(path: Path = COSTS) -> Mapping[tuple[str, str], KernelCost]:
     """The file, by operator and type; InputError where it is damaged."""
-    rows = (
-        parse_rows(KernelCost, read_toml(path, shipped=True).get("cost", []), where=path.name) if path.exists() else ()
-    )
+    rows = parse_rows(KernelCost, read_toml(path, shipped=True).get("cost", []), where=path.name)
     return {(row.op, row.type): row for row in rows}
 
 

@@ -12,7 +12,10 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from deploykit.model.facts import GraphFacts, NodeFact
+from deploykit.model.operators import Trait as Kind
+from deploykit.model.operators import ops
 from deploykit.model.parameters import stored_behind_pairs
+from deploykit_qualcomm.atlas.stored import traits_of_values
 from deploykit_qualcomm.rules.views import Grids, grid_of, quantized
 
 if TYPE_CHECKING:
@@ -26,24 +29,12 @@ Trait: TypeAlias = float | str
 _PAIR = ("QuantizeLinear", "DequantizeLinear", "Cast", "Identity")
 _SIZES = {2: ("rows", "last"), 3: ("batch", "channels", "last"), 4: ("batch", "channels", "height", "last")}
 # Operators that do the same with values that are all so many times as large: only how grids relate can matter.
-_SCALE_FREE = frozenset(
-    {
-        "Abs",
-        "Add",
-        "AveragePool",
-        "Concat",
-        "Conv",
-        "ConvTranspose",
-        "CumSum",
-        "DepthToSpace",
-        "Gather",
-        "GatherElements",
-    }
-    | {"GatherND", "Gemm", "GlobalAveragePool", "GlobalMaxPool", "GridSample", "InstanceNormalization", "LeakyRelu"}
-    | {"LayerNormalization", "LpNormalization", "MatMul", "Max", "MaxPool", "Min", "Neg", "PRelu", "Pad", "ReduceMax"}
-    | {"ReduceMean", "ReduceMin", "ReduceSum", "Relu", "Reshape", "Resize", "ScatterElements", "ScatterND", "Slice"}
-    | {"SpaceToDepth", "Split", "Sub", "Tile", "TopK", "Transpose", "Unsqueeze"}
-)
+_SCALE_FREE = ops(
+    Kind.REARRANGES, Kind.SELECTS, Kind.JOINS, Kind.AVERAGES, Kind.RECTIFIES, Kind.LINEAR, Kind.NORMALIZES
+) | {
+    *("Abs", "Add", "AveragePool", "CumSum", "GridSample", "LpNormalization", "Neg", "Pad", "ReduceSum", "Relu"),
+    *("Resize", "ScatterElements", "ScatterND", "Sub"),
+}
 # Operators whose kernels are as far off, or cut off at the same value, whatever the grid of their result is.
 _LIMITED = frozenset({"ReduceL2", "Softplus"})
 _DIGITS = 6  # float32 holds no more, and equal grids must compare as equal
@@ -51,11 +42,18 @@ _LEAST_SPAN = 1e-30  # a grid of one value has no range to divide by
 
 # Traits of grids, which are others in another type.
 RANGES = frozenset(
-    {"in steps per out step", "grids apart", "grid of the gate", "largest result", "steps beyond its bounds"}
-    | {f"{side} {end}" for side in ("in", "out", "second") for end in ("bits", "span")}
+    {
+        "in steps per out step",
+        "grids apart",
+        "grid of the gate",
+        "largest result",
+        "one is off by",
+        "steps beyond its bounds",
+    }
+    | {f"{side} {end}" for side in ("in", "out", "second", "third") for end in ("bits", "span")}
 )
 
-_OF_GRIDS = RANGES | {f"{side} channels of scales" for side in ("in", "out", "second")}
+_OF_GRIDS = RANGES | {f"{side} channels of scales" for side in ("in", "out", "second", "third")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +80,9 @@ def type_of(graph: Grids, node: NodeFact) -> str:
 
 def traits_of(graph: Grids, node: NodeFact) -> dict[str, Trait]:
     """Every trait that is known, by its name; numbers are floats."""
-    return {**dict(_settings(graph.facts, node)), **dict(_ranges(graph, node)), **_place(graph.facts, node)}
+    settings = dict(_settings(graph.facts, node))
+    measured = {**dict(_ranges(graph, node)), **dict(traits_of_values(graph, node, settings))}
+    return {**settings, **measured, **_place(graph.facts, node)}
 
 
 def traits_without_grids(facts: GraphFacts, node: NodeFact) -> dict[str, Trait]:
@@ -179,12 +179,6 @@ def _shapes(facts: GraphFacts, node: NodeFact) -> Iterator[tuple[str, Trait]]:
             yield "last grows by", round(made[-1] / first[-1], 4)
     if first is not None:
         yield from _windows(node, first)
-    if node.op_type == "Resize" and first and made and len(made) == len(first) and all((*first, *made)):
-        kinds = set()  # by what kinds of factors its sides grow
-        for old, new in ((old, new) for old, new in zip(first, made, strict=True) if old != new):
-            kinds.add(f"1/{old // new}" if old % new == 0 else "up" if new > old else "down")
-        if len(kinds) == 1:
-            yield "factors", kinds.pop()
     second = shapes[1] if len(shapes) > 1 else None
     if first is not None and second is not None:
         yield "second elements", float(math.prod(second))
@@ -212,9 +206,9 @@ def _windows(node: NodeFact, shape: tuple[int, ...]) -> Iterator[tuple[str, Trai
 
 
 def _ranges(graph: Grids, node: NodeFact) -> Iterator[tuple[str, Trait]]:
-    """Of the grids of the first two inputs and of the result, and how they relate."""
+    """Of the grids of the first three inputs and of the result, and how they relate."""
     steps = {}
-    for side, name in zip(("out", "in", "second"), (*node.outputs[:1], *node.inputs[:2]), strict=False):
+    for side, name in zip(("out", "in", "second", "third"), (*node.outputs[:1], *node.inputs[:3]), strict=False):
         grid = grid_of(graph, name) if name else None
         if grid is None:
             continue

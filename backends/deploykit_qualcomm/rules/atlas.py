@@ -14,7 +14,6 @@ from deploykit_qualcomm.atlas.rows import (
     Row,
     costs,
     matching,
-    nearest_sdk,
     numbers_of,
     operators,
     rows_for,
@@ -22,7 +21,7 @@ from deploykit_qualcomm.atlas.rows import (
     verdict_in,
     where_it_holds,
 )
-from deploykit_qualcomm.atlas.traits import RANGES, SmallGraph, traits_of, traits_without_grids, type_of
+from deploykit_qualcomm.atlas.traits import SmallGraph, traits_of, traits_without_grids, type_of
 from deploykit_qualcomm.rules.views import Grids
 
 if TYPE_CHECKING:
@@ -41,15 +40,19 @@ _SAID = {
 }
 _TYPES = {"u8": "8 bits", "u16": "16 bits", "float": "float16"}
 
-_SIDES = {"in": "its input", "out": "its result", "second": "its second input"}
-# Attributes of one word, beside those that are written with an underscore.
-_SETTINGS = frozenset({"axis", "exclusive", "group", "mode", "reduction", "reverse", "to"})
+# The way out of a part of a condition, where it is not another value of a setting.
 _OTHERWISE = {
-    "factors": "resize by another factor",
+    "before": "put another operator after it",
+    "behind": "put another operator in front of it",
     "gate": "leave what the gate makes out of the encodings",
     "grids apart": "give its result the encoding of what it reads",
+    "in span": "widen the encoding of its input",
+    "largest offset": "fold it into the layer in front of it",
     "left over": "choose a size, or pads, with which the last window ends at the border",
+    "one is off by": "divide a stored one by its input, or end the encoding of its input at one or beyond",
+    "out span": "widen the encoding of its result",
     "padded": "pad by an operator of its own",
+    "read elsewhere": "give it sizes in place of factors; where it takes the nearest, asymmetric and by floor",
     "steps beyond its bounds": "end the encoding of its result at its bounds",
 }
 
@@ -72,6 +75,7 @@ RULES: Registry[Situation] = Registry("situation")
         "write-out-functions",
         "einsum-to-matmul",
         "global-pool",
+        "divide-by-root",
     ),
 )
 def check_atlas(situation: Situation) -> Iterator[Found]:
@@ -88,9 +92,7 @@ def check_atlas(situation: Situation) -> Iterator[Found]:
     target = situation.target
     release = target.sdk.version if target.sdk is not None else target.requested
     soc = target.device.fact("soc_model")
-    found = situation.facts.once(
-        ("in the atlas", Same(situation.encodings), release), lambda: tuple(predicted(situation, release))
-    )
+    found = situation.facts.once(("in the atlas", Same(situation.encodings)), lambda: tuple(predicted(situation)))
     for node, row in found:
         if not _is_told(row, release):  # what may hold there too is for 'compat op' to say
             continue
@@ -99,15 +101,10 @@ def check_atlas(situation: Situation) -> Iterator[Found]:
         gross = row.verdict == "refused" or (row.verdict == "wrong" and row.most >= _GROSS * row.span)
         how = "observed" if verdict_in(row, release) else f"inferred for {release}, observed"
         told = f"{how}, QAIRT {row.sdk} emulator, soc_model {row.soc}: {row.cases} cases"
-        elsewhere = where_it_holds(row)
-        also = f"; its case is {elsewhere}" if elsewhere else ""
+        also = f"; its case is {where_it_holds(row)}"
         # Out of the row's condition by what can be chosen: a range, a setting; else a type that was measured right.
-        ways = [way for name, value in row.when.items() if (way := _other(name, value))]
-        others = [
-            _TYPES[kind]
-            for kind in ("u16", "u8", "float")
-            if kind not in row.types and _is_right(situation, node, row, kind)
-        ]
+        ways = [_OTHERWISE.get(name, f"another {name}") for name in row.when]
+        others = [words for kind, words in _TYPES.items() if (row.op, kind) in costs() and not rows_for(row.op, kind)]
         if others:
             ways.append(f"in {' or in '.join(others)} it is right, as far as tried")
         yield Found(
@@ -122,13 +119,13 @@ def check_atlas(situation: Situation) -> Iterator[Found]:
         )
 
 
-def predicted(graph: Grids, release: str, *, only: Collection[str] | None = None) -> Iterator[tuple[NodeFact, Row]]:
-    """Every node that a row is about, by the measurements of the nearest release; ``only`` are labels, None is all."""
-    measured, known = nearest_sdk(release), operators()
+def predicted(graph: Grids, only: Collection[str] | None = None) -> Iterator[tuple[NodeFact, Row]]:
+    """Every node that a row is about; ``only`` are labels, None is all."""
+    known = operators()
     for node in graph.facts.nodes:
         if node.op_type not in known or not is_standard(node) or (only is not None and node.label not in only):
             continue
-        rows = rows_for(node.op_type, type_of(graph, node), measured)
+        rows = rows_for(node.op_type, type_of(graph, node))
         if rows:
             elsewhere = traits_without_grids(graph.facts, node)
             rows = tuple(row for row in rows if row.may_hold(elsewhere))
@@ -143,43 +140,16 @@ def _numbers(row: Row) -> str:
     return f": {row.why}" if row.verdict == "refused" and row.why else ""
 
 
-def _other(name: str, value: str | float) -> str:
-    side, _, what = name.partition(" ")
-    if side in _SIDES and what == "span" and isinstance(value, str):
-        turned = f"{'above' if value.startswith('<=') else 'below'} {value[3:]}"
-        return f"give {_SIDES[side]} an encoding whose span is {turned}"
-    if name in _OTHERWISE:
-        return _OTHERWISE[name]
-    if name in ("behind", "before"):
-        return f"put another operator {'in front of' if name == 'behind' else 'after'} it than {value}"
-    setting = what if side in ("most", "least") and "_" in what else name
-    is_setting = setting.islower() and ("_" in setting or setting in _SETTINGS)
-    if not is_setting or str(value)[:2] in ("<=", ">="):
-        return ""
-    return f"another {setting} than {value if isinstance(value, str) else f'{value:g}'}"
-
-
-def _is_right(graph: Grids, node: NodeFact, row: Row, kind: str) -> bool:
-    """Whether the operator was measured in a type, and no row there can be about this node, whatever its ranges are."""
-    if (node.op_type, kind) not in costs():
-        return False
-    known = {name: value for name, value in traits_of(graph, node).items() if name not in RANGES}
-    return not any(other.may_hold(known) for other in rows_for(node.op_type, kind, row.sdk))
-
-
 def _is_told(row: Row, release: str) -> bool:
     """True where the row was measured with the release's own series, or its case was run by that and is the same.
 
     A row whose mechanism is known is told where nothing ran, too, as inferred.
     """
     found = verdict_in(row, release)
-    is_older = bool(row.since) and numbers_of(release) < numbers_of(row.since)
-    return found == row.verdict or (not found and bool(row.mechanism) and not is_older)
+    return found == row.verdict or (not found and bool(row.mechanism) and numbers_of(release) >= numbers_of(row.since))
 
 
-def suspects_in(
-    model: ModelProto, release: str, *, verdicts: Collection[str], only: Collection[str] | None = None
-) -> frozenset[str]:
+def suspects_in(model: ModelProto, *, verdicts: Collection[str], only: Collection[str] | None = None) -> frozenset[str]:
     """Labels of the nodes that such a verdict is predicted for; ``only`` are those that are looked at, None is all.
 
     The model is read once while it stays the same: a plan asks about a few nodes of it, an audit about all.
@@ -187,5 +157,5 @@ def suspects_in(
     from deploykit.model.collect import facts_of, read_of
 
     graph = SmallGraph(model=read_of(model), facts=facts_of(model))
-    found = predicted(graph, release, only=only)
+    found = predicted(graph, only)
     return frozenset(node.label for node, row in found if row.verdict in verdicts)

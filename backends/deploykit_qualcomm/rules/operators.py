@@ -1,4 +1,4 @@
-"""Lint rules about operators and their attributes. Codes QNN206, QNN208 to QNN214 and QNN282 to QNN285."""
+"""Lint rules about operators and their attributes. Codes QNN206, QNN208 to QNN213 and QNN282 to QNN285."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ def check_untranslated(situation: Situation) -> Iterator[Found]:
             continue
         taken = dynamically_quantized(situation.facts) if row.together_on == situation.target.backend else frozenset()
         for op_type in row.ops:
-            found = [node for node in nodes(situation, op_type) if (node.domain or "") == row.domain]
-            found = [node for node in found if node.label not in taken and not _is_taken_product(situation, node)]
+            of_domain = (node for node in nodes(situation, op_type) if (node.domain or "") == row.domain)
+            found = [node for node in of_domain if node.label not in taken]
             if found:
                 more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
                 yield at_node(found[0], f"{row.why}{more}", sources=row.source)
@@ -107,25 +107,6 @@ def _is_nobodys(situation: Situation, node: NodeFact) -> bool:
     """An operator of a domain that neither ONNX nor ONNX Runtime has, and that the model does not define."""
     has_owner = node.domain in ("", "ai.onnx") or node.domain.startswith(("ai.onnx.", "com.microsoft", "com.ms."))
     return not has_owner and node.op_type not in situation.facts.functions
-
-
-def _is_taken_product(situation: Situation, node: NodeFact) -> bool:
-    """An Einsum that the provider takes: a MatMul, or rows or columns of an image, each by its own matrix.
-
-    Source: 11 equations with onnxruntime-qnn 2.7.0; in 16 bits none, in 8 bits not by columns.
-    """
-    grids = [found for name in (*node.inputs, *node.outputs) if (found := quantized(situation, name))]
-    if node.op_type != "Einsum" or any(grid.bits == 16 for grid in grids):
-        return False
-    terms, _, result = str(node.attributes.get("equation", "")).replace(" ", "").partition("->")
-    first, _, second = terms.partition(",")
-    if not first or len(second) < 2 or result[:-1] != first[:-1] or first[-1] not in second[-2:]:
-        return False
-    other = second[-2:].replace(first[-1], "", 1)
-    # As the relative positions of an image encoder are written: bhwc,hkc->bhwk and bhwc,wkc->bhwk.
-    axes = first[1:2] if grids else first[1:3]
-    by_rows = len(first) == 4 and second in [axis + other + first[3] for axis in axes]
-    return result[-1] == other and (by_rows or second[:-2] == first[:-2])
 
 
 @RULES.rule(
@@ -224,28 +205,6 @@ def check_refused(situation: Situation) -> Iterator[Found]:
             yield at_node(node, f"reflecting padding at rank {rank}, at most 4 is taken")
 
 
-@RULES.rule("QNN209", "reduce-l2-quantized", "warning", sources=constraint("unsupported-ops-htp").source)
-def check_reduce_l2(situation: Situation) -> Iterator[Found]:
-    """A quantized ReduceL2.
-
-    The provider's builders of 2026-03 refuse it; onnxruntime-qnn 2.7.0 (QAIRT 2.51) takes it. What converters do is not
-    known.
-
-    Fix: leave it and its input out of the encodings, or write it as Mul, ReduceSum and Sqrt
-    """
-    # An integer type on its input or output, for releases before the one that was seen to take it.
-    for node in () if _is_recent(situation) else nodes(situation, "ReduceL2"):
-        found = [quantized(situation, name) for name in (node.inputs[0], node.outputs[0])]
-        if any(one is not None and one.bits for one in found):
-            yield at_node(node, "it is quantized")
-
-
-def _is_recent(situation: Situation) -> bool:
-    """True for the release with which operators were tried here."""
-    sdk = situation.target.sdk
-    return sdk is not None and sdk.parsed.release >= _TRIED_WITH
-
-
 @RULES.rule(
     "QNN210",
     "negative-gather-index",
@@ -262,7 +221,8 @@ def check_negative_indices(situation: Situation) -> Iterator[Found]:
     Fix: add the dimension's size to the index
     """
     # Stored index lists only; computed ones cannot be seen.
-    if _is_recent(situation) and situation.target.backend == "ort-qnn":
+    sdk = situation.target.sdk
+    if situation.target.backend == "ort-qnn" and sdk is not None and sdk.parsed.release >= _TRIED_WITH:
         return
     for node in nodes(situation, "Gather", "GatherND", "GatherElements"):
         fact = situation.facts.tensors.get(node.inputs[1])
@@ -345,20 +305,6 @@ def check_nms(situation: Situation) -> Iterator[Found]:
     """
     for node in nodes(situation, "NonMaxSuppression"):
         yield at_node(node, "keep it outside the graph unless the target's supplement lists it")
-
-
-@RULES.rule("QNN214", "scatter-reduction", "warning", sources=constraint("scatter").source)
-def check_scatter(situation: Situation) -> Iterator[Found]:
-    """ScatterND or ScatterElements that reduces.
-
-    ScatterND runs on the HTP, its reductions only in part, and QNN's CPU backend has none.
-
-    Fix: use reduction none, or do the reduction before scattering
-    """
-    for node in nodes(situation, "ScatterND", "ScatterElements"):
-        reduction = node.attributes.get("reduction", "none")
-        if reduction != "none":
-            yield at_node(node, f"reduction {reduction} is taken in part only")
 
 
 _SHALLOW = 4  # channels: pictures have three, or four

@@ -37,6 +37,16 @@ def known_kernels() -> Iterator[Drawn]:
     for width, channels, side, counted in product((3, 5, 7, 9), (8, 24, 32), (10, 14, 28), (0, 1)):
         name = f"{width} wide, {channels} channels, {side} by {side}{', padding counted' * counted}"
         yield "AveragePool", name, wide_mean(width, (1, channels, side, side), counted)
+    for channels, width, extra in product((4, 8), (3, 4, 5), (0, 1)):
+        name = f"each channel by itself, {channels} channels, {width} wide, output padding {extra}"
+        yield "ConvTranspose", name, by_itself(channels, width, extra)
+    for width in (8, 9, 21, 30, 32):
+        yield "DepthToSpace", f"4 by 4, 48 channels, {width} wide", blocks_of_four(width)
+    for mode, plane in product(("linear", "nearest"), ((7, 9), (13, 27), (8, 6))):
+        yield "Resize", f"{mode}, half_pixel, by a half, {plane[0]} by {plane[1]}", halved(mode, plane)
+    for channels in (3, 4, 8, 16, 32, 64):
+        yield "BatchNormalization", f"offsets of {channels} channels", offset(channels)
+    yield "OneHot", "values in 8 bits", one_hot
     for high in (1.0, 0.5):
         yield "Clip", f"0 to {high:g} behind ConvTranspose", clip_behind("ConvTranspose", (1, 8, 6, 10), high)
 
@@ -77,6 +87,50 @@ def wide_mean(width: int, shape: tuple[int, ...], counted: int) -> Draw:
     """Of windows that are padded by half of their width."""
     settings: dict[str, Any] = {"kernel_shape": [width] * 2, "pads": [width // 2] * 4, "count_include_pad": counted}
     return lambda sketch: sketch.op("AveragePool", sketch.input(*shape), **settings)
+
+
+def blocks_of_four(width: int) -> Draw:
+    """A picture of three colours, four times as large."""
+    return lambda sketch: sketch.op("DepthToSpace", sketch.input(1, 48, 2, width), blocksize=4, mode="DCR")
+
+
+def by_itself(channels: int, width: int, extra: int) -> Draw:
+    """A transposed convolution of stride 2 in as many groups as channels."""
+    settings: dict[str, Any] = {"group": channels, "strides": [2, 2], "output_padding": [extra] * 2}
+
+    def draw(sketch: Sketch) -> str:
+        x = sketch.input(1, channels, 6, 10)
+        return sketch.op("ConvTranspose", x, sketch.weight(channels, 1, width, width), **settings)
+
+    return draw
+
+
+def halved(mode: str, plane: tuple[int, int]) -> Draw:
+    """By a factor that is given, so that the last half of an odd side is left out."""
+
+    def draw(sketch: Sketch) -> str:
+        x, factors = sketch.input(1, 4, *plane), sketch.stored([1, 1, 0.5, 0.5], "float32")
+        return sketch.op("Resize", x, "", factors, mode=mode, coordinate_transformation_mode="half_pixel")
+
+    return draw
+
+
+def offset(channels: int) -> Draw:
+    """A BatchNormalization with statistics that are none."""
+
+    def draw(sketch: Sketch) -> str:
+        x, ones = sketch.input(1, channels, 6, 10), sketch.between(1.0, 1.0, channels)
+        none = sketch.between(0.0, 0.0, channels)
+        return sketch.op("BatchNormalization", x, ones, sketch.between(-1.0, 1.0, channels), none, ones)
+
+    return draw
+
+
+def one_hot(sketch: Sketch) -> str:
+    """Of values that are stored in steps."""
+    step, zero = sketch.stored(1 / 255, "float32"), sketch.stored(0, "uint8")
+    values = sketch.op("DequantizeLinear", sketch.stored([0, 255], "uint8"), step, zero)
+    return sketch.op("OneHot", sketch.places(1, 7, below=5), sketch.stored(5, "int64"), values)
 
 
 def clip_behind(maker: str, shape: tuple[int, ...], high: float) -> Draw:

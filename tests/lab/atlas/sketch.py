@@ -27,7 +27,7 @@ class Variation:
     """In what way a form is drawn otherwise: ranges ``scale`` times as large, ``batch`` samples, layers around it.
 
     ``behind`` and ``before`` put a layer with stored weights in front of every input, and after the result. ``wide``
-    gives the result a range so many times as large as it needs.
+    gives the result a range so many times as large as it needs, 0 that of the input.
     """
 
     scale: float = 1.0

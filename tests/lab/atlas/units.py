@@ -85,7 +85,8 @@ def unit(
         several = len(model.graph.node) > 1
         grids = dict(_grids(model, sets(sketch) if sets is not None and several else sketch.samples, kind))
         if variation.wide != 1 and made in grids:
-            grids[made] = _wider(grids[made], variation.wide, _ACTIVATION[kind])
+            own = grids[made] if variation.wide else grids[model.graph.input[0].name]
+            grids[made] = _wider(own, variation.wide or 1.0, _ACTIVATION[kind])
         entries = {name: Encoding(name=name, value=grid) for name, grid in grids.items()}
         encodings = EncodingSet(version="2.0.0", entries=entries)
         steps = {value.name: float(grids[value.name].scale) for value in model.graph.output if value.name in grids}
@@ -181,11 +182,14 @@ def _weights(graph: GraphCopy, node: NodeProto, kind: GridKind, bits: int) -> di
             continue
         if node.op_type in _LAYERS and position == 1:
             found[name] = _per_channel(node, values, bits)
-        elif node.op_type in _LAYERS or (node.op_type == "LayerNormalization" and position == 2):
+        elif node.op_type in _LAYERS or (node.op_type in _BIASED and position == 2):
             continue  # its scale follows from the other two
         else:
             found[name] = _around(values, _SCALE if node.op_type.endswith("Normalization") else kind)
     return found
+
+
+_BIASED = ("LayerNormalization", "BatchNormalization")
 
 
 def _per_channel(node: NodeProto, values: Numbers, bits: int) -> Affine:

@@ -16,7 +16,7 @@ from atlas.form_known import clip_behind, gate_behind, narrow_softmax
 from atlas.forms import Form
 from atlas.sketch import Variation
 from atlas.units import Kind
-from deploykit_qualcomm.atlas.rows import Row
+from deploykit_qualcomm.atlas.rows import Row, Wanted
 from deploykit_qualcomm.atlas.traits import Trait
 
 __all__ = ["Twin", "drawn_twins"]
@@ -46,7 +46,7 @@ class _Drawn:
     case: Case
     traits: Mapping[str, Trait]
 
-    def holds(self, when: Mapping[str, str | float], row: Row) -> bool:
+    def holds(self, when: Mapping[str, Wanted], row: Row) -> bool:
         return replace(row, when=when).holds(self.traits)
 
 
@@ -147,7 +147,7 @@ def _distance(row: Row, part: str, one: _Drawn) -> float:
     return 0.0 if bound is None or isinstance(value, str) else abs(value - bound)
 
 
-def _moved(one: _Drawn, row: Row, part: str, others: Mapping[str, str | float]) -> Sequence[_Drawn]:
+def _moved(one: _Drawn, row: Row, part: str, others: Mapping[str, Wanted]) -> Sequence[_Drawn]:
     """The model stretched to both sides of a border, as near as halving comes; itself where nothing crosses it."""
     for name, ends in _STRETCHES.items():
         low, high = (_stretched(one, name, end) for end in ends)
