@@ -38,6 +38,9 @@ SHIFTED = 'g (uint8[4] x) => (uint8[4] y) { y = BitShift <direction = "LEFT"> (x
 STATISTICS = "g (float[1,4,8] x) => (float[1,4,8] y, float[1,4,1] mean) { %s }"
 SHUFFLE = """g (float[1,4,8,8] x) => (float[1,16,4,4] y) <int64[6] a = {1,4,4,2,4,2}, int64[4] b = {1,16,4,4}> {
   wide = Reshape (x, a)  moved = Transpose <perm = [0,1,3,5,2,4]> (wide)  y = Reshape (moved, b) }"""
+SHUFFLED = SHUFFLE.replace("moved, b)", "moved, b)  q = DequantizeLinear (p, n)").replace(
+    "x) =>", "x, int8 p, float n) =>"
+)
 POOLED = """g (float[1,9,16] x) => (float[1,16,1,1] y) <int64[1] at = {2}> {
   turned = Transpose <perm = [0,2,1]> (x)  image = Unsqueeze (turned, at)  y = ReduceMean <axes = [%s]> (image) }"""
 CASES: dict[str, tuple[Case, Case]] = {
@@ -190,7 +193,7 @@ def padded(shape: str) -> Case:
         # the border there is nothing to merge with: that of 2.51 refuses onnx's own test_operator_permute2.
         ("QNN200", {"graph": SHUFFLE, "sdk": "2.41"}, "warning", ""),
         ("QNN200", {"graph": SHUFFLE, "sdk": "2.36"}, "error", ""),
-        ("QNN200", {"graph": SHUFFLE, "sdk": "2.51", "backend": "ort-qnn"}, "info", ""),
+        ("QNN200", {"graph": SHUFFLED, "sdk": "2.51", "backend": "ort-qnn"}, "info", ""),
         ("QNN200", {"graph": SHUFFLE, "sdk": "2.51"}, "warning", ""),
         ("QNN200", {"graph": TURNED, "sdk": "2.51"}, "error", ""),
         # A reduction has the type of its result where the file, as AIMET's, has no entry behind a Reshape.

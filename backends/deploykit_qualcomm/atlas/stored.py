@@ -39,7 +39,7 @@ def traits_of_values(
     elif node.op_type == "Reciprocal" and (grid := grid_of(graph, node.inputs[0])) and grid.scale.size == 1:
         # In integers it divides a one by its input, and that one is written in the steps of the input.
         step, low, high = (float(end.min()) for end in (grid.scale, grid.minimum, grid.maximum))
-        yield "one is off by", round(abs(min(max(round(1 / step) * step, low), high) - 1), 4)
+        yield "one is off by", abs(min(max(round(1 / step) * step, low), high) - 1)
 
 
 def _read_elsewhere(

@@ -103,7 +103,7 @@ def check_atlas(situation: Situation) -> Iterator[Found]:
         told = f"{how}, QAIRT {row.sdk} emulator, soc_model {row.soc}: {row.cases} cases"
         also = f"; its case is {where_it_holds(row)}"
         # Out of the row's condition by what can be chosen: a range, a setting; else a type that was measured right.
-        ways = [_OTHERWISE.get(name, f"another {name}") for name in row.when]
+        ways = [_OTHERWISE.get(name, f"another {name}") for name in row.when if name in _OTHERWISE or "_" in name]
         others = [words for kind, words in _TYPES.items() if (row.op, kind) in costs() and not rows_for(row.op, kind)]
         if others:
             ways.append(f"in {' or in '.join(others)} it is right, as far as tried")
