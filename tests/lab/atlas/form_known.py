@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Any
 
+import numpy as np
+
 from atlas.form_shapes import Drawn
 from atlas.sketch import Sketch
 
@@ -97,22 +99,17 @@ def blocks_of_four(width: int) -> Draw:
 def by_itself(channels: int, width: int, extra: int) -> Draw:
     """A transposed convolution of stride 2 in as many groups as channels."""
     settings: dict[str, Any] = {"group": channels, "strides": [2, 2], "output_padding": [extra] * 2}
-
-    def draw(sketch: Sketch) -> str:
-        x = sketch.input(1, channels, 6, 10)
-        return sketch.op("ConvTranspose", x, sketch.weight(channels, 1, width, width), **settings)
-
-    return draw
+    weights = (channels, 1, width, width)
+    return lambda sketch: sketch.op(
+        "ConvTranspose", sketch.input(1, channels, 6, 10), sketch.weight(*weights), **settings
+    )
 
 
 def halved(mode: str, plane: tuple[int, int]) -> Draw:
     """By a factor that is given, so that the last half of an odd side is left out."""
-
-    def draw(sketch: Sketch) -> str:
-        x, factors = sketch.input(1, 4, *plane), sketch.stored([1, 1, 0.5, 0.5], "float32")
-        return sketch.op("Resize", x, "", factors, mode=mode, coordinate_transformation_mode="half_pixel")
-
-    return draw
+    settings: dict[str, Any] = {"mode": mode, "coordinate_transformation_mode": "half_pixel"}
+    factors = np.array([1, 1, 0.5, 0.5], np.float32)
+    return lambda sketch: sketch.op("Resize", sketch.input(1, 4, *plane), "", sketch.stored(factors), **settings)
 
 
 def offset(channels: int) -> Draw:
