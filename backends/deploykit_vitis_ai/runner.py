@@ -34,7 +34,7 @@ TIMEOUT = 3600.0
 
 RESULT = "logs/quantize.json"
 
-_ERROR = re.compile(r"\[QUARK-(?:ERROR|CRITICAL)\]:?\s*(.*)")
+_ERROR = re.compile(r"\[QUARK-(?:ERROR|CRITICAL)\]:?\s*([^\x1b]*)")
 # Seen with Quark 0.12 on a trained classifier of PP-OCR, whose floats are finite: without equalization it is quantized.
 _ENDLESS = re.compile(r"Unable to allocate \S+ [GTPE]iB for an array|array is too big")
 
