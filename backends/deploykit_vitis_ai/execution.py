@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit.accuracy.judge.rules import RULES as COMPARISON_RULES
 from deploykit.accuracy.judge.rules import Judged
-from deploykit.backend.backend import Aids, Execution
+from deploykit.backend.backend import Aids, Execution, Instead
 from deploykit.backend.on_device import DeviceFile, DeviceJob, DeviceRequest, DeviceResults
 from deploykit.backend.plans import Plan
 from deploykit.devices.profiles import origins_of
@@ -21,12 +21,13 @@ from deploykit.errors import ToolError
 from deploykit.findings import Finding
 from deploykit.system.published import finite
 from deploykit.tables.reading import read_json
+from deploykit_vitis_ai.draft import QuarkDraft
 from deploykit_vitis_ai.inspection import inspect_quantized
 from deploykit_vitis_ai.prepare import QuarkPrepared
 from deploykit_vitis_ai.rules.execution import RULES as OUTCOME_RULES
 from deploykit_vitis_ai.rules.execution import QuarkOutcome
 from deploykit_vitis_ai.rules.quantized import RULES as QUANTIZED_RULES
-from deploykit_vitis_ai.runner import RESULT, quark_environment
+from deploykit_vitis_ai.runner import RESULT, EndlessError, quark_environment
 from deploykit_vitis_ai.search import Measured, SearchResult, find_better, measure
 
 if TYPE_CHECKING:
@@ -58,9 +59,23 @@ def execute(package: Path, details: QuarkPrepared, plan: Plan[None], aids: Aids)
             room=f"{environment.spec.disk_mb / 1000:.1f} GB, about {environment.spec.minutes} minutes",
         )
         return Execution(findings=OUTCOME_RULES.run(outcome))
-    measured = measure(environment, package, details.draft, progress)
+    try:
+        measured = measure(environment, package, draft, progress)
+    except EndlessError as error:
+        return Execution(instead=_without_equalization(draft, error))
     found = find_better(environment, package, details, measured, progress)
     return _execution(package, details, measured, found)
+
+
+def _without_equalization(draft: QuarkDraft, error: EndlessError) -> Instead:
+    """The same without it, unless somebody asked for it by name."""
+    request, option = draft.situation.request, "include_cle"
+    if option in dict(request.options):
+        raise error
+    outcome = QuarkOutcome(toolchain=draft.toolchain, state="ready", endless=error.why)
+    without = replace(request, options=(*request.options, (option, "false")))
+    how = "quantized without cross-layer equalization"
+    return Instead(request=without, how=how, findings=OUTCOME_RULES.run(outcome))
 
 
 def _execution(package: Path, details: QuarkPrepared, measured: Measured, found: SearchResult) -> Execution:

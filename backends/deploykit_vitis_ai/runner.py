@@ -27,7 +27,7 @@ from deploykit.system.store import Store, key_of
 from deploykit.tables.reading import read_json
 from deploykit_vitis_ai.tables import DATA, known_errors
 
-__all__ = ["RESULT", "QuarkRun", "keep_run", "quark_environment", "run_key", "run_quark", "take_run"]
+__all__ = ["RESULT", "EndlessError", "QuarkRun", "keep_run", "quark_environment", "run_key", "run_quark", "take_run"]
 
 # Seconds after which a run is ended; fine-tuning a large net takes minutes, a hung compiler for ever.
 TIMEOUT = 3600.0
@@ -35,8 +35,12 @@ TIMEOUT = 3600.0
 RESULT = "logs/quantize.json"
 
 _ERROR = re.compile(r"\[QUARK-(?:ERROR|CRITICAL)\]:?\s*([^\x1b]*)")
-# Seen with Quark 0.12 on a trained classifier of PP-OCR, whose floats are finite: without equalization it is quantized.
-_ENDLESS = re.compile(r"Unable to allocate \S+ [GTPE]iB for an array|array is too big")
+# Seen with Quark 0.12 on two trained models of PP-OCR, whose floats are finite: without equalization both go.
+_ENDLESS = re.compile(r"Unable to allocate \S+ [GTPE]iB for an array|array is too big|Maximum allowed size exceeded")
+
+
+class EndlessError(ToolError):
+    """Cross-layer equalization made values without an end, which no histogram holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,10 +179,11 @@ def _failure(environment: Environment, done: ProgramEnd, result: Mapping[str, An
             known = diagnose(stream, known_errors(), tools=("quark",)).errors
         why, way_out = (known[0].error.cause, known[0].error.workaround) if known else ("", "")
     said = str(result.get("error", "")) or f"it ended with status {done.returncode} and left no result"
-    if _ENDLESS.search(said):
+    endless = _ENDLESS.search(said) is not None
+    if endless:
         why = "its cross-layer equalization made values without an end, whose histogram fits no memory"
         way_out = "quantize without it: --option include_cle=false"
-    return ToolError(
+    return (EndlessError if endless else ToolError)(
         f"{environment.spec.id} {how}",
         why=f"{why} ({said})" if why else said,
         next=f"{way_out}; the log is {log}" if way_out else f"read its log: {log}",

@@ -133,7 +133,6 @@ WAYS: dict[str, Way] = {
     "VAI123 cut": cut_before,
     "VAI123 cpu_partition": draft(("NonZero",), options=(("cpu_partition", "true"),)),
     "VAI124 replaced": draft(("Elu",)),
-    "VAI127 in float": draft(("Clip",), precision="mixed", exclude_node=("n0",)),
     "VAI128 proposal": proposal,
     "VAI209 opset 17": lambda bench: replace(bench.module(QUANTIZED).VINT8, last_opset=17),
     "VAI282 --exclude-node": draft("fp32.onnx", precision="mixed", exclude_node=("/post/Sigmoid",)),

@@ -138,7 +138,6 @@ CASES: dict[str, tuple[Any, Any]] = {
         draft(chain("PRelu"), target="strix", precision="bf16"),
         draft(chain("Relu"), target="strix", precision="bf16"),
     ),
-    "VAI127": (draft(chain("Clip")), draft()),
     "VAI128": (draft(YOLO), draft(YOLO, exclude_subgraph=(POST,))),
 }
 
@@ -183,7 +182,6 @@ def resized(opset: int) -> ModelProto:
         ("VAI125", chain("Relu", shape=(2, 3, 8)), "phoenix", "xint8", "warning"),
         ("VAI125", chain("Relu", shape=(2, 8)), "phoenix", "xint8", ""),
         # A Clip becomes a Relu in VINT8 alone.
-        ("VAI127", chain("Clip"), "phoenix", "xint8", ""),
     ],
 )
 def test_how_far_each_goes(code: str, model: ModelProto, target: str, precision: str, severity: str) -> None:

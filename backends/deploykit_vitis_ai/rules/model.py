@@ -208,21 +208,6 @@ def check_miscompilation(draft: QuarkDraft) -> Iterator[Found]:
             yield Found("node", found[0].label, message)
 
 
-@RULES.rule("VAI127", "clip-becomes-relu", "info", sources=[_LAB])
-def check_clip(draft: QuarkDraft) -> Iterator[Found]:
-    """Quark replaces a Clip between 0 and 6 by Relu.
-
-    The upper bound then is that of the int8 range, not 6.
-
-    Fix: Compare the outputs; keep the node in float if the bound matters.
-    """
-    # Clip nodes of a model that becomes VINT8.
-    found = [n for n in draft.facts.nodes if n.op_type == "Clip" and n.index not in draft.exclusions.indices]
-    if draft.needs_quark and draft.route is not None and draft.route.preset == "VINT8" and found:
-        message = f"{listed([node.label for node in found])} become Relu where they clip to 0 and 6"
-        yield Found("node", found[0].label, message)
-
-
 @RULES.rule("VAI128", "ranges-mixed-at-output", "warning", sources=[_LAB])
 def check_mixing(draft: QuarkDraft) -> Iterator[Found]:
     """A Concat at an output joins a bounded operand (Sigmoid, Softmax …) with an unbounded one.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,7 @@ from deploykit.system.published import plain
 if TYPE_CHECKING:
     from deploykit.backend.backend import AnyBackend, Progress, Request, Situation
 
-__all__ = ["Quantization", "page", "quantize", "recipe_page"]
+__all__ = ["Quantization", "quantize"]
 
 _READING, _QUANTIZING, _WRITING = "reading the model", "quantizing", "writing"
 
@@ -167,15 +167,17 @@ def _report(
     folder: Path, files: Mapping[str, str], record: Mapping[str, Any], findings: tuple[Finding, ...]
 ) -> Mapping[str, Any]:
     """Write the page for people; what ``report.json`` shall say."""
-    write = page if "numbers" in record else recipe_page
-    (folder / "report.md").write_text(write(record, findings, files.values()), "utf-8")
+    lines = (_page if "numbers" in record else _recipe_page)(record)
+    lines += [f"* {finding.severity} {finding.code}: {finding.message}" for finding in findings]
+    lines += ["", f"Files: {', '.join(files.values())}.", ""]
+    (folder / "report.md").write_text("\n".join(lines), "utf-8")
     return {"schema": 1, "files": dict(files), **record, "findings": plain(findings)}
 
 
-def recipe_page(record: Mapping[str, Any], findings: Iterable[Finding], files: Iterable[str]) -> str:
+def _recipe_page(record: Mapping[str, Any]) -> list[str]:
     """The account of a backend's own recipe: what ran, and the quality that it measured per output."""
     told = record["record"]
-    lines = [
+    return [
         f"# Quantized for {record['target']}, by {record['quantizer']}",
         "",
         f"* **Quantizer**: {record['quantizer']} {told.get(record['quantizer']) or ''}".rstrip(),
@@ -183,19 +185,15 @@ def recipe_page(record: Mapping[str, Any], findings: Iterable[Finding], files: I
         f"* **Samples**: {told.get('samples')}",
         "",
         *(f"* {name}: {_named(values)}" for name, values in told.get("quality", {}).items()),
-        *[f"* {finding.severity} {finding.code}: {finding.message}" for finding in findings],
-        "",
-        f"Files: {', '.join(files)}.",
     ]
-    return "\n".join(lines) + "\n"
 
 
-def page(record: Mapping[str, Any], findings: Iterable[Finding], files: Iterable[str]) -> str:
+def _page(record: Mapping[str, Any]) -> list[str]:
     """What ran, on what, what it cost, and what is in the folder."""
     numbers, own = record["numbers"], record["numbers"]["quantizers_own"]
     calibration, samples = record["calibration"], record["numbers"]["samples"]
     judged = "held out" if samples["held_out"] else "of those it was calibrated on"
-    lines = [
+    return [
         f"# {record['precision']} for {record['target']}, by {record['quantizer']}",
         "",
         f"* **Quantizer**: {record['toolchain'] or record['quantizer']}"
@@ -220,11 +218,7 @@ def page(record: Mapping[str, Any], findings: Iterable[Finding], files: Iterable
             for row in numbers["outputs"]
         ),
         "",
-        *[f"* {finding.severity} {finding.code}: {finding.message}" for finding in findings],
-        "",
-        f"Files: {', '.join(files)}.",
     ]
-    return "\n".join(lines) + "\n"
 
 
 def _named(values: Mapping[str, Any]) -> str:
