@@ -69,13 +69,15 @@ def execute(package: Path, details: QuarkPrepared, plan: Plan[None], aids: Aids)
 
 def _without_equalization(draft: QuarkDraft, error: EndlessError) -> Instead:
     """The same without it, unless somebody asked for it by name."""
-    request, option = draft.situation.request, "include_cle"
-    if option in dict(request.options):
+    request = draft.situation.request
+    if "include_cle" in dict(request.options):
         raise error
     outcome = QuarkOutcome(toolchain=draft.toolchain, state="ready", endless=error.why)
-    without = replace(request, options=(*request.options, (option, "false")))
-    how = "quantized without cross-layer equalization"
-    return Instead(request=without, how=how, findings=OUTCOME_RULES.run(outcome))
+    return Instead(
+        request=replace(request, options=(*request.options, ("include_cle", "false"))),
+        how="quantized without cross-layer equalization",
+        findings=OUTCOME_RULES.run(outcome),
+    )
 
 
 def _execution(package: Path, details: QuarkPrepared, measured: Measured, found: SearchResult) -> Execution:

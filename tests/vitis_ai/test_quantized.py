@@ -103,6 +103,10 @@ CASES: dict[str, tuple[Any, Any]] = {
         QuarkOutcome(toolchain="quark==0.13", state="ready", skipped=(("a.jpg", "cannot be decoded"),), samples=3),
         QuarkOutcome(toolchain="quark==0.13", state="ready", samples=4),
     ),
+    "VAI303": (
+        QuarkOutcome(toolchain="quark==0.13", state="ready", endless="array is too big"),
+        QuarkOutcome(toolchain="quark==0.13", state="ready"),
+    ),
     "VAI401": (CompileSummary(operators=10, offloaded=0), GOOD),
     "VAI402": (replace(GOOD, failed_subgraphs=2), GOOD),
     "VAI403": (replace(GOOD, gops_percent=80.0, subgraphs=3), GOOD),

@@ -6,21 +6,22 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import pytest
 
 from deploykit.accuracy.judge.verdict import Against, Context, KeptCount, Measure, Verdict
-from deploykit.backend.backend import Instead, Request, Situation
+from deploykit.backend.backend import Aids, Instead, Request, Situation
 from deploykit.backend.status import Right
 from deploykit.backend.targets import find_device
 from deploykit.errors import ToolError, UsageError
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
-from deploykit_vitis_ai import backend, configs, search
+from deploykit_vitis_ai import backend, configs, execution, search
 from deploykit_vitis_ai.draft import make_draft
 from deploykit_vitis_ai.prepare import QuarkPrepared
-from deploykit_vitis_ai.runner import QuarkRun
+from deploykit_vitis_ai.runner import EndlessError, QuarkRun
 from deploykit_vitis_ai.search import Measured, QuantizedQuality, SearchResult, find_better
 from deploykit_vitis_ai.targets import resolve
 from tables import each_row
@@ -181,3 +182,29 @@ def test_whether_it_is_reached_may_be_unknown_and_a_goal_about_a_measure_is_refu
     assert [choose((seen,))[0].outcome.reached for seen in (RIGHT, None)] == [True, None]
     with pytest.raises(UsageError, match="asks about a measure"):
         choose((RIGHT,), goal="drop<=1%")
+
+
+def test_endless_equalization_is_left_out_unless_it_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(*_given: object) -> Measured:
+        raise EndlessError("quark made no model", why="array is too big")
+
+    ready = SimpleNamespace(state=lambda **_: SimpleNamespace(state="ready"))
+    monkeypatch.setattr(execution, "quark_environment", lambda _name: ready)
+    monkeypatch.setattr(execution, "measure", fail)
+    aids = Aids(progress=print, samples=lambda: None)  # type: ignore[arg-type, return-value]
+    model = load_model(MODEL)
+    resolved = resolve(find_device(backend.devices(), "vek385"), None)
+    asked: dict[str, Any] = {"model": MODEL, "target": "vek385", "precision": "vint8", "calibration": Path("data")}
+    for options in ((("include_sq", "false"),), (("include_cle", "true"),)):
+        request = Request(**asked, options=options)
+        given = Situation(request=request, model=model, facts=collect_facts(model), encodings=None, target=resolved)
+        details = QuarkPrepared(draft=make_draft(given))
+        if ("include_cle", "true") in options:
+            with pytest.raises(EndlessError):
+                execution.execute(tmp_path, details, None, aids)  # type: ignore[arg-type]
+            continue
+        instead = execution.execute(tmp_path, details, None, aids).instead  # type: ignore[arg-type]
+        assert instead is not None and instead.request.options == (*options, ("include_cle", "false"))
+        assert [finding.code for finding in instead.findings] == ["VAI303"]
