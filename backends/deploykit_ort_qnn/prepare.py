@@ -108,8 +108,11 @@ def prepare(situation: Situation, shared: SharedWork) -> ProviderDraft:
     given, prepared = _repaired(situation, prepared) if request.adapter_options.get("repair") else (situation, prepared)
     # A float model is compiled in float16 as a whole; what has Q/DQ pairs or encodings is judged once compiled.
     tensors = situation.facts.tensors if source == "float" else {}
-    floats = {name for name, fact in tensors.items() if fact.is_float}
-    halves = Float16Plan(situation=situation, tensors=floats, seen=largest_seen(situation, shared))
+    halves = Float16Plan(
+        situation=situation,
+        tensors={name for name, fact in tensors.items() if fact.is_float},
+        seen=largest_seen(situation, shared),
+    )
     # Who names the wheel and not its QAIRT insists on it.
     insisted = request.sdk == wheel.version
     carried = Carried(wheel=wheel, device=device, insisted=insisted, ask="" if insisted else f"--sdk {wheel.version}")

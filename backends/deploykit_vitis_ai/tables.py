@@ -188,7 +188,6 @@ class Opsets(Sourced):
 
     full: int = 0
     last: int = 0
-    recommended: int = 0
     resize_from: int = 0
 
 

@@ -428,7 +428,7 @@ def sum_to_mean(look: ModelLook, node: NodeProto) -> Match | None:
 
     def write(to: NodeSteps) -> None:
         to.gone = [to.node, to.graph.makers[total]]
-        to.listed("ReduceMean", node.input[0], "axes", axes, to.made, keepdims=int(attribute(node, "keepdims", 1)))
+        to.listed("ReduceMean", node.input[0], "axes", axes, to.made, keepdims=attribute(node, "keepdims", 1))
 
     return Match(why=f"it divides by {count}", write=write, output=quotient.output[0], tensors=(total,))
 

@@ -144,7 +144,7 @@ def check_range(plan: Float16Plan) -> Iterator[Found]:
     float16 turns them into infinity, without a word. AIMET simulates a disabled quantizer in float32, so the simulation
     does not show it; the provider compiles whole float graphs in float16. What no bound tells, your data shows.
 
-    Fix: clamp the constant that causes it, or rewrite the operation, so that the range fits
+    Fix: clamp the constant that causes it, rewrite the operation so that the range fits, or quantize it to integers
     """
     # An error where such values are attained and reach arithmetic; a warning where they saturate, or hold at most.
     # Masks that only switch positions of a Softmax off are left out, and so is what bounds prove impossible.
@@ -185,8 +185,8 @@ def check_range(plan: Float16Plan) -> Iterator[Found]:
 
     # On data it is seen where float16 is left first; what follows from there is not told.
     told = {name for name, found in reach.items() if found.magnitude > LARGEST_FLOAT16}
-    untold = [name for node in facts.nodes for name in node.outputs if name in plan.tensors - told]
-    beyond = {name: peak for name, peak in plan.seen(untold).items() if LARGEST_FLOAT16 < peak < math.inf}
+    made = [name for node in facts.nodes for name in node.outputs if name in plan.tensors - told]
+    beyond = {name: peak for name, peak in plan.seen(made).items() if LARGEST_FLOAT16 < peak < math.inf}
     for name, peak in beyond.items():
         maker = facts.producer_of(name)
         if maker is not None and beyond.keys().isdisjoint(maker.inputs) and not saturates(facts, name):
@@ -195,7 +195,6 @@ def check_range(plan: Float16Plan) -> Iterator[Found]:
                 name,
                 f"{name} is planned as float16 but reaches {peak:.4g} on your samples (limit {LARGEST_FLOAT16:g})",
                 severity=Severity.WARNING,
-                hint="scale what it is computed from, or give it an integer precision",
             )
 
     # A norm is taken of a sum of squares in float16, which ends at twice its largest value.

@@ -112,13 +112,16 @@ def check_shapes(draft: QuarkDraft) -> Iterator[Found]:
             yield Found("tensor", name, message, severity=severity)
 
 
+_PAIRS_SINCE = 10  # ONNX's QuantizeLinear and DequantizeLinear
+
+
 @RULES.rule("VAI122", "opset-out-of-range", "error", sources=[_DOC2, _RAI])
 def check_opset(draft: QuarkDraft) -> Iterator[Found]:
     """The operator set is newer than the compiler takes, or older than an operator needs.
 
     Gen 2 has all operators up to 20 and some of 21 and 22; operators of newer sets take the whole model to the CPU.
     Ryzen AI recommends 17; a Resize of opset 10 or older was not taken by 0.7 and 0.8, and no later release says that
-    it is.
+    it is. Quark quantizes a model of opset 9 into one that no runtime opens.
 
     Fix: Export the model with opset 17.
     """
@@ -131,8 +134,8 @@ def check_opset(draft: QuarkDraft) -> Iterator[Found]:
     elif opset < bounds.resize_from and any(node.op_type == "Resize" for node in draft.facts.nodes):
         message = f"Resize of opset {opset} was not supported by Ryzen AI 0.7 and 0.8; not known of later ones"
         severity = Severity.WARNING
-    elif bounds.recommended and opset != bounds.recommended:
-        message, severity = f"opset {opset}; {bounds.recommended} is recommended", Severity.INFO
+    elif opset < _PAIRS_SINCE and draft.needs_quark:
+        message, severity = f"opset {opset} has no DequantizeLinear, and Quark keeps the operator set", Severity.ERROR
     else:
         return
     yield Found("model", draft.facts.model_name, message, severity=severity)
