@@ -182,13 +182,11 @@ class Release(Sourced):
 class Opsets(Sourced):
     """Operator sets of the default domain; 0 for a bound that does not exist.
 
-    ``full`` is the last one with every operator, ``last`` the last that is read at all, ``resize_from`` the first
-    whose Resize is taken.
+    ``full`` is the last one with every operator, ``last`` the last that is read at all.
     """
 
     full: int = 0
     last: int = 0
-    resize_from: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -160,11 +160,6 @@ def test_a_patch_release_belongs_to_its_series(asked: str, exact: bool) -> None:
         assert PickedRelease(requested=asked, release=replace(release, version=version)).exact is exact
 
 
-def resized(opset: int) -> ModelProto:
-    body = f"y = Resize (x, scales{', scales' if opset > 10 else ''})"
-    return text_model("float[1,3,8,8] x", body, opset=opset, scales=np.ones(4, np.float32))
-
-
 @each_row(
     ("code", "model", "target", "precision", "severity"),
     [
@@ -176,8 +171,6 @@ def resized(opset: int) -> ModelProto:
         ("VAI122", chain("Relu", opset=9), "strix", "bf16", ""),
         ("VAI122", chain("Relu", opset=9), "strix", "xint8", "error"),
         ("VAI122", chain("Relu", opset=10), "strix", "xint8", ""),
-        ("VAI122", resized(10), "strix", "bf16", "warning"),
-        ("VAI122", resized(11), "strix", "bf16", ""),
         # A batch is one of pictures or sequences.
         ("VAI125", chain("Relu", shape=(2, 3, 8)), "phoenix", "xint8", "warning"),
         ("VAI125", chain("Relu", shape=(2, 8)), "phoenix", "xint8", ""),

@@ -117,11 +117,10 @@ _PAIRS_SINCE = 10  # ONNX's QuantizeLinear and DequantizeLinear
 
 @RULES.rule("VAI122", "opset-out-of-range", "error", sources=[_DOC2, _RAI])
 def check_opset(draft: QuarkDraft) -> Iterator[Found]:
-    """The operator set is newer than the compiler takes, or older than an operator needs.
+    """The operator set is newer than the compiler takes, or older than the quantizer needs.
 
     Gen 2 has all operators up to 20 and some of 21 and 22; operators of newer sets take the whole model to the CPU.
-    Ryzen AI recommends 17; a Resize of opset 10 or older was not taken by 0.7 and 0.8, and no later release says that
-    it is. Quark quantizes a model of opset 9 into one that no runtime opens.
+    Ryzen AI recommends 17. Quark quantizes a model of opset 9 into one that no runtime opens.
 
     Fix: Export the model with opset 17.
     """
@@ -131,9 +130,6 @@ def check_opset(draft: QuarkDraft) -> Iterator[Found]:
         message, severity = f"opset {opset} is beyond {bounds.last}", Severity.ERROR
     elif bounds.full and opset > bounds.full:
         message, severity = f"opset {opset}: only some operators of it are supported", Severity.WARNING
-    elif opset < bounds.resize_from and any(node.op_type == "Resize" for node in draft.facts.nodes):
-        message = f"Resize of opset {opset} was not supported by Ryzen AI 0.7 and 0.8; not known of later ones"
-        severity = Severity.WARNING
     elif opset < _PAIRS_SINCE and draft.needs_quark:
         message, severity = f"opset {opset} has no DequantizeLinear, and Quark keeps the operator set", Severity.ERROR
     else:
