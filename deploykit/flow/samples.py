@@ -94,8 +94,9 @@ def largest_seen(situation: Situation, shared: SharedWork) -> Callable[[Collecti
 
     def look(names: Collection[str]) -> Mapping[str, float]:
         with suppress(DeploykitError):
-            samples = samples_of(situation, shared)
-            if names and samples.may_judge:
+            # Without data of the user's nothing is made, nor weights read for it.
+            asked = names and (situation.request.calibration or situation.request.inputs)
+            if asked and (samples := samples_of(situation, shared)).may_judge:
                 model = copy_of(lean_weights(situation.model))
                 del model.graph.output[:]
                 for name in names:  # only one number of each is kept
