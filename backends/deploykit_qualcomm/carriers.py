@@ -36,7 +36,6 @@ __all__ = [
     "carrier",
     "carrier_for",
     "chip_on_arm",
-    "compilable",
     "forms_of",
     "host_toolchain",
     "judge_loading",

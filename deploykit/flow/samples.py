@@ -92,11 +92,12 @@ def observed_ranges(model: ModelProto, names: Iterable[str], feeds: Sequence[Fee
 def largest_seen(situation: Situation, shared: SharedWork) -> Callable[[Collection[str]], Mapping[str, float]]:
     """Tells the largest magnitude of float tensors on the user's data; of none where it does not fit."""
 
+    asked = situation.request.calibration, situation.request.inputs
+
     def look(names: Collection[str]) -> Mapping[str, float]:
         with suppress(DeploykitError):
             # Without data of the user's nothing is made, nor weights read for it.
-            asked = names and (situation.request.calibration or situation.request.inputs)
-            if asked and (samples := samples_of(situation, shared)).may_judge:
+            if names and any(asked) and (samples := samples_of(situation, shared)).may_judge:
                 model = copy_of(lean_weights(situation.model))
                 del model.graph.output[:]
                 for name in names:  # only one number of each is kept
@@ -107,7 +108,7 @@ def largest_seen(situation: Situation, shared: SharedWork) -> Callable[[Collecti
                 return {name: max(float(run[f"max {name}"]) for run in runs) for name in names}
         return {}
 
-    key = ("largest seen", Same(situation.model.proto), situation.request.calibration, situation.request.inputs)
+    key = ("largest seen", Same(situation.model.proto), *asked)
     return lambda names: shared.once((*key, tuple(names)), lambda: look(names))
 
 

@@ -43,7 +43,6 @@ __all__ = [
     "mended",
     "settled_by",
     "with_count",
-    "within_reach",
 ]
 
 # Kernels that are not right of which other ways are tried.

@@ -27,7 +27,6 @@ from deploykit_ort_qnn.compiler.jobs import CompileJob, CompileOutcome, compile_
 
 __all__ = [
     "COVERING",
-    "FLOAT_STEP",
     "BenchGraph",
     "Deviation",
     "Numbers",

@@ -23,7 +23,7 @@ from deploykit_ort_qnn.compiler.graphs import QnnGraph, Schematic
 from deploykit_qualcomm.devices import arch_of, qualcomm_devices
 from deploykit_qualcomm.profiles import profile_rows
 
-__all__ = ["compiled_origins", "nearest_estimated", "read_estimate", "read_trace"]
+__all__ = ["compiled_origins", "nearest_estimated", "read_estimate"]
 
 # The HTPs of which the compiler of QAIRT 2.51 has a cost model; 62 values of soc_model were tried.
 _ESTIMATED = (52, 62, 72, 77)

@@ -32,7 +32,6 @@ __all__ = [
     "find_conversions",
     "gates_apart",
     "is_centred",
-    "is_wide_product",
     "symmetric_int16",
     "symmetric_uint16",
     "widened",
