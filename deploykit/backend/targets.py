@@ -65,13 +65,15 @@ def find_device(devices: Iterable[Device], name: str) -> Device:
 
 
 def nearest_names(name: str, known: Mapping[str, Any] | Iterable[str]) -> list[str]:
-    """Known names that look like ``name``, best first; of two that look alike, the one with the longer common start."""
+    """Known names that look like ``name``, best first; of two that look alike, the one with the same letters, then the
+    one with the longer common start.
+    """
     from difflib import SequenceMatcher, get_close_matches  # only a name that is unknown pays for it
 
     close = get_close_matches(name, list(known), n=24, cutoff=0.5)
     likeness = {other: SequenceMatcher(None, other, name).ratio() for other in close}
     starts = {other: len(commonprefix([name, other])) for other in close}  # noqa: RUF071 (letters are meant)
-    return sorted(close, key=lambda other: (-likeness[other], -starts[other]))[:3]
+    return sorted(close, key=lambda other: (-likeness[other], sorted(other) != sorted(name), -starts[other]))[:3]
 
 
 def _normal(name: str) -> str:

@@ -43,6 +43,7 @@ MISTAKES: Mapping[str, tuple[list[str], int, str]] = {
     "a zip as model": (packaged(model="zip.onnx"), 3, "looks like a zip archive"),
     "weights left behind": (packaged(model="weights.onnx"), 3, "'weights.data' is missing"),
     "misspelt target": (packaged(target="sm865O"), 4, "did you mean sm8650"),
+    "letters exchanged": (packaged(target="sm8560"), 4, "did you mean sm8650"),
     "misspelt option": (["package", "m.onnx", "--taget", "sm8650", "-o", "out"], 2, "'--target'"),
     "misspelt command": (["pakage", "m.onnx"], 2, "Did you mean 'package'?"),
     "former command": (["evaluate", "a", "b"], 2, "deploykit accuracy compare"),

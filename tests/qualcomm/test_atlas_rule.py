@@ -244,6 +244,14 @@ def test_what_a_kernel_does_with_sizes_and_stored_values_is_computed(
     assert found.evidence["verdict"] == "wrong" and none == []
 
 
+def test_a_resize_without_modes_or_of_a_side_that_no_picture_has_is_not_computed(lint: Lint) -> None:
+    """Operator set 10 has no coordinates to choose; going through two thousand million places takes for ever."""
+    old = "g (float[1,4,8,8] x) => (float[1,4,a,b] y) <float[4] s = {1.0, 1.0, 2.5, 2.5}> { y = Resize (x, s) }"
+    long = "g (float[1,1,1,2] x) => (float[1,1,1,2000000000] y) { y = Resize (x, , , s) }"
+    for case in ({"graph": old, "opset": 10}, {"graph": long, "stored": {"s": ("int64", (4,), 1)}}):
+        assert "QNN320" not in lint({**case, "sdk": "2.51"})
+
+
 def row(**when: Any) -> Row:
     return Row(
         op="Log", types=("u16",), verdict="wrong", sdk="2.51.0", soc=57, hit=3, example="Log: x | w8a16", when=when
