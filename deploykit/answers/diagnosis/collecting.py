@@ -199,7 +199,7 @@ def collect(stream: IO[bytes], catalog: Catalog) -> Collected:
     collector = _Collector(catalog)
     for block in blocks(stream):
         collector.take(block)
-    return collector.seen
+    return collector.done()
 
 
 class _Collector:
@@ -212,6 +212,7 @@ class _Collector:
         self._reads = 0
         self._judged: dict[bytes, ErrorLine | None] = {}
         self._harmless: set[str] = set()
+        self._last: list[bytes] = []
 
     def _seek(self, *, trouble: bool) -> None:
         self._sought = _sought(self._catalog, trouble=trouble)
@@ -230,8 +231,13 @@ class _Collector:
             self._seek(trouble=False)  # nobody asks for them any more, and a flood of them is what takes the time
         self.seen.lines = block.number(block.stop) - 1
         self.seen.size += block.size
-        last = b"\n".join(block.lines[-_TAIL_LINES:]).decode("utf-8", "replace")
+        self._last = [line[-_REACH:] for line in block.lines[-_TAIL_LINES:]]
+
+    def done(self) -> Collected:
+        """What was seen, with the last lines as a screen shows them."""
+        last = b"\n".join(self._last).decode("utf-8", "replace")
         self.seen.tail = tuple(line.strip()[:400] for line in last.splitlines()[-_TAIL_LINES:])
+        return self.seen
 
     def _take_lines(
         self, block: Block, data: bytes, starts: list[int], lines: _Numbers, anchors: _Numbers, places: _Numbers

@@ -111,13 +111,11 @@ def speaker(lines: Sequence[str], tools: Sequence[Tool]) -> Tool | None:
     for tool in tools:
         if any(_compiled(pattern).search(lines[0]) for pattern in tool.lines):
             return tool
-    # Hundreds of marks, and hardly one stands in these lines: they are looked for in all lines at once.
-    whole = "\n".join(lines).replace("\\", "/")
-    known = [(mark, tool) for tool in tools for mark in tool.speaks if mark in whole]
-    if not known:
-        return None
+    marks = [(mark, tool) for tool in tools for mark in tool.speaks]
     for index, line in enumerate(takewhile(lambda above: _STACK not in above, lines)):
         plain = line.replace("\\", "/")
+        # Hundreds of marks, and hardly one stands in a line.
+        known = [pair for pair in marks if pair[0] in plain]
         here = index == 0 or _FRAME.match(line) is not None
         # What a line is about stands in quotes, and is not who speaks: any reader of a graph may miss an 'aten::relu'.
         about = _QUOTED_NAME.sub("", plain)

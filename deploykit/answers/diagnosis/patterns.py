@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple, TypeAlias
@@ -203,7 +203,6 @@ class AnchorSearch:
             np.frombuffer(b"".join(text.ljust(8 * words, b"\0") for text in texts), "<u8").reshape(-1, words)
             for texts in (self.anchors, [b"\xff" * len(anchor) for anchor in self.anchors])
         )
-        self._tiny = [number for number, anchor in enumerate(self.anchors) if len(anchor) < _WIDTHS[-1]]
         self._grams = [
             _Grams(
                 width, {number: anchor for number, anchor in enumerate(self.anchors) if width <= len(anchor) < longer}
@@ -215,10 +214,6 @@ class AnchorSearch:
         """The anchors in a block of shapes; no anchor goes beyond a line, for none has a line break."""
         candidates = [grams.find(data) for grams in self._grams]
         anchors, places = self._compared(data, *(np.concatenate(values) for values in zip(*candidates, strict=True)))
-        tiny = [(number, place) for number in self._tiny for place in _places(data, self.anchors[number])]
-        if tiny:
-            more = np.array(tiny, np.int64)
-            anchors, places = np.concatenate((anchors, more[:, 0])), np.concatenate((places, more[:, 1]))
         breaks = np.flatnonzero(np.frombuffer(data, np.uint8) == 10)
         starts = np.concatenate((np.zeros(1, np.int64), breaks + 1))
         # One sort of one number orders the pairs by line, anchor and place; of equal pairs the first place stays.
@@ -243,13 +238,6 @@ class AnchorSearch:
             anchors, places = anchors[~done], places[~done]
         numbers, at = zip(*same, strict=True)
         return np.concatenate(numbers), np.concatenate(at)
-
-
-def _places(data: bytes, anchor: bytes) -> Iterator[int]:
-    place = data.find(anchor)
-    while place >= 0:
-        yield place
-        place = data.find(anchor, place + 1)
 
 
 def _hashes(data: bytes, width: int, phase: int) -> _Numbers:

@@ -15,10 +15,10 @@ Trouble = Literal["failure", "doubt"]
 """``failure``: a step, a load or a process failed. ``doubt``: a warning that a finished tool may well have printed."""
 
 FAILURES = (
-    *("rror", "fail", "xception", "raceback", "atal", "anic", "bort", "dumped", "fault", "illed", "illegal"),
-    *("annot", "an't", "an not ", "ould not", "ouldn't", "nable to", "undefined", "ot found", "o such "),
-    *("enied", "efused", "ritical", "imed out", "imeout", "ssert", "terminate", "violation", "not selected"),
-    *("<e> ", "ot implemented", "otimplemented", "not_implemented", "of memory", "_memory", "bad_alloc"),
+    *("rror", "fail", "xception", "raceback", "atal", "anic", "bort", "dumped", " fault", "faulting", "illed"),
+    *("illegal", "annot", "an't", "an not ", "ould not", "ouldn't", "nable to", "undefined ", "ot found", "o such "),
+    *("enied", "efused", "ritical", "imed out", "imeout", "ssert", "terminate called", "violation", "not selected"),
+    *("<e> ", "ot implemented", "otimplemented", "not_implemented", "of memory", "of_memory", "bad_alloc"),
     *("bad alloc", "not recognized", "does not ", "did not ", "doesn't", "didn't", "orrupt", "err ", "err!"),
     *("nhandled", "egmentation", "nsupport ", "ot support:", "o module", "o method", "o compatible"),
     *("not true", "ot registered", "return code", "exit code", "exit status", "exited with", "returned "),
@@ -29,11 +29,25 @@ FAILURES = (
 
 DOUBTS = (
     *("warn", "nvalid", "upported", "issing", "ismatch", "is-match", "alling back", "allback", "alls back"),
-    *("gnor", "ncompatible", "eprecated", "nan", "not exist", "nrecogni", "nknown", "xceed", "too large"),
+    *(
+        "gnor",
+        "ncompatible",
+        "eprecated",
+        " nan",
+        "nan ",
+        "=nan",
+        "[nan",
+        "nan,",
+        "not exist",
+        "nrecogni",
+        "nknown",
+        "xceed",
+        "too large",
+    ),
     *("too small", "too old", "too new", "higher than", "ust be ", "equire", "xpect", "onflict", "nsufficient"),
     *("ot enough", "ndeclared", "in use", "busy", "0 devices", "0 nodes", "is not ", "are not ", "was not "),
-    *("multiple times", "_lost", "offset", "broadcast", "road cast", "used more than once", "gated"),
-    *("nder development", " support", "dynamic shape", "devices found"),
+    *("multiple times", "_lost", "+ size", "broadcast", "road cast", "used more than once", "is gated"),
+    *("nder development", "only support", "not support", "dynamic shape", "devices found"),
 )
 """What a line that says of no more than a doubt holds, in small letters."""
 
@@ -57,7 +71,7 @@ _HARMLESS = re.compile(
     |\berror\ (?:rate|bound|tolerance|metric|analysis|threshold)
     |\bif\ .*\b(?:fails|failed)\b
     |(?:log|verbosity)[_ -]?(?:level|severity)[ =:'"]*(?:error|fatal|warning)
-    |--\w[\w-]*(?:error|fail|fallback)""",
+    |--\w[\w-]*(?:error|fail|fallback)|\w_fallback:\ """,
     re.IGNORECASE | re.VERBOSE,
 )
 _FAILURE = re.compile(
