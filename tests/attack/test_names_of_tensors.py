@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import runpy
 import subprocess
 import sys
 from collections.abc import Mapping
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -68,11 +69,7 @@ def test_on_a_cpu_in_place_of_the_device(model: Path, tmp_path: Path) -> None:
 def test_when_a_quantized_model_is_compared(model: Path, tmp_path: Path) -> None:
     """The part of the quantizer's script that runs both models; the quantizer is not asked."""
     written = Path(__file__).parents[1] / "data/golden/vitis-ai-bf16/scripts/quantize.py"
-    spec = spec_from_file_location("quantize", written)
-    assert spec is not None
-    assert spec.loader is not None
-    script = module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = SimpleNamespace(**runpy.run_path(str(written)))
     script.save_outputs(model, model, SimpleNamespace(given=[sample()], held_out=[sample()]), tmp_path / "saved")
     files = sorted(path.relative_to(tmp_path / "saved") for path in (tmp_path / "saved").rglob("*.npz"))
     assert [str(path) for path in files] == [
