@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import json
 import os
 import tomllib
@@ -25,6 +26,7 @@ from deploykit.model.facts import GraphFacts
 from sample_models.detectors import decoder_detector as build_detector
 from sample_models.detectors import decoder_feeds
 
+gc.disable()  # what is imported and collected lives to the end: nobody need look through it again and again
 recorded.unpack()
 AIMET = Path(__file__).parent / "data" / "aimet"
 
@@ -46,6 +48,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 database=None,
                 deadline=None,  # a time says nothing about the code on a machine that has other work
             )
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -126,6 +126,11 @@ def options_of(code: str) -> set[str]:
 
 
 @cache
+def toolchains() -> frozenset[str]:
+    return frozenset(name for spec in known_toolchains() for name in (spec.name, spec.id))
+
+
+@cache
 def _options_of_commands() -> frozenset[str]:
     found: set[str] = set()
     for name in cli.list_commands(None):  # type: ignore[arg-type]
@@ -145,8 +150,7 @@ def test_options_commands_and_rewrites_that_are_named_exist(code: str, bench: An
         assert not named or named <= options_of(code), text
         commands = re.findall(r"(?:^|')deploykit ([a-z]+)", text)
         assert set(commands) <= set(COMMANDS), text
-        toolchains = re.findall(r"toolchain install ([\w.=]+)", text)
-        assert set(toolchains) <= {name for spec in known_toolchains() for name in (spec.name, spec.id)}, text
+        assert set(re.findall(r"toolchain install ([\w.=]+)", text)) <= toolchains(), text
         rewrites = re.findall(r"-rewrite ([a-z][a-z0-9-]*)(?: or ([a-z]+-[a-z0-9-]+))?", text)
         assert {name for pair in rewrites for name in pair if name} <= {*transform_names(), WIDER_END}, text
 

@@ -15,11 +15,16 @@ from typing import Any
 import pytest
 
 from deploykit import api
-from deploykit.errors import InputError, ToolError
-from deploykit.fleet.cluster import packed, unpack
-from deploykit.fleet.results import CellVerdict, Results, read_result
+from deploykit.errors import ToolError
+from deploykit.fleet.results import CellVerdict, Results
 
-distributed = pytest.importorskip("distributed")
+pytestmark = pytest.mark.heavy
+
+
+@pytest.fixture(scope="module")
+def distributed() -> Any:
+    """Imported when it is needed: all that collect these tests would wait for it."""
+    return pytest.importorskip("distributed")
 
 
 def digests(results: Results) -> dict[str, Any]:
@@ -27,7 +32,7 @@ def digests(results: Results) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
+def cluster(distributed: Any) -> Iterator[Any]:
     """Two workers of one thread each, and a third that has too little memory for any model."""
     with distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, processes=True, memory_limit="4GiB", dashboard_address="127.0.0.1:0"
@@ -35,9 +40,8 @@ def cluster() -> Iterator[Any]:
         yield made
 
 
-@pytest.mark.heavy
 def test_a_killed_worker_and_one_with_too_little_memory_cost_nothing(
-    cluster: Any, fleet: Path, tmp_path: Path, request: pytest.FixtureRequest
+    distributed: Any, cluster: Any, fleet: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     address = str(cluster.scheduler_address).removeprefix("tcp://")
     with distributed.Client(cluster.scheduler_address, set_as_default=False) as client:
@@ -86,8 +90,7 @@ def _cells_made(dask_worker: Any) -> int:
     return sum("make_on_worker" in str(key) for key in dask_worker.state.tasks)
 
 
-@pytest.mark.heavy
-def test_a_model_that_no_worker_has_the_memory_for_is_said(fleet: Path, tmp_path: Path) -> None:
+def test_a_model_that_no_worker_has_the_memory_for_is_said(distributed: Any, fleet: Path, tmp_path: Path) -> None:
     with distributed.LocalCluster(
         n_workers=1, threads_per_worker=1, processes=True, memory_limit="300MiB", dashboard_address="127.0.0.1:0"
     ) as small:
@@ -97,21 +100,9 @@ def test_a_model_that_no_worker_has_the_memory_for_is_said(fleet: Path, tmp_path
     assert "no worker has the memory" in results.cells[0].why
 
 
-@pytest.mark.heavy
+@pytest.mark.usefixtures("distributed")
 def test_no_scheduler_is_said(fleet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deploykit.fleet.cluster._CONNECT_SECONDS", 1)
     with pytest.raises(ToolError) as caught:
         api.matrix(fleet, out=tmp_path / "out", executor="dask://127.0.0.1:9")
     assert "no scheduler answers" in caught.value.what
-
-
-def test_what_a_worker_sends_is_checked(made_once: Path, tmp_path: Path) -> None:
-    data, first = packed(made_once, "cnn/phone"), read_result(made_once, "cnn/phone")
-    unpack(data, tmp_path / "b", "cnn/phone")
-    assert api.verify(tmp_path / "b" / "cells" / "cnn" / "phone" / "package").ok
-    assert unpack(data, tmp_path / "b", "cnn/phone").outcome["digest"] == (first and first.outcome["digest"])
-    with pytest.raises(InputError):
-        unpack(data, tmp_path / "c", "cnn/old")
-    with pytest.raises(InputError):
-        unpack(data[: len(data) // 2], tmp_path / "c", "cnn/phone")
-    assert not (tmp_path / "c" / "cells" / "cnn" / "old" / "package").exists()

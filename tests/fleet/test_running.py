@@ -11,7 +11,8 @@ import pytest
 from deploykit import api
 from deploykit.cli import cli
 from deploykit.cli.frame import run
-from deploykit.errors import UsageError
+from deploykit.errors import InputError, UsageError
+from deploykit.fleet.cluster import packed, unpack
 from deploykit.fleet.pool import batches_of, run_batch
 from deploykit.fleet.results import CellVerdict, Results, read_result, read_results
 from deploykit.fleet.running import select
@@ -21,7 +22,9 @@ def verdicts(results: Results) -> dict[str, CellVerdict]:
     return {cell.cell: cell.verdict for cell in results.cells}
 
 
-def test_a_fleet_is_packaged_and_what_is_the_same_is_kept(fleet: Path, made: Path) -> None:
+def test_a_fleet_is_packaged_and_what_is_the_same_is_kept(
+    fleet: Path, made: Path, made_once: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out, first = made, read_results(made)
     assert set(verdicts(first)) == {"cnn/phone", "cnn/old", "mlp/phone", "mlp/old"}
     assert set(verdicts(first).values()) == {CellVerdict.NOT_JUDGED}
@@ -35,15 +38,16 @@ def test_a_fleet_is_packaged_and_what_is_the_same_is_kept(fleet: Path, made: Pat
     # One that is damaged and one whose input changed are made again, the others are not.
     (out / "cells" / "cnn" / "old" / "package" / "manifest.json").write_text("{}", "utf-8")
     fleet.write_text(fleet.read_text("utf-8") + '\n[targets.old.options]\nvtcm_mb = "4"\n', "utf-8")
-    third = api.matrix(fleet, out=out, processes=1)
+    assert run(cli, ["matrix", str(fleet), "-o", str(out), "--processes", "1"]) == 1
+    shown, third = capsys.readouterr(), read_results(out)
+    assert "cnn/phone  not judged" in shown.out and "cnn/old" in shown.err
     assert third.kept == {"cnn/phone", "mlp/phone"}
     # What stands there is no package of ours: it is not replaced.
     assert verdicts(third)["cnn/old"] is CellVerdict.FAILED
     assert "not everything in it was written by deploykit" in third.cells[1].why
     assert third.exit_status == 1
-
-    written = read_results(out)
-    assert verdicts(written) == verdicts(third)
+    assert run(cli, ["matrix", str(fleet), "--diff", str(made_once), "-o", str(out), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["same"] == 3
     suites = ElementTree.parse(out / "junit.xml").getroot()
     assert [(suite.get("name"), suite.get("errors")) for suite in suites] == [("cnn", "1"), ("mlp", "0")]
     page = (out / "matrix.html").read_text("utf-8")
@@ -99,9 +103,9 @@ sys.exit(subprocess.run([{sys.executable!r}, *sys.argv[1:]], input=json.dumps(ce
 
 
 def test_a_cell_that_takes_too_long_is_ended(fleet: Path, tmp_path: Path) -> None:
-    (batch,) = batches_of((cell, "key") for cell in select(fleet, only=["cnn"]).cells)
+    (batch,) = batches_of((cell, "key") for cell in select(fleet, only=["cnn/phone"]).cells)
     made = list(run_batch(batch, tmp_path / "out", limit=0.001, tell=lambda _cell, _line: None))
-    assert [result.verdict for result in made] == [CellVerdict.FAILED] * 2
+    assert [result.verdict for result in made] == [CellVerdict.FAILED]
     assert all("took longer than 0.001 seconds" in result.why for result in made)
 
 
@@ -119,19 +123,16 @@ def test_only_what_differs_in_its_target_shares_a_process(fleet: Path) -> None:
     assert [len(batch) for batch in batches_of((cell, "") for cell in cells)] == [2, 2]
 
 
-def test_commands_say_what_they_did(fleet: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = str(tmp_path / "out")
-    assert run(cli, ["matrix", str(fleet), "-o", out, "--only", "cnn/phone", "--processes", "1"]) == 0
-    shown = capsys.readouterr()
-    assert "cnn/phone  not judged" in shown.out
-    assert "cnn/phone" in shown.err
+def test_commands_that_make_nothing(fleet: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(cli, ["matrix", str(fleet), "--dry-run", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["cells"]) == 4
-    assert run(cli, ["matrix", str(fleet), "--diff", out, "-o", out]) == 0
-    assert "1 cells as before" in capsys.readouterr().out
-    assert run(cli, ["matrix", str(fleet), "--dry-run", "--emit", "gitlab"]) == 2
-    assert run(cli, ["matrix", str(tmp_path / "none.toml")]) == 3
-    assert run(cli, ["matrix", str(fleet), "--diff", str(tmp_path)]) == 3
+    for words, status in (
+        ([fleet, "--dry-run", "--emit", "gitlab"], 2),
+        ([fleet, "--dry-run", "--diff", tmp_path], 2),
+        ([tmp_path / "none.toml"], 3),
+        ([fleet, "--diff", tmp_path], 3),
+    ):
+        assert run(cli, ["matrix", *map(str, words)]) == status
 
 
 def test_an_executor_that_is_none_is_refused(fleet: Path, tmp_path: Path) -> None:
@@ -149,3 +150,15 @@ def test_what_lies_elsewhere_is_no_result(tmp_path: Path) -> None:
     (place / "result.json").unlink()
     os.mkfifo(place / "result.json")
     assert read_result(tmp_path, "a/b") is None
+
+
+def test_what_a_worker_sends_is_checked(made_once: Path, tmp_path: Path) -> None:
+    data, first = packed(made_once, "cnn/phone"), read_result(made_once, "cnn/phone")
+    unpack(data, tmp_path / "b", "cnn/phone")
+    assert api.verify(tmp_path / "b" / "cells" / "cnn" / "phone" / "package").ok
+    assert unpack(data, tmp_path / "b", "cnn/phone").outcome["digest"] == (first and first.outcome["digest"])
+    with pytest.raises(InputError):
+        unpack(data, tmp_path / "c", "cnn/old")
+    with pytest.raises(InputError):
+        unpack(data[: len(data) // 2], tmp_path / "c", "cnn/phone")
+    assert not (tmp_path / "c" / "cells" / "cnn" / "old" / "package").exists()
