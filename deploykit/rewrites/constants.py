@@ -164,7 +164,7 @@ def _ends_mask(graph: GraphCopy, start: str, node: NodeProto, name: str, _: _Flo
         return True
     if node.op_type not in ("Add", "Where", "Identity") or (node.op_type == "Where" and node.input[0] == name):
         raise NoMatchError(f"it reaches {node.op_type}: only Add, Where and Softmax may read a mask", node=label(node))
-    if node.op_type == "Add" and name == start and list(node.input).count(name) == 1:
+    if node.op_type == "Add" and name == start:
         value: Any = graph.array(start)
         rows = value.reshape(-1, value.shape[-1]) if value.ndim else value.reshape(1, 1)
         if (rows < _MASKED).all(axis=1).any():

@@ -144,6 +144,25 @@ def test_a_constant_that_is_no_number_is_named(value: float) -> None:
     json.dumps(found.to_json(), allow_nan=False)
 
 
+@pytest.mark.parametrize(
+    ("left", "right", "culprit"),
+    [
+        ([1.0, 2.0, 3.0, 4.0], [1.2, 2.4, 3.6, 4.8], "k"),
+        ([1e5, 1e5, 1e5, 1.0], [1e5, 1e5, 1e5, 2.0], None),
+        ([1e9, 1.0, 1.0, 1.0], [1e9, 2.0, 2.0, 2.0], "k"),
+    ],
+)
+def test_what_is_huge_beside_the_others_hides_nothing(
+    left: list[float], right: list[float], culprit: str | None
+) -> None:
+    """Where all are large, the least of them is noise; a constant that is off by a fifth is named."""
+    one, two = (text_model("float[1,4] x", "y = Mul (x, k)", "float[1,4] y", k=k) for k in (left, right))
+    feeds = [{"x": np.ones((1, 4), np.float32)}]
+    first = locate(facts_of(one), ModelProbe(one), ModelProbe(two), feeds).first
+    named = None if first is None or first.culprit is None else first.culprit.tensor
+    assert (first is not None, named) == (culprit is not None, culprit)
+
+
 def test_an_infinite_constant_on_both_sides_is_survived() -> None:
     mask = np.asarray([[0.0, -np.inf, 0.0, 0.0]], np.float32)
     model = shape_inference.infer_shapes(

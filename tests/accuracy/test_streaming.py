@@ -168,6 +168,13 @@ def test_a_model_that_cannot_be_cut_is_run_whole_where_it_fits(tmp_path: Path, m
         Session(lean, room=300)
 
 
+def test_a_quantizer_counts_as_the_nodes_that_it_is_computed_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = _tower([1, 1, 1], 0)
+    monkeypatch.setattr(sessions, "_MANY_NODES", 2 * len(model.graph.node))
+    values = {entry.name: entry.value for entry in _encodings(model)}
+    assert not Session(model).streams and Session(model, values=values).streams
+
+
 def test_lean_models_are_written_without_paths_of_this_machine(tmp_path: Path) -> None:
     model = _tower([1, 1, 1], 0)
     lean = _lean(model, tmp_path)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
+import pytest
 
 from deploykit.accuracy.simulate.sessions import Chain, Session
 from deploykit.accuracy.simulate.simulation import compare_outputs
@@ -24,6 +25,7 @@ from deploykit.model.graph import GraphCopy
 from deploykit.model.load import wrap_proto
 from deploykit.model.ranges import graph_bounds
 from parts_in_order import check_parts
+from sample_models import finished_detectors
 from sample_models.feeds import random_feeds
 from sample_models.finished_detectors import DETECTORS
 from sample_models.networks import attention_net, conv_net
@@ -173,6 +175,14 @@ def test_the_end_of_a_detector_with_what_hurts_in_it(name: str) -> None:
         (join,) = [hurt for hurt in found.hurts if hurt.harm is Harm.UNLIKE]
         pixels, scores = join.parts
         assert (scores.low, scores.high) == (0.0, 1.0) and pixels.high > 100
+
+
+@pytest.mark.parametrize("bins", [64, 65])
+def test_an_expectation_is_over_few_bins(bins: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A longer row behind a Softmax is a layer of the network, as an attention's is."""
+    monkeypatch.setattr(finished_detectors, "_BINS", bins)
+    found = found_in(DETECTORS["yolo"]())[1]
+    assert found is not None and (Harm.EXPECTATION in found.harms) is (bins == 64)
 
 
 def test_observed_ranges_outrank_bounds() -> None:

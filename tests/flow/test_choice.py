@@ -31,7 +31,7 @@ DETR = Path(__file__).parents[1] / "data" / "aimet" / "detr"
 
 
 @cache
-def chosen(encodings: str, mixed: str = "auto", device: str = "sm8650") -> ChosenWay:
+def chosen(encodings: str, mixed: str = "auto", device: str = "sm8650", rewrite: tuple[str, ...] = ()) -> ChosenWay:
     request = Request(
         model=DETR / "model.onnx",
         target=device,
@@ -39,9 +39,15 @@ def chosen(encodings: str, mixed: str = "auto", device: str = "sm8650") -> Chose
         backend="qnn-htp",
         encodings=DETR / encodings,
         mixed=mixed,
+        rewrite=rewrite,
     )
     backend, situation = read_situation(request)
     return choose_way(backend, situation, SharedWork(), lambda line: None)
+
+
+def test_who_insists_on_a_mix_gets_nothing_compared_unless_a_rewrite_is_asked_for_too() -> None:
+    assert chosen(W8A16, "fallback").explored is None
+    assert chosen(W8A16, "fallback", rewrite=("simplify",)).explored is not None
 
 
 def plain(*rewrite: str) -> ChosenWay:

@@ -15,7 +15,7 @@ from deploykit.system.processes import ProgramEnd
 from deploykit_ort_qnn.compiler import jobs as module
 from deploykit_ort_qnn.compiler.graphs import parse_graph, parse_schematic
 from deploykit_ort_qnn.compiler.hosts import Work
-from deploykit_ort_qnn.compiler.jobs import CompileJob, compile_model, known_work
+from deploykit_ort_qnn.compiler.jobs import CompileJob, compile_model, known_work, write_dlc
 from emulator import execute_model
 
 pytestmark = pytest.mark.usefixtures("every_compilation_runs")
@@ -62,6 +62,12 @@ def test_a_time_limit_is_kept(tmp_path: Path) -> None:
     outcome = compile_model(job_for(tmp_path, "mlp/w8a8", timeout=0.05))
     assert outcome.status == "timed-out" and "0.05 s" in outcome.message
     assert names(tmp_path) == {"model.onnx"}
+
+
+def test_a_provider_that_writes_no_dlc_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deploykit_ort_qnn.compiler.hosts.Worker.work", lambda *_: (None, {"ok": True}, ""))
+    told = write_dlc(job_for(tmp_path, "mlp/w8a16"), tmp_path / "model.dlc")
+    assert told == "the provider wrote 0 files, where one whole graph is one" and names(tmp_path) == {"model.onnx"}
 
 
 def test_a_dead_worker_is_an_outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -164,12 +164,14 @@ def test_an_added_mask_keeps_its_zeros_and_a_selected_one_its_result(size: int, 
 
 WHOLLY = causal(3, -1e30)
 WHOLLY[1] = -1e30
+TWICE = "both = Add (mask, mask)  sum = Add (x, both)  y = Softmax (sum)"
 
 
 @each_row(
     ("model", "said"),
     [
         (masked(WHOLLY), "masked wholly"),
+        (text_model("float[1,2,3,3] x", TWICE, "y", mask=WHOLLY.astype(np.float32)), "masked wholly"),
         (masked(causal(3, -1e30), "z = Relu (sum)", "y, z"), "Relu"),
         (masked(causal(3, -1e30), axis=2), "axis 2"),
         (masked(causal(3, -1e30), made="y, sum"), "output of the model"),
