@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from onnx import ModelProto
 
 from deploykit.encodings.complete import complete_encodings
 from deploykit.encodings.insert_qdq import Skipped, insert_qdq
@@ -33,9 +35,6 @@ from deploykit_ort_qnn.forms.missing_grids import (
     norm_scales,
     recurrent_biases,
 )
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
 
 __all__ = ["PreparationStep", "ProviderModel", "provider_model"]
 

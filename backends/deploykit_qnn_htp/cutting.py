@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+from onnx import ModelProto
 
 from deploykit.backend.backend import Situation
 from deploykit.encodings.cut import CutPart, cut_alike, large_weights
@@ -18,6 +18,7 @@ from deploykit.errors import UsageError
 from deploykit.findings import Finding, listed
 from deploykit.model import load_model, wrap_proto
 from deploykit.model.collect import collect_facts
+from deploykit.model.load import Model
 from deploykit.model.values import byte_size
 from deploykit.model.weights import weight
 from deploykit_qnn_htp.commands import graph_name
@@ -32,11 +33,6 @@ from deploykit_qnn_htp.draft import (
 from deploykit_qnn_htp.rules.prepared import RULES as DRAFT_RULES
 from deploykit_qualcomm.devices import capability
 from deploykit_qualcomm.rules.converters import FLOAT16_RULES
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
-
-    from deploykit.model.load import Model
 
 __all__ = ["crossing_findings", "cut_graphs", "segment_drafts", "wants_contexts"]
 

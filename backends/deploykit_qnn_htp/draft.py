@@ -9,13 +9,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
 from deploykit.backend.backend import Situation
 from deploykit.encodings.complete import complete as complete_set
-from deploykit.encodings.float_sets import predict_float_set
+from deploykit.encodings.float_sets import FloatPrediction, predict_float_set
 from deploykit.encodings.formats.conversion import Conversion, convert, is_writable
 from deploykit.encodings.place import layouts
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
@@ -28,9 +27,6 @@ from deploykit.tables.sources import SourcedRow
 from deploykit_qnn_htp.provider import carried_for
 from deploykit_qualcomm.carriers import Carried
 from deploykit_qualcomm.rules.converters import Float16Plan
-
-if TYPE_CHECKING:
-    from deploykit.encodings.float_sets import FloatPrediction
 
 __all__ = [
     "FLOAT_KINDS",

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from deploykit.backend.plans import Plan, PlannedPrecision, Route, Step
+from deploykit.encodings.formats.conversion import Conversion
 from deploykit.errors import DefectError, UsageError
 from deploykit.findings import Finding, exit_status
 from deploykit_qnn_htp.commands import from_dlc, net_run, shared_steps, steps
@@ -18,9 +19,6 @@ from deploykit_qnn_htp.configs import build_configs, parse_settings
 from deploykit_qnn_htp.draft import FLOAT_KINDS, ConversionDraft, RouteCandidate, written
 from deploykit_qnn_htp.prepare import DraftedPart, PreparedConversions
 from deploykit_qnn_htp.selection import Selection, alternatives, select_route
-
-if TYPE_CHECKING:
-    from deploykit.encodings.formats.conversion import Conversion
 
 __all__ = ["ConversionPart", "ConversionPlan", "in_contexts", "make_plan"]
 

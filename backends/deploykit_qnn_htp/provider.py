@@ -8,18 +8,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from deploykit.backend.backend import AnyBackend, Check, Execution, PackageFile, Verification
+from deploykit.backend.backend import (
+    Aids,
+    AnyBackend,
+    Check,
+    Execution,
+    PackageFile,
+    SharedWork,
+    Situation,
+    Verification,
+)
+from deploykit.backend.plans import Plan, Step
 from deploykit.backend.plugins import load_backend, own_options
+from deploykit.backend.targets import Target
 from deploykit.errors import DefectError, DeploykitError
 from deploykit.tables.capabilities import Status
 from deploykit_qualcomm.carriers import Carried, carrier_for, judge_loading
-
-if TYPE_CHECKING:
-    from deploykit.backend.backend import Aids, SharedWork, Situation
-    from deploykit.backend.plans import Plan, Step
-    from deploykit.backend.targets import Target
 
 __all__ = ["ProviderPart", "carried_for", "prepare_provider", "verify_provider"]
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from deploykit.accuracy.judge.compare import ComparedOutputs
 from deploykit.accuracy.judge.rules import RULES as COMPARISON_RULES
 from deploykit.accuracy.judge.rules import Judged
 from deploykit.backend.backend import Aids, Execution, Instead
@@ -29,9 +30,6 @@ from deploykit_vitis_ai.rules.execution import QuarkOutcome
 from deploykit_vitis_ai.rules.quantized import RULES as QUANTIZED_RULES
 from deploykit_vitis_ai.runner import RESULT, EndlessError, quark_environment
 from deploykit_vitis_ai.search import Measured, SearchResult, find_better, measure
-
-if TYPE_CHECKING:
-    from deploykit.accuracy.judge.compare import ComparedOutputs
 
 __all__ = ["device_job", "device_results", "execute"]
 

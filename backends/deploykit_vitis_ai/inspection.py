@@ -9,15 +9,12 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from deploykit.model import load_model
+from deploykit.model import Model, load_model
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.parameters import QUANTIZERS, integer_type
 from deploykit.system.files import regular_size
-
-if TYPE_CHECKING:
-    from deploykit.model import Model
 
 __all__ = ["InspectedModel", "actual_types", "grids_of", "inspect_quantized", "is_power_of_two"]
 

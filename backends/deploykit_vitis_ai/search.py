@@ -11,7 +11,9 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy.typing as npt
 
 from deploykit.accuracy.judge.compare import ComparedOutputs, compare, read_outputs
 from deploykit.accuracy.judge.judge import judge_outputs
@@ -22,6 +24,7 @@ from deploykit.backend.backend import Instead, Progress, Request
 from deploykit.backend.status import Correctness, correctness_of
 from deploykit.errors import ToolError
 from deploykit.model.facts import GraphFacts
+from deploykit.system.environments import Environment
 from deploykit.system.folders import scratch
 from deploykit_vitis_ai import configs
 from deploykit_vitis_ai.draft import FloatPart, QuarkDraft, float_parts, make_draft
@@ -29,11 +32,6 @@ from deploykit_vitis_ai.prepare import DRAFT_REGISTRIES, QuarkPrepared
 from deploykit_vitis_ai.rules.execution import RULES as OUTCOME_RULES
 from deploykit_vitis_ai.rules.execution import QuarkOutcome, QuarkTrial
 from deploykit_vitis_ai.runner import QuarkRun, run_quark
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from deploykit.system.environments import Environment
 
 __all__ = ["Measured", "QuantizedQuality", "SearchResult", "find_better", "measure"]
 

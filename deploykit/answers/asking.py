@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from deploykit.answers.capability_answers import (
     CompatAnswer,
@@ -23,9 +22,7 @@ from deploykit.backend.plugins import device_named, load_backend, load_backends
 from deploykit.errors import UnknownTargetError, UsageError
 from deploykit.system.published import Published
 from deploykit.tables.capabilities import CompatRow
-
-if TYPE_CHECKING:
-    from deploykit.tables.devices import Device
+from deploykit.tables.devices import Device
 
 __all__ = ["ReleaseComparison", "ask", "ask_binary", "compare", "features"]
 

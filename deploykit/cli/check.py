@@ -6,11 +6,13 @@ import json
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
+from deploykit.backend.audits import Audit
+from deploykit.backend.plans import Plan
 from deploykit.backend.plugins import all_registries
 from deploykit.cli.options import flag, option, path
 from deploykit.cli.requests import RequestCommand, request_from
@@ -25,10 +27,6 @@ from deploykit.report.for_ci import (
     to_sarif,
     write_baseline_file,
 )
-
-if TYPE_CHECKING:
-    from deploykit.backend.audits import Audit
-    from deploykit.backend.plans import Plan
 
 __all__ = ["command", "plan_text"]
 

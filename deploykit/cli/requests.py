@@ -8,19 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
+from deploykit.backend.backend import Request
 from deploykit.backend.options import OptionSpec, OptionValue, read_value
 from deploykit.backend.plugins import all_options, load_backend
 from deploykit.backend.requests import CORE_OPTIONS, make_request
 from deploykit.cli.frame import Command
 from deploykit.errors import UsageError
-
-if TYPE_CHECKING:
-    from deploykit.backend.backend import Request
 
 __all__ = ["RequestCommand", "SpecOption", "pair", "request_from"]
 

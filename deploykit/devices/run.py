@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from deploykit.accuracy.judge.measures import overall_db
 from deploykit.accuracy.judge.verdict import Verdict
+from deploykit.answers.diagnosis import Diagnosis
 from deploykit.backend.backend import AnyBackend
 from deploykit.backend.on_device import DeviceFile, DeviceJob, DeviceRequest, DeviceResults, Measuring, Place
 from deploykit.backend.plugins import catalog_of, load_backend, load_backends
@@ -32,9 +33,6 @@ from deploykit.packages.rejudging import PackageJudge, judge_of
 from deploykit.packages.verifying import verify_integrity
 from deploykit.packages.writing import clear_runs
 from deploykit.system.folders import holding, scratch
-
-if TYPE_CHECKING:
-    from deploykit.answers.diagnosis import Diagnosis
 
 __all__ = ["RunOptions", "RunReport", "run_package", "run_there"]
 

@@ -10,18 +10,16 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from onnx import NodeProto
 
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute
 from deploykit.model.operators import Trait, ops
 from deploykit.model.range_functions import FLOAT_TYPES, INTEGER_RANGES, Interval, hull, product, total
-
-if TYPE_CHECKING:
-    from onnx import NodeProto
 
 __all__ = [
     "TELLING",

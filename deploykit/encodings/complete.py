@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
+from onnx import ModelProto
 
 from deploykit.encodings.formats.differences import compare_values
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float8, Lpbq, Value
@@ -19,9 +20,6 @@ from deploykit.model.graph import view_of
 from deploykit.model.operators import BIAS, WEIGHT, Trait, data_outputs, has
 from deploykit.model.parameters import ParameterUse, parameter_uses, stored_behind
 from deploykit.model.patterns import find_blocks
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
 
 __all__ = [
     "FINEST_SCALE",

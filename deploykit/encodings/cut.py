@@ -9,17 +9,13 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING
 
-from onnx import ModelProto, ValueInfoProto, helper
+from onnx import ModelProto, NodeProto, ValueInfoProto, helper
 
 from deploykit.errors import UsageError
 from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import captured_names
 from deploykit.model.shape_inference import inferred_graph
-
-if TYPE_CHECKING:
-    from onnx import NodeProto
 
 __all__ = [
     "CutPart",

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import onnx
 from onnx import ModelProto
@@ -27,16 +27,13 @@ from deploykit.encodings.rules import EncodingsOnGraph
 from deploykit.encodings.values import Affine, EncodingSet, Lpbq
 from deploykit.errors import InputError, PackageError, UsageError
 from deploykit.findings import Finding, sort_findings
-from deploykit.model import load_model
+from deploykit.model import Model, load_model
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import blaming
 from deploykit.model.weights import load_weights
 from deploykit.system.folders import workspace
 from deploykit.system.published import Published
-
-if TYPE_CHECKING:
-    from deploykit.model import Model
 
 __all__ = [
     "Applied",

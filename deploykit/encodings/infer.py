@@ -12,7 +12,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from enum import IntEnum
-from typing import TYPE_CHECKING
+
+from onnx import ModelProto, NodeProto
 
 from deploykit.encodings.backward import (
     TELLING,
@@ -32,9 +33,6 @@ from deploykit.model.graph import view_of
 from deploykit.model.operators import RANGES, Trait, ops
 from deploykit.model.range_functions import ANYTHING, FUNCTIONS, SELECTIONS, SUMS, Interval, hull
 from deploykit.model.ranges import Arithmetic
-
-if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto
 
 __all__ = ["infer_entries"]
 

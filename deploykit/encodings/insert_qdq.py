@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from onnx import TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from deploykit.encodings.formats.differences import to_unsigned
 from deploykit.encodings.place import is_wide, needed_opset
@@ -22,9 +22,6 @@ from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import copy_of, opset_of, raise_opset
 from deploykit.model.operators import settings
 from deploykit.model.weights import element_type, integer_tensor, stored_values
-
-if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto
 
 __all__ = ["Bias", "QdqModel", "QuantizedConstant", "Skipped", "dequantized", "insert_qdq", "quantize_constant"]
 

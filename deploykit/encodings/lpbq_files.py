@@ -9,10 +9,10 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
+from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from deploykit.encodings.files import data_of
 from deploykit.encodings.lpbq import BlockWeight, LpbqLoss, lpbq_scales, measure_loss, refine
@@ -20,14 +20,9 @@ from deploykit.errors import InputError, PackageError, UsageError
 from deploykit.model import Model, load_model, weight
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute
-from deploykit.model.values import is_external
+from deploykit.model.values import FileSpan, is_external
 from deploykit.model.weights import copy_bytes, integer_tensor, point_outside
 from deploykit.system.folders import scratch
-
-if TYPE_CHECKING:
-    from onnx import NodeProto
-
-    from deploykit.model.values import FileSpan
 
 __all__ = ["LpbqReport", "WeightReport", "convert_file"]
 

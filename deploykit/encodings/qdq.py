@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
-from onnx import helper, numpy_helper
+from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 from deploykit.encodings.formats import grids
 from deploykit.encodings.formats.differences import compare_values
@@ -23,9 +23,6 @@ from deploykit.model.nodes import attribute, label
 from deploykit.model.operators import DEFAULT_DOMAINS, ROLES
 from deploykit.model.values import dtype_name
 from deploykit.model.weights import element_type, is_outside, stored_values
-
-if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto
 
 __all__ = [
     "DEQUANTIZE",

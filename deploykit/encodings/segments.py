@@ -10,18 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from onnx import helper
+from onnx import ModelProto, NodeProto, helper
 
 from deploykit.encodings.cut import infer_types, part_of
 from deploykit.encodings.float_sets import float_nodes
 from deploykit.encodings.values import Encoding, EncodingSet
 from deploykit.model.facts import GraphFacts, static_nodes, with_static
 from deploykit.model.graph import GraphCopy, view_of
-
-if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto
 
 __all__ = ["Partition", "Segment", "SegmentCosts", "SegmentRange", "partition", "split_model", "whole_as_cut"]
 

@@ -9,11 +9,14 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
+
+from onnx import ModelProto
 
 from deploykit.encodings.cut import CutPart, cut_alike, large_weights
 from deploykit.encodings.formats.aimet import write_encodings
 from deploykit.encodings.read import read_placed
+from deploykit.encodings.values import EncodingSet
 from deploykit.errors import PackageError, UsageError
 from deploykit.model import Model, load_model, wrap_proto
 from deploykit.model.collect import collect_facts
@@ -21,11 +24,6 @@ from deploykit.model.values import byte_size, is_external
 from deploykit.model.weights import copy_bytes, point_outside
 from deploykit.system.folders import scratch
 from deploykit.system.published import Published
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
-
-    from deploykit.encodings.values import EncodingSet
 
 __all__ = ["PartReport", "split_files"]
 

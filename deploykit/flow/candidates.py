@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
+
+from onnx import ModelProto
 
 from deploykit.accuracy.judge.metric import UserMetric, user_metric
 from deploykit.accuracy.samples.calibration import load_calibration
@@ -24,8 +26,9 @@ from deploykit.accuracy.search.output_losses import Reaching
 from deploykit.accuracy.search.raising import MOST_SHOWN, Raised, Raiser, RaiseTrial, WideType
 from deploykit.accuracy.simulate.partial_runs import PartialRuns
 from deploykit.accuracy.simulate.precisions import CostModel, min_max_encodings, precision_of
+from deploykit.accuracy.simulate.sessions import Feed
 from deploykit.accuracy.simulate.simulation import Simulator
-from deploykit.backend.backend import Request, SharedWork
+from deploykit.backend.backend import Request, SharedWork, Situation
 from deploykit.backend.plugins import load_backends
 from deploykit.encodings.float_sets import find_borders
 from deploykit.encodings.formats.conversion import convert
@@ -45,15 +48,9 @@ from deploykit.flow.read import resolve_target
 from deploykit.flow.samples import about_samples
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
+from deploykit.model.facts import GraphFacts
 from deploykit.model.weights import lean_weights, load_weights
 from deploykit.system.published import plain
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
-
-    from deploykit.accuracy.simulate.sessions import Feed
-    from deploykit.backend.backend import Situation
-    from deploykit.model.facts import GraphFacts
 
 __all__ = ["Best", "Mixed", "SimulatedLadder", "make_best", "mix_files", "simulated_ladder"]
 

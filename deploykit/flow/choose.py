@@ -9,15 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy.typing as npt
 
 from deploykit.accuracy.judge.verdict import Verdict
-from deploykit.accuracy.simulate.sessions import Chain, Session
+from deploykit.accuracy.samples.gathering import Samples
+from deploykit.accuracy.simulate.sessions import Chain, Feed, Session
 from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.backend.backend import AnyBackend, MixedSupport, Progress, Same, SharedWork, Situation
 from deploykit.backend.status import Correctness, correctness_of
+from deploykit.encodings.backward import Inference, InferredRange, OpenTensor
 from deploykit.encodings.float_sets import predict_float_set
 from deploykit.encodings.infer import infer_entries
 from deploykit.encodings.values import Float
@@ -28,11 +30,6 @@ from deploykit.flow.ways import WAYS, WIDER_END, BuiltWay, Ground, Way, segment_
 from deploykit.model import wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.weights import lean_weights
-
-if TYPE_CHECKING:
-    from deploykit.accuracy.samples.gathering import Samples
-    from deploykit.accuracy.simulate.sessions import Feed
-    from deploykit.encodings.backward import Inference, InferredRange, OpenTensor
 
 __all__ = [
     "ChosenWay",

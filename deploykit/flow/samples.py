@@ -9,12 +9,11 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import numpy as np
-from onnx import helper
+from onnx import ModelProto, helper
 
-from deploykit.accuracy.samples.calibration import Calibration, load_calibration, parse_declarations
+from deploykit.accuracy.samples.calibration import Calibration, Declaration, load_calibration, parse_declarations
 from deploykit.accuracy.samples.gathering import Samples, gather
 from deploykit.accuracy.samples.images import can_decode
 from deploykit.accuracy.samples.inputs import Label, input_specs
@@ -23,15 +22,10 @@ from deploykit.backend.backend import Request, Same, SharedWork, Situation
 from deploykit.encodings.backward import Evidence
 from deploykit.errors import DeploykitError, InputError
 from deploykit.findings import Finding, sort_findings
+from deploykit.model import Model
+from deploykit.model.facts import GraphFacts
 from deploykit.model.nodes import copy_of
 from deploykit.model.weights import lean_weights, load_small_weights
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
-
-    from deploykit.accuracy.samples.calibration import Declaration
-    from deploykit.model import Model
-    from deploykit.model.facts import GraphFacts
 
 __all__ = [
     "about_samples",

@@ -7,10 +7,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx
 
+from deploykit.accuracy.latency import Estimate
 from deploykit.accuracy.samples.gathering import RECORDED_FILE, record
 from deploykit.backend.backend import BytesFile, Execution, SharedWork, Situation, TextFile
 from deploykit.backend.plans import Plan, Step
@@ -24,9 +25,6 @@ from deploykit.packages.sbom import SBOM, sbom_text
 from deploykit.packages.verifying import verify_package
 from deploykit.packages.writing import PackageWriter
 from deploykit.system.published import plain, published
-
-if TYPE_CHECKING:
-    from deploykit.accuracy.latency import Estimate
 
 __all__ = ["Output", "Packaged", "RanPackage", "seal"]
 

@@ -6,10 +6,11 @@ External data is opened only by ``constant_value`` and ``constant_range``, for t
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from onnx import AttributeProto
+import numpy.typing as npt
+from onnx import AttributeProto, ModelProto, NodeProto
 
 from deploykit.errors import InputError
 from deploykit.model.checks import check_attention
@@ -27,10 +28,6 @@ from deploykit.model.values import (
     stored_tensors,
 )
 from deploykit.model.weights import is_outside, weight
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-    from onnx import ModelProto, NodeProto
 
 __all__ = ["collect_facts", "constant_range", "constant_value", "facts_of", "facts_seen", "plain", "read_of"]
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from copy import copy as copied
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from onnx import ModelProto, NodeProto, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from deploykit.errors import DefectError
 from deploykit.model.facts import Kept
@@ -21,9 +21,6 @@ from deploykit.model.operators import Trait, has, is_standard
 from deploykit.model.shape_inference import Shape, infer
 from deploykit.model.values import dtype_name
 from deploykit.model.weights import is_outside, stored_values
-
-if TYPE_CHECKING:
-    from onnx import TensorProto
 
 __all__ = ["GraphCopy", "GraphView", "view_of"]
 

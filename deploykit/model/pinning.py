@@ -6,18 +6,14 @@ Devices take graphs in which every size is a number. What the sizes should be is
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
-from onnx import helper, numpy_helper
+from onnx import ModelProto, ValueInfoProto, helper, numpy_helper
 
 from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import captured_names
 from deploykit.model.shape_inference import infer
 from deploykit.model.values import dtype_name
-
-if TYPE_CHECKING:
-    from onnx import ModelProto, ValueInfoProto
 
 __all__ = ["branch_choices", "has_stale_shapes", "pin_shapes", "settle_outputs"]
 

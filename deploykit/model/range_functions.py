@@ -9,19 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from onnx import NodeProto
 
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute
 from deploykit.model.operators import FLOATS, RANGES, Trait, ops
 from deploykit.model.shape_inference import Shape
 from deploykit.model.values import element_count
-
-if TYPE_CHECKING:
-    from onnx import NodeProto
 
 __all__ = [
     "ANYTHING",

@@ -14,9 +14,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
+from onnx import NodeProto
 
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, bodies
@@ -36,9 +36,6 @@ from deploykit.model.range_functions import (
     hull,
 )
 from deploykit.model.values import element_count
-
-if TYPE_CHECKING:
-    from onnx import NodeProto
 
 __all__ = ["ANYTHING", "Arithmetic", "Interval", "JointFacts", "LateBounds", "clip_bounds", "graph_bounds"]
 

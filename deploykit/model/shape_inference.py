@@ -10,17 +10,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-from onnx import ModelProto, shape_inference
+from onnx import (
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    TensorShapeProto,
+    TypeProto,
+    ValueInfoProto,
+    shape_inference,
+)
 
 from deploykit.model.nodes import attribute, bodies, captured_names
 from deploykit.model.operators import is_standard
 from deploykit.model.values import dtype_name, element_count, is_external, nested_graphs
 from deploykit.system.limits import limited_memory
-
-if TYPE_CHECKING:
-    from onnx import GraphProto, NodeProto, TensorProto, TensorShapeProto, TypeProto, ValueInfoProto
 
 __all__ = ["Inferred", "Shape", "contradicts", "infer", "inferred_graph"]
 

@@ -9,9 +9,9 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from deploykit.answers.diagnosis import Names, diagnose
+from deploykit.answers.diagnosis import Diagnosis, Names, diagnose
 from deploykit.backend.plugins import catalog_of, load_backends
 from deploykit.errors import PackageError
 from deploykit.model import load_model
@@ -23,9 +23,6 @@ from deploykit.system.files import open_regular
 from deploykit.system.folders import abandoned, holding, workspace
 from deploykit.system.processes import run
 from deploykit.system.published import published
-
-if TYPE_CHECKING:
-    from deploykit.answers.diagnosis import Diagnosis
 
 __all__ = ["SCRIPT", "BuildReport", "build_package", "names_of_models"]
 

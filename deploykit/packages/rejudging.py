@@ -10,13 +10,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial, reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from onnx import ModelProto
 
 from deploykit.accuracy.judge.judge import Judge, judge_outputs
-from deploykit.accuracy.judge.verdict import Against, Context, Verdict
-from deploykit.accuracy.samples.gathering import EXPECTED_FILE, RECORDED_FILE, gather, read_expected
+from deploykit.accuracy.judge.verdict import Against, Context, Thresholds, Verdict
+from deploykit.accuracy.samples.gathering import EXPECTED_FILE, RECORDED_FILE, Samples, gather, read_expected
 from deploykit.accuracy.search.locate import ModelProbe, SimulationProbe, locate
 from deploykit.accuracy.simulate.sessions import Chain, Feed, Session
 from deploykit.accuracy.simulate.simulation import Simulator, fit_judge, settled
@@ -28,12 +28,8 @@ from deploykit.encodings.values import EncodingSet
 from deploykit.errors import DeploykitError, InputError
 from deploykit.model import load_model, wrap_proto
 from deploykit.model.collect import collect_facts, facts_of
+from deploykit.model.facts import GraphFacts
 from deploykit.model.weights import lean_weights
-
-if TYPE_CHECKING:
-    from deploykit.accuracy.judge.verdict import Thresholds
-    from deploykit.accuracy.samples.gathering import Samples
-    from deploykit.model.facts import GraphFacts
 
 __all__ = ["PackageJudge", "Rejudged", "judge_of", "rejudge"]
 

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING
 
-from onnx import helper
+from onnx import ModelProto, helper
 from onnx.compose import add_prefix_graph
 
 from deploykit.encodings.place import share_entry
+from deploykit.encodings.values import EncodingSet
 from deploykit.errors import UsageError
-from deploykit.model.facts import LAYOUT
+from deploykit.model.facts import LAYOUT, GraphFacts
 from deploykit.model.graph import GraphCopy
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
-
-    from deploykit.encodings.values import EncodingSet
-    from deploykit.model.facts import GraphFacts
 
 __all__ = ["asked_borders", "turn_borders"]
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from onnx import ModelProto, NodeProto
 
 from deploykit.encodings.new_grids import affine_for_range, kind_of_entry
 from deploykit.encodings.place import encoded_bounds, keep_entries
-from deploykit.encodings.values import Affine
+from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, label
 from deploykit.model.operators import ROLES, Trait, data_outputs, is_standard, ops
@@ -34,11 +35,6 @@ from deploykit.rewrites.contract import (
     rewrite,
     rewrite_graph,
 )
-
-if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto
-
-    from deploykit.encodings.values import EncodingSet
 
 __all__ = [
     "log_of_ratio",

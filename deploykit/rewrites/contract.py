@@ -14,23 +14,18 @@ from difflib import get_close_matches
 from functools import cache, partial
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from onnx import helper
+import numpy.typing as npt
+from onnx import ModelProto, NodeProto, helper
 
 from deploykit.encodings.place import keep_entries, share_entry
-from deploykit.encodings.values import Affine
+from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.errors import UsageError
 from deploykit.model.graph import GraphCopy, GraphView, view_of
 from deploykit.model.nodes import attribute, copy_of, label, raise_opset
 from deploykit.model.operators import Trait, has, is_standard
 from deploykit.model.ranges import graph_bounds
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-    from onnx import ModelProto, NodeProto
-
-    from deploykit.encodings.values import Encoding, EncodingSet
 
 __all__ = [
     "LIST_IS_AN_INPUT",

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
-from onnx import AttributeProto, ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
 
 from deploykit.encodings.place import keep_entries
+from deploykit.encodings.values import EncodingSet
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, bodies, captured_names, label
 from deploykit.model.operators import is_standard
@@ -32,11 +32,6 @@ from deploykit.rewrites.contract import (
     rewrite,
 )
 from deploykit.rewrites.fold import fold
-
-if TYPE_CHECKING:
-    from onnx import GraphProto
-
-    from deploykit.encodings.values import EncodingSet
 
 __all__ = ["both_branches", "inline_control_flow", "resolve_sequences"]
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from deploykit.encodings.place import keep_entries
+from deploykit.encodings.values import EncodingSet
 from deploykit.errors import InputError
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, bodies, label
@@ -34,11 +35,6 @@ from deploykit.rewrites.contract import (
     Transform,
     rewrite_graph,
 )
-
-if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto
-
-    from deploykit.encodings.values import EncodingSet
 
 __all__ = ["dequantize_layers", "double_to_float", "integers_to_pairs"]
 

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
-from onnx import ModelProto, numpy_helper
+from onnx import ModelProto, NodeProto, numpy_helper
 
 from deploykit.encodings.place import keep_entries
+from deploykit.encodings.values import EncodingSet
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, captured_names, label
 from deploykit.model.operators import BITS, Trait, is_standard, ops
@@ -24,11 +25,6 @@ from deploykit.model.shape_inference import Shape
 from deploykit.model.values import byte_size, dtype_name
 from deploykit.model.weights import is_outside, taken_in
 from deploykit.rewrites.contract import MatchResult, ModelLook, Rewritten, Site, Transform
-
-if TYPE_CHECKING:
-    from onnx import NodeProto
-
-    from deploykit.encodings.values import EncodingSet
 
 __all__ = ["LARGEST_BYTES", "fold", "simplify"]
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from onnx import NodeProto
 
 from deploykit.encodings.values import Affine, Encoding, Float, Lpbq
 from deploykit.errors import InputError
@@ -24,9 +25,6 @@ from deploykit.model.operators import Trait, has
 from deploykit.model.patterns import find_blocks, written_layer_norms
 from deploykit.model.weights import element_type, stored_values
 from deploykit.rewrites.contract import Match, ModelLook, NearMiss, NodeSteps, NoMatchError, rewrite, rewrite_graph
-
-if TYPE_CHECKING:
-    from onnx import NodeProto
 
 __all__ = ["fold_batchnorm", "fuse_gelu", "fuse_hardswish", "fuse_layernorm"]
 

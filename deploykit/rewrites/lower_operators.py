@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from onnx import NodeProto
 
 from deploykit.model.nodes import attribute, label
 from deploykit.model.ranges import ANYTHING, graph_bounds
 from deploykit.rewrites.contract import Match, ModelLook, NodeSteps, NoMatchError, rewrite
-
-if TYPE_CHECKING:
-    from onnx import NodeProto
 
 __all__ = [
     "clip_to_extremes",

@@ -9,10 +9,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import permutations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from onnx import helper
+from onnx import ModelProto, NodeProto, TensorShapeProto, ValueInfoProto, helper
 
 from deploykit.encodings.place import keep_entries
 from deploykit.encodings.values import Affine, Array, EncodingSet, Float8, Lpbq, Value
@@ -35,9 +35,6 @@ from deploykit.rewrites.contract import (
     rewrite,
     rewrite_graph,
 )
-
-if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto, TensorShapeProto, ValueInfoProto
 
 __all__ = [
     "Move",

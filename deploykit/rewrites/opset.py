@@ -6,12 +6,13 @@ What each operator computes stays the same.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx.inliner
-from onnx import defs
+from onnx import ModelProto, defs
 
 from deploykit.encodings.place import keep_entries, share_entry
+from deploykit.encodings.values import EncodingSet
 from deploykit.errors import InputError
 from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import copy_of, label, opset_of
@@ -19,11 +20,6 @@ from deploykit.model.nodes import raise_opset as raised_to
 from deploykit.model.operators import is_standard
 from deploykit.rewrites.contract import MatchResult, ModelLook, NearMiss, Rewritten, Site, Transform
 from deploykit.rewrites.fold import fold
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
-
-    from deploykit.encodings.values import EncodingSet
 
 __all__ = ["raise_opset", "write_out_functions"]
 

@@ -8,24 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable
-from typing import TYPE_CHECKING
 
 import numpy as np
+from onnx import ModelProto, NodeProto
 
 from deploykit.encodings.cut import crossing_tensors, cut_model
 from deploykit.encodings.place import keep_entries
 from deploykit.encodings.post_processing import NETWORK_OPS
+from deploykit.encodings.values import EncodingSet
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import label
 from deploykit.model.operators import ROLES, Trait, has, ops
 from deploykit.model.ranges import ANYTHING, LateBounds
 from deploykit.model.values import nested_graphs
 from deploykit.rewrites.contract import MatchResult, ModelLook, NearMiss, Rewritten, Site, Transform
-
-if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto
-
-    from deploykit.encodings.values import EncodingSet
 
 __all__ = ["cut_tail", "loops_on_host", "scale_last", "split_output"]
 

@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
+from onnx import ModelProto
 
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.backend.backend import Progress
@@ -20,15 +21,10 @@ from deploykit.encodings.qdq import extract_qdq
 from deploykit.system.folders import scratch
 from deploykit.system.store import Store, code_digest, key_of
 from deploykit_ort_qnn.bench.kernels import Kernel, within_grids
-from deploykit_ort_qnn.bench.together import Deviation, deviation, run_together
+from deploykit_ort_qnn.bench.together import BenchGraph, Deviation, Outputs, Ran, deviation, run_together
 from deploykit_ort_qnn.compiler.hosts import Host, who_compiles
 from deploykit_ort_qnn.compiler.jobs import CompileJob, CompileOutcome, compile_model
 from deploykit_qualcomm.atlas.rows import KernelVerdict, limits_of, verdict_of
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
-
-    from deploykit_ort_qnn.bench.together import BenchGraph, Outputs, Ran
 
 __all__ = [
     "Bench",

@@ -11,11 +11,15 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+from onnx import ModelProto
 
 from deploykit.backend.audits import Audit, AuditedKernel
+from deploykit.backend.backend import Situation
 from deploykit.findings import Finding, Severity, SubjectKind, listed
 from deploykit.model.collect import facts_of
+from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import label
 from deploykit_ort_qnn.bench.ask import Bench, bench_of, judged, verdict_on
@@ -28,12 +32,6 @@ from deploykit_ort_qnn.prepare import ProviderDraft, compiled_model, whole_model
 from deploykit_ort_qnn.rules.audit import BEYOND, COUNT_RULES, RULES, Counted
 from deploykit_qualcomm.atlas.rows import KernelVerdict, operators
 from deploykit_qualcomm.rules.atlas import suspects_in
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
-
-    from deploykit.backend.backend import Situation
-    from deploykit.model.facts import GraphFacts, NodeFact
 
 __all__ = [
     "affordable",

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
@@ -21,11 +21,8 @@ from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, label
 from deploykit.model.ranges import ANYTHING, graph_bounds
 from deploykit_ort_qnn.bench.pieces import PAIR, Pieces, anonymous, renamed, with_conversions
-from deploykit_ort_qnn.bench.together import Span, covering
+from deploykit_ort_qnn.bench.together import Numbers, Span, covering
 from deploykit_ort_qnn.rules.audit import BACKWARD, BEYOND
-
-if TYPE_CHECKING:
-    from deploykit_ort_qnn.bench.together import Numbers
 
 __all__ = ["RUNNING", "Kernel", "kernels_of", "spared", "within_grids"]
 

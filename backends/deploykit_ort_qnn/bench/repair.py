@@ -14,7 +14,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from onnx import ModelProto
 
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.backend.audits import Audit
@@ -30,6 +32,7 @@ from deploykit_ort_qnn.bench.ask import Bench, KernelAnswer, TimedBench, answer_
 from deploykit_ort_qnn.bench.kernels import Kernel, kernels_of, within_grids
 from deploykit_ort_qnn.bench.pieces import PAIR, Pieces, anonymous, renamed
 from deploykit_ort_qnn.bench.place import OperatorPlace
+from deploykit_ort_qnn.bench.together import Outputs
 from deploykit_ort_qnn.bench.ways import WAYS
 from deploykit_ort_qnn.compiler.emulation import correctness
 from deploykit_ort_qnn.compiler.hosts import Host, who_compiles
@@ -38,11 +41,6 @@ from deploykit_ort_qnn.prepare import ProviderDraft, compiled_model
 from deploykit_ort_qnn.rules.audit import OFTEN
 from deploykit_ort_qnn.rules.numerics import NumericScope
 from deploykit_qualcomm.atlas.rows import KernelVerdict
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
-
-    from deploykit_ort_qnn.bench.together import Outputs
 
 __all__ = [
     "Repair",

@@ -14,19 +14,16 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from onnx import numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from deploykit.errors import InputError
 from deploykit.model.nodes import attribute
 from deploykit.model.values import is_external
 from deploykit.system.files import open_regular
 from deploykit_qualcomm.qnn_types import TYPE_CODES, same_grid
-
-if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto, TensorProto
 
 __all__ = ["DLC", "Compared", "Dlc", "DlcTensor", "compare_dlc", "read_dlc", "with_check_sums"]
 

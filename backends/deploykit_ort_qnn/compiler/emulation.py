@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy.typing as npt
 import onnx
-from onnx import TensorProto, helper
+from onnx import ModelProto, TensorProto, helper
 
 from deploykit.accuracy.judge.judge import judge_outputs
 from deploykit.accuracy.judge.measures import overall_db, sqnr_db
@@ -24,22 +24,17 @@ from deploykit.accuracy.judge.verdict import Against, Context, Measure, Verdict
 from deploykit.accuracy.samples.gathering import EXPECTED_FILE, record_expected
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.sessions import Chain, Session
-from deploykit.accuracy.simulate.simulation import settled
+from deploykit.accuracy.simulate.simulation import Original, settled
 from deploykit.backend.backend import Seen
 from deploykit.backend.status import Correctness, correctness_of
 from deploykit.errors import InputError, ToolError
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts, facts_of
+from deploykit.model.facts import GraphFacts
 from deploykit.system.published import finite
 from deploykit_ort_qnn.compiler.hosts import Host
 from deploykit_ort_qnn.compiler.jobs import CompileJob, Feed, Progress, compile_model, execute_both
 from deploykit_ort_qnn.rules.numerics import NumericScope
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
-
-    from deploykit.accuracy.simulate.simulation import Original
-    from deploykit.model.facts import GraphFacts
 
 __all__ = ["NUMBERS", "EmulationJob", "compare", "correctness", "narrowest", "numbers_json", "numbers_scope"]
 

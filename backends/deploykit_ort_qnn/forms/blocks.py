@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from onnx import NodeProto, TensorProto
 from packaging.version import Version
 
 from deploykit.accuracy.judge.measures import sqnr_db
@@ -21,9 +22,6 @@ from deploykit.encodings.values import Affine, Encoding, EncodingSet, Lpbq
 from deploykit.model.nodes import attribute
 from deploykit.model.weights import stored_values
 from deploykit.rewrites.contract import Match, ModelLook, NodeSteps, NoMatchError, rewrite
-
-if TYPE_CHECKING:
-    from onnx import NodeProto, TensorProto
 
 __all__ = ["block_losses", "block_weight_path", "blocks_to_matmul", "value_grid"]
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+from onnx import ModelProto, NodeProto
 
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, EncodingSet
@@ -21,9 +21,6 @@ from deploykit.model.ranges import clip_bounds
 from deploykit.rewrites.constants import LEAST_LOG_RANGE
 from deploykit.rewrites.contract import ModelLook, Transform, regrid, shares_grid
 from deploykit_qualcomm.qnn_types import whole_step
-
-if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto
 
 __all__ = [
     "REGRIDS",

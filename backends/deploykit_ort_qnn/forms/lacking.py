@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
-from onnx import TensorProto
+from onnx import NodeProto, TensorProto
 
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding
@@ -20,9 +19,6 @@ from deploykit.model.nodes import attribute, label
 from deploykit.model.ranges import ANYTHING, graph_bounds
 from deploykit.rewrites.contract import Match, ModelLook, NodeSteps, Transform, regrid, rewrite
 from deploykit_ort_qnn.forms.kernel_grids import is_centred, symmetric_uint16
-
-if TYPE_CHECKING:
-    from onnx import NodeProto
 
 __all__ = ["older_forms"]
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto
 
 from deploykit.encodings.backward import Evidence
 from deploykit.encodings.float_sets import absorbing_fusions
@@ -24,9 +25,6 @@ from deploykit.model.parameters import bias_after_matmul
 from deploykit.model.weights import element_type, stored_values
 from deploykit_ort_qnn.forms.blocks import value_grid
 from deploykit_ort_qnn.forms.kernel_grids import symmetric_int16
-
-if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto, TensorProto
 
 __all__ = ["Observer", "constant_grids", "fused_grids", "norm_scales", "recurrent_biases"]
 

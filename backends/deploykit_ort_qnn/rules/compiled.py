@@ -9,19 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deploykit.accuracy.latency import Estimate, in_time
 from deploykit.findings import Severity, listed
 from deploykit.findings.rules import Found, Registry
 from deploykit.tables.capabilities import Status
-from deploykit_ort_qnn.compiler.dlc import DLC
+from deploykit_ort_qnn.compiler.dlc import DLC, Compared
 from deploykit_ort_qnn.compiler.jobs import CompileOutcome
 from deploykit_qualcomm.carriers import host_toolchain
 from deploykit_qualcomm.tables import Wheel
-
-if TYPE_CHECKING:
-    from deploykit_ort_qnn.compiler.dlc import Compared
 
 __all__ = [
     "BUDGET_RULES",

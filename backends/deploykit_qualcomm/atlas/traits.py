@@ -9,18 +9,16 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
+from deploykit.encodings.values import EncodingSet
+from deploykit.model import Model
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import Trait as Kind
 from deploykit.model.operators import ops
 from deploykit.model.parameters import stored_behind_pairs
 from deploykit_qualcomm.atlas.stored import traits_of_values
 from deploykit_qualcomm.rules.views import Grids, grid_of, quantized
-
-if TYPE_CHECKING:
-    from deploykit.encodings.values import EncodingSet
-    from deploykit.model import Model
 
 __all__ = ["RANGES", "SmallGraph", "Trait", "traits_of", "traits_without_grids", "type_of"]
 

@@ -8,17 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from deploykit.backend.backend import Situation
+from deploykit.encodings.values import EncodingSet
 from deploykit.findings import Severity
 from deploykit.findings.rules import Found, Registry
 from deploykit.model.operators import LARGEST_FLOAT16, Trait, has
 from deploykit_qualcomm.rules.constraints import constraint
 from deploykit_qualcomm.rules.views import at_node, dynamic_matmuls, grid_of, listed, nodes, quantized, rewrite_advice
-
-if TYPE_CHECKING:
-    from deploykit.encodings.values import EncodingSet
 
 __all__ = ["FLOAT16_RULES", "RULES", "Float16Plan"]
 

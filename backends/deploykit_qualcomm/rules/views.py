@@ -6,21 +6,18 @@ import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from deploykit import findings
 from deploykit.backend.backend import Situation
-from deploykit.encodings.values import Affine
+from deploykit.encodings.values import Affine, EncodingSet, Value
 from deploykit.findings import Claim, SubjectKind
 from deploykit.findings.rules import Found
+from deploykit.model import Model
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import INTEGER_BITS
 from deploykit.model.parameters import integer_type, quantizer_of, stored_behind_pairs
 from deploykit_qualcomm.devices import arch_of
-
-if TYPE_CHECKING:
-    from deploykit.encodings.values import EncodingSet, Value
-    from deploykit.model import Model
 
 __all__ = [
     "Grids",

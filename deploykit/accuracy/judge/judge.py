@@ -10,9 +10,10 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import starmap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from onnx import ModelProto
 
 from deploykit.accuracy.judge import measures
 from deploykit.accuracy.judge.detections import judge_detections
@@ -23,9 +24,6 @@ from deploykit.accuracy.judge.verdict import Context, JudgedNumber, KeptCount, M
 from deploykit.accuracy.samples.gathering import Samples
 from deploykit.accuracy.simulate.sessions import Feed, Session
 from deploykit.model.facts import GraphFacts, channel_first
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
 
 __all__ = ["Judge", "Numbers", "judge_outputs"]
 

@@ -16,7 +16,7 @@ from difflib import get_close_matches
 from io import StringIO
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from deploykit.accuracy.samples.arrays import ARRAY_SUFFIXES, ArrayHeader, read_arrays, read_headers
 from deploykit.accuracy.samples.images import (
@@ -40,10 +40,8 @@ from deploykit.accuracy.samples.images import (
 )
 from deploykit.accuracy.samples.inputs import InputSpec, input_specs
 from deploykit.errors import InputError, UsageError
+from deploykit.model.facts import GraphFacts
 from deploykit.system.files import open_regular, read_regular
-
-if TYPE_CHECKING:
-    from deploykit.model.facts import GraphFacts
 
 __all__ = [
     "Calibration",

@@ -13,17 +13,14 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from deploykit.encodings.values import Affine, EncodingSet, Float8
+from deploykit.encodings.values import Affine, EncodingSet, Float8, Value
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import Trait, is_standard, ops
-
-if TYPE_CHECKING:
-    from deploykit.encodings.values import Value
 
 __all__ = [
     "SETS",

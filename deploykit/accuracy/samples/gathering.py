@@ -14,11 +14,12 @@ import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from numpy.lib import format as npy
+from onnx import ModelProto
 
 from deploykit.accuracy.samples.calibration import (
     Declaration,
@@ -45,16 +46,12 @@ from deploykit.accuracy.samples.domains import (
 from deploykit.accuracy.samples.images import WANTED, can_decode
 from deploykit.accuracy.samples.inputs import InputSpec, Label, input_specs, weakest
 from deploykit.accuracy.simulate.sessions import Feed
+from deploykit.encodings.values import EncodingSet
 from deploykit.errors import InputError, UsageError
+from deploykit.model.facts import GraphFacts
 from deploykit.model.graph import view_of
 from deploykit.model.values import element_count
 from deploykit.system.published import Published
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
-
-    from deploykit.encodings.values import EncodingSet
-    from deploykit.model.facts import GraphFacts
 
 __all__ = [
     "EXPECTED_FILE",

@@ -11,18 +11,15 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
+from onnx import ModelProto
 
 from deploykit.accuracy.samples.inputs import InputSpec, input_specs
 from deploykit.errors import DeploykitError, UsageError
+from deploykit.model.facts import GraphFacts
 from deploykit.model.shape_inference import contradicts
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
-
-    from deploykit.model.facts import GraphFacts
 
 __all__ = ["PinnedInput", "Sizes", "decide_sizes", "split_shapes"]
 

@@ -9,14 +9,11 @@ import math
 import operator
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from deploykit.accuracy.judge.verdict import KeptCount, fewest_for
+from deploykit.accuracy.judge.verdict import KeptCount, Verdict, fewest_for
 from deploykit.errors import UsageError
 from deploykit.system.published import finite, published
-
-if TYPE_CHECKING:
-    from deploykit.accuracy.judge.verdict import Verdict
 
 __all__ = ["GOAL", "Goal", "Reached", "goal_for", "parse_goal"]
 

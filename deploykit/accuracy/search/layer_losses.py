@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
+
+from onnx import ModelProto
 
 from deploykit.accuracy.judge.measures import overall_db
 from deploykit.accuracy.samples.gathering import Samples
@@ -31,9 +33,6 @@ from deploykit.model.patterns import BLOCKS, find_blocks
 from deploykit.model.weights import mapped_bytes, stored_values
 from deploykit.system.published import finite, published
 from deploykit.system.store import Store, key_of
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
 
 __all__ = [
     "Budget",

@@ -10,17 +10,18 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from onnx import ModelProto
 
 from deploykit.accuracy.judge.measures import sqnr_db
 from deploykit.accuracy.judge.rows import ChosenRows, Matched
 from deploykit.accuracy.simulate.quantizers import fake_quantize, quantizers_of
 from deploykit.accuracy.simulate.sessions import Feed, Session
 from deploykit.accuracy.simulate.simulation import read_question
-from deploykit.encodings.values import EncodingSet
+from deploykit.encodings.values import EncodingSet, Value
 from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.model import load_model
 from deploykit.model.facts import GraphFacts, NodeFact, static_tensors
@@ -28,12 +29,6 @@ from deploykit.model.values import constant_tensor
 from deploykit.model.weights import lean_weights, stored_values
 from deploykit.system.limits import time_left
 from deploykit.system.published import Published, finite, published
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
-
-    from deploykit.encodings.values import Value
-
 
 __all__ = ["SESSIONS", "Culprit", "Divergence", "Located", "ModelProbe", "SimulationProbe", "TensorView"]
 __all__ += ["locate", "locate_files"]

@@ -9,11 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
+
+from onnx import ModelProto
 
 from deploykit.accuracy.search.goals import Goal, Reached
 from deploykit.accuracy.search.layer_losses import Layer, LayerLoss
 from deploykit.accuracy.simulate.precisions import CostModel, ModelCost
+from deploykit.accuracy.simulate.sessions import Feed
 from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.encodings.float_sets import find_borders, float_nodes
 from deploykit.encodings.new_grids import GridKind, affine_for_range
@@ -21,11 +24,6 @@ from deploykit.encodings.values import Affine, EncodingSet, Float, Value
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import Trait, has
 from deploykit.model.parameters import parameter_uses
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
-
-    from deploykit.accuracy.simulate.sessions import Feed
 
 __all__ = ["MOST_SHOWN", "RaiseTrial", "Raised", "Raiser", "WideType"]
 

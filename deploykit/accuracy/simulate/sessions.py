@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,15 +19,13 @@ from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
 from deploykit.accuracy.simulate.graph_pieces import GraphPieces
 from deploykit.accuracy.simulate.quantizers import fake_quantize, quantize_graph
+from deploykit.encodings.values import Value
 from deploykit.errors import InputError
 from deploykit.model.nodes import bodies, without_values
 from deploykit.model.running import CpuSession
 from deploykit.model.values import byte_size
 from deploykit.model.weights import WeightFiles, is_mapped, is_native, mapped_bytes, stored_values
 from deploykit.system.limits import memory_budget
-
-if TYPE_CHECKING:
-    from deploykit.encodings.values import Value
 
 __all__ = [
     "Chain",

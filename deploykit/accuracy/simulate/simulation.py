@@ -13,10 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from onnx import ModelProto
 
 from deploykit.accuracy.judge.judge import Judge, Numbers
 from deploykit.accuracy.judge.measures import cosine, max_error, sqnr_db
@@ -34,10 +35,6 @@ from deploykit.model.facts import GraphFacts
 from deploykit.model.load import wrap_proto
 from deploykit.model.weights import lean_weights
 from deploykit.system.published import finite, plain
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
-
 
 __all__ = [
     "FIRST",

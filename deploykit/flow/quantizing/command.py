@@ -10,8 +10,9 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from deploykit.backend.backend import AnyBackend, Progress, Request, Situation
 from deploykit.errors import ToolError, UsageError
 from deploykit.findings import Finding, exit_status, sort_findings
 from deploykit.flow.candidates import make_best
@@ -29,9 +30,6 @@ from deploykit.packages.placing import RESULTS, check_place, publish_results
 from deploykit.report.ladders import render_ladder
 from deploykit.system.jobs import Steps
 from deploykit.system.published import plain
-
-if TYPE_CHECKING:
-    from deploykit.backend.backend import AnyBackend, Progress, Request, Situation
 
 __all__ = ["Quantization", "quantize"]
 

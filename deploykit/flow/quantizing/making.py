@@ -16,21 +16,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
 
 from deploykit.accuracy.judge.judge import Judge
+from deploykit.accuracy.judge.verdict import Verdict
 from deploykit.accuracy.samples import decoding
 from deploykit.accuracy.samples.arrays import write_arrays
-from deploykit.accuracy.samples.calibration import load_calibration, places_of, read_places, spread
+from deploykit.accuracy.samples.calibration import Calibration, load_calibration, places_of, read_places, spread
 from deploykit.accuracy.samples.data_quality import MOST
 from deploykit.accuracy.samples.images import images_misfit, inspect_image
-from deploykit.accuracy.samples.inputs import Label, input_specs
+from deploykit.accuracy.samples.inputs import InputSpec, Label, input_specs
+from deploykit.accuracy.simulate.sessions import Feed
 from deploykit.accuracy.simulate.simulation import Fidelity, Simulator, compare_outputs, overall_sqnr_db
-from deploykit.backend.backend import Progress, Same, SharedWork
-from deploykit.backend.quantizers import QuantizerAsked
+from deploykit.backend.backend import AnyBackend, Progress, Request, Same, SharedWork
+from deploykit.backend.quantizers import QuantizerAsked, QuantizerJob
+from deploykit.backend.targets import Target
 from deploykit.encodings.formats.conversion import convert
 from deploykit.encodings.new_grids import entry_for_range
 from deploykit.encodings.place import layouts, place
@@ -38,11 +41,13 @@ from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import Affine
 from deploykit.errors import InputError, ToolError, UsageError
+from deploykit.findings import Finding
 from deploykit.flow.quantizing.choosing import SECONDS, Picked, options_of, pick
 from deploykit.flow.rules import QUANTIZED_RULES, QuantizedNumbers
 from deploykit.flow.samples import about_samples
-from deploykit.model import load_model
+from deploykit.model import Model, load_model
 from deploykit.model.collect import collect_facts
+from deploykit.model.facts import GraphFacts
 from deploykit.model.operators import Trait, has
 from deploykit.model.weights import lean_weights, load_weights
 from deploykit.packages.manifests import hash_file
@@ -51,18 +56,6 @@ from deploykit.system.folders import waiting_for
 from deploykit.system.jobs import Job, finished_job, run_job
 from deploykit.system.published import finite, plain
 from deploykit.system.store import cache_folder, is_off
-
-if TYPE_CHECKING:
-    from deploykit.accuracy.judge.verdict import Verdict
-    from deploykit.accuracy.samples.calibration import Calibration
-    from deploykit.accuracy.samples.inputs import InputSpec
-    from deploykit.accuracy.simulate.sessions import Feed
-    from deploykit.backend.backend import AnyBackend, Request
-    from deploykit.backend.quantizers import QuantizerJob
-    from deploykit.backend.targets import Target
-    from deploykit.findings import Finding
-    from deploykit.model import Model
-    from deploykit.model.facts import GraphFacts
 
 __all__ = ["Made", "Making", "Numbers", "divide", "measure", "read_held_out", "run_quantizer"]
 
