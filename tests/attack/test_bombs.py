@@ -169,7 +169,8 @@ def test_the_advice_to_unpickle_is_not_passed_on(cnn: tuple[str, ...], tmp_path:
 
 
 def test_an_image_of_a_million_megapixels(tmp_path: Path) -> None:
-    from deploykit.accuracy.samples.images import inspect_image
+    from deploykit.accuracy.samples.images import ImageRecipe, read_image
+    from deploykit.accuracy.samples.inputs import InputSpec
     from deploykit.errors import InputError
 
     def chunk(kind: bytes, body: bytes) -> bytes:
@@ -177,8 +178,9 @@ def test_an_image_of_a_million_megapixels(tmp_path: Path) -> None:
 
     head = struct.pack(">IIBBBBB", 1 << 20, 1 << 20, 8, 2, 0, 0, 0)
     (tmp_path / "bomb.png").write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IEND", b""))
+    recipe, spec = ImageRecipe(schema=1, width=8, height=8), InputSpec(name="x", dtype="float32", shape=(1, 3, 8, 8))
     with pytest.raises(InputError, match=r"bomb\.png"):
-        inspect_image(tmp_path / "bomb.png")
+        read_image(tmp_path / "bomb.png", recipe, spec)
 
 
 @pytest.mark.parametrize("bomb", ["looped", "multiplied", "nested functions"])
