@@ -611,14 +611,13 @@ def mix(
     metric_command: str | None = None,
     references: AnyPath | None = None,
     lower_is_better: bool = False,
-    front: bool = False,
     progress: Progress | None = None,
     **question: Unpack[Question],
 ) -> Mixed:
     """The fewest of the most sensitive layers in ``to`` (float16 or int16) that reach the goal, as new encodings.
 
     With a ``target`` only types that it mixes with integers are taken. ``metric`` and ``metric_command`` are the user's
-    own measure (docs/quantize.md); with ``front`` quality against cost is measured as well. Raises InputError for files
+    own measure (docs/quantize.md). Raises InputError for files
     that cannot be read, UsageError for a goal that is none.
     """
     from deploykit.accuracy.judge.metric import user_metric
@@ -634,7 +633,6 @@ def mix(
             target=target,
             sdk=sdk,
             metric=user_metric(metric, metric_command, references=_path(references)),
-            front=front,
             tell=progress or (lambda _: None),
             **_paths(question),
         )

@@ -319,8 +319,9 @@ def ladder(
         raise UsageError("which model?", next="name the float model, or what was measured: --accuracy w8a8=40")
     of_raise = {name: asked.pop(name) for name in ("encodings", "precision", "float_tensors", "to")}
     if raising:
-        if asked.pop("estimate"):
-            raise UsageError("--estimate with --raise: only candidates are compiled", next="leave out one of them")
+        for name in ("estimate", "report"):
+            if asked.pop(name):
+                raise UsageError(f"--{name} with --raise: it is about candidates", next="leave out one of them")
         return _raise_layers(model, out, **of_raise, **asked)
     for name, value in (*of_raise.items(), ("out", out)):
         if value is not None:
@@ -377,18 +378,14 @@ def _conclusion(item: Advised) -> str:
     return "\n".join(lines)
 
 
-def _raise_layers(model: Path, out: Path | None, *, report: Path | None, force: bool, **asked: Any) -> int:
+def _raise_layers(model: Path, out: Path | None, *, force: bool, **asked: Any) -> int:
     if asked["goal"] is None or asked["data"] is None:
         raise UsageError("--raise needs --goal and --data", next="for instance --goal 'sqnr>=30' --data frames")
     with progress() as tell:
-        found = api.mix(model, front=report is not None, progress=tell, **asked)
+        found = api.mix(model, progress=tell, **asked)
     raised = found.raised
-    files = {} if out is None else {out: found.text}
-    if report is not None:
-        from deploykit.report.ladders import render_mix
-
-        files[report] = render_mix(raised, found.front, model.name)
-    write_files(files, force=force)
+    if out is not None:
+        write_files({out: found.text}, force=force)
 
     def text() -> str:
         rows = []

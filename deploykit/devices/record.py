@@ -16,7 +16,7 @@ from deploykit.devices.profiles import EstimateRow
 from deploykit.errors import InputError, PackageError
 from deploykit.packages.manifests import REPORT_PAGE, RUNS, content_of, json_text, read_manifest
 from deploykit.packages.writing import record_run
-from deploykit.report.pages import render_run, with_runs
+from deploykit.report.pages import with_runs
 from deploykit.system.folders import holding
 from deploykit.system.published import Published, published
 from deploykit.tables.reading import read_json
@@ -94,7 +94,7 @@ class RunRecord:
 
 
 def keep_record(package: Path, content: str, record: RunRecord) -> str:
-    """Keep a record and a page of it in the package it is about, and tell it in the package's report; its path there.
+    """Keep a record in the package it is about, and tell it in the package's report; its path there.
 
     ``content`` is what was run: PackageError where the package holds another by now. Runs that end at the same time
     wait for each other; each is kept.
@@ -123,8 +123,8 @@ def keep_record(package: Path, content: str, record: RunRecord) -> str:
             "p90_us": None if record.latency is None else record.latency.p90_us,
             "record": path,
         }
-        told, runs = record.to_json(), [*manifest.get("runs", ()), entry]
-        texts = {path: json_text(told), f"{RUNS}/{number}.html": render_run(told, runs)}
+        runs = [*manifest.get("runs", ()), entry]
+        texts = {path: json_text(record.to_json())}
         report = (package / REPORT_PAGE).read_text("utf-8") if REPORT_PAGE in manifest["files"] else ""
         record_run(package, manifest, entry, texts, with_runs(report, {**manifest, "runs": runs}))
     return path

@@ -23,7 +23,7 @@ from deploykit.accuracy.samples.inputs import Label, input_specs
 from deploykit.accuracy.search.goals import Goal, Reached, goal_for
 from deploykit.accuracy.search.layer_losses import Budget, Sensitivity, analyze, quantized_question
 from deploykit.accuracy.search.output_losses import Reaching
-from deploykit.accuracy.search.raising import MOST_SHOWN, Raised, Raiser, RaiseTrial, WideType
+from deploykit.accuracy.search.raising import MOST_SHOWN, Raised, Raiser, WideType
 from deploykit.accuracy.simulate.partial_runs import PartialRuns
 from deploykit.accuracy.simulate.precisions import CostModel, min_max_encodings, precision_of
 from deploykit.accuracy.simulate.sessions import Feed
@@ -102,10 +102,8 @@ class ModelOnSamples:
     ) -> Raised:
         """The fewest layers in a wider type; ``more`` numbers of layers are tried besides those of the bisection."""
         found = analyze(self.model, self.facts, samples, encodings=encodings, tell=tell)
-        raiser = self.raiser(encodings, found, tell)
-        if more:
-            raiser.front([wide], goal, most=more)
-        return replace(raiser.smallest(wide, goal), worst=found.worst_layers[:MOST_SHOWN])
+        raised = self.raiser(encodings, found, tell).smallest(wide, goal, more=more)
+        return replace(raised, worst=found.worst_layers[:MOST_SHOWN])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -223,12 +221,11 @@ def _timer(request: Request, model: ModelProto, tell: Tell) -> Callable[[LadderR
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixed:
-    """The raised encodings as a file's ``text``, how they were found, and the front where one was asked for."""
+    """The raised encodings as a file's ``text`` and how they were found."""
 
     raised: Raised
     sensitivity: Sensitivity
     text: str
-    front: tuple[RaiseTrial, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The published shape of ``deploykit accuracy ladder --raise --json``."""
@@ -238,7 +235,6 @@ class Mixed:
             **self.raised.to_json(),
             "order": order,
             "samples": samples,
-            "front": plain(self.front),
         }
 
 
@@ -250,7 +246,6 @@ def mix_files(
     target: str | None = None,
     sdk: str | None = None,
     metric: UserMetric | None = None,
-    front: bool = False,
     tell: Tell = lambda _: None,
     **asked: Any,
 ) -> Mixed:
@@ -274,13 +269,11 @@ def mix_files(
     found = analyze(given.model, given.facts, given.samples, encodings=encodings, budget=Budget(), tell=tell)
     reaching = Reaching(given.facts, label=given.samples.label, metric=metric)
     judged = ModelOnSamples(given.model, given.facts, given.samples.varied[: found.used], reaching)
-    raiser = judged.raiser(encodings, found, tell)
-    raised = raiser.smallest(wide, goal)
+    raised = judged.raiser(encodings, found, tell).smallest(wide, goal)
     return Mixed(
         raised=raised,
         sensitivity=found,
         text=convert(raised.encodings, "1.0.0", layouts=layouts(given.facts)).text,
-        front=raiser.front(wides, goal) if front else (),
     )
 
 

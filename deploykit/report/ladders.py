@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from deploykit.accuracy.search.goals import Goal
     from deploykit.accuracy.search.layer_losses import Sensitivity, TensorLoss
     from deploykit.accuracy.search.output_losses import OutputLoss
-    from deploykit.accuracy.search.raising import Raised, RaiseTrial
 
-__all__ = ["Scatter", "ladder_section", "render_ladder", "render_mix", "render_sensitivity"]
+__all__ = ["Scatter", "ladder_section", "render_ladder", "render_sensitivity"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,31 +297,6 @@ def _scatter(axis: _Axis, rows: Sequence[LadderRow], trials: Sequence[Mapping[st
         front=tuple(pairwise(spots[at] for at in front)),
         goal=None if math.isnan(axis.floor) else floor,
     )
-
-
-def render_mix(raised: Raised, front: Sequence[RaiseTrial], model_name: str) -> str:
-    """The page."""
-    words = {trial: f"{trial.reached.sqnr_db:.1f} dB" for trial in (*raised.trials, *front, raised.best)}
-    trials = tuple(dict.fromkeys((*raised.trials, *front)))
-    kinds = ["chosen" if trial == raised.best else "front" if trial in front else "other" for trial in trials]
-    spots, rows = [], []
-    for trial in trials:
-        bits = trial.cost.bit_operations
-        title = f"{trial.count} layers in {trial.wide}: {words[trial]}, {bits:.3g} bit operations"
-        spots.append((bits, trial.reached.sqnr_db, title))
-    for trial in front:
-        cost = trial.cost
-        moved = f"{cost.weight_bytes:,} bytes", f"{cost.activation_bytes:,} bytes"
-        rows.append((trial.count, trial.wide, words[trial], f"{cost.bit_operations:.3g}", *moved, trial.borders))
-    points = (ScatterPoint(place=spot, kind=kind, label="") for spot, kind in zip(spread(spots), kinds, strict=True))
-    values = {
-        "model_name": model_name,
-        "raised": raised,
-        "chart": Scatter(points=tuple(points)),
-        "best_words": words[raised.best],
-        "rows": rows,
-    }
-    return render("mix.html.j2", values)
 
 
 def render_ladder(

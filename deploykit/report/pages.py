@@ -1,4 +1,4 @@
-"""The pages of a package: README.md, report.html, one for each run on a device. It decides and measures nothing."""
+"""The pages of a package: README.md and report.html, which tells runs on devices too. It decides nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from deploykit.accuracy.latency import in_time
 from deploykit.backend.audits import Audit, AuditedKernel
 from deploykit.backend.backend import Execution, Situation
 from deploykit.backend.plans import Plan
-from deploykit.backend.status import PackageStatus, status_from_json
+from deploykit.backend.status import PackageStatus
 from deploykit.encodings.float_sets import collect_coverage
 from deploykit.findings import Finding, group_findings, headline
 from deploykit.report.charts import decibels, loss_bars, network_strip, range_chart, share_of, timeline
@@ -27,11 +27,10 @@ if TYPE_CHECKING:
     from deploykit.packages.manifests import FileRecord
     from deploykit.report.detections import DetectionPictures
 
-__all__ = ["audit_section", "quantized_section", "render_readme", "render_report", "render_run", "with_runs"]
+__all__ = ["audit_section", "quantized_section", "render_readme", "render_report", "with_runs"]
 
 _SERIES = {"float": "quantization", "quantized": "device"}
 """What a number in decibels tells of, by what it was held against."""
-_SIDES, _MOST_SHOWN = ("device_db", "emulator_db", "beside_db"), 20
 _CLEAN_DB = 80.0
 """A bar of no length: float16 itself is no better. One of full length is 0 dB, as much noise as signal."""
 
@@ -261,53 +260,3 @@ def with_runs(page: str, manifest: Mapping[str, Any]) -> str:
 
 
 _SINCE, _SINCE_END = "<!-- runs on devices -->", "<!-- end of runs -->"
-
-
-def render_run(record: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> str:
-    """One self-contained page, from a record as it is published and the entries of all runs of its package."""
-    right, latency = record["right"], record["latency"] or {}
-    facts = [("right", f"{status_from_json(right).right} ({record['where']})")]
-    if record["emulator"] is not None:
-        facts.append(("emulator", str(status_from_json(record["emulator"]).right)))
-    facts += [("device", " ".join(filter(None, (record["device"][key] for key in ("soc", "system", "release")))))]
-    facts += [("power", record["power"]), ("started", record["started"] or "by its shell"), ("times", record["times"])]
-    heat = [f"{value:.0f} °C" for value in record["temperature"].values() if value is not None]
-    facts += [("temperature", " to ".join(heat))] if heat else []
-    facts += [(name, build or "unknown") for name, build in record["libraries"].items()]
-    times = [(key, in_time(latency[f"{key}_us"])) for key in ("min", "median", "p90", "p99", "max")] if latency else []
-    times += [("start", in_time(record["init_us"]))] if record["init_us"] is not None else []
-    whole = {unit: sum(one["value"] for one in record["operators"] if one["unit"] == unit) for unit in ("cycles", "us")}
-    dearest = sorted(record["operators"], key=lambda one: -float(one["value"]))[:_MOST_SHOWN]
-    values = {
-        "target": record["target"],
-        "state": {"yes": "good", "no": "bad"}.get(right["right"], "open"),
-        "word": {"yes": "right", "no": "wrong"}.get(right["right"], "not judged"),
-        "facts": facts,
-        "outputs": [
-            [row["output"], *("–" if row[side] is None else decibels(row[side]) for side in _SIDES)]
-            for row in record["outputs"]
-        ],
-        "times": times,
-        "trend": (latency.get("trend") or {}).get("words", ""),
-        "operators": [
-            (
-                one["node"] or one["raw"],
-                one["op_type"],
-                f"{one['value']:,.0f} {one['unit']}",
-                one["on"],
-                f"{share_of(one['value'], whole[one['unit']]):.0f} %",
-            )
-            for one in dearest
-        ],
-        "runs": [
-            (
-                run["id"],
-                run["device"],
-                run["where"],
-                run["right"],
-                "" if run["p90_us"] is None else in_time(run["p90_us"]),
-            )
-            for run in reversed(runs)
-        ],
-    }
-    return render("run.html.j2", values)

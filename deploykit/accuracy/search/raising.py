@@ -123,11 +123,13 @@ class Raiser:
     def __post_init__(self) -> None:
         self._params = parameter_uses(self.facts)
 
-    def smallest(self, wide: WideType, goal: Goal) -> Raised:
+    def smallest(self, wide: WideType, goal: Goal, *, more: int = 0) -> Raised:
         """Bisection over the order, as if more layers were never worse; the cheapest of all that were tried counts.
 
-        Where none reaches the goal it is the best.
+        ``more`` numbers of layers, spread over the order, are tried too. Where none reaches the goal it is the best.
         """
+        for step in range(more):
+            self.trial(wide, round(len(self.order) * (step / (more - 1)) ** 2), goal)
         none = self.trial(wide, 0, goal)
         every = self.trial(wide, len(self.order), goal)
         if every.met and not none.met:
@@ -139,14 +141,6 @@ class Raiser:
         met = [trial for trial in known if trial.met]
         best = min(met, key=_price) if met else max(known, key=lambda trial: _order(goal.quality(trial.reached)))
         return Raised(goal=str(goal), best=best, encodings=self.encodings(best), trials=self._trials(wide))
-
-    def front(self, wides: Iterable[WideType], goal: Goal, *, most: int = 12) -> tuple[RaiseTrial, ...]:
-        """At most ``most`` sets per type, spread over the order: what is not both cheaper and better elsewhere."""
-        for wide in wides:
-            count = len(self.order)
-            for place in sorted({round(count * (step / (most - 1)) ** 2) for step in range(most)}):
-                self.trial(wide, place, goal)
-        return pareto(tuple(self._known.values()), goal)
 
     def trial(self, wide: WideType, count: int, goal: Goal) -> RaiseTrial:
         """Measure the first ``count`` layers; asked again it is known."""
@@ -229,19 +223,6 @@ class Raiser:
         if has(node, Trait.COMBINES, Trait.JOINS) and any(name in found for name in computed):
             return computed
         return ()
-
-
-def pareto(trials: Sequence[RaiseTrial], goal: Goal) -> tuple[RaiseTrial, ...]:
-    """Those that nothing beats in bit operations and in what the goal asks about at once, the cheapest first."""
-
-    def quality(trial: RaiseTrial) -> float:
-        return _order(goal.quality(trial.reached))
-
-    kept: list[RaiseTrial] = []
-    for trial in sorted(trials, key=lambda t: (*_price(t)[:2], -quality(t))):
-        if not kept or quality(trial) > quality(kept[-1]):
-            kept.append(trial)
-    return tuple(kept)
 
 
 def _price(trial: RaiseTrial) -> tuple[int, int, int]:
