@@ -25,7 +25,7 @@ from deploykit.errors import DeploykitError, UsageError
 from deploykit.flow.cure import rewrite
 from deploykit.model import load_model, wrap_proto
 from deploykit.model.collect import collect_facts, facts_of
-from deploykit.model.pinning import branch_choices, has_stale_shapes, pin_shapes, settle_outputs
+from deploykit.model.pinning import branch_choices, has_stale_shapes, keep_weights_constant, pin_shapes, settle_outputs
 from deploykit.model.weights import lean_weights
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ def read_situations(requests: Sequence[Request]) -> list[tuple[AnyBackend, Situa
     targets = [resolve_target(request) for request in requests]
     requests = [checked_request(request, backend) for request, (backend, _) in zip(requests, targets, strict=True)]
     model = load_model(requests[0].model)
+    listed = keep_weights_constant(model.proto)
     facts = collect_facts(model)
     request, encodings = requests[0], None
     if request.encodings is not None:
@@ -103,7 +104,7 @@ def read_situations(requests: Sequence[Request]) -> list[tuple[AnyBackend, Situa
                 facts=pinned.facts,
                 encodings=pinned.encodings,
                 target=target,
-                rewritten=pinned.changed,
+                rewritten=pinned.changed or listed,
                 sizes=pinned.sizes,
                 choices=pinned.choices or {},
             ),

@@ -15,13 +15,15 @@ from deploykit.model.nodes import captured_names
 from deploykit.model.shape_inference import infer
 from deploykit.model.values import dtype_name
 
-__all__ = ["branch_choices", "has_stale_shapes", "pin_shapes", "settle_outputs"]
+__all__ = ["branch_choices", "has_stale_shapes", "keep_weights_constant", "pin_shapes", "settle_outputs"]
 
 # What may stand between an input that chooses a branch and the If: nothing here computes a tensor that anyone keeps.
 _CHOOSING = frozenset(
     {"And", "Cast", "Equal", "Gather", "Greater", "GreaterOrEqual", "Identity", "Less", "LessOrEqual"}
 )
 _CHOOSING |= {"Not", "Or", "Reshape", "Squeeze", "Unsqueeze", "Xor"}
+
+_DEFAULTS_SINCE_IR = 4
 
 
 def pin_shapes(
@@ -56,6 +58,22 @@ def pin_shapes(
     graph.value_info.extend(fixed)
     settle_outputs(pinned.model)
     return pinned.model
+
+
+def keep_weights_constant(model: ModelProto) -> bool:
+    """Take stored tensors out of the graph's inputs, in place; True where there were any.
+
+    As an input a weight is only a default: compilers keep it as a tensor that is fed, fold nothing into it and refuse
+    operators whose parameters must be constant. IR version 4 is the first that lets a weight be no input.
+    """
+    stored = {tensor.name for tensor in model.graph.initializer}
+    fed = [item for item in model.graph.input if item.name not in stored]
+    if len(fed) == len(model.graph.input):
+        return False
+    del model.graph.input[:]
+    model.graph.input.extend(fed)
+    model.ir_version = max(model.ir_version, _DEFAULTS_SINCE_IR)
+    return True
 
 
 def _settle(item: ValueInfoProto, symbols: Mapping[str, int]) -> None:
@@ -99,9 +117,9 @@ def _is_stale(item: ValueInfoProto) -> bool:
 
 def has_stale_shapes(model: ModelProto) -> bool:
     """True where every input has a fixed shape but computed tensors were declared with symbols all the same."""
-    stored = {tensor.name for tensor in model.graph.initializer}
-    inputs = [item for item in model.graph.input if item.name not in stored]
-    return not any(map(_is_stale, inputs)) and any(map(_is_stale, [*model.graph.value_info, *model.graph.output]))
+    return not any(map(_is_stale, model.graph.input)) and any(
+        map(_is_stale, [*model.graph.value_info, *model.graph.output])
+    )
 
 
 def branch_choices(model: ModelProto) -> dict[str, int]:

@@ -18,6 +18,7 @@ from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import copy_of, label, opset_of
 from deploykit.model.nodes import raise_opset as raised_to
 from deploykit.model.operators import is_standard
+from deploykit.model.pinning import keep_weights_constant
 from deploykit.rewrites.contract import MatchResult, ModelLook, NearMiss, Rewritten, Site, Transform
 from deploykit.rewrites.fold import fold
 
@@ -30,8 +31,6 @@ _WANTED = 13
 # Functions of ONNX until set 15: ONNX Runtime then knows no shape of what they make (1.31, and the provider says so).
 _SHAPED_LATER = frozenset({"GreaterOrEqual", "LessOrEqual"})
 _SHAPED_SINCE = 16
-# Before IR 4 every stored tensor had to be listed as an input; from 4 on that means a default for one.
-_DEFAULTS_SINCE_IR = 4
 
 # Operators that compilers for devices rarely have. What they mostly have, such as a LayerNormalization, stays one.
 _WRITTEN_OUT = frozenset(
@@ -67,11 +66,7 @@ def _raise_opset(model: ModelProto, encodings: EncodingSet | None, matched: Matc
     del matched
     given, target = opset_of(model), _wanted(model)
     raised = raised_to(copy_of(model), target)
-    if model.ir_version < _DEFAULTS_SINCE_IR:
-        stored = {tensor.name for tensor in raised.graph.initializer}
-        inputs = [item for item in raised.graph.input if item.name not in stored]
-        del raised.graph.input[:]
-        raised.graph.input.extend(inputs)
+    keep_weights_constant(raised)
     graph = GraphCopy(raised, copy=False)
     for node in [node for node in graph.nodes if node.op_type == "PRelu"]:
         # Its slopes belonged to the channels; now they broadcast from the last axis, which the converter forgets.

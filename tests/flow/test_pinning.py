@@ -13,7 +13,7 @@ from onnx import TensorProto, numpy_helper
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.backend.requests import Request
 from deploykit.errors import UsageError
-from deploykit.flow.read import Pinned, pin
+from deploykit.flow.read import Pinned, pin, read_situation
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.model.weights import lean_weights
@@ -153,3 +153,11 @@ def test_outputs_that_are_sequences_are_compared_item_by_item(tmp_path: Path) ->
     }"""
     made = pinned(save(tmp_path / "m.onnx", graph))
     assert "If" not in {node.op_type for node in made.facts.nodes}
+
+
+def test_a_weight_that_is_listed_among_the_inputs_is_a_constant(tmp_path: Path) -> None:
+    graph = "g (float[1,3] x, float[3] w) => (float[1,3] y) { y = Mul (x, w) }"
+    path = save(tmp_path / "m.onnx", graph, w=np.ones(3, np.float32))
+    _, situation = read_situation(Request(model=path, target="sm8650", backend="ort-qnn"))
+    assert [item.name for item in situation.model.proto.graph.input] == ["x"]
+    assert situation.rewritten  # the package holds this model, not the file as it was

@@ -175,10 +175,12 @@ def _piece_numbers(context: Context, piece: Piece, pairs: Sequence[Pair]) -> Ite
     if piece.kind is OutputKind.LABELS:
         yield from _of_task(number, piece, pairs)
         return
-    db = measures.overall_db(pairs)
-    if not measures.signal_in(pairs):
-        peak = max(float(np.abs(one).max(initial=0)) for one, _ in pairs)
-        near = max(starmap(measures.max_error, pairs)) <= 2 * math.ldexp(peak, -11)  # of float16
+    db, tolerance = measures.overall_db(pairs), _PROBABILITY_TOLERANCE if piece.kind is OutputKind.SCORES else 0.0
+    values, error = np.concatenate([one.ravel() for one, _ in pairs]), max(starmap(measures.max_error, pairs))
+    # Scores that all say no to every sample, as a wake word that nobody speaks, show nothing of a yes.
+    quiet = piece.task is Task.DECISIONS and max(np.ptp(values), error) < tolerance
+    if quiet or not measures.signal_in(pairs):
+        near = quiet or error <= 2 * math.ldexp(float(np.abs(values).max()), -11)  # of float16
         note = "not judged: no signal, the reference hardly varies" + ("" if near else ", and the values differ")
         yield number(Measure.SQNR, db, note=note)
         return
@@ -192,7 +194,6 @@ def _piece_numbers(context: Context, piece: Piece, pairs: Sequence[Pair]) -> Ite
     asked = context.thresholds is not None and context.thresholds.min_sqnr is not None
     yield number(Measure.SQNR, db, note="the task's own measure decides" if told and not asked else "")
     yield number(Measure.GAIN, measures.gain_error(pairs))
-    tolerance = _PROBABILITY_TOLERANCE if piece.kind is OutputKind.SCORES else 0.0
     # One decision per sample: the sample in which it falls otherwise is counted already, as is the class it is of.
     counted = told and piece.task in (Task.CLASSES, Task.DECISIONS) and measured[0].items == len(pairs)
     note = "the task's own measure decides" if counted else ""

@@ -260,9 +260,11 @@ def _usual_shapes(
     picture = _picture_axes(spec)
     if picture is not None:
         high, wide = picture
-        if open_ == [wide] or open_ == [high]:
-            for width in _LINE_WIDTH if open_ == [wide] else _DENSE:
-                yield at((open_[0], width)), "the usual size of models that read lines"
+        if open_ == [wide]:
+            yield from ((at((wide, width)), "the usual size of models that read lines") for width in _LINE_WIDTH)
+            return
+        if open_ == [high]:  # a spectrum of sound: its frequencies are fixed, its time is not
+            yield from ((at((high, frames)), "a usual number of frames at which it runs") for frames in sorted(_FRAMES))
             return
         kind, sides = ("detectors and segmentation", _DENSE) if dense else ("classifiers", _CLASSIFIER)
         squares = [at((high, side), (wide, side)) for side in sides]
