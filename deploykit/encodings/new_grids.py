@@ -122,6 +122,13 @@ def widen(facts: GraphFacts, encodings: EncodingSet, nodes: Iterable[int]) -> tu
     return encodings.with_entries(made.values()), tuple(made)
 
 
+def with_wide_activations(encodings: EncodingSet) -> EncodingSet:
+    """Every activation on 16 bits over the range that its entry has; weights and what is float stay."""
+    kind, found = GridKind(bits=_WIDE, signed=False), [(entry, range_of(entry)) for entry in encodings]
+    wide = [replace(entry, value=affine_for_range(*ends, kind)) for entry, ends in found if ends and not entry.is_param]
+    return encodings.with_entries(wide)
+
+
 def range_of(entry: Encoding | None) -> tuple[float, float] | None:
     """What a per-tensor integer entry holds; None for every other one."""
     if entry is None or not isinstance(entry.value, Affine) or entry.value.granularity != "per-tensor":

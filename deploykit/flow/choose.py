@@ -77,12 +77,16 @@ class WayChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Explored:
-    """The ways that were built, which one won, and the encodings' own simulation."""
+    """The ways that were built, which one won, and the encodings' own simulation.
+
+    ``wider`` is that with 16-bit activations over the same ranges, where the encodings lose more than is asked.
+    """
 
     built: tuple[BuiltWay, ...]
     winner: BuiltWay | None
     choice: WayChoice
     reference: Verdict | None
+    wider: Verdict | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,7 +332,7 @@ def explore(ground: Ground, support: MixedSupport, *, mixed: str, tell: Callable
     listed = tuple(Way(id=identity, kind="", unavailable=why) for identity, why in skipped.items())
     won = next((item for item in built if item.way is choice.winner), None)
     choice = replace(choice, verdicts={**skipped, **choice.verdicts}, ways=(*choice.ways, *listed))
-    return Explored(built=tuple(built), winner=won, choice=choice, reference=ground.reference)
+    return Explored(built=tuple(built), winner=won, choice=choice, reference=ground.reference, wider=ground.wider)
 
 
 def _order(ground: Ground, support: MixedSupport) -> tuple[str, ...]:

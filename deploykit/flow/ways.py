@@ -24,7 +24,7 @@ from deploykit.accuracy.simulate.simulation import FIRST, Fitted, Simulator, fit
 from deploykit.encodings.backward import Evidence, Inference
 from deploykit.encodings.float_sets import FloatPrediction, find_borders, predict_float_set
 from deploykit.encodings.infer import infer_entries
-from deploykit.encodings.new_grids import range_of, widen
+from deploykit.encodings.new_grids import range_of, widen, with_wide_activations
 from deploykit.encodings.post_processing import PostProcessing, find_post_processing
 from deploykit.encodings.values import EncodingSet, Float
 from deploykit.findings import Confidence, listed
@@ -161,6 +161,14 @@ class Ground:
     def reference(self) -> Verdict | None:
         """The simulation of the encodings as they were given, None where nothing may be judged."""
         return None if self.fitted is None else self.fitted.verdict
+
+    @property
+    def wider(self) -> Verdict | None:
+        """The simulation with 16-bit activations of the same ranges, where the encodings lose more than is asked."""
+        if self.judge is None or self.reference is None or not self.reference.failures:
+            return None
+        simulator = Simulator(self.model, with_wide_activations(self.encodings))
+        return settled(self.judge.compare(simulator.runs(self.judge.feeds)), self.samples.label)
 
     @property
     def feeds(self) -> Sequence[Feed]:

@@ -175,7 +175,7 @@ def _piece_numbers(context: Context, piece: Piece, pairs: Sequence[Pair]) -> Ite
     if piece.kind is OutputKind.LABELS:
         yield from _of_task(number, piece, pairs)
         return
-    db, tolerance = measures.overall_db(pairs), _PROBABILITY_TOLERANCE if piece.kind is OutputKind.SCORES else 0.0
+    db, tolerance = measures.overall_db(pairs), _PROBABILITY_TOLERANCE * (piece.kind is OutputKind.SCORES)
     values, error = np.concatenate([one.ravel() for one, _ in pairs]), max(starmap(measures.max_error, pairs))
     # Scores that all say no to every sample, as a wake word that nobody speaks, show nothing of a yes.
     quiet = piece.task is Task.DECISIONS and max(np.ptp(values), error) < tolerance

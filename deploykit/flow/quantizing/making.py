@@ -242,10 +242,14 @@ def run_quantizer(
         return _taken_up(folder, result)
 
 
+# What stands inside an If or on a sequence gets no encodings from any quantizer.
+_FOR_ALL = ("resolve-sequences", "both-branches")
+
+
 def _key(told: Mapping[str, Any], plan: QuantizerJob, model: Model, division: Division) -> str:
     """Everything that the result depends on; the same work is found again wherever its files lie."""
     images = told["images"] and {**told["images"], "samples": len(division.seen), "held_out": len(division.judged)}
-    asked = {**told, "images": images, "rewrites": plan.rewrites, "data": division.to_json()}
+    asked = {**told, "images": images, "rewrites": (*_FOR_ALL, *plan.rewrites), "data": division.to_json()}
     digest = sha256(json.dumps(asked, sort_keys=True).encode())
     for path in (model.path, *(file.path for file in model.external), plan.script, *_BESIDE):
         digest.update(hash_file(path)[1].encode())
@@ -261,7 +265,7 @@ def _lay_out(folder: Path, told: Mapping[str, Any], plan: QuantizerJob, model: M
         shutil.copyfile(script, folder / "scripts" / script.name)
     (folder / "job.json").write_text(json.dumps(told, indent=1) + "\n", "utf-8")
     proto = load_weights(model)
-    for name in plan.rewrites:
+    for name in (*_FOR_ALL, *plan.rewrites):
         transform = load_transform(name)
         found = transform.match(proto)
         proto = transform.apply(proto, None, found).model if found else proto
