@@ -27,7 +27,7 @@ __all__ += ["samples_wanted", "shipping"]
 ON_A_DEVICE = "On a device"
 _FROM_USER = frozenset({"given", "recorded"})
 # So many real samples hold as many decisions as are needed to tell a miss from chance, one per sample.
-_DATA = "package it again with --calibration DATA, at least 20 samples of the field, or --input NAME=VALUE"
+_DATA = "package it again with --calibration DATA, 20 samples or more with every kind of answer, or --input NAME=VALUE"
 _RUN = (
     "deploykit build {0}; "
     "deploykit run {0} --on ssh://user@host, or adb: the device's outputs are judged (no graphs that share a context); "
