@@ -386,6 +386,32 @@ def check_mixed_widths(context: EncodingsOnGraph) -> Iterator[Found]:
         )
 
 
+@RULES.rule("DK112", "one-sided-decision", "warning", sources=("the entry of what the Sigmoid reads",))
+def check_one_sided_decisions(context: EncodingsOnGraph) -> Iterator[Found]:
+    """A score of the model cannot get to the other side of 1/2: the range of what its Sigmoid reads ends before zero.
+
+    The samples that were calibrated on held no case of that kind, such as a wake word that nobody spoke. On the device
+    such a case is cut off, and comparing on the same samples shows nothing.
+
+    Fix: calibrate with samples that hold both answers
+    """
+    from deploykit.encodings.new_grids import range_of
+
+    for output in context.facts.outputs:
+        node = context.facts.producer_of(output)
+        while node is not None and has(node, Trait.REARRANGES):
+            node = context.facts.producer_of(node.inputs[0])
+        ends = None if node is None or node.op_type != "Sigmoid" else range_of(context.encodings.get(node.inputs[0]))
+        if ends is not None and not ends[0] < 0 < ends[1]:
+            never = "above" if ends[1] <= 0 else "below"
+            yield Found(
+                kind=SubjectKind.TENSOR,
+                name=output,
+                message=f"{output} is never {never} 0.5: its Sigmoid reads {ends[0]:.4g} to {ends[1]:.4g}",
+                evidence={"range": list(ends)},
+            )
+
+
 @RULES.rule("DK250", "coarse-join", "warning", sources=("the entries of the Concat and of its parts",))
 def check_coarse_joins(context: EncodingsOnGraph) -> Iterator[Found]:
     """A Concat behind the network puts values of unlike ranges on one grid, which leaves some of them few steps.

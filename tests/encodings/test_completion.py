@@ -236,6 +236,14 @@ def joined(output: Affine) -> EncodingsOnGraph:
     return EncodingsOnGraph(encodings=EncodingSet(version="1.0.0", entries=entries), facts=facts)
 
 
+def decided(zero_point: float) -> EncodingsOnGraph:
+    """A score, turned, whose logits reach as far up as the zero point lets them."""
+    model = text_model("float[1,2] x", "s = Sigmoid (x)  y = Transpose (s)", "float[2,1] y")
+    entries = {"x": Encoding(name="x", value=flat(0.1, zero_point))}
+    facts = collect_facts(wrap_proto(model, path=Path("m.onnx")))
+    return EncodingsOnGraph(encodings=EncodingSet(version="1.0.0", entries=entries), facts=facts)
+
+
 COMPLETE: dict[str, Any] = {
     "x": flat(),
     "w": flat(signed=True),
@@ -278,6 +286,7 @@ CASES: dict[str, tuple[EncodingsOnGraph, EncodingsOnGraph]] = {
         on_graph(g=flat(zero_point=-128, signed=True), x=flat()),
     ),
     "DK250": (joined(flat(1.0)), joined(flat(1 / 256, bits=16))),
+    "DK112": (decided(255), decided(254)),
     "DK111": (
         on_graph(r=flat(bits=16), c=flat()),
         on_graph(r=flat(), c=flat()),
