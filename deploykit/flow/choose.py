@@ -79,14 +79,14 @@ class WayChoice:
 class Explored:
     """The ways that were built, which one won, and the encodings' own simulation.
 
-    ``wider`` is that with 16-bit activations over the same ranges, where the encodings lose more than is asked.
+    ``wider`` says which wider type keeps what the encodings lose, "" where they lose no more than is asked.
     """
 
     built: tuple[BuiltWay, ...]
     winner: BuiltWay | None
     choice: WayChoice
     reference: Verdict | None
-    wider: Verdict | None = None
+    wider: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -133,11 +133,6 @@ def check_quality(chosen: ChosenWay) -> Iterator[Found]:
     verdict = None if chosen.prepared is None else chosen.prepared.verdict
     if verdict is None or verdict.right or chosen.samples is None or chosen.explored is None:
         return
-    wider, hint = chosen.explored.wider, ""
-    if wider is not None:
-        helps = chosen.reference is None or wider.is_better_than(chosen.reference)
-        way = "quantize with 16-bit activations" if helps else "deploykit accuracy ladder compares other precisions"
-        hint = f"16-bit activations over the same ranges come to {wider.words}, simulated: {way}"
     before = "" if chosen.reference is None else f"; the file's own simulation: {chosen.reference.overall_db:.1f} dB"
     for output in dict.fromkeys(number.output for number in verdict.failures):
         missed = [number for number in verdict.failures if number.output == output]
@@ -145,7 +140,7 @@ def check_quality(chosen: ChosenWay) -> Iterator[Found]:
             kind=SubjectKind.TENSOR,
             name=output,
             message=f"{output}: {'; '.join(n.loss for n in missed)}, on {chosen.samples.described_for_humans}{before}",
-            hint=hint,
+            hint=chosen.explored.wider,
             evidence={"numbers": plain(missed)},
         )
 

@@ -163,12 +163,20 @@ class Ground:
         return None if self.fitted is None else self.fitted.verdict
 
     @property
-    def wider(self) -> Verdict | None:
-        """The simulation with 16-bit activations of the same ranges, where the encodings lose more than is asked."""
+    def wider(self) -> str:
+        """What keeps what is asked where the encodings do not, as simulated; "" where they lose nothing."""
         if self.judge is None or self.reference is None or not self.reference.failures:
-            return None
-        simulator = Simulator(self.model, with_wide_activations(self.encodings))
-        return settled(self.judge.compare(simulator.runs(self.judge.feeds)), self.samples.label)
+            return ""
+        halves = (replace(entry, value=Float(dtype="float16")) for entry in self.encodings)
+        for what, encodings in (
+            ("16-bit activations over the same ranges keep", with_wide_activations(self.encodings)),
+            ("float16 (--precision fp16 with the float model) keeps", self.encodings.with_entries(halves)),
+        ):
+            outputs = Simulator(self.model, encodings).runs(self.judge.feeds)
+            verdict = settled(self.judge.compare(outputs), self.samples.label)
+            if not verdict.failures:
+                return f"{what} it, simulated: {verdict.words}"
+        return "neither 16-bit activations nor float16 keep it, simulated: look at the model and at the samples"
 
     @property
     def feeds(self) -> Sequence[Feed]:
