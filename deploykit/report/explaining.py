@@ -65,7 +65,7 @@ def samples_wanted(right: Correctness) -> str:
     return _DATA if told and right.state is Right.NOT_JUDGED else ""
 
 
-def shipping(status: PackageStatus, findings: Iterable[Finding], package: Path | None = None) -> Shipping:
+def shipping(status: PackageStatus, findings: Sequence[Finding], package: Path | None = None) -> Shipping:
     """The answer for a package with these facts and findings; what speaks against it comes first."""
     compiled, right = status.compiled, status.right
     blocking = [finding for finding in findings if finding.blocks]
@@ -96,7 +96,8 @@ def shipping(status: PackageStatus, findings: Iterable[Finding], package: Path |
     if compiled.state is Compiled.REFUSED:
         return no(f"the compiler refuses it{f': {compiled.why}' if compiled.why else ''}", by, hint)
     if right.state is Right.NO:
-        return no(f"its numbers are wrong{f': {right.why}' if right.why else ''}", measured, hint or _LOCATE)
+        tried = next((finding.hint for finding in findings if finding.slug == "lost-by-quantization"), hint)
+        return no(f"its numbers are wrong{f': {right.why}' if right.why else ''}", measured, tried or _LOCATE)
     if blocking:
         first = blocking[0]
         return no(f"{first.code} {first.slug}: {first.message}", by, first.hint)
