@@ -208,7 +208,7 @@ def prepared_model(situation: Situation, shared: SharedWork, wheel: Wheel | None
             lacks=forms.lacks,
         )
 
-    given = (Same(situation.model.proto), Same(situation.encodings))
+    given = (Same(situation.model.proto), situation.encodings)
     key = ("provider model", *given, int16, lpbq, without, forms.lacks)
     return shared.once(key, make)
 

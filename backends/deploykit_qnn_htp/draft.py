@@ -234,7 +234,7 @@ class ConversionDraft:
         """Tensors without an entry after completion that are not meant to be float, in the order of the names."""
         return () if self.after is None else tuple(sorted(self.after.predicted - self.float_set))
 
-    @cached_property
+    @property
     def writable(self) -> frozenset[str]:
         """The encodings versions that can say every entry; all of them where there are no entries."""
         from deploykit.encodings.formats.aimet import WRITTEN_VERSIONS
@@ -242,7 +242,8 @@ class ConversionDraft:
         completed = self.completed
         if completed is None:
             return frozenset(WRITTEN_VERSIONS)
-        return frozenset(version for version in WRITTEN_VERSIONS if is_writable(completed, version))
+        writes = partial(is_writable, completed)
+        return self.situation.facts.once(("writable", completed), lambda: frozenset(filter(writes, WRITTEN_VERSIONS)))
 
     @property
     def explicit_floats(self) -> frozenset[str]:
@@ -281,7 +282,9 @@ def draft_of(situation: Situation) -> ConversionDraft:
     before = predict_float_set(facts, encodings) if encodings is not None else None
     intent = _intent(situation, before)
     completed = (
-        complete(encodings, situation, before.intended) if encodings is not None and before is not None else None
+        None
+        if encodings is None or before is None
+        else facts.once(("completed", encodings), partial(complete, encodings, situation, before.intended))
     )
     after = predict_float_set(facts, completed) if completed is not None else None
     wanted = situation.request.adapter_options.get("input_list")

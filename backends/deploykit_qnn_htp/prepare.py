@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 from deploykit.backend.backend import SharedWork, Situation
 from deploykit.findings import Finding
@@ -92,9 +93,8 @@ def _judged(draft: ConversionDraft, shared: SharedWork) -> ConversionDraft:
     situation, source, completed = draft.situation, draft.source, draft.completed
     if source is not None and completed is not None:
         strangers = {entry.name: entry for entry in source if entry.name not in situation.facts.tensors}
-        entries = {**completed.entries, **strangers}
-        encodings = replace(source, entries=entries, float_tensors=draft.float_set)
-        situation = replace(situation, encodings=encodings)
+        made = partial(replace, source, entries={**completed.entries, **strangers}, float_tensors=draft.float_set)
+        situation = replace(situation, encodings=situation.facts.once(("as converted", completed), made))
     halves = replace(float16_plan(draft), seen=largest_seen(draft.situation, shared))
     findings = (*DRAFT_RULES.run(draft), *FLOAT16_RULES.run(halves), *run_lint(situation, CONVERTERS))
     return replace(draft, findings=findings)

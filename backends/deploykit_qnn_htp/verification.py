@@ -1,4 +1,4 @@
-"""Judges a qnn-htp package on disk: encodings, configurations, scripts, and the converter's types where it ran.
+"""Judges a qnn-htp package on disk: configurations, scripts, and the converter's types where it ran.
 
 It reads only; ``deploykit build`` is what runs the tools.
 """
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from deploykit.backend.backend import Check, Verification
-from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.errors import DeploykitError
 from deploykit.tables.reading import read_json
 from deploykit_qnn_htp.draft import load_routes
@@ -36,24 +35,17 @@ def verify(package: Path, manifest: Mapping[str, Any]) -> Verification:
     if any(row.id == route.get("id") and row.by_provider for row in load_routes().route):
         provider = verify_provider(package, manifest)
         return replace(provider, checks=(*provider.checks, *_flags(manifest), *_configs(package, manifest)))
-    checks = []
-    for path in sorted((package / "encodings").glob("*.json")):
-        if path.name == "float_tensors.json":
-            continue
-        try:
-            encodings, ok = read_encodings(path), True
-            words = f"{len(encodings)} entries, version {encodings.version}"
-        except DeploykitError as error:
-            words, ok = error.what, False
-        checks.append(Check(id="encodings-readable", ok=ok, detail=f"encodings/{path.name}: {words}"))
     # A tensor that crosses a cut has a type on either side; the one that is wrong counts.
     ordered = sorted(_compared(package, manifest), key=lambda row: row[1] != row[2])
     wrong = sum(intended != actual for _, intended, actual in ordered)
     words = f"{len(ordered)} tensors compared, {wrong} differ"
     types = words if ordered else "not built yet: the converter's types are not known"
-    checks += [*_flags(manifest), *_configs(package, manifest)]
     return Verification(
-        checks=(*checks, Check(id="converter-types", ok=not wrong, detail=types)),
+        checks=(
+            *_flags(manifest),
+            *_configs(package, manifest),
+            Check(id="converter-types", ok=not wrong, detail=types),
+        ),
         intended={tensor: intended for tensor, intended, _ in ordered},
         actual={tensor: actual for tensor, _, actual in ordered},
     )

@@ -8,10 +8,10 @@ what is on disk. An adapter package must be cheap to import: no onnx, no numpy a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from deploykit.backend.audits import Audit, settled_findings
 from deploykit.backend.on_device import DeviceJob, DeviceRequest, DeviceResults
@@ -25,6 +25,7 @@ from deploykit.errors import InputError
 from deploykit.findings import Confidence, Finding
 from deploykit.findings.rules import Registry
 from deploykit.system.published import Published
+from deploykit.system.store import Kept
 from deploykit.tables.capabilities import CompatRow
 from deploykit.tables.devices import Device
 
@@ -233,7 +234,6 @@ class Aids:
 
 P = TypeVar("P")
 D = TypeVar("D")
-T = TypeVar("T")
 
 
 class Same:
@@ -251,26 +251,11 @@ class Same:
         return id(self._of)
 
 
-class SharedWork:
+class SharedWork(Kept):
     """What several targets of one run share: each thing is made once, under its key, and is gone with the run."""
 
     def __init__(self) -> None:
-        self._made: dict[Hashable, object] = {}
-
-    def once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What was made under ``key``, made now where it was not; one key must always stand for one type."""
-        if key not in self._made:
-            self._made[key] = make()
-        return cast("T", self._made[key])
-
-    def known(self, key: Hashable) -> Any:
-        """What was kept under ``key``, None for nothing."""
-        return self._made.get(key)
-
-    def keep(self, key: Hashable, made: T) -> T:
-        """The same value, found again by ``known`` and ``once``."""
-        self._made[key] = made
-        return made
+        self._derived = {}
 
 
 class Backend(ABC, Generic[P, D]):

@@ -47,9 +47,9 @@ class Reach:
         return max(abs(self.low), abs(self.high))
 
 
-def proven_bounds(model: Model, encodings: EncodingSet | None) -> dict[str, Interval]:
-    """What no input can exceed, with integer grids as the limits of the tensors that have them."""
-    return graph_bounds(view_of(model.proto), encoded_bounds(encodings))
+def proven_bounds(facts: GraphFacts, model: Model, encodings: EncodingSet | None) -> dict[str, Interval]:
+    """What no input can exceed, with integer grids as the limits of the tensors that have them; found once."""
+    return facts.once(("proven", encodings), lambda: graph_bounds(view_of(model.proto), encoded_bounds(encodings)))
 
 
 def collect_reach(

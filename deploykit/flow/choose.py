@@ -195,7 +195,7 @@ def choose_way(backend: AnyBackend, situation: Situation, shared: SharedWork, te
                 return _rewritten_as_asked(situation, shared, tell)
             return ChosenWay(situation=situation)
         samples = samples_of(situation, shared)
-        given = (Same(situation.model.proto), Same(encodings), Same(samples))
+        given = (Same(situation.model.proto), encodings, samples)
         filled = shared.once(("filled", *given), lambda: _filled(situation, samples))
         if filled is not None:
             situation = replace(situation, encodings=filled.encodings)
@@ -215,7 +215,7 @@ def choose_way(backend: AnyBackend, situation: Situation, shared: SharedWork, te
         path = situation.model.path
         changed = replace(
             situation,
-            model=shared.once(("won", Same(won)), lambda: wrap_proto(won.model, path=path)),
+            model=shared.once(("won", won), lambda: wrap_proto(won.model, path=path)),
             facts=won.facts,
             encodings=won.encodings,
             rewritten=situation.rewritten or won.model is not situation.model.proto,
@@ -269,7 +269,7 @@ def _explored(
     request, encodings = situation.request, situation.encodings
     assert encodings is not None
     most = request.adapter_options.get("max_segments")
-    given = (Same(situation.model.proto), Same(encodings), Same(samples))
+    given = (Same(situation.model.proto), encodings, samples)
     able = (support.kinds, support.safe, tuple(support.without.items()), tuple(support.confidence.items()))
     key = ("explored", *given, request.rewrite, request.no_rewrite, most, request.mixed, *able)
     known: Explored | None = shared.known(key)

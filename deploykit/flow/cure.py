@@ -83,7 +83,7 @@ class Cured(Generic[P, D]):
 
 def judge(backend: Backend[P, D], situation: Situation, shared: SharedWork) -> JudgedSituation[P, D]:
     """Prepare and plan a situation, and collect what all rules say of it."""
-    key = ("core findings", Same(situation.facts), Same(situation.encodings))
+    key = ("core findings", Same(situation.facts), situation.encodings)
 
     def find() -> tuple[Finding, ...]:
         """No device and no request is looked at: the same for every target."""
@@ -162,7 +162,7 @@ def _applied(
         changed = replace(situation, model=model, facts=facts, encodings=encodings, rewritten=True, tail=tail)
         return changed, tuple(step for step in done.steps if step.kept)
 
-    made = shared.once(("cured", Same(situation.model.proto), Same(situation.encodings), names), make)
+    made = shared.once(("cured", Same(situation.model.proto), situation.encodings, names), make)
     if made is None:
         return None
     changed, steps = made

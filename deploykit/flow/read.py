@@ -127,7 +127,7 @@ def turned(situation: Situation, shared: SharedWork) -> Situation:
         wrapped = wrap_proto(model, path=situation.model.path)
         return replace(situation, model=wrapped, facts=facts, encodings=encodings, rewritten=True, unturned=situation)
 
-    made = shared.once(("turned", Same(situation.model.proto), Same(situation.encodings), names), make)
+    made = shared.once(("turned", Same(situation.model.proto), situation.encodings, names), make)
     return replace(made, request=situation.request, target=situation.target)
 
 

@@ -60,7 +60,7 @@ def samples_of(situation: Situation, shared: SharedWork) -> Samples:
         declared = declarations(request, situation.facts)
         return gather(model, situation.facts, calibration=request.calibration, declared=declared, encodings=known)
 
-    key = ("samples", Same(situation.model.proto), Same(encodings), request.calibration, request.inputs)
+    key = ("samples", Same(situation.model.proto), encodings, request.calibration, request.inputs)
     return shared.once(key, make)
 
 
@@ -147,7 +147,7 @@ def data_findings(given: Situation, shared: SharedWork) -> tuple[Finding, ...]:
                     feeds, available = samples.feeds, samples.available
         return about_samples(model, facts, calibration, feeds, available=available, gives_ranges=gives_ranges)
 
-    key = ("data findings", Same(model.proto), Same(given.encodings), source, given.request.precision)
+    key = ("data findings", Same(model.proto), given.encodings, source, given.request.precision)
     return shared.once(key, find)
 
 

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, TypeVar, cast
+from typing import Any
 
 from deploykit.model.operators import BITS, FLOATS, Trait, has, settings
+from deploykit.system.store import Kept
 
 __all__ = [
     "LAYOUT",
     "DynamicDim",
     "GraphChange",
     "GraphFacts",
-    "Kept",
     "NodeFact",
     "TensorFact",
     "TensorRole",
@@ -38,8 +38,6 @@ __all__ = [
     "tensor_bytes",
     "with_static",
 ]
-
-T = TypeVar("T")
 
 LAYOUT = "deploykit.layout."
 """Before the name of a tensor: the key of a model's metadata that says of it that it was turned to channels last."""
@@ -114,28 +112,6 @@ class NodeFact:
     def label(self) -> str:
         """The node's name, or its type and first output where it has none."""
         return self.name or f"{self.op_type} -> {self.outputs[0] if self.outputs else '?'}"
-
-
-class Kept:
-    """What was made once and is found again, each under a key that always stands for one thing."""
-
-    __slots__ = ()
-    _derived: dict[Hashable, object]
-
-    def once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What was made under ``key``, made now where it was not."""
-        if key not in self._derived:
-            self._derived[key] = make()
-        return cast("T", self._derived[key])
-
-    def known(self, key: Hashable) -> Any:
-        """What was kept under a key, None for nothing: for work that would otherwise stand two calls deeper."""
-        return self._derived.get(key)
-
-    def keep(self, key: Hashable, made: T) -> T:
-        """The same value, found again by ``known`` and ``once``."""
-        self._derived[key] = made
-        return made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -386,6 +362,8 @@ def changes_between(before: GraphFacts, after: GraphFacts) -> tuple[GraphChange,
     A node is the same where type, inputs, outputs and plain attributes are. Changed nodes that share a computed tensor
     are one place.
     """
+    if before is after:
+        return ()
     kept = Counter(map(_identity, before.nodes)) & Counter(map(_identity, after.nodes))
     places: list[tuple[set[str], list[NodeFact], list[NodeFact]]] = []  # computed tensors, nodes before, nodes after
     for at, facts in ((1, before), (2, after)):

@@ -15,12 +15,12 @@ import numpy.typing as npt
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from deploykit.errors import DefectError
-from deploykit.model.facts import Kept
 from deploykit.model.nodes import captured_names, copy_of, opset_of
 from deploykit.model.operators import Trait, has, is_standard
 from deploykit.model.shape_inference import Shape, infer
 from deploykit.model.values import dtype_name
 from deploykit.model.weights import is_outside, stored_values
+from deploykit.system.store import Kept
 
 __all__ = ["GraphCopy", "GraphView", "view_of"]
 

@@ -15,6 +15,7 @@ from typing import Any
 from deploykit.backend.backend import Check
 from deploykit.backend.plugins import load_backend
 from deploykit.backend.status import PackageStatus, status_of
+from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.errors import DeploykitError, InputError, PackageError, ToolError
 from deploykit.findings import Finding, exit_status
 from deploykit.model import load_model
@@ -137,7 +138,9 @@ def verify_package(
             why=f"reading them ended with {type(error).__name__}: {error}",
             next="make the package again",
         ) from error
-    checks = (*files, *models, *judged.checks)
+    # What this process wrote just now it need not parse again.
+    encodings = () if witnessed is not None else _encodings(package, manifest["files"])
+    checks = (*files, *models, *encodings, *judged.checks)
     if numerics:
         from deploykit.packages.rejudging import rejudge
 
@@ -216,6 +219,19 @@ def _models(package: Path, files: Mapping[str, Any]) -> Iterator[Check]:
                 yield Check(id="model-readable", ok=False, detail=f"{path}: {error.what}")
             else:
                 yield Check(id="model-readable", ok=True, detail=path)
+
+
+def _encodings(package: Path, files: Mapping[str, Any]) -> Iterator[Check]:
+    """The file of encodings beside each model."""
+    for path in map(Path, sorted(files)):
+        beside = f"encodings/{path.stem}.json"
+        if path.match("model/*.onnx") and beside in files:
+            try:
+                read, ok = read_encodings(package / beside), True
+                words = f"{len(read)} entries, version {read.version}"
+            except DeploykitError as error:
+                words, ok = error.what, False
+            yield Check(id="encodings-readable", ok=ok, detail=f"{beside}: {words}")
 
 
 def check_signature(package: Path, allowed_signers: Path) -> Check:

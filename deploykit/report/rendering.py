@@ -31,10 +31,7 @@ def render(template: str, values: dict[str, Any], *, templates: Path | None = No
     ``md`` in Markdown, ``py`` gives a Python literal. An undefined name in a built-in template is a defect.
     """
     try:
-        environment = _environment(templates, own)
-        if ".html" in template:
-            environment = environment.overlay(finalize=_visible)
-        return environment.get_template(template).render(values)
+        return _environment(templates, own, ".html" in template).get_template(template).render(values)
     except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
         if templates is not None and (templates / template).exists():
             raise UsageError(f"{templates / template}: the template fails", why=str(error)) from None
@@ -42,7 +39,7 @@ def render(template: str, values: dict[str, Any], *, templates: Path | None = No
 
 
 @cache
-def _environment(templates: Path | None, own: Path | None) -> Environment:
+def _environment(templates: Path | None, own: Path | None, is_page: bool) -> Environment:
     loaders: list[Any] = [PackageLoader("deploykit_templates", ".")]
     if own is not None:
         loaders.insert(0, FileSystemLoader(own))
@@ -54,6 +51,7 @@ def _environment(templates: Path | None, own: Path | None) -> Environment:
     environment = kind(
         loader=ChoiceLoader(loaders),
         undefined=StrictUndefined,
+        finalize=_visible if is_page else None,
         autoescape=lambda name: name is not None and ".html" in name,
         keep_trailing_newline=True,
         trim_blocks=True,

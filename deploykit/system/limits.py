@@ -197,6 +197,6 @@ def _lines(path: Path) -> list[str]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text("ascii")
+        return path.read_bytes().decode("ascii")
     except (OSError, UnicodeError):
         return ""

@@ -1,4 +1,4 @@
-"""The one store of what is kept between runs, by a hash of everything it depends on; losing it costs time and no more.
+"""What is kept: within a run by a key, between runs by a hash of all it depends on, which costs time to lose, no more.
 
 An entry is written whole or not at all, begins with the digest of the rest, and is no entry where that does not agree.
 A folder in which another user could have written is not read. It knows no tool and no meaning of an answer.
@@ -11,18 +11,19 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from deploykit.system.files import is_own
 from deploykit.system.published import Published
 
 __all__ = [
+    "Kept",
     "Room",
     "Store",
     "cache_folder",
@@ -35,6 +36,8 @@ __all__ = [
     "user_cache",
     "user_home",
 ]
+
+T = TypeVar("T")
 
 _LIMIT = 2 << 30  # bytes of all entries together, where DEPLOYKIT_CACHE_LIMIT says no other number
 _LARGEST = 512 << 20  # writing a larger entry would cost more than it is likely to save
@@ -88,6 +91,28 @@ def code_digest(folder: Path) -> str:
         if path.suffix in (".py", ".toml"):
             found.update(f"{path.relative_to(folder)}\n".encode() + path.read_bytes())
     return found.hexdigest()
+
+
+class Kept:
+    """What was made once and is found again, each under a key that always stands for one thing."""
+
+    __slots__ = ()
+    _derived: dict[Hashable, object]
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What was made under ``key``, made now where it was not."""
+        if key not in self._derived:
+            self._derived[key] = make()
+        return cast("T", self._derived[key])
+
+    def known(self, key: Hashable) -> Any:
+        """What was kept under a key, None for nothing: for work that would otherwise stand two calls deeper."""
+        return self._derived.get(key)
+
+    def keep(self, key: Hashable, made: T) -> T:
+        """The same value, found again by ``known`` and ``once``."""
+        self._derived[key] = made
+        return made
 
 
 class Store:

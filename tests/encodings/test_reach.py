@@ -144,7 +144,7 @@ def test_what_only_switches_positions_off(reach: tuple[float, float], after: str
 def beyond(model: Model) -> Mapping[str, Reach]:
     """Tensors beyond float16 that are no masks."""
     facts = collect_facts(model)
-    proven = proven_bounds(model, None)
+    proven = proven_bounds(facts, model, None)
     reach = collect_reach(facts, None, lambda name: constant_range(model, name), bounds=proven)
     return {n: r for n, r in reach.items() if r.magnitude > FLOAT16 and not only_masks(facts, n, r)}
 
@@ -170,6 +170,6 @@ def test_a_bound_holds_where_the_estimate_lies_wholly_outside() -> None:
     """RWKV's exp(k - max(k, s - w)): k counts as moderate, so that the estimate of the difference is w and more."""
     body = "faded = Add (s, decay)  highest = Max (faded, k)  difference = Sub (k, highest)  weight = Exp (difference)"
     model = read(body, "weight", "float[4] k, float[4] s", decay=[-24.0, -20.0, -16.0, -12.0])
-    bounds = proven_bounds(model, None)
+    bounds = proven_bounds(collect_facts(model), model, None)
     found = collect_reach(collect_facts(model), None, lambda name: constant_range(model, name), bounds=bounds)
     assert (found["difference"].high, found["weight"].high) == (0.0, 1.0) and beyond(model) == {}

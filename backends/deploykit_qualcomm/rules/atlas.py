@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
-from deploykit.backend.backend import Same, Situation
+from deploykit.backend.backend import Situation
 from deploykit.findings import Severity
 from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import NodeFact
@@ -92,7 +92,7 @@ def check_atlas(situation: Situation) -> Iterator[Found]:
     target = situation.target
     release = target.sdk.version if target.sdk is not None else target.requested
     soc = target.device.fact("soc_model")
-    found = situation.facts.once(("in the atlas", Same(situation.encodings)), lambda: tuple(predicted(situation)))
+    found = situation.facts.once(("in the atlas", situation.encodings), lambda: tuple(predicted(situation)))
     for node, row in found:
         if not _is_told(row, release):  # what may hold there too is for 'compat op' to say
             continue

@@ -156,8 +156,8 @@ def check_range(plan: Float16Plan) -> Iterator[Found]:
         size = math.prod(dim for dim in facts.tensors[name].shape or () if isinstance(dim, int))
         return constant_range(plan.situation.model, name) if size <= _WORTH_READING else None
 
-    proven = proven_bounds(plan.situation.model, plan.encodings)
-    reach = collect_reach(facts, plan.encodings, bounds, bounds=proven)
+    proven = proven_bounds(facts, plan.situation.model, plan.encodings)
+    reach = facts.once(("reach", plan.encodings), lambda: collect_reach(facts, plan.encodings, bounds, bounds=proven))
     folded = _folded_by_converters(plan.situation)
     for name in sorted((plan.tensors & reach.keys()) - folded):
         found = reach[name]
@@ -181,8 +181,8 @@ def check_range(plan: Float16Plan) -> Iterator[Found]:
         )
 
     # On data it is seen where float16 is left first; what follows from there is not told.
-    told = {name for name, found in reach.items() if found.magnitude > LARGEST_FLOAT16}
-    made = [name for node in facts.nodes for name in node.outputs if name in plan.tensors - told]
+    untold = plan.tensors - {name for name, found in reach.items() if found.magnitude > LARGEST_FLOAT16}
+    made = [name for node in facts.nodes for name in node.outputs if name in untold]
     beyond = {name: peak for name, peak in plan.seen(made).items() if LARGEST_FLOAT16 < peak < math.inf}
     for name, peak in beyond.items():
         maker = facts.producer_of(name)
@@ -232,7 +232,7 @@ def check_sums(plan: Float16Plan) -> Iterator[Found]:
 
     model, planned = plan.situation.model, plan.tensors
     sites = [one for one in load_transform("sum-to-mean").match(model.proto).sites if planned >= set(one.tensors)]
-    proven = proven_bounds(model, plan.encodings) if sites else {}
+    proven = proven_bounds(plan.situation.facts, model, plan.encodings) if sites else {}
     for site in sites:
         (name,) = site.tensors
         node = plan.situation.facts.producer_of(name)
