@@ -73,7 +73,7 @@ def test_a_reader_and_images_of_another_size_are_refused(tmp_path: Path) -> None
         divide(Path("package.module:Reader"), facts_of(CNN))
     folder = tmp_path / "images"
     folder.mkdir()
-    (folder / "a.bmp").write_bytes(b"BM")
+    (folder / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     (folder / "calibration.toml").write_text("schema = 1\nwidth = 32\nheight = 32\n")
     with pytest.raises(UsageError, match=r"recipe makes \[1, 3, 32, 32\]"):
         divide(folder, facts_of(CNN))
