@@ -567,7 +567,6 @@ def ladder(
     target: str | None = None,
     sdk: str | None = None,
     metric: str | None = None,
-    metric_command: str | None = None,
     references: AnyPath | None = None,
     lower_is_better: bool = False,
     estimate: bool = False,
@@ -576,7 +575,7 @@ def ladder(
     """Measure fp16, w16a16, w8a16, w4a16 and w8a8 of a float model on the simulation, conclude, take the next step.
 
     Ranges come from one half of the samples, numbers from the other. With a ``target`` only types that it mixes with
-    integers are raised to. ``metric`` and ``metric_command`` are the user's own measure (docs/quantize.md). Without a
+    integers are raised to. ``metric`` is the user's own measure (docs/quantize.md). Without a
     ``goal`` of a measure 1 % may be lost, else outputs must be right (docs/quantize.md). ``data`` are samples of the
     field: an ``.npz``, ``.npy`` or a folder. With ``estimate`` a compiler that runs here says how long each candidate
     takes on the ``target``. Raises InputError for files that cannot be read or do not fit.
@@ -594,7 +593,7 @@ def ladder(
             samples=samples,
             target=target,
             sdk=sdk,
-            metric=user_metric(metric, metric_command, references=_path(references)),
+            metric=user_metric(metric, references=_path(references)),
             estimate=estimate,
             tell=progress or (lambda _: None),
         )
@@ -608,7 +607,6 @@ def mix(
     target: str | None = None,
     sdk: str | None = None,
     metric: str | None = None,
-    metric_command: str | None = None,
     references: AnyPath | None = None,
     lower_is_better: bool = False,
     progress: Progress | None = None,
@@ -616,7 +614,7 @@ def mix(
 ) -> Mixed:
     """The fewest of the most sensitive layers in ``to`` (float16 or int16) that reach the goal, as new encodings.
 
-    With a ``target`` only types that it mixes with integers are taken. ``metric`` and ``metric_command`` are the user's
+    With a ``target`` only types that it mixes with integers are taken. ``metric`` is the user's
     own measure (docs/quantize.md). Raises InputError for files
     that cannot be read, UsageError for a goal that is none.
     """
@@ -632,7 +630,7 @@ def mix(
             to=to,
             target=target,
             sdk=sdk,
-            metric=user_metric(metric, metric_command, references=_path(references)),
+            metric=user_metric(metric, references=_path(references)),
             tell=progress or (lambda _: None),
             **_paths(question),
         )

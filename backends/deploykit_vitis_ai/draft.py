@@ -207,7 +207,7 @@ def make_draft(situation: Situation) -> QuarkDraft:
 
 def _goal(request: Request) -> Goal:
     goal = parse_goal(request.goal or GOAL)
-    if goal.needs_metric or request.metric or request.metric_command:
+    if goal.needs_metric or request.metric:
         raise UsageError(
             f"--goal {goal}: asks about a measure" if goal.needs_metric else "--metric: not for this device's formats",
             why="they are chosen by what the quantized model computes on the calibration samples",

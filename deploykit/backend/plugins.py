@@ -146,7 +146,7 @@ def checked_request(request: Request, backend: AnyBackend) -> Request:
     Raises UsageError for a name that the backend does not have, a value that is not right, or a way to mix precisions
     where the backend has none.
     """
-    asked = {"goal": request.goal, "metric": request.metric, "metric-command": request.metric_command}
+    asked = {"goal": request.goal, "metric": request.metric}
     named = [name for name, value in asked.items() if value is not None]
     if named and request.precision != "auto":
         raise UsageError(

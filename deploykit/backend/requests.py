@@ -44,7 +44,6 @@ class RequestOptions(TypedDict, total=False):
     quantizer: str | None
     goal: str | None
     metric: str | None
-    metric_command: str | None
     references: AnyPath | None
     inputs: str | Iterable[str]
     io: str | Iterable[str]
@@ -72,9 +71,8 @@ class Request:
     quantizer: str | None = None
     """Who makes the encodings of a float model; "none" leaves it to the target's own tools."""
     goal: str | None = None
-    """What a precision that is chosen here must reach; the next three say by which measure, where it is the user's."""
+    """What a precision that is chosen here must reach; the next two say by which measure, where it is the user's."""
     metric: str | None = None
-    metric_command: str | None = None
     references: Path | None = None
     mixed: str = "auto"
     rewrite: tuple[str, ...] = ()
@@ -125,12 +123,6 @@ CORE_OPTIONS = (
         kind="text",
         metavar="MODULE:FUNCTION",
         help="With --precision auto: your own measure (docs/quantize.md).",
-    ),
-    OptionSpec(
-        name="metric_command",
-        kind="text",
-        metavar="COMMAND",
-        help="The same as a program; {outputs} and {references}.",
     ),
     OptionSpec(
         name="references",

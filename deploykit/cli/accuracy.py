@@ -280,7 +280,6 @@ def _located_text(found: Located) -> str:
 @option("--target", "DEVICE", "Raise only to types that this device mixes with integers.")
 @option("--sdk", "VERSION", "With --target: series (2.33) or build.")
 @option("--metric", "MODULE:FUNCTION", "Your own measure (docs/quantize.md).")
-@option("--metric-command", "COMMAND", "The same as a program; {outputs} and {references}.")
 @path("--references", "FILE|DIR", "For the measure, instead of the float outputs.")
 @flag("--lower-is-better", "The measure is an error rate or a perplexity.")
 @flag("--estimate", "With --target: compile each candidate here, for the time it takes.")

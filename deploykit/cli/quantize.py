@@ -28,7 +28,6 @@ __all__ = ["command"]
 @option("--precision", "NAME", "w8a16, w8a8, w4a16, vint8, bf16 … or auto. Default: the quantizer's first.")
 @option("--goal", "GOAL", "What --precision auto must reach: right (the default), sqnr>=30 …")
 @option("--metric", "MODULE:FUNCTION", "With --precision auto: your own measure (docs/quantize.md).")
-@option("--metric-command", "COMMAND", "The same as a program; {outputs} and {references}.")
 @path("--references", "FILE|DIR", "For the measure, instead of the float outputs.")
 @option("--with", "ID", "aimet, ort … Default: the best that is installed.", "quantizer")
 @option("--sdk", "VERSION", "Series (2.33) or build. Default: the newest.")

@@ -26,7 +26,7 @@ _TARGET = "DEPLOYKIT_TARGET"
 _TARGET_HELP = "Device id, chip or marketing name."
 _SEVERAL_HELP = f"{_TARGET_HELP} Repeatable: one package each, in a folder by its id."
 # Help that fits on two screens leaves these out; '--help-backend all' has them.
-_RARE = frozenset({"metric_command", "references", "no_rewrite", "samples", "options", "float_tensors"})
+_RARE = frozenset({"references", "no_rewrite", "samples", "options", "float_tensors"})
 
 
 class SpecOption(click.Option):

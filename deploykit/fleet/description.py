@@ -38,7 +38,6 @@ class Shared:
     quantizer: str | None = None
     goal: str | None = None
     metric: str | None = None
-    metric_command: str | None = None
     references: str | None = None
     inputs: tuple[str, ...] | None = None
     io: tuple[str, ...] | None = None

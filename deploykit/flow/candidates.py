@@ -254,7 +254,7 @@ def mix_files(
     Raises UsageError for a type that the target does not mix.
     """
     if goal.needs_metric and metric is None:
-        raise UsageError(f"--goal {goal}: asks about a measure", next="give --metric or --metric-command")
+        raise UsageError(f"--goal {goal}: asks about a measure", next="give --metric")
     wides = wide_types(target, sdk, model)
     if not wides:
         raise UsageError(f"{target}: mixes no precisions by encodings", next="its own --precision mixed may do it")
@@ -313,7 +313,7 @@ def make_best(
     that would be refused is not chosen; ``given`` is the float model's own.
     """
     request, target = making.request, making.target
-    metric = user_metric(request.metric, request.metric_command, references=request.references)
+    metric = user_metric(request.metric, references=request.references)
     goal = goal_for(request.goal, has_metric=metric is not None)
     wides = wide_types(request.target, request.sdk, request.model)
     picked = pick(making.backend, target, request.quantizer, None)

@@ -1,4 +1,4 @@
-"""The user's own measures: functions and commands in a child, with a deadline; the documented examples are right."""
+"""The user's own measures: functions in a child, with a deadline; the documented examples are right."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def asked(function: str | None, command: str | None = None, **more: Any) -> UserMetric:
-    found = user_metric(function, command, **more)
+def asked(function: str, **more: Any) -> UserMetric:
+    found = user_metric(function, **more)
     assert found is not None
     return found
 
@@ -45,13 +45,6 @@ def test_a_function_gets_outputs_and_the_float_models(here: Path) -> None:
     )
     assert asked("mine:scores.first").measure(OUTPUTS, FLOAT) == 9.5
     assert "mine" not in sys.modules
-
-
-def test_a_command_prints_the_number_last(here: Path) -> None:
-    script = "import pathlib, sys; print('noise'); print(len(list(pathlib.Path(sys.argv[1]).glob('*.npz'))) / 4)"
-    (here / "score.py").write_text(script)
-    command = f"{sys.executable} score.py {{outputs}} {{references}}"
-    assert asked(None, command).measure(OUTPUTS, FLOAT) == 0.5
 
 
 @pytest.mark.parametrize(
@@ -75,34 +68,18 @@ def test_the_deadline_ends_it(here: Path) -> None:
         replace(asked("mine:slow"), deadline=0.3).measure(OUTPUTS, FLOAT)
 
 
-def test_a_command_without_a_number_is_an_error(here: Path) -> None:
-    with pytest.raises(ToolError, match="no finite number") as caught:
-        asked(None, "echo fine {outputs}").measure(OUTPUTS, FLOAT)
-    assert "fine" in caught.value.why
-
-
-@each_row(
-    ("function", "command", "says"),
-    [
-        ("accuracy", None, "package.module:function"),
-        ("a:b; import os", None, "package.module:function"),
-        (None, "score", "where the outputs go"),
-        (None, "score '{outputs}", "cannot be split"),
-        (None, "", "is empty"),
-        ("a:b", "score {outputs}", "one measure decides"),
-    ],
-)
-def test_what_is_no_measure_is_refused(function: str | None, command: str | None, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
-        user_metric(function, command)
+@pytest.mark.parametrize("function", ["accuracy", "a:b; import os"])
+def test_what_is_no_measure_is_refused(function: str) -> None:
+    with pytest.raises(UsageError, match=r"package\.module:function"):
+        user_metric(function)
 
 
 def test_references_without_a_measure_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="nothing reads them"):
-        user_metric(None, None, references=tmp_path)
-    assert user_metric(None, None) is None
+        user_metric(None, references=tmp_path)
+    assert user_metric(None) is None
     with pytest.raises(InputError, match="no such"):
-        user_metric("a:b", None, references=tmp_path / "missing")
+        user_metric("a:b", references=tmp_path / "missing")
 
 
 @pytest.mark.heavy
@@ -166,16 +143,6 @@ def test_some_samples_are_measured_by_the_references_at_their_places(here: Path)
     )
     for function, references in (("mine:paths", files), ("mine:arrays", stored)):
         assert asked(function, references=references).of_some((1, 3), 5).measure(OUTPUTS, FLOAT) == 1.3
-    script = (
-        "import pathlib, sys, numpy\n"
-        "place = pathlib.Path(sys.argv[1])\n"
-        "rows = sorted(place.iterdir()) if place.is_dir() else numpy.load(place)['y'].astype(int)\n"
-        "print('.'.join(row.read_text() if place.is_dir() else str(row) for row in rows))\n"
-    )
-    (here / "score.py").write_text(script)
-    command = f"{sys.executable} score.py {{references}} {{outputs}}"
-    for references in (files, stored):
-        assert asked(None, command, references=references).of_some((1, 3), 5).measure(OUTPUTS, FLOAT) == 1.3
 
 
 def test_references_for_another_number_of_samples_are_refused(here: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import runpy
 import subprocess
 import sys
-from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +17,6 @@ import pytest
 from onnx import ModelProto
 
 import deploykit
-from deploykit.accuracy.judge.metric import user_metric
 from deploykit.accuracy.samples.arrays import read_arrays, write_arrays
 from sample_models.tiny_graphs import TinyGraph
 
@@ -98,16 +96,3 @@ def test_on_the_host_behind_the_device(tmp_path: Path) -> None:
     write_arrays(tmp_path / "in.npz", {name: np.ones(shape, np.float32) for name, shape in shapes.items()})
     run(out, "run_host.py", tmp_path / "saved", tmp_path / "in.npz")
     assert "file" in read_arrays(tmp_path / "saved/in.npz")
-
-
-def test_for_a_program_that_measures(tmp_path: Path) -> None:
-    """A command of the user's own is handed those of the references that are measured, in one file as they came."""
-    labels = {"file": np.arange(2), "args": np.arange(2)}
-    write_arrays(tmp_path / "labels.npz", labels)
-    command = (
-        f"{sys.executable} -c 'import sys, numpy; print(len(numpy.load(sys.argv[1]).files))' {{references}} {{outputs}}"
-    )
-    asked = user_metric(None, command, references=tmp_path / "labels.npz")
-    assert asked is not None
-    outputs: list[Mapping[str, npt.NDArray[Any]]] = [{"file": np.zeros(2, np.float32)}]
-    assert asked.of_some([1], 2).measure(outputs, outputs) == 2

@@ -190,7 +190,7 @@ def test_references_are_read_as_carefully_as_samples(tmp_path: Path) -> None:
     (tmp_path / "bad.npz").write_bytes(whole[: len(whole) // 2])
     os.mkfifo(tmp_path / "pipe.npz")
     for name in ("bad.npz", "pipe.npz"):
-        metric = user_metric("math:prod", None, references=tmp_path / name)
+        metric = user_metric("math:prod", references=tmp_path / name)
         assert metric is not None
         with pytest.raises(InputError, match=name):
             metric.measure(outputs, outputs)

@@ -142,7 +142,7 @@ def test_a_measure_that_ends_the_program_is_no_number(tmp_path: Path, monkeypatc
 
     (tmp_path / "quits.py").write_text("import os\ndef now(a, b):\n    os._exit(0)\n")
     monkeypatch.chdir(tmp_path)
-    metric = user_metric("quits:now", None)
+    metric = user_metric("quits:now")
     assert metric is not None
     with pytest.raises(ToolError, match="left no number"):
         metric.measure([{"y": np.zeros(2)}], [{"y": np.zeros(2)}])

@@ -121,8 +121,8 @@ def test_the_users_measure_decides_and_the_cheapest_that_is_good_is_written_with
 def test_a_goal_without_anything_to_choose_is_refused() -> None:
     with pytest.raises(UsageError, match="--goal: nothing is chosen by it"):
         deploykit.check(MLP, target="sm8650", precision="w8a8", goal="sqnr>=30")
-    with pytest.raises(UsageError, match="--metric-command: nothing is chosen by it"):
-        deploykit.check(MLP, target="sm8650", metric_command="score {outputs}")
+    with pytest.raises(UsageError, match="--metric: nothing is chosen by it"):
+        deploykit.check(MLP, target="sm8650", metric="score:top1")
 
 
 def test_without_samples_the_way_out_is_said() -> None:

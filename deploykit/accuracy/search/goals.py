@@ -205,7 +205,7 @@ def goal_for(text: str | None, *, has_metric: bool, may_judge: bool = True, lowe
     usual = "drop<=1%" if has_metric else GOAL if may_judge else f"sqnr>={_PLAIN_DB:g}"
     goal = parse_goal(text or usual, lower_is_better=lower_is_better)
     if goal.needs_metric and not has_metric:
-        raise UsageError(f"--goal {goal}: asks about a measure", next="give --metric or --metric-command")
+        raise UsageError(f"--goal {goal}: asks about a measure", next="give --metric")
     return goal
 
 
