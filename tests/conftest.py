@@ -16,15 +16,14 @@ import pytest
 
 import deploykit
 import recorded
-from deploykit.accuracy.simulate.sessions import Session
-from deploykit.encodings.new_grids import GridKind, affine_for_range
-from deploykit.encodings.values import Affine, Encoding, EncodingSet
+from deploykit.encodings.values import EncodingSet
 from deploykit.findings import Finding
 from deploykit.model import load_model, wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from sample_models.detectors import decoder_detector as build_detector
 from sample_models.detectors import decoder_feeds
+from sample_models.min_max import min_max_encodings
 
 gc.disable()  # what is imported and collected lives to the end: nobody need look through it again and again
 recorded.unpack()
@@ -157,30 +156,7 @@ def decoder_detector() -> Detector:
     return Detector(
         model=model,
         facts=collect_facts(wrap_proto(model, path=Path("detector.onnx"))),
-        encodings=_calibrated(model, calibration),
+        encodings=min_max_encodings(model, calibration, bits=16),
         calibration=calibration,
         feeds=decoder_feeds(2, seed=7),
     )
-
-
-def _calibrated(model: onnx.ModelProto, feeds: list[dict[str, np.ndarray]]) -> EncodingSet:
-    """Minimum and maximum: int8 for weights of MatMul and Conv, uint16 for every float tensor that moves.
-
-    The sizes cast to float have no entry, as in files of AIMET, which does not look behind integer inputs.
-    """
-    stored = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
-    weights = [n.input[1] for n in model.graph.node if n.op_type in ("MatMul", "Conv") and n.input[1] in stored]
-    constants = [name for name, value in stored.items() if value.dtype == np.float32 and value.ndim in (0, 3)]
-    made = [name for node in model.graph.node for name in node.output if name != "sizes"]
-    session = Session(model, capture=made)
-    runs = [{**feed, **session.run(feed)} for feed in feeds]
-    moving = ["images", *(name for name in made if runs[0][name].dtype == np.float32)]
-    entries = {name: Encoding(name=name, value=_grid([stored[name]], 8), is_param=True) for name in weights}
-    entries |= {name: Encoding(name=name, value=_grid([stored[name]], 16)) for name in constants}
-    entries |= {name: Encoding(name=name, value=_grid([run[name] for run in runs], 16)) for name in moving}
-    return EncodingSet(version="2.0.0", entries=entries)
-
-
-def _grid(values: list[np.ndarray], bits: int) -> Affine:
-    low, high = min(float(v.min()) for v in values), max(float(v.max()) for v in values)
-    return affine_for_range(low, high, GridKind(bits=bits, signed=bits == 8, symmetric=bits == 8))

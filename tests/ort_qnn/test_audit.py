@@ -37,7 +37,7 @@ def audit_of(verdict: str, place: str = "alone", **more: Any) -> Audit:
 
 CASES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     "QNN321": (lambda: audit_of("wrong"), lambda: audit_of("right")),
-    "QNN322": (lambda: audit_of("narrowed"), lambda: audit_of("right")),
+    "QNN322": (lambda: audit_of("narrowed"), lambda: audit_of("narrowed", "inside")),
     "QNN323": (lambda: audit_of("refused"), lambda: audit_of("right")),
     "QNN324": (lambda: replace(audit_of("right"), left_out=3), lambda: audit_of("right")),
     "QNN326": (

@@ -17,7 +17,7 @@ from deploykit.accuracy.simulate.sessions import Session
 from deploykit.backend.audits import Audit, AuditedKernel
 from deploykit.errors import UsageError
 from deploykit.model.nodes import label
-from deploykit_ort_qnn.bench.ask import Bench, Memory
+from deploykit_ort_qnn.bench.ask import Bench, KernelVerdict, Memory
 from deploykit_ort_qnn.bench.audit import audit_model
 from deploykit_ort_qnn.bench.kernels import kernels_of
 from deploykit_ort_qnn.bench.pieces import PAIR
@@ -152,6 +152,11 @@ def test_what_no_way_is_for_is_said() -> None:
     for way, why in (("by-places", "only move"), ("by-sums", "no sum"), ("max-inside", "no MaxPool")):
         with pytest.raises(UsageError, match=why):
             repaired_model(model, {"the": way})
+    own = quantized("Tanh (d)")
+    (node,) = (one for one in own.graph.node if one.name == "the")
+    node.op_type, node.domain = "Own", "com.other"
+    with pytest.raises(UsageError, match="no operator of ONNX"):
+        repaired_model(own, {"the": "in-float16"})
     with pytest.raises(UsageError, match="no such node"):
         repaired_model(model, {"another": "in-float16"})
     assert repairs_of({"repair": ("a=b=in-float16",)}) == {"a=b": "in-float16"}
@@ -220,7 +225,7 @@ def test_what_is_advised_begins_with_what_is_done() -> None:
     assert find_repairs(quantized("Tanh (d)"), {"the"}, device.bench) == repairs[:1]
     (kernel,) = kernels_of(quantized("Tanh (d)"))
     audit = audit_model(quantized("Tanh (d)"), level="full", bench=device.bench, by="a device", suspects=frozenset())
-    assert [one.ways for one in audit.kernels] == [tuple(repair.words for repair in repairs)]
+    assert [one.ways for one in audit.kernels] == [tuple(repair.words for repair in repairs)] and audit.known == 1
     assert repairs[0].words.startswith("in-16-bits (it computes") and kernel.nodes == nodes
 
 
@@ -272,13 +277,20 @@ def test_what_was_found_is_kept_and_what_did_not_help_too() -> None:
 
 def test_what_died_is_asked_again_and_what_is_refused_is_not() -> None:
     class Dying(Device):
+        answers: Mapping[str, str]
+
         def run(self, probes: Sequence[Any]) -> Iterator[Ran]:
             for ran in super().run(probes):
                 way = getattr(ran.probe, "way", AS_IT_IS).partition(" ")[2]
-                answer = {"in-float16": "crashed", "in-16-bits": "failed"}.get(way, "taken")
+                answer = self.answers.get(way, "taken")
                 yield ran if answer == "taken" else Ran(probe=ran.probe, answer=answer, why="it did")
 
+    device = Dying("in-float16")
+    device.answers = {AS_IT_IS: "refused"}
+    found = repaired_kernels(quantized("Tanh (d)"), {"the"}, device.bench, faults=[KernelVerdict.REFUSED])
+    assert [repair.way for repair in found["the",]] == ["in-float16"], "any that is taken is better than a refused one"
     device = Dying()
+    device.answers = {"in-float16": "crashed", "in-16-bits": "failed"}
     for asked in (True, False):
         device.asked.clear()
         assert find_repairs(quantized("Tanh (d)"), {"the"}, device.bench) == ()

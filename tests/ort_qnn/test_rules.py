@@ -79,10 +79,10 @@ def with_operator(op_type: str) -> ProviderDraft:
     return prepared(model=model)
 
 
-def float_draft(op_type: str, *gate: str, opset: int = 17) -> ProviderDraft:
+def float_draft(op_type: str, *gate: str, opset: int = 17, sloped: bool = True) -> ProviderDraft:
     """A float model of one operator on x, multiplied with x where the order of the two is given."""
     graph = TinyGraph(opset)
-    slopes = {"alpha": 1 / 6, "beta": 0.5} if op_type == "HardSigmoid" else {}
+    slopes = {"alpha": 1 / 6} if op_type == "HardSigmoid" and sloped else {}
     made = graph.op(op_type, [graph.input("x", (1, 4))], "gate", **slopes)
     return of_float(graph.model(graph.op("Mul", gate, "y") if gate else made))
 
@@ -118,8 +118,8 @@ def of_float(model: onnx.ModelProto) -> ProviderDraft:
     return replace(known, source="float", prepared=None, situation=replace(known.situation, facts=facts))
 
 
-def gated_draft(*operands: str) -> ProviderDraft:
-    return float_draft("HardSigmoid", *operands)
+def gated_draft(*operands: str, sloped: bool = True) -> ProviderDraft:
+    return float_draft("HardSigmoid", *operands, sloped=sloped)
 
 
 def blocks() -> EncodingSet:
@@ -339,6 +339,7 @@ def test_a_float_island_says_what_was_meant_and_what_became_of_it(made_type: str
 @each_row(
     ("code", "case"),
     [
+        ("ORT015", lambda: gated_draft("x", "gate", sloped=False)),
         ("ORT004", lambda: draft(fp16=False)),  # a quantized model needs no float16
         ("ORT016", lambda: rms_draft("Reciprocal", scaled=False)),
         ("ORT105", lambda: types(graph(("float32", "float32", "float32")), intended="float16")),  # nobody knows

@@ -275,9 +275,11 @@ def test_what_a_target_mixes(
 Options = tuple[tuple[str, str], ...]
 
 
-def configs(options: Options = (), version: str = "2.41", device: str = "sa8775p") -> dict[str, Any]:
+def configs(
+    options: Options = (), version: str = "2.41", device: str = "sa8775p", named: bool = True
+) -> dict[str, Any]:
     sdk, found = load_sdk_table(version), qualcomm_device(device)
-    return build_configs(parse_settings(options, sdk, found), sdk, found, Paths("model"))
+    return build_configs(parse_settings(options, sdk, found), sdk, found, Paths("model"), named=named)
 
 
 def test_soc_model_and_dsp_arch_are_always_explicit() -> None:
@@ -286,6 +288,7 @@ def test_soc_model_and_dsp_arch_are_always_explicit() -> None:
     assert made["config/htp_prepare.json"]["graphs"] == [{"graph_names": ["model"], "vtcm_mb": 8}]
     assert made["config/backend_config.json"]["backend_extensions"]["config_file_path"] == "config/htp_prepare.json"
     assert made["config/run_config.json"]["backend_extensions"]["config_file_path"] == "config/htp_run.json"
+    assert "graphs" not in configs(named=False)["config/htp_prepare.json"], "what has no name yet has no settings"
 
 
 def test_the_configuration_of_aimet_4086() -> None:
@@ -305,7 +308,9 @@ def test_the_configuration_of_aimet_4086() -> None:
         {"graph_names": ["model"], "vtcm_mb": 8, "fp16_relaxed_precision": 1, "O": 3, "finalize_config": {"P": 3}}
     ]
     assert inner["devices"] == [{"soc_model": 52, "dsp_arch": "v73", "device_id": 0, "soc_id": 52}]
-    assert made["config/backend_config.json"]["context_configs"] == {"context_priority": "normal"}
+    for outer in ("backend_config", "run_config"):  # what is for both phases stands in the files of both
+        assert made[f"config/{outer}.json"]["context_configs"] == {"context_priority": "normal"}
+    assert made["config/htp_run.json"]["devices"][0]["device_id"] == 0
 
 
 def test_soc_id_only_where_that_version_takes_it() -> None:
