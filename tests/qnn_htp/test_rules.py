@@ -25,7 +25,7 @@ from deploykit_qnn_htp.configs import build_configs, parse_settings
 from deploykit_qnn_htp.draft import ConversionDraft, Intent, RouteCandidate, draft_of, float16_plan, route_row
 from deploykit_qnn_htp.rules.prepared import RULES as DRAFT_RULES
 from deploykit_qnn_htp.rules.routes import RULES as ROUTE_RULES
-from deploykit_qnn_htp.selection import mixed_support
+from deploykit_qnn_htp.selection import mixed_support, select_route
 from deploykit_qualcomm.devices import qualcomm_device
 from deploykit_qualcomm.rules.converters import FLOAT16_RULES, Float16Plan
 from deploykit_qualcomm.tables import load_sdk_table
@@ -215,6 +215,33 @@ def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str,
         assert finding.sources
         assert finding.hint
         json.dumps(finding.to_json())
+
+
+def test_what_calibrates_comes_first_where_there_is_data_and_a_rejected_plan_says_why() -> None:
+    calibrated = select_route(replace_data(integer())).candidate
+    assert calibrated is not None and calibrated.route.id == "legacy-calibrated"
+    refused = deploykit.plan(
+        DATA / "cnn/model.onnx",
+        target="sm8350",
+        sdk="2.33",
+        encodings=DATA / "cnn/w8a8.v1.0.0.encodings",
+        route="provider-context",  # type: ignore[call-arg]
+    )
+    assert "QNN295" in select_route(integer()).without(refused).rejected[-1].because
+
+
+def replace_data(made: ConversionDraft) -> ConversionDraft:
+    """The draft with data to calibrate with."""
+    request = replace(made.situation.request, calibration=Path("data"))
+    return replace(made, situation=replace(made.situation, request=request))
+
+
+def test_what_is_inside_of_a_fused_pair_is_neither_float_nor_quantized() -> None:
+    name = "/decoder/Div_output_0"
+    made = losing(mixed(), name)
+    assert made.after is not None
+    inside = replace(made, after=replace(made.after, absorbed={name: "Div"}))
+    assert not list(ROUTE_RULES["QNN108"].run(route("legacy-float-fallback", inside)))
 
 
 def test_a_float_model_is_converted_without_widths_of_integers() -> None:

@@ -188,6 +188,8 @@ def test_traits_say_what_windows_are_like() -> None:
         "(float[1,2,9,8] x) => (float[1,2,4,4] y) { y = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (x) }"
     )
     assert (pooled["left over"], pooled["windows"], pooled.get("padded")) == (1.0, "even", None)
+    wide = "kernel_shape = [2, 2], strides = [2, 2], dilations = [2, 2]"
+    assert traits(f"(float[1,2,9,9] x) => (float[1,2,4,4] y) {{ y = MaxPool <{wide}> (x) }}")["left over"] == 0.0
 
 
 RESIZED = """g (float[1,4,%s] x) => (float[1,4,%s] y) <float[4] f = {1.0, 1.0, 0.5, 0.5}>
@@ -229,6 +231,7 @@ def blocks(width: int, kind: Case = U8) -> Case:
         (RESIZED % ("7,9", "3,4", "linear", "half_pixel"), RESIZED % ("7,9", "3,4", "linear", "align_corners")),
         (RESIZED % ("7,9", "3,4", "linear", "asymmetric"), RESIZED % ("8,6", "4,3", "linear", "half_pixel")),
         (RESIZED % ("8,6", "4,3", "nearest", "half_pixel"), RESIZED % ("8,6", "4,3", "nearest", "pytorch_half_pixel")),
+        (RESIZED % ("6,6", "3,3", "nearest", "align_corners"), RESIZED % ("7,7", "3,3", "nearest", "align_corners")),
         (normed(0.2), normed(0.1)),
         *((inverse(step), inverse(other)) for step, other in ((0.003, 0.004), (1.1, 1.0), (3.0, 0.02))),
         *((by_itself(8, width, 1), by_itself(8, width, 0)) for width in (2, 3, 4)),

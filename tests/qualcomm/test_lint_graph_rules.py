@@ -132,6 +132,8 @@ BEHIND, PICTURES = CASES["QNN210"][0], "1,64,160,160"
 TAKEN_BY_CONVERTER = "the converter takes it, whether the compiler does is not known"
 
 
+OF_ANY_RANK = """g (float[1,8,8] x) => (float[1,8,8] y) {
+  own = com.microsoft.Own (x)  y = LayerNormalization <axis = 1> (own, s, b) }"""
 ROIS = """g (float[1,4,8,8] x, float[2,4] r, int64[2] i) => (float[2,4,2,2] y) {
   y = RoiAlign <mode = "avg", sampling_ratio = 2, output_height = 2, output_width = 2> (x, r, i) }"""
 
@@ -153,6 +155,7 @@ def padded(shape: str) -> Case:
         ("QNN208", one("MaxPool <kernel_shape = [2,2], dilations = [1,1]> (x)", "1,4,8,8", "1,4,7,7"), "", ""),
         ("QNN208", one("Mod <fmod = 1> (x, x)", "4"), "error", ""),
         ("QNN206", one("LayerNormalization <axis = 2> (x, s, b)", "1,8,8", stored=NORM), "", ""),
+        ("QNN206", {"graph": OF_ANY_RANK, "stored": NORM}, "", ""),
         ("QNN208", padded("1,2,3,4,5"), "error", "at most 4"),
         ("QNN208", padded("2,3,4,5"), "", ""),
         # The default of the coordinates of a RoiAlign is another one before set 16.

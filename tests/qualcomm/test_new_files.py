@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from deploykit.errors import InputError
 from deploykit_qualcomm.compat import compat_rows
 from deploykit_qualcomm.devices import qualcomm_device, qualcomm_devices
 from deploykit_qualcomm.resolving import resolve_sdk, resolve_target
@@ -61,6 +62,10 @@ def data(tmp_path: Path) -> Path:
 def test_a_new_release_is_one_file(data: Path) -> None:
     assert resolve_sdk("2.52", source=Tables(data))[0].version == "2.51.0"
     (data / "sdks/2.52.0.toml").write_text(RELEASE)
+    (data / "sdks/2.53.0.toml").write_text(RELEASE)
+    with pytest.raises(InputError, match="differs from the file name"):
+        Tables(data).file("2.53.0")
+    (data / "sdks/2.53.0.toml").unlink()
     shelf = Tables(data)
     for typed in ("2.52", "2.52.0", "2.52.0.261101", None):
         table, findings = resolve_sdk(typed, source=shelf)
