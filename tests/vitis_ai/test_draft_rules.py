@@ -51,6 +51,12 @@ def chain(
     return model
 
 
+def with_zero_point(zero: int) -> ModelProto:
+    """One pair on a grid of a power of two."""
+    pair = "q = QuantizeLinear (x, s, z)  y = DequantizeLinear (q, s, z)"
+    return text_model("float[1,3,8,8] x", pair, s=np.float32(0.5), z=np.int8(zero))
+
+
 def draft(
     model: ModelProto | str = "",
     target: str = "vek385",
@@ -174,7 +180,9 @@ def test_a_patch_release_belongs_to_its_series(asked: str, exact: bool) -> None:
         # A batch is one of pictures or sequences.
         ("VAI125", chain("Relu", shape=(2, 3, 8)), "phoenix", "xint8", "warning"),
         ("VAI125", chain("Relu", shape=(2, 8)), "phoenix", "xint8", ""),
-        # A Clip becomes a Relu in VINT8 alone.
+        # A power of two with a zero point is no grid of the compiler's either.
+        ("VAI120", with_zero_point(0), "vek385", None, ""),
+        ("VAI120", with_zero_point(1), "vek385", None, "error"),
     ],
 )
 def test_how_far_each_goes(code: str, model: ModelProto, target: str, precision: str, severity: str) -> None:
@@ -183,6 +191,9 @@ def test_how_far_each_goes(code: str, model: ModelProto, target: str, precision:
 
 
 def test_an_old_release_takes_what_quark_quantized_and_no_other() -> None:
+    model = chain("Relu")
+    model.graph.initializer.append(numpy_helper.from_array(np.ones(1, np.float16), "one of two"))
+    assert draft(model).source == "float32", "half of the weights are not most of them"
     for sdk, model, found in (("1.5", AIMET, 1), ("1.5", QDQ, 0), ("1.6", AIMET, 0)):
         made = draft(model, target="strix", sdk=sdk, precision=None)
         assert len(list(DRAFT_RULES["VAI114"].run(made))) == found, (sdk, model)

@@ -12,10 +12,10 @@ import onnx
 import pytest
 
 from deploykit.findings import Finding
-from deploykit.model import load_model
+from deploykit.model import load_model, wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
-from deploykit_vitis_ai.inspection import InspectedModel, inspect_quantized
+from deploykit_vitis_ai.inspection import InspectedModel, actual_types, inspect_quantized
 from deploykit_vitis_ai.rules.execution import RULES as OUTCOME_RULES
 from deploykit_vitis_ai.rules.execution import QuarkOutcome, QuarkTrial
 from deploykit_vitis_ai.rules.quantized import RULES as QUANTIZED_RULES
@@ -144,6 +144,19 @@ def test_the_factor_of_a_pooling_is_no_float_operator(factor: str, found: list[s
     )
     made = inspected(tmp_path, body, "float[1,3,4,4] x, float[1,3,4,4] other", precision="vint8")
     assert [finding.subject.name for finding in QUANTIZED_RULES["VAI205"].run(made)] == found
+
+
+def test_the_type_in_front_of_a_fused_activation_is_open_unless_others_read_it() -> None:
+    for more, told in (("", False), ("  s = Sigmoid (c)", True)):
+        model = text_model(
+            "float[1,3,8,8] x", f"c = Conv (x, w)  y = Relu (c){more}", w=np.ones((4, 3, 1, 1), np.float32)
+        )
+        assert ("c" in actual_types(collect_facts(wrap_proto(model, path=Path("m.onnx"))), ())) is told
+
+
+def test_weights_may_have_another_type_than_activations() -> None:
+    stored = replace(VINT8.grids[0], node="of a weight", dtype="int32")
+    assert not list(QUANTIZED_RULES["VAI204"].run(replace(VINT8, grids=(*VINT8.grids, stored))))
 
 
 @pytest.mark.parametrize(("source", "made", "changed"), [("float16", "float", 0), ("float16", "int8", 1)])
