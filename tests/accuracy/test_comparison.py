@@ -230,6 +230,8 @@ def test_a_model_without_data_or_beside_a_folder_is_wrong_usage(tmp_path: Path) 
         read_pair(QUARK / "fp32.onnx", QUARK / "vint8.onnx", None)
     with pytest.raises(UsageError, match="folder"):
         read_pair(QUARK / "fp32.onnx", tmp_path, None)
+    with pytest.raises(UsageError, match="folder with a folder"):  # which needs no data
+        read_pair(tmp_path, tmp_path, tmp_path)
 
 
 def test_flags_cannot_swap_the_sides(capsys: pytest.CaptureFixture[str]) -> None:

@@ -161,6 +161,9 @@ def test_what_is_huge_beside_the_others_hides_nothing(
     first = locate(facts_of(one), ModelProbe(one), ModelProbe(two), feeds).first
     named = None if first is None or first.culprit is None else first.culprit.tensor
     assert (first is not None, named) == (culprit is not None, culprit)
+    coarse = Encoding(name="k", value=affine_for_range(0, 3e5, GridKind(bits=2, signed=False)))
+    held = SimulationProbe(one, EncodingSet(version="2.0.0", entries={"k": coarse})).stored("k")
+    assert held is not None and {*held.tolist()} <= {0.0, 1e5, 3e5}, "as this execution uses it"
 
 
 def test_an_infinite_constant_on_both_sides_is_survived() -> None:

@@ -173,6 +173,11 @@ def test_a_quantizer_counts_as_the_nodes_that_it_is_computed_with(monkeypatch: p
     monkeypatch.setattr(sessions, "_MANY_NODES", 2 * len(model.graph.node))
     values = {entry.name: entry.value for entry in _encodings(model)}
     assert not Session(model).streams and Session(model, values=values).streams
+    body = onnx.parser.parse_graph("b () => (float[2,8] z) { z = Identity (x) }")
+    choice = onnx.helper.make_node("If", ["c"], ["z"], then_branch=body, else_branch=body)
+    model.graph.node.append(choice)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(True), "c"))
+    assert not Session(model, values=values).streams, "what a body gives may be no array"
 
 
 def test_lean_models_are_written_without_paths_of_this_machine(tmp_path: Path) -> None:

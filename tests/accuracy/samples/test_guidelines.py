@@ -155,6 +155,8 @@ def test_images_need_a_recipe_that_fits(tmp_path: Path) -> None:
     assert codes(tmp_path) == {"DK621", "DK623"}
     (tmp_path / "calibration.toml").write_text("schema = 1\nwidth = 8\nheight = 4\n")
     assert "[1, 3, 4, 8]" in survey(load_calibration(tmp_path), IMAGES).misfit
+    told = GUIDELINE_RULES["DK623"].run(good(unusable=(("a.npy", "damaged"),), misfit="another shape"))
+    assert [finding.message for finding in told] == ["damaged", "another shape"]
     (tmp_path / "calibration.toml").write_text("schema = 1\nwidth = 8\nheight = 4\nsize = 3\n")
     with pytest.raises(InputError, match="size: unknown key"):
         load_calibration(tmp_path)
