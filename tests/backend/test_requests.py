@@ -136,6 +136,10 @@ def test_a_checked_request_has_every_option_of_its_backend_and_no_other(backend:
                 own_options(backend, {spec.name: spec.unset})
 
 
+def test_an_option_of_two_backends_belongs_to_both() -> None:
+    assert {spec.name: ids for spec, ids in all_options().items()}["emit"] == ("ort-qnn", "qnn-htp")
+
+
 def test_defaults_are_those_of_the_specs() -> None:
     assert own_options(load_backend("ort-qnn"), {})["time_limit"] == 1800.0
     assert own_options(load_backend("vitis-ai"), {}) == {

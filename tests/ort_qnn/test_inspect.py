@@ -63,6 +63,8 @@ def test_a_context_tells_its_maker_and_chip(compiled: Path, file: str) -> None:
 
 
 def test_whether_it_loads_is_answered_with_a_confidence(compiled: Path) -> None:
+    told = CliRunner().invoke(cli, ["explain", str(compiled / "model_ctx_qnn.bin")]).stdout
+    assert "one graph may have" in told and "split it" not in told
     status, info = call("explain", str(compiled / "model_ctx.onnx"), "--sdk", "2.51.0", "--target", "sm8650")
     assert status == 0 and info["loads"][0]["status"] == "supported" and info["loads"][0]["confidence"]
     status, info = call("explain", str(compiled / "model_ctx.onnx"), "--sdk", "2.48.40", "--target", "sm8650")

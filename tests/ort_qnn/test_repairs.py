@@ -17,7 +17,7 @@ from deploykit.accuracy.simulate.sessions import Session
 from deploykit.backend.audits import Audit, AuditedKernel
 from deploykit.errors import UsageError
 from deploykit.model.nodes import label
-from deploykit_ort_qnn.bench.ask import Bench, KernelVerdict, Memory
+from deploykit_ort_qnn.bench.ask import Bench, Memory
 from deploykit_ort_qnn.bench.audit import audit_model
 from deploykit_ort_qnn.bench.kernels import kernels_of
 from deploykit_ort_qnn.bench.pieces import PAIR
@@ -25,6 +25,7 @@ from deploykit_ort_qnn.bench.place import PairGrid
 from deploykit_ort_qnn.bench.repair import find_repairs, repaired_kernels, repaired_model, repairs_of, suspects_of
 from deploykit_ort_qnn.bench.together import Ran
 from deploykit_ort_qnn.bench.ways import WAYS
+from deploykit_qualcomm.atlas.rows import KernelVerdict
 from tables import each_row
 
 LAYER = "w = {0.5, -1, 0.25, 1, 1, -0.5, 0.75, -0.25, 0.5, 1, -1, 0.25, 0.125, 0.5, 1, -0.75}"

@@ -192,9 +192,9 @@ def test_how_far_each_goes(code: str, model: ModelProto, target: str, precision:
 
 def test_an_old_release_takes_what_quark_quantized_and_no_other() -> None:
     assert not list(DRAFT_RULES["VAI115"].run(draft(QDQ, sdk="6.1", precision=None))), "no Quark is needed"
-    model = chain("Relu")
-    model.graph.initializer.append(numpy_helper.from_array(np.ones(1, np.float16), "one of two"))
-    assert draft(model).source == "float32", "half of the weights are not most of them"
+    even = chain("Relu")
+    even.graph.initializer.append(numpy_helper.from_array(np.ones(1, np.float16), "one of two"))
+    assert draft(even).source == "float32", "half of the weights are not most of them"
     for sdk, model, found in (("1.5", AIMET, 1), ("1.5", QDQ, 0), ("1.6", AIMET, 0)):
         made = draft(model, target="strix", sdk=sdk, precision=None)
         assert len(list(DRAFT_RULES["VAI114"].run(made))) == found, (sdk, model)
