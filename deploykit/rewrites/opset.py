@@ -24,8 +24,9 @@ from deploykit.rewrites.fold import fold
 
 __all__ = ["raise_opset", "write_out_functions"]
 
-# Before set 7 broadcasting was an attribute and every node was written differently; compilers no longer read that.
-_LEAST = 7
+# Before set 7 broadcasting was an attribute and every node was written differently, which compilers no longer read;
+# before set 10 there are no QuantizeLinear and DequantizeLinear, which quantizers write.
+_LEAST = 10
 # The first with grids per channel, and the oldest that tools in use are tested with.
 _WANTED = 13
 # Functions of ONNX until set 15: ONNX Runtime then knows no shape of what they make (1.31, and the provider says so).
@@ -54,7 +55,7 @@ def _old_opset(graph: ModelLook) -> MatchResult:
 
 
 def _wanted(model: ModelProto) -> int:
-    """The operator set that compilers read: the model's own from 7 on, unless ONNX Runtime shapes its nodes later."""
+    """The operator set that compilers read: the model's own from 10 on, unless ONNX Runtime shapes its nodes later."""
     given = opset_of(model)
     if 0 < given < _SHAPED_SINCE and any(node.op_type in _SHAPED_LATER for node in model.graph.node):
         return _SHAPED_SINCE

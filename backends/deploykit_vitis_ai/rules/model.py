@@ -115,7 +115,7 @@ def check_shapes(draft: QuarkDraft) -> Iterator[Found]:
 _PAIRS_SINCE = 10  # ONNX's QuantizeLinear and DequantizeLinear
 
 
-@RULES.rule("VAI122", "opset-out-of-range", "error", sources=[_DOC2, _RAI])
+@RULES.rule("VAI122", "opset-out-of-range", "error", sources=[_DOC2, _RAI], cure="raise-opset")
 def check_opset(draft: QuarkDraft) -> Iterator[Found]:
     """The operator set is newer than the compiler takes, or older than the quantizer needs.
 
