@@ -26,6 +26,7 @@ from deploykit.devices.profiles import origins_of
 from deploykit.devices.sessions import PROVIDER_PROFILE, session_job, session_results
 from deploykit.errors import ToolError
 from deploykit.findings import Severity
+from deploykit.model.collect import facts_of
 from deploykit.packages.manifests import json_text
 from deploykit.system.folders import scratch
 from deploykit.tables.reading import read_json
@@ -237,6 +238,7 @@ def _judge_numbers(
     job = EmulationJob(
         root=package,
         qdq=MODEL,
+        facts=facts_of(draft.situation.model.proto if prepared is None else prepared.model),
         context=CONTEXT,
         options={"soc_model": plan.configs[COMPILE]["provider_options"]["soc_model"]},
         inputs=tuple(samples.varied if original is None else original.judge.feeds),

@@ -365,7 +365,8 @@ def _in_segments(ground: Ground, _built: Sequence[BuiltWay]) -> BuiltWay:
     cut = partition(facts, prediction.intended, absorbed=list(prediction.absorbed), max_segments=ground.max_segments)
     segments = split_model(ground.model, ground.encodings, cut)
     pieces, verdict, judge = segment_pieces(segments), None, ground.judge
-    proof = prove_chain(ground.model, ground.encodings, cut, segments, pieces, ground.feeds)
+    known = None if judge is None else judge.reference
+    proof = prove_chain(ground.model, ground.encodings, cut, segments, pieces, ground.feeds, known)
     if judge is not None:
         chain = Chain(segment_pieces(segments, half=True, known=pieces))
         verdict = settled(judge.compare(chain.runs(judge.feeds)), ground.samples.label)
@@ -447,18 +448,19 @@ def prove_chain(
     segments: tuple[Segment, ...],
     pieces: Sequence[Session],
     feeds: Sequence[Feed],
+    known: Sequence[Feed] | None = None,
 ) -> ChainProof:
     """Compare the chain with the whole on every sample: bit for bit in float32, within a step where it is quantized.
 
     The whole is simulated with quantizers where the chain has them (``whole_as_cut``). ``pieces`` are the
-    chain's (``segment_pieces``).
+    chain's (``segment_pieces``), ``known`` the outputs of the float model, where it was run on these samples.
     """
     from deploykit.encodings.segments import whole_as_cut
 
     uncut, in_force = whole_as_cut(model, encodings, cut, segments)
     names = [item.name for item in model.graph.output]
     plain = Chain(Session(segment.model) for segment in segments).runs(feeds)
-    exact = zip(Session(model).runs(feeds), plain, strict=True)
+    exact = zip(known or Session(model).runs(feeds), plain, strict=True)
     equal = all(np.array_equal(one[name], two[name], equal_nan=True) for one, two in exact for name in names)
     chain = Chain(pieces).runs(feeds)
     near = zip(Simulator(uncut, in_force).runs(feeds), chain, strict=True)

@@ -28,8 +28,7 @@ from deploykit.accuracy.simulate.simulation import Original, settled
 from deploykit.backend.backend import Seen
 from deploykit.backend.status import Correctness, correctness_of
 from deploykit.errors import InputError, ToolError
-from deploykit.model import load_model
-from deploykit.model.collect import collect_facts, facts_of
+from deploykit.model.collect import facts_of
 from deploykit.model.facts import GraphFacts
 from deploykit.system.published import finite
 from deploykit_ort_qnn.compiler.hosts import Host
@@ -97,15 +96,16 @@ _LEAST_DB = 20.0  # a tensor on the emulator that is farther from the CPU's is w
 class EmulationJob:
     """What to compare: paths relative to ``root``, input sets by input name, and what those mean (``label``).
 
-    ``bits`` is the narrowest activation type (0: float). ``original`` judges the outputs of the model as it was handed
-    in, on these very inputs; without it the file is its own reference. ``tail`` is what the host runs afterwards.
-    Inputs that the file does not have are left out. ``host`` compiled the context and runs it where it can; else the
-    provider installed beside this Python does. ``keep`` writes the outputs beside those of the original into the
-    package, for a device's to be held against.
+    ``facts`` are those of the file, ``bits`` is the narrowest activation type (0: float). ``original`` judges the
+    outputs of the model as it was handed in, on these very inputs; without it the file is its own reference. ``tail``
+    is what the host runs afterwards. Inputs that the file does not have are left out. ``host`` compiled the context and
+    runs it where it can; else the provider installed beside this Python does. ``keep`` writes the outputs beside those
+    of the original into the package, for a device's to be held against.
     """
 
     root: Path
     qdq: str
+    facts: GraphFacts
     context: str
     options: Mapping[str, str]
     inputs: tuple[Mapping[str, Numbers], ...]
@@ -127,7 +127,7 @@ def narrowest(types: Iterable[str]) -> int:
 
 def compare(job: EmulationJob, progress: Progress | None = None) -> NumericScope:
     """The verdict on what the package gives on the emulator, and the first node that loses. Raises ToolError."""
-    facts = collect_facts(load_model(job.root / job.qdq))
+    facts = job.facts
     run = partial(execute_both, options=job.options, timeout=job.timeout, progress=progress, host=job.host)
     feeds = [{name: feed[name] for name in facts.inputs} for feed in job.inputs]
     if job.original is None:
