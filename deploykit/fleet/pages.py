@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from deploykit.accuracy.latency import in_time
 from deploykit.fleet.results import CELLS, PACKAGE, CellVerdict, Results
@@ -18,35 +18,25 @@ _STEP = 1024.0
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Square:
-    """One cell as it is shown; ``kind`` colours it."""
-
-    words: str
-    kind: str
-    details: str = ""
-    why: str = ""
-    page: str = ""
-
-
 def render_matrix(results: Results, name: str) -> str:
     """The page; links are relative to the result folder."""
-    squares = {cell: _Square(words="not run", kind="open") for cell in results.not_run}
+    blank = {"words": "not run", "kind": "open", "details": "", "why": "", "page": ""}
+    squares = dict.fromkeys(results.not_run, blank)
     for cell in results.cells:
         worst = "" if cell.worst_db is None else f"{cell.worst_db:.1f} dB"
         time = "" if cell.time_us is None else f"about {in_time(cell.time_us)}"
         parts = [worst, time, size_text(cell.bytes) if cell.bytes else "", f"{cell.seconds:.1f} s"]
-        squares[cell.cell] = _Square(
-            words=str(cell.verdict),
-            kind=_CLASSES[str(cell.verdict)],
-            details=" · ".join(part.replace(" ", _NO_BREAK) for part in parts if part),
-            why=cell.why,
-            page=f"{CELLS}/{cell.cell}/{PACKAGE}/report.html" if cell.outcome.get("package") else "",
-        )
+        squares[cell.cell] = {
+            "words": str(cell.verdict),
+            "kind": _CLASSES[str(cell.verdict)],
+            "details": " · ".join(part.replace(" ", _NO_BREAK) for part in parts if part),
+            "why": cell.why,
+            "page": f"{CELLS}/{cell.cell}/{PACKAGE}/report.html" if cell.outcome.get("package") else "",
+        }
     rows = [(model, [squares.get(f"{model}/{target}") for target in results.targets]) for model in results.models]
-    bad = [cell for cell in results.cells if squares[cell.cell].kind == "bad"]
+    bad = [cell for cell in results.cells if squares[cell.cell]["kind"] == "bad"]
     # The colour of the whole is that of its worst cell: green only where every cell is right.
-    yes = sum(square.kind == "good" for square in squares.values())
+    yes = sum(square["kind"] == "good" for square in squares.values())
     state = "bad" if bad else "good" if yes == len(squares) else "open"
     values = {
         "name": name,
@@ -56,7 +46,7 @@ def render_matrix(results: Results, name: str) -> str:
         "not_run": len(results.not_run),
         "targets": results.targets,
         "rows": rows,
-        "bad": [(cell, squares[cell.cell].page) for cell in bad],
+        "bad": [(cell, squares[cell.cell]["page"]) for cell in bad],
     }
     return render("matrix.html.j2", values)
 

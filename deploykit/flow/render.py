@@ -27,7 +27,6 @@ from deploykit.report.pages import render_readme, render_report
 if TYPE_CHECKING:
     from deploykit.accuracy.simulate.sessions import Feed
     from deploykit.packages.writing import PackageWriter
-    from deploykit.report.detections import DetectionPictures
 
 __all__ = ["documents", "drawn_detections", "render"]
 
@@ -58,7 +57,7 @@ def documents(
     yield TextFile(path="report.html", text=report)
 
 
-def drawn_detections(decision: Decision[Any, Any], execution: Execution) -> DetectionPictures | None:
+def drawn_detections(decision: Decision[Any, Any], execution: Execution) -> dict[str, Any] | None:
     """The pictures of the first set of detections; None where outputs are no boxes or samples are no pictures.
 
     None as well where samples are private: a page that is handed on would show them.

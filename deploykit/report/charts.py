@@ -8,25 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from deploykit.accuracy.latency import in_time
 from deploykit.encodings.values import Affine
 from deploykit.findings import Severity
 
 if TYPE_CHECKING:
-    from deploykit.accuracy.latency import Estimate, TraceEvent, Unit
+    from deploykit.accuracy.latency import Estimate, TraceEvent
     from deploykit.backend.plans import PlannedPrecision
     from deploykit.encodings.values import EncodingSet
     from deploykit.findings import Finding
     from deploykit.model.facts import GraphFacts
 
 __all__ = [
-    "Bar",
-    "Spot",
-    "Stretch",
     "decibels",
     "loss_bars",
     "network_strip",
@@ -41,15 +37,6 @@ _ROOM_DB = 10.0
 """The best bar of a chart still shows: its end lies so far from the start of the axis."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
-    """One row of a chart: per series the length in percent, and the number in words. A missing series has no bar."""
-
-    label: str
-    lengths: Mapping[str, float]
-    words: Mapping[str, str]
-
-
 def share_of(value: float, most: float) -> float:
     """``value`` in percent of the longest bar, 0 to 100."""
     return round(100 * min(max(value / most, 0.0), 1.0), 2) if most > 0 else 0.0
@@ -62,22 +49,24 @@ def decibels(value: float) -> str:
     return f"{value:.1f} dB" if math.isfinite(value) else ("no difference" if value > 0 else "nothing left")
 
 
-def loss_bars(rows: Sequence[tuple[str, Mapping[str, float]]], clean: float | None = None) -> tuple[Bar, ...]:
-    """Bars for signal to noise in dB: the longer, the worse. What shows no difference at all has no length.
+def loss_bars(rows: Sequence[tuple[str, Mapping[str, float]]], clean: float | None = None) -> list[dict[str, Any]]:
+    """Bars for signal to noise in dB, each with a label and per series its length in percent and its number in words.
+
+    The longer, the worse. What shows no difference at all has no length.
 
     ``clean`` is where a bar has no length and 0 dB fills it; without it the axis spans what is there.
     """
     known = [db for _, series in rows for db in series.values() if math.isfinite(db)]
     best = max(known, default=0.0) + _ROOM_DB if clean is None else clean
     span = max(best - min(known, default=0.0), 1.0) if clean is None else clean
-    return tuple(
-        Bar(
-            label=label,
-            lengths={name: 0.0 if db == math.inf else share_of(best - db, span) for name, db in series.items()},
-            words={name: decibels(db) for name, db in series.items()},
-        )
+    return [
+        {
+            "label": label,
+            "lengths": {name: 0.0 if db == math.inf else share_of(best - db, span) for name, db in series.items()},
+            "words": {name: decibels(db) for name, db in series.items()},
+        }
         for label, series in rows
-    )
+    ]
 
 
 def spark(counts: Sequence[int]) -> tuple[float, ...]:
@@ -86,17 +75,8 @@ def spark(counts: Sequence[int]) -> tuple[float, ...]:
     return tuple(round(100 * math.sqrt(count / peak), 1) if peak else 0.0 for count in counts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spot:
-    """One point of a chart, in percent from the left and from the top, and what it is in words."""
-
-    left: float
-    top: float
-    title: str
-
-
-def spread(points: Sequence[tuple[float, float, str]]) -> tuple[Spot, ...]:
-    """Points by (x, y, title), spread over the chart; values that are not finite lie on the nearer edge."""
+def spread(points: Sequence[tuple[float, float, str]]) -> list[dict[str, Any]]:
+    """Points by (x, y, title) in percent from left and top; values that are not finite lie on the nearer edge."""
 
     def shares(values: Sequence[float]) -> list[float]:
         known = [value for value in values if math.isfinite(value)]
@@ -107,10 +87,10 @@ def spread(points: Sequence[tuple[float, float, str]]) -> tuple[Spot, ...]:
         ]
 
     across, upwards = shares([x for x, _, _ in points]), shares([y for _, y, _ in points])
-    return tuple(
-        Spot(left=round(x, 2), top=round(100 - y, 2), title=title)
+    return [
+        {"left": round(x, 2), "top": round(100 - y, 2), "title": title}
         for x, y, (_, _, title) in zip(across, upwards, points, strict=True)
-    )
+    ]
 
 
 _MOST_BARS = 60
@@ -119,32 +99,12 @@ _LEAST, _MOST = 1e-12, 1e12
 """The axis ends here at the latest: masks of 1e30 would press everything else together."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RangeBar:
-    """One tensor: its range, and in percent of the axis where one step of 16 and 8 bits lies, and its largest value."""
+def range_chart(encodings: EncodingSet) -> dict[str, Any] | None:
+    """The 60 activations of largest magnitude with a grid of one step each; None without any.
 
-    name: str
-    dtype: str
-    low: float
-    high: float
-    sixteen: float
-    eight: float
-    end: float
-    beyond: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RangeChart:
-    """The bars, largest value first; ``ticks`` and float16's ``limits`` are (words, percent)."""
-
-    bars: tuple[RangeBar, ...]
-    ticks: tuple[tuple[str, float], ...]
-    limits: tuple[tuple[str, float], ...]
-    total: int
-
-
-def range_chart(encodings: EncodingSet) -> RangeChart | None:
-    """The 60 activations of largest magnitude with a grid of one step each; None without any."""
+    In percent of the axis a bar has where one step of 16 and 8 bits lies, and its largest value; ``ticks`` and
+    float16's ``limits`` are (words, percent).
+    """
     rows = []
     for entry in encodings:
         value = entry.value
@@ -164,76 +124,51 @@ def range_chart(encodings: EncodingSet) -> RangeChart | None:
         power = math.log10(min(max(value, _LEAST), _MOST))
         return share_of(power - first, last - first)
 
-    return RangeChart(
-        bars=tuple(
-            RangeBar(
-                name=name,
-                dtype=dtype,
-                low=low,
-                high=high,
-                sixteen=place((high - low) / 65535),
-                eight=place((high - low) / 255),
-                end=place(reach),
-                beyond=reach > _FLOAT16[1][1],
-            )
+    return {
+        "bars": [
+            {
+                "name": name,
+                "dtype": dtype,
+                "low": low,
+                "high": high,
+                "sixteen": place((high - low) / 65535),
+                "eight": place((high - low) / 255),
+                "end": place(reach),
+                "beyond": reach > _FLOAT16[1][1],
+            }
             for reach, name, dtype, low, high in shown
-        ),
-        ticks=tuple(
+        ],
+        "ticks": [
             (f"1e{power}", place(10.0**power)) for power in range(first, last + 1, max(1, round((last - first) / 8)))
-        ),
-        limits=tuple((words, place(value)) for words, value in _FLOAT16),
-        total=len(rows),
-    )
+        ],
+        "limits": [(words, place(value)) for words, value in _FLOAT16],
+        "total": len(rows),
+    }
 
 
 _MOST_STRETCHES = 1500  # each is about 150 characters of the page
 _TICKS = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
-    """A kernel, or neighbours that are too short to be seen apart: in percent from the left, and what it is."""
+def timeline(estimate: Estimate) -> dict[str, Any] | None:
+    """The kernels of an estimate on their threads; None where no trace was read.
 
-    left: float
-    width: float
-    unit: Unit
-    words: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lane:
-    """One thread; ``busy`` is the time in which it works, in words."""
-
-    name: str
-    busy: str
-    stretches: tuple[Stretch, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timeline:
-    """The threads, ``ticks`` as (words, percent), and below which time kernels are drawn together ("" for none)."""
-
-    lanes: tuple[Lane, ...]
-    ticks: tuple[tuple[str, float], ...]
-    merged: str
-
-
-def timeline(estimate: Estimate) -> Timeline | None:
-    """The kernels of an estimate on their threads; None where no trace was read."""
+    Kernels that are too short to be seen apart are one stretch; ``merged`` is the time below which they are ("": none).
+    """
     scale, events = estimate.us_per_cycle, sorted(estimate.events, key=lambda event: (event.thread, event.start))
     end = max((event.start + event.duration for event in events), default=0.0)
     if not end or not scale:
         return None
     threads = {name: list(group) for name, group in groupby(events, key=lambda event: event.thread)}
 
-    def drawn(run: Sequence[TraceEvent]) -> Stretch:
+    def drawn(run: Sequence[TraceEvent]) -> dict[str, Any]:
         longest = max(run, key=lambda event: event.duration)
         first, last = run[0].start, max(event.start + event.duration for event in run)
         busy = in_time(sum(event.duration for event in run) * scale)
         others = f", with {len(run) - 1} shorter ones" if len(run) > 1 else f" {longest.kernel}".rstrip()
         words = f"{longest.node}\n{busy} at {in_time(first * scale)}{others}"
         width = max(round(100 * (last - first) / end, 3), 0.05)
-        return Stretch(left=round(100 * first / end, 3), width=width, unit=longest.unit, words=words)
+        return {"left": round(100 * first / end, 3), "width": width, "unit": longest.unit, "words": words}
 
     def runs(row: Sequence[TraceEvent], step: float) -> Iterator[list[TraceEvent]]:
         run: list[TraceEvent] = []
@@ -248,54 +183,24 @@ def timeline(estimate: Estimate) -> Timeline | None:
     step = end / 2000 if len(events) > _MOST_STRETCHES else 0.0
     while step and sum(1 for row in threads.values() for _ in runs(row, step)) > _MOST_STRETCHES:
         step *= 2
-    return Timeline(
-        lanes=tuple(
-            Lane(
-                name=name,
-                busy=in_time(sum(event.duration for event in row) * scale),
-                stretches=tuple(map(drawn, runs(row, step))),
-            )
+    return {
+        "lanes": [
+            {
+                "name": name,
+                "busy": in_time(sum(event.duration for event in row) * scale),
+                "stretches": list(map(drawn, runs(row, step))),
+            }
             for name, row in threads.items()
-        ),
-        ticks=tuple((in_time(end * scale * at / _TICKS), 100 * at / _TICKS) for at in range(_TICKS + 1)),
-        merged=in_time(step * scale) if step else "",
-    )
+        ],
+        "ticks": [(in_time(end * scale * at / _TICKS), 100 * at / _TICKS) for at in range(_TICKS + 1)],
+        "merged": in_time(step * scale) if step else "",
+    }
 
 
 # A page of more nodes would be slow to open.
 _MOST_NODES = 2500
 # From which share of the time a node has a colour of the heat; of a thousand nodes, one in the middle has 0.1 %.
 _HEAT = ((0.15, "h-4"), (0.05, "h-3"), (0.02, "h-2"), (0.005, "h-1"), (0.0, "h-0"))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StripRun:
-    """Neighbours of one type, or of one heat, in the strip of the network; ``noted`` where something is open there."""
-
-    kind: str
-    count: int
-    words: str
-    noted: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkStrip:
-    """The first ``count`` of ``total`` nodes that compute something: by type, and by their share of the time."""
-
-    runs: tuple[StripRun, ...]
-    heat: tuple[StripRun, ...]
-    count: int
-    total: int
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """Every type that occurs, for the key of the colours."""
-        return tuple(sorted({run.kind for run in self.runs} - {""}))
-
-    @property
-    def heat_key(self) -> tuple[tuple[str, str], ...]:
-        """The colours of the heat in words."""
-        return tuple((heat, f"from {least:.1%}" if least else "less") for least, heat in reversed(_HEAT))
 
 
 def network_strip(
@@ -305,8 +210,10 @@ def network_strip(
     *,
     shares: Mapping[str, float] | None = None,
     kind: str = "",
-) -> NetworkStrip | None:
-    """The graph from input to output; None where it has no node.
+) -> dict[str, Any] | None:
+    """The graph's first nodes that compute something, by type and by their share of the time; None where it has none.
+
+    Neighbours of one type, or of one heat, are one run, ``noted`` where something is open there.
 
     ``shares`` are those of the time, by the nodes' labels. ``kind`` is the type of all nodes where the plan
     speaks about none.
@@ -336,13 +243,21 @@ def network_strip(
         where = same[0][0] if len(same) == 1 else f"{len(same)} nodes, {same[0][0]} to {same[-1][0]}"
         told = dict.fromkeys(code for node in same for code in node[2])
         words = "\n".join([type_name or "no type of its own", where, *told])
-        runs.append(StripRun(kind=type_name, count=len(same), noted=noted, words=words))
+        runs.append({"kind": type_name, "count": len(same), "noted": noted, "words": words})
     timed = nodes if any(node[3] for node in nodes) else []
     for colour, alike in groupby(timed, key=lambda node: next(heat for least, heat in _HEAT if node[3] >= least)):
         same = list(alike)
         names = [f"{label}: {share:.1%}" for label, _, _, share in same[:10]]
         more = [f"and {len(same) - 10} more nodes"] if len(same) > 10 else []
         whole = f"{sum(node[3] for node in same):.1%} of the time"
-        heat.append(StripRun(kind=colour, count=len(same), words="\n".join([whole, *names, *more])))
-    strip = NetworkStrip(runs=tuple(runs), heat=tuple(heat), count=len(nodes), total=len(computing))
-    return strip if nodes else None
+        heat.append({"kind": colour, "count": len(same), "noted": False, "words": "\n".join([whole, *names, *more])})
+    if not nodes:
+        return None
+    return {
+        "runs": runs,
+        "heat": heat,
+        "kinds": sorted({run["kind"] for run in runs} - {""}),
+        "heat_key": [(heat, f"from {least:.1%}" if least else "less") for least, heat in reversed(_HEAT)],
+        "count": len(nodes),
+        "total": len(computing),
+    }

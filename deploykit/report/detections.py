@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from deploykit.accuracy.judge.kinds import DetectionSet
     from deploykit.backend.backend import Seen
 
-__all__ = ["DetectionPicture", "DetectionPictures", "KeptBox", "boxes_beside", "draw_detections", "kept_boxes"]
+__all__ = ["KeptBox", "boxes_beside", "draw_detections", "kept_boxes"]
 
 Values: TypeAlias = Mapping[str, npt.NDArray[Any]]
 
@@ -50,44 +50,17 @@ class KeptBox:
         return float(overlaps(*sides)[0, 0])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DetectionPicture:
-    """One sample: the picture as a data URI, its size, the boxes of both sides, and which of them are one thing."""
-
-    uri: str
-    width: int
-    height: int
-    before: tuple[KeptBox, ...]
-    after: tuple[KeptBox, ...]
-    pairs: tuple[tuple[KeptBox | None, KeptBox | None], ...]
-    is_stretched: bool
-
-    @property
-    def differences(self) -> int:
-        """How many boxes only one side has."""
-        return sum(None in pair for pair in self.pairs)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DetectionPictures:
-    """All pictures of one set of detections; ``by`` is who gave the boxes beside those of the model as given."""
-
-    outputs: tuple[str, ...]
-    by: str
-    corners: bool
-    pictures: tuple[DetectionPicture, ...]
-
-
-def draw_detections(group: DetectionSet, before: Seen, after: Seen) -> DetectionPictures | None:
+def draw_detections(group: DetectionSet, before: Seen, after: Seen) -> dict[str, Any] | None:
     """The first samples that are pictures; None where there are none, or where neither side found anything.
 
-    Both sides hold the outputs for the same samples in the same order.
+    Both sides hold the outputs for the same samples in the same order; ``by`` gave those beside the model's as given.
+    Each picture is a data URI with the boxes of both sides, which of them are one thing, and how many are not.
     """
     sides = [rows for values in before.outputs if (rows := read_detections(group, values)) is not None]
     nothing = background_class(sides, WORKING_SCORE) if sides else -1
     corners = form_of([side.best(side.scores >= WORKING_SCORE) for side in sides]) is not False
 
-    def drawn() -> Iterator[DetectionPicture]:
+    def drawn() -> Iterator[dict[str, Any]]:
         room, count = _ROOM, 0
         for feed, *outputs in zip(before.feeds, before.outputs, after.outputs, strict=True):
             if (picture := picture_in(feed)) is None:
@@ -99,20 +72,22 @@ def draw_detections(group: DetectionSet, before: Seen, after: Seen) -> Detection
             left, right = (
                 kept_boxes(group, values, feed, picture.size, corners=corners, nothing=nothing) for values in outputs
             )
-            yield DetectionPicture(
-                uri=f"data:image/png;base64,{data}",
-                width=picture.size[0],
-                height=picture.size[1],
-                before=left,
-                after=right,
-                pairs=boxes_beside(left, right),
-                is_stretched=picture.is_stretched,
-            )
+            pairs = boxes_beside(left, right)
+            yield {
+                "uri": f"data:image/png;base64,{data}",
+                "width": picture.size[0],
+                "height": picture.size[1],
+                "before": left,
+                "after": right,
+                "pairs": pairs,
+                "differences": sum(None in pair for pair in pairs),
+                "is_stretched": picture.is_stretched,
+            }
 
-    pictures = tuple(drawn())
-    if not any(picture.before or picture.after for picture in pictures):
+    pictures = list(drawn())
+    if not any(picture["before"] or picture["after"] for picture in pictures):
         return None
-    return DetectionPictures(outputs=group.outputs, by=after.by, corners=corners, pictures=pictures)
+    return {"outputs": group.outputs, "by": after.by, "corners": corners, "pictures": pictures}
 
 
 def kept_boxes(

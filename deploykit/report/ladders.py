@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit.accuracy.latency import in_time
 from deploykit.findings import Finding, group_findings
-from deploykit.report.charts import Bar, Spot, decibels, loss_bars, share_of, spark, spread
+from deploykit.report.charts import decibels, loss_bars, share_of, spark, spread
 from deploykit.report.rendering import render
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from deploykit.accuracy.search.layer_losses import Sensitivity, TensorLoss
     from deploykit.accuracy.search.output_losses import OutputLoss
 
-__all__ = ["Scatter", "ladder_section", "render_ladder", "render_sensitivity"]
+__all__ = ["ladder_section", "render_ladder", "render_sensitivity"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,7 @@ class LadderSection:
     steps: Sequence[Mapping[str, Any]]
     quality: str
     bars: Sequence[Any]
-    scatter: Scatter
+    scatter: Mapping[str, Any]
 
     @property
     def has_metric(self) -> bool:
@@ -140,7 +140,7 @@ class LadderSection:
         """The row that was chosen."""
         return next((row for row in self.rows if row.is_chosen), None)
 
-    def costs(self, step: Mapping[str, Any]) -> tuple[Bar, ...]:
+    def costs(self, step: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Bars of what quantizing single layers costs, the worst first, where a step measured that."""
         shown = []
         for row in (step["raised"] or {}).get("sensitivity", ()):
@@ -191,25 +191,6 @@ def ladder_section(ladder: Mapping[str, Any]) -> LadderSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScatterPoint:
-    """One point; ``kind`` is chosen, front, other or trial, ``label`` is written beside it unless it is ""."""
-
-    place: Spot
-    kind: str
-    label: str
-    below: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scatter:
-    """The points, the front as lines between points, and how far from the top the goal lies (None: not a number)."""
-
-    points: tuple[ScatterPoint, ...] = ()
-    front: tuple[tuple[Spot, Spot], ...] = ()
-    goal: Spot | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Axis:
     """What is shown as quality: its name, the value that the goal asks for (NaN: none), and how a value is said."""
 
@@ -239,7 +220,7 @@ class _Axis:
         return self.words.format(value) if math.isfinite(value) else decibels(value)
 
 
-def _bars(axis: _Axis, rows: Sequence[LadderRow]) -> tuple[Bar, ...]:
+def _bars(axis: _Axis, rows: Sequence[LadderRow]) -> list[dict[str, Any]]:
     """Per candidate quality and cost, each on a scale from nothing to the largest; the goal is a bar of its own."""
     known = [(row, axis.value(row.told, row.sqnr_db)) for row in rows if row.told["cost"] is not None]
     highest = max((value for value in (axis.floor, *(v for _, v in known)) if math.isfinite(value)), default=1.0)
@@ -249,17 +230,17 @@ def _bars(axis: _Axis, rows: Sequence[LadderRow]) -> tuple[Bar, ...]:
         series = {} if math.isnan(value) else {"quality": (value, highest, axis.said(value))}
         bits = row.told["cost"]["bit_operations"]
         made.append((row.told["precision"], {**series, "cost": (bits, dearest, f"{bits:.3g}")}))
-    return tuple(
-        Bar(
-            label=label,
-            lengths={name: share_of(value, most) for name, (value, most, _) in series.items()},
-            words={name: words for name, (_, _, words) in series.items()},
-        )
+    return [
+        {
+            "label": label,
+            "lengths": {name: share_of(value, most) for name, (value, most, _) in series.items()},
+            "words": {name: words for name, (_, _, words) in series.items()},
+        }
         for label, series in made
-    )
+    ]
 
 
-def _scatter(axis: _Axis, rows: Sequence[LadderRow], trials: Sequence[Mapping[str, Any]]) -> Scatter:
+def _scatter(axis: _Axis, rows: Sequence[LadderRow], trials: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Candidates and trials by what they cost and quality, and the front that nothing beats in both.
 
     The cost is the estimated time where a compiler was asked, else bit operations; no trial was compiled.
@@ -280,7 +261,7 @@ def _scatter(axis: _Axis, rows: Sequence[LadderRow], trials: Sequence[Mapping[st
         title = f"{len(trial['layers'])} layers in {trial['to']}: {axis.said(value)}, {bits:.3g}"
         shown.append((bits, value, title, "", "trial"))
     if not shown:
-        return Scatter()
+        return {"points": []}
     *spots, floor = spread([*(row[:3] for row in shown), (shown[0][0], axis.floor, axis.said(axis.floor))])
     # The front: from the cheapest on, whatever is better than all that is cheaper.
     front: list[int] = []
@@ -290,13 +271,13 @@ def _scatter(axis: _Axis, rows: Sequence[LadderRow], trials: Sequence[Mapping[st
     points = []
     for at, (spot, (*_, label, kind)) in enumerate(zip(spots, shown, strict=True)):
         # A label above this point would lie on one that is written already.
-        below = any(abs(spot.left - one.left) < 22 and abs(spot.top - one.top) < 6 for one in spots[:at])
-        points.append(ScatterPoint(place=spot, kind=kind, label=label, below=below))
-    return Scatter(
-        points=tuple(points),
-        front=tuple(pairwise(spots[at] for at in front)),
-        goal=None if math.isnan(axis.floor) else floor,
-    )
+        below = any(abs(spot["left"] - one["left"]) < 22 and abs(spot["top"] - one["top"]) < 6 for one in spots[:at])
+        points.append({"place": spot, "kind": kind, "label": label, "below": below})
+    return {
+        "points": points,
+        "front": list(pairwise(spots[at] for at in front)),
+        "goal": None if math.isnan(axis.floor) else floor,
+    }
 
 
 def render_ladder(

@@ -6,12 +6,11 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit.accuracy.latency import in_time
-from deploykit.backend.audits import Audit, AuditedKernel
+from deploykit.backend.audits import Audit
 from deploykit.backend.backend import Execution, Situation
 from deploykit.backend.plans import Plan
 from deploykit.backend.status import PackageStatus
@@ -25,7 +24,6 @@ from deploykit.report.rendering import render
 if TYPE_CHECKING:
     from deploykit.model.facts import GraphChange
     from deploykit.packages.manifests import FileRecord
-    from deploykit.report.detections import DetectionPictures
 
 __all__ = ["audit_section", "quantized_section", "render_readme", "render_report", "with_runs"]
 
@@ -82,7 +80,7 @@ def render_report(
     findings: tuple[Finding, ...],
     files: Sequence[FileRecord],
     templates: Path | None,
-    detections: DetectionPictures | None = None,
+    detections: Mapping[str, Any] | None = None,
 ) -> str:
     """One HTML page without any outside reference: the verdict, findings, what was changed, precision, costs, commands.
 
@@ -157,51 +155,29 @@ _WORST_FIRST = ("wrong", "refused", "narrowed", "not judged", "right")
 _MOST_ROWS = 200
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditSection:
-    """``open`` are the kernels that are not right, worst first; ``right`` the others; ``left_out`` beyond the table."""
-
-    by: str
-    level: str
-    counts: Mapping[str, int]
-    open: tuple[AuditedKernel, ...]
-    right: tuple[AuditedKernel, ...]
-    left_out: int
-
-
-def audit_section(audit: Audit | None) -> AuditSection | None:
-    """None without an audit."""
+def audit_section(audit: Audit | None) -> dict[str, Any] | None:
+    """``open`` are the kernels that are not right, worst first; ``left_out`` counts those beyond the table."""
     if audit is None:
         return None
     ranked = sorted(audit.kernels, key=lambda kernel: _rank(kernel.verdict))
     right = [kernel for kernel in ranked if kernel.verdict == "right"]
     still_open = [kernel for kernel in ranked if kernel.verdict != "right"]
-    return AuditSection(
-        by=audit.by,
-        level=audit.level,
-        counts={verdict: audit.counts[verdict] for verdict in sorted(audit.counts, key=_rank)},
-        open=tuple(still_open[:_MOST_ROWS]),
-        right=tuple(right[:_MOST_ROWS]),
-        left_out=len(still_open[_MOST_ROWS:]) + len(right[_MOST_ROWS:]),
-    )
+    return {
+        "by": audit.by,
+        "level": audit.level,
+        "counts": {verdict: audit.counts[verdict] for verdict in sorted(audit.counts, key=_rank)},
+        "open": still_open[:_MOST_ROWS],
+        "right": right[:_MOST_ROWS],
+        "left_out": len(still_open[_MOST_ROWS:]) + len(right[_MOST_ROWS:]),
+    }
 
 
 def _rank(verdict: str) -> int:
     return _WORST_FIRST.index(verdict) if verdict in _WORST_FIRST else 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuantizedSection:
-    """What the template shows: labelled words, what happened on the way, and each output's numbers."""
-
-    facts: tuple[tuple[str, str], ...]
-    notes: tuple[str, ...]
-    seconds: tuple[tuple[str, float], ...]
-    outputs: tuple[tuple[str, str, str, str], ...]
-
-
-def quantized_section(record: Mapping[str, Any]) -> QuantizedSection:
-    """The section about an account in its published shape."""
+def quantized_section(record: Mapping[str, Any]) -> dict[str, Any]:
+    """An account in its published shape: labelled words, what happened on the way, and each output's numbers."""
 
     def said(db: float | None) -> str:
         return decibels(math.inf if db is None else db)  # the account has null where nothing differs
@@ -219,8 +195,8 @@ def quantized_section(record: Mapping[str, Any]) -> QuantizedSection:
         simulated = f"{said(own['sqnr_db'])}, the same to the bit"
     elif own["agreement_db"] is None:
         simulated = "it has none"
-    return QuantizedSection(
-        facts=(
+    return {
+        "facts": [
             ("made by", f"{tool} ({versions})" if versions else tool),
             ("precision", record["precision"]),
             ("options", ", ".join(k if v is True else f"{k} {v}" for k, v in options.items()) or "none"),
@@ -228,18 +204,18 @@ def quantized_section(record: Mapping[str, Any]) -> QuantizedSection:
             ("took", f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"),
             ("signal to noise, of what was written", said(numbers["sqnr_db"])),
             ("in the quantizer's own simulation", simulated),
-        ),
-        notes=tuple(record["notes"]),
-        seconds=tuple(record["seconds"].items()),
-        outputs=tuple(
+        ],
+        "notes": record["notes"],
+        "seconds": record["seconds"].items(),
+        "outputs": [
             (
                 row["name"],
                 said(row["sqnr_db"]),
                 *("–" if row[key] is None else f"{row[key]:.6g}" for key in ("cosine", "max_error")),
             )
             for row in numbers["outputs"]
-        ),
-    )
+        ],
+    }
 
 
 def with_runs(page: str, manifest: Mapping[str, Any]) -> str:

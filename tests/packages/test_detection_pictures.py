@@ -44,13 +44,13 @@ def seen(by: str, feed: np.ndarray, shift: float, count: int = 1) -> Seen:
 
 def test_both_sides_are_drawn_on_the_picture() -> None:
     drawn = draw_detections(GROUP, seen("float", PICTURE, 0), seen("the device", PICTURE, 4))
-    assert drawn is not None and (drawn.by, drawn.corners) == ("the device", True)
-    (picture,) = drawn.pictures
-    assert picture.uri.startswith("data:image/png;base64,")
-    assert [(box.left, box.right) for box in picture.before] == [(0.125, 0.625), (0.6875, 0.9375)]
-    assert picture.after[0].left == 0.1875
-    assert [one.overlap(two) for one, two in picture.pairs if one and two] == pytest.approx([28 / 36, 1.0])
-    assert picture.differences == 0
+    assert drawn is not None and (drawn["by"], drawn["corners"]) == ("the device", True)
+    (picture,) = drawn["pictures"]
+    assert picture["uri"].startswith("data:image/png;base64,")
+    assert [(box.left, box.right) for box in picture["before"]] == [(0.125, 0.625), (0.6875, 0.9375)]
+    assert picture["after"][0].left == 0.1875
+    assert [one.overlap(two) for one, two in picture["pairs"] if one and two] == pytest.approx([28 / 36, 1.0])
+    assert picture["differences"] == 0
 
 
 def test_a_class_that_stands_for_nothing_is_not_drawn() -> None:
@@ -61,7 +61,7 @@ def test_a_class_that_stands_for_nothing_is_not_drawn() -> None:
     side = Seen(by="float", feeds=({"image": PICTURE},), outputs=(values,))
     drawn = draw_detections(GROUP, side, side)
     assert drawn is not None
-    assert [(box.label, box.score) for box in drawn.pictures[0].before] == [(1, 0.9)]
+    assert [(box.label, box.score) for box in drawn["pictures"][0]["before"]] == [(1, 0.9)]
 
 
 def test_noise_is_no_picture_and_pages_stay_small() -> None:
@@ -72,8 +72,8 @@ def test_noise_is_no_picture_and_pages_stay_small() -> None:
     busy = (coarse * 250 + rng.uniform(size=coarse.shape) * 5).astype(np.float32)
     drawn = draw_detections(GROUP, seen("float", busy, 0, count=8), seen("simulation", busy, 0, count=8))
     assert drawn is not None
-    assert 1 <= len(drawn.pictures) <= 3
-    assert sum(len(picture.uri) for picture in drawn.pictures) < 900_000
+    assert 1 <= len(drawn["pictures"]) <= 3
+    assert sum(len(picture["uri"]) for picture in drawn["pictures"]) < 900_000
 
 
 def small_detector(folder: Path) -> Path:
@@ -138,8 +138,8 @@ AUDIT = Audit(
 def test_an_audit_is_told_worst_first() -> None:
     section = audit_section(AUDIT)
     assert section is not None
-    assert [kernel.verdict for kernel in section.open] == ["wrong", "narrowed"]
-    assert list(section.counts.items()) == [("wrong", 1), ("narrowed", 1), ("right", 1)]
+    assert [kernel.verdict for kernel in section["open"]] == ["wrong", "narrowed"]
+    assert list(section["counts"].items()) == [("wrong", 1), ("narrowed", 1), ("right", 1)]
     assert audit_section(None) is None
 
 
@@ -162,25 +162,25 @@ def test_the_strip_shows_types_as_expected_and_what_is_open() -> None:
     )
     precision = PlannedPrecision(intended={"a": "uint16", "b": "uint16"}, expected={"a": "uint8", "b": "uint16"})
     shown = network_strip(precision, graph, [open_one, open_one.with_handled("done")])
-    assert shown is not None and (shown.count, shown.total) == (3, 3)
-    assert [(run.kind, run.noted) for run in shown.runs] == [("uint8", False), ("uint16", True), ("", False)]
-    assert "DK001 made-up" in shown.runs[1].words
-    assert shown.kinds == ("uint16", "uint8")
+    assert shown is not None and (shown["count"], shown["total"]) == (3, 3)
+    assert [(run["kind"], run["noted"]) for run in shown["runs"]] == [("uint8", False), ("uint16", True), ("", False)]
+    assert "DK001 made-up" in shown["runs"][1]["words"]
+    assert shown["kinds"] == ["uint16", "uint8"]
     handled = network_strip(precision, graph, [open_one.with_handled("done")])
-    assert handled is not None and not any(run.noted for run in handled.runs)
+    assert handled is not None and not any(run["noted"] for run in handled["runs"])
 
 
 def test_ranges_stand_where_their_steps_and_ends_are() -> None:
     chart = range_chart(read_encodings(AIMET / "cnn" / "w8a16.v1.0.0.encodings"))
     assert chart is not None
-    assert chart.limits[0][1] < chart.limits[1][1]
-    ends = [bar.end for bar in chart.bars]
+    assert chart["limits"][0][1] < chart["limits"][1][1]
+    ends = [bar["end"] for bar in chart["bars"]]
     assert ends == sorted(ends, reverse=True)
-    for bar in chart.bars:
+    for bar in chart["bars"]:
         # A step of 8 bits is 257 of 16 bits: the same distance on a logarithmic axis, wherever the bar stands.
-        assert bar.eight - bar.sixteen == pytest.approx(chart.bars[0].eight - chart.bars[0].sixteen, abs=0.02)
-        assert bar.eight < bar.end
-        assert not bar.beyond
+        step = chart["bars"][0]["eight"] - chart["bars"][0]["sixteen"]
+        assert bar["eight"] - bar["sixteen"] == pytest.approx(step, abs=0.02)
+        assert bar["eight"] < bar["end"] and not bar["beyond"]
 
 
 def test_short_kernels_are_drawn_together_and_none_is_lost() -> None:
@@ -189,15 +189,15 @@ def test_short_kernels_are_drawn_together_and_none_is_lost() -> None:
     ]
     estimate = Estimate(time_us=1000.0, lower_us=0.0, upper_us=0.0, cycles=200_000, events=tuple(events))
     line = timeline(estimate)
-    assert line is not None and line.merged
-    assert [lane.name for lane in line.lanes] == ["HVX 0", "HVX 1", "HVX 2", "HVX 3"]
-    assert sum(len(lane.stretches) for lane in line.lanes) <= 1500
-    for lane in line.lanes:
-        assert lane.busy == "900 us"
-        assert sum(one.width for one in lane.stretches) == pytest.approx(100, abs=5)
+    assert line is not None and line["merged"]
+    assert [lane["name"] for lane in line["lanes"]] == ["HVX 0", "HVX 1", "HVX 2", "HVX 3"]
+    assert sum(len(lane["stretches"]) for lane in line["lanes"]) <= 1500
+    for lane in line["lanes"]:
+        assert lane["busy"] == "900 us"
+        assert sum(one["width"] for one in lane["stretches"]) == pytest.approx(100, abs=5)
     few = timeline(replace(estimate, events=tuple(events[:3])))
     assert few is not None
-    assert [one.words for one in few.lanes[0].stretches] == [
+    assert [one["words"] for one in few["lanes"][0]["stretches"]] == [
         f"n{at}\n0.045 us at {0.05 * at:.2g} us" for at in range(3)
     ]
     assert timeline(replace(estimate, events=())) is None
@@ -208,7 +208,7 @@ def test_the_strip_is_coloured_by_time() -> None:
     parts = (0.004, 0.001, 0.0051, 0.021, 0.051, 0.149, 0.151)
     shares = {node.label: share for node, share in zip(graph.nodes, parts, strict=True)}
     shown = network_strip(PlannedPrecision(), graph, [], shares=shares, kind="float16")
-    assert shown is not None and shown.kinds == ("float16",)
-    heat = [(run.kind, run.count) for run in shown.heat]
+    assert shown is not None and shown["kinds"] == ["float16"]
+    heat = [(run["kind"], run["count"]) for run in shown["heat"]]
     assert heat == [("h-0", 2), ("h-1", 1), ("h-2", 1), ("h-3", 2), ("h-4", 1)]
-    assert "15.1% of the time" in shown.heat[-1].words
+    assert "15.1% of the time" in shown["heat"][-1]["words"]

@@ -152,13 +152,13 @@ def test_the_bars_are_those_of_the_published_numbers(told: dict[str, Any]) -> No
     costs, bars = step["raised"]["sensitivity"], ladder_section(told).costs(step)
     together = [row["loss_db"]["together"] for row in costs]
     assert len(together) > 2 and together == sorted(together), "the worst first"
-    assert [bar.label for bar in bars] == [row["layer"] for row in costs]
+    assert [bar["label"] for bar in bars] == [row["layer"] for row in costs]
     for bar, row in zip(bars, costs, strict=True):
         apart = {name: db for name, db in row["loss_db"].items() if name != "together" and db is not None}
-        assert {name: words for name, words in bar.words.items() if words != "no difference"} == {
+        assert {name: words for name, words in bar["words"].items() if words != "no difference"} == {
             name: f"{db:.1f} dB" for name, db in apart.items()
         }
-    known = [(words, bar.lengths[name]) for bar in bars for name, words in bar.words.items() if words.endswith(" dB")]
+    known = [(said, bar["lengths"][name]) for bar in bars for name, said in bar["words"].items() if said[-2:] == "dB"]
     lengths = [length for _, length in sorted(known, key=lambda pair: float(pair[0].split()[0]))]
     assert lengths == sorted(lengths, reverse=True)
     assert lengths[0] > lengths[-1] > 0
@@ -170,10 +170,11 @@ def test_quality_lies_against_time_where_a_compiler_was_asked(told: dict[str, An
     timed = [{**row, "time_us": times.get(row["precision"])} for row in told["candidates"]]
     by_time = ladder_section({**told, "candidates": timed})
     assert (by_bits.has_times, by_time.has_times) == (False, True)
-    assert [point.label for point in by_time.scatter.points] == ["fp16", "w8a16", "w8a8"], "no trial, nothing untimed"
-    fp16, w8a16, w8a8 = (point.place for point in by_time.scatter.points)
-    assert w8a8.left < fp16.left < w8a16.left
-    assert by_time.scatter.front == ((w8a8, fp16),), "w8a16 is slower than fp16, and no better"
+    points = by_time.scatter["points"]
+    assert [point["label"] for point in points] == ["fp16", "w8a16", "w8a8"], "no trial, nothing untimed"
+    fp16, w8a16, w8a8 = (point["place"] for point in points)
+    assert w8a8["left"] < fp16["left"] < w8a16["left"]
+    assert by_time.scatter["front"] == [(w8a8, fp16)], "w8a16 is slower than fp16, and no better"
 
 
 def test_what_leaves_nothing_has_the_longest_bar(told: dict[str, Any]) -> None:
@@ -183,9 +184,9 @@ def test_what_leaves_nothing_has_the_longest_bar(told: dict[str, Any]) -> None:
         {"layer": "none", "op_type": "Conv", "loss_db": {"together": None}},
     ]
     bars = ladder_section(told).costs({"raised": {"sensitivity": rows}})
-    assert [bar.words["together"] for bar in bars] == ["nothing left", "12.5 dB", "no difference"]
-    assert [bar.lengths["together"] for bar in bars][::2] == [100.0, 0.0]
-    assert ladder_section(told).costs({"raised": None}) == ()
+    assert [bar["words"]["together"] for bar in bars] == ["nothing left", "12.5 dB", "no difference"]
+    assert [bar["lengths"]["together"] for bar in bars][::2] == [100.0, 0.0]
+    assert ladder_section(told).costs({"raised": None}) == []
 
 
 ACCOUNT: dict[str, Any] = {
@@ -207,7 +208,7 @@ ACCOUNT: dict[str, Any] = {
 
 
 def shown(**changes: Any) -> dict[str, str]:
-    return dict(quantized_section({**ACCOUNT, **changes}).facts)
+    return dict(quantized_section({**ACCOUNT, **changes})["facts"])
 
 
 def test_the_account_is_told_in_words() -> None:
@@ -218,8 +219,8 @@ def test_the_account_is_told_in_words() -> None:
     assert told["took"] == "10 s"
     assert told["in the quantizer's own simulation"] == "35.0 dB, the same to the bit"
     section = quantized_section(ACCOUNT)
-    assert section.notes == ("4 BatchNormalizations folded",)
-    assert section.outputs == (("y", "no difference", "1", "0"),)
+    assert section["notes"] == ACCOUNT["notes"]
+    assert section["outputs"] == [("y", "no difference", "1", "0")]
 
 
 def test_a_quantizer_without_a_simulation_and_samples_that_were_seen_are_said() -> None:
