@@ -137,9 +137,16 @@ def test_two_runs_at_once_are_both_kept(plain: Path) -> None:
 )
 def test_the_report_says_where_device_and_emulator_differ(found: dict[str, Any], told: str) -> None:
     run = {"id": "0001", "device": "SM8650", "where": "device", "content": content_of({"files": {}}), **found}
-    manifest = {"files": {}, "runs": [run], "status": {"right": "yes", "where": "emulator", "compiled": "yes"}}
+    here = {**run, "id": "0002", "where": "emulator"}
+    manifest = {"files": {}, "runs": [run, here], "status": {"right": "yes", "where": "emulator", "compiled": "yes"}}
     page = with_runs("<title>✓ m</title><!-- runs on devices --><!-- end of runs -->rest", manifest)
-    assert told in page and "The emulator had said: yes." in page and page.endswith("rest")
+    assert (
+        told in page
+        and "Run 0001 " in page
+        and "Run 0002 " in page
+        and "The emulator had said: yes." in page
+        and page.endswith("rest")
+    )
     assert page.startswith("<title>✗ m" if found["right"] == "no" else "<title>? m")
     assert with_runs("a page of one's own", manifest) == ""
 

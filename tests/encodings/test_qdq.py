@@ -142,6 +142,7 @@ TYPED = f"q = QuantizeLinear <output_dtype = {TensorProto.INT16}> (x, s)"
         # stored integers get their plain name, where nothing has it
         (model(INTEGERS, **STORED), "w", "int8", True),
         (model(INTEGERS, **STORED, w=1.0), "d", "int8", True),
+        (model(f"w = Relu (x)  {INTEGERS}", **STORED), "d", "int8", True),
         # constants of elementwise operators are no parameters
         (model(f"{TO_OUTPUT.format('c', 'd')}  y = Add (x, d)", c=[1.0], **HALF), "c", "uint8", False),
     ],

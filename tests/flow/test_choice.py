@@ -48,6 +48,11 @@ def chosen(encodings: str, mixed: str = "auto", device: str = "sm8650", rewrite:
 def test_who_insists_on_a_mix_gets_nothing_compared_unless_a_rewrite_is_asked_for_too() -> None:
     assert chosen(W8A16, "fallback").explored is None
     assert chosen(W8A16, "fallback", rewrite=("simplify",)).explored is not None
+    for without, steps in (((), 1), (("linear-to-conv",), 0)):  # who says no to a rewrite besides is heard
+        given = {"rewrite": ("linear-to-conv",), "no_rewrite": without, "backend": "qnn-htp", "target": "sm8650"}
+        read = read_situation(Request(model=DETR.parent / "cnn/model.onnx", **given))  # type: ignore[arg-type]
+        made = choose_way(*read, SharedWork(), lambda line: None).rewriting
+        assert made is not None and len(made.steps) == steps
 
 
 def plain(*rewrite: str) -> ChosenWay:

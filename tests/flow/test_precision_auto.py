@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+from contextlib import nullcontext
 from functools import partial
 from html import unescape
 from pathlib import Path
@@ -18,8 +19,10 @@ from deploykit.accuracy.samples.gathering import InputSource, Samples
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.encodings.infer import infer_entries
-from deploykit.encodings.values import EncodingSet
+from deploykit.encodings.new_grids import GridKind, affine_for_range
+from deploykit.encodings.values import Encoding, EncodingSet
 from deploykit.errors import ToolError, UsageError
+from deploykit.flow.read import refuse_other_precision
 from deploykit.flow.samples import evidence_of
 from deploykit.model.collect import facts_of
 from sample_models.tiny_graphs import TinyGraph
@@ -156,6 +159,24 @@ def test_a_precision_that_the_encodings_do_not_hold_is_refused(backend: str, ask
     with pytest.raises(UsageError, match="not what the encodings say") as refused:
         deploykit.plan(CNN, target="sm8650", backend=backend, encodings=W8A16, precision=asked)
     assert "16-bit activations, 8-bit weights" in refused.value.why
+
+
+@each_row(
+    ("asked", "bits", "differs"),
+    [
+        ("w8a8", {"conv1.weight": 8, "input": 8, "conv1.bias": 32}, False),  # biases have no part in a name
+        ("w8a8", {"input": 16}, True),
+        ("fp16", {"input": 8}, True),
+        ("fp16", {"conv1.bias": 32}, False),
+    ],
+)
+def test_what_is_asked_for_is_held_against_weights_and_activations(
+    asked: str, bits: dict[str, int], differs: bool
+) -> None:
+    grids = {name: affine_for_range(-1, 1, GridKind(bits=width, signed=True)) for name, width in bits.items()}
+    entries = {name: Encoding(name=name, value=grid) for name, grid in grids.items()}
+    with pytest.raises(UsageError) if differs else nullcontext():
+        refuse_other_precision(asked, EncodingSet(version="2.0.0", entries=entries), facts_of(onnx.load(CNN)))
 
 
 @pytest.mark.parametrize("backend", ["qnn-htp", "ort-qnn"])

@@ -317,8 +317,9 @@ def test_the_quantizer_s_options_and_the_backend_s_are_told_apart(frames: Path) 
         options=[("ort.method", "percentile")],
     )
     assert {"DK221"} <= {finding.code for finding in plan.findings}
-    with pytest.raises(UsageError, match="not an option of ort"):
+    with pytest.raises(UsageError, match="not an option of ort") as refused:
         deploykit.plan(CNN, target="sm8650", precision="w8a8", calibration=frames, options=[("ort.magic", "1")])
+    assert "method" in refused.value.next, "where no name is near all of them are told"
 
 
 @pytest.mark.parametrize(

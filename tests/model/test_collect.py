@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from deploykit.model import wrap_proto
-from deploykit.model.collect import collect_facts, constant_range, constant_value
+from deploykit.model.collect import collect_facts, constant_range, constant_value, plain
 from deploykit.model.facts import (
     GraphFacts,
     NodeFact,
@@ -49,6 +49,8 @@ def test_what_a_model_says_about_itself() -> None:
     assert roles == [TensorRole.INPUT, TensorRole.ACTIVATION, TensorRole.INITIALIZER, TensorRole.CONSTANT]
     assert facts.tensors["detections"].is_output and facts.tensors[constant].is_weight
     assert facts.nodes[0].attributes["pads"] == (1, 1, 1, 1) and facts.inference_problem == ""
+    own = onnx.helper.make_node("Own", ["x"], ["y"], words=["a", "b"], one=b"c\xff")
+    assert [plain(attribute) for attribute in own.attribute] == ["c\ufffd", ("a", "b")]
     bounded = setting_of(facts, constant)
     assert bounded is not None and bounded.op_type == "Clip"
     assert setting_of(facts, "images") is None is setting_of(facts, "detections")
