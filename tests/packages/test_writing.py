@@ -13,7 +13,7 @@ import pytest
 import deploykit
 from deploykit.backend.backend import BytesFile, CopiedFile, JsonFile, PackageFile, TextFile
 from deploykit.errors import DefectError, InputError, PackageError
-from deploykit.packages.manifests import MANIFEST, list_files, read_manifest
+from deploykit.packages.manifests import MANIFEST, list_files, read_manifest, sealed
 from deploykit.packages.placing import RESULTS, check_place
 from deploykit.packages.writing import PackageWriter, record_build
 from sample_models.networks import conv_net, save_with_external_data
@@ -37,6 +37,7 @@ FILES = (
 
 def test_a_package_has_every_file_with_its_hash(tmp_path: Path) -> None:
     manifest = json.loads(write(tmp_path / "out", *FILES).read_text())
+    assert json.loads(sealed({})[0]) == {"digest": sealed({})[1]}
     assert list(manifest["files"]) == ["config/a.json", "model/m.onnx", "scripts/build.sh"]
     assert list_files(tmp_path / "out") == tuple(manifest["files"])
     assert os.access(tmp_path / "out/scripts/build.sh", os.X_OK)

@@ -36,6 +36,9 @@ def test_a_device_is_published_with_what_is_said_of_each_fact() -> None:
     assert row["facts"]["units"] == {"value": ["a", "b"], "source": ["a page"], "confidence": "documented", **more}
     assert "note" not in row
     assert replace(DEVICE, note="rare").to_json()["note"] == "rare"
+    assert replace(DEVICE, facts={"memory": replace(PLAIN, value="")}).to_json()["memory"] == "", (
+        "an empty value is one"
+    )
 
 
 def test_an_unknown_fact_is_none() -> None:
