@@ -24,7 +24,6 @@ from deploykit.flow.pipeline import check
 from tables import each_row
 
 MODEL = '<ir_version: 8, opset_import: ["" : 17]> g (float[1,4] x) => (float[1,4] y) { y = Relu (x) }'
-DOCS = Path(__file__).parents[2] / "docs"
 BASE = '[models.a]\npath = "a.onnx"\n[models.b]\npath = "b.onnx"\n[targets.phone]\ndevice = "sm8650"\n'
 
 

@@ -33,7 +33,7 @@ from deploykit_ort_qnn.forms.kernel_grids import (
     rounded_softmaxes,
     whole_softmax_steps,
 )
-from deploykit_ort_qnn.forms.missing_grids import constant_grids, fused_grids, recurrent_biases
+from deploykit_ort_qnn.forms.missing_grids import constant_grids, fused_grids, norm_scales, recurrent_biases
 from deploykit_ort_qnn.provider_model import ProviderModel, provider_model
 from deploykit_qualcomm.qnn_types import step_units, whole_step
 from sample_models.tiny_graphs import TinyGraph
@@ -56,6 +56,27 @@ def stepped(units: float, bits: int = 16) -> Affine:
 def encodings_of(**grids: Affine) -> EncodingSet:
     entries = {name: Encoding(name=name, value=value, is_param=name == "w") for name, value in grids.items()}
     return EncodingSet(version="1.0.0", entries=entries)
+
+
+@each_row(
+    ("operator", "bits", "made"),
+    [
+        ("LayerNormalization", 16, (16, True)),
+        ("LayerNormalization", 8, (8, False)),
+        ("RMSNormalization", 16, None),
+        ("RMSNormalization", 8, (8, False)),
+    ],
+)
+def test_the_scale_of_a_normalization_has_a_type_that_is_taken(
+    operator: str, bits: int, made: tuple[int, bool] | None
+) -> None:
+    model = text_model("float[1,4,8] x", f"y = {operator} (x, s)", opset=23, s=np.ones(8, np.float32))
+    given = affine_for_range(0, 2, GridKind(bits=bits, signed=bits == 8, symmetric=bits == 8))
+    entries = {"s": Encoding(name="s", value=given, is_param=True)}
+    encodings, changed = norm_scales(model, EncodingSet(version="2.0.0", entries=entries))
+    value = encodings.entries["s"].value
+    assert isinstance(value, Affine) and changed == (() if made is None else ("s",))
+    assert (value.bits, value.signed) == (made or (16, False))
 
 
 def value_of(encodings: EncodingSet, name: str) -> Affine:

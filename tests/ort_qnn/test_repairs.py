@@ -230,6 +230,13 @@ def test_what_is_advised_begins_with_what_is_done() -> None:
     assert repairs[0].words.startswith("in-16-bits (it computes") and kernel.nodes == nodes
 
 
+def test_what_is_not_within_reach_is_counted_as_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deploykit_ort_qnn.bench.audit._SECONDS", 0.0)
+    device = Device("")
+    audit = audit_model(chain(), level="auto", bench=device.bench, by="a device", suspects=frozenset())
+    assert (audit.kernels, audit.left_out, device.asked) == ((), 3, [])
+
+
 def test_what_is_right_is_left_alone_and_what_nothing_helps_too() -> None:
     right = Device("", *WAYS)
     assert find_repairs(quantized("Tanh (d)"), {"the"}, right.bench) == () and set(right.asked) == {""}
