@@ -16,7 +16,9 @@ from deploykit_ort_qnn.compiler import jobs as module
 from deploykit_ort_qnn.compiler.graphs import parse_graph, parse_schematic
 from deploykit_ort_qnn.compiler.hosts import Work
 from deploykit_ort_qnn.compiler.jobs import CompileJob, compile_model, known_work, write_dlc
+from deploykit_ort_qnn.compiler.precision import read_evidence
 from emulator import execute_model
+from tables import each_row
 
 pytestmark = pytest.mark.usefixtures("every_compilation_runs")
 
@@ -62,6 +64,13 @@ def test_a_time_limit_is_kept(tmp_path: Path) -> None:
     outcome = compile_model(job_for(tmp_path, "mlp/w8a8", timeout=0.05))
     assert outcome.status == "timed-out" and "0.05 s" in outcome.message
     assert names(tmp_path) == {"model.onnx"}
+
+
+@each_row("text", ["{}", "[]", '{"asked": 3, "made": []}'])
+def test_what_is_no_evidence_is_told(text: str, tmp_path: Path) -> None:
+    (tmp_path / "evidence.json").write_text(text)
+    with pytest.raises(InputError, match="evidence"):
+        read_evidence(tmp_path / "evidence.json")
 
 
 def test_a_provider_that_writes_no_dlc_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -400,6 +400,7 @@ def batched(*symbols: str | None, shape: str = "1,4") -> ModelProto:
     return model
 
 
+MEAN = "y = AveragePool <kernel_shape = [2, 2], dilations = [2, 2]> (x)"
 CHANNELS = np.asarray([0.5, -1.0, 2.0], np.float32)
 BOTH = grids("x y")
 TAPS = frozenset(["Gather", "Max", "Sum", "Mul", "Pad", "Reshape"])
@@ -407,6 +408,13 @@ SPLIT = "parts = SplitToSequence <axis = 1> (x, size)  y = ConcatFromSequence <a
 LENGTH = "parts = SplitToSequence <axis = 1> (x)  n = SequenceLength (parts)  y = Add (n, unit)"
 LOWERED = [
     Row("pool-by-taps", text_model("float[1,2,6,5,7] x", POOL), TAPS, before=BOTH, covered=frozenset()),
+    Row(
+        "pool-by-taps",
+        text_model("float[1,2,9,9] x", MEAN, opset=19),
+        TAPS,
+        before=BOTH,
+        has="x y y_axis2_given y_axis2_tap0",
+    ),
     *(
         Row("pool-by-taps", text_model(f"float[{shape}] x", body, opset=19), TAPS)
         for shape, body in (
