@@ -14,7 +14,6 @@ from deploykit.backend.backend import Same, SharedWork, Situation
 from deploykit.backend.options import MAX_TIME
 from deploykit.errors import DeploykitError, InputError, UnknownTargetError, UsageError
 from deploykit.findings import Finding
-from deploykit.flow.samples import largest_seen, samples_of
 from deploykit.model import wrap_proto
 from deploykit.model.nodes import label
 from deploykit.model.weights import load_weights
@@ -96,6 +95,8 @@ def wheel_for(requested: str | None, table: str = "") -> Wheel:
 
 def prepare(situation: Situation, shared: SharedWork) -> ProviderDraft:
     """The facts for one request and the model to compile; UsageError for options that the wheel does not know."""
+    from deploykit.flow.samples import largest_seen
+
     request, device = situation.request, situation.target.device
     wheel = wheel_for(situation.target.requested or None)
     fp16 = capability("fp16", device=device)
@@ -216,7 +217,7 @@ def prepared_model(situation: Situation, shared: SharedWork, wheel: Wheel | None
 def _evidence(model: ModelProto, situation: Situation, shared: SharedWork) -> Evidence:
     """What the user's data tells; nothing where it does not fit, which the judging of numbers says."""
     from deploykit.encodings.backward import Evidence
-    from deploykit.flow.samples import evidence_of
+    from deploykit.flow.samples import evidence_of, samples_of
 
     try:
         return evidence_of(model, samples_of(situation, shared))

@@ -13,12 +13,12 @@ from deploykit.backend.opinions import Opinion, OpinionState
 from deploykit.encodings import rules as encoding_rules
 from deploykit.findings import Severity, SubjectKind, listed
 from deploykit.findings.rules import Found, Registry
-from deploykit.flow.choose import ChosenWay
 from deploykit.model import rules as graph_rules
 from deploykit.model.facts import shape_text
 from deploykit.system.published import plain
 
 if TYPE_CHECKING:
+    from deploykit.flow.choose import ChosenWay
     from deploykit.flow.quantizing.choosing import Picked
     from deploykit.flow.quantizing.making import Numbers
 

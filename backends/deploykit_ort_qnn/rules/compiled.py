@@ -9,16 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from deploykit.accuracy.latency import Estimate, in_time
+from deploykit.accuracy.latency import in_time
 from deploykit.findings import Severity, listed
 from deploykit.findings.rules import Found, Registry
 from deploykit.tables.capabilities import Status
-from deploykit_ort_qnn.compiler.dlc import DLC, Compared
-from deploykit_ort_qnn.compiler.jobs import CompileOutcome
 from deploykit_qualcomm.carriers import host_toolchain
-from deploykit_qualcomm.tables import Wheel
+
+if TYPE_CHECKING:
+    from deploykit.accuracy.latency import Estimate
+    from deploykit_ort_qnn.compiler.dlc import Compared
+    from deploykit_ort_qnn.compiler.jobs import CompileOutcome
+    from deploykit_qualcomm.tables import Wheel
 
 __all__ = [
     "BUDGET_RULES",
@@ -374,4 +377,6 @@ def check_dlc(scope: DlcScope) -> Iterator[Found]:
 
 
 def _dlc_found(severity: Severity, message: str) -> Found:
+    from deploykit_ort_qnn.compiler.dlc import DLC
+
     return Found("file", DLC, message, severity=severity)

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
-from deploykit.accuracy.judge.verdict import Verdict
-from deploykit.backend.backend import Seen
 from deploykit.findings import Severity, listed
 from deploykit.findings.rules import Found, Registry
-from deploykit_ort_qnn.compiler.precision import FloatNode, PrecisionScope, float_nodes, narrowed
+from deploykit_ort_qnn.compiler.precision import FloatNode, float_nodes, narrowed
+
+if TYPE_CHECKING:
+    from deploykit.accuracy.judge.verdict import Verdict
+    from deploykit.backend.backend import Seen
+    from deploykit_ort_qnn.compiler.precision import PrecisionScope
 
 __all__ = ["PRECISION_RULES", "RULES", "NumericScope"]
 

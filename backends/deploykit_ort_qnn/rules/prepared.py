@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 from deploykit.encodings.values import Affine, Lpbq
 from deploykit.findings import Answerer, Claim, Confidence, Severity
@@ -15,8 +16,10 @@ from deploykit.model.facts import NodeFact
 from deploykit.model.nodes import label, opset_of
 from deploykit.model.operators import is_standard
 from deploykit.model.patterns import find_blocks
-from deploykit_ort_qnn.prepare import ProviderDraft
 from deploykit_qualcomm.carriers import forms_of
+
+if TYPE_CHECKING:
+    from deploykit_ort_qnn.prepare import ProviderDraft
 
 __all__ = ["RULES"]
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from deploykit.encodings.post_processing import exclusion_around
 from deploykit.findings import Severity, listed
 from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import GraphFacts
 from deploykit.model.operators import RANGES, Trait, has, is_standard
-from deploykit_vitis_ai.draft import QuarkDraft
 from deploykit_vitis_ai.inspection import grids_of, is_power_of_two
+
+if TYPE_CHECKING:
+    from deploykit_vitis_ai.draft import QuarkDraft
 
 __all__ = ["RULES"]
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from deploykit.accuracy.judge.measures import runs_of
 from deploykit.accuracy.judge.verdict import Thresholds, Verdict
 from deploykit.encodings.post_processing import find_mixing, output_of_shape
 from deploykit.findings import Severity, SubjectKind, listed
@@ -72,6 +71,8 @@ def _told_slices(output: OutputComparison, axis: Slices, chosen: Any) -> Iterato
 
     One value per sample on a few samples, as the logit of one class, tells nothing: those meet by chance.
     """
+    from deploykit.accuracy.judge.measures import runs_of
+
     for start, stop in runs_of(chosen):
         if axis.elements > len(output.qualities) or axis.elements * (stop - start) >= _TELLING_VALUES:
             which = f"slices {start} to {stop - 1}" if stop - start > 1 else f"slice {start}"
