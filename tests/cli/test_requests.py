@@ -258,6 +258,7 @@ def test_it_says_what_is_kept_and_clears_it(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("deploykit.cli.doctor.examine", lambda _backends: ())
+    monkeypatch.setenv("DEPLOYKIT_TOOLCHAINS", str(folder / "none"))  # how large those of this machine are is not asked
     for kind in ("one", "two"):
         Store(kind).put(KEY, {"answer": 1})
     size = (folder / "one" / f"{KEY}.json").stat().st_size

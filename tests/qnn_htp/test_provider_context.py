@@ -23,6 +23,7 @@ from deploykit.model import load_model
 from deploykit.packages.manifests import sealed_text
 from deploykit.system.environments import environment_of
 from deploykit_qualcomm.carriers import host_toolchain
+from tables import each_row
 
 ROUTE = "provider-context"
 
@@ -46,19 +47,12 @@ def alternative(made: Plan[Any]) -> dict[str, Any]:
     return next(row for row in made.to_json()["alternatives"] if row["id"] == ROUTE)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("target", "sdk", "against"),
-    [
-        *(
-            ("sm8650", "2.33", ["QNN295"]),
-            ("sc8380xp", "2.33", []),
-            ("sm8650", "2.36", []),
-            ("sm8650", "2.44", ["QNN295"]),
-        ),
-    ],
+    [("sm8650", "2.33", ["QNN295"]), ("sc8380xp", "2.33", []), ("sm8650", "2.36", []), ("sm8650", "2.44", ["QNN295"])],
 )
 def test_it_stands_beside_the_route_that_is_taken(aimet: Path, target: str, sdk: str, against: list[str]) -> None:
-    made = plan(aimet, target=target, sdk=sdk)
+    made = plan(aimet, "cnn/w8a8.v1.0.0", target=target, sdk=sdk)
     row = alternative(made)
     assert made.route is not None and made.route.id != ROUTE
     assert (row["confidence"], row["because"], row["ask"]) == ("inferred", against, f"--route {ROUTE}")
