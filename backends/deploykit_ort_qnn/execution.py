@@ -36,7 +36,7 @@ from deploykit_ort_qnn.compiler.dlc import DLC
 from deploykit_ort_qnn.compiler.emulation import NUMBERS, EmulationJob, compare, correctness, narrowest, numbers_json
 from deploykit_ort_qnn.compiler.estimates import compiled_origins, nearest_estimated
 from deploykit_ort_qnn.compiler.hosts import Host, installed_wheel, toolchain_host
-from deploykit_ort_qnn.compiler.jobs import CompileJob, CompileOutcome, compile_model, write_dlc
+from deploykit_ort_qnn.compiler.jobs import LATE, CompileJob, CompileOutcome, compile_model, write_dlc
 from deploykit_ort_qnn.compiler.precision import EVIDENCE, dlc_scope, evidence_json, precision_scope, read_evidence
 from deploykit_ort_qnn.planning import COMPILE, CONTEXT, MODEL, RUN, TAIL
 from deploykit_ort_qnn.prepare import ProviderDraft
@@ -254,7 +254,7 @@ def _judge_numbers(
     try:
         return compare(job, aids.progress)
     except ToolError as error:
-        return NumericScope(not_run=error.why)
+        return NumericScope(not_run=error.why, is_spared=limit < math.inf and error.why.endswith(LATE))
 
 
 def device_job(package: Path, manifest: Mapping[str, Any], request: DeviceRequest) -> DeviceJob:

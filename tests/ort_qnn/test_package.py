@@ -24,6 +24,7 @@ from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.encodings.lpbq_files import convert_file
 from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.values import Affine, EncodingSet
+from deploykit.errors import ToolError
 from deploykit.flow.pipeline import Packaged, make_package, make_plan
 from deploykit.flow.read import read_situations
 from deploykit.packages.building import build_package
@@ -290,3 +291,19 @@ def test_a_wrong_package_is_a_no(name: str, given: Path, tmp_path: Path, monkeyp
     assert made.status.right.state == "no", f"{made.status.right}"
     assert made.exit_status == 1
     assert "detections kept" in made.status.right.why.partition("(")[0], "the loss comes first"
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("why", "status"), [("not finished after 120 s, the time limit", 0), ("it died of SIGSEGV", 1)]
+)
+def test_made_up_inputs_that_only_take_too_long_are_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str, status: int
+) -> None:
+    def fail(*_: Any) -> None:
+        raise ToolError("the emulator", why=why)
+
+    monkeypatch.setattr("deploykit_ort_qnn.execution.compare", fail)
+    made = make_package(request("cnn/model.onnx"), tmp_path / "p")
+    assert (made.exit_status, made.status.right.broken) == (status, status == 1)
+    assert str(made.status.right.state) == "not judged" and made.status.right.why.endswith(why)

@@ -73,7 +73,8 @@ def correctness(scope: NumericScope) -> Correctness:
     """Right where the package does the model's task as well as its numbers allow; beside it what the device changed."""
     verdict = scope.device
     if verdict is None:
-        return Correctness(why=f"the emulation failed: {scope.not_run}", broken=True)
+        failed = "" if scope.is_spared else "the emulation failed: "
+        return Correctness(why=f"{failed}{scope.not_run}", broken=not scope.is_spared)
     right = correctness_of(verdict, where="emulator")
     if verdict.right is False and scope.first:  # the loss comes first, the operator second
         right = replace(right, why=f"{right.why}; first at {scope.first_type} {scope.first}".strip())

@@ -33,6 +33,7 @@ from deploykit_ort_qnn.compiler.hosts import HERE, Host, Work, Worker, who_compi
 from deploykit_qualcomm.hosted import read_refusals
 
 __all__ = [
+    "LATE",
     "CompileJob",
     "CompileOutcome",
     "RefusedNode",
@@ -397,9 +398,13 @@ def _schematics(folder: Path) -> list[Schematic]:
     return found
 
 
+LATE = "the time limit"
+"""The end of the reason where something took too long, and nothing else went wrong."""
+
+
 def _death(done: ProgramEnd, timeout: float, who: str = "the compiler's process") -> str:
     if done.timed_out:
-        return f"not finished after {timeout:g} s, the time limit"
+        return f"not finished after {timeout:g} s, {LATE}"
     if done.grown:
         return f"{who} took more memory than a model of this size may take ({done.peak_rss_mb or 0:,.0f} MiB)"
     if done.returncode < 0:

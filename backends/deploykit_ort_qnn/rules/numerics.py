@@ -161,7 +161,8 @@ class NumericScope:
     ``device`` is the verdict on it; ``quantization`` on the encodings alone, run on the CPU, None where the model came
     without any. ``agreement`` is how near the emulator is to the file on the CPU, in dB by output of the file.
     ``first`` is the first node after which both differ ("" when it was not looked for or not found). ``not_run`` is why
-    there are no numbers. ``seen`` are the outputs for the first samples.
+    there are no numbers, ``is_spared`` that made-up inputs, which judge nothing, only took too long. ``seen`` are the
+    outputs for the first samples.
     """
 
     device: Verdict | None = None
@@ -171,6 +172,7 @@ class NumericScope:
     first_type: str = ""
     first_db: float | None = None
     not_run: str = ""
+    is_spared: bool = False
     seen: Seen | None = None
 
 
