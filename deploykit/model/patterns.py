@@ -511,8 +511,8 @@ def _fusable_reader(facts: GraphFacts, tensor: TensorFact) -> NodeFact | None:
 def _fused_block(facts: GraphFacts, block: FusedBlock) -> Iterator[Fusion]:
     certain, node = BLOCKS[block.kind].certain, facts.nodes[block.nodes[-1]]
     inside, words = block.inside, f"inside the {block.kind} that {node.op_type} ends"
-    maker = facts.producer_of(block.source)
-    alone = set(facts.tensors[block.source].consumers) <= set(block.nodes)
+    maker, source = facts.producer_of(block.source), facts.tensors[block.source]
+    alone = not source.is_output and set(source.consumers) <= set(block.nodes)
     if block.kind in _GATED and alone and maker is not None and (has(maker, Trait.LINEAR) or maker.op_type == "Add"):
         inside, words = inside | {block.source}, f"between {maker.op_type} and the {block.kind} fused with it"
     # One lone omission is more likely a slip than a fusion.
