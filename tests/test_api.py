@@ -16,8 +16,6 @@ from deploykit.cli import cli
 from deploykit.errors import DeploykitError, InputError, PackageError, UnknownTargetError
 from tables import each_row
 
-DATA = Path(__file__).parent / "data"
-MLP = DATA / "aimet" / "mlp"
 NOT_ONE_CALL = {"accuracy", "encodings", "toolchain", "demo"}
 """Groups of several functions, and the demo."""
 
@@ -39,22 +37,6 @@ def test_importing_costs_nothing_and_a_function_is_one_even_after_its_module_was
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=False)
     assert done.returncode == 0, done.stderr
-
-
-def test_queries() -> None:
-    assert [device.id for device in deploykit.targets("sm8650")] == ["sm8650"]
-    rows = deploykit.compat("encodings-2.0.0", sdk="2.33", tool="qnn-onnx-converter").rows
-    assert [row.status for row in rows if row.feature == "encodings-2.0.0"] == ["unsupported"]
-    assert any(line.id == "packages" for line in deploykit.doctor())
-
-
-def test_numbers(tmp_path: Path) -> None:
-    simulation = deploykit.simulate(MLP / "model.onnx", MLP / "w8a16.v1.0.0.encodings")
-    assert simulation.to_json()
-    same = deploykit.evaluate(DATA / "quark" / "output_fp32", DATA / "quark" / "output_fp32")
-    assert same.comparison.to_json()
-    (tmp_path / "log").write_text("KeyError: 'param_encodings'\n")
-    assert deploykit.diagnose(tmp_path / "log", model=MLP / "model.onnx").exit_status == 1
 
 
 def test_no_module_is_called_like_a_function() -> None:
