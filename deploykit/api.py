@@ -6,6 +6,7 @@ It turns arguments into a request and calls the stage that does it; it adds noth
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -397,7 +398,6 @@ def evaluate(
     """
     from deploykit.accuracy.judge.compare import evaluate as judge
     from deploykit.accuracy.judge.rules import Thresholds
-    from deploykit.model.load import blaming
 
     asked = Thresholds(
         min_cosine=min_cosine,
@@ -408,7 +408,7 @@ def evaluate(
         min_agreement=min_agreement,
     )
     left, right = Path(baseline), Path(candidate)
-    with blaming(left, right):
+    with _blaming(left, right):
         return judge(left, right, data=_path(data), model=_path(model), target=target, thresholds=asked)
 
 
@@ -433,9 +433,8 @@ def simulate(
     """
     from deploykit.accuracy.judge.verdict import Thresholds
     from deploykit.accuracy.simulate.simulation import simulate_files
-    from deploykit.model.load import blaming
 
-    with with_memory(memory), blaming(Path(model)):
+    with with_memory(memory), _blaming(model):
         return simulate_files(
             Path(model),
             Path(encodings),
@@ -467,9 +466,8 @@ def locate(
     below ``threshold_db`` of signal to noise. Raises InputError for files that cannot be read.
     """
     from deploykit.accuracy.search.locate import locate_files
-    from deploykit.model.load import blaming
 
-    with limited_time(time_limit), with_memory(memory), blaming(Path(model)):
+    with limited_time(time_limit), with_memory(memory), _blaming(model):
         return locate_files(
             Path(model),
             _path(candidate),
@@ -528,9 +526,8 @@ def sensitivity(
     cannot be read.
     """
     from deploykit.accuracy.search.layer_losses import Budget, analyze_files
-    from deploykit.model.load import blaming
 
-    with with_memory(memory), blaming(Path(model)):
+    with with_memory(memory), _blaming(model):
         return analyze_files(
             Path(model),
             **_paths(question),
@@ -582,9 +579,8 @@ def ladder(
     """
     from deploykit.accuracy.judge.metric import user_metric
     from deploykit.flow.candidates import simulated_ladder
-    from deploykit.model.load import blaming
 
-    with blaming(Path(model)):
+    with _blaming(model):
         return simulated_ladder(
             Path(model),
             goal=goal,
@@ -621,9 +617,8 @@ def mix(
     from deploykit.accuracy.judge.metric import user_metric
     from deploykit.accuracy.search.goals import parse_goal
     from deploykit.flow.candidates import mix_files
-    from deploykit.model.load import blaming
 
-    with blaming(Path(model)):
+    with _blaming(model):
         return mix_files(
             Path(model),
             goal=parse_goal(goal, lower_is_better=lower_is_better),
@@ -642,9 +637,8 @@ def lpbq(model: AnyPath, out: AnyPath, *, refine: bool = False, force: bool = Fa
     Raises InputError for a model that cannot be read, PackageError where ``out`` stands and ``force`` is not given.
     """
     from deploykit.encodings.lpbq_files import convert_file
-    from deploykit.model.load import blaming
 
-    with blaming(Path(model)):
+    with _blaming(model):
         return convert_file(Path(model), Path(out), refined=refine, force=force)
 
 
@@ -656,11 +650,17 @@ def split(
     Raises InputError for models that cannot be read or are not over the same weights.
     """
     from deploykit.encodings.split_files import split_files
-    from deploykit.model.load import blaming
 
     paths = [Path(model) for model in models]
-    with blaming(*paths):
+    with _blaming(*paths):
         return split_files(paths, Path(out), parts=parts, encodings=_path(encodings))
+
+
+def _blaming(*models: AnyPath) -> AbstractContextManager[None]:
+    """Within it, an exception that nobody foresaw is an InputError where one of the models is not valid."""
+    from deploykit.model.load import blaming
+
+    return blaming(*map(Path, models))
 
 
 def _path(given: AnyPath | None) -> Path | None:

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploykit.backend.backend import Backend
+from deploykit.backend.backend import Aids, Backend, Execution, PackageFile, SharedWork, Situation, Verification
 
 if TYPE_CHECKING:
-    from deploykit.backend.backend import Aids, Execution, PackageFile, SharedWork, Situation, Verification
     from deploykit.backend.on_device import DeviceJob, DeviceRequest, DeviceResults
     from deploykit.backend.options import OptionSpec
     from deploykit.backend.plans import Plan

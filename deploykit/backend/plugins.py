@@ -14,13 +14,12 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from deploykit.backend.backend import AnyBackend, Backend
-from deploykit.backend.options import OptionGiven, check_options
+from deploykit.backend.options import OptionGiven, OptionSpec, check_options
 from deploykit.backend.requests import CORE_OPTIONS, Request
 from deploykit.backend.targets import find_device, nearest_names
 from deploykit.errors import ToolError, UnknownTargetError, UsageError
 
 if TYPE_CHECKING:
-    from deploykit.backend.options import OptionSpec
     from deploykit.findings.rules import Registry
     from deploykit.tables.devices import Device
     from deploykit.tables.known_errors import Catalog

@@ -11,10 +11,11 @@ import click
 
 from deploykit.answers.asking import ask, ask_binary, compare, features
 from deploykit.answers.capability_answers import CompatAnswer
+from deploykit.backend.backend import Request
 from deploykit.backend.plugins import catalog_of, load_backends
 from deploykit.cli.frame import BranchingCommand, Command
 from deploykit.cli.options import argument, option, options, path
-from deploykit.cli.terminal import emit, table
+from deploykit.cli.terminal import emit, progress, table
 from deploykit.errors import UsageError
 from deploykit.findings import Confidence
 from deploykit.tables.capabilities import CompatRow
@@ -91,7 +92,6 @@ def command(
 
 def _lowest(model: Path, encodings: Path | None, target: str, backend: str) -> int:
     """The lowest release that takes a model; exit status 1 where none does."""
-    from deploykit.backend.backend import Request
     from deploykit.flow.pipeline import lowest_sdk
 
     found = lowest_sdk(Request(model=model, target=target, backend=backend or None, encodings=encodings))
@@ -123,8 +123,6 @@ def compilers_command(model: Path, **given: Any) -> int:
     deploykit compat compilers model.onnx --target qcs9075
     """
     from deploykit.accuracy.latency import in_time
-    from deploykit.backend.backend import Request
-    from deploykit.cli.terminal import progress
     from deploykit.flow.pipeline import try_compilers
 
     with progress() as tell:

@@ -26,7 +26,7 @@ def argument(name: str, **how: Any) -> Callable[[F], F]:
 
 def path(name: str, metavar: str | None, words: str, *names: str, **how: Any) -> Callable[[F], F]:
     """An option that takes a path."""
-    return click.option(name, *names, metavar=metavar, help=words, type=_PATH, **how)
+    return option(name, metavar, words, *names, type=_PATH, **how)
 
 
 def flag(name: str, words: str, *names: str) -> Callable[[F], F]:

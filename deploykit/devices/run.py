@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from deploykit.accuracy.judge.measures import overall_db
 from deploykit.accuracy.judge.verdict import Verdict
-from deploykit.answers.diagnosis import Diagnosis
+from deploykit.answers.diagnosis import Diagnosis, diagnose
 from deploykit.backend.backend import AnyBackend
 from deploykit.backend.on_device import DeviceFile, DeviceJob, DeviceRequest, DeviceResults, Measuring, Place
 from deploykit.backend.plugins import catalog_of, load_backend, load_backends
@@ -235,7 +235,6 @@ def _beside(
 
 def _failed(package: Path, ended: VisitEnd) -> RunReport:
     """What the log of the failed program says, in the words of the catalogue of known failures."""
-    from deploykit.answers.diagnosis import diagnose
 
     names = names_of_models(sorted((package / "model").glob("*.onnx")))
     with ended.log.open("rb") as stream:

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 from deploykit.accuracy.samples.calibration import load_calibration, parse_declarations, places_in, read_places
 from deploykit.accuracy.samples.domains import arbitrary_values, generator
 from deploykit.accuracy.samples.images import fed_by_images
-from deploykit.accuracy.samples.inputs import input_specs
+from deploykit.accuracy.samples.inputs import InputSpec, input_specs
 from deploykit.backend.backend import AnyBackend, Request, Same, SharedWork, Situation
 from deploykit.backend.plugins import checked_request, device_named, load_backend
 from deploykit.backend.targets import Target
 from deploykit.encodings.read import read_placed
-from deploykit.encodings.values import Affine, Lpbq
+from deploykit.encodings.values import Affine, EncodingSet, Lpbq
 from deploykit.errors import DeploykitError, UsageError
 from deploykit.flow.cure import rewrite
-from deploykit.model import load_model, wrap_proto
+from deploykit.model import Model, load_model, wrap_proto
 from deploykit.model.collect import collect_facts, facts_of
 from deploykit.model.pinning import branch_choices, has_stale_shapes, keep_weights_constant, pin_shapes, settle_outputs
 from deploykit.model.weights import lean_weights
@@ -32,10 +32,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from onnx import ModelProto
 
-    from deploykit.accuracy.samples.inputs import InputSpec
     from deploykit.accuracy.samples.sizes import PinnedInput
-    from deploykit.encodings.values import EncodingSet
-    from deploykit.model import Model
     from deploykit.model.facts import GraphFacts
 
 __all__ = ["Pinned", "pin", "read_situation", "read_situations", "resolve_target", "turned"]

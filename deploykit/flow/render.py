@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit.accuracy.judge.kinds import DetectionSet, detection_sets
 from deploykit.accuracy.samples.inputs import Label
-from deploykit.accuracy.simulate.sessions import Session
+from deploykit.accuracy.simulate.sessions import Feed, Session
 from deploykit.accuracy.simulate.simulation import FIRST
 from deploykit.backend.backend import AnyBackend, Execution, PackageFile, Seen, TextFile
 from deploykit.backend.status import PackageStatus
@@ -25,7 +25,6 @@ from deploykit.model.weights import lean_weights
 from deploykit.report.pages import render_readme, render_report
 
 if TYPE_CHECKING:
-    from deploykit.accuracy.simulate.sessions import Feed
     from deploykit.packages.writing import PackageWriter
 
 __all__ = ["documents", "drawn_detections", "render"]

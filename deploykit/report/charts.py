@@ -11,15 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from deploykit.accuracy.latency import in_time
-from deploykit.encodings.values import Affine
-from deploykit.findings import Severity
+from deploykit.accuracy.latency import Estimate, TraceEvent, in_time
+from deploykit.encodings.values import Affine, EncodingSet
+from deploykit.findings import Finding, Severity
 
 if TYPE_CHECKING:
-    from deploykit.accuracy.latency import Estimate, TraceEvent
     from deploykit.backend.plans import PlannedPrecision
-    from deploykit.encodings.values import EncodingSet
-    from deploykit.findings import Finding
     from deploykit.model.facts import GraphFacts
 
 __all__ = [

@@ -79,7 +79,6 @@ class Calibration:
     reader: str = ""
     reader_file: Path | None = None
     labels: Mapping[Path, str] = field(default_factory=dict)
-    ignored: tuple[str, ...] = ()
 
 
 def load_calibration(source: Path, inputs: tuple[InputSpec, ...] = ()) -> Calibration:
@@ -109,7 +108,6 @@ def load_calibration(source: Path, inputs: tuple[InputSpec, ...] = ()) -> Calibr
             raise InputError(
                 f"{source}: holds no image, no sound and no .npy or .npz file", next="name the folder that holds them"
             )
-        used = {*files, source / RECIPE_FILE, source / _LABELS}
         return Calibration(
             kind="images" if images else "arrays",
             origin=source.name,
@@ -117,7 +115,6 @@ def load_calibration(source: Path, inputs: tuple[InputSpec, ...] = ()) -> Calibr
             recipe=fit_recipe(read_recipe(source, inputs), inputs) if images else None,
             sound=read_sound_recipe(source, RECIPE_FILE) if sounds else None,
             labels=_labels(source, files),
-            ignored=tuple(path.relative_to(source).as_posix() for path in found if path not in used),
         )
     if source.is_file():
         if source.suffix not in ARRAY_SUFFIXES:

@@ -10,14 +10,13 @@ import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from deploykit.backend.backend import Same
+from deploykit.backend.backend import AnyBackend, Progress, Request, Same, SharedWork, Situation
 from deploykit.encodings.read import read_placed
 from deploykit.errors import UsageError
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 
 if TYPE_CHECKING:
-    from deploykit.backend.backend import AnyBackend, Progress, Request, SharedWork, Situation
     from deploykit.flow.quantizing.making import Made
 
 __all__ = ["AUTO", "NONE", "quantized_situation", "quantizes"]
