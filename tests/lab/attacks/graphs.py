@@ -81,6 +81,8 @@ def _of_the_model(chance: random.Random, model: ModelProto) -> None:
 def _change(chance: random.Random, model: ModelProto, inside: Any) -> None:
     """One field of a message: another value, or its list with one thing more, less, doubled or moved."""
     places = [*_places(inside)] if inside is not model else [(model, field) for field, _ in model.ListFields()]
+    if not places:  # an operator set of version 0 has no field
+        return
     message, field = chance.choice(places)
     if not _is_list(message, field):
         with suppress(ValueError):  # a number that the field cannot hold
