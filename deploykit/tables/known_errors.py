@@ -46,6 +46,7 @@ class KnownError:
     ``match`` names the cause; ``general`` are wordings that other causes have too; ``follows`` only follow from it;
     ``mild`` are warnings; ``weak`` count only in a log that one of ``tools`` wrote. Lines with one of ``unless`` are
     let go. A cause without patterns has a ``symptom``: it can be looked up, never found. ``codes`` are decimal.
+    ``late``: it may follow from an earlier step that failed.
     ``cause``, ``workaround`` and ``way_out`` may use what the patterns keep. ``read`` is when the sources were read.
     """
 
@@ -69,6 +70,7 @@ class KnownError:
     read: str = ""
     tools: tuple[str, ...] = ()
     product: str = ""
+    late: bool = False
     symptom: str = ""
     note: str = ""
 
@@ -191,7 +193,7 @@ class FailureKind:
     ``cause`` and ``workaround`` use ``{speaker}``, ``{name}`` and any further group; ``{code}`` is spelled out with
     what the tables say of it. ``unnamed``, or the line's words, stand for a name that it leaves out. With ``speakers``
     the kind is theirs alone: a number means one thing to a driver and another to a library. ``alone``: no speaker is
-    needed.
+    needed. ``late``: it may follow from an earlier step that failed, which then is asked in its place.
     """
 
     id: str
@@ -204,6 +206,7 @@ class FailureKind:
     root: Root = "cause"
     speakers: tuple[str, ...] = ()
     alone: bool = False
+    late: bool = False
     chain: bool = False
 
 

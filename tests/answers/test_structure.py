@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+from typing import Any
 
 from deploykit.answers.diagnosis import Diagnosis, diagnose
 from deploykit.backend.plugins import catalog_of, load_backends
@@ -22,29 +23,22 @@ MILL = Tool(
     **WORDS,  # type: ignore[arg-type]
 )
 STONE = Tool(id="stone", name="the stone", speaks=("mill/stone",), advice="turn it", **WORDS)  # type: ignore[arg-type]
-LOOKUP = FailureKind(
-    id="lookup",
-    patterns=("key not found", "KeyError: (?P<name>.+)"),
-    cause="{speaker} misses {name}",
-    workaround="look for {name}",
-    **WORDS,  # type: ignore[arg-type]
+
+
+def kind(name: str, *patterns: str, says: str, way_out: str = "read it", **more: Any) -> FailureKind:
+    return FailureKind(id=name, patterns=patterns, cause=says, workaround=way_out, **WORDS, **more)  # type: ignore[arg-type]
+
+
+LOOKUP = kind(
+    "lookup",
+    "key not found",
+    "KeyError: (?P<name>.+)",
+    says="{speaker} misses {name}",
+    way_out="look for {name}",
+    late=True,
 )
-STOPPED = FailureKind(
-    id="stopped",
-    patterns=("RuntimeError: (?P<name>.+)",),
-    cause="{speaker} stopped: {name}",
-    workaround="read it",
-    root="symptom",
-    **WORDS,  # type: ignore[arg-type]
-)
-NUMBER = FailureKind(
-    id="number",
-    patterns=("error -7",),
-    cause="{speaker} says seven",
-    workaround="count",
-    speakers=("stone",),
-    **WORDS,  # type: ignore[arg-type]
-)
+STOPPED = kind("stopped", "RuntimeError: (?P<name>.+)", says="{speaker} stopped: {name}", root="symptom")
+NUMBER = kind("number", "error -7", says="{speaker} says seven", speakers=("stone",))
 EVERY = catalog_of(load_backends())
 BOTH = Catalog(forms=EVERY.forms, tools=(MILL, STONE), kinds=(LOOKUP, STOPPED, NUMBER))
 ALONE = dataclasses.replace(EVERY, errors=())
@@ -60,6 +54,8 @@ def first(log: str, catalog: Catalog = BOTH) -> KnownError | None:
 
 
 STACK = '  File "mill/grind.py", line 3\n  File "mill/stone/turn.py", line 9\nKeyError: 3'
+STOOD = '  File "mill/grind.py", line 3\n    grind()\nRuntimeError: it stands'
+TURNED = '  File "mill/stone/turn.py", line 9\n    turn()\nKeyError: 3'
 TORN_DOWN = "error: mill/grind.c:9 ~Grinder] KeyError: flour"
 
 
@@ -89,6 +85,9 @@ TORN_DOWN = "error: mill/grind.c:9 ~Grinder] KeyError: flour"
         ("[V:mill:x, mill.cc:3 Log] <E> [MILL] key not found", "mill/lookup"),
         # The code that a stack shows says what might be raised.
         ('  File "mill/grind.py", line 3\n    raise KeyError: corn\nRuntimeError: it stands', "mill/stopped"),
+        # What a step that failed should have made is missing after it, unless one exception came of the other.
+        (f"{STOOD}\n{TURNED}", "mill/stopped"),
+        (f"{STOOD}\n\nDuring handling of the above exception, another exception occurred:\n{TURNED}", "stone/lookup"),
     ],
 )
 def test_who_fails_and_how(log: str, found: str | None) -> None:
@@ -120,11 +119,16 @@ def test_a_warning_alone_is_answered_as_one() -> None:
 
 
 def test_a_row_that_says_why_is_not_talked_over() -> None:
-    row = KnownError(
-        id="x", cause="c", workaround="w", source=("s",), confidence=Confidence.REPORTED, match=("no flour",)
-    )
-    catalog = Catalog(errors=(row,), tools=BOTH.tools, kinds=BOTH.kinds)
-    assert [cause.error.id for cause in of("[MILL] KeyError: 'flour'\nno flour", catalog).causes] == ["x"]
+    row = KnownError(id="x", cause="c", workaround="w", match=("no flour",), late=True, **WORDS)  # type: ignore[arg-type]
+    mild = dataclasses.replace(row, id="y", match=(), mild=("coarse corn",))
+    catalog = dataclasses.replace(BOTH, errors=(row, mild))
+    for log, found in (
+        ("[MILL] KeyError: 'flour'\nno flour", ["x"]),
+        (f"{STOOD}\nno flour", ["mill/stopped"]),
+        (f"coarse corn\n{STOOD}", ["y"]),
+        ("coarse corn" + "\n" * 20 + STOOD, ["mill/stopped", "y"]),
+    ):
+        assert [cause.error.id for cause in of(log, catalog).causes] == found
 
 
 def test_a_name_in_quotes_does_not_speak() -> None:

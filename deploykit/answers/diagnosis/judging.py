@@ -14,7 +14,7 @@ from deploykit.answers.diagnosis.collecting import Collected, ErrorLine, Sightin
 from deploykit.answers.diagnosis.events import codes_of, event_of, level_of
 from deploykit.answers.diagnosis.lines import CONTEXT_LINES
 from deploykit.answers.diagnosis.names import MappedName, Names
-from deploykit.answers.diagnosis.structure import NOBODY, answer_by_structure
+from deploykit.answers.diagnosis.structure import NOBODY, answer_by_structure, end_of_first_step
 from deploykit.answers.diagnosis.trouble import trouble_of
 from deploykit.answers.diagnosis.verdict import Cause, CodeSeen, Diagnosis
 from deploykit.findings import Severity
@@ -62,7 +62,8 @@ def diagnose(
         line.trouble == "failure" and line.line not in calm and level_of(line.text, catalog.forms)[0] in ("error", "")
         for line in seen.error_lines.values()
     )
-    shown = [_cause(sighting, catalog, names or _NO_NAMES, known_tools, failing=failing) for sighting in found]
+    end = end_of_first_step(seen.error_lines.values())
+    shown = [_cause(one, catalog, names or _NO_NAMES, known_tools, failing=failing, end=end) for one in found]
     causes = _group([*shown, *_by_structure(shown, seen, catalog, known_tools)])
     hit_lines = {hit.line: hit.text for sighting in found for hit in sighting.hits.values()}
     codes = _codes([*hit_lines.values(), *(line.text for line in seen.error_lines.values())], catalog)
@@ -119,7 +120,10 @@ def _by_structure(shown: Sequence[Cause], seen: Collected, catalog: Catalog, too
     cause = answer_by_structure(_first_and_last(lines), catalog, tools)
     if cause is None or (roots and cause.error.severity is not Severity.ERROR):
         return
-    if not roots and (cause.error.root == "cause" or all(one.error.severity is Severity.INFO for one in quiet)):
+    # A warning close above may be why; of one further up nobody knows, and a failure is not kept back for it.
+    near = cause.first_line - CONTEXT_LINES
+    told = any(one.error.severity is Severity.WARNING and one.hits[-1].line >= near for one in quiet)
+    if not roots and (cause.error.root == "cause" or not told):
         yield cause
     elif cause.error.root == "cause" or roots == {"follow-up"}:
         yield replace(cause, because=_NO_ROW_SAYS_WHY)
@@ -131,10 +135,13 @@ def diagnose_log(log: Path, catalog: Catalog, names: Names | None = None, *, too
         return diagnose(stream, catalog, names, tools=tools)
 
 
-def _cause(sighting: Sighting, catalog: Catalog, names: Names, tools: set[str], *, failing: bool) -> Cause:
-    """The row as this log shows it: as telling as its most telling words, with what they keep filled in."""
-    row, said = sighting.error, sighting.strengths
-    hits = tuple(hit for _, hit in sorted(sighting.hits.items()))
+def _cause(sighting: Sighting, catalog: Catalog, names: Names, tools: set[str], *, failing: bool, end: int) -> Cause:
+    """The row as this log shows it: as telling as its most telling words, with what they keep filled in.
+
+    ``end`` is where the first process that failed ended: what it should have made is missing later.
+    """
+    row, hits = sighting.error, tuple(hit for _, hit in sorted(sighting.hits.items()))
+    said = {"follows"} if row.late and hits[0].line > end > 0 else sighting.strengths
     # Of which only warnings speak is no failure where nothing failed, nor of which details do where something did.
     levels = {level_of(hit.text, catalog.forms)[0] for hit in hits[:_MOST_CODES]}
     quiet = said == {"mild"} or levels == {"detail" if failing else "warning"}
