@@ -125,8 +125,7 @@ def test_a_row_that_says_why_is_not_talked_over() -> None:
     for log, found in (
         ("[MILL] KeyError: 'flour'\nno flour", ["x"]),
         (f"{STOOD}\nno flour", ["mill/stopped"]),
-        (f"coarse corn\n{STOOD}", ["y"]),
-        ("coarse corn" + "\n" * 20 + STOOD, ["mill/stopped", "y"]),
+        (f"coarse corn\n{STOOD}", ["mill/stopped", "y"]),
     ):
         assert [cause.error.id for cause in of(log, catalog).causes] == found
 

@@ -401,7 +401,9 @@ class _Collector:
                     around = block.lines[max(0, index - CONTEXT_LINES) : index + CONTEXT_LINES + 1]
                     context = Spelled.of(b"\n".join(line[:_LONGEST_BESIDE] for line in around))
                 kept = match_pattern(text, line, position, context)
-                if kept is None or _is_let_go(error, line, shape, context):
+                # The line, or with ``&&`` one beside it, may say by another word that it means something else.
+                others = (match_pattern(word, line, shape.find(anchor_of(word)), context) for word in error.unless)
+                if kept is None or any(other is not None for other in others):
                     continue
                 sighting = self.seen.errors.setdefault(error.id, Sighting(error=error))
                 sighting.strengths.add(strength)
@@ -427,11 +429,6 @@ def _may_match(pieces: Iterable[tuple[bytes, ...]], shape: bytes) -> bool:
         else:
             return True
     return False
-
-
-def _is_let_go(error: KnownError, line: Spelled, shape: bytes, context: Spelled) -> bool:
-    """Whether the line, or with ``&&`` one beside it, says by another word that it means something else."""
-    return any(match_pattern(text, line, shape.find(anchor_of(text)), context) is not None for text in error.unless)
 
 
 def _until_next(block: Block, index: int, hits: Sequence[int]) -> tuple[str, ...]:

@@ -112,18 +112,14 @@ def _by_structure(shown: Sequence[Cause], seen: Collected, catalog: Catalog, too
     roots = {cause.error.root for cause in shown if cause.error.severity is Severity.ERROR}
     if "cause" in roots:
         return
-    quiet = [cause for cause in shown if cause.error.severity is not Severity.ERROR]
-    harmless = {hit.line for cause in quiet for hit in cause.hits}
+    harmless = {hit.line for cause in shown if cause.error.severity is not Severity.ERROR for hit in cause.hits}
     lines = [line for line in seen.error_lines.values() if line.line not in harmless]
     if seen.finishes:
         lines = [line for line in lines if line.trouble == "failure"]
     cause = answer_by_structure(_first_and_last(lines), catalog, tools)
     if cause is None or (roots and cause.error.severity is not Severity.ERROR):
         return
-    # A warning close above may be why; of one further up nobody knows, and a failure is not kept back for it.
-    near = cause.first_line - CONTEXT_LINES
-    told = any(one.error.severity is Severity.WARNING and one.hits[-1].line >= near for one in quiet)
-    if not roots and (cause.error.root == "cause" or not told):
+    if not roots:
         yield cause
     elif cause.error.root == "cause" or roots == {"follow-up"}:
         yield replace(cause, because=_NO_ROW_SAYS_WHY)
@@ -141,7 +137,7 @@ def _cause(sighting: Sighting, catalog: Catalog, names: Names, tools: set[str], 
     ``end`` is where the first process that failed ended: what it should have made is missing later.
     """
     row, hits = sighting.error, tuple(hit for _, hit in sorted(sighting.hits.items()))
-    said = {"follows"} if row.late and hits[0].line > end > 0 else sighting.strengths
+    said = {"follows"} if row.late and hits[0].line > end else sighting.strengths
     # Of which only warnings speak is no failure where nothing failed, nor of which details do where something did.
     levels = {level_of(hit.text, catalog.forms)[0] for hit in hits[:_MOST_CODES]}
     quiet = said == {"mild"} or levels == {"detail" if failing else "warning"}

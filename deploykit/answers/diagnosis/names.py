@@ -36,11 +36,6 @@ def mangle(name: str) -> str:
     return f"_{plain}" if plain[:1].isdigit() else plain
 
 
-def _may_be_name(word: str, line: str, start: int) -> bool:
-    """Plain words (``Add``, ``weight``) are taken for names only between quotes: sentences are full of them."""
-    return not word.isalpha() or line[start - 1 : start] in ('"', "'", "`")
-
-
 class Names:
     """The names of one model, looked up by their spelling in a log."""
 
@@ -64,7 +59,9 @@ class Names:
         found: dict[str, MappedName] = {}
         for match in _WORD.finditer(line) if self._known else ():
             word = match[0].rstrip(".:-")
-            mapped = self.look_up(word) if _may_be_name(word, line, match.start()) else None
+            # Plain words (``Add``, ``weight``) are taken for names only between quotes: sentences are full of them.
+            quoted = line[: match.start()].endswith(("'", '"', "`"))
+            mapped = self.look_up(word) if quoted or not word.isalpha() else None
             if mapped is not None:
                 found.setdefault(mapped.log, mapped)
         return list(found.values())

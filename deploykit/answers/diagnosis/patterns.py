@@ -71,18 +71,16 @@ def match_pattern(text: str, line: Spelled, position: int, context: Spelled) -> 
     first, *others = text.split(" && ")
     if position < 0:
         return None
-    fields: dict[str, str] = {}
+    parts = [(other, context) for other in others]
     if not _is_its_anchor(first):
         near = slice(max(0, position - _REACH), position + _REACH)
-        found = _fields(first, Spelled(line.plain[near], line.small[near]))
+        parts.insert(0, (first, Spelled(line.plain[near], line.small[near])))
+    fields: dict[str, str] = {}
+    for part, where in parts:
+        found = _fields(part, where)
         if found is None:
             return None
         fields |= found
-    for other in others:
-        further = _fields(other, context)
-        if further is None:
-            return None
-        fields |= further
     return fields
 
 
@@ -111,8 +109,7 @@ def _pieces(text: str) -> tuple[bytes, ...]:
 @cache
 def further_pieces(text: str) -> tuple[bytes, ...]:
     """The other literal pieces of a pattern beside its anchor, as shapes: a line that lacks one cannot match."""
-    pieces = (shape_of(piece.strip().encode()) for piece in _literals(text))
-    return tuple(piece for piece in pieces if piece and piece != anchor_of(text))
+    return tuple(piece for piece in map(shape_of, _pieces(text)) if piece != anchor_of(text))
 
 
 @cache

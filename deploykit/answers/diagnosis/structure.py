@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -36,8 +37,6 @@ def answer_by_structure(lines: Iterable[ErrorLine], catalog: Catalog, wrote: Col
     doubt; a warning is asked only where nothing else says anything. A failure of a tool beside the chain is named as
     its own. ``wrote`` are the tools that left a mark in the log. None when there is nothing to say.
     """
-    lines = list(lines)
-    end = end_of_first_step(lines)
     pairs = [(line, event_of(line, catalog)) for line in lines]
     severe = [pair for pair in pairs if pair[1].level in ("error", "")]
     # What a frame of a Python stack shows is code: it says what might be raised, not what was.
@@ -48,46 +47,45 @@ def answer_by_structure(lines: Iterable[ErrorLine], catalog: Catalog, wrote: Col
     if nobody:
         # A framework that drives many chips, and nothing in the log speaks of this one: the failure is its own.
         catalog = replace(catalog, tools=tuple(replace(tool, foreign=tool.id in beside) for tool in catalog.tools))
-    answer = _by_kind(severe, catalog, mild=False, nobody=nobody, end=end)
+    answer = _by_kind(severe, catalog, mild=False, nobody=nobody)
     vague = {f"line/{kind.id}" for kind in catalog.kinds if kind.root != "cause" and not kind.chain}
     if answer is None or answer.error.id in vague:
         answer = _beside_the_chain(severe, catalog, nobody=nobody) or answer
     if answer is None and not any(line.trouble == "failure" for line, _ in severe):
         warnings = [pair for pair in pairs if pair[1].level == "warning"]
-        answer = _by_kind(warnings, catalog, mild=True, nobody=nobody, end=end)
+        answer = _by_kind(warnings, catalog, mild=True, nobody=nobody)
     return answer
 
 
 def end_of_first_step(lines: Iterable[ErrorLine]) -> int:
-    """The line with which the first process ended that failed: the end of a Python stack, or a crash; 0 for none.
+    """The line with which the first process ended that failed, beyond any line for none: a Python stack or a crash.
 
     An exception of which another one came is no end.
     """
     ordered = sorted(lines, key=lambda line: line.line)
     chained = {line.line for line in ordered if _CHAINED.match(line.text)}
     for line in ordered:
-        *frames, last = (text[:6] == 'File "' for text in (*line.before[-3:], line.text))
-        raised = any(frames[:-1]) and not (frames[-1] or last)
-        if _CRASHED.search(line.text) or (raised and chained.isdisjoint(range(line.line, line.line + 4))):
+        frames = [text[:6] == 'File "' for text in (*line.before[-3:], line.text)]
+        raised = any(frames[:-2]) and not any(frames[-2:]) and chained.isdisjoint(range(line.line, line.line + 4))
+        if raised or _CRASHED.search(line.text):
             return line.line
-    return 0
+    return sys.maxsize
 
 
-def _by_kind(
-    pairs: Iterable[tuple[ErrorLine, Event]], catalog: Catalog, *, mild: bool, nobody: bool, end: int
-) -> Cause | None:
+def _by_kind(pairs: Sequence[tuple[ErrorLine, Event]], catalog: Catalog, *, mild: bool, nobody: bool) -> Cause | None:
     """The first answer among lines of one level; of a warning only what says why by itself, as a warning.
 
-    What may follow from a step that failed before counts up to the ``end`` of the first one only.
+    What may follow from a step that failed before counts up to the end of the first one only.
     """
     kinds = sorted(catalog.kinds, key=lambda kind: not kind.speakers)
     if mild:
         kinds = [kind for kind in kinds if kind.alone and kind.root == "cause"]
+    end = end_of_first_step(line for line, _ in pairs)
     found = [
         (kind, line, event, names)
         for line, event in pairs
         for kind, names in _kinds(line, kinds)
-        if not (kind.late and line.line > end > 0)
+        if not (kind.late and line.line > end)
     ]
     found.sort(key=lambda item: (item[0].root != "cause", item[1].trouble != "failure", item[1].line))
     tools = {tool.id: tool for tool in catalog.tools}
