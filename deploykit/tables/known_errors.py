@@ -89,7 +89,7 @@ class KnownError:
 
     def to_json(self) -> dict[str, Any]:
         """The row in the published shape."""
-        hidden = ("general", "follows", "mild", "unless")
+        hidden = ("general", "follows", "mild", "unless", "late")
         told = {key: value for key, value in to_builtins(self).items() if key not in hidden}
         return {**told, "match": list(self.patterns), "weak": bool(self.weak)}
 

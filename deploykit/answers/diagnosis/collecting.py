@@ -358,12 +358,11 @@ class _Collector:
             self._take_number(observation, text_around(line, position))
 
     def _take_number(self, observation: Observation, text: str) -> None:
-        match = re.search(observation.pattern, text)
         if observation.whole:
             if every := re.findall(observation.whole, text):
                 part = re.findall(observation.pattern, text)
                 self.seen.numbers[observation.id] = (sum(map(float, part)), sum(map(float, every)))
-        elif match is not None:
+        elif match := re.search(observation.pattern, text):
             self.seen.numbers[observation.id] = tuple(float(group) for group in match.groups())
 
     def _take_trouble(self, block: Block, index: int, position: int) -> ErrorLine | None:

@@ -12,7 +12,7 @@ from typing import Literal
 from deploykit.answers.diagnosis.collecting import ErrorLine
 from deploykit.tables.known_errors import Catalog, LineForm, Tool
 
-__all__ = ["Event", "codes_of", "event_of", "level_of", "speaker"]
+__all__ = ["Event", "codes_of", "compiled", "event_of", "level_of", "speaker"]
 
 Level = Literal["error", "warning", "note", "detail", ""]
 """``detail`` is what only a verbose log holds."""
@@ -93,7 +93,7 @@ def level_of(text: str, forms: Iterable[LineForm]) -> tuple[Level, str]:
 
     A program hands on what a library logs, at a level of its own: the form that begins last is the library's.
     """
-    found = [match for form in forms if (match := _compiled(form.pattern).search(text)) is not None]
+    found = [match for form in forms if (match := compiled(form.pattern).search(text)) is not None]
     if not found:
         return "", ""
     inner = max(found, key=lambda match: match.start("level"))
@@ -109,7 +109,7 @@ def speaker(lines: Sequence[str], tools: Sequence[Tool]) -> Tool | None:
     end, and a tool beside the chain speaks from above only in a frame: its name alone may be a command or a file.
     """
     for tool in tools:
-        if any(_compiled(pattern).search(lines[0]) for pattern in tool.lines):
+        if any(compiled(pattern).search(lines[0]) for pattern in tool.lines):
             return tool
     marks = [(mark, tool) for tool in tools for mark in tool.speaks]
     for index, line in enumerate(takewhile(lambda above: _STACK not in above, lines)):
@@ -130,5 +130,6 @@ def speaker(lines: Sequence[str], tools: Sequence[Tool]) -> Tool | None:
 
 
 @cache
-def _compiled(pattern: str) -> re.Pattern[str]:
+def compiled(pattern: str) -> re.Pattern[str]:
+    """A regular expression of the tables, made once: ``re`` keeps too few of them."""
     return re.compile(pattern)

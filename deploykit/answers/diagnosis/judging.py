@@ -26,8 +26,7 @@ __all__ = ["diagnose", "diagnose_log"]
 _FIELD = re.compile(r"\{([a-z_]+)\}")
 _MOST_UNKNOWN = 8
 _MOST_CODES = 20
-_MOST_PARSED = 120  # lines of trouble that are parsed into events; parsing takes milliseconds a line
-_NO_NAMES = Names()
+_MOST_PARSED = 60  # lines of trouble, from either end, that are parsed into events, which takes milliseconds a line
 _NO_ROW_SAYS_WHY = "by what the line itself says; rows have words of this log, and none says why"
 _COLLECT = (
     "the whole log from the first command on, not only its end",
@@ -63,7 +62,7 @@ def diagnose(
         for line in seen.error_lines.values()
     )
     end = end_of_first_step(seen.error_lines.values())
-    shown = [_cause(one, catalog, names or _NO_NAMES, known_tools, failing=failing, end=end) for one in found]
+    shown = [_cause(one, catalog, names or Names(), known_tools, failing=failing, end=end) for one in found]
     causes = _group([*shown, *_by_structure(shown, seen, catalog, known_tools)])
     hit_lines = {hit.line: hit.text for sighting in found for hit in sighting.hits.values()}
     codes = _codes([*hit_lines.values(), *(line.text for line in seen.error_lines.values())], catalog)
@@ -104,7 +103,7 @@ def diagnose(
 
 def _first_and_last(lines: list[ErrorLine]) -> list[ErrorLine]:
     """Those of many lines that can tell why: where trouble began, and where the run ended."""
-    return lines if len(lines) <= _MOST_PARSED else [*lines[: _MOST_PARSED // 2], *lines[-_MOST_PARSED // 2 :]]
+    return [*lines[:_MOST_PARSED], *lines[_MOST_PARSED:][-_MOST_PARSED:]]
 
 
 def _by_structure(shown: Sequence[Cause], seen: Collected, catalog: Catalog, tools: set[str]) -> Iterator[Cause]:

@@ -7,10 +7,10 @@ import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 
 from deploykit.answers.diagnosis.collecting import ErrorLine, Hit
-from deploykit.answers.diagnosis.events import Event, event_of, speaker
+from deploykit.answers.diagnosis.events import Event, compiled, event_of, speaker
 from deploykit.answers.diagnosis.verdict import Cause
 from deploykit.findings import Confidence, Severity
 from deploykit.tables.known_errors import Catalog, FailureKind, KnownError, Tool
@@ -24,7 +24,6 @@ _LONGEST_NAME = 160
 _LONGEST_LINE = 2000  # what is longer is a dump, and says what failed where it begins
 _FIRST_LINES = 10  # of trouble: above them the tool shows, or it does nowhere
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|-?\d+")
-_NAMED_FIRST = re.compile(r"\(\?P<name>[^()]*\)")
 _CRASHED = re.compile(r"core dumped|\bKilled\b|^\w*sh: ")
 _CHAINED = re.compile(r"During handling of the above|The above exception was")
 _TORN_DOWN = re.compile(r"[\s:]~[A-Z]\w+[\]:(]")  # a destructor misses what ended the work before
@@ -117,7 +116,7 @@ def _by_kind(pairs: Sequence[tuple[ErrorLine, Event]], catalog: Catalog, *, mild
 def _kinds(line: ErrorLine, kinds: Iterable[FailureKind]) -> Iterator[tuple[FailureKind, dict[str, str]]]:
     text = line.text[:_LONGEST_LINE]
     for kind in kinds:
-        matches = [match for pattern in kind.patterns if (match := _search(pattern, text)) is not None]
+        matches = [match for pattern in kind.patterns if (match := compiled(pattern).search(text)) is not None]
         if matches:  # the first that names something says more
             match = next((match for match in matches if match.groupdict().get("name")), matches[0])
             given = ((key, (value or "").strip(" .,:;")[:_LONGEST_NAME]) for key, value in match.groupdict().items())
@@ -148,7 +147,7 @@ def _beside_the_chain(pairs: Sequence[tuple[ErrorLine, Event]], catalog: Catalog
             return _beside(line, tools[event.tool])
     for line, _ in ordered[:_FIRST_LINES] if nobody else ():
         for text in reversed(line.before):
-            if (tool := speaker((text,), tuple(tools.values()))) is not None:
+            if tool := speaker((text,), [*tools.values()]):
                 return _beside(line, tool)
     return None
 
@@ -172,15 +171,3 @@ def _beside(line: ErrorLine, tool: Tool, detail: str = "", way_out: str = "", so
 def _cause(line: ErrorLine, row: KnownError, because: str) -> Cause:
     hit = Hit(line=line.line, text=line.text)
     return Cause(error=row, certainty="likely", count=line.count, hits=(hit,), because=because)
-
-
-def _search(pattern: str, text: str) -> re.Match[str] | None:
-    """A name that a pattern begins with may begin anywhere: what follows it is sought first, which is quick."""
-    rest, whole = _compiled(pattern)
-    return whole.search(text) if rest is None or rest.search(text) is not None else None
-
-
-@cache
-def _compiled(pattern: str) -> tuple[re.Pattern[str] | None, re.Pattern[str]]:
-    name = _NAMED_FIRST.match(pattern)
-    return None if name is None else re.compile(pattern[name.end() :]), re.compile(pattern)
