@@ -17,6 +17,7 @@ from deploykit.model.facts import (
     data_shaped_nodes,
     dynamic_inputs,
     dynamic_tensors,
+    setting_of,
     shape_text,
     tensor_bytes,
 )
@@ -222,7 +223,8 @@ def check_non_finite(facts: GraphFacts) -> Iterator[Found]:
     """
     # Looks at what was read: tensors of moderate size inside the model file.
     for name, what in facts.non_finite.items():
-        if facts.tensors[name].consumers:
+        # As a bound of a Clip infinity says that there is none.
+        if facts.tensors[name].consumers and ("NaN" in what or setting_of(facts, name) is None):
             readers = [node.label for node in facts.consumers_of(name)]
             yield Found(
                 kind=SubjectKind.TENSOR,

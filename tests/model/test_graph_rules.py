@@ -66,7 +66,11 @@ CASES: dict[str, tuple[onnx.ModelProto, onnx.ModelProto]] = {
     "DK005": (model(opset=9000), model()),
     "DK006": (functional("y = own.Own (x)"), functional("y = Relu (x)")),
     "DK007": (without_opset(), model()),
-    "DK008": (model(ADD, w=[0.0, -np.inf, 1.0, np.nan]), model(ADD, w=[0.0, -1e38, 1.0, 2.0])),
+    "DK008": (
+        model(ADD, w=[0.0, -np.inf, 1.0, np.nan]),
+        # An infinite bound is none.
+        model("c = Clip (x, , high)  y = Add (c, w)", w=[0.0, -1e38, 1.0, 2.0], high=np.float32(np.inf)),
+    ),
     "DK009": (model(ADD, "double[4] x", w=np.ones(4)), model(ADD, w=[1.0] * 4)),
     "DK010": (model(made="float[4] x"), model()),
     "DK013": (outside(), model(ADD, w=[1.0] * 4)),
