@@ -123,10 +123,14 @@ def widen(facts: GraphFacts, encodings: EncodingSet, nodes: Iterable[int]) -> tu
 
 
 def with_wide_activations(encodings: EncodingSet) -> EncodingSet:
-    """Every activation on 16 bits over the range that its entry has; weights and what is float stay."""
-    kind, found = GridKind(bits=_WIDE, signed=False), [(entry, range_of(entry)) for entry in encodings]
-    wide = [replace(entry, value=affine_for_range(*ends, kind)) for entry, ends in found if ends and not entry.is_param]
-    return encodings.with_entries(wide)
+    """Every narrower activation on 16 bits over the range that its entry has; the same set where there is none."""
+    kind = GridKind(bits=_WIDE, signed=False)
+    wide = [
+        replace(entry, value=affine_for_range(*ends, kind))
+        for entry in encodings
+        if not entry.is_param and getattr(entry.value, "bits", _WIDE) < _WIDE and (ends := range_of(entry))
+    ]
+    return encodings.with_entries(wide) if wide else encodings
 
 
 def range_of(entry: Encoding | None) -> tuple[float, float] | None:
