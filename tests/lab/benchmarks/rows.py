@@ -118,18 +118,13 @@ Row = Callable[[Bench], Iterator[Figure]]
 
 
 def light(bench: Bench) -> Iterator[Figure]:
-    """`--help`, `compat`, `targets`"""
+    """`--help`, `compat`, `targets`, `demo`"""
     for command in (("--help",), ("compat",), ("compat", "lpbq"), ("targets",)):
         bench.deploykit(*command, times=1)  # what Python compiles on the very first run
-        spent, name = bench.deploykit(*command), "-".join(command).strip("-")
-        yield Figure(
-            id=f"light-{name}",
-            what=f"`{' '.join(command)}`",
-            value=spent.cpu,
-            limit=0.15,
-            unit="s CPU",
-            runs=bench.times,
-        )
+        cpu, name, what = bench.deploykit(*command).cpu, "-".join(command).strip("-"), f"`{' '.join(command)}`"
+        yield Figure(id=f"light-{name}", what=what, value=cpu, limit=0.15, unit="s CPU", runs=bench.times)
+    cpu = bench.deploykit("demo", "-o", bench.out()).cpu
+    yield Figure(id="light-demo", what="`demo`", value=cpu, limit=1.2, unit="s CPU", runs=bench.times)
 
 
 def check(bench: Bench) -> Iterator[Figure]:
@@ -149,6 +144,15 @@ def _checked(bench: Bench, nodes: int, *, encodings: bool) -> Spent:
     if encodings:
         return bench.deploykit(*command, "--encodings", where / "model.encodings", times=1)
     return bench.deploykit(*command, times=bench.few)
+
+
+def packaged(bench: Bench) -> Iterator[Figure]:
+    """`package` of the same for `qnn-htp`, beside one SHA-256 pass over its bytes"""
+    where, runs = bench.made("chain", 5000), bench.few
+    for name, more in (("plain", ()), ("encoded", ("--encodings", where / "model.encodings"))):
+        spent, once = _packaged(bench, where, "--no-cache", *more), bench.probe("sha256", where, times=runs)["pass"]
+        of, what = f"{spent.cpu:.1f} s beside {once:.2f} s", f"CPU, with{'' if more else 'out'} encodings"
+        yield Figure(id=f"packaged-{name}", what=what, value=spent.cpu / once, limit=4, unit="x", runs=runs, of=of)
 
 
 def _detector(bench: Bench) -> tuple[Path, tuple[object, ...]]:
@@ -225,9 +229,8 @@ def large(bench: Bench) -> Iterator[Figure]:
     """14 GiB of external data (a file of zeros that takes no disk)"""
     spent = _packaged(bench, bench.made("sparse", 14 << 10), "--link", times=1)
     what = "`package --link`, peak memory"
-    yield Figure(
-        id="large-peak", what=what, value=spent.peak, limit=300, unit="MB", runs=1, of=f"{spent.cpu:.0f} s CPU"
-    )
+    of = f"{spent.cpu:.0f} s CPU"
+    yield Figure(id="large-peak", what=what, value=spent.peak, limit=300, unit="MB", runs=1, of=of)
 
 
 def streamed(bench: Bench) -> Iterator[Figure]:
@@ -308,7 +311,7 @@ def _grown(name: str, what: str, sizes: tuple[int, ...], runs: int, cost: Callab
 ROWS: Mapping[str, Row] = {
     row.__name__: row
     for row in (
-        *(light, check, detector, provider, again, stored, large, streamed),
+        *(light, check, packaged, detector, provider, again, stored, large, streamed),
         *(encodings, inserting, lpbq, growth),
     )
 }
