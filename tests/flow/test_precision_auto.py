@@ -19,7 +19,7 @@ from deploykit.accuracy.samples.gathering import InputSource, Samples
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.encodings.infer import infer_entries
-from deploykit.encodings.new_grids import GridKind, affine_for_range
+from deploykit.encodings.new_grids import GridKind, affine_for_range, with_wide_activations
 from deploykit.encodings.values import Encoding, EncodingSet
 from deploykit.errors import ToolError, UsageError
 from deploykit.flow.read import refuse_other_precision
@@ -233,3 +233,12 @@ def test_only_what_the_user_gave_or_said_is_evidence(label: Label) -> None:
         assert found.concluded["ex"].interval == pytest.approx((1, room * np.e))
     sum_ = next(tensor for tensor in found.open if tensor.name == "sum")
     assert sum_.inputs == (("z",) if meaningful else ("x", "z"))
+
+
+def test_only_narrower_activations_are_widened() -> None:
+    """The set comes back as it is where all are that wide: nobody simulates the same a second time."""
+    grids = {bits: affine_for_range(-1.0, 1.0, GridKind(bits=bits, signed=bits == 16)) for bits in (8, 16)}
+    wide = EncodingSet(version="", entries={"x": Encoding(name="x", value=grids[16])})
+    assert with_wide_activations(wide) is wide
+    found = with_wide_activations(wide.with_entries([Encoding(name="y", value=grids[8])])).entries
+    assert {name: entry.dtype for name, entry in found.items()} == {"x": "int16", "y": "uint16"}
