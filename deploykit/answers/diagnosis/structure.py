@@ -24,7 +24,9 @@ _LONGEST_NAME = 160
 _LONGEST_LINE = 2000  # what is longer is a dump, and says what failed where it begins
 _FIRST_LINES = 10  # of trouble: above them the tool shows, or it does nowhere
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|-?\d+")
-_CRASHED = re.compile(r"core dumped|\bKilled\b|^\w*sh: ")
+_CRASHED = re.compile(
+    r"core dumped|\bKilled\b|^\S*sh: (?:(?:line )?\d+: )?(?!warning)\S+: .*(?:ot found|No such|denied|cannot execute)"
+)
 _CHAINED = re.compile(r"During handling of the above|The above exception was")
 _TORN_DOWN = re.compile(r"[\s:]~[A-Z]\w+[\]:(]")  # a destructor misses what ended the work before
 
