@@ -91,12 +91,11 @@ def _largest_offset(graph: Grids, node: NodeFact, epsilon: float) -> Iterator[tu
     exact = []
     for name in node.inputs[1:5]:
         stored, grid = constant_value(graph.model, stored_behind_pairs(graph.facts, name) or ""), grid_of(graph, name)
-        if stored is None or (
-            grid is not None and stored.dtype.kind == "f"
-        ):  # to what it is rounded first is not known
+        # To what a float is rounded first is not known.
+        if stored is None or (grid is not None and stored.dtype.kind == "f"):
             return
         exact.append((stored.astype(np.float64) - (grid.zero_point if grid else 0)) * (grid.scale if grid else 1))
-    offsets = exact[1] - exact[2] * exact[0] / np.sqrt(exact[3] + epsilon)
+    offsets = exact[1] - exact[2] * exact[0] / np.sqrt(np.abs(exact[3] + epsilon))  # below zero nothing is right anyway
     most = float(offsets[np.abs(offsets).argmax()])
     turned = most > 0 and most / float(np.float32(most)) * 2.0**31 >= 2.0**31 - 0.5
     yield "largest offset", "turned" if turned else "kept"
