@@ -89,10 +89,11 @@ class QnnHtp(QualcommBackend["PreparedConversions", "tuple[ConversionPart, ...]"
 
     def execute(self, package: Path, prepared: PreparedConversions, plan: ConversionPlan, aids: Aids) -> Execution:
         """The compiler of a wheel where the route has one; else the user's SDK runs (``deploykit build``)."""
-        from deploykit_qnn_htp.execution import execute
+        from deploykit.backend.backend import Execution
 
         del prepared
-        return execute(package, plan, aids)
+        provider = next((part.provider for part in plan.details or () if part.provider is not None), None)
+        return Execution() if provider is None else provider.execute(package, aids)
 
     def verify(self, package: Path, manifest: Mapping[str, Any]) -> Verification:
         """Judge a package on disk."""

@@ -1,6 +1,6 @@
-"""Runs what can be run here: the compiler of a wheel where the route has one.
+"""Runs on a device: the SDK's own program runs the context binaries, with the SDK that the package was made for.
 
-On a device the SDK's own program runs the context binaries, with libraries of the SDK that the package was made for.
+What can be compiled here the compiler of a wheel does (``provider``); else the user's SDK does, by the build script.
 """
 
 from __future__ import annotations
@@ -18,20 +18,18 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from deploykit.backend.backend import Aids, Execution
 from deploykit.backend.on_device import DeviceFile, DeviceJob, DeviceRequest, DeviceResults
 from deploykit.errors import InputError, ToolError
 from deploykit.packages.manifests import read_manifest
 from deploykit.system.processes import run
 from deploykit.tables.reading import read_json
-from deploykit_qnn_htp.planning import ConversionPlan
 from deploykit_qualcomm.probes import ROOT_VARIABLES, version_of_sdk
 from deploykit_qualcomm.qnn_types import mangled
 
 if TYPE_CHECKING:
     from deploykit_qualcomm.profiles import CsvProfile
 
-__all__ = ["device_job", "device_results", "execute"]
+__all__ = ["device_job", "device_results"]
 
 _NET_RUN, _VIEWER = "qnn-net-run", "bin/x86_64-linux-clang/qnn-profile-viewer"
 _INNER_CONFIG = "config/htp_run.json"
@@ -43,12 +41,6 @@ _PROFILED = 3
 _LOG = "qnn-profiling-data_0.log"
 _NODES = "nodes"
 _VIEWER_SECONDS = 300.0
-
-
-def execute(package: Path, plan: ConversionPlan, aids: Aids) -> Execution:
-    """What the provider's backend does, where the route has one."""
-    provider = next((part.provider for part in plan.details or () if part.provider is not None), None)
-    return Execution() if provider is None else provider.execute(package, aids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

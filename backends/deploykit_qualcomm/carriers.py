@@ -11,22 +11,22 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packaging.version import InvalidVersion, Version
 
-from deploykit.backend.probes import CheckLine, Surroundings
-from deploykit.backend.toolchains import load_toolchains
 from deploykit.errors import UnknownTargetError
 from deploykit.findings import Confidence, Severity
 from deploykit.findings.rules import Found, Registry
-from deploykit.system.environments import environment_of
 from deploykit.system.specs import ToolchainSpec
 from deploykit.tables.capabilities import CompatRow, Status, compat_row
 from deploykit.tables.devices import Device
 from deploykit_qualcomm.compat import FAMILY
 from deploykit_qualcomm.devices import arch_number, arch_of, known_archs, qualcomm_device
 from deploykit_qualcomm.tables import LINUX, MACHINES, WINE, Wheel, tables
+
+if TYPE_CHECKING:
+    from deploykit.backend.probes import CheckLine, Surroundings
 
 __all__ = [
     "RULES",
@@ -49,6 +49,8 @@ __all__ = [
 def qualcomm_toolchains(backend: str) -> tuple[ToolchainSpec, ...]:
     """Every toolchain file of the shared tables, offered by the backend of that id."""
     here = Path(__file__).parent
+    from deploykit.backend.toolchains import load_toolchains
+
     return load_toolchains(here / "data" / "toolchains", backend=backend, files=here)
 
 
@@ -82,6 +84,9 @@ def carrier(build: str) -> Wheel | None:
 
 def probe_hosts(around: Surroundings) -> Iterator[CheckLine]:
     """One line per compiler that a toolchain brings, and one that names those for which another machine is needed."""
+    from deploykit.backend.probes import CheckLine
+    from deploykit.system.environments import environment_of
+
     for wheel in tables().wheels:
         spec = host_toolchain(wheel.sdk)
         if spec is None:

@@ -14,7 +14,6 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from deploykit.backend.audits import Audit, settled_findings
-from deploykit.backend.on_device import DeviceJob, DeviceRequest, DeviceResults
 from deploykit.backend.opinions import Compiler, Opinion, Opinions
 from deploykit.backend.options import OptionSpec
 from deploykit.backend.plans import Plan
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from deploykit.accuracy.samples.gathering import Samples
     from deploykit.accuracy.samples.sizes import PinnedInput
     from deploykit.accuracy.simulate.simulation import Original
+    from deploykit.backend.on_device import DeviceJob, DeviceRequest, DeviceResults
     from deploykit.backend.probes import Probe
     from deploykit.backend.quantizers import QuantizedModel, Quantizer
     from deploykit.encodings.segments import Segment

@@ -15,7 +15,6 @@ from pathlib import Path
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.formats.grids import json_name
 from deploykit.encodings.place import place
-from deploykit.encodings.qdq import read_qdq
 from deploykit.encodings.values import EncodingSet, Float
 from deploykit.errors import InputError
 from deploykit.model import load_model, weight
@@ -84,6 +83,8 @@ def read_given(path: Path, *, float_tensors: Path | None = None) -> EncodingSet:
     float model in place of a QDQ model: it would make everything float without a word.
     """
     if path.suffix.lower() == ".onnx":
+        from deploykit.encodings.qdq import read_qdq
+
         model = load_model(path)
         encodings = read_qdq(model.proto, source=str(path), read_tensor=partial(weight, model))
         if not encodings.entries:

@@ -21,8 +21,6 @@ from deploykit.backend.backend import Backend, Progress, Same, SharedWork, Situa
 from deploykit.backend.plans import Plan
 from deploykit.encodings.backward import Evidence, InferredRange
 from deploykit.encodings.infer import infer_entries
-from deploykit.encodings.insert_qdq import insert_qdq
-from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.rules import RULES as ENCODING_RULES
 from deploykit.encodings.rules import EncodingsOnGraph
 from deploykit.encodings.values import EncodingSet, Float
@@ -435,6 +433,9 @@ def rewrite_quantized(
 
     ``model`` must hold its weights. Raises UsageError for an unknown name, InputError for samples that do not fit.
     """
+    from deploykit.encodings.insert_qdq import insert_qdq
+    from deploykit.encodings.qdq import extract_qdq
+
     taken = extract_qdq(model)
     made = rewrite(taken.model, taken.encodings, names, feeds, evidence=evidence)
     if not made.kept:

@@ -17,7 +17,6 @@ from deploykit.backend.audits import settled_findings
 from deploykit.backend.backend import Aids, AnyBackend, Execution, Progress, SharedWork
 from deploykit.backend.options import KERNELS
 from deploykit.backend.plugins import load_backends
-from deploykit.encodings.qdq import extract_qdq
 from deploykit.errors import DeploykitError, UsageError
 from deploykit.findings import Finding, sort_findings
 from deploykit.flow.plan import Decision
@@ -51,6 +50,8 @@ def execute(
             if given.encodings is not None:
                 encodings = given.encodings
             elif facts.is_qdq:
+                from deploykit.encodings.qdq import extract_qdq
+
                 taken = extract_qdq(model)
                 model, facts, encodings = taken.model, facts_of(taken.model), taken.encodings
             if encodings is None:

@@ -18,7 +18,6 @@ from deploykit.encodings.float_sets import collect_coverage
 from deploykit.findings import Finding, group_findings, headline
 from deploykit.report.charts import decibels, loss_bars, network_strip, range_chart, share_of, timeline
 from deploykit.report.explaining import ON_A_DEVICE, costs_by_output, explained, shipping
-from deploykit.report.ladders import ladder_section
 from deploykit.report.rendering import render
 
 if TYPE_CHECKING:
@@ -105,6 +104,11 @@ def render_report(
     for change in changes:
         places.setdefault(str(change), []).append(change.where)
     assumed = (plan.assumed.partition(",")[0], "" if plan.route is None else plan.route.id)
+    ladder: object = None
+    if situation.ladder is not None:
+        from deploykit.report.ladders import ladder_section
+
+        ladder = ladder_section(situation.ladder)
     values = {
         "plan": plan,
         "facts": situation.facts,
@@ -115,7 +119,7 @@ def render_report(
         "headline": headline(findings),
         "open": group_findings(findings)[0],
         "handled": group_findings(findings)[1],
-        "ladder": None if situation.ladder is None else ladder_section(situation.ladder),
+        "ladder": ladder,
         "made": None if situation.quantized is None else quantized_section(situation.quantized.record),
         "coverage": dict(coverage.most_common()),
         "types": types,

@@ -16,7 +16,6 @@ import numpy as np
 from onnx import ModelProto
 
 from deploykit.accuracy.judge import measures
-from deploykit.accuracy.judge.detections import judge_detections
 from deploykit.accuracy.judge.kinds import OutputKind, Piece, Task, detection_sets, pieces_of
 from deploykit.accuracy.judge.measures import Numbers, Pair, Values
 from deploykit.accuracy.judge.rows import ChosenRows, Matched
@@ -104,6 +103,8 @@ def judge_outputs(
     numbers, counts, covered = list[JudgedNumber](), list[KeptCount](), set[str]()
     for group in facts.once("detections", lambda: detection_sets(facts)):
         if all(name in known for name in group.outputs):
+            from deploykit.accuracy.judge.detections import judge_detections
+
             found, count = judge_detections(context, facts, group, both, feeds)
             counts += [] if count is None else [count]
             covered |= set(group.outputs) if found else set()

@@ -17,7 +17,6 @@ import numpy.typing as npt
 import onnxruntime as ort
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
-from deploykit.accuracy.simulate.graph_pieces import GraphPieces
 from deploykit.accuracy.simulate.quantizers import fake_quantize, quantize_graph
 from deploykit.encodings.values import Value
 from deploykit.errors import InputError
@@ -275,6 +274,8 @@ class StreamedModel:
         room: int,
         nodes: int,
     ) -> None:
+        from deploykit.accuracy.simulate.graph_pieces import GraphPieces
+
         self.wanted = tuple(wanted)
         self._open = open_group
         self._pieces = GraphPieces(model, wanted, size=nodes, room=room)

@@ -26,7 +26,6 @@ from deploykit.accuracy.samples.gathering import MOST, Samples, gather
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.quantizers import quantizers_of
 from deploykit.accuracy.simulate.sessions import Feed, Session
-from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.model import load_model
@@ -206,6 +205,8 @@ def read_question(
     if encodings is not None:
         placed = read_placed(encodings, facts, float_tensors=float_tensors)
     elif facts.is_qdq and takes_pairs:
+        from deploykit.encodings.qdq import extract_qdq
+
         taken = extract_qdq(proto)
         proto, placed = taken.model, taken.encodings
         facts = collect_facts(wrap_proto(proto, path=model))
