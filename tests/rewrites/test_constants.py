@@ -198,7 +198,19 @@ def test_what_differs_by_more_than_is_allowed_is_undone(monkeypatch: pytest.Monk
     (step,) = rewrite(model, None, [known.name], feeds).steps
     assert step.kept and step.ulps
     monkeypatch.setattr("deploykit.flow.cure.load_transform", lambda name: replace(known, ulps=step.ulps / 2))
-    assert rewrite(model, None, [known.name], feeds).kept == ()
+    # What inputs that are off by one rounding change four times over may be changed by a rewrite too.
+    for own, is_kept in ((step.ulps / 8, False), (step.ulps / 3.9, True)):
+        monkeypatch.setattr("deploykit.flow.cure._own_noise", lambda *_, own=own: own)
+        assert bool(rewrite(model, None, [known.name], feeds).kept) is is_kept
+
+
+def test_a_model_that_makes_much_of_a_rounding_is_no_reason_to_undo() -> None:
+    body = (
+        "a = Sigmoid (xa)  b = Exp (xb)  ratio = Div (a, b)  log = Log (ratio)  wide = Mul (log, many)  y = Sin (wide)"
+    )
+    model = text_model("float[5,5] xa, float[5,5] xb", body, many=np.float32(3000))
+    (step,) = rewrite(model, None, ["log-of-ratio"], random_feeds(model, samples=2)).steps
+    assert step.kept and (step.ulps or 0) > 2 * (load_transform("log-of-ratio").ulps or 0)
 
 
 @settings(max_examples=30)
