@@ -245,6 +245,9 @@ def test_a_norm_in_float16_goes_up_to_362(high: float, told: bool, situation: Ca
     masked = "g (float[4,4] x) => (float[4,4] y) { s = Add (x, m)  y = Softmax (s) }"
     made = situation({"graph": masked, "stored": {"m": ("float", (4, 4), -1e9)}})
     assert not list(FLOAT16_RULES["QNN127"].run(Float16Plan(situation=made, tensors=frozenset("sm")))), "it only masks"
+    bounded = "g (float[4] x) => (float[4] y) { y = Clip (x, , high) }"
+    made = situation({"graph": bounded, "stored": {"high": ("float", (), 1e9)}})
+    assert not list(FLOAT16_RULES["QNN127"].run(Float16Plan(situation=made, tensors=frozenset(["high"])))), "a bound"
 
 
 @pytest.mark.parametrize("backend", ["qnn-htp", "ort-qnn"])

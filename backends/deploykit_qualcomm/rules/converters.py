@@ -149,6 +149,7 @@ def check_range(plan: Float16Plan) -> Iterator[Found]:
         return
     from deploykit.encodings.reach import collect_reach, only_masks, proven_bounds, saturates
     from deploykit.model.collect import constant_range
+    from deploykit.model.facts import setting_of
 
     facts = plan.situation.facts
 
@@ -161,7 +162,8 @@ def check_range(plan: Float16Plan) -> Iterator[Found]:
     folded = _folded_by_converters(plan.situation)
     for name in sorted((plan.tensors & reach.keys()) - folded):
         found = reach[name]
-        if found.magnitude <= LARGEST_FLOAT16 or only_masks(facts, name, found):
+        # A bound of a Clip that becomes infinite bounds what it did.
+        if found.magnitude <= LARGEST_FLOAT16 or setting_of(facts, name) or only_masks(facts, name, found):
             continue
         harmless = saturates(facts, name)
         most = "" if found.attained else "at most "
