@@ -70,6 +70,7 @@ def test_operators_and_shapes_say_what_an_output_is(given: str, body: str, kind:
         ("float[1,5,8,8] x", "y = Softmax<axis=1>(x)", 1, T.SEGMENTATION),
         ("float[1,1,8,8] x", "y = Sigmoid(x)", None, T.MASK),
         ("float[1,5] x", "y = Sigmoid(x)", None, T.DECISIONS),
+        ("float x", "y = Softmax(x)", None, T.SIGNAL),  # of one number, which has no axis
         ("float[1,3,8,8] x", "y = Relu(x)", None, T.IMAGE),
         ("float[1,3,8,8] x", "y = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x)", None, T.SIGNAL),  # smaller than given
         ("float[1,8,8,3] x", "y = Relu(x)", None, T.SIGNAL),

@@ -185,6 +185,9 @@ def pieces_of(facts: GraphFacts, output: str) -> tuple[Piece, ...]:
     return tuple(found)
 
 
+_SOFT = ("Softmax", "LogSoftmax")
+
+
 def _task(facts: GraphFacts, output: str, kind: OutputKind) -> tuple[int | None, Task]:
     """The axis along which one of several is the answer, and what people measure of such an output."""
     shape = facts.tensors[output].shape
@@ -193,7 +196,8 @@ def _task(facts: GraphFacts, output: str, kind: OutputKind) -> tuple[int | None,
     if shape is None:
         return None, Task.SIGNAL
     rank, default = len(shape), -1 if facts.opset >= 13 else 1
-    made = [(node, axes) for node, axes in _upwards(facts, output) if node.op_type in ("Softmax", "LogSoftmax")]
+    # A single number has no axis, and no other class.
+    made = [(node, axes) for node, axes in _upwards(facts, output) if axes and node.op_type in _SOFT]
     axis = next((axes[int(node.attributes.get("axis", default)) % len(axes)] for node, axes in made), None)
     if axis is None and kind is OutputKind.LOGITS:
         # A model that makes probabilities of one output does so of all that are classes.
