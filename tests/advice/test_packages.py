@@ -85,6 +85,7 @@ def requests_of(bench: Any, finding: Finding, model: Path) -> list[dict[str, Any
     asked: list[dict[str, Any]] = [{"rewrite": (name,)} for pair in rewrites for name in pair if name]
     left_out = tuple(re.findall(r"--no-rewrite ([a-z-]+)", hint))
     asked += [{"no_rewrite": left_out}] if left_out else []
+    asked += [{"precision": "fp16", "encodings": None}] if "--precision fp16" in hint else []
     asked += [{"calibration": data_for(bench, model)}] if "--calibration" in hint else []
     asked += [{"inputs": (f"{name}=1",)} for name in re.findall(r"--input ([\w.]+)=VALUE", hint)]
     asked += [{"float_tensors": names_file(bench, finding.evidence["tensors"])}] if "--float-tensors" in hint else []
@@ -117,7 +118,7 @@ def test_what_a_whole_run_advises_has_an_effect(name: str, encoded: bool, releas
         assert requests, f"{finding.code}: nobody knows how to follow {finding.hint!r}"
         for request in requests:
             key = str(request)
-            tried[key] = tried.get(key) or bench.ask(model, **given, **request)
+            tried[key] = tried.get(key) or bench.ask(model, **given | request)
             assert is_followed(finding, request, tried[key]), f"{finding.code} after {request}: {finding.message}"
 
 
