@@ -386,6 +386,9 @@ def check_mixed_widths(context: EncodingsOnGraph) -> Iterator[Found]:
         )
 
 
+_MOVED = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+
+
 @RULES.rule("DK112", "one-sided-decision", "warning", sources=("the entry of what the Sigmoid reads",))
 def check_one_sided_decisions(context: EncodingsOnGraph) -> Iterator[Found]:
     """A score of the model cannot get to the other side of 1/2: the range of what its Sigmoid reads ends before zero.
@@ -398,9 +401,7 @@ def check_one_sided_decisions(context: EncodingsOnGraph) -> Iterator[Found]:
     from deploykit.encodings.new_grids import range_of
 
     for output in context.facts.outputs:
-        node = context.facts.producer_of(output)
-        while node is not None and has(node, Trait.REARRANGES):
-            node = context.facts.producer_of(node.inputs[0])
+        node = context.facts.maker_behind(output, _MOVED)
         ends = None if node is None or node.op_type != "Sigmoid" else range_of(context.encodings.get(node.inputs[0]))
         if ends is not None and not ends[0] < 0 < ends[1]:
             never = "above" if ends[1] <= 0 else "below"

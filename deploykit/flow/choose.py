@@ -332,7 +332,10 @@ def explore(ground: Ground, support: MixedSupport, *, mixed: str, tell: Callable
     listed = tuple(Way(id=identity, kind="", unavailable=why) for identity, why in skipped.items())
     won = next((item for item in built if item.way is choice.winner), None)
     choice = replace(choice, verdicts={**skipped, **choice.verdicts}, ways=(*choice.ways, *listed))
-    return Explored(built=tuple(built), winner=won, choice=choice, reference=ground.reference, wider=ground.wider)
+    # Asked only where the way that won loses too.
+    loses = won is not None and won.verdict is not None and not won.verdict.right
+    wider = ground.wider(has_float16=bool(support.kinds & {"fallback", "segments"})) if loses else ""
+    return Explored(built=tuple(built), winner=won, choice=choice, reference=ground.reference, wider=wider)
 
 
 def _order(ground: Ground, support: MixedSupport) -> tuple[str, ...]:

@@ -377,7 +377,7 @@ def _own_noise(model: ModelProto, before: Sequence[Feed], feeds: Sequence[Feed])
     No more can be asked of steps inside of it. 0 for inputs that are not float.
     """
     off = [{n: np.nextafter(v, np.inf) if v.dtype.kind == "f" else v for n, v in feed.items()} for feed in feeds]
-    return max(map(difference_in_ulps, before, Session(model).runs(off)), default=0.0)
+    return max(map(difference_in_ulps, before, Session(model).runs(off)))
 
 
 def _gone_on(

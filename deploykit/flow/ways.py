@@ -162,23 +162,21 @@ class Ground:
         """The simulation of the encodings as they were given, None where nothing may be judged."""
         return None if self.fitted is None else self.fitted.verdict
 
-    @property
-    def wider(self) -> str:
+    def wider(self, *, has_float16: bool) -> str:
         """What keeps what is asked where the encodings do not, as simulated; "" where they lose nothing."""
         if self.judge is None or self.reference is None or not self.reference.failures:
             return ""
-        halves = (replace(entry, value=Float(dtype="float16")) for entry in self.encodings)
-        for what, encodings in (
-            ("16-bit activations over the same ranges keep", with_wide_activations(self.encodings)),
-            ("float16 (--precision fp16 with the float model) keeps", self.encodings.with_entries(halves)),
-        ):
-            if encodings is self.encodings:  # they are that wide already
-                continue
+        wide = with_wide_activations(self.encodings)
+        tried = [] if wide is self.encodings else [("16-bit activations over the same ranges keep", wide)]
+        if has_float16:
+            halves = self.encodings.with_entries(replace(e, value=Float(dtype="float16")) for e in self.encodings)
+            tried.append(("float16 (--precision fp16 with the float model) keeps", halves))
+        for what, encodings in tried:
             outputs = Simulator(self.model, encodings).runs(self.judge.feeds)
             verdict = settled(self.judge.compare(outputs), self.samples.label)
             if not verdict.failures:
                 return f"{what} it, simulated: {verdict.words}"
-        return "neither 16-bit activations nor float16 keep it, simulated: look at the model and at the samples"
+        return "no wider type of the device keeps it, simulated: look at the model and at the samples" if tried else ""
 
     @property
     def feeds(self) -> Sequence[Feed]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import deploykit
@@ -19,13 +20,17 @@ from deploykit.accuracy.samples.sizes import PinnedInput
 from deploykit.backend.backend import Request, SharedWork
 from deploykit.backend.opinions import Compiler, Opinion, Opinions, OpinionState
 from deploykit.backend.requests import Mixed
+from deploykit.encodings.formats.aimet import write_encodings
+from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.post_processing import Harm, Hurt, PostProcessing
+from deploykit.encodings.values import Encoding, EncodingSet
 from deploykit.findings import Finding
 from deploykit.flow.choose import ChosenWay, choose_way
 from deploykit.flow.plan import decide
 from deploykit.flow.read import read_situation
 from deploykit.flow.rules import RULES as CHOICE_RULES
 from tables import each_row
+from text_models import text_model
 
 DETR = Path(__file__).parents[1] / "data" / "aimet" / "detr"
 
@@ -268,3 +273,31 @@ def test_verify_names_the_first_operator_that_diverges(mixed: Mixed, good: bool,
     if not good:
         assert "first at" in check.detail
         assert "/decoder/" in check.detail  # where the huge anchors do their harm, not a convolution of the backbone
+
+
+@each_row(
+    ("bits", "reach", "device", "hint"),
+    [
+        (8, 1.0, "sm8650", "16-bit activations over the same ranges keep it, simulated"),
+        (8, 0.005, "sm8650", "float16 (--precision fp16 with the float model) keeps it, simulated"),
+        (8, 0.005, "qcm6490", "no wider type of the device keeps it, simulated"),  # it has no float16
+        (16, 0.005, "qcm6490", "deploykit accuracy locate names the first operator"),  # nothing wider to try
+    ],
+)
+def test_the_first_wider_type_of_the_device_that_keeps_it_is_named(
+    tmp_path: Path, bits: int, reach: float, device: str, hint: str
+) -> None:
+    # Half of the values are so small that 8 bits have no step for them.
+    values = np.geomspace(1e-4, 1, 64, dtype=np.float32).reshape(4, 1, 16)
+    onnx.save(
+        text_model("float[1,16] x", "r = Relu (x)  l = Log (r)  y = Neg (l)", "float[1,16] y"), tmp_path / "m.onnx"
+    )
+    np.savez(tmp_path / "d.npz", x=values)
+    kind = GridKind(bits=bits, signed=False)
+    ranges = {"x": (0.0, 1.0), "r": (0.0, reach), "l": (-10.0, 0.0), "y": (0.0, 10.0)}
+    entries = {n: Encoding(name=n, value=affine_for_range(*ends, kind)) for n, ends in ranges.items()}
+    text = write_encodings(EncodingSet(version="1.0.0", entries=entries), "1.0.0")
+    (tmp_path / "e.encodings").write_text(text, "utf-8")
+    given: dict[str, Any] = {"encodings": tmp_path / "e.encodings", "calibration": tmp_path / "d.npz"}
+    found = deploykit.check(tmp_path / "m.onnx", target=device, sdk="2.33", **given)
+    assert [finding.hint[: len(hint)] for finding in found if finding.code == "DK205"] == [hint]
