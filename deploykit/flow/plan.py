@@ -52,6 +52,10 @@ class Decision(Generic[P, D]):
         return changes_between(self.given.facts, self.situation.facts)
 
 
+# About a range of the file: it stays as it is where a rewrite moves the operator that shows it, as to the host.
+_LASTING = frozenset({"DK112"})
+
+
 def decide(backend: Backend[P, D], given: Situation, shared: SharedWork, tell: Progress) -> Decision[P, D]:
     """The stages up to the decision: cure, choose, plan."""
     cured = cure(backend, judge(backend, given, shared), shared, tell)
@@ -81,7 +85,10 @@ def plan(
         avoided = _avoided(cured.given.plan.findings, decided.findings, how)
         avoided += _avoided(cured.given.core, core, how) if cured.steps else ()
         gone = {(finding.code, finding.subject.name): finding for finding in _avoided(core, judged.core, how)}
-        core = tuple(gone.get((finding.code, finding.subject.name), finding) for finding in core)
+        core = tuple(
+            finding if finding.code in _LASTING else gone.get((finding.code, finding.subject.name), finding)
+            for finding in core
+        )
     made = data_findings(given, shared) if given.quantized is None else given.quantized.findings
     found = (*given.target.findings, *made, *core, *CHOICE_RULES.run(chosen), *decided.findings, *avoided)
     decided = replace(

@@ -275,6 +275,21 @@ def test_verify_names_the_first_operator_that_diverges(mixed: Mixed, good: bool,
         assert "/decoder/" in check.detail  # where the huge anchors do their harm, not a convolution of the backbone
 
 
+def checked(
+    folder: Path, body: str, values: Any, device: str = "sm8650", bits: int = 8, **ranges: Any
+) -> dict[str, Finding]:
+    """What is found by code about a model on one row of 16 values, given some samples and per-tensor entries."""
+    stored: dict[str, Any] = {"w": np.eye(16, dtype=np.float32)} if "w)" in body else {}
+    onnx.save(text_model("float[1,16] x", body, "float[1,16] y", **stored), folder / "m.onnx")
+    np.savez(folder / "d.npz", x=values.reshape(4, 1, 16))
+    kind = GridKind(bits=bits, signed=False)
+    entries = {n: Encoding(name=n, value=affine_for_range(low, high, kind)) for n, (low, high) in ranges.items()}
+    text = write_encodings(EncodingSet(version="1.0.0", entries=entries), "1.0.0")
+    (folder / "e.encodings").write_text(text, "utf-8")
+    given: dict[str, Any] = {"encodings": folder / "e.encodings", "calibration": folder / "d.npz"}
+    return {found.code: found for found in deploykit.check(folder / "m.onnx", target=device, sdk="2.33", **given)}
+
+
 @each_row(
     ("bits", "reach", "device", "hint"),
     [
@@ -287,17 +302,15 @@ def test_verify_names_the_first_operator_that_diverges(mixed: Mixed, good: bool,
 def test_the_first_wider_type_of_the_device_that_keeps_it_is_named(
     tmp_path: Path, bits: int, reach: float, device: str, hint: str
 ) -> None:
-    # Half of the values are so small that 8 bits have no step for them.
-    values = np.geomspace(1e-4, 1, 64, dtype=np.float32).reshape(4, 1, 16)
-    onnx.save(
-        text_model("float[1,16] x", "r = Relu (x)  l = Log (r)  y = Neg (l)", "float[1,16] y"), tmp_path / "m.onnx"
-    )
-    np.savez(tmp_path / "d.npz", x=values)
-    kind = GridKind(bits=bits, signed=False)
-    ranges = {"x": (0.0, 1.0), "r": (0.0, reach), "l": (-10.0, 0.0), "y": (0.0, 10.0)}
-    entries = {n: Encoding(name=n, value=affine_for_range(*ends, kind)) for n, ends in ranges.items()}
-    text = write_encodings(EncodingSet(version="1.0.0", entries=entries), "1.0.0")
-    (tmp_path / "e.encodings").write_text(text, "utf-8")
-    given: dict[str, Any] = {"encodings": tmp_path / "e.encodings", "calibration": tmp_path / "d.npz"}
-    found = deploykit.check(tmp_path / "m.onnx", target=device, sdk="2.33", **given)
-    assert [finding.hint[: len(hint)] for finding in found if finding.code == "DK205"] == [hint]
+    # Many values are so small that 8 bits have no step for them.
+    values, ranges = np.geomspace(1e-4, 1, 64, dtype=np.float32), {"r": (0.0, reach), "l": (-10.0, 0.0)}
+    body = "r = Relu (x)  l = Log (r)  y = Neg (l)"
+    found = checked(tmp_path, body, values, device, bits, x=(0.0, 1.0), y=(0.0, 10.0), **ranges)
+    assert found["DK205"].hint.startswith(hint)
+
+
+def test_what_a_range_cuts_off_is_not_handled_by_moving_its_operator_to_the_host(tmp_path: Path) -> None:
+    """Scores of a word that nobody spoke: the Sigmoid goes to the host, and its logits still end at zero."""
+    values, body = np.linspace(-15, -9, 64, dtype=np.float32), "l = MatMul (x, w)  y = Sigmoid (l)"
+    found = checked(tmp_path, body, values, x=(-15.0, 0.0), l=(-15.0, 0.0), y=(0.0, 1.0))
+    assert "DK202" in found and found["DK112"].handled is None
