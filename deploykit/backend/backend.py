@@ -13,20 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
-from deploykit.backend.audits import Audit, settled_findings
-from deploykit.backend.opinions import Compiler, Opinion, Opinions
-from deploykit.backend.options import OptionSpec
-from deploykit.backend.plans import Plan
 from deploykit.backend.requests import Request
-from deploykit.backend.status import Compilation, Correctness
-from deploykit.backend.targets import Target
+from deploykit.backend.status import Compilation
 from deploykit.errors import InputError
 from deploykit.findings import Confidence, Finding
-from deploykit.findings.rules import Registry
 from deploykit.system.published import Published
 from deploykit.system.store import Kept
-from deploykit.tables.capabilities import CompatRow
-from deploykit.tables.devices import Device
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -35,14 +27,23 @@ if TYPE_CHECKING:
     from deploykit.accuracy.samples.gathering import Samples
     from deploykit.accuracy.samples.sizes import PinnedInput
     from deploykit.accuracy.simulate.simulation import Original
+    from deploykit.backend.audits import Audit
     from deploykit.backend.on_device import DeviceJob, DeviceRequest, DeviceResults
+    from deploykit.backend.opinions import Compiler, Opinion, Opinions
+    from deploykit.backend.options import OptionSpec
+    from deploykit.backend.plans import Plan
     from deploykit.backend.probes import Probe
     from deploykit.backend.quantizers import QuantizedModel, Quantizer
+    from deploykit.backend.status import Correctness
+    from deploykit.backend.targets import Target
     from deploykit.encodings.segments import Segment
     from deploykit.encodings.values import EncodingSet
+    from deploykit.findings.rules import Registry
     from deploykit.model import Model
     from deploykit.model.facts import GraphFacts
     from deploykit.system.specs import ToolchainSpec
+    from deploykit.tables.capabilities import CompatRow
+    from deploykit.tables.devices import Device
     from deploykit.tables.known_errors import Catalog
 
 __all__ = [
@@ -197,10 +198,6 @@ class Execution:
     seen: Seen | None = None
     settled: Mapping[tuple[str, str], str] = field(default_factory=dict)
     estimate: Estimate | None = None
-
-    def settle(self, findings: Iterable[Finding]) -> tuple[Finding, ...]:
-        """The plan's findings, those marked as handled that running showed to be about nothing here."""
-        return settled_findings(findings, self.settled)
 
     def with_avoided(self, avoided: Iterable[Finding]) -> tuple[Finding, ...]:
         """Its findings, and those of an earlier try that it got over: what was found again it did not get over."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,7 +19,9 @@ from deploykit.cli.terminal import emit, progress, table
 from deploykit.errors import UsageError
 from deploykit.findings import Confidence
 from deploykit.tables.capabilities import CompatRow
-from deploykit.tables.known_errors import KnownError, search_errors
+
+if TYPE_CHECKING:
+    from deploykit.tables.known_errors import KnownError
 
 __all__ = ["command"]
 
@@ -71,6 +73,8 @@ def command(
     # Words that no row has may be those of a message: the known causes of failures that have them are named.
     causes: Sequence[KnownError] = ()
     if feature and not any(found.rows for found in asked):
+        from deploykit.tables.known_errors import search_errors
+
         causes = search_errors(catalog_of(load_backends()), " ".join(feature))
 
     def text() -> str:

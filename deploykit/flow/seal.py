@@ -13,6 +13,7 @@ import onnx
 
 from deploykit.accuracy.latency import Estimate
 from deploykit.accuracy.samples.gathering import RECORDED_FILE, record
+from deploykit.backend.audits import settled_findings
 from deploykit.backend.backend import BytesFile, Execution, SharedWork, Situation, TextFile
 from deploykit.backend.plans import Plan, Step
 from deploykit.backend.status import Compiled, Correctness, PackageStatus, Right
@@ -102,7 +103,8 @@ class RanPackage:
         before, plan = self.before, self.decision.plan
         instead = None if before is None else before.instead
         avoided = () if before is None or instead is None else (*instead.over(before.findings), *instead.findings)
-        return sort_findings((*self.execution.settle(plan.findings), *self.execution.with_avoided(avoided)))
+        settled = settled_findings(plan.findings, self.execution.settled)
+        return sort_findings((*settled, *self.execution.with_avoided(avoided)))
 
     @property
     def right(self) -> Correctness:

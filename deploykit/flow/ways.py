@@ -19,6 +19,7 @@ from deploykit.accuracy.judge.judge import Judge, Numbers
 from deploykit.accuracy.judge.kinds import detection_sets
 from deploykit.accuracy.judge.verdict import Verdict
 from deploykit.accuracy.samples.gathering import Samples
+from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.sessions import Chain, Feed, Session
 from deploykit.accuracy.simulate.simulation import FIRST, Fitted, Simulator, fit_judge, settled
 from deploykit.encodings.backward import Evidence, Inference
@@ -163,8 +164,12 @@ class Ground:
         return None if self.fitted is None else self.fitted.verdict
 
     def wider(self, *, has_float16: bool) -> str:
-        """What keeps what is asked where the encodings do not, as simulated; "" where they lose nothing."""
-        if self.judge is None or self.reference is None or not self.reference.failures:
+        """What keeps what is asked where the encodings do not, as simulated; "" where they lose nothing.
+
+        On derived inputs nothing is told: what they ask of a range real data does not.
+        """
+        derived = self.samples.label is Label.DERIVED
+        if derived or self.judge is None or self.reference is None or not self.reference.failures:
             return ""
         wide = with_wide_activations(self.encodings)
         tried = [] if wide is self.encodings else [("16-bit activations over the same ranges keep", wide)]
@@ -173,7 +178,7 @@ class Ground:
             tried.append(("float16 (--precision fp16 with the float model) keeps", halves))
         for what, encodings in tried:
             outputs = Simulator(self.model, encodings).runs(self.judge.feeds)
-            verdict = settled(self.judge.compare(outputs), self.samples.label)
+            verdict = self.judge.compare(outputs)
             if not verdict.failures:
                 return f"{what} it, simulated: {verdict.words}"
         return "no wider type of the device keeps it, simulated: look at the model and at the samples" if tried else ""

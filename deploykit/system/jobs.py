@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from deploykit.errors import ToolError
-from deploykit.system.processes import run
 
 __all__ = ["LOG", "RESULT", "Begun", "Job", "Steps", "finished_job", "prefixed", "run_job"]
 
@@ -60,6 +59,8 @@ def run_job(job: Job, *, progress: Callable[[str], None], timeout: float | None)
     Raises ToolError when the time is up, the child says what failed, it ends without a result, or a file that it names
     is not there: the exit status alone is no evidence. What was logged as an error is one, whatever the child says.
     """
+    from deploykit.system.processes import run
+
     (job.folder / RESULT).unlink(missing_ok=True)
     log, shown = job.folder / LOG, ("", 0.0)
 
@@ -118,11 +119,6 @@ class Begun(str):
 
     __slots__ = ()
 
-    @classmethod
-    def of(cls, number: int, total: int, words: str) -> Begun:
-        """The ``number``-th of ``total`` steps, counted from 1."""
-        return cls(f"[{number}/{total}] {words}")
-
 
 class Steps:
     """A list of steps that are begun in its order; one may be begun again, and one that was not needed is passed."""
@@ -134,7 +130,7 @@ class Steps:
     def begin(self, name: str) -> None:
         """Tell that the step of that name begins; nothing where it is none of these."""
         if name in self._names:
-            self._tell(Begun.of(self._names.index(name) + 1, len(self._names), name))
+            self._tell(Begun(f"[{self._names.index(name) + 1}/{len(self._names)}] {name}"))
 
 
 def prefixed(name: str, tell: Callable[[str], None]) -> Callable[[str], None]:

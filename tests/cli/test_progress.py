@@ -24,11 +24,11 @@ from deploykit.cli import terminal as module
 from deploykit.system.jobs import Begun
 module._PATIENCE, module._AGAIN, module._TICK, module._FIRST = 0.1, 0.15, 0.03, 0.02
 with module.progress() as tell:
-    tell(Begun.of(1, 2, "deciding"))
+    tell(Begun("[1/2] deciding"))
     tell("trying \\x1b[2Jfallback " + "x" * int(sys.argv[1]))
     time.sleep(0.3)
     tell.say("\\x1b[32mone\\x1b[0m result" if len(sys.argv) > 2 else "one result")
-    tell(Begun.of(2, 2, "verifying"))
+    tell(Begun("[2/2] verifying"))
     time.sleep(0.1)
 print("the answer")
 """
@@ -98,7 +98,7 @@ def test_json_and_quiet_are_silent(
 
     monkeypatch.setattr("deploykit.cli.frame.settings", lambda: Settings(**given))  # type: ignore[arg-type]
     with module.progress() as tell:
-        tell(Begun.of(1, 1, "deciding"))
+        tell(Begun("[1/1] deciding"))
         tell.say("why nothing moves")
     err = capsys.readouterr().err
     assert "deciding" not in err

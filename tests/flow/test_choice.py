@@ -278,34 +278,43 @@ def test_verify_names_the_first_operator_that_diverges(mixed: Mixed, good: bool,
 def checked(
     folder: Path, body: str, values: Any, device: str = "sm8650", bits: int = 8, **ranges: Any
 ) -> dict[str, Finding]:
-    """What is found by code about a model on one row of 16 values, given some samples and per-tensor entries."""
+    """What is found by code about a model on one row of 16 values, given samples, or none, and per-tensor entries."""
     stored: dict[str, Any] = {"w": np.eye(16, dtype=np.float32)} if "w)" in body else {}
     onnx.save(text_model("float[1,16] x", body, "float[1,16] y", **stored), folder / "m.onnx")
-    np.savez(folder / "d.npz", x=values.reshape(4, 1, 16))
     kind = GridKind(bits=bits, signed=False)
     entries = {n: Encoding(name=n, value=affine_for_range(low, high, kind)) for n, (low, high) in ranges.items()}
     text = write_encodings(EncodingSet(version="1.0.0", entries=entries), "1.0.0")
     (folder / "e.encodings").write_text(text, "utf-8")
-    given: dict[str, Any] = {"encodings": folder / "e.encodings", "calibration": folder / "d.npz"}
+    given: dict[str, Any] = {"encodings": folder / "e.encodings"}
+    if values is not None:
+        np.savez(folder / "d.npz", x=values.reshape(4, 1, 16))
+        given["calibration"] = folder / "d.npz"
     return {found.code: found for found in deploykit.check(folder / "m.onnx", target=device, sdk="2.33", **given)}
 
 
 @each_row(
-    ("bits", "reach", "device", "hint"),
+    ("given", "bits", "reach", "device", "hint"),
     [
-        (8, 1.0, "sm8650", "16-bit activations over the same ranges keep it, simulated"),
-        (8, 0.005, "sm8650", "float16 (--precision fp16 with the float model) keeps it, simulated"),
-        (8, 0.005, "qcm6490", "no wider type of the device keeps it, simulated"),  # it has no float16
-        (16, 0.005, "qcm6490", "deploykit accuracy locate names the first operator"),  # nothing wider to try
+        (True, 8, 1.0, "sm8650", "16-bit activations over the same ranges keep it, simulated"),
+        (True, 8, 0.005, "sm8650", "float16 (--precision fp16 with the float model) keeps it, simulated"),
+        (True, 8, 0.005, "qcm6490", "no wider type of the device keeps it, simulated"),  # it has no float16
+        (True, 16, 0.005, "qcm6490", "deploykit accuracy locate names the first operator"),  # nothing wider to try
+        (
+            False,
+            8,
+            0.005,
+            "sm8650",
+            "deploykit accuracy locate names the first operator",
+        ),  # made-up inputs tell nothing
     ],
 )
 def test_the_first_wider_type_of_the_device_that_keeps_it_is_named(
-    tmp_path: Path, bits: int, reach: float, device: str, hint: str
+    tmp_path: Path, given: bool, bits: int, reach: float, device: str, hint: str
 ) -> None:
     # Many values are so small that 8 bits have no step for them.
     values, ranges = np.geomspace(1e-4, 1, 64, dtype=np.float32), {"r": (0.0, reach), "l": (-10.0, 0.0)}
     body = "r = Relu (x)  l = Log (r)  y = Neg (l)"
-    found = checked(tmp_path, body, values, device, bits, x=(0.0, 1.0), y=(0.0, 10.0), **ranges)
+    found = checked(tmp_path, body, values if given else None, device, bits, x=(0.0, 1.0), y=(0.0, 10.0), **ranges)
     assert found["DK205"].hint.startswith(hint)
 
 

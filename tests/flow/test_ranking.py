@@ -138,18 +138,27 @@ def test_banned_rewrites_are_not_used() -> None:
 
 
 @pytest.mark.parametrize(
-    ("variant", "wanted"), [("w8a16.v1.0.0", "rewrite"), ("w8a16-fp16mix-omit.v1.0.0", "segments")]
+    ("variant", "safe", "wanted"),
+    [
+        ("w8a16.v1.0.0", False, "rewrite"),
+        ("w8a16-fp16mix-omit.v1.0.0", False, "segments"),
+        ("w8a16-fp16mix-omit.v1.0.0", True, "fallback"),
+    ],
 )
-def test_without_judgement_ways_are_chosen_on_structure(variant: str, wanted: str) -> None:
-    """What was meant as float stays float, for nobody knows what integers would cost there."""
+def test_without_judgement_ways_are_chosen_on_structure(variant: str, safe: bool, wanted: str) -> None:
+    """What was meant as float stays float, for nobody knows what integers would cost there.
+
+    Segments are not built beside a mixing of the SDK's own that is safe.
+    """
     ground = _ground(variant)
     arbitrary = {name: InputSource(label=Label.ARBITRARY, why="nobody said") for name in ground.samples.feeds[0]}
     samples = Samples(feeds=ground.samples.feeds, of_inputs=arbitrary)
     unjudged = Ground.of(ground.model, ground.encodings, ground.facts, samples)
     surer = replace(EVERY_KIND, confidence={"segments": Confidence.REPORTED, "fallback": Confidence.INFERRED})
-    explored = explore(unjudged, surer, mixed="auto", tell=lambda line: None)
+    explored = explore(unjudged, replace(surer, safe=safe), mixed="auto", tell=lambda line: None)
     assert explored.winner is not None
     assert explored.winner.way.id == wanted
+    assert ("segments" in {item.way.id for item in explored.built}) is (wanted == "segments")
     assert explored.winner.verdict is None
     assert all(row["overall_db"] is None and row["right"] is None for row in explored.choice.to_json())
 

@@ -14,8 +14,7 @@ import onnx
 import pytest
 
 import deploykit
-from deploykit.backend.audits import Audit, AuditedKernel
-from deploykit.backend.backend import Execution
+from deploykit.backend.audits import Audit, AuditedKernel, settled_findings
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
 from deploykit.model.graph import view_of
 from deploykit_ort_qnn.bench.audit import affordable, in_place_of, mended, settled_by
@@ -183,7 +182,7 @@ def test_only_kernels_that_are_right_in_every_place_settle_what_the_atlas_says()
     lint = [doubt("QNN320", name, verdict="wrong") for name in "abcde"]
     settled = settled_by(audit, lint)
     assert set(settled) == {("QNN320", "a"), ("QNN320", "c"), ("QNN320", "e")}
-    assert [bool(one.handled) for one in Execution(settled=settled).settle(lint)] == [True, False, True, False, True]
+    assert [bool(one.handled) for one in settled_findings(lint, settled)] == [True, False, True, False, True]
     assert settled["QNN320", "e"].endswith("it is refused")
 
 

@@ -121,7 +121,7 @@ def test_steps_are_counted_and_may_begin_again() -> None:
 def test_a_step_of_one_piece_of_work_among_several_stays_a_step() -> None:
     told: list[str] = []
     tell = prefixed("sm8650", told.append)
-    tell(Begun.of(1, 3, "deciding"))
+    tell(Begun("[1/3] deciding"))
     tell("planning")
     assert told == ["sm8650: [1/3] deciding", "sm8650: planning"]
     assert [isinstance(line, Begun) for line in told] == [True, False]
