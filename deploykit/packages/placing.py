@@ -38,8 +38,11 @@ class SealedKind:
     file: str
     read: Callable[[Path], tuple[str, Mapping[str, str]]]
 
-    def strangers(self, folder: Path) -> tuple[str, ...]:
-        """What in a folder deploykit did not write, or was changed since, by its path; empty for a whole one."""
+    def strangers(self, folder: Path, *, contents: bool = True) -> tuple[str, ...]:
+        """What in a folder deploykit did not write, or was changed since, by its path; empty for a whole one.
+
+        Without ``contents`` no file is read: names alone tell.
+        """
         try:
             sums = self.read(folder)[1]
         except PackageError as error:
@@ -49,7 +52,7 @@ class SealedKind:
             if path == self.file:
                 continue
             try:
-                same = path in sums and hash_file(folder / path, follow=False)[1] == sums[path]
+                same = path in sums and not (contents and hash_file(folder / path, follow=False)[1] != sums[path])
             except DeploykitError:
                 same = False
             if not same:
@@ -79,8 +82,10 @@ PACKAGES = SealedKind("package", MANIFEST, _manifest_sums)
 RESULTS = SealedKind("folder of results", REPORT, _report_sums)
 
 
-def check_place(out: Path, *, force: bool, kind: SealedKind = PACKAGES) -> str:
+def check_place(out: Path, *, force: bool, kind: SealedKind = PACKAGES, contents: bool = True) -> str:
     """The digest of what stands at ``out`` and may be replaced, "" for nothing or an empty folder there.
+
+    To read all ``contents`` of a large package takes as long as to copy them.
 
     Raises PackageError for anything else, and without ``force`` for a folder of its kind as well.
     """
@@ -103,7 +108,7 @@ def check_place(out: Path, *, force: bool, kind: SealedKind = PACKAGES) -> str:
             why=f"--force replaces packages only, and this folder has no {MANIFEST}",
             next="name another folder",
         )
-    strange = kind.strangers(out)
+    strange = kind.strangers(out, contents=contents)
     if strange:
         raise PackageError(
             f"{out}: was kept, for not everything in it was written by deploykit",
@@ -171,7 +176,8 @@ class PlacedFolder:
             self.out.parent.mkdir(parents=True, exist_ok=True)
             restored = tidy(self.out, self._tell, self.kind)
             try:
-                self._seen = check_place(self.out, force=self.force, kind=self.kind)
+                # All contents are looked at when it is replaced.
+                self._seen = check_place(self.out, force=self.force, kind=self.kind, contents=False)
             except PackageError as error:
                 why = f"an earlier run died while it replaced this {self.kind.noun}, which was put back"
                 raise PackageError(error.what, why=why if restored else error.why, next=error.next) from None
@@ -202,28 +208,21 @@ class PlacedFolder:
             if not self._seen:
                 put_in_place(self.folder, self.out)
                 return self.out / self.kind.file
-            self._expect_seen(self.out)
             old = self.folder.with_name(OLD)
             exchange(self.folder, self.out, old)
             try:
-                self._expect_seen(old)
-            except PackageError:
-                # Somebody wrote to it in the moment before: it goes back, the new one is given up.
+                if check_place(old, force=True, kind=self.kind) != self._seen:
+                    raise self._taken()
+            except PackageError as error:
+                # Somebody wrote to it: it goes back, the new one is given up.
                 exchange(old, self.out, self.folder)
-                raise
+                raise PackageError(
+                    error.what.replace(str(old), str(self.out)), why=error.why, next=error.next
+                ) from None
             discard(old)
         except OSError as error:
             raise self._taken() if os.path.lexists(self.out) else self.unwritable(self.out, error) from None
         return self.out / self.kind.file
-
-    def _expect_seen(self, place: Path) -> None:
-        """What stands at ``place`` is what stood there when this was made, or PackageError."""
-        try:
-            now = check_place(place, force=True, kind=self.kind)
-        except PackageError as error:
-            raise PackageError(f"{self.out}: was changed while the {self.kind.noun} was made", why=error.why) from None
-        if now != self._seen:
-            raise self._taken()
 
     def _taken(self) -> PackageError:
         return PackageError(
