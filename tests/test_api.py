@@ -51,7 +51,7 @@ def test_a_name_that_is_no_function_is_an_attribute_error() -> None:
         deploykit.pack  # type: ignore[attr-defined] # noqa: B018
 
 
-@each_row("name", ["package", "plan", "check", "audit"])
+@each_row("name", "package", "plan", "check", "audit")
 def test_help_names_the_keywords_of_a_request(name: str) -> None:
     """An editor shows them by name, from the annotation; those of backends are open."""
     page = pydoc.plain(pydoc.render_doc(getattr(deploykit, name)))
@@ -88,7 +88,7 @@ REFUSED: dict[str, tuple[type[DeploykitError], Callable[[], object]]] = {
 }
 
 
-@each_row("name", deploykit.__all__)
+@each_row("name", *deploykit.__all__)
 def test_a_public_function_says_what_it_raises_and_does(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,7 +88,7 @@ CASES: dict[str, tuple[Judged, Judged]] = {
 }
 
 
-@each_row("code", [rule.code for rule in COMPARISON_RULES])
+@each_row("code", *[rule.code for rule in COMPARISON_RULES])
 def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
     triggering, clean = CASES[code]
     rule = COMPARISON_RULES[code]
@@ -115,12 +115,10 @@ def test_the_concat_behind_dead_scores_is_named_and_the_command_is_ready() -> No
 
 @each_row(
     ("shape", "severity"),
-    [
-        ((1, 4, 16), Severity.ERROR),
-        ((1, 4, 15), Severity.WARNING),
-        ((16, 4), Severity.WARNING),  # unlikely classes rounded to zero are what 8 bits mean
-        ((2, 4, 2, 4), Severity.ERROR),
-    ],
+    ((1, 4, 16), Severity.ERROR),
+    ((1, 4, 15), Severity.WARNING),
+    ((16, 4), Severity.WARNING),  # unlikely classes rounded to zero are what 8 bits mean
+    ((2, 4, 2, 4), Severity.ERROR),
 )
 def test_dead_slices_are_an_error_where_many_values_say_so(shape: tuple[int, ...], severity: Severity) -> None:
     lively = np.random.default_rng(3).random(shape)
@@ -132,7 +130,12 @@ def test_dead_slices_are_an_error_where_many_values_say_so(shape: tuple[int, ...
 
 @each_row(
     ("baseline", "candidate", "swapped"),
-    [(256, 385, 1), (256, 384, 0), (257, 1024, 0), (4, 33, 1), (4, 32, 0), (2, 3, 0)],
+    (256, 385, 1),
+    (256, 384, 0),
+    (257, 1024, 0),
+    (4, 33, 1),
+    (4, 32, 0),
+    (2, 3, 0),
 )
 def test_sides_look_swapped_by_their_distinct_values(baseline: int, candidate: int, swapped: int) -> None:
     """A tensor of 8 bits has at most 256 values; the other side needs half as many again, and more than 32."""
@@ -142,12 +145,10 @@ def test_sides_look_swapped_by_their_distinct_values(baseline: int, candidate: i
 
 @each_row(
     ("number", "threshold", "stricter"),
-    [
-        ("min_cosine", "min_cosine", 1),
-        ("min_psnr_db", "min_psnr", 1),
-        ("min_sqnr_db", "min_sqnr", 1),
-        ("max_max_error", "max_error", -1),
-    ],
+    ("min_cosine", "min_cosine", 1),
+    ("min_psnr_db", "min_psnr", 1),
+    ("min_sqnr_db", "min_sqnr", 1),
+    ("max_max_error", "max_error", -1),
 )
 def test_a_threshold_is_met_by_its_own_value(number: str, threshold: str, stricter: int) -> None:
     comparison = pair(MIXED, COARSE)
@@ -156,7 +157,7 @@ def test_a_threshold_is_met_by_its_own_value(number: str, threshold: str, strict
         assert len(told("DK608", comparison, thresholds=Thresholds(**{threshold: limit}))) == missed
 
 
-@each_row(("good", "noise", "drowned"), [(0.02, 0.51, 1), (0.02, 0.49, 0), (0.2, 0.51, 0)])
+@each_row(("good", "noise", "drowned"), (0.02, 0.51, 1), (0.02, 0.49, 0), (0.2, 0.51, 0))
 def test_a_slice_drowns_below_six_decibels_in_an_output_above_twenty(good: float, noise: float, drowned: int) -> None:
     """Half of a small slice is noise (6 dB), the large slices have their own share."""
     large, small = np.full((1, 3, 8), 100.0), np.full((1, 1, 8), 1.0)
@@ -167,7 +168,7 @@ def test_a_slice_drowns_below_six_decibels_in_an_output_above_twenty(good: float
     assert len(found) == drowned
 
 
-@each_row(("samples", "said"), [(8, set()), (16, {"DK601", "DK602"})])
+@each_row(("samples", "said"), (8, set()), (16, {"DK601", "DK602"}))
 def test_single_logits_tell_nothing_on_a_few_samples(samples: int, said: set[str]) -> None:
     """One class stands still and one is noise, among large ones: chance on a few samples, a finding on many."""
     rng = np.random.default_rng(1)
@@ -254,13 +255,11 @@ def test_flags_cannot_swap_the_sides(capsys: pytest.CaptureFixture[str]) -> None
 
 @each_row(
     ("one", "two", "said"),
-    [
-        ({"y": np.zeros(3, "S4")}, {"y": np.zeros(3)}, None),
-        ({"y": np.zeros(3, [("a", "<f4"), ("b", "<i2")])}, {"y": np.zeros(3)}, None),
-        ({"y": MIXED}, {"y": MIXED[:, :3]}, "shapes differ: (1, 4, 64) and (1, 3, 64)"),
-        ({"y": MIXED}, {"z": MIXED}, "only the baseline has this output"),
-        ({"y": MIXED[:0]}, {"y": MIXED[:0]}, "the output is empty"),
-    ],
+    ({"y": np.zeros(3, "S4")}, {"y": np.zeros(3)}, None),
+    ({"y": np.zeros(3, [("a", "<f4"), ("b", "<i2")])}, {"y": np.zeros(3)}, None),
+    ({"y": MIXED}, {"y": MIXED[:, :3]}, "shapes differ: (1, 4, 64) and (1, 3, 64)"),
+    ({"y": MIXED}, {"z": MIXED}, "only the baseline has this output"),
+    ({"y": MIXED[:0]}, {"y": MIXED[:0]}, "the output is empty"),
 )
 def test_what_cannot_be_compared_is_named(one: Any, two: Any, said: str | None, tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", **one)

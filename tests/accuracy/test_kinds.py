@@ -24,32 +24,30 @@ def facts(given: str, body: str, made: str = "y", *, opset: int = 17, **stored: 
 
 @each_row(
     ("given", "body", "kind"),
-    [
-        ("float[1,5,8,8] x", "y = ArgMax<axis=1>(x)", K.LABELS),
-        ("float[1,5] x", "y = Softmax(x)", K.SCORES),
-        ("float[1,5,8,8] x", "y = Sigmoid(x)", K.SCORES),
-        ("float[1,5,8,8] x", "y = Relu(x)", K.DENSE),
-        ("float[1,5,1,1] x", "y = Relu(x)", K.LOGITS),
-        ("float[1,5] x", "y = Relu(x)", K.LOGITS),
-        ("float[1,7,32] x", "y = Relu(x)", K.SEQUENCE),
-        ("float[7] x", "y = Relu(x)", K.OTHER),
-        ("float[7,1] x", "y = Relu(x)", K.OTHER),
-        # The best of some scores is a score and its place a label; a detector of speech averages over its frames.
-        ("float[1,20] x", "s = Sigmoid(x) y, i = TopK(s, k)", K.SCORES),
-        ("float[1,20] x", "s = Sigmoid(x) v, y = TopK(s, k)", K.LABELS),
-        ("float[1,20] x", "s = Sigmoid(x) y = ReduceMean<axes=[1]>(s)", K.SCORES),
-        ("float[1,5] x", "a = Sigmoid(x) b = Softmax(x) p = Mul(a, b) y = Mul(p, a)", K.SCORES),
-        ("float[1,5] x", "a = Sigmoid(x) b = Relu(x) y = Mul(a, b)", K.LOGITS),
-        ("float[1,5] x, bool[1,5] c", "a = Sigmoid(x) y = Where(c, a, eps)", K.SCORES),
-        ("float[1,5] x, bool[1,5] c", "a = Sigmoid(x) b = Relu(x) y = Where(c, a, b)", K.LOGITS),
-        ("float[1,4,8,8] x", "y = QuantizeLinear(x, scale, zero)", K.DENSE),  # stored steps are no labels
-        ("float[2,8] x", "y = LpNormalization<axis=1>(x)", K.EMBEDDING),
-        ("float[2,8] x", "n = ReduceL2<axes=[1]>(x) y = Div(x, n)", K.EMBEDDING),
-        ("float[2,8] x", "q = Mul(x, x) s = ReduceSum(q) c = Clip(s, eps) r = Sqrt(c) y = Div(x, r)", K.EMBEDDING),
-        ("float[2,8] x, float[2,8] z", "n = ReduceL2<axes=[1]>(z) y = Div(x, n)", K.LOGITS),
-        ("float[2,8] x, float[2,8] z", "q = Mul(z, z) s = ReduceSum(q) y = Div(x, s)", K.LOGITS),
-        ("float[2,8] x", "m = ReduceMax<axes=[1]>(x) y = Div(x, m)", K.LOGITS),
-    ],
+    ("float[1,5,8,8] x", "y = ArgMax<axis=1>(x)", K.LABELS),
+    ("float[1,5] x", "y = Softmax(x)", K.SCORES),
+    ("float[1,5,8,8] x", "y = Sigmoid(x)", K.SCORES),
+    ("float[1,5,8,8] x", "y = Relu(x)", K.DENSE),
+    ("float[1,5,1,1] x", "y = Relu(x)", K.LOGITS),
+    ("float[1,5] x", "y = Relu(x)", K.LOGITS),
+    ("float[1,7,32] x", "y = Relu(x)", K.SEQUENCE),
+    ("float[7] x", "y = Relu(x)", K.OTHER),
+    ("float[7,1] x", "y = Relu(x)", K.OTHER),
+    # The best of some scores is a score and its place a label; a detector of speech averages over its frames.
+    ("float[1,20] x", "s = Sigmoid(x) y, i = TopK(s, k)", K.SCORES),
+    ("float[1,20] x", "s = Sigmoid(x) v, y = TopK(s, k)", K.LABELS),
+    ("float[1,20] x", "s = Sigmoid(x) y = ReduceMean<axes=[1]>(s)", K.SCORES),
+    ("float[1,5] x", "a = Sigmoid(x) b = Softmax(x) p = Mul(a, b) y = Mul(p, a)", K.SCORES),
+    ("float[1,5] x", "a = Sigmoid(x) b = Relu(x) y = Mul(a, b)", K.LOGITS),
+    ("float[1,5] x, bool[1,5] c", "a = Sigmoid(x) y = Where(c, a, eps)", K.SCORES),
+    ("float[1,5] x, bool[1,5] c", "a = Sigmoid(x) b = Relu(x) y = Where(c, a, b)", K.LOGITS),
+    ("float[1,4,8,8] x", "y = QuantizeLinear(x, scale, zero)", K.DENSE),  # stored steps are no labels
+    ("float[2,8] x", "y = LpNormalization<axis=1>(x)", K.EMBEDDING),
+    ("float[2,8] x", "n = ReduceL2<axes=[1]>(x) y = Div(x, n)", K.EMBEDDING),
+    ("float[2,8] x", "q = Mul(x, x) s = ReduceSum(q) c = Clip(s, eps) r = Sqrt(c) y = Div(x, r)", K.EMBEDDING),
+    ("float[2,8] x, float[2,8] z", "n = ReduceL2<axes=[1]>(z) y = Div(x, n)", K.LOGITS),
+    ("float[2,8] x, float[2,8] z", "q = Mul(z, z) s = ReduceSum(q) y = Div(x, s)", K.LOGITS),
+    ("float[2,8] x", "m = ReduceMax<axes=[1]>(x) y = Div(x, m)", K.LOGITS),
 )
 def test_operators_and_shapes_say_what_an_output_is(given: str, body: str, kind: OutputKind) -> None:
     known: dict[str, Any] = {"k": K10, "scale": np.float32(0.1), "zero": np.uint8(3), "eps": np.float32(1e-12)}
@@ -59,24 +57,22 @@ def test_operators_and_shapes_say_what_an_output_is(given: str, body: str, kind:
 
 @each_row(
     ("given", "body", "axis", "task"),
-    [
-        ("float[1,5] x", "y = Relu(x)", 1, T.CLASSES),
-        ("float[1,2,3] x", "y = Softmax<axis=1>(x)", 1, T.CLASSES),
-        ("float[1,5,1,1] x", "s = Softmax<axis=1>(x) y = Flatten(s)", 1, T.CLASSES),
-        ("float[1,8,30] x", "y = Softmax(x)", 2, T.TEXT),
-        ("float[1,8,30] x", "s = Softmax(x) y = Transpose<perm=[1,0,2]>(s)", 2, T.TEXT),
-        ("int64[1,8] x", "c = Cast<to=1>(x) r = Reshape(c, rows) m = MatMul(r, wide) y = Add(m, bias)", 2, T.TOKENS),
-        ("int64[1,8] x", "c = Cast<to=1>(x) r = Reshape(c, rows) y = MatMul(r, narrow)", None, T.SIGNAL),
-        ("float[1,5,8,8] x", "y = Softmax<axis=1>(x)", 1, T.SEGMENTATION),
-        ("float[1,1,8,8] x", "y = Sigmoid(x)", None, T.MASK),
-        ("float[1,5] x", "y = Sigmoid(x)", None, T.DECISIONS),
-        ("float x", "y = Softmax(x)", None, T.SIGNAL),  # of one number, which has no axis
-        ("float[1,3,8,8] x", "y = Relu(x)", None, T.IMAGE),
-        ("float[1,3,8,8] x", "y = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x)", None, T.SIGNAL),  # smaller than given
-        ("float[1,8,8,3] x", "y = Relu(x)", None, T.SIGNAL),
-        ("float[7,1] x", "y = Relu(x)", None, T.REGRESSION),
-        ("float[2,8] x", "y = LpNormalization<axis=1>(x)", None, T.EMBEDDING),
-    ],
+    ("float[1,5] x", "y = Relu(x)", 1, T.CLASSES),
+    ("float[1,2,3] x", "y = Softmax<axis=1>(x)", 1, T.CLASSES),
+    ("float[1,5,1,1] x", "s = Softmax<axis=1>(x) y = Flatten(s)", 1, T.CLASSES),
+    ("float[1,8,30] x", "y = Softmax(x)", 2, T.TEXT),
+    ("float[1,8,30] x", "s = Softmax(x) y = Transpose<perm=[1,0,2]>(s)", 2, T.TEXT),
+    ("int64[1,8] x", "c = Cast<to=1>(x) r = Reshape(c, rows) m = MatMul(r, wide) y = Add(m, bias)", 2, T.TOKENS),
+    ("int64[1,8] x", "c = Cast<to=1>(x) r = Reshape(c, rows) y = MatMul(r, narrow)", None, T.SIGNAL),
+    ("float[1,5,8,8] x", "y = Softmax<axis=1>(x)", 1, T.SEGMENTATION),
+    ("float[1,1,8,8] x", "y = Sigmoid(x)", None, T.MASK),
+    ("float[1,5] x", "y = Sigmoid(x)", None, T.DECISIONS),
+    ("float x", "y = Softmax(x)", None, T.SIGNAL),  # of one number, which has no axis
+    ("float[1,3,8,8] x", "y = Relu(x)", None, T.IMAGE),
+    ("float[1,3,8,8] x", "y = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x)", None, T.SIGNAL),  # smaller than given
+    ("float[1,8,8,3] x", "y = Relu(x)", None, T.SIGNAL),
+    ("float[7,1] x", "y = Relu(x)", None, T.REGRESSION),
+    ("float[2,8] x", "y = LpNormalization<axis=1>(x)", None, T.EMBEDDING),
 )
 def test_the_task_is_what_people_measure(given: str, body: str, axis: int | None, task: Task) -> None:
     known: dict[str, Any] = {
@@ -102,13 +98,11 @@ def test_before_operator_set_13_a_softmax_is_over_its_second_axis() -> None:
 
 @each_row(
     ("classes", "kernel", "enlarged", "task"),
-    [
-        (5, 1, 4, T.SEGMENTATION),  # logits in the size of the picture
-        (17, 1, 1, T.SIGNAL),  # heat maps of key points
-        (19, 1, 1, T.SEGMENTATION),  # Cityscapes, before it is enlarged
-        (5, 3, 4, T.SIGNAL),  # features
-        (3, 1, 4, T.IMAGE),
-    ],
+    (5, 1, 4, T.SEGMENTATION),  # logits in the size of the picture
+    (17, 1, 1, T.SIGNAL),  # heat maps of key points
+    (19, 1, 1, T.SEGMENTATION),  # Cityscapes, before it is enlarged
+    (5, 3, 4, T.SIGNAL),  # features
+    (3, 1, 4, T.IMAGE),
 )
 def test_logits_of_each_pixel_are_areas(classes: int, kernel: int, enlarged: int, task: Task) -> None:
     body = f"r = Relu(image) s = MaxPool<kernel_shape=[4,4], strides=[4,4]>(r) m = Conv<pads={[kernel // 2] * 4}>(s, w)"
@@ -128,27 +122,25 @@ FLAT2 = "x2 = Mul(b2, eight) m2 = Concat<axis=1>(x2, s2) f2 = Reshape(m2, flat)"
 
 @each_row(
     ("given", "body", "pieces", "axis"),
-    [
-        (ROWS, "p = Sigmoid(s) x = Mul(b, eight) y = Concat<axis=2>(x, p)", [4, 3], 2),
-        (ROWS, "p = Sigmoid(s) c = Sigmoid(o) x = Mul(b, eight) y = Concat<axis=2>(x, c, p)", [4, 1, 3], 2),
-        (ROWS, "p = Sigmoid(s) c = Sigmoid(o) x = Mul(b, eight) y = Concat<axis=2>(x, p, c)", [4, 4], 2),
-        (ROWS, "c = Sigmoid(o) x = Mul(b, eight) y = Concat<axis=2>(x, c, c, c)", [4, 3], 2),
-        # All numbers of a cell through one Sigmoid: the first score is whether there is anything to see.
-        (
-            "float[1,40,9] z",
-            "s = Sigmoid(z) b, p = Split<axis=2>(s, cut) x = Mul(b, eight) y = Concat<axis=2>(x, p)",
-            [4, 1, 4],
-            2,
-        ),
-        (HEADS, "x = Mul(b, eight) y = Concat<axis=1>(x, s)", [4, 8], 1),
-        (HEADS, "x = Mul(b, eight) p = Sigmoid(s) y = Concat<axis=1>(x, p)", [4, 8], 1),
-        (HEADS, f"{FLAT} y = Identity(f)", [4, 8], 1),
-        (HEADS, f"{FLAT} y = Transpose<perm=[0,2,1]>(f)", [4, 8], 2),
-        (HEADS, f"{FLAT} {FLAT2} y = Concat<axis=2>(f, f2)", [4, 8], 1),
-        (HEADS, "m = Concat<axis=1>(b, s) t = Transpose<perm=[0,2,3,1]>(m) y = Reshape(t, last)", [4, 8], 2),
-        (HEADS, "p = Sigmoid(s) m = Concat<axis=1>(b, p) y = Reshape(m, rows)", [0], None),  # channels are split
-        (HEADS, "y = Concat<axis=0>(b, b)", [0], None),
-    ],
+    (ROWS, "p = Sigmoid(s) x = Mul(b, eight) y = Concat<axis=2>(x, p)", [4, 3], 2),
+    (ROWS, "p = Sigmoid(s) c = Sigmoid(o) x = Mul(b, eight) y = Concat<axis=2>(x, c, p)", [4, 1, 3], 2),
+    (ROWS, "p = Sigmoid(s) c = Sigmoid(o) x = Mul(b, eight) y = Concat<axis=2>(x, p, c)", [4, 4], 2),
+    (ROWS, "c = Sigmoid(o) x = Mul(b, eight) y = Concat<axis=2>(x, c, c, c)", [4, 3], 2),
+    # All numbers of a cell through one Sigmoid: the first score is whether there is anything to see.
+    (
+        "float[1,40,9] z",
+        "s = Sigmoid(z) b, p = Split<axis=2>(s, cut) x = Mul(b, eight) y = Concat<axis=2>(x, p)",
+        [4, 1, 4],
+        2,
+    ),
+    (HEADS, "x = Mul(b, eight) y = Concat<axis=1>(x, s)", [4, 8], 1),
+    (HEADS, "x = Mul(b, eight) p = Sigmoid(s) y = Concat<axis=1>(x, p)", [4, 8], 1),
+    (HEADS, f"{FLAT} y = Identity(f)", [4, 8], 1),
+    (HEADS, f"{FLAT} y = Transpose<perm=[0,2,1]>(f)", [4, 8], 2),
+    (HEADS, f"{FLAT} {FLAT2} y = Concat<axis=2>(f, f2)", [4, 8], 1),
+    (HEADS, "m = Concat<axis=1>(b, s) t = Transpose<perm=[0,2,3,1]>(m) y = Reshape(t, last)", [4, 8], 2),
+    (HEADS, "p = Sigmoid(s) m = Concat<axis=1>(b, p) y = Reshape(m, rows)", [0], None),  # channels are split
+    (HEADS, "y = Concat<axis=0>(b, b)", [0], None),
 )
 def test_what_lies_side_by_side_is_told_apart(given: str, body: str, pieces: list[int], axis: int | None) -> None:
     known: dict[str, Any] = {"eight": EIGHT, "flat": np.asarray([1, 12, -1]), "rows": np.asarray([1, 6, 128])}
@@ -175,7 +167,7 @@ def test_rows_of_six_are_detections() -> None:
     assert (group.boxes.start, group.scores.start, group.labels.start) == (0, 4, 5)
 
 
-@each_row(("rows", "found"), [(20, ("boxes", "scores")), (21, None)])
+@each_row(("rows", "found"), (20, ("boxes", "scores")), (21, None))
 def test_two_outputs_of_one_length_are_detections_and_other_pairs_are_not(rows: int, found: Any) -> None:
     given = f"float[1,20,4] b, float[1,{rows},7] l"
     sets = detection_sets(facts(given, "boxes = Sigmoid(b) scores = Relu(l)", "boxes, scores"))
@@ -191,11 +183,9 @@ def test_the_size_that_boxes_are_multiplied_by_is_found(decoder_detector: Any) -
 @pytest.mark.parametrize("made", ["boxes, scores", "scores, boxes"])
 @each_row(
     "body",
-    [
-        "o = MatMul(x, w) n = Add(o, a) boxes = Mul(n, eight) scores = Sigmoid(x)",
-        "r = Relu(x) boxes = Sigmoid(r) scores = MatMul(x, w)",
-        "r = Relu(x) boxes = Sigmoid(r) m = MatMul(x, w) scores = Add(m, a)",
-    ],
+    "o = MatMul(x, w) n = Add(o, a) boxes = Mul(n, eight) scores = Sigmoid(x)",
+    "r = Relu(x) boxes = Sigmoid(r) scores = MatMul(x, w)",
+    "r = Relu(x) boxes = Sigmoid(r) m = MatMul(x, w) scores = Add(m, a)",
 )
 def test_scores_of_four_classes_are_no_boxes(made: str, body: str) -> None:
     """Decoded boxes beside probabilities, or logits of a plain projection beside boxes out of a Sigmoid."""

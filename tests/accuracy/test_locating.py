@@ -26,6 +26,7 @@ from deploykit.model.collect import facts_of
 from sample_models.detectors import UNREACHABLE
 from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph
+from tables import each_row
 from text_models import text_model
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
@@ -144,13 +145,11 @@ def test_a_constant_that_is_no_number_is_named(value: float) -> None:
     json.dumps(found.to_json(), allow_nan=False)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("left", "right", "culprit"),
-    [
-        ([1.0, 2.0, 3.0, 4.0], [1.2, 2.4, 3.6, 4.8], "k"),
-        ([1e5, 1e5, 1e5, 1.0], [1e5, 1e5, 1e5, 2.0], None),
-        ([1e9, 1.0, 1.0, 1.0], [1e9, 2.0, 2.0, 2.0], "k"),
-    ],
+    ([1.0, 2.0, 3.0, 4.0], [1.2, 2.4, 3.6, 4.8], "k"),
+    ([1e5, 1e5, 1e5, 1.0], [1e5, 1e5, 1e5, 2.0], None),
+    ([1e9, 1.0, 1.0, 1.0], [1e9, 2.0, 2.0, 2.0], "k"),
 )
 def test_what_is_huge_beside_the_others_hides_nothing(
     left: list[float], right: list[float], culprit: str | None

@@ -85,11 +85,9 @@ def test_references_without_a_measure_are_refused(tmp_path: Path) -> None:
 @pytest.mark.heavy
 @each_row(
     ("name", "function", "right", "wrong", "value"),
-    [
-        ("accuracy", "top1", FLOAT, OUTPUTS, 0.5),
-        ("detection", "mean_average_precision", None, None, 0.5),
-        ("speech", "word_error_rate", None, None, 1 / 3),
-    ],
+    ("accuracy", "top1", FLOAT, OUTPUTS, 0.5),
+    ("detection", "mean_average_precision", None, None, 0.5),
+    ("speech", "word_error_rate", None, None, 1 / 3),
 )
 def test_the_documented_examples_are_right(
     name: str, function: str, right: Samples | None, wrong: Samples | None, value: float, here: Path

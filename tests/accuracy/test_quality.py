@@ -38,7 +38,7 @@ def pairs(case: dict[str, Any]) -> list[PairQuality]:
     return [measure(np.load(file), np.load(DATA / case["candidate"] / file.name)) for file in files]
 
 
-@each_row("name", EXPECTED)
+@each_row("name", *EXPECTED)
 def test_same_numbers_as_the_evaluate_tool(name: str) -> None:
     case = EXPECTED[name]
     measured = pairs(case)
@@ -65,7 +65,7 @@ def test_sqnr_is_energy_over_noise() -> None:
     assert sqnr_db(np.zeros(3), np.ones(3)) == -math.inf
 
 
-@each_row("shape", [(), (1,), (3,), (1, 84, 8400), (1, 3, 5, 7), (1, 1, 2, 3, 4), (2, 3, 600)])
+@each_row("shape", (), (1,), (3,), (1, 84, 8400), (1, 3, 5, 7), (1, 1, 2, 3, 4), (2, 3, 600))
 def test_every_rank_is_measured(shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)
     baseline = rng.random(shape, dtype=np.float32)
@@ -120,27 +120,25 @@ NONE = KeptCount(wanted=(0,), made=(0,), kept=(0,))
 
 @each_row(
     ("goal", "reached", "met"),
-    [
-        ("right", Reached(right=True, detections=ENOUGH, sqnr_db=20), True),
-        ("right", Reached(right=False, detections=ENOUGH, sqnr_db=80), False),
-        ("right", Reached(right=None, detections=ENOUGH, sqnr_db=80), None),
-        ("right", Reached(right=True, detections=SHORT, sqnr_db=80), False),
-        ("right", Reached(right=True, detections=FEW, sqnr_db=80), None),
-        ("right", Reached(right=True, detections=NONE, sqnr_db=31), True),
-        ("right", Reached(right=True, sqnr_db=29), False),
-        ("right", Reached(right=True), None),
-        ("kept>=95%", Reached(right=False, detections=ENOUGH), True),
-        ("kept>=0.95", Reached(detections=SHORT), False),
-        ("kept>=95%", Reached(detections=FEW), None),
-        ("kept>=95%", Reached(sqnr_db=90), None),
-        ("kept>=80%", Reached(detections=FEW), True),
-        ("lost<=5%", Reached(detections=ENOUGH), True),
-        ("lost<=5%", Reached(detections=SHORT), False),
-        ("rise<=1%", Reached(metric=5.04, reference=5.0), True),
-        ("rise<=1%", Reached(metric=5.06, reference=5.0), False),
-        ("rise<=1%", Reached(metric=4.0, reference=5.0), True),
-        ("drop<=1%", Reached(metric=4.0, reference=5.0), False),
-    ],
+    ("right", Reached(right=True, detections=ENOUGH, sqnr_db=20), True),
+    ("right", Reached(right=False, detections=ENOUGH, sqnr_db=80), False),
+    ("right", Reached(right=None, detections=ENOUGH, sqnr_db=80), None),
+    ("right", Reached(right=True, detections=SHORT, sqnr_db=80), False),
+    ("right", Reached(right=True, detections=FEW, sqnr_db=80), None),
+    ("right", Reached(right=True, detections=NONE, sqnr_db=31), True),
+    ("right", Reached(right=True, sqnr_db=29), False),
+    ("right", Reached(right=True), None),
+    ("kept>=95%", Reached(right=False, detections=ENOUGH), True),
+    ("kept>=0.95", Reached(detections=SHORT), False),
+    ("kept>=95%", Reached(detections=FEW), None),
+    ("kept>=95%", Reached(sqnr_db=90), None),
+    ("kept>=80%", Reached(detections=FEW), True),
+    ("lost<=5%", Reached(detections=ENOUGH), True),
+    ("lost<=5%", Reached(detections=SHORT), False),
+    ("rise<=1%", Reached(metric=5.04, reference=5.0), True),
+    ("rise<=1%", Reached(metric=5.06, reference=5.0), False),
+    ("rise<=1%", Reached(metric=4.0, reference=5.0), True),
+    ("drop<=1%", Reached(metric=4.0, reference=5.0), False),
 )
 def test_what_meets_a_goal(goal: str, reached: Reached, met: bool | None) -> None:
     assert parse_goal(goal).is_met(reached) is met
@@ -161,7 +159,7 @@ def test_the_usual_goal() -> None:
         goal_for("drop<=1%", has_metric=False)
 
 
-@each_row("text", ["kept>=100%", "kept>=95", "lost<=0%", "lost<=2", "kept<=5%", "kept>=95db"])
+@each_row("text", "kept>=100%", "kept>=95", "lost<=0%", "lost<=2", "kept<=5%", "kept>=95db")
 def test_shares_that_nobody_can_show(text: str) -> None:
     with pytest.raises(UsageError, match="--goal"):
         parse_goal(text)

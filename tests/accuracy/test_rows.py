@@ -71,16 +71,14 @@ def _reranked(feed: Values, seed: int) -> Values:
 @pytest.mark.parametrize("pick", PICKED)
 @each_row(
     "behind",
-    [
-        "y = Tanh(chosen)",
-        "y = Transpose<perm=[2,0,1]>(chosen)",
-        "t = Transpose<perm=[0,2,1]>(chosen) m = MatMul(chosen, t) y = Softmax(m)",
-        "h = Reshape(chosen, four) y = Transpose<perm=[0,2,1,3]>(h)",
-        "y = Reshape(chosen, flat)",
-        "n = Neg(chosen) y = Concat<axis=1>(chosen, n)",
-        "y = ReduceMax<axes=[2],keepdims=0>(chosen)",
-        'y = Einsum<equation="bqc,bkc->bqk">(chosen, chosen)',
-    ],
+    "y = Tanh(chosen)",
+    "y = Transpose<perm=[2,0,1]>(chosen)",
+    "t = Transpose<perm=[0,2,1]>(chosen) m = MatMul(chosen, t) y = Softmax(m)",
+    "h = Reshape(chosen, four) y = Transpose<perm=[0,2,1,3]>(h)",
+    "y = Reshape(chosen, flat)",
+    "n = Neg(chosen) y = Concat<axis=1>(chosen, n)",
+    "y = ReduceMax<axes=[2],keepdims=0>(chosen)",
+    'y = Einsum<equation="bqc,bkc->bqk">(chosen, chosen)',
 )
 def test_rows_stay_matched_through_operators(pick: str, behind: str) -> None:
     model, feed = _model(behind, pick), _feed(3, 4)
@@ -97,7 +95,7 @@ def test_what_is_scattered_back_stands_in_its_natural_order() -> None:
     assert rows.is_behind("chosen") and not rows.is_behind("y")
 
 
-@each_row("batch", [1, 6])
+@each_row("batch", 1, 6)
 def test_every_item_of_a_batch_chooses_for_itself(batch: int) -> None:
     model = text_model(f"float[{batch},9] scores", "v, i = TopK(scores, k) y = Sin(v)", k=[5])
     rng = np.random.default_rng(1)

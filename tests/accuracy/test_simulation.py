@@ -61,7 +61,7 @@ MADE_WITH = json.loads((AIMET / "manifest.json").read_text())["made_with"]
 SAME_KERNELS = onnxruntime.__version__ == MADE_WITH["onnxruntime"]
 
 
-@each_row("run", RUNS)
+@each_row("run", *RUNS)
 def test_quantizers_and_outputs_equal_aimet(run: str) -> None:
     data = _load(run)
     names = [key[len("qdq.0:") :] for key in data if key.startswith("qdq.0:")]
@@ -101,7 +101,7 @@ def test_entries_of_unknown_tensors_are_named() -> None:
     assert simulator.skipped == {"nowhere": "the main graph has no such tensor"}
 
 
-@each_row(("name", "axis"), [("input", 1), ("conv1.weight", 0)])
+@each_row(("name", "axis"), ("input", 1), ("conv1.weight", 0))
 def test_a_scale_per_channel_that_does_not_fit_is_refused(name: str, axis: int) -> None:
     """Of an activation, and of the wrong length."""
     value = Affine(bits=8, signed=True, scale=np.ones(3), zero_point=np.zeros(3), axis=axis)

@@ -120,7 +120,7 @@ def test_scores_from_one_to_five_are_amounts_and_moved_probabilities_are_told() 
     assert words == "8 of 8 classes equal, 6.4% of the probability lies elsewhere"
 
 
-@each_row(("op", "attributes", "reference", "change", "right"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
+@each_row(("op", "attributes", "reference", "change", "right"), *[c[1:] for c in CASES])
 def test_right_and_wrong_by_construction(
     op: str, attributes: dict[str, Any], reference: np.ndarray, change: Change, right: bool
 ) -> None:
@@ -136,15 +136,13 @@ def test_right_and_wrong_by_construction(
 
 @each_row(
     ("one", "two", "right", "says"),
-    [
-        (0.0, np.nan, False, "1 values are NaN behind Relu:y, the reference's are finite"),
-        (0.0, np.inf, False, "1 values are infinity behind Relu:y"),
-        (-np.inf, np.nan, False, "NaN behind Relu:y"),
-        (-np.inf, -np.inf, True, ""),  # an infinity of the reference may be the largest number of the device
-        (-np.inf, -65504.0, True, ""),
-        (np.nan, 0.0, None, "gives 1 NaN in the reference already"),
-        (np.nan, np.nan, None, "gives 1 NaN in the reference already"),
-    ],
+    (0.0, np.nan, False, "1 values are NaN behind Relu:y, the reference's are finite"),
+    (0.0, np.inf, False, "1 values are infinity behind Relu:y"),
+    (-np.inf, np.nan, False, "NaN behind Relu:y"),
+    (-np.inf, -np.inf, True, ""),  # an infinity of the reference may be the largest number of the device
+    (-np.inf, -65504.0, True, ""),
+    (np.nan, 0.0, None, "gives 1 NaN in the reference already"),
+    (np.nan, np.nan, None, "gives 1 NaN in the reference already"),
 )
 def test_what_is_not_finite_is_named_and_never_compared(one: float, two: float, right: bool | None, says: str) -> None:
     verdict = _judged(_one("Relu", DENSE.shape), *(_set((0, 2, 3, 4), value)(DENSE.copy()) for value in (one, two)))
@@ -156,11 +154,9 @@ def test_what_is_not_finite_is_named_and_never_compared(one: float, two: float, 
 
 @each_row(
     ("reference", "candidate", "right", "says"),
-    [
-        (DENSE[:, :2] * 0 + 0.25, DENSE[:, :2] * 0 + 0.25, None, "hardly varies"),
-        (DENSE[:, :2] * 0 + 0.25, DENSE[:, :2] * 0 + 0.75, None, "values differ"),
-        (DENSE, DENSE[:, :5], False, "the output has other rows (y rows (shape (1, 5, 16, 16) instead of"),
-    ],
+    (DENSE[:, :2] * 0 + 0.25, DENSE[:, :2] * 0 + 0.25, None, "hardly varies"),
+    (DENSE[:, :2] * 0 + 0.25, DENSE[:, :2] * 0 + 0.75, None, "values differ"),
+    (DENSE, DENSE[:, :5], False, "the output has other rows (y rows (shape (1, 5, 16, 16) instead of"),
 )
 def test_what_cannot_be_compared_is_said(reference: Any, candidate: Any, right: bool | None, says: str) -> None:
     verdict = _judged(_one("Relu", reference.shape), reference, candidate)
@@ -236,13 +232,11 @@ def test_the_page_shows_the_limits() -> None:
 
 @each_row(
     ("decibels", "asked", "right"),
-    [
-        (18, {}, True),
-        (18, {"thresholds": Thresholds(min_sqnr=25)}, False),
-        (25, {"same_graph": True}, False),  # more is asked of the very graph than of its quantization
-        (25, {"same_graph": True, "bits": 8, "against": Against.QUANTIZED}, True),
-        (18, {"label": "arbitrary"}, None),
-    ],
+    (18, {}, True),
+    (18, {"thresholds": Thresholds(min_sqnr=25)}, False),
+    (25, {"same_graph": True}, False),  # more is asked of the very graph than of its quantization
+    (25, {"same_graph": True, "bits": 8, "against": Against.QUANTIZED}, True),
+    (18, {"label": "arbitrary"}, None),
 )
 def test_other_limits_are_asked(decibels: float, asked: dict[str, Any], right: bool | None) -> None:
     verdict = _judged(_one("Relu", DENSE.shape), DENSE, _noise(decibels)(DENSE), **asked)
@@ -342,7 +336,7 @@ DETECTIONS: dict[str, tuple[list[Outputs], str]] = {
 
 
 @pytest.mark.parametrize("chosen", [False, True], ids=["in order", "chosen"])
-@each_row("name", DETECTIONS)
+@each_row("name", *DETECTIONS)
 def test_detections_are_judged_as_detections(chosen: bool, name: str) -> None:
     outputs, loss = DETECTIONS[name]
     verdict = judge_outputs(DETECTORS[chosen], GIVEN, FOUND, outputs, FEEDS)
@@ -360,15 +354,13 @@ def test_another_order_of_rows_is_no_loss_where_the_order_means_nothing() -> Non
 
 @each_row(
     ("lost", "before", "right", "says"),
-    [
-        (24, None, False, "96 of 120 detections kept"),
-        (24, 24, True, "in your encodings, not in the package"),  # the number stands beside it already
-        (25, 24, True, "not in the package: 96 of 120 detections kept"),  # one in a hundred is no difference
-        (0, 0, True, "the encodings by themselves come to the same"),
-        (24, 3, False, "96 of 120 detections kept"),
-        (6, 0, True, "120 of 120 detections kept"),
-        (70, 70, False, ""),  # nothing of the task is left
-    ],
+    (24, None, False, "96 of 120 detections kept"),
+    (24, 24, True, "in your encodings, not in the package"),  # the number stands beside it already
+    (25, 24, True, "not in the package: 96 of 120 detections kept"),  # one in a hundred is no difference
+    (0, 0, True, "the encodings by themselves come to the same"),
+    (24, 3, False, "96 of 120 detections kept"),
+    (6, 0, True, "120 of 120 detections kept"),
+    (70, 70, False, ""),  # nothing of the task is left
 )
 def test_a_package_is_held_against_its_quantization(lost: int, before: int | None, right: bool, says: str) -> None:
     verdict = judge_outputs(DETECTORS[False], GIVEN, FOUND, _noisy(lost), FEEDS)
@@ -423,7 +415,7 @@ def _pair(form: str) -> tuple[GraphFacts, Callable[[np.ndarray, np.ndarray], Out
 
 
 @pytest.mark.parametrize("form", ["two outputs", "[1, N, 4+C]", "[1, N, 5+C]", "[1, 4+C, N]"])
-@each_row("top", [0.9, 0.1])
+@each_row("top", 0.9, 0.1)
 def test_raw_layouts_are_judged_in_place(form: str, top: float) -> None:
     """With ``top`` 0.1 no score reaches a working one, as with random weights: the best rows are judged."""
     facts, made = _pair(form)
@@ -507,7 +499,13 @@ def test_texts_are_read_letter_by_letter() -> None:
 
 @each_row(
     ("items", "flipped", "right"),
-    [(8, 1, None), (16, 2, None), (16, 4, False), (40, 4, None), (40, 5, False), (100, 1, True), (100, 6, False)],
+    (8, 1, None),
+    (16, 2, None),
+    (16, 4, False),
+    (40, 4, None),
+    (40, 5, False),
+    (100, 1, True),
+    (100, 6, False),
 )
 def test_few_decisions_are_no_proof_and_one_in_a_hundred_is_no_loss(items: int, flipped: int, right: bool) -> None:
     """The sample that is decided otherwise is counted once: it is no broken sample besides."""

@@ -142,7 +142,7 @@ def _options_of_commands() -> frozenset[str]:
     return frozenset(found)
 
 
-@each_row("code", sorted(RULES))
+@each_row("code", *sorted(RULES))
 def test_options_commands_and_rewrites_that_are_named_exist(code: str, bench: Any) -> None:
     words = {RULES[code].fix, *(finding.hint for finding in bench.found(code))}
     for text in words:

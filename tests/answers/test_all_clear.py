@@ -44,13 +44,11 @@ def test_warnings_and_information_make_no_failure() -> None:
 
 @each_row(
     ("log", "level"),
-    [
-        ("[W:a:b] note this", "warning"),
-        ("[W:a:b] note this\n[E:a:b] it failed", "error"),
-        ("[V:a:b] note this", "warning"),
-        ("[V:a:b] note this: it failed", "error"),
-        ("[V:a:b] note this: it failed\n[E:a:b] it ended", "warning"),
-    ],
+    ("[W:a:b] note this", "warning"),
+    ("[W:a:b] note this\n[E:a:b] it failed", "error"),
+    ("[V:a:b] note this", "warning"),
+    ("[V:a:b] note this: it failed", "error"),
+    ("[V:a:b] note this: it failed\n[E:a:b] it ended", "warning"),
 )
 def test_what_only_warnings_or_details_say_is_a_failure_beside_others_or_alone(log: str, level: str) -> None:
     catalog = Catalog(errors=(replace(NOTED, severity=Severity.ERROR),), forms=EVERY.forms)
@@ -59,14 +57,12 @@ def test_what_only_warnings_or_details_say_is_a_failure_beside_others_or_alone(l
 
 @each_row(
     ("log", "said"),
-    [
-        ("press 1.0\nnote this\n", "nothing says that a tool did its job"),
-        ("press 1.0\nstarted\n", "nothing says that a tool did its job"),
-        ("press 1.0\npressed, all of it\nloader 2.0\nreading\n", "loader began"),
-        ("press 1.0\nE0501 12:00:01.0 7 a.cc:3] the rest is dark\npressed, all of it\n", "lines that look like"),
-        ("press 1.0\npressed, all of it\nmy.so: undefined symbol: create\n", "lines that look like"),
-        ("press 1.0\npressed, all of it\n05-01 12:00:01.000  33  34 E dsp: the rest is dark\n", "lines that look"),
-    ],
+    ("press 1.0\nnote this\n", "nothing says that a tool did its job"),
+    ("press 1.0\nstarted\n", "nothing says that a tool did its job"),
+    ("press 1.0\npressed, all of it\nloader 2.0\nreading\n", "loader began"),
+    ("press 1.0\nE0501 12:00:01.0 7 a.cc:3] the rest is dark\npressed, all of it\n", "lines that look like"),
+    ("press 1.0\npressed, all of it\nmy.so: undefined symbol: create\n", "lines that look like"),
+    ("press 1.0\npressed, all of it\n05-01 12:00:01.000  33  34 E dsp: the rest is dark\n", "lines that look"),
 )
 def test_an_all_clear_needs_evidence(log: str, said: str) -> None:
     diagnosis = diagnose(io.BytesIO(log.encode()), PRESS)
@@ -102,21 +98,19 @@ def test_a_known_wording_behind_a_flood_of_trouble_is_found_and_counted() -> Non
 
 @each_row(
     "line",
-    [
-        "F20251101 12:00:00.1 7 main.cc:3] Check failed: a == b",
-        "[E:onnxruntime:, graph.cc:1] it ended",
-        "ImportError: libfoo.so: undefined symbol: CreateEpFactories",
-        "Device 3 was not selected",
-        "error code 3110",
-        "CANNOT LINK EXECUTABLE: library not found",
-        "avc:  denied  { read } for name=x",
-        "make: *** [all] Error 2",
-        "Process finished with exit code 134",
-        "vendor/adsprpc/fastrpc_apps_user.c:1023: Error 0x80000406: remote_handle_open failed",
-        "'quantizer' is not recognized as an internal or external command",
-        "Segmentation fault (core dumped)",
-        "terminate called after throwing an instance of 'std::bad_alloc'",
-    ],
+    "F20251101 12:00:00.1 7 main.cc:3] Check failed: a == b",
+    "[E:onnxruntime:, graph.cc:1] it ended",
+    "ImportError: libfoo.so: undefined symbol: CreateEpFactories",
+    "Device 3 was not selected",
+    "error code 3110",
+    "CANNOT LINK EXECUTABLE: library not found",
+    "avc:  denied  { read } for name=x",
+    "make: *** [all] Error 2",
+    "Process finished with exit code 134",
+    "vendor/adsprpc/fastrpc_apps_user.c:1023: Error 0x80000406: remote_handle_open failed",
+    "'quantizer' is not recognized as an internal or external command",
+    "Segmentation fault (core dumped)",
+    "terminate called after throwing an instance of 'std::bad_alloc'",
 )
 def test_trouble_is_seen(line: str) -> None:
     assert trouble_of(line) == "failure"
@@ -125,15 +119,13 @@ def test_trouble_is_seen(line: str) -> None:
 
 @each_row(
     "line",
-    [
-        "converted, 0 errors",
-        "mean absolute error of layer 3: 0.002",
-        "exit code: 0",
-        "status 0",
-        "errors: 0, layers: 12",
-        "run with --log_level error",
-        "Finalizing Graph Sequence (300 us)",
-    ],
+    "converted, 0 errors",
+    "mean absolute error of layer 3: 0.002",
+    "exit code: 0",
+    "status 0",
+    "errors: 0, layers: 12",
+    "run with --log_level error",
+    "Finalizing Graph Sequence (300 us)",
 )
 def test_plain_success_is_no_trouble(line: str) -> None:
     assert trouble_of(line) is None
@@ -152,61 +144,59 @@ def first_of(log: str) -> str:
 
 @each_row(
     ("lines", "first"),
-    [
+    (
         (
-            (
-                "<E> DspTransport.openSession qnn_open failed, 0x80000406",
-                "<E> Failed to create transport for device, error: 4000",
-                "[E:onnxruntime:, qnn_execution_provider.cc:99 GetCapability] QNN SetupBackend failed "
-                "Failed to create device. Error: 14001",
-            ),
-            "skel-not-opened",
+            "<E> DspTransport.openSession qnn_open failed, 0x80000406",
+            "<E> Failed to create transport for device, error: 4000",
+            "[E:onnxruntime:, qnn_execution_provider.cc:99 GetCapability] QNN SetupBackend failed "
+            "Failed to create device. Error: 14001",
         ),
+        "skel-not-opened",
+    ),
+    (
         (
-            (
-                "<E> fastrpc memory map for fd: 80 with length: 482344960 failed with error: 0x1",
-                "<E> Skel failed to process context binary.",
-                "<E> Context create from binary failed for deviceId 0 coreId 0 pdId 0 err 5005",
-            ),
-            "smmu-map",
+            "<E> fastrpc memory map for fd: 80 with length: 482344960 failed with error: 0x1",
+            "<E> Skel failed to process context binary.",
+            "<E> Context create from binary failed for deviceId 0 coreId 0 pdId 0 err 5005",
         ),
+        "smmu-map",
+    ),
+    (
         (
-            (
-                "[UNILOG][FATAL][XCOM_UNSUPPORT_QUANTIZATION][The fix info is error or unsupported.] too large.",
-                "*** Check failure stack trace: ***",
-                "Aborted (core dumped)",
-            ),
-            "dpu-scales-differ",
+            "[UNILOG][FATAL][XCOM_UNSUPPORT_QUANTIZATION][The fix info is error or unsupported.] too large.",
+            "*** Check failure stack trace: ***",
+            "Aborted (core dumped)",
         ),
+        "dpu-scales-differ",
+    ),
+    (
         (
-            (
-                "SNPE build failed: error_code=7005; error_message= QnnGraph_addNode() failed for layer: Unsqueeze_48; "
-                "QNN_GRAPH_ERROR_INVALID_OP_CONFIG: Some elements in the op config data are invalid",
-                "[error] [Init] Can't init snpetask instance.",
-            ),
-            "name-graph-optimize",
+            "SNPE build failed: error_code=7005; error_message= QnnGraph_addNode() failed for layer: Unsqueeze_48; "
+            "QNN_GRAPH_ERROR_INVALID_OP_CONFIG: Some elements in the op config data are invalid",
+            "[error] [Init] Can't init snpetask instance.",
         ),
-    ],
+        "name-graph-optimize",
+    ),
 )
 def test_the_root_comes_before_what_follows(lines: tuple[str, ...], first: str) -> None:
     """In the order of the log and in any other: logs of several threads are not in order."""
     assert first_of("\n".join(lines)) == first_of("\n".join(reversed(lines))) == first
 
 
-@each_row("number", ["3110", "1002", "1100", "6031", "6999", "8002", "14001", "0x36b1", "0x80000406"])
+@each_row("number", "3110", "1002", "1100", "6031", "6999", "8002", "14001", "0x36b1", "0x80000406")
 def test_a_number_beside_words_does_not_come_first(number: str) -> None:
     log = f"error code {number}\nModuleNotFoundError: No module named 'timm'\nfailed: {number}\n"
     assert first_of(log) == "line/module-missing"
 
 
-@each_row("number", [2999, 31337, 14999])
+@each_row("number", 2999, 31337, 14999)
 def test_a_number_of_no_table_is_no_cause(number: int) -> None:
     diagnosis = diagnose(io.BytesIO(f"QnnDsp <E> something ended with error code {number}\n".encode()), EVERY)
     assert diagnosis.conclusion != "finished"
     assert all(cause.error.root != "cause" for cause in diagnosis.causes)
 
 
-@each_row("size", [2097153, 3000000, 99999999])
+@each_row("size", 2097153, 3000000, 99999999)
 def test_the_number_of_kilobytes_does_not_matter(size: int) -> None:
     log = f"<E> Graph g: estimated allocation of {size} KB, limit is 2097152 KB\n<E> Failed to finalize graph, err 1002"
     cause = diagnose(io.BytesIO(log.encode()), EVERY).causes[0].error
@@ -222,10 +212,8 @@ def test_each_word_of_success_is_evidence_and_none_outweighs_a_failure() -> None
 
 @each_row(
     ("log", "row"),
-    [
-        ("ERROR: FAILED TO LOAD DELEGATE; QNN_OPEN FAILED\n", "skel-not-opened"),
-        ("KeyError: \u2018param_encodings\u2019\n", "keyerror-param-encodings"),
-    ],
+    ("ERROR: FAILED TO LOAD DELEGATE; QNN_OPEN FAILED\n", "skel-not-opened"),
+    ("KeyError: \u2018param_encodings\u2019\n", "keyerror-param-encodings"),
 )
 def test_letters_and_quotation_marks_of_another_form_are_the_same_words(log: str, row: str) -> None:
     assert first_of(log) == row

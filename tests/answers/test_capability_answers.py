@@ -58,20 +58,18 @@ def test_whole_words_beat_parts_and_the_exact_name_comes_first() -> None:
     assert features("delu") == ["fast-mode-deluxe"]
 
 
-@each_row("word", ["--go_fast", "go_fast", "go-fast", "GO_FAST", "--speedy", "-f", "speedy"])
+@each_row("word", "--go_fast", "go_fast", "go-fast", "GO_FAST", "--speedy", "-f", "speedy")
 def test_a_flag_is_found_by_every_spelling(word: str) -> None:
     assert features(word) == ["flag --go_fast"]
 
 
 @each_row(
     ("words", "found"),
-    [
-        ("--quick", ["flag --quick", "flag --go_fast"]),
-        ("cores.id", ["key devices[].cores[].id"]),
-        ("two", ["other-kit"]),
-        ("holds for ever", ["always"]),
-        ("no such thing", []),
-    ],
+    ("--quick", ["flag --quick", "flag --go_fast"]),
+    ("cores.id", ["key devices[].cores[].id"]),
+    ("two", ["other-kit"]),
+    ("holds for ever", ["always"]),
+    ("no such thing", []),
 )
 def test_words_are_sought_in_old_spellings_backends_paths_and_last_in_notes(words: str, found: list[str]) -> None:
     assert features(words) == found
@@ -90,13 +88,11 @@ def test_ranges_without_a_release() -> None:
 
 @each_row(
     ("sdk", "status", "by"),
-    [
-        ("1.0", "unsupported", "1.0"),
-        ("1.1", "unsupported", "1.0"),
-        ("1.2.5", "unknown", "1.2"),
-        ("1.3.0.99", "supported", "1.3"),
-        ("1.9", "supported", "1.3"),
-    ],
+    ("1.0", "unsupported", "1.0"),
+    ("1.1", "unsupported", "1.0"),
+    ("1.2.5", "unknown", "1.2"),
+    ("1.3.0.99", "supported", "1.3"),
+    ("1.9", "supported", "1.3"),
 )
 def test_the_state_at_a_release(sdk: str, status: str, by: str) -> None:
     found = answer(ROWS, Query(words=("fast-mode",), tool="maker", sdk=sdk))
@@ -114,7 +110,7 @@ def test_rows_without_releases_hold_at_every_release_and_all_of_one_release_are_
     assert [r.note for r in answer(ROWS, Query(words=("release",), sdk="1.2")).rows] == ["a change", "another change"]
 
 
-@each_row("sdk", ["0.9", "9.0", "abc", "1..2"])
+@each_row("sdk", "0.9", "9.0", "abc", "1..2")
 def test_a_release_that_no_table_covers(sdk: str) -> None:
     with pytest.raises(UnknownTargetError) as caught:
         answer(ROWS, Query(words=("fast-mode",), sdk=sdk))

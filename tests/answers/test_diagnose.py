@@ -150,15 +150,13 @@ def test_numbers_that_tools_print_are_read() -> None:
 
 @each_row(
     ("log", "counted"),
-    [
-        ("[Vitis AI EP] No. of Operators :   CPU     2    NPU   398", (398, 400)),
-        ("[Vitis AI EP] No. of Operators :   CPU   440", (0, 440)),
-        ("[Vitis AI EP] No. of Operators :   CPU     8    NPU  2356 VITIS_EP_CPU    13", (2356, 2377)),
-        ("[Vitis AI EP] No. of Operators :   CPU    41 MATMULNBITS   195  SSMLP    32", (227, 268)),
-        ("[Vitis AI EP] No. of Operators :   CPU     2    IPU   398  99.50%", (398, 400)),
-        ("No. of Operators :   CPU     2    NPU   398\nNo. of Operators :   CPU   400\n", (0, 400)),
-        ("No. of Operators : none", None),
-    ],
+    ("[Vitis AI EP] No. of Operators :   CPU     2    NPU   398", (398, 400)),
+    ("[Vitis AI EP] No. of Operators :   CPU   440", (0, 440)),
+    ("[Vitis AI EP] No. of Operators :   CPU     8    NPU  2356 VITIS_EP_CPU    13", (2356, 2377)),
+    ("[Vitis AI EP] No. of Operators :   CPU    41 MATMULNBITS   195  SSMLP    32", (227, 268)),
+    ("[Vitis AI EP] No. of Operators :   CPU     2    IPU   398  99.50%", (398, 400)),
+    ("No. of Operators :   CPU     2    NPU   398\nNo. of Operators :   CPU   400\n", (0, 400)),
+    ("No. of Operators : none", None),
 )
 def test_how_many_operators_leave_the_cpu(log: str, counted: tuple[int, int] | None) -> None:
     """As part of a whole, by the last summary; a line without numbers counts nothing."""
@@ -201,14 +199,12 @@ def test_a_fragment_is_found_wherever_it_lies(position: int, width: int) -> None
 
 @each_row(
     ("word", "onnx", "exact"),
-    [
-        ("_model_0_conv_Conv", ("/model.0/conv/Conv",), True),
-        ("/model.0/conv/Conv", ("/model.0/conv/Conv",), True),
-        ("_model_0_conv_Conv_fc", ("/model.0/conv/Conv",), False),
-        ("_model_0_conv_Conv.nchw", ("/model.0/conv/Conv",), False),
-        ("_1_start", ("1/start",), True),
-        ("unrelated_word", None, None),
-    ],
+    ("_model_0_conv_Conv", ("/model.0/conv/Conv",), True),
+    ("/model.0/conv/Conv", ("/model.0/conv/Conv",), True),
+    ("_model_0_conv_Conv_fc", ("/model.0/conv/Conv",), False),
+    ("_model_0_conv_Conv.nchw", ("/model.0/conv/Conv",), False),
+    ("_1_start", ("1/start",), True),
+    ("unrelated_word", None, None),
 )
 def test_name_look_up(word: str, onnx: tuple[str, ...] | None, exact: bool | None) -> None:
     mapped = Names(nodes=["/model.0/conv/Conv", "1/start"]).look_up(word)
@@ -230,7 +226,7 @@ def test_two_names_that_mangle_alike_are_both_given_and_plain_words_need_quotes(
     assert [name.log for name in names.find('Add the op Conv_3 to "Add"')] == ["Conv_3", "Add"]
 
 
-@each_row("name", ["", "/a.b/c:0", "0", "1/start", "é\u0301 ü", "a\nb", "_", "class", "\x00\U0001f600x", "a-b+c"])
+@each_row("name", "", "/a.b/c:0", "0", "1/start", "é\u0301 ü", "a\nb", "_", "class", "\x00\U0001f600x", "a-b+c")
 def test_mangled_names_are_identifiers(name: str) -> None:
     plain = mangle(name)
     assert plain == "" or plain.isidentifier()
@@ -239,13 +235,11 @@ def test_mangled_names_are_identifiers(name: str) -> None:
 
 @each_row(
     ("name", "meaning"),
-    [
-        ("QuantUint16_5D_TCMEE", "16-bit unsigned quantized, rank-5 layout, in TCM"),
-        ("PlainFloat16_TCM", "16-bit float, in TCM"),
-        ("QUint8Crouton", "8-bit unsigned quantized, tiled layout"),
-        ("PlainFloat_TCM", "32-bit float, in TCM"),
-        ("mismatching datatypes. 0x416 != 0x232", "16-bit unsigned fixed point"),
-    ],
+    ("QuantUint16_5D_TCMEE", "16-bit unsigned quantized, rank-5 layout, in TCM"),
+    ("PlainFloat16_TCM", "16-bit float, in TCM"),
+    ("QUint8Crouton", "8-bit unsigned quantized, tiled layout"),
+    ("PlainFloat_TCM", "32-bit float, in TCM"),
+    ("mismatching datatypes. 0x416 != 0x232", "16-bit unsigned fixed point"),
 )
 def test_type_names(name: str, meaning: str) -> None:
     assert next(iter(explain_types(name)))[1] == meaning
@@ -343,15 +337,13 @@ def log_of(
     return ended.stdout
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("op", "options", "row"),
-    [
-        ("CumSum <reverse = 1> (b, axis)", HTP, "ort-unsupported-nodes"),
-        ("Relu (b)", '{"backend_type": "htp", "soc_model": "9999"}', "ort-unknown-soc"),
-        ("Relu (b)", '{"backend_type": "htp", "htp_arch": "74"}', "ort-invalid-arch"),
-        ("Relu (b)", '{"backend_type": "htp", "enable_htp_fp16_precision": "1"}', "ort-fp16-soc"),
-        ("Relu (b)", '{"backend_type": "gpu"}', "provider-backend-not-initialized"),
-    ],
+    ("CumSum <reverse = 1> (b, axis)", HTP, "ort-unsupported-nodes"),
+    ("Relu (b)", '{"backend_type": "htp", "soc_model": "9999"}', "ort-unknown-soc"),
+    ("Relu (b)", '{"backend_type": "htp", "htp_arch": "74"}', "ort-invalid-arch"),
+    ("Relu (b)", '{"backend_type": "htp", "enable_htp_fp16_precision": "1"}', "ort-fp16-soc"),
+    ("Relu (b)", '{"backend_type": "gpu"}', "provider-backend-not-initialized"),
 )
 def test_a_real_failure_is_known(tmp_path: Path, op: str, options: str, row: str) -> None:
     diagnosis = diagnose(io.BytesIO(log_of(tmp_path, op, options)), known_errors())

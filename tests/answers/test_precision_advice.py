@@ -41,7 +41,7 @@ def _says(found: Advice) -> str:
     return " | ".join(item.says for item in found.conclusions)
 
 
-@each_row(("accuracies", "says", "best"), CASES, ids=lambda value: str(value)[:60])
+@each_row(("accuracies", "says", "best"), *CASES)
 def test_conclusions(accuracies: dict[str, float], says: list[str], best: str) -> None:
     found = deploykit.advise(accuracies=accuracies)
     assert len(found.conclusions) == len(says)
@@ -66,7 +66,7 @@ def test_more_bits_that_are_worse_forbid_a_conclusion() -> None:
     ]
 
 
-@each_row(("accuracy", "met"), [(6.0, False), (4.0, True)], ids=str)
+@each_row(("accuracy", "met"), (6.0, False), (4.0, True))
 def test_errors_that_should_be_low(accuracy: float, met: bool) -> None:
     """A word error rate that rises by a fifth is a loss, one that falls is none."""
     found = deploykit.advise(accuracies={"fp32": 5.0, "w8a8": accuracy}, lower_is_better=True)
@@ -109,14 +109,12 @@ def test_what_makes_no_sense_is_refused(capsys: pytest.CaptureFixture[str]) -> N
 
 @each_row(
     ("text", "shown"),
-    [
-        ("sqnr>=30", "sqnr >= 30 dB"),
-        ("SQNR >= 30 dB", "sqnr >= 30 dB"),
-        ("drop<=1%", "drop <= 1%"),
-        ("drop<=.5", "drop <= 0.5"),
-        ("metric>=0.75", "metric >= 0.75"),
-        ("metric<=5e-2", "metric <= 0.05"),
-    ],
+    ("sqnr>=30", "sqnr >= 30 dB"),
+    ("SQNR >= 30 dB", "sqnr >= 30 dB"),
+    ("drop<=1%", "drop <= 1%"),
+    ("drop<=.5", "drop <= 0.5"),
+    ("metric>=0.75", "metric >= 0.75"),
+    ("metric<=5e-2", "metric <= 0.05"),
 )
 def test_goals(text: str, shown: str) -> None:
     assert str(parse_goal(text)) == shown
@@ -124,17 +122,15 @@ def test_goals(text: str, shown: str) -> None:
 
 @each_row(
     ("text", "says"),
-    [
-        ("", "not understood"),
-        ("sqnr", "not understood"),
-        ("sqnr>=thirty", "not understood"),
-        ("sqnr<=30", "goes with >="),
-        ("drop>=1%", "goes with <="),
-        ("drop<=1db", "not in db"),
-        ("sqnr>=30%", "not in %"),
-        ("quality>=3", "not known"),
-        ("metric=3", "goes with"),
-    ],
+    ("", "not understood"),
+    ("sqnr", "not understood"),
+    ("sqnr>=thirty", "not understood"),
+    ("sqnr<=30", "goes with >="),
+    ("drop>=1%", "goes with <="),
+    ("drop<=1db", "not in db"),
+    ("sqnr>=30%", "not in %"),
+    ("quality>=3", "not known"),
+    ("metric=3", "goes with"),
 )
 def test_goals_that_are_refused(text: str, says: str) -> None:
     with pytest.raises(UsageError, match=says) as caught:

@@ -51,7 +51,7 @@ def test_every_name_belongs_to_one_rule() -> None:
     assert not codes & set(slugs)
 
 
-@each_row("code", sorted(reserved_codes()))
+@each_row("code", *sorted(reserved_codes()))
 def test_a_code_that_is_gone_answers_with_the_rule_that_took_it_over(code: str) -> None:
     known = {entry.rule.code for entry in all_rules()}
     assert code not in known, "a reserved code is never given out again"
@@ -61,12 +61,10 @@ def test_a_code_that_is_gone_answers_with_the_rule_that_took_it_over(code: str) 
 
 @each_row(
     ("code", "backends"),
-    [
-        ("QNN127", ("ort-qnn", "qnn-htp")),
-        ("QNN200", ("ort-qnn", "qnn-htp")),
-        ("QNN251", ("ort-qnn",)),
-        ("QNN240", ("qnn-htp",)),
-    ],
+    ("QNN127", ("ort-qnn", "qnn-htp")),
+    ("QNN200", ("ort-qnn", "qnn-htp")),
+    ("QNN251", ("ort-qnn",)),
+    ("QNN240", ("qnn-htp",)),
 )
 def test_a_rule_names_every_backend_that_applies_it(code: str, backends: tuple[str, ...]) -> None:
     assert find_rule(code, all_rules()).backends == backends
@@ -79,7 +77,7 @@ def test_rules_are_found_by_code_and_slug() -> None:
     assert "rank-above-5" in caught.value.next
 
 
-@each_row(("code", "slug"), [("DK999", "other"), ("DK998", "twin")])
+@each_row(("code", "slug"), ("DK999", "other"), ("DK998", "twin"))
 def test_a_code_or_name_used_twice_is_a_defect(code: str, slug: str) -> None:
     def registry(code: str, slug: str) -> Registry[int]:
         made: Registry[int] = Registry("number")
@@ -151,17 +149,15 @@ def test_short_source_keys_are_spelled_out(tmp_path: Path) -> None:
 
 @each_row(
     ("text", "where"),
-    [
-        (ROW.replace("cause", "couse"), "errors.toml: error[0].couse: unknown key"),
-        (ROW.replace('"reported"', '"certain"'), "errors.toml: error[0].confidence"),
-        (ROW.replace('workaround = "w"', ""), "errors.toml: error[0].workaround: missing"),
-        (ROW + 'severity = "fatal"', "errors.toml: error[0].severity"),
-        (ROW + 'weak = ["it broke"]', "errors.toml: error[0]: weak fragments need tools"),
-        (ROW.replace('"something broke"', '"abc"'), "errors.toml: error[0]: a fragment is shorter"),
-        (ROW.replace('["something broke"]', "[]"), "errors.toml: error[0]: neither match nor symptom"),
-        (ROW + 'codes = ["0xc26"]', "errors.toml: error[0].codes[0]"),
-        (ROW + ROW, "'x' occurs twice"),
-    ],
+    (ROW.replace("cause", "couse"), "errors.toml: error[0].couse: unknown key"),
+    (ROW.replace('"reported"', '"certain"'), "errors.toml: error[0].confidence"),
+    (ROW.replace('workaround = "w"', ""), "errors.toml: error[0].workaround: missing"),
+    (ROW + 'severity = "fatal"', "errors.toml: error[0].severity"),
+    (ROW + 'weak = ["it broke"]', "errors.toml: error[0]: weak fragments need tools"),
+    (ROW.replace('"something broke"', '"abc"'), "errors.toml: error[0]: a fragment is shorter"),
+    (ROW.replace('["something broke"]', "[]"), "errors.toml: error[0]: neither match nor symptom"),
+    (ROW + 'codes = ["0xc26"]', "errors.toml: error[0].codes[0]"),
+    (ROW + ROW, "'x' occurs twice"),
 )
 def test_a_wrong_row_is_answered_with_its_place(tmp_path: Path, text: str, where: str) -> None:
     with pytest.raises(InputError) as caught:

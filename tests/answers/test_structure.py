@@ -61,34 +61,32 @@ TORN_DOWN = "error: mill/grind.c:9 ~Grinder] KeyError: flour"
 
 @each_row(
     ("log", "found"),
-    [
-        # Who speaks and what it says are both needed.
-        ("[MILL] KeyError: 'flour'", "mill/lookup"),
-        ("[SHOP] KeyError: 'flour'", None),
-        ("[MILL] KeyError: 'flour'\nall is milled", "mill/lookup"),
-        ("[MILL] error: no flour", None),
-        # The nearest frame of a stack speaks, and nothing above it.
-        (STACK, "stone/lookup"),
-        (STACK.replace("/", "\\"), "stone/lookup"),
-        ('[MILL] done\nTraceback (most recent call last):\n  File "app.py", line 3\nKeyError: 3', None),
-        # A kind that says why comes before one that does not; what a destructor misses is not the reason.
-        ("[MILL] RuntimeError: it stands\n[MILL] KeyError: 'flour'", "mill/lookup"),
-        (f"error: mill/grind.c: RuntimeError: the corn is wet\n{TORN_DOWN}", "mill/stopped"),
-        (TORN_DOWN, "mill/lookup"),
-        # A number counts for its speakers only.
-        ("[MILL] error -7", None),
-        ("mill/stone: error -7", "stone/number"),
-        # A line of a mild level is none of a failure.
-        ("[W:mill:x] [MILL] KeyError: 'flour'", None),
-        ("WARNING [MILL] key not found", None),
-        ("<V> [MILL] key not found", None),
-        ("[V:mill:x, mill.cc:3 Log] <E> [MILL] key not found", "mill/lookup"),
-        # The code that a stack shows says what might be raised.
-        ('  File "mill/grind.py", line 3\n    raise KeyError: corn\nRuntimeError: it stands', "mill/stopped"),
-        # What a step that failed should have made is missing after it, unless one exception came of the other.
-        (f"{STOOD}\n{TURNED}", "mill/stopped"),
-        (f"{STOOD}\n\nDuring handling of the above exception, another exception occurred:\n{TURNED}", "stone/lookup"),
-    ],
+    # Who speaks and what it says are both needed.
+    ("[MILL] KeyError: 'flour'", "mill/lookup"),
+    ("[SHOP] KeyError: 'flour'", None),
+    ("[MILL] KeyError: 'flour'\nall is milled", "mill/lookup"),
+    ("[MILL] error: no flour", None),
+    # The nearest frame of a stack speaks, and nothing above it.
+    (STACK, "stone/lookup"),
+    (STACK.replace("/", "\\"), "stone/lookup"),
+    ('[MILL] done\nTraceback (most recent call last):\n  File "app.py", line 3\nKeyError: 3', None),
+    # A kind that says why comes before one that does not; what a destructor misses is not the reason.
+    ("[MILL] RuntimeError: it stands\n[MILL] KeyError: 'flour'", "mill/lookup"),
+    (f"error: mill/grind.c: RuntimeError: the corn is wet\n{TORN_DOWN}", "mill/stopped"),
+    (TORN_DOWN, "mill/lookup"),
+    # A number counts for its speakers only.
+    ("[MILL] error -7", None),
+    ("mill/stone: error -7", "stone/number"),
+    # A line of a mild level is none of a failure.
+    ("[W:mill:x] [MILL] KeyError: 'flour'", None),
+    ("WARNING [MILL] key not found", None),
+    ("<V> [MILL] key not found", None),
+    ("[V:mill:x, mill.cc:3 Log] <E> [MILL] key not found", "mill/lookup"),
+    # The code that a stack shows says what might be raised.
+    ('  File "mill/grind.py", line 3\n    raise KeyError: corn\nRuntimeError: it stands', "mill/stopped"),
+    # What a step that failed should have made is missing after it, unless one exception came of the other.
+    (f"{STOOD}\n{TURNED}", "mill/stopped"),
+    (f"{STOOD}\n\nDuring handling of the above exception, another exception occurred:\n{TURNED}", "stone/lookup"),
 )
 def test_who_fails_and_how(log: str, found: str | None) -> None:
     row = first(log)
@@ -105,7 +103,7 @@ def test_the_answer_names_who_what_and_a_way_out() -> None:
 
 
 @each_row(
-    ("log", "code"), [("Could not initialize backend due to error = 4000", 4000), ("[XRT] map: No such device", -19)]
+    ("log", "code"), ("Could not initialize backend due to error = 4000", 4000), ("[XRT] map: No such device", -19)
 )
 def test_a_code_is_spelled_out(log: str, code: int) -> None:
     row, known = first(log, ALONE), EVERY.code(code)

@@ -148,7 +148,7 @@ def test_a_name_cannot_turn_a_problem_into_ok(package: Path) -> None:
     assert b"\x1b[31m" in written  # its own words are still coloured
 
 
-@each_row("text", ["a\x1b]0;x\x07b", "a\x9b31mb", "a\u202eb", "a\rb", "a\x08b", "a\x1b[8mb", "a\udce9b"])
+@each_row("text", "a\x1b]0;x\x07b", "a\x9b31mb", "a\u202eb", "a\rb", "a\x08b", "a\x1b[8mb", "a\udce9b")
 def test_what_a_terminal_obeys_is_shown(text: str) -> None:
     for shown in (plain(text), defused(text)):
         assert shown.isprintable()

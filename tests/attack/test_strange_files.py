@@ -49,7 +49,7 @@ KINDS: dict[str, Callable[[Path], None]] = {"pipe": pipe, "device": device, "end
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", KINDS)
-@each_row("name", ["manifest.json", "model/model.onnx", "encodings/model.json", "scripts/build.sh"])
+@each_row("name", "manifest.json", "model/model.onnx", "encodings/model.json", "scripts/build.sh")
 def test_in_a_package(kind: str, name: str, made: Path, tmp_path: Path) -> None:
     copy = tmp_path / "out"
     for path in sorted(made.rglob("*")):
@@ -83,7 +83,7 @@ ARGUMENTS: dict[str, tuple[str, Callable[[Command, Path, Path], Command]]] = {
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "endless"])
-@each_row("what", ARGUMENTS)
+@each_row("what", *ARGUMENTS)
 def test_as_an_argument(what: str, kind: str, cnn: Command, tmp_path: Path) -> None:
     name, arguments = ARGUMENTS[what]
     KINDS[kind](tmp_path / name)
@@ -203,7 +203,7 @@ DEEP = (
 )
 
 
-@each_row("data", DEEP)
+@each_row("data", *DEEP)
 def test_deep_tables(data: bytes, tmp_path: Path) -> None:
     from deploykit.accuracy.samples.images import read_recipe
     from deploykit.errors import DeploykitError
@@ -218,7 +218,7 @@ NAMES = ("a" * 300, "caf\udce9.onnx", "a\nb.onnx", "-rf.onnx", "$(touch pwned).o
 
 
 @pytest.mark.heavy
-@each_row("name", NAMES)
+@each_row("name", *NAMES)
 def test_names_of_files_and_packages(name: str, cnn: Command, tmp_path: Path) -> None:
     path = tmp_path / name
     try:

@@ -124,7 +124,7 @@ def test_the_core_has_only_its_own_codes() -> None:
 TESTS = Path(__file__).parents[1]
 
 
-@each_row("code", [entry.rule.code for entry in all_rules(CORE_REGISTRIES)])
+@each_row("code", *[entry.rule.code for entry in all_rules(CORE_REGISTRIES)])
 def test_every_rule_has_both_cases(code: str) -> None:
     assert code in cases(), f"no test module has CASES[{code!r}]"
     assert len(cases()[code]) == 2, f"CASES[{code!r}] is not (triggering, clean)"

@@ -114,22 +114,20 @@ LIST = OptionSpec(name="list", kind="texts", help="Some.")
 
 @each_row(
     ("spec", "value", "says"),
-    [
-        (COUNT, 4, "--count 4: a whole number from 0 to 3 is expected"),
-        (COUNT, -1, "from 0 to 3"),
-        (COUNT, True, "a whole number"),
-        (COUNT, "3", "a whole number"),
-        (COUNT, 1.0, "a whole number"),
-        (SPEED, 0.999, "--speed 0.999: a number of at least 1 is expected"),
-        (SPEED, float("nan"), "a number"),
-        (SPEED, float("inf"), "a number"),
-        (SPEED, False, "a number"),
-        (KIND, "c", "--kind-of-it c: one of a, b is expected"),
-        (FLAG, 1, "true or false"),
-        (FLAG, "yes", "true or false"),
-        (LIST, ["a", 1], "text, or several"),
-        (LIST, 5, "text, or several"),
-    ],
+    (COUNT, 4, "--count 4: a whole number from 0 to 3 is expected"),
+    (COUNT, -1, "from 0 to 3"),
+    (COUNT, True, "a whole number"),
+    (COUNT, "3", "a whole number"),
+    (COUNT, 1.0, "a whole number"),
+    (SPEED, 0.999, "--speed 0.999: a number of at least 1 is expected"),
+    (SPEED, float("nan"), "a number"),
+    (SPEED, float("inf"), "a number"),
+    (SPEED, False, "a number"),
+    (KIND, "c", "--kind-of-it c: one of a, b is expected"),
+    (FLAG, 1, "true or false"),
+    (FLAG, "yes", "true or false"),
+    (LIST, ["a", 1], "text, or several"),
+    (LIST, 5, "text, or several"),
 )
 def test_a_wrong_value_is_a_usage_error_that_says_what_is_right(spec: OptionSpec, value: Any, says: str) -> None:
     with pytest.raises(UsageError, match=says):
@@ -138,10 +136,10 @@ def test_a_wrong_value_is_a_usage_error_that_says_what_is_right(spec: OptionSpec
 
 @each_row(
     ("spec", "text", "value"),
-    [
+
         (COUNT, "0", 0), (COUNT, "3", 3), (COUNT, "+2", 2), (SPEED, "1", 1.0), (SPEED, "1e3", 1000.0),
-        (FLAG, "On", True), (FLAG, "0", False), (LIST, "a b", ("a b",)),
-    ],
+        (FLAG, "On", True), (FLAG, "0", False), (LIST, "a b", ("a b",))
+    ,
 )  # fmt: skip
 def test_texts(spec: OptionSpec, text: str, value: OptionValue) -> None:
     assert read_value(spec, text) == value

@@ -24,6 +24,7 @@ from deploykit.findings.rules import Found, Registry
 from deploykit.flow.rules import CORE_REGISTRIES
 from made_findings import a_finding
 from stub_backend import StubBackend
+from tables import each_row
 
 OWN_KEYWORDS = {
     "package": {"model", "target", "out", "force", "templates", "sbom", "link", "progress"},
@@ -82,15 +83,13 @@ def test_a_request_of_everything() -> None:
     assert make_request("m.onnx", "t") == Request(model=Path("m.onnx"), target="t")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("given", "says"),
-    [
-        ({"sdk": 2.33}, "--sdk 2.33: text is expected"),
-        ({"mixed": "autoo"}, "--mixed autoo: one of auto, fallback, segments, refuse is expected"),
-        ({"rewrite": 3}, "--rewrite 3"),
-        ({"compile": "yes"}, "--compile yes: true or false is expected"),
-        ({"calibration": ["a"]}, r"--calibration \['a'\]: a path is expected"),
-    ],
+    ({"sdk": 2.33}, "--sdk 2.33: text is expected"),
+    ({"mixed": "autoo"}, "--mixed autoo: one of auto, fallback, segments, refuse is expected"),
+    ({"rewrite": 3}, "--rewrite 3"),
+    ({"compile": "yes"}, "--compile yes: true or false is expected"),
+    ({"calibration": ["a"]}, r"--calibration \['a'\]: a path is expected"),
 )
 def test_a_core_option_of_the_wrong_type_is_refused(given: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):
@@ -193,15 +192,13 @@ CLAIM = Claim(answered_by=Answerer.COMPILER, confidence=Confidence.REPORTED)
 SURER = Claim(answered_by=Answerer.COMPILER, confidence=Confidence.OBSERVED, seen_with="2.51")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("of_rule", "found", "wanted"),
-    [
-        (None, {}, None),
-        (CLAIM, {}, CLAIM),
-        (CLAIM, {"claim": SURER}, SURER),
-        (None, {"claim": SURER}, None),
-        (CLAIM, {"claim": SURER, "by_trial": False}, None),
-    ],
+    (None, {}, None),
+    (CLAIM, {}, CLAIM),
+    (CLAIM, {"claim": SURER}, SURER),
+    (None, {"claim": SURER}, None),
+    (CLAIM, {"claim": SURER, "by_trial": False}, None),
 )
 def test_a_row_may_make_a_claim_surer_but_only_a_rule_makes_one(
     of_rule: Claim | None, found: dict[str, Any], wanted: Claim | None
@@ -215,15 +212,13 @@ def test_a_row_may_make_a_claim_surer_but_only_a_rule_makes_one(
     assert [finding.claim for finding in registry.run(None)] == [wanted]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("compiler", "problems"),
-    [
-        (Compiler(name="a compiler", release="1.0"), 0),
-        (Compiler(missing="not installed"), 0),
-        (Compiler(), 1),
-        (Compiler(name="a compiler"), 1),
-        (Compiler(name="a compiler", release="1.0", missing="not installed"), 1),
-    ],
+    (Compiler(name="a compiler", release="1.0"), 0),
+    (Compiler(missing="not installed"), 0),
+    (Compiler(), 1),
+    (Compiler(name="a compiler"), 1),
+    (Compiler(name="a compiler", release="1.0", missing="not installed"), 1),
 )
 def test_a_third_partys_compiler_has_a_name_or_there_is_a_reason(compiler: Compiler, problems: int) -> None:
     device = SimpleNamespace(id="d", backends=(StubBackend.id,), facts={})

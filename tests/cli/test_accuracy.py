@@ -293,7 +293,7 @@ def test_diff(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(cli, ["encodings", "diff", "--tolerance", "2", file("a"), file("b")]) == 2
 
 
-@each_row("command", ["show", "check", "convert", "diff"])
+@each_row("command", "show", "check", "convert", "diff")
 def test_bad_files_are_input_errors(command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     bad = tmp_path / "bad.encodings"
     bad.write_text('{"version": "2.0.0", "encodings": [null]}')

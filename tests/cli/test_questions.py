@@ -137,7 +137,7 @@ def test_one_device_with_facts_and_sources(call: Any) -> None:
     assert "precisions: w8a16, w16a16, fp16, lpbq" in text
 
 
-@each_row("name", ["SA8775P", "sa8775", "snapdragon 8 gen 3", "Snapdragon-8-Elite", "vek385"])
+@each_row("name", "SA8775P", "sa8775", "snapdragon 8 gen 3", "Snapdragon-8-Elite", "vek385")
 def test_names_people_use(name: str, call: Any) -> None:
     assert len(json.loads(call("targets", *name.split(), "--json"))["targets"]) == 1
 
@@ -228,7 +228,7 @@ def test_a_tool_answers_what_the_command_prints_and_an_error_is_told(capsys: pyt
     assert error[0] and json.loads(error[1])["error"]["exit_status"] == 3
 
 
-@each_row("name", READING)
+@each_row("name", *READING)
 def test_the_schema_is_made_from_the_command(name: str) -> None:
     made = schema(name)
     assert made["additionalProperties"] is False and set(made["required"]) <= set(made["properties"])
@@ -257,13 +257,11 @@ def log(tmp_path: Path, text: str = FAILURE) -> str:
 
 @each_row(
     ("text", "status", "says"),
-    [
-        (FAILURE, 1, "error op-creation"),
-        (FAILURE, 1, "source:"),
-        ("ERROR: the moon is full\n", 1, "not understood"),
-        (f"{CALL}2024-05-14 19:12:07,136 - 235 - INFO - Conversion complete!\n", 0, "did its job"),
-        (CALL, 1, "nothing says that a tool did its job"),
-    ],
+    (FAILURE, 1, "error op-creation"),
+    (FAILURE, 1, "source:"),
+    ("ERROR: the moon is full\n", 1, "not understood"),
+    (f"{CALL}2024-05-14 19:12:07,136 - 235 - INFO - Conversion complete!\n", 0, "did its job"),
+    (CALL, 1, "nothing says that a tool did its job"),
 )
 def test_only_a_tool_that_says_so_has_finished(
     text: str, status: int, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -292,7 +290,7 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     assert "op-creation" in capsys.readouterr().out
 
 
-@each_row(("args", "status"), [((), 2), (("no-such.log",), 3), ((".",), 3)])
+@each_row(("args", "status"), ((), 2), (("no-such.log",), 3), ((".",), 3))
 def test_wrong_calls(args: tuple[str, ...], status: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(cli, ["diagnose", *args]) == status
     assert "next" in capsys.readouterr().err or status == 3
@@ -306,7 +304,7 @@ def test_every_known_error_is_reachable_by_its_id(capsys: pytest.CaptureFixture[
     assert "no message" in capsys.readouterr().out
 
 
-@each_row("text", COMMANDS)
+@each_row("text", *COMMANDS)
 def test_the_commands_that_are_advised_exist(text: str) -> None:
     """Every way out is a call that this installation understands, word for word."""
     program, *words = shlex.split(text)

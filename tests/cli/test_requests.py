@@ -287,7 +287,7 @@ def test_no_cache_holds_for_one_call(monkeypatch: pytest.MonkeyPatch, arguments:
     assert "DEPLOYKIT_NO_CACHE" not in os.environ
 
 
-@each_row(("value", "off"), [("1", True), ("yes", True), ("0", False), ("false", False), ("", False)])
+@each_row(("value", "off"), ("1", True), ("yes", True), ("0", False), ("false", False), ("", False))
 def test_the_variable_says_the_same(monkeypatch: pytest.MonkeyPatch, value: str, off: bool) -> None:
     monkeypatch.setenv("DEPLOYKIT_NO_CACHE", value)
     assert is_off() is off

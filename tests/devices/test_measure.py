@@ -14,6 +14,7 @@ import pytest
 from deploykit.devices.measure import faster, summarize
 from deploykit.errors import InputError, ToolError
 from deploykit.report.for_ci import junit_text, run_cases
+from tables import each_row
 
 
 def drawn(count: int, middle: float, seed: int, step: float = 1.0) -> list[float]:
@@ -39,22 +40,20 @@ def test_u_counts_pairs_and_its_p_is_near_the_exact_one() -> None:
     assert found.p == pytest.approx(math.erfc((abs(pairs - middle) - 0.5) / math.sqrt(2 * squares / ways)))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("first", "second", "verdict"),
-    [
-        (drawn(200, 5000, 1), drawn(200, 5500, 2), "faster"),
-        (drawn(200, 5500, 1), drawn(200, 5000, 2), "slower"),
-        (drawn(200, 5000, 1), drawn(200, 5000, 2), "no difference"),
-        # Surely longer, and by less than two starts of one program differ.
-        ([5000.0 + at % 3 for at in range(300)], [5050.0 + at % 3 for at in range(300)], "no difference"),
-        ([5000.0] * 20, [5000.0] * 20, "no difference"),
-        ([5000.0] * 20, [9000.0] * 20, "faster"),
-        ([5000.0] * 7, [9000.0] * 100, "not judged"),
-        ([5000.0 + at % 3 for at in range(300)], [5125.0 + at % 3 for at in range(300)], "faster"),
-        ([5000.0 + at for at in range(8)], [9000.0 + at for at in range(8)], "faster"),
-        # One late sample out of twenty moves the mean and says nothing.
-        ([5000.0 + at for at in range(20)], [5000.0 + at for at in range(19)] + [90000.0], "no difference"),
-    ],
+    (drawn(200, 5000, 1), drawn(200, 5500, 2), "faster"),
+    (drawn(200, 5500, 1), drawn(200, 5000, 2), "slower"),
+    (drawn(200, 5000, 1), drawn(200, 5000, 2), "no difference"),
+    # Surely longer, and by less than two starts of one program differ.
+    ([5000.0 + at % 3 for at in range(300)], [5050.0 + at % 3 for at in range(300)], "no difference"),
+    ([5000.0] * 20, [5000.0] * 20, "no difference"),
+    ([5000.0] * 20, [9000.0] * 20, "faster"),
+    ([5000.0] * 7, [9000.0] * 100, "not judged"),
+    ([5000.0 + at % 3 for at in range(300)], [5125.0 + at % 3 for at in range(300)], "faster"),
+    ([5000.0 + at for at in range(8)], [9000.0 + at for at in range(8)], "faster"),
+    # One late sample out of twenty moves the mean and says nothing.
+    ([5000.0 + at for at in range(20)], [5000.0 + at for at in range(19)] + [90000.0], "no difference"),
 )
 def test_faster_is_said_where_it_is_so(first: list[float], second: list[float], verdict: str) -> None:
     found = faster(first, second)
@@ -112,13 +111,11 @@ def test_times_that_no_clock_measured_are_refused(samples: list[float]) -> None:
             faster(samples, [1.0])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("right", "held", "kinds"),
-    [
-        ("yes", True, [None, None, None]),
-        ("no", False, ["failure", None, "failure"]),
-        ("not judged", None, ["skipped", None]),
-    ],
+    ("yes", True, [None, None, None]),
+    ("no", False, ["failure", None, "failure"]),
+    ("not judged", None, ["skipped", None]),
 )
 def test_a_record_becomes_rows_that_a_server_shows(right: str, held: bool | None, kinds: list[str | None]) -> None:
     latency = summarize(drawn(50, 5000, 1)).to_json()

@@ -30,6 +30,7 @@ from deploykit.errors import PackageError, ToolError, UsageError
 from deploykit.packages.manifests import content_of, read_manifest
 from deploykit.report.pages import with_runs
 from ssh_end import SshEnd, processes_in
+from tables import each_row
 
 QUICK: dict[str, Any] = {"iterations": 12, "warmup": 1, "seconds": 2.0}
 
@@ -127,13 +128,11 @@ def test_two_runs_at_once_are_both_kept(plain: Path) -> None:
     assert len(read_manifest(plain)["runs"]) == 2 and deploykit.verify(plain).ok
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("found", "told"),
-    [
-        ({"right": "no", "emulator": "yes"}, "They differ: on the same samples the emulator says yes, the device no."),
-        ({"right": "yes", "emulator": "yes"}, "Both agree in every output."),
-        ({"right": "no", "emulator": "yes", "parts": ["y"]}, "The device loses more than the emulator in y."),
-    ],
+    ({"right": "no", "emulator": "yes"}, "They differ: on the same samples the emulator says yes, the device no."),
+    ({"right": "yes", "emulator": "yes"}, "Both agree in every output."),
+    ({"right": "no", "emulator": "yes", "parts": ["y"]}, "The device loses more than the emulator in y."),
 )
 def test_the_report_says_where_device_and_emulator_differ(found: dict[str, Any], told: str) -> None:
     run = {"id": "0001", "device": "SM8650", "where": "device", "content": content_of({"files": {}}), **found}

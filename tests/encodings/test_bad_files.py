@@ -47,7 +47,7 @@ BYTES: list[tuple[bytes, str]] = [
 ]
 
 
-@each_row(("data", "words"), BYTES)
+@each_row(("data", "words"), *BYTES)
 def test_wrong_bytes_are_refused(data: bytes, words: str, tmp_path: Path) -> None:
     path = tmp_path / "w.encodings"
     path.write_bytes(data)
@@ -68,7 +68,7 @@ def test_what_is_no_file_or_too_large_is_not_read(tmp_path: Path) -> None:
         read_encodings(path)
 
 
-@each_row("filler", [b"{},", b"[1],", b'"a":1,', b"1,"])
+@each_row("filler", b"{},", b"[1],", b'"a":1,', b"1,")
 def test_a_file_that_would_fill_the_memory_is_refused_before_it_is_parsed(
     filler: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,7 +85,7 @@ TWICE = ['{"a": 1, "a": 2}', '{"a": {"b": 1, "b": 2}}', '[1, {"a": 1, "a": 1}]',
 TWICE += ['{"a": ":", "a": 2}', '{"a": "\\u003a", "a": 2}', '{"a\\u003A": 1, "b": 1, "b": 2}']
 
 
-@each_row("text", TWICE)
+@each_row("text", *TWICE)
 def test_a_key_that_occurs_twice_is_found_wherever_it_stands(text: str) -> None:
     with pytest.raises(InputError, match="occurs twice"):
         parse_json(text.encode(), where="file")
@@ -197,7 +197,7 @@ WRONG: list[tuple[dict[str, Any], str, Any, str]] = [
 ]
 
 
-@each_row(("base", "path", "value", "words"), WRONG)
+@each_row(("base", "path", "value", "words"), *WRONG)
 def test_wrong_content_is_refused(base: dict[str, Any], path: str, value: Any, words: str, tmp_path: Path) -> None:
     file = tmp_path / "w.encodings"
     file.write_text(json.dumps(put(base, **{path: value})), encoding="utf-8")
@@ -241,7 +241,7 @@ EDGES: list[tuple[dict[str, Any], dict[str, Any], str, Any]] = [
 ]
 
 
-@each_row(("base", "changes", "what", "expected"), EDGES)
+@each_row(("base", "changes", "what", "expected"), *EDGES)
 def test_what_is_just_allowed_is_read(base: dict[str, Any], changes: dict[str, Any], what: str, expected: Any) -> None:
     name, key = what.split(".")
     found = np.asarray(getattr(parse_encodings(put(base, **changes), where="w").entries[name].value, key))
@@ -268,7 +268,7 @@ def test_one_scale_for_all_channels_fits_any_number_of_them() -> None:
     fit(parse_encodings(one, where="w.encodings").entries["b"], (3, 16), "w.encodings")
 
 
-@each_row(("name", "shape", "words"), SHAPES)
+@each_row(("name", "shape", "words"), *SHAPES)
 def test_lengths_must_match_the_axis(name: str, shape: tuple[int, ...], words: str) -> None:
     with pytest.raises(InputError) as caught:
         fit(parse_encodings(put(V200), where="w.encodings").entries[name], shape, "w.encodings")
@@ -278,7 +278,7 @@ def test_lengths_must_match_the_axis(name: str, shape: tuple[int, ...], words: s
 # Lists of the names of float tensors, beside an encodings file that cannot say so.
 
 
-@each_row("text", ["", " \n", '["a", "b"]', "a\nb\n", "\ufeffa\r\n\n  b  ", '{"float_tensors": ["b", "a"]}'])
+@each_row("text", "", " \n", '["a", "b"]', "a\nb\n", "\ufeffa\r\n\n  b  ", '{"float_tensors": ["b", "a"]}')
 def test_lists_lines_and_the_file_that_was_written_are_read(text: str, tmp_path: Path) -> None:
     path = tmp_path / "floats"
     path.write_text(text, encoding="utf-8", newline="")
@@ -300,7 +300,7 @@ NAMES = [
 ]
 
 
-@each_row(("data", "words"), NAMES)
+@each_row(("data", "words"), *NAMES)
 def test_wrong_lists_of_names_are_refused(data: bytes, words: str, tmp_path: Path) -> None:
     path = tmp_path / "floats"
     path.write_bytes(data)

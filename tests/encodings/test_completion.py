@@ -53,7 +53,7 @@ def without_floats(encodings: EncodingSet) -> EncodingSet:
     return replace(encodings, entries=entries)
 
 
-@each_row(("model_path", "path"), EXPORTS, ids=lambda v: v if isinstance(v, str) else v.name)
+@each_row(("model_path", "path"), *EXPORTS)
 def test_completed_100_is_aimets_200(model_path: str, path: Path) -> None:
     model = load_model(DATA / model_path)
     facts = collect_facts(model)
@@ -69,14 +69,12 @@ def test_completed_100_is_aimets_200(model_path: str, path: Path) -> None:
 
 @each_row(
     ("axis", "softmax", "far", "masked"),
-    [
-        (-1, -1, -20.0, True),
-        (3, 3, -20.0, True),
-        (3, -1, -1e9, True),
-        (2, -1, -20.0, False),
-        (-1, 2, -20.0, False),
-        (-1, -1, -19.9, False),
-    ],
+    (-1, -1, -20.0, True),
+    (3, 3, -20.0, True),
+    (3, -1, -1e9, True),
+    (2, -1, -20.0, False),
+    (-1, 2, -20.0, False),
+    (-1, -1, -19.9, False),
 )
 def test_a_masked_minimum_is_along_the_last_axis_and_far_below(
     axis: int, softmax: int, far: float, masked: bool
@@ -160,14 +158,12 @@ ROWS = Affine(bits=8, signed=True, scale=np.ones(2), zero_point=np.zeros(2), axi
 
 @each_row(
     ("bias", "changes", "b", "lb"),
-    [
-        ((1.0, -3.0), {}, 0.125, 3 / 2**31),
-        ((0.0, 0.0), {}, 0.125, FINEST_SCALE),
-        # weights along an unusual axis fall back to the values
-        ((1.0, -3.0), {"w": ROWS}, [1 / 2**31, 3 / 2**31], 3 / 2**31),
-        # scales that float32 cannot multiply are multiplied in double
-        *(((1.0, -3.0), {"x": grid(s), "w": grid(s, signed=True)}, s * s, 3 / 2**31) for s in (1e-30, 1e30)),
-    ],
+    ((1.0, -3.0), {}, 0.125, 3 / 2**31),
+    ((0.0, 0.0), {}, 0.125, FINEST_SCALE),
+    # weights along an unusual axis fall back to the values
+    ((1.0, -3.0), {"w": ROWS}, [1 / 2**31, 3 / 2**31], 3 / 2**31),
+    # scales that float32 cannot multiply are multiplied in double
+    *(((1.0, -3.0), {"x": grid(s), "w": grid(s, signed=True)}, s * s, 3 / 2**31) for s in (1e-30, 1e30)),
 )
 def test_scales_of_biases(bias: tuple[float, float], changes: dict[str, Any], b: Any, lb: float) -> None:
     model, facts = bias_model(bias)
@@ -294,7 +290,7 @@ CASES: dict[str, tuple[EncodingsOnGraph, EncodingsOnGraph]] = {
 }
 
 
-@each_row("code", sorted(rule.code for rule in ENCODING_RULES))
+@each_row("code", *sorted(rule.code for rule in ENCODING_RULES))
 def test_rules_trigger_and_keep_silent(code: str, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
     trigger, clean = CASES[code]
     rule = ENCODING_RULES[code]

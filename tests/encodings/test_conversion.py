@@ -83,7 +83,7 @@ FORCED = [
 ]
 
 
-@each_row("variant", PLAIN)
+@each_row("variant", *PLAIN)
 def test_061_and_100_are_turned_into_aimets_own_files(variant: str, graph_of: GraphOf) -> None:
     """Back without a model too: a list of channels keeps its order in both."""
     there = change(variant, "0.6.1", "1.0.0", graph_of)
@@ -99,7 +99,7 @@ def test_061_and_100_are_turned_into_aimets_own_files(variant: str, graph_of: Gr
         assert json.loads(back.text) == text_of(variant, "0.6.1") and not diff(old, back.encodings)
 
 
-@each_row(("variant", "tag", "signedness"), FORCED)
+@each_row(("variant", "tag", "signedness"), *FORCED)
 def test_100_to_200_is_aimets_own_export(variant: str, tag: str, signedness: Signedness, graph_of: GraphOf) -> None:
     path = AIMET / f"{variant}{tag}.v2.0.0.encodings"
     result = change(variant, "1.0.0", "2.0.0", graph_of, signedness)
@@ -117,7 +117,7 @@ def test_100_to_200_is_aimets_own_export(variant: str, tag: str, signedness: Sig
         assert entry == theirs[name], name
 
 
-@each_row(("variant", "tag"), [forced[:2] for forced in FORCED])
+@each_row(("variant", "tag"), *[forced[:2] for forced in FORCED])
 def test_200_to_100_is_aimets_own_export(variant: str, tag: str, graph_of: GraphOf) -> None:
     result = change(variant + tag, "2.0.0", "1.0.0", graph_of)
     ours, theirs = entries(json.loads(result.text)), entries(text_of(variant, "1.0.0"))
@@ -139,7 +139,7 @@ def test_200_to_100_is_aimets_own_export(variant: str, tag: str, graph_of: Graph
     assert lossy <= {name for name, entry in ours.items() if entry["section"] == "activation_encodings"}
 
 
-@each_row("variant", ["mlp/bq-w4a16", "mlp/bq-asym-w4a16", "mlp/bq-w2a16-zpshift"])
+@each_row("variant", "mlp/bq-w4a16", "mlp/bq-asym-w4a16", "mlp/bq-w2a16-zpshift")
 def test_blockwise_061_is_refused_unless_the_size_is_inferred_and_to_061_it_is_lost(
     variant: str, graph_of: GraphOf
 ) -> None:
@@ -177,10 +177,8 @@ def test_what_only_the_model_tells_is_impossible_without_one() -> None:
 
 @each_row(
     ("variant", "version", "to", "why"),
-    [
-        *(("mlp/lpbq-w4a16", version, "0.6.1", "0.6.1 has no LPBQ entries") for version in ("1.0.0", "2.0.0")),
-        *(("mlp/wfp8a8", "2.0.0", to, f"{to} has no float8 entries") for to in ("0.6.1", "1.0.0")),
-    ],
+    *(("mlp/lpbq-w4a16", version, "0.6.1", "0.6.1 has no LPBQ entries") for version in ("1.0.0", "2.0.0")),
+    *(("mlp/wfp8a8", "2.0.0", to, f"{to} has no float8 entries") for to in ("0.6.1", "1.0.0")),
 )
 def test_kinds_that_a_version_lacks_are_refused(
     variant: str, version: str, to: str, why: str, graph_of: GraphOf
@@ -189,7 +187,7 @@ def test_kinds_that_a_version_lacks_are_refused(
     assert len(refused) == 5 and {outcome.what for outcome in refused} == {why}
 
 
-@each_row("bits", [7, 9])
+@each_row("bits", 7, 9)
 def test_lpbq_of_other_widths_has_no_200_entry(bits: int, graph_of: GraphOf) -> None:
     document = text_of("mlp/lpbq-w4a16", "1.0.0")
     for entry in document["param_encodings"]:

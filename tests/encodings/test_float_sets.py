@@ -72,13 +72,11 @@ def of(found: dict[str, CoverageStatus], status: CoverageStatus) -> set[str]:
 @pytest.mark.parametrize("version", VERSIONS)
 @each_row(
     ("variant", "flipped"),
-    [
-        ("w8a8-fp16mix-explicit", LITEMP),
-        ("w8a8-fp16mix-omit", LITEMP),
-        ("aimet-2.31.0/w8a8-litemp-fp16", LITEMP),
-        ("w8a16-fp16mix-explicit", DECODER),
-        ("w8a16-fp16mix-omit", DECODER),
-    ],
+    ("w8a8-fp16mix-explicit", LITEMP),
+    ("w8a8-fp16mix-omit", LITEMP),
+    ("aimet-2.31.0/w8a8-litemp-fp16", LITEMP),
+    ("w8a16-fp16mix-explicit", DECODER),
+    ("w8a16-fp16mix-omit", DECODER),
 )
 def test_the_intended_set_is_what_aimet_flipped(variant: str, flipped: frozenset[str], version: str) -> None:
     given, newest = detr(f"{variant}.v{version}"), version == "2.0.0"
@@ -93,7 +91,7 @@ def test_the_intended_set_is_what_aimet_flipped(variant: str, flipped: frozenset
     assert of(found, S.FLOAT16) == flipped and S.MISSING not in found.values()
 
 
-@each_row("name", ("distilbert", "gru_lstm", "segformer", "superres"))
+@each_row("name", "distilbert", "gru_lstm", "segformer", "superres")
 def test_true_files_intend_no_float_and_a_slip_behind_a_norm_is_noticed(name: str) -> None:
     facts = collect_facts(load_model(ZOO / name / "model.onnx"))
     given = read_encodings(ZOO / name / "w8a16.v1.0.0.encodings")
@@ -130,7 +128,7 @@ def conv_then(name: str, made: str = "y") -> GraphFacts:
     return text_facts(body, made, given="float[1,2,4,4] x", **CONV)
 
 
-@each_row("name", ACTIVATIONS)
+@each_row("name", *ACTIVATIONS)
 def test_between_a_conv_and_its_activation_no_entry_is_needed(name: str) -> None:
     facts, given = conv_then(name), entries("x w y slope low high")
     assert predict_float_set(facts, given).intended == frozenset() and missing_entries(facts, given) == ()
@@ -158,12 +156,10 @@ def test_in_a_block_that_always_fuses_an_entry_counts_as_well() -> None:
 
 @each_row(
     ("body", "fused"),
-    [
-        ("a = Gemm (x, w)  y = Relu (a)", True),
-        ("a = Gemm (x, w)  b = Relu (a)  y = Add (a, b)", False),
-        ("a = MatMul (x, w)  y = Add (a, z)", False),
-        ("a = Gemm (x, w)  y = own.Relu (a)", False),
-    ],
+    ("a = Gemm (x, w)  y = Relu (a)", True),
+    ("a = Gemm (x, w)  b = Relu (a)  y = Add (a, b)", False),
+    ("a = MatMul (x, w)  y = Add (a, z)", False),
+    ("a = Gemm (x, w)  y = own.Relu (a)", False),
 )
 def test_pairs_are_fused_only_where_nobody_else_looks_in(body: str, fused: bool) -> None:
     facts = text_facts(body, given="float[4,4] x, float[4,4] z", w=np.ones((4, 4), np.float32))
@@ -172,7 +168,7 @@ def test_pairs_are_fused_only_where_nobody_else_looks_in(body: str, fused: bool)
     )
 
 
-@each_row(("floats", "rest"), [("a", "intended-float16"), ("", "missing")])  # float copies, and what serves only floats
+@each_row(("floats", "rest"), ("a", "intended-float16"), ("", "missing"))  # float copies, and what serves only floats
 def test_float_copies_and_what_serves_only_floats(floats: str, rest: str) -> None:
     facts = text_facts("a = Mul (x, scale)  b = Transpose (a)  y = Relu (b)", scale=[1.0] * 4)
     found = collect_coverage(facts, entries("x y", floats=floats))
@@ -198,7 +194,9 @@ def chain(*ops: str) -> GraphFacts:
 
 @each_row(
     ("given", "floats", "predicted"),
-    [("x t0 t3", "", ""), ("x t2 t3", "", ""), ("x t0 t3", "t1", "t1 t2")],
+    ("x t0 t3", "", ""),
+    ("x t2 t3", "", ""),
+    ("x t0 t3", "t1", "t1 t2"),
 )
 def test_an_entry_travels_over_data_movement_both_ways_until_a_stated_float(
     given: str, floats: str, predicted: str

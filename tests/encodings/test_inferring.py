@@ -62,7 +62,7 @@ def test_a_grid_of_640_times_another_tells_the_size() -> None:
     assert "640 times" in found.concluded["scale"].words and "inferred" in found.concluded["scale"].words
 
 
-@each_row("highest", [652.3, 611.7, 0.99])
+@each_row("highest", 652.3, 611.7, 0.99)
 def test_a_ratio_that_is_no_size_tells_nothing(highest: float) -> None:
     """Then the sizes differ, or the two were not calibrated on the same boxes."""
     found = infer(decoder(), entries(logits=(-5, 5), boxes=(0, 1.02), pixels=(0, highest)), *SIZES)
@@ -100,12 +100,10 @@ def test_the_user_s_data_settles_what_hangs_on_it_alone() -> None:
 
 @each_row(
     ("bits", "seen", "kept"),
-    [
-        (16, (-3.0, 5.0), (-6.0, 10.0)),
-        (16, (2.0, 5.0), (2.0, 10.0)),
-        (16, (-3e38, -1.0), (-3.4028234663852886e38, -1.0)),
-        (8, (-3.0, 5.0), (-3.0, 5.0)),
-    ],
+    (16, (-3.0, 5.0), (-6.0, 10.0)),
+    (16, (2.0, 5.0), (2.0, 10.0)),
+    (16, (-3e38, -1.0), (-3.4028234663852886e38, -1.0)),
+    (8, (-3.0, 5.0), (-3.0, 5.0)),
 )
 def test_a_grid_has_room_for_more_than_the_samples_show_where_bits_are_spare(
     bits: int, seen: Interval, kept: Interval
@@ -173,7 +171,7 @@ VALUES: Mapping[str, Any] = {
 }
 
 
-@each_row(("body", "given", "asked", "expected"), TOLD)
+@each_row(("body", "given", "asked", "expected"), *TOLD)
 def test_what_neighbours_tell(body: str, given: dict[str, Any], asked: str, expected: Interval | None) -> None:
     model = text_model("float[2] x, float[2] f", body, "z" if "z =" in body else "y", **VALUES)
     found = infer(model, entries(**given), asked)
@@ -231,7 +229,7 @@ def test_control_flow_hides_what_a_tensor_hangs_on() -> None:
     assert "y" not in found.encodings and found.open[0].inputs == ("x",)
 
 
-@each_row(("name", "first"), [("segformer", 1), ("distilbert", 0), ("distilbert", 2)])
+@each_row(("name", "first"), ("segformer", 1), ("distilbert", 0), ("distilbert", 2))
 def test_what_is_inferred_holds_what_aimet_saw(name: str, first: int) -> None:
     """Every third entry of a true file is taken out and inferred again, without any data."""
     folder = Path(__file__).parents[1] / "data" / "zoo" / name
@@ -259,19 +257,17 @@ def kind(bits: int, signed: bool, symmetric: bool = False) -> GridKind:
 
 @each_row(
     ("ends", "of", "scale", "zero"),
-    [
-        ((0, 255), kind(8, False), 1.0, 0),
-        ((-255, 0), kind(8, False), 1.0, 255),
-        ((-55, 200), kind(8, False), 1.0, 55),
-        ((-55, 200), kind(8, True), 1.0, -73),
-        ((100, 255), kind(8, False), 1.0, 0),
-        ((-255, -100), kind(8, False), 1.0, 255),
-        ((0, 0), kind(8, False), 1 / 255, 0),
-        ((0, 65535), kind(16, False), 1.0, 0),
-        ((-127, 5), kind(8, True, True), 1.0, 0),
-        ((-5, 127), kind(8, True, True), 1.0, 0),
-        ((-5, 127), kind(8, False, True), 1.0, 128),
-    ],
+    ((0, 255), kind(8, False), 1.0, 0),
+    ((-255, 0), kind(8, False), 1.0, 255),
+    ((-55, 200), kind(8, False), 1.0, 55),
+    ((-55, 200), kind(8, True), 1.0, -73),
+    ((100, 255), kind(8, False), 1.0, 0),
+    ((-255, -100), kind(8, False), 1.0, 255),
+    ((0, 0), kind(8, False), 1 / 255, 0),
+    ((0, 65535), kind(16, False), 1.0, 0),
+    ((-127, 5), kind(8, True, True), 1.0, 0),
+    ((-5, 127), kind(8, True, True), 1.0, 0),
+    ((-5, 127), kind(8, False, True), 1.0, 128),
 )
 def test_a_range_as_a_grid(ends: Interval, of: GridKind, scale: float, zero: float) -> None:
     made = affine_for_range(*ends, of)

@@ -23,7 +23,7 @@ from text_models import text_model
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 
 
-@each_row(("shape", "block_axis", "channel_axis"), [((32, 6), 0, 1), ((4, 32, 1, 1), 1, 0)])
+@each_row(("shape", "block_axis", "channel_axis"), ((32, 6), 0, 1), ((4, 32, 1, 1), 1, 0))
 def test_scales_and_loss_are_those_of_the_formulas(shape: tuple[int, ...], block_axis: int, channel_axis: int) -> None:
     """A channel's scale is its largest block's over 16; block scales are whole, from 1 to 16."""
     rng = np.random.default_rng(7)
@@ -84,13 +84,11 @@ def convert(tmp_path: Path, model: onnx.ModelProto, **options: Any) -> WeightRep
 
 @each_row(
     "changes",
-    [
-        {},
-        {"op": "Gemm"},
-        {"op": "Gemm", "shape": (6, 32), "axis": 1, "attributes": {"transB": 1}},
-        {"op": "Gemm", "attributes": {"transA": 1}},
-        {"op": "Conv", "shape": (6, 32, 1, 1), "axis": 1},
-    ],
+    {},
+    {"op": "Gemm"},
+    {"op": "Gemm", "shape": (6, 32), "axis": 1, "attributes": {"transB": 1}},
+    {"op": "Gemm", "attributes": {"transA": 1}},
+    {"op": "Conv", "shape": (6, 32, 1, 1), "axis": 1},
 )
 def test_layers_that_qualify_are_converted(tmp_path: Path, changes: dict[str, Any]) -> None:
     report = convert(tmp_path, block_model(**changes))
@@ -106,7 +104,10 @@ def test_layers_that_qualify_are_converted(tmp_path: Path, changes: dict[str, An
 
 @each_row(
     ("op", "after", "has_bias"),
-    [("MatMul", "Add", True), ("MatMul", "Sub", False), ("Gemm", "Add", False), ("Gemm", "its own", True)],
+    ("MatMul", "Add", True),
+    ("MatMul", "Sub", False),
+    ("Gemm", "Add", False),
+    ("Gemm", "its own", True),
 )
 def test_a_bias_is_an_input_or_an_add_behind_a_matmul(tmp_path: Path, op: str, after: str, has_bias: bool) -> None:
     model = block_model(op=op)
@@ -122,16 +123,14 @@ def test_a_bias_is_an_input_or_an_add_behind_a_matmul(tmp_path: Path, op: str, a
 
 @each_row(
     ("changes", "reason"),
-    [
-        ({"dtype": "int8"}, "int8; LPBQ expands int4"),
-        ({"dtype": "uint4", "zero": 8}, "uint4"),
-        ({"zero": 1}, "zero point is not 0"),
-        ({"scale_shape": (1, 1)}, "one scale and a block size"),
-        ({"scale_shape": (3, 6)}, "do not fit"),
-        ({"shape": (6, 32), "axis": 1}, "the layer sums along axis 0"),
-        ({"shape": (2, 32, 6), "axis": 1}, "rank 3"),
-        ({"op": "ConvTranspose", "shape": (32, 6, 1, 1)}, "not the weight of one MatMul"),
-    ],
+    ({"dtype": "int8"}, "int8; LPBQ expands int4"),
+    ({"dtype": "uint4", "zero": 8}, "uint4"),
+    ({"zero": 1}, "zero point is not 0"),
+    ({"scale_shape": (1, 1)}, "one scale and a block size"),
+    ({"scale_shape": (3, 6)}, "do not fit"),
+    ({"shape": (6, 32), "axis": 1}, "the layer sums along axis 0"),
+    ({"shape": (2, 32, 6), "axis": 1}, "rank 3"),
+    ({"op": "ConvTranspose", "shape": (32, 6, 1, 1)}, "not the weight of one MatMul"),
 )
 def test_what_does_not_qualify_is_left_with_the_reason(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
     report = convert(tmp_path, block_model(**changes))
@@ -153,7 +152,7 @@ def test_float_sides_and_scales_made_at_run_time_leave_the_weight(tmp_path: Path
     assert "computed at run time" in convert(tmp_path, model, force=True).reason
 
 
-@each_row("refined", [False, True])
+@each_row("refined", False, True)
 def test_aimet_models_are_converted_with_the_stated_loss(tmp_path: Path, refined: bool) -> None:
     report = convert_file(AIMET / "mlp/bq-w4a16.qdq.onnx", tmp_path / "out.onnx", refined=refined)
     assert report.converted == 5
@@ -211,16 +210,14 @@ def test_what_is_refused_leaves_the_files_as_they_were(tmp_path: Path) -> None:
 
 @each_row(
     ("changes", "reason"),
-    [
-        ({}, ""),
-        ({"bits": 8}, "8-bit blocks; LPBQ expands 4-bit ones"),
-        ({"zero_point": np.full((2, 6), 1.0)}, "its zero point is not that of a symmetric grid"),
-        ({"signed": False, "zero_point": np.full((2, 6), 8.0)}, ""),
-        ({"signed": False}, "its zero point is not that of a symmetric grid"),
-        ({"axis": None}, "its channel axis is not known"),
-        ({"block_axis": None}, "its channel axis is not known"),
-        ({"scale": np.full((2, 6), -0.1)}, "a scale is negative"),
-    ],
+    ({}, ""),
+    ({"bits": 8}, "8-bit blocks; LPBQ expands 4-bit ones"),
+    ({"zero_point": np.full((2, 6), 1.0)}, "its zero point is not that of a symmetric grid"),
+    ({"signed": False, "zero_point": np.full((2, 6), 8.0)}, ""),
+    ({"signed": False}, "its zero point is not that of a symmetric grid"),
+    ({"axis": None}, "its channel axis is not known"),
+    ({"block_axis": None}, "its channel axis is not known"),
+    ({"scale": np.full((2, 6), -0.1)}, "a scale is negative"),
 )
 def test_an_entry_becomes_lpbq_or_says_why_not(changes: dict[str, Any], reason: str) -> None:
     grid = {"bits": 4, "signed": True, "scale": np.full((2, 6), 0.1), "zero_point": np.zeros((2, 6))}

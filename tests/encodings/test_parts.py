@@ -98,14 +98,12 @@ def chain(weights: str) -> ModelProto:
 
 @each_row(
     ("chains", "sizes", "count", "expected"),
-    [
-        # a graph without a weight of the other is cut all the same
-        (("abcd", "abecd"), None, 2, ["ab", "cd"]),
-        # a weight larger than a part is a part of its own
-        (("abcd",), {"a": 4096, "b": 16, "c": 16, "d": 16}, 4, ["a", "b", "c", "d"]),
-        (("abcd", "dcba"), None, 2, "where the first one is"),
-        (("ab",), None, 3, "cannot be cut into 3 parts"),
-    ],
+    # a graph without a weight of the other is cut all the same
+    (("abcd", "abecd"), None, 2, ["ab", "cd"]),
+    # a weight larger than a part is a part of its own
+    (("abcd",), {"a": 4096, "b": 16, "c": 16, "d": 16}, 4, ["a", "b", "c", "d"]),
+    (("abcd", "dcba"), None, 2, "where the first one is"),
+    (("ab",), None, 3, "cannot be cut into 3 parts"),
 )
 def test_where_chains_are_cut(
     chains: tuple[str, ...], sizes: dict[str, int] | None, count: int, expected: list[str] | str

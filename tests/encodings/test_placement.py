@@ -43,15 +43,13 @@ def shorter(entry: dict[str, Any]) -> None:
 
 @each_row(
     ("file", "change", "words"),
-    [
-        ("w8a8.v1.0.0", shorter, "w: 'onnx::MatMul_57': 64 scales, but MatMul '/up_proj/MatMul' has 128 channels"),
-        ("w8a8.v1.0.0", shorter, "axis 1 of 64 x 128"),
-        ("bq-w4a16.v1.0.0", {"block_size": 32}, "in blocks of 32, but MatMul '/up_proj/MatMul' has 64 x 128"),
-        ("lpbq-w4a16.v1.0.0", {"block_size": 32}, "in blocks of 32, but MatMul '/up_proj/MatMul' has 64 x 128"),
-        ("lpbq-w4a16.v1.0.0", shorter, "64 scales, but MatMul"),
-        ("bq-w4a16.v0.6.1", None, "511 scales"),
-        ("w8a8.v2.0.0", {"axis": 2}, "'onnx::MatMul_57': axis 2 is out of range for 2 dimensions"),
-    ],
+    ("w8a8.v1.0.0", shorter, "w: 'onnx::MatMul_57': 64 scales, but MatMul '/up_proj/MatMul' has 128 channels"),
+    ("w8a8.v1.0.0", shorter, "axis 1 of 64 x 128"),
+    ("bq-w4a16.v1.0.0", {"block_size": 32}, "in blocks of 32, but MatMul '/up_proj/MatMul' has 64 x 128"),
+    ("lpbq-w4a16.v1.0.0", {"block_size": 32}, "in blocks of 32, but MatMul '/up_proj/MatMul' has 64 x 128"),
+    ("lpbq-w4a16.v1.0.0", shorter, "64 scales, but MatMul"),
+    ("bq-w4a16.v0.6.1", None, "511 scales"),
+    ("w8a8.v2.0.0", {"axis": 2}, "'onnx::MatMul_57': axis 2 is out of range for 2 dimensions"),
 )
 def test_lengths_blocks_and_axes_must_fit_the_weight(file: str, change: Any, words: str, graph_of: GraphOf) -> None:
     document = json.loads((AIMET / f"mlp/{file}.encodings").read_text())
@@ -161,7 +159,7 @@ READERS: list[Callable[[Path, Path], Any]] = [
 ]
 
 
-@each_row("reader", READERS)
+@each_row("reader", *READERS)
 def test_a_float_list_is_taken_beside_the_entries_and_refused_against_one(
     tmp_path: Path, reader: Callable[[Path, Path], Any]
 ) -> None:

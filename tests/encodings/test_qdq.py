@@ -56,7 +56,7 @@ def affine(
     return Affine(bits=bits, signed=signed, scale=np.asarray(scale), zero_point=np.asarray(zero, float), axis=axis)
 
 
-@each_row("path", MODELS)
+@each_row("path", *MODELS)
 def test_fixtures_read_back_and_computed_again_are_the_same(path: Path, graph_of: GraphOf) -> None:
     model, stem = onnx.load(path), path.name.removesuffix(".qdq.onnx").removesuffix("-prequant-int32bias")
     found, extracted = read_qdq(model, source=path.name), extract_qdq(model)
@@ -85,7 +85,7 @@ def feed_of(path: Path) -> dict[str, Any]:
         return {key.split(":", 1)[1]: data[key] for key in data.files if key.startswith("input.0:")}
 
 
-@each_row("path", [path for path in MODELS if "prequant" not in path.name and "fp8" not in path.name])
+@each_row("path", *[path for path in MODELS if "prequant" not in path.name and "fp8" not in path.name])
 def test_encodings_of_a_file_make_the_model_that_aimet_makes(path: Path, graph_of: GraphOf) -> None:
     feed = feed_of(path)
     wanted = run(onnx.load(path), feed)
@@ -130,22 +130,20 @@ TYPED = f"q = QuantizeLinear <output_dtype = {TensorProto.INT16}> (x, s)"
 
 @each_row(
     ("proto", "name", "dtype", "is_param"),
-    [
-        (model(f"h = Relu (x)  {TO_OUTPUT.format('h', 'y')}", **HALF), "y", "uint8", False),
-        (model(CONTRIBUTED, s=0.5, z=np.uint16(7)), "x", "uint16", False),
-        (model(f"s = Constant <value = float {{0.5}}> ()  {PAIR}", z=U8), "x", "uint8", False),
-        # types without a zero point
-        (model("q = QuantizeLinear (x, s)  y = DequantizeLinear (q, s)", s=0.5), "x", "uint8", False),
-        (model(TYPED, "int16 q", s=0.5), "x", "int16", False),
-        (model("y = DequantizeLinear (w, s)", w=np.ones((4, 2), np.int8), s=0.5), "y", "int8", None),
-        (model("y = DequantizeLinear (x, s)", given="int8[2,4] x", s=0.5), "y", "int8", False),
-        # stored integers get their plain name, where nothing has it
-        (model(INTEGERS, **STORED), "w", "int8", True),
-        (model(INTEGERS, **STORED, w=1.0), "d", "int8", True),
-        (model(f"w = Relu (x)  {INTEGERS}", **STORED), "d", "int8", True),
-        # constants of elementwise operators are no parameters
-        (model(f"{TO_OUTPUT.format('c', 'd')}  y = Add (x, d)", c=[1.0], **HALF), "c", "uint8", False),
-    ],
+    (model(f"h = Relu (x)  {TO_OUTPUT.format('h', 'y')}", **HALF), "y", "uint8", False),
+    (model(CONTRIBUTED, s=0.5, z=np.uint16(7)), "x", "uint16", False),
+    (model(f"s = Constant <value = float {{0.5}}> ()  {PAIR}", z=U8), "x", "uint8", False),
+    # types without a zero point
+    (model("q = QuantizeLinear (x, s)  y = DequantizeLinear (q, s)", s=0.5), "x", "uint8", False),
+    (model(TYPED, "int16 q", s=0.5), "x", "int16", False),
+    (model("y = DequantizeLinear (w, s)", w=np.ones((4, 2), np.int8), s=0.5), "y", "int8", None),
+    (model("y = DequantizeLinear (x, s)", given="int8[2,4] x", s=0.5), "y", "int8", False),
+    # stored integers get their plain name, where nothing has it
+    (model(INTEGERS, **STORED), "w", "int8", True),
+    (model(INTEGERS, **STORED, w=1.0), "d", "int8", True),
+    (model(f"w = Relu (x)  {INTEGERS}", **STORED), "d", "int8", True),
+    # constants of elementwise operators are no parameters
+    (model(f"{TO_OUTPUT.format('c', 'd')}  y = Add (x, d)", c=[1.0], **HALF), "c", "uint8", False),
 )
 def test_which_tensor_a_pair_is_the_grid_of(
     proto: onnx.ModelProto, name: str, dtype: str, is_param: bool | None
@@ -197,7 +195,7 @@ BAD: list[tuple[onnx.ModelProto, str]] = [
 ]
 
 
-@each_row(("proto", "words"), BAD)
+@each_row(("proto", "words"), *BAD)
 def test_what_is_no_encoding_is_refused(proto: onnx.ModelProto, words: str) -> None:
     with pytest.raises(InputError) as caught:
         read_qdq(proto, source="m.onnx")
@@ -300,7 +298,7 @@ def test_halves_of_weights_are_rounded_upward_as_aimet_does() -> None:
 # ``encodings apply`` and ``extract`` on files.
 
 
-@each_row("variant", ["w8a16", "bq-w4a16", "lpbq-w4a16"])
+@each_row("variant", "w8a16", "bq-w4a16", "lpbq-w4a16")
 def test_there_and_back_and_there_again(tmp_path: Path, variant: str) -> None:
     source, quantized = MLP / f"{variant}.v2.0.0.encodings", tmp_path / "q.onnx"
     applied = apply_encodings(MLP / "model.onnx", source, quantized, bias="encoded")

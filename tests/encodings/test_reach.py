@@ -31,15 +31,13 @@ def facts_of(*args: str, **stored: Any) -> GraphFacts:
 
 @each_row(
     ("end", "harmless"),
-    [
-        *((f"y = {op} (flat)", True) for op in ("Sigmoid", "Tanh", "HardSigmoid", "Erf", "Reciprocal")),
-        *((f"y = {op} (flat)", False) for op in ("Relu", "Exp", "Softmax", "Neg")),
-        ("y = Clip (flat, low, high)", True),
-        ("y = Div (low, flat)", True),
-        ("y = Div (flat, low)", False),
-        ("y = Clip (flat, low)", False),
-        ("y = Clip (flat, , high)", False),
-    ],
+    *((f"y = {op} (flat)", True) for op in ("Sigmoid", "Tanh", "HardSigmoid", "Erf", "Reciprocal")),
+    *((f"y = {op} (flat)", False) for op in ("Relu", "Exp", "Softmax", "Neg")),
+    ("y = Clip (flat, low, high)", True),
+    ("y = Div (low, flat)", True),
+    ("y = Div (flat, low)", False),
+    ("y = Clip (flat, low)", False),
+    ("y = Clip (flat, , high)", False),
 )
 def test_an_infinity_is_harmless_before_an_operator_that_saturates(end: str, harmless: bool) -> None:
     body = f"added = Add (x, huge)  flat = Reshape (added, shape)  {end}"
@@ -58,38 +56,36 @@ def reach_of(op_type: str, *operands: tuple[float, float] | None) -> Reach | Non
 
 @each_row(
     ("op_type", "operands", "expected"),
-    [
-        ("Neg", [(-3.0, 2.0)], (-2, 3)),
-        ("Abs", [(-3.0, 2.0)], (0, 3)),
-        ("Relu", [(-3.0, 2.0)], (0, 2)),
-        ("Relu", [(-3.0, -2.0)], (0, 0)),
-        ("Exp", [(0.0, 1.0)], (1, math.e)),
-        ("Exp", [(699.0, 701.0)], (math.exp(699), math.exp(700))),
-        ("Log", [(1.0, math.e)], (0, 1)),
-        ("Log", [(0.0, 1.0)], None),
-        ("Sqrt", [(0.0, 4.0)], (0, 2)),
-        ("Sqrt", [(-1.0, 4.0)], None),
-        ("Add", [(-3.0, 2.0), (1.0, 5.0)], (-2, 7)),
-        ("Sub", [(-3.0, 2.0), (1.0, 5.0)], (-8, 1)),
-        ("Mul", [(-3.0, 2.0), (1.0, 5.0)], (-15, 10)),
-        ("Div", [(-3.0, 2.0), (0.5, 5.0)], (-6, 4)),
-        ("Div", [(-3.0, 2.0), (0.0, 5.0)], None),
-        ("Div", [(-3.0, 2.0), (-5.0, 0.0)], None),
-        ("Add", [None, (1.0, 5.0)], (1, 5)),
-        ("Add", [(1.0, 5.0), None], (1, 5)),
-        ("Max", [(-3.0, 2.0), (1.0, 5.0)], (1, 5)),
-        ("Max", [(-9.0, 2.0), (1.0, 5.0)], (-9, 2)),
-        ("Transpose", [(-3.0, 2.0)], (-3, 2)),
-        ("Sigmoid", [(-3.0, 2.0)], (0, 1)),
-        ("Sigmoid", [None], (0, 1)),
-        ("Relu", [None], None),
-        ("Erf", [None], (-1, 1)),
-        ("Softsign", [(-3.0, 2.0)], None),
-        ("Clip", [None, (-1.0, -1.0), (4.0, 4.0)], (-1, 4)),
-        ("Clip", [(-3.0, 2.0), (-1.0, -1.0)], (-1, 2)),
-        ("Clip", [(-3.0, 2.0)], (-3, 2)),
-        ("Clip", [None, (-1.0, -1.0)], None),
-    ],
+    ("Neg", [(-3.0, 2.0)], (-2, 3)),
+    ("Abs", [(-3.0, 2.0)], (0, 3)),
+    ("Relu", [(-3.0, 2.0)], (0, 2)),
+    ("Relu", [(-3.0, -2.0)], (0, 0)),
+    ("Exp", [(0.0, 1.0)], (1, math.e)),
+    ("Exp", [(699.0, 701.0)], (math.exp(699), math.exp(700))),
+    ("Log", [(1.0, math.e)], (0, 1)),
+    ("Log", [(0.0, 1.0)], None),
+    ("Sqrt", [(0.0, 4.0)], (0, 2)),
+    ("Sqrt", [(-1.0, 4.0)], None),
+    ("Add", [(-3.0, 2.0), (1.0, 5.0)], (-2, 7)),
+    ("Sub", [(-3.0, 2.0), (1.0, 5.0)], (-8, 1)),
+    ("Mul", [(-3.0, 2.0), (1.0, 5.0)], (-15, 10)),
+    ("Div", [(-3.0, 2.0), (0.5, 5.0)], (-6, 4)),
+    ("Div", [(-3.0, 2.0), (0.0, 5.0)], None),
+    ("Div", [(-3.0, 2.0), (-5.0, 0.0)], None),
+    ("Add", [None, (1.0, 5.0)], (1, 5)),
+    ("Add", [(1.0, 5.0), None], (1, 5)),
+    ("Max", [(-3.0, 2.0), (1.0, 5.0)], (1, 5)),
+    ("Max", [(-9.0, 2.0), (1.0, 5.0)], (-9, 2)),
+    ("Transpose", [(-3.0, 2.0)], (-3, 2)),
+    ("Sigmoid", [(-3.0, 2.0)], (0, 1)),
+    ("Sigmoid", [None], (0, 1)),
+    ("Relu", [None], None),
+    ("Erf", [None], (-1, 1)),
+    ("Softsign", [(-3.0, 2.0)], None),
+    ("Clip", [None, (-1.0, -1.0), (4.0, 4.0)], (-1, 4)),
+    ("Clip", [(-3.0, 2.0), (-1.0, -1.0)], (-1, 2)),
+    ("Clip", [(-3.0, 2.0)], (-3, 2)),
+    ("Clip", [None, (-1.0, -1.0)], None),
 )
 def test_what_one_operator_reaches(
     op_type: str, operands: list[tuple[float, float] | None], expected: tuple[float, float] | None
@@ -102,17 +98,15 @@ def test_what_one_operator_reaches(
 
 @each_row(
     ("op_type", "operands", "cause", "attained"),
-    [
-        ("Add", [(0.0, 2.0), (0.0, 5.0)], "c1", True),
-        ("Add", [(0.0, 5.0), (0.0, 2.0)], "c0", True),
-        ("Add", [(0.0, 5.0), (0.0, 5.0)], "c0", True),
-        ("Mul", [(0.0, 5.0), (0.0, 2.0)], "c0", False),
-        ("Mul", [(0.0, 5.0), (2.0, 2.0)], "c0", True),
-        ("Mul", [(0.0, 2.0), (5.0, 5.0)], "c1", True),
-        ("Div", [(0.0, 5.0), (0.5, 0.5)], "c1", True),
-        ("Div", [(0.0, 5.0), (1.0, 1.0)], "c0", True),
-        ("Div", [(0.0, 5.0), (0.5, 1.0)], "c1", False),
-    ],
+    ("Add", [(0.0, 2.0), (0.0, 5.0)], "c1", True),
+    ("Add", [(0.0, 5.0), (0.0, 2.0)], "c0", True),
+    ("Add", [(0.0, 5.0), (0.0, 5.0)], "c0", True),
+    ("Mul", [(0.0, 5.0), (0.0, 2.0)], "c0", False),
+    ("Mul", [(0.0, 5.0), (2.0, 2.0)], "c0", True),
+    ("Mul", [(0.0, 2.0), (5.0, 5.0)], "c1", True),
+    ("Div", [(0.0, 5.0), (0.5, 0.5)], "c1", True),
+    ("Div", [(0.0, 5.0), (1.0, 1.0)], "c0", True),
+    ("Div", [(0.0, 5.0), (0.5, 1.0)], "c1", False),
 )
 def test_what_makes_it_that_large(
     op_type: str, operands: list[tuple[float, float] | None], cause: str, attained: bool
@@ -124,15 +118,13 @@ def test_what_makes_it_that_large(
 
 @each_row(
     ("reach", "after", "mask"),
-    [
-        ((-1e9, 0.0), "Softmax", True),
-        ((-1e9, 65504.0), "Softmax", True),
-        ((-1e9, 65505.0), "Softmax", False),
-        ((-9.0, 9.0), "Softmax", True),
-        ((-9.0, 9.1), "Softmax", False),
-        ((0.0, 9.0), "Softmax", False),
-        ((-1e9, 0.0), "Relu", False),
-    ],
+    ((-1e9, 0.0), "Softmax", True),
+    ((-1e9, 65504.0), "Softmax", True),
+    ((-1e9, 65505.0), "Softmax", False),
+    ((-9.0, 9.0), "Softmax", True),
+    ((-9.0, 9.1), "Softmax", False),
+    ((0.0, 9.0), "Softmax", False),
+    ((-1e9, 0.0), "Relu", False),
 )
 def test_what_only_switches_positions_off(reach: tuple[float, float], after: str, mask: bool) -> None:
     body, given = f"added = Add (x, m)  y = {after} (added)", "float[2,2] x, float[2,2] m"
@@ -149,7 +141,7 @@ def beyond(model: Model) -> Mapping[str, Reach]:
     return {n: r for n, r in reach.items() if r.magnitude > FLOAT16 and not only_masks(facts, n, r)}
 
 
-@each_row("name", ["distilbert", "segformer", "superres", "gru_lstm"])
+@each_row("name", "distilbert", "segformer", "superres", "gru_lstm")
 def test_true_float_models_that_fit_float16_are_not_accused(name: str) -> None:
     """Epsilons of 1e-12 below a root, -inf in attention masks: the largest real value of distilbert is 3.6."""
     model = load_model(ZOO / name / "model.onnx")

@@ -78,7 +78,7 @@ PROPERTIES: list[tuple[str, str, str, Any]] = [
 ]
 
 
-@each_row(("file", "name", "keys", "expected"), PROPERTIES)
+@each_row(("file", "name", "keys", "expected"), *PROPERTIES)
 def test_what_an_entry_says(file: str, name: str, keys: str, expected: tuple[Any, ...]) -> None:
     found = (getattr(entry(file, name).value, key) for key in keys.split())
     assert tuple(value.item() if isinstance(value, np.ndarray) else value for value in found) == expected
@@ -123,14 +123,12 @@ def test_210_has_lpbq_as_a_scale_of_scales() -> None:
 
 @each_row(
     ("key", "value", "words"),
-    [
-        ("x_scale", [1.0, 2.0], "'x_scale' has 2 items"),
-        ("x_zero_point", 1, "'x_zero_point' must be left out or 0"),
-        ("axis", 0, "'x_scale'"),
-        ("axis", 5, "axis 5 is out of range"),
-        ("y", 1, "such an entry: `y`"),
-        ("x", [1, 2], "must be nested"),
-    ],
+    ("x_scale", [1.0, 2.0], "'x_scale' has 2 items"),
+    ("x_zero_point", 1, "'x_zero_point' must be left out or 0"),
+    ("axis", 0, "'x_scale'"),
+    ("axis", 5, "axis 5 is out of range"),
+    ("y", 1, "such an entry: `y`"),
+    ("x", [1, 2], "must be nested"),
 )
 def test_wrong_210_scales_are_refused(key: str, value: Any, words: str) -> None:
     document = json.loads(NEWER.read_text())

@@ -60,7 +60,7 @@ def _cut(facts: GraphFacts, encodings: EncodingSet, most: int | None = None) -> 
     return partition(facts, prediction.intended, absorbed=list(prediction.absorbed), max_segments=most)
 
 
-@each_row(("variant", "most"), [*((variant, None) for variant in MIXES), (MIXES[0], 2), (MIXES[3], 1)])
+@each_row(("variant", "most"), *((variant, None) for variant in MIXES), (MIXES[0], 2), (MIXES[3], 1))
 def test_the_detector_in_segments_equals_the_whole_and_keeps_its_accuracy(variant: str, most: int | None) -> None:
     """With float segments wholly in float16, as the device computes them; AIMET's all-float16 model has 73.55 dB."""
     model, facts, encodings, feeds = _detr(variant)
@@ -159,7 +159,7 @@ EXPECTED = {
 }
 
 
-@each_row("name", EXPECTED)
+@each_row("name", *EXPECTED)
 def test_the_end_of_a_detector_with_what_hurts_in_it(name: str) -> None:
     facts, found = found_in(DETECTORS[name]())
     assert found is not None

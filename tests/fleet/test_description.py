@@ -39,18 +39,16 @@ def test_every_option_of_the_core_can_be_said_and_no_other() -> None:
 
 @each_row(
     ("text", "words"),
-    [
-        ("[models]\n[targets.a]\ndevice = 'sm8650'", "models: names none"),
-        (BASE.replace("models.a", 'models."../a"'), "cannot be the name of a folder"),
-        (BASE.replace("models.a", 'models."a/b"'), "cannot be the name of a folder"),
-        (BASE + "[matrix]\nmodels = ['c']", "no model is called 'c'"),
-        (BASE + "[[matrix.include]]\nmodel = 'a'\ntarget = 'x'\nname = 'n'", "no target is called 'x'"),
-        (BASE + "[defaults]\nprecison = 'w8a8'", "defaults.precison: unknown key"),
-        (BASE.replace('path = "a.onnx"', 'path = "a.onnx"\nmixed = "maybe"'), "models.a.mixed"),
-        ("[targets.a]\ndevice = 'sm8650'", "models: missing"),
-        ("models = [", "not TOML"),
-        (BASE + f"sdks = {['2.33'] * 5001}", "10,002 cells"),
-    ],
+    ("[models]\n[targets.a]\ndevice = 'sm8650'", "models: names none"),
+    (BASE.replace("models.a", 'models."../a"'), "cannot be the name of a folder"),
+    (BASE.replace("models.a", 'models."a/b"'), "cannot be the name of a folder"),
+    (BASE + "[matrix]\nmodels = ['c']", "no model is called 'c'"),
+    (BASE + "[[matrix.include]]\nmodel = 'a'\ntarget = 'x'\nname = 'n'", "no target is called 'x'"),
+    (BASE + "[defaults]\nprecison = 'w8a8'", "defaults.precison: unknown key"),
+    (BASE.replace('path = "a.onnx"', 'path = "a.onnx"\nmixed = "maybe"'), "models.a.mixed"),
+    ("[targets.a]\ndevice = 'sm8650'", "models: missing"),
+    ("models = [", "not TOML"),
+    (BASE + f"sdks = {['2.33'] * 5001}", "10,002 cells"),
 )
 def test_a_bad_file_is_refused_with_the_place(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(InputError) as caught:

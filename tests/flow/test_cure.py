@@ -127,24 +127,22 @@ def _cured(backend: Rules, folder: Path, **changes: Any) -> Cured[Situation, Non
 
 @each_row(
     ("before", "after", "taken"),
-    [
-        ((ERROR,), (), True),
-        ((ERROR,), (ERROR,), False),
-        ((ERROR,), (OTHER,), False),
-        ((ERROR,), (HANDLED,), True),
-        ((ERROR,), (WARNING,), True),
-        ((ERROR, OTHER), (OTHER,), True),
-        ((ERROR, WARNING), (ERROR,), True),
-        ((WARNING,), (), True),
-        ((WARNING,), (OF_FILE,), True),  # no rewrite makes it: it only shows
-        ((OF_FILE,), (), False),
-        ((WARNING,), (ERROR,), False),
-        ((WARNING,), (WARNING, NOTE), False),
-        ((ERROR,), (ERROR, WARNING), False),
-        ((NOTE,), (), False),
-        ((HANDLED,), (), False),
-        ((), (), False),
-    ],
+    ((ERROR,), (), True),
+    ((ERROR,), (ERROR,), False),
+    ((ERROR,), (OTHER,), False),
+    ((ERROR,), (HANDLED,), True),
+    ((ERROR,), (WARNING,), True),
+    ((ERROR, OTHER), (OTHER,), True),
+    ((ERROR, WARNING), (ERROR,), True),
+    ((WARNING,), (), True),
+    ((WARNING,), (OF_FILE,), True),  # no rewrite makes it: it only shows
+    ((OF_FILE,), (), False),
+    ((WARNING,), (ERROR,), False),
+    ((WARNING,), (WARNING, NOTE), False),
+    ((ERROR,), (ERROR, WARNING), False),
+    ((NOTE,), (), False),
+    ((HANDLED,), (), False),
+    ((), (), False),
 )
 def test_a_simplified_model_is_taken_where_less_is_wrong_with_it(
     before: tuple[Finding, ...], after: tuple[Finding, ...], taken: bool, tmp_path: Path
@@ -154,14 +152,12 @@ def test_a_simplified_model_is_taken_where_less_is_wrong_with_it(
     assert (done.judged is done.given) is not taken
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changes", "taken"),
-    [
-        ({"rewrite": ("merge-axes",)}, True),
-        ({"rewrite": ("integer-remainder",)}, False),
-        ({"rewrite": ("merge-axes",), "no_rewrite": STRUCTURAL}, False),
-        ({}, False),
-    ],
+    ({"rewrite": ("merge-axes",)}, True),
+    ({"rewrite": ("integer-remainder",)}, False),
+    ({"rewrite": ("merge-axes",), "no_rewrite": STRUCTURAL}, False),
+    ({}, False),
 )
 def test_asked_for_by_name_nothing_has_to_be_wrong(changes: dict[str, Any], taken: bool, tmp_path: Path) -> None:
     assert bool(_cured(Rules((), ()), tmp_path, **changes).steps) is taken

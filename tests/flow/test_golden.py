@@ -63,7 +63,7 @@ def texts(folder: Path) -> dict[str, str]:
     }
 
 
-@each_row("name", PACKAGES)
+@each_row("name", *PACKAGES)
 def test_a_package_is_the_golden_one(name: str, tmp_path: Path) -> None:
     made = make_package(PACKAGES[name], tmp_path / "out")
     assert made.package is not None, [finding.message for finding in made.findings if finding.blocks]

@@ -95,22 +95,20 @@ def says(ladder: Ladder) -> str:
 
 @each_row(
     ("numbers", "options", "concluded", "steps", "chosen"),
-    [
-        ({"fp16": 60, "w8a16": 40, "w8a8": 35}, {}, "8 bits are enough", [], "w8a8"),
-        (
-            {"fp16": 60, "w8a16": 40, "w8a8": 12},
-            {},
-            "activations are sensitive",
-            ["w8a8 with 1 layer in int16"],
-            "w8a8 with 1 layer in int16",
-        ),
-        (RANGES, {}, "only fp16", ["w8a16 with 1 layer in float16"], "w8a16 with 1 layer in float16"),
-        (RANGES, {"raised_db": 20}, "only fp16", ["w8a16 with 1 layer in float16"], "fp16"),
-        (RANGES, {"wides": ("int16",)}, "only fp16", [], "fp16"),
-        # The layers reach the goal, and as it would be packaged they do not: then it is not taken.
-        (RANGES, {"confirm": Reached(sqnr_db=20)}, "only fp16", ["w8a16 with 1 layer in float16"], "fp16"),
-        ({"w16a16": 60, "w8a16": 10, "w8a8": 5}, {}, "weights are sensitive", [], None),
-    ],
+    ({"fp16": 60, "w8a16": 40, "w8a8": 35}, {}, "8 bits are enough", [], "w8a8"),
+    (
+        {"fp16": 60, "w8a16": 40, "w8a8": 12},
+        {},
+        "activations are sensitive",
+        ["w8a8 with 1 layer in int16"],
+        "w8a8 with 1 layer in int16",
+    ),
+    (RANGES, {}, "only fp16", ["w8a16 with 1 layer in float16"], "w8a16 with 1 layer in float16"),
+    (RANGES, {"raised_db": 20}, "only fp16", ["w8a16 with 1 layer in float16"], "fp16"),
+    (RANGES, {"wides": ("int16",)}, "only fp16", [], "fp16"),
+    # The layers reach the goal, and as it would be packaged they do not: then it is not taken.
+    (RANGES, {"confirm": Reached(sqnr_db=20)}, "only fp16", ["w8a16 with 1 layer in float16"], "fp16"),
+    ({"w16a16": 60, "w8a16": 10, "w8a8": 5}, {}, "weights are sensitive", [], None),
 )
 def test_what_is_concluded_raised_and_chosen(
     numbers: dict[str, float], options: dict[str, Any], concluded: str, steps: list[str], chosen: str | None
@@ -145,40 +143,38 @@ def test_what_leaves_work_to_the_host_wins_last_and_what_packaging_refuses_never
 
 @each_row(
     ("numbers", "options", "further", "chosen", "tried"),
-    [
-        # The first method that reaches the goal is the last one tried.
-        ({"SeqMSE": 31.0, "AdaRound": 40.0}, {}, ["w8a16+SeqMSE"], "w8a16+SeqMSE", [31.0]),
-        # Layers are raised of the best that came out; what makes it worse is not gone on from.
-        (
-            {"SeqMSE": 27.0, "AdaRound": 28.0},
-            {"raised_db": 35.0},
-            ["w8a16+SeqMSE", "w8a16+AdaRound", "raise w8a16+AdaRound"],
-            "w8a16+AdaRound with 1 layer in float16",
-            [27.0, 28.0],
-        ),
-        (
-            {"SeqMSE": 20.0, "AdaRound": 15.0},
-            {"raised_db": 35.0},
-            ["w8a16+SeqMSE", "w8a16+AdaRound", "raise w8a16"],
-            "w8a16 with 1 layer in float16",
-            [20.0, 15.0],
-        ),
-        (
-            {"AdaRound": 33.0},
-            {"missing": ("w8a16+SeqMSE",)},
-            ["w8a16+SeqMSE", "w8a16+AdaRound"],
-            "w8a16+AdaRound",
-            [None, 33.0],
-        ),
-        # None is begun once the time is up.
-        (
-            {"SeqMSE": 20.0},
-            {"learning": Learning(methods=BOTH.methods, seconds=0.0)},
-            ["w8a16+SeqMSE", "raise w8a16"],
-            "w8a16 with 1 layer in float16",
-            [20.0],
-        ),
-    ],
+    # The first method that reaches the goal is the last one tried.
+    ({"SeqMSE": 31.0, "AdaRound": 40.0}, {}, ["w8a16+SeqMSE"], "w8a16+SeqMSE", [31.0]),
+    # Layers are raised of the best that came out; what makes it worse is not gone on from.
+    (
+        {"SeqMSE": 27.0, "AdaRound": 28.0},
+        {"raised_db": 35.0},
+        ["w8a16+SeqMSE", "w8a16+AdaRound", "raise w8a16+AdaRound"],
+        "w8a16+AdaRound with 1 layer in float16",
+        [27.0, 28.0],
+    ),
+    (
+        {"SeqMSE": 20.0, "AdaRound": 15.0},
+        {"raised_db": 35.0},
+        ["w8a16+SeqMSE", "w8a16+AdaRound", "raise w8a16"],
+        "w8a16 with 1 layer in float16",
+        [20.0, 15.0],
+    ),
+    (
+        {"AdaRound": 33.0},
+        {"missing": ("w8a16+SeqMSE",)},
+        ["w8a16+SeqMSE", "w8a16+AdaRound"],
+        "w8a16+AdaRound",
+        [None, 33.0],
+    ),
+    # None is begun once the time is up.
+    (
+        {"SeqMSE": 20.0},
+        {"learning": Learning(methods=BOTH.methods, seconds=0.0)},
+        ["w8a16+SeqMSE", "raise w8a16"],
+        "w8a16 with 1 layer in float16",
+        [20.0],
+    ),
 )
 def test_methods_are_tried_in_turn(
     numbers: dict[str, float], options: dict[str, Any], further: list[str], chosen: str, tried: list[float | None]
@@ -209,13 +205,11 @@ def test_where_no_method_is_enough_training_is_advised_with_what_to_bring_back()
 
 @each_row(
     ("numbers", "base"),
-    [
-        (WEIGHTS, "w8a16"),
-        ({"fp16": 60.0, "w8a16": 40.0, "w4a16": 12.0, "w8a8": 10.0}, "w4a16"),
-        ({"fp16": 60.0, "w8a16": 40.0, "w4a16": 12.0, "w8a8": 35.0}, None),  # eight bits are as cheap
-        ({"fp16": 60.0, "w16a16": 20.0, "w8a16": 18.0, "w8a8": 10.0}, None),  # ranges are the cause
-        ({"fp16": 60.0, "w16a16": 50.0, "w8a16": 40.0, "w8a8": 10.0}, None),  # activations are
-    ],
+    (WEIGHTS, "w8a16"),
+    ({"fp16": 60.0, "w8a16": 40.0, "w4a16": 12.0, "w8a8": 10.0}, "w4a16"),
+    ({"fp16": 60.0, "w8a16": 40.0, "w4a16": 12.0, "w8a8": 35.0}, None),  # eight bits are as cheap
+    ({"fp16": 60.0, "w16a16": 20.0, "w8a16": 18.0, "w8a8": 10.0}, None),  # ranges are the cause
+    ({"fp16": 60.0, "w16a16": 50.0, "w8a16": 40.0, "w8a8": 10.0}, None),  # activations are
 )
 def test_it_is_tried_where_weights_are_the_cause_and_nowhere_else(numbers: dict[str, float], base: str | None) -> None:
     """Four bits are worth one method where eight are good, and no training."""

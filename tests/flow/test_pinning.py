@@ -48,14 +48,12 @@ CLASSES = "g (float[n,3,h,w] x) => (float[n,3,1,1] y) { y = GlobalAveragePool (x
 
 @each_row(
     ("graph", "inputs", "shape", "why"),
-    [
-        (DENSE, (), (1, 3, 640, 640), "the usual size of detectors and segmentation at which it runs"),
-        (CLASSES, (), (1, 3, 224, 224), "the usual size of classifiers at which it runs"),
-        (DENSE, ("x=1,3,96,128",), (1, 3, 96, 128), "as typed"),
-        (DENSE, ("x:2,3,96,128",), (2, 3, 96, 128), "as typed"),
-        ("g (float[n,8] x) => (float[n,8] y) { y = Relu (x) }", (), (1, 8), "one sample at a time"),
-        ("g (int64[n,s] x) => (int64[n,s] y) { y = Abs (x) }", (), (1, 128), "a usual number of tokens"),
-    ],
+    (DENSE, (), (1, 3, 640, 640), "the usual size of detectors and segmentation at which it runs"),
+    (CLASSES, (), (1, 3, 224, 224), "the usual size of classifiers at which it runs"),
+    (DENSE, ("x=1,3,96,128",), (1, 3, 96, 128), "as typed"),
+    (DENSE, ("x:2,3,96,128",), (2, 3, 96, 128), "as typed"),
+    ("g (float[n,8] x) => (float[n,8] y) { y = Relu (x) }", (), (1, 8), "one sample at a time"),
+    ("g (int64[n,s] x) => (int64[n,s] y) { y = Abs (x) }", (), (1, 128), "a usual number of tokens"),
 )
 def test_each_size_has_its_reason(
     tmp_path: Path, graph: str, inputs: tuple[str, ...], shape: tuple[int, ...], why: str

@@ -128,7 +128,7 @@ class Recorder(StubBackend):
         return super().execute(package, prepared, plan, aids)
 
 
-@each_row(("given", "count"), [((), 1), (("input=0..1",), 8)])
+@each_row(("given", "count"), ((), 1), (("input=0..1",), 8))
 def test_of_made_up_inputs_one_is_run(given: tuple[str, ...], count: int, tmp_path: Path) -> None:
     """An emulator takes minutes for one of some models, and nothing made up judges."""
     backend = Recorder()
@@ -173,7 +173,7 @@ BACKENDS = [("qnn-htp", "sm8650"), ("ort-qnn", "sm8650"), ("vitis-ai", "strix")]
 
 
 @pytest.mark.parametrize(("backend", "target"), BACKENDS)
-@each_row(("model", "name", "made"), [("mlp", "linear-to-conv", "Conv"), ("vit", "fuse-gelu", "Gelu")])
+@each_row(("model", "name", "made"), ("mlp", "linear-to-conv", "Conv"), ("vit", "fuse-gelu", "Gelu"))
 def test_it_is_done_on_a_quantized_model(backend: str, target: str, model: str, name: str, made: str) -> None:
     given = AIMET / model / "w8a16.qdq.onnx"
     request = Request(model=given, target=target, backend=backend, rewrite=(name,), compile=False)
@@ -192,7 +192,7 @@ def test_it_is_done_on_a_quantized_model(backend: str, target: str, model: str, 
 
 
 @pytest.mark.parametrize(("backend", "target"), BACKENDS)
-@each_row("model", ["mlp/w8a8.qdq.onnx", "mlp/model.onnx"])
+@each_row("model", "mlp/w8a8.qdq.onnx", "mlp/model.onnx")
 def test_it_finds_no_site_and_says_why(backend: str, target: str, model: str) -> None:
     request = Request(model=AIMET / model, target=target, backend=backend, rewrite=("fuse-gelu",), compile=False)
     (said,) = [finding for finding in make_plan(request).findings if finding.code == "DK208"]

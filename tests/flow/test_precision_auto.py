@@ -140,21 +140,21 @@ W8A16 = DATA / "cnn" / "w8a16.v1.0.0.encodings"
 
 
 @pytest.mark.parametrize("backend", ["qnn-htp", "ort-qnn"])
-@each_row("asked", ["nonsense", "int8", "w8", "bf16"])
+@each_row("asked", "nonsense", "int8", "w8", "bf16")
 def test_a_name_that_the_backend_does_not_have_is_refused(backend: str, asked: str) -> None:
     with pytest.raises(UsageError, match=f"--precision {asked}: not a precision of {backend}"):
         deploykit.plan(CNN, target="sm8650", backend=backend, precision=asked)
 
 
 @pytest.mark.parametrize("spelling", ["float16", "FP16", "Float16"])
-@each_row("backend", ["qnn-htp", "ort-qnn"])
+@each_row("backend", "qnn-htp", "ort-qnn")
 def test_a_precision_may_be_spelt_by_its_element_type(backend: str, spelling: str) -> None:
     plain = deploykit.plan(CNN, target="sm8650", backend=backend, precision="fp16")
     assert deploykit.plan(CNN, target="sm8650", backend=backend, precision=spelling).route == plain.route
 
 
 @pytest.mark.parametrize("backend", ["qnn-htp", "ort-qnn"])
-@each_row("asked", ["fp16", "float16", "w8a8", "w4a16", "w16a16"])
+@each_row("asked", "fp16", "float16", "w8a8", "w4a16", "w16a16")
 def test_a_precision_that_the_encodings_do_not_hold_is_refused(backend: str, asked: str) -> None:
     with pytest.raises(UsageError, match="not what the encodings say") as refused:
         deploykit.plan(CNN, target="sm8650", backend=backend, encodings=W8A16, precision=asked)
@@ -163,12 +163,10 @@ def test_a_precision_that_the_encodings_do_not_hold_is_refused(backend: str, ask
 
 @each_row(
     ("asked", "bits", "differs"),
-    [
-        ("w8a8", {"conv1.weight": 8, "input": 8, "fc.bias": 32}, False),  # biases have no part in a name
-        ("w8a8", {"input": 16}, True),
-        ("fp16", {"input": 8}, True),
-        ("fp16", {"fc.bias": 32}, False),
-    ],
+    ("w8a8", {"conv1.weight": 8, "input": 8, "fc.bias": 32}, False),  # biases have no part in a name
+    ("w8a8", {"input": 16}, True),
+    ("fp16", {"input": 8}, True),
+    ("fp16", {"fc.bias": 32}, False),
 )
 def test_what_is_asked_for_is_held_against_weights_and_activations(
     asked: str, bits: dict[str, int], differs: bool

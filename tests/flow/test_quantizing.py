@@ -252,11 +252,9 @@ LOGS_ITS_FAILURE = LEAVES_NO_ENCODINGS.replace("import sys", "import logging, sy
 
 @each_row(
     ("script", "timeout", "says"),
-    [
-        ("import time; time.sleep(60)", 0.5, "took longer"),
-        (LOGS_ITS_FAILURE, 120.0, r"vendor\.area: no encodings were computed"),
-        (LEAVES_NO_ENCODINGS, 120.0, r"left no out/model\.encodings"),
-    ],
+    ("import time; time.sleep(60)", 0.5, "took longer"),
+    (LOGS_ITS_FAILURE, 120.0, r"vendor\.area: no encodings were computed"),
+    (LEAVES_NO_ENCODINGS, 120.0, r"left no out/model\.encodings"),
 )
 def test_a_quantizer_that_fails_is_an_error(
     script: str, timeout: float, says: str, frames: Path, tmp_path: Path

@@ -103,7 +103,7 @@ VARIANTS = [
 ]
 
 
-@each_row("variant", VARIANTS)
+@each_row("variant", *VARIANTS)
 def test_the_detector_needs_no_float16_and_is_no_worse_than_aimets_simulation(variant: str) -> None:
     """The quality of AIMET's own simulation, and at least 70 dB where nothing but 16-bit integers was asked for."""
     explored = _explored(variant)

@@ -26,36 +26,32 @@ SEGMENTS = at(74.0, "segments", "segments", segments=3, borders=5, confidence=Co
 
 @each_row(
     ("ways", "reference", "safe", "winner"),
-    [
-        # Reaching the reference beats a safe SDK; five hundredths of a decibel are no difference.
-        ((at(69.96), FALLBACK), 70, True, "rewrite"),
-        ((at(69.94), FALLBACK), 70, True, "fallback"),
-        # Beyond 80 dB nobody asks for more.
-        ((at(79.96), FALLBACK), 95, True, "rewrite"),
-        ((at(79.94), FALLBACK), 95, True, "fallback"),
-        # Three decibels are a small loss.
-        ((at(66.96), FALLBACK), 70, False, "rewrite"),
-        ((at(66.94), FALLBACK), 70, False, "fallback"),
-        # A decibel decides against the less intrusive, and above eighty more is not better.
-        ((at(77.0, intrusion=1), at(77.99, "cut", intrusion=3)), 60, False, "rewrite"),
-        ((at(77.0, intrusion=1), at(78.01, "cut", intrusion=3)), 60, False, "cut"),
-        ((at(77.0, intrusion=1), at(75.0, "cut", intrusion=3)), 60, False, "rewrite"),
-        ((at(80.01, intrusion=1), at(120.0, "cut", intrusion=3)), 60, False, "rewrite"),
-        ((at(79.99, intrusion=1), at(120.0, "cut", intrusion=3)), 60, False, "cut"),
-    ],
+    # Reaching the reference beats a safe SDK; five hundredths of a decibel are no difference.
+    ((at(69.96), FALLBACK), 70, True, "rewrite"),
+    ((at(69.94), FALLBACK), 70, True, "fallback"),
+    # Beyond 80 dB nobody asks for more.
+    ((at(79.96), FALLBACK), 95, True, "rewrite"),
+    ((at(79.94), FALLBACK), 95, True, "fallback"),
+    # Three decibels are a small loss.
+    ((at(66.96), FALLBACK), 70, False, "rewrite"),
+    ((at(66.94), FALLBACK), 70, False, "fallback"),
+    # A decibel decides against the less intrusive, and above eighty more is not better.
+    ((at(77.0, intrusion=1), at(77.99, "cut", intrusion=3)), 60, False, "rewrite"),
+    ((at(77.0, intrusion=1), at(78.01, "cut", intrusion=3)), 60, False, "cut"),
+    ((at(77.0, intrusion=1), at(75.0, "cut", intrusion=3)), 60, False, "rewrite"),
+    ((at(80.01, intrusion=1), at(120.0, "cut", intrusion=3)), 60, False, "rewrite"),
+    ((at(79.99, intrusion=1), at(120.0, "cut", intrusion=3)), 60, False, "cut"),
 )
 def test_which_way_wins(ways: tuple[Way, ...], reference: float, safe: bool, winner: str) -> None:
     choice = choose(ways, reference_db=reference, sdk_mixes_safely=safe)
     assert choice.winner is not None and choice.winner.id == winner
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("one", "other", "winner"),
-    [
-        ({"borders": 3}, {"borders": 2}, "b"),
-        ({"borders": 2, "segments": 3}, {"borders": 3, "segments": 1}, "b"),
-        ({}, {}, "a"),
-    ],
+    ({"borders": 3}, {"borders": 2}, "b"),
+    ({"borders": 2, "segments": 3}, {"borders": 3, "segments": 1}, "b"),
+    ({}, {}, "a"),
 )
 def test_of_two_equals_fewer_borders_and_segments_win(one: dict[str, int], other: dict[str, int], winner: str) -> None:
     ways = (at(75.0, "a", "segments", **one), at(75.0, "b", "segments", **other))
@@ -65,18 +61,16 @@ def test_of_two_equals_fewer_borders_and_segments_win(one: dict[str, int], other
 
 @each_row(
     ("changes", "reference", "proven"),
-    [
-        ({"overall_db": 60.0}, 60.0, True),
-        ({"overall_db": 59.96}, 60.0, True),
-        ({"overall_db": 59.94}, 60.0, False),
-        ({"overall_db": 79.96}, 95.0, True),
-        ({"overall_db": 79.94}, 95.0, False),
-        ({"overall_db": math.nan}, 60.0, False),
-        ({"right": False}, 60.0, False),
-        ({"right": None}, 60.0, False),
-        ({"unavailable": "no"}, 60.0, False),
-        ({"kind": "segments"}, 60.0, False),
-    ],
+    ({"overall_db": 60.0}, 60.0, True),
+    ({"overall_db": 59.96}, 60.0, True),
+    ({"overall_db": 59.94}, 60.0, False),
+    ({"overall_db": 79.96}, 95.0, True),
+    ({"overall_db": 79.94}, 95.0, False),
+    ({"overall_db": math.nan}, 60.0, False),
+    ({"right": False}, 60.0, False),
+    ({"right": None}, 60.0, False),
+    ({"unavailable": "no"}, 60.0, False),
+    ({"kind": "segments"}, 60.0, False),
 )
 def test_what_is_proven(changes: dict[str, Any], reference: float, proven: bool) -> None:
     assert is_proven(replace(at(60.0, right=True), **changes), reference, reference_right=True) is proven
@@ -94,19 +88,17 @@ def test_where_nobody_meant_float16_unjudged_ways_stay_integer() -> None:
 
 @each_row(
     ("loser", "winner", "why"),
-    [
-        (FALLBACK, REWRITE, "5 float16 tensors and 6 borders that rewrite does without"),
-        (at(74.0, "cut", intrusion=3), REWRITE, "74.0 dB against 77.0 dB of rewrite"),
-        (at(math.nan, "cut", "integer", unavailable="broken"), REWRITE, "broken"),
-        (at(76.5, "cut", intrusion=3), REWRITE, "rewrite is as good and changes less"),
-        (at(74.0, "fallback", "fallback"), SEGMENTS, "segments is surer to work"),
-        (at(-math.inf, "cut"), REWRITE, "no signal against 77.0 dB of rewrite"),
-        (
-            at(76.4, intrusion=1),
-            at(77.3, "cut", intrusion=3),
-            "76.4 dB is less than the encodings' own simulation has (76.5 dB)",
-        ),
-    ],
+    (FALLBACK, REWRITE, "5 float16 tensors and 6 borders that rewrite does without"),
+    (at(74.0, "cut", intrusion=3), REWRITE, "74.0 dB against 77.0 dB of rewrite"),
+    (at(math.nan, "cut", "integer", unavailable="broken"), REWRITE, "broken"),
+    (at(76.5, "cut", intrusion=3), REWRITE, "rewrite is as good and changes less"),
+    (at(74.0, "fallback", "fallback"), SEGMENTS, "segments is surer to work"),
+    (at(-math.inf, "cut"), REWRITE, "no signal against 77.0 dB of rewrite"),
+    (
+        at(76.4, intrusion=1),
+        at(77.3, "cut", intrusion=3),
+        "76.4 dB is less than the encodings' own simulation has (76.5 dB)",
+    ),
 )
 def test_the_loser_hears_why(loser: Way, winner: Way, why: str) -> None:
     choice = choose((loser, winner), reference_db=76.5)
@@ -114,19 +106,17 @@ def test_the_loser_hears_why(loser: Way, winner: Way, why: str) -> None:
     assert choice.verdicts[loser.id] == why
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("ways", "safe", "winner", "why"),
-    [
-        ((AS_IS, FALLBACK, SEGMENTS), True, "fallback", "this SDK mixes float16 and integers safely"),
-        ((AS_IS, FALLBACK, SEGMENTS), False, "segments", "float16 was meant, and this is the surest way to it"),
-        (
-            (AS_IS, at(1.0, rewrites=("fold",), intrusion=1)),
-            True,
-            "rewrite",
-            "its rewrites are proven equal, and each answers a trouble in the graph",
-        ),
-        ((AS_IS, CUT), False, "as-is", "no other way is available"),
-    ],
+    ((AS_IS, FALLBACK, SEGMENTS), True, "fallback", "this SDK mixes float16 and integers safely"),
+    ((AS_IS, FALLBACK, SEGMENTS), False, "segments", "float16 was meant, and this is the surest way to it"),
+    (
+        (AS_IS, at(1.0, rewrites=("fold",), intrusion=1)),
+        True,
+        "rewrite",
+        "its rewrites are proven equal, and each answers a trouble in the graph",
+    ),
+    ((AS_IS, CUT), False, "as-is", "no other way is available"),
 )
 def test_unjudged_ways_go_by_structure(ways: tuple[Way, ...], safe: bool, winner: str, why: str) -> None:
     choice = choose(ways, sdk_mixes_safely=safe)

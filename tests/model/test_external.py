@@ -49,11 +49,9 @@ NUMBERS = ["-1", "1e3", " 4", "٣", "0x10", "9" * 10_000, ""]
 
 @each_row(
     ("entries", "told"),
-    [
-        *(({"location": location}, r"folder|absolute") for location in OUTSIDE),
-        *(({"location": location}, "location") for location in ["", "w.bin/", "w\0.bin", "w\n.bin", "n" * 5000]),
-        *(({"location": "x", key: number}, f"the {key}") for key in ("offset", "length") for number in NUMBERS),
-    ],
+    *(({"location": location}, r"folder|absolute") for location in OUTSIDE),
+    *(({"location": location}, "location") for location in ["", "w.bin/", "w\0.bin", "w\n.bin", "n" * 5000]),
+    *(({"location": "x", key: number}, f"the {key}") for key in ("offset", "length") for number in NUMBERS),
 )
 def test_what_can_be_no_place_is_refused_by_its_spelling(entries: dict[str, str], told: str, tmp_path: Path) -> None:
     """The target of the first ones exists and is a pipe: opening it would block for ever."""
@@ -130,7 +128,7 @@ def test_tensors_of_bodies_and_attributes_are_judged_too_and_all_before_any_file
             wrap_proto(model, path=tmp_path / "m.onnx")
 
 
-@each_row("kind", ["BFLOAT16", "FLOAT16", "INT4", "UINT4", "FLOAT8E4M3FN", "INT8", "BOOL", "DOUBLE"])
+@each_row("kind", "BFLOAT16", "FLOAT16", "INT4", "UINT4", "FLOAT8E4M3FN", "INT8", "BOOL", "DOUBLE")
 def test_every_element_type_is_read_from_outside(kind: str, tmp_path: Path) -> None:
     plain = helper.make_tensor("w", TensorProto.DataType.Value(kind), [2, 3], [1, 0, 1, 0, 1, 1])
     stored = numpy_helper.from_array(numpy_helper.to_array(plain), "w")

@@ -55,7 +55,7 @@ def test_nodes_are_replaced_by_some_of_their_own() -> None:
     assert [node.name for node in given.graph.node] == ["dead", "choice"]
 
 
-@each_row("as_node", [False, True])
+@each_row("as_node", False, True)
 def test_dropping_what_nothing_reads_leaves_an_index_that_is_right(as_node: bool) -> None:
     given = branching()
     if as_node:
@@ -98,7 +98,11 @@ def test_what_is_stored_small_or_standard() -> None:
 
 @each_row(
     ("value", "expected"),
-    [(3, 3), (0.5, 0.5), ("text", "text"), ([1, 2], [1, 2]), (b"a\xffb", "a\\xffb")],  # the last is no text
+    (3, 3),
+    (0.5, 0.5),
+    ("text", "text"),
+    ([1, 2], [1, 2]),
+    (b"a\xffb", "a\\xffb"),  # the last is no text
 )
 def test_attributes_are_plain_values(value: object, expected: object) -> None:
     node = helper.make_node("Own", ["x"], ["y"], domain="own", key=value)
@@ -134,7 +138,7 @@ def blocks(body: str, made: str = "y") -> tuple[FusedBlock, ...]:
     return find_blocks(facts_of(body, made))
 
 
-@each_row("form", FORMS)
+@each_row("form", *FORMS)
 def test_a_norm_is_found_in_every_spelling(form: str) -> None:
     for square in ("Pow ({}, two)", "Mul ({}, {})"):
         (block,) = blocks(normalized("x", form, square) + "y = Mul (scale, n)")
@@ -151,7 +155,7 @@ def test_a_norm_is_found_in_every_spelling(form: str) -> None:
     assert "eps" in block.settings
 
 
-@each_row("read", ["c", "var", "root", "n"])
+@each_row("read", "c", "var", "root", "n")
 def test_what_is_read_outside_is_no_inside(read: str) -> None:
     body = f"{CENTRED}{normalized('c', 'div')}y = Mul (n, scale)"
     for more, made in ((f"  z = Abs ({read})", "y, z"), ("", f"y, {read}")):
@@ -160,18 +164,16 @@ def test_what_is_read_outside_is_no_inside(read: str) -> None:
 
 @each_row(
     ("kind", "body"),
-    [
-        ("Gelu", "d = Div (x, root2)  e = Erf (d)  p = Add (e, one)  m = Mul (x, p)  y = Mul (m, half)"),
-        ("Gelu", "d = Mul (x, half)  e = Erf (d)  p = Add (one, e)  h = Mul (half, x)  y = Mul (p, h)"),
-        ("Gelu", "d = Div (x, root2)  e = Erf (d)  p = Add (e, one)  y = Mul (x, p)"),  # its half is elsewhere
-        (
-            "Gelu",
-            "cube = Pow (x, three)  kc = Mul (cube, k)  i = Add (x, kc)  ri = Mul (i, r)  t = Tanh (ri)"
-            "  h = Mul (x, half)  p = Add (t, one)  y = Mul (h, p)",
-        ),
-        ("Swish", "d = Mul (x, root2)  s = Sigmoid (d)  y = Mul (x, s)"),
-        ("HardSwish", "a = Add (x, three)  c = Clip (a, zero, six)  m = Mul (x, c)  y = Div (m, six)"),
-    ],
+    ("Gelu", "d = Div (x, root2)  e = Erf (d)  p = Add (e, one)  m = Mul (x, p)  y = Mul (m, half)"),
+    ("Gelu", "d = Mul (x, half)  e = Erf (d)  p = Add (one, e)  h = Mul (half, x)  y = Mul (p, h)"),
+    ("Gelu", "d = Div (x, root2)  e = Erf (d)  p = Add (e, one)  y = Mul (x, p)"),  # its half is elsewhere
+    (
+        "Gelu",
+        "cube = Pow (x, three)  kc = Mul (cube, k)  i = Add (x, kc)  ri = Mul (i, r)  t = Tanh (ri)"
+        "  h = Mul (x, half)  p = Add (t, one)  y = Mul (h, p)",
+    ),
+    ("Swish", "d = Mul (x, root2)  s = Sigmoid (d)  y = Mul (x, s)"),
+    ("HardSwish", "a = Add (x, three)  c = Clip (a, zero, six)  m = Mul (x, c)  y = Div (m, six)"),
 )
 def test_gated_activations_are_found_in_their_forms(kind: str, body: str) -> None:
     (block,) = blocks(body)
@@ -183,10 +185,8 @@ def test_gated_activations_are_found_in_their_forms(kind: str, body: str) -> Non
 
 @each_row(
     "body",
-    [
-        "cubed = Pow (x, three)  m = ReduceMean <axes = [-1]> (cubed)  p = Add (m, eps)  q = Sqrt (p)  y = Div (x, q)",
-        "s = Sigmoid (other)  y = Mul (x, s)",  # the two branches of a gated linear unit
-    ],
+    "cubed = Pow (x, three)  m = ReduceMean <axes = [-1]> (cubed)  p = Add (m, eps)  q = Sqrt (p)  y = Div (x, q)",
+    "s = Sigmoid (other)  y = Mul (x, s)",  # the two branches of a gated linear unit
 )
 def test_other_powers_and_gates_of_something_else_are_no_block(body: str) -> None:
     assert blocks(body) == ()

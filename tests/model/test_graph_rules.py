@@ -89,7 +89,7 @@ def one(proto: onnx.ModelProto, code: str) -> Finding:
     return found
 
 
-@each_row("code", sorted(rule.code for rule in GRAPH_RULES))
+@each_row("code", *sorted(rule.code for rule in GRAPH_RULES))
 def test_each_rule_fires_where_it_should_and_nowhere_else(
     code: str, as_expected: Callable[[str, Iterable[Finding]], None]
 ) -> None:
@@ -98,7 +98,7 @@ def test_each_rule_fires_where_it_should_and_nowhere_else(
     assert code not in {finding.code for finding in findings(clean)}
 
 
-@each_row("name", ["cnn", "cnn_bnfold", "vit", "detr", "mlp"])
+@each_row("name", "cnn", "cnn_bnfold", "vit", "detr", "mlp")
 def test_ordinary_models_have_no_findings(name: str) -> None:
     assert findings(onnx.load(AIMET / name / "model.onnx")) == ()
 
@@ -122,13 +122,11 @@ RESHAPED, LATE = "y = Reshape (x, size)", "its size comes from size, which is kn
 
 @each_row(
     ("proto", "message"),
-    [
-        (dynamic_net(), ""),  # results of dynamic inputs are not told twice
-        (model(COUNTED), "NonZero n0: the size of its output depends on the data"),
-        (model(RESHAPED, "float[4] x, int64[1] size"), f"Reshape n0: {LATE}"),
-        (model(RESHAPED, size=[2, 2]), ""),
-        (SIZED, "2 tensors have no fixed size, first h (4 x some) made by n0"),
-    ],
+    (dynamic_net(), ""),  # results of dynamic inputs are not told twice
+    (model(COUNTED), "NonZero n0: the size of its output depends on the data"),
+    (model(RESHAPED, "float[4] x, int64[1] size"), f"Reshape n0: {LATE}"),
+    (model(RESHAPED, size=[2, 2]), ""),
+    (SIZED, "2 tensors have no fixed size, first h (4 x some) made by n0"),
 )
 def test_a_size_is_told_where_it_comes_from(proto: onnx.ModelProto, message: str) -> None:
     assert [found.message for found in findings(proto) if found.code == "DK002"] == ([message] if message else [])

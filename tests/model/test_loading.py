@@ -46,24 +46,22 @@ def field(number: int, payload: bytes) -> bytes:
 
 @each_row(
     ("data", "says"),
-    [
-        (b"", "is empty"),
-        (b"\x00\x00\x00\x00", "not an ONNX model"),
-        (b"no model, just words", "not an ONNX model"),
-        (b'{"version": "1.0.0"}', "JSON"),
-        (b"PK\x03\x04....", "zip archive"),
-        (b"\x20\x00\x00\x00TFL3....", "TensorFlow Lite"),
-        (b"GGUF\x03\x00\x00\x00", "GGUF"),
-        (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
-        (b"<html><body>404</body></html>", "HTML"),
-        (TEXT_FORM, "text form"),
-        (b"\x10\x00\x00\x00\x00\x00\x00\x00{}", "safetensors"),
-        (WHOLE[:-40], "truncated"),
-        (WHOLE[: len(WHOLE) // 2], "truncated"),
-        (b"\x08\x08", "without a graph"),
-        (field(7, b""), "no ir_version"),
-        (b"\x08\x08" + field(7, field(2, b"empty")), "without a graph"),
-    ],
+    (b"", "is empty"),
+    (b"\x00\x00\x00\x00", "not an ONNX model"),
+    (b"no model, just words", "not an ONNX model"),
+    (b'{"version": "1.0.0"}', "JSON"),
+    (b"PK\x03\x04....", "zip archive"),
+    (b"\x20\x00\x00\x00TFL3....", "TensorFlow Lite"),
+    (b"GGUF\x03\x00\x00\x00", "GGUF"),
+    (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
+    (b"<html><body>404</body></html>", "HTML"),
+    (TEXT_FORM, "text form"),
+    (b"\x10\x00\x00\x00\x00\x00\x00\x00{}", "safetensors"),
+    (WHOLE[:-40], "truncated"),
+    (WHOLE[: len(WHOLE) // 2], "truncated"),
+    (b"\x08\x08", "without a graph"),
+    (field(7, b""), "no ir_version"),
+    (b"\x08\x08" + field(7, field(2, b"empty")), "without a graph"),
 )
 def test_files_that_are_no_model(data: bytes, says: str, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
@@ -137,7 +135,7 @@ BAD_TENSORS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@each_row(("make", "says"), BAD_TENSORS)
+@each_row(("make", "says"), *BAD_TENSORS)
 def test_stored_tensors_must_hold_what_they_claim(make: dict[str, Any], says: str) -> None:
     model = relu_model()
     model.graph.initializer.append(tensor(**make))
@@ -146,7 +144,7 @@ def test_stored_tensors_must_hold_what_they_claim(make: dict[str, Any], says: st
     assert says in str(caught.value) and "'w'" in caught.value.what
 
 
-@each_row("kind", sorted(set(TensorProto.DataType.keys()) - {"UNDEFINED"}))
+@each_row("kind", *sorted(set(TensorProto.DataType.keys()) - {"UNDEFINED"}))
 def test_every_element_type_of_onnx_has_a_size(kind: str) -> None:
     model = relu_model()
     values: Any = [b"1"] * 5 if kind == "STRING" else [1, 0, 1, 0, 1]

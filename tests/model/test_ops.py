@@ -110,7 +110,7 @@ def test_every_claim_about_values_is_run() -> None:
     assert RUNS.keys() == ops(Trait.REARRANGES, Trait.SELECTS, Trait.AVERAGES)
 
 
-@each_row("op_type", sorted(ops(Trait.REARRANGES, Trait.SELECTS)))
+@each_row("op_type", *sorted(ops(Trait.REARRANGES, Trait.SELECTS)))
 def test_what_moves_data_gives_values_of_its_input_at_places_that_they_decide_or_not(op_type: str) -> None:
     """Numbering the elements shows where each went; any other values go the same way, or do not."""
     case = RUNS[op_type]
@@ -126,14 +126,14 @@ def test_what_moves_data_gives_values_of_its_input_at_places_that_they_decide_or
         np.testing.assert_array_equal(value, case.data.reshape(-1)[places[name].astype(np.int64)])
 
 
-@each_row("op_type", sorted(ops(Trait.AVERAGES)))
+@each_row("op_type", *sorted(ops(Trait.AVERAGES)))
 def test_averages_stay_between_the_ends_and_make_new_values(op_type: str) -> None:
     found = run(op_type, RUNS[op_type])["y0"]
     assert X.min() < found.min() and found.max() < X.max()
     assert not np.isin(found, X).any()
 
 
-@each_row("op_type", sorted(ops(Trait.JOINS)))
+@each_row("op_type", *sorted(ops(Trait.JOINS)))
 def test_joins_give_values_of_several_inputs(op_type: str) -> None:
     other = np.flip(X, 3).copy()
     mask = X > 0
@@ -148,7 +148,7 @@ ULP = 2.0**-23
 """ONNX Runtime's Tanh rounds one step beyond 1; the table speaks of exact arithmetic."""
 
 
-@each_row("op_type", sorted(RANGES))
+@each_row("op_type", *sorted(RANGES))
 def test_bounded_operators_keep_their_range(op_type: str) -> None:
     data = np.linspace(-40.0, 40.0, 4001, dtype=np.float32)[None]
     found = run(op_type, Run(data=data))["y0"]
@@ -158,7 +158,7 @@ def test_bounded_operators_keep_their_range(op_type: str) -> None:
         assert found.min() < low + 1e-3 and found.max() > high - 1e-3
 
 
-@each_row("op_type", sorted(ops(Trait.SATURATES)))
+@each_row("op_type", *sorted(ops(Trait.SATURATES)))
 def test_saturating_operators_make_numbers_of_infinity(op_type: str) -> None:
     more: tuple[Any, ...] = (np.float32(-1), np.float32(1)) if op_type == "Clip" else ()
     data = np.asarray([-math.inf, -1e30, 0.0, 1e30, math.inf], np.float32)

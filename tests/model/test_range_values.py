@@ -186,7 +186,7 @@ NODES = [
 """One operator each, at the ends below; nothing is known of ``u``."""
 
 
-@each_row(("node", "expected"), NODES)
+@each_row(("node", "expected"), *NODES)
 def test_one_operator(node: str, expected: Interval, bound: Bound) -> None:
     found = bound(f"u = NoSuchOperator (x)  y = {node}", **ENDS)
     assert found == pytest.approx(expected, rel=1e-6)
@@ -206,75 +206,73 @@ def test_what_the_runtime_computes_lies_within(computed: Callable[..., np.ndarra
 
 @each_row(
     ("node", "x", "expected"),
-    [
-        ("Abs (x)", (-3, -2), (2, 3)),
-        ("Abs (x)", (0, 2), (0, 2)),
-        ("Abs (x)", (-2, 0), (0, 2)),
-        ("Mul (x, x)", (-3, -2), (4, 9)),
-        ("Reciprocal (x)", (2, 4), (0.25, 0.5)),
-        ("Reciprocal (x)", (-4, -2), (-0.5, -0.25)),
-        ("Reciprocal (x)", (-4, 0), ALL),  # 1 / +0 is above everything
-        ("Reciprocal (x)", (0, 0), ALL),
-        ("Relu (x)", (-3, -2), (0, 0)),
-        ("LeakyRelu <alpha = 0.5> (x)", (-4, -2), (-2, -1)),
-        ("LeakyRelu <alpha = -1.0> (x)", (0, 2), (0, 2)),
-        ("LeakyRelu <alpha = -1.0> (x)", (-2, 0), (0, 2)),
-        ("HardSwish (x)", (-0.25, 1), (-0.25, 1)),
-        ("HardSwish (x)", (1, 2), (0, 2)),
-        ("HardSigmoid (x)", (-3, 5), (0, 1)),
-        ("Pow (x, minus)", (-4, -2), (-0.5, -0.25)),
-        ("Pow (x, minus)", (2, 4), (0.25, 0.5)),
-        ("Pow (x, three)", (-3, -2), (-27, -8)),
-        ("Pow (x, half)", (4, 9), (2, 3)),
-        ("Pow (x, three)", (-1e200, 1e200), ALL),
-        ("Pow (x, two)", (1e200, 1e201), (INF, INF)),
-        ("Exp (x)", (709, 710), (math.exp(709), INF)),
-        ("Log (x)", (0, INF), ALL),
-        ("Log (x)", (1, math.e), (0, 1)),
-        ("Sigmoid (x)", (-INF, INF), (0, 1)),
-        ("Sigmoid (x)", (-800, 0), (0, 0.5)),
-        ("Softplus (x)", (701, INF), (701, INF)),
-        ("Softsign (x)", ALL, (-1, 1)),
-        ("Sqrt (x)", (4, 9), (2, 3)),
-        ("Elu (x)", (0, 1), (0, 1)),
-        ("Ceil (x)", (-2.5, 2.5), (-2, 3)),
-        ("Floor (x)", (-2.5, 2.5), (-3, 2)),
-        ("Round (x)", (-2.6, INF), (-3, INF)),
-        ("Sign (x)", (0, 0), (0, 0)),
-        ("Sign (x)", (2, 3), (1, 1)),
-        ("Clip (x, minus, half)", (1, 2), (0.5, 0.5)),
-        ("Clip (x, minus, half)", (-3, -2), (-1, -1)),
-        ("Cast <to = 3> (x)", (-2.5, 2.5), (-2, 2)),
-        ("Cast <to = 3> (x)", (2.5, 3.5), (2, 3)),
-        ("Cast <to = 3> (x)", (-3.5, -2.5), (-3, -2)),
-        ("Cast <to = 3> (x)", (-128, 127), (-128, 127)),
-        ("Cast <to = 3> (x)", (-3, 128), (-128, 127)),
-        ("Cast <to = 3> (x)", (-129, -127), (-128, 127)),
-        ("Cast <to = 3> (x)", (0, INF), ALL),
-        ("Cast <to = 2> (x)", (0, 255), (0, 255)),
-        ("Cast <to = 4> (x)", (-1, 0), (0, 65535)),
-        ("Cast <to = 5> (x)", (-40000, 0), (-32768, 32767)),
-        ("Cast <to = 6> (x)", (-3e9, 0), (-(2.0**31), 2.0**31 - 1)),
-        ("Cast <to = 7> (x)", (-1e19, 0), (-(2.0**63), 2.0**63 - 1)),
-        ("Cast <to = 12> (x)", (-1, 0), (0, 2.0**32 - 1)),
-        ("Cast <to = 13> (x)", (-1, 0), (0, 2.0**64 - 1)),
-        ("Cast <to = 1> (x)", ALL, ALL),
-        ("Cast <to = 11> (x)", (0.5, 0.5), (0.5, 0.5)),
-        ("Cast <to = 16> (x)", (0.5, 0.5), (0.5, 0.5)),
-        ("LogSoftmax (x)", (0, INF), (-INF, 0)),
-        ("Mod (z, x)", (-2, 3), (-3, 3)),
-        ("Mod (z, x)", (0, 3), (0, 3)),
-        ("Mod (z, x)", (-3, 0), (-3, 0)),
-        ("Mul (x, nothing)", ALL, (0, 0)),
-        ("Add (x, x)", (-INF, 1), (-INF, 2)),
-        ("MatMul (x, z)", (0, 1), (0, 4)),
-        ("ReduceL2 (x)", (-1, 0), (0, math.sqrt(24))),
-        ("ReduceLogSumExp (x, n)", (1, 2), (1, INF)),
-        ("ConvTranspose (x, kernel)", (1, 2), (-6, 8)),
-        ("ReduceSum (x, n)", (-3, 0), (-INF, 0)),
-        ("ReduceSum (x, n)", (-3, 0.5), ALL),
-        ("ReduceSum (x, n)", (-0.5, 3), ALL),
-    ],
+    ("Abs (x)", (-3, -2), (2, 3)),
+    ("Abs (x)", (0, 2), (0, 2)),
+    ("Abs (x)", (-2, 0), (0, 2)),
+    ("Mul (x, x)", (-3, -2), (4, 9)),
+    ("Reciprocal (x)", (2, 4), (0.25, 0.5)),
+    ("Reciprocal (x)", (-4, -2), (-0.5, -0.25)),
+    ("Reciprocal (x)", (-4, 0), ALL),  # 1 / +0 is above everything
+    ("Reciprocal (x)", (0, 0), ALL),
+    ("Relu (x)", (-3, -2), (0, 0)),
+    ("LeakyRelu <alpha = 0.5> (x)", (-4, -2), (-2, -1)),
+    ("LeakyRelu <alpha = -1.0> (x)", (0, 2), (0, 2)),
+    ("LeakyRelu <alpha = -1.0> (x)", (-2, 0), (0, 2)),
+    ("HardSwish (x)", (-0.25, 1), (-0.25, 1)),
+    ("HardSwish (x)", (1, 2), (0, 2)),
+    ("HardSigmoid (x)", (-3, 5), (0, 1)),
+    ("Pow (x, minus)", (-4, -2), (-0.5, -0.25)),
+    ("Pow (x, minus)", (2, 4), (0.25, 0.5)),
+    ("Pow (x, three)", (-3, -2), (-27, -8)),
+    ("Pow (x, half)", (4, 9), (2, 3)),
+    ("Pow (x, three)", (-1e200, 1e200), ALL),
+    ("Pow (x, two)", (1e200, 1e201), (INF, INF)),
+    ("Exp (x)", (709, 710), (math.exp(709), INF)),
+    ("Log (x)", (0, INF), ALL),
+    ("Log (x)", (1, math.e), (0, 1)),
+    ("Sigmoid (x)", (-INF, INF), (0, 1)),
+    ("Sigmoid (x)", (-800, 0), (0, 0.5)),
+    ("Softplus (x)", (701, INF), (701, INF)),
+    ("Softsign (x)", ALL, (-1, 1)),
+    ("Sqrt (x)", (4, 9), (2, 3)),
+    ("Elu (x)", (0, 1), (0, 1)),
+    ("Ceil (x)", (-2.5, 2.5), (-2, 3)),
+    ("Floor (x)", (-2.5, 2.5), (-3, 2)),
+    ("Round (x)", (-2.6, INF), (-3, INF)),
+    ("Sign (x)", (0, 0), (0, 0)),
+    ("Sign (x)", (2, 3), (1, 1)),
+    ("Clip (x, minus, half)", (1, 2), (0.5, 0.5)),
+    ("Clip (x, minus, half)", (-3, -2), (-1, -1)),
+    ("Cast <to = 3> (x)", (-2.5, 2.5), (-2, 2)),
+    ("Cast <to = 3> (x)", (2.5, 3.5), (2, 3)),
+    ("Cast <to = 3> (x)", (-3.5, -2.5), (-3, -2)),
+    ("Cast <to = 3> (x)", (-128, 127), (-128, 127)),
+    ("Cast <to = 3> (x)", (-3, 128), (-128, 127)),
+    ("Cast <to = 3> (x)", (-129, -127), (-128, 127)),
+    ("Cast <to = 3> (x)", (0, INF), ALL),
+    ("Cast <to = 2> (x)", (0, 255), (0, 255)),
+    ("Cast <to = 4> (x)", (-1, 0), (0, 65535)),
+    ("Cast <to = 5> (x)", (-40000, 0), (-32768, 32767)),
+    ("Cast <to = 6> (x)", (-3e9, 0), (-(2.0**31), 2.0**31 - 1)),
+    ("Cast <to = 7> (x)", (-1e19, 0), (-(2.0**63), 2.0**63 - 1)),
+    ("Cast <to = 12> (x)", (-1, 0), (0, 2.0**32 - 1)),
+    ("Cast <to = 13> (x)", (-1, 0), (0, 2.0**64 - 1)),
+    ("Cast <to = 1> (x)", ALL, ALL),
+    ("Cast <to = 11> (x)", (0.5, 0.5), (0.5, 0.5)),
+    ("Cast <to = 16> (x)", (0.5, 0.5), (0.5, 0.5)),
+    ("LogSoftmax (x)", (0, INF), (-INF, 0)),
+    ("Mod (z, x)", (-2, 3), (-3, 3)),
+    ("Mod (z, x)", (0, 3), (0, 3)),
+    ("Mod (z, x)", (-3, 0), (-3, 0)),
+    ("Mul (x, nothing)", ALL, (0, 0)),
+    ("Add (x, x)", (-INF, 1), (-INF, 2)),
+    ("MatMul (x, z)", (0, 1), (0, 4)),
+    ("ReduceL2 (x)", (-1, 0), (0, math.sqrt(24))),
+    ("ReduceLogSumExp (x, n)", (1, 2), (1, INF)),
+    ("ConvTranspose (x, kernel)", (1, 2), (-6, 8)),
+    ("ReduceSum (x, n)", (-3, 0), (-INF, 0)),
+    ("ReduceSum (x, n)", (-3, 0.5), ALL),
+    ("ReduceSum (x, n)", (-0.5, 3), ALL),
 )
 def test_one_operator_at_other_ends(node: str, x: Interval, expected: Interval, bound: Bound) -> None:
     assert bound(f"y = {node}", x=x, z=(0, 1)) == pytest.approx(expected, rel=1e-6)
@@ -287,11 +285,9 @@ def test_integers_are_divided_with_room_for_the_cut(bound: Bound) -> None:
 
 @each_row(
     ("body", "x", "made"),
-    [
-        ("s = Add (x, two)  y = Floor (s)", 1 - 2**-24, 3),  # 2.99999994 is no float32: the next one is 3
-        ("s = Add (x, two)  y = Ceil (s)", 1 + 2**-23, 3),  # and 3.00000012 is none either
-        ("s = Add (x, one)  d = Sub (s, one)  y = Sign (d)", 2**-25, 0),
-    ],
+    ("s = Add (x, two)  y = Floor (s)", 1 - 2**-24, 3),  # 2.99999994 is no float32: the next one is 3
+    ("s = Add (x, two)  y = Ceil (s)", 1 + 2**-23, 3),  # and 3.00000012 is none either
+    ("s = Add (x, one)  d = Sub (s, one)  y = Sign (d)", 2**-25, 0),
 )
 def test_a_step_behind_a_sum_that_float32_rounds(body: str, x: float, made: int, bound: Bound) -> None:
     """``made`` is what ONNX Runtime gives."""
@@ -301,17 +297,15 @@ def test_a_step_behind_a_sum_that_float32_rounds(body: str, x: float, made: int,
 
 @each_row(
     ("node", "opset", "expected"),
-    [
-        ("Clip <min = -1.0, max = 1.5> (x)", 10, (-1, 1.5)),
-        ("Clip (x)", 11, (-3, 2)),
-        ("LogSoftmax <axis = 1> (x)", 12, (-INF, 0)),
-        ("Pad <pads = [0,0,0,0,0,1], value = 7.0> (x)", 10, (-3, 7)),
-        ("Gelu (x)", 20, (-0.17004075057125412, 2)),
-        ("Mish (x)", 18, (-0.30884, 2)),
-        ("ReduceSum <axes = [1]> (x)", 11, (-9, 6)),
-        ("RMSNormalization (x, scale4)", 23, (-8, 8)),
-        ("GroupNormalization <num_groups = 3> (x, half, nothing)", 21, (-1, 1)),
-    ],
+    ("Clip <min = -1.0, max = 1.5> (x)", 10, (-1, 1.5)),
+    ("Clip (x)", 11, (-3, 2)),
+    ("LogSoftmax <axis = 1> (x)", 12, (-INF, 0)),
+    ("Pad <pads = [0,0,0,0,0,1], value = 7.0> (x)", 10, (-3, 7)),
+    ("Gelu (x)", 20, (-0.17004075057125412, 2)),
+    ("Mish (x)", 18, (-0.30884, 2)),
+    ("ReduceSum <axes = [1]> (x)", 11, (-9, 6)),
+    ("RMSNormalization (x, scale4)", 23, (-8, 8)),
+    ("GroupNormalization <num_groups = 3> (x, half, nothing)", 21, (-1, 1)),
 )
 def test_operators_of_certain_sets(node: str, opset: int, expected: Interval, bound: Bound) -> None:
     assert bound(f"y = {node}", opset, x=(-3, 2)) == pytest.approx(expected, rel=1e-6)
@@ -319,17 +313,15 @@ def test_operators_of_certain_sets(node: str, opset: int, expected: Interval, bo
 
 @each_row(
     ("node", "expected"),
-    [
-        ("first, y = Split <axis = 1> (x)", (-3, 2)),
-        ("first, y = TopK (x, axis1)", (0, INF)),
-        ("first, y = MaxPool <kernel_shape = [1]> (x)", (0, INF)),
-        ("first, y = Dropout (x)", (0, 1)),
-        ("first, y = LSTM (x, z, z)", (-1, 1)),
-        ("first, second, y = LSTM (x, z, z)", ALL),
-        ("first, y = BatchNormalization (x, scale3, shift3, mean3, var3)", ALL),
-        ("y = NoSuchOperator (x)", ALL),
-        ("y = com.microsoft.Relu (x)", ALL),
-    ],
+    ("first, y = Split <axis = 1> (x)", (-3, 2)),
+    ("first, y = TopK (x, axis1)", (0, INF)),
+    ("first, y = MaxPool <kernel_shape = [1]> (x)", (0, INF)),
+    ("first, y = Dropout (x)", (0, 1)),
+    ("first, y = LSTM (x, z, z)", (-1, 1)),
+    ("first, second, y = LSTM (x, z, z)", ALL),
+    ("first, y = BatchNormalization (x, scale3, shift3, mean3, var3)", ALL),
+    ("y = NoSuchOperator (x)", ALL),
+    ("y = com.microsoft.Relu (x)", ALL),
 )
 def test_outputs_behind_the_first_and_operators_that_nobody_knows(node: str, expected: Interval, bound: Bound) -> None:
     assert bound(node, x=(-3, 2)) == expected
@@ -415,7 +407,7 @@ RATIOS = [
 ]
 
 
-@each_row(("body", "expected"), RATIOS)
+@each_row(("body", "expected"), *RATIOS)
 def test_a_tensor_over_what_is_at_least_as_large(body: str, expected: Interval, bound: Bound) -> None:
     """Nothing is known of ``x`` and ``z``."""
     assert bound(body) == pytest.approx(expected, rel=1e-6)
@@ -429,25 +421,23 @@ def test_a_tensor_over_its_own_largest_is_at_most_one_where_it_is_not_negative(b
 
 @each_row(
     ("body", "opset", "expected"),
-    [
-        ("w = Softmax <axis = -1> (p)  y = MatMul (w, x)", 13, (1, 2)),
-        ("w = Softmax <axis = 2> (p)  y = MatMul (w, x)", 13, (1, 2)),
-        ("w = Softmax <axis = 1> (p)  y = MatMul (w, x)", 13, (0, 6)),
-        ("w = Softmax (p)  y = MatMul (w, x)", 13, (1, 2)),
-        ("w = Softmax <axis = 2> (p)  y = MatMul (w, x)", 12, (1, 2)),
-        ("w = Softmax (p)  y = MatMul (w, x)", 12, (0, 2)),
-        ("e = Exp (p)  s = ReduceSum (e, last)  w = Div (e, s)  y = MatMul (w, x)", 13, (1, 2)),
-        ("e = Exp (p)  s = ReduceSum (e, middle)  w = Div (e, s)  y = MatMul (w, x)", 13, (0, 6)),
-        ("s = ReduceSum (p, last)  w = Div (p, s)  y = MatMul (w, x)", 13, ALL),
-        ("v = Softmax (p)  w = Cast <to = 10> (v)  y = MatMul (w, x)", 13, (1, 2)),
-        ("v = Softmax (p)  c = Cast <to = 6> (v)  w = Cast <to = 1> (c)  y = MatMul (w, x)", 13, (0, 6)),
-    ],
+    ("w = Softmax <axis = -1> (p)  y = MatMul (w, x)", 13, (1, 2)),
+    ("w = Softmax <axis = 2> (p)  y = MatMul (w, x)", 13, (1, 2)),
+    ("w = Softmax <axis = 1> (p)  y = MatMul (w, x)", 13, (0, 6)),
+    ("w = Softmax (p)  y = MatMul (w, x)", 13, (1, 2)),
+    ("w = Softmax <axis = 2> (p)  y = MatMul (w, x)", 12, (1, 2)),
+    ("w = Softmax (p)  y = MatMul (w, x)", 12, (0, 2)),
+    ("e = Exp (p)  s = ReduceSum (e, last)  w = Div (e, s)  y = MatMul (w, x)", 13, (1, 2)),
+    ("e = Exp (p)  s = ReduceSum (e, middle)  w = Div (e, s)  y = MatMul (w, x)", 13, (0, 6)),
+    ("s = ReduceSum (p, last)  w = Div (p, s)  y = MatMul (w, x)", 13, ALL),
+    ("v = Softmax (p)  w = Cast <to = 10> (v)  y = MatMul (w, x)", 13, (1, 2)),
+    ("v = Softmax (p)  c = Cast <to = 6> (v)  w = Cast <to = 1> (c)  y = MatMul (w, x)", 13, (0, 6)),
 )
 def test_weights_that_add_up_to_one(body: str, opset: int, expected: Interval, bound: Bound) -> None:
     assert bound(body, opset, x=(1, 2)) == pytest.approx(expected)
 
 
-@each_row(("name", "most"), [("distilbert", 100.0), ("segformer", 1e4)])
+@each_row(("name", "most"), ("distilbert", 100.0), ("segformer", 1e4))
 def test_every_norm_of_true_exports_is_bounded(name: str, most: float) -> None:
     model = load_model(ZOO / name / "model.onnx")
     found = graph_bounds(GraphCopy(model.proto, copy=False))

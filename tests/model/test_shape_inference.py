@@ -86,11 +86,9 @@ NUMBERS: dict[str, Any] = {"zero": 0, "axis": [0], "four": [4], "five": [5], "mi
 
 @each_row(
     ("given", "body", "name", "shape"),
-    [
-        (X, doubled_shape(2), "s2", (8,)),  # a small doubling is no bomb
-        ("float[n,3] x, float[1,4,5] z", EXPAND, "y", (None, 4, 5)),  # the way exporters write it
-        ("float[n,3,4] x", RESHAPED, "y", ("n", 12)),
-    ],
+    (X, doubled_shape(2), "s2", (8,)),  # a small doubling is no bomb
+    ("float[n,3] x, float[1,4,5] z", EXPAND, "y", (None, 4, 5)),  # the way exporters write it
+    ("float[n,3,4] x", RESHAPED, "y", ("n", 12)),
 )
 def test_computed_shapes_are_inferred(given: str, body: str, name: str, shape: tuple[int | str | None, ...]) -> None:
     model = text_model(given, body, f"int64[k] {name}" if name == "s2" else name, **NUMBERS, rest=[12])

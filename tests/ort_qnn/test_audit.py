@@ -336,13 +336,11 @@ def place(made: onnx.ModelProto, name: str = "wrong") -> frozenset[str]:
 
 @each_row(
     ("body", "there"),
-    [
-        (f"{pair('a', 'x')} [other] r = Tanh (a) {pair('b', 'r')} [last] t = Neg (b) {pair('y', 't')}", {"other"}),
-        (f"{pair('a', 'x')} [one] u = Abs (a) {pair('v', 'u')} [two] b = Neg (v) [last] y = Neg (b)", {"one", "two"}),
-        (f"{pair('a', 'x')} [both] t = Sin (a) {pair('y', 't')}", {"both"}),
-        (f"[none] n = Neg (x) {pair('y', 'n')}", {"none"}),
-        (pair("y", "x"), set()),
-    ],
+    (f"{pair('a', 'x')} [other] r = Tanh (a) {pair('b', 'r')} [last] t = Neg (b) {pair('y', 't')}", {"other"}),
+    (f"{pair('a', 'x')} [one] u = Abs (a) {pair('v', 'u')} [two] b = Neg (v) [last] y = Neg (b)", {"one", "two"}),
+    (f"{pair('a', 'x')} [both] t = Sin (a) {pair('y', 't')}", {"both"}),
+    (f"[none] n = Neg (x) {pair('y', 'n')}", {"none"}),
+    (pair("y", "x"), set()),
 )
 def test_what_computes_a_tensor_stands_in_the_place_of_what_did(body: str, there: set[str]) -> None:
     assert place(paired(body)) == there

@@ -41,10 +41,8 @@ def test_what_the_newest_wheels_brought() -> None:
 
 @each_row(
     ("typed", "wheel"),
-    [
-        *((None, "2.7.0"), ("2.7.0", "2.7.0"), ("2.7", "2.7.0"), ("2.51", "2.7.0"), ("2.49.40", "2.5.0")),
-        *(("2.36", "1.22.2"), ("2.36.1", "1.22.2"), ("1.22.2", "1.22.2"), ("2.33", "1.22.0"), ("2.22", "1.18.1")),
-    ],
+    *((None, "2.7.0"), ("2.7.0", "2.7.0"), ("2.7", "2.7.0"), ("2.51", "2.7.0"), ("2.49.40", "2.5.0")),
+    *(("2.36", "1.22.2"), ("2.36.1", "1.22.2"), ("1.22.2", "1.22.2"), ("2.33", "1.22.0"), ("2.22", "1.18.1")),
 )
 def test_a_version_names_a_wheel_or_the_qairt_inside(typed: str | None, wheel: str) -> None:
     assert wheel_for(typed).version == wheel
@@ -55,15 +53,13 @@ def test_a_version_without_a_wheel_is_refused() -> None:
         wheel_for("2.34")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("op_type", "lpbq", "has_bias", "words"),
-    [
-        ("MatMul", True, False, "integer activations"),
-        ("Gemm", True, True, "bias dropped"),
-        ("Conv", True, False, "refused as Conv"),
-        ("MatMul", False, False, "FP16"),
-        ("Gemm", False, True, "refused with a bias"),
-    ],
+    ("MatMul", True, False, "integer activations"),
+    ("Gemm", True, True, "bias dropped"),
+    ("Conv", True, False, "refused as Conv"),
+    ("MatMul", False, False, "FP16"),
+    ("Gemm", False, True, "refused with a bias"),
 )
 def test_the_path_of_block_weights_is_told(op_type: str, lpbq: bool, has_bias: bool, words: str) -> None:
     assert words in backend.block_weight_path(op_type=op_type, lpbq=lpbq, has_bias=has_bias, sdk="2.7.0")
@@ -103,15 +99,13 @@ def test_a_wrong_option_name_is_refused_with_the_right_one() -> None:
 
 @each_row(
     ("pair", "message"),
-    [
-        (("htp_performance_mode", "fastest"), "not one of"),
-        (("vtcm_mb", "x"), "expected"),
-        (("enable_htp_prepare_only", "maybe"), "1 or 0"),
-        (("soc_model", "69"), "sets this one itself"),
-        (("ep.context_enabled", "1"), "no such session entry"),
-        (("session.disable_cpu_ep_fallback", "yes"), "not one of"),
-        (("ep.context_enable", "0"), "sets this one itself"),
-    ],
+    (("htp_performance_mode", "fastest"), "not one of"),
+    (("vtcm_mb", "x"), "expected"),
+    (("enable_htp_prepare_only", "maybe"), "1 or 0"),
+    (("soc_model", "69"), "sets this one itself"),
+    (("ep.context_enabled", "1"), "no such session entry"),
+    (("session.disable_cpu_ep_fallback", "yes"), "not one of"),
+    (("ep.context_enable", "0"), "sets this one itself"),
 )
 def test_wrong_values_are_refused(pair: tuple[str, str], message: str) -> None:
     with pytest.raises(UsageError, match=message):

@@ -66,7 +66,7 @@ def test_a_time_limit_is_kept(tmp_path: Path) -> None:
     assert names(tmp_path) == {"model.onnx"}
 
 
-@each_row("text", ["{}", "[]", '{"asked": 3, "made": []}'])
+@each_row("text", "{}", "[]", '{"asked": 3, "made": []}')
 def test_what_is_no_evidence_is_told(text: str, tmp_path: Path) -> None:
     (tmp_path / "evidence.json").write_text(text)
     with pytest.raises(InputError, match="evidence"):
@@ -106,14 +106,12 @@ def test_a_model_that_cannot_run_is_a_tool_error(tmp_path: Path) -> None:
         execute_model(tmp_path, "model.onnx", tmp_path / "in.npz", provider="cpu")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
-    [
-        "",
-        "graph_after_optimization = {\n",
-        'qnn_graph_name = "g"\n',
-        "# :::BEGIN:graph_after_optimization:::\n\t0x1: {\n",
-    ],
+    "",
+    "graph_after_optimization = {\n",
+    'qnn_graph_name = "g"\n',
+    "# :::BEGIN:graph_after_optimization:::\n\t0x1: {\n",
 )
 def test_a_schematic_of_another_form_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="schematic"):

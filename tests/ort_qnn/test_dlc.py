@@ -110,13 +110,11 @@ def damaged(source: Path, target: Path, change: Callable[[dict[str, bytes]], Non
 
 @each_row(
     "change",
-    [
-        lambda members: members.pop("model"),
-        lambda members: members.update(model=b"short"),
-        lambda members: members.update(model=members["model"].replace(b"NETD", b"DTEN")),
-        lambda members: members.update(model=members["model"][:200]),
-        lambda members: members.update(model=members["model"][:8] + struct.pack("<I", 1 << 31) + members["model"][12:]),
-    ],
+    lambda members: members.pop("model"),
+    lambda members: members.update(model=b"short"),
+    lambda members: members.update(model=members["model"].replace(b"NETD", b"DTEN")),
+    lambda members: members.update(model=members["model"][:200]),
+    lambda members: members.update(model=members["model"][:8] + struct.pack("<I", 1 << 31) + members["model"][12:]),
 )
 def test_a_damaged_file_is_an_error_and_no_guess(compiled_package: Path, tmp_path: Path, change: Any) -> None:
     with pytest.raises(InputError, match="not a DLC of a known form"):
@@ -131,7 +129,7 @@ def test_what_is_no_zip_is_refused(tmp_path: Path) -> None:
         with_check_sums(tmp_path / "m.dlc", tmp_path / "n.dlc")
 
 
-@each_row(("sdk", "words"), [("2.36", "writes none"), ("2.42", "does not run here")])
+@each_row(("sdk", "words"), ("2.36", "writes none"), ("2.42", "does not run here"))
 def test_a_wheel_that_cannot_is_refused(tmp_path: Path, sdk: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         deploykit.package(

@@ -22,6 +22,7 @@ from deploykit_ort_qnn.compiler.estimates import compiled_origins, nearest_estim
 from deploykit_ort_qnn.compiler.graphs import QnnGraph, QnnNode, Schematic
 from deploykit_ort_qnn.prepare import wheel_for
 from deploykit_qualcomm.devices import arch_of, qualcomm_device
+from tables import each_row
 from text_models import text_model
 
 HEAD = "Msg Timestamp,Message,Time,Unit of Measurement,Timing Source,Event Level,Event Identifier"
@@ -99,15 +100,13 @@ def test_several_graphs_are_summed(tmp_path: Path) -> None:
     assert "cannot be told apart" in found.note
 
 
-@pytest.mark.parametrize(
+@each_row(
     "rows",
-    [
-        [],
-        ["0,BACKEND,0,US,BACKEND,ROOT,Performance Estimates unsupported on soc"],
-        BLOCK[:2],
-        [BLOCK[1], BLOCK[2].replace("1000", "0"), BLOCK[3]],
-        [BLOCK[1], BLOCK[2].replace("1000", "many")],
-    ],
+    [],
+    ["0,BACKEND,0,US,BACKEND,ROOT,Performance Estimates unsupported on soc"],
+    BLOCK[:2],
+    [BLOCK[1], BLOCK[2].replace("1000", "0"), BLOCK[3]],
+    [BLOCK[1], BLOCK[2].replace("1000", "many")],
 )
 def test_without_an_estimate_there_is_none(tmp_path: Path, rows: list[str]) -> None:
     assert read_estimate(written(tmp_path, rows), [GRAPH], [SCHEMATIC], chip="43") is None

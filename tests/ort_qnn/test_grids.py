@@ -60,12 +60,10 @@ def encodings_of(**grids: Affine) -> EncodingSet:
 
 @each_row(
     ("operator", "bits", "made"),
-    [
-        ("LayerNormalization", 16, (16, True)),
-        ("LayerNormalization", 8, (8, False)),
-        ("RMSNormalization", 16, None),
-        ("RMSNormalization", 8, (8, False)),
-    ],
+    ("LayerNormalization", 16, (16, True)),
+    ("LayerNormalization", 8, (8, False)),
+    ("RMSNormalization", 16, None),
+    ("RMSNormalization", 8, (8, False)),
 )
 def test_the_scale_of_a_normalization_has_a_type_that_is_taken(
     operator: str, bits: int, made: tuple[int, bool] | None
@@ -89,7 +87,7 @@ def ends(value: Affine) -> tuple[float, float]:
     return float(value.minimum), float(value.maximum)
 
 
-@each_row(("units", "wanted"), [(1.5, 16), (15.9, 16), (16.5, 17), (17.0005, None), (99.2, 100), (5000.4, 5001)])
+@each_row(("units", "wanted"), (1.5, 16), (15.9, 16), (16.5, 17), (17.0005, None), (99.2, 100), (5000.4, 5001))
 def test_a_step_becomes_the_next_whole_number_of_units(units: float, wanted: int | None) -> None:
     for bits in (8, 16):
         step = whole_step(stepped(units, bits))
@@ -223,7 +221,10 @@ def moved(*, kind: str = "uint8", read_twice: bool = False, behind: str = "") ->
 
 @each_row(
     ("how", "count"),
-    [({"kind": "uint8"}, 1), ({"kind": "uint16"}, 1), ({"behind": "Identity"}, 2), ({"behind": "Relu"}, 1)],
+    ({"kind": "uint8"}, 1),
+    ({"kind": "uint16"}, 1),
+    ({"behind": "Identity"}, 2),
+    ({"behind": "Relu"}, 1),
 )
 def test_what_is_read_by_a_move_alone_gets_its_results_grid(how: dict[str, Any], count: int) -> None:
     """With what only carries the values to it."""
@@ -249,7 +250,7 @@ def test_what_is_read_elsewhere_too_is_converted_and_grids_of_other_widths_stay(
 GRID = replace(grid(-1, 1, 8), placed=True)
 
 
-@each_row(("bits", "wanted"), [(32, ()), (None, ()), (8, ("product",))])
+@each_row(("bits", "wanted"), (32, ()), (None, ()), (8, ("product",)))
 def test_a_product_before_an_int32_bias_gets_none(bits: int | None, wanted: tuple[str, ...]) -> None:
     """ONNX Runtime makes one layer of MatMul and bias; a grid between them would round what that layer adds exactly."""
     graph = TinyGraph()
@@ -299,7 +300,7 @@ def test_without_data_an_operator_gets_all_of_its_grids_or_none() -> None:
     assert fused_grids(model, given, None) == (given, ())
 
 
-@each_row(("bits", "made"), [(16, {"centred", "mean", "plus", "root", "square", "variance"}), (8, set())])
+@each_row(("bits", "made"), (16, {"centred", "mean", "plus", "root", "square", "variance"}), (8, set()))
 def test_the_interior_of_a_norm_gets_grids_only_where_they_can_hold_it(bits: int, made: set[str]) -> None:
     graph = TinyGraph()
     mean = graph.op("ReduceMean", [graph.input("x", (2, 32))], "mean", axes=[0])

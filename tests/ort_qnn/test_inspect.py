@@ -82,7 +82,7 @@ def test_a_graph_above_the_limit_names_the_parts_and_fails() -> None:
     assert BinaryReport(info=info, loads=(), runtimes=()).refused
 
 
-@each_row(("release", "blob", "soc_model", "arch"), [("2.25.0", "3.2.0", None, "v73"), ("2.37.1", "3.3.3", 60, "v73")])
+@each_row(("release", "blob", "soc_model", "arch"), ("2.25.0", "3.2.0", None, "v73"), ("2.37.1", "3.3.3", 60, "v73"))
 def test_binaries_of_older_releases(tmp_path: Path, release: str, blob: str, soc_model: int | None, arch: str) -> None:
     """Before 2.28 the description has another layout and no chip; the settings inside still name the architecture."""
     binary = tmp_path / "c.bin"

@@ -68,7 +68,7 @@ def steps(folder: Path) -> set[str]:
 
 
 @pytest.mark.usefixtures("no_toolchain")
-@each_row(("sdk", "wheel"), [("2.22", "1.18.1"), ("2.36", "1.22.2")])
+@each_row(("sdk", "wheel"), ("2.22", "1.18.1"), ("2.36", "1.22.2"))
 def test_without_the_toolchain_the_plan_says_how_to_get_it(tmp_path: Path, sdk: str, wheel: str) -> None:
     packaged = make_package(request("cnn/w8a16", sdk), tmp_path / "p")
     hints = {finding.code: finding.hint for finding in packaged.findings}
@@ -80,10 +80,8 @@ def test_without_the_toolchain_the_plan_says_how_to_get_it(tmp_path: Path, sdk: 
 @pytest.mark.usefixtures("no_toolchain")
 @each_row(
     ("name", "sdk", "there", "absent"),
-    [
-        ("vit/w8a16", "2.22", {"without-channel-bias"}, {"int16-matmul", "softmax-rounding"}),
-        ("vit/w8a16", "2.51", {"int16-matmul", "softmax-rounding"}, {"without-channel-bias"}),
-    ],
+    ("vit/w8a16", "2.22", {"without-channel-bias"}, {"int16-matmul", "softmax-rounding"}),
+    ("vit/w8a16", "2.51", {"int16-matmul", "softmax-rounding"}, {"without-channel-bias"}),
 )
 def test_the_preparation_is_the_one_that_a_provider_takes(
     tmp_path: Path, name: str, sdk: str, there: set[str], absent: set[str]
@@ -92,7 +90,7 @@ def test_the_preparation_is_the_one_that_a_provider_takes(
     assert there <= steps(tmp_path / "p") and not absent & steps(tmp_path / "p")
 
 
-@each_row("name", ["mlp/lpbq-w4a16", "mlp/bq-w4a16"])
+@each_row("name", "mlp/lpbq-w4a16", "mlp/bq-w4a16")
 def test_blocks_are_refused_before_anything_is_compiled(tmp_path: Path, name: str) -> None:
     packaged = make_package(request(name), tmp_path / "p")
     assert packaged.exit_status == 1 and packaged.executed == ()

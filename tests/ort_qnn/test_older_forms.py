@@ -143,15 +143,13 @@ def test_another_form_is_equal(name: str) -> None:
 
 @each_row(
     ("lacks", "model", "encodings"),
-    [
-        ("mod", text_model("int64[1,12] a", "y = Mod (a, n)", "int64[1,12] y", n=5), NOTHING),
-        ("isnan", GUARDED, NOTHING),
-        ("allowzero", text_model("float[0,4] x", "y = Reshape <allowzero = 1> (x, s)", s=[0, 4]), NOTHING),
-        ("sigmoid-before-linear", gated(rows=15), GATE),
-        ("sigmoid-before-linear", gated(before="Sub"), GATE),
-        ("sigmoid-before-linear", gated(), NOTHING),
-        ("", WRITTEN["the remainder of indices"][1], NOTHING),
-    ],
+    ("mod", text_model("int64[1,12] a", "y = Mod (a, n)", "int64[1,12] y", n=5), NOTHING),
+    ("isnan", GUARDED, NOTHING),
+    ("allowzero", text_model("float[0,4] x", "y = Reshape <allowzero = 1> (x, s)", s=[0, 4]), NOTHING),
+    ("sigmoid-before-linear", gated(rows=15), GATE),
+    ("sigmoid-before-linear", gated(before="Sub"), GATE),
+    ("sigmoid-before-linear", gated(), NOTHING),
+    ("", WRITTEN["the remainder of indices"][1], NOTHING),
 )
 def test_what_would_not_be_equal_stays(lacks: str, model: Any, encodings: EncodingSet) -> None:
     made, _, done = applied(older_forms({lacks}), model, encodings)
@@ -222,15 +220,13 @@ def test_a_layer_as_convolution_is_the_same_with_and_without_its_grids(name: str
 
 @each_row(
     ("model", "encodings"),
-    [
-        (layer(GEMM % "<alpha = 0.5>"), entries(1)),
-        (layer(GEMM % "<beta = 2.0>"), entries(1)),
-        (layer(GEMM % ""), entries(1, "x")),
-        (layer(GEMM % ""), entries(1, scales=1)),
-        (layer("[fc] y = Gemm (x, w)"), entries(1)),
-        (layer(PRODUCT % "p, b"), entries(1, p=0.001)),  # a product with a grid of its own
-        (text_model("float[n,6] x", GEMM % "", "float[n,4] y", w=np.ones((6, 4), np.float32), b=[1.0] * 4), entries(1)),
-    ],
+    (layer(GEMM % "<alpha = 0.5>"), entries(1)),
+    (layer(GEMM % "<beta = 2.0>"), entries(1)),
+    (layer(GEMM % ""), entries(1, "x")),
+    (layer(GEMM % ""), entries(1, scales=1)),
+    (layer("[fc] y = Gemm (x, w)"), entries(1)),
+    (layer(PRODUCT % "p, b"), entries(1, p=0.001)),  # a product with a grid of its own
+    (text_model("float[n,6] x", GEMM % "", "float[n,4] y", w=np.ones((6, 4), np.float32), b=[1.0] * 4), entries(1)),
 )
 def test_what_is_no_plain_layer_of_a_known_shape_with_scales_per_channel_stays(
     model: Any, encodings: EncodingSet

@@ -233,7 +233,7 @@ def test_what_is_refused_or_wrong_in_float_is_cured(cure: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("precision", ["float", "w8a16"])
-@each_row("length", [10, 16])
+@each_row("length", 10, 16)
 def test_a_table_of_positions_of_any_length(length: int, precision: str, tmp_path: Path) -> None:
     model = positioned(length)
     proven(tmp_path, model, None if precision == "float" else calibrated(model, ["scale", "shift"]), 60.0)
@@ -242,7 +242,8 @@ def test_a_table_of_positions_of_any_length(length: int, precision: str, tmp_pat
 @pytest.mark.parametrize("precision", ["float", "w8a16, interior left out"])
 @each_row(
     ("model", "least"),
-    [*((convolved(act), 45.0) for act in CONVOLVED.values()), *((projected(act), 50.0) for act in PROJECTED.values())],
+    *((convolved(act), 45.0) for act in CONVOLVED.values()),
+    *((projected(act), 50.0) for act in PROJECTED.values()),
 )
 def test_every_form_of_an_activation(model: ModelProto, least: float, precision: str, tmp_path: Path) -> None:
     fused = fusions(collect_facts(wrap_proto(model, path=Path("m.onnx"))))

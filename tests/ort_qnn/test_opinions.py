@@ -197,14 +197,12 @@ def test_numbers_and_sizes_that_values_decide_are_not_asked_about(tmp_path: Path
 
 @each_row(
     ("sdk", "releases"),
-    [
-        ("2.33.0", ["2.36.1", "2.51.0"]),
-        ("2.36.1", ["2.36.1"]),
-        ("2.41", ["2.36.1", "2.51.0"]),
-        ("2.42.0", ["2.48.40", "2.51.0"]),
-        ("2.50.0", ["2.51.0"]),
-        ("", ["2.51.0"]),
-    ],
+    ("2.33.0", ["2.36.1", "2.51.0"]),
+    ("2.36.1", ["2.36.1"]),
+    ("2.41", ["2.36.1", "2.51.0"]),
+    ("2.42.0", ["2.48.40", "2.51.0"]),
+    ("2.50.0", ["2.51.0"]),
+    ("", ["2.51.0"]),
 )
 def test_the_nearest_release_that_runs_speaks_first(
     sdk: str, releases: list[str], monkeypatch: pytest.MonkeyPatch

@@ -194,7 +194,7 @@ def test_chips_of_one_request_share_the_preparation() -> None:
     assert kinds == [(True, False), (False, True)], "a product of two activations in 16 bits, or one that loses 8"
 
 
-@each_row("scale", ["signed", "missing"])
+@each_row("scale", "signed", "missing")
 def test_a_norm_scale_is_written_as_the_provider_takes_it(scale: str) -> None:
     extracted = extract_qdq(onnx.load(AIMET / "vit/w8a8.qdq.onnx"))
     entries = dict(extracted.encodings.entries)

@@ -98,7 +98,7 @@ def stored_for(node: str) -> str:
     return ", ".join(text for name, text in STORED.items() if f" {name})" in node)
 
 
-@each_row("name", sorted(SAME))
+@each_row("name", *sorted(SAME))
 def test_a_way_is_the_same_operator(name: str) -> None:
     way, node = SAME[name]
     model = float_model(node.format(x="x"), stored_for(node))
@@ -109,7 +109,7 @@ def test_a_way_is_the_same_operator(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["uint8", "uint16"])
-@each_row("name", sorted(name for name in SAME if "turned" not in name and "groups" not in name))
+@each_row("name", *sorted(name for name in SAME if "turned" not in name and "groups" not in name))
 def test_on_grids_it_is_no_further_off_than_its_steps(name: str, kind: str) -> None:
     way, node = SAME[name]
     model = quantized(node.format(x="d"), stored_for(node), kind=kind)
@@ -130,7 +130,7 @@ def test_stored_integers_go_along() -> None:
         assert all(np.array_equal(value, wanted[name]) for name, value in made.run(sample).items())
 
 
-@each_row("way", ["in-16-bits", "in-float16"])
+@each_row("way", "in-16-bits", "in-float16")
 def test_other_grids_hold_the_same_values(way: str) -> None:
     model = quantized("Tanh (d)")
     made = repaired_model(model, {"the": way})
@@ -141,7 +141,9 @@ def test_other_grids_hold_the_same_values(way: str) -> None:
 
 @each_row(
     ("low", "high", "kind", "scale", "zero"),
-    [(-4, 1, np.int8, 4 / 127, 0), (1, 4, np.int8, 4 / 127, 0), (-1, 4, np.uint8, 5 / 255, 51)],
+    (-4, 1, np.int8, 4 / 127, 0),
+    (1, 4, np.int8, 4 / 127, 0),
+    (-1, 4, np.uint8, 5 / 255, 51),
 )
 def test_a_new_grid_holds_its_range_and_zero(low: float, high: float, kind: Any, scale: float, zero: int) -> None:
     made = PairGrid.over(low, high, kind)
@@ -246,13 +248,11 @@ def test_what_is_right_is_left_alone_and_what_nothing_helps_too() -> None:
 
 @each_row(
     ("spoilt", "taken", "right"),
-    [
-        ((), "in-16-bits", BOTH),
-        (("in-16-bits",), "in-float16", BOTH),  # wrong among its neighbours
-        # Wrong by itself and among its neighbours: what helps in both places is taken, else what helps by itself.
-        (("", "in-16-bits"), "in-float16", BOTH),
-        (("", "in-16-bits"), "in-16-bits", BOTH[:1]),
-    ],
+    ((), "in-16-bits", BOTH),
+    (("in-16-bits",), "in-float16", BOTH),  # wrong among its neighbours
+    # Wrong by itself and among its neighbours: what helps in both places is taken, else what helps by itself.
+    (("", "in-16-bits"), "in-float16", BOTH),
+    (("", "in-16-bits"), "in-16-bits", BOTH[:1]),
 )
 def test_a_way_that_is_right_wherever_it_was_wrong_comes_first(
     spoilt: tuple[str, ...], taken: str, right: tuple[str, ...]
@@ -307,7 +307,9 @@ def test_what_died_is_asked_again_and_what_is_refused_is_not() -> None:
 
 @each_row(
     ("measured", "anyway"),
-    [({"share": 0.011, "odd": 0}, False), ({"share": 0.2, "odd": 0}, True), ({"share": 0.0, "odd": 3}, True)],
+    ({"share": 0.011, "odd": 0}, False),
+    ({"share": 0.2, "odd": 0}, True),
+    ({"share": 0.0, "odd": 3}, True),
 )
 def test_where_the_outputs_are_right_only_what_is_often_off_is_done_otherwise(
     measured: dict[str, float], anyway: bool

@@ -296,7 +296,7 @@ def rules() -> dict[str, Rule[Any]]:
     return {rule.code: rule for registry in backend.registries() for rule in registry if rule.code.startswith("ORT")}
 
 
-@each_row("code", sorted(rules()))
+@each_row("code", *sorted(rules()))
 def test_a_rule_finds_its_case_and_nothing_else(
     code: str, as_expected: Callable[[str, Iterable[Finding]], None]
 ) -> None:
@@ -320,12 +320,10 @@ def test_float_nodes_that_nothing_was_said_about_are_one_finding() -> None:
 
 @each_row(
     ("made_type", "words", "meant"),
-    [
-        ("Float16", "(float16 after optimization)", "y is meant to be uint16"),
-        ("Float32", "(float32 after optimization)", "y is meant to be uint16"),
-        ("", "", "y is meant to be uint16"),
-        ("", "", "y has no encoding"),
-    ],
+    ("Float16", "(float16 after optimization)", "y is meant to be uint16"),
+    ("Float32", "(float32 after optimization)", "y is meant to be uint16"),
+    ("", "", "y is meant to be uint16"),
+    ("", "", "y has no encoding"),
 )
 def test_a_float_island_says_what_was_meant_and_what_became_of_it(made_type: str, words: str, meant: str) -> None:
     scope = types(graph(("uint16", "float32", "int8")), made(made_type) if made_type else None)
@@ -338,13 +336,11 @@ def test_a_float_island_says_what_was_meant_and_what_became_of_it(made_type: str
 
 @each_row(
     ("code", "case"),
-    [
-        ("ORT015", lambda: gated_draft("x", "gate", sloped=False)),
-        ("ORT004", lambda: draft(fp16=False)),  # a quantized model needs no float16
-        ("ORT016", lambda: rms_draft("Reciprocal", scaled=False)),
-        ("ORT105", lambda: types(graph(("float32", "float32", "float32")), intended="float16")),  # nobody knows
-        ("ORT115", lambda: TimeBudget(most_us=5.0, estimate=replace(SLOW, instead_of="sm8650"))),  # ORT116 says so
-    ],
+    ("ORT015", lambda: gated_draft("x", "gate", sloped=False)),
+    ("ORT004", lambda: draft(fp16=False)),  # a quantized model needs no float16
+    ("ORT016", lambda: rms_draft("Reciprocal", scaled=False)),
+    ("ORT105", lambda: types(graph(("float32", "float32", "float32")), intended="float16")),  # nobody knows
+    ("ORT115", lambda: TimeBudget(most_us=5.0, estimate=replace(SLOW, instead_of="sm8650"))),  # ORT116 says so
 )
 def test_what_else_is_left_in_silence(code: str, case: Case) -> None:
     assert not list(rules()[code].run(case()))
@@ -369,7 +365,7 @@ def test_preparing_weights_is_no_change_of_precision() -> None:
     assert not list(rules()["ORT102"].run(scope)) and not list(rules()["ORT104"].run(scope))
 
 
-@each_row(("kind", "in_float32"), [("q::fp16_flat_output_scalar_fm.tcm", False), ("q::Mul", True)])
+@each_row(("kind", "in_float32"), ("q::fp16_flat_output_scalar_fm.tcm", False), ("q::Mul", True))
 def test_a_float16_operation_that_writes_the_graphs_output_is_not_float32(kind: str, in_float32: bool) -> None:
     """A last product with a scalar is done by what converts the output to float32."""
     scope = types(graph(("float32", "float32", "float32")), made("Float32", kind), intended="float16")

@@ -33,35 +33,33 @@ def test_a_yes_needs_all_of_it() -> None:
 
 @each_row(
     ("status", "word", "says"),
-    [
-        (replace(GOOD, intact=False), Word.NO, "files"),
-        (replace(GOOD, compiled=Compilation(state=Compiled.REFUSED, why="no such kernel")), Word.NO, "no such kernel"),
-        (replace(GOOD, right=replace(RIGHT, state=Right.NO, why="logits: 3 dB")), Word.NO, "logits: 3 dB"),
-        (replace(GOOD, right=Correctness(why="no samples")), Word.NOT_JUDGED, "no samples"),
-        (replace(GOOD, compiled=Compilation()), Word.NOT_JUDGED, "no compiler"),
-        (replace(GOOD, right=replace(RIGHT, label="derived")), Word.NOT_JUDGED, "made up"),
-        (replace(GOOD, right=replace(RIGHT, label="arbitrary")), Word.NOT_JUDGED, "made up"),
-        (
-            replace(GOOD, right=replace(RIGHT, against="quantized", numbers=({**NUMBER, "against": "quantized"},))),
-            Word.NOT_JUDGED,
-            "good enough",
-        ),
-        (
-            replace(
-                GOOD,
-                right=replace(
-                    RIGHT,
-                    against="quantized",
-                    numbers=(
-                        {**NUMBER, "against": "quantized"},
-                        {**NUMBER, "against": "float", "threshold": None, "passes": None},
-                    ),
+    (replace(GOOD, intact=False), Word.NO, "files"),
+    (replace(GOOD, compiled=Compilation(state=Compiled.REFUSED, why="no such kernel")), Word.NO, "no such kernel"),
+    (replace(GOOD, right=replace(RIGHT, state=Right.NO, why="logits: 3 dB")), Word.NO, "logits: 3 dB"),
+    (replace(GOOD, right=Correctness(why="no samples")), Word.NOT_JUDGED, "no samples"),
+    (replace(GOOD, compiled=Compilation()), Word.NOT_JUDGED, "no compiler"),
+    (replace(GOOD, right=replace(RIGHT, label="derived")), Word.NOT_JUDGED, "made up"),
+    (replace(GOOD, right=replace(RIGHT, label="arbitrary")), Word.NOT_JUDGED, "made up"),
+    (
+        replace(GOOD, right=replace(RIGHT, against="quantized", numbers=({**NUMBER, "against": "quantized"},))),
+        Word.NOT_JUDGED,
+        "good enough",
+    ),
+    (
+        replace(
+            GOOD,
+            right=replace(
+                RIGHT,
+                against="quantized",
+                numbers=(
+                    {**NUMBER, "against": "quantized"},
+                    {**NUMBER, "against": "float", "threshold": None, "passes": None},
                 ),
             ),
-            Word.NOT_JUDGED,
-            "good enough",
         ),
-    ],
+        Word.NOT_JUDGED,
+        "good enough",
+    ),
 )
 def test_whatever_is_missing_is_no_yes_and_is_named(status: PackageStatus, word: Word, says: str) -> None:
     answer = shipping(status, ())
@@ -146,7 +144,7 @@ def test_no_package_is_an_error_and_no_explanation(tmp_path: Path, capsys: pytes
     assert "has no manifest.json" in capsys.readouterr().err
 
 
-@each_row("key", ["status", "decision", "quantization", "target", "findings", "executed"])
+@each_row("key", "status", "decision", "quantization", "target", "findings", "executed")
 def test_a_sealed_manifest_that_says_nothing_there_is_explained(key: str, rewritten: Path, tmp_path: Path) -> None:
     """Whoever can write to a package can seal it again."""
     told = json.loads((rewritten / "manifest.json").read_text())

@@ -112,7 +112,7 @@ def test_any_text_validates(message: str, name: str, kind: SubjectKind, severity
     checked([finding(message=message, severity=severity, kind=kind, name=name)])
 
 
-@each_row("kind", list(SubjectKind))
+@each_row("kind", *list(SubjectKind))
 def test_every_kind_of_subject_has_a_place(kind: SubjectKind) -> None:
     (result,) = checked([finding(kind=kind, name="x")])["results"]
     assert result["locations"][0]["logicalLocations"][0]["name"] == "x"
@@ -150,15 +150,13 @@ def test_the_file_is_the_same_for_the_same_findings() -> None:
     assert [row["name"] for row in json.loads(baseline_text(findings))["accepted"]] == ["a", "b"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "what"),
-    [
-        ("[]", "Expected a table"),
-        ('{"schema": 2, "accepted": []}', "schema: 2"),
-        ('{"schema": 1, "accepted": [{"code": "DK901"}]}', "accepted[0].fingerprint: missing"),
-        ('{"schema": 1, "accepted": [], "ignored": []}', "ignored: unknown key"),
-        ("{", "not JSON"),
-    ],
+    ("[]", "Expected a table"),
+    ('{"schema": 2, "accepted": []}', "schema: 2"),
+    ('{"schema": 1, "accepted": [{"code": "DK901"}]}', "accepted[0].fingerprint: missing"),
+    ('{"schema": 1, "accepted": [], "ignored": []}', "ignored: unknown key"),
+    ("{", "not JSON"),
 )
 def test_a_damaged_file_is_named(tmp_path: Path, text: str, what: str) -> None:
     path = tmp_path / "baseline.json"

@@ -52,7 +52,7 @@ NAMES = (
 )
 
 
-@each_row("name", NAMES)
+@each_row("name", *NAMES)
 def test_names_that_are_weapons_stay_names(name: str) -> None:
     """Valid JSON of the standard without control characters, always the same, also where two inputs have one name."""
     validation = pytest.importorskip("cyclonedx.validation.json", reason="the extra sbom is not installed")

@@ -129,7 +129,7 @@ def test_two_files_of_one_path_are_a_defect(tmp_path: Path) -> None:
         write(tmp_path / "out", FILES[0], FILES[0])
 
 
-@each_row("text", ["", "[]", "{", '{"schema": 2, "files": {}}', '{"schema": 1}', "\udce9"])
+@each_row("text", "", "[]", "{", '{"schema": 2, "files": {}}', '{"schema": 1}', "\udce9")
 def test_a_damaged_manifest_is_one_clear_error(tmp_path: Path, text: str) -> None:
     write(tmp_path / "out", FILES[0])
     (tmp_path / "out" / MANIFEST).write_bytes(text.encode("utf-8", "surrogateescape"))

@@ -49,7 +49,10 @@ def alternative(made: Plan[Any]) -> dict[str, Any]:
 
 @each_row(
     ("target", "sdk", "against"),
-    [("sm8650", "2.33", ["QNN295"]), ("sc8380xp", "2.33", []), ("sm8650", "2.36", []), ("sm8650", "2.44", ["QNN295"])],
+    ("sm8650", "2.33", ["QNN295"]),
+    ("sc8380xp", "2.33", []),
+    ("sm8650", "2.36", []),
+    ("sm8650", "2.44", ["QNN295"]),
 )
 def test_it_stands_beside_the_route_that_is_taken(aimet: Path, target: str, sdk: str, against: list[str]) -> None:
     made = plan(aimet, "cnn/w8a8.v1.0.0", target=target, sdk=sdk)

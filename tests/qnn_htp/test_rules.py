@@ -192,7 +192,7 @@ def test_a_sum_that_is_no_mean_or_in_integers_is_let_be() -> None:
 
 
 @pytest.mark.parametrize("intent", [intent for intent in Intent if intent is not Intent.MIXED])
-@each_row("code", ["QNN108", "QNN109"])
+@each_row("code", "QNN108", "QNN109")
 def test_float_sets_are_judged_where_a_mix_was_meant(code: str, intent: Intent) -> None:
     made = losing(mixed(), "/decoder/Div_output_0") if code == "QNN108" else with_float_operand()
     assert made.intent is Intent.MIXED
@@ -204,7 +204,7 @@ def test_float_sets_are_judged_where_a_mix_was_meant(code: str, intent: Intent) 
 CASES: dict[str, Any] = {**ROUTE_CASES, **DRAFT_CASES, **FLOAT16_CASES}
 
 
-@each_row("code", sorted(CASES))
+@each_row("code", *sorted(CASES))
 def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
     rules: Any = next(rules for rules in (ROUTE_RULES, DRAFT_RULES, FLOAT16_RULES) if code in {r.code for r in rules})
     triggering, clean = CASES[code]
@@ -278,15 +278,13 @@ def test_a_chip_without_float16_says_so_for_itself() -> None:
 
 @each_row(
     ("device", "sdk", "options", "kinds", "safe", "confidence"),
-    [
-        ("sm7635", "2.33", {}, "integer", False, {}),
-        ("sm8350", "2.44", {}, "integer", False, {}),
-        ("sm8650", "2.33", {}, "fallback integer segments", False, {"fallback": "inferred", "segments": "reported"}),
-        ("sm8650", "2.44", {}, "fallback integer segments", True, {"fallback": "reported", "segments": "reported"}),
-        ("sm8650", "2.51", {}, "direct fallback integer segments", True, {"direct": "inferred"}),
-        ("sc8380xp", "2.33", {}, "direct fallback integer segments", False, {"direct": "inferred"}),
-        ("sm8650", "2.33", {"route": "provider-context"}, "fallback integer", True, {"fallback": "inferred"}),
-    ],
+    ("sm7635", "2.33", {}, "integer", False, {}),
+    ("sm8350", "2.44", {}, "integer", False, {}),
+    ("sm8650", "2.33", {}, "fallback integer segments", False, {"fallback": "inferred", "segments": "reported"}),
+    ("sm8650", "2.44", {}, "fallback integer segments", True, {"fallback": "reported", "segments": "reported"}),
+    ("sm8650", "2.51", {}, "direct fallback integer segments", True, {"direct": "inferred"}),
+    ("sc8380xp", "2.33", {}, "direct fallback integer segments", False, {"direct": "inferred"}),
+    ("sm8650", "2.33", {"route": "provider-context"}, "fallback integer", True, {"fallback": "inferred"}),
 )
 def test_what_a_target_mixes(
     device: str, sdk: str, options: dict[str, Any], kinds: str, safe: bool, confidence: dict[str, str]
@@ -357,23 +355,21 @@ def test_run_time_keys_go_to_the_run_file_only() -> None:
 
 @each_row(
     ("key", "value", "says"),
-    [
-        ("vtcm_mb", "16", "8 MB"),
-        ("vtcm_mb", "eight", "whole number"),
-        ("vtcm_mb", "-1", "from 0 on"),
-        ("O", "4", "1 .. 3"),
-        ("fp16_relaxed_precision", "2", "0, 1"),
-        ("dsp_arch", "v99", "v68"),
-        ("finalize_config", "3", "object"),
-        ("finalize_config", "{", "object"),
-        ("weights_packing", "perhaps", "true or false"),
-        ("soc_model", "618", "Android"),
-        ("vtcm_mbb", "8", "vtcm_mb"),
-        ("core_id", "0", "in full"),
-        ("graph_names", "x", "itself"),
-        ("async_init", "1", "unknown"),
-        ("lora_weight_sharing", "true", "unsupported"),
-    ],
+    ("vtcm_mb", "16", "8 MB"),
+    ("vtcm_mb", "eight", "whole number"),
+    ("vtcm_mb", "-1", "from 0 on"),
+    ("O", "4", "1 .. 3"),
+    ("fp16_relaxed_precision", "2", "0, 1"),
+    ("dsp_arch", "v99", "v68"),
+    ("finalize_config", "3", "object"),
+    ("finalize_config", "{", "object"),
+    ("weights_packing", "perhaps", "true or false"),
+    ("soc_model", "618", "Android"),
+    ("vtcm_mbb", "8", "vtcm_mb"),
+    ("core_id", "0", "in full"),
+    ("graph_names", "x", "itself"),
+    ("async_init", "1", "unknown"),
+    ("lora_weight_sharing", "true", "unsupported"),
 )
 def test_what_is_wrong_is_refused_with_the_reason(key: str, value: str, says: str) -> None:
     with pytest.raises(UsageError) as refused:
@@ -388,16 +384,14 @@ def test_a_key_comes_with_its_version() -> None:
 
 @each_row(
     ("tool", "version", "flag", "values"),
-    [
-        ("qnn-onnx-converter", "2.33.0", "--use_quantize_v2", ()),  # absent below 2.35
-        ("qnn-onnx-converter", "2.35.0", "--use_quantize_v2", ()),  # contradicted, so unknown
-        ("qnn-onnx-converter", "2.33.0", "--no_such_flag", ()),
-        ("qairt-converter", "2.44.0", "--input_list", ("x",)),  # listed as not accepted
-        ("qnn-onnx-converter", "2.33.0", "--float_fallback", ("16",)),  # a switch takes no value
-        ("qnn-onnx-converter", "2.33.0", "--float_bitwidth", ()),  # a value is needed
-        ("qnn-onnx-converter", "2.33.0", "--float_bitwidth", ("17",)),  # not one of 16, 32
-        ("no-such-tool", "2.33.0", "--help", ()),
-    ],
+    ("qnn-onnx-converter", "2.33.0", "--use_quantize_v2", ()),  # absent below 2.35
+    ("qnn-onnx-converter", "2.35.0", "--use_quantize_v2", ()),  # contradicted, so unknown
+    ("qnn-onnx-converter", "2.33.0", "--no_such_flag", ()),
+    ("qairt-converter", "2.44.0", "--input_list", ("x",)),  # listed as not accepted
+    ("qnn-onnx-converter", "2.33.0", "--float_fallback", ("16",)),  # a switch takes no value
+    ("qnn-onnx-converter", "2.33.0", "--float_bitwidth", ()),  # a value is needed
+    ("qnn-onnx-converter", "2.33.0", "--float_bitwidth", ("17",)),  # not one of 16, 32
+    ("no-such-tool", "2.33.0", "--help", ()),
 )
 def test_what_the_table_does_not_list_is_a_defect(tool: str, version: str, flag: str, values: tuple[str, ...]) -> None:
     with pytest.raises(DefectError):

@@ -66,12 +66,10 @@ def test_the_scripts_are_clean(mixed: Path, cut_packages: dict[str, Packaged]) -
 
 @each_row(
     ("version", "table", "says"),
-    [
-        ("2.37.0.250724", "2.37.0", ("2.37.0.250724", "2.33")),
-        ("2.330.0", "2.33.0", ("2.330.0",)),  # versions are compared by their parts, not by their letters
-        ("", "", ("next:",)),
-        ("/no/such/sdk", "", ("next:",)),
-    ],
+    ("2.37.0.250724", "2.37.0", ("2.37.0.250724", "2.33")),
+    ("2.330.0", "2.33.0", ("2.330.0",)),  # versions are compared by their parts, not by their letters
+    ("", "", ("next:",)),
+    ("/no/such/sdk", "", ("next:",)),
 )
 def test_another_sdk_and_none_are_refused(
     package: Path, make_sdk: MakeSdk, run_script: RunScript, version: str, table: str, says: tuple[str, ...]
@@ -124,7 +122,7 @@ def test_a_failed_step_is_diagnosed_and_resumed_and_what_was_made_is_recorded(
     assert calls(record).count(tools[0]) == 2, "changed encodings are converted again"
 
 
-@each_row("lost", [("/decoder/Sigmoid_output_0",), ()])
+@each_row("lost", ("/decoder/Sigmoid_output_0",), ())
 def test_a_converter_that_changes_the_precision_fails_the_build(
     mixed: Path, make_sdk: MakeSdk, run_script: RunScript, tmp_path: Path, lost: tuple[str, ...]
 ) -> None:

@@ -50,7 +50,9 @@ def test_the_widths_become_types() -> None:
 
 @each_row(
     ("backend", "sdk", "blocked"),
-    [("qnn-htp", None, ("Conv", "Gemm", "MatMul")), ("ort-qnn", None, ("Gemm", "MatMul")), ("ort-qnn", "2.33", ())],
+    ("qnn-htp", None, ("Conv", "Gemm", "MatMul")),
+    ("ort-qnn", None, ("Gemm", "MatMul")),
+    ("ort-qnn", "2.33", ()),
 )
 def test_blocks_are_made_for_layers_whose_blocks_are_taken(backend: str, sdk: str | None, blocked: Any) -> None:
     found, target = resolve_target(Request(model=Path("m.onnx"), target="sm8650", backend=backend, sdk=sdk))
@@ -77,14 +79,12 @@ def test_encodings_are_written_in_a_form_that_a_converter_reads() -> None:
 
 @each_row(
     ("precision", "options", "what"),
-    [
-        ("w8a16", {"lpbq": True}, "LPBQ holds 4-bit weights"),
-        ("w8a8", {"adaround": True, "seq_mse": True}, "both choose"),
-        ("w8a8", {"scheme": "tf_enhanced", "seq_mse": True}, "from that one only"),
-        ("w8a8", {"lite_mp": 10.0, "amp": 40.0}, "both choose which layers"),
-        ("w8a16", {"lite_mp": 10.0}, "have 16 bits already"),
-        ("w8a16", {"amp": 40.0}, "have 16 bits already"),
-    ],
+    ("w8a16", {"lpbq": True}, "LPBQ holds 4-bit weights"),
+    ("w8a8", {"adaround": True, "seq_mse": True}, "both choose"),
+    ("w8a8", {"scheme": "tf_enhanced", "seq_mse": True}, "from that one only"),
+    ("w8a8", {"lite_mp": 10.0, "amp": 40.0}, "both choose which layers"),
+    ("w8a16", {"lite_mp": 10.0}, "have 16 bits already"),
+    ("w8a16", {"amp": 40.0}, "have 16 bits already"),
 )
 def test_options_that_exclude_each_other_are_refused(precision: str, options: dict[str, Any], what: str) -> None:
     with pytest.raises(UsageError) as refused:

@@ -92,12 +92,10 @@ def test_triggering_and_clean(lint: Lint, as_expected: Callable[[str, Iterable[F
 
 @each_row(
     ("told", "untold", "verdict"),
-    [
-        (limited(NORM, 362.5, out="4,1"), limited(NORM, 361.0, out="4,1"), "wrong"),
-        (limited(NORM, 362.5, U8, out="4,1"), limited(NORM, 361.0, U8, out="4,1"), "wrong"),
-        (limited("Softplus", 0.9), limited("Softplus", 0.9, U8), "wrong"),
-        (limited("Softplus", 2.0), limited("Softplus", 3.1), "narrowed"),
-    ],
+    (limited(NORM, 362.5, out="4,1"), limited(NORM, 361.0, out="4,1"), "wrong"),
+    (limited(NORM, 362.5, U8, out="4,1"), limited(NORM, 361.0, U8, out="4,1"), "wrong"),
+    (limited("Softplus", 0.9), limited("Softplus", 0.9, U8), "wrong"),
+    (limited("Softplus", 2.0), limited("Softplus", 3.1), "narrowed"),
 )
 def test_what_no_older_release_was_seen_to_do_is_told_of_none(
     told: Case, untold: Case, verdict: str, lint: Lint
@@ -116,16 +114,14 @@ SUMS = {"x": {**U8, "scale": 1.0}, "n": {**U8, "scale": 1.0}}
 
 @each_row(
     ("node", "encodings", "told"),
-    [
-        (f"Resize {LINEAR % 'nearest'} (x, , , s)", {}, "wrong"),
-        (f"Resize {LINEAR % 'linear'} (x, , , s)", {}, ""),  # exporters write nearest_mode beside every mode
-        ("AveragePool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x)", {}, "wrong"),  # padding is not counted
-        ("AveragePool <kernel_shape = [3, 3], pads = [1, 1, 1, 1], count_include_pad = 1> (x)", {}, ""),
-        ("Cast <to = 7> (x)  y = Cast <to = 1> (n)", {}, "wrong"),
-        ("Cast <to = 7> (x)  z = Neg (n)  y = Cast <to = 1> (z)", {}, ""),
-        ("CumSum (x, height)", SUMS, "wrong"),
-        ("CumSum (x, width)", SUMS, ""),
-    ],
+    (f"Resize {LINEAR % 'nearest'} (x, , , s)", {}, "wrong"),
+    (f"Resize {LINEAR % 'linear'} (x, , , s)", {}, ""),  # exporters write nearest_mode beside every mode
+    ("AveragePool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x)", {}, "wrong"),  # padding is not counted
+    ("AveragePool <kernel_shape = [3, 3], pads = [1, 1, 1, 1], count_include_pad = 1> (x)", {}, ""),
+    ("Cast <to = 7> (x)  y = Cast <to = 1> (n)", {}, "wrong"),
+    ("Cast <to = 7> (x)  z = Neg (n)  y = Cast <to = 1> (z)", {}, ""),
+    ("CumSum (x, height)", SUMS, "wrong"),
+    ("CumSum (x, width)", SUMS, ""),
 )
 def test_settings_that_are_left_out_and_those_that_are_read(
     node: str, encodings: Mapping[str, Any], told: str, lint: Lint
@@ -144,7 +140,7 @@ def test_what_is_refused_is_not_told_as_wrong(lint: Lint) -> None:
     assert found.evidence["verdict"] == "refused"
 
 
-@each_row("op", ["Tanh", "Softplus"])
+@each_row("op", "Tanh", "Softplus")
 def test_a_rank_without_a_kernel_is_told_of_every_release(op: str, lint: Lint) -> None:
     for shape, told in (("1,2,3,4,5", True), ("1,2,3,4", False)):
         case = {"graph": f"g (float[{shape}] x) => (float[{shape}] y) {{ y = {op} (x) }}"}
@@ -154,7 +150,7 @@ def test_a_rank_without_a_kernel_is_told_of_every_release(op: str, lint: Lint) -
 
 
 @pytest.mark.parametrize("name", KNOWN)
-@each_row("sdk", ["2.51", "2.33"])
+@each_row("sdk", "2.51", "2.33")
 def test_what_a_kernel_is_known_to_do_is_told_of_every_release(name: str, sdk: str, lint: Lint) -> None:
     told, untold = KNOWN[name]
     (found,) = lint({**told, "sdk": sdk})["QNN320"]
@@ -226,18 +222,16 @@ def blocks(width: int, kind: Case = U8) -> Case:
 
 @each_row(
     ("told", "untold"),
-    [
-        # Half of seven is three, and the kernel reads them two and a third apart.
-        (RESIZED % ("7,9", "3,4", "linear", "half_pixel"), RESIZED % ("7,9", "3,4", "linear", "align_corners")),
-        (RESIZED % ("7,9", "3,4", "linear", "asymmetric"), RESIZED % ("8,6", "4,3", "linear", "half_pixel")),
-        (RESIZED % ("8,6", "4,3", "nearest", "half_pixel"), RESIZED % ("8,6", "4,3", "nearest", "pytorch_half_pixel")),
-        (RESIZED % ("6,6", "3,3", "nearest", "align_corners"), RESIZED % ("7,7", "3,3", "nearest", "align_corners")),
-        (normed(0.2), normed(0.1)),
-        *((inverse(step), inverse(other)) for step, other in ((0.003, 0.004), (1.1, 1.0), (3.0, 0.02))),
-        *((by_itself(8, width, 1), by_itself(8, width, 0)) for width in (2, 3, 4)),
-        (by_itself(4, 5, 0), by_itself(3, 5, 1)),
-        *((blocks(width), blocks(width - 1, U8)) for width in (9, 21, 29, 41)),
-    ],
+    # Half of seven is three, and the kernel reads them two and a third apart.
+    (RESIZED % ("7,9", "3,4", "linear", "half_pixel"), RESIZED % ("7,9", "3,4", "linear", "align_corners")),
+    (RESIZED % ("7,9", "3,4", "linear", "asymmetric"), RESIZED % ("8,6", "4,3", "linear", "half_pixel")),
+    (RESIZED % ("8,6", "4,3", "nearest", "half_pixel"), RESIZED % ("8,6", "4,3", "nearest", "pytorch_half_pixel")),
+    (RESIZED % ("6,6", "3,3", "nearest", "align_corners"), RESIZED % ("7,7", "3,3", "nearest", "align_corners")),
+    (normed(0.2), normed(0.1)),
+    *((inverse(step), inverse(other)) for step, other in ((0.003, 0.004), (1.1, 1.0), (3.0, 0.02))),
+    *((by_itself(8, width, 1), by_itself(8, width, 0)) for width in (2, 3, 4)),
+    (by_itself(4, 5, 0), by_itself(3, 5, 1)),
+    *((blocks(width), blocks(width - 1, U8)) for width in (9, 21, 29, 41)),
 )
 def test_what_a_kernel_does_with_sizes_and_stored_values_is_computed(
     told: Case | str, untold: Case | str, lint: Lint

@@ -56,11 +56,9 @@ def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str,
 
 @each_row(
     ("runtime", "version"),
-    [
-        *(("2.33", "1.22.0"), ("2.33.2", "1.22.0"), ("2.33.0.250327", "1.21.1"), ("2.34.0", "1.22.0")),
-        *(("2.36", "1.22.2"), ("2.36.0", "1.22.0"), ("2.37.1", "1.23.2"), ("2.42", "1.24.3"), ("2.46.0", "1.24.3")),
-        *(("2.47", "2.3.0"), ("2.51", "2.7.0"), ("2.60", "2.7.0"), ("2.21", None)),
-    ],
+    *(("2.33", "1.22.0"), ("2.33.2", "1.22.0"), ("2.33.0.250327", "1.21.1"), ("2.34.0", "1.22.0")),
+    *(("2.36", "1.22.2"), ("2.36.0", "1.22.0"), ("2.37.1", "1.23.2"), ("2.42", "1.24.3"), ("2.46.0", "1.24.3")),
+    *(("2.47", "2.3.0"), ("2.51", "2.7.0"), ("2.60", "2.7.0"), ("2.21", None)),
 )
 def test_a_runtime_is_served_by_the_newest_wheel_that_is_not_newer(runtime: str, version: str | None) -> None:
     found = carrier_for(runtime)
@@ -69,12 +67,10 @@ def test_a_runtime_is_served_by_the_newest_wheel_that_is_not_newer(runtime: str,
 
 @each_row(
     ("version", "device", "fit"),
-    [
-        *(("1.22.0", "sc8380xp", Fit.ITSELF), ("1.22.0", "sm8550", Fit.ACCEPTED), ("1.22.0", "sm8650", Fit.ACCEPTED)),
-        ("1.22.0", "sm8350", Fit.REFUSED),  # v68: a binary for v73 is refused
-        ("1.22.0", "sm7550", Fit.REFUSED),  # v73 with less VTCM than the binary uses
-        *(("1.22.2", "sm8350", Fit.ITSELF), ("1.18.1", "sm8550", Fit.ITSELF), ("2.7.0", "sm8750", Fit.ITSELF)),
-    ],
+    *(("1.22.0", "sc8380xp", Fit.ITSELF), ("1.22.0", "sm8550", Fit.ACCEPTED), ("1.22.0", "sm8650", Fit.ACCEPTED)),
+    ("1.22.0", "sm8350", Fit.REFUSED),  # v68: a binary for v73 is refused
+    ("1.22.0", "sm7550", Fit.REFUSED),  # v73 with less VTCM than the binary uses
+    *(("1.22.2", "sm8350", Fit.ITSELF), ("1.18.1", "sm8550", Fit.ITSELF), ("2.7.0", "sm8750", Fit.ITSELF)),
 )
 def test_what_a_binary_is_for(version: str, device: str, fit: Fit) -> None:
     assert carried(version, device).fit is fit
@@ -97,11 +93,9 @@ def test_another_chip_is_an_error_unless_it_is_insisted_on_and_accepts_it() -> N
 
 @each_row(
     ("version", "where"),
-    [
-        ("1.22.0", "Windows on ARM"),
-        *((old, "Linux x86-64 under Wine or Windows x86-64") for old in ("1.22.2", "1.18.1")),
-        ("2.7.0", "Linux x86-64"),
-    ],
+    ("1.22.0", "Windows on ARM"),
+    *((old, "Linux x86-64 under Wine or Windows x86-64") for old in ("1.22.2", "1.18.1")),
+    ("2.7.0", "Linux x86-64"),
 )
 def test_the_machines_of_a_wheel_are_those_that_can_be_used(version: str, where: str) -> None:
     assert machines(wheel(version)) == where
@@ -109,14 +103,12 @@ def test_the_machines_of_a_wheel_are_those_that_can_be_used(version: str, where:
 
 @each_row(
     ("build", "wheel"),
-    [
-        ("v2.36.1.250708151608_123266", "1.22.2"),
-        ("v2.33.2.250410134701_117956", "1.22.0"),
-        ("v2.28.2.241116104011_1", "1.20.2"),
-        ("v2.51.0.260929181845", "2.7.0"),
-        ("v2.36.0.250627101419_123859", None),
-        ("", None),
-    ],
+    ("v2.36.1.250708151608_123266", "1.22.2"),
+    ("v2.33.2.250410134701_117956", "1.22.0"),
+    ("v2.28.2.241116104011_1", "1.20.2"),
+    ("v2.51.0.260929181845", "2.7.0"),
+    ("v2.36.0.250627101419_123859", None),
+    ("", None),
 )
 def test_a_build_id_names_its_wheel(build: str, wheel: str | None) -> None:
     found = carrier(build)

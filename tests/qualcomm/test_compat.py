@@ -53,20 +53,18 @@ def status(feature: str, sdk: str, *, tool: str = "", arch: str = "", backend: s
 
 @each_row(
     ("feature", "sdk", "expected"),
-    [
-        ("fp16", "2.33", "NSSSSS"),
-        ("a16w16", "2.33", "NNSSSS"),
-        ("matmul-16bit", "2.33", "NNSSSS"),
-        ("lpbq", "2.33", "NSSSSS"),
-        ("extended-udma", "2.33", "NNNNNS"),
-        ("bf16", "2.33", "NNNNN?"),
-        ("bf16", "2.44", "NNNNNS"),
-        ("bq", "2.33", "??????"),
-        ("bq", "2.47", "NSSBSS"),
-        ("bq", "2.48", "NSSSSS"),
-        ("htp-arch", "2.33", "SSSSS?"),
-        ("htp-arch", "2.47", "SSSSSS"),
-    ],
+    ("fp16", "2.33", "NSSSSS"),
+    ("a16w16", "2.33", "NNSSSS"),
+    ("matmul-16bit", "2.33", "NNSSSS"),
+    ("lpbq", "2.33", "NSSSSS"),
+    ("extended-udma", "2.33", "NNNNNS"),
+    ("bf16", "2.33", "NNNNN?"),
+    ("bf16", "2.44", "NNNNNS"),
+    ("bq", "2.33", "??????"),
+    ("bq", "2.47", "NSSBSS"),
+    ("bq", "2.48", "NSSSSS"),
+    ("htp-arch", "2.33", "SSSSS?"),
+    ("htp-arch", "2.47", "SSSSSS"),
 )
 def test_precisions_per_architecture(feature: str, sdk: str, expected: str) -> None:
     letters = {"supported": "S", "unsupported": "N", "unknown": "?", "broken": "B"}
@@ -87,18 +85,16 @@ def test_old_and_never_released_spellings_bring_the_right_one() -> None:
 
 @each_row(
     ("built", "built_for", "runtime", "arch", "expected"),
-    [
-        ("2.48", "v73", "2.51", "v73", "supported"),
-        ("2.48", "v73", "2.51", "v79", "supported"),
-        ("2.48", "v68", "2.48", "v73", "supported"),
-        ("2.48.0.260626", "v73", "2.48", "v73", "supported"),
-        ("2.51", "v73", "2.48", "v73", "unsupported"),
-        ("2.49", "v73", "2.48", "v73", "unsupported"),
-        ("2.48.1", "v73", "2.48.0", "v73", "unsupported"),
-        ("2.48", "v81", "2.51", "v68", "unsupported"),
-        ("2.48", "v73", "2.51", "", "unknown"),
-        ("2.51", "v73", "2.48", "", "unsupported"),
-    ],
+    ("2.48", "v73", "2.51", "v73", "supported"),
+    ("2.48", "v73", "2.51", "v79", "supported"),
+    ("2.48", "v68", "2.48", "v73", "supported"),
+    ("2.48.0.260626", "v73", "2.48", "v73", "supported"),
+    ("2.51", "v73", "2.48", "v73", "unsupported"),
+    ("2.49", "v73", "2.48", "v73", "unsupported"),
+    ("2.48.1", "v73", "2.48.0", "v73", "unsupported"),
+    ("2.48", "v81", "2.51", "v68", "unsupported"),
+    ("2.48", "v73", "2.51", "", "unknown"),
+    ("2.51", "v73", "2.48", "", "unsupported"),
 )
 def test_will_a_context_binary_load(built: str, built_for: str, runtime: str, arch: str, expected: str) -> None:
     whole, release, architecture = binary_rows("qnn-htp", built, built_for, runtime, arch)
@@ -165,7 +161,7 @@ def test_the_same_network_is_told_and_no_other(
 DEVICES = {device.id: device for device in qualcomm_devices()}
 
 
-@each_row("device", qualcomm_devices())
+@each_row("device", *qualcomm_devices())
 def test_every_fact_has_a_source_and_the_names_resolve(device: Device) -> None:
     assert device.backends == ("qnn-htp", "ort-qnn")
     for name, fact in device.facts.items():
@@ -178,28 +174,26 @@ def test_every_fact_has_a_source_and_the_names_resolve(device: Device) -> None:
 
 @each_row(
     ("name", "expected"),
-    [
-        ("sa8775", "sa8775p"),
-        ("Snapdragon 8 Gen 3", "sm8650"),
-        ("snapdragon-8-elite", "sm8750"),
-        ("RB3 Gen 2", "qcs6490"),
-        ("sm8250", "sdm865"),
-        # Chipsets and devices of qualcomm/ai-hub-models, devices_and_chipsets.yaml, and machines with Windows.
-        ("qualcomm-snapdragon-8gen3", "sm8650"),
-        ("qualcomm-qcs8550-proxy", "qcs8550"),
-        ("qualcomm-snapdragon-x-plus-8-core", "sc8340xp"),
-        ("qualcomm-snapdragon-8-elite-for-galaxy", "sm8750"),
-        ("Samsung Galaxy S24 Ultra", "sm8650"),
-        ("Dragonwing IQ-9075 EVK", "qcs9075"),
-        ("SA8295P ADP", "sa8295"),
-        ("Surface Laptop 7", "sc8380xp"),
-    ],
+    ("sa8775", "sa8775p"),
+    ("Snapdragon 8 Gen 3", "sm8650"),
+    ("snapdragon-8-elite", "sm8750"),
+    ("RB3 Gen 2", "qcs6490"),
+    ("sm8250", "sdm865"),
+    # Chipsets and devices of qualcomm/ai-hub-models, devices_and_chipsets.yaml, and machines with Windows.
+    ("qualcomm-snapdragon-8gen3", "sm8650"),
+    ("qualcomm-qcs8550-proxy", "qcs8550"),
+    ("qualcomm-snapdragon-x-plus-8-core", "sc8340xp"),
+    ("qualcomm-snapdragon-8-elite-for-galaxy", "sm8750"),
+    ("Samsung Galaxy S24 Ultra", "sm8650"),
+    ("Dragonwing IQ-9075 EVK", "qcs9075"),
+    ("SA8295P ADP", "sa8295"),
+    ("Surface Laptop 7", "sc8380xp"),
 )
 def test_names_people_use(name: str, expected: str) -> None:
     assert qualcomm_device(name).id == expected
 
 
-@each_row("name", ["X2 Elite", "../archs", "sm8650/../sm8750", "", "sm8650.toml", "sm865O0"])
+@each_row("name", "X2 Elite", "../archs", "sm8650/../sm8750", "", "sm8650.toml", "sm865O0")
 def test_another_name_is_none_and_never_a_path(name: str) -> None:
     with pytest.raises(UnknownTargetError) as caught:
         qualcomm_device(name)
@@ -208,13 +202,11 @@ def test_another_name_is_none_and_never_a_path(name: str) -> None:
 
 @each_row(
     ("words", "found"),
-    [
-        ("8 gen 3", ["sm8650"]),
-        ("SoC 90", ["qcs8625"]),
-        ("soc_model 57", ["sm8650"]),
-        ("soc id 69", ["sm8750"]),
-        ("no such chip", []),
-    ],
+    ("8 gen 3", ["sm8650"]),
+    ("SoC 90", ["qcs8625"]),
+    ("soc_model 57", ["sm8650"]),
+    ("soc id 69", ["sm8750"]),
+    ("no such chip", []),
 )
 def test_search_by_name_number_and_architecture(words: str, found: list[str]) -> None:
     assert [device.id for device in search_devices(DEVICES.values(), words)] == found
@@ -247,13 +239,11 @@ def test_an_unknown_architecture_stays_unknown() -> None:
 
 @each_row(
     ("old", "new", "path"),
-    [
-        ('confidence = "observed"', 'confidence = "sure"', "facts.soc_model.confidence"),
-        ("value = 57", "values = 57", "facts.soc_model.values"),
-        ('source = ["', 'source = "', None),
-        ('id = "sm8650"', 'id = "sm8651"', "id"),
-        ("schema = 1", "schema = true", "schema"),
-    ],
+    ('confidence = "observed"', 'confidence = "sure"', "facts.soc_model.confidence"),
+    ("value = 57", "values = 57", "facts.soc_model.values"),
+    ('source = ["', 'source = "', None),
+    ('id = "sm8650"', 'id = "sm8651"', "id"),
+    ("schema = 1", "schema = true", "schema"),
 )
 def test_a_wrong_entry_is_named_by_its_path(old: str, new: str, path: str | None, tmp_path: Path) -> None:
     (tmp_path / "devices").mkdir()

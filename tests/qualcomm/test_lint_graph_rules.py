@@ -116,7 +116,7 @@ CASES: dict[str, tuple[Case, Case]] = {
 }
 
 
-@each_row("code", sorted(CASES))
+@each_row("code", *sorted(CASES))
 def test_triggering_and_clean(code: str, lint: Lint, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
     trigger, clean = CASES[code]
     as_expected(code, lint(trigger)[code])
@@ -148,60 +148,58 @@ def padded(shape: str) -> Case:
 
 @each_row(
     ("code", "case", "severity", "told"),
-    [
-        # Refused operators and attributes; attributes at their harmless value pass.
-        ("QNN208", one("MaxPool <kernel_shape = [2,2,2]> (x)", "1,4,8,8,8", "1,4,7,7,7"), "error", ""),
-        ("QNN208", one("MaxPool <kernel_shape = [2,2], dilations = [2,2]> (x)", "1,4,8,8", "1,4,6,6"), "error", ""),
-        ("QNN208", one("MaxPool <kernel_shape = [2,2], dilations = [1,1]> (x)", "1,4,8,8", "1,4,7,7"), "", ""),
-        ("QNN208", one("Mod <fmod = 1> (x, x)", "4"), "error", ""),
-        ("QNN206", one("LayerNormalization <axis = 2> (x, s, b)", "1,8,8", stored=NORM), "", ""),
-        ("QNN206", {"graph": OF_ANY_RANK, "stored": NORM}, "", ""),
-        ("QNN208", padded("1,2,3,4,5"), "error", "at most 4"),
-        ("QNN208", padded("2,3,4,5"), "", ""),
-        # The default of the coordinates of a RoiAlign is another one before set 16.
-        ("QNN211", {"graph": ROIS, "opset": 15}, "", ""),
-        ("QNN211", {"graph": ROIS, "opset": 16}, "error", "half_pixel"),
-        # A norm is seen through pairs; one of x - mean(x) is a layer normalization.
-        ("QNN219", {"graph": THROUGH_PAIRS, "stored": {"s": ("float", (), 0.1), "z": ("uint8", (), 0)}}, "info", ""),
-        ("QNN219", {"graph": LAYER_NORM}, "", ""),
-        # A small picture is not shallow work.
-        (
-            "QNN220",
-            one("Conv (x, w)", "1,4,128,127", "1,8,128,127", stored={"w": ("float", (8, 4, 1, 1), 0.1)}),
-            *("", ""),
-        ),
-        # The chip decides what is too big.
-        ("QNN222", one("InstanceNormalization (x, s, b)", PICTURES, stored=BIG, target="sm8650"), "", ""),
-        ("QNN222", one("InstanceNormalization (x, s, b)", PICTURES, stored=BIG, target="qcs6490"), "warning", "6.2 MB"),
-        # Other axes are tiled: a Softmax along the middle and a mean over pictures compile at any size.
-        ("QNN204", one("Softmax <axis = 1> (x)", "1,4194304,4"), "", ""),
-        ("QNN204", one("ReduceMax <axes = [1]> (x)", "1,4194304,4", "1,1,4"), "", ""),
-        ("QNN204", one("ReduceMax <axes = [1,2]> (x)", "1,4,4194304", "1,1,1"), "error", ""),
-        # What a later release takes is no warning.
-        ("QNN210", {**BEHIND, "sdk": "2.51", "backend": "ort-qnn"}, "", ""),
-        ("QNN210", {**BEHIND, "sdk": "2.51", "backend": "qnn-htp"}, "warning", ""),
-        # GridSample is as good as the release; of an unknown one several are one finding.
-        ("QNN212", {**GRID_SAMPLE, "sdk": "2.29"}, "warning", "broken on 2.29.0"),
-        ("QNN212", {**GRID_SAMPLE, "sdk": "2.31"}, "warning", "unknown on 2.31.0"),
-        ("QNN212", {**GRID_SAMPLE, "sdk": "2.33"}, "warning", f"unknown on 2.33.0; {TAKEN_BY_CONVERTER}"),
-        ("QNN212", {**GRID_SAMPLE, "sdk": "2.35"}, "warning", f"unknown on 2.35.0; {TAKEN_BY_CONVERTER}"),
-        ("QNN212", {**GRID_SAMPLE, "sdk": "2.36"}, "", ""),
-        ("QNN212", {**GRID_SAMPLE, "sdk": "2.51"}, "", ""),
-        (
-            "QNN212",
-            {"graph": SAMPLED % "a = GridSample (x, p)  y = GridSample (a, p)", "sdk": "2.31"},
-            *("warning", "2 nodes"),
-        ),
-        # A windowed ViT compiles in fp16 on 2.41 (qualcomm/aimet#4086); the compiler of 2.36.1 refuses such a chain. At
-        # the border there is nothing to merge with: that of 2.51 refuses onnx's own test_operator_permute2.
-        ("QNN200", {"graph": SHUFFLE, "sdk": "2.41"}, "warning", ""),
-        ("QNN200", {"graph": SHUFFLE, "sdk": "2.36"}, "error", ""),
-        ("QNN200", {"graph": SHUFFLED, "sdk": "2.51", "backend": "ort-qnn"}, "info", ""),
-        ("QNN200", {"graph": SHUFFLE, "sdk": "2.51"}, "warning", ""),
-        ("QNN200", {"graph": TURNED, "sdk": "2.51"}, "error", ""),
-        # A reduction has the type of its result where the file, as AIMET's, has no entry behind a Reshape.
-        ("QNN285", {"graph": POOLED % "-1,-2", "encodings": {"y": {"type": "uint16"}}}, "warning", ""),
-    ],
+    # Refused operators and attributes; attributes at their harmless value pass.
+    ("QNN208", one("MaxPool <kernel_shape = [2,2,2]> (x)", "1,4,8,8,8", "1,4,7,7,7"), "error", ""),
+    ("QNN208", one("MaxPool <kernel_shape = [2,2], dilations = [2,2]> (x)", "1,4,8,8", "1,4,6,6"), "error", ""),
+    ("QNN208", one("MaxPool <kernel_shape = [2,2], dilations = [1,1]> (x)", "1,4,8,8", "1,4,7,7"), "", ""),
+    ("QNN208", one("Mod <fmod = 1> (x, x)", "4"), "error", ""),
+    ("QNN206", one("LayerNormalization <axis = 2> (x, s, b)", "1,8,8", stored=NORM), "", ""),
+    ("QNN206", {"graph": OF_ANY_RANK, "stored": NORM}, "", ""),
+    ("QNN208", padded("1,2,3,4,5"), "error", "at most 4"),
+    ("QNN208", padded("2,3,4,5"), "", ""),
+    # The default of the coordinates of a RoiAlign is another one before set 16.
+    ("QNN211", {"graph": ROIS, "opset": 15}, "", ""),
+    ("QNN211", {"graph": ROIS, "opset": 16}, "error", "half_pixel"),
+    # A norm is seen through pairs; one of x - mean(x) is a layer normalization.
+    ("QNN219", {"graph": THROUGH_PAIRS, "stored": {"s": ("float", (), 0.1), "z": ("uint8", (), 0)}}, "info", ""),
+    ("QNN219", {"graph": LAYER_NORM}, "", ""),
+    # A small picture is not shallow work.
+    (
+        "QNN220",
+        one("Conv (x, w)", "1,4,128,127", "1,8,128,127", stored={"w": ("float", (8, 4, 1, 1), 0.1)}),
+        *("", ""),
+    ),
+    # The chip decides what is too big.
+    ("QNN222", one("InstanceNormalization (x, s, b)", PICTURES, stored=BIG, target="sm8650"), "", ""),
+    ("QNN222", one("InstanceNormalization (x, s, b)", PICTURES, stored=BIG, target="qcs6490"), "warning", "6.2 MB"),
+    # Other axes are tiled: a Softmax along the middle and a mean over pictures compile at any size.
+    ("QNN204", one("Softmax <axis = 1> (x)", "1,4194304,4"), "", ""),
+    ("QNN204", one("ReduceMax <axes = [1]> (x)", "1,4194304,4", "1,1,4"), "", ""),
+    ("QNN204", one("ReduceMax <axes = [1,2]> (x)", "1,4,4194304", "1,1,1"), "error", ""),
+    # What a later release takes is no warning.
+    ("QNN210", {**BEHIND, "sdk": "2.51", "backend": "ort-qnn"}, "", ""),
+    ("QNN210", {**BEHIND, "sdk": "2.51", "backend": "qnn-htp"}, "warning", ""),
+    # GridSample is as good as the release; of an unknown one several are one finding.
+    ("QNN212", {**GRID_SAMPLE, "sdk": "2.29"}, "warning", "broken on 2.29.0"),
+    ("QNN212", {**GRID_SAMPLE, "sdk": "2.31"}, "warning", "unknown on 2.31.0"),
+    ("QNN212", {**GRID_SAMPLE, "sdk": "2.33"}, "warning", f"unknown on 2.33.0; {TAKEN_BY_CONVERTER}"),
+    ("QNN212", {**GRID_SAMPLE, "sdk": "2.35"}, "warning", f"unknown on 2.35.0; {TAKEN_BY_CONVERTER}"),
+    ("QNN212", {**GRID_SAMPLE, "sdk": "2.36"}, "", ""),
+    ("QNN212", {**GRID_SAMPLE, "sdk": "2.51"}, "", ""),
+    (
+        "QNN212",
+        {"graph": SAMPLED % "a = GridSample (x, p)  y = GridSample (a, p)", "sdk": "2.31"},
+        *("warning", "2 nodes"),
+    ),
+    # A windowed ViT compiles in fp16 on 2.41 (qualcomm/aimet#4086); the compiler of 2.36.1 refuses such a chain. At
+    # the border there is nothing to merge with: that of 2.51 refuses onnx's own test_operator_permute2.
+    ("QNN200", {"graph": SHUFFLE, "sdk": "2.41"}, "warning", ""),
+    ("QNN200", {"graph": SHUFFLE, "sdk": "2.36"}, "error", ""),
+    ("QNN200", {"graph": SHUFFLED, "sdk": "2.51", "backend": "ort-qnn"}, "info", ""),
+    ("QNN200", {"graph": SHUFFLE, "sdk": "2.51"}, "warning", ""),
+    ("QNN200", {"graph": TURNED, "sdk": "2.51"}, "error", ""),
+    # A reduction has the type of its result where the file, as AIMET's, has no entry behind a Reshape.
+    ("QNN285", {"graph": POOLED % "-1,-2", "encodings": {"y": {"type": "uint16"}}}, "warning", ""),
 )
 def test_how_far_each_goes(code: str, case: Case, severity: str, told: str, lint: Lint) -> None:
     found = lint(case).get(code, [])
@@ -211,11 +209,9 @@ def test_how_far_each_goes(code: str, case: Case, severity: str, told: str, lint
 
 @each_row(
     ("elements", "target", "fits"),
-    [
-        *((1 << 21, "sm8550", True), (5 << 19, "sm8550", False), (1 << 20, "sm8350", True)),
-        *((1 << 21, "sm8350", False), (1 << 19, "qcs6490", True), (1 << 20, "qcs6490", False)),
-        *((1 << 21, "sa8295", True), (5 << 19, "sa8295", False)),
-    ],
+    *((1 << 21, "sm8550", True), (5 << 19, "sm8550", False), (1 << 20, "sm8350", True)),
+    *((1 << 21, "sm8350", False), (1 << 19, "qcs6490", True), (1 << 20, "qcs6490", False)),
+    *((1 << 21, "sa8295", True), (5 << 19, "sa8295", False)),
 )
 def test_rows_as_the_compiler_of_2_51_took_them(elements: int, target: str, fits: bool, lint: Lint) -> None:
     """Sizes at which the HTP compiler of onnxruntime-qnn 2.7.0 did and did not prepare a Softmax."""

@@ -147,7 +147,7 @@ CASES: dict[str, tuple[Case, Case]] = {
 }
 
 
-@each_row("code", sorted(CASES))
+@each_row("code", *sorted(CASES))
 def test_triggering_and_clean(code: str, lint: Lint, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
     trigger, clean = CASES[code]
     as_expected(code, lint(trigger)[code])
@@ -189,51 +189,49 @@ DESCRIBED = {**LINEAR, "encodings": {"w": {"type": "lpbq", "blocks": [[1.0, 2.0,
 
 @each_row(
     ("code", "case", "severity", "told"),
-    [
-        # Every Android id of the tables is known.
-        ("QNN261", options(soc_model="618"), "error", "soc_model is 69"),
-        ("QNN261", options(soc_model="660"), "error", "soc_model is 87"),
-        # What MatMulNBits may say.
-        ("QNN234", nbits("block_size = 64"), "", ""),
-        ("QNN234", nbits("bits = 2, block_size = 32"), "", ""),
-        ("QNN234", nbits("bits = 8, block_size = 32"), "error", ""),
-        ("QNN234", nbits("bits = 4, block_size = 128"), "error", ""),
-        ("QNN234", blocked(16), "", ""),
-        ("QNN235", lpbq("MatMul (xd, w)", columns=33), "warning", "3 blocks of 16 for 33 columns"),
-        ("QNN235", lpbq("MatMul (xd, w)", columns=32), "", ""),
-        ("QNN234", blocked(6), "error", ""),
-        # Weights count at the width that they will have: a parameter of int8 takes half of what float16 takes.
-        ("QNN274", {**LARGE, "encodings": {"w": {"type": "int8"}}}, "", ""),
-        ("QNN274", {**LARGE, "encodings": {"w": {"type": "int16"}}}, "warning", "about 3.50 GB"),
-        ("QNN274", ep(EXPANDED % (1_750_000_000, 1_750_000_000)), "", ""),
-        ("QNN274", ep(EXPANDED % (1_750_000_001, 1_750_000_001)), "error", "y takes 3.5 GB"),
-        # An architecture without an HTP is none.
-        ("QNN266", options("ort-qnn", htp_arch="66"), "error", ""),
-        ("QNN266", options("ort-qnn", htp_arch="v81"), "", ""),
-        # What to do about a narrowed operand depends on the architecture.
-        ("QNN241", {**product("uint16"), "target": "sm8450"}, "warning", "nothing better is taken on v69"),
-        ("QNN241", {**product("uint16"), "target": "sm8550"}, "warning", "keeps 16 bits"),
-        ("QNN241", {**product("int8"), "encodings": {"a": {"type": "uint16"}, "b": {"type": "int8"}}}, "", ""),
-        # As severe as the release: the precision option was fine before 2.35, soc_id is gone from 2.48 on.
-        ("QNN260", {**options(precision="float16"), "sdk": "2.33"}, "info", ""),
-        ("QNN260", {**options(precision="float16"), "sdk": "2.35"}, "warning", ""),
-        ("QNN263", {**options(soc_id="57"), "sdk": "2.48.0"}, "error", ""),
-        ("QNN263", {**options(soc_id="57"), "sdk": "2.41"}, "warning", ""),
-        # Limits of the provider do not bind the converters.
-        ("QNN232", {**wide(4), "backend": "qnn-htp"}, "", ""),
-        # A blocked weight whose scales are float is no LPBQ; one that only an encoding describes is.
-        ("QNN251", DESCRIBED, "error", ""),
-        ("QNN233", {**DESCRIBED, "target": "qcs6490"}, "warning", ""),
-        ("QNN251", blocked(16, "Gemm (xd, w)"), "", ""),
-        ("QNN233", {**blocked(16, "Gemm (xd, w)"), "target": "qcs6490"}, "", ""),
-        # Grids of stored pairs are read: a Q/DQ model has no encodings, its scales say the same.
-        ("QNN250", logged(3.9 / 65535), "warning", ""),
-        ("QNN250", logged(4.2 / 65535), "", ""),
-        ("QNN238", shifted(5), "error", ""),
-        ("QNN238", shifted(0), "", ""),
-        ("QNN243", biased(0.01), "", ""),
-        ("QNN243", biased(0.03), "warning", ""),
-    ],
+    # Every Android id of the tables is known.
+    ("QNN261", options(soc_model="618"), "error", "soc_model is 69"),
+    ("QNN261", options(soc_model="660"), "error", "soc_model is 87"),
+    # What MatMulNBits may say.
+    ("QNN234", nbits("block_size = 64"), "", ""),
+    ("QNN234", nbits("bits = 2, block_size = 32"), "", ""),
+    ("QNN234", nbits("bits = 8, block_size = 32"), "error", ""),
+    ("QNN234", nbits("bits = 4, block_size = 128"), "error", ""),
+    ("QNN234", blocked(16), "", ""),
+    ("QNN235", lpbq("MatMul (xd, w)", columns=33), "warning", "3 blocks of 16 for 33 columns"),
+    ("QNN235", lpbq("MatMul (xd, w)", columns=32), "", ""),
+    ("QNN234", blocked(6), "error", ""),
+    # Weights count at the width that they will have: a parameter of int8 takes half of what float16 takes.
+    ("QNN274", {**LARGE, "encodings": {"w": {"type": "int8"}}}, "", ""),
+    ("QNN274", {**LARGE, "encodings": {"w": {"type": "int16"}}}, "warning", "about 3.50 GB"),
+    ("QNN274", ep(EXPANDED % (1_750_000_000, 1_750_000_000)), "", ""),
+    ("QNN274", ep(EXPANDED % (1_750_000_001, 1_750_000_001)), "error", "y takes 3.5 GB"),
+    # An architecture without an HTP is none.
+    ("QNN266", options("ort-qnn", htp_arch="66"), "error", ""),
+    ("QNN266", options("ort-qnn", htp_arch="v81"), "", ""),
+    # What to do about a narrowed operand depends on the architecture.
+    ("QNN241", {**product("uint16"), "target": "sm8450"}, "warning", "nothing better is taken on v69"),
+    ("QNN241", {**product("uint16"), "target": "sm8550"}, "warning", "keeps 16 bits"),
+    ("QNN241", {**product("int8"), "encodings": {"a": {"type": "uint16"}, "b": {"type": "int8"}}}, "", ""),
+    # As severe as the release: the precision option was fine before 2.35, soc_id is gone from 2.48 on.
+    ("QNN260", {**options(precision="float16"), "sdk": "2.33"}, "info", ""),
+    ("QNN260", {**options(precision="float16"), "sdk": "2.35"}, "warning", ""),
+    ("QNN263", {**options(soc_id="57"), "sdk": "2.48.0"}, "error", ""),
+    ("QNN263", {**options(soc_id="57"), "sdk": "2.41"}, "warning", ""),
+    # Limits of the provider do not bind the converters.
+    ("QNN232", {**wide(4), "backend": "qnn-htp"}, "", ""),
+    # A blocked weight whose scales are float is no LPBQ; one that only an encoding describes is.
+    ("QNN251", DESCRIBED, "error", ""),
+    ("QNN233", {**DESCRIBED, "target": "qcs6490"}, "warning", ""),
+    ("QNN251", blocked(16, "Gemm (xd, w)"), "", ""),
+    ("QNN233", {**blocked(16, "Gemm (xd, w)"), "target": "qcs6490"}, "", ""),
+    # Grids of stored pairs are read: a Q/DQ model has no encodings, its scales say the same.
+    ("QNN250", logged(3.9 / 65535), "warning", ""),
+    ("QNN250", logged(4.2 / 65535), "", ""),
+    ("QNN238", shifted(5), "error", ""),
+    ("QNN238", shifted(0), "", ""),
+    ("QNN243", biased(0.01), "", ""),
+    ("QNN243", biased(0.03), "warning", ""),
 )
 def test_how_far_each_goes(code: str, case: Case, severity: str, told: str, lint: Lint) -> None:
     found = lint(case).get(code, [])

@@ -100,7 +100,7 @@ CASES: dict[str, tuple[Case, Case]] = {
 }
 
 
-@each_row("code", sorted(CASES))
+@each_row("code", *sorted(CASES))
 def test_triggering_and_clean(code: str, lint: Lint, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
     trigger, clean = CASES[code]
     as_expected(code, lint(trigger)[code])
@@ -127,39 +127,34 @@ MADE = "g (float[1,4,8] a, float[1,8,4] b) => (float[1,4,4] y) { t = Relu (b)  y
 
 @each_row(
     ("code", "case", "severity"),
-    [
-        # A swamped grid has at most 16 bits.
-        *(
-            ("QNN275", conv(encodings={"x": {"type": kind, "scale": 3922.0}}), "warning")
-            for kind in ("uint8", "uint16")
-        ),
-        ("QNN275", conv(encodings={"x": {"type": "int32", "scale": 3922.0}}), ""),
-        # The middle of an unsigned grid is symmetric.
-        ("QNN238", middle(128), ""),
-        *(("QNN238", middle(zero), "error") for zero in (127, 129, 0)),
-        # Another width than that of a bias is no bias.
-        ("QNN243", {**with_bias(0.3), "encodings": {**with_bias(0.3)["encodings"], "b": {**S16, "scale": 0.3}}}, ""),
-        # Block scales begin at one.
-        ("QNN236", scales(0.0), "error"),
-        ("QNN236", scales(1.0), ""),
-        # SM8850 is v81 and has soc_model 87; the provider wants 88 for bfloat16.
-        ("QNN237", conv(precision="bf16", target="sm8850", backend="ort-qnn"), "warning"),
-        ("QNN237", conv(target="sm8650"), ""),
-        # Narrow Logs warn where nobody has looked.
-        ("QNN250", log(3.0, sdk="2.33"), "warning"),
-        ("QNN250", log(3.0, sdk="2.51"), "error"),
-        # Float entries are no integers.
-        *((code, HALVES, "") for code in ("QNN231", "QNN238", "QNN280")),
-        # 0.6.1 files have no entry for the outputs of Transpose and the like: a moved operand keeps its encoding.
-        ("QNN240", {**MOVED, "encodings": {"a": U16, "b": U16}}, ""),
-        ("QNN240", {**MOVED, "encodings": {"a": U16}}, "warning"),
-        ("QNN240", {"graph": MADE, "encodings": {"a": U16, "b": U16}}, "warning"),
-        # qualcomm/aimet#4086: SDK 2.41 on SA8775P. Unknown releases warn; other architectures have no row.
-        ("QNN215", block(("q", "k", "s", "y", "x")), "error"),
-        ("QNN215", block(("q", "k", "s", "y", "x"), sdk="2.33"), "warning"),
-        ("QNN215", block(("q", "k", "s", "y", "x"), target="sm8650"), ""),
-        ("QNN215", block(()), ""),
-    ],
+    # A swamped grid has at most 16 bits.
+    *(("QNN275", conv(encodings={"x": {"type": kind, "scale": 3922.0}}), "warning") for kind in ("uint8", "uint16")),
+    ("QNN275", conv(encodings={"x": {"type": "int32", "scale": 3922.0}}), ""),
+    # The middle of an unsigned grid is symmetric.
+    ("QNN238", middle(128), ""),
+    *(("QNN238", middle(zero), "error") for zero in (127, 129, 0)),
+    # Another width than that of a bias is no bias.
+    ("QNN243", {**with_bias(0.3), "encodings": {**with_bias(0.3)["encodings"], "b": {**S16, "scale": 0.3}}}, ""),
+    # Block scales begin at one.
+    ("QNN236", scales(0.0), "error"),
+    ("QNN236", scales(1.0), ""),
+    # SM8850 is v81 and has soc_model 87; the provider wants 88 for bfloat16.
+    ("QNN237", conv(precision="bf16", target="sm8850", backend="ort-qnn"), "warning"),
+    ("QNN237", conv(target="sm8650"), ""),
+    # Narrow Logs warn where nobody has looked.
+    ("QNN250", log(3.0, sdk="2.33"), "warning"),
+    ("QNN250", log(3.0, sdk="2.51"), "error"),
+    # Float entries are no integers.
+    *((code, HALVES, "") for code in ("QNN231", "QNN238", "QNN280")),
+    # 0.6.1 files have no entry for the outputs of Transpose and the like: a moved operand keeps its encoding.
+    ("QNN240", {**MOVED, "encodings": {"a": U16, "b": U16}}, ""),
+    ("QNN240", {**MOVED, "encodings": {"a": U16}}, "warning"),
+    ("QNN240", {"graph": MADE, "encodings": {"a": U16, "b": U16}}, "warning"),
+    # qualcomm/aimet#4086: SDK 2.41 on SA8775P. Unknown releases warn; other architectures have no row.
+    ("QNN215", block(("q", "k", "s", "y", "x")), "error"),
+    ("QNN215", block(("q", "k", "s", "y", "x"), sdk="2.33"), "warning"),
+    ("QNN215", block(("q", "k", "s", "y", "x"), target="sm8650"), ""),
+    ("QNN215", block(()), ""),
 )
 def test_how_far_each_goes(code: str, case: Case, severity: str, lint: Lint) -> None:
     assert [str(finding.severity) for finding in lint(case).get(code, [])] == ([severity] if severity else [])
@@ -196,16 +191,14 @@ def test_an_extension_has_at_most_twelve_operators(operators: int, named: bool, 
 
 @each_row(
     ("weight", "bias", "ratio"),
-    [
-        ([0.2], [0.1], None),
-        ([0.2], [0.1, 0.1, 0.1, 0.1], None),
-        ([0.2], [0.1, 0.1, 0.1, 0.3], 3.0),
-        ([0.2, 0.2, 0.2, 0.2], [0.1], None),
-        ([0.2, 0.2, 0.2, 0.1], [0.1], 2.0),
-        ([0.2, 0.2], [0.1, 0.1, 0.1, 0.3], None),
-        ([0.1, 0.2, 0.4, 0.8], [0.05, 0.1, 0.2, 0.4], None),
-        ([0.1, 0.2, 0.4, 0.8], [0.05, 0.1, 0.2, 0.8], 2.0),
-    ],
+    ([0.2], [0.1], None),
+    ([0.2], [0.1, 0.1, 0.1, 0.1], None),
+    ([0.2], [0.1, 0.1, 0.1, 0.3], 3.0),
+    ([0.2, 0.2, 0.2, 0.2], [0.1], None),
+    ([0.2, 0.2, 0.2, 0.1], [0.1], 2.0),
+    ([0.2, 0.2], [0.1, 0.1, 0.1, 0.3], None),
+    ([0.1, 0.2, 0.4, 0.8], [0.05, 0.1, 0.2, 0.4], None),
+    ([0.1, 0.2, 0.4, 0.8], [0.05, 0.1, 0.2, 0.8], 2.0),
 )
 def test_one_scale_stands_for_all_channels(
     weight: list[float], bias: list[float], ratio: float | None, lint: Lint

@@ -67,14 +67,12 @@ def test_no_sdk_is_no_problem_and_one_whose_tools_start_is_told_with_its_release
     assert "qairt-converter" in lines["tools"].facts["missing"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "state", "word"),
-    [
-        ("echo usage >&2; exit 1", "ok", "1 of 6"),
-        ("echo 'x: error while loading shared libraries: libc++.so.1' >&2; exit 127", "problem", "libc++"),
-        ("echo 'qnn: python3.10: not found' >&2; exit 127", "problem", "python3.10"),
-        ("echo \"ModuleNotFoundError: No module named 'yaml'\" >&2; exit 1", "problem", "yaml"),
-    ],
+    ("echo usage >&2; exit 1", "ok", "1 of 6"),
+    ("echo 'x: error while loading shared libraries: libc++.so.1' >&2; exit 127", "problem", "libc++"),
+    ("echo 'qnn: python3.10: not found' >&2; exit 127", "problem", "python3.10"),
+    ("echo \"ModuleNotFoundError: No module named 'yaml'\" >&2; exit 1", "problem", "yaml"),
 )
 def test_what_counts_as_starting(tmp_path: Path, body: str, state: str, word: str) -> None:
     root = sdk(tmp_path / "s", tools={"qairt-converter": body}, version="2.47.0")
@@ -83,13 +81,11 @@ def test_what_counts_as_starting(tmp_path: Path, body: str, state: str, word: st
     assert word in line.detail
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("version", "present", "wanted", "state"),
-    [
-        ("2.33.0.250327", ("python3.10",), ["3.10"], "ok"),
-        ("2.33.0.250327", ("python3.12",), ["3.10"], "problem"),
-        ("2.47.0", ("python3.12",), ["3.12"], "ok"),
-    ],
+    ("2.33.0.250327", ("python3.10",), ["3.10"], "ok"),
+    ("2.33.0.250327", ("python3.12",), ["3.10"], "problem"),
+    ("2.47.0", ("python3.12",), ["3.12"], "ok"),
 )
 def test_the_python_that_a_release_needs(
     tmp_path: Path, version: str, present: tuple[str, ...], wanted: list[str], state: str
@@ -144,13 +140,11 @@ def test_ndk_and_clang(tmp_path: Path) -> None:
     assert wrong["ndk"].state == "problem"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("tail", "state", "word"),
-    [
-        (("List of devices attached", "8a1b\tdevice"), "ok", "8a1b"),
-        (("List of devices attached", "8a1b\tunauthorized"), "problem", "unauthorized"),
-        (("List of devices attached",), "absent", "no device"),
-    ],
+    (("List of devices attached", "8a1b\tdevice"), "ok", "8a1b"),
+    (("List of devices attached", "8a1b\tunauthorized"), "problem", "unauthorized"),
+    (("List of devices attached",), "absent", "no device"),
 )
 def test_adb(tmp_path: Path, tail: tuple[str, ...], state: str, word: str) -> None:
     (line,) = probe_adb(around(tmp_path, programs=("adb",), answer=lambda argv, **_: completed(0, *tail)))
@@ -174,13 +168,11 @@ NO_LIBRARY = "OSError: libatomic.so.1: cannot open shared object file: No such f
 
 @each_row(
     ("end", "told"),
-    [
-        (completed(0, '{"registered": true}'), ""),
-        (completed(1, "OrtEp has invalid ort_version_supported=0"), "seen to work"),
-        (completed(1, '{"registered": false}'), "seen to work"),
-        (completed(-11), "seen to work"),
-        (completed(1, NO_LIBRARY), "apt-get install libatomic1"),
-    ],
+    (completed(0, '{"registered": true}'), ""),
+    (completed(1, "OrtEp has invalid ort_version_supported=0"), "seen to work"),
+    (completed(1, '{"registered": false}'), "seen to work"),
+    (completed(-11), "seen to work"),
+    (completed(1, NO_LIBRARY), "apt-get install libatomic1"),
 )
 def test_a_pair_that_does_not_load_is_answered_with_one_that_does(end: ProgramEnd, told: str, tmp_path: Path) -> None:
     (line,) = probe_wheel(around(tmp_path, answer=wheel_machine(end)))

@@ -31,23 +31,21 @@ def codes(request: str | None, *, uses_tools: bool = True) -> tuple[str, list[st
 
 @each_row(
     ("request_", "table", "found"),
-    [
-        ("2.33", "2.33.0", []),
-        ("2.33.0", "2.33.0", []),
-        ("v2.33.0", "2.33.0", []),
-        ("2.33.0.250327", "2.33.0", []),
-        ("2.33.0.250101", "2.33.0", ["QNN003"]),
-        ("2.33.4", "2.33.0", ["QNN001"]),
-        ("2.36", "2.36", []),
-        ("2.36.0", "2.36", []),
-        ("2.36.1", "2.36", ["QNN001"]),
-        ("2.47", "2.47.1", []),
-        ("2.48", "2.48.0", []),
-        ("2.48.40", "2.48.40", ["QNN004"]),
-        ("2.51", "2.51.0", ["QNN004"]),
-        ("2.52", "2.51.0", ["QNN002", "QNN004"]),
-        ("2.57", "2.51.0", ["QNN002", "QNN004"]),
-    ],
+    ("2.33", "2.33.0", []),
+    ("2.33.0", "2.33.0", []),
+    ("v2.33.0", "2.33.0", []),
+    ("2.33.0.250327", "2.33.0", []),
+    ("2.33.0.250101", "2.33.0", ["QNN003"]),
+    ("2.33.4", "2.33.0", ["QNN001"]),
+    ("2.36", "2.36", []),
+    ("2.36.0", "2.36", []),
+    ("2.36.1", "2.36", ["QNN001"]),
+    ("2.47", "2.47.1", []),
+    ("2.48", "2.48.0", []),
+    ("2.48.40", "2.48.40", ["QNN004"]),
+    ("2.51", "2.51.0", ["QNN004"]),
+    ("2.52", "2.51.0", ["QNN002", "QNN004"]),
+    ("2.57", "2.51.0", ["QNN002", "QNN004"]),
 )
 def test_a_version_as_typed(request_: str, table: str, found: list[str]) -> None:
     assert codes(request_) == (table, found)
@@ -62,22 +60,20 @@ def test_without_a_version_the_newest_with_known_tools() -> None:
 
 @each_row(
     ("request_", "why"),
-    [
-        ("2.28", "no argument list older than 2.29.0"),
-        ("2.20.0.240223", "no argument list older than 2.29.0"),
-        ("2.24", "the oldest release with tables is 2.29.0"),
-        ("1.0", "the oldest release with tables is 2.29.0"),
-        ("2.58", "far newer"),
-        ("3.0", "far newer"),
-        ("2", "looks like"),
-        ("latest", "looks like"),
-        ("2.33rc1", "looks like"),
-        ("2.33.0.250327.1", "looks like"),
-        ("2.33; rm -rf /", "looks like"),
-        ("٢.٣٣", "looks like"),
-        ("9" * 5000 + ".1", "looks like"),
-        ("9" * 61, "looks like"),
-    ],
+    ("2.28", "no argument list older than 2.29.0"),
+    ("2.20.0.240223", "no argument list older than 2.29.0"),
+    ("2.24", "the oldest release with tables is 2.29.0"),
+    ("1.0", "the oldest release with tables is 2.29.0"),
+    ("2.58", "far newer"),
+    ("3.0", "far newer"),
+    ("2", "looks like"),
+    ("latest", "looks like"),
+    ("2.33rc1", "looks like"),
+    ("2.33.0.250327.1", "looks like"),
+    ("2.33; rm -rf /", "looks like"),
+    ("٢.٣٣", "looks like"),
+    ("9" * 5000 + ".1", "looks like"),
+    ("9" * 61, "looks like"),
 )
 def test_what_cannot_be_answered_is_an_unknown_target(request_: str, why: str) -> None:
     with pytest.raises(UnknownTargetError, match="SDK") as caught:
@@ -120,7 +116,7 @@ def test_the_provider_needs_no_tools_and_no_dsp_arch() -> None:
     assert error.blocks
 
 
-@each_row("sdk", ["2.22.0", "2.22.10", "2.20.0"])
+@each_row("sdk", "2.22.0", "2.22.10", "2.20.0")
 def test_a_release_below_every_table_is_refused_only_where_its_tools_are_used(sdk: str) -> None:
     target = resolve_target("sm8650", sdk, "ort-qnn")
     assert target.sdk is not None and target.sdk.version == "2.29.0"
@@ -161,7 +157,7 @@ CASES: dict[str, tuple[Any, Any]] = {
 }
 
 
-@each_row("code", [rule.code for rule in (*SDK_RULES, *TARGET_RULES)])
+@each_row("code", *[rule.code for rule in (*SDK_RULES, *TARGET_RULES)])
 def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
     rules: Any = SDK_RULES if code in [rule.code for rule in SDK_RULES] else TARGET_RULES
     triggering, clean = CASES[code]

@@ -67,14 +67,12 @@ def test_every_row_says_who_and_since_when_and_speaks_for_no_release_that_its_so
 
 @each_row(
     ("sources", "expected"),
-    [
-        (["TOOLS"], None),
-        (["qualcomm/aimet#4102"], ("2.33", "2.33")),
-        (["qualcomm/aimet#4102 (a comment)", "qualcomm/aimet#4090"], ("2.33", "2.44")),
-        (["qualcomm/aimet#4102", "somebody's notes"], None),
-        (["onnxruntime/onnxruntime-qnn#476", "qualcomm/aimet#4090"], ("2.41", "")),
-        ([], None),
-    ],
+    (["TOOLS"], None),
+    (["qualcomm/aimet#4102"], ("2.33", "2.33")),
+    (["qualcomm/aimet#4102 (a comment)", "qualcomm/aimet#4090"], ("2.33", "2.44")),
+    (["qualcomm/aimet#4102", "somebody's notes"], None),
+    (["onnxruntime/onnxruntime-qnn#476", "qualcomm/aimet#4090"], ("2.41", "")),
+    ([], None),
 )
 def test_sources_speak_together(sources: list[str], expected: tuple[str, str] | None) -> None:
     assert extent_of(sources, EXTENTS) == expected
@@ -99,7 +97,7 @@ BROKEN: list[tuple[str, str, str, str]] = [
 ]
 
 
-@each_row(("version", "old", "new", "path"), BROKEN)
+@each_row(("version", "old", "new", "path"), *BROKEN)
 def test_one_wrong_row_is_named_by_its_path(version: str, old: str, new: str, path: str, data: Path) -> None:
     name = f"sdks/{version}.toml"
     with edited(data / name, old, new), pytest.raises(InputError) as caught:
@@ -119,7 +117,7 @@ WRONG_FILES: list[tuple[str, Callable[[Tables], object], str, str]] = [
 ]
 
 
-@each_row(("path", "read", "old", "new"), WRONG_FILES)
+@each_row(("path", "read", "old", "new"), *WRONG_FILES)
 def test_every_kind_of_file_is_checked(
     path: str, read: Callable[[Tables], object], old: str, new: str, data: Path
 ) -> None:
@@ -166,13 +164,11 @@ def test_loading_is_light_and_lazy() -> None:
     assert shelf.versions.index(max(shelf._files, key=shelf.versions.index)) == shelf.versions.index("2.31.0")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("more", "where"),
-    [
-        ({"chek": "y"}, "constraint[0].chek: unknown key"),
-        ({"severity": "fatal", "rules": [], "source": [], "confidence": "reported"}, "constraint[0].severity"),
-        ({}, "constraint[0].source: missing"),
-    ],
+    ({"chek": "y"}, "constraint[0].chek: unknown key"),
+    ({"severity": "fatal", "rules": [], "source": [], "confidence": "reported"}, "constraint[0].severity"),
+    ({}, "constraint[0].source: missing"),
 )
 def test_a_wrong_row_is_answered_with_its_place(more: dict[str, object], where: str) -> None:
     row = {"id": "x", **({} if "chek" in more else {"check": "y"}), **more}

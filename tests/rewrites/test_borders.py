@@ -100,12 +100,10 @@ def test_what_reads_a_border_in_a_body_reads_the_turned_one() -> None:
 
 @each_row(
     ("asked", "words"),
-    [
-        ("nchw", "nhwc or NAME=nhwc"),
-        ("z=nhwc", "with four axes: x, y"),
-        ("w=nhwc", "with four axes: x, y"),
-        ("x=nhcw", "nhwc or NAME=nhwc"),
-    ],
+    ("nchw", "nhwc or NAME=nhwc"),
+    ("z=nhwc", "with four axes: x, y"),
+    ("w=nhwc", "with four axes: x, y"),
+    ("x=nhcw", "nhwc or NAME=nhwc"),
 )
 def test_what_cannot_be_turned_is_refused(asked: str, words: str) -> None:
     with pytest.raises(UsageError) as caught:
@@ -142,7 +140,7 @@ def test_encodings_and_pairs_follow() -> None:
         np.testing.assert_array_equal(last(wanted["y"]), got["y"])
 
 
-@each_row(("size", "given_last"), [(6, False), (6, True), (3, False)])
+@each_row(("size", "given_last"), (6, False), (6, True), (3, False))
 def test_samples_may_have_the_layout_of_the_model_as_it_was_given(tmp_path: Path, size: int, given_last: bool) -> None:
     """In a cube both layouts have one shape: that of the model as it was given is meant."""
     values = np.random.default_rng(1).normal(size=(4, 3, size, size)).astype(np.float32)

@@ -90,13 +90,11 @@ TOP = "TopK (sum, k)  z = Sigmoid (values)"
 
 @each_row(
     ("model", "said"),
-    [
-        (detector(SATURATING[0], HUGE, made="y, sum"), "output of the model"),
-        (detector(f"{SATURATING[0]}  z = Mul (sum, sum)", HUGE, made="y, z"), "Mul"),
-        (detector(f"{SATURATING[0]}  values, i = {TOP}", HUGE, made="y, z, int64[1,2,2] i"), "TopK"),
-        (text_model("float[1,4] x", "s = Add (x, m)  y = Softmax (s)", m=[[0.0, 0.0, -1e30, 0.0]]), "mask-constant"),
-        (detector(SATURATING[0], HUGE / 5e28), ""),  # an ordinary constant is no site
-    ],
+    (detector(SATURATING[0], HUGE, made="y, sum"), "output of the model"),
+    (detector(f"{SATURATING[0]}  z = Mul (sum, sum)", HUGE, made="y, z"), "Mul"),
+    (detector(f"{SATURATING[0]}  values, i = {TOP}", HUGE, made="y, z, int64[1,2,2] i"), "TopK"),
+    (text_model("float[1,4] x", "s = Add (x, m)  y = Softmax (s)", m=[[0.0, 0.0, -1e30, 0.0]]), "mask-constant"),
+    (detector(SATURATING[0], HUGE / 5e28), ""),  # an ordinary constant is no site
 )
 def test_where_a_constant_does_more_than_saturate(model: ModelProto, said: str) -> None:
     matched = load_transform("saturating-constant").match(model)
@@ -169,13 +167,11 @@ TWICE = "both = Add (mask, mask)  sum = Add (x, both)  y = Softmax (sum)"
 
 @each_row(
     ("model", "said"),
-    [
-        (masked(WHOLLY), "masked wholly"),
-        (text_model("float[1,2,3,3] x", TWICE, "y", mask=WHOLLY.astype(np.float32)), "masked wholly"),
-        (masked(causal(3, -1e30), "z = Relu (sum)", "y, z"), "Relu"),
-        (masked(causal(3, -1e30), axis=2), "axis 2"),
-        (masked(causal(3, -1e30), made="y, sum"), "output of the model"),
-    ],
+    (masked(WHOLLY), "masked wholly"),
+    (text_model("float[1,2,3,3] x", TWICE, "y", mask=WHOLLY.astype(np.float32)), "masked wholly"),
+    (masked(causal(3, -1e30), "z = Relu (sum)", "y, z"), "Relu"),
+    (masked(causal(3, -1e30), axis=2), "axis 2"),
+    (masked(causal(3, -1e30), made="y, sum"), "output of the model"),
 )
 def test_masks_that_are_refused(model: ModelProto, said: str) -> None:
     matched = load_transform("mask-constant").match(model)
@@ -278,29 +274,27 @@ OTHER = INVERSE.replace("rest = Sub (one, s)", "t = Sigmoid (b)  rest = Sub (one
 
 @each_row(
     ("name", "model", "said"),
-    [
-        (
-            "log-of-ratio",
-            text_model("float[2] a, float[2] b", "e = Exp (b)  ratio = Div (a, e)  y = Log (ratio)"),
-            "a may be negative",
-        ),
-        ("log-of-ratio", ratio([2], "Exp", "Exp", "y, ratio"), "used elsewhere"),
-        (
-            "logit-of-sigmoid",
-            logit(f"s = Sigmoid (a)  {OTHER}", given_="float[2] a, float[2] b"),
-            "not the same tensor",
-        ),
-        ("logit-of-sigmoid", logit(INVERSE), "not a Sigmoid's output"),
-        ("logit-of-sigmoid", logit(f"s = Sigmoid (u)  {INVERSE}", 0.7, "float[2] u"), "clipped to"),
-        ("logit-of-sigmoid", logit(f"s = Sigmoid (u)  {INVERSE}", 1e-5, "float[2] u", 0.9), "clipped to"),
-    ],
+    (
+        "log-of-ratio",
+        text_model("float[2] a, float[2] b", "e = Exp (b)  ratio = Div (a, e)  y = Log (ratio)"),
+        "a may be negative",
+    ),
+    ("log-of-ratio", ratio([2], "Exp", "Exp", "y, ratio"), "used elsewhere"),
+    (
+        "logit-of-sigmoid",
+        logit(f"s = Sigmoid (a)  {OTHER}", given_="float[2] a, float[2] b"),
+        "not the same tensor",
+    ),
+    ("logit-of-sigmoid", logit(INVERSE), "not a Sigmoid's output"),
+    ("logit-of-sigmoid", logit(f"s = Sigmoid (u)  {INVERSE}", 0.7, "float[2] u"), "clipped to"),
+    ("logit-of-sigmoid", logit(f"s = Sigmoid (u)  {INVERSE}", 1e-5, "float[2] u", 0.9), "clipped to"),
 )
 def test_other_logarithms_are_refused(name: str, model: ModelProto, said: str) -> None:
     matched = load_transform(name).match(model)
     assert not matched and said in matched.refusals[0].reason
 
 
-@each_row(("low", "bits", "widened"), [(-3.0, 16, True), (-4.5, 16, False), (-3.0, 8, False)])
+@each_row(("low", "bits", "widened"), (-3.0, 16, True), (-4.5, 16, False), (-3.0, 8, False))
 def test_narrow_16_bit_logs_and_their_copies_are_widened(low: float, bits: int, widened: bool) -> None:
     model = text_model("float[4] x", "s = Sigmoid (x)  logs = Log (s)  y = Reshape (logs, shape)", shape=[2, 2])
     encodings = entries(bits, logs=(low, 0), y=(low, 0))
@@ -312,7 +306,7 @@ def test_narrow_16_bit_logs_and_their_copies_are_widened(low: float, bits: int, 
     assert [node.op_type for node in done.model.graph.node] == ["Sigmoid", "Log", "Reshape"]
 
 
-@each_row(("factor", "added"), [(2.0**20, 1.0), (1e5, 0.0), (1e5, None)])
+@each_row(("factor", "added"), (2.0**20, 1.0), (1e5, 0.0), (1e5, None))
 def test_the_log_of_a_huge_multiple_is_a_sum(factor: float, added: float | None) -> None:
     body = "size = Abs (x)  product = Mul (size, k)  "
     body += "y = Log (product)" if added is None else "sum = Add (c, product)  y = Log (sum)"

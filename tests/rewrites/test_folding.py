@@ -67,7 +67,7 @@ def conv_bn(gamma: Any, *, bias: bool = False, made: str = "y", groups: int = 0)
     return text_model(f"float[1,{4 if groups else 3},6,6] x", body, made, **arrays)
 
 
-@each_row(("groups", "bias"), [(0, False), (0, True), (1, False), (1, True)])
+@each_row(("groups", "bias"), (0, False), (0, True), (1, False), (1, True))
 def test_a_folded_layer_computes_the_same(groups: int, bias: bool) -> None:
     model, fold = conv_bn([0.5, 2, -1, 3], bias=bias, groups=groups), load_transform("fold-batchnorm")
     folded = fold.apply(model, None, fold.match(model)).model
@@ -125,7 +125,7 @@ def test_data_movement_and_relu_take_their_neighbours_grid() -> None:
     assert complete_encodings(model, named)[0].entries["t"].dtype == "float16"
 
 
-@each_row("variant", ["bq-w4a16", "bq-asym-w4a16", "lpbq-w4a16"])
+@each_row("variant", "bq-w4a16", "bq-asym-w4a16", "lpbq-w4a16")
 def test_blocks_as_matmul_compute_the_same(variant: str) -> None:
     extracted = extract_qdq(onnx.load(AIMET / f"mlp/{variant}.qdq.onnx"))
     encodings, changed = symmetric_blocks(extracted.encodings)

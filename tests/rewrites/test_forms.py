@@ -549,7 +549,7 @@ LOWERED = [
 ]
 
 
-@each_row("row", [*INDICES, *ARITHMETIC, *SHAPES, *LOWERED])
+@each_row("row", *INDICES, *ARITHMETIC, *SHAPES, *LOWERED)
 def test_it_is_written_in_another_form(row: Row) -> None:
     feeds = random_feeds(row.model, samples=2) if row.feed is None else [dict(row.feed)]
     entries = {name: Encoding(name=name, value=grid) for name, grid in row.before.items()}
@@ -718,7 +718,7 @@ STAYS: list[tuple[str, ModelProto, str]] = [
 ]
 
 
-@each_row(("name", "model", "words"), STAYS)
+@each_row(("name", "model", "words"), *STAYS)
 def test_what_it_is_not_for_stays_with_the_reason(name: str, model: ModelProto, words: str) -> None:
     matched = load_transform(name).match(model)
     said = [refusal.reason for refusal in matched.refusals] or [matched.reason]

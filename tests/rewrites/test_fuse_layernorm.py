@@ -80,13 +80,11 @@ def assert_fused_equal(model: onnx.ModelProto, shape: tuple[int, ...]) -> onnx.M
 
 @each_row(
     ("shape", "how"),
-    [
-        ((2, 3, 8), {"opset": 11, "eps": 1e-12}),
-        ((2, 3, 8), {"opset": 16, "axis": 2, "square": "Mul", "two_subs": True}),
-        ((5,), {"opset": 17, "gamma": False, "eps": 0.1}),
-        ((1, 4, 3, 40), {"opset": 18, "beta": False}),
-        ((6, 2), {"opset": 21, "gamma": False, "beta": False, "square": "Mul"}),
-    ],
+    ((2, 3, 8), {"opset": 11, "eps": 1e-12}),
+    ((2, 3, 8), {"opset": 16, "axis": 2, "square": "Mul", "two_subs": True}),
+    ((5,), {"opset": 17, "gamma": False, "eps": 0.1}),
+    ((1, 4, 3, 40), {"opset": 18, "beta": False}),
+    ((6, 2), {"opset": 21, "gamma": False, "beta": False, "square": "Mul"}),
 )
 def test_the_fused_operator_computes_the_same(shape: tuple[int, ...], how: dict[str, Any]) -> None:
     done = assert_fused_equal(decomposed(shape, **how), shape)
@@ -96,17 +94,15 @@ def test_the_fused_operator_computes_the_same(shape: tuple[int, ...], how: dict[
 
 @each_row(
     ("how", "words"),
-    [
-        ({"axis": 1}, "no mean over the last axis"),
-        ({"axis": (1, 2)}, "no mean over the last axis"),
-        ({"exponent": 3.0}, "is no layer normalization"),
-        ({"eps": -1e-3}, "negative"),
-        ({"outputs": ("root",)}, "read elsewhere"),
-        ({"outputs": ("variance",)}, "read elsewhere"),
-        ({"outputs": ("sub",)}, "read elsewhere"),
-        ({"extra": "z = Neg (mean)"}, "read elsewhere"),
-        ({"keepdims": 0, "shape": (8, 8)}, "keeps it"),
-    ],
+    ({"axis": 1}, "no mean over the last axis"),
+    ({"axis": (1, 2)}, "no mean over the last axis"),
+    ({"exponent": 3.0}, "is no layer normalization"),
+    ({"eps": -1e-3}, "negative"),
+    ({"outputs": ("root",)}, "read elsewhere"),
+    ({"outputs": ("variance",)}, "read elsewhere"),
+    ({"outputs": ("sub",)}, "read elsewhere"),
+    ({"extra": "z = Neg (mean)"}, "read elsewhere"),
+    ({"keepdims": 0, "shape": (8, 8)}, "keeps it"),
 )
 def test_what_cannot_be_fused_is_refused_with_the_reason(how: dict[str, Any], words: str) -> None:
     found = FUSE.match(decomposed(**how))

@@ -66,7 +66,7 @@ def _weights(kind: str) -> Value:
     )
 
 
-@each_row("kind", ["channel", "block", "lpbq"])
+@each_row("kind", "channel", "block", "lpbq")
 def test_the_simulation_with_carried_encodings_is_equal(kind: str) -> None:
     model = _linear(1, 4, 8, 6, bias="last", opset=17, seed=1)
     grid = GridKind(bits=16, signed=False)
@@ -127,7 +127,7 @@ def check(model: onnx.ModelProto, name: str, op_types: Iterable[str]) -> onnx.Mo
     return done.model
 
 
-@each_row(("end", "factor"), ENDS.items())
+@each_row(("end", "factor"), *ENDS.items())
 def test_a_gelu_in_its_forms(end: str, factor: float) -> None:
     left = ["Gelu"] if factor == 1.0 else ["Gelu", "Mul"]
     for scaled in ("Div (x, root2)", "Mul (x, inverse)"):
@@ -156,11 +156,9 @@ def test_the_approximation_needs_an_operator_set_that_changes_nothing_else() -> 
 
 @each_row(
     ("body", "left"),
-    [
-        *((f"{HARD}  y = Mul ({pair})", "HardSwish") for pair in ("x, gate", "gate, x")),
-        *((f"{CLIPPED}  y = Mul ({pair})", "HardSwish Mul") for pair in ("x, gate", "gate, x")),
-        (f"{CLIPPED}  product = Mul (x, gate)  y = Div (product, six)", "HardSwish"),
-    ],
+    *((f"{HARD}  y = Mul ({pair})", "HardSwish") for pair in ("x, gate", "gate, x")),
+    *((f"{CLIPPED}  y = Mul ({pair})", "HardSwish Mul") for pair in ("x, gate", "gate, x")),
+    (f"{CLIPPED}  product = Mul (x, gate)  y = Div (product, six)", "HardSwish"),
 )
 def test_a_hardswish(body: str, left: str) -> None:
     check(written(body), "fuse-hardswish", left.split())
@@ -168,12 +166,10 @@ def test_a_hardswish(body: str, left: str) -> None:
 
 @each_row(
     ("body", "made", "numbers"),
-    [
-        ("y = Mul (x, gate)", "y", {"root2": 1.4}),
-        ("y = Mul (x, gate)", "y", {"one": 1.01}),
-        ("y = Mul (z, gate)", "y", {}),
-        ("y = Mul (x, gate)", "y, gate", {}),
-    ],
+    ("y = Mul (x, gate)", "y", {"root2": 1.4}),
+    ("y = Mul (x, gate)", "y", {"one": 1.01}),
+    ("y = Mul (z, gate)", "y", {}),
+    ("y = Mul (x, gate)", "y, gate", {}),
 )
 def test_what_is_only_close_is_left_alone_with_the_reason(body: str, made: str, numbers: dict[str, Any]) -> None:
     whole = f"{ERF.format('Div (x, root2)')}  {body}"

@@ -74,16 +74,14 @@ STORED |= {"w": np.ones((4, 3), np.float32)}
 
 @each_row(
     ("given_", "body", "before", "left", "after"),
-    [
-        ("float[2,3] x", COPIES, "", "Relu", None),
-        # a position embedding is stored with its entry
-        ("float[4,3] x", ANGLES, "x angles waves y", "Add", "x waves y"),
-        # entries of kept tensors stay, and a named copy too
-        ("float[2,3] x", SCALED, "x copy a scaled sum y", "Identity Add Relu", "x copy scaled sum y"),
-        # folded without an entry of its own, a weight would no longer be quantized
-        ("float[2,3] x", TURNED, "w", "Transpose MatMul", "w"),
-        ("float[2,3] x", TURNED, "w wt", "MatMul", "wt"),
-    ],
+    ("float[2,3] x", COPIES, "", "Relu", None),
+    # a position embedding is stored with its entry
+    ("float[4,3] x", ANGLES, "x angles waves y", "Add", "x waves y"),
+    # entries of kept tensors stay, and a named copy too
+    ("float[2,3] x", SCALED, "x copy a scaled sum y", "Identity Add Relu", "x copy scaled sum y"),
+    # folded without an entry of its own, a weight would no longer be quantized
+    ("float[2,3] x", TURNED, "w", "Transpose MatMul", "w"),
+    ("float[2,3] x", TURNED, "w wt", "MatMul", "wt"),
 )
 def test_what_hands_on_or_is_constant_goes(given_: str, body: str, before: str, left: str, after: str | None) -> None:
     done = simplified(text_model(given_, body, **STORED), entries(before) if before else None)
@@ -98,11 +96,9 @@ WORK += "  wide = Cast <to = 1> (narrow)  y = Relu (wide)"
 
 @each_row(
     "model",
-    [
-        text_model("float[2,3] x", WORK, "y, float[2,3] copy"),
-        text_model("float[2,4] x", QUANTIZED, w=STORED["w"], scale=0.1, zero=np.uint8(0)),  # grids of a QDQ model
-        text_model("float[2] x", "y = Add (x, a)", a=[1.0, 2.0]),
-    ],
+    text_model("float[2,3] x", WORK, "y, float[2,3] copy"),
+    text_model("float[2,4] x", QUANTIZED, w=STORED["w"], scale=0.1, zero=np.uint8(0)),  # grids of a QDQ model
+    text_model("float[2] x", "y = Add (x, a)", a=[1.0, 2.0]),
 )
 def test_outputs_grids_and_real_work_stay(model: onnx.ModelProto) -> None:
     matched = MATCH(model)
@@ -184,7 +180,7 @@ LOOPED = "y = Loop (count, on, x) <body = b (int64 i, bool go, float[2,3] a) => 
 LOOPED += "{ more = Identity (go)  c = Add (a, a) }>"
 
 
-@each_row(("count", "on", "left"), [(3, True, "Add Add Add"), (0, True, "Loop"), (3, False, "Loop"), (3, None, "Loop")])
+@each_row(("count", "on", "left"), (3, True, "Add Add Add"), (0, True, "Loop"), (3, False, "Loop"), (3, None, "Loop"))
 def test_a_loop_whose_rounds_are_settled_is_written_out(count: int, on: bool | None, left: str) -> None:
     stored: dict[str, Any] = {} if on is None else {"on": np.asarray(on)}
     given = "float[2,3] x, bool on" if on is None else "float[2,3] x"

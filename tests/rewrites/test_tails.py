@@ -70,14 +70,12 @@ def _check(model: onnx.ModelProto, done: Rewriting, feeds: list[dict[str, np.nda
 
 @each_row(
     ("names", "how", "outputs"),
-    [
-        ("split-output", {}, "scaled scores"),
-        ("scale-last", {}, "boxes scores"),
-        ("scale-last", {"scale": "constant", "top": True}, "boxes where values"),
-        ("cut-tail", {"top": True}, "box_logits score_logits"),
-        ("split-output scale-last", {}, "boxes scores"),
-        (" ".join(CUTS), {"scale": "constant"}, "box_logits score_logits"),
-    ],
+    ("split-output", {}, "scaled scores"),
+    ("scale-last", {}, "boxes scores"),
+    ("scale-last", {"scale": "constant", "top": True}, "boxes where values"),
+    ("cut-tail", {"top": True}, "box_logits score_logits"),
+    ("split-output scale-last", {}, "boxes scores"),
+    (" ".join(CUTS), {"scale": "constant"}, "box_logits score_logits"),
 )
 def test_where_each_cut_ends_and_head_and_tail_give_the_original(names: str, how: Any, outputs: str) -> None:
     model = _detector(5, 3, 0, **how).model("detections")
@@ -153,13 +151,11 @@ FC = "p = MatMul (x, w)  l = Add (p, b)"
 
 @each_row(
     ("name", "more", "made", "said"),
-    [
-        *((name, "", "l", "") for name in CUTS),  # a plain network
-        ("split-output", "a = Sigmoid (l)  c = Tanh (l)  y = Concat <axis = -1> (a, c)", "y", "like ranges"),
-        ("split-output", "a = Sigmoid (l)  m = Mul (a, s)  y = Concat <axis = -1> (m, a)", "y", "like ranges"),
-        ("scale-last", "gate = Sigmoid (l)  y = Mul (l, gate)", "y", "computed from data"),
-        ("scale-last", "y = Mul (l, s)", "y", "1.1"),  # near one it is not worth an output
-    ],
+    *((name, "", "l", "") for name in CUTS),  # a plain network
+    ("split-output", "a = Sigmoid (l)  c = Tanh (l)  y = Concat <axis = -1> (a, c)", "y", "like ranges"),
+    ("split-output", "a = Sigmoid (l)  m = Mul (a, s)  y = Concat <axis = -1> (m, a)", "y", "like ranges"),
+    ("scale-last", "gate = Sigmoid (l)  y = Mul (l, gate)", "y", "computed from data"),
+    ("scale-last", "y = Mul (l, s)", "y", "1.1"),  # near one it is not worth an output
 )
 def test_what_is_left_alone_with_the_reason(name: str, more: str, made: str, said: str) -> None:
     model = text_model("float[1,2,8] x", f"{FC}  {more}", made, w=np.ones((8, 3), np.float32), b=[1.0, 2.0, 3.0], s=1.1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -11,23 +11,19 @@ import pytest
 __all__ = ["each_row"]
 
 
-def each_row(
-    names: str | Sequence[str], rows: Iterable[Any], *, ids: object = None
-) -> Callable[[Callable[..., None]], Any]:
+def each_row(names: str | Sequence[str], *rows: Any) -> Callable[[Callable[..., None]], Any]:
     """As ``pytest.mark.parametrize``, but one test: every row is run, and the failure lists all bad ones.
 
     ``tmp_path`` is a folder of each row's own. A row that skips is passed over.
     """
-    del ids  # a row is named by its values
     given = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
-    table = list(rows)
 
     def walk(test: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(test)
 
         def every_row(**fixtures: Any) -> None:
             bad = []
-            for number, row in enumerate(table):
+            for number, row in enumerate(rows):
                 values = getattr(row, "values", None)  # pytest.param keeps its values there
                 cells = row if values is None or callable(values) else values
                 own = dict(zip(given, (cells,) if len(given) == 1 and cells is row else tuple(cells), strict=True))
@@ -43,7 +39,7 @@ def each_row(
                     own.pop("tmp_path", None)
                     said = str(error).strip() or "an assertion fails"
                     bad.append(f"{own}: {type(error).__name__}: {said[:500]}")
-            assert not bad, f"{len(bad)} of {len(table)} rows fail\n" + "\n".join(bad)
+            assert not bad, f"{len(bad)} of {len(rows)} rows fail\n" + "\n".join(bad)
 
         others = [parameter for parameter in signature.parameters.values() if parameter.name not in given]
         every_row.__name__, every_row.__doc__, every_row.__module__ = test.__name__, test.__doc__, test.__module__

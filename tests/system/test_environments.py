@@ -289,7 +289,7 @@ def test_where_no_hash_is_known_the_pins_decide(
 LOCKED = [one for one in known_toolchains() if any(stage.lock for stage in one.stages)]
 
 
-@each_row("one", LOCKED, ids=lambda one: one.id)
+@each_row("one", *LOCKED)
 def test_every_lock_pins_what_its_toolchain_pins(one: ToolchainSpec) -> None:
     """The two lists are one fact: the constraints count where no hash is known. It is for every Python allowed."""
     allowed = tuple(f"3.{minor}" for minor in range(11, 20) if SpecifierSet(one.python).contains(f"3.{minor}.0"))

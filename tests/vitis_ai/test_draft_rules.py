@@ -148,7 +148,7 @@ CASES: dict[str, tuple[Any, Any]] = {
 }
 
 
-@each_row("code", [*(rule.code for rule in TARGET_RULES), *DRAFT_RULES])
+@each_row("code", *(rule.code for rule in TARGET_RULES), *DRAFT_RULES)
 def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
     triggering, clean = CASES[code]
     rules: Any = TARGET_RULES if code in [rule.code for rule in TARGET_RULES] else DRAFT_RULES
@@ -158,7 +158,13 @@ def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str,
 
 @each_row(
     ("asked", "exact"),
-    [("", True), ("6.2", True), ("6.2.0", True), ("6.2.7", True), ("6.3", False), ("6.1.2", False), ("7.2", False)],
+    ("", True),
+    ("6.2", True),
+    ("6.2.0", True),
+    ("6.2.7", True),
+    ("6.3", False),
+    ("6.1.2", False),
+    ("7.2", False),
 )
 def test_a_patch_release_belongs_to_its_series(asked: str, exact: bool) -> None:
     release = next(release for release in releases() if (release.name, release.version) == ("Vitis AI", "6.2"))
@@ -168,22 +174,20 @@ def test_a_patch_release_belongs_to_its_series(asked: str, exact: bool) -> None:
 
 @each_row(
     ("code", "model", "target", "precision", "severity"),
-    [
-        # The operator sets of a product; Resize of before 11 is another operator.
-        ("VAI122", chain("Relu", opset=20), "vek385", "bf16", ""),
-        ("VAI122", chain("Relu", opset=21), "vek385", "bf16", "warning"),
-        ("VAI122", chain("Relu", opset=22), "vek385", "bf16", "warning"),
-        ("VAI122", chain("Relu", opset=23), "vek385", "bf16", "error"),
-        ("VAI122", chain("Relu", opset=9), "strix", "bf16", ""),
-        ("VAI122", chain("Relu", opset=9), "strix", "xint8", "error"),
-        ("VAI122", chain("Relu", opset=10), "strix", "xint8", ""),
-        # A batch is one of pictures or sequences.
-        ("VAI125", chain("Relu", shape=(2, 3, 8)), "phoenix", "xint8", "warning"),
-        ("VAI125", chain("Relu", shape=(2, 8)), "phoenix", "xint8", ""),
-        # A power of two with a zero point is no grid of the compiler's either.
-        ("VAI120", with_zero_point(0), "vek385", None, ""),
-        ("VAI120", with_zero_point(1), "vek385", None, "error"),
-    ],
+    # The operator sets of a product; Resize of before 11 is another operator.
+    ("VAI122", chain("Relu", opset=20), "vek385", "bf16", ""),
+    ("VAI122", chain("Relu", opset=21), "vek385", "bf16", "warning"),
+    ("VAI122", chain("Relu", opset=22), "vek385", "bf16", "warning"),
+    ("VAI122", chain("Relu", opset=23), "vek385", "bf16", "error"),
+    ("VAI122", chain("Relu", opset=9), "strix", "bf16", ""),
+    ("VAI122", chain("Relu", opset=9), "strix", "xint8", "error"),
+    ("VAI122", chain("Relu", opset=10), "strix", "xint8", ""),
+    # A batch is one of pictures or sequences.
+    ("VAI125", chain("Relu", shape=(2, 3, 8)), "phoenix", "xint8", "warning"),
+    ("VAI125", chain("Relu", shape=(2, 8)), "phoenix", "xint8", ""),
+    # A power of two with a zero point is no grid of the compiler's either.
+    ("VAI120", with_zero_point(0), "vek385", None, ""),
+    ("VAI120", with_zero_point(1), "vek385", None, "error"),
 )
 def test_how_far_each_goes(code: str, model: ModelProto, target: str, precision: str, severity: str) -> None:
     found = list(DRAFT_RULES[code].run(draft(model, target=target, precision=precision)))
@@ -265,14 +269,12 @@ def test_float16_sources_take_the_way_that_was_observed(sdk: str, way: str) -> N
     assert not list(DRAFT_RULES["VAI284"].run(draft(HALF, sdk=sdk, precision="bf16"))), "no Quark is used"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("request_", "told"),
-    [
-        ({"model": chain("Relu")}, "the model is float32"),
-        ({"model": HALF}, "nothing of it stays in float"),
-        ({"model": HALF, "exclude_node": ("n0",), "sdk": "6.2"}, "quark==0.11.2 turns whole models only"),
-        ({"model": HALF, "exclude_node": ("n0",), "precision": "bf16"}, "nothing of it stays in float"),
-    ],
+    ({"model": chain("Relu")}, "the model is float32"),
+    ({"model": HALF}, "nothing of it stays in float"),
+    ({"model": HALF, "exclude_node": ("n0",), "sdk": "6.2"}, "quark==0.11.2 turns whole models only"),
+    ({"model": HALF, "exclude_node": ("n0",), "precision": "bf16"}, "nothing of it stays in float"),
 )
 def test_why_float16_cannot_be_kept(request_: dict[str, Any], told: str) -> None:
     (finding,) = DRAFT_RULES["VAI285"].run(draft(**request_, keep_float16=True))
@@ -310,7 +312,7 @@ def half(name: str) -> ModelProto:
     return model
 
 
-@each_row(("model", "codes"), [("vint8_mixed", set()), ("vint8", {"VAI206"})])
+@each_row(("model", "codes"), ("vint8_mixed", set()), ("vint8", {"VAI206"}))
 def test_what_is_verified_knows_what_was_to_stay_in_float(model: str, codes: set[str], tmp_path: Path) -> None:
     options: dict[str, Any] = {"random_data": True, "exclude_subgraph": (POST,)}
     asked = Request(model=DATA / YOLO, target="vek385", precision="mixed", compile=False, adapter_options=options)
@@ -322,7 +324,7 @@ def test_what_is_verified_knows_what_was_to_stay_in_float(model: str, codes: set
     assert found & {"VAI205", "VAI206"} == codes
 
 
-@each_row("known", [True, False])
+@each_row("known", True, False)
 def test_a_float16_source_that_is_converted_may_come_back_as_float(known: bool, tmp_path: Path) -> None:
     """Verification reads from the recipe that Quark was to convert it."""
     onnx.save(half(YOLO), tmp_path / "m.onnx")
@@ -341,21 +343,19 @@ def test_a_float16_source_that_is_converted_may_come_back_as_float(known: bool, 
 
 @each_row(
     ("key", "value", "told"),
-    [
-        ("NoSuchOption", "1", "not a known key"),
-        ("optimise_level", "2", "did you mean optimize_level"),
-        ("Int32Bias", "true", "the compiler needs Int32Bias false"),
-        ("enable_npu_cnn", "False", "the compiler needs enable_npu_cnn true"),
-        ("exclude_nodes", "[conv]", "--exclude-node"),
-        ("nodes_to_exclude", "[conv]", "--exclude-node"),
-        ("cache_key", "other", "deploykit sets it itself"),
-        ("UseRandomData", "true", "--random-data"),
-        ("dp_size", "many", ""),
-        ("keep_outputs", "maybe", ""),
-        ("cacheDir", "x", "not an option of this product"),
-        ("opt_level", "1", "not an option of this product"),
-        ("quark", "9.9", "no toolchain has that version"),
-    ],
+    ("NoSuchOption", "1", "not a known key"),
+    ("optimise_level", "2", "did you mean optimize_level"),
+    ("Int32Bias", "true", "the compiler needs Int32Bias false"),
+    ("enable_npu_cnn", "False", "the compiler needs enable_npu_cnn true"),
+    ("exclude_nodes", "[conv]", "--exclude-node"),
+    ("nodes_to_exclude", "[conv]", "--exclude-node"),
+    ("cache_key", "other", "deploykit sets it itself"),
+    ("UseRandomData", "true", "--random-data"),
+    ("dp_size", "many", ""),
+    ("keep_outputs", "maybe", ""),
+    ("cacheDir", "x", "not an option of this product"),
+    ("opt_level", "1", "not an option of this product"),
+    ("quark", "9.9", "no toolchain has that version"),
 )
 def test_options_that_make_no_sense_are_refused(key: str, value: str, told: str) -> None:
     with pytest.raises(UsageError) as refused:
@@ -388,12 +388,10 @@ def test_names_with_colons_are_understood() -> None:
             draft(model, exclude_subgraph=(bad,))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("device", "sdk", "version"),
-    [
-        *(("VEK385", "6.2", "6.2"), ("xc2ve3858", "6.9.1", "6.3"), ("stx", "1.7.1", "1.7")),
-        *(("vek385", "5.0", None), ("vek385", "new", None)),
-    ],
+    *(("VEK385", "6.2", "6.2"), ("xc2ve3858", "6.9.1", "6.3"), ("stx", "1.7.1", "1.7")),
+    *(("vek385", "5.0", None), ("vek385", "new", None)),
 )
 def test_the_release_that_answers_for_a_version(device: str, sdk: str, version: str | None) -> None:
     found = find_device(backend.devices(), device)

@@ -71,15 +71,13 @@ def read(packaged: Packaged, path: str) -> Any:
 
 @each_row(
     ("target", "precision", "options"),
-    [
-        ("vek385", "mixed", {"adapter_options": {"exclude_subgraph": (POST,)}}),
-        ("vek385", "bf16", {"calibration": None}),
-        ("vek385", "fp16", {}),
-        ("xc2ve3304", None, {}),
-        ("phoenix", "xint8", {"sdk": "1.7.1"}),
-        ("krackan", "a16w8", {}),
-        ("strix", None, {"model": DATA / "vint8.onnx"}),
-    ],
+    ("vek385", "mixed", {"adapter_options": {"exclude_subgraph": (POST,)}}),
+    ("vek385", "bf16", {"calibration": None}),
+    ("vek385", "fp16", {}),
+    ("xc2ve3304", None, {}),
+    ("phoenix", "xint8", {"sdk": "1.7.1"}),
+    ("krackan", "a16w8", {}),
+    ("strix", None, {"model": DATA / "vint8.onnx"}),
 )
 def test_packages_of_both_product_lines_verify(
     make: Callable[..., Packaged], target: str, precision: str | None, options: dict[str, Any]
@@ -215,12 +213,10 @@ GOOD = "Number of operators offloaded by VAIML: 9 (100.000%)\nGOPs offloaded by 
 
 @each_row(
     ("summary", "status", "told"),
-    [
-        ("", 1, "nothing was compiled for the NPU"),
-        ("Number of operators offloaded by VAIML: 0 (0.000%)", 1, "no operator runs on the NPU"),
-        (GOOD + "Number of subgraphs with compilation errors (fall back to CPU): 2", 1, "2 subgraphs failed"),
-        (GOOD, 0, ""),
-    ],
+    ("", 1, "nothing was compiled for the NPU"),
+    ("Number of operators offloaded by VAIML: 0 (0.000%)", 1, "no operator runs on the NPU"),
+    (GOOD + "Number of subgraphs with compilation errors (fall back to CPU): 2", 1, "2 subgraphs failed"),
+    (GOOD, 0, ""),
 )
 def test_compile_judges_by_the_summary(
     make: Callable[..., Packaged], tmp_path: Path, summary: str, status: int, told: str

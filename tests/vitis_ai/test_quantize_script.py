@@ -43,15 +43,13 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
 
 @each_row(
     ("wanted", "shape", "count"),
-    [
-        ((1, 3), (1, 3), 1),
-        ((1, 3), (4, 3), 4),
-        ((2, 3), (4, 2, 3), 4),
-        ((None, 3), (4, 3), 1),
-        ((1, None), (4, 1, 2), 4),
-        ((2, 3), (3, 3), 0),
-        ((3,), (2, 2), 0),
-    ],
+    ((1, 3), (1, 3), 1),
+    ((1, 3), (4, 3), 4),
+    ((2, 3), (4, 2, 3), 4),
+    ((None, 3), (4, 3), 1),
+    ((1, None), (4, 1, 2), 4),
+    ((2, 3), (3, 3), 0),
+    ((3,), (2, 2), 0),
 )
 def test_the_script_splits_samples_as_deploykit_does(
     wanted: tuple[int | None, ...], shape: tuple[int, ...], count: int, script: ModuleType, tmp_path: Path
@@ -71,7 +69,7 @@ def test_the_script_splits_samples_as_deploykit_does(
         assert all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in zip(mine, theirs, strict=True))
 
 
-@each_row("count", [1, 4, 5, 9, 10, 32, 40])
+@each_row("count", 1, 4, 5, 9, 10, 32, 40)
 def test_the_script_holds_out_the_samples_that_deploykit_would(script: ModuleType, count: int, tmp_path: Path) -> None:
     facts = collect_facts(load_model(DATA / "fp32.onnx"))
     np.save(tmp_path / "x.npy", np.zeros((count, 1, 3, 64, 64), np.float32))

@@ -114,7 +114,7 @@ CASES: dict[str, tuple[Any, Any]] = {
 RULES = {rule.code: rule for registry in (QUANTIZED_RULES, OUTCOME_RULES, SUMMARY_RULES) for rule in registry}
 
 
-@each_row("code", RULES)
+@each_row("code", *RULES)
 def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
     triggering, clean = CASES[code]
     as_expected(code, RULES[code].run(triggering))
@@ -175,15 +175,13 @@ def odd(precision: str) -> InspectedModel:
     return replace(look("vint8_mixed", precision), grids=grid.grids)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("precision", "found"),
-    [
-        ("vint8", {"VAI202", "VAI203", "VAI204", "VAI205"}),
-        ("a8w8", {"VAI203", "VAI204"}),
-        ("bf16", set()),
-        ("as-is", set()),
-        ("no such format", set()),
-    ],
+    ("vint8", {"VAI202", "VAI203", "VAI204", "VAI205"}),
+    ("a8w8", {"VAI203", "VAI204"}),
+    ("bf16", set()),
+    ("as-is", set()),
+    ("no such format", set()),
 )
 def test_a_format_asks_only_what_its_row_says(precision: str, found: set[str]) -> None:
     asked = {"VAI202", "VAI203", "VAI204", "VAI205"}
@@ -215,15 +213,13 @@ def test_what_is_quantized_inside_of_what_was_excluded(
     assert told == (["excluded and still quantized: n_y"] if found else [])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("op_type", "output", "gone"),
-    [
-        ("Conv", "lost", True),
-        ("Identity", "lost", False),
-        ("BatchNormalization", "lost", False),
-        ("Conv", "act2", False),
-        ("Conv", "/post/Mul", False),
-    ],
+    ("Conv", "lost", True),
+    ("Identity", "lost", False),
+    ("BatchNormalization", "lost", False),
+    ("Conv", "act2", False),
+    ("Conv", "/post/Mul", False),
 )
 def test_an_excluded_node_that_was_merged_is_not_missed(op_type: str, output: str, gone: bool) -> None:
     """What has no effect of its own may go; so may a name, while another node makes the tensor or is named after it."""

@@ -89,39 +89,37 @@ def instead_of(made: SearchResult) -> Instead:
 
 @each_row(
     ("seen", "options", "outcomes", "precision"),
-    [
-        # A format that was asked for: the first part that is right, else the best; what is no better is undone.
-        ([WRONG, RIGHT], {"precision": "vint8"}, ["wrong", "RIGHT"], "vint8"),
-        ([WRONG, lost(0.4), lost(0.3)], {"precision": "vint8"}, ["wrong", "wrong", "WRONG"], "vint8"),
-        ([WRONG, WRONG, lost(0.895)], {"precision": "vint8"}, ["WRONG", "wrong", "wrong"], None),
-        ([WRONG, None, RIGHT], {"precision": "vint8"}, ["wrong", "RIGHT"], "vint8"),
-        ([lost(0.3), RIGHT], {"precision": "mixed"}, ["wrong", "RIGHT"], "mixed"),
-        # What is right, was not judged, or is the user's own business, is left alone.
-        ([RIGHT], {"precision": "vint8"}, ["RIGHT"], None),
-        ([lost(0.0, 500)], {"precision": "vint8"}, ["RIGHT"], None),
-        ([None], {"precision": "vint8"}, ["NOT JUDGED"], None),
-        ([WRONG], {"precision": "vint8", "exclude_node": ("/post/Sub",)}, ["WRONG"], None),
-        ([WRONG], {"precision": "vint8", "exclude_nothing": True}, ["WRONG"], None),
-        # ``auto``: a part before a wider format, every format that the device has, cheapest first.
-        ([RIGHT], {}, ["RIGHT"], None),
-        ([WRONG, RIGHT], {}, ["wrong", "RIGHT"], "vint8"),
-        ([WRONG, lost(0.4), WRONG, lost(0.01)], {}, ["wrong", "wrong", "wrong", "RIGHT"], "bf16"),
-        ([WRONG, lost(0.3), lost(0.4), lost(0.5)], {}, ["wrong", "WRONG", "wrong", "wrong"], "vint8"),
-        ([WRONG, None, None, RIGHT], {}, ["wrong", "RIGHT"], "bf16"),
-        ([None], {}, ["NOT JUDGED"], None),
-        ([WRONG], {"exclude_node": ("/post/Sub",)}, ["WRONG", "not possible (VAI110)"], None),
-        ([WRONG] * 4 + [RIGHT], {"target": "strix"}, [*["wrong"] * 4, "RIGHT"], "a16w8"),
-        # A goal is more than right: decibels, all detections, those on samples that the quantizer did not see.
-        (
-            [*[lost(0.0, db=20.0)] * 3, lost(0.0, db=31.0)],
-            {"goal": "sqnr>=30"},
-            ["right", "right", "right", "RIGHT"],
-            "bf16",
-        ),
-        ([lost(0.0, kept) for kept in (800, 960, 900, 970)], {}, ["right", "right", "right", "RIGHT"], "bf16"),
-        ([lost(0.0, 980, kept) for kept in (94, 93, 93, 96)], {}, ["right", "right", "right", "RIGHT"], "bf16"),
-        ([lost(0.0, kept) for kept in (700, 800, 900, 850)], {}, ["right", "right", "RIGHT", "right"], "vint8"),
-    ],
+    # A format that was asked for: the first part that is right, else the best; what is no better is undone.
+    ([WRONG, RIGHT], {"precision": "vint8"}, ["wrong", "RIGHT"], "vint8"),
+    ([WRONG, lost(0.4), lost(0.3)], {"precision": "vint8"}, ["wrong", "wrong", "WRONG"], "vint8"),
+    ([WRONG, WRONG, lost(0.895)], {"precision": "vint8"}, ["WRONG", "wrong", "wrong"], None),
+    ([WRONG, None, RIGHT], {"precision": "vint8"}, ["wrong", "RIGHT"], "vint8"),
+    ([lost(0.3), RIGHT], {"precision": "mixed"}, ["wrong", "RIGHT"], "mixed"),
+    # What is right, was not judged, or is the user's own business, is left alone.
+    ([RIGHT], {"precision": "vint8"}, ["RIGHT"], None),
+    ([lost(0.0, 500)], {"precision": "vint8"}, ["RIGHT"], None),
+    ([None], {"precision": "vint8"}, ["NOT JUDGED"], None),
+    ([WRONG], {"precision": "vint8", "exclude_node": ("/post/Sub",)}, ["WRONG"], None),
+    ([WRONG], {"precision": "vint8", "exclude_nothing": True}, ["WRONG"], None),
+    # ``auto``: a part before a wider format, every format that the device has, cheapest first.
+    ([RIGHT], {}, ["RIGHT"], None),
+    ([WRONG, RIGHT], {}, ["wrong", "RIGHT"], "vint8"),
+    ([WRONG, lost(0.4), WRONG, lost(0.01)], {}, ["wrong", "wrong", "wrong", "RIGHT"], "bf16"),
+    ([WRONG, lost(0.3), lost(0.4), lost(0.5)], {}, ["wrong", "WRONG", "wrong", "wrong"], "vint8"),
+    ([WRONG, None, None, RIGHT], {}, ["wrong", "RIGHT"], "bf16"),
+    ([None], {}, ["NOT JUDGED"], None),
+    ([WRONG], {"exclude_node": ("/post/Sub",)}, ["WRONG", "not possible (VAI110)"], None),
+    ([WRONG] * 4 + [RIGHT], {"target": "strix"}, [*["wrong"] * 4, "RIGHT"], "a16w8"),
+    # A goal is more than right: decibels, all detections, those on samples that the quantizer did not see.
+    (
+        [*[lost(0.0, db=20.0)] * 3, lost(0.0, db=31.0)],
+        {"goal": "sqnr>=30"},
+        ["right", "right", "right", "RIGHT"],
+        "bf16",
+    ),
+    ([lost(0.0, kept) for kept in (800, 960, 900, 970)], {}, ["right", "right", "right", "RIGHT"], "bf16"),
+    ([lost(0.0, 980, kept) for kept in (94, 93, 93, 96)], {}, ["right", "right", "right", "RIGHT"], "bf16"),
+    ([lost(0.0, kept) for kept in (700, 800, 900, 850)], {}, ["right", "right", "RIGHT", "right"], "vint8"),
 )
 def test_what_is_tried_and_what_is_taken(
     choose: Choose, seen: list[Seen], options: dict[str, Any], outcomes: list[str], precision: str | None
@@ -137,13 +135,11 @@ def test_what_is_tried_and_what_is_taken(
 
 @each_row(
     ("seen", "precision", "codes", "reached"),
-    [
-        ((WRONG, RIGHT), "vint8", ["VAI280"], None),
-        ((WRONG, lost(0.4), lost(0.3)), "vint8", ["VAI280", "VAI281"], None),
-        ((WRONG, RIGHT), "auto", ["VAI280", "VAI283"], True),
-        ((WRONG, lost(0.4), WRONG, lost(0.01)), "auto", ["VAI283"], True),
-        ((WRONG, lost(0.3), lost(0.4), lost(0.5)), "auto", ["VAI280", "VAI281", "VAI283"], False),
-    ],
+    ((WRONG, RIGHT), "vint8", ["VAI280"], None),
+    ((WRONG, lost(0.4), lost(0.3)), "vint8", ["VAI280", "VAI281"], None),
+    ((WRONG, RIGHT), "auto", ["VAI280", "VAI283"], True),
+    ((WRONG, lost(0.4), WRONG, lost(0.01)), "auto", ["VAI283"], True),
+    ((WRONG, lost(0.3), lost(0.4), lost(0.5)), "auto", ["VAI280", "VAI281", "VAI283"], False),
 )
 def test_what_is_said_of_it(
     choose: Choose, seen: tuple[Seen, ...], precision: str, codes: list[str], reached: bool | None

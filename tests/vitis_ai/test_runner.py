@@ -80,19 +80,17 @@ def test_a_model_and_a_result_are_success_whatever_the_exit_status(
 
 @each_row(
     ("body", "told"),
-    [
-        ("leave({'ok': True}, model=False)", "status 0"),
-        ("sys.exit(0)", "left no result"),
-        ("leave({'ok': False, 'error': 'ValueError: open subgraph'})", "open subgraph"),
-        ("pathlib.Path('artifacts/m.onnx').write_bytes(b'x')", "left no result"),
-        (f"pathlib.Path('{RESULT}').write_text('[1, 2')", "left no result"),
-        ("import os; os.abort()", "status -6"),
-        (
-            "print('No data in the input calibration data reader'); "
-            "leave({'ok': False, 'error': 'RuntimeError: wrote no model'}, model=False)",
-            "other input names or shapes",
-        ),
-    ],
+    ("leave({'ok': True}, model=False)", "status 0"),
+    ("sys.exit(0)", "left no result"),
+    ("leave({'ok': False, 'error': 'ValueError: open subgraph'})", "open subgraph"),
+    ("pathlib.Path('artifacts/m.onnx').write_bytes(b'x')", "left no result"),
+    (f"pathlib.Path('{RESULT}').write_text('[1, 2')", "left no result"),
+    ("import os; os.abort()", "status -6"),
+    (
+        "print('No data in the input calibration data reader'); "
+        "leave({'ok': False, 'error': 'RuntimeError: wrote no model'}, model=False)",
+        "other input names or shapes",
+    ),
 )
 def test_a_clean_return_without_a_model_is_a_failure(
     environment: Environment, package: Path, body: str, told: str

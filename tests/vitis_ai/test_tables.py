@@ -59,21 +59,19 @@ def test_devices_have_what_planning_needs() -> None:
 PARTITION: dict[str, object] = {"name": "vaiml_partition", "plugin": "vaip-pass_vaiml_partition"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "keys", "told"),
-    [
-        ({}, {"device": "ve2-xc2ve3858"}, []),
-        ({"passes": []}, {"device": "x"}, ["targets.VAIML.pass"]),
-        ({"target": "OTHER"}, {"device": "x"}, ["target:"]),
-        ({"extra": 1}, {"device": "x"}, ["extra: unknown key"]),
-        ({"targets": None}, {"device": "x"}, ["targets: missing"]),
-        ({}, {}, ["device: missing"]),
-        (
-            {},
-            {"device": "x", "optimise": 2, "dp_size": "2"},
-            ["vaiml_config.optimise: unknown key", "vaiml_config.dp_size: int is expected"],
-        ),
-    ],
+    ({}, {"device": "ve2-xc2ve3858"}, []),
+    ({"passes": []}, {"device": "x"}, ["targets.VAIML.pass"]),
+    ({"target": "OTHER"}, {"device": "x"}, ["target:"]),
+    ({"extra": 1}, {"device": "x"}, ["extra: unknown key"]),
+    ({"targets": None}, {"device": "x"}, ["targets: missing"]),
+    ({}, {}, ["device: missing"]),
+    (
+        {},
+        {"device": "x", "optimise": 2, "dp_size": "2"},
+        ["vaiml_config.optimise: unknown key", "vaiml_config.dp_size: int is expected"],
+    ),
 )
 def test_bad_configurations_are_told_by_path(
     change: dict[str, object], keys: dict[str, object], told: list[str]
@@ -144,13 +142,11 @@ def of_body(body: str) -> GraphFacts:
 
 @each_row(
     ("region", "nodes", "leaks"),
-    [
-        ("Relu_a:Add_e", {0, 1, 2, 4}, False),
-        ("Conv_b,Sigmoid_c:Add_e", {1, 2, 4}, False),
-        ("Conv_b:Add_e", {1, 2, 4}, True),  # past c
-        ("Conv_b:Neg_d", {1, 3}, False),
-        ("Sigmoid_c:Neg_d", {1, 3}, True),  # nothing leads from c to d
-    ],
+    ("Relu_a:Add_e", {0, 1, 2, 4}, False),
+    ("Conv_b,Sigmoid_c:Add_e", {1, 2, 4}, False),
+    ("Conv_b:Add_e", {1, 2, 4}, True),  # past c
+    ("Conv_b:Neg_d", {1, 3}, False),
+    ("Sigmoid_c:Neg_d", {1, 3}, True),  # nothing leads from c to d
 )
 def test_a_region_is_closed_where_every_way_in_passes_a_start(region: str, nodes: set[int], leaks: bool) -> None:
     facts = of_body("a = Relu (x) b = Conv (a, w) c = Sigmoid (a) d = Neg (b) e = Add (b, c)")
@@ -174,18 +170,16 @@ def test_a_normalization_goes_with_the_convolution_that_it_is_folded_into_and_wi
 
 @each_row(
     ("body", "excluded", "types"),
-    [
-        # What passes values on follows what it reads; what quantizes takes a float value in.
-        (
-            "a = Conv (x, w) b = Relu (a) c = Identity (b) d = Conv (c, w)",
-            {0},
-            {"a": "float32", "b": "float32", "c": "int8", "d": "int8"},
-        ),
-        ("a = Conv (x, w) b = Relu (a)", (), {"a": "int8", "b": "int8"}),
-        ("a = Conv (x, w) b = Sigmoid (a)", {0}, {"a": "int8", "b": "int8"}),
-        # A value that is read in both forms is not spoken about.
-        ("a = Conv (x, w) b = Sigmoid (a) c = Relu (a)", {0}, {"a": None}),
-    ],
+    # What passes values on follows what it reads; what quantizes takes a float value in.
+    (
+        "a = Conv (x, w) b = Relu (a) c = Identity (b) d = Conv (c, w)",
+        {0},
+        {"a": "float32", "b": "float32", "c": "int8", "d": "int8"},
+    ),
+    ("a = Conv (x, w) b = Relu (a)", (), {"a": "int8", "b": "int8"}),
+    ("a = Conv (x, w) b = Sigmoid (a)", {0}, {"a": "int8", "b": "int8"}),
+    # A value that is read in both forms is not spoken about.
+    ("a = Conv (x, w) b = Sigmoid (a) c = Relu (a)", {0}, {"a": None}),
 )
 def test_which_activations_stay_in_float(body: str, excluded: Any, types: dict[str, str | None]) -> None:
     found = activation_types(of_body(body), excluded, "int8")
@@ -198,26 +192,24 @@ def chosen(*pairs: tuple[str, str]) -> ChosenOptions:
 
 @each_row(
     ("key", "value", "where", "stored"),
-    [
-        ("calibrate_method", "PowerOfTwoMethod.MinMSE", "attributes", {"calibrate_method": "PowerOfTwoMethod.MinMSE"}),
-        ("quark.include_cle", "true", "attributes", {"include_cle": True}),
-        ("op_types_to_quantize", "Conv,Gemm", "attributes", {"op_types_to_quantize": ["Conv", "Gemm"]}),
-        ("FastFinetune.OptimAlgorithm", "adaquant", "extra", {"FastFinetune": {"OptimAlgorithm": "adaquant"}}),
-        ("FastFinetune.LearningRate", "1e-5", "extra", {"FastFinetune": {"LearningRate": 1e-5}}),
-        ("NumIterations", "200", "extra", {"FastFinetune": {"NumIterations": 200}}),
-        ("PercentileCandidates", "[99.9, 99.99]", "extra", {"PercentileCandidates": [99.9, 99.99]}),
-        ("RemoveQDQBetweenOps", '[["Conv", "Relu"]]', "extra", {"RemoveQDQBetweenOps": [["Conv", "Relu"]]}),
-        (
-            "RandomDataReaderInputShape",
-            '{"x": [1, 3]}',
-            "extra",
-            {"RandomDataReaderInputShape": {"x": [1, 3]}},
-        ),
-        ("CalibDataSize", "64", "extra", {"CalibDataSize": 64}),
-        ("WeightSymmetric", "true", "extra", {"WeightSymmetric": True}),
-        ("GPTQParams.WeightSymmetric", "true", "extra", {"GPTQParams": {"WeightSymmetric": True}}),
-        ("OptimizeModel", "true", "attributes", {"optimize_model": True}),
-    ],
+    ("calibrate_method", "PowerOfTwoMethod.MinMSE", "attributes", {"calibrate_method": "PowerOfTwoMethod.MinMSE"}),
+    ("quark.include_cle", "true", "attributes", {"include_cle": True}),
+    ("op_types_to_quantize", "Conv,Gemm", "attributes", {"op_types_to_quantize": ["Conv", "Gemm"]}),
+    ("FastFinetune.OptimAlgorithm", "adaquant", "extra", {"FastFinetune": {"OptimAlgorithm": "adaquant"}}),
+    ("FastFinetune.LearningRate", "1e-5", "extra", {"FastFinetune": {"LearningRate": 1e-5}}),
+    ("NumIterations", "200", "extra", {"FastFinetune": {"NumIterations": 200}}),
+    ("PercentileCandidates", "[99.9, 99.99]", "extra", {"PercentileCandidates": [99.9, 99.99]}),
+    ("RemoveQDQBetweenOps", '[["Conv", "Relu"]]', "extra", {"RemoveQDQBetweenOps": [["Conv", "Relu"]]}),
+    (
+        "RandomDataReaderInputShape",
+        '{"x": [1, 3]}',
+        "extra",
+        {"RandomDataReaderInputShape": {"x": [1, 3]}},
+    ),
+    ("CalibDataSize", "64", "extra", {"CalibDataSize": 64}),
+    ("WeightSymmetric", "true", "extra", {"WeightSymmetric": True}),
+    ("GPTQParams.WeightSymmetric", "true", "extra", {"GPTQParams": {"WeightSymmetric": True}}),
+    ("OptimizeModel", "true", "attributes", {"optimize_model": True}),
 )
 def test_a_key_is_stored_where_quark_reads_it(key: str, value: str, where: str, stored: dict[str, Any]) -> None:
     assert getattr(chosen((key, value)), where) == stored
@@ -225,21 +217,19 @@ def test_a_key_is_stored_where_quark_reads_it(key: str, value: str, where: str, 
 
 @each_row(
     ("key", "value", "told"),
-    [
-        ("calibrate_method", "MinMSE", "did you mean PowerOfTwoMethod.MinMSE or ExtendedCalibrationMethod.MinMSE"),
-        ("calibrate_method", "PowerOfTwoMethod.MinMse", "did you mean PowerOfTwoMethod.MinMSE"),
-        ("FastFinetune.OptimAlgorithm", "adaruond", "did you mean adaround"),
-        ("FastFinetune.NumIteration", "5", "did you mean FastFinetune.NumIterations"),
-        ("NumIteration", "5", "FastFinetune.NumIterations"),
-        ("inclde_cle", "true", "did you mean include_cle"),
-        ("DataSize", "5", "say AutoMixprecision.DataSize or FastFinetune.DataSize"),
-        ("CLESteps", "two", "a whole number is expected"),
-        ("SmoothAlpha", "much", "a number is expected"),
-        ("AlignConcat", "1", "true or false is expected"),
-        ("SimplifyModelOptions", "fast", "list or dictionary"),
-        ("EvalDataReader", "my:Reader", "cannot be typed"),
-        ("adaround", "yes", "true or false is expected"),
-    ],
+    ("calibrate_method", "MinMSE", "did you mean PowerOfTwoMethod.MinMSE or ExtendedCalibrationMethod.MinMSE"),
+    ("calibrate_method", "PowerOfTwoMethod.MinMse", "did you mean PowerOfTwoMethod.MinMSE"),
+    ("FastFinetune.OptimAlgorithm", "adaruond", "did you mean adaround"),
+    ("FastFinetune.NumIteration", "5", "did you mean FastFinetune.NumIterations"),
+    ("NumIteration", "5", "FastFinetune.NumIterations"),
+    ("inclde_cle", "true", "did you mean include_cle"),
+    ("DataSize", "5", "say AutoMixprecision.DataSize or FastFinetune.DataSize"),
+    ("CLESteps", "two", "a whole number is expected"),
+    ("SmoothAlpha", "much", "a number is expected"),
+    ("AlignConcat", "1", "true or false is expected"),
+    ("SimplifyModelOptions", "fast", "list or dictionary"),
+    ("EvalDataReader", "my:Reader", "cannot be typed"),
+    ("adaround", "yes", "true or false is expected"),
 )
 def test_what_quark_would_ignore_is_one_error_with_what_was_meant(key: str, value: str, told: str) -> None:
     with pytest.raises(UsageError) as refused:

@@ -37,17 +37,15 @@ def _one(text: str) -> Declaration:
 
 @each_row(
     ("text", "name", "values"),
-    [
-        ("orig_target_sizes=640,640", "orig_target_sizes", (640, 640)),
-        ("orig_target_sizes=640", "orig_target_sizes", (640,)),
-        ("images=-1.5", "images", (-1.5,)),
-        ("images=.5,1e-3,0,-2", "images", (0.5, 0.001, 0, -2)),
-        ("half=1,2,3", "half", (1, 2, 3)),
-        ("flag=true", "flag", (1,)),
-        ("flag=0", "flag", (0,)),
-        ("a=1..2=3", "a=1..2", (3,)),
-        ("orig_target_sizes=9007199254740993", "orig_target_sizes", (9007199254740993,)),
-    ],
+    ("orig_target_sizes=640,640", "orig_target_sizes", (640, 640)),
+    ("orig_target_sizes=640", "orig_target_sizes", (640,)),
+    ("images=-1.5", "images", (-1.5,)),
+    ("images=.5,1e-3,0,-2", "images", (0.5, 0.001, 0, -2)),
+    ("half=1,2,3", "half", (1, 2, 3)),
+    ("flag=true", "flag", (1,)),
+    ("flag=0", "flag", (0,)),
+    ("a=1..2=3", "a=1..2", (3,)),
+    ("orig_target_sizes=9007199254740993", "orig_target_sizes", (9007199254740993,)),
 )
 def test_values(text: str, name: str, values: tuple[float, ...]) -> None:
     found = _one(text)
@@ -72,24 +70,22 @@ def test_a_name_that_holds_what_a_range_looks_like_is_the_longest_that_matches()
 
 @each_row(
     ("text", "message"),
-    [
-        ("orig_target_size=640", "did you mean 'orig_target_sizes'"),
-        ("xyz=1", "the inputs are 'orig_target_sizes', 'images'"),
-        ("images", "says nothing of an input"),
-        ("images=", "neither numbers nor a range"),
-        ("images=photo.jpg", "neither numbers nor a range"),
-        ("images=nan", "neither numbers nor a range"),
-        ("images=1e39", "more than float32 holds"),
-        ("half=65520", "more than float16 holds"),
-        ("images=2..1", "the range is empty"),
-        ("images=1,2,3", "the last dimension of images float32[1,3,4,4] is 4"),
-        ("flag=1,0", "is a single number"),
-        ("orig_target_sizes=1.5", "no whole number"),
-        ("bytes=256", "not within 0..255"),
-        ("bytes=-1..4", "not within 0..255"),
-        ("bytes=true", "give a number"),
-        ("flag=2", "not within 0..1"),
-    ],
+    ("orig_target_size=640", "did you mean 'orig_target_sizes'"),
+    ("xyz=1", "the inputs are 'orig_target_sizes', 'images'"),
+    ("images", "says nothing of an input"),
+    ("images=", "neither numbers nor a range"),
+    ("images=photo.jpg", "neither numbers nor a range"),
+    ("images=nan", "neither numbers nor a range"),
+    ("images=1e39", "more than float32 holds"),
+    ("half=65520", "more than float16 holds"),
+    ("images=2..1", "the range is empty"),
+    ("images=1,2,3", "the last dimension of images float32[1,3,4,4] is 4"),
+    ("flag=1,0", "is a single number"),
+    ("orig_target_sizes=1.5", "no whole number"),
+    ("bytes=256", "not within 0..255"),
+    ("bytes=-1..4", "not within 0..255"),
+    ("bytes=true", "give a number"),
+    ("flag=2", "not within 0..1"),
 )
 def test_what_makes_no_sense_is_refused(text: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
@@ -153,21 +149,19 @@ WRAPPED = "n = Less(x, i0) m = Add(x, i10) i = Where(n, m, x) y = Gather(table, 
 
 @each_row(
     ("body", "shape", "ends"),
-    [
-        ("y = Gather(table, x)", "1,4", (-10, 9)),
-        ("c = Cast<to=6>(x) r = Reshape(c, flat) u = Flatten(r) y = Gather(table, u)", "1,4", (-10, 9)),
-        ("m = Add(x, counted) y = Gather(table, m)", "1,4", (-10, 6)),
-        ("c = Clip(x, i0, i9) y = Gather(table, c)", "1,4", (0, 9)),
-        # Token ids of which one means padding: compared with 1, and still no mask.
-        ("p = Equal(x, i1) w = Where(p, i0, x) y = Gather(table, w)", "1,4", (-10, 9)),
-        (WRAPPED, "1,4", (-10, 9)),
-        ("a = Gather(table, x) z = Gather(small, x) y = Add(a, z)", "1,4", (-3, 2)),
-        ("y = ScatterND(rows, x, fm1)", "1", (-3, 2)),
-        ("y = GatherND(data, x)", "3,1", (-5, 4)),
-        ("y = GatherND(data, x)", "3,2", (-5, 4)),
-        ("y = OneHot(x, i6, choices)", "1,4", (-6, 5)),
-        ("y = GatherElements<axis=1>(b, x)", "5,3", (-4, 3)),
-    ],
+    ("y = Gather(table, x)", "1,4", (-10, 9)),
+    ("c = Cast<to=6>(x) r = Reshape(c, flat) u = Flatten(r) y = Gather(table, u)", "1,4", (-10, 9)),
+    ("m = Add(x, counted) y = Gather(table, m)", "1,4", (-10, 6)),
+    ("c = Clip(x, i0, i9) y = Gather(table, c)", "1,4", (0, 9)),
+    # Token ids of which one means padding: compared with 1, and still no mask.
+    ("p = Equal(x, i1) w = Where(p, i0, x) y = Gather(table, w)", "1,4", (-10, 9)),
+    (WRAPPED, "1,4", (-10, 9)),
+    ("a = Gather(table, x) z = Gather(small, x) y = Add(a, z)", "1,4", (-3, 2)),
+    ("y = ScatterND(rows, x, fm1)", "1", (-3, 2)),
+    ("y = GatherND(data, x)", "3,1", (-5, 4)),
+    ("y = GatherND(data, x)", "3,2", (-5, 4)),
+    ("y = OneHot(x, i6, choices)", "1,4", (-6, 5)),
+    ("y = GatherElements<axis=1>(b, x)", "5,3", (-4, 3)),
 )
 def test_indices(body: str, shape: str, ends: tuple[int, int]) -> None:
     found = domain(body, shape)
@@ -177,13 +171,11 @@ def test_indices(body: str, shape: str, ends: tuple[int, int]) -> None:
 
 @each_row(
     ("body", "dtype"),
-    [
-        ("h = Equal(x, i0) y = Where(h, fm10000, s)", "int64"),
-        ("c = Cast<to=9>(x) h = Not(c) y = Where(h, fm10000, s)", "int64"),
-        # (1 - mask) * -10000, and the same mask once more as a weight of a mean.
-        ("m = Cast<to=1>(x) a = Sub(f1, m) p = Mul(a, fm10000) z = Add(s, p) y = Mul(z, m)", "int64"),
-        ("y = Where(x, s, s)", "bool"),
-    ],
+    ("h = Equal(x, i0) y = Where(h, fm10000, s)", "int64"),
+    ("c = Cast<to=9>(x) h = Not(c) y = Where(h, fm10000, s)", "int64"),
+    # (1 - mask) * -10000, and the same mask once more as a weight of a mean.
+    ("m = Cast<to=1>(x) a = Sub(f1, m) p = Mul(a, fm10000) z = Add(s, p) y = Mul(z, m)", "int64"),
+    ("y = Where(x, s, s)", "bool"),
 )
 def test_masks(body: str, dtype: str) -> None:
     found = domain(body, dtype=dtype)
@@ -193,11 +185,9 @@ def test_masks(body: str, dtype: str) -> None:
 
 @each_row(
     ("body", "shape", "dtype", "opset", "ends"),
-    [
-        ("y = Gather(table, x)", "1,4", "int64", 10, (0, 9)),  # before 11 an index is not negative
-        ("y = DequantizeLinear(x, f1, zero8)", "1,4", "int8", 17, (-128, 127)),
-        ("t = Transpose(x) c = Cast<to=1>(t) d = Div(c, f255) y = Relu(d)", "1,4,4,3", "uint8", 17, (0, 255)),
-    ],
+    ("y = Gather(table, x)", "1,4", "int64", 10, (0, 9)),  # before 11 an index is not negative
+    ("y = DequantizeLinear(x, f1, zero8)", "1,4", "int8", 17, (-128, 127)),
+    ("t = Transpose(x) c = Cast<to=1>(t) d = Div(c, f255) y = Relu(d)", "1,4,4,3", "uint8", 17, (0, 255)),
 )
 def test_what_the_type_and_the_version_allow(
     body: str, shape: str, dtype: str, opset: int, ends: tuple[int, int]
@@ -208,14 +198,12 @@ def test_what_the_type_and_the_version_allow(
 
 @each_row(
     ("body", "shape", "low", "why"),
-    [
-        ("c = Cast<to=1>(x) t = Concat<axis=1>(c, c) y = Mul(b, t)", "1,2", 1, "size"),
-        ("c = Cast<to=1>(x) m = Mul(c, f1) y = Sin(m)", "1,4", None, ""),
-        ("y = Expand(f1, x)", "2", None, ""),
-        ("c = Cast<to=1>(x) r = ReduceSum(c) e = Equal(x, i0) y = Where(e, r, f1)", "1,4", None, ""),
-        ("a = Add(x, other) y = Gather(table, a)", "1,4", None, ""),
-        ("m = Sub(x, i100) z = Gather(small, m) a = Gather(table, x) y = Add(a, z)", "1,4", None, "excludes"),
-    ],
+    ("c = Cast<to=1>(x) t = Concat<axis=1>(c, c) y = Mul(b, t)", "1,2", 1, "size"),
+    ("c = Cast<to=1>(x) m = Mul(c, f1) y = Sin(m)", "1,4", None, ""),
+    ("y = Expand(f1, x)", "2", None, ""),
+    ("c = Cast<to=1>(x) r = ReduceSum(c) e = Equal(x, i0) y = Where(e, r, f1)", "1,4", None, ""),
+    ("a = Add(x, other) y = Gather(table, a)", "1,4", None, ""),
+    ("m = Sub(x, i100) z = Gather(small, m) a = Gather(table, x) y = Add(a, z)", "1,4", None, "excludes"),
 )
 def test_what_the_graph_does_not_say_is_unknown(body: str, shape: str, low: int | None, why: str) -> None:
     found = domain(body, shape)

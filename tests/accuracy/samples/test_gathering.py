@@ -246,7 +246,7 @@ def test_derived_floats_never_leave_their_range(low: float, width: float, dtype:
 
 
 @pytest.mark.parametrize("point", ValuePoint)
-@each_row("ends", [(0, 2**64 - 1), (2**63, 2**64 - 1), (2**64 - 5, 2**64 - 1)])
+@each_row("ends", (0, 2**64 - 1), (2**63, 2**64 - 1), (2**64 - 5, 2**64 - 1))
 def test_the_widest_type_is_not_wrapped(point: ValuePoint, ends: tuple[int, int]) -> None:
     made = make_integers(point, *ends, (40,), np.dtype(np.uint64), generator(0, "x", 0))
     assert made.dtype == np.uint64
@@ -368,7 +368,7 @@ def test_what_else_lies_in_an_archive(tmp_path: Path, name: str, what: str) -> N
         assert set(read_arrays(path)) == {"../a"}  # a name like any other: nothing is unpacked to disk
 
 
-@each_row("name", ["file", "allow_pickle", "args", "x.npy", "a/b", "../up", "é", "a" * 5000, ""])
+@each_row("name", "file", "allow_pickle", "args", "x.npy", "a/b", "../up", "é", "a" * 5000, "")
 def test_any_name_is_kept(name: str, tmp_path: Path) -> None:
     """``numpy.savez(path, file=…)`` is an error, and quantizing a model with such an input was one."""
     values: dict[str, Any] = {name: np.arange(6, dtype=np.float32).reshape(2, 3), "other": np.ones((), np.int64)}

@@ -38,7 +38,7 @@ CASES: dict[str, tuple[Survey, Survey]] = {
 }
 
 
-@each_row("code", [rule.code for rule in GUIDELINE_RULES])
+@each_row("code", *[rule.code for rule in GUIDELINE_RULES])
 def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
     triggering, clean = CASES[code]
     as_expected(code, GUIDELINE_RULES[code].run(triggering))
@@ -47,7 +47,7 @@ def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str,
 
 @each_row(
     ("kind", "samples", "found"),
-    [
+    *[
         (kind, samples, found)
         for kind in ("arrays", "images")
         for samples, found in ((0, {"DK622"}), (1, {"DK621"}), (99, {"DK621"}), (100, set()))

@@ -106,14 +106,12 @@ def test_images_are_given_samples_beside_what_is_declared(tmp_path: Path) -> Non
         _gathered(model, folder)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("data", "said"),
-    [
-        (png_of_size(8, 6, b"\0" * 10), "cannot be decoded"),
-        (png_of_size(8200, 8200, b"\0" * 10), "more than are decoded"),
-        (png(PIXELS)[:40], "cut off"),
-        (b"GIF89a" + bytes(20), "neither PNG"),
-    ],
+    (png_of_size(8, 6, b"\0" * 10), "cannot be decoded"),
+    (png_of_size(8200, 8200, b"\0" * 10), "more than are decoded"),
+    (png(PIXELS)[:40], "cut off"),
+    (b"GIF89a" + bytes(20), "neither PNG"),
 )
 def test_an_image_that_cannot_be_read_is_named(data: bytes, said: str, tmp_path: Path) -> None:
     assert MOST_PIXELS < 8200 * 8200
@@ -160,7 +158,7 @@ def read(folder: Path, shape: tuple[int | None, ...], recipe: str = "scale = 1.0
     return [feed["x"] for feed in read_places(places_of(load_calibration(folder, (spec,)), (spec,)))]
 
 
-@each_row(("width", "channels", "off"), [(1, 1, 2e-2), (2, 2, 1e-4), (3, 1, 1e-6), (4, 2, 1e-6)])
+@each_row(("width", "channels", "off"), (1, 1, 2e-2), (2, 2, 1e-4), (3, 1, 1e-6), (4, 2, 1e-6))
 def test_every_width_is_read_between_minus_one_and_one(tmp_path: Path, width: int, channels: int, off: float) -> None:
     save(tmp_path / "a.wav", width=width, channels=channels)
     (found,) = read(tmp_path, (1, None))
@@ -170,13 +168,11 @@ def test_every_width_is_read_between_minus_one_and_one(tmp_path: Path, width: in
 
 @each_row(
     ("shape", "shapes"),
-    [
-        ((1, 400), [(1, 400)] * 3),
-        ((None, 1, 1000), [(1, 1, 1000)]),
-        ((None, 512, 1), [(1, 512, 1)] * 2),
-        ((None, None), [(1, 1000)]),
-        ((2000,), [(2000,)]),
-    ],
+    ((1, 400), [(1, 400)] * 3),
+    ((None, 1, 1000), [(1, 1, 1000)]),
+    ((None, 512, 1), [(1, 512, 1)] * 2),
+    ((None, None), [(1, 1000)]),
+    ((2000,), [(2000,)]),
 )
 def test_it_is_cut_to_what_the_input_takes(
     tmp_path: Path, shape: tuple[int | None, ...], shapes: list[tuple[int, ...]]
@@ -204,13 +200,11 @@ def test_what_cannot_be_told_is_asked_for_in_one_line(tmp_path: Path) -> None:
 
 @each_row(
     ("content", "shape", "recipe", "says"),
-    [
-        (b"RIFF", (1, 9), "scale = 1.0", "not a sound"),
-        (None, (1, 9, 9), "scale = 1.0", "a sound has one axis"),
-        (None, (1, 9), "scale = 1.0\nrate = 8000", "the recipe wants 8000"),
-        (None, (1, 9), "scale = 0.0", "not 0"),
-        (None, (1, 9), "loudness = 1.0", "scale"),
-    ],
+    (b"RIFF", (1, 9), "scale = 1.0", "not a sound"),
+    (None, (1, 9, 9), "scale = 1.0", "a sound has one axis"),
+    (None, (1, 9), "scale = 1.0\nrate = 8000", "the recipe wants 8000"),
+    (None, (1, 9), "scale = 0.0", "not 0"),
+    (None, (1, 9), "loudness = 1.0", "scale"),
 )
 def test_what_does_not_fit_is_named(
     tmp_path: Path, content: bytes | None, shape: tuple[int, ...], recipe: str, says: str
