@@ -20,12 +20,7 @@ from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.errors import InputError
 from deploykit.model import load_model, weights, wrap_proto
-from deploykit.model.weights import (
-    is_mapped,
-    lean_weights,
-    unmapped,
-    whole_model,
-)
+from deploykit.model.weights import is_mapped, lean_weights, unmapped, whole_model
 
 
 def _stored_outside(model: ModelProto, folder: Path) -> Path:
@@ -80,11 +75,7 @@ def _encodings(model: ModelProto) -> EncodingSet:
 
 
 @settings(max_examples=8, deadline=None)
-@given(
-    layers=st.lists(st.integers(1, 12), min_size=2, max_size=14),
-    room=st.integers(1, 3000),
-    seed=st.integers(0, 9),
-)
+@given(layers=st.lists(st.integers(1, 12), min_size=2, max_size=14), room=st.integers(1, 3000), seed=st.integers(0, 9))
 def test_cutting_anywhere_changes_no_bit(
     tmp_path_factory: pytest.TempPathFactory, layers: list[int], room: int, seed: int
 ) -> None:

@@ -176,6 +176,6 @@ def test_rows_of_a_device() -> None:
 def test_the_published_shape() -> None:
     shape = ROWS[1].to_json()
     assert set(shape) >= {
-        *("feature", "backend", "tool", "sdk", "status", "since", "until", "note", "source", "confidence"),
+        *("feature", "backend", "tool", "sdk", "status", "since", "until", "note", "source", "confidence")
     }
     assert (shape["status"], shape["contradicts"]) == ("unknown", "others say 1.3")

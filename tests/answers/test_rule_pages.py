@@ -19,13 +19,7 @@ from deploykit.errors import DefectError, InputError, UsageError
 from deploykit.findings import Finding
 from deploykit.findings.rules import Found, Registry
 from deploykit.flow.rules import CORE_REGISTRIES
-from deploykit.tables.known_errors import (
-    Catalog,
-    general_errors,
-    load_catalog,
-    merge_catalogs,
-    search_errors,
-)
+from deploykit.tables.known_errors import Catalog, general_errors, load_catalog, merge_catalogs, search_errors
 from reference import cell, every_option, option_page, pages
 from stub_backend import StubBackend
 from tables import each_row

@@ -240,53 +240,23 @@ def decided(zero_point: float) -> EncodingsOnGraph:
     return EncodingsOnGraph(encodings=EncodingSet(version="1.0.0", entries=entries), facts=facts)
 
 
-COMPLETE: dict[str, Any] = {
-    "x": flat(),
-    "w": flat(signed=True),
-    "g": flat(),
-    "c": flat(),
-    "y": flat(),
-}
+COMPLETE: dict[str, Any] = {"x": flat(), "w": flat(signed=True), "g": flat(), "c": flat(), "y": flat()}
 LISTED = Affine(bits=8, signed=True, scale=np.ones(12), zero_point=np.zeros(12), symmetric=True, placed=False)
 
 CASES: dict[str, tuple[EncodingsOnGraph, EncodingsOnGraph]] = {
-    "DK101": (
-        on_graph(x=flat(), gg=flat()),
-        on_graph(x=flat(), g=flat()),
-    ),
-    "DK102": (
-        on_graph(a=flat(), b_=flat()),
-        on_graph(x=flat(), gg=flat()),
-    ),
-    "DK103": (
-        on_graph("2.0.0", x=flat()),
-        on_graph("2.0.0", floats=("g",), x=flat()),
-    ),
+    "DK101": (on_graph(x=flat(), gg=flat()), on_graph(x=flat(), g=flat())),
+    "DK102": (on_graph(a=flat(), b_=flat()), on_graph(x=flat(), gg=flat())),
+    "DK103": (on_graph("2.0.0", x=flat()), on_graph("2.0.0", floats=("g",), x=flat())),
     "DK104": (on_graph(x=flat(1e27)), on_graph(x=flat(65504))),
     "DK105": (on_graph("0.6.1", w=LISTED), on_graph("0.6.1", w=flat(signed=True))),
-    "DK106": (
-        on_graph(w=flat(zero_point=3)),
-        on_graph(w=flat(zero_point=128), c=flat(zero_point=3)),
-    ),
-    "DK107": (
-        on_graph(b=flat(signed=True)),
-        on_graph(b=flat(bits=32, signed=True), c=flat()),
-    ),
-    "DK108": (
-        on_graph(g=flat(0.5), r=flat(0.25)),
-        on_graph(g=flat(0.5, 128), r=flat(0.5, signed=True)),
-    ),
+    "DK106": (on_graph(w=flat(zero_point=3)), on_graph(w=flat(zero_point=128), c=flat(zero_point=3))),
+    "DK107": (on_graph(b=flat(signed=True)), on_graph(b=flat(bits=32, signed=True), c=flat())),
+    "DK108": (on_graph(g=flat(0.5), r=flat(0.25)), on_graph(g=flat(0.5, 128), r=flat(0.5, signed=True))),
     "DK109": (on_graph(shape=flat()), on_graph(x=flat())),
-    "DK110": (
-        on_graph(g=flat(zero_point=5, signed=True)),
-        on_graph(g=flat(zero_point=-128, signed=True), x=flat()),
-    ),
+    "DK110": (on_graph(g=flat(zero_point=5, signed=True)), on_graph(g=flat(zero_point=-128, signed=True), x=flat())),
     "DK250": (joined(flat(1.0)), joined(flat(1 / 256, bits=16))),
     "DK112": (decided(255), decided(254)),
-    "DK111": (
-        on_graph(r=flat(bits=16), c=flat()),
-        on_graph(r=flat(), c=flat()),
-    ),
+    "DK111": (on_graph(r=flat(bits=16), c=flat()), on_graph(r=flat(), c=flat())),
 }
 
 
@@ -314,10 +284,7 @@ def test_unknown_names_are_listed_with_the_nearest() -> None:
 
 def test_a_concat_of_unlike_widths_is_told() -> None:
     both = joined(flat(1.0))
-    wide = {
-        **both.encodings.entries,
-        "scores": Encoding(name="scores", value=flat(1 / 65535, bits=16)),
-    }
+    wide = {**both.encodings.entries, "scores": Encoding(name="scores", value=flat(1 / 65535, bits=16))}
     assert not list(ENCODING_RULES["DK111"].run(both))
     assert list(ENCODING_RULES["DK111"].run(replace(both, encodings=replace(both.encodings, entries=wide))))
 

@@ -192,12 +192,7 @@ def chain(*ops: str) -> GraphFacts:
     return text_facts("  ".join(steps), names[-1])
 
 
-@each_row(
-    ("given", "floats", "predicted"),
-    ("x t0 t3", "", ""),
-    ("x t2 t3", "", ""),
-    ("x t0 t3", "t1", "t1 t2"),
-)
+@each_row(("given", "floats", "predicted"), ("x t0 t3", "", ""), ("x t2 t3", "", ""), ("x t0 t3", "t1", "t1 t2"))
 def test_an_entry_travels_over_data_movement_both_ways_until_a_stated_float(
     given: str, floats: str, predicted: str
 ) -> None:

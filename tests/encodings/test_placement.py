@@ -67,12 +67,7 @@ def test_lengths_blocks_and_axes_must_fit_the_weight(file: str, change: Any, wor
 
 def odd_model() -> onnx.ModelProto:
     """Weights that reach their op in unusual ways."""
-    shapes: dict[str, Any] = {
-        "deconv": (4, 8, 3, 3),
-        "deconv_b": (8,),
-        "turned": (10, 6),
-        "hidden": (6, 12),
-    }
+    shapes: dict[str, Any] = {"deconv": (4, 8, 3, 3), "deconv_b": (8,), "turned": (10, 6), "hidden": (6, 12)}
     shapes |= {"stacked": (2, 6, 7), "shared": (6, 6), "table": (3, 6), "plain": (6, 6), "wide": (1, 6)}
     shapes |= {"ln_w": (6,), "ln_b": (6,)}
     body = "a = ConvTranspose (x, deconv, deconv_b)  turned_t = Transpose <perm = [1, 0]> (turned)"

@@ -213,11 +213,7 @@ def test_the_packaged_model_and_tail_equal_the_original(tmp_path: Path) -> None:
     import onnxruntime
 
     made = deploykit.package(
-        DETR / "model.onnx",
-        target="sm8650",
-        sdk="2.33",
-        encodings=DETR / "w8a8.v0.6.1.encodings",
-        out=tmp_path / "out",
+        DETR / "model.onnx", target="sm8650", sdk="2.33", encodings=DETR / "w8a8.v0.6.1.encodings", out=tmp_path / "out"
     )
     assert made.package is not None
 

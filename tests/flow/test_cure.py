@@ -193,9 +193,7 @@ def test_every_cure_that_a_rule_names_has_its_place_in_the_order() -> None:
 def _window_partition(path: Path) -> Path:
     graph = TinyGraph()
     parts = graph.op(
-        "Reshape",
-        [graph.input("x", (1, 4, 6, 8)), graph.stored("split", [1, 2, 2, 3, 2, 8], "int64")],
-        "parts",
+        "Reshape", [graph.input("x", (1, 4, 6, 8)), graph.stored("split", [1, 2, 2, 3, 2, 8], "int64")], "parts"
     )
     turned = graph.op("Transpose", [parts], "turned", perm=[0, 1, 3, 2, 4, 5])
     windows = graph.op("Reshape", [turned, graph.stored("windows", [6, 4, 8], "int64")], "flat")

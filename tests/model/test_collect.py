@@ -193,10 +193,7 @@ GIVEN = "a = Mul (x, w)  b = Relu (a)  c = Neg (b)  y = Abs (c)  d = Sin (x)  z 
     ("d = Sin (x)  a = Mul (x, w)  b = Relu (a)  z = Cos (d)  c = Neg (b)  y = Abs (c)", []),  # another order
     (
         GIVEN.replace("Relu", "Sigmoid").replace("d = Sin (x)  z = Cos (d)", "z = Tan (x)"),
-        [
-            "Relu → Sigmoid",
-            "Sin, Cos → Tan",
-        ],
+        ["Relu → Sigmoid", "Sin, Cos → Tan"],
     ),
     # a shared input or weight makes no neighbours
     (GIVEN.replace("Mul", "Add").replace("Sin", "Exp"), ["Mul → Add", "Sin → Exp"]),

@@ -39,10 +39,7 @@ def log_model(tmp_path: Path) -> Path:
     """Log with a 16-bit output range of 3: every value becomes the minimum on the emulator."""
     node = helper.make_node("Log", ["x"], ["y"], name="the_log")
     model = model_of([node], [value("x", [1, 64])], [value("y", [1, 64])], {})
-    entries = {
-        "x": Encoding(name="x", value=grid(0.0, 1.0)),
-        "y": Encoding(name="y", value=grid(-3.0, 0.0)),
-    }
+    entries = {"x": Encoding(name="x", value=grid(0.0, 1.0)), "y": Encoding(name="y", value=grid(-3.0, 0.0))}
     path = tmp_path / "log.onnx"
     onnx.save(insert_qdq(model, EncodingSet(version="2", entries=entries)).model, path)
     return path

@@ -74,12 +74,7 @@ ON_GRIDS = grids(p_q_y=(0, 6.5))
 REMAINDER = ["TopK", "Cast", "Cast", "Div", "Mul", "Sub", "Cast"]
 WHOLE: dict[str, Any] = {"k": [12], "n": 5}
 WRITTEN: dict[str, tuple[str, Any, EncodingSet, list[str]]] = {
-    "the remainder of indices": (
-        "mod",
-        text_model(ROW, TOP % "", "int64[1,12] y", **WHOLE),
-        NOTHING,
-        REMAINDER,
-    ),
+    "the remainder of indices": ("mod", text_model(ROW, TOP % "", "int64[1,12] y", **WHOLE), NOTHING, REMAINDER),
     "a remainder with a sign": (
         "mod",
         text_model(ROW, TOP % "<fmod = 1>", "int64[1,12] y", **WHOLE),

@@ -38,13 +38,7 @@ from deploykit_ort_qnn.provider_model import PreparationStep
 from deploykit_ort_qnn.rules.compiled import EnvironmentScope, PackageScope, TimeBudget
 from deploykit_ort_qnn.rules.numerics import NumericScope
 from deploykit_qualcomm.atlas import rows
-from deploykit_qualcomm.atlas.rows import (
-    MeasuredPlace,
-    atlas_rows,
-    verdict_at,
-    verdict_in,
-    where_it_holds,
-)
+from deploykit_qualcomm.atlas.rows import MeasuredPlace, atlas_rows, verdict_at, verdict_in, where_it_holds
 from sample_models.tiny_graphs import TinyGraph
 from tables import each_row
 
@@ -124,13 +118,7 @@ def gated_draft(*operands: str, sloped: bool = True) -> ProviderDraft:
 
 def blocks() -> EncodingSet:
     value = Affine(
-        bits=4,
-        signed=True,
-        scale=np.ones((2, 3)),
-        zero_point=np.zeros((2, 3)),
-        axis=1,
-        block_axis=0,
-        block_size=16,
+        bits=4, signed=True, scale=np.ones((2, 3)), zero_point=np.zeros((2, 3)), axis=1, block_axis=0, block_size=16
     )
     return EncodingSet(version="2.0.0", entries={"w": Encoding(name="w", value=value)})
 

@@ -87,11 +87,7 @@ def device(make_sdk: Callable[..., Path], tmp_path: Path) -> dict[str, str]:
     sdk = with_device_parts(make_sdk())
     # python3 of a script is the one that runs the tests, which has ONNX Runtime.
     folders = [str(STANDINS / "adb"), str(Path(sys.executable).parent), os.environ["PATH"]]
-    return {
-        "QAIRT_SDK_ROOT": str(sdk),
-        "DEVICE_FOLDER": str(tmp_path / "device"),
-        "PATH": os.pathsep.join(folders),
-    }
+    return {"QAIRT_SDK_ROOT": str(sdk), "DEVICE_FOLDER": str(tmp_path / "device"), "PATH": os.pathsep.join(folders)}
 
 
 @pytest.fixture(scope="session")

@@ -127,10 +127,7 @@ ROUTE_CASES: dict[str, tuple[Callable[[], RouteCandidate], Callable[[], RouteCan
         lambda: route("legacy-complete", draft("mlp", "bq-w4a16.v0.6.1")),
         lambda: route("legacy-complete", draft("mlp", "w8a16.v0.6.1")),
     ),
-    "QNN106": (
-        lambda: route("legacy-quantizer-v2", mixed()),
-        lambda: route("legacy-quantizer-v2", mixed(sdk="2.37")),
-    ),
+    "QNN106": (lambda: route("legacy-quantizer-v2", mixed()), lambda: route("legacy-quantizer-v2", mixed(sdk="2.37"))),
     "QNN107": (
         lambda: route("legacy-quantizer-v2", mixed(sdk="2.37")),
         lambda: route("qairt-overrides", mixed(sdk="2.37")),

@@ -58,10 +58,7 @@ CASES: dict[str, tuple[Case, Case]] = {
         one("InstanceNormalization (x, s, b)", "1,8,4,4,4", stored=NORM),
         one("InstanceNormalization (x, s, b)", "1,8,4,4", stored=NORM),
     ),
-    "QNN208": (
-        one("ReduceProd <axes = [1], keepdims = 1> (x)", "1,4", "1,1"),
-        one("ReduceSum (x)", "1,4", "1,1"),
-    ),
+    "QNN208": (one("ReduceProd <axes = [1], keepdims = 1> (x)", "1,4", "1,1"), one("ReduceSum (x)", "1,4", "1,1")),
     "QNN210": (
         one("Gather (x, i)", "4", "1", stored={"i": ("int64", (1,), -1)}),
         one("Gather (x, i)", "4", "1", stored={"i": ("int64", (1,), 3)}),
@@ -89,9 +86,7 @@ CASES: dict[str, tuple[Case, Case]] = {
         one("Relu (x)"),
     ),
     "QNN213": (
-        {
-            "graph": "g (float[1,8,4] b, float[1,2,8] s) => (int64[n,3] y) { y = NonMaxSuppression (b, s) }",
-        },
+        {"graph": "g (float[1,8,4] b, float[1,2,8] s) => (int64[n,3] y) { y = NonMaxSuppression (b, s) }"},
         one("Relu (x)"),
     ),
     "QNN282": ({"graph": POSITIONED % "1,16,8"}, {"graph": POSITIONED % "2,16,8"}),
@@ -164,11 +159,7 @@ def padded(shape: str) -> Case:
     ("QNN219", {"graph": THROUGH_PAIRS, "stored": {"s": ("float", (), 0.1), "z": ("uint8", (), 0)}}, "info", ""),
     ("QNN219", {"graph": LAYER_NORM}, "", ""),
     # A small picture is not shallow work.
-    (
-        "QNN220",
-        one("Conv (x, w)", "1,4,128,127", "1,8,128,127", stored={"w": ("float", (8, 4, 1, 1), 0.1)}),
-        *("", ""),
-    ),
+    ("QNN220", one("Conv (x, w)", "1,4,128,127", "1,8,128,127", stored={"w": ("float", (8, 4, 1, 1), 0.1)}), *("", "")),
     # The chip decides what is too big.
     ("QNN222", one("InstanceNormalization (x, s, b)", PICTURES, stored=BIG, target="sm8650"), "", ""),
     ("QNN222", one("InstanceNormalization (x, s, b)", PICTURES, stored=BIG, target="qcs6490"), "warning", "6.2 MB"),

@@ -111,10 +111,7 @@ NBITS_STORED = {"w": ("uint8", (4, 2, 16), 1), "s": ("float", (8,), 0.1)}
 CASES: dict[str, tuple[Case, Case]] = {
     "QNN232": (wide(4), wide(1)),
     "QNN233": (lpbq("MatMul (xd, w)", target="qcs6490"), lpbq("MatMul (xd, w)", target="sm8650")),
-    "QNN234": (
-        ep(NBITS % 16, stored=NBITS_STORED),
-        ep(NBITS % 32, stored=NBITS_STORED),
-    ),
+    "QNN234": (ep(NBITS % 16, stored=NBITS_STORED), ep(NBITS % 32, stored=NBITS_STORED)),
     "QNN235": (lpbq("MatMul (xd, w)", size=8), lpbq("MatMul (xd, w)", size=16)),
     "QNN241": (product("uint16"), product("int16")),
     "QNN242": (per_channel_input(4), per_channel_input(1)),
@@ -132,14 +129,8 @@ CASES: dict[str, tuple[Case, Case]] = {
     "QNN266": (options("ort-qnn", htp_arch="74"), options("ort-qnn", htp_arch="75")),
     "QNN267": (options("ort-qnn", htp_arch="73"), options("ort-qnn", htp_arch="75")),
     "QNN268": (options(O="4"), options(O="2")),
-    "QNN269": (
-        options("ort-qnn", enable_htp_fp16_precision="0"),
-        options("ort-qnn", enable_htp_fp16_precision="1"),
-    ),
-    "QNN272": (
-        {**chain(paired=True), "options": {"htp_bf16_enable": "1"}},
-        options("ort-qnn", htp_bf16_enable="1"),
-    ),
+    "QNN269": (options("ort-qnn", enable_htp_fp16_precision="0"), options("ort-qnn", enable_htp_fp16_precision="1")),
+    "QNN272": ({**chain(paired=True), "options": {"htp_bf16_enable": "1"}}, options("ort-qnn", htp_bf16_enable="1")),
     "QNN274": (
         {"graph": RELU, "described": {"w": (50_000, 35_001)}},
         {"graph": RELU, "described": {"w": (50_000, 35_000)}},

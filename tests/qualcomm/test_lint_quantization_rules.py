@@ -59,10 +59,7 @@ NORM = {
 }
 BATCH_NORM = {
     "graph": "g (float[1,4,8,8] x) => (float[1,4,8,8] y) { c = Conv (x, w)  y = BatchNormalization (c, s, b, m, v) }",
-    "stored": {
-        "w": ("float", (4, 4, 1, 1), 0.1),
-        **dict.fromkeys(("s", "b", "m", "v"), ("float", (4,), 0.5)),
-    },
+    "stored": {"w": ("float", (4, 4, 1, 1), 0.1), **dict.fromkeys(("s", "b", "m", "v"), ("float", (4,), 0.5))},
 }
 PRODUCT = {"graph": "g (float[1,4,8] a, float[1,8,4] b) => (float[1,4,4] y) { y = MatMul (a, b) }"}
 CHAIN = {"graph": "g (float[4] x) => (float[4] y) { a = Relu (x)  b = Sigmoid (a)  c = Tanh (b)  y = Neg (c) }"}
@@ -79,24 +76,15 @@ CASES: dict[str, tuple[Case, Case]] = {
         conv(encodings={"w": {**S8, "scale": [0.1] * 4, "zero": 1, "axis": 0}}),
         conv(encodings={"w": {**S8, "scale": [0.1] * 4, "zero": 0, "axis": 0}}),
     ),
-    "QNN240": (
-        {**PRODUCT, "encodings": {"a": U16}},
-        {**PRODUCT, "encodings": {"a": U16, "b": U16}},
-    ),
+    "QNN240": ({**PRODUCT, "encodings": {"a": U16}}, {**PRODUCT, "encodings": {"a": U16, "b": U16}}),
     "QNN243": (with_bias(0.1002), with_bias(0.10009)),
     "QNN248": ({**NORM, "encodings": {"s": S8}}, {**NORM, "encodings": {"s": U8}}),
     "QNN250": (log(3.9999, sdk="2.51"), log(4.0001, sdk="2.51")),
-    "QNN270": (
-        {**CHAIN, "encodings": {"x": U8, "a": U8, "y": U8}},
-        {**CHAIN, "encodings": dict.fromkeys("xabcy", U8)},
-    ),
+    "QNN270": ({**CHAIN, "encodings": {"x": U8, "a": U8, "y": U8}}, {**CHAIN, "encodings": dict.fromkeys("xabcy", U8)}),
     "QNN271": (block(("q", "s", "y", "x")), block(("q", "k", "s", "y", "x"))),
     "QNN275": (conv(encodings={"x": {**U8, "scale": 3922}}), conv(encodings={"x": {**U8, "scale": 3921}})),
     "QNN280": (conv(encodings={"x": {**S8, "zero": -1}}), conv(encodings={"x": S8})),
-    "QNN281": (
-        {**BATCH_NORM, "encodings": {"x": U8, "c": U8}},
-        {**BATCH_NORM, "encodings": {"x": U8, "y": U8}},
-    ),
+    "QNN281": ({**BATCH_NORM, "encodings": {"x": U8, "c": U8}}, {**BATCH_NORM, "encodings": {"x": U8, "y": U8}}),
 }
 
 
@@ -164,10 +152,7 @@ def test_borders_are_counted_and_an_extension_is_named(lint: Lint) -> None:
     """Two float tensors in a chain: two borders, and making their neighbour float too removes one."""
     (finding,) = lint({**CHAIN, "encodings": {"x": U8, "a": U8, "y": U8}})["QNN270"]
     borders = finding.evidence["borders"]
-    assert {(border["tensor"], border["direction"]) for border in borders} == {
-        ("a", "to-float"),
-        ("y", "to-quantized"),
-    }
+    assert {(border["tensor"], border["direction"]) for border in borders} == {("a", "to-float"), ("y", "to-quantized")}
     assert finding.evidence["operators"] == 2
     (extension,) = finding.evidence["extension"]
     assert extension["removed"] >= 1

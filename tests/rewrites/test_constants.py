@@ -280,11 +280,7 @@ OTHER = INVERSE.replace("rest = Sub (one, s)", "t = Sigmoid (b)  rest = Sub (one
         "a may be negative",
     ),
     ("log-of-ratio", ratio([2], "Exp", "Exp", "y, ratio"), "used elsewhere"),
-    (
-        "logit-of-sigmoid",
-        logit(f"s = Sigmoid (a)  {OTHER}", given_="float[2] a, float[2] b"),
-        "not the same tensor",
-    ),
+    ("logit-of-sigmoid", logit(f"s = Sigmoid (a)  {OTHER}", given_="float[2] a, float[2] b"), "not the same tensor"),
     ("logit-of-sigmoid", logit(INVERSE), "not a Sigmoid's output"),
     ("logit-of-sigmoid", logit(f"s = Sigmoid (u)  {INVERSE}", 0.7, "float[2] u"), "clipped to"),
     ("logit-of-sigmoid", logit(f"s = Sigmoid (u)  {INVERSE}", 1e-5, "float[2] u", 0.9), "clipped to"),

@@ -96,12 +96,7 @@ INDICES = [
         for after in ({"t": B, "t_flat": B},)
     ),
     *(
-        Row(
-            "index-from-front",
-            from_front(op, index),
-            op.split()[0],
-            holds={"index_from_front": counted},
-        )
+        Row("index-from-front", from_front(op, index), op.split()[0], holds={"index_from_front": counted})
         for op, index, counted in (
             ("Gather <axis = 1>", [-1, 2, -4], [3, 2, 0]),
             ("Gather <axis = -1>", -2, 1),
@@ -171,12 +166,7 @@ def as_sum(end: str, *, opset: int = 17) -> ModelProto:
 
 
 ARITHMETIC = [
-    Row(
-        "integer-remainder",
-        text_model("int64[8] x", "y = Mod <fmod = 1> (x, by)", by=BY),
-        "Div Mul Sub",
-        feed=SIGNED,
-    ),
+    Row("integer-remainder", text_model("int64[8] x", "y = Mod <fmod = 1> (x, by)", by=BY), "Div Mul Sub", feed=SIGNED),
     Row(
         "integer-remainder",
         text_model("int64[8] x", "c = Clip (x, low, high)  y = Mod <fmod = 1> (c, by)", by=BY, low=0, high=99),
@@ -251,12 +241,7 @@ REPEATED = {"table_repeated": (2, 16, 8), "scale": (8,)}
 
 SHAPES = [
     *(
-        Row(
-            "norm-rows",
-            normed(op, shape, axis),
-            f"Reshape {op} Reshape",
-            holds={"y_rows_shape": matrix},
-        )
+        Row("norm-rows", normed(op, shape, axis), f"Reshape {op} Reshape", holds={"y_rows_shape": matrix})
         for op, shape, axis, matrix in (
             ("LayerNormalization", (2, 4, 8), -2, [2, 32]),
             ("LayerNormalization", (2, 4, 8), 1, [2, 32]),
@@ -320,11 +305,7 @@ SHAPES = [
         for shape in ((1, 16, 8), (16, 8), (2, 1, 8))
     ),
     *(
-        Row(
-            "expand-before-norm",
-            text_model("float[2,16,8] x", f"{mean}  {NORM}", scale=[1.0] * 8),
-            left,
-        )
+        Row("expand-before-norm", text_model("float[2,16,8] x", f"{mean}  {NORM}", scale=[1.0] * 8), left)
         for NORM in ("s = Add (m, x)  y = LayerNormalization (s, scale)",)
         for mean, left in (
             ("m = ReduceMean <axes = [0], keepdims = 0> (x)", "ReduceMean Reshape Tile Add LayerNormalization"),
@@ -333,11 +314,7 @@ SHAPES = [
         )
     ),
     # a written-out norm is one, and a Reshape in between hides nothing
-    Row(
-        "expand-before-norm",
-        summed("Add", (16, 8), norm=WRITTEN),
-        "Add ReduceMean Sub Mul ReduceMean Add Sqrt Div",
-    ),
+    Row("expand-before-norm", summed("Add", (16, 8), norm=WRITTEN), "Add ReduceMean Sub Mul ReduceMean Add Sqrt Div"),
     Row(
         "expand-before-norm",
         summed("Add", (16, 8), norm="f = Reshape (s, rows)  y = LayerNormalization (f, scale)"),
@@ -467,11 +444,7 @@ LOWERED = [
             ("4,1", " <axes = [1]>"),
         )
     ),
-    Row(
-        "product-by-halves",
-        text_model("float[3,4] x", "y = ReduceProd (x, axes)", opset=18, axes=[1]),
-        "-ReduceProd",
-    ),
+    Row("product-by-halves", text_model("float[3,4] x", "y = ReduceProd (x, axes)", opset=18, axes=[1]), "-ReduceProd"),
     Row(
         "batchnorm-rank",
         text_model("float[2,3,4,5,6] x", "y = BatchNormalization (x, s, b, m, v)", **NORMED),
@@ -623,11 +596,7 @@ STAYS: list[tuple[str, ModelProto, str]] = [
         "shape of x is not known",
     ),
     ("cumulate-forward", text_model("float[3,4] x", "y = CumSum (x, axis)", axis=0), ""),
-    (
-        "cumulate-forward",
-        text_model("float[3,4] x, int64[] axis", "y = CumSum <reverse = 1> (x, axis)"),
-        "not stored",
-    ),
+    ("cumulate-forward", text_model("float[3,4] x, int64[] axis", "y = CumSum <reverse = 1> (x, axis)"), "not stored"),
     (
         "product-by-halves",
         text_model("float[3,4] x, int64[1] axes", "y = ReduceProd (x, axes)", opset=18),
@@ -644,11 +613,7 @@ STAYS: list[tuple[str, ModelProto, str]] = [
     ("batch-of-one", batched("length", shape="4"), ""),
     ("batch-of-one", TOO_LONG, "x0 is dynamic in what need not be a batch"),
     ("flat-index", flat(COUNTED), ""),
-    (
-        "flat-index",
-        flat(COUNTED.reshape(6, 8), "float[48] x", "y = Gather (table, index)", table=[1.0] * 48),
-        "",
-    ),
+    ("flat-index", flat(COUNTED.reshape(6, 8), "float[48] x", "y = Gather (table, index)", table=[1.0] * 48), ""),
     ("flat-index", flat([[0, 1]], "float[8,6] x", "y = Gather (x, index)"), ""),
     ("flat-index", flat(np.arange(12).reshape(3, 4), "float[] x"), "not known"),
     ("index-from-front", from_front("Gather <axis = 1>", [-1], "float[2,N,3] x"), "not known"),

@@ -83,10 +83,7 @@ def tiny(tmp_path: Path, root: Path) -> ToolchainSpec:
         f"sys.exit(0 if pathlib.Path({str(allowed)!r}).exists() else 'error: not allowed yet')"
     )
     return spec(
-        (
-            Stage(id="package", packages=(f"TinyTool @ {wheel.as_uri()}",)),
-            Stage(id="probe", run=("-c", program)),
-        )
+        (Stage(id="package", packages=(f"TinyTool @ {wheel.as_uri()}",)), Stage(id="probe", run=("-c", program)))
     )
 
 

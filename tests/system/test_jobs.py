@@ -59,11 +59,7 @@ def test_progress_is_a_bar_and_everything_else_is_only_logged(tmp_path: Path) ->
     ("raise SystemExit(3)", "ended with status 3 and left no result", ""),
     ("print('all is well')", "left no result", "all is well"),
     (DONE.replace("'ok': True", "'ok': False, 'error': 'no data'"), "failed", "no data"),
-    (
-        DONE.replace("'ok': True", "'ok': True, 'errors_logged': ['tool: gave up']"),
-        "logged an error: tool: gave",
-        "",
-    ),
+    (DONE.replace("'ok': True", "'ok': True, 'errors_logged': ['tool: gave up']"), "logged an error: tool: gave", ""),
     (DONE + "pathlib.Path('made').unlink()\n", "is not there", ""),
     (DONE.replace("write_text(json.dumps(result))", "write_text('{')"), "left no result", ""),
 )

@@ -127,10 +127,7 @@ CASES: dict[str, tuple[Any, Any]] = {
         draft(target="strix", precision="xint8", sdk="1.5"),
         draft(target="strix", precision="xint8", sdk="1.6"),
     ),
-    "VAI119": (
-        draft(target="strix", precision="bf16", sdk="1.7"),
-        draft(target="strix", precision="bf16", sdk="1.8"),
-    ),
+    "VAI119": (draft(target="strix", precision="bf16", sdk="1.7"), draft(target="strix", precision="bf16", sdk="1.8")),
     "VAI120": (draft(AIMET, precision=None), draft(QDQ, precision=None)),
     "VAI121": (draft(chain("Relu", shape=("n", 3, 8, 8))), draft()),
     "VAI122": (draft(chain("Relu", opset=23)), draft(chain("Relu", opset=20))),

@@ -200,12 +200,7 @@ def chosen(*pairs: tuple[str, str]) -> ChosenOptions:
     ("NumIterations", "200", "extra", {"FastFinetune": {"NumIterations": 200}}),
     ("PercentileCandidates", "[99.9, 99.99]", "extra", {"PercentileCandidates": [99.9, 99.99]}),
     ("RemoveQDQBetweenOps", '[["Conv", "Relu"]]', "extra", {"RemoveQDQBetweenOps": [["Conv", "Relu"]]}),
-    (
-        "RandomDataReaderInputShape",
-        '{"x": [1, 3]}',
-        "extra",
-        {"RandomDataReaderInputShape": {"x": [1, 3]}},
-    ),
+    ("RandomDataReaderInputShape", '{"x": [1, 3]}', "extra", {"RandomDataReaderInputShape": {"x": [1, 3]}}),
     ("CalibDataSize", "64", "extra", {"CalibDataSize": 64}),
     ("WeightSymmetric", "true", "extra", {"WeightSymmetric": True}),
     ("GPTQParams.WeightSymmetric", "true", "extra", {"GPTQParams": {"WeightSymmetric": True}}),

@@ -226,10 +226,7 @@ def test_a_sound_that_is_cut_off_and_two_kinds_in_one_folder_are_refused(tmp_pat
         load_calibration(tmp_path)
 
 
-SPECS = (
-    InputSpec(name="a/b", dtype="float32", shape=(1, 3)),
-    InputSpec(name="ids", dtype="int64", shape=(1, 2)),
-)
+SPECS = (InputSpec(name="a/b", dtype="float32", shape=(1, 3)), InputSpec(name="ids", dtype="int64", shape=(1, 2)))
 
 
 def _samples(count: int, label: Label = Label.GIVEN, ids: Label = Label.GIVEN) -> Samples:

@@ -18,11 +18,7 @@ __all__ = ["random_feeds"]
 
 
 def random_feeds(
-    model: ModelProto,
-    *,
-    samples: int = 1,
-    seed: int = 0,
-    ranges: Mapping[str, tuple[float, float]] | None = None,
+    model: ModelProto, *, samples: int = 1, seed: int = 0, ranges: Mapping[str, tuple[float, float]] | None = None
 ) -> list[dict[str, npt.NDArray[Any]]]:
     """Seeded inputs; unknown dimensions are 1.
 
