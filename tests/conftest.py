@@ -28,7 +28,6 @@ from sample_models.min_max import min_max_encodings
 gc.disable()  # what is imported and collected lives to the end: nobody need look through it again and again
 recorded.unpack()
 AIMET = Path(__file__).parent / "data" / "aimet"
-
 EXAMPLES = int(os.environ.get("DEPLOYKIT_EXAMPLES", "15"))
 """Of each property, the same in every run; the laboratory looks for new ones with ``DEPLOYKIT_EXAMPLES=1000``."""
 

@@ -67,7 +67,6 @@ NAN[0, 0, 0] = np.nan
 SAME = pair(MIXED, MIXED)
 NONE: dict[str, Any] = {"0": {}}
 MORE: dict[str, Any] = {"0": {}, "1": {}}
-
 CASES: dict[str, tuple[Judged, Judged]] = {
     code: (Judged(comparison=bad), Judged(comparison=clean))
     for code, bad, clean in (

@@ -26,7 +26,6 @@ from sample_models.tiny_graphs import TinyGraph
 from tables import each_row
 
 GOOD = DataFit(origin="frames", input="x", low=0.0, high=1.0, whole_numbers=False)
-
 BYTES = replace(GOOD, whole_numbers=True, high=255.0, first_layer=FirstLayer(node="c", deviation=1.5))
 
 

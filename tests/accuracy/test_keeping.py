@@ -211,8 +211,7 @@ PHOTO = np.stack([RAMP, RAMP.max() - RAMP, RAMP / 2])  # (3, 40, 60)
 @pytest.mark.parametrize("scale", [1.0, 1 / 255, 0.01], ids=["bytes", "parts", "small"])
 def test_values_of_a_known_range_come_back_as_they_were(scale: float) -> None:
     found = picture_in({"id": np.arange(4), "image": (PHOTO * scale).astype(np.float32)[None]})
-    assert found is not None
-    assert (found.input, found.size, found.is_stretched) == ("image", (60, 40), False)
+    assert found is not None and (found.input, found.size, found.is_stretched) == ("image", (60, 40), False)
     wanted = PHOTO.transpose(1, 2, 0) * scale * (1 if scale == 1.0 else 255)
     assert np.abs(found.pixels - wanted).max() <= 0.51
 

@@ -163,8 +163,7 @@ def test_rows_of_six_are_detections() -> None:
     body = "p = Sigmoid(x) v, i = TopK(p, k) m = Mod(i, c) n = Cast<to=1>(m) v3 = Unsqueeze(v, last)"
     body += " n3 = Unsqueeze(n, last) y = Concat<axis=2>(b, v3, n3)"
     (group,) = detection_sets(facts("float[1,60] x, float[1,10,4] b", body, k=K10, c=3, last=LAST))
-    assert group.labels is not None
-    assert (group.boxes.start, group.scores.start, group.labels.start) == (0, 4, 5)
+    assert group.labels is not None and (group.boxes.start, group.scores.start, group.labels.start) == (0, 4, 5)
 
 
 @each_row(("rows", "found"), (20, ("boxes", "scores")), (21, None))

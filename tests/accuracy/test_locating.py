@@ -74,8 +74,7 @@ def test_the_tampered_operator_is_found(count: int, data: st.DataObject, seed: i
     if found.first is None:  # what was spoilt hardly reaches the output
         assert all(view.sqnr_db >= found.threshold_db for view in found.outputs)
         assume(False)
-    assert found.first is not None
-    assert found.first.output.name == f"t{index}"
+    assert found.first is not None and found.first.output.name == f"t{index}"
     assert all(view.sqnr_db > 100 for view in found.first.inputs)
 
 
@@ -106,8 +105,7 @@ def _ranked() -> dict[str, np.ndarray]:
 def test_an_error_behind_another_order_is_found_where_it_is() -> None:
     model, other = _ranking(wrong=False), _ranking(wrong=True)
     found = locate(facts_of(model), ModelProbe(model), _Noisy(other), [_ranked()])
-    assert found.first is not None
-    assert found.first.output.name == "y"
+    assert found.first is not None and found.first.output.name == "y"
     assert [view.name for view in found.first.inputs] == ["chosen"]
     assert found.first.inputs[0].reordered
 

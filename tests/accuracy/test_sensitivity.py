@@ -180,19 +180,16 @@ def test_settings_biases_and_what_is_fused_get_no_range() -> None:
 def test_statistics_of_huge_odd_and_missing_values() -> None:
     values = np.asarray([1.0, -1.0, 1e30, np.inf, np.nan], np.float32)
     found = statistics_of([values])
-    assert found is not None
-    assert (found.low, found.not_finite) == (-1.0, 2)
+    assert found is not None and (found.low, found.not_finite) == (-1.0, 2)
     assert found.high == pytest.approx(1e30)
     assert math.isfinite(found.deviation)
     huge = statistics_of([np.asarray([1e200, -1e300, 3.0])])
     assert huge is not None and huge.peak_db == pytest.approx(10 * math.log10(3))
     assert statistics_of([np.full(3, np.nan)]) is None
     flat = statistics_of([np.zeros(5, np.float32)])
-    assert flat is not None
-    assert (flat.outliers, flat.peak_db, flat.histogram) == (0.0, 0.0, (5,))
+    assert flat is not None and (flat.outliers, flat.peak_db, flat.histogram) == (0.0, 0.0, (5,))
     spike = statistics_of([np.r_[np.random.default_rng(0).normal(size=9999), 50.0].astype(np.float32)])
-    assert spike is not None
-    assert spike.outliers == pytest.approx(1e-4)
+    assert spike is not None and spike.outliers == pytest.approx(1e-4)
 
 
 def test_what_it_is_to_be_quantized_to_must_be_said() -> None:

@@ -169,8 +169,7 @@ def test_rows_in_another_order_are_told_apart_from_loss(decoder_detector: Any) -
     wide = [name for name in decoder_detector.encodings.entries if name.endswith(decoder_detector.wide)]
     kept = decoder_detector.without(*wide)
     result = simulate(decoder_detector.model, kept, decoder_detector.feeds, facts=decoder_detector.facts)
-    assert result.reordered is not None
-    assert result.sqnr_db < 20 < 35 < result.reordered.overall_db
+    assert result.reordered is not None and result.sqnr_db < 20 < 35 < result.reordered.overall_db
     assert result.to_json()["reordered"]["sqnr_db"] > 35
 
 

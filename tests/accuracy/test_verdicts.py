@@ -25,7 +25,6 @@ from tables import each_row
 
 Outputs: TypeAlias = dict[str, np.ndarray]
 Change: TypeAlias = Callable[[np.ndarray], np.ndarray]
-
 PAGE = Path(__file__).parents[2] / "docs/numbers.md"
 RNG = np.random.default_rng(5)
 GIVEN = Context(label="given")

@@ -312,8 +312,6 @@ QDQ = """<ir_version: 8, opset_import: ["" : 17]> g (float[1,4,8,8] x) => (float
   <float s = {0.1}, uint8 z = {0}, int64 axis = {1}> {
   a = QuantizeLinear (x, s, z)  b = DequantizeLinear (a, s, z)  c = OP
   d = QuantizeLinear (c, s, z)  y = DequantizeLinear (d, s, z) }"""
-
-
 HTP = '{"backend_type": "htp", "soc_model": "43"}'
 
 

@@ -158,8 +158,7 @@ def test_where_no_tool_of_the_chain_speaks_the_answer_says_so() -> None:
 def test_a_line_is_read_as_an_event() -> None:
     log = "2025-01-01 [E:onnxruntime:, qnn_model.cc:99 Compose] node '/a/Add' refused with error code 3110, limit 2 MB"
     (event,) = of(log, EVERY).events or (None,)
-    assert event is not None
-    assert (event.level, event.where, event.codes) == ("error", "qnn_model.cc:99", (3110,))
+    assert event is not None and (event.level, event.where, event.codes) == ("error", "qnn_model.cc:99", (3110,))
     assert event.parts["node"] == "/a/Add"
     assert event.parts["limit"] == "2 MB"
 

@@ -15,8 +15,6 @@ from deploykit.cli import COMMANDS, cli
 from deploykit.cli.frame import run
 
 HEAVY = ("onnx", "onnxruntime", "numpy", "jinja2")
-
-
 ROOMS = ("deploykit.api", "deploykit.flow", "deploykit.model", "deploykit.accuracy", "deploykit.packages")
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only there a command has a child")
-
 PROGRAM = """
 import os, signal, sys, time
 from deploykit.cli.frame import show_crash

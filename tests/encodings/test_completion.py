@@ -25,7 +25,6 @@ from tables import each_row
 from text_models import text_model
 
 DATA = Path(__file__).parents[1] / "data"
-
 EXPORTS = [
     *(
         (f"aimet/{path.parts[-2] if 'aimet-2' not in path.parts[-2] else path.parts[-3]}/model.onnx", path)
@@ -242,7 +241,6 @@ def decided(zero_point: float) -> EncodingsOnGraph:
 
 COMPLETE: dict[str, Any] = {"x": flat(), "w": flat(signed=True), "g": flat(), "c": flat(), "y": flat()}
 LISTED = Affine(bits=8, signed=True, scale=np.ones(12), zero_point=np.zeros(12), symmetric=True, placed=False)
-
 CASES: dict[str, tuple[EncodingsOnGraph, EncodingsOnGraph]] = {
     "DK101": (on_graph(x=flat(), gg=flat()), on_graph(x=flat(), g=flat())),
     "DK102": (on_graph(a=flat(), b_=flat()), on_graph(x=flat(), gg=flat())),

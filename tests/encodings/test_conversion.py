@@ -30,9 +30,7 @@ from deploykit.model.facts import GraphFacts
 from tables import each_row
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
-
 GraphOf = Callable[[str], GraphFacts]
-
 VARIANTS = sorted(
     path.relative_to(AIMET).as_posix().removesuffix(".v1.0.0.encodings") for path in AIMET.rglob("*.v1.0.0.encodings")
 )

@@ -36,7 +36,6 @@ VERSIONS = ("0.6.1", "1.0.0", "2.0.0")
 LITEMP = frozenset(json.loads((AIMET / "detr" / "litemp.json").read_text())["flipped_tensors"])
 # The tensors that generate.py sets to float16 by hand (decoder_to_float).
 DECODER = frozenset(f"/decoder/{name}_output_0" for name in ("Add_2", "Div", "Log", "Add_4")) | {"onnx::Add_4934"}
-
 S = CoverageStatus
 
 

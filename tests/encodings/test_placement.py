@@ -25,7 +25,6 @@ from tables import each_row
 from text_models import text_model
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
-
 GraphOf = Callable[[str], GraphFacts]
 Collect = Callable[[onnx.ModelProto], GraphFacts]
 

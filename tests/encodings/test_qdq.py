@@ -35,7 +35,6 @@ MLP = AIMET / "mlp"
 
 # QDQ models hold scales in float32, the files hold doubles: half a unit in the last place.
 SINGLE = 1.2e-7
-
 GraphOf = Callable[[str], GraphFacts]
 
 
@@ -119,8 +118,6 @@ def only(proto: onnx.ModelProto, **more: Any) -> Encoding:
 
 
 HALF: dict[str, Any] = {"s": 0.5, "z": U8}
-
-
 CONTRIBUTED = PAIR.replace("= Quantize", "= com.microsoft.Quantize").replace("= Deq", "= com.microsoft.Deq")
 TO_OUTPUT = "q = QuantizeLinear ({0}, s, z)  {1} = DequantizeLinear (q, s, z)"
 INTEGERS = "d = DequantizeLinear (w_quantized, s)  y = MatMul (x, d)"

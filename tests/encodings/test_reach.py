@@ -112,8 +112,7 @@ def test_what_makes_it_that_large(
     op_type: str, operands: list[tuple[float, float] | None], cause: str, attained: bool
 ) -> None:
     found = reach_of(op_type, *operands)
-    assert found is not None
-    assert (found.cause, found.attained) == (cause, attained)
+    assert found is not None and (found.cause, found.attained) == (cause, attained)
 
 
 @each_row(

@@ -190,8 +190,7 @@ def test_observed_ranges_outrank_bounds() -> None:
     facts = collect_facts(wrap_proto(model, path=Path("model.onnx")))
     stored = graph_bounds(GraphCopy(model, copy=False))
     seen = find_post_processing(facts, {**stored, "pixels": (0.0, 1.0), "scores": (0.0, 1.0)})
-    assert seen is not None
-    assert Harm.UNLIKE not in seen.harms
+    assert seen is not None and Harm.UNLIKE not in seen.harms
 
 
 def test_networks_without_one() -> None:

@@ -23,7 +23,6 @@ EXAMPLES = [ROOT / "docs/examples" / name for name in ("my_npu", "openvino_npu")
 MLP = ROOT / "tests/data/aimet/mlp/model.onnx"
 CNN = ROOT / "tests/data/aimet/cnn/model.onnx"
 QDQ = ROOT / "tests/data/aimet/cnn/w8a8.qdq.onnx"
-
 pytestmark = pytest.mark.heavy
 
 

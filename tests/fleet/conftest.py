@@ -8,7 +8,6 @@ import pytest
 from deploykit import api
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
-
 TOML = """
 [defaults]
 samples = false

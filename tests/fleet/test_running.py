@@ -98,8 +98,7 @@ sys.exit(subprocess.run([{sys.executable!r}, *sys.argv[1:]], input=json.dumps(ce
     assert "signal 6" in made[0].why
     assert "about to break" in made[0].error["why"]
     kept = read_result(tmp_path / "out", "cnn/phone")
-    assert kept is not None
-    assert kept.error == made[0].error
+    assert kept is not None and kept.error == made[0].error
 
 
 def test_a_cell_that_takes_too_long_is_ended(fleet: Path, tmp_path: Path) -> None:

@@ -95,8 +95,7 @@ def _changed(made: ChosenWay, **winner: Any) -> ChosenWay:
 def _poor() -> ChosenWay:
     """As if the simulation had shown a miss of what is asked."""
     good = chosen(W8A16)
-    assert good.prepared is not None
-    assert good.prepared.verdict is not None
+    assert good.prepared is not None and good.prepared.verdict is not None
     verdict = good.prepared.verdict
     missed = tuple(replace(number, value=-1.0, note="") for number in verdict.numbers if number.limit.at_least)
     return _changed(good, verdict=replace(verdict, right=False, numbers=missed))
@@ -261,8 +260,7 @@ def test_verify_names_the_first_operator_that_diverges(mixed: Mixed, good: bool,
     made = deploykit.package(
         DETR / "model.onnx", target="sm8650", sdk="2.33", encodings=encodings, mixed=mixed, out=tmp_path / "out"
     )
-    assert made.package is not None
-    assert deploykit.verify(made.package).ok
+    assert made.package is not None and deploykit.verify(made.package).ok
     (check,) = [c for c in deploykit.verify(made.package, numerics=True).checks if c.id == "numerics"]
     assert check.ok is good
     assert "8 derived samples" in check.detail

@@ -92,8 +92,7 @@ def _reach(made: ChosenWay, name: str) -> float:
 
 def test_the_grids_tell_the_size() -> None:
     made = chosen(result=True, mixed="refuse")
-    assert made.prepared is not None
-    assert made.prepared.way.kind == "integer"
+    assert made.prepared is not None and made.prepared.way.kind == "integer"
     assert [_reach(made, name) for name in SIZES] == pytest.approx([640] * 3, rel=1e-3)
     (found,) = CHOICE_RULES["DK209"].run(made)
     assert "640 times" in found.message
@@ -119,10 +118,8 @@ def test_the_way_out_works() -> None:
 
 def test_where_the_backend_can_it_stays_float_and_nothing_is_made_up() -> None:
     made = chosen(result=False)
-    assert made.prepared is not None
-    assert made.prepared.way.kind != "integer"
-    assert made.situation.encodings is not None
-    assert not SIZES & made.situation.encodings.entries.keys()
+    assert made.prepared is not None and made.prepared.way.kind != "integer"
+    assert made.situation.encodings is not None and not SIZES & made.situation.encodings.entries.keys()
     assert all(finding.handled for finding in CHOICE_RULES["DK207"].run(made))
 
 

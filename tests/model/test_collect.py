@@ -115,8 +115,7 @@ def test_constants_on_demand() -> None:
     )
     loaded = wrap_proto(proto, path=PATH)
     value = constant_value(loaded, "c")
-    assert value is not None
-    assert value.tolist() == [1.0, -2.0]
+    assert value is not None and value.tolist() == [1.0, -2.0]
     assert constant_value(loaded, "c", limit=1) is None
     assert constant_value(loaded, "x") is None
     assert constant_range(loaded, "c") == (-2.0, 1.0)

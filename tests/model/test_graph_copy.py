@@ -113,7 +113,6 @@ ZOO = Path(__file__).parents[1] / "data" / "zoo"
 STORED: dict[str, Any] = {"two": 2.0, "eps": 1e-6, "one": 1.0, "half": 0.5, "mhalf": -0.5, "root2": 2**0.5, "six": 6.0}
 STORED |= {"three": 3.0, "zero": 0.0, "k": 0.044715, "r": 0.79788, "scale": [1.0] * 8, "bias": [0.5] * 8, "last": [-1]}
 STORED |= {"to": [1, 3, 16], "back": [1, 6, 8], "ones": np.ones(3, np.float32), "zeros": np.zeros(3, np.float32)}
-
 CENTRED = "mean = ReduceMean <axes = [-1]> (x)  c = Sub (x, mean)  "
 FORMS = {
     "div": "root = Sqrt (plus)  n = Div ({}, root)",

@@ -57,7 +57,6 @@ def functional(body: str) -> onnx.ModelProto:
 ADD = "y = Add (x, w)"
 COUNTED = "where = NonZero (x)  y = Cast <to = 1> (where)"
 BRANCHES = "then_branch = t () => (float[4] b) { b = Relu (x) }, else_branch = e () => (float[4] d) { d = Relu (x) }"
-
 CASES: dict[str, tuple[onnx.ModelProto, onnx.ModelProto]] = {
     "DK001": (model(given="float[batch,4] x"), model(given="float[1,4] x")),
     "DK002": (model(COUNTED), model()),

@@ -20,9 +20,7 @@ from tables import each_row
 ZOO = Path(__file__).parents[1] / "data" / "zoo"
 INF = math.inf
 ALL = (-INF, INF)
-
 Bound = Callable[..., Interval]
-
 ENDS = {"x": (-3, 2), "z": (0, 1), "g": (-2, 2), "n": (-7, 8), "m": (-3, 2), "r": (-3, 2)}
 NODES = [
     ("Abs (x)", (0, 3)),
@@ -337,7 +335,6 @@ def test_what_is_known_of_a_tensor_narrows_it(bound: Bound) -> None:
 
 MEAN = "q = Mul (x, x)  m = ReduceMean <axes = [-1]> (q)"
 L2 = "l = ReduceL2 <axes = [-1]> (x)"
-
 RATIOS = [
     # As in the steps of RWKV, whose exponents are differences to the larger of two.
     ("m = Max (z, x)  y = Sub (x, m)", (-INF, 0)),

@@ -21,8 +21,6 @@ from emulator import execute_model
 from tables import each_row
 
 pytestmark = pytest.mark.usefixtures("every_compilation_runs")
-
-
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 
 

@@ -82,8 +82,7 @@ def test_a_product_that_is_not_on_the_matrix_unit_is_told(tmp_path: Path) -> Non
     trace = tmp_path / "profile_qnn.log"
     trace.write_bytes(trace.read_bytes().replace(b"uses_hmx", b"scalar"))
     found = read_estimate(profile, [GRAPH], [SCHEMATIC], chip="77", nodes={"conv"})
-    assert found is not None
-    assert "not on the matrix unit" in found.operators[0].reason
+    assert found is not None and "not on the matrix unit" in found.operators[0].reason
 
 
 @pytest.mark.parametrize(
@@ -95,8 +94,7 @@ def test_what_the_runtime_fuses_goes_by_the_operator_of_the_model(made: str) -> 
 
 def test_several_graphs_are_summed(tmp_path: Path) -> None:
     found = read_estimate(written(tmp_path, BLOCK + BLOCK), [GRAPH, GRAPH], [SCHEMATIC, SCHEMATIC], chip="77")
-    assert found is not None
-    assert (found.time_us, found.cycles) == (1000, 2000)
+    assert found is not None and (found.time_us, found.cycles) == (1000, 2000)
     assert "cannot be told apart" in found.note
 
 

@@ -38,11 +38,7 @@ from sample_models.min_max import min_max_encodings
 from tables import each_row
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
-
-
 ALONE = {"kernels": "off"}
-
-
 """Nothing wrong is done in another way."""
 
 

@@ -361,11 +361,7 @@ def test_a_float16_operation_that_writes_the_graphs_output_is_not_float32(kind: 
 
 
 NARROW_8 = "Softmax: over 16 values, input span 0.009 | w8a8"
-
-
 STATED = {row.id: row.example for row in atlas_rows() if row.mechanism and row.op in ("Clip", "Mul", "Softmax")}
-
-
 STATED |= {name: NARROW_8 for name, example in STATED.items() if "w8a8" in example}  # not with a narrow result as well
 
 

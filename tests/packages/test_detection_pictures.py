@@ -60,8 +60,7 @@ def test_a_class_that_stands_for_nothing_is_not_drawn() -> None:
     values = {"boxes": places, "scores": scores}
     side = Seen(by="float", feeds=({"image": PICTURE},), outputs=(values,))
     drawn = draw_detections(GROUP, side, side)
-    assert drawn is not None
-    assert [(box.label, box.score) for box in drawn["pictures"][0]["before"]] == [(1, 0.9)]
+    assert drawn is not None and [(box.label, box.score) for box in drawn["pictures"][0]["before"]] == [(1, 0.9)]
 
 
 def test_noise_is_no_picture_and_pages_stay_small() -> None:
@@ -71,8 +70,7 @@ def test_noise_is_no_picture_and_pages_stay_small() -> None:
     coarse = np.kron(rng.uniform(size=(1, 3, 160, 160)), np.ones((1, 1, 4, 4)))
     busy = (coarse * 250 + rng.uniform(size=coarse.shape) * 5).astype(np.float32)
     drawn = draw_detections(GROUP, seen("float", busy, 0, count=8), seen("simulation", busy, 0, count=8))
-    assert drawn is not None
-    assert 1 <= len(drawn["pictures"]) <= 3
+    assert drawn is not None and 1 <= len(drawn["pictures"]) <= 3
     assert sum(len(picture["uri"]) for picture in drawn["pictures"]) < 900_000
 
 
@@ -137,8 +135,7 @@ AUDIT = Audit(
 
 def test_an_audit_is_told_worst_first() -> None:
     section = audit_section(AUDIT)
-    assert section is not None
-    assert [kernel.verdict for kernel in section["open"]] == ["wrong", "narrowed"]
+    assert section is not None and [kernel.verdict for kernel in section["open"]] == ["wrong", "narrowed"]
     assert list(section["counts"].items()) == [("wrong", 1), ("narrowed", 1), ("right", 1)]
     assert audit_section(None) is None
 
@@ -172,8 +169,7 @@ def test_the_strip_shows_types_as_expected_and_what_is_open() -> None:
 
 def test_ranges_stand_where_their_steps_and_ends_are() -> None:
     chart = range_chart(read_encodings(AIMET / "cnn" / "w8a16.v1.0.0.encodings"))
-    assert chart is not None
-    assert chart["limits"][0][1] < chart["limits"][1][1]
+    assert chart is not None and chart["limits"][0][1] < chart["limits"][1][1]
     ends = [bar["end"] for bar in chart["bars"]]
     assert ends == sorted(ends, reverse=True)
     for bar in chart["bars"]:

@@ -83,8 +83,7 @@ def test_strategy_2_explicit_float_entries(aimet: Path, tmp_path: Path) -> None:
     made = package(aimet, tmp_path, "w8a16-fp16mix-explicit.v0.6.1.encodings")
     found = finding(made, "QNN102")
     assert found.severity == "error"
-    assert found.handled is not None
-    assert "omit" in found.handled
+    assert found.handled is not None and "omit" in found.handled
     entries = written(made)["activation_encodings"]
     assert all(item["dtype"] == "int" for items in entries.values() for item in items)
     assert "/decoder/Div_output_0" not in entries
@@ -100,8 +99,7 @@ def test_strategy_3_encodings_2_0_0(aimet: Path, tmp_path: Path) -> None:
     found = finding(made, "QNN103")
     assert found.severity == "error"
     assert "param_encodings" in found.message or "2.0.0" in found.message
-    assert found.handled is not None
-    assert "0.6.1" in found.handled
+    assert found.handled is not None and "0.6.1" in found.handled
     assert written(made)["version"] == "0.6.1"
     assert "--use_quantize_v2" not in convert_argv(made)
 

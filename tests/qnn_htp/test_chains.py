@@ -24,7 +24,6 @@ from deploykit_qnn_htp import backend
 MakeSdk = Callable[..., Path]
 RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
 Arrays = dict[str, npt.NDArray[Any]]
-
 DETR = Path(__file__).parents[1] / "data" / "aimet" / "detr"
 NAMES = ("segment_0_quantized", "segment_1_float", "segment_2_quantized")
 INNER = "/decoder/enc_bbox_head/layers/0/Add_output_0"
@@ -198,8 +197,7 @@ def test_a_route_through_dlcs_serves_both_kinds(tmp_path: Path) -> None:
         out=tmp_path / "out",
     )
     assert done.package is not None, [finding.message for finding in done.findings if finding.blocks]
-    assert done.plan.route is not None
-    assert "segment_1_float by qairt-float" in done.plan.route.why
+    assert done.plan.route is not None and "segment_1_float by qairt-float" in done.plan.route.why
     assert deploykit.verify(done.package).ok
 
 
@@ -208,8 +206,7 @@ def with_tail(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A package whose end was cut off and runs on the host."""
     encodings, out = DETR / "w8a8.v0.6.1.encodings", tmp_path_factory.mktemp("tail") / "out"
     folder = deploykit.package(DETR / "model.onnx", target="sm8650", sdk="2.33", encodings=encodings, out=out).package
-    assert folder is not None
-    assert (folder / "model/tail.onnx").exists()
+    assert folder is not None and (folder / "model/tail.onnx").exists()
     return folder
 
 

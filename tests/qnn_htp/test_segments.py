@@ -55,8 +55,7 @@ def cut() -> Situation:
 @STYLES
 def test_each_segment_is_an_ordinary_conversion(cut_packages: dict[str, Packaged], style: str) -> None:
     plan = cut_packages[style].plan
-    assert plan.route is not None
-    assert plan.route.id == "segments"
+    assert plan.route is not None and plan.route.id == "segments"
     assert all(name in plan.route.why for name in (*NAMES, "legacy-complete", "legacy-float"))
     converts = [step.argv for step in plan.steps if step.id.startswith("convert-")]
     for argv, name in zip(converts, NAMES, strict=True):
@@ -87,8 +86,7 @@ def test_what_a_cut_changes_is_said(cut_packages: dict[str, Packaged]) -> None:
 def test_findings_of_the_uncut_model_are_shown_as_handled_and_each_once(cut_packages: dict[str, Packaged]) -> None:
     done = cut_packages["explicit"]
     (crash,) = [finding for finding in done.findings if finding.code == "QNN102"]
-    assert crash.handled is not None
-    assert "3 segments" in crash.handled
+    assert crash.handled is not None and "3 segments" in crash.handled
     keys = [(finding.code, finding.subject.name, finding.message) for finding in done.findings]
     assert len(keys) == len(set(keys))
     # Infinities are judged on the whole graph: a segment alone does not see where a range comes from.
@@ -115,8 +113,7 @@ def test_the_three_ways_are_compared(cut_packages: dict[str, Packaged], tmp_path
     assert won["float16_tensors"] == 0
     assert won["overall_db"] >= 60
     fallback = made(style, tmp_path / "fallback", mixed="fallback")
-    assert fallback.plan.route is not None
-    assert fallback.plan.route.id == "legacy-float-fallback"
+    assert fallback.plan.route is not None and fallback.plan.route.id == "legacy-float-fallback"
 
 
 def test_the_same_inputs_give_the_same_bytes(cut_packages: dict[str, Packaged], tmp_path: Path) -> None:

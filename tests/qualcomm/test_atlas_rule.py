@@ -63,10 +63,7 @@ def limited(op: str, high: float, kind: Case = U16, out: str = "4,8") -> Case:
 
 
 NORM = "ReduceL2 <axes = [1]>"
-
-
 CASES: dict[str, tuple[Case, Case]] = {"QNN320": (pool(1), pool(0))}
-
 KNOWN: dict[str, tuple[Case, Case]] = {
     "a narrow Softmax in 16 bits": (softmax(2.64e-6), softmax(2.65e-6)),
     "a narrow Softmax in 8 bits": (softmax(4.23e-5, U8), softmax(4.24e-5, U8)),

@@ -10,8 +10,6 @@ from tables import each_row
 
 Case = dict[str, Any]
 Lint = Callable[[Case], dict[str, list[Finding]]]
-
-
 POSITIONED = (
     "g (float[2,16,8] x, float[%s] p, float[8] s) => (float[2,16,8] y) "  # one line in two
     "{ a = Add (x, p)  y = LayerNormalization (a, s) }"
@@ -125,8 +123,6 @@ GRID_SAMPLE = {"graph": SAMPLED % "y = GridSample (x, p)"}
 TURNED = "g (float[1,2,3,4,5,6] x) => (float[6,1,3,2,5,4] y) { y = Transpose <perm = [5,0,2,1,4,3]> (x) }"
 BEHIND, PICTURES = CASES["QNN210"][0], "1,64,160,160"
 TAKEN_BY_CONVERTER = "the converter takes it, whether the compiler does is not known"
-
-
 OF_ANY_RANK = """g (float[1,8,8] x) => (float[1,8,8] y) {
   own = com.microsoft.Own (x)  y = LayerNormalization <axis = 1> (own, s, b) }"""
 ROIS = """g (float[1,4,8,8] x, float[2,4] r, int64[2] i) => (float[2,4,2,2] y) {

@@ -10,7 +10,6 @@ from tables import each_row
 
 Case = dict[str, Any]
 Lint = Callable[[Case], dict[str, list[Finding]]]
-
 SCALE = {"sx": ("float", (), 0.1), "zx": ("uint16", (), 0)}
 QDQ = "xq = QuantizeLinear (x, sx, zx)  xd = DequantizeLinear (xq, sx, zx)"
 
@@ -107,7 +106,6 @@ EXPANDED = "g (float[1] x) => (float[%d] y) { s = Constant <value_ints = [%d]> (
 NBITS = """g (float[1,64] x) => (float[1,4] y) {
   y = com.microsoft.MatMulNBits <K = 64, N = 4, bits = 4, block_size = %d> (x, w, s) }"""
 NBITS_STORED = {"w": ("uint8", (4, 2, 16), 1), "s": ("float", (8,), 0.1)}
-
 CASES: dict[str, tuple[Case, Case]] = {
     "QNN232": (wide(4), wide(1)),
     "QNN233": (lpbq("MatMul (xd, w)", target="qcs6490"), lpbq("MatMul (xd, w)", target="sm8650")),

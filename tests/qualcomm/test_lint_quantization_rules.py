@@ -20,7 +20,6 @@ from text_models import text_model
 
 Case = dict[str, Any]
 Lint = Callable[[Case], dict[str, list[Finding]]]
-
 U8, U16, S8, S16 = {"type": "uint8"}, {"type": "uint16"}, {"type": "int8"}, {"type": "int16"}
 
 
@@ -63,7 +62,6 @@ BATCH_NORM = {
 }
 PRODUCT = {"graph": "g (float[1,4,8] a, float[1,8,4] b) => (float[1,4,4] y) { y = MatMul (a, b) }"}
 CHAIN = {"graph": "g (float[4] x) => (float[4] y) { a = Relu (x)  b = Sigmoid (a)  c = Tanh (b)  y = Neg (c) }"}
-
 CASES: dict[str, tuple[Case, Case]] = {
     "QNN215": (block(("q", "k", "s", "y", "x")), block(("q", "k", "s", "y", "x"), sdk="2.47")),
     "QNN231": (conv(encodings={"w": S16}, target="sm8450"), conv(encodings={"w": S16}, target="sm8550")),
@@ -108,8 +106,6 @@ MOVED = {
     "graph": """g (float[1,4,8] a, float[1,4,8] b) => (float[1,4,4] y) {
       t = Transpose <perm = [0,2,1]> (b)  y = MatMul (a, t) }"""
 }
-
-
 MADE = "g (float[1,4,8] a, float[1,8,4] b) => (float[1,4,4] y) { t = Relu (b)  y = MatMul (a, t) }"
 
 

@@ -26,8 +26,6 @@ from tables import each_row
 
 # Read here on its own, so that the loader is not tested against itself.
 SOURCES = tomllib.loads((DATA / "sources.toml").read_text("utf-8"))
-
-
 EXTENTS = {SOURCES["sources"].get(name, name): (given[0], given[-1]) for name, given in SOURCES["extent"].items()}
 
 
@@ -79,8 +77,6 @@ def test_sources_speak_together(sources: list[str], expected: tuple[str, str] | 
 
 
 NEW, EXTENDS = "[[feature]]\n", 'extends = "2.32.6"'
-
-
 BROKEN: list[tuple[str, str, str, str]] = [
     ("2.33.0", "[[feature]]\nfeature =", "[[feature]]\nfeatures =", "feature[0].features: unknown"),
     ("2.38.0", 'confidence = "inferred"', 'confidence = "sure"', "feature[0].confidence:"),

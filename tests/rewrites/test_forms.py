@@ -238,7 +238,6 @@ def summed(op: str, shape: tuple[int, ...], given: str = "2,16,8", norm: str = "
 WRITTEN = "m = ReduceMean <axes = [-1]> (s)  c = Sub (s, m)  q = Mul (c, c)  v = ReduceMean <axes = [-1]> (q)"
 WRITTEN += "  p = Add (v, eps)  r = Sqrt (p)  y = Div (c, r)"
 REPEATED = {"table_repeated": (2, 16, 8), "scale": (8,)}
-
 SHAPES = [
     *(
         Row("norm-rows", normed(op, shape, axis), f"Reshape {op} Reshape", holds={"y_rows_shape": matrix})

@@ -99,7 +99,6 @@ def test_a_rank_2_matmul_is_refused_and_a_product_that_something_else_reads_keep
 FEED = {"x": np.linspace(-6, 6, 100, dtype=np.float32).reshape(2, 50)}
 NUMBERS: dict[str, Any] = {"half": 0.5, "one": 1.0, "two": 2.0, "three": 3.0, "six": 6.0, "zero": 0.0, "root2": 2**0.5}
 NUMBERS |= {"inverse": 0.5**0.5, "small": 0.044715, "root": (2 / np.pi) ** 0.5}
-
 ERF = "scaled = {}  erf = Erf (scaled)  gate = Add (erf, one)"
 """1 + erf(x / sqrt(2))"""
 TANH = "cube = {}  bent = Mul (cube, small)  total = Add (x, bent)  inner = Mul (total, root)  tanh = Tanh (inner)"

@@ -104,8 +104,7 @@ def test_new_outputs_get_entries_and_lost_tensors_lose_theirs() -> None:
     names = {"detections": (0, 640), "relu": (0, 4), "scores": (0, 1)}
     entries = {n: Encoding(name=n, value=affine_for_range(low, high, kind)) for n, (low, high) in names.items()}
     done = rewrite(model, EncodingSet(version="2.0.0", entries=entries), ["scale-last"], random_feeds(model))
-    assert done.encodings is not None
-    assert set(done.encodings.entries) == {"relu", "scores", "boxes"}
+    assert done.encodings is not None and set(done.encodings.entries) == {"relu", "scores", "boxes"}
     boxes = done.encodings.entries["boxes"].value
     assert isinstance(boxes, Affine)
     assert boxes.dtype == "uint16"

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 __all__ = ["unpack"]
-
 DATA = Path(__file__).parents[1] / "data"
 FOLDERS = {
     DATA / "aimet" / "recorded.tar.xz": DATA / "aimet",

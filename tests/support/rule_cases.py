@@ -11,7 +11,6 @@ from types import ModuleType
 from typing import Any
 
 __all__ = ["cases", "module_at"]
-
 TESTS = Path(__file__).parents[1]
 _CODE = re.compile(r"[A-Z]{2,3}\d{3}")
 

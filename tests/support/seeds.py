@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 __all__ = ["WHOLE", "share_of"]
-
 T = TypeVar("T")
 WHOLE = bool(os.environ.get("DEPLOYKIT_WHOLE"))
 """Everything, whatever it takes: for the laboratory."""

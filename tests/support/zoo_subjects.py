@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 import numpy as np
 
 Values: TypeAlias = dict[str, np.ndarray[Any, Any]]
-
 SAME = 200.0
 """Decibels of equal arrays: more than float32 can tell apart."""
 

@@ -90,7 +90,6 @@ YOLO = "fp32.onnx"
 HALF = chain("Relu", "Sigmoid", dtype="float16")
 NEWEST = max((r for r in releases() if r.name == "Vitis AI"), key=lambda r: r.version)
 UNKNOWN = next(r for r in releases() if not r.established)
-
 CASES: dict[str, tuple[Any, Any]] = {
     "VAI001": (PickedRelease(requested="6.9", release=NEWEST), PickedRelease(requested=NEWEST.version, release=NEWEST)),
     "VAI002": (PickedRelease(requested="", release=UNKNOWN), PickedRelease(requested="", release=NEWEST)),
@@ -257,8 +256,7 @@ def test_vint8_with_exclusions_is_mixed() -> None:
 )
 def test_float16_sources_take_the_way_that_was_observed(sdk: str, way: str) -> None:
     found = draft(HALF, sdk=sdk)
-    assert found.float16_way is not None
-    assert found.float16_way.way == way
+    assert found.float16_way is not None and found.float16_way.way == way
     (finding,) = DRAFT_RULES["VAI113"].run(found)
     assert finding.severity is Severity.ERROR and finding.handled is not None
     (compiled,) = DRAFT_RULES["VAI113"].run(draft(HALF, sdk=sdk, precision="bf16"))

@@ -268,5 +268,4 @@ def test_without_the_toolchain_the_package_says_that_nothing_ran(
     assert "quantize" in packaged.generated
     (finding,) = [finding for finding in packaged.findings if finding.code == "VAI301"]
     assert finding.hint == "deploykit toolchain install quark==0.12.post1"
-    assert packaged.package is not None
-    assert not (packaged.package / RESULT).exists()
+    assert packaged.package is not None and not (packaged.package / RESULT).exists()

@@ -58,8 +58,7 @@ def test_the_detector_is_dead_in_vint8_and_the_proposed_way_out_cures_it(make: M
     mixed = make(out="mixed", precision="mixed", adapter_options={"exclude_subgraph": (proposed,)})
     assert codes(mixed) == set()
     assert mixed.exit_status == 0
-    assert mixed.package is not None
-    assert verify(mixed.package).ok
+    assert mixed.package is not None and verify(mixed.package).ok
 
 
 def test_an_option_that_quark_would_ignore_is_caught(make: Make, default: Environment) -> None:

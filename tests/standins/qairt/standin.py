@@ -15,8 +15,6 @@ from deploykit_qualcomm.tables import load_sdk_table
 
 CODES = {"int4": 0x308, "int8": 0x308, "int16": 0x316, "int32": 0x332}
 CODES |= {"uint4": 0x408, "uint8": 0x408, "uint16": 0x416, "uint32": 0x432, "float16": 0x216, "float32": 0x232}
-
-
 PLAYS = "stand-in for "
 """What every artifact holds, with the path of the ONNX file that it was made from: ``net_run`` runs that file."""
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 __all__ = ["UNREACHABLE", "decoder_detector", "decoder_feeds"]
-
 UNREACHABLE = 3.4028234663852886e38
 """What stands in the anchors where no box may start: the largest float32."""
 

@@ -17,13 +17,11 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 __all__ = ["DETECTORS", "SIDE", "count_kept", "detections_of", "detr_like", "scenes", "ssd_like", "yolo_like"]
-
 SIDE = 160
 """Height and width of the images, and what boxes are measured in."""
 
 _CLASSES, _BINS, _QUERIES, _WIDTH = 5, 8, 24, 24
 _STRIDES = (8, 16)
-
 Numbers: TypeAlias = npt.NDArray[Any]
 Values: TypeAlias = Mapping[str, Numbers]
 

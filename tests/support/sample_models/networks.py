@@ -22,7 +22,6 @@ __all__ = [
     "save_model",
     "save_with_external_data",
 ]
-
 Floats = npt.NDArray[np.float32]
 
 
