@@ -1,7 +1,5 @@
 """Every command is one call of the Python API, and importing it costs nothing."""
 
-from __future__ import annotations
-
 import inspect
 import pydoc
 import subprocess

@@ -1,7 +1,5 @@
 """The rooms are those of import-linter and of docs/architecture.md, and no file imports another in a circle."""
 
-from __future__ import annotations
-
 import ast
 import re
 import tomllib

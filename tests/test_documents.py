@@ -1,7 +1,5 @@
 """What the documentation tells its reader to type is typed here; what it only shows has a form that exists."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

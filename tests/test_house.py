@@ -1,7 +1,5 @@
 """The house rules that no linter knows: layout, vendor words, file sizes, what the wheel holds."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import io

@@ -1,7 +1,5 @@
 """What docs/howto/in-ci.md gives other programs is held against their schemas, and its shell lines are run."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

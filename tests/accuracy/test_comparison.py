@@ -1,7 +1,5 @@
 """Comparing sets of outputs: what is measured, what is found, and that sides and files cannot be mixed up silently."""
 
-from __future__ import annotations
-
 import json
 import math
 import shlex

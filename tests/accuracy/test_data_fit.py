@@ -1,7 +1,5 @@
 """Calibration data against the model: wrong scales, swapped colours, missing normalisation, too few, unlike classes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Which detections are kept, what boxes are made of, and pictures beside numbers."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

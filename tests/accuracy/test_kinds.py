@@ -1,7 +1,5 @@
 """What outputs are is read from the graph, and never from their names."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Time by the compiler's cost model: every moment of a trace belongs to somebody, and to nobody twice."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """locate: names the operator that was tampered with, on large graphs too, and is not fooled by TopK's order."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

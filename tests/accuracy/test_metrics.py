@@ -1,7 +1,5 @@
 """The user's own measures: functions in a child, with a deadline; the documented examples are right."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from dataclasses import replace

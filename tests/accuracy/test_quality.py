@@ -1,7 +1,5 @@
 """How good a model is on labels, with its interval, and what meets a goal."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

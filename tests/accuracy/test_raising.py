@@ -1,7 +1,5 @@
 """Lite mixed precision: the fewest layers that reach a goal, types that go together."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

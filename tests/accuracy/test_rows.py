@@ -1,7 +1,5 @@
 """Rows behind a choice are matched as sets, through every operator behind it; nothing else is forgiven."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

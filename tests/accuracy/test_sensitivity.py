@@ -1,7 +1,5 @@
 """The sensitivity analysis: equal to AIMET's where it has the same question, resumable, within its budgets."""
 
-from __future__ import annotations
-
 import json
 import math
 import zipfile

@@ -1,7 +1,5 @@
 """Encodings simulated in ONNX Runtime, whole and in part."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A model run group by group gives what the whole gives, bit for bit, wherever it is cut."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Does a package do the model's task as well as its numbers allow? Right ones, costly ones and wrong ones."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """What the core advises is there, can be chosen, and helps where it is followed."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Callable

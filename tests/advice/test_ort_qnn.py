@@ -1,7 +1,5 @@
 """Advice about ONNX Runtime's QNN provider, followed on the triggering cases; the compiler itself is not run here."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

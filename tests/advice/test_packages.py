@@ -1,7 +1,5 @@
 """What is advised about packages and by qnn-htp helps where it is followed."""
 
-from __future__ import annotations
-
 import re
 import zipfile
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """Advice about Vitis AI and Ryzen AI, followed on the triggering cases."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable
 from dataclasses import replace

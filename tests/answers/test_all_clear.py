@@ -1,7 +1,5 @@
 """Logs that tell of no failure, and failures that others follow from."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import replace
 from string import ascii_lowercase

@@ -1,7 +1,5 @@
 """Questions without a model: capabilities, and what this machine has."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace

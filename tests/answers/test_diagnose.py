@@ -1,7 +1,5 @@
 """Logs of failed tools: what is read from them, and logs that real providers wrote."""
 
-from __future__ import annotations
-
 import io
 import resource
 import subprocess

@@ -1,7 +1,5 @@
 """The tables of known errors, walked once per property; each test names the rows that are wrong."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

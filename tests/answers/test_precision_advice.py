@@ -1,7 +1,5 @@
 """Conclusions from accuracies: the words of the workflow page for its cases, and none where the numbers forbid one."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pages of rules and options, the catalog of codes, and what each finding stands for."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A failure that no row has words for is answered by whose code fails and how, and never where a row speaks."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 from typing import Any

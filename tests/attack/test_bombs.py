@@ -1,7 +1,5 @@
 """Small files that ask for much: any input below a megabyte is answered within 10 s of computing and 1 GB."""
 
-from __future__ import annotations
-
 import io
 import struct
 import zipfile

@@ -1,7 +1,5 @@
 """Programs end with whoever started them, and what lies in the working folder is not imported."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Links that come at the worst moment: for a file between look and open, for a place before a package is put there."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

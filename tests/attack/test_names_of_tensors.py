@@ -1,7 +1,5 @@
 """Outputs called like arguments of numpy.savez, run by the scripts of packages: each is saved under its own name."""
 
-from __future__ import annotations
-
 import runpy
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What a command writes over: nothing that it did not write itself, wherever it is told to write."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Names as weapons against whoever opens a page or reads a terminal, templates as weapons against whoever uses them."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

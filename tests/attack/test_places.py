@@ -1,7 +1,5 @@
 """The place of a package: what is replaced, what is kept, two runs at once, runs that die, disks that are full."""
 
-from __future__ import annotations
-
 import random
 import shutil
 import subprocess

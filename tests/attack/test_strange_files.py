@@ -1,7 +1,5 @@
 """Pipes, devices and endless files under the names of files, and texts that are no UTF-8: each gets an answer."""
 
-from __future__ import annotations
-
 import os
 import re
 import socket

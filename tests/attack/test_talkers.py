@@ -1,7 +1,5 @@
 """Logs, containers and programs that go on without end: what reads them holds little and ends."""
 
-from __future__ import annotations
-
 import random
 import struct
 import sys

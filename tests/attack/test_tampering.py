@@ -1,7 +1,5 @@
 """A package in strange hands: every changed bit, planted artifacts, forged manifests, digests and signatures."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random

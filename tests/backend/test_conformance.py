@@ -1,7 +1,5 @@
 """What every backend has: plugins that are found, registries, cases of rules, and values of stages."""
 
-from __future__ import annotations
-
 import builtins
 import importlib
 import os

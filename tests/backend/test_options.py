@@ -1,7 +1,5 @@
 """Specs of options: what is a right value, in Python, on a command line and in an environment variable."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

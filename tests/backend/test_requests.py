@@ -1,7 +1,5 @@
 """What a backend is asked, what it claims, and who gives a second opinion."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Sequence
 from dataclasses import fields, replace

@@ -1,7 +1,5 @@
 """The commands accuracy and encodings."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The command line as a user meets it: global options anywhere, exit statuses, JSON on errors, light start."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

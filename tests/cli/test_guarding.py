@@ -1,7 +1,5 @@
 """A command runs in a child: a library that ends the process is answered, and every other end is as without it."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

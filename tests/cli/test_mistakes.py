@@ -1,7 +1,5 @@
 """What people mistype: each is answered in a few lines with what, why and next, never with a traceback or a defect."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """News of long work: which step, what is waited for and how long; one line on a terminal, few lines in a log."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Command lines that ask, also through the server for agents."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """Command lines that make: requests, packages, builds and what is kept between runs."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Packages to run, and an ssh server on loopback to run them behind."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from importlib.util import find_spec

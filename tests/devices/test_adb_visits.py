@@ -1,7 +1,5 @@
 """Pushing, running and pulling through the real adb client, with every fault at every stage."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import random

@@ -1,7 +1,5 @@
 """Places in a file, and the device that a package is for."""
 
-from __future__ import annotations
-
 import shutil
 import tomllib
 from collections.abc import Mapping, Sequence

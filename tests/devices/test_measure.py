@@ -1,7 +1,5 @@
 """Statistics of raw times, held against a plain second computation of each."""
 
-from __future__ import annotations
-
 import math
 import random
 import statistics

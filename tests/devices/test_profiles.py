@@ -1,7 +1,5 @@
 """Profiles of real runs on the emulator, read by the product and by a second reader that shares nothing with it."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A package is run where the user says, judged by the one judge, and its record kept; faults leave nothing behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Encodings from one format into another, and how two of them differ."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

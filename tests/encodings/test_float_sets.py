@@ -1,7 +1,5 @@
 """Which tensors have an entry, need none, miss one or stay float; against what AIMET really flipped."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

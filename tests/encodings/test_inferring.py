@@ -1,7 +1,5 @@
 """Where ranges come from: the size that a detector multiplies its boxes by is never made up."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """LPBQ: the formulas, the loss, what is left as it is and why, and files with external data."""
 
-from __future__ import annotations
-
 import tracemalloc
 from pathlib import Path
 from typing import Any

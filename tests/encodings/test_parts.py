@@ -1,7 +1,5 @@
 """Models taken apart: what each part reads, makes and weighs, graphs over the same weights, and parts as files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

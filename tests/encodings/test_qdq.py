@@ -1,7 +1,5 @@
 """QDQ models by AIMET: read, taken apart and put together again they are what its files say, bit for bit."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How far values reach: where an infinity does no harm, and what exceeds float16 in truth and not by a bound."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from pathlib import Path

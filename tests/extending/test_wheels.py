@@ -3,8 +3,6 @@
 Only what deploykit depends on is lent by the Python that runs the tests, so that nothing is fetched.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Findings, and rules that make them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

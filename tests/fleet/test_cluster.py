@@ -1,7 +1,5 @@
 """The fleet on a real Dask cluster of worker processes on this machine."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The file of a fleet, and the values in it."""
 
-from __future__ import annotations
-
 import json
 import sys
 import tomllib

@@ -1,7 +1,5 @@
 """What other engines are given of a fleet, and cells that run on devices."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

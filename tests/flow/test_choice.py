@@ -1,7 +1,5 @@
 """Choosing how to deploy a precision mix, with no option beyond target, SDK and encodings."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

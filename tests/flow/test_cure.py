@@ -1,7 +1,5 @@
 """Cured before anything is decided: refused exports go through everywhere, and a clean model stays as it was given."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

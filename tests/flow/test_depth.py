@@ -1,7 +1,5 @@
 """A reader can follow one request: what the demo calls is bounded, in modules, functions and calls inside of calls."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

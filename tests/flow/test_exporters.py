@@ -1,7 +1,5 @@
 """The same model exported by torchscript, by dynamo and with an open batch gets the same answer on every backend."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

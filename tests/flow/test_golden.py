@@ -3,8 +3,6 @@
 After a change that is wanted: ``DEPLOYKIT_WRITE_GOLDEN=1 pytest tests/test_golden.py``, then read the difference.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The ladder: what is measured, concluded, done next and chosen, with measurers told what to say, and for real."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Tensors without an entry, and what data says about the others."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Callable, Iterable

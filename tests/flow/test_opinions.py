@@ -1,7 +1,5 @@
 """Which findings are put to a compiler, and to whose."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache

@@ -1,7 +1,5 @@
 """Models whose inputs are open get fixed sizes when they are read, each for a reason that is said."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The stages one after another, rewrites that are asked for, and releases that are searched."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Which precision is chosen, when it is asked for and when not."""
 
-from __future__ import annotations
-
 import json
 import zipfile
 from contextlib import nullcontext

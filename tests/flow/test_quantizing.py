@@ -1,7 +1,5 @@
 """A float model quantized in a child process: divided data, jobs that are done once, numbers, and the package."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import replace

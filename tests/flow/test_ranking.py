@@ -1,7 +1,5 @@
 """The choice among ways: a pure function of simulated numbers, and the same on the real detector's encodings."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache

@@ -1,7 +1,5 @@
 """Both sides of every threshold by which one way wins over another, and what the losers hear."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Ways for detectors: a wider end, anchors in floats, and detections that are kept."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from functools import cache

@@ -1,7 +1,5 @@
 """Shared by the tests of bounds: a graph in ONNX's text form, and the bounds of its output."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Graphs that are none: names, counts, circles, and settings that no reader comes to the end of; refused when read."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The facts of graphs, against what onnxruntime really computes and against a plain reading of random graphs."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

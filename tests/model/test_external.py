@@ -1,7 +1,5 @@
 """External data: judged by path and size before anything is opened, and then read one tensor at a time."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

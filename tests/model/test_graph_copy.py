@@ -1,7 +1,5 @@
 """A graph that may be changed, and the blocks that are found in it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

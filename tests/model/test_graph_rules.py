@@ -1,7 +1,5 @@
 """The rules about graphs alone: each one on a graph that triggers it and on one that does not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any

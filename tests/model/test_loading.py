@@ -1,7 +1,5 @@
 """What is refused before a graph exists, how it is said, and that hostile files cost little."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

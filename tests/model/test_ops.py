@@ -1,7 +1,5 @@
 """The table of operator traits: what it says of each operator, and that ONNX Runtime does what it claims."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

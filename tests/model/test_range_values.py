@@ -1,8 +1,6 @@
 """Bounds number by number, where soundness alone would let them be as loose as they like: operators, and operands that
 depend on each other (quotients, weights that add up to one, gates)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from contextlib import suppress

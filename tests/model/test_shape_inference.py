@@ -1,7 +1,5 @@
 """Shape inference never explodes nor ends the process, and graphs that only look odd keep their shapes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

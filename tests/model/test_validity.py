@@ -1,7 +1,5 @@
 """What nobody foresaw is the model's fault where the model is none, and a defect where it is one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -4,8 +4,6 @@ After a change that is wanted: ``DEPLOYKIT_WRITE_DOCS=1 pytest -m "" -n 0 tests/
 what ``deploykit check`` ends with status 1 or 3 for: an error that nothing handles, or a file that cannot be used.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import tarfile

@@ -1,7 +1,5 @@
 """Models for the provider's compiler: the AIMET fixtures, and small ones that show one trap each."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

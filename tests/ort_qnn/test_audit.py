@@ -1,7 +1,5 @@
 """Kernels by themselves: how a model is taken apart, what each is given, how far off is counted, what is said of it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace

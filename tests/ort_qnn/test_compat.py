@@ -1,7 +1,5 @@
 """Capability rows, block weight paths, versions and the second opinion."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

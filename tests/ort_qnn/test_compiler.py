@@ -1,7 +1,5 @@
 """The child process: a compilation ends in a plain outcome, whatever happens to it, and leaves no half-made files."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A DLC without a converter: written by the real IR backend, read back, compared, and every damage refused."""
 
-from __future__ import annotations
-
 import json
 import struct
 import zipfile

@@ -1,7 +1,5 @@
 """What the compiler says about time: its CSV, and the trace beside it, as one release writes them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Grids that kernels compute rightly with: which tensors get them, and on the emulator what is wrong without."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Binaries and LPBQ from the command line."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import shutil

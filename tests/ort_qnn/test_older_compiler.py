@@ -2,8 +2,6 @@
 release where its toolchain is: 2.22 (asked by a later provider) and 2.36 under Wine, 2.48 on Linux.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import venv

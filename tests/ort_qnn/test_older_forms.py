@@ -1,7 +1,5 @@
 """What an older provider lacks is written with what it has, equal for every value; what would not be equal stays."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

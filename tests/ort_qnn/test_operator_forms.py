@@ -1,7 +1,5 @@
 """Forms of operators that the provider refuses, makes float, or computes wrong as they are: really compiled and run."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path

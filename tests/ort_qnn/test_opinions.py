@@ -1,7 +1,5 @@
 """The compiler inside the wheel is asked about findings that are not sure; questions of about a second each."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Packages from beginning to end, really compiled and run on the emulator; every trap of the issue is caught."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Other ways for wrong kernels: each is the same operator, and the driver keeps what is right on the emulator."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rules of ort-qnn, each with its case, and rows of the atlas."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cache, partial

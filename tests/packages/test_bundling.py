@@ -1,7 +1,5 @@
 """A bundle holds the structure of a case and nothing of whose it is; what was packed is read back."""
 
-from __future__ import annotations
-
 import json
 import os
 import zipfile

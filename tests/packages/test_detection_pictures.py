@@ -1,7 +1,5 @@
 """Pictures in a report: detections, and the graph."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

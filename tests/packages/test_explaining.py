@@ -1,7 +1,5 @@
 """A package in words: the sentence that heads it, and what its manifest tells."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

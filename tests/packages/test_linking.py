@@ -1,7 +1,5 @@
 """Links within reports, and what they say about wrong encodings."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

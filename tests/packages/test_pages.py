@@ -1,7 +1,5 @@
 """The report in a real browser: it lays out, fits a narrow window, and names that strangers chose stay text."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

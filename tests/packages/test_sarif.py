@@ -1,7 +1,5 @@
 """SARIF, and baselines of findings that are known."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The bill of materials says what the manifest says, validates, and holds no time of day."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

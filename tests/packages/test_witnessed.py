@@ -1,7 +1,5 @@
 """What a report says of witnesses, of ladders and of quantizers."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Shared by the qnn-htp tests: fixtures of real AIMET, requests, and a folder of stand-in tools."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

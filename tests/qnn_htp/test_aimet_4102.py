@@ -1,7 +1,5 @@
 """The three failing strategies of qualcomm/aimet#4102, each with the finding and the way out the package takes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Models that run one after the other: segments and host tails, built by stand-ins, chained on host and device."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Prefill and decode over one file of weights in one package: parts, shared contexts, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

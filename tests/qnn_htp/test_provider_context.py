@@ -1,7 +1,5 @@
 """The route without a converter: planned beside the others, packaged whole, run for real where it can be."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

@@ -1,7 +1,5 @@
 """Rules of qnn-htp, each with its case, and settings of its configurations."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The generated scripts in real bash, against stand-ins for the vendor's tools (tests/standins/qairt/README.md)."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import shutil

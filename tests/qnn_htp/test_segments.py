@@ -1,7 +1,5 @@
 """A model that is cut: one conversion and one context per segment, what the plan says of it, and how it won."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Builds situations for lint rules from a few words: a graph in ONNX's text form, encodings, options."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """AIMET's job as data: configuration of the chip, encodings that the SDK reads, options that exclude each other."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

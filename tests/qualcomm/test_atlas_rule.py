@@ -1,7 +1,5 @@
 """The rule that reads the atlas: which node a row is about, what is said of it, and what a row is."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Wheels as carriers of compilers: where each runs, which runtime it serves, what its binaries and toolchains are."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import zipfile

@@ -1,7 +1,5 @@
 """What the tables of chips and SDKs answer, and what of them is published."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The runner's protocol: what counts as an answer, refusals out of the log and the record, a deadline that is kept."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Lint rules about the graph alone: each with a case that triggers it and one that does not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

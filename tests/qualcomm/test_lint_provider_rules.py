@@ -1,7 +1,5 @@
 """Lint rules about ONNX Runtime's QNN provider and about options: each with a triggering and a clean case."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

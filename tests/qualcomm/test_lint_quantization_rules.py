@@ -1,7 +1,5 @@
 """Lint rules about encodings, ranges and attention: each with a case that triggers it and one that does not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from pathlib import Path

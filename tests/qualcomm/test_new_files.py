@@ -1,7 +1,5 @@
 """A new release or device is one file: added to a frozen folder it appears everywhere, no code or test changes."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Qualcomm's probes on machines that are made for the test: SDK folders of scripts, and answers of programs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 

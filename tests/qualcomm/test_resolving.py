@@ -1,7 +1,5 @@
 """Which target and release a request means, and what rules say about them."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import replace

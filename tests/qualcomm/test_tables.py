@@ -1,7 +1,5 @@
 """The shared tables: nothing that was collected is lost, a wrong row is answered with its place, sources bound rows."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """--io nhwc: the same numbers with the channels last, bit for bit, whatever lies between; wrong samples are found."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Huge constants, masks, and logarithms of ratios: the same results from small ranges, refusals with the reason."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

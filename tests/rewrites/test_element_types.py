@@ -1,7 +1,5 @@
 """Integers and doubles written in float: near what they gave, or left alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

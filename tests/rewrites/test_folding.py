@@ -1,7 +1,5 @@
 """BatchNormalization folded, GELU fused, encodings completed, blocks rewritten: each proven on the CPU."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -3,8 +3,6 @@
 Each row is one model in ONNX's text form.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The layer normalization written in single operators, fused: equal on the CPU, near misses refused, grids carried."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

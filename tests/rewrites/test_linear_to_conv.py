@@ -1,7 +1,5 @@
 """Linear layers as convolutions, and functions put together again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

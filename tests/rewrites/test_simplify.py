@@ -1,7 +1,5 @@
 """The contract of rewrites, graphs that are made simpler, and those with branches."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

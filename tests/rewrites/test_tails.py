@@ -1,7 +1,5 @@
 """split-output, scale-last and cut-tail: head and tail together give the original outputs bit for bit."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Environments on disk: made in stages, resumed, found broken, locked, removed. The package is a local wheel."""
 
-from __future__ import annotations
-
 import fcntl
 import re
 import sys

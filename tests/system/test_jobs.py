@@ -1,7 +1,5 @@
 """Work in a child process: judged by what it leaves and by what it logs, shown as a bar, ended in time."""
 
-from __future__ import annotations
-
 import json
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Limits of memory and time, folders, and programs that are started."""
 
-from __future__ import annotations
-
 import resource
 import subprocess
 import sys

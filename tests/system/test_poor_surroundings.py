@@ -4,8 +4,6 @@ No rights beyond the user's (root without its capabilities is refused what anybo
 user may read, and a temporary folder of its own. The whole suite in such surroundings: docs/contributing.md.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Answers that are kept between runs."""
 
-from __future__ import annotations
-
 import io
 import os
 import zipfile

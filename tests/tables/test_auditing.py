@@ -3,8 +3,6 @@
 Nothing is looked up: a source resolves when it names a place where one can look.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import date, timedelta

@@ -1,7 +1,5 @@
 """Tables of devices, and the schemas of all tables."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path

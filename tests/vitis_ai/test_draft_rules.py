@@ -1,7 +1,5 @@
 """Rules about request and model: one triggering and one clean case each, on tiny models made here."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """Packages of both product lines, made without Quark: what is in them, that they verify, and that their scripts run."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The parts of the generated quantize.py that need no Quark, and that they agree with what deploykit itself reads."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from contextlib import suppress

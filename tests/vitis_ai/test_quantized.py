@@ -1,7 +1,5 @@
 """Rules about quantized models, executions and compiler summaries: real models of Quark, and small changes to them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Real AMD Quark in its isolated environment: installed as a user would, then run. Minutes and gigabytes: heavy."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

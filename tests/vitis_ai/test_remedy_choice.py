@@ -1,7 +1,5 @@
 """Which part is left in float, and which format is taken, from given measurements: the first right one, or the best."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace

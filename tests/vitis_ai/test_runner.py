@@ -3,8 +3,6 @@
 No Quark is involved: the scripts below only imitate its silent failures. Real Quark runs in test_quark.py.
 """
 
-from __future__ import annotations
-
 import json
 import textwrap
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tables of Vitis AI, what is left out of quantization, and keys of Quark."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

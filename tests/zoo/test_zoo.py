@@ -4,8 +4,6 @@ With ``DEPLOYKIT_WHOLE=1`` in every column of the page. After a change that is w
 -m "" tests/zoo``, with ``-k NAME`` for one model, and then ``tests/lab/zoo_page.py``.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What a user says of an input, and what a model's own words say of it, become samples."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """Where samples come from, in which order, and what is stored is read again without a copy in memory."""
 
-from __future__ import annotations
-
 import io
 import json
 import zipfile

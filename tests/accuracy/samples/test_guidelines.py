@@ -1,7 +1,5 @@
 """Calibration data: what is read, what is refused by name, and which guideline each kind of bad data breaks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from pathlib import Path
 

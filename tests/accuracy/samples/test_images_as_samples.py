@@ -1,7 +1,5 @@
 """Pictures, sounds and recorded inputs as samples."""
 
-from __future__ import annotations
-
 import io
 import wave
 from pathlib import Path
