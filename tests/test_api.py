@@ -87,9 +87,7 @@ REFUSED: dict[str, tuple[type[DeploykitError], Callable[[], object]]] = {
 
 
 @each_row("name", *deploykit.__all__)
-def test_a_public_function_says_what_it_raises_and_does(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_function_says_what_it_raises_and_does(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     told = inspect.getdoc(getattr(deploykit, name)) or ""
     if name not in REFUSED:

@@ -54,9 +54,7 @@ def programs(folder: Path, **scripts: str) -> dict[str, str]:
     ],
     ids=["action", "gitlab"],
 )
-def test_the_schema_of_its_host_takes_it_and_refuses_another_key(
-    text: str, schema: str, file: str, tmp_path: Path
-) -> None:
+def test_its_hosts_schema_takes_it_and_refuses_another_key(text: str, schema: str, file: str, tmp_path: Path) -> None:
     path = tmp_path / file
     argv = ["--builtin-schema", schema, str(path)]
     path.write_text(block_with(text).text, "utf-8")

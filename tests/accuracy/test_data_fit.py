@@ -115,9 +115,7 @@ PLAIN = _pictures(24)
     (_normalised(PLAIN), np.ascontiguousarray(_normalised(PLAIN)[::2, ::-1]), "DK232"),
     (PLAIN, np.ascontiguousarray(PLAIN[::2, ::-1]), "DK232"),
 )
-def test_the_first_normalization_tells_how_data_was_prepared(
-    trained_on: Pictures, given: Pictures, code: str | None
-) -> None:
+def test_the_first_normalization_tells_what_data_is(trained_on: Pictures, given: Pictures, code: str | None) -> None:
     told = _codes(_network(trained_on), given.astype(np.float32)) - {"DK234"}
     assert told == ({code} if code else set())
 

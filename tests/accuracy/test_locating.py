@@ -147,9 +147,7 @@ def test_a_constant_that_is_no_number_is_named(value: float) -> None:
     ([1e5, 1e5, 1e5, 1.0], [1e5, 1e5, 1e5, 2.0], None),
     ([1e9, 1.0, 1.0, 1.0], [1e9, 2.0, 2.0, 2.0], "k"),
 )
-def test_what_is_huge_beside_the_others_hides_nothing(
-    left: list[float], right: list[float], culprit: str | None
-) -> None:
+def test_what_is_huge_hides_nothing(left: list[float], right: list[float], culprit: str | None) -> None:
     """Where all are large, the least of them is noise; a constant that is off by a fifth is named."""
     one, two = (text_model("float[1,4] x", "y = Mul (x, k)", "float[1,4] y", k=k) for k in (left, right))
     feeds = [{"x": np.ones((1, 4), np.float32)}]
@@ -219,7 +217,7 @@ def test_one_execution_alone_or_three_are_a_wrong_call(tmp_path: Path) -> None:
         (0, False, "before the outputs were compared"),
     ],
 )
-def test_a_run_that_fails_is_an_error_unless_its_time_is_over(
+def test_a_failed_run_is_an_error_in_its_time(
     rounds: int, in_time: bool, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When its time is over the nearest known operator is named; without the outputs there is no answer."""

@@ -123,9 +123,7 @@ def test_an_old_opset_is_refused() -> None:
     bits=st.sampled_from([4, 8, 16]),
     signed=st.booleans(),
 )
-def test_the_graph_computes_what_numpy_computes(
-    values: list[float], low: float, high: float, bits: int, signed: bool
-) -> None:
+def test_the_graph_computes_as_numpy(values: list[float], low: float, high: float, bits: int, signed: bool) -> None:
     """NaN, infinities and every rounding: the inserted ops equal the formula, and both are idempotent."""
     value = affine_for_range(low, high, GridKind(bits=bits, signed=signed))
     graph = TinyGraph()

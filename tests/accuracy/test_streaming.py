@@ -74,9 +74,7 @@ def _encodings(model: ModelProto) -> EncodingSet:
 
 @settings(max_examples=8, deadline=None)
 @given(layers=st.lists(st.integers(1, 12), min_size=2, max_size=14), room=st.integers(1, 3000), seed=st.integers(0, 9))
-def test_cutting_anywhere_changes_no_bit(
-    tmp_path_factory: pytest.TempPathFactory, layers: list[int], room: int, seed: int
-) -> None:
+def test_cuts_change_no_bit(tmp_path_factory: pytest.TempPathFactory, layers: list[int], room: int, seed: int) -> None:
     model = _tower(layers, seed)
     lean, encodings = _lean(model, tmp_path_factory.mktemp("tower")), _encodings(model)
     feeds = [{"x": np.random.default_rng(n).standard_normal((2, 8)).astype(np.float32)} for n in range(3)]

@@ -38,7 +38,7 @@ def test_force_keeps_a_folder_that_only_looks_like_a_package(cnn: Command, tmp_p
 
 
 @pytest.mark.parametrize("change", ["a new file", "a changed file", "a signature", "a link"])
-def test_force_names_and_keeps_what_the_user_put_into_a_package(
+def test_force_names_and_keeps_what_the_user_put_there(
     change: str, cnn: Command, package: Path, tmp_path: Path
 ) -> None:
     out = package
@@ -101,7 +101,7 @@ def test_a_file_that_comes_while_the_package_is_made_is_kept(cnn: Command, tmp_p
 @pytest.mark.heavy
 @pytest.mark.parametrize("then", ["kill", "term", "full"])
 @pytest.mark.parametrize("over", [False, True])
-def test_a_run_that_dies_leaves_the_old_package_or_none(
+def test_a_dead_run_leaves_the_old_package_or_none(
     then: str, over: bool, cnn: Command, made: Path, tmp_path: Path
 ) -> None:
     events = run_cli(*cnn, tmp_path / "first").events
@@ -129,9 +129,7 @@ def test_a_run_that_dies_leaves_the_old_package_or_none(
 @pytest.mark.heavy
 @pytest.mark.parametrize("largest", [4 << 10, 20 << 10])
 @pytest.mark.parametrize("over", [False, True])
-def test_a_disk_that_is_full_in_the_middle_of_a_file(
-    over: bool, largest: int, cnn: Command, made: Path, tmp_path: Path
-) -> None:
+def test_a_disk_that_is_full_within_a_file(over: bool, largest: int, cnn: Command, made: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     if over:
         shutil.copytree(made, out)

@@ -45,9 +45,7 @@ def drawn(written: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("columns", "more"), [(120, {"NO_COLOR": "1"}), (24, {})])
-def test_a_terminal_shows_the_step_what_is_waited_for_and_the_time_in_one_line(
-    columns: int, more: dict[str, str]
-) -> None:
+def test_a_terminal_shows_the_step_its_wait_and_the_time_in_one_line(columns: int, more: dict[str, str]) -> None:
     written = at_work(columns=columns, **more)
     shown = drawn(written)
     assert shown[-1] == "the answer", "nothing of it is left before the answer"

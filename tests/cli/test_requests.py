@@ -102,9 +102,7 @@ def test_a_third_partys_options_appear_by_themselves_and_are_checked(third_party
     assert right[0] == 3 and "absent.onnx" in right[1]
 
 
-def test_an_environment_variable_is_an_option_too(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_variable_is_an_option_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     plan = ["check", "--plan", "absent.onnx", "--sdk", "2.33"]
     monkeypatch.setenv("DEPLOYKIT_TARGET", "sm8650")
     assert run(cli, plan) == 3
@@ -187,7 +185,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_without_an_sdk_nothing_is_to_be_collected(
+def test_without_an_sdk_nothing_is_there(
     made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No tool ran, so that there is nothing to diagnose: the script's own words are all there is."""
@@ -216,7 +214,7 @@ def sdk_of(folder: Path, package: Path, tool: str) -> str:
 
 
 @pytest.mark.heavy
-def test_a_build_that_is_killed_leaves_the_package_as_it_was(
+def test_a_killed_build_leaves_the_package_as_it_was(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(
@@ -252,7 +250,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_it_says_what_is_kept_and_clears_it(
+def test_what_is_kept_is_cleared(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("deploykit.cli.doctor.examine", lambda _backends: ())

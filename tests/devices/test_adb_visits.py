@@ -142,9 +142,7 @@ def test_a_cable_that_is_pulled(
 
 
 @pytest.mark.heavy
-def test_a_cable_that_is_pulled_anywhere(
-    device: AdbDevice, plugged: tuple[AdbDevice, dict[str, str]], tmp_path: Path
-) -> None:
+def test_a_cable_pulled_anywhere(device: AdbDevice, plugged: tuple[AdbDevice, dict[str, str]], tmp_path: Path) -> None:
     source, more = random.Random(0), 93 if WHOLE else 13
     for place in [0, 1, 2500, 20_000, 305_000, 330_000, 620_000, *(source.randrange(640_000) for _ in range(more))]:
         cut_at(device, plugged[1], tmp_path, place)

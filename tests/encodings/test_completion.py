@@ -75,9 +75,7 @@ def test_completed_100_is_aimets_200(model_path: str, path: Path) -> None:
     (-1, 2, -20.0, False),
     (-1, -1, -19.9, False),
 )
-def test_a_masked_minimum_is_along_the_last_axis_and_far_below(
-    axis: int, softmax: int, far: float, masked: bool
-) -> None:
+def test_a_masked_minimum_is_on_the_last_axis_and_far_below(axis: int, softmax: int, far: float, masked: bool) -> None:
     """Whether the axis is an input or, in older operator sets, an attribute."""
     for opset, least in ((17, f"ReduceMin <axes = [{axis}]> (x)"), (18, "ReduceMin (x, axis)")):
         model, facts = read(

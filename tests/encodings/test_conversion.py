@@ -136,9 +136,7 @@ def test_200_to_100_is_aimets_own_export(variant: str, tag: str, graph_of: Graph
 
 
 @each_row("variant", "mlp/bq-w4a16", "mlp/bq-asym-w4a16", "mlp/bq-w2a16-zpshift")
-def test_blockwise_061_is_refused_unless_the_size_is_inferred_and_to_061_it_is_lost(
-    variant: str, graph_of: GraphOf
-) -> None:
+def test_blockwise_061_is_refused_without_a_size_and_to_061_it_is_lost(variant: str, graph_of: GraphOf) -> None:
     facts = graph_of("mlp")
     for to in ("1.0.0", "2.0.0"):
         result = change(variant, "0.6.1", to, graph_of)
@@ -176,9 +174,7 @@ def test_what_only_the_model_tells_is_impossible_without_one() -> None:
     *(("mlp/lpbq-w4a16", version, "0.6.1", "0.6.1 has no LPBQ entries") for version in ("1.0.0", "2.0.0")),
     *(("mlp/wfp8a8", "2.0.0", to, f"{to} has no float8 entries") for to in ("0.6.1", "1.0.0")),
 )
-def test_kinds_that_a_version_lacks_are_refused(
-    variant: str, version: str, to: str, why: str, graph_of: GraphOf
-) -> None:
+def test_kinds_that_versions_lack_are_refused(variant: str, version: str, to: str, why: str, graph_of: GraphOf) -> None:
     refused = change(variant, version, to, graph_of).of(OutcomeKind.IMPOSSIBLE)
     assert len(refused) == 5 and {outcome.what for outcome in refused} == {why}
 

@@ -190,9 +190,7 @@ def chain(*ops: str) -> GraphFacts:
 
 
 @each_row(("given", "floats", "predicted"), ("x t0 t3", "", ""), ("x t2 t3", "", ""), ("x t0 t3", "t1", "t1 t2"))
-def test_an_entry_travels_over_data_movement_both_ways_until_a_stated_float(
-    given: str, floats: str, predicted: str
-) -> None:
+def test_an_entry_travels_over_moves_both_ways_until_a_stated_float(given: str, floats: str, predicted: str) -> None:
     found = predict_float_set(chain("Relu", "Transpose", "Identity", "Sigmoid"), entries(given, floats=floats))
     assert found.predicted == set(predicted.split())
     assert not floats or found.intended == found.predicted

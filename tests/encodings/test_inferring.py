@@ -103,9 +103,7 @@ def test_the_user_s_data_settles_what_hangs_on_it_alone() -> None:
     (16, (-3e38, -1.0), (-3.4028234663852886e38, -1.0)),
     (8, (-3.0, 5.0), (-3.0, 5.0)),
 )
-def test_a_grid_has_room_for_more_than_the_samples_show_where_bits_are_spare(
-    bits: int, seen: Interval, kept: Interval
-) -> None:
+def test_a_grid_has_room_for_more_than_samples_show_at_spare_bits(bits: int, seen: Interval, kept: Interval) -> None:
     """Held-out samples of seven transformers of the zoo went beyond those of the calibration: 1 to 14 dB were lost."""
     model = text_model("float[2] x, float[2] z", "y = Mul (x, z)  e = Exp (y)", "e")
     evidence = Evidence(inputs=frozenset({"x", "z"}), observe=lambda names: dict.fromkeys(names, seen))

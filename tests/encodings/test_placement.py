@@ -154,9 +154,7 @@ READERS: list[Callable[[Path, Path], Any]] = [
 
 
 @each_row("reader", *READERS)
-def test_a_float_list_is_taken_beside_the_entries_and_refused_against_one(
-    tmp_path: Path, reader: Callable[[Path, Path], Any]
-) -> None:
+def test_a_float_list_is_taken_beside_entries_not_against(tmp_path: Path, reader: Callable[[Path, Path], Any]) -> None:
     floats = tmp_path / "floats"
     floats.write_text("logits\n")
     with pytest.raises(InputError, match=r"'logits' has an uint8 entry, but is listed as float") as refused:
@@ -166,9 +164,7 @@ def test_a_float_list_is_taken_beside_the_entries_and_refused_against_one(
     reader(ENCODINGS, floats)
 
 
-def test_a_qdq_model_stands_for_the_encodings_it_was_made_from_and_a_float_model_for_none(
-    tmp_path: Path, graph_of: GraphOf
-) -> None:
+def test_a_qdq_model_stands_for_its_encodings_and_a_float_model_for_none(tmp_path: Path, graph_of: GraphOf) -> None:
     facts = graph_of("cnn")
     from_model, from_file = (read_placed(path, facts) for path in (CNN / "w8a8.qdq.onnx", ENCODINGS))
     assert from_model.entries.keys() == {e.name for e in from_file if e.dtype != "int32"}

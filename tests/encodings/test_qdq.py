@@ -140,9 +140,7 @@ TYPED = f"q = QuantizeLinear <output_dtype = {TensorProto.INT16}> (x, s)"
     # constants of elementwise operators are no parameters
     (model(f"{TO_OUTPUT.format('c', 'd')}  y = Add (x, d)", c=[1.0], **HALF), "c", "uint8", False),
 )
-def test_which_tensor_a_pair_is_the_grid_of(
-    proto: onnx.ModelProto, name: str, dtype: str, is_param: bool | None
-) -> None:
+def test_whose_grid_a_pair_is(proto: onnx.ModelProto, name: str, dtype: str, is_param: bool | None) -> None:
     found = only(proto)
     assert (found.name, found.dtype) == (name, dtype)
     assert is_param is None or found.is_param is is_param

@@ -85,7 +85,7 @@ def reach_of(op_type: str, *operands: tuple[float, float] | None) -> Reach | Non
     ("Clip", [(-3.0, 2.0)], (-3, 2)),
     ("Clip", [None, (-1.0, -1.0)], None),
 )
-def test_what_one_operator_reaches(
+def test_the_reach_of_one(
     op_type: str, operands: list[tuple[float, float] | None], expected: tuple[float, float] | None
 ) -> None:
     found = reach_of(op_type, *operands)
@@ -106,9 +106,7 @@ def test_what_one_operator_reaches(
     ("Div", [(0.0, 5.0), (1.0, 1.0)], "c0", True),
     ("Div", [(0.0, 5.0), (0.5, 1.0)], "c1", False),
 )
-def test_what_makes_it_that_large(
-    op_type: str, operands: list[tuple[float, float] | None], cause: str, attained: bool
-) -> None:
+def test_the_cause(op_type: str, operands: list[tuple[float, float] | None], cause: str, attained: bool) -> None:
     found = reach_of(op_type, *operands)
     assert found is not None and (found.cause, found.attained) == (cause, attained)
 

@@ -171,9 +171,7 @@ def test_a_new_rewrite_is_three_files_and_a_new_rule_a_function_and_a_case(tree:
     assert "DK049" in {finding["code"] for finding in json.loads(found.out)["findings"]}
 
 
-def test_a_backend_of_a_third_party_is_found_and_its_option_is_on_the_command_line(
-    outside: Run, tmp_path: Path
-) -> None:
+def test_a_backend_of_a_third_party_is_found_with_its_option_to_type(outside: Run, tmp_path: Path) -> None:
     board, out = ("--target", "my-board"), str(tmp_path / "out")
     plan = ("check", "--plan", str(MLP), *board, "--json")
     targets, rule, row, helped, default, asked, wrong, foreign, made, verified, problems, planned = answers(

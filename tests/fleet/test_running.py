@@ -71,9 +71,7 @@ def test_a_broken_model_and_an_unknown_device_cost_their_own_cells_only(fleet: P
     assert results.exit_status == 1
 
 
-def test_a_process_that_dies_costs_the_cell_it_was_at(
-    fleet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dead_process_costs_the_cell_it_was_at(fleet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in = tmp_path / "python"
     stand_in.write_text(
         f"""#!{sys.executable}

@@ -201,9 +201,7 @@ def _window_partition(path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("backend", "target", "sdk"), TARGETS)
-def test_six_dimensions_and_an_index_from_the_end_are_cured(
-    tmp_path: Path, backend: str, target: str, sdk: str | None
-) -> None:
+def test_six_dimensions_and_a_last_index_are_cured(tmp_path: Path, backend: str, target: str, sdk: str | None) -> None:
     findings = api.check(_window_partition(tmp_path / "m.onnx"), target=target, backend=backend, sdk=sdk)
     assert not _open_errors(findings)
     assert any(finding.code == "QNN200" and finding.handled for finding in findings)

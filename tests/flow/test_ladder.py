@@ -246,9 +246,7 @@ def rows(tmp_path: Path) -> str:
     return str(tmp_path / "rows.npz")
 
 
-def test_a_real_model_is_walked_and_its_story_is_one_page(
-    rows: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_real_model_is_walked_to_one_page(rows: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "page.html"
     call = ["accuracy", "ladder", str(MLP), "--data", rows, "--target", "sm8650", "--goal", "sqnr>=45"]
     assert run(cli, ["--json", *call, "--report", str(page)]) == 0

@@ -67,7 +67,7 @@ def ask(
         ("observed", "an older one", True),
     ],
 )
-def test_what_is_not_sure_or_older_is_asked(
+def test_what_is_unsure_is_asked(
     confidence: str, seen_with: str, is_asked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     giver = Giver()
@@ -135,9 +135,7 @@ class Two(Giver):
         ]
 
 
-def test_the_nearest_compiler_is_asked_first_and_the_next_only_what_it_left_open(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_nearest_compiler_is_asked_first_and_the_next_what_it_left(monkeypatch: pytest.MonkeyPatch) -> None:
     giver, claims = Two(), [finding("sure", seen_with="2.42"), finding("unsure", seen_with="2.42")]
     made = ask(giver, claims, monkeypatch, sdk="2.33")
     assert made is not None

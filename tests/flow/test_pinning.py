@@ -53,7 +53,7 @@ CLASSES = "g (float[n,3,h,w] x) => (float[n,3,1,1] y) { y = GlobalAveragePool (x
     ("g (float[n,8] x) => (float[n,8] y) { y = Relu (x) }", (), (1, 8), "one sample at a time"),
     ("g (int64[n,s] x) => (int64[n,s] y) { y = Abs (x) }", (), (1, 128), "a usual number of tokens"),
 )
-def test_each_size_has_its_reason(
+def test_sizes_have_reasons(
     tmp_path: Path, graph: str, inputs: tuple[str, ...], shape: tuple[int, ...], why: str
 ) -> None:
     made = pinned(save(tmp_path / "m.onnx", graph), *inputs)
@@ -129,9 +129,7 @@ BRANCHES = """g (float[n,4] x, int64 sr) => (float[n,4] y) {
 
 
 @pytest.mark.parametrize(("inputs", "factor"), [((), 2.0), (("sr=16000",), 2.0), (("sr=8000",), 3.0)])
-def test_an_input_that_only_chooses_a_branch_is_built_in(
-    tmp_path: Path, inputs: tuple[str, ...], factor: float
-) -> None:
+def test_an_input_that_chooses_a_branch_is_built_in(tmp_path: Path, inputs: tuple[str, ...], factor: float) -> None:
     made = pinned(save(tmp_path / "m.onnx", BRANCHES, rate=np.int64(16000)), *inputs)
     assert made.facts.inputs == ("x",)
     assert [node.op_type for node in made.facts.nodes if node.op_type != "Constant"] == ["Mul"]

@@ -43,7 +43,7 @@ def package(out: Path, *targets: str) -> int:
     return run(cli, ["package", str(CNN / "model.onnx"), *words, "--encodings", encodings, "-o", str(out), "--json"])
 
 
-def test_several_targets_are_several_packages(
+def test_targets_have_packages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     read: list[Path] = []
@@ -235,9 +235,7 @@ def entries(folder: Path) -> Path:
 
 @pytest.mark.parametrize("backend", ["qnn-htp", "ort-qnn"])
 @pytest.mark.parametrize("encoded", [False, True])
-def test_what_is_not_finite_is_no_defect(
-    backend: str, encoded: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_infinity_is_no_defect(backend: str, encoded: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = ["--encodings", str(entries(tmp_path))] if encoded else []
     rest = ["--target", "sm8650", "--backend", backend, "--input", "x=-1..1", "--no-compile", "--json"]
     status = run(cli, ["package", str(odd(tmp_path)), *given, *rest, "-o", str(tmp_path / "package"), "--force"])

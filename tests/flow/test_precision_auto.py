@@ -166,9 +166,7 @@ def test_a_precision_that_the_encodings_do_not_hold_is_refused(backend: str, ask
     ("fp16", {"input": 8}, True),
     ("fp16", {"fc.bias": 32}, False),
 )
-def test_what_is_asked_for_is_held_against_weights_and_activations(
-    asked: str, bits: dict[str, int], differs: bool
-) -> None:
+def test_what_is_asked_for_is_held_against_the_widths(asked: str, bits: dict[str, int], differs: bool) -> None:
     grids = {name: affine_for_range(-1, 1, GridKind(bits=width, signed=True)) for name, width in bits.items()}
     entries = {name: Encoding(name=name, value=grid) for name, grid in grids.items()}
     with pytest.raises(UsageError) if differs else nullcontext():

@@ -103,9 +103,7 @@ def test_the_quantizer_asked_for_is_taken_or_refused_by_name() -> None:
 # ---- the command -------------------------------------------------------------------------------------------------
 
 
-def test_quantize_writes_a_folder_that_simulate_confirms(
-    frames: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_quantize_writes_what_simulate_confirms(frames: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEPLOYKIT_CACHE", str(tmp_path / "cache"))  # whatever other tests have kept
     news: list[str] = []
     model = onnx.load(CNN)  # as published, with an open batch
@@ -140,9 +138,7 @@ def test_quantize_writes_a_folder_that_simulate_confirms(
     assert "| logits |" in (done.folder / "report.md").read_text("utf-8")
 
 
-def test_the_second_run_finds_the_first_one_s_work(
-    frames: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_second_run_finds_the_firsts_work(frames: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEPLOYKIT_CACHE", str(tmp_path / "cache"))  # whatever other tests have kept
 
     def make(name: str, **changes: Any) -> list[str]:
@@ -254,9 +250,7 @@ LOGS_ITS_FAILURE = LEAVES_NO_ENCODINGS.replace("import sys", "import logging, sy
     (LOGS_ITS_FAILURE, 120.0, r"vendor\.area: no encodings were computed"),
     (LEAVES_NO_ENCODINGS, 120.0, r"left no out/model\.encodings"),
 )
-def test_a_quantizer_that_fails_is_an_error(
-    script: str, timeout: float, says: str, frames: Path, tmp_path: Path
-) -> None:
+def test_a_failed_quantizer_is_an_error(script: str, timeout: float, says: str, frames: Path, tmp_path: Path) -> None:
     """An error that is only logged is one, loggers that keep their records to themselves included."""
     (tmp_path / "bad.py").write_text(script)
     with pytest.raises(ToolError, match=says):
@@ -273,7 +267,7 @@ def _run(plan: QuantizerJob, data: Path, timeout: float | None = 120.0) -> Any:
 # ---- as a step of packaging --------------------------------------------------------------------------------------
 
 
-def test_package_quantizes_first_and_goes_on_as_with_given_encodings(
+def test_package_quantizes_and_goes_on_with_the_result(
     frames: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[Any] = []

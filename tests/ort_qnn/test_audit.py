@@ -410,9 +410,7 @@ def test_a_check_runs_kernels_where_it_may(tmp_path: Path, log_model: Path) -> N
 
 
 @pytest.mark.heavy
-def test_a_package_is_the_same_whether_its_kernels_were_measured_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_package_is_the_same_with_measured_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """But for the context binary: the vendor's compiler leaves open what padding of stored values holds."""
     monkeypatch.setenv("DEPLOYKIT_CACHE", str(tmp_path / "kept"))
     model, told = pooled(tmp_path, 1), []

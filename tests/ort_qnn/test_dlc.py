@@ -83,9 +83,7 @@ def test_another_type_and_another_grid_are_seen(compiled_package: Path) -> None:
     assert (row.tensor, row.found, row.grid) == (tensor, "uint16", False)
 
 
-def test_a_changed_model_no_longer_agrees_and_parameters_in_a_file_beside_are_not_compared(
-    compiled_package: Path,
-) -> None:
+def test_a_changed_model_does_not_agree_and_parameters_beside_are_not_compared(compiled_package: Path) -> None:
     model, dlc = onnx.load(compiled_package / "model/model.onnx"), read_dlc(compiled_package / DLC)
     node = next(node for node in model.graph.node if node.input[0] == "/relu/Relu_output_0")
     scale, whole = next(one for one in model.graph.initializer if one.name == node.input[1]), compare_dlc(model, dlc)

@@ -63,9 +63,7 @@ def encodings_of(**grids: Affine) -> EncodingSet:
     ("RMSNormalization", 16, None),
     ("RMSNormalization", 8, (8, False)),
 )
-def test_the_scale_of_a_normalization_has_a_type_that_is_taken(
-    operator: str, bits: int, made: tuple[int, bool] | None
-) -> None:
+def test_a_normalization_has_a_scale_that_is_taken(operator: str, bits: int, made: tuple[int, bool] | None) -> None:
     model = text_model("float[1,4,8] x", f"y = {operator} (x, s)", opset=23, s=np.ones(8, np.float32))
     given = affine_for_range(0, 2, GridKind(bits=bits, signed=bits == 8, symmetric=bits == 8))
     entries = {"s": Encoding(name="s", value=given, is_param=True)}

@@ -141,9 +141,7 @@ class Deaths:
 
 
 @pytest.mark.usefixtures("every_compilation_runs")
-def test_a_crash_is_tried_once_again_and_two_do_not_blame_the_file(
-    compiled: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_is_tried_again_and_two_blame_no_file(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deaths = Deaths(monkeypatch, 1)
     assert inspect_context(compiled / "model_ctx_qnn.bin")["soc_model"] == 57 and deaths.started == 2
     told = "while having the library read the binary"

@@ -221,8 +221,6 @@ def test_a_layer_as_convolution_is_the_same_with_and_without_its_grids(name: str
     (layer(PRODUCT % "p, b"), entries(1, p=0.001)),  # a product with a grid of its own
     (text_model("float[n,6] x", GEMM % "", "float[n,4] y", w=np.ones((6, 4), np.float32), b=[1.0] * 4), entries(1)),
 )
-def test_what_is_no_plain_layer_of_a_known_shape_with_scales_per_channel_stays(
-    model: Any, encodings: EncodingSet
-) -> None:
+def test_what_is_no_plain_layer_with_scales_per_channel_stays(model: Any, encodings: EncodingSet) -> None:
     made, kept, done = applied(older_forms({"channel-bias"}), model, encodings)
     assert made is model and kept is encodings and not done

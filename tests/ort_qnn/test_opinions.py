@@ -126,9 +126,7 @@ def test_without_the_wheel_the_answer_is_todays_and_says_so(roi: Path, monkeypat
     assert "pip install" in said.hint
 
 
-def test_time_that_is_over_leaves_it_open_and_keeps_nothing(
-    roi: Path, monkeypatch: pytest.MonkeyPatch, own_cache: Path
-) -> None:
+def test_time_that_is_over_leaves_it_open(roi: Path, monkeypatch: pytest.MonkeyPatch, own_cache: Path) -> None:
     monkeypatch.setattr("deploykit.flow.plan.SECONDS", 0.0)
     plan = deploykit.plan(roi, target="sm8650", sdk="2.33")
     assert of_code(plan, "QNN211")[0].blocks and not own_cache.exists()
@@ -148,7 +146,7 @@ def test_time_that_is_over_leaves_it_open_and_keeps_nothing(
         (CompileOutcome(status="compiled"), "refuted"),
     ],
 )
-def test_what_each_outcome_says(
+def test_outcomes(
     roi: Path, monkeypatch: pytest.MonkeyPatch, outcome: CompileOutcome, state: str, own_cache: Path
 ) -> None:
     monkeypatch.setattr(ask, "compile_model", lambda job, progress: outcome)
@@ -202,9 +200,7 @@ def test_numbers_and_sizes_that_values_decide_are_not_asked_about(tmp_path: Path
     ("2.50.0", ["2.51.0"]),
     ("", ["2.51.0"]),
 )
-def test_the_nearest_release_that_runs_speaks_first(
-    sdk: str, releases: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_nearest_that_runs_speaks_first(sdk: str, releases: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """With toolchains of 2.36.1 and 2.48.40 beside the wheel of 2.51."""
     monkeypatch.setattr(opinions, "toolchain_host", lambda wheel: wheel if wheel.sdk in ("2.36.1", "2.48.40") else None)
     found = opinions.compilers_for(qualcomm_device("sm8650"), sdk)

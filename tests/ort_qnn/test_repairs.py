@@ -252,9 +252,7 @@ def test_what_is_right_is_left_alone_and_what_nothing_helps_too() -> None:
     (("", "in-16-bits"), "in-float16", BOTH),
     (("", "in-16-bits"), "in-16-bits", BOTH[:1]),
 )
-def test_a_way_that_is_right_wherever_it_was_wrong_comes_first(
-    spoilt: tuple[str, ...], taken: str, right: tuple[str, ...]
-) -> None:
+def test_a_way_that_is_right_everywhere_is_first(spoilt: tuple[str, ...], taken: str, right: tuple[str, ...]) -> None:
     (repair,) = find_repairs(chain(), {"the"}, Device(*right, spoilt=spoilt).bench)
     assert repair.way == taken
 
@@ -309,9 +307,7 @@ def test_what_died_is_asked_again_and_what_is_refused_is_not() -> None:
     ({"share": 0.2, "odd": 0}, True),
     ({"share": 0.0, "odd": 3}, True),
 )
-def test_where_the_outputs_are_right_only_what_is_often_off_is_done_otherwise(
-    measured: dict[str, float], anyway: bool
-) -> None:
+def test_where_outputs_are_right_only_what_is_often_off_changes(measured: dict[str, float], anyway: bool) -> None:
     kernel = AuditedKernel(
         node="n", nodes=("n", "m"), operators=("Tanh",), type="u8", place="alone", verdict="wrong", measured=measured
     )

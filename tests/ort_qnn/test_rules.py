@@ -283,9 +283,7 @@ def rules() -> dict[str, Rule[Any]]:
 
 
 @each_row("code", *sorted(rules()))
-def test_a_rule_finds_its_case_and_nothing_else(
-    code: str, as_expected: Callable[[str, Iterable[Finding]], None]
-) -> None:
+def test_a_rule_finds_its_case_alone(code: str, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
     triggering, clean = CASES[code]
     found = list(rules()[code].run(triggering()))
     as_expected(code, found)

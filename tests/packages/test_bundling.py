@@ -154,9 +154,7 @@ def test_what_was_packed_is_judged_as_before(tmp_path: Path) -> None:
         assert {code for code, _, _ in kinds[1] - kinds[0]} <= {"DK202", "DK205"}, model
 
 
-def test_it_says_what_is_inside_and_packs_the_same_bytes_twice(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_says_what_is_inside_and_packs_same_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["diagnose", "--model", str(AIMET / "mlp/model.onnx"), "--target", "sm8650", "--pack"]
     assert run(cli, [*asked, str(tmp_path / "a.zip")]) == 0
     told = capsys.readouterr().out

@@ -82,7 +82,7 @@ def test_a_link_is_followed(source: Path, tmp_path: Path, told: list[str]) -> No
     assert not place.is_symlink() and place.read_bytes() == CONTENT
 
 
-def test_another_disk_is_refused(
+def test_other_disks_are_refused(
     source: Path, tmp_path: Path, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def apart(_source: Path, _place: Path) -> bool:
@@ -109,9 +109,7 @@ def test_small_files_are_copied(tmp_path: Path, told: list[str]) -> None:
     assert (tmp_path / "p" / "model" / "model.data").stat().st_ino != small.stat().st_ino
 
 
-def test_a_linked_file_is_read_once(
-    source: Path, tmp_path: Path, told: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_links_are_read_once(source: Path, tmp_path: Path, told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     later = source.stat().st_ctime_ns + 10_000_000_000
     monkeypatch.setattr(time, "time_ns", lambda: later)
     seen = written(source, tmp_path / "p", told).witnessed

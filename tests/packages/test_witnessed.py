@@ -84,9 +84,7 @@ def test_times_of_whole_seconds_are_trusted_later(monkeypatch: pytest.MonkeyPatc
     assert Look.at(status).settled
 
 
-def test_a_long_reading_does_not_settle_what_was_written_just_before_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_reading_does_not_settle_what_was_just_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, seen = old(tmp_path / "a"), Witnessed()
     before = Look.at(path.stat())
     later(monkeypatch)
@@ -94,9 +92,7 @@ def test_a_long_reading_does_not_settle_what_was_written_just_before_it(
     assert seen.hash(path) != LIE
 
 
-def test_a_file_that_changed_while_it_was_read_is_not_remembered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_changed_while_read_is_not_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, seen = old(tmp_path / "a"), Witnessed()
     later(monkeypatch)
     before = Look.at(path.stat())

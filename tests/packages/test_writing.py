@@ -91,9 +91,7 @@ with PackageWriter(Path(sys.argv[1]), force=True) as writer:
 
 
 @pytest.mark.parametrize(("event", "name"), [("os.remove", ""), ("os.rename", "part"), ("os.rename", "old")])
-def test_what_a_run_leaves_that_dies_is_removed_whatever_was_removed_first(
-    event: str, name: str, tmp_path: Path
-) -> None:
+def test_what_a_dead_run_leaves_is_removed_whatever_was_removed_first(event: str, name: str, tmp_path: Path) -> None:
     """A disk lists a folder in its own order: of a package half removed, the manifest may be what went first."""
     write(tmp_path / "out", *FILES)
     died = subprocess.run([sys.executable, "-c", _DYING, str(tmp_path / "out"), event, name], check=False)
@@ -150,9 +148,7 @@ def test_a_build_is_recorded(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="elsewhere the system does not count what is read")
-def test_weights_are_read_to_look_at_them_and_to_copy_them_and_not_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_are_read_to_look_and_to_copy_and_not_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their hashes come from the copying: what was written is not read back."""
 
     def count() -> int:

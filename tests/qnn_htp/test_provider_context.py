@@ -189,9 +189,7 @@ def compiled(aimet: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made.package
 
 
-def test_here_the_binary_of_the_newest_release_is_compiled_typed_and_judged(
-    compiled: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_newest_binary_is_compiled_typed_and_judged_here(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = deploykit.verify(compiled)
     checks = {check.id: check for check in report.checks}
     assert report.ok and not report.mismatches and report.intended

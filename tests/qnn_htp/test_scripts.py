@@ -79,9 +79,7 @@ def test_another_sdk_and_none_are_refused(
     assert not (package / "artifacts").exists()
 
 
-def test_a_missing_tool_is_named_before_anything_runs(
-    package: Path, make_sdk: MakeSdk, run_script: RunScript, tmp_path: Path
-) -> None:
+def test_a_missing_tool_is_named_first(package: Path, make_sdk: MakeSdk, run_script: RunScript, tmp_path: Path) -> None:
     sdk, record = make_sdk(), tmp_path / "calls"
     (sdk / "bin/x86_64-linux-clang/qnn-context-binary-generator").unlink()
     done = run_script(package / "scripts/build.sh", QAIRT_SDK_ROOT=str(sdk), STANDIN_CALLS=str(record))

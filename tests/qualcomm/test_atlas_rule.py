@@ -92,9 +92,7 @@ def test_triggering_and_clean(lint: Lint, as_expected: Callable[[str, Iterable[F
     (limited("Softplus", 0.9), limited("Softplus", 0.9, U8), "wrong"),
     (limited("Softplus", 2.0), limited("Softplus", 3.1), "narrowed"),
 )
-def test_what_no_older_release_was_seen_to_do_is_told_of_none(
-    told: Case, untold: Case, verdict: str, lint: Lint
-) -> None:
+def test_what_no_older_release_was_seen_to_do_is_untold(told: Case, untold: Case, verdict: str, lint: Lint) -> None:
     for sdk in ("2.48", "2.49", "2.51"):
         (found,) = lint({**told, "sdk": sdk})["QNN320"]
         assert found.evidence["verdict"] == verdict
@@ -118,9 +116,7 @@ SUMS = {"x": {**U8, "scale": 1.0}, "n": {**U8, "scale": 1.0}}
     ("CumSum (x, height)", SUMS, "wrong"),
     ("CumSum (x, width)", SUMS, ""),
 )
-def test_settings_that_are_left_out_and_those_that_are_read(
-    node: str, encodings: Mapping[str, Any], told: str, lint: Lint
-) -> None:
+def test_settings_left_out_and_those_read(node: str, encodings: Mapping[str, Any], told: str, lint: Lint) -> None:
     stored = "<int64[4] s = {1, 8, 40, 40}, int64 height = {2}, int64 width = {3}>"
     graph = f"g (float[1,8,20,20] x) => (float[1,8,a,b] n) {stored} {{ n = {node} }}"
     found = lint({"graph": graph, "encodings": encodings, "sdk": "2.51"}).get("QNN320", [])
@@ -228,9 +224,7 @@ def blocks(width: int, kind: Case = U8) -> Case:
     (by_itself(4, 5, 0), by_itself(3, 5, 1)),
     *((blocks(width), blocks(width - 1, U8)) for width in (9, 21, 29, 41)),
 )
-def test_what_a_kernel_does_with_sizes_and_stored_values_is_computed(
-    told: Case | str, untold: Case | str, lint: Lint
-) -> None:
+def test_what_a_kernel_does_with_its_sizes_is_computed(told: Case | str, untold: Case | str, lint: Lint) -> None:
     asked = [{"graph": case} if isinstance(case, str) else case for case in (told, untold)]
     (found,), none = [lint({**case, "sdk": "2.51"}).get("QNN320", []) for case in asked]
     assert found.evidence["verdict"] == "wrong" and none == []

@@ -134,9 +134,7 @@ def program() -> ModuleType:
     return module
 
 
-def test_pip_is_given_the_hash_of_the_table(
-    program: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pip_is_given_the_tables_hash(program: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (wheel,) = [wheel for wheel in tables().wheels if wheel.version == "1.22.2"]
     (host,) = wheel.host
     asked: list[tuple[str, ...]] = []
@@ -156,9 +154,7 @@ def test_pip_is_given_the_hash_of_the_table(
     assert "--require-hashes" in asked[0] and "--no-deps" in asked[0]
 
 
-def test_the_compiler_is_fetched_by_its_hash(
-    program: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_compiler_has_its_hash(program: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
     monkeypatch.setattr(program, "pip", lambda *words: asked.append(words))
     monkeypatch.setattr(program.subprocess, "run", lambda argv, **given: Path(argv[argv.index("-o") + 1]).touch())

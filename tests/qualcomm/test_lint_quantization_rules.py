@@ -179,9 +179,7 @@ def test_an_extension_has_at_most_twelve_operators(operators: int, named: bool, 
     ([0.1, 0.2, 0.4, 0.8], [0.05, 0.1, 0.2, 0.4], None),
     ([0.1, 0.2, 0.4, 0.8], [0.05, 0.1, 0.2, 0.8], 2.0),
 )
-def test_one_scale_stands_for_all_channels(
-    weight: list[float], bias: list[float], ratio: float | None, lint: Lint
-) -> None:
+def test_one_scale_is_for_all_channels(weight: list[float], bias: list[float], ratio: float | None, lint: Lint) -> None:
     """The input's scale is 0.5. Two lists of different lengths cannot be compared."""
 
     def kind(name: str, scales: list[float]) -> dict[str, Any]:

@@ -112,9 +112,7 @@ WRONG_FILES: list[tuple[str, Callable[[Tables], object], str, str]] = [
 
 
 @each_row(("path", "read", "old", "new"), *WRONG_FILES)
-def test_every_kind_of_file_is_checked(
-    path: str, read: Callable[[Tables], object], old: str, new: str, data: Path
-) -> None:
+def test_every_file_is_checked(path: str, read: Callable[[Tables], object], old: str, new: str, data: Path) -> None:
     with edited(data / path.split(":", 1)[0], old, new), pytest.raises(InputError) as caught:
         read(Tables(data))
     assert str(caught.value).startswith(path)

@@ -82,9 +82,7 @@ def test_a_folded_layer_computes_the_same(groups: int, bias: bool) -> None:
     per_channel=st.booleans(),
     bias=st.booleans(),
 )
-def test_a_folded_grid_holds_the_folded_integers(
-    gamma: list[float], signed: bool, per_channel: bool, bias: bool
-) -> None:
+def test_a_folded_grid_holds_its_integers(gamma: list[float], signed: bool, per_channel: bool, bias: bool) -> None:
     """Quantizing after folding gives the same as folding after quantizing, but for the one value int8 cannot mirror."""
     model, fold = conv_bn(gamma, bias=bias), load_transform("fold-batchnorm")
     count = (4,) if per_channel else ()

@@ -164,7 +164,7 @@ def test_the_second_of_two_processes_waits_and_says_so_in_a_log_too(
         ({"disk_mb": 10**9}, "MiB"),
     ],
 )
-def test_what_this_machine_lacks_is_said_before_anything_is_made(
+def test_what_is_lacking_is_said_first(
     asked: dict[str, object], told: str, root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -217,7 +217,7 @@ def test_the_command_line_lists_and_removes(root: Path, capsys: pytest.CaptureFi
         (["quark"], "quark==0.13"),
     ],
 )
-def test_the_version_that_a_target_wants_is_installed(
+def test_a_targets_version_is_installed(
     words: list[str], wanted: str, monkeypatch: pytest.MonkeyPatch, root: Path
 ) -> None:
     """Not the newest one, which its packages would not use."""
@@ -265,9 +265,7 @@ def test_a_lock_lets_in_what_has_its_hash_and_nothing_else(root: Path, tmp_path:
 
 
 @pytest.mark.parametrize("machine", ["this one, another Python", "macosx-14.0-arm64"])
-def test_where_no_hash_is_known_the_pins_decide(
-    machine: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_hash_pins_decide(machine: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A lock names the files of one kind of machine for some Pythons: elsewhere it would refuse every one."""
     wheel = make_wheel(tmp_path)
     known = "3.1"

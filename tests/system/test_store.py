@@ -108,7 +108,7 @@ def test_a_folder_that_others_may_write_to_is_neither_read_nor_written(folder: P
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="needs the rights of POSIX")
-def test_a_folder_of_another_user_and_a_link_in_its_place_are_not_read(
+def test_folders_of_other_users_and_links_are_not_read(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = Store("kind")
@@ -134,9 +134,7 @@ def test_what_was_not_used_for_the_longest_time_goes_first(folder: Path, monkeyp
     assert [store.get(key) is not None for key in keys] == [True, False, True, True]
 
 
-def test_nothing_is_kept_beyond_the_limit_or_where_it_is_switched_off(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_kept_beyond_the_limit_or_switched_off(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store("kind")
     store.put(KEY, {"answer": 1})
     for variable, value, entry in (

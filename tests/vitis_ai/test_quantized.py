@@ -200,9 +200,7 @@ def test_a_format_may_have_several_zero_points(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("excluded", "stored", "found"), [("n_a", False, True), ("n_other", False, False), ("n_other", True, True)]
 )
-def test_what_is_quantized_inside_of_what_was_excluded(
-    excluded: str, stored: bool, found: bool, tmp_path: Path
-) -> None:
+def test_what_is_quantized_within_what_was_excluded(excluded: str, stored: bool, found: bool, tmp_path: Path) -> None:
     """A pair between two excluded nodes, or on a weight of one; the pair at the border of the region is wanted."""
     pair = "d = DequantizeLinear (w, s, z)" if stored else "q = QuantizeLinear (a, s, z) d = DequantizeLinear (q, s, z)"
     body = f"a = Relu (x) {pair} y = Add (a, d)"

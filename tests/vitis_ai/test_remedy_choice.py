@@ -139,7 +139,7 @@ def test_what_is_tried_and_what_is_taken(
     ((WRONG, lost(0.4), WRONG, lost(0.01)), "auto", ["VAI283"], True),
     ((WRONG, lost(0.3), lost(0.4), lost(0.5)), "auto", ["VAI280", "VAI281", "VAI283"], False),
 )
-def test_what_is_said_of_it(
+def test_what_is_said(
     choose: Choose, seen: tuple[Seen, ...], precision: str, codes: list[str], reached: bool | None
 ) -> None:
     made, _ = choose(seen, precision)
@@ -178,9 +178,7 @@ def test_whether_it_is_reached_may_be_unknown_and_a_goal_about_a_measure_is_refu
         choose((RIGHT,), goal="drop<=1%")
 
 
-def test_endless_equalization_is_left_out_unless_it_was_asked_for(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_endless_equalization_is_left_out_if_not_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def fail(*_given: object) -> Measured:
         raise EndlessError("quark made no model", why="array is too big")
 

@@ -71,9 +71,7 @@ PARTITION: dict[str, object] = {"name": "vaiml_partition", "plugin": "vaip-pass_
         ["vaiml_config.optimise: unknown key", "vaiml_config.dp_size: int is expected"],
     ),
 )
-def test_bad_configurations_are_told_by_path(
-    change: dict[str, object], keys: dict[str, object], told: list[str]
-) -> None:
+def test_bad_configurations_have_paths(change: dict[str, object], keys: dict[str, object], told: list[str]) -> None:
     config: dict[str, object] = {
         "passes": [{"name": "init", "plugin": "vaip-pass_init"}, {**PARTITION, "vaiml_config": keys}],
         "target": "VAIML",

@@ -187,9 +187,7 @@ def test_masks(body: str, dtype: str) -> None:
     ("y = DequantizeLinear(x, f1, zero8)", "1,4", "int8", 17, (-128, 127)),
     ("t = Transpose(x) c = Cast<to=1>(t) d = Div(c, f255) y = Relu(d)", "1,4,4,3", "uint8", 17, (0, 255)),
 )
-def test_what_the_type_and_the_version_allow(
-    body: str, shape: str, dtype: str, opset: int, ends: tuple[int, int]
-) -> None:
+def test_what_type_and_version_allow(body: str, shape: str, dtype: str, opset: int, ends: tuple[int, int]) -> None:
     found = domain(body, shape, dtype, opset=opset)
     assert (found.low, found.high) == ends
 

@@ -172,9 +172,7 @@ def test_every_width_is_read_between_minus_one_and_one(tmp_path: Path, width: in
     ((None, None), [(1, 1000)]),
     ((2000,), [(2000,)]),
 )
-def test_it_is_cut_to_what_the_input_takes(
-    tmp_path: Path, shape: tuple[int | None, ...], shapes: list[tuple[int, ...]]
-) -> None:
+def test_it_is_cut_to_the_input(tmp_path: Path, shape: tuple[int | None, ...], shapes: list[tuple[int, ...]]) -> None:
     save(tmp_path / "a.wav")
     found = read(tmp_path, shape)
     assert [part.shape for part in found] == shapes
