@@ -1,9 +1,7 @@
 import gc
-import json
 import os
-import tomllib
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +13,6 @@ import pytest
 import deploykit
 import recorded
 from deploykit.encodings.values import EncodingSet
-from deploykit.findings import Finding
 from deploykit.model import load_model, wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
@@ -107,23 +104,6 @@ def graph_of() -> Callable[[str], GraphFacts]:
 def collect() -> Callable[[onnx.ModelProto], GraphFacts]:
     """Facts of any model."""
     return lambda model: collect_facts(wrap_proto(model, path=Path("model.onnx")))
-
-
-EXPECTED: dict[str, list[str]] = tomllib.loads((Path(__file__).parent / "data" / "rule_cases.toml").read_text("utf-8"))
-
-
-@pytest.fixture(scope="session")
-def as_expected() -> Callable[[str, Iterable[Finding]], None]:
-    """Asserts what the triggering case of a rule finds: severity and subject of every finding, in order.
-
-    They stand in ``data/rule_cases.toml``, by code.
-    """
-
-    def check(code: str, findings: Iterable[Finding]) -> None:
-        found = [f"{f.severity} {f.subject.kind} {f.subject.name}" for f in findings if f.code == code]
-        assert found == EXPECTED.get(code), f"data/rule_cases.toml: {code} = {json.dumps(found)}"
-
-    return check
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from deploykit.findings import Finding, Severity
 from deploykit.model import Model, load_model, wrap_proto
 from deploykit.model.collect import collect_facts, constant_value
 from deploykit.model.facts import GraphFacts
+from rule_cases import check_pairs
 from sample_models.finished_detectors import yolo_like
 from tables import each_row
 from text_models import text_model
@@ -256,14 +257,8 @@ CASES: dict[str, tuple[EncodingsOnGraph, EncodingsOnGraph]] = {
 }
 
 
-@each_row("code", *sorted(rule.code for rule in ENCODING_RULES))
-def test_rules_trigger_and_keep_silent(code: str, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
-    trigger, clean = CASES[code]
-    rule = ENCODING_RULES[code]
-    found = list(rule.run(trigger))
-    as_expected(code, found)
-    assert found[0].hint
-    assert not list(rule.run(clean))
+def test_each_rule_fires_and_stays_silent() -> None:
+    check_pairs(CASES, ENCODING_RULES)
 
 
 def only(code: str, context: EncodingsOnGraph) -> Finding:

@@ -1,7 +1,7 @@
 """Kernels by themselves: how a model is taken apart, what each is given, how far off is counted, what is said of it."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from deploykit_ort_qnn.bench.together import Span, covering, deviation
 from deploykit_ort_qnn.rules.audit import BACKWARD, BEYOND, RULES, Counted
 from deploykit_ort_qnn.rules.audit import COUNT_RULES as COUNTED
 from deploykit_qualcomm.rules.atlas import suspects_in
+from rule_cases import check_pairs
 from tables import each_row
 
 
@@ -45,12 +46,8 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
 }
 
 
-@pytest.mark.parametrize("code", sorted(CASES))
-def test_triggering_and_clean(code: str, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
-    trigger, clean = CASES[code]
-    rule: Any = COUNTED[code] if code == "QNN325" else RULES[code]
-    as_expected(code, rule.run(trigger()))
-    assert list(rule.run(clean())) == []
+def test_each_rule_fires_and_stays_silent() -> None:
+    check_pairs(CASES, RULES, COUNTED)
 
 
 def parsed(text: str, opset: int = 17) -> onnx.ModelProto:

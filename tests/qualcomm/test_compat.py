@@ -1,6 +1,6 @@
 """What the tables of chips and SDKs answer, and what of them is published."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from deploykit_qualcomm.devices import (
 )
 from deploykit_qualcomm.rules import published
 from deploykit_qualcomm.tables import DATA
+from rule_cases import check_pairs
 from tables import each_row
 
 LEGACY = "qnn-onnx-converter"
@@ -146,11 +147,9 @@ def one_network(monkeypatch: pytest.MonkeyPatch, situation: Callable[[Any], Situ
 
 
 @pytest.mark.usefixtures("one_network")
-def test_the_same_network_is_told_and_no_other(
-    lint: Callable[[Any], dict[str, list[Finding]]], as_expected: Callable[[str, Iterable[Finding]], None]
-) -> None:
+def test_the_same_network_is_told_and_no_other(lint: Callable[[Any], dict[str, list[Finding]]]) -> None:
+    check_pairs(CASES, run=lambda code, case: lint(case).get(code, []))
     found = lint(SAME)["QNN330"]
-    as_expected("QNN330", found)
     assert "1.8 ms in float, 0.65 ms in w8a8 by the one; 2.06 ms in float by the other; this is net" in found[0].message
     assert found[0].sources[-1] == "who"
     assert not any("QNN330" in lint(other) for other in (OTHER, LARGER, OPEN))

@@ -1,9 +1,10 @@
 """Lint rules about ONNX Runtime's QNN provider and about options: each with a triggering and a clean case."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from deploykit.findings import Finding
+from rule_cases import check_pairs
 from tables import each_row
 
 Case = dict[str, Any]
@@ -134,11 +135,8 @@ CASES: dict[str, tuple[Case, Case]] = {
 }
 
 
-@each_row("code", *sorted(CASES))
-def test_triggering_and_clean(code: str, lint: Lint, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
-    trigger, clean = CASES[code]
-    as_expected(code, lint(trigger)[code])
-    assert code not in lint(clean)
+def test_triggering_and_clean(lint: Lint) -> None:
+    check_pairs(CASES, run=lambda code, case: lint(case).get(code, []))
 
 
 def logged(scale: float) -> Case:

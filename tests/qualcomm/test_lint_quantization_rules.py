@@ -1,6 +1,6 @@
 """Lint rules about encodings, ranges and attention: each with a case that triggers it and one that does not."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import deploykit
 from deploykit.backend.backend import Situation
 from deploykit.findings import Finding
 from deploykit_qualcomm.rules.converters import FLOAT16_RULES, Float16Plan
+from rule_cases import check_pairs
 from tables import each_row
 from text_models import text_model
 
@@ -84,11 +85,8 @@ CASES: dict[str, tuple[Case, Case]] = {
 }
 
 
-@each_row("code", *sorted(CASES))
-def test_triggering_and_clean(code: str, lint: Lint, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
-    trigger, clean = CASES[code]
-    as_expected(code, lint(trigger)[code])
-    assert code not in lint(clean)
+def test_triggering_and_clean(lint: Lint) -> None:
+    check_pairs(CASES, run=lambda code, case: lint(case).get(code, []))
 
 
 def scales(*blocks: float) -> Case:

@@ -1,17 +1,23 @@
-"""The triggering and the clean case of every rule, from the test modules that have them as ``CASES``."""
+"""The triggering and the clean case of every rule: what they find, and those of all test modules (``CASES``)."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-__all__ = ["cases", "module_at"]
+from deploykit.findings import Finding
+
+__all__ = ["cases", "check_pairs", "module_at"]
 TESTS = Path(__file__).parents[1]
+EXPECTED: Mapping[str, list[str]] = tomllib.loads((TESTS / "data/rule_cases.toml").read_text("utf-8"))
+"""Severity and subject of every finding of a triggering case, by code and in order."""
 _CODE = re.compile(r"[A-Z]{2,3}\d{3}")
 
 
@@ -36,3 +42,27 @@ def cases() -> Mapping[str, tuple[Any, Any]]:
             if isinstance(mapping, Mapping):
                 found |= {str(code): pair for code, pair in mapping.items() if _CODE.fullmatch(str(code))}
     return found
+
+
+def check_pairs(
+    pairs: Mapping[str, tuple[Any, Any]],
+    *registries: Iterable[Any],
+    run: Callable[[str, Any], Iterable[Finding]] | None = None,
+) -> None:
+    """Each rule finds in its triggering case what ``EXPECTED`` says, and in its clean case nothing.
+
+    Rules are those of the registries, or ``run`` is given a code and a case. A case may be made by a function.
+    """
+    rules = {rule.code: rule for registry in registries for rule in registry}
+    bad = []
+    for code, pair in pairs.items():
+        given = [case() if callable(case) else case for case in pair if case is not None]
+        triggered, *silent = (
+            [f for f in (run(code, case) if run else rules[code].run(case)) if f.code == code] for case in given
+        )
+        said = [f"{f.severity} {f.subject.kind} {f.subject.name}" for f in triggered]
+        if said != EXPECTED.get(code):
+            bad.append(f"data/rule_cases.toml: {code} = {json.dumps(said)}")
+        if any(silent) or not all(f.message and f.sources for f in triggered):
+            bad.append(f"{code}: found in its clean case, or without message and sources")
+    assert not bad, "\n".join(bad)
