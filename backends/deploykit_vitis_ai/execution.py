@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from deploykit.accuracy.judge.compare import ComparedOutputs
 from deploykit.accuracy.judge.rules import RULES as COMPARISON_RULES
 from deploykit.accuracy.judge.rules import Judged
 from deploykit.backend.backend import Aids, Execution, Instead
@@ -22,7 +21,7 @@ from deploykit.errors import ToolError
 from deploykit.findings import Finding
 from deploykit.system.published import finite
 from deploykit.tables.reading import read_json
-from deploykit_vitis_ai.draft import QuarkDraft
+from deploykit_vitis_ai.draft import QuarkDraft, ladder
 from deploykit_vitis_ai.inspection import inspect_quantized
 from deploykit_vitis_ai.prepare import QuarkPrepared
 from deploykit_vitis_ai.rules.execution import RULES as OUTCOME_RULES
@@ -103,7 +102,7 @@ def _execution(package: Path, details: QuarkPrepared, measured: Measured, found:
         findings=(
             *OUTCOME_RULES.run(outcome),
             *QUANTIZED_RULES.run(quantized),
-            *_quality_findings(details, measured.comparison),
+            *_quality_findings(details, measured),
         ),
         right=measured.right,
         instead=found.instead,
@@ -128,17 +127,22 @@ def _record(details: QuarkPrepared, measured: Measured) -> dict[str, Any]:
     return record
 
 
-def _quality_findings(details: QuarkPrepared, comparison: ComparedOutputs | None) -> tuple[Finding, ...]:
+def _quality_findings(details: QuarkPrepared, measured: Measured) -> tuple[Finding, ...]:
     """The rules of ``deploykit accuracy compare`` on the calibration samples: dead outputs are found at once."""
-    if comparison is None:
+    if measured.comparison is None or measured.quality is None:
         return ()
-    request = details.draft.situation.request
+    situation = details.draft.situation
+    request, device = situation.request, situation.target.device
+    rungs, made = ladder(device.fact("precisions") or ()), details.draft.precision
+    wider = () if details.draft.ladder else rungs[rungs.index(made) + 1 if made in rungs else 1 :]
     judged = Judged(
-        comparison=comparison,
+        comparison=measured.comparison,
         facts=details.draft.facts,
         model=request.model.name,
-        target=details.draft.situation.target.device.id,
+        target=device.id,
         precision=details.draft.precision_with_exclusions,
+        verdict=measured.quality.verdict,
+        wider=f"--precision auto tries {', '.join(wider)} as well, and takes the first that is right" if wider else "",
     )
     return COMPARISON_RULES.run(judged)
 

@@ -93,9 +93,9 @@ def check_unknown_tensor(context: EncodingsOnGraph) -> Iterator[Found]:
     }
     shown = ", ".join(name + (f" (nearest: {found[0]})" if found else "") for name, found in near.items())
     yield Found(
-        kind=SubjectKind.ENCODINGS,
-        name=context.source,
-        message=f"{len(strangers)} of {len(names)} names are no tensor of the model: {shown}"
+        SubjectKind.ENCODINGS,
+        context.source,
+        f"{len(strangers)} of {len(names)} names are no tensor of the model: {shown}"
         + listed(strangers, most=_SHOWN).removeprefix(", ".join(strangers[:_SHOWN])),
         evidence={"names": list(strangers), "nearest": {name: found[0] for name, found in near.items() if found}},
     )
@@ -114,9 +114,9 @@ def check_foreign_encodings(context: EncodingsOnGraph) -> Iterator[Found]:
     names = context.names
     if names and len(context.strangers) == len(names):
         yield Found(
-            kind=SubjectKind.ENCODINGS,
-            name=context.source,
-            message=f"none of the {len(names)} entries names a tensor of {context.facts.model_name or 'the model'}; "
+            SubjectKind.ENCODINGS,
+            context.source,
+            f"none of the {len(names)} entries names a tensor of {context.facts.model_name or 'the model'}; "
             f"the first are {', '.join(names[:3])}",
             evidence={"names": list(names[:_SHOWN])},
         )
@@ -149,9 +149,9 @@ def check_float_set_unknown(context: EncodingsOnGraph) -> Iterator[Found]:
         else "no tensor lacks an entry"
     )
     yield Found(
-        kind=SubjectKind.ENCODINGS,
-        name=context.source,
-        message=f"version {context.encodings.version} cannot say which tensors are float16, none were named; {left}",
+        SubjectKind.ENCODINGS,
+        context.source,
+        f"version {context.encodings.version} cannot say which tensors are float16, none were named; {left}",
         severity=None if missing else Severity.INFO,
         evidence={"missing": list(missing)},
     )
@@ -175,9 +175,9 @@ def check_step_beyond_float16(context: EncodingsOnGraph) -> Iterator[Found]:
         step = float(entry.value.scale.max()) if isinstance(entry.value, Affine) else 0.0
         if step > LARGEST_FLOAT16:
             yield Found(
-                kind=SubjectKind.TENSOR,
-                name=entry.name,
-                message=f"{entry.name}: one {entry.dtype} step is {step:.3g}, so that values below half of it become 0",
+                SubjectKind.TENSOR,
+                entry.name,
+                f"{entry.name}: one {entry.dtype} step is {step:.3g}, so that values below half of it become 0",
                 evidence={"scale": step},
             )
 
@@ -204,9 +204,9 @@ def check_unplaceable_list(context: EncodingsOnGraph) -> Iterator[Found]:
         shape = context.facts.tensors[entry.name].shape
         known = "unknown shape" if shape is None else "x".join("?" if d is None else str(d) for d in shape)
         yield Found(
-            kind=SubjectKind.TENSOR,
-            name=entry.name,
-            message=f"{entry.name}: {count} scales for a tensor of {known}, along no axis that is stated or follows "
+            SubjectKind.TENSOR,
+            entry.name,
+            f"{entry.name}: {count} scales for a tensor of {known}, along no axis that is stated or follows "
             "from the model",
             severity=None if shape is not None else Severity.WARNING,
             evidence={"scales": count, "version": context.encodings.version},
@@ -248,9 +248,9 @@ def check_asymmetric_weight(context: EncodingsOnGraph) -> Iterator[Found]:
                 names.append(entry.name)
     if names:
         yield Found(
-            kind=SubjectKind.ENCODINGS,
-            name=context.source,
-            message=f"{len(names)} weights are asymmetric: {listed(names, most=_SHOWN)}",
+            SubjectKind.ENCODINGS,
+            context.source,
+            f"{len(names)} weights are asymmetric: {listed(names, most=_SHOWN)}",
             evidence={"names": list(names)},
         )
 
@@ -268,9 +268,9 @@ def check_narrow_bias(context: EncodingsOnGraph) -> Iterator[Found]:
         roles = {use.role for use in uses.get(entry.name, ())}
         if isinstance(entry.value, Affine) and entry.value.bits < 32 and BIAS in roles:
             yield Found(
-                kind=SubjectKind.TENSOR,
-                name=entry.name,
-                message=f"{entry.name}: a bias on a grid of {entry.dtype}",
+                SubjectKind.TENSOR,
+                entry.name,
+                f"{entry.name}: a bias on a grid of {entry.dtype}",
                 evidence={"dtype": entry.dtype},
             )
 
@@ -302,9 +302,9 @@ def check_regrid_in_movement(context: EncodingsOnGraph) -> Iterator[Found]:
             changes = compare_values(source.value, copy.value, grid_only=True, tolerance=1e-6)
             if changes:
                 yield Found(
-                    kind=SubjectKind.NODE,
-                    name=node.label,
-                    message=f"{node.op_type} {node.label}: {source.name} is {source.dtype}, {copy.name} is "
+                    SubjectKind.NODE,
+                    node.label,
+                    f"{node.op_type} {node.label}: {source.name} is {source.dtype}, {copy.name} is "
                     f"{copy.dtype}, with another " + " and ".join(change.field for change in changes),
                     evidence={"input": source.name, "output": copy.name, "changes": list(map(str, changes))},
                 )
@@ -322,9 +322,9 @@ def check_entry_on_integers(context: EncodingsOnGraph) -> Iterator[Found]:
         fact = context.facts.tensors[entry.name]
         if fact.dtype and not fact.is_float:
             yield Found(
-                kind=SubjectKind.TENSOR,
-                name=entry.name,
-                message=f"{entry.name} holds {fact.dtype} in the model, but has an entry of {entry.dtype}",
+                SubjectKind.TENSOR,
+                entry.name,
+                f"{entry.name} holds {fact.dtype} in the model, but has an entry of {entry.dtype}",
                 evidence={"dtype": fact.dtype, "encoding": entry.dtype},
             )
 
@@ -351,9 +351,9 @@ def check_symmetric_off_centre(context: EncodingsOnGraph) -> Iterator[Found]:
         odd = next((zero for zero in value.zero_point.ravel().tolist() if zero not in centres), None)
         if odd is not None:
             yield Found(
-                kind=SubjectKind.TENSOR,
-                name=entry.name,
-                message=f"{entry.name}: called symmetric, but zero lies at step {odd:g} of {entry.dtype}",
+                SubjectKind.TENSOR,
+                entry.name,
+                f"{entry.name}: called symmetric, but zero lies at step {odd:g} of {entry.dtype}",
                 evidence={"zero_point": odd},
             )
 
@@ -379,9 +379,9 @@ def check_mixed_widths(context: EncodingsOnGraph) -> Iterator[Found]:
             nodes.append(node.label)
     if nodes:
         yield Found(
-            kind=SubjectKind.MODEL,
-            name=context.facts.model_name or "model",
-            message=f"{len(nodes)} ops join inputs of different widths: {listed(nodes, most=_SHOWN)}",
+            SubjectKind.MODEL,
+            context.facts.model_name or "model",
+            f"{len(nodes)} ops join inputs of different widths: {listed(nodes, most=_SHOWN)}",
             evidence={"nodes": list(nodes)},
         )
 
@@ -406,9 +406,9 @@ def check_one_sided_decisions(context: EncodingsOnGraph) -> Iterator[Found]:
         if ends is not None and not ends[0] < 0 < ends[1]:
             never = "above" if ends[1] <= 0 else "below"
             yield Found(
-                kind=SubjectKind.TENSOR,
-                name=output,
-                message=f"{output} is never {never} 0.5: its Sigmoid reads {ends[0]:.4g} to {ends[1]:.4g}",
+                SubjectKind.TENSOR,
+                output,
+                f"{output} is never {never} 0.5: its Sigmoid reads {ends[0]:.4g} to {ends[1]:.4g}",
                 evidence={"range": list(ends)},
             )
 
@@ -440,9 +440,9 @@ def check_coarse_joins(context: EncodingsOnGraph) -> Iterator[Found]:
             if steps < _FEW_STEPS:
                 others = ", ".join(str(other) for other in hurt.parts if other is not part)
                 yield Found(
-                    kind=SubjectKind.NODE,
-                    name=hurt.node,
-                    message=f"{hurt.node}: one step is {step:.4g}, which leaves {part} {max(steps, 1):.0f} of them; it "
+                    SubjectKind.NODE,
+                    hurt.node,
+                    f"{hurt.node}: one step is {step:.4g}, which leaves {part} {max(steps, 1):.0f} of them; it "
                     f"is joined with {others}",
                     evidence={"part": str(part), "steps": steps, "step": step},
                 )

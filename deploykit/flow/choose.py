@@ -77,16 +77,12 @@ class WayChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Explored:
-    """The ways that were built, which one won, and the encodings' own simulation.
-
-    ``wider`` says which wider type keeps what the encodings lose, "" where they lose no more than is asked.
-    """
+    """The ways that were built, which one won, and the encodings' own simulation."""
 
     built: tuple[BuiltWay, ...]
     winner: BuiltWay | None
     choice: WayChoice
     reference: Verdict | None
-    wider: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,10 +330,12 @@ def explore(ground: Ground, support: MixedSupport, *, mixed: str, tell: Callable
     listed = tuple(Way(id=identity, kind="", unavailable=why) for identity, why in skipped.items())
     won = next((item for item in built if item.way is choice.winner), None)
     choice = replace(choice, verdicts={**skipped, **choice.verdicts}, ways=(*choice.ways, *listed))
+    reference = ground.reference
     # Asked only where the way that won loses too.
-    loses = won is not None and won.verdict is not None and not won.verdict.right
-    wider = ground.wider(has_float16=bool(support.kinds & {"fallback", "segments"})) if loses else ""
-    return Explored(built=tuple(built), winner=won, choice=choice, reference=ground.reference, wider=wider)
+    if reference is not None and won is not None and won.verdict is not None and won.verdict.is_short:
+        wider = ground.wider(has_float16=bool(support.kinds & {"fallback", "segments"}))
+        reference = replace(reference, wider=wider)
+    return Explored(built=tuple(built), winner=won, choice=choice, reference=reference)
 
 
 def _order(ground: Ground, support: MixedSupport) -> tuple[str, ...]:

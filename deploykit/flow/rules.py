@@ -44,9 +44,9 @@ def check_rewritten(chosen: ChosenWay) -> Iterator[Found]:
         return
     won = chosen.prepared
     yield Found(
-        kind=SubjectKind.MODEL,
-        name=_name(chosen),
-        message=f"rewritten by {', '.join(chosen.rewrites)}: {_gain(chosen)}",
+        SubjectKind.MODEL,
+        _name(chosen),
+        f"rewritten by {', '.join(chosen.rewrites)}: {_gain(chosen)}",
         hint=_ways_back(chosen),
         evidence={"rewrites": list(chosen.rewrites), "sqnr_db": None if won is None else won.way.to_json()["sqnr_db"]},
     )
@@ -83,7 +83,7 @@ def check_tail(chosen: ChosenWay) -> Iterator[Found]:
     --no-rewrite split-output --no-rewrite scale-last --no-rewrite loops-on-host
     """
     if chosen.situation.tail is not None:
-        yield Found(kind=SubjectKind.MODEL, name=_name(chosen), message="model/tail.onnx must run after the device")
+        yield Found(SubjectKind.MODEL, _name(chosen), "model/tail.onnx must run after the device")
 
 
 @RULES.rule("DK203", "not-simulated", "warning", sources=("this run",))
@@ -118,7 +118,7 @@ def check_refused(chosen: ChosenWay) -> Iterator[Found]:
     """
     if chosen.choice is not None and chosen.choice.winner is None:
         verdicts = "; ".join(f"{name}: {why}" for name, why in chosen.choice.verdicts.items())
-        yield Found(kind=SubjectKind.MODEL, name=_name(chosen), message=f"no way to deploy is left: {verdicts}")
+        yield Found(SubjectKind.MODEL, _name(chosen), f"no way to deploy is left: {verdicts}")
 
 
 @RULES.rule("DK205", "lost-by-quantization", "warning", sources=("simulated while packaging",))
@@ -131,16 +131,16 @@ def check_quality(chosen: ChosenWay) -> Iterator[Found]:
     """
     # Every judged number that misses its limit, in one finding per output.
     verdict = None if chosen.prepared is None else chosen.prepared.verdict
-    if verdict is None or verdict.right or chosen.samples is None or chosen.explored is None:
+    if verdict is None or verdict.right or chosen.samples is None:
         return
     before = "" if chosen.reference is None else f"; the file's own simulation: {chosen.reference.overall_db:.1f} dB"
     for output in dict.fromkeys(number.output for number in verdict.failures):
         missed = [number for number in verdict.failures if number.output == output]
         yield Found(
-            kind=SubjectKind.TENSOR,
-            name=output,
-            message=f"{output}: {'; '.join(n.loss for n in missed)}, on {chosen.samples.described_for_humans}{before}",
-            hint=chosen.explored.wider,
+            SubjectKind.TENSOR,
+            output,
+            f"{output}: {'; '.join(n.loss for n in missed)}, on {chosen.samples.described_for_humans}{before}",
+            hint="" if chosen.reference is None else chosen.reference.wider,
             evidence={"numbers": plain(missed)},
         )
 
@@ -162,9 +162,9 @@ def check_segments(chosen: ChosenWay) -> Iterator[Found]:
     crossing = sorted({name for segment in segments for name in segment.inputs} - whole)
     changed = [label for segment in segments for label in segment.changed]
     yield Found(
-        kind=SubjectKind.MODEL,
-        name=_name(chosen),
-        message=f"{len(segments)} segments, chained by the run scripts; {len(crossing)} tensors cross between them, "
+        SubjectKind.MODEL,
+        _name(chosen),
+        f"{len(segments)} segments, chained by the run scripts; {len(crossing)} tensors cross between them, "
         f"{len(changed)} operators run in float16 though they have integer encodings",
         evidence={"segments": [segment.name for segment in segments], "crossing": crossing, "changed": changed},
     )
@@ -217,7 +217,7 @@ def check_asked(chosen: ChosenWay) -> Iterator[Found]:
     for name in chosen.situation.request.rewrite:
         why = _why_not_applied(chosen, name)
         if why:
-            yield Found(kind=SubjectKind.MODEL, name=_name(chosen), message=f"--rewrite {name}: {why}")
+            yield Found(SubjectKind.MODEL, _name(chosen), f"--rewrite {name}: {why}")
 
 
 def _why_not_applied(chosen: ChosenWay, name: str) -> str:
@@ -257,9 +257,9 @@ def check_inferred(chosen: ChosenWay) -> Iterator[Found]:
     from deploykit.encodings.backward import Origin
 
     yield Found(
-        kind=SubjectKind.MODEL,
-        name=_name(chosen),
-        message=f"{len(concluded)} tensors got an entry: {origins}" + "".join(f"; {line}" for line in told[:3]),
+        SubjectKind.MODEL,
+        _name(chosen),
+        f"{len(concluded)} tensors got an entry: {origins}" + "".join(f"; {line}" for line in told[:3]),
         # No data can correct such ranges.
         hint="these ranges are exact: stored values and operators bound them"
         if {Origin.CONSTANT, Origin.OPERATOR}.issuperset(counts)
@@ -279,9 +279,9 @@ def check_simplified(chosen: ChosenWay) -> Iterator[Found]:
     """
     for step in chosen.simplified:
         yield Found(
-            kind=SubjectKind.MODEL,
-            name=_name(chosen),
-            message=f"{step.name}: {'; '.join(step.notes)}; {step.reason}",
+            SubjectKind.MODEL,
+            _name(chosen),
+            f"{step.name}: {'; '.join(step.notes)}; {step.reason}",
             hint=f"keep the graph as it was given with --no-rewrite {step.name}",
             evidence=step.to_json(),
         )
@@ -303,16 +303,16 @@ def check_opinions(chosen: ChosenWay) -> Iterator[Found]:
     compiler, asked = opinions.compiler, opinions.opinions
     if compiler.missing:
         told = f"no compiler was asked about {_about(asked)}: {compiler.missing}"
-        yield Found(kind=SubjectKind.MODEL, name=_name(chosen), message=told, hint=compiler.instead)
+        yield Found(SubjectKind.MODEL, _name(chosen), told, hint=compiler.instead)
         return
     speakers = dict.fromkeys((compiler.name, *(one.by.name for one in asked if one.by is not None)))
     told = "; ".join(_outcomes(asked, name) for name in speakers if _outcomes(asked, name)) if len(speakers) > 1 else ""
     states = [(state, opinions.of_state(state)) for state in OpinionState]
     told = told or "; ".join(f"{state} {_about(group)}" for state, group in states if group)
     yield Found(
-        kind=SubjectKind.MODEL,
-        name=_name(chosen),
-        message=f"{compiler.name} was asked about {len(asked)} finding{'s' if len(asked) > 1 else ''}: {told}",
+        SubjectKind.MODEL,
+        _name(chosen),
+        f"{compiler.name} was asked about {len(asked)} finding{'s' if len(asked) > 1 else ''}: {told}",
         evidence={"compiler": compiler.name, "opinions": plain(asked)},
     )
 
@@ -336,17 +336,17 @@ def check_size_chosen(chosen: ChosenWay) -> Iterator[Found]:
             continue
         sizes = ",".join(map(str, item.shape))
         yield Found(
-            kind=SubjectKind.TENSOR,
-            name=item.name,
-            message=f"input {item.name} is {' x '.join(map(str, item.shape))}: {item.why}",
+            SubjectKind.TENSOR,
+            item.name,
+            f"input {item.name} is {' x '.join(map(str, item.shape))}: {item.why}",
             hint=f"for another size add --input {item.name}={sizes} with your numbers",
             evidence={"shape": list(item.shape), "why": item.why, "usual": item.usual},
         )
     for name, value in chosen.situation.choices.items():
         yield Found(
-            kind=SubjectKind.TENSOR,
-            name=name,
-            message=f"input {name} only chooses a branch and is fixed at {value}; the packaged model does not have it",
+            SubjectKind.TENSOR,
+            name,
+            f"input {name} only chooses a branch and is fixed at {value}; the packaged model does not have it",
             hint=f"for another branch add --input {name}=VALUE",
             evidence={"value": value},
         )
@@ -363,9 +363,7 @@ def check_layout(chosen: ChosenWay) -> Iterator[Found]:
     """
     facts = chosen.situation.facts
     for name in sorted(facts.channel_last):
-        yield Found(
-            kind=SubjectKind.TENSOR, name=name, message=f"{name} is {shape_text(facts.tensors[name])}, channels last"
-        )
+        yield Found(SubjectKind.TENSOR, name, f"{name} is {shape_text(facts.tensors[name])}, channels last")
 
 
 @RULES.rule("DK251", "end-in-int16", "info", sources=("simulated while packaging",))
@@ -384,9 +382,9 @@ def check_wider_end(chosen: ChosenWay) -> Iterator[Found]:
     harms = ", ".join(won.end.harms)
     share = len(won.end.nodes) / len(won.facts.nodes)
     yield Found(
-        kind=SubjectKind.NODE,
-        name=won.end.ends[-1],
-        message=f"{won.end} get 16-bit grids, {len(won.widened)} tensors, {share:.0%} of the nodes ({harms}): "
+        SubjectKind.NODE,
+        won.end.ends[-1],
+        f"{won.end} get 16-bit grids, {len(won.widened)} tensors, {share:.0%} of the nodes ({harms}): "
         f"{won.verdict.described}; as given {before.described}, on {chosen.samples.described_for_humans}",
         evidence={**won.end.to_json(), "tensors": list(won.widened)},
     )
@@ -435,9 +433,9 @@ def check_default(quantized: QuantizedNumbers) -> Iterator[Found]:
         return
     spec = better.spec
     yield Found(
-        kind=SubjectKind.ENVIRONMENT,
-        name=spec.id,
-        message=f"{quantized.picked.quantizer.id} made the encodings, since {spec.id} is not installed",
+        SubjectKind.ENVIRONMENT,
+        spec.id,
+        f"{quantized.picked.quantizer.id} made the encodings, since {spec.id} is not installed",
         hint=f"run 'deploykit toolchain install {spec.id}' ({spec.disk_mb} MiB, about {spec.minutes} minutes)",
         evidence={"quantizer": quantized.picked.quantizer.id, "missing": spec.id},
     )
@@ -457,10 +455,9 @@ def check_quantized(quantized: QuantizedNumbers) -> Iterator[Found]:
     value = numbers.to_json()["sqnr_db"]
     shown = "no difference" if value is None else f"{value:.1f} dB"
     yield Found(
-        kind=SubjectKind.MODEL,
-        name=quantized.model,
-        message=f"quantized to {quantized.precision} by {quantized.picked.quantizer.id}: {shown} on "
-        f"{numbers.samples} {on}",
+        SubjectKind.MODEL,
+        quantized.model,
+        f"quantized to {quantized.precision} by {quantized.picked.quantizer.id}: {shown} on {numbers.samples} {on}",
         evidence={"quantizer": quantized.picked.quantizer.id, "sqnr_db": value, "samples": numbers.samples},
     )
 
@@ -480,9 +477,9 @@ def check_agreement(quantized: QuantizedNumbers) -> Iterator[Found]:
     if agreement is None or agreement >= AGREES_DB:
         return
     yield Found(
-        kind=SubjectKind.MODEL,
-        name=quantized.model,
-        message=f"the simulation of {quantized.picked.quantizer.id} and deploykit's agree to {agreement:.1f} dB only",
+        SubjectKind.MODEL,
+        quantized.model,
+        f"the simulation of {quantized.picked.quantizer.id} and deploykit's agree to {agreement:.1f} dB only",
         evidence={"agreement_db": agreement, "largest_difference": quantized.numbers.largest_difference},
     )
 
@@ -497,9 +494,9 @@ def check_seen(quantized: QuantizedNumbers) -> Iterator[Found]:
     """
     if quantized.numbers.seen:
         yield Found(
-            kind=SubjectKind.DATA,
-            name=quantized.model,
-            message="too few samples to hold any out: it was judged on those that it was calibrated on",
+            SubjectKind.DATA,
+            quantized.model,
+            "too few samples to hold any out: it was judged on those that it was calibrated on",
         )
 
 

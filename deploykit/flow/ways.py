@@ -164,12 +164,12 @@ class Ground:
         return None if self.fitted is None else self.fitted.verdict
 
     def wider(self, *, has_float16: bool) -> str:
-        """What keeps what is asked where the encodings do not, as simulated; "" where they lose nothing.
+        """What keeps what the encodings lose, as simulated; "" where they lose next to nothing.
 
         On derived inputs nothing is told: what they ask of a range real data does not.
         """
         derived = self.samples.label is Label.DERIVED
-        if derived or self.judge is None or self.reference is None or not self.reference.failures:
+        if derived or self.judge is None or self.reference is None or not self.reference.is_short:
             return ""
         wide = with_wide_activations(self.encodings)
         tried = [] if wide is self.encodings else [("16-bit activations over the same ranges keep", wide)]
@@ -179,9 +179,10 @@ class Ground:
         for what, encodings in tried:
             outputs = Simulator(self.model, encodings).runs(self.judge.feeds)
             verdict = self.judge.compare(outputs)
-            if not verdict.failures:
+            if not verdict.is_short:
                 return f"{what} it, simulated: {verdict.words}"
-        return "no wider type of the device keeps it, simulated: look at the model and at the samples" if tried else ""
+        lost = tried and self.reference.failures
+        return "no wider type of the device keeps it, simulated: look at the model and at the samples" if lost else ""
 
     @property
     def feeds(self) -> Sequence[Feed]:

@@ -51,10 +51,9 @@ def check_dynamic_input(facts: GraphFacts) -> Iterator[Found]:
         option = _asked_shape(facts, name) if shaped else ""
         hint = f"add {option} with a number for each name" if option else f"export it again with a shape for {name}"
         yield Found(
-            kind=SubjectKind.TENSOR,
-            name=name,
-            message=f"input {name!r} ({shape_text(facts.tensors[name])}) is dynamic in "
-            + ", ".join(dim.label for dim in dims),
+            SubjectKind.TENSOR,
+            name,
+            f"input {name!r} ({shape_text(facts.tensors[name])}) is dynamic in " + ", ".join(dim.label for dim in dims),
             hint=hint,
             evidence={"dims": [{"axis": d.axis, "symbol": d.symbol} for d in dims], "option": option},
         )
@@ -92,14 +91,14 @@ def check_dynamic_result(facts: GraphFacts) -> Iterator[Found]:
         # A compiler may take one, with the size that it had once: that is no answer for other data.
         settled = not has(node, Trait.SIZED_BY_VALUES)
         message = f"{node.op_type} {node.label}: {why}"
-        yield Found(kind=SubjectKind.NODE, name=node.label, message=message, by_trial=settled)
+        yield Found(SubjectKind.NODE, node.label, message, by_trial=settled)
     names = dynamic_tensors(facts)
     if names and not makers and not dynamic_inputs(facts):
         maker = facts.producer_of(names[0])
         yield Found(
-            kind=SubjectKind.TENSOR,
-            name=names[0],
-            message=f"{len(names)} tensors have no fixed size, first {names[0]} ({shape_text(facts.tensors[names[0]])})"
+            SubjectKind.TENSOR,
+            names[0],
+            f"{len(names)} tensors have no fixed size, first {names[0]} ({shape_text(facts.tensors[names[0]])})"
             + (f" made by {maker.label}" if maker else ""),
             evidence={"tensors": list(names)},
         )
@@ -127,7 +126,7 @@ def check_nested_graph(facts: GraphFacts) -> Iterator[Found]:
     ):
         for node in facts.nodes:
             if has(node, trait):
-                yield Found(kind=SubjectKind.NODE, name=node.label, message=f"{node.op_type} {what}")
+                yield Found(SubjectKind.NODE, node.label, f"{node.op_type} {what}")
 
 
 @RULES.rule("DK004", "no-opset", "error", sources=(f"{_IR}, section on operator sets",))
@@ -140,9 +139,9 @@ def check_no_opset(facts: GraphFacts) -> Iterator[Found]:
     """
     if not facts.opset and any(is_standard(node) for node in facts.nodes):
         yield Found(
-            kind=SubjectKind.MODEL,
-            name=facts.model_name,
-            message=f"{facts.model_name} imports no standard operator set",
+            SubjectKind.MODEL,
+            facts.model_name,
+            f"{facts.model_name} imports no standard operator set",
             evidence={"opsets": dict(facts.opsets)},
         )
 
@@ -161,9 +160,9 @@ def check_opset_known(facts: GraphFacts) -> Iterator[Found]:
     newest = onnx_opset_version()
     if facts.opset > newest:
         yield Found(
-            kind=SubjectKind.MODEL,
-            name=facts.model_name,
-            message=f"{facts.model_name} uses operator set {facts.opset}; the installed onnx knows up to {newest}",
+            SubjectKind.MODEL,
+            facts.model_name,
+            f"{facts.model_name} uses operator set {facts.opset}; the installed onnx knows up to {newest}",
             evidence={"opset": facts.opset, "known": newest},
         )
 
@@ -180,9 +179,9 @@ def check_model_functions(facts: GraphFacts) -> Iterator[Found]:
     called = sorted({node.op_type for node in facts.nodes} & facts.functions)
     if called:
         yield Found(
-            kind=SubjectKind.MODEL,
-            name=facts.model_name,
-            message=f"{facts.model_name} calls functions of its own: {listed(called, most=_SHOWN)}",
+            SubjectKind.MODEL,
+            facts.model_name,
+            f"{facts.model_name} calls functions of its own: {listed(called, most=_SHOWN)}",
             evidence={"functions": called},
         )
 
@@ -199,9 +198,9 @@ def check_inference(facts: GraphFacts) -> Iterator[Found]:
     """
     if facts.inference_problem:
         yield Found(
-            kind=SubjectKind.MODEL,
-            name=facts.model_name,
-            message=f"the shapes of {facts.model_name} could not be inferred: {facts.inference_problem}",
+            SubjectKind.MODEL,
+            facts.model_name,
+            f"the shapes of {facts.model_name} could not be inferred: {facts.inference_problem}",
         )
 
 
@@ -227,9 +226,9 @@ def check_non_finite(facts: GraphFacts) -> Iterator[Found]:
         if facts.tensors[name].consumers and ("NaN" in what or setting_of(facts, name) is None):
             readers = [node.label for node in facts.consumers_of(name)]
             yield Found(
-                kind=SubjectKind.TENSOR,
-                name=name,
-                message=f"{name} holds {what}, read by {listed(readers, most=_SHOWN)}",
+                SubjectKind.TENSOR,
+                name,
+                f"{name} holds {what}, read by {listed(readers, most=_SHOWN)}",
                 evidence={"holds": what, "readers": readers},
             )
 
@@ -252,9 +251,9 @@ def check_float64(facts: GraphFacts) -> Iterator[Found]:
     names = [fact.name for fact in facts.tensors.values() if fact.dtype == "double"]
     if names:
         yield Found(
-            kind=SubjectKind.TENSOR,
-            name=names[0],
-            message=f"{len(names)} tensors are 64-bit float: {listed(names, most=_SHOWN)}",
+            SubjectKind.TENSOR,
+            names[0],
+            f"{len(names)} tensors are 64-bit float: {listed(names, most=_SHOWN)}",
             evidence={"tensors": names},
         )
 
@@ -271,7 +270,7 @@ def check_idle_output(facts: GraphFacts) -> Iterator[Found]:
     for name in facts.outputs:
         fact = facts.tensors.get(name)
         if fact is not None and fact.role is not TensorRole.ACTIVATION:
-            yield Found(kind=SubjectKind.TENSOR, name=name, message=f"output {name!r} is the {fact.role} of that name")
+            yield Found(SubjectKind.TENSOR, name, f"output {name!r} is the {fact.role} of that name")
 
 
 @RULES.rule("DK013", "external-data", "info", sources=("ONNX external data (onnx/onnx docs/ExternalData.md)",))
@@ -286,9 +285,9 @@ def check_external(facts: GraphFacts) -> Iterator[Found]:
     if outside:
         size = sum(tensor_bytes(fact) or 0 for fact in outside)
         yield Found(
-            kind=SubjectKind.MODEL,
-            name=facts.model_name,
-            message=f"{len(outside)} tensor(s) of {size:,} bytes lie in files beside {facts.model_name}",
+            SubjectKind.MODEL,
+            facts.model_name,
+            f"{len(outside)} tensor(s) of {size:,} bytes lie in files beside {facts.model_name}",
             evidence={"tensors": len(outside), "bytes": size},
         )
 
@@ -305,7 +304,7 @@ def check_empty_input(facts: GraphFacts) -> Iterator[Found]:
         shape = facts.tensors[name].shape or ()
         if 0 in shape:
             message = f"dimension {shape.index(0)} of input {name!r} ({shape_text(facts.tensors[name])}) is 0"
-            yield Found(kind=SubjectKind.TENSOR, name=name, message=message)
+            yield Found(SubjectKind.TENSOR, name, message)
 
 
 @RULES.rule(
@@ -325,9 +324,9 @@ def check_old_opset(facts: GraphFacts) -> Iterator[Found]:
     """
     if 0 < facts.opset < _LEAST_OPSET and any(is_standard(node) for node in facts.nodes):
         yield Found(
-            kind=SubjectKind.MODEL,
-            name=facts.model_name,
-            message=f"{facts.model_name} uses operator set {facts.opset}; below {_LEAST_OPSET} nothing here can run it",
+            SubjectKind.MODEL,
+            facts.model_name,
+            f"{facts.model_name} uses operator set {facts.opset}; below {_LEAST_OPSET} nothing here can run it",
             evidence={"opset": facts.opset},
         )
 
@@ -352,4 +351,4 @@ def check_integer_operators(facts: GraphFacts) -> Iterator[Found]:
     if found:
         kinds = sorted({node.op_type for node in found})
         message = f"{len(found)} operators compute on integers: {listed(kinds, most=_SHOWN)}"
-        yield Found(kind=SubjectKind.NODE, name=found[0].label, message=message, evidence={"count": len(found)})
+        yield Found(SubjectKind.NODE, found[0].label, message, evidence={"count": len(found)})

@@ -532,7 +532,6 @@ def pool_by_taps(look: ModelLook, node: NodeProto) -> Match | None:
     def write(to: NodeSteps) -> None:
         taps = _Taps(to, list(given))
         (taps.greatest if node.op_type == "MaxPool" else taps.average)(windows)
-        to.share(to.source, *taps.moved)
 
     return Match(why=f"its windows cover {covered} places", write=write)
 
@@ -553,13 +552,9 @@ def _window(node: NodeProto, spatial: int, sizes: tuple[int, int], how: tuple[in
 
 
 class _Taps:
-    """The nodes of one pooling. Each axis is the second of three while it is worked on.
-
-    ``moved`` are tensors that hold nothing but values of the input.
-    """
+    """The nodes of one pooling. Each axis is the second of three while it is worked on."""
 
     def __init__(self, to: NodeSteps, shape: list[int]) -> None:
-        self.moved: list[str] = []
         self._to, self._shape = to, shape
         self._source, self._made = to.source, to.made
 
@@ -571,7 +566,6 @@ class _Taps:
             inside = window.places[np.arange(len(nearest)), nearest]
             places = np.where(window.exists, window.places, inside[:, None])
             source = self._combined("Max", self._flat(source, window.axis), window, places)
-        self.moved = [node.output[0] for node in self._to.nodes]
         self._to.reshape(source, self._shape, name=f"{self._made}_reshaped")
 
     def average(self, windows: list[_PoolAxis]) -> None:
@@ -592,10 +586,7 @@ class _Taps:
     def _flat(self, source: str, axis: int) -> str:
         """What is in front of the axis is one, and what is behind."""
         shape = (math.prod(self._shape[:axis]), self._shape[axis], math.prod(self._shape[axis + 1 :]))
-        made = self._to.reshape(source, shape, f"{self._made}_axis{axis}_given")
-        if axis == 2:
-            self.moved.append(made)
-        return made
+        return self._to.reshape(source, shape, f"{self._made}_axis{axis}_given")
 
     def _combined(self, op_type: str, source: str, window: _PoolAxis, places: npt.NDArray[np.int64]) -> str:
         """What the windows along one axis give."""
@@ -604,7 +595,5 @@ class _Taps:
             tap = f"{self._made}_axis{window.axis}_tap{number}"
             stored = self._to.store(f"{tap}_places", np.ascontiguousarray(places[:, number]))
             taps.append(self._to.add("Gather", [source, stored], tap, axis=1))
-        if window.axis == 2:
-            self.moved += taps
         self._shape[window.axis] = len(places)
         return self._to.add(op_type, taps, f"{self._made}_axis{window.axis}")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from deploykit.accuracy.judge.verdict import Thresholds, Verdict
+from deploykit.accuracy.judge.verdict import Measure, Thresholds, Verdict
 from deploykit.encodings.post_processing import find_mixing, output_of_shape
 from deploykit.findings import Severity, SubjectKind, listed
 from deploykit.findings.rules import Found, Registry
@@ -30,7 +30,7 @@ class Judged:
     """A comparison with what is known around it: the float model's facts, the target, and the thresholds.
 
     ``precision`` is what a proposed command asks for to leave a part in float; ``verdict`` is the judge's, where a
-    model says what its outputs are.
+    model says what its outputs are. ``wider`` says how to ask for a wider format, "" where nobody offers one.
     """
 
     comparison: ComparedOutputs
@@ -40,6 +40,7 @@ class Judged:
     precision: str = "mixed"
     thresholds: Thresholds = field(default_factory=Thresholds)
     verdict: Verdict | None = None
+    wider: str = ""
 
 
 _SOURCE = "deploykit: measured on the two sets of outputs"
@@ -61,9 +62,16 @@ def check_dead(judged: Judged) -> Iterator[Found]:
     Fix: Keep the part that makes these values in float; 'deploykit accuracy compare --model' names the Concat.
     """
     for output in judged.comparison.outputs.values():
-        for axis in output.axes:
+        for axis in _parts(judged, output):
             for where, evidence in _told_slices(output, axis, axis.dead):
                 yield _dead(judged, output, axis, where, evidence)
+
+
+def _parts(judged: Judged, output: OutputComparison) -> Iterator[Slices]:
+    """The axes whose slices are parts of the output: of a map of areas its channels, and no row of pixels."""
+    numbers = () if judged.verdict is None else judged.verdict.numbers
+    areas = any(n.limit.measure is Measure.IOU and n.output in ("", output.name) for n in numbers)
+    yield from (axis for axis in output.axes if not areas or axis.axis == 1)
 
 
 def _told_slices(output: OutputComparison, axis: Slices, chosen: Any) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -116,7 +124,7 @@ def check_drowned(judged: Judged) -> Iterator[Found]:
     Fix: Keep the part that joins them in float, or give the two parts their own outputs.
     """
     for output in judged.comparison.outputs.values():
-        for axis in output.axes if output.summary()["min_sqnr_db"] >= _GOOD_DB else ():
+        for axis in _parts(judged, output) if output.summary()["min_sqnr_db"] >= _GOOD_DB else ():
             low = (axis.sqnr_db < _DROWNED_DB) & (axis.signal > 0) & ~axis.dead
             for where, evidence in _told_slices(output, axis, low):
                 message = f"{where}: under {_DROWNED_DB:.0f} dB, where the whole is over {_GOOD_DB:.0f} dB"
@@ -226,7 +234,7 @@ def check_right(judged: Judged) -> Iterator[Found]:
     Fix: Name the cause with 'deploykit accuracy locate', or give the threshold that your application needs.
     """
     verdict = judged.verdict
-    for number in verdict.failures if verdict is not None else ():
+    for number in verdict.failures if verdict is not None and verdict.right is False else ():
         name, message = number.output or "the output", f"{number.loss}, {number.limit.reason}"
         sources = (number.limit.source,)
-        yield Found(SubjectKind.TENSOR, name, message, sources=sources, evidence=number.to_json())
+        yield Found(SubjectKind.TENSOR, name, message, hint=judged.wider, sources=sources, evidence=number.to_json())

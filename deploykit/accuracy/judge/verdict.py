@@ -38,6 +38,8 @@ OVERLAP = 0.5
 
 _ENOUGH = 100
 """So many things show a difference of one in a hundred; of fewer, some may be lost by chance."""
+_MOST = 0.98
+"""Of a task's own count, so much is kept where nobody has to think of a wider type."""
 _CHANCE = 0.05
 """A number of misses that chance alone gives more often than that is no proof of more than the limit allows."""
 _SAME_SHARE, _SAME_DB = 0.01, 1.0
@@ -384,7 +386,8 @@ class Verdict:
 
     ``overall_db`` and ``sqnr_db`` are signal to noise over all outputs and per output, rows matched; ``lost`` is the
     largest share of rows without a partner in any output. ``detections`` are counted strictly. ``broken`` says why
-    there is no reference. ``cost`` is what the quantization itself loses, in words, where the package is no worse.
+    there is no reference. ``cost`` is what the quantization itself loses, in words, where the package is no worse;
+    ``wider`` is the wider type that loses less, in words, where it was looked for.
     """
 
     right: bool | None
@@ -397,6 +400,13 @@ class Verdict:
     detections: KeptCount | None = None
     broken: str = ""
     cost: str = ""
+    wider: str = ""
+
+    @property
+    def is_short(self) -> bool:
+        """True where a number misses what is asked, or less than ``_MOST`` is kept and chance is not to blame."""
+        shares = (n for n in self.numbers if n.passes and n.limit.at_least and not n.limit.unit)
+        return bool(self.failures) or any(n.value < _MOST and not n.is_open for n in shares)
 
     @property
     def failures(self) -> tuple[JudgedNumber, ...]:
@@ -462,6 +472,7 @@ class Verdict:
                 unit = f" {excused.limit.unit}" if excused.limit.unit else ""
                 told = f": {excused.subject} {excused.base:.4g}{unit} by them alone, {excused.value:.4g}{unit} here"
             cost = f"what is lost is in your encodings, not in the package{told}"
+        cost += f"; {quantization.wider}" if quantization.wider else ""
         return replace(self, numbers=numbers, right=right, reason=reason, cost=cost)
 
     def lines(self) -> tuple[str, ...]:

@@ -123,7 +123,7 @@ _FAR_OFF = 20.0
 
 
 def _about(seen: Survey | DataFit, message: str, hint: str = "", **evidence: object) -> Found:
-    return Found(kind=SubjectKind.DATA, name=seen.origin, message=message, hint=hint, evidence=evidence)
+    return Found(SubjectKind.DATA, seen.origin, message, hint=hint, evidence=evidence)
 
 
 @GUIDELINE_RULES.rule("DK621", "few-calibration-samples", "warning", sources=[_GUIDE])
@@ -159,7 +159,7 @@ def check_usable(survey: Survey) -> Iterator[Found]:
     Fix: Repair or remove the file.
     """
     for file, why in survey.unusable:
-        yield Found(kind=SubjectKind.FILE, name=file, message=why)
+        yield Found(SubjectKind.FILE, file, why)
     if survey.misfit:
         yield _about(survey, survey.misfit)
 
