@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -33,14 +34,13 @@ _FEW_HITS = 4
 _ENOUGH = 10  # in such a flood: lines of new forms are read until each of their anchors was so often
 _MOST_ERROR_LINES = 400  # distinct lines of trouble; past them there is no all-clear
 _MOST_FORMS = 20_000  # remembered, about 20 MB
-_MOST_UNLIKE = 50_000  # shapes of lines of trouble; a flood of more says nothing new
+_MOST_UNLIKE = 50_000  # lines of trouble that more than numbers tell apart; a flood of more says nothing new
 _MOST_FOR_NOTHING = 10_000  # lines of a form that are read without a known error
 _REACH = 4096  # a longer line is read around its anchors only
-_LONGEST_SHAPE = 2000
 _LONGEST_BESIDE = 600  # so much of a line beside another is looked at
 _TAIL_LINES = 12
-_MOST_HARMLESS = 10_000
-_NOT_ZERO = re.compile(r"0*[1-9][\d.,]*|0[.,]\d+")  # "0 errors" is harmless and "3 errors" is not
+_NOT_ZERO = re.compile(rb"0*[1-9][\d.,]*|0[.,]\d+")  # "0 errors" is harmless and "3 errors" is not
+_ONES = bytes.maketrans(b"23456789", b"1" * 8)
 _VARIABLE = re.compile(r"0x[0-9a-fA-F]+|\d+")
 _Numbers: TypeAlias = npt.NDArray[np.int64]
 _STRENGTHS = ("match", "weak", "general", "follows", "mild")
@@ -186,7 +186,7 @@ def _sought(catalog: Catalog, *, trouble: bool) -> _Sought:
     )
 
 
-_LEVELS = re.compile(LEVELS.pattern, re.IGNORECASE | re.MULTILINE)
+_LEVELS = re.compile(b"\n(?:%b)" % LEVELS.pattern.lower().replace(b"^", b"", 1))
 _TROUBLE = frozenset(anchor_of(text) for text in (*FAILURES, *DOUBTS))
 
 
@@ -210,8 +210,7 @@ class _Collector:
         self._catalog = catalog
         self._seek(trouble=True)
         self._reads = 0
-        self._judged: dict[bytes, ErrorLine | None] = {}
-        self._harmless: set[str] = set()
+        self._judged: dict[int, ErrorLine | None] = {}
         self._last: list[bytes] = []
 
     def _seek(self, *, trouble: bool) -> None:
@@ -235,6 +234,7 @@ class _Collector:
 
     def done(self) -> Collected:
         """What was seen, with the last lines as a screen shows them."""
+        self.seen.error_lines = dict(sorted(self.seen.error_lines.items(), key=lambda pair: pair[1].line))
         last = b"\n".join(self._last).decode("utf-8", "replace")
         self.seen.tail = tuple(line.strip()[:400] for line in last.splitlines()[-_TAIL_LINES:])
         return self.seen
@@ -250,6 +250,9 @@ class _Collector:
         telling = lines[self._sought.telling[anchors]]
         # Python reads a list several times as fast as an array, item by item.
         begins, numbers = [*first.tolist(), len(lines)], lines[first].tolist()
+        # Where each line is, and where its first word of trouble stands.
+        trouble = np.where(self._suspect[anchors], places, np.iinfo(np.int64).max)
+        spots = np.column_stack((block.start + lines[first], np.minimum.reduceat(trouble, first)))
         found, at, many = anchors.tolist(), places.tolist(), counts.tolist()
         forms = [
             self._forms.get(kind) or self._new_form(kind, found[begins[one] : begins[one + 1]])
@@ -259,6 +262,8 @@ class _Collector:
         for kind in np.flatnonzero(~read).tolist():
             for sighting in forms[kind].sightings:
                 sighting.count += many[kind]
+            if forms[kind].suspect and not self.seen.overlooked:
+                self._judge(block, spots[which == kind])
             if forms[kind].done:  # the last line by which a tool says that it is done is all that counts
                 last = int(np.flatnonzero(which == kind)[-1])
                 index = block.start + numbers[last]
@@ -267,25 +272,21 @@ class _Collector:
         hits = (block.start + telling[np.flatnonzero(np.diff(telling, prepend=-1))]).tolist()
         form_of = which.tolist()
         for line in np.flatnonzero(read[which]).tolist():
-            begin, end = begins[line], begins[line + 1]
-            spots = list(zip(found[begin:end], at[begin:end], strict=True))
+            span = slice(begins[line], begins[line + 1])
+            pairs = list(zip(found[span], at[span], strict=True))
             index = block.start + numbers[line]
-            start = starts[numbers[line]]
-            shape = data[start : start + len(block.lines[index])]
-            self._read(block, index, shape, forms[form_of[line]], spots, hits)
+            form, start = forms[form_of[line]], starts[numbers[line]]
+            if form.suspect and not self.seen.overlooked:
+                self._judge(block, spots[line : line + 1])
+            self._read(block, index, data[start : start + len(block.lines[index])], form, pairs, hits)
 
     def _with_levels(self, data: bytes, found: AnchorPlaces) -> tuple[_Numbers, _Numbers, _Numbers]:
         """The pairs of lines and anchors, with one more for each line that begins with a letter of trouble."""
-        if self.seen.overlooked:
-            return found.lines, found.anchors, found.places
-        # Few lines begin as LEVELS do ("e0", "e/", "[e:", "00-"), and an expression for each would be dear.
-        first, second, third = np.frombuffer(data + b"\n\n\n", np.uint8)[found.starts + np.array([[0], [1], [2]])]
-        letter, digit = (first == ord("e")) | (first == ord("f")), second == ord("0")
-        likely = np.where(letter, digit | (second == ord("/")), (third == ord(":")) | (third == ord("-")))
-        level = [at for at in np.flatnonzero(likely).tolist() if _LEVELS.match(data, int(found.starts[at]))]
+        # Written after a line break, the expression is sought as fast as a word.
+        level = () if self.seen.overlooked else [match.start() for match in _LEVELS.finditer(b"\n" + data)]
         if not level:
             return found.lines, found.anchors, found.places
-        lines = np.concatenate((found.lines, np.array(level, np.int64)))
+        lines = np.concatenate((found.lines, np.searchsorted(found.starts, level)))
         order = np.argsort(lines, kind="stable")
         more = np.zeros(len(level), np.int64)
         return (
@@ -307,7 +308,7 @@ class _Collector:
         return form
 
     def _is_read(self, form: _Form) -> bool:
-        return form.counted or not form.met or (form.suspect and not self.seen.overlooked) or not self._is_settled(form)
+        return form.counted or not form.met or not self._is_settled(form)
 
     def _is_settled(self, form: _Form) -> bool:
         """Whether more lines of a form would tell nothing new: then they are only counted."""
@@ -324,16 +325,6 @@ class _Collector:
             form.met = True
             for anchor, place in spots:
                 self._take_marks(self._targets[anchor], number, line, place)
-        if form.suspect and not self.seen.overlooked:
-            known = self._judged.get(shape)
-            if known is not None:
-                known.count += 1
-            else:
-                # What was harmless a thousand times may not be the next time: "0 errors" and "3 errors" are one shape.
-                known = self._take_trouble(block, index, min(place for anchor, place in spots if self._suspect[anchor]))
-                if len(shape) <= _LONGEST_SHAPE:
-                    self._judged[shape] = known
-                self.seen.overlooked |= len(self._judged) > _MOST_UNLIKE
         if self._is_settled(form):
             for sighting in form.sightings:
                 sighting.count += 1
@@ -365,28 +356,36 @@ class _Collector:
         elif match := re.search(observation.pattern, text):
             self.seen.numbers[observation.id] = tuple(float(group) for group in match.groups())
 
+    def _judge(self, block: Block, spots: _Numbers) -> None:
+        """Look for trouble in lines, each with the place to look at; one of those that only numbers tell apart is read.
+
+        What was harmless a thousand times may not be the next time, so "0 errors" and "3 errors" are not alike.
+        """
+        alike = b"\n".join([block.lines[index] for index in spots[:, 0].tolist()]).translate(_ONES).split(b"\n")
+        for text, count in Counter(alike).items():
+            plain = hash(_NOT_ZERO.sub(b"1", text))  # a number takes less room than a long line
+            if plain not in self._judged:
+                self._judged[plain] = self._take_trouble(block, *spots[alike.index(text)].tolist())
+                self.seen.overlooked |= len(self._judged) > _MOST_UNLIKE
+            if known := self._judged[plain]:
+                known.count += count
+
     def _take_trouble(self, block: Block, index: int, position: int) -> ErrorLine | None:
+        """The line of trouble that one line is, not counted yet."""
         text = text_around(block.lines[index], position)
-        plain = _NOT_ZERO.sub("1", text)
-        if plain in self._harmless:
-            return None
         key = _VARIABLE.sub("#", text)
         known = self.seen.error_lines.get(key)
-        if known is not None:
-            known.count += 1
-            return known
         trouble = trouble_of(text)
-        if trouble is None:
-            if len(self._harmless) < _MOST_HARMLESS:
-                self._harmless.add(plain)
-            return None
+        if known or trouble is None:
+            return known
         if len(self.seen.error_lines) >= _MOST_ERROR_LINES:
             self.seen.overlooked |= trouble == "failure"
             return None
         above = block.before(index)
-        known = ErrorLine(line=block.number(index), text=text, before=above, trouble=trouble)
-        self.seen.error_lines[key] = known
-        return known
+        self.seen.error_lines[key] = ErrorLine(
+            line=block.number(index), text=text, before=above, trouble=trouble, count=0
+        )
+        return self.seen.error_lines[key]
 
     def _take_errors(
         self, block: Block, index: int, shape: bytes, spots: Sequence[tuple[int, int]], hits: Sequence[int]

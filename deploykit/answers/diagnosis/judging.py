@@ -68,9 +68,7 @@ def diagnose(
     codes = _codes([*hit_lines.values(), *(line.text for line in seen.error_lines.values())], catalog)
     causes = _in_order(causes)
     failed = any(cause.error.severity is Severity.ERROR and cause.error.root != "follow-up" for cause in causes)
-    loose = sorted(
-        (line for line in seen.error_lines.values() if line.line not in hit_lines), key=lambda line: line.line
-    )
+    loose = [line for line in seen.error_lines.values() if line.line not in hit_lines]
     events = tuple(event_of(line, catalog) for line in _first_and_last(loose))
     beside = {tool.id for tool in catalog.tools if tool.foreign or tool.drives_others}
     nobody = {*known_tools, *(event.tool for event in events)} - {""} <= beside
@@ -149,7 +147,7 @@ def _cause(sighting: Sighting, catalog: Catalog, names: Names, tools: set[str], 
         root = "symptom"
     fields = defaultdict(lambda: "…", {"parts": "several", "code": "not given", **sighting.fields})
     meaning = catalog.code(int(fields["code"])) if fields["code"].isdecimal() else None
-    if meaning is not None:
+    if meaning:
         fields["code"] += f", {meaning.meaning}"
     size, limit = (int("0" + re.sub(r"\D", "", fields[key])) for key in ("size", "limit"))
     if size > limit > 0:

@@ -62,7 +62,7 @@ class Names:
             # Plain words (``Add``, ``weight``) are taken for names only between quotes: sentences are full of them.
             quoted = line[: match.start()].endswith(("'", '"', "`"))
             mapped = self.look_up(word) if quoted or not word.isalpha() else None
-            if mapped is not None:
+            if mapped:
                 found.setdefault(mapped.log, mapped)
         return list(found.values())
 
@@ -71,7 +71,7 @@ class Names:
         stem, exact = word, True
         for _ in range(_MOST_SUFFIXES):
             known = self._known.get(stem) or self._known.get(mangle(stem))
-            if known is not None and (exact or len(stem) >= _SHORTEST_STEM):
+            if known and (exact or len(stem) >= _SHORTEST_STEM):
                 return MappedName(log=word, onnx=tuple(known[1]), kind=known[0], exact=exact)
             cut = max(stem.rfind("_"), stem.rfind("."), stem.rfind(":"))
             if cut < _SHORTEST_STEM:
