@@ -139,9 +139,9 @@ def test_a_failure_beside_the_chain_is_named_as_its_own() -> None:
     catalog = Catalog(tools=(foreign,), kinds=(LOOKUP,))
     (cause,) = of("[MILL] KeyError: 'flour'", catalog).causes
     assert cause.error.id == "foreign/mill"
-    assert (
-        "not of the way of a model onto the NPU: its first error is \"[MILL] KeyError: 'flour'\"" in cause.error.cause
-    )
+    assert "not of the way of a model onto the NPU: its first error is \"[MILL] KeyError: 'flour'" in cause.error.cause
+    for log in ("tar: Child returned status 1", "rabbit.errors.ChannelError: shut"):
+        assert "and nothing here speaks of the NPU" in of(log, EVERY).causes[0].error.cause
     assert of("[MILL] KeyError: 'flour'", catalog).conclusion == "failed"
 
 

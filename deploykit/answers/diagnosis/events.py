@@ -69,7 +69,7 @@ def event_of(line: ErrorLine, catalog: Catalog) -> Event:
     text = line.text[:_LONGEST_LINE]
     level, where = level_of(text, catalog.forms)
     tool = speaker((text, *reversed(line.before)), catalog.tools)
-    parts = {name: found[1] for name, pattern in _PARTS.items() if (found := pattern.search(text)) is not None}
+    parts = {name: found[1] for name, pattern in _PARTS.items() if (found := pattern.search(text))}
     return Event(
         line=line.line,
         text=line.text,
@@ -93,13 +93,11 @@ def level_of(text: str, forms: Iterable[LineForm]) -> tuple[Level, str]:
 
     A program hands on what a library logs, at a level of its own: the form that begins last is the library's.
     """
-    found = [match for form in forms if (match := compiled(form.pattern).search(text)) is not None]
+    found = [match for form in forms if (match := compiled(form.pattern).search(text))]
     if not found:
         return "", ""
     inner = max(found, key=lambda match: match.start("level"))
-    letter = inner["level"][:1].upper()
-    level = _LEVELS.get(letter, "error")
-    return level, inner.groupdict().get("where") or ""
+    return _LEVELS.get(inner["level"][0].upper(), "error"), inner.groupdict().get("where") or ""
 
 
 def speaker(lines: Sequence[str], tools: Sequence[Tool]) -> Tool | None:
@@ -116,7 +114,7 @@ def speaker(lines: Sequence[str], tools: Sequence[Tool]) -> Tool | None:
         plain = line.replace("\\", "/")
         # Hundreds of marks, and hardly one stands in a line.
         known = [pair for pair in marks if pair[0] in plain]
-        here = index == 0 or _FRAME.match(line) is not None
+        here = index == 0 or _FRAME.match(line)
         # What a line is about stands in quotes, and is not who speaks: any reader of a graph may miss an 'aten::relu'.
         about = _QUOTED_NAME.sub("", plain)
         found = [

@@ -27,6 +27,10 @@ _NUMBER = re.compile(r"0x[0-9a-fA-F]+|-?\d+")
 _CRASHED = re.compile(
     r"core dumped|\bKilled\b|^\S*sh: (?:(?:line )?\d+: )?(?!warning)\S+: .*(?:ot found|No such|denied|cannot execute)"
 )
+_NAMES_ITSELF = re.compile(  # a package before its exception, or a program before its message
+    r"(?:\[\w+\]: |\S*[/\\])?(?!(?:error|fatal|warning|failed|info|note|reason)\b)"
+    r"([a-z_]\w*(?:\.\w+)*?(?=\.[A-Z]\w*(?:Error|Exception|Refused|Timeout)\b)|[a-z][a-z\d+-]+(?=(?:\[\d+\])?: \S))"
+)
 _CHAINED = re.compile(r"During handling of the above|The above exception was")
 _TORN_DOWN = re.compile(r"[\s:]~[A-Z]\w+[\]:(]")  # a destructor misses what ended the work before
 
@@ -59,11 +63,12 @@ def answer_by_structure(lines: Iterable[ErrorLine], catalog: Catalog, wrote: Col
 
 
 def end_of_first_step(lines: Iterable[ErrorLine]) -> int:
-    """The line with which the first process ended that failed, beyond any line for none: a Python stack or a crash.
+    """The line of those in order with which the first process ended that failed, beyond any for none: a Python stack or
+    a crash.
 
     An exception of which another one came is no end.
     """
-    ordered = sorted(lines, key=lambda line: line.line)
+    ordered = [*lines]
     chained = {line.line for line in ordered if _CHAINED.match(line.text)}
     for line in ordered:
         frames = [text[:6] == 'File "' for text in (*line.before[-3:], line.text)]
@@ -88,7 +93,7 @@ def _by_kind(pairs: Sequence[tuple[ErrorLine, Event]], catalog: Catalog, *, mild
         for kind, names in _kinds(line, kinds)
         if not (kind.late and line.line > end)
     ]
-    found.sort(key=lambda item: (item[0].root != "cause", item[1].trouble != "failure", item[1].line))
+    found.sort(key=lambda item: (item[0].root != "cause", item[1].trouble != "failure"))
     tools = {tool.id: tool for tool in catalog.tools}
     for kind, line, event, names in found:
         if event.tool in kind.speakers or (not kind.speakers and (kind.alone or event.tool)):
@@ -118,7 +123,7 @@ def _by_kind(pairs: Sequence[tuple[ErrorLine, Event]], catalog: Catalog, *, mild
 def _kinds(line: ErrorLine, kinds: Iterable[FailureKind]) -> Iterator[tuple[FailureKind, dict[str, str]]]:
     text = line.text[:_LONGEST_LINE]
     for kind in kinds:
-        matches = [match for pattern in kind.patterns if (match := compiled(pattern).search(text)) is not None]
+        matches = [match for pattern in kind.patterns if (match := compiled(pattern).search(text))]
         if matches:  # the first that names something says more
             match = next((match for match in matches if match.groupdict().get("name")), matches[0])
             given = ((key, (value or "").strip(" .,:;")[:_LONGEST_NAME]) for key, value in match.groupdict().items())
@@ -143,7 +148,7 @@ def _beside_the_chain(pairs: Sequence[tuple[ErrorLine, Event]], catalog: Catalog
     log, above it.
     """
     tools = {tool.id: tool for tool in catalog.tools if tool.foreign}
-    ordered = sorted(pairs, key=lambda pair: (pair[0].trouble != "failure", pair[0].line))
+    ordered = sorted(pairs, key=lambda pair: pair[0].trouble != "failure")
     for line, event in ordered:
         if event.tool in tools:
             return _beside(line, tools[event.tool])
@@ -151,6 +156,9 @@ def _beside_the_chain(pairs: Sequence[tuple[ErrorLine, Event]], catalog: Catalog
         for text in reversed(line.before):
             if tool := speaker((text,), [*tools.values()]):
                 return _beside(line, tool)
+        own = _NAMES_ITSELF.match(line.text)
+        if own and own[1].partition(".")[0] not in sys.stdlib_module_names:
+            return _beside(line, Tool(id="program", name=own[1], drives_others=True))
     return None
 
 

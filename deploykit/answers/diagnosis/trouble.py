@@ -16,7 +16,7 @@ Trouble = Literal["failure", "doubt"]
 
 FAILURES = (
     *("rror", "fail", "xception", "raceback", "atal", "anic", "bort", "dumped", " fault", "faulting", "illed"),
-    *("illegal", "annot", "an't", "an not ", "ould not", "ouldn't", "nable to", "undefined ", "ot found", "o such "),
+    *("illegal", "annot", "an't", "an not ", "ould not", "ouldn't", "nable to", "undefined", "ot found", "o such "),
     *("enied", "efused", "ritical", "imed out", "imeout", "ssert", "terminate called", "violation", "not selected"),
     *("<e> ", "ot implemented", "otimplemented", "not_implemented", "of memory", "of_memory", "bad_alloc"),
     *("bad alloc", "not recognized", "does not ", "did not ", "doesn't", "didn't", "orrupt", "err ", "err!"),
@@ -75,12 +75,12 @@ _HARMLESS = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 _FAILURE = re.compile(
-    r"""(?-i:\bERR\b|\[ERR|\bE\])|\b(?:error|fatal|critical|panic)s?\b|<E>|\[[EF]:
+    r"""(?-i:\bERR\b|\[ERR|\bE\])|\b(?:(?:error|fatal|critical|panic)s?|panicked)\b|<E>|\[[EF]:
     |\w(?:Error|Exception|Failure|_error|_exception|_failed|_failure)\b|\bfail(?:s|ed|ing|ure|ures)?\b
     |\bFAIL(?:ED|URE)?_|_(?:FAIL|ERROR|FAILED|FAILURE)\b
     |traceback|\bexceptions?\b|\babort(?:ed|ing)?\b|core\ dumped|segmentation|\b(?:page|bus|general)\ fault|\bkilled\b
     |illegal\ (?:hardware\ )?instruction|\bcan(?:not|'t|\ not)\b|\b(?:could|does|did)(?:\ not|n't)\b|unable\ to
-    |undefined\ (?:symbol|reference)|(?:was|is|were)\ not\ (?:found|selected)|\bno\ such\b|not\ found\b
+    |undefined(?:\ (?:symbol|reference)|:\ )|(?:was|is|were)\ not\ (?:found|selected)|\bno\ such\b|not\ found\b
     |(?:permission|access)\ (?:is\ )?denied|avc:\ +denied|\brefused\b|timed\ out|\btimeout\b|\bassert(?:ion)?\b
     |terminate\ called|access\ violation|out\ of\ memory|OUT_OF_MEMORY|bad[_ ]alloc|is\ not\ recognized
     |\b(?:return|exit)(?:ed)?\ ?(?:with\ )?(?:code|status|value)?[ :=]*(?:0x0*[1-9a-f]|-?[1-9])
