@@ -258,7 +258,7 @@ class _Collector:
             self._forms.get(kind) or self._new_form(kind, found[begins[one] : begins[one + 1]])
             for kind, one in zip(kinds.tolist(), example.tolist(), strict=True)
         ]
-        read = np.array([self._is_read(form) for form in forms])
+        read = np.array([form.counted or not form.met or not self._is_settled(form) for form in forms])
         for kind in np.flatnonzero(~read).tolist():
             for sighting in forms[kind].sightings:
                 sighting.count += many[kind]
@@ -306,9 +306,6 @@ class _Collector:
         if len(self._forms) < _MOST_FORMS:
             self._forms[kind] = form
         return form
-
-    def _is_read(self, form: _Form) -> bool:
-        return form.counted or not form.met or not self._is_settled(form)
 
     def _is_settled(self, form: _Form) -> bool:
         """Whether more lines of a form would tell nothing new: then they are only counted."""

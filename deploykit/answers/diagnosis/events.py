@@ -68,14 +68,14 @@ def event_of(line: ErrorLine, catalog: Catalog) -> Event:
     """Read a line by the forms that its tools give their lines, and by what any line may name."""
     text = line.text[:_LONGEST_LINE]
     level, where = level_of(text, catalog.forms)
-    tool = speaker((text, *reversed(line.before)), catalog.tools)
+    tool = speaker((text, *reversed(line.before)), catalog.tools) or Tool(id="")
     parts = {name: found[1] for name, pattern in _PARTS.items() if (found := pattern.search(text))}
     return Event(
         line=line.line,
         text=line.text,
         level=level,
-        tool="" if tool is None else tool.id,
-        stage="" if tool is None else tool.stage,
+        tool=tool.id,
+        stage=tool.stage,
         where=where,
         codes=tuple(dict.fromkeys(number for number, _ in codes_of(text))),
         parts=parts,
