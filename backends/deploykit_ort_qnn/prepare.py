@@ -69,7 +69,7 @@ class ProviderDraft:
         return self.precision in _INTEGER
 
 
-def wheel_for(requested: str | None, table: str = "") -> Wheel:
+def wheel_for(requested: str | None) -> Wheel:
     """The wheel for a version as typed: its own (2.7.0), or that of the QAIRT inside (2.51); None is the newest.
 
     A wheel whose compiler does not run on this kind of machine is planned for all the same, which QNN296 says.
@@ -82,9 +82,8 @@ def wheel_for(requested: str | None, table: str = "") -> Wheel:
             return wheel
     words = requested.split(".")
     series = [wheel for wheel in wheels if wheel.sdk.split(".")[: len(words)] == words[:3]]
-    inside = [wheel for wheel in wheels if wheel in series or (table and wheel.sdk == table)]
-    if inside:
-        return inside[-1]
+    if series:
+        return series[-1]
     known = ", ".join(f"{wheel.version} (QAIRT {wheel.sdk})" for wheel in wheels)
     raise UnknownTargetError(
         f"no onnxruntime-qnn wheel for SDK {requested!r}",

@@ -25,6 +25,7 @@ from deploykit.errors import DeploykitError, UsageError
 from deploykit.flow.cure import rewrite
 from deploykit.model import Model, load_model, wrap_proto
 from deploykit.model.collect import collect_facts, facts_of
+from deploykit.model.graph import view_of
 from deploykit.model.pinning import branch_choices, has_stale_shapes, keep_weights_constant, pin_shapes, settle_outputs
 from deploykit.model.weights import lean_weights
 
@@ -65,7 +66,7 @@ def read_situations(requests: Sequence[Request]) -> list[tuple[AnyBackend, Situa
     requests = [checked_request(request, backend) for request, (backend, _) in zip(requests, targets, strict=True)]
     model = load_model(requests[0].model)
     listed = keep_weights_constant(model.proto)
-    facts = collect_facts(model)
+    facts = view_of(model.proto).keep("facts", collect_facts(model))
     request, encodings = requests[0], None
     if request.encodings is not None:
         if facts.is_qdq:

@@ -258,6 +258,9 @@ def view_of(model: ModelProto) -> GraphView:
     known, view = (b"", None) if at is None else _VIEWS.pop(at)
     if view is None or known != content:
         view = GraphView(model)
+        for text, other in _VIEWS:
+            if text == content and other.known("facts"):  # values: they hold of any model of the same bytes
+                view.keep("facts", other.known("facts"))
     _VIEWS.append((content, view))
     del _VIEWS[:-_MOST_VIEWS]
     return copied(view)

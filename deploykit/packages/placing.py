@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from deploykit.errors import DefectError, DeploykitError, PackageError
+from deploykit.findings import listed
 from deploykit.packages.manifests import MANIFEST, SIGNATURE, hash_file, list_files, read_manifest, sealed_text
 from deploykit.system.files import read_regular
 from deploykit.system.folders import GONE, abandoned, discard, exchange, put_in_place, workspace
@@ -27,7 +28,6 @@ FRESH, OLD = "new", "old"
 REPORT = "report.json"
 _SUMS = "sha256"
 _LARGEST = 64 << 20
-_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,15 +112,10 @@ def check_place(out: Path, *, force: bool, kind: SealedKind = PACKAGES, contents
     if strange:
         raise PackageError(
             f"{out}: was kept, for not everything in it was written by deploykit",
-            why=_listed(strange),
+            why=listed(strange),
             next="move those files away, or name another folder",
         )
     return kind.read(out)[0]
-
-
-def _listed(strange: tuple[str, ...]) -> str:
-    more = len(strange) - _SHOWN
-    return ", ".join(strange[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def tidy(out: Path, tell: Callable[[str], None], kind: SealedKind = PACKAGES) -> bool:
@@ -143,7 +138,7 @@ def tidy(out: Path, tell: Callable[[str], None], kind: SealedKind = PACKAGES) ->
             restored = True
         strange = tuple(foreign(left))
         if strange:
-            tell(f"{left}: looks as if a run that died had left it, and is kept: it holds {_listed(strange)}")
+            tell(f"{left}: looks as if a run that died had left it, and is kept: it holds {listed(strange)}")
             continue
         if old.exists():
             discard(old)
