@@ -29,7 +29,8 @@ def test_the_core_holds_no_vendor_word() -> None:
         if VENDORS.search(line)
     ]
     # Names of issue threads and packages that a fact is known from, and the help text's examples, are sources.
-    assert [line for line in found if not _is_source(line)] == []
+    marks = ("qualcomm/aimet#", "onnxruntime-qnn", "amd-quark")
+    assert [line for line in found if not any(mark in line for mark in marks)] == []
 
 
 def test_what_the_core_knows_of_failures_cites_no_vendor() -> None:
@@ -37,10 +38,6 @@ def test_what_the_core_knows_of_failures_cites_no_vendor() -> None:
     paths = sorted((ROOT / "deploykit" / "tables" / "data").rglob("*.toml"))
     assert paths
     assert [path.name for path in paths if VENDORS.search(path.read_text("utf-8"))] == []
-
-
-def _is_source(line: str) -> bool:
-    return any(mark in line for mark in ("qualcomm/aimet#", "onnxruntime-qnn", "amd-quark"))
 
 
 def test_the_product_imports_nothing_of_the_laboratory() -> None:

@@ -93,29 +93,22 @@ class _Noisy(ModelProbe):
         return super().show_all(names, [{**feed, "noise": noise} for feed in feeds])
 
 
-def _ranked() -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(4)
-    pairs = np.repeat(np.arange(6, dtype=np.float32), 2)[None]
-    rows = rng.normal(size=(1, 12, 4)).astype(np.float32)
-    return {"rows": rows, "scores": pairs, "noise": np.asarray([[0, 1e-4] * 6], np.float32)}
-
-
 def test_an_error_behind_another_order_is_found_where_it_is() -> None:
     model, other = _ranking(wrong=False), _ranking(wrong=True)
-    found = locate(facts_of(model), ModelProbe(model), _Noisy(other), [_ranked()])
+    rows = np.random.default_rng(4).normal(size=(1, 12, 4)).astype(np.float32)
+    pairs = np.repeat(np.arange(6, dtype=np.float32), 2)[None]
+    feed = {"rows": rows, "scores": pairs, "noise": np.asarray([[0, 1e-4] * 6], np.float32)}
+    found = locate(facts_of(model), ModelProbe(model), _Noisy(other), [feed])
     assert found.first is not None and found.first.output.name == "y"
     assert [view.name for view in found.first.inputs] == ["chosen"]
     assert found.first.inputs[0].reordered
 
 
-def _located(detector: Any, encodings: EncodingSet, **more: Any) -> Located:
-    sides = ModelProbe(detector.model), SimulationProbe(detector.model, encodings)
-    return locate(detector.facts, *sides, detector.feeds, **more)
-
-
 def test_the_constant_of_a_decoder_detector_is_named(decoder_detector: Any) -> None:
     """Not a convolution of the backbone, and not the decoder, where rows and boxes are far apart already."""
-    found = _located(decoder_detector, decoder_detector.encodings)
+    detector = decoder_detector
+    sides = ModelProbe(detector.model), SimulationProbe(detector.model, detector.encodings)
+    found = locate(detector.facts, *sides, detector.feeds)
     assert found.first is not None and found.first.culprit is not None
     assert found.first.culprit.tensor == "unreachable"
     assert found.first.culprit.value == pytest.approx(UNREACHABLE)

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from deploykit.accuracy.judge.measures import (
-    PairQuality,
     embeddings,
     gain_error,
     max_error,
@@ -31,15 +30,11 @@ DATA = Path(__file__).parents[1] / "data" / "quark"
 EXPECTED: dict[str, Any] = json.loads((DATA / "expected.json").read_text())
 
 
-def pairs(case: dict[str, Any]) -> list[PairQuality]:
-    files = sorted((DATA / case["baseline"]).glob("*.npy"))
-    return [measure(np.load(file), np.load(DATA / case["candidate"] / file.name)) for file in files]
-
-
 @each_row("name", *EXPECTED)
 def test_same_numbers_as_the_evaluate_tool(name: str) -> None:
     case = EXPECTED[name]
-    measured = pairs(case)
+    files = sorted((DATA / case["baseline"]).glob("*.npy"))
+    measured = [measure(np.load(file), np.load(DATA / case["candidate"] / file.name)) for file in files]
     mine = {
         "Mean cos similarity": fmean(q.cosine for q in measured),
         "Min cos similarity": min(q.cosine for q in measured),

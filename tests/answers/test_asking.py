@@ -122,17 +122,13 @@ def test_binaries_are_asked_of_those_who_know() -> None:
             oracle.ask_binary("1.0", "a1", runtime, target=target)
 
 
-def ended(code: int = 0, *tail: str) -> ProgramEnd:
-    return ProgramEnd(argv=("x",), returncode=code, tail=tail, seconds=0.0)
-
-
 def around(tmp_path: Path, *, programs: tuple[str, ...] = (), code: int = 0) -> Surroundings:
     return Surroundings(
         env={},
         home=tmp_path,
         root=tmp_path,
         which=lambda name: f"/bin/{name}" if name in programs else None,
-        run=lambda argv, **_: ended(code, "boom"),
+        run=lambda argv, **_: ProgramEnd(argv=("x",), returncode=code, tail=("boom",), seconds=0.0),
     )
 
 

@@ -43,11 +43,6 @@ def nested_functions() -> ModelProto:
     return made
 
 
-def many_names() -> ModelProto:
-    lines = (f"{f'n{number}' * 9} = Identity (x)" for number in range(6000))
-    return text_model("float[1,4] x", " ".join(lines), "n0" * 9)
-
-
 def ints(*values: int) -> np.ndarray:
     return np.array(values, np.int64)
 
@@ -100,7 +95,9 @@ BOMBS: dict[str, Callable[[], ModelProto]] = {
     "wide input": lambda: text_model("float[1,3,100000,100000] x", "c = Exp (x)", "c"),
     "large sizes": lambda: text_model(f"float[{','.join([str(1 << 40)] * 200)}] x", "c = Exp (x)", "c"),
     "nested functions": nested_functions,
-    "many names": many_names,
+    "many names": lambda: text_model(
+        "float[1,4] x", " ".join(f"{f'n{number}' * 9} = Identity (x)" for number in range(6000)), "n0" * 9
+    ),
 }
 
 

@@ -18,14 +18,6 @@ from victims import MODEL, acceptable, run_cli
 Command = tuple[str, ...]
 
 
-def pipe(path: Path) -> None:
-    os.mkfifo(path)
-
-
-def device(path: Path) -> None:
-    path.symlink_to("/dev/zero")
-
-
 def endless(path: Path) -> None:
     """A regular file of a size that no memory holds, without taking any disk."""
     with path.open("wb") as file:
@@ -42,7 +34,12 @@ def plug(path: Path) -> None:
             os.chdir(here)
 
 
-KINDS: dict[str, Callable[[Path], None]] = {"pipe": pipe, "device": device, "endless": endless, "socket": plug}
+KINDS: dict[str, Callable[[Path], None]] = {
+    "pipe": os.mkfifo,
+    "device": lambda path: path.symlink_to("/dev/zero"),
+    "endless": endless,
+    "socket": plug,
+}
 
 
 @pytest.mark.heavy

@@ -39,15 +39,10 @@ def at_work(*, columns: int, **more: str) -> str:
     return written.decode()
 
 
-def drawn(written: str) -> list[str]:
-    """What stood in the line, one after the other."""
-    return [part.rstrip("\r\n") for part in written.split("\r\x1b[2K")]
-
-
 @pytest.mark.parametrize(("columns", "more"), [(120, {"NO_COLOR": "1"}), (24, {})])
 def test_a_terminal_shows_the_step_its_wait_and_the_time_in_one_line(columns: int, more: dict[str, str]) -> None:
     written = at_work(columns=columns, **more)
-    shown = drawn(written)
+    shown = [part.rstrip("\r\n") for part in written.split("\r\x1b[2K")]
     assert shown[-1] == "the answer", "nothing of it is left before the answer"
     assert "one result" in shown and "\x1b[2J" not in written, "names cannot move the cursor"
     lines = [line for line in shown if line.startswith("[")]

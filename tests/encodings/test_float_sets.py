@@ -37,15 +37,7 @@ DECODER = frozenset(f"/decoder/{name}_output_0" for name in ("Add_2", "Div", "Lo
 S = CoverageStatus
 
 
-def facts_of(name: str) -> GraphFacts:
-    return collect_facts(load_model(AIMET / name / "model.onnx"))
-
-
-DETR = facts_of("detr")
-
-
-def detr(variant: str) -> EncodingSet:
-    return read_encodings(AIMET / "detr" / f"{variant}.encodings")
+DETR = collect_facts(load_model(AIMET / "detr" / "model.onnx"))
 
 
 def text_facts(body: str, made: str = "y", given: str = "float[2,4] x", **stored: Any) -> GraphFacts:
@@ -76,7 +68,7 @@ def of(found: dict[str, CoverageStatus], status: CoverageStatus) -> set[str]:
     ("w8a16-fp16mix-omit", DECODER),
 )
 def test_the_intended_set_is_what_aimet_flipped(variant: str, flipped: frozenset[str], version: str) -> None:
-    given, newest = detr(f"{variant}.v{version}"), version == "2.0.0"
+    given, newest = read_encodings(AIMET / f"detr/{variant}.v{version}.encodings"), version == "2.0.0"
     stated = "explicit" in variant and not newest
     prediction = predict_float_set(DETR, given)
     assert (prediction.intended, prediction.missing, prediction.explicit) == (flipped, frozenset(), stated)

@@ -50,13 +50,8 @@ def decoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return folder
 
 
-def graphs(folder: Path) -> list[ModelProto]:
-    """Prefill and decode with their weights in them."""
-    return [load_weights(load_model(folder / f"{name}.onnx")) for name in ("prefill", "decode")]
-
-
 def test_parts_compute_what_the_whole_does_and_weights_stay_together(decoder: Path) -> None:
-    models = graphs(decoder)
+    models = [load_weights(load_model(decoder / f"{name}.onnx")) for name in ("prefill", "decode")]
     sizes = large_weights(models[0])
     cut = cut_alike(models, 3, sizes)
     for model, parts in zip(models, cut, strict=True):

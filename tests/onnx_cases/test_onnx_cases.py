@@ -54,17 +54,15 @@ def cases(folder: Path) -> dict[str, Path]:
     }
 
 
-def _request(path: Path, route: str) -> Request:
-    return Request(model=path, second_opinion=False, **ROUTES[route])
-
-
 def why_refused(path: Path, route: str) -> str | None:
     """The codes of what blocks, or the name of an error; None where a model is taken. Whatever else is raised fails.
 
     No compiler is asked: what is written down is what the rules say on any machine.
     """
     try:
-        blocking = [finding for finding in check(_request(path, route)) if finding.blocks]
+        blocking = [
+            finding for finding in check(Request(model=path, second_opinion=False, **ROUTES[route])) if finding.blocks
+        ]
     except DeploykitError as error:
         return type(error).__name__
     return " ".join(sorted({finding.code for finding in blocking})) or None

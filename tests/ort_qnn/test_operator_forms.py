@@ -83,10 +83,6 @@ def one(op: str, **settings: Any) -> Act:
     return lambda graph, _: graph.op(op, ["h"], "a", **settings)
 
 
-def hard_gate(graph: TinyGraph, _: Weights) -> str:
-    return graph.op("Mul", ["h", graph.op("HardSigmoid", ["h"], "gate", alpha=1 / 6, beta=0.5)], "a")
-
-
 def prelu(*shape: int, low: float = 0.05) -> Act:
     return lambda graph, weights: graph.op(
         "PRelu", ["h", graph.stored("slopes", weights.between(low, 0.4, *shape))], "a"
@@ -103,7 +99,9 @@ CONVOLVED: dict[str, Act] = {
     ),
     "quick gelu": written("Mul h 1.702 -> scaled; Sigmoid scaled -> gate; Mul h gate -> a"),
     "silu": written("Sigmoid h -> gate; Mul h gate -> a"),
-    "x times HardSigmoid": hard_gate,
+    "x times HardSigmoid": lambda graph, _: graph.op(
+        "Mul", ["h", graph.op("HardSigmoid", ["h"], "gate", alpha=1 / 6, beta=0.5)], "a"
+    ),
     "HardSwish": one("HardSwish"),
     "LeakyRelu": one("LeakyRelu", alpha=0.1),
     "PRelu by channel": prelu(8, 1, 1),

@@ -23,7 +23,7 @@ from deploykit.encodings.lpbq_files import convert_file
 from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.errors import ToolError
-from deploykit.flow.pipeline import Packaged, make_package, make_plan
+from deploykit.flow.pipeline import make_package, make_plan
 from deploykit.flow.read import read_situations
 from deploykit.packages.building import build_package
 from deploykit.packages.verifying import verify_package as verify
@@ -58,10 +58,6 @@ def without_pair(model: onnx.ModelProto, node_name: str) -> onnx.ModelProto:
     graph.node.remove(quantize)
     graph.node.remove(dequantize)
     return model
-
-
-def codes(packaged: Packaged) -> set[str]:
-    return {finding.code for finding in packaged.findings}
 
 
 def test_a_model_with_encodings_is_compiled_typed_and_emulated(compiled_package: Path) -> None:
@@ -163,7 +159,7 @@ def test_an_emulation_that_takes_too_long_is_said(tmp_path: Path, monkeypatch: p
     packaged = make_package(request("mlp/w8a8.qdq.onnx"), tmp_path / "p")
     assert packaged.exit_status == 1 and packaged.executed == ("compile",)
     assert packaged.status.right.broken and "emulation" in packaged.status.right.why
-    assert "ORT121" in codes(packaged)
+    assert "ORT121" in {finding.code for finding in packaged.findings}
 
 
 def test_a_narrowed_operand_is_told_and_no_route_where_precision_is_strict() -> None:

@@ -41,10 +41,6 @@ def package(aimet: Path, out: Path, *name: str, **more: Any) -> Packaged:
     return deploykit.package(**asked(aimet, *name, **more), out=out)
 
 
-def alternative(made: Plan[Any]) -> dict[str, Any]:
-    return next(row for row in made.to_json()["alternatives"] if row["id"] == ROUTE)
-
-
 @each_row(
     ("target", "sdk", "against"),
     ("sm8650", "2.33", ["QNN295"]),
@@ -54,7 +50,7 @@ def alternative(made: Plan[Any]) -> dict[str, Any]:
 )
 def test_it_stands_beside_the_route_that_is_taken(aimet: Path, target: str, sdk: str, against: list[str]) -> None:
     made = plan(aimet, "cnn/w8a8.v1.0.0", target=target, sdk=sdk)
-    row = alternative(made)
+    row = next(row for row in made.to_json()["alternatives"] if row["id"] == ROUTE)
     assert made.route is not None and made.route.id != ROUTE
     assert (row["confidence"], row["because"], row["ask"]) == ("inferred", against, f"--route {ROUTE}")
     assert "Nobody loaded such a binary on a device here" in row["why"]

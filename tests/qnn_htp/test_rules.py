@@ -203,7 +203,10 @@ def test_each_rule_fires_and_stays_silent() -> None:
 
 
 def test_what_calibrates_comes_first_where_there_is_data_and_a_rejected_plan_says_why() -> None:
-    calibrated = select_route(replace_data(integer())).candidate
+    made = integer()
+    request = replace(made.situation.request, calibration=Path("data"))
+    given = replace(made, situation=replace(made.situation, request=request))
+    calibrated = select_route(given).candidate
     assert calibrated is not None and calibrated.route.id == "legacy-calibrated"
     refused = deploykit.plan(
         DATA / "cnn/model.onnx",
@@ -213,12 +216,6 @@ def test_what_calibrates_comes_first_where_there_is_data_and_a_rejected_plan_say
         route="provider-context",  # type: ignore[call-arg]
     )
     assert "QNN295" in select_route(integer()).without(refused).rejected[-1].because
-
-
-def replace_data(made: ConversionDraft) -> ConversionDraft:
-    """The draft with data to calibrate with."""
-    request = replace(made.situation.request, calibration=Path("data"))
-    return replace(made, situation=replace(made.situation, request=request))
 
 
 def test_what_is_inside_of_a_fused_pair_is_neither_float_nor_quantized() -> None:

@@ -22,14 +22,11 @@ result = {'ok': True, 'outputs': {'made': hashlib.sha256(b'seven').hexdigest()}}
 DONE = WRITE + "pathlib.Path('result.json').write_text(json.dumps(result))\n"
 
 
-def job(folder: Path, program: str) -> Job:
-    folder.mkdir(exist_ok=True)
-    return Job(title="tool", folder=folder, argv=(sys.executable, "-c", program))
-
-
 def run(folder: Path, program: str, *, timeout: float | None = 60.0) -> list[str]:
     news: list[str] = []
-    run_job(job(folder, program), progress=news.append, timeout=timeout)
+    folder.mkdir(exist_ok=True)
+    job = Job(title="tool", folder=folder, argv=(sys.executable, "-c", program))
+    run_job(job, progress=news.append, timeout=timeout)
     return news
 
 
