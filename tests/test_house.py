@@ -36,8 +36,7 @@ def test_the_core_holds_no_vendor_word() -> None:
 def test_what_the_core_knows_of_failures_cites_no_vendor() -> None:
     """A vendor's tracker is a source in its adapter's own data (``[[witness]]``), never in the core's."""
     paths = sorted((ROOT / "deploykit" / "tables" / "data").rglob("*.toml"))
-    assert paths
-    assert [path.name for path in paths if VENDORS.search(path.read_text("utf-8"))] == []
+    assert paths and [path.name for path in paths if VENDORS.search(path.read_text("utf-8"))] == []
 
 
 def test_the_product_imports_nothing_of_the_laboratory() -> None:
@@ -123,8 +122,7 @@ def test_size_and_shape_stay_within_their_bands() -> None:
     alone = [length for path, name, length in private if calls[f"{path} {name}"] == 1]
     folders = Counter(path.parent for path in SOURCES)
     assert tokens <= MOST_TOKENS
-    assert len(SOURCES) <= MOST_FILES and max(folders.values()) <= 24
-    assert max(lengths) <= 120
+    assert len(SOURCES) <= MOST_FILES and max(folders.values()) <= 24 and max(lengths) <= 120
     assert len(alone) <= 0.2 * len(lengths), "private helpers with one caller"
     assert sum(length <= 7 for length in alone) <= 0.05 * len(lengths), "of these six lines or fewer"
     assert [name for name, count in classes.items() if count > 1] == []

@@ -151,8 +151,7 @@ def test_the_container_is_built_of_what_there_is() -> None:
     *pip, wanted = shlex.split(lines[2][1])
     assert pip == ["pip", "install", "--no-cache-dir"]
     name, extra = re.fullmatch(r"([a-z]+)\[([a-z-]+)\]", wanted).groups()  # type: ignore[union-attr]
-    assert name == project["name"]
-    assert extra in project["optional-dependencies"]
+    assert name == project["name"] and extra in project["optional-dependencies"]
     assert json.loads(lines[4][1])[0] in project["scripts"]
 
 
@@ -184,6 +183,5 @@ def test_pre_commit_runs_the_hook_of_the_page(tmp_path: Path) -> None:
     (here / "known.json").write_text(json.dumps({**known, "accepted": []}), "utf-8")
     run("git", "add", "-A")
     refused = run("git", "commit", "-qm", "other encodings")
-    assert refused.returncode == 1
-    assert "Failed" in refused.stderr
+    assert refused.returncode == 1 and "Failed" in refused.stderr
     assert run(*pre_commit, "validate-config").returncode == 0

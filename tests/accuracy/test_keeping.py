@@ -114,14 +114,12 @@ def test_a_share_is_shown_by_so_many_detections_only() -> None:
 
 def test_the_worse_direction_counts() -> None:
     found = counted((100,), (100,), made=(125,))
-    assert found.share == 0.8
-    assert found.surely == pytest.approx(counted((100,), (125,)).surely)
+    assert found.share == 0.8 and found.surely == pytest.approx(counted((100,), (125,)).surely)
 
 
 def test_losses_in_one_sample_are_less_evidence_than_losses_everywhere() -> None:
     spread, together = counted((29,) * 6, (30,) * 6), counted((24, *(30,) * 5), (30,) * 6)
-    assert spread.share == together.share
-    assert together.surely < spread.surely - 0.02
+    assert spread.share == together.share and together.surely < spread.surely - 0.02
 
 
 def test_boxes_of_no_known_form_are_not_counted() -> None:

@@ -13,8 +13,7 @@ def event(node: str, thread: str, start: float, duration: float, unit: str = "ve
 
 def test_operators_that_run_at_once_share_the_moment() -> None:
     found = {item.node: item for item in operator_times([event("a", "1", 0, 10), event("b", "2", 4, 10)])}
-    assert found["a"].share == 4 + 3
-    assert found["b"].share == 3 + 4
+    assert found["a"].share == 4 + 3 and found["b"].share == 3 + 4
     assert found["a"].waiting == found["b"].waiting == 0
 
 

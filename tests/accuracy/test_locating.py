@@ -112,8 +112,7 @@ def test_the_constant_of_a_decoder_detector_is_named(decoder_detector: Any) -> N
     assert found.first is not None and found.first.culprit is not None
     assert found.first.culprit.tensor == "unreachable"
     assert found.first.culprit.value == pytest.approx(UNREACHABLE)
-    assert found.first.op_type == "Where"
-    assert "3.4e+38" in str(found.first.culprit)
+    assert found.first.op_type == "Where" and "3.4e+38" in str(found.first.culprit)
     assert not found.exhausted and 2 * found.rounds <= SESSIONS
     json.dumps(found.to_json(), allow_nan=False)
 
@@ -129,8 +128,7 @@ def test_a_constant_that_is_no_number_is_named(value: float) -> None:
     stored.CopyFrom(onnx.numpy_helper.from_array(held, stored.name))
     found = _locate(model, odd)
     assert found.first is not None and found.first.culprit is not None
-    assert found.first.culprit.tensor == stored.name
-    assert found.first.output.not_finite[1] > 0
+    assert found.first.culprit.tensor == stored.name and found.first.output.not_finite[1] > 0
     json.dumps(found.to_json(), allow_nan=False)
 
 
@@ -186,13 +184,11 @@ def test_the_command_says_where_and_exits_with_1(tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "a.onnx")
     onnx.save(_tampered(model, 7), tmp_path / "b.onnx")
     done = CliRunner().invoke(command, [str(tmp_path / "a.onnx"), str(tmp_path / "b.onnx")], standalone_mode=False)
-    assert done.return_value == 1
-    assert "output t7" in done.output
+    assert done.return_value == 1 and "output t7" in done.output
     same = CliRunner().invoke(
         command, [str(tmp_path / "a.onnx"), str(tmp_path / "a.onnx"), "--time-limit", "60"], standalone_mode=False
     )
-    assert same.return_value == 0
-    assert "no output is below" in same.output
+    assert same.return_value == 0 and "no output is below" in same.output
 
 
 def test_one_execution_alone_or_three_are_a_wrong_call(tmp_path: Path) -> None:

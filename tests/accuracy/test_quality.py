@@ -63,15 +63,13 @@ def test_every_rank_is_measured(shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)
     baseline = rng.random(shape, dtype=np.float32)
     same = measure(baseline, baseline)
-    assert same.cosine == pytest.approx(1)
-    assert same.ssim == pytest.approx(1)
+    assert same.cosine == pytest.approx(1) and same.ssim == pytest.approx(1)
     assert same.max_error == 0
 
 
 def test_empty_tensors_have_no_numbers() -> None:
     empty = np.zeros((0, 4), np.float32)
-    assert math.isnan(psnr_db(empty, empty))
-    assert math.isnan(ssim(empty, empty))
+    assert math.isnan(psnr_db(empty, empty)) and math.isnan(ssim(empty, empty))
     assert max_error(empty, empty) == 0
 
 
@@ -101,8 +99,7 @@ def test_shapes_must_agree() -> None:
 
 def test_json_has_no_nan_and_no_infinity() -> None:
     text = json.dumps(measure(np.zeros(4), np.zeros(4)).to_json(), allow_nan=False)
-    assert json.loads(text)["cosine"] is None
-    assert json.loads(text)["sqnr_db"] == "infinite"
+    assert json.loads(text)["cosine"] is None and json.loads(text)["sqnr_db"] == "infinite"
 
 
 ENOUGH = KeptCount(wanted=(100, 100), made=(100, 100), kept=(99, 99))

@@ -146,8 +146,7 @@ def test_costs_are_counted_from_shapes_and_widths() -> None:
         weight_bytes=64, activation_bytes=32 * 4 + 16 * 2, bit_operations=(256 + 128) * 64
     )
     wide = costs.cost({**grids, "x": _grid(16), "w": Float(dtype="float16")})
-    assert wide.bit_operations == 256 * 256 + 128 * 64
-    assert wide.weight_bytes == 128
+    assert wide.bit_operations == 256 * 256 + 128 * 64 and wide.weight_bytes == 128
 
 
 def test_a_convolution_is_counted_by_its_groups() -> None:

@@ -136,8 +136,7 @@ def test_wrong_rows_are_not_forgiven_and_rows_of_one_side_are_counted() -> None:
     ends = np.argsort(feed["scores"][0])[[0, -1]]
     other["scores"][0, ends] = other["scores"][0, ends[::-1]]
     verdict = judge.compare([session.run(other)])
-    assert verdict.lost == pytest.approx(1 / CHOSEN)
-    assert verdict.overall_db == np.inf
+    assert verdict.lost == pytest.approx(1 / CHOSEN) and verdict.overall_db == np.inf
     assert [n.value for n in verdict.numbers if n.limit.measure is Measure.ROWS] == [pytest.approx(5 / 6)]
 
 

@@ -80,8 +80,7 @@ def test_it_agrees_with_the_recorded_analysis_of_aimet(name: str, tmp_path: Path
     assert ours.keys() == theirs.keys()
     alone = [(_alone(ours[key]), theirs[key]["alone_db"]) for key in theirs]
     without = [(_without(ours[key]), theirs[key]["without_db"]) for key in theirs]
-    assert _worst(alone, 0) == _worst(alone, 1)
-    assert _rank_correlation(alone) > 0.99
+    assert _worst(alone, 0) == _worst(alone, 1) and _rank_correlation(alone) > 0.99
     # Where AIMET switches a quantizer that tensors share, more than one layer is switched: so far may these two differ.
     alike = sum(abs(one - two) < 0.2 for one, two in alone)
     assert alike >= {"segformer": 0.75}.get(name, 0.88) * len(alone)
@@ -113,8 +112,7 @@ def test_an_analysis_resumes(
 ) -> None:
     monkeypatch.setenv("DEPLOYKIT_CACHE", str(tmp_path))
     first = _analyzed(DETR, W8A8, detr_samples, budget=Budget(seconds=0.0))
-    assert first.unmeasured > 50
-    assert first.worst_layers == ()
+    assert first.unmeasured > 50 and first.worst_layers == ()
     told: list[str] = []
 
     class EnoughError(Exception):
@@ -179,8 +177,7 @@ def test_statistics_of_huge_odd_and_missing_values() -> None:
     values = np.asarray([1.0, -1.0, 1e30, np.inf, np.nan], np.float32)
     found = statistics_of([values])
     assert found is not None and (found.low, found.not_finite) == (-1.0, 2)
-    assert found.high == pytest.approx(1e30)
-    assert math.isfinite(found.deviation)
+    assert found.high == pytest.approx(1e30) and math.isfinite(found.deviation)
     huge = statistics_of([np.asarray([1e200, -1e300, 3.0])])
     assert huge is not None and huge.peak_db == pytest.approx(10 * math.log10(3))
     assert statistics_of([np.full(3, np.nan)]) is None

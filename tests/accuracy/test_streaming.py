@@ -117,8 +117,7 @@ def test_bodies_read_weights_of_the_graph_around_them(tmp_path: Path, room: int)
         {"x": np.full((2, 4), 0.5 + n, np.float32), "c": np.array(bool(n), np.bool_)} for n in range(2)
     ]
     groups = Session(lean, room=room)
-    assert groups.streams
-    assert _same(Session(model).runs(feeds), groups.runs(feeds))
+    assert groups.streams and _same(Session(model).runs(feeds), groups.runs(feeds))
 
 
 def test_what_a_file_stores_is_an_output_too(tmp_path: Path) -> None:
@@ -172,8 +171,7 @@ def test_lean_models_are_written_without_paths_of_this_machine(tmp_path: Path) -
     lean = _lean(model, tmp_path)
     assert str(tmp_path).encode() in lean.SerializeToString()
     written = unmapped(lean).SerializeToString()
-    assert str(tmp_path).encode() not in written
-    assert b"outside.bin" in written
+    assert str(tmp_path).encode() not in written and b"outside.bin" in written
     whole = whole_model(lean)
     assert [bytes(t.raw_data) for t in whole.graph.initializer] == [t.raw_data for t in model.graph.initializer]
     again = wrap_proto(lean, path=tmp_path / "elsewhere" / "rewritten.onnx")
@@ -195,6 +193,5 @@ def test_a_model_beyond_one_message_stays_what_it_was(monkeypatch: pytest.Monkey
     wanted = Session(model).runs(feeds)
     monkeypatch.setattr(sessions, "_PROTOBUF_LIMIT", 100)
     monkeypatch.setattr(sessions, "_LARGE", 16)
-    assert _same(Session(model).runs(feeds), wanted)
-    assert model.SerializeToString() == before
+    assert _same(Session(model).runs(feeds), wanted) and model.SerializeToString() == before
     assert all(tensor.data_location == TensorProto.DEFAULT for tensor in model.graph.initializer)

@@ -531,8 +531,7 @@ def test_rare_decisions_are_not_hidden_by_all_the_others() -> None:
     lost = notes.copy()
     lost[..., ::10, ::25] = 0.1
     verdict = judged([*notes], [*lost])
-    assert verdict.right is False
-    assert "180 of 240 positive decisions equal" in verdict.reason
+    assert verdict.right is False and "180 of 240 positive decisions equal" in verdict.reason
     assert judged([*notes], [*notes]).right is True
     assert "12000 of 12000 decisions equal" in judged([*(1 - notes)], [*(1 - notes)]).words
     # Where nothing sounds in any sample, there is nothing to lose: no yes, and no no for a half of next to nothing.

@@ -34,10 +34,8 @@ PRESS = Catalog(
 
 def test_warnings_and_information_make_no_failure() -> None:
     diagnosis = diagnose(io.BytesIO(b"press 1.0\nWARNING: note this\npressed, all of it\n"), PRESS)
-    assert len(diagnosis.causes) == 1
-    assert diagnosis.conclusion == "finished"
-    assert diagnosis.exit_status == 0
-    assert "line 3" in diagnosis_text(diagnosis)
+    assert len(diagnosis.causes) == 1 and diagnosis.conclusion == "finished"
+    assert diagnosis.exit_status == 0 and "line 3" in diagnosis_text(diagnosis)
 
 
 @each_row(
@@ -64,8 +62,7 @@ def test_what_only_warnings_or_details_say_is_a_failure_beside_others_or_alone(l
 )
 def test_an_all_clear_needs_evidence(log: str, said: str) -> None:
     diagnosis = diagnose(io.BytesIO(log.encode()), PRESS)
-    assert diagnosis.conclusion == "not-understood"
-    assert diagnosis.exit_status == 1
+    assert diagnosis.conclusion == "not-understood" and diagnosis.exit_status == 1
     assert said in diagnosis_text(diagnosis)
 
 

@@ -146,10 +146,8 @@ def by_id(lines: object) -> dict[str, CheckLine]:
 
 def test_the_core_looks_at_its_own_machine_and_says_what_to_do_unless_all_is_well() -> None:
     lines = by_id(examine_core(Surroundings()))
-    assert lines["python"].state == "ok"
-    assert lines["packages"].state == "ok"
-    assert "numpy" in lines["packages"].facts
-    assert lines["disk-here"].facts["free_bytes"] > 0
+    assert lines["python"].state == "ok" and lines["packages"].state == "ok"
+    assert "numpy" in lines["packages"].facts and lines["disk-here"].facts["free_bytes"] > 0
     for line in lines.values():
         assert line.detail
         assert line.next or line.state == "ok"
@@ -158,16 +156,14 @@ def test_the_core_looks_at_its_own_machine_and_says_what_to_do_unless_all_is_wel
 
 def test_packages_that_do_not_load_are_a_problem(tmp_path: Path) -> None:
     line = by_id(examine_core(around(tmp_path, code=1)))["packages"]
-    assert line.state == "problem"
-    assert "boom" in line.detail
+    assert line.state == "problem" and "boom" in line.detail
     assert line.next
 
 
 @pytest.mark.parametrize(("programs", "state"), [(("g++",), "ok"), ((), "absent")])
 def test_the_compiler_is_found_by_any_of_its_names(tmp_path: Path, programs: tuple[str, ...], state: str) -> None:
     line = by_id(examine_core(around(tmp_path, programs=programs)))["c++"]
-    assert line.state == state
-    assert bool(line.next) == (state != "ok")
+    assert line.state == state and bool(line.next) == (state != "ok")
 
 
 def test_probes_run_once_and_backends_without_them_are_left_out(tmp_path: Path) -> None:
@@ -190,13 +186,11 @@ def test_a_probe_that_fails_is_a_line(tmp_path: Path) -> None:
         raise PermissionError(13, "denied")
 
     lines = by_id(examine([Probing(probe_files, probe_disk)], around(tmp_path)))
-    assert lines["probe_files"].state == "problem"
-    assert "sdk.yaml" in lines["probe_files"].detail
+    assert lines["probe_files"].state == "problem" and "sdk.yaml" in lines["probe_files"].detail
     assert "denied" in lines["probe_disk"].detail
 
 
 def test_a_program_runs_or_its_failure_is_an_answer() -> None:
     missing = start(Surroundings(), "/no/such/program")
-    assert missing.returncode == 127
-    assert missing.tail
+    assert missing.returncode == 127 and missing.tail
     assert start(Surroundings(), sys.executable, "-c", "print('here')").tail == ("here",)

@@ -52,8 +52,7 @@ def features(words: str) -> list[str]:
 
 def test_whole_words_beat_parts_and_the_exact_name_comes_first() -> None:
     assert features("fast-mode") == ["fast-mode"] * 4 + ["fast-mode-deluxe"]
-    assert features("deluxe") == ["fast-mode-deluxe"]
-    assert features("delu") == ["fast-mode-deluxe"]
+    assert features("deluxe") == ["fast-mode-deluxe"] and features("delu") == ["fast-mode-deluxe"]
 
 
 @each_row("word", "--go_fast", "go_fast", "go-fast", "GO_FAST", "--speedy", "-f", "speedy")
@@ -80,8 +79,7 @@ def test_ranges_without_a_release() -> None:
         ("1.2", "unknown"),
         (">=1.3", "supported"),
     ]
-    assert found.rows[1].contradicts == "others say 1.3"
-    assert "sdk" not in found.to_json()
+    assert found.rows[1].contradicts == "others say 1.3" and "sdk" not in found.to_json()
 
 
 @each_row(
@@ -130,8 +128,7 @@ def test_the_release_that_answers_does_not_depend_on_the_filters() -> None:
 
 def test_what_nobody_knows_is_answered_with_near_names() -> None:
     found = answer(ROWS, Query(words=("fastmode2",)))
-    assert found.rows == ()
-    assert "fast-mode" in found.near
+    assert found.rows == () and "fast-mode" in found.near
     assert found.to_json()["near"] == list(found.near)
 
 

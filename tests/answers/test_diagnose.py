@@ -60,8 +60,7 @@ def test_a_cascade_is_one_cause_with_its_names_types_and_codes() -> None:
 
 def test_a_code_alone_names_no_cause() -> None:
     diagnosis = diagnose(io.BytesIO(b"[ ERROR ] validation of mul ended, error code 0xc26"), known_errors())
-    assert not diagnosis.causes
-    assert [code.code for code in diagnosis.codes] == [3110]
+    assert not diagnosis.causes and [code.code for code in diagnosis.codes] == [3110]
 
 
 def test_a_code_class_is_named_where_the_code_is_not_known_and_a_longer_number_is_another() -> None:
@@ -74,8 +73,7 @@ def test_a_code_class_is_named_where_the_code_is_not_known_and_a_longer_number_i
 def test_an_unknown_failure_is_called_unknown() -> None:
     log = b"qnn-net-run pid:3\n" + b"[ ERROR ] flux capacitor 17 is not charged\n" * 40 + b"gave up\n"
     diagnosis = diagnose(io.BytesIO(log), known_errors())
-    assert not diagnosis.causes
-    assert not diagnosis.understood
+    assert not diagnosis.causes and not diagnosis.understood
     assert diagnosis.exit_status == 1
     assert [(line.line, line.count) for line in diagnosis.unknown] == [(2, 40)]
     assert diagnosis.tail[-1] == "gave up"
@@ -88,8 +86,7 @@ def test_a_log_of_consequences_only_says_that_the_cause_is_missing() -> None:
     log = b"onnxruntime: EP_FAIL : Failed to finalize QNN graph. Error: QNN_COMMON_ERROR_MEM_ALLOC, Code: 1002"
     diagnosis = diagnose(io.BytesIO(log), known_errors())
     assert [cause.error.id for cause in diagnosis.causes] == ["finalize-1002"]
-    assert not diagnosis.understood
-    assert diagnosis.exit_status == 1
+    assert not diagnosis.understood and diagnosis.exit_status == 1
     assert any("log_severity_level 0" in text for text in diagnosis.collect)
     assert "the cause itself is not in this log" in diagnosis_text(diagnosis)
 
@@ -177,10 +174,8 @@ def test_how_many_operators_leave_the_cpu(log: str, counted: tuple[int, int] | N
 )
 def test_dirty_logs(log: bytes) -> None:
     (cause,) = diagnose(io.BytesIO(log), known_errors()).causes
-    assert cause.error.id == "keyerror-param-encodings"
-    assert "\x1b" not in cause.hits[0].text
-    assert "\r" not in cause.hits[0].text
-    assert len(cause.hits[0].text) < 1000
+    assert cause.error.id == "keyerror-param-encodings" and "\x1b" not in cause.hits[0].text
+    assert "\r" not in cause.hits[0].text and len(cause.hits[0].text) < 1000
 
 
 @settings(max_examples=25, deadline=None)
@@ -191,8 +186,7 @@ def test_a_fragment_is_found_wherever_it_lies(position: int, width: int) -> None
     before = (filler * (position // len(filler) + 1))[:position]
     diagnosis = diagnose(io.BytesIO(before + b"BQ is not supported\n" + filler * 40), known_errors())
     (cause,) = diagnosis.causes
-    assert cause.count == 1
-    assert cause.first_line == before.count(b"\n") + 1
+    assert cause.count == 1 and cause.first_line == before.count(b"\n") + 1
 
 
 @each_row(
@@ -213,8 +207,7 @@ def test_name_look_up(word: str, onnx: tuple[str, ...] | None, exact: bool | Non
 @given(st.binary(max_size=3000))
 def test_no_bytes_are_too_dirty(log: bytes) -> None:
     diagnosis = diagnose(io.BytesIO(log), known_errors(), Names(nodes=["a", "/b/c"]))
-    assert diagnosis_text(diagnosis)
-    assert diagnosis.to_json()
+    assert diagnosis_text(diagnosis) and diagnosis.to_json()
 
 
 def test_two_names_that_mangle_alike_are_both_given_and_plain_words_need_quotes() -> None:
@@ -343,8 +336,7 @@ def log_of(
 )
 def test_a_real_failure_is_known(tmp_path: Path, op: str, options: str, row: str) -> None:
     diagnosis = diagnose(io.BytesIO(log_of(tmp_path, op, options)), known_errors())
-    assert diagnosis.causes[0].error.id == row
-    assert diagnosis.understood
+    assert diagnosis.causes[0].error.id == row and diagnosis.understood
 
 
 def test_a_run_that_went_well_shows_no_failure(tmp_path: Path) -> None:

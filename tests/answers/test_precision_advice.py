@@ -44,8 +44,7 @@ def test_conclusions(accuracies: dict[str, float], says: list[str], best: str) -
     found = deploykit.advise(accuracies=accuracies)
     assert len(found.conclusions) == len(says)
     for item, words in zip(found.conclusions, says, strict=True):
-        assert words in item.says
-        assert item.because
+        assert words in item.says and item.because
         assert item.next
     assert found.best == best
 
@@ -73,8 +72,7 @@ def test_errors_that_should_be_low(accuracy: float, met: bool) -> None:
 
 def test_decibels_need_no_reference() -> None:
     found = deploykit.advise(accuracies={"w8a16": 35.0, "w8a8": 12.0}, goal="sqnr>=30")
-    assert found.reference == ""
-    assert "activations are sensitive" in _says(found)
+    assert found.reference == "" and "activations are sensitive" in _says(found)
 
 
 def test_a_table_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,8 +80,7 @@ def test_a_table_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     path.write_text('goal = "drop<=0.5"\n\n[accuracy]\nfp32 = 76.1\nw8a16 = 75.9\nw8a8 = 40\n')
     assert run(cli, ["accuracy", "ladder", str(path)]) == 0
     said = capsys.readouterr().out
-    assert "w8a8 poor, w8a16 good: activations are sensitive" in said
-    assert "drop <= 0.5" in said
+    assert "w8a8 poor, w8a16 good: activations are sensitive" in said and "drop <= 0.5" in said
     (tmp_path / "accuracy.json").write_text(json.dumps({"accuracy": {"fp32": 76.1, "w8a8": 75}}))
     assert run(cli, ["--json", "accuracy", "ladder", str(tmp_path / "accuracy.json"), "--goal", "drop<=0.5"]) == 1
     value = json.loads(capsys.readouterr().out)
@@ -95,8 +92,7 @@ def test_a_table_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_what_makes_no_sense_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(cli, ["advise"]) == 2
-    assert run(cli, ["accuracy", "ladder", "--accuracy", "w8a8"]) == 2
+    assert run(cli, ["advise"]) == 2 and run(cli, ["accuracy", "ladder", "--accuracy", "w8a8"]) == 2
     assert run(cli, ["accuracy", "ladder", "--accuracy", "w8a8=good"]) == 2
     assert "NAME=VALUE" in capsys.readouterr().err
     with pytest.raises(UsageError, match="no conclusion is known"):

@@ -147,8 +147,7 @@ def test_a_failure_beside_the_chain_is_named_as_its_own() -> None:
 
 def test_where_no_tool_of_the_chain_speaks_the_answer_says_so() -> None:
     diagnosis = of("error: the moon is full", EVERY)
-    assert not diagnosis.causes
-    assert not diagnosis.recognised
+    assert not diagnosis.causes and not diagnosis.recognised
     assert "no tool on the way of a model onto the NPU is recognised" in diagnosis_text(diagnosis)
     assert of("qnn-net-run pid:3\nerror: the moon is full", EVERY).recognised
 
@@ -157,8 +156,7 @@ def test_a_line_is_read_as_an_event() -> None:
     log = "2025-01-01 [E:onnxruntime:, qnn_model.cc:99 Compose] node '/a/Add' refused with error code 3110, limit 2 MB"
     (event,) = of(log, EVERY).events or (None,)
     assert event is not None and (event.level, event.where, event.codes) == ("error", "qnn_model.cc:99", (3110,))
-    assert event.parts["node"] == "/a/Add"
-    assert event.parts["limit"] == "2 MB"
+    assert event.parts["node"] == "/a/Add" and event.parts["limit"] == "2 MB"
 
 
 def test_what_the_wording_keeps_is_said() -> None:

@@ -79,15 +79,13 @@ def test_what_a_program_leaves_running_ends_with_it() -> None:
 
     code = "import subprocess; p = subprocess.Popen(['sleep', '600'], stdout=-3, stderr=-3); print(p.pid)"
     done = run([sys.executable, "-c", code])
-    assert done.ok
-    assert gone([int(done.tail[0])])
+    assert done.ok and gone([int(done.tail[0])])
 
 
 def test_a_program_reads_what_it_is_given() -> None:
     from deploykit.system.processes import run
 
-    assert run(["cat"], given=b"one\ntwo\n").tail == ("one", "two")
-    assert run(["cat"]).tail == ()
+    assert run(["cat"], given=b"one\ntwo\n").tail == ("one", "two") and run(["cat"]).tail == ()
 
 
 PLANTED = (

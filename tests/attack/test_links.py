@@ -74,8 +74,7 @@ def test_a_recorded_file_that_becomes_a_link_while_a_package_is_verified(
     """Its content is the same; who changes that later changes nothing in the package."""
     after_looking(verifying, lambda: linked(package / path, tmp_path / "aside"))
     report = verifying.verify_package(package, expect_digest=read_manifest(package)["digest"])
-    assert not report.ok
-    assert any(path in check.detail for check in report.checks if not check.ok)
+    assert not report.ok and any(path in check.detail for check in report.checks if not check.ok)
 
 
 def test_a_manifest_that_is_a_link_is_none(package: Path, tmp_path: Path) -> None:

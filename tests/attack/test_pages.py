@@ -47,10 +47,8 @@ def armed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_pages_hold_names_as_text(armed: Path) -> None:
     for name in ("README.md", "report.html"):
         text = (armed / "out" / name).read_text("utf-8")
-        assert "<script>document" not in text
-        assert "<img src=x" not in text
-        assert "\x1b" not in text
-        assert "\u202e" not in text
+        assert "<script>document" not in text and "<img src=x" not in text
+        assert "\x1b" not in text and "\u202e" not in text
     assert not list(armed.rglob("pwned"))
 
 
@@ -139,8 +137,7 @@ def test_a_name_cannot_turn_a_problem_into_ok(package: Path) -> None:
     out = package
     (out / SPOOF.replace("/", "")).write_text("planted")
     written = shown("verify", out)
-    assert b"\x1b[2J" not in written
-    assert b"\x1b[H" not in written
+    assert b"\x1b[2J" not in written and b"\x1b[H" not in written
     assert not [line for line in written.splitlines() if line.startswith(b"ok      digest-expected")]
     assert b"\\x1b[2J" in written
     assert b"\x1b[31m" in written  # its own words are still coloured
@@ -149,8 +146,7 @@ def test_a_name_cannot_turn_a_problem_into_ok(package: Path) -> None:
 @each_row("text", "a\x1b]0;x\x07b", "a\x9b31mb", "a\u202eb", "a\rb", "a\x08b", "a\x1b[8mb", "a\udce9b")
 def test_what_a_terminal_obeys_is_shown(text: str) -> None:
     for shown in (plain(text), defused(text)):
-        assert shown.isprintable()
-        assert shown.startswith("a") and shown.endswith("b")
+        assert shown.isprintable() and shown.startswith("a") and shown.endswith("b")
 
 
 def test_words_of_the_commands_stay_as_they_are() -> None:

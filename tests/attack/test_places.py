@@ -147,8 +147,7 @@ def test_an_output_that_is_full() -> None:
     with full.open("w") as output:
         argv = [sys.executable, "-m", "deploykit", "targets", "--json"]
         done = subprocess.run(argv, stdout=output, stderr=subprocess.PIPE, encoding="utf-8", check=False)
-    assert done.returncode == 6
-    assert "No space left" in done.stderr
+    assert done.returncode == 6 and "No space left" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -184,8 +184,7 @@ def test_what_a_build_recorded_is_vouched_for(package: Path) -> None:
 def test_a_file_that_can_suddenly_run_is_named(mode: int, package: Path) -> None:
     (package / "README.md").chmod(mode)
     ending = run_here("verify", package)
-    assert ending.status == 6
-    assert "files-modes" in ending.output
+    assert ending.status == 6 and "files-modes" in ending.output
 
 
 CHANGES: dict[str, Callable[[Path], object]] = {
@@ -200,8 +199,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 def test_what_is_another_file_gone_or_new_is_named(name: str, package: Path) -> None:
     CHANGES[name](package)
     ending = run_here("verify", package)
-    assert ending.status == 6
-    assert name in ending.output
+    assert ending.status == 6 and name in ending.output
 
 
 @pytest.fixture
@@ -250,5 +248,4 @@ def test_the_digest_is_told_in_json(package: Path) -> None:
     ending = run_here("verify", package, "--expect-digest", "sha256:0", "--json")
     told = json.loads(ending.output[ending.output.index("{") :])
     check = next(check for check in told["checks"] if check["id"] == "digest-expected")
-    assert not check["ok"]
-    assert digest_of(read_manifest(package)) in check["detail"]
+    assert not check["ok"] and digest_of(read_manifest(package)) in check["detail"]

@@ -121,10 +121,8 @@ def test_layers_in_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         == 0
     )
     value = json.loads(capsys.readouterr().out)
-    assert value["schema"] == 1
-    assert value["whole"]["db"] == pytest.approx(7.91, abs=0.01)
-    assert value["samples"]["label"] == "given"
-    assert value["unmeasured"] > 0
+    assert value["schema"] == 1 and value["whole"]["db"] == pytest.approx(7.91, abs=0.01)
+    assert value["samples"]["label"] == "given" and value["unmeasured"] > 0
 
 
 def test_without_data_the_order_is_no_evidence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

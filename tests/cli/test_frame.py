@@ -80,8 +80,7 @@ def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
     for name in cli.list_commands(None):  # type: ignore[arg-type]
         assert run(cli, [name, "--help"]) == 0
         out = capsys.readouterr().out
-        assert "--json" in out
-        assert out.startswith("Usage: deploykit " + name)
+        assert "--json" in out and out.startswith("Usage: deploykit " + name)
     assert set(cli.list_commands(None)) <= set(COMMANDS)  # type: ignore[arg-type]
 
 
@@ -107,8 +106,7 @@ def test_an_error_is_json_where_it_is_asked_for(
         monkeypatch.setenv("DEPLOYKIT_JSON", asked)
         assert run(cli, ["check", "--plan", "absent.onnx", "--target", "sm8650", *words]) == 3
         error = json.loads(capsys.readouterr().out)["error"]
-        assert error["exit_status"] == 3
-        assert "absent.onnx" in error["what"]
+        assert error["exit_status"] == 3 and "absent.onnx" in error["what"]
 
 
 def test_a_defect_is_70_and_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,8 +118,7 @@ def test_a_defect_is_70_and_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys
     monkeypatch.setattr(deploykit.flow.read, "resolve_target", broken)
     assert run(cli, ["check", "--plan", "m.onnx", "--target", "sm8650"]) == 70
     captured = capsys.readouterr()
-    assert "defect" in captured.err
-    assert "Traceback" not in captured.err
+    assert "defect" in captured.err and "Traceback" not in captured.err
 
 
 @pytest.mark.parametrize(("error", "status"), [(EOFError("marshal data too short"), 70), (KeyboardInterrupt(), 130)])
@@ -151,8 +148,7 @@ def test_the_version_says_more_for_a_report(capsys: pytest.CaptureFixture[str]) 
     assert told[0].count("\n") == 1 and told[1] == told[2] and told[1].startswith(told[0])
     rows = dict(line.split(" ", 1) for line in told[1].splitlines())
     assert {"python", "machine", "onnx", "onnxruntime", "numpy", "click"} <= set(rows)
-    assert str(Path.home()) not in told[1]
-    assert "backend qnn-htp (deploykit " in told[1]
+    assert str(Path.home()) not in told[1] and "backend qnn-htp (deploykit " in told[1]
 
 
 SHELLS = {
@@ -190,5 +186,4 @@ def test_shells_complete_commands_and_options(shell: str, quiet: str, tmp_path: 
     done = subprocess.run(argv, env=setting, capture_output=True, encoding="utf-8", check=False)
     words = done.stdout.split()
     assert done.returncode == 0, done.stderr
-    assert {"package", "--numerics"} <= set(words)
-    assert "plan" not in words
+    assert {"package", "--numerics"} <= set(words) and "plan" not in words

@@ -89,8 +89,7 @@ def test_what_ends_the_parent_ends_the_child(how: signal.Signals) -> None:
 def test_an_interrupt_that_a_program_sends_reaches_the_child() -> None:
     parent, _child = _started()
     os.kill(parent.pid, signal.SIGINT)
-    assert parent.communicate(timeout=20)[0] == "interrupted 1\n"
-    assert parent.returncode == 130
+    assert parent.communicate(timeout=20)[0] == "interrupted 1\n" and parent.returncode == 130
 
 
 def test_an_interrupt_from_the_terminal_reaches_the_child_once() -> None:

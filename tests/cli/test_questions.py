@@ -37,12 +37,10 @@ def call(capsys: pytest.CaptureFixture[str]) -> Any:
 def test_rows_as_json(call: Any) -> None:
     tool = "qnn-onnx-converter"
     value = json.loads(call("compat", "encodings-2.0.0", "--sdk", "2.33", "--tool", tool, "--json"))
-    assert value["schema"] == 1
-    assert value["sdk"]["answered_by"]["qairt"] == "2.33.0"
+    assert value["schema"] == 1 and value["sdk"]["answered_by"]["qairt"] == "2.33.0"
     (row,) = [r for r in value["rows"] if r["feature"] == "encodings-2.0.0"]
     assert {r["tool"] for r in value["rows"]} == {tool}
-    assert row["status"] == "unsupported"
-    assert row["backend"] == "qnn-htp"
+    assert row["status"] == "unsupported" and row["backend"] == "qnn-htp"
     assert row["confidence"] == "reported"
     assert row["source"] == ["qualcomm/aimet#4102"]
     assert row["sdk"] == "2.33.0"
@@ -70,8 +68,7 @@ def test_what_changes_between_two_releases(call: Any) -> None:
     assert states["quantizer-v2", "qnn-onnx-converter"] == "unsupported"
     assert {row["since"] for row in value["releases"]} >= {"2.34.0", "2.35.0", "2.36", "2.37.0"}
     text = call("compat", "diff", "2.33", "2.37", "--backend", "qnn-htp")
-    assert "unsupported  supported" in text
-    assert "2.36: " in text
+    assert "unsupported  supported" in text and "2.36: " in text
 
 
 def test_a_context_binary(call: Any) -> None:
@@ -120,8 +117,7 @@ def test_every_device_of_every_backend_is_listed(call: Any) -> None:
     ids = [target["id"] for target in value["targets"]]
     assert ids == sorted(ids)
     assert {"sm8550", "sm8650", "sm8750", "sa8775p", "qcs6490", "sc8380xp"} <= set(ids)
-    assert {"vek385", "phoenix", "strix", "krackan"} <= set(ids)
-    assert len(ids) >= 113 + 4
+    assert {"vek385", "phoenix", "strix", "krackan"} <= set(ids) and len(ids) >= 113 + 4
 
 
 def test_one_device_with_facts_and_sources(call: Any) -> None:
@@ -130,8 +126,7 @@ def test_one_device_with_facts_and_sources(call: Any) -> None:
     assert target["facts"]["soc_model"]["source"]
     assert target["facts"]["soc_model"]["confidence"] == "observed"
     text = call("targets", "sm8650")
-    assert "arch: v75 (observed)" in text
-    assert "source: " in text
+    assert "arch: v75 (observed)" in text and "source: " in text
     assert "precisions: w8a16, w16a16, fp16, lpbq" in text
 
 
@@ -142,8 +137,7 @@ def test_names_people_use(name: str, call: Any) -> None:
 
 def test_a_search_lists_what_matches(call: Any) -> None:
     found = {target["id"] for target in json.loads(call("targets", "v75", "--json"))["targets"]}
-    assert "sm8650" in found
-    assert "sm8550" not in found
+    assert "sm8650" in found and "sm8550" not in found
     assert "sm8650" in call("targets", "v75")
 
 
@@ -159,8 +153,7 @@ def test_only_one_backend(call: Any) -> None:
 
 def test_a_device_that_is_not_there(call: Any) -> None:
     error = call("targets", "sm865O0", status=4)
-    assert "unknown target 'sm865O0'" in error
-    assert "sm8650" in error
+    assert "unknown target 'sm865O0'" in error and "sm8650" in error
 
 
 # ---- explain and doctor ----------------------------------------------------------------------------------------------

@@ -93,8 +93,7 @@ def test_a_third_partys_options_appear_by_themselves_and_are_checked(third_party
     )
     assert "Options of fourth:\n  --tile-size N" in shown.replace("--tile-size INTEGER", "--tile-size N")
     assert "Edge of a tile.  [default: 16; since" in shown
-    assert "Options of fourth and qnn-htp:\n  --route ID" in shown
-    assert shown.count("--route") == 1
+    assert "Options of fourth and qnn-htp:\n  --route ID" in shown and shown.count("--route") == 1
     assert "--tile-size" in own and "--route" in own and "--lpbq" not in own
     assert "--tile-size" not in plain
     assert wrong[0] == 2 and "a whole number from 8 to 64" in wrong[1]
@@ -131,8 +130,7 @@ def test_what_is_typed_reaches_the_request(monkeypatch: pytest.MonkeyPatch) -> N
     assert run(cli, ["check", "--plan", "m.onnx", "--target", "t", *words, "--exclude-node", "n"]) == 5
     assert run(cli, ["check", "--plan", "m.onnx", "--target", "t"]) == 5
     given, bare = seen
-    assert given.inputs == ("x=0..1", "y=y.npy")
-    assert given.keep_samples is False
+    assert given.inputs == ("x=0..1", "y=y.npy") and given.keep_samples is False
     assert given.options == (("a", "b=c"),)
     assert given.adapter_options == {"input_list": False, "exclude_node": ("n",)}
     assert bare == Request(model=Path("m.onnx"), target="t")
@@ -146,8 +144,7 @@ ASKED = ["package", str(DETR / "model.onnx"), "--target", "sm8650", "--sdk", "2.
 def test_the_answer_is_short_and_more_is_said_with_v(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(cli, [*ASKED, "--encodings", ENCODINGS, "-o", str(tmp_path / "one")]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) <= 12
-    assert lines[0].startswith("not judged: ")
+    assert len(lines) <= 12 and lines[0].startswith("not judged: ")
     assert [line.split()[0] for line in lines[1:4]] == ["intact", "compiled", "right"]
     assert any(line.startswith("next ") for line in lines)
     assert lines[-1] == f"package    {tmp_path / 'one'} (open report.html)"
@@ -162,8 +159,7 @@ def test_a_no_names_its_errors_alone(tmp_path: Path, capsys: pytest.CaptureFixtu
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "no package was written"
     assert [line.split()[0] for line in lines[1:3]] == ["error", "next:"]
-    assert not [line for line in lines if line.startswith(("warning", "info"))]
-    assert len(lines) <= 12
+    assert not [line for line in lines if line.startswith(("warning", "info"))] and len(lines) <= 12
 
 
 @pytest.mark.parametrize("command", [["--help"], ["package", "--help"]])
@@ -194,12 +190,10 @@ def test_without_an_sdk_nothing_is_there(
     capsys.readouterr()
     assert run(cli, ["build", str(made), "--json"]) == 5
     report = json.loads(capsys.readouterr().out)
-    assert report["diagnosis"] is None
-    assert any("QAIRT_SDK_ROOT" in line for line in report["said"])
+    assert report["diagnosis"] is None and any("QAIRT_SDK_ROOT" in line for line in report["said"])
     assert run(cli, ["-q", "build", str(made)]) == 5
     said = capsys.readouterr().out
-    assert "export QAIRT_SDK_ROOT" in said
-    assert "collect" not in said
+    assert "export QAIRT_SDK_ROOT" in said and "collect" not in said
 
 
 def sdk_of(folder: Path, package: Path, tool: str) -> str:

@@ -90,8 +90,7 @@ def test_a_device_that_throttles_is_told() -> None:
     assert summarize(steady).trend.words == "" and "throttling" not in summarize(steady).described
     hot = [one * (1 + at / 1000) for at, one in enumerate(steady)]
     assert "throttling" in summarize(hot).described and summarize(hot).trend.ratio == pytest.approx(1.2, abs=0.05)
-    assert "more warm-up" in summarize(hot[::-1]).described
-    assert summarize(hot[:20]).trend.p is None
+    assert "more warm-up" in summarize(hot[::-1]).described and summarize(hot[:20]).trend.p is None
     for slower, is_told in ((6000, False), (3000, True)):
         warm = [one * (1 + at / slower) for at, one in enumerate(steady)]
         assert ("throttling" in summarize(warm).described) is is_told

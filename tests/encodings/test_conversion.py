@@ -274,8 +274,7 @@ def test_the_same_grid_in_other_words() -> None:
     unsigned = to_unsigned(signed)
     assert (unsigned.dtype, float(unsigned.zero_point)) == ("uint8", 128.0)
     assert np.array_equal(signed.minimum, unsigned.minimum) and np.array_equal(signed.maximum, unsigned.maximum)
-    assert compare_values(signed, unsigned)
-    assert not compare_values(signed, unsigned, grid_only=True)
+    assert compare_values(signed, unsigned) and not compare_values(signed, unsigned, grid_only=True)
     assert not compare_values(to_signed(unsigned), signed)
     assert to_signed(signed) is signed and to_unsigned(unsigned) is unsigned
 

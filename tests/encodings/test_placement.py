@@ -107,8 +107,7 @@ def test_blockwise_deconvolution_and_batched_matmul_keep_their_order(collect: Co
     placed = place(parse_encodings(document, where="w"), collect(odd_model()))
     for name, shape in {"deconv": (2, 8, 1, 1), "stacked": (1, 3, 7), "turned": (10, 3)}.items():
         value = affine(placed, name)
-        assert value.placed and value.scale.shape == shape
-        assert value.scale.reshape(-1)[1] == 2.0
+        assert value.placed and value.scale.shape == shape and value.scale.reshape(-1)[1] == 2.0
 
 
 def test_lists_that_several_axes_would_fit_stay_unplaced(collect: Collect) -> None:

@@ -56,8 +56,7 @@ def registry() -> Registry[int]:
 def test_a_rule_stamps_what_its_function_yields() -> None:
     (finding,) = registry().run(3)
     assert (finding.code, finding.slug, finding.severity) == ("DK901", "odd", Severity.WARNING)
-    assert finding.hint == "add one"
-    assert finding.sources == ("arithmetic", "here")
+    assert finding.hint == "add one" and finding.sources == ("arithmetic", "here")
     assert registry().run(4) == ()
 
 

@@ -57,8 +57,7 @@ def test_a_bad_file_is_refused_with_the_place(tmp_path: Path, text: str, words: 
 def test_cells_are_models_times_targets_times_backends_and_sdks(tmp_path: Path) -> None:
     text = BASE + 'backends = ["qnn-htp", "ort-qnn"]\nsdks = ["2.33", "2.37"]\n'
     ids = described(tmp_path, text)
-    assert len(ids) == 8
-    assert ids[0] == "a/phone-qnn-htp-2.33"
+    assert len(ids) == 8 and ids[0] == "a/phone-qnn-htp-2.33"
     assert ids[-1] == "b/phone-ort-qnn-2.37"
 
 
@@ -109,8 +108,7 @@ options = {vtcm_mb = 8}
     )
     (cell,) = cells_of(read_file(file), tmp_path)
     assert cell.request.model == tmp_path / "sub" / "a.onnx"
-    assert cell.request.calibration == tmp_path / "own"
-    assert cell.request.precision == "w8a8"
+    assert cell.request.calibration == tmp_path / "own" and cell.request.precision == "w8a8"
     assert dict(cell.request.options) == {"vtcm_mb": "8", "dlbc": "true"}
     assert cell.request.inputs == ("size=64", f"mask={tmp_path / 'mask.npy'}")
     again = request_from_json(json.loads(json.dumps(request_to_json(cell.request))))
@@ -203,8 +201,7 @@ def test_a_comparison_tells_what_became_worse() -> None:
     assert (found.gone, found.new, found.same) == (("a/gone",), ("a/new",), 1)
     assert found.exit_status == 1
     better = compare(new, results(cell("a/x"), cell("a/y", db=50)))
-    assert [change.worse for change in better.changes] == [False, False]
-    assert better.exit_status == 0
+    assert [change.worse for change in better.changes] == [False, False] and better.exit_status == 0
 
 
 def test_cells_are_held_against_a_time_and_an_older_run() -> None:
@@ -226,8 +223,7 @@ def test_names_and_words_of_strangers_stay_text() -> None:
     bad = cell("a/b", status=1, error={"what": "<script>alert(1)</script>\x00\x1b[31m", "why": "", "next": ""})
     page = render_matrix(results(bad), "<b>file</b>")
     assert page.count("<script>") == 1, "its own"
-    assert "\x1b" not in page
-    assert "<b>file" not in page
+    assert "\x1b" not in page and "<b>file" not in page
     assert "\x00" not in junit_of(results(bad), "file")
 
 

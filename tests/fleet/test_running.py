@@ -25,13 +25,11 @@ def test_a_fleet_is_packaged_and_what_is_the_same_is_kept(
 ) -> None:
     out, first = made, read_results(made)
     assert set(verdicts(first)) == {"cnn/phone", "cnn/old", "mlp/phone", "mlp/old"}
-    assert set(verdicts(first).values()) == {CellVerdict.NOT_JUDGED}
-    assert first.kept == frozenset()
+    assert set(verdicts(first).values()) == {CellVerdict.NOT_JUDGED} and first.kept == frozenset()
     for cell in first.cells:
         package = out / "cells" / cell.cell / "package"
         assert api.verify(package, expect_digest=str(cell.outcome["digest"])).ok
-        assert cell.bytes > 1000
-        assert cell.processor_seconds > 0
+        assert cell.bytes > 1000 and cell.processor_seconds > 0
 
     # One that is damaged and one whose input changed are made again, the others are not.
     (out / "cells" / "cnn" / "old" / "package" / "manifest.json").write_text("{}", "utf-8")
@@ -91,8 +89,7 @@ sys.exit(subprocess.run([{sys.executable!r}, *sys.argv[1:]], input=json.dumps(ce
     (batch,) = batches_of((cell, "key") for cell in select(fleet, only=["cnn"]).cells)
     made = list(run_batch(batch, tmp_path / "out", limit=100, tell=lambda _cell, _line: None))
     assert [result.verdict for result in made] == [CellVerdict.FAILED, CellVerdict.NOT_JUDGED]
-    assert "signal 6" in made[0].why
-    assert "about to break" in made[0].error["why"]
+    assert "signal 6" in made[0].why and "about to break" in made[0].error["why"]
     kept = read_result(tmp_path / "out", "cnn/phone")
     assert kept is not None and kept.error == made[0].error
 
@@ -109,8 +106,7 @@ def test_fail_fast_begins_nothing_new(fleet: Path, tmp_path: Path) -> None:
     fleet.write_text(text, "utf-8")
     results = api.matrix(fleet, out=tmp_path / "out", processes=1, fail_fast=True)
     assert verdicts(results) == {"cnn/phone": CellVerdict.FAILED}
-    assert set(results.not_run) == {"cnn/old", "mlp/phone", "mlp/old"}
-    assert results.exit_status == 1
+    assert set(results.not_run) == {"cnn/old", "mlp/phone", "mlp/old"} and results.exit_status == 1
 
 
 def test_only_what_differs_in_its_target_shares_a_process(fleet: Path) -> None:

@@ -86,8 +86,7 @@ CASES: dict[str, tuple[Callable[[], ChosenWay], Callable[[], ChosenWay]]] = {
 
 def _changed(made: ChosenWay, **winner: Any) -> ChosenWay:
     """The same choice with another winner, or one that is judged otherwise."""
-    assert made.explored is not None
-    assert made.prepared is not None
+    assert made.explored is not None and made.prepared is not None
     return replace(made, explored=replace(made.explored, winner=replace(made.prepared, **winner)))
 
 
@@ -160,8 +159,7 @@ def test_each_rule_fires_and_stays_silent() -> None:
 def test_the_plan_shows_every_way_and_why_it_lost() -> None:
     ways = chosen(OMIT).candidates
     assert {way["id"] for way in ways} >= {"rewrite", "fallback", "segments"}
-    assert all(way["why"] for way in ways)
-    assert sum(way["won"] for way in ways) == 1
+    assert all(way["why"] for way in ways) and sum(way["won"] for way in ways) == 1
 
 
 def test_a_gap_that_nobody_meant_is_filled(tmp_path: Path) -> None:
@@ -178,16 +176,14 @@ def test_a_gap_that_nobody_meant_is_filled(tmp_path: Path) -> None:
 def test_segments_that_are_asked_for_are_carried_to_the_backend() -> None:
     made = chosen(OMIT, "segments")
     assert [segment.is_float for segment in made.situation.segments] == [False, True, False]
-    assert not made.situation.rewritten
-    assert "3 segments" in made.explains
+    assert not made.situation.rewritten and "3 segments" in made.explains
     (won,) = [way for way in made.candidates if way["won"]]
     assert won["id"] == "segments"
 
 
 def test_a_wholly_integer_model_is_not_cut() -> None:
     made = chosen(W8A16, "segments")
-    assert made.situation.segments == ()
-    assert not list(CHOICE_RULES["DK204"].run(made))
+    assert made.situation.segments == () and not list(CHOICE_RULES["DK204"].run(made))
 
 
 def test_segments_that_cannot_be_made_are_an_error_only_where_insisted_on() -> None:
@@ -258,8 +254,7 @@ def test_verify_names_the_first_operator_that_diverges(mixed: Mixed, good: bool,
     )
     assert made.package is not None and deploykit.verify(made.package).ok
     (check,) = [c for c in deploykit.verify(made.package, numerics=True).checks if c.id == "numerics"]
-    assert check.ok is good
-    assert "8 derived samples" in check.detail
+    assert check.ok is good and "8 derived samples" in check.detail
     if not good:
         assert "first at" in check.detail
         assert "/decoder/" in check.detail  # where the huge anchors do their harm, not a convolution of the backbone

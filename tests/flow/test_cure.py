@@ -142,8 +142,7 @@ def test_a_simplified_model_is_taken_where_less_is_wrong_with_it(
     before: tuple[Finding, ...], after: tuple[Finding, ...], taken: bool, tmp_path: Path
 ) -> None:
     done = _cured(Rules(before, after), tmp_path)
-    assert bool(done.steps) is taken
-    assert (done.judged is done.given) is not taken
+    assert bool(done.steps) is taken and (done.judged is done.given) is not taken
 
 
 @each_row(
@@ -180,8 +179,7 @@ def test_a_cure_that_takes_nothing_away_is_undone(tmp_path: Path) -> None:
 
 def test_every_cure_that_a_rule_names_has_its_place_in_the_order() -> None:
     named = {name for registry in (*CORE_REGISTRIES, *all_registries()) for rule in registry for name in rule.cure}
-    assert named == set(CURES)
-    assert set(CURES) <= set(transform_names())
+    assert named == set(CURES) and set(CURES) <= set(transform_names())
 
 
 def _window_partition(path: Path) -> Path:

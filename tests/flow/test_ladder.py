@@ -112,8 +112,7 @@ def test_what_is_concluded_raised_and_chosen(
     numbers: dict[str, float], options: dict[str, Any], concluded: str, steps: list[str], chosen: str | None
 ) -> None:
     found, _ = walked(numbers, **options)
-    assert concluded in says(found)
-    assert [step.rung.precision for step in found.steps] == steps
+    assert concluded in says(found) and [step.rung.precision for step in found.steps] == steps
     assert (None if found.chosen is None else found.chosen.precision) == chosen
     assert all(isinstance(step, RaisedStep) and step.rung.borders == 2 for step in found.steps)
     assert chosen is not None or "no candidate that runs on the target" in found.why
@@ -183,8 +182,7 @@ def test_methods_are_tried_in_turn(
     assert found.chosen is not None and found.chosen.precision == chosen
     assert isinstance(found.steps[0], LearnedStep)
     told = found.to_json()["steps"][0]
-    assert told["raised"] is None
-    assert told["learned"]["from"]["sqnr_db"] == 25.0
+    assert told["raised"] is None and told["learned"]["from"]["sqnr_db"] == 25.0
     assert [one["candidate"]["sqnr_db"] for one in told["learned"]["tried"]] == tried
     assert told["learned"]["meets_goal"] is (max(db for db in tried if db is not None) >= 30)
     assert told["learned"]["left"] == (["AdaRound"] if options.get("learning") else [])

@@ -106,8 +106,7 @@ def test_without_them_it_is_an_error_that_names_the_input_and_the_ways_out() -> 
 
 def test_the_way_out_works() -> None:
     made = chosen(result=False, mixed="refuse", inputs=("sizes=640,480",))
-    assert made.prepared is not None
-    assert not list(CHOICE_RULES["DK207"].run(made))
+    assert made.prepared is not None and not list(CHOICE_RULES["DK207"].run(made))
     assert _reach(made, "cast") == pytest.approx(640, rel=1e-3)
     assert _reach(made, "pixels") == pytest.approx(640, rel=1e-3)
 

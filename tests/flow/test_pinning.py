@@ -58,8 +58,7 @@ def test_sizes_have_reasons(
 ) -> None:
     made = pinned(save(tmp_path / "m.onnx", graph), *inputs)
     assert [(item.shape, item.why) for item in made.sizes] == [(shape, why)]
-    assert made.facts.tensors["x"].shape == shape
-    assert made.inputs == ()
+    assert made.facts.tensors["x"].shape == shape and made.inputs == ()
 
 
 def test_the_maker_s_metadata_outranks_the_habit(tmp_path: Path) -> None:
@@ -95,8 +94,7 @@ def test_samples_say_the_size(tmp_path: Path) -> None:
 def test_what_nothing_decides_stays_open(tmp_path: Path) -> None:
     graph = "g (float[a,b,c,d,e] x) => (float[a,b,c,d,e] y) { y = Relu (x) }"
     made = pinned(save(tmp_path / "m.onnx", graph))
-    assert not made.sizes
-    assert not made.changed
+    assert not made.sizes and not made.changed
 
 
 def test_values_are_left_to_whoever_reads_values(tmp_path: Path) -> None:
@@ -114,8 +112,7 @@ def test_a_model_with_fixed_shapes_is_the_same_object(tmp_path: Path) -> None:
     path = save(tmp_path / "m.onnx", "g (float[1,3,8,8] x) => (float[1,3,8,8] y) { y = Relu (x) }")
     model = load_model(path)
     made = pin(Request(model=path, target="any"), model, collect_facts(model), None)
-    assert made.model is model
-    assert not made.changed
+    assert made.model is model and not made.changed
 
 
 BRANCHES = """g (float[n,4] x, int64 sr) => (float[n,4] y) {

@@ -255,8 +255,7 @@ def searched(target: str = "sm8650", backend: str | None = None, encodings: str 
 def test_every_release_with_tables_is_tried_and_the_lowest_named() -> None:
     found = lowest_sdk(searched(encodings="w8a8.v0.6.1.encodings"))
     sdks = [trial.sdk for trial in found.trials]
-    assert sdks[0] == "2.29.0"
-    assert {"2.33.0", "2.37.0", "2.50.0"} <= set(sdks)
+    assert sdks[0] == "2.29.0" and {"2.33.0", "2.37.0", "2.50.0"} <= set(sdks)
     assert "2.28" not in sdks
     assert found.lowest == next(trial.sdk for trial in found.trials if trial.ok)
     assert found.backend == "qnn-htp"

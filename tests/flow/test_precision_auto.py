@@ -195,8 +195,7 @@ def test_the_layers_that_are_raised_are_legal(name: str, goal: int, tmp_path: Pa
         archive.extractall(tmp_path)
     model, data, made = tmp_path / "model.onnx", tmp_path / "held_out.npz", tmp_path / "mixed.encodings"
     mixed = deploykit.mix(model, goal=f"sqnr>={goal}", precision="w8a8", data=data, target="sm8650", sdk="2.33")
-    assert mixed.raised.met
-    assert 0 < mixed.raised.best.count < len(mixed.sensitivity.layers)
+    assert mixed.raised.met and 0 < mixed.raised.best.count < len(mixed.sensitivity.layers)
     made.write_text(mixed.text)
     found = deploykit.check(model, encodings=made, calibration=data, second_opinion=False, target="sm8650", sdk="2.33")
     assert [finding.code for finding in found if finding.blocks] == []

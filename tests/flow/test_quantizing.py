@@ -205,8 +205,7 @@ def test_what_no_grid_holds_stays_in_float_and_a_left_operand_has_one_grid(tmp_p
     scales = {
         entry["name"]: len(entry["scale"]) for kind in ("param", "activation") for entry in told[f"{kind}_encodings"]
     }
-    assert scales["left"] == scales["h"] == 1
-    assert not {"endless", "m"} & set(scales)
+    assert scales["left"] == scales["h"] == 1 and not {"endless", "m"} & set(scales)
     assert done.record["numbers"]["sqnr_db"] > 25
 
 

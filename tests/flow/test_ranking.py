@@ -53,8 +53,7 @@ WAYS = st.lists(
 @given(ways=WAYS, reference=st.floats(-20, 120), safe=st.booleans())
 def test_someone_wins_everyone_hears_why_in_any_order(ways: list[Way], reference: float, safe: bool) -> None:
     choice = choose(ways, reference_db=reference, sdk_mixes_safely=safe)
-    assert choice.winner in ways
-    assert set(choice.verdicts) == {way.id for way in ways}
+    assert choice.winner in ways and set(choice.verdicts) == {way.id for way in ways}
     assert all(choice.verdicts.values())
     backwards = choose(ways[::-1], reference_db=reference, sdk_mixes_safely=safe)
     assert backwards.winner == choice.winner
@@ -106,8 +105,7 @@ def test_the_detector_needs_no_float16_and_is_no_worse_than_aimets_simulation(va
     prepared, reference = explored.winner, explored.reference
     assert prepared is not None
     assert reference is not None
-    assert prepared.way.kind == "integer"
-    assert prepared.way.float16_tensors == 0
+    assert prepared.way.kind == "integer" and prepared.way.float16_tensors == 0
     assert prepared.encodings.floats == frozenset()
     assert prepared.way.overall_db >= 70 or not variant.startswith("w8a16.")
     assert prepared.way.overall_db >= reference.overall_db - 0.05
@@ -116,11 +114,9 @@ def test_the_detector_needs_no_float16_and_is_no_worse_than_aimets_simulation(va
 @pytest.mark.parametrize("variant", ["w8a16.v1.0.0", "w8a16-fp16mix-omit.v1.0.0"])
 def test_nothing_is_built_once_a_way_is_proven(variant: str) -> None:
     explored = _explored(variant)
-    assert explored.winner is explored.built[-1]
-    assert explored.winner.way.right
+    assert explored.winner is explored.built[-1] and explored.winner.way.right
     left = {way.id for way in explored.choice.ways} - {item.way.id for item in explored.built}
-    assert left
-    assert all("proven good" in explored.choice.verdicts[identity] for identity in left)
+    assert left and all("proven good" in explored.choice.verdicts[identity] for identity in left)
 
 
 def test_banned_rewrites_are_not_used() -> None:
@@ -129,8 +125,7 @@ def test_banned_rewrites_are_not_used() -> None:
     used = {name for prepared in explored.built for name in prepared.way.rewrites}
     assert not used & {"logit-of-sigmoid", "cut-tail"}
     assert {"saturating-constant", "log-of-ratio"} <= used
-    assert explored.winner is not None
-    assert explored.winner.way.overall_db >= 70
+    assert explored.winner is not None and explored.winner.way.overall_db >= 70
 
 
 @pytest.mark.parametrize(
@@ -152,8 +147,7 @@ def test_without_judgement_ways_are_chosen_on_structure(variant: str, safe: bool
     unjudged = Ground.of(ground.model, ground.encodings, ground.facts, samples)
     surer = replace(EVERY_KIND, confidence={"segments": Confidence.REPORTED, "fallback": Confidence.INFERRED})
     explored = explore(unjudged, replace(surer, safe=safe), mixed="auto", tell=lambda line: None)
-    assert explored.winner is not None
-    assert explored.winner.way.id == wanted
+    assert explored.winner is not None and explored.winner.way.id == wanted
     assert ("segments" in {item.way.id for item in explored.built}) is (wanted == "segments")
     assert explored.winner.verdict is None
     assert all(row["overall_db"] is None and row["right"] is None for row in explored.choice.to_json())
@@ -179,13 +173,10 @@ def test_what_is_left_out_by_habit_stays_integer_without_judgement(decoder_detec
     arbitrary = {name: InputSource(label=Label.ARBITRARY, why="nobody said") for name in feeds[0]}
     samples = Samples(feeds=feeds, of_inputs=arbitrary)
     ground = Ground.of(decoder_detector.model, decoder_detector.encodings, decoder_detector.facts, samples)
-    assert ground.prediction.intended
-    assert not ground.prediction.meant
+    assert ground.prediction.intended and not ground.prediction.meant
     explored = explore(ground, EVERY_KIND, mixed="auto", tell=lambda line: None)
-    assert explored.winner is not None
-    assert explored.winner.way.kind == "integer"
-    assert explored.winner.verdict is None
-    assert not explored.winner.encodings.floats
+    assert explored.winner is not None and explored.winner.way.kind == "integer"
+    assert explored.winner.verdict is None and not explored.winner.encodings.floats
     assert [item.way.id for item in explored.built] == ["rewrite"]
 
 
@@ -194,7 +185,5 @@ def test_fallback_and_segments_are_built_when_asked_for() -> None:
     mixes, cut = _explored(variant, "fallback").winner, _explored(variant, "segments").winner
     assert mixes is not None
     assert (mixes.way.id, mixes.way.borders, mixes.way.float16_tensors) == ("fallback", 6, 5)
-    assert cut is not None
-    assert (cut.way.id, cut.way.segments) == ("segments", 3)
-    assert cut.proof is not None
-    assert cut.proof.holds
+    assert cut is not None and (cut.way.id, cut.way.segments) == ("segments", 3)
+    assert cut.proof is not None and cut.proof.holds

@@ -85,12 +85,10 @@ def test_the_end_gets_wider_grids_and_keeps_nearly_everything(name: str, folder:
     ways = {way.way.id: way for way in made.built}
     assert made.winner is ways[WIDER_END]
     assert all(drawn_is_what_it_gives(way, ground.samples.feeds) for way in made.built), "a page simulates none again"
-    assert kept(name, ways["as-is"]) < 0.85
-    assert kept(name, ways[WIDER_END]) >= 0.95
+    assert kept(name, ways["as-is"]) < 0.85 and kept(name, ways[WIDER_END]) >= 0.95
     assert {"rewrite-split", "rewrite-cut"} <= ways.keys(), "all of them were measured"
     won = ways[WIDER_END]
-    assert won.way.right is True
-    assert won.model is ways["as-is"].model
+    assert won.way.right is True and won.model is ways["as-is"].model
     assert {won.encodings.entries[tensor].dtype for tensor in won.widened} <= {"uint16", "int16"}
     untouched = won.encodings.entries.keys() - set(won.widened)
     assert all(won.encodings.entries[tensor] is ways["as-is"].encodings.entries[tensor] for tensor in untouched)
@@ -126,22 +124,17 @@ def request(tmp_path: Path, data: Path | None, **options: Any) -> Request:
 def test_the_plan_says_what_was_done_and_what_it_brought(tmp_path: Path, folder: Path) -> None:
     plan = make_plan(request(tmp_path, folder))
     told = {finding.code: finding for finding in plan.findings}
-    assert "get 16-bit grids" in told["DK251"].message
-    assert "unlike-ranges" in told["DK251"].message
-    assert told["DK250"].handled is not None
-    assert "scores (0..0.99" in told["DK250"].message
-    assert plan.right.state == "yes"
-    assert plan.precision.expected["output0"] == "uint16"
+    assert "get 16-bit grids" in told["DK251"].message and "unlike-ranges" in told["DK251"].message
+    assert told["DK250"].handled is not None and "scores (0..0.99" in told["DK250"].message
+    assert plan.right.state == "yes" and plan.precision.expected["output0"] == "uint16"
 
 
 def test_the_user_may_keep_the_grids(tmp_path: Path, folder: Path) -> None:
     names = (WIDER_END, "split-output", "scale-last", "cut-tail")
     plan = make_plan(request(tmp_path, folder, no_rewrite=names))
     told = {finding.code: finding for finding in plan.findings}
-    assert "DK251" not in told
-    assert told["DK250"].handled is None
-    assert plan.right.state == "yes"
-    assert "in your encodings, not in the package" in plan.right.why
+    assert "DK251" not in told and told["DK250"].handled is None
+    assert plan.right.state == "yes" and "in your encodings, not in the package" in plan.right.why
     assert plan.precision.expected["output0"] == "uint8"
 
 
@@ -254,12 +247,10 @@ def test_what_is_packaged_keeps_detections_on_fresh_scenes(name: str, frames: Pa
     assert made.exit_status == 0
     ladder = json.loads((tmp_path / "out" / "manifest.json").read_text())["quantization"]["ladder"]
     rows = {row["precision"]: row for row in (*ladder["candidates"], *(step["candidate"] for step in ladder["steps"]))}
-    assert rows[ladder["chosen"]]["detections"]["at_least"] >= 0.95
-    assert rows["w8a8"]["sqnr_db"] > 30
+    assert rows[ladder["chosen"]]["detections"]["at_least"] >= 0.95 and rows["w8a8"]["sqnr_db"] > 30
     assert rows["w8a8"]["meets_goal"] is False
     fresh, exact = scenes(FRESH, seed=1), Session(DETECTORS[name]())
     reference, emulated = [exact.run(feed) for feed in fresh], _emulated(tmp_path / "out", fresh)
     found, every = count_kept(reference, emulated)
     _, given = count_kept(emulated, reference)
-    assert every > 100
-    assert min(found / every, found / given) >= 0.95
+    assert every > 100 and min(found / every, found / given) >= 0.95

@@ -83,8 +83,7 @@ def test_initializers_that_are_listed_as_inputs_and_sparse_ones() -> None:
 def test_bodies_count_as_readers_of_what_they_take_from_outside() -> None:
     branches = "then_branch = t () => (float[2] p) { p = Relu (a) }, else_branch = e () => (float[2] q) { q = Neg (a) }"
     facts = facts_of(text_model("float[2] x, bool c", f"a = Abs (x)  y = If (c) <{branches}>"))
-    assert facts.tensors["a"].consumers == (1,)
-    assert "p" not in facts.tensors
+    assert facts.tensors["a"].consumers == (1,) and "p" not in facts.tensors
     assert facts.nodes[1].inputs == ("c",)
 
 
@@ -97,8 +96,7 @@ def test_domains_and_functions() -> None:
     model.opset_import.extend([helper.make_opsetid("ai.onnx", 17), helper.make_opsetid("own", 3)])
     facts = facts_of(model)
     assert facts.opsets == {"": 17, "own": 3}
-    assert [node.domain for node in facts.nodes] == ["own", ""]
-    assert facts.functions == {"F"}
+    assert [node.domain for node in facts.nodes] == ["own", ""] and facts.functions == {"F"}
 
 
 def test_constants_on_demand() -> None:
@@ -114,8 +112,7 @@ def test_constants_on_demand() -> None:
     loaded = wrap_proto(proto, path=PATH)
     value = constant_value(loaded, "c")
     assert value is not None and value.tolist() == [1.0, -2.0]
-    assert constant_value(loaded, "c", limit=1) is None
-    assert constant_value(loaded, "x") is None
+    assert constant_value(loaded, "c", limit=1) is None and constant_value(loaded, "x") is None
     assert constant_range(loaded, "c") == (-2.0, 1.0)
     assert constant_range(loaded, "odd") == (-np.inf, 3.0)
     assert constant_range(loaded, "flags") == (0.0, 1.0)
@@ -127,8 +124,7 @@ def test_constants_on_demand() -> None:
     proto.graph.initializer.append(helper.make_tensor("w", TensorProto.BFLOAT16, [2], [0.5, -3.0]))
     proto.graph.initializer.append(helper.make_tensor("v", TensorProto.INT4, [2], [-8, 7]))
     loaded = wrap_proto(proto, path=PATH)
-    assert constant_range(loaded, "w") == (-3.0, 0.5)
-    assert constant_range(loaded, "v") == (-8.0, 7.0)
+    assert constant_range(loaded, "w") == (-3.0, 0.5) and constant_range(loaded, "v") == (-8.0, 7.0)
 
 
 def test_sizes_words_and_settings_by_position() -> None:

@@ -35,8 +35,7 @@ def external(**entries: str) -> onnx.ModelProto:
 def refusal(path: Path, **entries: str) -> str:
     with pytest.raises(InputError) as caught:
         wrap_proto(external(**entries), path=path)
-    assert str(path) in caught.value.what
-    assert "'w'" in caught.value.what
+    assert str(path) in caught.value.what and "'w'" in caught.value.what
     return str(caught.value)
 
 

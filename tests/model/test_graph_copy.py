@@ -140,16 +140,14 @@ def test_a_norm_is_found_in_every_spelling(form: str) -> None:
     for square in ("Pow ({}, two)", "Mul ({}, {})"):
         (block,) = blocks(normalized("x", form, square) + "y = Mul (scale, n)")
         assert (block.kind, block.source, block.result) == ("RMSNormalization", "x", "y")
-        assert {"sq", "var", "plus", "n"} <= block.inside
-        assert "eps" in block.settings
+        assert {"sq", "var", "plus", "n"} <= block.inside and "eps" in block.settings
         assert (block.scale, block.bias) == ("scale", "")
         assert "scale" not in block.settings, "a scale is a parameter with an entry of its own"
     # Centring makes it a layer norm, and the bias belongs to it.
     (block,) = blocks(f"{CENTRED}{normalized('c', form)}scaled = Mul (n, scale)  y = Add (scaled, bias)")
     assert (block.kind, block.source, block.result) == ("LayerNormalization", "x", "y")
     assert {"mean", "c", "scaled"} <= block.inside
-    assert (block.scale, block.bias) == ("scale", "bias")
-    assert "eps" in block.settings
+    assert (block.scale, block.bias) == ("scale", "bias") and "eps" in block.settings
 
 
 @each_row("read", "c", "var", "root", "n")
@@ -193,8 +191,7 @@ def test_softmax_and_group_norm() -> None:
     (block,) = blocks(
         "m = ReduceMax <axes = [-1]> (x)  s = Sub (x, m)  e = Exp (s)  t = ReduceSum (e, last)  y = Div (e, t)"
     )
-    assert (block.kind, block.source) == ("Softmax", "x")
-    assert block.inside == {"m", "s", "e", "t"}
+    assert (block.kind, block.source) == ("Softmax", "x") and block.inside == {"m", "s", "e", "t"}
     (block,) = blocks(
         "q = Reshape (x, to)  i = InstanceNormalization (q, ones, zeros)  b = Reshape (i, back)  s = Mul (b, scale)"
         "  y = Add (s, bias)"

@@ -68,8 +68,7 @@ def test_files_that_are_no_model(data: bytes, says: str, tmp_path: Path) -> None
 
 
 def test_paths_that_are_no_file(tmp_path: Path) -> None:
-    assert "no such file" in refusal(tmp_path / "absent.onnx")
-    assert "folder" in refusal(tmp_path)
+    assert "no such file" in refusal(tmp_path / "absent.onnx") and "folder" in refusal(tmp_path)
     os.mkfifo(tmp_path / "pipe.onnx")
     assert "not a regular file" in refusal(tmp_path / "pipe.onnx")
     assert "cannot be read" in refusal(tmp_path / ("n" * 5000))

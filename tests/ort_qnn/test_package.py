@@ -259,8 +259,7 @@ def packaged(given: Path, out: Path, *, pairs: bool = False) -> Any:
 def test_as_it_was_given_it_is_right(pairs: bool, given: Path, tmp_path: Path) -> None:
     made = packaged(given, tmp_path / "out", pairs=pairs)
     assert made.status.right.state == "yes", made.status.right.why
-    assert "detections kept at score 0.25" in made.status.right.why
-    assert made.exit_status == 0
+    assert "detections kept at score 0.25" in made.status.right.why and made.exit_status == 0
 
 
 @pytest.mark.heavy

@@ -116,8 +116,7 @@ def test_the_report_of_a_detector_shows_its_boxes_where_samples_are_pictures(
     assert len(pictures) == (3 if kind == "pictures" else 0)
     if kind == "pictures":
         assert page.count('<rect class="before"') > 0 and page.count('<rect class="after"') > 0
-        assert not re.search(r'(?:href|src)="https?:', page)
-        assert len(page) < 2_000_000
+        assert not re.search(r'(?:href|src)="https?:', page) and len(page) < 2_000_000
 
 
 AUDIT = Audit(
@@ -159,8 +158,7 @@ def test_the_strip_shows_types_as_expected_and_what_is_open() -> None:
     shown = network_strip(precision, graph, [open_one, open_one.with_handled("done")])
     assert shown is not None and (shown["count"], shown["total"]) == (3, 3)
     assert [(run["kind"], run["noted"]) for run in shown["runs"]] == [("uint8", False), ("uint16", True), ("", False)]
-    assert "DK001 made-up" in shown["runs"][1]["words"]
-    assert shown["kinds"] == ["uint16", "uint8"]
+    assert "DK001 made-up" in shown["runs"][1]["words"] and shown["kinds"] == ["uint16", "uint8"]
     handled = network_strip(precision, graph, [open_one.with_handled("done")])
     assert handled is not None and not any(run["noted"] for run in handled["runs"])
 

@@ -61,8 +61,7 @@ def test_a_yes_needs_all_of_it() -> None:
 )
 def test_whatever_is_missing_is_no_yes_and_is_named(status: PackageStatus, word: Word, says: str) -> None:
     answer = shipping(status, ())
-    assert answer.word is word
-    assert says in answer.why
+    assert answer.word is word and says in answer.why
     assert answer.next or status.compiled.state is Compiled.REFUSED
 
 
@@ -122,8 +121,7 @@ def test_a_rewritten_package_is_told_by_its_chapters(rewritten: Path, capsys: py
     assert told["title"] == "model.onnx for SM8650 (qnn-htp, qairt 2.33)"
     assert told["shipping"]["word"] == "not judged"
     chapters = {chapter["title"]: "\n".join(chapter["lines"]) for chapter in told["chapters"]}
-    assert all(chapters.values())
-    assert "legacy-complete" in chapters["What was decided"]
+    assert all(chapters.values()) and "legacy-complete" in chapters["What was decided"]
     assert "Insist on it with --route provider-context" in chapters["What was not taken"]
     assert chapters["What was tried"].startswith("rewrite (taken): ")
     before, _, after = chapters["What was changed in the graph"].splitlines()[0].partition(" → ")

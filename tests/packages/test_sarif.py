@@ -86,8 +86,7 @@ def test_fingerprints_do_not_depend_on_the_words() -> None:
 
 def test_a_finding_without_a_described_rule_is_valid() -> None:
     run = checked([finding(code="DK902")])
-    assert run["tool"]["driver"]["rules"] == []
-    assert "ruleIndex" not in run["results"][0]
+    assert run["tool"]["driver"]["rules"] == [] and "ruleIndex" not in run["results"][0]
 
 
 def test_an_absolute_path_becomes_a_file_uri_and_no_findings_are_a_valid_log() -> None:
@@ -128,8 +127,7 @@ def test_accepted_findings_no_longer_block(tmp_path: Path) -> None:
     first, second = apply_baseline([a_finding(message="other words"), new], baseline)
     assert first.handled == "accepted in the baseline"
     assert second.handled is None
-    assert exit_status([first]) == 0
-    assert exit_status([first, second]) == 1
+    assert exit_status([first]) == 0 and exit_status([first, second]) == 1
 
 
 def test_another_code_for_the_same_subject_is_not_accepted(tmp_path: Path) -> None:
@@ -161,8 +159,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, text: str, what: str) -> None:
     path.write_text(text)
     with pytest.raises(InputError) as caught:
         read_baseline(path)
-    assert what in caught.value.what
-    assert "baseline.json" in caught.value.what
+    assert what in caught.value.what and "baseline.json" in caught.value.what
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:

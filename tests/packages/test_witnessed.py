@@ -154,8 +154,7 @@ def test_the_bars_are_those_of_the_published_numbers(told: dict[str, Any]) -> No
         }
     known = [(said, bar["lengths"][name]) for bar in bars for name, said in bar["words"].items() if said[-2:] == "dB"]
     lengths = [length for _, length in sorted(known, key=lambda pair: float(pair[0].split()[0]))]
-    assert lengths == sorted(lengths, reverse=True)
-    assert lengths[0] > lengths[-1] > 0
+    assert lengths == sorted(lengths, reverse=True) and lengths[0] > lengths[-1] > 0
 
 
 def test_quality_lies_against_time_where_a_compiler_was_asked(told: dict[str, Any]) -> None:
@@ -209,8 +208,7 @@ def test_the_account_is_told_in_words() -> None:
     told = shown()
     assert told["made by"] == "aimet==2.42.0 (aimet-onnx 2.42.0, torch 2.13)"
     assert told["options"] == "scheme min_max, cle, candidates 0"
-    assert told["samples"] == "8 to calibrate, 2 held out to judge"
-    assert told["took"] == "10 s"
+    assert told["samples"] == "8 to calibrate, 2 held out to judge" and told["took"] == "10 s"
     assert told["in the quantizer's own simulation"] == "35.0 dB, the same to the bit"
     section = quantized_section(ACCOUNT)
     assert section["notes"] == ACCOUNT["notes"]
@@ -224,8 +222,7 @@ def test_a_quantizer_without_a_simulation_and_samples_that_were_seen_are_said() 
         "samples": {"count": 3, "held_out": False},
     }
     told = shown(numbers=numbers, toolchain="", quantizer="ort", versions={}, options={})
-    assert told["made by"] == "ort"
-    assert told["options"] == "none"
+    assert told["made by"] == "ort" and told["options"] == "none"
     assert shown(seconds={"calibrate": 0.21})["took"] == "0.2 s"
     assert told["samples"] == "8 to calibrate, 3 of the same to judge"
     assert told["in the quantizer's own simulation"] == "it has none"

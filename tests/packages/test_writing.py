@@ -141,8 +141,7 @@ def test_a_build_is_recorded(tmp_path: Path) -> None:
     (tmp_path / "out/artifacts").mkdir()
     (tmp_path / "out/artifacts/x.bin").write_bytes(b"built")
     manifest = record_build(tmp_path / "out", ["convert"])
-    assert manifest["executed"] == ["convert"]
-    assert manifest["generated"] == ["context-binary"]
+    assert manifest["executed"] == ["convert"] and manifest["generated"] == ["context-binary"]
     assert manifest["files"]["artifacts/x.bin"]["origin"] == "executed"
     assert read_manifest(tmp_path / "out") == manifest
 

@@ -55,14 +55,11 @@ def test_strategy_1_silent_8_bit_downgrade(aimet: Path, tmp_path: Path) -> None:
     """Float tensors left out, and a calibration list: they would become UFIXED_POINT_8."""
     made = package(aimet, tmp_path, "w8a16-fp16mix-omit.v0.6.1.encodings", calibration=samples(tmp_path))
     found = finding(made, "QNN101")
-    assert found.severity == "error"
-    assert "UFIXED_POINT_8" in found.message
+    assert found.severity == "error" and "UFIXED_POINT_8" in found.message
     five = {"/decoder/Add_2_output_0", "/decoder/Div_output_0", "/decoder/Log_output_0", "/decoder/Add_4_output_0"}
-    assert five | {"onnx::Add_4934"} <= set(found.evidence["tensors"])
-    assert found.handled is not None
+    assert five | {"onnx::Add_4934"} <= set(found.evidence["tensors"]) and found.handled is not None
     argv = convert_argv(made)
-    assert "--input_list" not in argv
-    assert "--float_fallback" in argv
+    assert "--input_list" not in argv and "--float_fallback" in argv
     assert argv[argv.index("--float_bitwidth") + 1] == "16"
 
 
@@ -70,8 +67,7 @@ def test_strategy_1_is_refused_when_it_is_insisted_on(aimet: Path, tmp_path: Pat
     made = package(
         aimet, tmp_path, "w8a16-fp16mix-omit.v0.6.1.encodings", calibration=samples(tmp_path), input_list=True
     )
-    assert finding(made, "QNN101").handled is None
-    assert made.package is None
+    assert finding(made, "QNN101").handled is None and made.package is None
     assert made.exit_status == 1
     assert not (tmp_path / "out").exists()
 
@@ -80,8 +76,7 @@ def test_strategy_2_explicit_float_entries(aimet: Path, tmp_path: Path) -> None:
     """Explicit float entries crash quantizer V1 of 2.33; the package says the same thing by leaving them out."""
     made = package(aimet, tmp_path, "w8a16-fp16mix-explicit.v0.6.1.encodings")
     found = finding(made, "QNN102")
-    assert found.severity == "error"
-    assert found.handled is not None and "omit" in found.handled
+    assert found.severity == "error" and found.handled is not None and "omit" in found.handled
     entries = written(made)["activation_encodings"]
     assert all(item["dtype"] == "int" for items in entries.values() for item in items)
     assert "/decoder/Div_output_0" not in entries
@@ -98,8 +93,7 @@ def test_strategy_3_encodings_2_0_0(aimet: Path, tmp_path: Path) -> None:
     assert found.severity == "error"
     assert "param_encodings" in found.message or "2.0.0" in found.message
     assert found.handled is not None and "0.6.1" in found.handled
-    assert written(made)["version"] == "0.6.1"
-    assert "--use_quantize_v2" not in convert_argv(made)
+    assert written(made)["version"] == "0.6.1" and "--use_quantize_v2" not in convert_argv(made)
 
 
 def test_both_styles_of_the_same_intent_give_the_same_encodings(aimet: Path, tmp_path: Path) -> None:

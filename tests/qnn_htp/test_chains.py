@@ -47,8 +47,7 @@ def built(
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("QAIRT_SDK_ROOT", str(make_sdk_in(folder)))
         report = deploykit.build(place)
-    assert report.exit_status == 0
-    assert len(report.done) == 9
+    assert report.exit_status == 0 and len(report.done) == 9
     return place
 
 
@@ -70,8 +69,7 @@ def test_a_lost_segment_fails_the_build(built: Path, tmp_path: Path, make_sdk: M
     data["activation_encodings"].pop("detections")
     encodings.write_text(json.dumps(data))
     done = run_script(package / "scripts/build.sh", QAIRT_SDK_ROOT=str(make_sdk()))
-    assert done.returncode == 1
-    assert "detections is float16, intended uint16" in done.stderr
+    assert done.returncode == 1 and "detections is float16, intended uint16" in done.stderr
     assert "[convert-2]" in done.stderr and "[context-binary-1] done before, kept" in done.stderr
     assert (package / f"artifacts/model_{NAMES[1]}_ctx.bin").exists()
 
@@ -140,8 +138,7 @@ def test_the_chain_on_a_device_hands_every_tensor_on(
         np.testing.assert_array_equal(result.reshape(expected.shape), expected)
     lacking = listed(tmp_path / "lacking", [{"images": samples[0]["images"]}])
     done = run_script(built / "scripts/run_on_device.sh", str(lacking), **device)
-    assert done.returncode == 2
-    assert "orig_target_sizes" in done.stderr
+    assert done.returncode == 2 and "orig_target_sizes" in done.stderr
 
 
 def test_a_job_hands_tensors_on_and_leaves_out_the_tail(

@@ -74,8 +74,7 @@ def test_another_sdk_and_none_are_refused(
 ) -> None:
     root = str(make_sdk(version, table)) if table else version
     done = run_script(package / "scripts/build.sh", QAIRT_SDK_ROOT=root)
-    assert done.returncode == 5
-    assert all(text in done.stderr for text in says)
+    assert done.returncode == 5 and all(text in done.stderr for text in says)
     assert not (package / "artifacts").exists()
 
 
@@ -83,8 +82,7 @@ def test_a_missing_tool_is_named_first(package: Path, make_sdk: MakeSdk, run_scr
     sdk, record = make_sdk(), tmp_path / "calls"
     (sdk / "bin/x86_64-linux-clang/qnn-context-binary-generator").unlink()
     done = run_script(package / "scripts/build.sh", QAIRT_SDK_ROOT=str(sdk), STANDIN_CALLS=str(record))
-    assert done.returncode == 5
-    assert "qnn-context-binary-generator is missing" in done.stderr
+    assert done.returncode == 5 and "qnn-context-binary-generator is missing" in done.stderr
     assert calls(record) == []
 
 

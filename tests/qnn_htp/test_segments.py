@@ -60,8 +60,7 @@ def test_each_segment_is_an_ordinary_conversion(cut_packages: dict[str, Packaged
         assert f"model/model_{name}.onnx" in argv
         assert ("--quantization_overrides" in argv) == ("quantized" in name)
         assert ("--float_fallback" in argv) == ("quantized" in name)
-        assert argv[argv.index("--float_bitwidth") + 1] == "16"
-        assert "--input_list" not in argv
+        assert argv[argv.index("--float_bitwidth") + 1] == "16" and "--input_list" not in argv
     assert [step.where for step in plan.steps] == ["host"] * 9 + ["device"] * 3
     names = ("convert", "model-lib", "context-binary")
     hosted = [step.id for step in plan.steps if step.where == "host"]
@@ -99,16 +98,14 @@ def test_the_three_ways_are_compared(cut_packages: dict[str, Packaged], tmp_path
     """Segments that were insisted on are all that is built; left to itself another way wins, and loses no less."""
     style = "omit"
     ways = {way["id"]: way for way in cut_packages[style].plan.candidates}
-    assert ways["segments"]["won"]
-    assert ways["segments"]["segments"] == 3
+    assert ways["segments"]["won"] and ways["segments"]["segments"] == 3
     assert ways["segments"]["overall_db"] >= 60
     assert all(
         ways[name]["overall_db"] is None and "not asked for" in ways[name]["why"] for name in ("rewrite", "fallback")
     )
     automatic = made(style, tmp_path / "auto", mixed="auto")
     (won,) = [way for way in automatic.plan.candidates if way["won"]]
-    assert won["id"].startswith("rewrite")
-    assert won["float16_tensors"] == 0
+    assert won["id"].startswith("rewrite") and won["float16_tensors"] == 0
     assert won["overall_db"] >= 60
     fallback = made(style, tmp_path / "fallback", mixed="fallback")
     assert fallback.plan.route is not None and fallback.plan.route.id == "legacy-float-fallback"
@@ -146,10 +143,8 @@ def test_a_segment_without_a_route_makes_the_plan_infeasible() -> None:
     assert gap.blocks
     # Without a grid of its input, a bias has none either.
     assert gap.evidence["tensors"] == ["/backbone/act0/Mul_output_0", "backbone.conv1.bias"]
-    assert plan.route is None
-    assert plan.steps == ()
-    assert not plan.feasible
-    assert {row.id.partition(":")[0] for row in plan.rejected} == {NAMES[0]}
+    assert plan.route is None and plan.steps == ()
+    assert not plan.feasible and {row.id.partition(":")[0] for row in plan.rejected} == {NAMES[0]}
 
 
 def test_the_float_segment_is_of_the_float_type_that_is_asked_for() -> None:

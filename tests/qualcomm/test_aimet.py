@@ -34,8 +34,7 @@ def test_the_configuration_is_that_of_the_chip(target: str, name: str) -> None:
 
 def test_a_chip_without_an_architecture_that_is_simulated_has_no_such_quantizer() -> None:
     backend, target = resolve_target(Request(model=Path("m.onnx"), target="aic100"))
-    assert configuration(target) == ""
-    assert backend.quantizers(target) == ()
+    assert configuration(target) == "" and backend.quantizers(target) == ()
 
 
 def test_the_widths_become_types() -> None:
@@ -122,11 +121,8 @@ def test_package_takes_aimet_by_itself_and_adds_int32_biases(tmp_path: Path) -> 
         options=[("aimet.cle", "true"), ("aimet.scheme", "tf_enhanced")],
         out=tmp_path / "out",
     )
-    assert made.package is not None
-    assert made.executed[0] == "quantize"
+    assert made.package is not None and made.executed[0] == "quantize"
     codes = {finding.code for finding in made.findings}
-    assert "DK221" in codes
-    assert not codes & {"DK220", "DK222"}
+    assert "DK221" in codes and not codes & {"DK220", "DK222"}
     told = json.loads((made.package / "manifest.json").read_text("utf-8"))["quantization"]
-    assert told["toolchain"] == "aimet==2.42.0"
-    assert told["options"]["cle"] is True
+    assert told["toolchain"] == "aimet==2.42.0" and told["options"]["cle"] is True

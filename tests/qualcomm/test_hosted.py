@@ -47,8 +47,7 @@ def test_a_whole_answer() -> None:
 )
 def test_a_damaged_answer_is_no_answer(lines: list[str]) -> None:
     answer = read_answer(lines)
-    assert not answer.ok and answer.crashed
-    assert answer.error == "the runner gave no whole answer"
+    assert not answer.ok and answer.crashed and answer.error == "the runner gave no whole answer"
 
 
 def test_failures_and_crashes_are_told_and_counted() -> None:
@@ -171,8 +170,7 @@ def test_a_deadline_ends_the_runner_and_what_it_started(tmp_path: Path, monkeypa
     started = time.monotonic()
     answer = ask_runner(spec, {}, cwd=tmp_path, place=tmp_path, timeout=0.3)
     assert time.monotonic() - started < 60
-    assert answer.done is not None and answer.done.timed_out
-    assert not answer.ok
+    assert answer.done is not None and answer.done.timed_out and not answer.ok
 
 
 def test_without_the_toolchain_or_wine_one_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

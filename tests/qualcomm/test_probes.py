@@ -75,8 +75,7 @@ def test_no_sdk_is_no_problem_and_one_whose_tools_start_is_told_with_its_release
 def test_what_counts_as_starting(tmp_path: Path, body: str, state: str, word: str) -> None:
     root = sdk(tmp_path / "s", tools={"qairt-converter": body}, version="2.47.0")
     line = by_kind(list(probe_sdks(around(tmp_path, env={"QNN_SDK_ROOT": str(root)}))))["tools"]
-    assert line.state == state
-    assert word in line.detail
+    assert line.state == state and word in line.detail
 
 
 @each_row(
@@ -92,8 +91,7 @@ def test_the_python_needed(
     root = sdk(tmp_path / "s", tools={"qnn-net-run": "true"}, version=version)
     surroundings = around(tmp_path, env={"QAIRT_SDK_ROOT": str(root)}, programs=present)
     line = by_kind(list(probe_sdks(surroundings)))["python"]
-    assert line.state == state
-    assert set(wanted) <= set(line.facts["wanted"])
+    assert line.state == state and set(wanted) <= set(line.facts["wanted"])
 
 
 def test_sdks_in_the_usual_folders_are_found_by_their_name(tmp_path: Path) -> None:
@@ -124,8 +122,7 @@ def test_roots_that_are_no_sdk(tmp_path: Path, name: str, version: str | None, w
     line = next(
         line for line in probe_sdks(around(tmp_path, env={"QAIRT_SDK_ROOT": str(root)})) if line.id.startswith("qairt:")
     )
-    assert line.state == "problem"
-    assert word in line.detail
+    assert line.state == "problem" and word in line.detail
     assert line.next
 
 

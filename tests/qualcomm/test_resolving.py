@@ -49,8 +49,7 @@ def test_a_version_as_typed(request_: str, table: str, found: list[str]) -> None
 
 
 def test_without_a_version_the_newest_with_known_tools() -> None:
-    assert codes(None) == ("2.50.0", [])
-    assert codes("") == ("2.50.0", [])
+    assert codes(None) == ("2.50.0", []) and codes("") == ("2.50.0", [])
     assert codes(None, uses_tools=False) == ("2.51.0", [])
     assert codes("2.48", uses_tools=False) == ("2.48.40", [])
 
@@ -75,10 +74,8 @@ def test_without_a_version_the_newest_with_known_tools() -> None:
 def test_what_cannot_be_answered_is_an_unknown_target(request_: str, why: str) -> None:
     with pytest.raises(UnknownTargetError, match="SDK") as caught:
         resolve_sdk(request_, source=SHELF)
-    assert why in caught.value.why
-    assert caught.value.next
-    assert caught.value.exit_status == 4
-    assert len(str(caught.value)) < 400
+    assert why in caught.value.why and caught.value.next
+    assert caught.value.exit_status == 4 and len(str(caught.value)) < 400
 
 
 def test_what_the_series_file_declares_is_done(tmp_path: Path) -> None:

@@ -104,8 +104,7 @@ def test_new_outputs_get_entries_and_lost_tensors_lose_theirs() -> None:
     done = rewrite(model, EncodingSet(version="2.0.0", entries=entries), ["scale-last"], random_feeds(model))
     assert done.encodings is not None and set(done.encodings.entries) == {"relu", "scores", "boxes"}
     boxes = done.encodings.entries["boxes"].value
-    assert isinstance(boxes, Affine)
-    assert boxes.dtype == "uint16"
+    assert isinstance(boxes, Affine) and boxes.dtype == "uint16"
 
 
 LOOP = """

@@ -201,8 +201,7 @@ def test_the_leaking_edge_is_named() -> None:
     assert edges == {("score", "/post/Sigmoid", "/post/Concat_1")}
     assert found[0].hint == "add /post/Sigmoid to the starts"
     entry = next(DRAFT_RULES["VAI108"].run(draft(YOLO, exclude_subgraph=("/model.0/Sigmoid:/model.0/Conv",))))
-    assert "the graph's inputs" in entry.message
-    assert entry.hint == "add /model.0/Conv to the starts"
+    assert "the graph's inputs" in entry.message and entry.hint == "add /model.0/Conv to the starts"
 
 
 def test_a_start_that_leads_nowhere_is_named_and_near_names_are_offered() -> None:
@@ -268,8 +267,7 @@ def test_float16_sources_take_the_way_that_was_observed(sdk: str, way: str) -> N
 )
 def test_why_float16_cannot_be_kept(request_: dict[str, Any], told: str) -> None:
     (finding,) = DRAFT_RULES["VAI285"].run(draft(**request_, keep_float16=True))
-    assert finding.blocks
-    assert told in finding.message
+    assert finding.blocks and told in finding.message
 
 
 def test_only_what_is_quantized_becomes_float32() -> None:

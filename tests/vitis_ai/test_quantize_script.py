@@ -83,8 +83,7 @@ def test_what_is_held_out_is_measured_on_and_never_calibrated_with(script: Modul
     entry = {"kind": "arrays", "files": ["calibration/x.npy"], "inputs": inputs, "hold_out": configs.HOLD_OUT}
     result: dict[str, Any] = {}
     reader = script.collect(entry, result)
-    assert result["samples"] == 10
-    assert result["held_out"] == 2
+    assert result["samples"] == 10 and result["held_out"] == 2
     seen = [float(sample["x"][0]) for sample in iter(reader.get_next, None)]
     assert [float(sample["x"][0]) for sample in reader.held_out] == [2.0, 8.0]
     assert sorted([*seen, 2.0, 8.0]) == list(range(10))

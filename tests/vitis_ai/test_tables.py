@@ -40,8 +40,7 @@ def test_every_toolchain_of_a_release_exists() -> None:
     known = {spec.id for spec in backend.toolchains()}
     assert {release.toolchain for release in tables.releases()} - {""} <= known
     for spec in backend.toolchains():
-        assert spec.needs_cxx
-        assert len(spec.constraints) > 60
+        assert spec.needs_cxx and len(spec.constraints) > 60
 
 
 def test_devices_have_what_planning_needs() -> None:
@@ -108,8 +107,7 @@ def test_every_format_of_a_device_has_a_route() -> None:
         row.feature.split()[-1] for row in tables.rows(tables.ToldFact) if row.feature.startswith("quark preset")
     }
     assert {row.preset for row in tables.rows(tables.FormatRow) if row.maker == "quark"} <= presets
-    assert meant_by("w8a8") == ("vint8", "a8w8", "xint8")
-    assert meant_by("int8") == ("vint8", "xint8")
+    assert meant_by("w8a8") == ("vint8", "a8w8", "xint8") and meant_by("int8") == ("vint8", "xint8")
     assert meant_by("nothing") == ("nothing",)
 
 
@@ -243,8 +241,7 @@ def test_a_key_that_this_version_does_not_read_is_refused(version: str, read: bo
 def test_a_recipe_sets_what_quarks_preset_of_that_name_sets(name: str) -> None:
     made = chosen((name, "true"))
     recipe = quark_recipes()[name]
-    assert made.attributes == dict(recipe.attributes)
-    assert made.extra == dict(recipe.extra)
+    assert made.attributes == dict(recipe.attributes) and made.extra == dict(recipe.extra)
     for place, inner in recipe.extra.items():
         assert all(f"{place}.{key}" in quark_keys() for key in inner)
     assert set(recipe.attributes) <= set(quark_keys())

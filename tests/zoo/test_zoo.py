@@ -88,8 +88,7 @@ def test_the_zoo_is_as_wide_as_it_says() -> None:
     groups = [model["group"] for model in models]
     assert len(models) >= 25
     assert groups.count("language or speech") >= 8
-    assert groups.count("detection or segmentation") >= 5
-    assert groups.count("two inputs") >= 3
+    assert groups.count("detection or segmentation") >= 5 and groups.count("two inputs") >= 3
     assert groups.count("recurrent or stateful") >= 3
     assert sum(model["exporter"] == "dynamo" for model in models) >= 3
 

@@ -61,8 +61,7 @@ def test_ranges(text: str, ends: tuple[float, float]) -> None:
 
 
 def test_a_name_that_holds_what_a_range_looks_like_is_the_longest_that_matches() -> None:
-    assert _one("a=1..2=0..1").name == "a=1..2"
-    assert _one("a=0..1").name == "a"
+    assert _one("a=1..2=0..1").name == "a=1..2" and _one("a=0..1").name == "a"
     assert _one("a=1..2").kind == "range"
 
 
@@ -163,8 +162,7 @@ WRAPPED = "n = Less(x, i0) m = Add(x, i10) i = Where(n, m, x) y = Gather(table, 
 )
 def test_indices(body: str, shape: str, ends: tuple[int, int]) -> None:
     found = domain(body, shape)
-    assert (found.low, found.high, found.is_mask) == (*ends, False)
-    assert found.node
+    assert (found.low, found.high, found.is_mask) == (*ends, False) and found.node
 
 
 @each_row(

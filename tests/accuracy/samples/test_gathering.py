@@ -66,8 +66,7 @@ def test_one_arbitrary_input_makes_all_of_it_arbitrary() -> None:
         "sizes": Label.ARBITRARY,
     }
     assert (made.label, made.may_judge) == (Label.ARBITRARY, False)
-    assert "Mul" in made.described_for_humans
-    assert made.feeds
+    assert "Mul" in made.described_for_humans and made.feeds
     assert all((feed["sizes"] >= 1).all() for feed in made.feeds)
 
 
@@ -106,8 +105,7 @@ def test_calibration_is_all_of_it_up_to_a_number_and_spread(tmp_path: Path) -> N
     made = _gather(_single(), calibration=tmp_path / "x.npy")
     assert (made.label, made.count, made.available) == (Label.GIVEN, 8, 100)
     rows = [int(feed["a"][0, 0]) // 3 for feed in made.feeds]
-    assert (rows[0], rows[-1]) == (0, 99)
-    assert max(np.diff(rows)) <= 15
+    assert (rows[0], rows[-1]) == (0, 99) and max(np.diff(rows)) <= 15
     assert made.described_for_humans == "8 of 100 given samples"
 
 
@@ -154,8 +152,7 @@ def test_the_range_of_an_entry_behind_a_cast_is_the_inputs_own() -> None:
 def test_the_quantizer_of_a_qdq_model_says_what_its_input_holds() -> None:
     model = load_model(AIMET / "cnn" / "w8a8.qdq.onnx")
     made = gather(model.proto, collect_facts(model))
-    assert made.label is Label.DERIVED
-    assert "the quantizer behind it" in made.of_inputs["input"].why
+    assert made.label is Label.DERIVED and "the quantizer behind it" in made.of_inputs["input"].why
 
 
 @pytest.mark.parametrize(("dtype", "values"), [("uint8", 256), ("int8", 256), ("uint16", 65536)])
@@ -179,8 +176,7 @@ def test_per_channel_and_float_entries_of_inputs() -> None:
     )
     made = _gather(_single(), encodings=EncodingSet(version="1.0.0", entries={"a": Encoding(name="a", value=value)}))
     everything = np.concatenate([feed["a"] for feed in made.feeds])
-    assert (everything >= value.minimum).all()
-    assert (everything <= value.maximum).all()
+    assert (everything >= value.minimum).all() and (everything <= value.maximum).all()
     assert np.ptp(everything, axis=0) == pytest.approx(255 * value.scale)
     floats = EncodingSet(version="1.0.0", entries={"a": Encoding(name="a", value=Float(dtype="float16"))})
     assert _gather(_single(), encodings=floats).label is Label.ARBITRARY
@@ -238,8 +234,7 @@ def test_derived_floats_never_leave_their_range(low: float, width: float, dtype:
     nearest = float(least.astype(dtype)), float(most.astype(dtype))
     assume(any(least <= value <= most for value in nearest))  # else the type may hold no number between them
     made = make_floats(SETS[number], least, most, (3, 5), np.dtype(dtype), generator(seed, "x", number))
-    assert made.dtype == dtype
-    assert (made.astype(np.float64) >= least).all()
+    assert made.dtype == dtype and (made.astype(np.float64) >= least).all()
     assert (made.astype(np.float64) <= most).all()
 
 
@@ -247,8 +242,7 @@ def test_derived_floats_never_leave_their_range(low: float, width: float, dtype:
 @each_row("ends", (0, 2**64 - 1), (2**63, 2**64 - 1), (2**64 - 5, 2**64 - 1))
 def test_the_widest_type_is_not_wrapped(point: ValuePoint, ends: tuple[int, int]) -> None:
     made = make_integers(point, *ends, (40,), np.dtype(np.uint64), generator(0, "x", 0))
-    assert made.dtype == np.uint64
-    assert ends[0] <= int(made.min()) <= int(made.max()) <= ends[1]
+    assert made.dtype == np.uint64 and ends[0] <= int(made.min()) <= int(made.max()) <= ends[1]
     if point is ValuePoint.CORNERS:
         assert (int(made.min()), int(made.max())) == ends
 

@@ -81,8 +81,7 @@ def test_size_and_layout_are_read_from_the_model(shape: tuple[int, ...], tmp_pat
 def test_a_letterbox_keeps_the_proportions_and_is_grey_around(tmp_path: Path) -> None:
     folder = _folder(tmp_path, {"a.png": png(PIXELS)}, width=8, height=10, resize="letterbox", fill=7)
     (sample,) = _read(_model(1, 3, 10, 8), folder)
-    assert (sample["image"][:, :, :2] == 7).all()
-    assert (sample["image"][:, :, 8:] == 7).all()
+    assert (sample["image"][:, :, :2] == 7).all() and (sample["image"][:, :, 8:] == 7).all()
     assert np.array_equal(sample["image"][0, :, 2:8], PIXELS.transpose(2, 0, 1))
 
 
@@ -241,8 +240,7 @@ def test_at_most_eight_spread_over_all(tmp_path: Path) -> None:
     kept = record(_samples(50))
     numbers = _numbers(kept.data, tmp_path)
     assert (len(numbers), numbers[0], numbers[-1]) == (8, 0, 49)
-    assert kept.to_json()["recorded"] == 8
-    assert len(set(kept.hashes)) == 8
+    assert kept.to_json()["recorded"] == 8 and len(set(kept.hashes)) == 8
 
 
 def test_fewer_where_they_are_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,24 +249,20 @@ def test_fewer_where_they_are_large(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert _numbers(record(_samples(50)).data, tmp_path) == [0, 24, 49]
     monkeypatch.setattr(gathering, "_MOST_BYTES", one - 1)
     none = record(_samples(50))
-    assert none.data is None
-    assert "one sample has" in none.why_not
+    assert none.data is None and "one sample has" in none.why_not
     assert len(none.hashes) == 8
 
 
 def test_the_same_samples_give_the_same_bytes() -> None:
     first, again = record(_samples(5)), record(_samples(5))
-    assert first.data == again.data
-    assert first.hashes == again.hashes
+    assert first.data == again.data and first.hashes == again.hashes
     assert record(_samples(4)).data != first.data
 
 
 def test_of_private_samples_only_the_hashes_are_kept() -> None:
     kept, private = record(_samples(5)), record(_samples(5), keep=False)
-    assert private.data is None
-    assert private.hashes == kept.hashes
-    assert private.to_json()["recorded"] == 0
-    assert "private" in private.to_json()["why_not"]
+    assert private.data is None and private.hashes == kept.hashes
+    assert private.to_json()["recorded"] == 0 and "private" in private.to_json()["why_not"]
 
 
 def test_only_what_was_given_or_declared_is_kept(tmp_path: Path) -> None:
@@ -277,8 +271,7 @@ def test_only_what_was_given_or_declared_is_kept(tmp_path: Path) -> None:
     (tmp_path / "s.npz").write_bytes(kept.data)
     assert [set(feed) for feed in read_recorded(tmp_path / "s.npz", SPECS)] == [{"a/b"}] * 3
     nothing = record(_samples(3, Label.DERIVED, Label.ARBITRARY))
-    assert (nothing.data, nothing.hashes) == (None, ())
-    assert "made again" in nothing.why_not
+    assert (nothing.data, nothing.hashes) == (None, ()) and "made again" in nothing.why_not
 
 
 def test_samples_of_another_model_are_refused(tmp_path: Path) -> None:
