@@ -122,7 +122,7 @@ def test_dead_slices_are_an_error_where_many_values_say_so(shape: tuple[int, ...
     assert found.severity is severity and found.message.startswith("slices 1 to 2 of axis 1 hold a single value")
 
 
-@each_row(("axis", "said"), [(1, 1), (2, 0)])
+@each_row(("axis", "said"), (1, 1), (2, 0))
 def test_a_row_of_pixels_is_no_part_of_areas_and_a_channel_is(axis: int, said: int) -> None:
     """Nothing is decided at the border of a page, where a detector of text has 1e-7 and int8 has 0."""
     lively = np.random.default_rng(3).random((1, 4, 16, 16))

@@ -63,8 +63,7 @@ def test_every_rank_is_measured(shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)
     baseline = rng.random(shape, dtype=np.float32)
     same = measure(baseline, baseline)
-    assert same.cosine == pytest.approx(1) and same.ssim == pytest.approx(1)
-    assert same.max_error == 0
+    assert same.cosine == pytest.approx(1) and same.ssim == pytest.approx(1) and same.max_error == 0
 
 
 def test_empty_tensors_have_no_numbers() -> None:

@@ -540,7 +540,7 @@ def test_rare_decisions_are_not_hidden_by_all_the_others() -> None:
     assert judged([*quiet], [*(quiet + notes)]).right is False  # what is invented is damage
 
 
-@each_row(("kept", "of", "said"), [(97, 100, True), (98, 100, False), (19, 20, False), (1, 2, True)])
+@each_row(("kept", "of", "said"), (97, 100, True), (98, 100, False), (19, 20, False), (1, 2, True))
 def test_what_is_short_of_98_in_100_asks_for_a_wider_type_and_passes_it_on(kept: int, of: int, said: bool) -> None:
     """One of twenty may be chance; a miss of what is asked is told in any case."""
     number = GIVEN.number("y", "boxes", Measure.KEPT, kept / of, items=of, words=f"{kept} of {of} kept")

@@ -73,8 +73,7 @@ def test_a_code_class_is_named_where_the_code_is_not_known_and_a_longer_number_i
 def test_an_unknown_failure_is_called_unknown() -> None:
     log = b"qnn-net-run pid:3\n" + b"[ ERROR ] flux capacitor 17 is not charged\n" * 40 + b"gave up\n"
     diagnosis = diagnose(io.BytesIO(log), known_errors())
-    assert not diagnosis.causes and not diagnosis.understood
-    assert diagnosis.exit_status == 1
+    assert not diagnosis.causes and not diagnosis.understood and diagnosis.exit_status == 1
     assert [(line.line, line.count) for line in diagnosis.unknown] == [(2, 40)]
     assert diagnosis.tail[-1] == "gave up"
     text = diagnosis_text(diagnosis)

@@ -1,7 +1,5 @@
 """What docs/contributing.md promises: a rule, a rewrite and a backend are added by the files it names alone."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os
@@ -61,8 +59,6 @@ def check_made_up(facts: GraphFacts) -> Iterator[Found]:
     yield Found(kind=SubjectKind.MODEL, name=facts.model_name, message="made up")
 '''
 REWRITE = '''"""A made-up rewrite that never applies."""
-
-from __future__ import annotations
 
 from typing import TYPE_CHECKING
 

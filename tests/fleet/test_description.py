@@ -57,8 +57,7 @@ def test_a_bad_file_is_refused_with_the_place(tmp_path: Path, text: str, words: 
 def test_cells_are_models_times_targets_times_backends_and_sdks(tmp_path: Path) -> None:
     text = BASE + 'backends = ["qnn-htp", "ort-qnn"]\nsdks = ["2.33", "2.37"]\n'
     ids = described(tmp_path, text)
-    assert len(ids) == 8 and ids[0] == "a/phone-qnn-htp-2.33"
-    assert ids[-1] == "b/phone-ort-qnn-2.37"
+    assert len(ids) == 8 and ids[0] == "a/phone-qnn-htp-2.33" and ids[-1] == "b/phone-ort-qnn-2.37"
 
 
 def test_excluded_cells_are_gone_and_included_ones_come_beside_their_model(tmp_path: Path) -> None:
