@@ -60,6 +60,8 @@ def check_made_up(facts: GraphFacts) -> Iterator[Found]:
 '''
 REWRITE = '''"""A made-up rewrite that never applies."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from deploykit.rewrites.contract import MatchResult, ModelLook, Rewritten, Transform
