@@ -15,7 +15,7 @@ from deploykit.accuracy.judge.judge import Judge, judge_outputs
 from deploykit.accuracy.judge.verdict import NOT_JUDGED, Against, Context, Measure, Thresholds, Verdict, limits
 from deploykit.accuracy.samples.gathering import InputSource, Samples
 from deploykit.accuracy.samples.inputs import Label
-from deploykit.accuracy.simulate.simulation import Simulator, settled
+from deploykit.accuracy.simulate.simulation import settled
 from deploykit.model.collect import facts_of
 from deploykit.model.facts import GraphFacts
 from sample_models.tiny_graphs import TinyGraph
@@ -433,17 +433,6 @@ def test_raw_layouts_are_judged_in_place(form: str, top: float) -> None:
         if top < 0.25 and name == "permuted classes":
             continue  # labels that nobody would use are not judged
         assert verdict.right is (name in rights), (name, verdict.lines())
-
-
-def test_the_decoder_detector_is_right_without_and_wrong_with_its_anchors(decoder_detector: Any) -> None:
-    """Rows change their order in both; with the anchors of 3.4e38 in a grid every box is destroyed."""
-    judge = Judge(decoder_detector.model, decoder_detector.facts, decoder_detector.feeds, label="given")
-    ranges = [name for name in decoder_detector.encodings.entries if name.endswith(decoder_detector.wide)]
-    for dropped, right in ((ranges, True), ([], False)):
-        encodings = decoder_detector.without(*dropped)
-        verdict = judge.compare(Simulator(decoder_detector.model, encodings).runs(judge.feeds))
-        assert verdict.right is right, verdict.lines()
-        assert any(n.limit.measure is Measure.BOX_ERROR or n.passes is False for n in verdict.numbers)
 
 
 def test_samples_keep_their_label(decoder_detector: Any) -> None:

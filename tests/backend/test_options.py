@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploykit.backend.options import OptionSpec, OptionValue, check_options, check_value, read_value
+from deploykit.backend.options import OptionSpec, OptionValue, check_value, read_value
 from deploykit.backend.plugins import all_options
 from deploykit.backend.requests import CORE_OPTIONS
 from deploykit.cli.requests import SpecOption
@@ -151,13 +151,6 @@ def test_a_wrong_text_is_a_usage_error(spec: OptionSpec, text: str) -> None:
 def test_one_text_is_a_list_of_one() -> None:
     assert check_value(LIST, "abc") == ("abc",)
     assert check_value(LIST, iter(["a", "b"])) == ("a", "b")
-
-
-def test_defaults_are_filled_in() -> None:
-    speed = OptionSpec(name="speed", kind="number", help="How fast.", default=2.0)
-    assert check_options((COUNT, speed, FLAG, LIST), {"count": 1}) == {
-        "count": 1, "speed": 2.0, "flag": False, "list": ()
-    }  # fmt: skip
 
 
 def test_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,11 +111,6 @@ def test_the_option_of_another_backend_is_refused_by_its_owners_name() -> None:
     assert "qnn-htp" in refusal(target="vek385", parts=2).why
 
 
-def test_a_backends_own_option_of_the_wrong_type_is_refused() -> None:
-    assert "from 0 to 3" in str(refusal(backend="ort-qnn", finalization_mode=4))
-    assert "true or false" in str(refusal(input_list=1))
-
-
 def test_the_target_is_judged_first() -> None:
     with pytest.raises(UnknownTargetError, match="sm9999"):
         deploykit.plan("absent.onnx", target="sm9999", enodings="e.json")  # type: ignore[call-arg]
@@ -130,18 +125,6 @@ def test_a_checked_request_has_every_option_of_its_backend_and_no_other(backend:
         if spec.name not in checked.adapter_options:
             with pytest.raises(UsageError, match=spec.flag):
                 own_options(backend, {spec.name: spec.unset})
-
-
-def test_an_option_of_two_backends_belongs_to_both() -> None:
-    assert {spec.name: ids for spec, ids in all_options().items()}["emit"] == ("ort-qnn", "qnn-htp")
-
-
-def test_defaults_are_those_of_the_specs() -> None:
-    assert own_options(load_backend("ort-qnn"), {})["time_limit"] == 1800.0
-    assert own_options(load_backend("vitis-ai"), {}) == {
-        "exclude_node": (), "exclude_nothing": False, "exclude_subgraph": (), "hold_out": False, "keep_float16": False,
-        "random_data": False,
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize("asked", [{"mixed": "segments"}, {"mixed": "fallback"}])

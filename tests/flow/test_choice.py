@@ -1,6 +1,5 @@
 """Choosing how to deploy a precision mix, with no option beyond target, SDK and encodings."""
 
-import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -156,47 +155,11 @@ def test_each_rule_fires_and_stays_silent() -> None:
     check_pairs(CASES, CHOICE_RULES)
 
 
-def test_the_plan_shows_every_way_and_why_it_lost() -> None:
-    ways = chosen(OMIT).candidates
-    assert {way["id"] for way in ways} >= {"rewrite", "fallback", "segments"}
-    assert all(way["why"] for way in ways) and sum(way["won"] for way in ways) == 1
-
-
-def test_a_gap_that_nobody_meant_is_filled(tmp_path: Path) -> None:
-    """The file says which tensors are float: what it leaves out besides gets the grid that its neighbours tell."""
-    gap = "/backbone/conv0/Conv_output_0"
-    told = json.loads((DETR / "w8a16-fp16mix-explicit.v0.6.1.encodings").read_text())
-    del told["activation_encodings"][gap]
-    (tmp_path / "gap.encodings").write_text(json.dumps(told))
-    made = chosen(str(tmp_path / "gap.encodings"))
-    assert made.filled is not None and list(made.filled.concluded) == [gap]
-    assert gap in made.concluded and not made.open_tensors
-
-
-def test_segments_that_are_asked_for_are_carried_to_the_backend() -> None:
-    made = chosen(OMIT, "segments")
-    assert [segment.is_float for segment in made.situation.segments] == [False, True, False]
-    assert not made.situation.rewritten and "3 segments" in made.explains
-    (won,) = [way for way in made.candidates if way["won"]]
-    assert won["id"] == "segments"
-
-
-def test_a_wholly_integer_model_is_not_cut() -> None:
-    made = chosen(W8A16, "segments")
-    assert made.situation.segments == () and not list(CHOICE_RULES["DK204"].run(made))
-
-
 def test_segments_that_cannot_be_made_are_an_error_only_where_insisted_on() -> None:
     for mixed, severity in (("segments", "error"), ("auto", "warning")):
         skipped = replace(chosen(OMIT, mixed), explored=None, skipped="too large")
         (finding,) = CHOICE_RULES["DK203"].run(skipped)
         assert finding.severity == severity
-
-
-def test_v68_has_no_float_ways() -> None:
-    ways = {way["id"]: way for way in chosen(OMIT, device="sm8350").candidates}
-    assert "no float16" in ways["fallback"]["why"]
-    assert next(way["id"] for way in ways.values() if way["won"]).startswith("rewrite")
 
 
 def test_the_packaged_model_and_tail_equal_the_original(tmp_path: Path) -> None:

@@ -46,27 +46,6 @@ def test_a_detr_as_exported_is_taken_simplified(backend: str, target: str, sdk: 
     assert any(finding.code == "DK002" and finding.handled for finding in findings)
 
 
-def _sized_by_shape(path: Path) -> Path:
-    """Expand to a size that the shape of the input gives: settled, yet written as if it were not."""
-    graph = TinyGraph()
-    shape = graph.op("Shape", [graph.input("x", (2, 3))], "shape")
-    zeros = graph.op("ConstantOfShape", [shape], "zeros")
-    rows = graph.op("ReduceSum", [zeros], "none", keepdims=0)
-    size = graph.op("Cast", [graph.op("Add", [rows, graph.stored("sides", [2.0, 3.0])], "f")], "size", to=7)
-    graph.op("Add", ["x", graph.op("Expand", [graph.stored("half", 0.5), size], "grid")], "y")
-    model = graph.model("y")
-    onnx.save(model, path)
-    return path
-
-
-def test_the_package_holds_the_simplified_model(tmp_path: Path) -> None:
-    given = _sized_by_shape(tmp_path / "m.onnx")
-    made = api.package(given, target="sm8650", backend="qnn-htp", sdk="2.44", out=tmp_path / "out", compile=False)
-    assert made.package is not None
-    (packaged,) = made.package.glob("model/*.onnx")
-    assert [node.op_type for node in onnx.load(packaged).graph.node] == ["Add"]
-
-
 def test_a_loop_at_the_end_goes_to_the_host(tmp_path: Path) -> None:
     body = """
         steps = Constant <value = int64 {9}> ()  go = Constant <value = bool {1}> ()  r = MatMul (x, w)

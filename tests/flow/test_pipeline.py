@@ -13,7 +13,7 @@ import pytest
 
 from deploykit.accuracy.judge.measures import sqnr_db
 from deploykit.accuracy.simulate.sessions import Session
-from deploykit.backend.backend import Aids, Execution, MixedSupport, Request, SharedWork, Situation
+from deploykit.backend.backend import Aids, Execution, Request, SharedWork, Situation
 from deploykit.backend.plans import Plan
 from deploykit.cli import cli
 from deploykit.cli.frame import run
@@ -22,11 +22,10 @@ from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.errors import UsageError
 from deploykit.flow import choose, cure
-from deploykit.flow.choose import choose_way
 from deploykit.flow.cure import rewrite_quantized
 from deploykit.flow.pipeline import lowest_sdk, make_package, make_plan
 from deploykit.flow.plan import decide
-from deploykit.flow.read import read_situation, read_situations
+from deploykit.flow.read import read_situation
 from deploykit.flow.run import execute
 from deploykit.model import Model, load_model
 from sample_models.feeds import random_feeds
@@ -81,24 +80,6 @@ def test_what_does_not_depend_on_the_chip_is_done_once(tmp_path: Path, monkeypat
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def test_chips_that_mix_in_other_ways_are_explored_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    abilities: list[MixedSupport] = []
-    real = choose.explore
-
-    def noted(ground: Any, support: MixedSupport, **more: Any) -> Any:
-        abilities.append(support)
-        return real(ground, support, **more)
-
-    monkeypatch.setattr(choose, "explore", noted)
-    given: dict[str, Any] = {"model": CNN / "model.onnx", "encodings": CNN / "w8a8.v0.6.1.encodings", "sdk": "2.37"}
-    # The second has no float16.
-    requests = [Request(target=target, backend="qnn-htp", **given) for target in ("sm8650", "sm8350", "sm8550")]
-    shared = SharedWork()
-    for backend, situation in read_situations(requests):
-        choose_way(backend, situation, shared, lambda line: None)
-    assert len(abilities) == 2 and abilities[0] != abilities[1]
 
 
 def test_a_target_that_is_unknown_stops_before_anything_is_written(tmp_path: Path) -> None:

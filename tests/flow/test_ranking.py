@@ -178,12 +178,3 @@ def test_what_is_left_out_by_habit_stays_integer_without_judgement(decoder_detec
     assert explored.winner is not None and explored.winner.way.kind == "integer"
     assert explored.winner.verdict is None and not explored.winner.encodings.floats
     assert [item.way.id for item in explored.built] == ["rewrite"]
-
-
-def test_fallback_and_segments_are_built_when_asked_for() -> None:
-    variant = "w8a16-fp16mix-omit.v1.0.0"
-    mixes, cut = _explored(variant, "fallback").winner, _explored(variant, "segments").winner
-    assert mixes is not None
-    assert (mixes.way.id, mixes.way.borders, mixes.way.float16_tensors) == ("fallback", 6, 5)
-    assert cut is not None and (cut.way.id, cut.way.segments) == ("segments", 3)
-    assert cut.proof is not None and cut.proof.holds

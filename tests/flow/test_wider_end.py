@@ -181,16 +181,6 @@ def test_no_float16_is_needed(mixed: bool, found_ways: Any) -> None:
     assert way.overall_db - found.reference.overall_db >= (0 if mixed else 35)
 
 
-def test_what_was_left_out_is_float_where_ways_in_float16_are_asked_for(found_ways: Any, decoder_detector: Any) -> None:
-    assert set(SENSITIVE[1:]) <= detector_ground(decoder_detector, mixed=True).prediction.intended
-    way = found_ways(mixed=True, how="fallback").winner.way
-    assert way.float16_tensors == len(detector_ground(decoder_detector, mixed=True).prediction.intended)
-    assert way.borders >= 4
-    cut = found_ways(mixed=True, how="segments").winner
-    assert cut.proof.holds
-    assert [segment.is_float for segment in cut.segments] == [False, True] * 3 + [False]
-
-
 def test_a_tail_is_cut_and_a_saturating_constant_follows_the_gather(decoder_detector: Any) -> None:
     detector = decoder_detector
     done = rewrite(detector.model, detector.encodings, [*SAFE_REWRITES, "cut-tail"], detector.feeds)

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.errors import InputError, UsageError
 from deploykit.model import load_model, weight, wrap_proto
-from deploykit.model.weights import integer_tensor, load_small_weights, load_weights
+from deploykit.model.weights import load_small_weights, load_weights
 from deploykit.rewrites.contract import load_transform
 from sample_models.networks import attention_net, save_with_external_data
 from tables import each_row
@@ -138,11 +138,6 @@ def test_every_element_type_is_read_from_outside(kind: str, tmp_path: Path) -> N
     (tmp_path / "w.bin").write_bytes(b"?")  # an empty tensor needs no bytes
     model.graph.initializer[0].dims[:] = [0, 5]
     assert weight(wrap_proto(model, path=tmp_path / "m.onnx"), "w").shape == (0, 5)
-
-
-def test_integers_are_stored_two_to_a_byte_the_first_in_the_low_half() -> None:
-    for values, kind in ((np.array([-8, 7, -1]), "int4"), (np.array([15, 0, 9]), "uint4"), (np.array([-300]), "int16")):
-        np.testing.assert_array_equal(numpy_helper.to_array(integer_tensor("w", values, kind)).astype(int), values)
 
 
 def test_files_that_change_after_they_were_measured(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from deploykit.model import load_model, wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.graph import GraphCopy
-from deploykit.model.nodes import attribute, captured_names, label
+from deploykit.model.nodes import attribute
 from deploykit.model.patterns import FusedBlock, find_blocks
 from tables import each_row
 from text_models import text_model
@@ -30,29 +30,6 @@ def branching() -> onnx.ModelProto:
     return model
 
 
-def test_control_flow_reads_what_its_bodies_do_not_make() -> None:
-    given = branching()
-    assert captured_names(given.graph.node[1]) == ("given", "shift", "x") and captured_names(given.graph.node[0]) == ()
-    graph = GraphCopy(given)
-    assert [label(node) for node in graph.readers("given")] == ["choice"]
-    assert [label(node) for node in graph.readers("x")] == ["dead", "choice"]
-    assert [(label(node), position) for node, position in graph.uses("x")] == [("dead", 0)]
-    assert graph.only_reader("shift") is graph.makers["y"] and graph.only_reader("x") is None
-    shown = GraphCopy(text_model("float[2] x", "a = Relu (x)  y = Neg (a)", "y, a"))
-    assert shown.only_reader("a") is None, "whoever runs the model reads it too"
-
-
-def test_nodes_are_replaced_by_some_of_their_own() -> None:
-    given = branching()
-    given.graph.node[0].output[0] = "also y"
-    graph = GraphCopy(given)
-    choice, dead = graph.nodes[1], graph.nodes[0]
-    graph.set_nodes([choice, dead, choice])
-    assert [node.name for node in graph.nodes] == ["choice", "dead", "choice"]
-    assert list(graph.model.graph.node[0].attribute) == list(given.graph.node[1].attribute)
-    assert [node.name for node in given.graph.node] == ["dead", "choice"]
-
-
 @each_row("as_node", False, True)
 def test_dropping_what_nothing_reads_leaves_an_index_that_is_right(as_node: bool) -> None:
     given = branching()
@@ -64,20 +41,6 @@ def test_dropping_what_nothing_reads_leaves_an_index_that_is_right(as_node: bool
     again = GraphCopy(graph.model)
     assert graph.stored.keys() == again.stored.keys() == {"flag", "shift", "given", "default"}
     assert graph.makers.keys() == again.makers.keys() == {"dead", "y"} and graph.fresh("unread") == "unread"
-
-
-def test_pruning_keeps_what_bodies_and_inputs_need() -> None:
-    given = branching()
-    graph = GraphCopy(given)
-    graph.prune()
-    assert [node.name for node in graph.nodes] == ["choice"]
-    assert {tensor.name for tensor in graph.model.graph.initializer} == {"flag", "shift", "given", "default"}
-    assert len(given.graph.node) == 2
-
-
-def test_fresh_names_are_those_of_no_tensor_and_no_node() -> None:
-    graph = GraphCopy(branching())
-    assert [graph.fresh(name) for name in ("y", "y", "choice", "new")] == ["y_1", "y_2", "choice_1", "new"]
 
 
 def test_what_is_stored_small_or_standard() -> None:

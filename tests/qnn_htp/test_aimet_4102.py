@@ -63,15 +63,6 @@ def test_strategy_1_silent_8_bit_downgrade(aimet: Path, tmp_path: Path) -> None:
     assert argv[argv.index("--float_bitwidth") + 1] == "16"
 
 
-def test_strategy_1_is_refused_when_it_is_insisted_on(aimet: Path, tmp_path: Path) -> None:
-    made = package(
-        aimet, tmp_path, "w8a16-fp16mix-omit.v0.6.1.encodings", calibration=samples(tmp_path), input_list=True
-    )
-    assert finding(made, "QNN101").handled is None and made.package is None
-    assert made.exit_status == 1
-    assert not (tmp_path / "out").exists()
-
-
 def test_strategy_2_explicit_float_entries(aimet: Path, tmp_path: Path) -> None:
     """Explicit float entries crash quantizer V1 of 2.33; the package says the same thing by leaving them out."""
     made = package(aimet, tmp_path, "w8a16-fp16mix-explicit.v0.6.1.encodings")
@@ -94,10 +85,3 @@ def test_strategy_3_encodings_2_0_0(aimet: Path, tmp_path: Path) -> None:
     assert "param_encodings" in found.message or "2.0.0" in found.message
     assert found.handled is not None and "0.6.1" in found.handled
     assert written(made)["version"] == "0.6.1" and "--use_quantize_v2" not in convert_argv(made)
-
-
-def test_both_styles_of_the_same_intent_give_the_same_encodings(aimet: Path, tmp_path: Path) -> None:
-    explicit = written(package(aimet, tmp_path / "a", "w8a16-fp16mix-explicit.v0.6.1.encodings"))
-    omitted = written(package(aimet, tmp_path / "b", "w8a16-fp16mix-omit.v0.6.1.encodings"))
-    assert explicit["activation_encodings"] == omitted["activation_encodings"]
-    assert explicit["param_encodings"] == omitted["param_encodings"]

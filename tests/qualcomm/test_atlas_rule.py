@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import onnx.parser
 import pytest
 from onnx import helper
 
@@ -12,7 +11,6 @@ from deploykit.errors import InputError
 from deploykit.findings import Finding, Severity
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
-from deploykit.model.load import wrap_proto
 from deploykit_qualcomm.atlas.rows import KernelVerdict, Row, atlas_rows, costs, verdict_of
 from deploykit_qualcomm.atlas.traits import RANGES, SmallGraph, traits_of, traits_without_grids
 from rule_cases import check_pairs
@@ -154,28 +152,6 @@ def test_what_a_kernel_is_known_to_do_is_told_of_every_release(name: str, sdk: s
 def test_a_release_that_ran_the_case_of_a_row_is_told_of_too(lint: Lint) -> None:
     (older,) = lint(pool(1, "2.47"))["QNN320"]
     assert any("the same for QAIRT" in source and "2.47.0" in source for source in older.sources)
-
-
-def test_a_type_is_a_way_out_where_no_row_is_about_it(lint: Lint) -> None:
-    (pooled,), (inverted,) = lint(pool(1))["QNN320"], lint({**inverse(3.0), "sdk": "2.51"})["QNN320"]
-    assert "bits it is right" not in pooled.hint and "another count_include_pad" in pooled.hint
-    assert "in float16 it is right" in inverted.hint
-
-
-def traits(text: str) -> Mapping[str, Any]:
-    proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g {text}')
-    model = wrap_proto(proto, path=Path("m.onnx"))
-    facts = collect_facts(model)
-    return traits_of(SmallGraph(model=model, facts=facts), facts.nodes[-1])
-
-
-def test_traits_say_what_windows_are_like() -> None:
-    pooled = traits(
-        "(float[1,2,9,8] x) => (float[1,2,4,4] y) { y = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (x) }"
-    )
-    assert (pooled["left over"], pooled["windows"], pooled.get("padded")) == (1.0, "even", None)
-    wide = "kernel_shape = [2, 2], strides = [2, 2], dilations = [2, 2]"
-    assert traits(f"(float[1,2,9,9] x) => (float[1,2,4,4] y) {{ y = MaxPool <{wide}> (x) }}")["left over"] == 0.0
 
 
 RESIZED = """g (float[1,4,%s] x) => (float[1,4,%s] y) <float[4] f = {1.0, 1.0, 0.5, 0.5}>

@@ -40,18 +40,6 @@ def set_of(entries: dict[str, Affine | Float], **more: Any) -> EncodingSet:
 GRID = Affine(bits=8, signed=False, scale=np.asarray(0.1), zero_point=np.asarray(0.0))
 
 
-def test_folding_the_fixture_changes_rounding_only() -> None:
-    model, fold = onnx.load(AIMET / "cnn/model.onnx"), load_transform("fold-batchnorm")
-    found = fold.match(model)
-    assert len(found.sites) == 4 and not found.refusals
-    given = model.SerializeToString()
-    folded = fold.apply(model, None, found).model
-    assert model.SerializeToString() == given
-    assert "BatchNormalization" not in {node.op_type for node in folded.graph.node}
-    feed = {"input": np.random.default_rng(0).normal(size=(1, 3, 16, 16)).astype(np.float32)}
-    close(outputs(model, feed), outputs(folded, feed), fold.ulps)
-
-
 def conv_bn(gamma: Any, *, bias: bool = False, made: str = "y", groups: int = 0) -> onnx.ModelProto:
     """``groups`` are those of a ConvTranspose, 0 makes a Conv."""
     rng = np.random.default_rng(1)
@@ -108,17 +96,6 @@ def test_a_result_that_is_used_elsewhere_is_not_folded_and_entries_of_what_vanis
     model = conv_bn([1, 2, 3, 4])
     done = fold.apply(model, set_of(dict.fromkeys(("x", "c", "gamma", "y"), GRID)), fold.match(model))
     assert done.encodings is not None and set(done.encodings.entries) == {"x", "y"}
-
-
-def test_data_movement_and_relu_take_their_neighbours_grid() -> None:
-    body = "c = Conv (x, w)  r = Relu (c)  t = Transpose <perm = [0, 2, 3, 1]> (r)  y = Sigmoid (t)"
-    model = text_model("float[1,2,3,3] x", body, w=np.ones((2, 2, 1, 1), np.float32))
-    done, origin = complete_encodings(model, set_of({"r": GRID}))
-    assert origin == {"t": "r", "c": "r"} and set(done.entries) == {"r", "t", "c"}
-    floating = set_of({"r": GRID}, float_tensors=frozenset({"t"}))
-    assert "t" not in complete_encodings(model, floating)[0].entries
-    named = set_of({"r": GRID, "t": Float(dtype="float16")})
-    assert complete_encodings(model, named)[0].entries["t"].dtype == "float16"
 
 
 @each_row("variant", "bq-w4a16", "bq-asym-w4a16", "lpbq-w4a16")

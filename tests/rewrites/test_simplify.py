@@ -48,17 +48,6 @@ def entries(names: str) -> EncodingSet:
 MASK = "shape = Shape (x)  rows = Gather (shape, one)  sizes = Unsqueeze (rows, front)"
 MASK += "  both = Concat <axis = 0> (sizes, columns)  zeros = ConstantOfShape (both)  hidden = Equal (zeros, nought)"
 MASK += "  mask = Where (hidden, never, zeros)  masked = Add (x, mask)  y = Softmax <axis = -1> (masked)"
-NUMBERS: dict[str, Any] = {"one": 1, "front": [0], "columns": [4], "nought": 1.0, "never": -np.inf}
-
-
-def test_a_mask_of_static_size_is_stored_and_a_dynamic_one_stays() -> None:
-    done = simplified(text_model("float[2,3,4] x", MASK, "float[2,3,4] y", **NUMBERS))
-    assert ops(done) == "Add Softmax" and [tensor.name for tensor in done.model.graph.initializer] == ["mask"]
-    dynamic = text_model("float[2,rows,4] x", MASK, "float[2,rows,4] y", **NUMBERS)
-    for node in dynamic.graph.node:
-        node.name = node.output[0]
-    assert "shape" not in [label for site in MATCH(dynamic).sites for label in site.nodes]
-    assert "ConstantOfShape" in ops(simplified(dynamic))
 
 
 ANGLES = 'angles = Einsum <equation = "i,j->ij"> (places, rates)  waves = Sin (angles)  y = Add (x, waves)'

@@ -119,11 +119,6 @@ LAYERLESS = (
 )
 
 
-def test_a_small_factor_is_one_to_be_scaled_by_last() -> None:
-    model = text_model("float[1,2,8] x", f"{FC}  y = Mul (l, s)", w=np.ones((8, 3), np.float32), b=[1.0] * 3, s=0.01)
-    assert load_transform("scale-last").match(model)
-
-
 def test_what_the_values_end_runs_on_the_host_behind_the_layers() -> None:
     """A trained reader of tables decodes in such a Loop."""
     given: dict[str, Any] = {

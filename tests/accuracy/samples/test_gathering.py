@@ -264,14 +264,6 @@ A = InputSpec(name="a", dtype="float32", shape=(1, 3))
 B = InputSpec(name="b", dtype="int64", shape=(1, 3))
 
 
-@pytest.mark.parametrize("batch", [1, 2])
-def test_longer_arrays_are_several_samples(tmp_path: Path, batch: int) -> None:
-    spec = InputSpec(name="a", dtype="float32", shape=(batch, 3))
-    np.save(tmp_path / "x.npy", np.arange(12).reshape(4, 3))
-    samples = [sample["a"].ravel().tolist() for sample in samples_of(tmp_path / "x.npy", (spec,))]
-    assert samples == np.arange(12).reshape(4 // batch, 3 * batch).tolist()
-
-
 def test_numbered_names_are_samples_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     numbered: dict[str, Any] = {f"{n}:{name}": np.full((1, 3), n) for n in (10, 2) for name in ("a", "b")}
     np.savez(tmp_path / "x.npz", **numbered)
