@@ -21,6 +21,7 @@ from deploykit.errors import ToolError
 from deploykit.findings import Finding
 from deploykit.system.published import finite
 from deploykit.tables.reading import read_json
+from deploykit_vitis_ai import configs
 from deploykit_vitis_ai.draft import QuarkDraft, ladder
 from deploykit_vitis_ai.inspection import inspect_quantized
 from deploykit_vitis_ai.prepare import QuarkPrepared
@@ -28,7 +29,7 @@ from deploykit_vitis_ai.rules.execution import RULES as OUTCOME_RULES
 from deploykit_vitis_ai.rules.execution import QuarkOutcome
 from deploykit_vitis_ai.rules.quantized import RULES as QUANTIZED_RULES
 from deploykit_vitis_ai.runner import RESULT, EndlessError, quark_environment
-from deploykit_vitis_ai.search import Measured, SearchResult, find_better, measure
+from deploykit_vitis_ai.search import Measured, SearchResult, find_better, measure, tried
 
 __all__ = ["device_job", "device_results", "execute"]
 
@@ -39,13 +40,18 @@ def execute(package: Path, details: QuarkPrepared, plan: Plan[None], aids: Aids)
     """Quantize inside the unpublished package where the toolchain is installed, and judge the result.
 
     Where the outputs are wrong, parts that integers hurt are tried in float; a better package is proposed instead.
+    A format that the compiler makes itself (BF16) is imitated in a copy, where there is data.
     """
     del plan
     draft, progress = details.draft, aids.progress
-    if not draft.needs_quark:
+    is_imitated = details.calibration is not None and (package / configs.VALIDATION).is_file()
+    if not (draft.needs_quark or is_imitated):
         return Execution()
     environment = quark_environment(draft.toolchain)
     state = environment.state(with_size=False).state
+    if not draft.needs_quark:
+        seen = tried(environment, package, details, draft.situation.request, progress) if state == "ready" else None
+        return Execution() if seen is None else Execution(findings=_quality_findings(details, seen), right=seen.right)
     if state != "ready":
         if draft.situation.request.compile:
             environment.require()

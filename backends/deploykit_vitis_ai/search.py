@@ -33,7 +33,7 @@ from deploykit_vitis_ai.rules.execution import RULES as OUTCOME_RULES
 from deploykit_vitis_ai.rules.execution import QuarkOutcome, QuarkTrial
 from deploykit_vitis_ai.runner import QuarkRun, run_quark
 
-__all__ = ["Measured", "QuantizedQuality", "SearchResult", "find_better", "measure"]
+__all__ = ["Measured", "QuantizedQuality", "SearchResult", "find_better", "measure", "tried"]
 
 
 # What the names of samples begin with that the quantizer did not see (scripts/quantize.py).
@@ -134,7 +134,8 @@ def tried(
 ) -> Measured | None:
     """What the request's recipe makes of the package's data; None where the quantizer gave up."""
     draft = make_draft(replace(details.draft.situation, request=request))
-    calibration = json.loads((package / configs.RECIPE).read_text("utf-8"))["calibration"]
+    made = next(path for path in (package / configs.RECIPE, package / configs.VALIDATION) if path.is_file())
+    calibration = json.loads(made.read_text("utf-8"))["calibration"]
     if draft.needs_quark:
         recipe = configs.quantize_recipe(draft, calibration, details.inputs)
     else:  # an imitation of what the compiler will make of it

@@ -289,7 +289,7 @@ def log_of_ratio(look: ModelLook) -> Iterator[Match | NearMiss]:
         else:
             why = "both operands are never negative"
             tensors = (quotient, output)
-            yield Match(why=why, write=_difference_of_logs, output=output, nodes=nodes, tensors=tensors)
+            yield Match(why, _difference_of_logs, output=output, nodes=nodes, tensors=tensors)
 
 
 def _difference_of_logs(to: NodeSteps) -> None:
@@ -334,7 +334,7 @@ def log_of_scaled(look: ModelLook, node: NodeProto) -> Match | None:
         to.end("Add", [log, shift], name=f"{made}_shifted")
         to.bounded.update(step.output[0] for step in to.nodes)
 
-    return Match(why=f"it takes the logarithm of {factor:g} times {x}", write=write)
+    return Match(f"it takes the logarithm of {factor:g} times {x}", write)
 
 
 @rewrite(
@@ -382,7 +382,7 @@ def logit_of_sigmoid(look: ModelLook, node: NodeProto) -> Match | None:
         to.notes.append(f"{output}: now {logit} clipped to [{ends[0]:.6g}, {ends[1]:.6g}]")
 
     nodes = tuple(label(step) for step in (sigmoid, sub, node))
-    return Match(why=f"it undoes the Sigmoid of {logit}", write=write, nodes=nodes, tensors=(logit, output))
+    return Match(f"it undoes the Sigmoid of {logit}", write, nodes=nodes, tensors=(logit, output))
 
 
 def _clipped(graph: GraphCopy, name: str) -> tuple[str, float]:

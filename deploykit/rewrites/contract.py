@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache, partial
 from importlib import import_module
@@ -253,7 +253,7 @@ class NodeSteps:
             self.encodings = replace(self.encodings, entries={**self.encodings.entries, entry.name: entry})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Match:
     """A node that a rewrite is for: why, and what writes it anew on a copy of the graph.
 
@@ -264,6 +264,7 @@ class Match:
 
     why: str
     write: Callable[[NodeSteps], None]
+    _: KW_ONLY
     output: str = ""
     nodes: tuple[str, ...] = ()
     tensors: tuple[str, ...] = ()

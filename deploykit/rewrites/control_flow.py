@@ -242,7 +242,7 @@ def both_branches(look: ModelLook, node: NodeProto) -> Match:
 
     if any(len(look.shape(node.input[0]) or ()) > len(look.sizes(name)) for name in node.output if name):
         raise NoMatchError("its condition has more dimensions than what it gives")
-    return Match(why="its condition depends on the values of inputs", write=write)
+    return Match("its condition depends on the values of inputs", write)
 
 
 inline_control_flow = Transform(

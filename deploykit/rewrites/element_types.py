@@ -169,8 +169,8 @@ def _layer(look: ModelLook, node: NodeProto) -> Match:
             to.end("Add", [summed, bias.input[0]], name=f"{made}_bias")
 
     return Match(
-        why="its input is quantized at run time",
-        write=write,
+        "its input is quantized at run time",
+        write,
         output=product.output[0],
         nodes=(label(node),),
         tensors=(product.output[0],),
@@ -236,9 +236,7 @@ def _values(integers: npt.NDArray[Any], scale: npt.NDArray[Any], zero: npt.NDArr
 
 def _whole(node: NodeProto, write: Any) -> Match:
     made = next(filter(None, node.output))
-    return Match(
-        why="it quantizes its input at run time", write=write, output=made, nodes=(label(node),), tensors=(made,)
-    )
+    return Match("it quantizes its input at run time", write, output=made, nodes=(label(node),), tensors=(made,))
 
 
 def _doubles(graph: ModelLook) -> MatchResult:

@@ -126,7 +126,7 @@ def _fused(
 
     times = "" if factor == 1.0 else f"{factor:g} times "
     why = f"{output} is {times}the {op_type} of {source}"
-    return Match(why=why, write=write, output=output, tensors=inner, opset=0 if domain else since)
+    return Match(why, write, output=output, tensors=inner, opset=0 if domain else since)
 
 
 def _check_opset(look: ModelLook, since: int) -> None:
@@ -257,7 +257,7 @@ def _layernorm(look: ModelLook, core: Sequence[NodeProto], source: str) -> Match
 
     why = f"the layer normalization of {source} over its last {size} values"
     nodes = (label(chain[-1]),)
-    return Match(why=why, write=write, output=last, nodes=nodes, tensors=inner, opset=_LAYERNORM_SINCE)
+    return Match(why, write, output=last, nodes=nodes, tensors=inner, opset=_LAYERNORM_SINCE)
 
 
 @rewrite(
@@ -309,7 +309,7 @@ def fold_batchnorm(look: ModelLook, node: NodeProto) -> Match:
             to.put(_scaled(entry, factor, axis))
 
     why = f"{label(node)} scales the channels of {label(layer)}"
-    return Match(why=why, write=write, nodes=(label(layer), label(node)), tensors=(made,))
+    return Match(why, write, nodes=(label(layer), label(node)), tensors=(made,))
 
 
 def _along(axis: int, rank: int) -> Sequence[int]:

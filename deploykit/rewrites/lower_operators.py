@@ -99,7 +99,7 @@ def einsum_to_matmul(look: ModelLook, node: NodeProto) -> Match:
         to.share(made, product, shaped, turned)
         to.nodes[-1].output[0], to.nodes[-1].name = made, to.node.name
 
-    return Match(why=f"it sums over {summed or 'nothing'} and repeats over {batch or 'nothing'}", write=write)
+    return Match(f"it sums over {summed or 'nothing'} and repeats over {batch or 'nothing'}", write)
 
 
 @rewrite(
@@ -132,7 +132,7 @@ def gathernd_to_gather(look: ModelLook, node: NodeProto) -> Match | None:
             source = picked
         to.reshape(source, result)
 
-    return Match(why="its indices are stored", write=write)
+    return Match("its indices are stored", write)
 
 
 @rewrite(
@@ -161,7 +161,7 @@ def flat_index(look: ModelLook, node: NodeProto) -> Match | None:
         to.share(made, flat)
         to.reshape(flat, index.shape, name=to.graph.fresh(f"{made}_shaped"))
 
-    return Match(why=f"an index of {index.ndim} dimensions into a list", write=write)
+    return Match(f"an index of {index.ndim} dimensions into a list", write)
 
 
 @rewrite(
@@ -188,7 +188,7 @@ def index_from_front(look: ModelLook, node: NodeProto) -> Match | None:
         to.node.input[1] = to.store(f"{to.node.input[1]}_from_front", counted)
 
     why = f"{node.input[1]} counts from the end of a dimension that is known"
-    return Match(why=why, write=write, tensors=(node.input[1],))
+    return Match(why, write, tensors=(node.input[1],))
 
 
 @rewrite(
@@ -214,7 +214,7 @@ def last_index(look: ModelLook, node: NodeProto) -> Match | None:
         to.end("Sub", [last, first], name=f"{made}_from_end")
         to.share(source, turned)
 
-    return Match(why=f"the last of {size} places is wanted where values are equal", write=write)
+    return Match(f"the last of {size} places is wanted where values are equal", write)
 
 
 def _reversed(to: NodeSteps, source: str, made: str, along: tuple[int, int], *, ends: bool = False) -> str:
@@ -264,7 +264,7 @@ def cumulate_forward(look: ModelLook, node: NodeProto) -> Match | None:
         _reversed(to, summed, made, (axis, size), ends=True)
 
     words = [word for word, holds in (("exclusive", shifts), ("reverse", turns)) if holds]
-    return Match(why=f"it is {' and '.join(words)}", write=write)
+    return Match(f"it is {' and '.join(words)}", write)
 
 
 @rewrite(
@@ -292,7 +292,7 @@ def integer_remainder(look: ModelLook, node: NodeProto) -> Match | None:
         whole = to.add("Mul", [quotient, divisor], f"{made}_whole")
         to.end("Sub", [dividend, whole])
 
-    return Match(why="it is a remainder of integers", write=write)
+    return Match("it is a remainder of integers", write)
 
 
 @rewrite(
@@ -331,7 +331,7 @@ def product_by_halves(look: ModelLook, node: NodeProto) -> Match:
         to.reshape(last, result)
         to.share(made, last)
 
-    return Match(why=f"it multiplies {columns} values", write=write)
+    return Match(f"it multiplies {columns} values", write)
 
 
 @rewrite(
@@ -369,7 +369,7 @@ def norm_statistics(look: ModelLook, node: NodeProto) -> Match | None:
         to.add("Reciprocal", [root], f"{inverse}_of_root")
         to.nodes[-1].output[0] = to.nodes[-1].name = inverse
 
-    return Match(why="it gives its statistics beside its result", write=write)
+    return Match("it gives its statistics beside its result", write)
 
 
 @rewrite(
@@ -396,7 +396,7 @@ def divide_by_root(look: ModelLook, node: NodeProto) -> Match | None:
 
     why = f"{product.output[0]} is a quotient by {root}"
     nodes = (label(node), label(product))
-    return Match(why=why, write=write, output=product.output[0], nodes=nodes, tensors=(inverse,))
+    return Match(why, write, output=product.output[0], nodes=nodes, tensors=(inverse,))
 
 
 @rewrite(
@@ -428,7 +428,7 @@ def sum_to_mean(look: ModelLook, node: NodeProto) -> Match | None:
         to.gone = [to.node, to.graph.makers[total]]
         to.listed("ReduceMean", node.input[0], "axes", axes, to.made, keepdims=attribute(node, "keepdims", 1))
 
-    return Match(why=f"it divides by {count}", write=write, output=quotient.output[0], tensors=(total,))
+    return Match(f"it divides by {count}", write, output=quotient.output[0], tensors=(total,))
 
 
 @rewrite(
@@ -454,7 +454,7 @@ def clip_to_extremes(look: ModelLook, node: NodeProto) -> Match | None:
         to.share(made, *(step.output[0] for step in to.nodes))
         to.nodes[-1].output[0], to.nodes[-1].name = made, to.node.name
 
-    return Match(why="its bounds are computed", write=write)
+    return Match("its bounds are computed", write)
 
 
 # Taps of all axes together: beyond, the graph grows more than it is worth.
@@ -480,8 +480,8 @@ def global_pool(look: ModelLook, node: NodeProto) -> Match | None:
     if not covered or list(window) == sizes:
         return None
     return Match(
-        why=f"its window holds all of {list(shape)}",
-        write=lambda to: to.end("GlobalAveragePool", [to.source]),
+        f"its window holds all of {list(shape)}",
+        lambda to: to.end("GlobalAveragePool", [to.source]),
     )
 
 
@@ -533,7 +533,7 @@ def pool_by_taps(look: ModelLook, node: NodeProto) -> Match | None:
         taps = _Taps(to, list(given))
         (taps.greatest if node.op_type == "MaxPool" else taps.average)(windows)
 
-    return Match(why=f"its windows cover {covered} places", write=write)
+    return Match(f"its windows cover {covered} places", write)
 
 
 def _window(node: NodeProto, spatial: int, sizes: tuple[int, int], how: tuple[int, int, int]) -> _PoolAxis:

@@ -104,7 +104,7 @@ def merge_axes(look: ModelLook, node: NodeProto) -> Match | None:
         declared.extend(kept)
 
     why = f"{len(shape)} dimensions move as {' then '.join(str(len(moved)) for moved, _ in steps)}"
-    return Match(why=why, write=write, nodes=(label(before), label(node), label(after)), tensors=(given, turned))
+    return Match(why, write, nodes=(label(before), label(node), label(after)), tensors=(given, turned))
 
 
 def _static(shape: Shape | None) -> tuple[int, ...] | None:
@@ -172,7 +172,7 @@ def batchnorm_rank(look: ModelLook, node: NodeProto) -> Match | None:
         to.share(source, given)
         to.share(made, normalized)
 
-    return Match(why=f"{node.input[0]} has {rank} dimensions", write=write)
+    return Match(f"{node.input[0]} has {rank} dimensions", write)
 
 
 def _same_node(to: NodeSteps, inputs: Sequence[str], made: str, **changed: Any) -> str:
@@ -223,7 +223,7 @@ def norm_rows(look: ModelLook, node: NodeProto) -> Match | None:
         to.reshape(normalized, shape, name=f"{normalized}_back")
         to.share(made, normalized)
 
-    return Match(why=f"{node.input[0]} has {rows} rows of {columns}", write=write)
+    return Match(f"{node.input[0]} has {rows} rows of {columns}", write)
 
 
 @rewrite_graph(
@@ -258,7 +258,7 @@ def longer_axes(look: ModelLook) -> Iterator[Match | NearMiss]:
             to.share(made, kept)
 
         why = f"it is over axes {axes} of {list(shape)}"
-        yield Match(why=why, write=write, output=node.output[0], nodes=nodes, tensors=(node.input[0],))
+        yield Match(why, write, output=node.output[0], nodes=nodes, tensors=(node.input[0],))
 
 
 @rewrite_graph(
@@ -298,7 +298,7 @@ def expand_before_norm(look: ModelLook) -> Iterator[Match | NearMiss]:
                 to.needed.add(made)  # an entry per channel is not shared: its axis may mean nothing there
 
         why = f"{operand} is repeated to {list(shape)}"
-        yield Match(why=why, write=write, output=found.node.outputs[0], nodes=nodes, tensors=(operand,))
+        yield Match(why, write, output=found.node.outputs[0], nodes=nodes, tensors=(operand,))
 
 
 @rewrite(
@@ -346,7 +346,7 @@ def linear_to_conv(look: ModelLook, node: NodeProto) -> Match | None:
         to.notes.append(f"{output}: a 1x1 Conv on rank 4")
 
     nodes = (stem,) if last is node else (stem, label(last))
-    return Match(why="a linear layer on rank 3", write=write, output=output, nodes=nodes, tensors=(source, output))
+    return Match("a linear layer on rank 3", write, output=output, nodes=nodes, tensors=(source, output))
 
 
 def _rank_step(to: NodeSteps, op_type: str, source: str, made: str, name: str) -> str:

@@ -25,10 +25,9 @@ from deploykit.rewrites.fold import fold
 __all__ = ["raise_opset", "write_out_functions"]
 
 # Before set 7 broadcasting was an attribute and every node was written differently, which compilers no longer read;
-# before set 10 there are no QuantizeLinear and DequantizeLinear, which quantizers write.
-_LEAST = 10
-# The first with grids per channel, and the oldest that tools in use are tested with.
-_WANTED = 13
+# before set 10 there are no QuantizeLinear and DequantizeLinear, which quantizers write, before 13 no grids per channel
+# and no Cast to bfloat16. It is also the oldest that tools in use are tested with.
+_LEAST = 13
 # Functions of ONNX until set 15: ONNX Runtime then knows no shape of what they make (1.31, and the provider says so).
 _SHAPED_LATER = frozenset({"GreaterOrEqual", "LessOrEqual"})
 _SHAPED_SINCE = 16
@@ -55,11 +54,11 @@ def _old_opset(graph: ModelLook) -> MatchResult:
 
 
 def _wanted(model: ModelProto) -> int:
-    """The operator set that compilers read: the model's own from 10 on, unless ONNX Runtime shapes its nodes later."""
+    """The operator set that all tools read: the model's own from 13 on, unless ONNX Runtime shapes its nodes later."""
     given = opset_of(model)
     if 0 < given < _SHAPED_SINCE and any(node.op_type in _SHAPED_LATER for node in model.graph.node):
         return _SHAPED_SINCE
-    return _WANTED if 0 < given < _LEAST else given
+    return max(given, _LEAST) if given > 0 else given
 
 
 def _raise_opset(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
@@ -83,7 +82,7 @@ def _raise_opset(model: ModelProto, encodings: EncodingSet | None, matched: Matc
 
 raise_opset = Transform(
     name="raise-opset",
-    summary="Raises an operator set below 7 to 13, one below 16 to 16 where it has GreaterOrEqual or LessOrEqual.",
+    summary="Raises an operator set below 13 to 13, one below 16 to 16 where it has GreaterOrEqual or LessOrEqual.",
     find=_old_opset,
     apply=_raise_opset,
     ulps=256.0,  # before is computed by ONNX's reference, which adds in another order

@@ -604,7 +604,7 @@ STAYS: list[tuple[str, ModelProto, str]] = [
     ("resolve-sequences", text_model("float[3,4] x, int64[] at", SEQUENCE), "the place at is not stored"),
     ("resolve-sequences", text_model("float[3] x", "y = Relu (x)"), ""),
     ("raise-opset", old("Add <broadcast = 1, axis = 1>", other=CHANNELS), "does not match"),
-    ("raise-opset", text_model("float[3] x", "y = Relu (x)", opset=10), ""),
+    ("raise-opset", text_model("float[3] x", "y = Relu (x)", opset=13), ""),
     ("write-out-functions", text_model("float[3,4] x", "y = Gelu (x)", opset=20), ""),
     ("batch-of-one", batched(None), ""),
     ("batch-of-one", batched("length", shape="4"), ""),

@@ -6,6 +6,7 @@ from pathlib import Path
 import onnx
 import pytest
 
+from deploykit.backend.status import Right
 from deploykit.errors import ToolError
 from deploykit.packages.verifying import verify_package as verify
 from deploykit.system.environments import Environment
@@ -41,6 +42,17 @@ def test_a_classifier_becomes_vint8(make: Make, default: Environment, tmp_path: 
     manifest = json.loads((packaged.package / "manifest.json").read_text())
     assert manifest["record"]["quark"] == "0.12.post1"
     assert manifest["record"]["quality"]["logits"]["min_cosine"] > 0.99
+
+
+def test_bf16_is_judged_by_an_imitation_that_stays_outside(make: Make, default: Environment, tmp_path: Path) -> None:
+    """The compiler makes it; of operator set 12 Quark's imitation would open nowhere."""
+    model = classifier()
+    model.opset_import[0].version = 12
+    onnx.save(model, tmp_path / "cnn.onnx")
+    packaged = make(tmp_path / "cnn.onnx", precision="bf16")
+    assert packaged.status.right.where == "simulated" and packaged.status.right.count == 16
+    assert packaged.status.right.state is not Right.NOT_JUDGED
+    assert packaged.package is not None and not (packaged.package / "artifacts").exists()
 
 
 def test_the_detector_is_dead_in_vint8_and_the_proposed_way_out_cures_it(make: Make, default: Environment) -> None:

@@ -51,7 +51,7 @@ def blocks_to_matmul(look: ModelLook, node: NodeProto) -> Match | None:
         if add is None or not biases:
             return None
         total = add.output[0]
-        return Match(why=why, write=lambda to: _keep_apart(to, product, total, biases[0]), tensors=(weight,))
+        return Match(why, lambda to: _keep_apart(to, product, total, biases[0]), tensors=(weight,))
     if node.op_type == "Gemm" and (attribute(node, "alpha", 1.0) != 1.0 or attribute(node, "beta", 1.0) != 1.0):
         raise NoMatchError("it has factors of its own")
     if node.op_type == "Conv":
@@ -61,7 +61,7 @@ def blocks_to_matmul(look: ModelLook, node: NodeProto) -> Match | None:
             raise NoMatchError("it is no 1x1 convolution with stride 1, without padding and groups")
     if node.op_type == "ConvTranspose":
         raise NoMatchError("ConvTranspose has no form as MatMul")
-    return Match(why=why, write=lambda to: _as_matmul(to, rank), tensors=(weight,))
+    return Match(why, lambda to: _as_matmul(to, rank), tensors=(weight,))
 
 
 def _keep_apart(to: NodeSteps, product: str, total: str, bias: str) -> None:

@@ -61,7 +61,7 @@ def without_mod(look: ModelLook, node: NodeProto) -> Match | None:
             rest = to.add("Sub", [dividend, whole], f"{made}_sub")
             to.end("Cast", [rest], to=TensorProto.INT64)
 
-    return Match(why="its operands are never negative", write=write)
+    return Match("its operands are never negative", write)
 
 
 @rewrite(
@@ -84,7 +84,7 @@ def without_isnan(look: ModelLook, node: NodeProto) -> Match | None:
             for reader, at in to.graph.uses(choice.output[0]):
                 reader.input[at] = choice.input[2]
 
-    return Match(why="it reads integers", write=write)
+    return Match("it reads integers", write)
 
 
 @rewrite(
@@ -99,7 +99,7 @@ def without_allowzero(look: ModelLook, node: NodeProto) -> Match | None:
     shape = look.array(node.input[1]) if attribute(node, "allowzero", 0) else None
     if shape is None or 0 in shape:
         return None
-    return Match(why="its shape has no zero", write=lambda to: to.end("Reshape", to.node.input))
+    return Match("its shape has no zero", lambda to: to.end("Reshape", to.node.input))
 
 
 @rewrite(
@@ -118,7 +118,7 @@ def without_reciprocal(look: ModelLook, node: NodeProto) -> Match | None:
         one = to.store(f"{to.made}_one", 1.0)
         to.end("Div", [one, to.source])
 
-    return Match(why="its input is computed", write=write)
+    return Match("its input is computed", write)
 
 
 @rewrite(
@@ -147,7 +147,7 @@ def without_bool_gather(look: ModelLook, node: NodeProto) -> Match | None:
             source = to.add("Cast", [taken], f"{made}_flags", to=TensorProto.BOOL)
         to.reshape(source, (*shape[:axis], *index.shape, *shape[axis + 1 :]), name=to.graph.fresh(f"{made}_shaped"))
 
-    return Match(why="its index is stored", write=write)
+    return Match("its index is stored", write)
 
 
 @rewrite(
@@ -198,7 +198,7 @@ def without_channel_bias(look: ModelLook, node: NodeProto) -> Match | None:
         to.share(output, conv, back)
         to.put(Encoding(name=kernel, value=flat, is_param=True))
 
-    return Match(why="its weight has a scale per channel", write=write, output=output)
+    return Match("its weight has a scale per channel", write, output=output)
 
 
 def _biased_layer(look: ModelLook, node: NodeProto) -> tuple[str, int, NodeProto] | None:
@@ -251,7 +251,7 @@ def without_gather_before_concat(look: ModelLook, node: NodeProto) -> Match | No
         to.reshape(row, shape, name=to.graph.fresh(f"{made}_shaped"))
         to.share(made, row)
 
-    return Match(why="one row goes into a Concat", write=write)
+    return Match("one row goes into a Concat", write)
 
 
 @rewrite(
@@ -289,7 +289,7 @@ def without_sigmoid_before_linear(look: ModelLook, node: NodeProto) -> Match | N
         to.share(source, row)
         to.share(made, value)
 
-    return Match(why=f"it has {shape[-2]} rows", write=write)
+    return Match(f"it has {shape[-2]} rows", write)
 
 
 @regrid(

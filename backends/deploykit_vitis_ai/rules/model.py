@@ -116,6 +116,7 @@ def check_shapes(draft: QuarkDraft) -> Iterator[Found]:
 
 
 _PAIRS_SINCE = 10  # ONNX's QuantizeLinear and DequantizeLinear
+_BFLOAT16_SINCE = 13  # ONNX's Cast
 
 
 @RULES.rule("VAI122", "opset-out-of-range", "error", sources=[_DOC2, _RAI], cure="raise-opset")
@@ -123,7 +124,8 @@ def check_opset(draft: QuarkDraft) -> Iterator[Found]:
     """The operator set is newer than the compiler takes, or older than the quantizer needs.
 
     Gen 2 has all operators up to 20 and some of 21 and 22; operators of newer sets take the whole model to the CPU.
-    Ryzen AI recommends 17. Quark quantizes a model of opset 9 into one that no runtime opens.
+    Ryzen AI recommends 17. Quark quantizes a model of opset 9 into one that no runtime opens, and so it does with BF16,
+    which only looks at the accuracy, before 13.
 
     Fix: Export the model with opset 17.
     """
@@ -135,6 +137,8 @@ def check_opset(draft: QuarkDraft) -> Iterator[Found]:
         message, severity = f"opset {opset}: only some operators of it are supported", Severity.WARNING
     elif opset < _PAIRS_SINCE and draft.needs_quark:
         message, severity = f"opset {opset} has no DequantizeLinear, and Quark keeps the operator set", Severity.ERROR
+    elif opset < _BFLOAT16_SINCE and "bf16" in (draft.precision, *draft.ladder):
+        message, severity = f"opset {opset} has no Cast to bfloat16: nothing shows what it does", Severity.WARNING
     else:
         return
     yield Found("model", draft.facts.model_name, message, severity=severity)
