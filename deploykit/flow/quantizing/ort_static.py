@@ -16,7 +16,7 @@ from deploykit.encodings.qdq import DEQUANTIZE, QUANTIZE
 from deploykit.errors import InputError
 from deploykit.flow.quantizing import child
 from deploykit.model.graph import GraphCopy
-from deploykit.model.nodes import opset_of, raise_opset
+from deploykit.model.nodes import opset_of
 from deploykit.model.weights import stored_values
 
 __all__ = ["main"]
@@ -50,22 +50,20 @@ _APART, _GRID = "::apart", "::grid"
 
 
 def _prepared(job: child.ChildJob, *, per_channel: bool) -> tuple[Path, set[str]]:
-    """The job's model as it can be quantized: a copy with a newer operator set or other names where it needs them.
+    """The job's model as it can be quantized: a copy with other names where it needs them.
 
     Also the names that were changed, for ``_named_again``.
     """
     model = onnx.load(job.model)
-    old = per_channel and opset_of(model) < _AXES_SINCE
-    if old:
-        job.result["notes"].append(f"operator set {opset_of(model)} was raised to {_AXES_SINCE} for scales per channel")
-        try:
-            model = raise_opset(model, _AXES_SINCE)
-        except InputError as error:
-            raise InputError(error.what, why=error.why, next="or quantize with the option per_channel=false") from None
+    if per_channel and opset_of(model) < _AXES_SINCE:
+        raise InputError(
+            f"operator set {opset_of(model)} has no scales per channel, and cannot be raised to {_AXES_SINCE}",
+            next="quantize with the option per_channel=false",
+        )
     graph = model.graph
     names = {name for node in graph.node for name in (*node.input, *node.output)} | {item.name for item in graph.input}
     taken = {name + made for name in names for made in _MADE} & names
-    if not (old or taken):
+    if not taken:
         return job.model, set()
     _rename(model, lambda name: f"{name}{_APART}" if name in taken else name)
     onnx.save(model, job.folder / "prepared.onnx")
