@@ -1,13 +1,11 @@
 """Graphs in segments of integers and of floats, and post-processing at their end."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
 import pytest
+from onnx import ModelProto
 
 from deploykit.accuracy.simulate.sessions import Chain, Session
 from deploykit.accuracy.simulate.simulation import compare_outputs
@@ -116,12 +114,6 @@ def test_what_a_branch_reads_from_outside_crosses_into_its_segment() -> None:
         assert set(span.inputs) <= made
         made |= set(span.outputs)
     assert next(span for span in cut.segments if 1 in span.nodes).inputs == ("a",)
-
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
-
-    from deploykit.model.facts import GraphFacts
 
 
 def found_in(model: ModelProto) -> tuple[GraphFacts, PostProcessing | None]:

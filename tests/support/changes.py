@@ -1,7 +1,5 @@
 """What rewrites make of a model and its encodings, without a proof, and what they did it to."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -5,8 +5,6 @@ the page, for the reader too, why not: ``*Not run by the tests: …*``. What a c
 ``text`` block behind it. Indented command lines and blocks that are not run are forms: only their words are checked.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re

@@ -1,7 +1,5 @@
 """Runs one model by the worker of the installed provider: on the CPU, or a compiled one on the emulator."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal

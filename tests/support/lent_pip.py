@@ -1,7 +1,5 @@
 """Environments of tests borrow this Python's pip: installing their own takes three seconds each time."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A finding with something in every field that tests look at, to be changed field by field."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What holds of the parts of any model that was cut into segments."""
 
-from __future__ import annotations
-
 import itertools
 
 import onnx

@@ -1,7 +1,5 @@
 """Image files made of arrays, without any image library."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 

@@ -1,7 +1,5 @@
 """A folder like that of a QAIRT SDK, whose tools are stand-ins (tests/standins/qairt/README.md)."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from pathlib import Path

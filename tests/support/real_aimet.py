@@ -1,7 +1,5 @@
 """The real AIMET, in an environment made as a user makes it, and models of the zoo for it."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 from typing import Any

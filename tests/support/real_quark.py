@@ -1,7 +1,5 @@
 """The real Quark, in environments made as a user makes them: for heavy tests and the laboratory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

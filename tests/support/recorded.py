@@ -3,8 +3,6 @@
 Every process of a test run may ask at the same time. What lies there unpacked is not in git.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import lzma

@@ -1,7 +1,5 @@
 """The triggering and the clean case of every rule: what they find, and those of all test modules (``CASES``)."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re

@@ -1,7 +1,5 @@
 """A share of what takes minutes, the same in each run."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from typing import TypeVar

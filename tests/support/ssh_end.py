@@ -1,7 +1,5 @@
 """An OpenSSH server on loopback, with keys, port and configuration of its own; the user's files are not touched."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

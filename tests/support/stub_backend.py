@@ -1,7 +1,5 @@
 """A backend that has nothing, for tests to add to."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """One test that walks a table and names each row that fails, where the rows differ in values alone."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """A program on a terminal: everything that it writes there, byte by byte."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Sequence

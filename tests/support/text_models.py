@@ -1,7 +1,5 @@
 """Models from ONNX's text form, for tests that are tables."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,8 +3,6 @@
 A child costs a tenth of a second instead of one and a half.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

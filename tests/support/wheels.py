@@ -1,7 +1,5 @@
 """Wheels of this checkout in a fresh environment, as their users have them; only their dependencies are lent."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

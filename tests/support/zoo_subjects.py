@@ -1,7 +1,5 @@
 """The recorded models with what lies beside them, and how far one set of outputs is from another; packages nothing."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """``python -m zoo ARCHIVE FOLDER SETTING…``: rows of one model as JSON on stdout, in a process that may die."""
 
-from __future__ import annotations
-
 import json
 import sys
 import zipfile

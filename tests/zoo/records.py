@@ -1,7 +1,5 @@
 """What is recorded of the zoo: models, rows, and the rows that are not as they should be, each with its reason."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 import zipfile

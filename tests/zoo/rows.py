@@ -1,7 +1,5 @@
 """One row of the zoo's table: a model for one backend, SDK and precision, packaged, and run where that is possible."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """``python running.py PACKAGE INPUTS.npz OUTPUTS.npz``: a package's context on the emulator, by its own ``run.py``."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,16 +1,12 @@
 """A detector whose weights are made by hand: it finds what is in pictures of coloured cells, so losses are real."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from onnx import ModelProto
 
 from sample_models.tiny_graphs import TinyGraph
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
 
 __all__ = ["CELLS", "SIDE", "cell_detector", "cell_pictures"]
 SIDE, CELLS, CLASSES = 64, 64, 4

@@ -1,7 +1,5 @@
 """A small convolution net with what such nets have."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper

@@ -3,17 +3,13 @@
 Its weights are random and fixed; it detects nothing. Nothing here runs a model or knows encodings.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from onnx import ModelProto
 
 from sample_models.tiny_graphs import TinyGraph
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
 
 __all__ = ["UNREACHABLE", "decoder_detector", "decoder_feeds"]
 UNREACHABLE = 3.4028234663852886e38

@@ -1,17 +1,12 @@
 """Seeded inputs without meaning, for tests that prove something by structure and need values to run on."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import helper
+from onnx import ModelProto, helper
 
 from deploykit.accuracy.samples.domains import arbitrary_values
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
 
 __all__ = ["random_feeds"]
 

@@ -3,18 +3,14 @@
 Their weights are random and fixed, their biases such that they see several things per scene. Nothing is run here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from onnx import ModelProto
 
 from sample_models.tiny_graphs import TinyGraph
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
 
 __all__ = ["DETECTORS", "SIDE", "count_kept", "detections_of", "detr_like", "scenes", "ssd_like", "yolo_like"]
 SIDE = 160

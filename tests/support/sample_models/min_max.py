@@ -1,12 +1,11 @@
 """Encodings by the least and largest value that each tensor reaches on some samples: the simplest quantizer."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy.typing as npt
+from onnx import ModelProto
 
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Encoding, EncodingSet
@@ -16,9 +15,6 @@ from deploykit.model.collect import collect_facts
 from deploykit.model.graph import GraphCopy
 from deploykit.model.operators import BIAS
 from deploykit.model.parameters import parameter_uses
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
 
 __all__ = ["min_max_encodings"]
 

@@ -3,8 +3,6 @@
 They are built on call and never kept; nothing here runs a model.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

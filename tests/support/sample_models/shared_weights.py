@@ -4,8 +4,6 @@ Six layers and a head, weights on int4 grids of 16 rows, what moves on one grid 
 file, or as ``blocks`` with stored integers and Q/DQ pairs.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any, Literal

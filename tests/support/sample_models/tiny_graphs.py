@@ -1,17 +1,12 @@
 """Writes small ONNX models node by node, for tests of transforms, plugins and numerics; it runs nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import ValueInfoProto, helper, numpy_helper, shape_inference
-
-if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto
+from onnx import ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper, shape_inference
 
 __all__ = ["TinyGraph"]
 
