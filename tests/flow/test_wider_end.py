@@ -94,12 +94,6 @@ def test_the_end_gets_wider_grids_and_keeps_nearly_everything(name: str, folder:
     assert all(won.encodings.entries[tensor] is ways["as-is"].encodings.entries[tensor] for tensor in untouched)
 
 
-def test_without_it_the_end_goes_to_the_host(folder: Path) -> None:
-    made = explored(ground_of("yolo", folder, banned=(WIDER_END,)))
-    assert made.winner is not None and made.winner.way.id in ("rewrite-split", "rewrite-cut")
-    assert kept("yolo", made.winner) >= 0.95
-
-
 def test_among_wrong_ways_the_one_that_keeps_more_wins() -> None:
     """The energy of boxes says nothing about scores that are all zero."""
     good = Way(id="good", kind="integer", overall_db=40.0, right=False, kept=0.8, intrusion=3)

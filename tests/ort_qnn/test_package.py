@@ -71,11 +71,6 @@ def test_a_model_with_encodings_is_compiled_typed_and_emulated(compiled_package:
     assert not any(word in words for word in ("seconds", "cycles", "_ms")), "emulated time is no latency"
 
 
-def test_a_float_model_on_a_chip_without_fp16_is_a_no() -> None:
-    plan = make_plan(request("mlp/model.onnx", target="sm8350"))
-    assert plan.route is None and "ORT004" in plan.rejected[0].because
-
-
 @pytest.mark.heavy
 def test_a_removed_pair_is_a_float_island(tmp_path: Path) -> None:
     model = without_pair(onnx.load(AIMET / "vit/w8a8.qdq.onnx"), "/blocks/blocks.0/attn/Softmax")

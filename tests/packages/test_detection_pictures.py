@@ -18,12 +18,14 @@ from deploykit.backend.backend import Seen
 from deploykit.backend.plans import PlannedPrecision
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.errors import InputError
+from deploykit.findings import SubjectKind
 from deploykit.model import wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.report.charts import network_strip, range_chart, timeline
 from deploykit.report.detections import draw_detections
 from deploykit.report.pages import audit_section
+from made_findings import a_finding
 from text_models import text_model
 
 GROUP = DetectionSet(
@@ -142,6 +144,17 @@ AIMET = Path(__file__).parents[1] / "data" / "aimet"
 def facts(body: str) -> GraphFacts:
     head = '<ir_version: 8, opset_import: ["" : 17]> net (float[4] x) => (float[4] y)'
     return collect_facts(wrap_proto(onnx.parser.parse_model(f"{head} {{ {body} }}"), path=Path("net.onnx")))
+
+
+def test_the_strip_shows_types_as_expected_and_what_is_open() -> None:
+    graph, open_one = facts("a = Relu(x) b = Neg(a) y = Abs(b)"), a_finding(kind=SubjectKind.TENSOR, name="b")
+    precision = PlannedPrecision(intended={"a": "uint16", "b": "uint16"}, expected={"a": "uint8", "b": "uint16"})
+    shown = network_strip(precision, graph, [open_one, open_one.with_handled("done")])
+    assert shown is not None and (shown["count"], shown["total"]) == (3, 3)
+    assert [(run["kind"], run["noted"]) for run in shown["runs"]] == [("uint8", False), ("uint16", True), ("", False)]
+    assert "DK901 made-up" in shown["runs"][1]["words"] and shown["kinds"] == ["uint16", "uint8"]
+    handled = network_strip(precision, graph, [open_one.with_handled("done")])
+    assert handled is not None and not any(run["noted"] for run in handled["runs"])
 
 
 def test_ranges_stand_where_their_steps_and_ends_are() -> None:

@@ -273,15 +273,6 @@ def configs(
     return build_configs(parse_settings(options, sdk, found), sdk, found, Paths("model"), named=named)
 
 
-def test_soc_model_and_dsp_arch_are_always_explicit() -> None:
-    made = configs(version="2.33.0", device="sm8650")
-    assert made["config/htp_prepare.json"]["devices"] == [{"soc_model": 57, "dsp_arch": "v75"}]
-    assert made["config/htp_prepare.json"]["graphs"] == [{"graph_names": ["model"], "vtcm_mb": 8}]
-    assert made["config/backend_config.json"]["backend_extensions"]["config_file_path"] == "config/htp_prepare.json"
-    assert made["config/run_config.json"]["backend_extensions"]["config_file_path"] == "config/htp_run.json"
-    assert "graphs" not in configs(named=False)["config/htp_prepare.json"], "what has no name yet has no settings"
-
-
 def test_the_configuration_of_aimet_4086() -> None:
     made = configs(
         (

@@ -128,15 +128,6 @@ def test_what_is_refused_is_not_told_as_wrong(lint: Lint) -> None:
     assert found.evidence["verdict"] == "refused"
 
 
-@each_row("op", "Tanh", "Softplus")
-def test_a_rank_without_a_kernel_is_told_of_every_release(op: str, lint: Lint) -> None:
-    for shape, told in (("1,2,3,4,5", True), ("1,2,3,4", False)):
-        case = {"graph": f"g (float[{shape}] x) => (float[{shape}] y) {{ y = {op} (x) }}"}
-        for sdk in ("2.33", "2.51"):
-            found = lint({**case, "sdk": sdk}).get("QNN320", [])
-            assert [(one.evidence["verdict"], one.severity) for one in found] == [("refused", Severity.WARNING)] * told
-
-
 @pytest.mark.parametrize("name", KNOWN)
 @each_row("sdk", "2.51", "2.33")
 def test_what_a_kernel_is_known_to_do_is_told_of_every_release(name: str, sdk: str, lint: Lint) -> None:
