@@ -123,7 +123,7 @@ def speaker(lines: Sequence[str], tools: Sequence[Tool]) -> Tool | None:
             if (here or not tool.foreign) and mark in (about if tool.foreign and "'" not in mark else plain)
         ]
         if found:
-            return max(found, key=lambda pair: pair[0])[1]
+            return max(found, key=lambda pair: (pair[0], not pair[1].foreign))[1]
     return None
 
 

@@ -28,7 +28,7 @@ _CRASHED = re.compile(
     r"core dumped|\bKilled\b|^\S*sh: (?:(?:line )?\d+: )?(?!warning)\S+: .*(?:ot found|No such|denied|cannot execute)"
 )
 _NAMES_ITSELF = re.compile(  # a package before its exception, or a program before its message
-    r"(?:\[\w+\]: |\S*[/\\])?(?!(?:error|fatal|warning|failed|info|note|reason)\b)"
+    r"(?:\[\w+\]: |\S*[/\\])?(?!(?:error|fatal|warning|failed|info|note|reason|\w{0,2}sh)\b)"
     r"([a-z_]\w*(?:\.\w+)*?(?=\.[A-Z]\w*(?:Error|Exception|Refused|Timeout)\b)|[a-z][a-z\d+-]+(?=(?:\[\d+\])?: \S))"
 )
 _CHAINED = re.compile(r"During handling of the above|The above exception was")
