@@ -498,7 +498,7 @@ def _judged(row: Feature, before: Feature | None, version: str) -> Feature:
             seen = f"its sources speak of {first}{'' if last == first else f' to {last}' if last else ' and later'}"
             note = "; ".join(part for part in (row.confidence_note, f"{seen}; for this release by inference") if part)
             row = replace(row, confidence=Confidence.INFERRED, confidence_note=note)
-    if before is None:
+    if before is None or row is before:
         return row
     return before if replace(row, since=before.since) == before else replace(row, since=version)
 
