@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-__all__ = ["AdbDevice", "attached", "is_there", "reattach"]
 CNXN, OPEN, OKAY, WRTE, CLSE = (
     int.from_bytes(name, "little") for name in (b"CNXN", b"OPEN", b"OKAY", b"WRTE", b"CLSE")
 )

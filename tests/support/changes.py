@@ -6,8 +6,6 @@ from typing import Any
 from deploykit.encodings.values import EncodingSet
 from deploykit.rewrites.contract import Transform
 
-__all__ = ["applied", "regridded"]
-
 
 def applied(
     changes: Iterable[Transform], model: Any, encodings: EncodingSet

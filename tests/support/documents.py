@@ -22,7 +22,6 @@ import click
 from deploykit.cli import cli
 from deploykit.cli.frame import BranchingCommand, run
 
-__all__ = ["Block", "blocks_of", "forms_of", "problem_of_form", "run_page"]
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _REASON = re.compile(r"^\*Not run by the tests: (.+)\*$")
 _STATUS = re.compile(r"#\s*status (\d+)\s*$")

@@ -9,8 +9,6 @@ import numpy as np
 from deploykit_ort_qnn.compiler.hosts import HERE
 from deploykit_ort_qnn.compiler.jobs import execute
 
-__all__ = ["execute_model"]
-
 
 def execute_model(
     root: Path, model: str, inputs: Path, *, provider: Literal["npu", "cpu"], options: Mapping[str, str] | None = None

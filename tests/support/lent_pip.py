@@ -10,8 +10,6 @@ import pytest
 from deploykit.system import processes
 from deploykit.system.processes import ProgramEnd
 
-__all__ = ["lend_pip"]
-
 
 def lend_pip(patch: pytest.MonkeyPatch) -> None:
     """From now on; where this Python has no pip, environments are made with their own."""

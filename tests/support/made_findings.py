@@ -5,7 +5,6 @@ from typing import Any
 
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
 
-__all__ = ["a_finding"]
 _ONE = Finding(
     code="DK901",
     slug="made-up",

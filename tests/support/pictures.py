@@ -6,8 +6,6 @@ import zlib
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["bmp", "png", "png_of_size"]
-
 
 def png(pixels: npt.NDArray[np.uint8]) -> bytes:
     """RGB, [height, width, 3], as PNG: no filter, one IDAT chunk."""

@@ -4,7 +4,6 @@ import shlex
 import sys
 from pathlib import Path
 
-__all__ = ["STANDINS", "qairt_folder", "with_device_parts"]
 STANDINS = Path(__file__).parents[1] / "standins"
 HOST_TOOLS = ("qnn-onnx-converter", "qairt-converter", "qnn-model-lib-generator", "qnn-context-binary-generator")
 

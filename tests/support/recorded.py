@@ -11,7 +11,6 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-__all__ = ["unpack"]
 DATA = Path(__file__).parents[1] / "data"
 FOLDERS = {
     DATA / "aimet" / "recorded.tar.xz": DATA / "aimet",

@@ -12,7 +12,6 @@ from typing import Any
 
 from deploykit.findings import Finding
 
-__all__ = ["cases", "check_pairs", "module_at"]
 TESTS = Path(__file__).parents[1]
 EXPECTED: Mapping[str, list[str]] = tomllib.loads((TESTS / "data/rule_cases.toml").read_text("utf-8"))
 """Severity and subject of every finding of a triggering case, by code and in order."""

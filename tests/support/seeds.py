@@ -4,7 +4,6 @@ import os
 from collections.abc import Sequence
 from typing import TypeVar
 
-__all__ = ["WHOLE", "share_of"]
 T = TypeVar("T")
 WHOLE = bool(os.environ.get("DEPLOYKIT_WHOLE"))
 """Everything, whatever it takes: for the laboratory."""

@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["each_row"]
-
 
 def each_row(names: str | Sequence[str], *rows: Any) -> Callable[[Callable[..., None]], Any]:
     """As ``pytest.mark.parametrize``, but one test: every row is run, and the failure lists all bad ones.

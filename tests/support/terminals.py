@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 import pytest
 
-__all__ = ["on_a_terminal"]
-
 
 def on_a_terminal(argv: Sequence[str], **settings: str) -> tuple[int, bytes]:
     """Its exit status and what it wrote, on standard output and error alike; skips where there are no such terminals.

@@ -6,8 +6,6 @@ import numpy as np
 import onnx.parser
 from onnx import ModelProto, numpy_helper
 
-__all__ = ["text_model"]
-
 
 def text_model(given: str, body: str, made: str = "y", *, opset: int = 17, **stored: Any) -> ModelProto:
     """``text_model("float[2,3] x", "y = Add (x, w)", w=[1.0, 2.0, 3.0])``; outputs have a type where one is written.

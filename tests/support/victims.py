@@ -22,23 +22,6 @@ import numpy as np
 
 from recorded import unpack
 
-__all__ = [
-    "AIMET",
-    "CPU_SECONDS",
-    "MARKED",
-    "MODEL",
-    "PACKAGING",
-    "QUANTIZING",
-    "SECONDS",
-    "Ending",
-    "acceptable",
-    "context",
-    "mark",
-    "run_cli",
-    "run_here",
-    "two_samples",
-]
-
 unpack()
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 MODEL = AIMET / "cnn" / "model.onnx"

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-__all__ = ["Installed", "installed_wheels", "wheel_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installed:

@@ -8,7 +8,6 @@ from onnx import ModelProto
 
 from sample_models.tiny_graphs import TinyGraph
 
-__all__ = ["CELLS", "SIDE", "cell_detector", "cell_pictures"]
 SIDE, CELLS, CLASSES = 64, 64, 4
 COLOURS = np.asarray([[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 0]], np.float64)
 Feeds: TypeAlias = list[dict[str, npt.NDArray[Any]]]

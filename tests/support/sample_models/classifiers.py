@@ -4,8 +4,6 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-__all__ = ["classifier"]
-
 
 def classifier() -> onnx.ModelProto:
     """A small convolution net with what such nets have: BatchNormalization, Relu, Clip, pooling, a residual, Gemm."""

@@ -11,7 +11,6 @@ from onnx import ModelProto
 
 from sample_models.tiny_graphs import TinyGraph
 
-__all__ = ["UNREACHABLE", "decoder_detector", "decoder_feeds"]
 UNREACHABLE = 3.4028234663852886e38
 """What stands in the anchors where no box may start: the largest float32."""
 

@@ -8,8 +8,6 @@ from onnx import ModelProto, helper
 
 from deploykit.accuracy.samples.domains import arbitrary_values
 
-__all__ = ["random_feeds"]
-
 
 def random_feeds(model: ModelProto, *, samples: int = 1, seed: int = 0) -> list[dict[str, npt.NDArray[Any]]]:
     """Seeded inputs; unknown dimensions are 1.

@@ -12,7 +12,6 @@ from onnx import ModelProto
 
 from sample_models.tiny_graphs import TinyGraph
 
-__all__ = ["DETECTORS", "SIDE", "count_kept", "detections_of", "detr_like", "scenes", "ssd_like", "yolo_like"]
 SIDE = 160
 """Height and width of the images, and what boxes are measured in."""
 

@@ -16,8 +16,6 @@ from deploykit.model.graph import GraphCopy
 from deploykit.model.operators import BIAS
 from deploykit.model.parameters import parameter_uses
 
-__all__ = ["min_max_encodings"]
-
 
 def min_max_encodings(
     model: ModelProto, feeds: Sequence[Mapping[str, npt.NDArray[Any]]], *, bits: int = 8

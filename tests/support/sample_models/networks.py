@@ -11,15 +11,6 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from sample_models.tiny_graphs import TinyGraph
 
-__all__ = [
-    "attention_net",
-    "conv_net",
-    "dynamic_net",
-    "huge_constant_net",
-    "linear3d_net",
-    "save_model",
-    "save_with_external_data",
-]
 Floats = npt.NDArray[np.float32]
 
 

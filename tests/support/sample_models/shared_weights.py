@@ -14,7 +14,6 @@ from onnx import ModelProto, TensorProto
 
 from text_models import text_model
 
-__all__ = ["write_graphs"]
 BLOCK, STEP, ZERO = 16, np.float32(32 / 65535), np.uint16(32768)
 SHAPES = {f"layer{n}_{part}": shape for n in range(6) for part, shape in (("up", (64, 128)), ("down", (128, 64)))}
 SHAPES["head"] = (64, 32)

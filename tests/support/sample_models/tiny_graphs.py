@@ -8,8 +8,6 @@ import numpy.typing as npt
 import onnx
 from onnx import ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper, shape_inference
 
-__all__ = ["TinyGraph"]
-
 
 class TinyGraph:
     """Collects inputs, stored values and nodes in order; ``model`` builds the checked model with inferred shapes."""
