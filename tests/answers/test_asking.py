@@ -17,21 +17,9 @@ from deploykit.findings import Confidence
 from deploykit.system.processes import ProgramEnd
 from deploykit.tables.capabilities import CompatRow, Status
 from deploykit.tables.devices import Device, Fact
-from stub_backend import StubBackend
+from stub_backend import ROW, StubBackend
 
-BASE = CompatRow(
-    feature="",
-    backend="",
-    tool="",
-    sdk="",
-    status=Status.SUPPORTED,
-    since="1.0",
-    until="",
-    note="",
-    source=("a test",),
-    confidence=Confidence.REPORTED,
-    family="kit",
-)
+BASE = replace(ROW, since="1.0", family="kit")
 
 
 def device(name: str, *backends: str, arch: str | None) -> Device:

@@ -8,24 +8,13 @@ from deploykit.errors import UnknownTargetError
 from deploykit.findings import Confidence
 from deploykit.tables.capabilities import CompatRow, Status
 from deploykit.tables.devices import Device, Fact
+from stub_backend import ROW
 from tables import each_row
 
 
 def row(feature: str, status: str = "supported", since: str = "", until: str = "", **more: Any) -> CompatRow:
-    base = CompatRow(
-        feature=feature,
-        backend="one",
-        tool="",
-        sdk="",
-        status=Status(status),
-        since=since,
-        until=until,
-        note="",
-        source=("a test",),
-        confidence=Confidence.OBSERVED,
-        family="kit" if since else "",
-    )
-    return replace(base, **more)
+    base = replace(ROW, feature=feature, backend="one", status=Status(status), confidence=Confidence.OBSERVED)
+    return replace(base, **{"since": since, "until": until, "family": "kit" if since else "", **more})
 
 
 ROWS = (

@@ -73,19 +73,8 @@ def test_data_that_does_not_fit_exits_with_3(tmp_path: Path, capsys: pytest.Capt
 
 def test_the_worst_come_first_and_the_page_shows_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "page.html"
-    call = [
-        "accuracy",
-        "layers",
-        DETR,
-        "--encodings",
-        W8A8,
-        "--data",
-        data_of("w8a8", tmp_path),
-        "--top",
-        "3",
-        "--report",
-        str(page),
-    ]
+    call = ["accuracy", "layers", DETR, "--encodings", W8A8, "--data", data_of("w8a8", tmp_path)]
+    call += ["--top", "3", "--report", str(page)]
     assert run(cli, call) == 0
     said = capsys.readouterr().out
     assert "7.91 dB with everything quantized" in said
@@ -101,25 +90,8 @@ def test_the_worst_come_first_and_the_page_shows_them(tmp_path: Path, capsys: py
 
 
 def test_layers_in_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert (
-        run(
-            cli,
-            [
-                "--json",
-                "accuracy",
-                "layers",
-                DETR,
-                "--encodings",
-                W8A8,
-                "--data",
-                data_of("w8a8", tmp_path),
-                "--fresh",
-                "--seconds",
-                "0",
-            ],
-        )
-        == 0
-    )
+    call = ["--json", "accuracy", "layers", DETR, "--encodings", W8A8, "--data", data_of("w8a8", tmp_path)]
+    assert run(cli, [*call, "--fresh", "--seconds", "0"]) == 0
     value = json.loads(capsys.readouterr().out)
     assert value["schema"] == 1 and value["whole"]["db"] == pytest.approx(7.91, abs=0.01)
     assert value["samples"]["label"] == "given" and value["unmeasured"] > 0

@@ -154,17 +154,7 @@ def einsum(equation: str | bytes, *, nested: bool = False) -> onnx.ModelProto:
 
 @each_row(
     "equation",
-    "ij->i",
-    "ij",
-    "...j->...",
-    "a b -> a",
-    "ij,jk->ik",
-    "i...j,k->ik...j",
-    "->",
-    "",
-    "Ab->bA",
-    "ij->",
-    "i...,->",
+    *["ij->i", "ij", "...j->...", "a b -> a", "ij,jk->ik", "i...j,k->ik...j", "->", "", "Ab->bA", "ij->", "i...,->"],
 )
 def test_equations(equation: str) -> None:
     """Over others onnx 1.22 and ONNX Runtime 1.32 compute until they are ended."""

@@ -19,16 +19,6 @@ from deploykit.model.facts import GraphFacts, TensorFact, TensorRole
 from deploykit_qualcomm.resolving import resolve_target
 from deploykit_qualcomm.rules.registries import CONVERTERS, PROVIDER, run_lint
 
-TYPES = {
-    "float": np.float32,
-    "int8": np.int8,
-    "uint8": np.uint8,
-    "int16": np.int16,
-    "uint16": np.uint16,
-    "int32": np.int32,
-    "int64": np.int64,
-}
-
 
 def value_of(spec: Mapping[str, Any]) -> Value:
     """``{"type": "uint8", "scale": 0.1, "zero": 3, …}``, ``{"type": "float16"}`` or ``{"type": "lpbq", …}``."""
@@ -70,7 +60,7 @@ def build(case: Mapping[str, Any]) -> Situation:
     for number, node in enumerate(proto.graph.node):
         node.name = node.name or f"{node.op_type}_{number}"
     for name, (kind, shape, fill) in case.get("stored", {}).items():
-        array = np.broadcast_to(np.asarray(fill, TYPES[kind]), shape)
+        array = np.broadcast_to(np.asarray(fill, kind + "32" * (kind == "float")), shape)
         proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ascontiguousarray(array), name))
     model = wrap_proto(proto, path=Path("model.onnx"))
     entries = {

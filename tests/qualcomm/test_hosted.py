@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from deploykit.errors import InputError, ToolError
-from deploykit.findings import Confidence
 from deploykit.system.environments import environment_of
 from deploykit.system.specs import Need, Stage, ToolchainSpec
 from deploykit_qualcomm.hosted import (
@@ -21,6 +20,7 @@ from deploykit_qualcomm.hosted import (
     read_verdicts,
     refusal_lines,
 )
+from stub_backend import a_toolchain
 from tables import each_row
 
 RUNTIME = '{"event":"runtime","version":"1.22.2","api":22}'
@@ -107,13 +107,7 @@ def test_the_last_answer_counts_and_its_first_line_is_the_reason(tmp_path: Path)
 
 @each_row(
     "line",
-    "{",
-    "[]",
-    "7",
-    "null",
-    '{"call":1,"answer":0}',
-    '{"call":"node"}',
-    '{"call":"node","answer":"0"}',
+    *["{", "[]", "7", "null", '{"call":1,"answer":0}', '{"call":"node"}', '{"call":"node","answer":"0"}'],
     "[" * 100_000,
 )
 def test_what_is_no_record_is_refused(tmp_path: Path, line: str) -> None:
@@ -136,19 +130,7 @@ def toolchain(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> Too
     wine.chmod(0o755)
     monkeypatch.setenv("DEPLOYKIT_TOOLCHAINS", str(folder / "toolchains"))
     stage = Stage(id="one", run=("-c", "pass"))
-    spec = ToolchainSpec(
-        schema=1,
-        name="tiny",
-        version="1",
-        summary="a test",
-        python=">=3.11",
-        disk_mb=1,
-        minutes=1,
-        stages=(stage,),
-        source=("a test",),
-        confidence=Confidence.OBSERVED,
-        needs=(Need(name="wine", programs=(str(wine),), install="install Wine"),),
-    )
+    spec = a_toolchain((stage,), needs=(Need(name="wine", programs=(str(wine),), install="install Wine"),))
     environment = environment_of(spec)
     environment.python.parent.mkdir(parents=True)
     environment.python.touch()

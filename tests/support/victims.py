@@ -26,20 +26,13 @@ unpack()
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 MODEL = AIMET / "cnn" / "model.onnx"
 _FOR = ("--target", "sm8650", "--sdk", "2.33")
-PACKAGING = (
-    "package",
-    str(MODEL),
-    "--encodings",
-    str(AIMET / "cnn/w8a8.v0.6.1.encodings"),
-    *_FOR,
-    "--no-compile",
-    "-o",
-)
+_ENCODINGS = ("--encodings", str(AIMET / "cnn/w8a8.v0.6.1.encodings"))
+PACKAGING = ("package", str(MODEL), *_ENCODINGS, *_FOR, "--no-compile", "-o")
 """Packages the small convolutional network without any tool of a vendor; the output folder follows."""
 QUANTIZING = ("quantize", str(MODEL), *_FOR, "--with", "ort", "--calibration")
 """A quantizer in a process of its own; samples, -o and a folder follow."""
 
-FILE_EVENTS = (
+FILE_EVENTS = [
     "open",
     "os.mkdir",
     "os.rename",
@@ -49,7 +42,7 @@ FILE_EVENTS = (
     "os.link",
     "os.symlink",
     "shutil.rmtree",
-)
+]
 """Audit events of CPython at which something on disk may be about to change."""
 SECONDS = 300.0
 """Of wall time, after which a child counts as hanging: it waits for something. The machine may be busy with others."""

@@ -16,11 +16,11 @@ from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.cli.toolchain import known_toolchains
 from deploykit.errors import InputError, ToolError, UnknownTargetError, UsageError
-from deploykit.findings import Confidence
 from deploykit.system.environments import environment_of, toolchains_root
 from deploykit.system.installing import install, remove
 from deploykit.system.specs import Stage, ToolchainSpec, select
 from lent_pip import lend_pip
+from stub_backend import NO_PACKAGES, a_toolchain
 from tables import each_row
 
 THIS_PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -35,22 +35,6 @@ def make_wheel(folder: Path) -> Path:
         archive.writestr("tinytool-1.0.dist-info/WHEEL", tags)
         archive.writestr("tinytool-1.0.dist-info/RECORD", "")
     return wheel
-
-
-def spec(stages: tuple[Stage, ...], **changes: object) -> ToolchainSpec:
-    values: dict[str, object] = {
-        "schema": 1,
-        "name": "tiny",
-        "version": "1.0",
-        "summary": "a test",
-        "python": ">=3.11",
-        "disk_mb": 1,
-        "minutes": 1,
-        "stages": stages,
-        "source": ("this test",),
-        "confidence": Confidence.OBSERVED,
-    }
-    return ToolchainSpec(**{**values, **changes})  # type: ignore[arg-type]
 
 
 def silent(line: str) -> None:
@@ -68,9 +52,6 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "tools"
 
 
-NO_PACKAGES = (Stage(id="probe", run=("-c", "pass")),)
-
-
 @pytest.fixture
 def tiny(tmp_path: Path, root: Path) -> ToolchainSpec:
     """Two stages; the second one fails until the file ``allowed`` exists."""
@@ -80,7 +61,7 @@ def tiny(tmp_path: Path, root: Path) -> ToolchainSpec:
         f"open({str(runs)!r}, 'a').write('x'); "
         f"sys.exit(0 if pathlib.Path({str(allowed)!r}).exists() else 'error: not allowed yet')"
     )
-    return spec(
+    return a_toolchain(
         (Stage(id="package", packages=(f"TinyTool @ {wheel.as_uri()}",)), Stage(id="probe", run=("-c", program)))
     )
 
@@ -104,7 +85,7 @@ def test_an_interrupted_installation_is_resumed_and_ends_ready(tiny: ToolchainSp
     install(tiny, again.append)
     assert again == []
     assert (tmp_path / "runs").read_text() == "xx"
-    changed = spec((tiny.stages[0], *NO_PACKAGES))
+    changed = a_toolchain((tiny.stages[0], *NO_PACKAGES))
     assert environment_of(changed).state().detail == "unfinished: probe"
 
     lost = next(environment_of(tiny).path.glob("venv/lib/python3*/site-packages/tinytool-1.0.dist-info"))
@@ -124,7 +105,7 @@ def test_an_interrupted_installation_is_resumed_and_ends_ready(tiny: ToolchainSp
 
 def test_one_that_was_interrupted_while_it_was_made_is_made_again(root: Path) -> None:
     """Its interpreter is there before pip is: the same command has to go on from that."""
-    tiny = spec(NO_PACKAGES)
+    tiny = a_toolchain(NO_PACKAGES)
     place = environment_of(tiny)
     venv.create(place.path / "venv", with_pip=False, symlinks=True)
     assert place.python.exists() and place.state().state == "incomplete"
@@ -135,7 +116,7 @@ def test_the_second_of_two_processes_waits_and_says_so_in_a_log_too(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The lock is another process's until somebody waits; progress is silent without a terminal, this is not."""
-    tiny = spec(NO_PACKAGES)
+    tiny = a_toolchain(NO_PACKAGES)
     root.mkdir()
     monkeypatch.setattr("deploykit.cli.toolchain.known_toolchains", lambda: (tiny,))
     with (root / ".tiny-1.0.lock").open("w") as held:
@@ -166,12 +147,12 @@ def test_what_is_lacking_is_said_first(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     with pytest.raises(ToolError, match=told):
-        install(spec((Stage(id="a"),), **asked), silent)
+        install(a_toolchain((Stage(id="a"),), **asked), silent)
     assert not root.exists()
 
 
 def test_choosing_a_version() -> None:
-    known = [spec((Stage(id="a"),), version=version) for version in ("0.9", "0.11.2", "0.12.post1")]
+    known = [a_toolchain((Stage(id="a"),), version=version) for version in ("0.9", "0.11.2", "0.12.post1")]
     assert select(known, "tiny").version == "0.12.post1"
     assert select(known, "tiny==0.11.2").version == "0.11.2"
     assert select(known, "tiny<0.11").version == "0.9"
@@ -192,7 +173,7 @@ def test_a_bad_specification_is_answered_with_its_key(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="colour"):
         load_toolchains(tmp_path, backend="b")
     with pytest.raises(ValueError, match="only lower-case"):
-        spec((Stage(id="a"),), name="../evil")
+        a_toolchain((Stage(id="a"),), name="../evil")
 
 
 def test_the_command_line_lists_and_removes(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -246,7 +227,7 @@ def locked_spec(wheel: Path, digest: str) -> ToolchainSpec:
     folder = wheel.parent
     (folder / "tiny.lock").write_text(f"tinytool @ {wheel.as_uri()} --hash=sha256:{digest}\n")
     stage = Stage(id="package", packages=("tinytool==1.0",), lock="tiny.lock", lock_python=(THIS_PYTHON,))
-    return spec((stage,), files=str(folder))
+    return a_toolchain((stage,), files=str(folder))
 
 
 def test_a_lock_lets_in_what_has_its_hash_and_nothing_else(root: Path, tmp_path: Path) -> None:
@@ -271,7 +252,7 @@ def test_without_a_hash_pins_decide(machine: str, root: Path, tmp_path: Path, mo
     (tmp_path / "other.lock").write_text("nothing==0 --hash=sha256:" + "0" * 64 + "\n")
     stage = Stage(id="p", packages=(f"tinytool @ {wheel.as_uri()}",), lock="other.lock", lock_python=(known,))
     news: list[str] = []
-    assert install(spec((stage,), files=str(tmp_path)), news.append).state == "ready"
+    assert install(a_toolchain((stage,), files=str(tmp_path)), news.append).state == "ready"
     assert any(f"hashes are known for Python {known} on linux-x86_64 only" in line for line in news)
 
 

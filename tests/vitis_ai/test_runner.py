@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from deploykit.errors import ToolError
-from deploykit.findings import Confidence
 from deploykit.system.environments import Environment
 from deploykit.system.installing import install
-from deploykit.system.specs import Stage, ToolchainSpec
 from deploykit_vitis_ai.runner import RESULT, keep_run, run_key, run_quark, take_run
 from lent_pip import lend_pip
+from stub_backend import a_toolchain
 from tables import each_row
 
 WRITE = f"""
@@ -33,18 +32,7 @@ WRITE = f"""
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     """A real, nearly empty environment."""
     root = tmp_path_factory.mktemp("tools")
-    spec = ToolchainSpec(
-        schema=1,
-        name="standin",
-        version="1",
-        summary="a test",
-        python=">=3.11",
-        disk_mb=1,
-        minutes=1,
-        stages=(Stage(id="probe", run=("-c", "pass")),),
-        source=("this test",),
-        confidence=Confidence.OBSERVED,
-    )
+    spec = a_toolchain(name="standin")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DEPLOYKIT_TOOLCHAINS", str(root))
         lend_pip(patch)
