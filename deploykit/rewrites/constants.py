@@ -117,7 +117,7 @@ def _shrinking(
             try:
                 flow = follow(graph, start)
             except NoMatchError as end:
-                near.append(NearMiss(nodes=(end.node,), reason=f"{start}: {end.reason}"))
+                near.append(NearMiss((end.node,), f"{start}: {end.reason}"))
                 continue
             nodes = tuple(label(node) for node in graph.readers(start))
             why = "what it reaches saturates, or makes zeros of it"
@@ -282,10 +282,10 @@ def log_of_ratio(look: ModelLook) -> Iterator[Match | NearMiss]:
         nodes, quotient, output = (label(ratio), label(log)), ratio.output[0], log.output[0]
         negative = [name for name in ratio.input if not bounds.get(name, ANYTHING)[0] >= 0]
         if look.only_reader(quotient) is None:
-            yield NearMiss(nodes=nodes, reason=f"{quotient} is used elsewhere too")
+            yield NearMiss(nodes, f"{quotient} is used elsewhere too")
         elif negative:
             reason = f"{negative[0]} may be negative: the log of the ratio of two negative numbers exists"
-            yield NearMiss(nodes=nodes, reason=reason)
+            yield NearMiss(nodes, reason)
         else:
             why = "both operands are never negative"
             tensors = (quotient, output)

@@ -61,7 +61,7 @@ class Site:
     data: Any = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class NearMiss:
     """A place that looks like a site but is none, and the reason: the rewrite would change the result there."""
 
@@ -294,7 +294,7 @@ def rewrite(
                     found = find(look, node)
                 except NoMatchError as error:
                     if not quiet:
-                        yield NearMiss(nodes=(error.node,) if error.node else nodes, reason=error.reason)
+                        yield NearMiss((error.node,) if error.node else nodes, error.reason)
                     continue
                 if found is not None:
                     tensors = found.tensors or (output,)

@@ -360,7 +360,7 @@ def _match(look: ModelLook) -> MatchResult:
     try:
         resolved = _Resolved(look.model)
     except NoMatchError as error:
-        return MatchResult(refusals=(NearMiss(nodes=(error.node,), reason=error.reason),), reason=error.reason)
+        return MatchResult(refusals=(NearMiss((error.node,), error.reason),), reason=error.reason)
     nodes = tuple(label(node) for node, _ in resolved.written)
     why = "it is settled which tensor each place holds"
     return MatchResult(sites=(Site(nodes=nodes, tensors=tuple(resolved.sequences), why=why),))

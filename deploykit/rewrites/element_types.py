@@ -70,7 +70,7 @@ def dequantize_layers(look: ModelLook) -> Iterator[Match | NearMiss]:
             elif node.op_type == "DequantizeLinear" and all_at_run_time:
                 yield _table(look, node)
         except NoMatchError as error:
-            yield NearMiss(nodes=(label(node),), reason=error.reason)
+            yield NearMiss((label(node),), error.reason)
 
 
 def _quantized_from(look: ModelLook, name: str) -> tuple[NodeProto, list[NodeProto]]:
@@ -256,7 +256,7 @@ def _doubles(graph: ModelLook) -> MatchResult:
     elif any(True for node in graph.nodes for _ in bodies(node)):
         problem = "a node runs another graph"
     if problem:
-        return MatchResult(refusals=(NearMiss(nodes=(), reason=problem),), reason=problem)
+        return MatchResult(refusals=(NearMiss((), problem),), reason=problem)
     return MatchResult(sites=(Site(nodes=tuple(made), tensors=tuple(names), why="float32 holds its values"),))
 
 
@@ -328,11 +328,11 @@ def integers_to_pairs(look: ModelLook) -> Iterator[Match | NearMiss]:
             grids[made] = node.input[1], node.input[2]
         elif joins or (node.op_type in _PAIRED and (is_standard(node) or node.domain == _CONTRIBUTED)):
             if attribute(node, "channels_last", 0):
-                yield NearMiss(nodes=(label(node),), reason="its channels are last")
+                yield NearMiss((label(node),), "its channels are last")
                 continue
             at = 0 if joins else _PAIRED[node.op_type][2]
             if len(node.input) < at + 2 or (joins and len(node.input) % 3 != 2):
-                yield NearMiss(nodes=(label(node),), reason="it has too few inputs")
+                yield NearMiss((label(node),), "it has too few inputs")
                 continue
             grids[made] = node.input[at], node.input[at + 1]
             yield replace(_whole(node, _write_pairs), why="it computes on integers", opset=_PAIRS_SINCE)

@@ -202,21 +202,21 @@ def fuse_layernorm(look: ModelLook) -> Iterator[Match | NearMiss]:
         try:
             sites.append(_layernorm(look, nodes, block.source))
         except NoMatchError as error:
-            yield NearMiss(nodes=(root,), reason=error.reason)
+            yield NearMiss((root,), error.reason)
     for node in look.nodes:
         plus = look.maker(node.input[0], "Add") if node.op_type == "Sqrt" else None
         means = [] if plus is None else [look.maker(name, "ReduceMean") for name in plus.input]
         squared = [mean for mean in means if mean is not None and look.maker(mean.input[0], "Pow", "Mul")]
         if squared and label(node) not in sqrts:
             reason = "what is around it is no layer normalization, or is read elsewhere too"
-            yield NearMiss(nodes=(label(node),), reason=reason)
+            yield NearMiss((label(node),), reason)
     cannot = ""
     if sites and changed_operators(look.model, _LAYERNORM_SINCE) and opset_of(look.model) < _LAYERNORM_SINCE:
         try:
             raise_opset(copy_of(look.model), _LAYERNORM_SINCE)
         except InputError as error:
             cannot = f"LayerNormalization needs operator set {_LAYERNORM_SINCE}: {error.what}, {error.why}"
-    yield from (NearMiss(nodes=site.nodes, reason=cannot) if cannot else site for site in sites)
+    yield from (NearMiss(site.nodes, cannot) if cannot else site for site in sites)
 
 
 def _layernorm(look: ModelLook, core: Sequence[NodeProto], source: str) -> Match:

@@ -240,7 +240,7 @@ def longer_axes(look: ModelLook) -> Iterator[Match | NearMiss]:
         try:
             axes = look.axes(node, len(shape))
         except NoMatchError:
-            yield NearMiss(nodes=nodes, reason="its axes are computed")
+            yield NearMiss(nodes, "its axes are computed")
             continue
         longer = [axis for axis in axes if shape[axis] > 1]
         left = [size for axis, size in enumerate(shape) if axis not in axes]
@@ -272,10 +272,10 @@ def expand_before_norm(look: ModelLook) -> Iterator[Match | NearMiss]:
     for found in repeated_before_norm(facts_seen(look)):
         nodes, operand, given, shape = (found.node.label,), found.operand, found.given, found.shape
         if operand in look.stored and math.prod(shape) > _MOST_REPEATED:
-            yield NearMiss(nodes=nodes, reason=f"{operand} would be {math.prod(shape):,} values")
+            yield NearMiss(nodes, f"{operand} would be {math.prod(shape):,} values")
             continue
         if operand in look.stored and look.array(operand) is None:
-            yield NearMiss(nodes=nodes, reason=f"the values of {operand} were not read")
+            yield NearMiss(nodes, f"the values of {operand} were not read")
             continue
 
         def write(
@@ -387,7 +387,7 @@ def _open_batches(graph: ModelLook) -> MatchResult:
         # The one dimension of a vector may as well be a length.
         if axes != [0] or len(dims) < 2 or dims[0].HasField("dim_value"):
             reason = f"{item.name} is dynamic in what need not be a batch"
-            return MatchResult(refusals=(NearMiss(nodes=(), reason=reason),), reason=reason)
+            return MatchResult(refusals=(NearMiss((), reason),), reason=reason)
         names.append(item.name)
     if not names:
         return MatchResult(reason="no input has a dimension that is not a number")

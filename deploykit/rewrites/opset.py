@@ -49,7 +49,7 @@ def _old_opset(graph: ModelLook) -> MatchResult:
     try:
         raised_to(copy_of(model), _wanted(model))
     except InputError as error:
-        return MatchResult(refusals=(NearMiss(nodes=(), reason=error.why or error.what),), reason=error.what)
+        return MatchResult(refusals=(NearMiss((), error.why or error.what),), reason=error.what)
     return MatchResult(sites=(Site(nodes=(), tensors=(), why=f"its operator set is {given}"),))
 
 
@@ -102,7 +102,7 @@ def _with_bodies(graph: ModelLook) -> MatchResult:
         try:
             raised_to(copy_of(model), needed)
         except InputError:
-            refusals.append(NearMiss(nodes=(label(node),), reason=f"its body is of operator set {needed}"))
+            refusals.append(NearMiss((label(node),), f"its body is of operator set {needed}"))
             continue
         why = f"{node.op_type} is made of others"
         sites.append(Site(nodes=(label(node),), tensors=tuple(filter(None, node.output)), why=why, data=needed))
@@ -111,7 +111,7 @@ def _with_bodies(graph: ModelLook) -> MatchResult:
             _inlined(model, sites)
     except Exception as error:  # the inliner's C++ code raises bare RuntimeErrors, for left out inputs for instance
         problem = f"onnx does not write it out: {str(error).strip().splitlines()[0]}"
-        refusals += [NearMiss(nodes=site.nodes, reason=problem) for site in sites]
+        refusals += [NearMiss(site.nodes, problem) for site in sites]
         sites = []
     reason = "" if sites else refusals[0].reason if refusals else "no operator is one that is written out"
     return MatchResult(sites=tuple(sites), refusals=tuple(refusals), reason=reason)

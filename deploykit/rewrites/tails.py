@@ -153,7 +153,7 @@ def _last_scales(graph: ModelLook) -> MatchResult:
             continue
         problem = _no_scale(graph, node, free)
         if problem:
-            refusals.append(NearMiss(nodes=(label(node),), reason=problem))
+            refusals.append(NearMiss((label(node),), problem))
         else:
             scales.append(index)
     later = _movable_end(graph, _MOVES, scales) if scales else frozenset()
@@ -213,7 +213,7 @@ def _joins(graph: ModelLook) -> MatchResult:
         magnitudes = [max(map(abs, bounds.get(name, ANYTHING))) for name in node.input]
         known = all(math.isfinite(value) and value > 0 for value in magnitudes)
         if len(set(node.input)) < 2 or (known and max(magnitudes) <= _ALIKE * min(magnitudes)):
-            refusals.append(NearMiss(nodes=(label(node),), reason="its parts have like ranges"))
+            refusals.append(NearMiss((label(node),), "its parts have like ranges"))
         else:
             chosen.append(index)
     if not chosen:

@@ -142,6 +142,24 @@ def test_an_emulation_that_takes_too_long_is_said(tmp_path: Path, monkeypatch: p
     assert "ORT121" in {finding.code for finding in packaged.findings}
 
 
+@pytest.mark.heavy
+@pytest.mark.usefixtures("every_compilation_runs")
+def test_as_many_samples_are_emulated_as_the_time_is_enough_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deploykit_ort_qnn.compiler.jobs._FOR_RUNNING", 1e-9)
+    np.savez(
+        tmp_path / "data.npz", hidden_states=np.random.default_rng(0).normal(size=(4, 1, 8, 64)).astype(np.float32)
+    )
+    packaged = make_package(
+        request("mlp/model.onnx", calibration=tmp_path / "data.npz", precision="fp16"), tmp_path / "p"
+    )
+    right = packaged.status.right
+    assert (str(right.state), right.count) == ("yes", 1), right
+    assert "1 of 4 samples, as many as --option time_limit=" in right.why
+    assert verify(tmp_path / "p", numerics=True).ok
+
+
 def test_a_narrowed_operand_is_told_and_no_route_where_precision_is_strict() -> None:
     plan = make_plan(request("vit/w8a16.qdq.onnx", "sm8450"))
     assert plan.route is not None and "ORT008" in {finding.code for finding in plan.findings}

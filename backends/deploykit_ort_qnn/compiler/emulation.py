@@ -137,6 +137,7 @@ def compare(job: EmulationJob, progress: Progress | None = None) -> NumericScope
         except InputError as error:
             raise ToolError(f"{job.qdq}: does not run on the CPU", why=error.why or error.what) from None
     sides = run(job.root, job.qdq, job.context, feeds)
+    job = replace(job, inputs=job.inputs[: len(sides[1])])
     ends = [Session(onnx.load(job.root / job.tail))] if job.tail else []
     given = ([{**fed, **made} for fed, made in zip(job.inputs, side, strict=True)] for side in sides)
     cpu, npu = map(Chain(ends).runs, given)
@@ -145,7 +146,7 @@ def compare(job: EmulationJob, progress: Progress | None = None) -> NumericScope
     if job.keep and original is not None:
         told = {"emulator": [{name: one[name] for name in original.judge.names if name in one} for one in npu]}
         if original.quantization is not None or not facts.is_qdq:  # else the original is quantized itself
-            told["float"] = [dict(one) for one in original.judge.reference]
+            told["float"] = [dict(one) for one in original.judge.reference[: len(npu)]]
         kept = record_expected(job.inputs, told, job.label)
         if kept is not None:
             (job.root / EXPECTED_FILE).write_bytes(kept)
@@ -175,15 +176,19 @@ def _judged(
         context = Context(label=job.label, against=against, bits=job.bits, same_graph=True)
         return judge_outputs(facts, context, cpu, npu, job.inputs), None
     device, quantization = original.judge.compare(npu), original.quantization
+    few, of = len(npu) < len(original.judge.feeds), len(original.judge.feeds)
+    said = f"{len(npu)} of {of} samples, as many as --option time_limit={job.timeout:g} is enough for"
     if quantization is None:
-        return device, None
+        return replace(device, cost=said) if few else device, None
     # What the file itself loses on the CPU counts as well, for the encodings may have been cured on the way; but only
     # where it does what these do: a file that is wrong does not excuse the device that runs it.
     of_file = original.judge.compare(cpu)
-    beside = device.beside(quantization)
     is_faithful = of_file.beside(quantization).right is True
+    # On fewer samples than the encodings were simulated on, only the file on the same ones is a measure.
+    beside = device.beside(of_file if few and is_faithful else quantization)
     if beside.right is not True and is_faithful and device.beside(of_file).right is True:
         beside, quantization = device.beside(of_file), of_file
+    beside = replace(beside, cost=f"{beside.cost}; {said}") if few else beside
     return settled(beside, job.label), settled(quantization, job.label)
 
 

@@ -58,8 +58,9 @@ class Judge:
         self.reference = Session(model).runs(self.feeds) if reference is None else reference
 
     def compare(self, outputs: Sequence[Values]) -> Verdict:
-        """The verdict on one mapping per sample, which must hold the outputs."""
-        return judge_outputs(self._facts, self._context, self.reference, outputs, self.feeds)
+        """The verdict on one mapping per sample, which must hold the outputs; they may be of the first samples only."""
+        count = len(outputs)
+        return judge_outputs(self._facts, self._context, self.reference[:count], outputs, self.feeds[:count])
 
 
 def judge_outputs(
