@@ -176,7 +176,8 @@ def _judged(
         context = Context(label=job.label, against=against, bits=job.bits, same_graph=True)
         return judge_outputs(facts, context, cpu, npu, job.inputs), None
     device, quantization = original.judge.compare(npu), original.quantization
-    few, of = len(npu) < len(original.judge.feeds), len(original.judge.feeds)
+    of = len(original.judge.feeds)
+    few = len(npu) < of
     said = f"{len(npu)} of {of} samples, as many as --option time_limit={job.timeout:g} is enough for"
     if quantization is None:
         return replace(device, cost=said) if few else device, None
