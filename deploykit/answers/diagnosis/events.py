@@ -35,7 +35,7 @@ _PARTS = {
     ),
 }
 _LEVELS: dict[str, Level] = {"W": "warning", "I": "note", "N": "note", "V": "detail", "D": "detail"}
-_FRAME = re.compile(r"""\s*(?:File "|at |#\d+ |frame #|\[[^]]*\] *at )""")
+_FRAME = re.compile(r"""(?:\[rank\d+\]:)?\s*(?:File "|at |#\d+ |frame #|\[[^]]*\] *at )""")
 _QUOTED_NAME = re.compile(r"""'[^'/\s]+'|"[^"/\s]+"|'[^'\s]*::[^'\s]*'|"[^"\s]*::[^"\s]*\"""")  # no path, no sentence
 _STACK = "Traceback (most recent call last)"
 _LONGEST_LINE = 2000  # what is longer is a dump, and says what failed where it begins
@@ -104,12 +104,14 @@ def speaker(lines: Sequence[str], tools: Sequence[Tool]) -> Tool | None:
     """Who speaks in the first of some lines, else in the nearest one after it that anybody does; the longest mark wins.
 
     ``lines`` begin with the failing one and go up. What stands above a stack has nothing to say of the failure at its
-    end, and a tool beside the chain speaks from above only in a frame: its name alone may be a command or a file.
+    end, and a tool beside the chain speaks from above only in a frame: its name alone may be a command or a file. What
+    the chain's own code called is the chain's.
     """
     for tool in tools:
         if any(compiled(pattern).search(lines[0]) for pattern in tool.lines):
             return tool
     marks = [(mark, tool) for tool in tools for mark in tool.speaks]
+    inner: Tool | None = None
     for index, line in enumerate(takewhile(lambda above: _STACK not in above, lines)):
         plain = line.replace("\\", "/")
         # Hundreds of marks, and hardly one stands in a line.
@@ -122,9 +124,13 @@ def speaker(lines: Sequence[str], tools: Sequence[Tool]) -> Tool | None:
             for mark, tool in known
             if (here or not tool.foreign) and mark in (about if tool.foreign and "'" not in mark else plain)
         ]
-        if found:
-            return max(found, key=lambda pair: (pair[0], not pair[1].foreign))[1]
-    return None
+        if not found:
+            continue
+        tool = max(found, key=lambda pair: (pair[0], not pair[1].foreign))[1]
+        if not tool.foreign and (inner is None or (_FRAME.match(line) and not tool.drives_others)):
+            return tool
+        inner = inner or tool
+    return inner
 
 
 @cache
