@@ -6,7 +6,7 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import IO, TypeAlias
 
@@ -222,10 +222,9 @@ class _Collector:
     def take(self, block: Block) -> None:
         """Read the new lines of one block."""
         data = shape_of(b"\n".join(block.lines[block.start : block.stop]))
-        found = self._sought.search.find(data)
-        lines, anchors, places = self._with_levels(data, found)
-        if len(lines):
-            self._take_lines(block, data, found.starts.tolist(), lines, anchors, places)
+        found = self._with_levels(data, self._sought.search.find(data))
+        if len(found.lines):
+            self._take_lines(block, data, found)
         if self.seen.overlooked and self._suspect[:-1].any():
             self._seek(trouble=False)  # nobody asks for them any more, and a flood of them is what takes the time
         self.seen.lines = block.number(block.stop) - 1
@@ -239,10 +238,9 @@ class _Collector:
         self.seen.tail = tuple(line.strip()[:400] for line in last.splitlines()[-_TAIL_LINES:])
         return self.seen
 
-    def _take_lines(
-        self, block: Block, data: bytes, starts: list[int], lines: _Numbers, anchors: _Numbers, places: _Numbers
-    ) -> None:
+    def _take_lines(self, block: Block, data: bytes, sighted: AnchorPlaces) -> None:
         """Read those lines with anchors that may tell something new, and count the others."""
+        lines, anchors, places = sighted.lines, sighted.anchors, sighted.places
         first = np.flatnonzero(np.diff(lines, prepend=-1))
         # Lines with the same anchors have the same sum of random numbers, one per anchor.
         sums = np.add.reduceat(self._sought.numbers[anchors], first)
@@ -270,29 +268,29 @@ class _Collector:
                 for one in range(begins[last], begins[last + 1]):
                     self._take_marks(self._targets[found[one]], block.number(index), block.lines[index], at[one])
         hits = (block.start + telling[np.flatnonzero(np.diff(telling, prepend=-1))]).tolist()
-        form_of = which.tolist()
         for line in np.flatnonzero(read[which]).tolist():
             span = slice(begins[line], begins[line + 1])
             pairs = list(zip(found[span], at[span], strict=True))
             index = block.start + numbers[line]
-            form, start = forms[form_of[line]], starts[numbers[line]]
+            form, start = forms[which[line]], int(sighted.starts[numbers[line]])
             if form.suspect and not self.seen.overlooked:
                 self._judge(block, spots[line : line + 1])
             self._read(block, index, data[start : start + len(block.lines[index])], form, pairs, hits)
 
-    def _with_levels(self, data: bytes, found: AnchorPlaces) -> tuple[_Numbers, _Numbers, _Numbers]:
+    def _with_levels(self, data: bytes, found: AnchorPlaces) -> AnchorPlaces:
         """The pairs of lines and anchors, with one more for each line that begins with a letter of trouble."""
         # Written after a line break, the expression is sought as fast as a word.
         level = () if self.seen.overlooked else [match.start() for match in _LEVELS.finditer(b"\n" + data)]
         if not level:
-            return found.lines, found.anchors, found.places
+            return found
         lines = np.concatenate((found.lines, np.searchsorted(found.starts, level)))
         order = np.argsort(lines, kind="stable")
         more = np.zeros(len(level), np.int64)
-        return (
-            lines[order],
-            np.concatenate((found.anchors, more + len(self._targets) - 1))[order],
-            np.concatenate((found.places, more))[order],
+        return replace(
+            found,
+            lines=lines[order],
+            anchors=np.concatenate((found.anchors, more + len(self._targets) - 1))[order],
+            places=np.concatenate((found.places, more))[order],
         )
 
     def _new_form(self, kind: int, anchors: Sequence[int]) -> _Form:

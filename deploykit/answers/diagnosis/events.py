@@ -114,20 +114,18 @@ def speaker(lines: Sequence[str], tools: Sequence[Tool]) -> Tool | None:
     inner: Tool | None = None
     for index, line in enumerate(takewhile(lambda above: _STACK not in above, lines)):
         plain = line.replace("\\", "/")
-        # Hundreds of marks, and hardly one stands in a line.
-        known = [pair for pair in marks if pair[0] in plain]
         here = index == 0 or _FRAME.match(line)
         # What a line is about stands in quotes, and is not who speaks: any reader of a graph may miss an 'aten::relu'.
         about = _QUOTED_NAME.sub("", plain)
         found = [
             (len(mark), tool)
-            for mark, tool in known
-            if (here or not tool.foreign) and mark in (about if tool.foreign and "'" not in mark else plain)
+            for mark, tool in marks  # hundreds, and hardly one stands in a line
+            if mark in plain and (not tool.foreign or (here and ("'" in mark or mark in about)))
         ]
         if not found:
             continue
         tool = max(found, key=lambda pair: (pair[0], not pair[1].foreign))[1]
-        if not tool.foreign and (inner is None or (_FRAME.match(line) and not tool.drives_others)):
+        if not tool.foreign and (inner is None or (here and not tool.drives_others)):
             return tool
         inner = inner or tool
     return inner

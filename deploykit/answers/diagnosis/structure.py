@@ -52,7 +52,7 @@ def answer_by_structure(lines: Iterable[ErrorLine], catalog: Catalog, wrote: Col
     if nobody:
         # A framework that drives many chips, and nothing in the log speaks of this one: the failure is its own.
         catalog = replace(catalog, tools=tuple(replace(tool, foreign=tool.id in beside) for tool in catalog.tools))
-    answer = _by_kind(severe, catalog, mild=False, nobody=nobody)
+    answer = _by_kind(severe, catalog, nobody=nobody)
     vague = {f"line/{kind.id}" for kind in catalog.kinds if kind.root != "cause" and not kind.chain}
     if answer is None or answer.error.id in vague:
         answer = _beside_the_chain(severe, catalog, nobody=nobody) or answer
@@ -78,7 +78,9 @@ def end_of_first_step(lines: Iterable[ErrorLine]) -> int:
     return sys.maxsize
 
 
-def _by_kind(pairs: Sequence[tuple[ErrorLine, Event]], catalog: Catalog, *, mild: bool, nobody: bool) -> Cause | None:
+def _by_kind(
+    pairs: Sequence[tuple[ErrorLine, Event]], catalog: Catalog, *, nobody: bool, mild: bool = False
+) -> Cause | None:
     """The first answer among lines of one level; of a warning only what says why by itself, as a warning.
 
     What may follow from a step that failed before counts up to the end of the first one only.
