@@ -206,7 +206,7 @@ def test_one_execution_alone_or_three_are_a_wrong_call(tmp_path: Path) -> None:
         (0, False, "before the outputs were compared"),
     ],
 )
-def test_a_failed_run_is_an_error_in_its_time(
+def test_a_run_that_fails_is_an_error_unless_its_time_is_over(
     rounds: int, in_time: bool, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When its time is over the nearest known operator is named; without the outputs there is no answer."""

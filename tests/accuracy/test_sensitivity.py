@@ -107,7 +107,7 @@ def _rank_correlation(pairs: list[tuple[float, float]]) -> float:
     return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
 
 
-def test_an_analysis_resumes(
+def test_an_ended_analysis_goes_on(
     detr: Sensitivity, detr_samples: Samples, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DEPLOYKIT_CACHE", str(tmp_path))

@@ -38,9 +38,7 @@ def test_force_keeps_a_folder_that_only_looks_like_a_package(cnn: Command, tmp_p
 
 
 @pytest.mark.parametrize("change", ["a new file", "a changed file", "a signature", "a link"])
-def test_force_names_and_keeps_what_the_user_put_there(
-    change: str, cnn: Command, package: Path, tmp_path: Path
-) -> None:
+def test_force_names_and_keeps_what_users_put_there(change: str, cnn: Command, package: Path, tmp_path: Path) -> None:
     out = package
     name = {"a new file": "notes.txt", "a changed file": "scripts/build.sh", "a signature": "manifest.json.sig"}.get(
         change, "artifacts"
@@ -101,7 +99,7 @@ def test_a_file_that_comes_while_the_package_is_made_is_kept(cnn: Command, tmp_p
 @pytest.mark.heavy
 @pytest.mark.parametrize("then", ["kill", "term", "full"])
 @pytest.mark.parametrize("over", [False, True])
-def test_a_dead_run_leaves_the_old_package_or_none(
+def test_a_run_that_dies_leaves_the_old_package_or_none(
     then: str, over: bool, cnn: Command, made: Path, tmp_path: Path
 ) -> None:
     events = run_cli(*cnn, tmp_path / "first").events

@@ -180,7 +180,7 @@ SURER = Claim(answered_by=Answerer.COMPILER, confidence=Confidence.OBSERVED, see
     (None, {"claim": SURER}, None),
     (CLAIM, {"claim": SURER, "by_trial": False}, None),
 )
-def test_a_row_makes_a_claim_surer_and_no_new_one(
+def test_a_row_may_make_a_claim_surer_but_only_a_rule_makes_one(
     of_rule: Claim | None, found: dict[str, Any], wanted: Claim | None
 ) -> None:
     registry: Registry[None] = Registry("x")

@@ -99,7 +99,7 @@ def test_letters_that_a_terminal_lacks_are_no_reason_to_fail() -> None:
     assert "…" in done.stdout.decode("utf-8") or b"\\u2026" in done.stdout, "the help has such a letter"
 
 
-def test_an_error_is_json_where_it_is_asked_for(
+def test_an_error_is_json_too_when_json_was_asked_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for asked, words in (("", ["--json"]), ("1", [])):

@@ -173,7 +173,7 @@ def test_doctor_looks_at_this_machine(capsys: pytest.CaptureFixture[str]) -> Non
     assert status == int(not value["ok"]) == int(any(line["state"] == "problem" for line in lines.values()))
 
 
-def test_a_problem_is_status_1(
+def test_a_problem_is_exit_status_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("DEPLOYKIT_TOOLCHAINS", str(tmp_path))  # what this machine has half installed is not the point
@@ -249,7 +249,7 @@ def log(tmp_path: Path, text: str = FAILURE) -> str:
     (f"{CALL}2024-05-14 19:12:07,136 - 235 - INFO - Conversion complete!\n", 0, "did its job"),
     (CALL, 1, "nothing says that a tool did its job"),
 )
-def test_a_finished_tool_says_so(
+def test_only_a_tool_that_says_so_has_finished(
     text: str, status: int, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(cli, ["diagnose", log(tmp_path, text)]) == status

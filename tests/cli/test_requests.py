@@ -181,7 +181,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_without_an_sdk_nothing_is_there(
+def test_without_an_sdk_nothing_is_to_be_collected(
     made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No tool ran, so that there is nothing to diagnose: the script's own words are all there is."""
@@ -208,9 +208,7 @@ def sdk_of(folder: Path, package: Path, tool: str) -> str:
 
 
 @pytest.mark.heavy
-def test_a_killed_build_leaves_the_package_as_it_was(
-    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_build_leaves_a_package_as_it_was(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(
         "QAIRT_SDK_ROOT", sdk_of(tmp_path, made, f"echo half > artifacts/half; touch {tmp_path}/here; sleep 60")
     )
@@ -244,7 +242,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_is_kept_is_cleared(
+def test_it_says_what_is_kept_and_clears_it(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("deploykit.cli.doctor.examine", lambda _backends: ())

@@ -39,7 +39,7 @@ def told(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int,
     return status, json.loads(capsys.readouterr().out)
 
 
-def test_the_processor_here_runs_what_nothing_else_runs(
+def test_on_this_machine_the_processor_runs_what_has_nothing_else(
     plain: Path, sources: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["run", str(plain), "--on", "local", "--iterations", "12", "--warmup", "1"]

@@ -69,7 +69,7 @@ def test_what_is_no_file_or_too_large_is_not_read(tmp_path: Path) -> None:
 
 
 @each_row("filler", b"{},", b"[1],", b'"a":1,', b"1,")
-def test_a_file_that_would_fill_the_memory_is_refused(
+def test_a_file_that_would_fill_the_memory_is_refused_before_it_is_parsed(
     filler: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("deploykit.encodings.formats.aimet._BUDGET", 10_000_000)

@@ -85,7 +85,7 @@ def reach_of(op_type: str, *operands: tuple[float, float] | None) -> Reach | Non
     ("Clip", [(-3.0, 2.0)], (-3, 2)),
     ("Clip", [None, (-1.0, -1.0)], None),
 )
-def test_the_reach_of_one(
+def test_what_one_operator_reaches(
     op_type: str, operands: list[tuple[float, float] | None], expected: tuple[float, float] | None
 ) -> None:
     found = reach_of(op_type, *operands)

@@ -125,7 +125,7 @@ def test_a_matrix_runs_what_it_made(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize(("rows", "told"), [("", "names no device"), ('[devices.x]\nat = "local"\n', "no target of")])
-def test_a_lone_device_is_a_usage_error(
+def test_a_device_that_belongs_to_nothing_is_a_usage_error(
     rows: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "deploykit.toml"

@@ -249,7 +249,7 @@ def checked(
     # Made-up inputs tell nothing.
     (False, 8, 0.005, "sm8650", "deploykit accuracy locate names the first operator"),
 )
-def test_the_first_wider_type_that_keeps_it_is_named(
+def test_the_first_wider_type_of_the_device_that_keeps_it_is_named(
     tmp_path: Path, given: bool, bits: int, reach: float, device: str, hint: str
 ) -> None:
     # Many values are so small that 8 bits have no step for them.

@@ -67,7 +67,7 @@ def ask(
         ("observed", "an older one", True),
     ],
 )
-def test_what_is_unsure_is_asked(
+def test_what_is_not_sure_or_older_is_asked(
     confidence: str, seen_with: str, is_asked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     giver = Giver()

@@ -53,7 +53,7 @@ CLASSES = "g (float[n,3,h,w] x) => (float[n,3,1,1] y) { y = GlobalAveragePool (x
     ("g (float[n,8] x) => (float[n,8] y) { y = Relu (x) }", (), (1, 8), "one sample at a time"),
     ("g (int64[n,s] x) => (int64[n,s] y) { y = Abs (x) }", (), (1, 128), "a usual number of tokens"),
 )
-def test_sizes_have_reasons(
+def test_each_size_has_its_reason(
     tmp_path: Path, graph: str, inputs: tuple[str, ...], shape: tuple[int, ...], why: str
 ) -> None:
     made = pinned(save(tmp_path / "m.onnx", graph), *inputs)

@@ -42,7 +42,7 @@ def package(out: Path, *targets: str) -> int:
     return run(cli, ["package", str(CNN / "model.onnx"), *words, "--encodings", encodings, "-o", str(out), "--json"])
 
 
-def test_targets_have_packages(
+def test_several_targets_are_several_packages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     read: list[Path] = []

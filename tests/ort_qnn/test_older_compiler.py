@@ -81,9 +81,7 @@ def test_without_the_toolchain_the_plan_says_how_to_get_it(tmp_path: Path, sdk: 
     ("vit/w8a16", "2.22", {"without-channel-bias"}, {"int16-matmul", "softmax-rounding"}),
     ("vit/w8a16", "2.51", {"int16-matmul", "softmax-rounding"}, {"without-channel-bias"}),
 )
-def test_it_is_prepared_for_the_provider(
-    tmp_path: Path, name: str, sdk: str, there: set[str], absent: set[str]
-) -> None:
+def test_it_is_prepared_for_providers(tmp_path: Path, name: str, sdk: str, there: set[str], absent: set[str]) -> None:
     make_package(request(name, sdk, compile=False), tmp_path / "p")
     assert there <= steps(tmp_path / "p") and not absent & steps(tmp_path / "p")
 

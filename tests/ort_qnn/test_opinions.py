@@ -146,7 +146,7 @@ def test_time_that_is_over_leaves_it_open(roi: Path, monkeypatch: pytest.MonkeyP
         (CompileOutcome(status="compiled"), "refuted"),
     ],
 )
-def test_outcomes(
+def test_what_each_outcome_says(
     roi: Path, monkeypatch: pytest.MonkeyPatch, outcome: CompileOutcome, state: str, own_cache: Path
 ) -> None:
     monkeypatch.setattr(ask, "compile_model", lambda job, progress: outcome)

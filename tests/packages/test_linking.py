@@ -82,7 +82,7 @@ def test_a_link_is_followed(source: Path, tmp_path: Path, told: list[str]) -> No
     assert not place.is_symlink() and place.read_bytes() == CONTENT
 
 
-def test_other_disks_are_refused(
+def test_another_disk_is_refused(
     source: Path, tmp_path: Path, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def apart(_source: Path, _place: Path) -> bool:

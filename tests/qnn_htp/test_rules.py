@@ -252,7 +252,7 @@ def test_a_chip_without_float16_says_so_for_itself() -> None:
     ("sc8380xp", "2.33", {}, "direct fallback integer segments", False, {"direct": "inferred"}),
     ("sm8650", "2.33", {"route": "provider-context"}, "fallback integer", True, {"fallback": "inferred"}),
 )
-def test_mixes(
+def test_what_a_target_mixes(
     device: str, sdk: str, options: dict[str, Any], kinds: str, safe: bool, confidence: dict[str, str]
 ) -> None:
     found = mixed_support(mixed(device=device, sdk=sdk).situation.target, options)

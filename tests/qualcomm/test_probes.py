@@ -84,7 +84,7 @@ def test_what_counts_as_starting(tmp_path: Path, body: str, state: str, word: st
     ("2.33.0.250327", ("python3.12",), ["3.10"], "problem"),
     ("2.47.0", ("python3.12",), ["3.12"], "ok"),
 )
-def test_the_python_needed(
+def test_the_python_that_a_release_needs(
     tmp_path: Path, version: str, present: tuple[str, ...], wanted: list[str], state: str
 ) -> None:
     """3.10 until 2.46; 3.12 on Linux from 2.47 (QAIRT installation pages)."""

@@ -244,7 +244,7 @@ def refined(shape: list[int], eps: float = 1e-5, *, idle_clip: bool = False, kee
     keep=st.booleans(),
     first=st.sampled_from([(), ("log-of-ratio",)]),
 )
-def test_an_inverse_is_a_clip(
+def test_an_inverse_sigmoid_becomes_a_clip(
     shape: list[int], eps: float, idle_clip: bool, keep: bool, first: tuple[str, ...]
 ) -> None:
     model = refined(shape, eps, idle_clip=idle_clip, keep=keep)

@@ -141,7 +141,7 @@ def test_the_second_of_two_processes_waits_and_says_so_in_a_log_too(
         ({"disk_mb": 10**9}, "MiB"),
     ],
 )
-def test_what_is_lacking_is_said_first(
+def test_what_this_machine_lacks_is_said_before_anything_is_made(
     asked: dict[str, object], told: str, root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -194,7 +194,7 @@ def test_the_command_line_lists_and_removes(root: Path, capsys: pytest.CaptureFi
         (["quark"], "quark==0.13"),
     ],
 )
-def test_a_targets_version_is_installed(
+def test_the_version_that_a_target_wants_is_installed(
     words: list[str], wanted: str, monkeypatch: pytest.MonkeyPatch, root: Path
 ) -> None:
     """Not the newest one, which its packages would not use."""

@@ -107,7 +107,7 @@ def test_a_folder_that_others_may_write_to_is_neither_read_nor_written(folder: P
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="needs the rights of POSIX")
-def test_folders_of_other_users_and_links_are_not_read(
+def test_a_folder_of_another_user_and_a_link_in_its_place_are_not_read(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = Store("kind")

@@ -215,7 +215,7 @@ GOOD = "Number of operators offloaded by VAIML: 9 (100.000%)\nGOPs offloaded by 
     (GOOD + "Number of subgraphs with compilation errors (fall back to CPU): 2", 1, "2 subgraphs failed"),
     (GOOD, 0, ""),
 )
-def test_the_summary_judges(
+def test_compile_judges_by_the_summary(
     make: Callable[..., Packaged], tmp_path: Path, summary: str, status: int, told: str
 ) -> None:
     """A stand-in for the provider returns without an error each time; only its summary differs."""

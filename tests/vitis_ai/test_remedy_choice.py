@@ -139,7 +139,7 @@ def test_what_is_tried_and_what_is_taken(
     ((WRONG, lost(0.4), WRONG, lost(0.01)), "auto", ["VAI283"], True),
     ((WRONG, lost(0.3), lost(0.4), lost(0.5)), "auto", ["VAI280", "VAI281", "VAI283"], False),
 )
-def test_what_is_said(
+def test_what_is_said_of_it(
     choose: Choose, seen: tuple[Seen, ...], precision: str, codes: list[str], reached: bool | None
 ) -> None:
     made, _ = choose(seen, precision)
