@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from deploykit.encodings.complete import FINEST_SCALE, complete, copy_over_movement, derive_biases
+from deploykit.encodings.complete import FINEST_SCALE, complete, copy_over_movement, derive_biases, effective_entry
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.formats.differences import diff
 from deploykit.encodings.place import place
@@ -168,6 +168,19 @@ def test_scales_of_biases(bias: tuple[float, float], changes: dict[str, Any], b:
     done = derive_biases(encoding_set(**FULL | changes), facts, read_values=values_of(model))
     assert {e.name: e.value.scale.tolist() for e in done.entries if isinstance(e.value, Affine)} == {"b": b, "lb": lb}
     assert all(entry.is_param and entry.dtype == "int32" for entry in done.entries)
+
+
+def test_the_input_is_found_over_data_movement_and_entries_that_exist_stay() -> None:
+    model, facts = bias_model()
+    found = effective_entry(encoding_set(**FULL), facts, "xt")
+    assert found is not None and found.name == "x"
+    assert effective_entry(encoding_set(x=grid(0.5)), facts, "n") is None
+    stated = replace(encoding_set(**FULL), float_tensors=frozenset({"xt"}))
+    assert effective_entry(stated, facts, "xt") is None, "what is stated to be float has no grid from before it"
+    _, cast = read("c = Cast <to = 1> (i)  y = Sigmoid (c)", given="int64[2] i")
+    assert effective_entry(encoding_set(i=grid(0.5)), cast, "c") is None, "integers have no grid to hand on"
+    explicit = encoding_set(**FULL, b=grid(0.75), lb=Float(dtype="float16"))
+    assert not derive_biases(explicit, facts, read_values=values_of(model)).entries
 
 
 def test_biases_without_an_entry_say_why() -> None:

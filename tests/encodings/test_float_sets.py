@@ -171,6 +171,7 @@ def test_constants_in_effect_have_no_type_and_make_no_border() -> None:
     found = predict_float_set(facts, entries("x w w2 sum0 sum1 squashed base y"))
     assert not found.intended and found.predicted == {"bias"} and not found.borders
     assert {border.tensor for border in find_borders(facts, {"squashed"})} == {"sum1", "y"}
+    assert {border.tensor for border in find_borders(facts, {"squashed"}, ignored={"sum1"})} == {"y"}
 
 
 def test_what_an_exporter_never_gives_an_entry_means_no_float() -> None:

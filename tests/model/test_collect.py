@@ -15,6 +15,8 @@ from deploykit.model.facts import (
     TensorFact,
     TensorRole,
     changes_between,
+    dynamic_inputs,
+    dynamic_tensors,
     is_setting,
     setting_of,
     shape_text,
@@ -23,6 +25,8 @@ from deploykit.model.facts import (
     tensor_bytes,
     with_static,
 )
+from deploykit.model.parameters import QUANTIZERS, integer_type, quantizer_of, stored_behind_pairs
+from sample_models.networks import dynamic_net
 from tables import each_row
 from text_models import text_model
 
@@ -51,6 +55,20 @@ def test_what_a_model_says_about_itself() -> None:
     graph = onnx.load(AIMET / "detr" / "model.onnx").graph
     constants = [attribute.t for node in graph.node for attribute in node.attribute if attribute.name == "value"]
     assert facts.weight_bytes == sum(numpy_helper.to_array(t).nbytes for t in (*graph.initializer, *constants))
+
+
+def test_sizes_that_are_no_numbers() -> None:
+    facts = facts_of(dynamic_net())
+    assert facts.tensors["input"].shape == ("batch", None, 4), "symbols are the model's own"
+    assert [(dim.axis, dim.symbol) for dim in dynamic_inputs(facts)] == [(0, "batch"), (1, None)]
+    assert dynamic_tensors(facts) == ("output",)
+    unknown = facts_of(text_model("float[n,3] x", "a = own.Op (x)  y = Relu (x)", "y, a"))
+    assert dynamic_tensors(unknown) == (), "of what nothing could be inferred nothing is said"
+    counted = facts_of(text_model("float[n,3] x", "where = NonZero (x)  y = Transpose (where)", "int64[] y"))
+    assert counted.tensors["y"].shape == (None, 2) and not counted.tensors["y"].is_static
+    negative = text_model("float[2,3] x", "y = Relu (x)")
+    negative.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
+    assert facts_of(negative).tensors["x"].shape == (None, 3)
 
 
 def test_initializers_that_are_listed_as_inputs_and_sparse_ones() -> None:
@@ -124,6 +142,30 @@ def test_what_constants_make_is_constant() -> None:
     assert static_tensors(facts) == {"alias", "negated", "grid", "bias", "base"}
     assert {facts.nodes[index].op_type for index in static_nodes(facts)} == {"Identity", "Neg", "Exp"}
     assert with_static(facts).tensors["grid"].role is TensorRole.CONSTANT
+
+
+def test_looking_through_pairs() -> None:
+    """x -> Relu -> Q -> DQ -> MatMul with a stored int8 weight behind DQ and Identity."""
+    facts = facts_of(
+        text_model(
+            "float[1,2] x",
+            "a = Relu (x)  a_q = QuantizeLinear (a, scale, zero)  a_dq = DequantizeLinear (a_q, scale, zero)"
+            "  w_dq = DequantizeLinear (w_q, scale)  w = Identity (w_dq)  y = MatMul (a_dq, w)",
+            opset=21,
+            scale=0.1,
+            zero=np.asarray(3, np.uint16),
+            w_q=np.ones((2, 2), np.int8),
+        )
+    )
+    found = {name: node.outputs[0] for name in facts.tensors if (node := quantizer_of(facts, name)) is not None}
+    assert found == {"a": "a_q", "a_dq": "a_dq", "w_dq": "w_dq"} and quantizer_of(facts, "unknown") is None
+    types = {node.outputs[0]: integer_type(facts, node) for node in facts.nodes if node.op_type.endswith("Linear")}
+    assert types == {"a_q": "uint16", "a_dq": "uint16", "w_dq": "int8"}
+    assert stored_behind_pairs(facts, "w") == "w_q" == stored_behind_pairs(facts, "w_q")
+    assert stored_behind_pairs(facts, "a_dq") is None is stored_behind_pairs(facts, "unknown")
+    maker = facts.maker_behind("a_dq", QUANTIZERS)
+    assert maker is not None and maker.op_type == "Relu"
+    assert facts.maker_behind("w_dq", QUANTIZERS) is None is facts.maker_behind("x", QUANTIZERS)
 
 
 def changed(body: str) -> GraphFacts:

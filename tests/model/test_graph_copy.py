@@ -43,6 +43,11 @@ def test_dropping_what_nothing_reads_leaves_an_index_that_is_right(as_node: bool
     assert graph.makers.keys() == again.makers.keys() == {"dead", "y"} and graph.fresh("unread") == "unread"
 
 
+def test_fresh_names_are_those_of_no_tensor_and_no_node() -> None:
+    graph = GraphCopy(branching())
+    assert [graph.fresh(name) for name in ("y", "y", "choice", "new")] == ["y_1", "y_2", "choice_1", "new"]
+
+
 def test_what_is_stored_small_or_standard() -> None:
     model = branching()
     model.graph.initializer.append(numpy_helper.from_array(np.asarray([3.0], np.float32), "three"))
