@@ -6,7 +6,7 @@ The script is the package's; this module adds nothing to what it does.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from deploykit.backend.plugins import catalog_of, load_backends
 from deploykit.errors import PackageError
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
-from deploykit.packages.manifests import BUILD_FOLDERS, MANIFEST, read_manifest
+from deploykit.packages.manifests import BUILD_FOLDERS, MANIFEST, hash_file, read_manifest
 from deploykit.packages.verifying import verify_integrity
 from deploykit.packages.writing import clear_runs, record_build
 from deploykit.system.files import open_regular
@@ -76,6 +76,7 @@ def build_package(package: Path, *, on_line: Callable[[str], None] | None = None
             raise PackageError(f"{package}: is being built by another process", next="wait for it")
         for stem in (MANIFEST, _PLACE):
             for left in abandoned(package / _LOGS, stem):
+                _take_over(left, package, died=True)
                 shutil.rmtree(left, ignore_errors=True)
         clear_runs(package, read_manifest(package))
         bad = [check for check in verify_integrity(package) if not check.ok]
@@ -96,27 +97,29 @@ def _build(package: Path, on_line: Callable[[str], None] | None) -> BuildReport:
     """Run the script in a folder of its own and take over what it made: a killed one leaves the package as it was."""
     log = package / _LOG
     log.parent.mkdir(exist_ok=True)
-    try:
-        with workspace(package / _LOGS, _PLACE) as place:
-            (place / _LOGS).mkdir()
-            for path in map(Path, read_manifest(package)["files"].keys() - {_LOG}):
-                (place / path).parent.mkdir(parents=True, exist_ok=True)
-                # What the script may write to is copied, anything else is the same file.
-                if path.parts[0] in (_LOGS, _ARTIFACTS):
-                    shutil.copy2(package / path, place / path)
-                else:
-                    _same_file(package / path, place / path)
-            older = {path.name: path.stat().st_mtime_ns for path in (place / _LOGS).glob("*.log")}
-            try:
-                whole = {"DEPLOYKIT_PACKAGE": str(package)}  # what advice names: the script runs in a folder beside it
-                completed = run(("bash", SCRIPT), cwd=place, env=whole, log=place / _LOG, on_line=on_line)
-            finally:
-                _take_over(place, package)
-    finally:
-        # However it ends: what is not recorded is not gone on from.
-        stamps = sorted((package / _STAMPS).glob("*"), key=lambda path: path.stat().st_mtime_ns)
-        done = tuple(path.name for path in stamps)
-        digest = str(record_build(package, done)["digest"])
+    with workspace(package / _LOGS, _PLACE) as place:
+        (place / _LOGS).mkdir()
+        before = read_manifest(package)["files"].keys()
+        for path in before - {_LOG}:
+            (place / path).parent.mkdir(parents=True, exist_ok=True)
+            # What the script may write to is copied, anything else is the same file.
+            if path.startswith(BUILD_FOLDERS):
+                shutil.copy2(package / path, place / path)
+            else:
+                _same_file(package / path, place / path)
+        older = {path.stat().st_mtime_ns for path in (place / _LOGS).glob("*.log")}
+        try:
+            whole = {"DEPLOYKIT_PACKAGE": str(package)}  # what advice names: the script runs in a folder beside it
+            completed = run(("bash", SCRIPT), cwd=place, env=whole, log=place / _LOG, on_line=on_line)
+        finally:
+            # However it ends: what is not recorded is not gone on from. A process that is killed while files are moved
+            # leaves the others here, and the manifest tells the next build that they are the package's.
+            stamps = (place / _STAMPS).glob("*")
+            done = tuple(path.name for path in sorted(stamps, key=lambda path: path.stat().st_mtime_ns))
+            manifest = record_build(package, done, place)
+            _take_over(place, package)
+            for path in before - manifest["files"].keys():
+                (package / path).unlink(missing_ok=True)
     diagnosis = None if completed.ok else _diagnosis(package, log, older)
     said: list[str] = []
     if not completed.ok and diagnosis is None and log.is_file():
@@ -128,7 +131,7 @@ def _build(package: Path, on_line: Callable[[str], None] | None) -> BuildReport:
         log=log,
         diagnosis=diagnosis,
         said=tuple(filter(None, said)),
-        digest=digest,
+        digest=manifest["digest"],
     )
 
 
@@ -140,26 +143,24 @@ def _same_file(source: Path, place: Path) -> None:
         shutil.copy2(source, place)
 
 
-def _take_over(place: Path, package: Path) -> None:
-    """Make artifacts and logs of the package those that a build left, file by file."""
-    for name in (_ARTIFACTS, _LOGS):
-        (place / name).mkdir(exist_ok=True)
-        made = {path.relative_to(place) for path in (place / name).rglob("*") if not path.is_dir()}
-        for path in (package / name).rglob("*"):
-            inner = path.relative_to(package)
-            if not path.is_dir() and not path.is_relative_to(place) and inner not in made:
-                path.unlink()
-        for inner in sorted(made):
-            (package / inner).parent.mkdir(parents=True, exist_ok=True)
-            (place / inner).replace(package / inner)
+def _take_over(place: Path, package: Path, *, died: bool = False) -> None:
+    """Move the artifacts and logs of a build that the manifest knows; nothing through links, or out of a folder.
+
+    A build that ``died`` may have done so before the manifest knew of them: then their contents tell.
+    """
+    for path, row in read_manifest(package)["files"].items():
+        here = [base / path for base in (place, package) if (base / path).resolve() == base.resolve() / path]
+        ours = path.startswith(BUILD_FOLDERS) and len(here) > 1 and here[0].is_file()
+        if ours and not (died and hash_file(here[0])[1] != row["sha256"]):
+            here[1].parent.mkdir(parents=True, exist_ok=True)
+            here[0].replace(here[1])
 
 
-def _diagnosis(package: Path, whole: Path, older: Mapping[str, int]) -> Diagnosis | None:
+def _diagnosis(package: Path, whole: Path, older: set[int]) -> Diagnosis | None:
     """What the failed tool's log says; the whole build's only where it shows a cause, since the script speaks there."""
     # The log that a tool wrote last during this build; the script may have ended before it started any.
-    steps = [path for path in whole.parent.glob("*.log") if path != whole]
-    fresh = [path for path in steps if older.get(path.name) != path.stat().st_mtime_ns]
-    failed = max(fresh, key=lambda path: path.stat().st_mtime_ns, default=None)
+    times = {path.stat().st_mtime_ns: path for path in whole.parent.glob("*.log") if path != whole}
+    failed = times.get(max(times.keys() - older, default=0))
     if failed is not None:
         return _diagnose(failed, package)
     found = _diagnose(whole, package)

@@ -144,16 +144,16 @@ def _executed(package: Path, path: str) -> FileRecord:
     return FileRecord(path=path, bytes=size, sha256=digest, origin="executed")
 
 
-def record_build(package: Path, executed: Iterable[str]) -> dict[str, Any]:
-    """Take the files that a build left under artifacts/ and logs/ into the manifest, atomically; returns it.
+def record_build(package: Path, executed: Iterable[str], made: Path) -> dict[str, Any]:
+    """Take the files that a build left in artifacts/ and logs/ of ``made`` into the manifest, atomically; returns it.
 
     ``executed`` are the ids of the steps that ran; they move from the manifest's generated to its executed list.
     """
     manifest = read_manifest(package)
     files = {path: row for path, row in manifest["files"].items() if not path.startswith(BUILD_FOLDERS)}
-    for path in list_files(package):
-        if path.startswith(BUILD_FOLDERS) and not (package / path).is_symlink():
-            files[path] = _executed(package, path).to_json()
+    for path in list_files(made):
+        if path.startswith(BUILD_FOLDERS) and not (made / path).is_symlink():
+            files[path] = _executed(made, path).to_json()
     done = list(dict.fromkeys((*manifest.get("executed", ()), *executed)))
     manifest |= {
         "executed": done,

@@ -174,7 +174,7 @@ def test_planted_artifacts_are_named_and_not_built_upon(package: Path) -> None:
 def test_what_a_build_recorded_is_vouched_for(package: Path) -> None:
     (package / "artifacts").mkdir()
     (package / "artifacts" / "model.bin").write_bytes(b"built")
-    digest = str(record_build(package, ["convert"])["digest"])
+    digest = str(record_build(package, ["convert"], package)["digest"])
     assert run_here("verify", package, "--expect-digest", digest).status == 0
     (package / "artifacts" / "model.bin").write_bytes(b"other")
     assert run_here("verify", package).status == 6

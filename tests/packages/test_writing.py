@@ -11,6 +11,7 @@ import pytest
 import deploykit
 from deploykit.backend.backend import BytesFile, CopiedFile, JsonFile, PackageFile, TextFile
 from deploykit.errors import DefectError, InputError, PackageError
+from deploykit.packages.building import build_package
 from deploykit.packages.manifests import MANIFEST, list_files, read_manifest, sealed
 from deploykit.packages.placing import RESULTS, check_place
 from deploykit.packages.writing import PackageWriter, record_build
@@ -133,6 +134,21 @@ def test_a_damaged_manifest_is_one_clear_error(tmp_path: Path, text: str) -> Non
         read_manifest(tmp_path / "out")
 
 
+def test_a_build_that_is_killed_while_it_hands_over_is_gone_on_from(tmp_path: Path) -> None:
+    script = "mkdir -p artifacts && echo a > artifacts/a && echo b > artifacts/b"
+    write(tmp_path / "out", TextFile(path="scripts/build.sh", text=script, executable=True))
+    child = os.fork()
+    if not child:
+        sys.addaudithook(lambda event, args: event == "os.rename" and str(args[1]).endswith("/b") and os._exit(9))
+        build_package(tmp_path / "out")
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert not (tmp_path / "out/artifacts/b").exists()
+    assert build_package(tmp_path / "out").status == 0
+    assert list_files(tmp_path / "out")[:2] == ("artifacts/a", "artifacts/b")
+    assert not list((tmp_path / "out/logs").glob(".*"))
+
+
 def test_a_build_is_recorded(tmp_path: Path) -> None:
     with PackageWriter(tmp_path / "out") as writer:
         writer.add(FILES)
@@ -140,7 +156,7 @@ def test_a_build_is_recorded(tmp_path: Path) -> None:
         writer.publish()
     (tmp_path / "out/artifacts").mkdir()
     (tmp_path / "out/artifacts/x.bin").write_bytes(b"built")
-    manifest = record_build(tmp_path / "out", ["convert"])
+    manifest = record_build(tmp_path / "out", ["convert"], tmp_path / "out")
     assert manifest["executed"] == ["convert"] and manifest["generated"] == ["context-binary"]
     assert manifest["files"]["artifacts/x.bin"]["origin"] == "executed"
     assert read_manifest(tmp_path / "out") == manifest
