@@ -23,7 +23,7 @@ FAILURES = (
     *("nhandled", "egmentation", "nsupport ", "ot support:", "o module", "o method", "o compatible"),
     *("not true", "ot registered", "return code", "exit code", "exit status", "exited with", "returned "),
     *("rash", "by signal ", "#00 pc ", "#0 pc ", ".dll!", ".so!", "# c  [", "sigsegv", "sigabrt", "sigill"),
-    *("sigbus", "o implementation found", "ssr "),
+    *("sigbus", "o implementation found", "ssr ", "oops:"),
 )
 """What a line that says of a failure holds, in small letters, unless a letter at its start says it (``LEVELS``)."""
 
@@ -89,7 +89,7 @@ _FAILURE = re.compile(
     |\bnot\ ?implemented|NOT_IMPLEMENTED|\bcorrupt|\bnon-zero\ (?:exit\ )?status\b
     |\bcrash(?:ed|es|ing)?\b|\bFaulting\ module|\#0?0\ +pc\ |\.(?:dll|so)!\S+.{0,3}\+
     |^lib\S+\.so!\w+::|\bby\ signal\ \d|\bSIG(?:SEGV|ABRT|ILL|BUS)\b|\bno\ implementation\ found
-    |\bSSR\ (?:detected|recovery)\b|^\#\ C\ +\[""",
+    |\bOops:|\bSSR\ (?:detected|recovery)\b|^\#\ C\ +\[""",
     re.IGNORECASE | re.VERBOSE,
 )
 _DOUBT = re.compile(
