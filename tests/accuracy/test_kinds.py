@@ -84,6 +84,11 @@ def test_the_task_is_what_people_measure(given: str, body: str, axis: int | None
     assert (piece.class_axis, piece.task) == (axis, task)
 
 
+def test_beside_probabilities_plain_numbers_are_no_classes() -> None:
+    (piece,) = pieces_of(facts("float[1,5] x", "p = Softmax(x) y = Relu(x)", "p, y"), "y")
+    assert (piece.class_axis, piece.task) == (None, T.REGRESSION)
+
+
 def test_before_operator_set_13_a_softmax_is_over_its_second_axis() -> None:
     (piece,) = pieces_of(facts("float[1,5,8] x", "y = Softmax(x)", opset=12), "y")
     assert piece.class_axis == 1

@@ -99,6 +99,12 @@ def test_filters() -> None:
     assert {r.tool for r in answer(ROWS, Query(tool="runner")).rows} == {"runner"}
 
 
+def test_the_release_that_answers_does_not_depend_on_the_filters() -> None:
+    found = answer(ROWS, Query(words=("id",), tool="file", sdk="1.3"))
+    assert [(r.feature, r.sdk) for r in found.rows] == [("key devices[].cores[].id", "1.3")]
+    assert found.answered_by["kit"] == "1.3"
+
+
 def test_what_nobody_knows_is_answered_with_near_names() -> None:
     found = answer(ROWS, Query(words=("fastmode2",)))
     assert found.rows == () and "fast-mode" in found.near

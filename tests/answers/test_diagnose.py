@@ -216,6 +216,13 @@ def test_two_names_that_mangle_alike_are_both_given_and_plain_words_need_quotes(
     assert [name.log for name in names.find('Add the op Conv_3 to "Add"')] == ["Conv_3", "Add"]
 
 
+@each_row("name", "", "/a.b/c:0", "0", "1/start", "é\u0301 ü", "a\nb", "_", "class", "\x00\U0001f600x", "a-b+c")
+def test_mangled_names_are_identifiers(name: str) -> None:
+    plain = mangle(name)
+    assert plain == "" or plain.isidentifier()
+    assert mangle(plain) == plain
+
+
 @each_row(
     ("name", "meaning"),
     ("QuantUint16_5D_TCMEE", "16-bit unsigned quantized, rank-5 layout, in TCM"),

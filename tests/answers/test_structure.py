@@ -108,6 +108,12 @@ def test_a_code_is_spelled_out(log: str, code: int) -> None:
     assert row and known and known.meaning in row.cause
 
 
+def test_a_warning_alone_is_answered_as_one() -> None:
+    causes = of("WARNING - Device 'npu' requested but no compatible EP found.", ALONE).causes
+    assert [cause.error.severity.value for cause in causes] == ["warning"]
+    assert not of("WARNING - no compatible EP found.\nerror: it stands", ALONE).causes
+
+
 def test_a_row_that_says_why_is_not_talked_over() -> None:
     row = KnownError(id="x", cause="c", workaround="w", match=("no flour",), late=True, **WORDS)  # type: ignore[arg-type]
     mild = dataclasses.replace(row, id="y", match=(), mild=("coarse corn",))

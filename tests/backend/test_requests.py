@@ -127,6 +127,14 @@ def test_a_checked_request_has_every_option_of_its_backend_and_no_other(backend:
                 own_options(backend, {spec.name: spec.unset})
 
 
+def test_defaults_are_those_of_the_specs() -> None:
+    assert own_options(load_backend("ort-qnn"), {})["time_limit"] == 1800.0
+    assert own_options(load_backend("vitis-ai"), {}) == {
+        "exclude_node": (), "exclude_nothing": False, "exclude_subgraph": (), "hold_out": False, "keep_float16": False,
+        "random_data": False,
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("asked", [{"mixed": "segments"}, {"mixed": "fallback"}])
 def test_a_backend_that_mixes_nothing_says_so(asked: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="not for vitis-ai"):

@@ -130,6 +130,10 @@ def test_between_a_conv_and_its_activation_no_entry_is_needed(name: str) -> None
     assert {"c", "y"} <= predict_float_set(facts, entries("x w slope")).intended
 
 
+def test_a_lone_sigmoid_without_entry_is_a_slip() -> None:
+    assert missing_entries(conv_then("SiLU"), entries("x w c y")) == ("s",)
+
+
 def test_in_a_block_that_always_fuses_an_entry_counts_as_well() -> None:
     body = "m = ReduceMean <axes = [-1]> (x)  c = Sub (x, m)  q = Pow (c, two)  v = ReduceMean <axes = [-1]> (q)"
     facts = text_facts(f"{body}  p = Add (v, eps)  r = Sqrt (p)  y = Div (c, r)", two=2.0, eps=1e-5)
@@ -157,6 +161,14 @@ def test_float_copies_and_what_serves_only_floats(floats: str, rest: str) -> Non
     facts = text_facts("a = Mul (x, scale)  b = Transpose (a)  y = Relu (b)", scale=[1.0] * 4)
     found = collect_coverage(facts, entries("x y", floats=floats))
     assert found == {"x": "encoded", "scale": rest, "a": rest, "b": rest, "y": "encoded"}
+
+
+def test_settings_biases_and_dead_tensors() -> None:
+    facts = text_facts("a = Clip (x, low, high)  y = Add (a, low2)", low=0.0, high=6.0, low2=1.0, dead=[1.0] * 3)
+    found = collect_coverage(facts, entries("x a y"))
+    assert (found["low"], found["low2"]) == ("shape-or-index", "missing") and "dead" not in found
+    both = text_facts("a = Gemm (x, w, b)  y = Mul (a, b)", w=np.ones((4, 4), np.float32), b=[1.0] * 4)
+    assert collect_coverage(both, entries("x w a y"))["b"] == "missing", "it is an operand as well"
 
 
 # How an entry travels, where kinds meet, and how to have fewer borders.

@@ -16,7 +16,7 @@ from deploykit.cli.encodings import apply, extract
 from deploykit.encodings.files import apply_encodings, extract_encodings
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.formats.differences import compare_values, diff
-from deploykit.encodings.insert_qdq import insert_qdq
+from deploykit.encodings.insert_qdq import insert_qdq, quantize_constant
 from deploykit.encodings.place import place
 from deploykit.encodings.qdq import extract_qdq, read_qdq
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Lpbq, Value
@@ -146,6 +146,10 @@ def test_whose_grid_a_pair_is(proto: onnx.ModelProto, name: str, dtype: str, is_
     assert is_param is None or found.is_param is is_param
 
 
+def test_other_domains_are_other_ops() -> None:
+    assert not len(read_qdq(model("q = com.example.QuantizeLinear (x, s, z)", "uint8 q", **HALF)))
+
+
 def test_scales_outside_of_the_model() -> None:
     proto = model(PAIR, **HALF)
     proto.graph.initializer[0].ClearField("raw_data")
@@ -231,6 +235,14 @@ def linear(weights: Any) -> onnx.ModelProto:
     return text_model(f"float[4,{rows}] x", "y = MatMul (x, w)", f"float[4,{columns}] y", w=weights)
 
 
+def test_a_signed_activation_grid_is_written_unsigned() -> None:
+    value = affine(0.5, -3.0, signed=True)
+    made = insert_qdq(COPY, set_of(x=value, y=value))
+    assert made.placed == {"x": "uint8", "y": "uint8"}
+    x = np.array([[-70.0, -1.24, 0.25, 3.3, 90.0]], np.float32)
+    np.testing.assert_array_equal(run(made.model, {"x": x})[0], np.clip(np.rint(x / 0.5) - 3, -128, 127) * 0.5 + 1.5)
+
+
 def test_what_is_not_inserted_and_in_which_domain_the_rest_is() -> None:
     shifted = insert_qdq(linear(np.ones((4, 2), np.float32)), set_of(w=affine(1.0, -0.5, signed=True)))
     assert shifted.placed == {}
@@ -269,6 +281,11 @@ def test_operators_that_changed_are_converted_or_said() -> None:
     np.testing.assert_array_equal(got, [[3.0], [12.0]])
     with pytest.raises(InputError, match="cannot be raised"):
         raise_opset(text_model("float[2] x", "y = NoSuchOperator (x)", "float[2] y", opset=11), 21)
+
+
+def test_halves_of_weights_are_rounded_upward_as_aimet_does() -> None:
+    made = quantize_constant(np.array([0.25, 0.75, 1.25, -0.25, -0.75], np.float32), affine(0.5, signed=True))
+    assert made.values.tolist() == [1, 2, 3, 0, -1]
 
 
 # ``encodings apply`` and ``extract`` on files.

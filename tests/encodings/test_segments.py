@@ -92,6 +92,14 @@ def test_which_islands_join_their_neighbours() -> None:
     assert split_model(model, encodings, whole)[0].outputs == ("detections",)
 
 
+def test_a_fused_pair_is_never_cut() -> None:
+    """MatMul and its bias Add: the tensor between them has no entry, so it can be no border."""
+    _, facts, encodings, _ = _detr("w8a16.v1.0.0")
+    absorbed = list(predict_float_set(facts, encodings).absorbed)
+    cut = partition(facts, {"/decoder/enc_score_head/Add_output_0"}, absorbed=absorbed, costs=NEVER_CHANGE)
+    assert not any(set(segment.inputs) & set(absorbed) for segment in cut.segments)
+
+
 def test_inner_shapes_and_indices_need_no_kind() -> None:
     body = "t0 = Sigmoid (x)  shape = Shape (t0)  values, indices = TopK <axis = 1> (t0, k)  t1 = Tanh (t0)"
     made = "float[2,2] y, int64[2] shape"

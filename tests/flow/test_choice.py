@@ -1,5 +1,6 @@
 """Choosing how to deploy a precision mix, with no option beyond target, SDK and encodings."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -153,6 +154,17 @@ CASES["DK204"] = (_nothing_left, lambda: chosen(W8A16))
 
 def test_each_rule_fires_and_stays_silent() -> None:
     check_pairs(CASES, CHOICE_RULES)
+
+
+def test_a_gap_that_nobody_meant_is_filled(tmp_path: Path) -> None:
+    """The file says which tensors are float: what it leaves out besides gets the grid that its neighbours tell."""
+    gap = "/backbone/conv0/Conv_output_0"
+    told = json.loads((DETR / "w8a16-fp16mix-explicit.v0.6.1.encodings").read_text())
+    del told["activation_encodings"][gap]
+    (tmp_path / "gap.encodings").write_text(json.dumps(told))
+    made = chosen(str(tmp_path / "gap.encodings"))
+    assert made.filled is not None and list(made.filled.concluded) == [gap]
+    assert gap in made.concluded and not made.open_tensors
 
 
 def test_segments_that_cannot_be_made_are_an_error_only_where_insisted_on() -> None:

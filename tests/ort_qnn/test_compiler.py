@@ -197,3 +197,10 @@ def test_damaged_work_is_done_again(desk: Desk, tmp_path: Path) -> None:
     entry.write_bytes(entry.read_bytes()[:-1])
     desk.work()
     assert desk.asked == 2
+
+
+def test_nothing_is_kept_where_that_is_switched_off(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "is_off", lambda: True)
+    desk.work()
+    desk.work()
+    assert desk.asked == 2

@@ -31,7 +31,7 @@ from deploykit_ort_qnn.forms.kernel_grids import (
     rounded_softmaxes,
     whole_softmax_steps,
 )
-from deploykit_ort_qnn.forms.missing_grids import constant_grids, fused_grids, norm_scales
+from deploykit_ort_qnn.forms.missing_grids import constant_grids, fused_grids, norm_scales, recurrent_biases
 from deploykit_ort_qnn.provider_model import ProviderModel, provider_model
 from deploykit_qualcomm.qnn_types import step_units, whole_step
 from sample_models.tiny_graphs import TinyGraph
@@ -309,6 +309,16 @@ def test_the_interior_of_a_norm_gets_grids_only_where_they_can_hold_it(bits: int
     seen = Evidence(inputs=frozenset({"x"}), observe=lambda names: observed_ranges(model, names, feeds))
     given = encodings_of(x=grid(-2, 6, bits), y=grid(-2, 6, bits))
     assert set(fused_grids(model, given, lambda _: seen)[1]) == made
+
+
+def test_the_bias_of_a_recurrent_layer_stays_in_float() -> None:
+    """A trained VAD of LSTM was refused for it: int32 is taken only as the bias of a product."""
+    graph = TinyGraph()
+    stored = [graph.stored(n, np.full(s, 0.1)) for n, s in (("w", (1, 16, 3)), ("r", (1, 16, 4)), ("b", (1, 32)))]
+    model = graph.model(graph.op("LSTM", [graph.input("x", (2, 1, 3)), *stored], "y", hidden_size=4))
+    bias = replace(GRID, bits=32, signed=True, scale=np.asarray(1e-6))
+    left, names = recurrent_biases(model, encodings_of(x=GRID, w=GRID, b=bias))
+    assert names == ("b",) and set(left.entries) == {"x", "w"}
 
 
 def emulated(folder: Path, made: ModelProto, feed: dict[str, Any]) -> tuple[Any, Any]:

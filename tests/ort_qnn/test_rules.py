@@ -28,7 +28,7 @@ from deploykit_ort_qnn import backend
 from deploykit_ort_qnn.bench.together import deviation
 from deploykit_ort_qnn.compiler.graphs import QnnGraph, QnnNode, QnnTensor, Schematic, SchematicOp
 from deploykit_ort_qnn.compiler.jobs import CompileOutcome, RefusedNode
-from deploykit_ort_qnn.compiler.precision import PrecisionScope
+from deploykit_ort_qnn.compiler.precision import PrecisionScope, float_nodes
 from deploykit_ort_qnn.prepare import ProviderDraft, prepare, wheel_for
 from deploykit_ort_qnn.provider_keys import Chosen
 from deploykit_ort_qnn.provider_model import PreparationStep
@@ -331,6 +331,12 @@ def test_strict_makes_a_change_of_precision_an_error() -> None:
         relaxed = list(rules()[code].run(scope))
         strict = list(rules()[code].run(replace(scope, strict=True)))
         assert not any(finding.blocks for finding in relaxed) and all(finding.blocks for finding in strict)
+
+
+def test_what_is_asked_for_in_float16_is_taken_to_be_made_so() -> None:
+    """Where the compiler does not tell what it made."""
+    scope = types(graph(("float16", "float16", "int8")), intended="float16")
+    assert [node.made for node in float_nodes(scope)] == ["float16"]
 
 
 def test_preparing_weights_is_no_change_of_precision() -> None:

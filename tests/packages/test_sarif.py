@@ -89,6 +89,12 @@ def test_a_finding_without_a_described_rule_is_valid() -> None:
     assert run["tool"]["driver"]["rules"] == [] and "ruleIndex" not in run["results"][0]
 
 
+def test_an_absolute_path_becomes_a_file_uri_and_no_findings_are_a_valid_log() -> None:
+    (result,) = checked([finding()], "/models/m.onnx")["results"]
+    assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "file:///models/m.onnx"
+    assert checked([])["results"] == []
+
+
 def test_every_registered_rule_can_be_described() -> None:
     rules = [entry.rule for entry in all_rules(CORE_REGISTRIES)]
     findings = [finding(code=rule.code, slug=rule.slug, severity=rule.severity) for rule in rules]

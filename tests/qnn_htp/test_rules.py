@@ -218,11 +218,27 @@ def test_what_calibrates_comes_first_where_there_is_data_and_a_rejected_plan_say
     assert "QNN295" in select_route(integer()).without(refused).rejected[-1].because
 
 
+def test_what_is_inside_of_a_fused_pair_is_neither_float_nor_quantized() -> None:
+    name = "/decoder/Div_output_0"
+    made = losing(mixed(), name)
+    assert made.after is not None
+    inside = replace(made, after=replace(made.after, absorbed={name: "Div"}))
+    assert not list(ROUTE_RULES["QNN108"].run(route("legacy-float-fallback", inside)))
+
+
 def test_a_float_model_is_converted_without_widths_of_integers() -> None:
     for precision, width in (("fp16", "16"), ("fp32", "32")):
         made = deploykit.plan(DATA / "cnn/model.onnx", target="sm8650", sdk="2.33", precision=precision)
         (argv,) = [step.argv for step in made.steps if step.id == "convert"]
         assert argv[argv.index("--float_bitwidth") + 1] == width and "--act_bitwidth" not in argv
+
+
+def test_a_file_that_names_floats_alone_is_not_empty() -> None:
+    made = empty()
+    assert made.source is not None
+    assert not list(
+        DRAFT_RULES["QNN129"].run(replace(made, source=replace(made.source, float_tensors=frozenset({"x"}))))
+    )
 
 
 def test_a_signed_operand_is_converted_by_the_tools() -> None:

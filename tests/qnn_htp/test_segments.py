@@ -147,6 +147,13 @@ def test_a_segment_without_a_route_makes_the_plan_infeasible() -> None:
     assert not plan.feasible and {row.id.partition(":")[0] for row in plan.rejected} == {NAMES[0]}
 
 
+def test_the_float_segment_is_of_the_float_type_that_is_asked_for() -> None:
+    asked = replace(cut(), request=replace(cut().request, precision="fp32"))
+    steps = {step.id: step.argv for step in make_plan(prepare(asked, SharedWork())).steps}
+    argv = steps["convert-1"]
+    assert argv[argv.index("--float_bitwidth") + 1] == "32" and "--quantization_overrides" not in argv
+
+
 @pytest.mark.parametrize("options", [{"input_list": True}, {"route": "legacy-calibrated"}])
 def test_a_calibration_list_contradicts_a_cut(options: dict[str, Any]) -> None:
     situation = cut()

@@ -145,6 +145,12 @@ def test_a_release_that_ran_the_case_of_a_row_is_told_of_too(lint: Lint) -> None
     assert any("the same for QAIRT" in source and "2.47.0" in source for source in older.sources)
 
 
+def test_a_type_is_a_way_out_where_no_row_is_about_it(lint: Lint) -> None:
+    (pooled,), (inverted,) = lint(pool(1))["QNN320"], lint({**inverse(3.0), "sdk": "2.51"})["QNN320"]
+    assert "bits it is right" not in pooled.hint and "another count_include_pad" in pooled.hint
+    assert "in float16 it is right" in inverted.hint
+
+
 RESIZED = """g (float[1,4,%s] x) => (float[1,4,%s] y) <float[4] f = {1.0, 1.0, 0.5, 0.5}>
   { y = Resize <mode = "%s", coordinate_transformation_mode = "%s"> (x, , f) }"""
 NORMED = "g (float[1,4,3,3] x) => (float[1,4,3,3] y) { y = BatchNormalization (x, p, p, p, p) }"

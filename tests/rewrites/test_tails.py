@@ -152,3 +152,8 @@ def test_what_is_left_alone_with_the_reason(name: str, more: str, made: str, sai
     model = text_model("float[1,2,8] x", f"{FC}  {more}", made, w=np.ones((8, 3), np.float32), b=[1.0, 2.0, 3.0], s=1.1)
     matched = load_transform(name).match(model)
     assert not matched and said in (matched.refusals[0].reason if said else matched.reason) and matched.reason
+
+
+def test_a_small_factor_is_one_to_be_scaled_by_last() -> None:
+    model = text_model("float[1,2,8] x", f"{FC}  y = Mul (l, s)", w=np.ones((8, 3), np.float32), b=[1.0] * 3, s=0.01)
+    assert load_transform("scale-last").match(model)

@@ -357,3 +357,11 @@ def test_any_name_is_kept(name: str, tmp_path: Path) -> None:
         assert read.keys() == values.keys()
         np.testing.assert_array_equal(read[name], values[name])
     assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_longer_arrays_are_several_samples(tmp_path: Path, batch: int) -> None:
+    spec = InputSpec(name="a", dtype="float32", shape=(batch, 3))
+    np.save(tmp_path / "x.npy", np.arange(12).reshape(4, 3))
+    samples = [sample["a"].ravel().tolist() for sample in samples_of(tmp_path / "x.npy", (spec,))]
+    assert samples == np.arange(12).reshape(4 // batch, 3 * batch).tolist()
