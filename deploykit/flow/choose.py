@@ -308,7 +308,7 @@ def explore(ground: Ground, support: MixedSupport, *, mixed: str, tell: Callable
         if not why_not and proven:
             proof = "is proven good" if ground.judge is not None else "does what the file means"
             why_not = f"not built: a better one {proof}"
-        if not why_not and kind == "segments" and support.safe and any(item.way.kind == "fallback" for item in built):
+        if not why_not and kind == "segments" and mixed == "auto" and support.safe and "fallback" in support.kinds:
             why_not = "not built: this SDK mixes float16 and integers safely"
         if why_not:
             skipped[identity] = why_not

@@ -225,6 +225,8 @@ def _without_weights(proto: ModelProto) -> ModelProto:
             copy.CopyFrom(node)
             if node.domain == _CONTRIBUTED and node.op_type in _SHAPED_LIKE:
                 copy.domain, copy.op_type = "", _SHAPED_LIKE[node.op_type] or node.op_type
+            if node.op_type == "RegexFullMatch":  # onnx ends the process where its input has no type
+                copy.domain = _OPAQUE
             continue
         copy.op_type, copy.domain, copy.name = node.op_type, node.domain, node.name
         copy.output.extend(node.output)
@@ -240,8 +242,7 @@ def _without_weights(proto: ModelProto) -> ModelProto:
 
 def _copy_tensor(tensor: TensorProto, copy: TensorProto) -> None:
     count = element_count(tensor, tensor.name)
-    integer = "int" in dtype_name(tensor.data_type)
-    if not is_external(tensor) and count <= (_KEPT_INTEGERS if integer else _KEPT_OTHERS):
+    if not is_external(tensor) and count <= (_KEPT_INTEGERS if "int" in dtype_name(tensor.data_type) else _KEPT_OTHERS):
         copy.CopyFrom(tensor)
         return
     copy.name, copy.data_type = tensor.name, tensor.data_type

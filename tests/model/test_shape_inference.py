@@ -51,8 +51,10 @@ BOMBS = [
         f"y = If (c) <then_branch = t {BODY}, else_branch = f () => (int64[n] e) {{ e = Shape (x) }}>",
         "int64[n] y",
     ),
+    text_model("string[3] x", 'y = RegexFullMatch <pattern = "a"> (x)', "bool[n] y"),
     chained(5_000, 1_000),
 ]
+BOMBS[-2].graph.input[0].ClearField("type")
 
 
 def test_bombs_stay_small_and_are_answered(within_a_gigabyte: Callable[..., list[str]]) -> None:
