@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import shape_inference
 
-from deploykit.accuracy.judge.judge import judge_outputs
+from deploykit.accuracy.judge.judge import Judge, judge_outputs
 from deploykit.accuracy.judge.rows import ChosenRows, match_contents
 from deploykit.accuracy.judge.verdict import Context, Measure
 from deploykit.accuracy.simulate.sessions import Session
@@ -116,6 +116,28 @@ def test_boxes_that_survived_suppression_are_matched_whatever_their_number() -> 
     for other, right in ((kept[[2, 0]], True), (kept[[2]], False), (kept[[2], :2], False)):
         verdict = judge_outputs(facts, Context(label="given"), [{"y": kept}], [{"y": other}])
         assert any(number.passes is False for number in verdict.numbers) is not right, verdict.lines()
+
+
+# Rows chosen once, twice, or for their classes: then the place is divided by their number.
+FORMS = {
+    "once": "y = Tanh(chosen)",
+    "twice": "v2, j = TopK(again, k) j3 = Unsqueeze(j, last) w2 = Tile(j3, reps)"
+    " chosen2 = GatherElements<axis=1>(chosen, w2) y = Tanh(chosen2)",
+    "classes": "g = Reshape(chosen, flat) b, p = TopK(g, eight) j = Div(p, c) j3 = Unsqueeze(j, last)"
+    " w2 = Tile(j3, reps) chosen2 = GatherElements<axis=1>(chosen, w2) y = Tanh(chosen2)",
+}
+
+
+def test_wrong_rows_are_not_forgiven_and_rows_of_one_side_are_counted() -> None:
+    model, feed = _model(FORMS["once"], width=3), _feed(3, 3)
+    judge, session = Judge(model, facts_of(model), [feed], label="given"), Session(model)
+    assert judge.compare([{"y": -session.run(feed)["y"]}]).overall_db < 0
+    other = {**feed, "scores": feed["scores"].copy()}
+    ends = np.argsort(feed["scores"][0])[[0, -1]]
+    other["scores"][0, ends] = other["scores"][0, ends[::-1]]
+    verdict = judge.compare([session.run(other)])
+    assert verdict.lost == pytest.approx(1 / CHOSEN) and verdict.overall_db == np.inf
+    assert [n.value for n in verdict.numbers if n.limit.measure is Measure.ROWS] == [pytest.approx(5 / 6)]
 
 
 @pytest.mark.parametrize("hidden", [False, True])

@@ -61,6 +61,16 @@ def test_words_are_sought_in_old_spellings_backends_paths_and_last_in_notes(word
     assert features(words) == found
 
 
+def test_ranges_without_a_release() -> None:
+    found = answer(ROWS, Query(words=("fast-mode",), archs=()))
+    assert [(r.sdk, r.status) for r in found.rows[:3]] == [
+        (">=1.0,<=1.1", "unsupported"),
+        ("1.2", "unknown"),
+        (">=1.3", "supported"),
+    ]
+    assert found.rows[1].contradicts == "others say 1.3" and "sdk" not in found.to_json()
+
+
 @each_row(
     ("sdk", "status", "by"),
     ("1.0", "unsupported", "1.0"),

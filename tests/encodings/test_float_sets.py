@@ -15,6 +15,7 @@ from deploykit.encodings.float_sets import (
     find_borders,
     missing_entries,
     predict_float_set,
+    suggest_extensions,
 )
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.formats.conversion import convert
@@ -169,6 +170,33 @@ def test_settings_biases_and_dead_tensors() -> None:
     assert (found["low"], found["low2"]) == ("shape-or-index", "missing") and "dead" not in found
     both = text_facts("a = Gemm (x, w, b)  y = Mul (a, b)", w=np.ones((4, 4), np.float32), b=[1.0] * 4)
     assert collect_coverage(both, entries("x w a y"))["b"] == "missing", "it is an operand as well"
+
+
+def chain(*ops: str) -> GraphFacts:
+    names = ["x", *(f"t{index}" for index in range(len(ops)))]
+    steps = [f"{made} = {op} ({read})" for read, made, op in zip(names, names[1:], ops, strict=False)]
+    return text_facts("  ".join(steps), names[-1])
+
+
+@each_row(("given", "floats", "predicted"), ("x t0 t3", "", ""), ("x t2 t3", "", ""), ("x t0 t3", "t1", "t1 t2"))
+def test_an_entry_travels_over_moves_both_ways_until_a_stated_float(given: str, floats: str, predicted: str) -> None:
+    found = predict_float_set(chain("Relu", "Transpose", "Identity", "Sigmoid"), entries(given, floats=floats))
+    assert found.predicted == set(predicted.split())
+    assert not floats or found.intended == found.predicted
+
+
+def test_borders_are_where_kinds_meet_and_a_small_island_is_the_best_extension() -> None:
+    borders = find_borders(chain(*["Sigmoid"] * 4), {"t1", "t2"})
+    assert [(b.tensor, b.direction) for b in borders] == [("t0", "to-float"), ("t3", "to-quantized")]
+    first, *_ = suggest_extensions(chain(*["Sigmoid"] * 4), {"t1", "t2"})
+    assert (first.tensors, first.removed) == (("t3",), 1)
+    small = chain(*["Sigmoid"] * 9)
+    assert suggest_extensions(small, {"t2", "t4", "t5"})[0].tensors == ("t3",)
+    for facts, floats in ((small, {"t2", "t4", "t5"}), (DETR, set(LITEMP))):
+        best, *others = suggest_extensions(facts, floats)
+        assert all(other.removed > 0 for other in others)
+        before, after = (len(find_borders(facts, names)) for names in (floats, floats | set(best.tensors)))
+        assert best.removed == before - after >= 1
 
 
 # How an entry travels, where kinds meet, and how to have fewer borders.

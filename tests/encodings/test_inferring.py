@@ -186,6 +186,14 @@ def test_what_is_new_gets_the_grid_of_most_and_what_was_float_sixteen_bits() -> 
 SHAPE: dict[str, Any] = {"shape": [8, 2]}
 
 
+def test_moved_values_keep_the_very_grid() -> None:
+    model = text_model("float[2,8] x", "r = Reshape (x, shape)  y = Relu (r)", **SHAPE)
+    for given, asked, same in ((entries(x=(-1.234, 5.678)), ["r"], "x"), (entries(y=(0, 3)), ["r", "x"], "y")):
+        found = infer(model, given, *asked)
+        assert all(found.encodings.entries[name].value is given.entries[same].value for name in asked)
+    assert "clamped" in found.concluded["r"].words
+
+
 def test_what_one_reader_clamps_another_may_need() -> None:
     model = text_model("float[2,8] x", "r = Reshape (x, shape)  y = Relu (r)  e = Exp (x)", "y, e", **SHAPE)
     found = infer(model, entries(y=(0, 3), e=(0, 90)), "r", "x")

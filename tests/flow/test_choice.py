@@ -167,11 +167,30 @@ def test_a_gap_that_nobody_meant_is_filled(tmp_path: Path) -> None:
     assert gap in made.concluded and not made.open_tensors
 
 
+def test_segments_that_are_asked_for_are_carried_to_the_backend() -> None:
+    made = chosen(OMIT, "segments")
+    assert [segment.is_float for segment in made.situation.segments] == [False, True, False]
+    assert not made.situation.rewritten and "3 segments" in made.explains
+    (won,) = [way for way in made.candidates if way["won"]]
+    assert won["id"] == "segments"
+
+
+def test_a_wholly_integer_model_is_not_cut() -> None:
+    made = chosen(W8A16, "segments")
+    assert made.situation.segments == () and not list(CHOICE_RULES["DK204"].run(made))
+
+
 def test_segments_that_cannot_be_made_are_an_error_only_where_insisted_on() -> None:
     for mixed, severity in (("segments", "error"), ("auto", "warning")):
         skipped = replace(chosen(OMIT, mixed), explored=None, skipped="too large")
         (finding,) = CHOICE_RULES["DK203"].run(skipped)
         assert finding.severity == severity
+
+
+def test_v68_has_no_float_ways() -> None:
+    ways = {way["id"]: way for way in chosen(OMIT, device="sm8350").candidates}
+    assert "no float16" in ways["fallback"]["why"]
+    assert next(way["id"] for way in ways.values() if way["won"]).startswith("rewrite")
 
 
 def test_the_packaged_model_and_tail_equal_the_original(tmp_path: Path) -> None:

@@ -195,3 +195,14 @@ def test_where_the_target_calibrates_it_is_said_as_well(model: Path, tmp_path: P
     assert "DK235" in codes(found)
     native = deploykit.check(model, target="sm8650", sdk="2.37", precision="w8a8", quantizer="none", calibration=data)
     assert "DK235" in codes(native)
+
+
+def test_few_samples_are_told_with_a_number(model: Path, tmp_path: Path) -> None:
+    """Half of them is dark: what one half shows is not what the other has."""
+    few = pictures(4)
+    few[1::2] *= 0.2
+    np.savez(tmp_path / "few.npz", x=few)
+    found = deploykit.check(model, target="sm8650", sdk="2.37", precision="w8a8", calibration=tmp_path / "few.npz")
+    assert codes(found) <= {"DK234", "DK621"}
+    hints = [one.hint for one in found if one.code in ("DK234", "DK621")]
+    assert any("100" in hint for hint in hints)

@@ -27,6 +27,7 @@ from deploykit.flow.pipeline import make_package, make_plan
 from deploykit.flow.read import read_situations
 from deploykit.packages.building import build_package
 from deploykit.packages.verifying import verify_package as verify
+from deploykit_ort_qnn import backend
 from deploykit_ort_qnn.compiler.emulation import EmulationJob
 from deploykit_ort_qnn.prepare import prepare
 from deploykit_ort_qnn.provider_model import provider_model
@@ -81,6 +82,20 @@ def test_a_removed_pair_is_a_float_island(tmp_path: Path) -> None:
     assert packaged.exit_status == 0
     strict = make_package(request(tmp_path / "m.onnx", adapter_options={"strict_precision": True}), tmp_path / "s")
     assert strict.exit_status == 1
+
+
+def test_an_unset_chip_in_a_package_is_found(tmp_path: Path) -> None:
+    make_package(request("mlp/w8a8.qdq.onnx", compile=False), tmp_path / "p")
+    path = tmp_path / "p/config/compile_options.json"
+    config = json.loads(path.read_text())
+    del config["provider_options"]["soc_model"]
+    config["provider_options"]["vtcm"] = "8"
+    path.write_text(json.dumps(config))
+    assert not verify(tmp_path / "p").ok  # a changed file
+    report = backend.verify(tmp_path / "p", json.loads((tmp_path / "p/manifest.json").read_text()))
+    assert {"ORT130", "ORT131"} <= {finding.code for finding in report.findings}
+    details = " ".join(check.detail for check in report.checks if not check.ok)
+    assert "soc_model is not set" in details and "vtcm" in details
 
 
 @pytest.mark.heavy

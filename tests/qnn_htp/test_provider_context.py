@@ -21,6 +21,7 @@ from deploykit.model import load_model
 from deploykit.packages.manifests import sealed_text
 from deploykit.system.environments import environment_of
 from deploykit_qualcomm.carriers import host_toolchain
+from tables import each_row
 
 ROUTE = "provider-context"
 
@@ -40,6 +41,21 @@ def package(aimet: Path, out: Path, *name: str, **more: Any) -> Packaged:
     return deploykit.package(**asked(aimet, *name, **more), out=out)
 
 
+@each_row(
+    ("target", "sdk", "against"),
+    ("sm8650", "2.33", ["QNN295"]),
+    ("sc8380xp", "2.33", []),
+    ("sm8650", "2.36", []),
+    ("sm8650", "2.44", ["QNN295"]),
+)
+def test_it_stands_beside_the_route_that_is_taken(aimet: Path, target: str, sdk: str, against: list[str]) -> None:
+    made = plan(aimet, "cnn/w8a8.v1.0.0", target=target, sdk=sdk)
+    row = next(row for row in made.to_json()["alternatives"] if row["id"] == ROUTE)
+    assert made.route is not None and made.route.id != ROUTE
+    assert (row["confidence"], row["because"], row["ask"]) == ("inferred", against, f"--route {ROUTE}")
+    assert "Nobody loaded such a binary on a device here" in row["why"]
+
+
 def test_the_request_may_rule_it_in(aimet: Path) -> None:
     """The mix stays as it is meant: the compiler takes float16 among integers, so nothing is rewritten or cut."""
     made = plan(aimet, route=ROUTE)
@@ -54,6 +70,12 @@ def test_the_request_may_rule_it_in(aimet: Path) -> None:
     assert {step.tool for step in made.steps} == {"onnxruntime-qnn", "qnn-net-run"}  # no converter, no quantizer
     argv = made.steps[-1].argv
     assert argv[argv.index("--retrieve_context") + 1] == "artifacts/model_ctx_qnn.bin"
+
+
+def test_a_chip_that_cannot_load_the_binary_is_refused(aimet: Path) -> None:
+    made = plan(aimet, "cnn/w8a8.v1.0.0", target="sm8350", route=ROUTE)
+    assert made.route is None and ROUTE in [row.id for row in made.rejected]
+    assert "QNN295" in made.rejected[0].because
 
 
 def float_operand(aimet: Path, folder: Path) -> Path:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import onnx.parser
 import pytest
 from onnx import helper
 
@@ -11,6 +12,7 @@ from deploykit.errors import InputError
 from deploykit.findings import Finding, Severity
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
+from deploykit.model.load import wrap_proto
 from deploykit_qualcomm.atlas.rows import KernelVerdict, Row, atlas_rows, costs, verdict_of
 from deploykit_qualcomm.atlas.traits import RANGES, SmallGraph, traits_of, traits_without_grids
 from rule_cases import check_pairs
@@ -128,6 +130,15 @@ def test_what_is_refused_is_not_told_as_wrong(lint: Lint) -> None:
     assert found.evidence["verdict"] == "refused"
 
 
+@each_row("op", "Tanh", "Softplus")
+def test_a_rank_without_a_kernel_is_told_of_every_release(op: str, lint: Lint) -> None:
+    for shape, told in (("1,2,3,4,5", True), ("1,2,3,4", False)):
+        case = {"graph": f"g (float[{shape}] x) => (float[{shape}] y) {{ y = {op} (x) }}"}
+        for sdk in ("2.33", "2.51"):
+            found = lint({**case, "sdk": sdk}).get("QNN320", [])
+            assert [(one.evidence["verdict"], one.severity) for one in found] == [("refused", Severity.WARNING)] * told
+
+
 @pytest.mark.parametrize("name", KNOWN)
 @each_row("sdk", "2.51", "2.33")
 def test_what_a_kernel_is_known_to_do_is_told_of_every_release(name: str, sdk: str, lint: Lint) -> None:
@@ -149,6 +160,22 @@ def test_a_type_is_a_way_out_where_no_row_is_about_it(lint: Lint) -> None:
     (pooled,), (inverted,) = lint(pool(1))["QNN320"], lint({**inverse(3.0), "sdk": "2.51"})["QNN320"]
     assert "bits it is right" not in pooled.hint and "another count_include_pad" in pooled.hint
     assert "in float16 it is right" in inverted.hint
+
+
+def traits(text: str) -> Mapping[str, Any]:
+    proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g {text}')
+    model = wrap_proto(proto, path=Path("m.onnx"))
+    facts = collect_facts(model)
+    return traits_of(SmallGraph(model=model, facts=facts), facts.nodes[-1])
+
+
+def test_traits_say_what_windows_are_like() -> None:
+    pooled = traits(
+        "(float[1,2,9,8] x) => (float[1,2,4,4] y) { y = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (x) }"
+    )
+    assert (pooled["left over"], pooled["windows"], pooled.get("padded")) == (1.0, "even", None)
+    wide = "kernel_shape = [2, 2], strides = [2, 2], dilations = [2, 2]"
+    assert traits(f"(float[1,2,9,9] x) => (float[1,2,4,4] y) {{ y = MaxPool <{wide}> (x) }}")["left over"] == 0.0
 
 
 RESIZED = """g (float[1,4,%s] x) => (float[1,4,%s] y) <float[4] f = {1.0, 1.0, 0.5, 0.5}>

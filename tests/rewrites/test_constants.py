@@ -236,6 +236,14 @@ def refined(shape: list[int], eps: float = 1e-5, *, idle_clip: bool = False, kee
     return text_model(given_, body, "y, z" if keep else "y", eps=eps, one=1.0, zero=0.0)
 
 
+def test_the_clip_is_cut_where_the_chain_saturates() -> None:
+    find, model = load_transform("logit-of-sigmoid"), refined([3])
+    made = find.apply(model, None, find.match(model))
+    assert made.ranges["logit"] == pytest.approx((-11.512925, 11.512925), abs=1e-5)
+    feed = {"u": np.asarray([-40, 0, 40], np.float32), "delta": np.zeros(3, np.float32)}
+    np.testing.assert_allclose(Session(model).run(feed)["y"], Session(made.model).run(feed)["y"], atol=1e-6)
+
+
 @settings(max_examples=30)
 @given(
     shape=SHAPES,

@@ -98,6 +98,17 @@ def test_a_result_that_is_used_elsewhere_is_not_folded_and_entries_of_what_vanis
     assert done.encodings is not None and set(done.encodings.entries) == {"x", "y"}
 
 
+def test_data_movement_and_relu_take_their_neighbours_grid() -> None:
+    body = "c = Conv (x, w)  r = Relu (c)  t = Transpose <perm = [0, 2, 3, 1]> (r)  y = Sigmoid (t)"
+    model = text_model("float[1,2,3,3] x", body, w=np.ones((2, 2, 1, 1), np.float32))
+    done, origin = complete_encodings(model, set_of({"r": GRID}))
+    assert origin == {"t": "r", "c": "r"} and set(done.entries) == {"r", "t", "c"}
+    floating = set_of({"r": GRID}, float_tensors=frozenset({"t"}))
+    assert "t" not in complete_encodings(model, floating)[0].entries
+    named = set_of({"r": GRID, "t": Float(dtype="float16")})
+    assert complete_encodings(model, named)[0].entries["t"].dtype == "float16"
+
+
 @each_row("variant", "bq-w4a16", "bq-asym-w4a16", "lpbq-w4a16")
 def test_blocks_as_matmul_compute_the_same(variant: str) -> None:
     extracted = extract_qdq(onnx.load(AIMET / f"mlp/{variant}.qdq.onnx"))

@@ -182,3 +182,16 @@ def test_branches_of_different_sizes_stay() -> None:
     then = "(float[1,3] t) { t = ReduceMax <axes = [0]> (x) }"
     model = _branching("sum = ReduceSum <keepdims = 0> (x)  which = Greater (sum, sum)", then, "y")
     assert not load_transform("both-branches").match(model)
+
+
+NUMBERS: dict[str, Any] = {"one": 1, "front": [0], "columns": [4], "nought": 1.0, "never": -np.inf}
+
+
+def test_a_mask_of_static_size_is_stored_and_a_dynamic_one_stays() -> None:
+    done = simplified(text_model("float[2,3,4] x", MASK, "float[2,3,4] y", **NUMBERS))
+    assert ops(done) == "Add Softmax" and [tensor.name for tensor in done.model.graph.initializer] == ["mask"]
+    dynamic = text_model("float[2,rows,4] x", MASK, "float[2,rows,4] y", **NUMBERS)
+    for node in dynamic.graph.node:
+        node.name = node.output[0]
+    assert "shape" not in [label for site in MATCH(dynamic).sites for label in site.nodes]
+    assert "ConstantOfShape" in ops(simplified(dynamic))

@@ -224,6 +224,12 @@ def test_nameless_nodes_inside_a_region_are_refused() -> None:
     assert [f.subject.name for f in found] == ["Sigmoid -> t1"]
 
 
+def test_the_region_is_what_lies_between() -> None:
+    names = draft(YOLO, exclude_subgraph=(POST,)).exclusions.names(draft(YOLO).facts)
+    expected = ["Slice", "Slice_1", "Sub", "Add", "Add_1", "Mul", "Sub_1", "Concat", "Mul_1", "Sigmoid", "Concat_1"]
+    assert set(names) == {f"/post/{name}" for name in expected}
+
+
 def test_a_concat_of_bounded_values_alone_needs_no_float() -> None:
     for second, told in (("Tanh", False), ("Relu", True)):
         body = f"c = Conv (x, w)  a = Sigmoid (c)  b = {second} (c)  y = Concat <axis = 1> (a, b)"
