@@ -317,8 +317,8 @@ def test_the_bias_of_a_recurrent_layer_stays_in_float() -> None:
     stored = [graph.stored(n, np.full(s, 0.1)) for n, s in (("w", (1, 16, 3)), ("r", (1, 16, 4)), ("b", (1, 32)))]
     model = graph.model(graph.op("LSTM", [graph.input("x", (2, 1, 3)), *stored], "y", hidden_size=4))
     bias = replace(GRID, bits=32, signed=True, scale=np.asarray(1e-6))
-    left, names = recurrent_biases(model, encodings_of(x=GRID, w=GRID, b=bias))
-    assert names == ("b",) and set(left.entries) == {"x", "w"}
+    left, names = recurrent_biases(model, encodings_of(x=GRID, w=GRID, b=bias, of_a_product=bias))
+    assert names == ("b",) and set(left.entries) == {"x", "w", "of_a_product"}
 
 
 def emulated(folder: Path, made: ModelProto, feed: dict[str, Any]) -> tuple[Any, Any]:
