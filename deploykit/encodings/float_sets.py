@@ -319,8 +319,10 @@ def _is_habitual(facts: GraphFacts, encodings: EncodingSet, name: str) -> bool:
     source = facts.tensors.get(maker.inputs[0])
     if maker.op_type == "Cast":
         return source is not None and bool(source.dtype) and not source.is_float
-    entry = encodings.get(maker.inputs[0])
-    return has(maker, Trait.AIMET_COPIES) and entry is not None and not isinstance(entry.value, Float)
+    entry = None
+    while entry is None and maker is not None and maker.inputs and has(maker, Trait.AIMET_COPIES):
+        entry, maker = encodings.get(maker.inputs[0]), facts.producer_of(maker.inputs[0])
+    return entry is not None and not isinstance(entry.value, Float)
 
 
 def _is_bias(facts: GraphFacts, name: str) -> bool:

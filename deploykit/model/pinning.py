@@ -51,12 +51,13 @@ def pin_shapes(
             array = np.full([dim.dim_value for dim in tensor.shape.dim], (values or {})[item.name], kind)
             graph.initializer.append(numpy_helper.from_array(array, item.name))
             del graph.input[at]
-    for item in graph.output:
-        _settle(item, symbols)
     fixed = [item for item in graph.value_info if not _is_stale(item)]
     del graph.value_info[:]
     graph.value_info.extend(fixed)
+    # What the graph computes comes before the symbols of its declarations: an exporter calls any size "batch".
     settle_outputs(pinned.model)
+    for item in graph.output:
+        _settle(item, symbols)
     return pinned.model
 
 
@@ -77,7 +78,7 @@ def keep_weights_constant(model: ModelProto) -> bool:
 
 
 def _settle(item: ValueInfoProto, symbols: Mapping[str, int]) -> None:
-    """Give an output the sizes of the symbols that it shares with the inputs; what is still open is inferred."""
+    """Give an output of which inference tells nothing the sizes of the symbols that it shares with the inputs."""
     if not item.type.HasField("tensor_type"):
         return
     for dim in item.type.tensor_type.shape.dim:

@@ -215,9 +215,10 @@ def test_constants_in_effect_have_no_type_and_make_no_border() -> None:
 
 
 def test_what_an_exporter_never_gives_an_entry_means_no_float() -> None:
-    """A cast of integers and a maximum over quantized values are left out by habit, with what is moved from them."""
+    """A cast of integers and a maximum over quantized values are left out by habit, with what moves beside."""
     facts = text_facts(
-        "cast = Cast <to = 1> (sizes)  moved = Reshape (cast, shape)  largest = ReduceMax <axes = [1]> (x)"
+        "cast = Cast <to = 1> (sizes)  moved = Reshape (cast, shape)"
+        "  turned = Transpose <perm = [1, 0]> (x)  largest = ReduceMax <axes = [0]> (turned)"
         "  meant = Tanh (x)  sum = Add (moved, largest)  y = Add (sum, meant)",
         given="float[1,4] x, int64[1,4] sizes",
         shape=[4, 1],

@@ -152,3 +152,9 @@ def test_a_weight_that_is_listed_among_the_inputs_is_a_constant(tmp_path: Path) 
     _, situation = read_situation(Request(model=path, target="sm8650", backend="ort-qnn"))
     assert [item.name for item in situation.model.proto.graph.input] == ["x"]
     assert situation.rewritten  # the package holds this model, not the file as it was
+
+
+def test_what_the_graph_computes_comes_before_the_names_of_sizes(tmp_path: Path) -> None:
+    """Four scores of one sample, declared as a batch of them: exporters call any size of an output that."""
+    made = pinned(save(tmp_path / "m.onnx", "g (float[n,4] x) => (float[n] y) { y = Reshape (x, flat) }", flat=[-1]))
+    assert (shapes(made), made.facts.tensors["y"].shape) == ({"x": (1, 4)}, (4,))
