@@ -84,12 +84,8 @@ def _settle(item: ValueInfoProto, symbols: Mapping[str, int]) -> None:
     for dim in item.type.tensor_type.shape.dim:
         if dim.dim_param in symbols:
             dim.dim_value = symbols[dim.dim_param]
-    for dim in item.type.tensor_type.shape.dim:
-        if dim.HasField("dim_value") and dim.dim_value < 0:
-            dim.ClearField("dim_value")
-        if dim.dim_param:
-            # Another symbol, or a formula of symbols: inference finds the number where there is one.
-            dim.ClearField("dim_param")
+        elif dim.dim_param or dim.dim_value < 0:  # another symbol, or a formula of symbols
+            dim.Clear()
 
 
 def settle_outputs(model: ModelProto) -> None:
