@@ -79,8 +79,6 @@ def keep_weights_constant(model: ModelProto) -> bool:
 
 def _settle(item: ValueInfoProto, symbols: Mapping[str, int]) -> None:
     """Give an output of which inference tells nothing the sizes of the symbols that it shares with the inputs."""
-    if not item.type.HasField("tensor_type"):
-        return
     for dim in item.type.tensor_type.shape.dim:
         if dim.dim_param in symbols:
             dim.dim_value = symbols[dim.dim_param]
