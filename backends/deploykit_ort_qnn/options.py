@@ -6,12 +6,10 @@ from deploykit_qualcomm.backend import EMIT
 __all__ = ["OPTIONS"]
 
 OPTIONS = (
+    OptionSpec("finalization_mode", "integer", low=0, high=3, metavar="N", help="The compiler's optimization effort."),
     OptionSpec(
-        name="finalization_mode", kind="integer", low=0, high=3, metavar="N", help="The compiler's optimization effort."
-    ),
-    OptionSpec(
-        name="dlc",
-        kind="flag",
+        "dlc",
+        "flag",
         since="2.37.1",
         help="Write a DLC too, without a converter, and compare its types with what is meant.",
     ),
@@ -20,16 +18,16 @@ OPTIONS = (
     ESTIMATE,
     MAX_TIME,
     OptionSpec(
-        name="repair",
-        kind="texts",
+        "repair",
+        "texts",
         metavar="NODE=WAY",
         help="Do a node of the compiled model in another way; found by trial where the audit finds it wrong.",
     ),
-    OptionSpec(name="lpbq", kind="flag", help="Turn block quantization into LPBQ (lossy)."),
-    OptionSpec(name="strict_precision", kind="flag", help="Any change of precision is an error."),
+    OptionSpec("lpbq", "flag", help="Turn block quantization into LPBQ (lossy)."),
+    OptionSpec("strict_precision", "flag", help="Any change of precision is an error."),
     OptionSpec(
-        name="time_limit",
-        kind="number",
+        "time_limit",
+        "number",
         low=1,
         default=1800.0,
         metavar="SECONDS",

@@ -6,23 +6,23 @@ from deploykit_qualcomm.backend import EMIT
 __all__ = ["OPTIONS"]
 
 OPTIONS = (
-    OptionSpec(name="route", kind="text", metavar="ID", help="Insist on one route."),
+    OptionSpec("route", "text", metavar="ID", help="Insist on one route."),
     OptionSpec(
-        name="input_list",
-        kind="switch",
+        "input_list",
+        "switch",
         help="Insist on calibration inside the converter, or on none. Default: what the encodings need.",
     ),
     MAX_SEGMENTS,
     EMIT,
     OptionSpec(
-        name="also",
-        kind="path",
+        "also",
+        "path",
         metavar="MODEL",
         help="A second graph over the same weights (decode beside prefill), for the same context.",
     ),
     OptionSpec(
-        name="parts",
-        kind="integer",
+        "parts",
+        "integer",
         low=1,
         metavar="N",
         help="Cut the model into so many parts, a context binary each. Default: as the chip's limit per graph asks.",

@@ -23,8 +23,8 @@ __all__ = ["EMIT", "WORKFLOW", "QualcommBackend"]
 
 
 EMIT = OptionSpec(
-    name="emit",
-    kind="choice",
+    "emit",
+    "choice",
     choices=("github-actions",),
     help="Add a workflow to the package that compiles it on a machine that can.",
 )

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -47,7 +47,7 @@ _WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false":
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class OptionSpec:
     """One option.
 
@@ -58,6 +58,7 @@ class OptionSpec:
 
     name: str
     kind: OptionKind
+    _: KW_ONLY
     help: str
     default: OptionValue = None
     choices: tuple[str, ...] = ()
@@ -113,14 +114,12 @@ _EXPECTED: Mapping[OptionKind, str] = {
     "texts": "text, or several",
 }
 
-MAX_SEGMENTS = OptionSpec(
-    name="max_segments", kind="integer", low=1, metavar="N", help="At most so many parts with segments."
-)
+MAX_SEGMENTS = OptionSpec("max_segments", "integer", low=1, metavar="N", help="At most so many parts with segments.")
 """For backends that package segments: the core cuts the graph and reads this one itself."""
 
 KERNELS = OptionSpec(
-    name="kernels",
-    kind="choice",
+    "kernels",
+    "choice",
     choices=("off", "quick", "auto", "full"),
     default="auto",
     help="Run kernels by themselves over their whole grids: none, those under suspicion (quick), where any is as many "
@@ -130,13 +129,13 @@ KERNELS = OptionSpec(
 
 
 ESTIMATE = OptionSpec(
-    name="estimate",
-    kind="flag",
+    "estimate",
+    "flag",
     help="If the compiler has no cost model of this chip, also compile for the nearest chip that it has one of.",
 )
 MAX_TIME = OptionSpec(
-    name="max_time",
-    kind="text",
+    "max_time",
+    "text",
     metavar="TIME",
     help="5ms, 800us: a package that the compiler estimates to take longer is a no.",
 )

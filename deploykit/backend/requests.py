@@ -92,19 +92,17 @@ class Request:
 
 
 CORE_OPTIONS = (
-    OptionSpec(name="backend", kind="text", metavar="ID", help="Default: the device's first."),
+    OptionSpec("backend", "text", metavar="ID", help="Default: the device's first."),
     OptionSpec(
-        name="sdk",
-        kind="text",
+        "sdk",
+        "text",
         metavar="VERSION",
         help="Series (2.33) or build (2.33.0.250327). Default: the newest.",
     ),
-    OptionSpec(name="encodings", kind="path", metavar="FILE", help="AIMET encodings 0.6.1, 1.0.0 or 2.0.0."),
-    OptionSpec(name="float_tensors", kind="path", metavar="FILE", help="Names meant to be float16 (2.0.0 cannot say)."),
-    OptionSpec(
-        name="precision", kind="text", metavar="NAME", help="fp32, fp16, bf16, w8a8, w8a16, w4a16, vint8, mixed, auto …"
-    ),
-    OptionSpec(name="calibration", kind="path", metavar="DIR|FILE", help="Calibration data: .npz, .npy, a folder."),
+    OptionSpec("encodings", "path", metavar="FILE", help="AIMET encodings 0.6.1, 1.0.0 or 2.0.0."),
+    OptionSpec("float_tensors", "path", metavar="FILE", help="Names meant to be float16 (2.0.0 cannot say)."),
+    OptionSpec("precision", "text", metavar="NAME", help="fp32, fp16, bf16, w8a8, w8a16, w4a16, vint8, mixed, auto …"),
+    OptionSpec("calibration", "path", metavar="DIR|FILE", help="Calibration data: .npz, .npy, a folder."),
     OptionSpec(
         name="quantizer",
         spelling="with",
@@ -113,20 +111,20 @@ CORE_OPTIONS = (
         help="Who quantizes a float model: aimet, ort …; none: the target's own tools. Default: the best installed.",
     ),
     OptionSpec(
-        name="goal",
-        kind="text",
+        "goal",
+        "text",
         metavar="GOAL",
         help="What --precision auto must reach: right (the default), kept>=95%, sqnr>=30, drop<=1% …",
     ),
     OptionSpec(
-        name="metric",
-        kind="text",
+        "metric",
+        "text",
         metavar="MODULE:FUNCTION",
         help="With --precision auto: your own measure (docs/quantize.md).",
     ),
     OptionSpec(
-        name="references",
-        kind="path",
+        "references",
+        "path",
         metavar="FILE|DIR",
         help="For the measure, instead of the float outputs; one for each sample of --calibration.",
     ),
@@ -138,30 +136,28 @@ CORE_OPTIONS = (
         help="What to feed an input with when numbers are judged; repeatable.",
     ),
     OptionSpec(
-        name="io",
-        kind="texts",
+        "io",
+        "texts",
         metavar="nhwc|NAME=nhwc",
         help="Channels last: all inputs and outputs of four axes, or those named; repeatable.",
     ),
     OptionSpec(
-        name="mixed",
-        kind="choice",
+        "mixed",
+        "choice",
         choices=("auto", "fallback", "segments", "refuse"),
         default="auto",
         help="How to run float16 tensors among integer ones.",
     ),
-    OptionSpec(name="rewrite", kind="texts", metavar="NAME", help="Apply this graph rewrite; repeatable."),
-    OptionSpec(name="no_rewrite", kind="texts", metavar="NAME", help="Never apply this graph rewrite; repeatable."),
-    OptionSpec(name="compile", kind="switch", help="Run what can be run here. Default: if installed."),
+    OptionSpec("rewrite", "texts", metavar="NAME", help="Apply this graph rewrite; repeatable."),
+    OptionSpec("no_rewrite", "texts", metavar="NAME", help="Never apply this graph rewrite; repeatable."),
+    OptionSpec("compile", "switch", help="Run what can be run here. Default: if installed."),
     OptionSpec(
-        name="second_opinion",
-        kind="switch",
+        "second_opinion",
+        "switch",
         default=True,
         help="Ask the installed compiler where a refusal is only reported or inferred. Default: on.",
     ),
-    OptionSpec(
-        name="samples", kind="switch", default=True, help="Keep the samples that numbers were judged on. Default: kept."
-    ),
+    OptionSpec("samples", "switch", default=True, help="Keep the samples that numbers were judged on. Default: kept."),
     OptionSpec(
         name="options",
         spelling="option",

@@ -30,6 +30,9 @@ __all__ = ["Judge", "Numbers", "judge_outputs"]
 _PROBABILITY_TOLERANCE = 0.05
 # Noise of a tenth of the signal: a single decision that differs is no sign of anything then.
 _CLEAN_DB = 20.0
+_UNVARIED = "not judged: no signal, the reference hardly varies"
+# Of a value: four steps of a grid of 8 bits that reaches from zero to it.
+_ALIKE = 1 / 64
 # Tasks with a measure of their own: there decibels are told, and decide only that a sample is not broken.
 _SIGNALS = (Task.SIGNAL, Task.REGRESSION, Task.IMAGE, Task.CLASSES)
 
@@ -183,7 +186,7 @@ def _piece_numbers(context: Context, piece: Piece, pairs: Sequence[Pair]) -> Ite
     quiet = piece.task is Task.DECISIONS and max(np.ptp(values), error) < tolerance
     if quiet or not measures.signal_in(pairs):
         near = quiet or error <= 2 * math.ldexp(float(np.abs(values).max()), -11)  # of float16
-        note = "not judged: no signal, the reference hardly varies" + ("" if near else ", and the values differ")
+        note = _UNVARIED + ("" if near else ", and the values differ")
         yield number(Measure.SQNR, db, note=note)
         return
     measured = list(_of_task(number, piece, pairs))
@@ -208,7 +211,11 @@ def _piece_numbers(context: Context, piece: Piece, pairs: Sequence[Pair]) -> Ite
     axes = 1 if areas else None
     worst = None if piece.task is Task.EMBEDDING else measures.worst_slice(pairs, tolerance=tolerance, axes=axes)
     if worst is not None:
-        yield number(Measure.SLICE, worst[0], where=worst[1], note=note)
+        lost = number(Measure.SLICE, worst[0], where=worst[1], note=note)
+        # Values that hardly differ between samples, as of scores of much the same sounds, show nothing of their loss.
+        amounts = any(n.limit.measure is Measure.ERROR for n in measured)
+        alike = amounts and np.std(values) < _ALIKE * np.abs(values).max()
+        yield replace(lost, note=f"{_UNVARIED}, and the values differ") if alike and lost.passes is False else lost
 
 
 def _of_task(number: Callable[..., JudgedNumber], piece: Piece, pairs: Sequence[Pair]) -> Iterator[JudgedNumber]:

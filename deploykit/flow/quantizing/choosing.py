@@ -50,13 +50,13 @@ class _OrtStatic(Quantizer):
         """How ranges are found."""
         return (
             OptionSpec(
-                name="method",
-                kind="choice",
+                "method",
+                "choice",
                 choices=tuple(_METHODS),
                 default="minmax",
                 help="How the range of an activation is found.",
             ),
-            OptionSpec(name="per_channel", kind="switch", default=True, help="One weight scale per output channel."),
+            OptionSpec("per_channel", "switch", default=True, help="One weight scale per output channel."),
         )
 
     def plan(self, asked: QuantizerAsked) -> QuantizerJob:
