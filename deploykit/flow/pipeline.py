@@ -83,7 +83,8 @@ class PackageJob:
             given = quantized_situation(self.backend, given, self.shared, self.tell)
             given = turned(given, self.shared) if given.request.io else given
             ran: RanPackage | None = None
-            for _ in range(2):
+            # What makes a tool end is gone around first, then what is wrong is made otherwise.
+            for _ in range(3):
                 steps.begin(DECIDING)
                 judged = judge(self.backend, given, self.shared)
                 cured = cure(self.backend, judged, self.shared, self.tell)
@@ -97,8 +98,7 @@ class PackageJob:
                 writer.add(render(self.backend, decision, self.how.templates))
                 steps.begin(RUNNING)
                 execution = execute(self.backend, decision, writer.folder, self.shared, self.tell)
-                before = None if ran is None else ran.execution
-                ran = RanPackage(decision=decision, writer=writer, execution=execution, before=before)
+                ran = RanPackage(decision=decision, writer=writer, execution=execution, before=ran)
                 if execution.instead is None:
                     break
                 given = replace(given, request=execution.instead.request)

@@ -14,7 +14,7 @@ import onnx
 from deploykit.accuracy.latency import Estimate
 from deploykit.accuracy.samples.gathering import RECORDED_FILE, record
 from deploykit.backend.audits import settled_findings
-from deploykit.backend.backend import BytesFile, Execution, SharedWork, Situation, TextFile
+from deploykit.backend.backend import BytesFile, Execution, Instead, SharedWork, Situation, TextFile
 from deploykit.backend.plans import Plan, Step
 from deploykit.backend.status import Compiled, Correctness, PackageStatus, Right
 from deploykit.errors import DefectError, DeploykitError, InputError, PackageError
@@ -95,22 +95,31 @@ class RanPackage:
     decision: Decision[Any, Any]
     writer: PackageWriter
     execution: Execution
-    before: Execution | None = None
+    before: RanPackage | None = None
+
+    @property
+    def asked_by(self) -> Instead | None:
+        """Why there is this package, where another was made before."""
+        return None if self.before is None else self.before.execution.instead
+
+    @property
+    def avoided(self) -> tuple[Finding, ...]:
+        """What the packages before it failed at, as handled."""
+        if self.before is None or self.asked_by is None:
+            return ()
+        return (*self.before.avoided, *self.asked_by.over(self.before.execution.findings))
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Those of plan and execution, and what the first package failed at, as handled."""
-        before, plan = self.before, self.decision.plan
-        instead = None if before is None else before.instead
-        avoided = () if before is None or instead is None else (*instead.over(before.findings), *instead.findings)
-        settled = settled_findings(plan.findings, self.execution.settled)
-        return sort_findings((*settled, *self.execution.with_avoided(avoided)))
+        """Those of plan and execution, what was avoided, and what there is to say of that."""
+        settled = settled_findings(self.decision.plan.findings, self.execution.settled)
+        said = () if self.asked_by is None else self.asked_by.findings
+        return sort_findings((*settled, *self.execution.with_avoided((*self.avoided, *said))))
 
     @property
     def right(self) -> Correctness:
         """What ran says, else what a trial showed, else the simulation, which is no yes where a compiler refused."""
-        instead = None if self.before is None else self.before.instead
-        tried = None if instead is None else instead.right
+        tried = None if self.asked_by is None else self.asked_by.right
         right = self.execution.right or tried or self.decision.chosen.right
         if self.execution.compiled.state is Compiled.REFUSED and right.state is Right.YES:
             return replace(right, state=Right.NOT_JUDGED, why=f"nothing runs; simulated by itself, {right.why}")

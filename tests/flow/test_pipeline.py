@@ -13,7 +13,7 @@ import pytest
 
 from deploykit.accuracy.judge.measures import sqnr_db
 from deploykit.accuracy.simulate.sessions import Session
-from deploykit.backend.backend import Aids, Execution, Request, SharedWork, Situation
+from deploykit.backend.backend import Aids, Execution, Instead, Request, SharedWork, Situation
 from deploykit.backend.plans import Plan
 from deploykit.cli import cli
 from deploykit.cli.frame import run
@@ -21,6 +21,7 @@ from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.errors import UsageError
+from deploykit.findings import Finding, Severity, Subject, SubjectKind
 from deploykit.flow import choose, cure
 from deploykit.flow.cure import rewrite_quantized
 from deploykit.flow.pipeline import lowest_sdk, make_package, make_plan
@@ -40,6 +41,23 @@ def package(out: Path, *targets: str) -> int:
     words = [word for target in targets for word in ("--target", target)]
     encodings = str(CNN / "w8a8.v0.6.1.encodings")
     return run(cli, ["package", str(CNN / "model.onnx"), *words, "--encodings", encodings, "-o", str(out), "--json"])
+
+
+def test_what_ends_a_tool_and_what_is_wrong_then_are_both_gone_around(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject, asked = Subject(kind=SubjectKind.MODEL, name="m"), list[Request]()
+
+    def refusing(backend: Any, decision: Any, *_: Any) -> Execution:
+        asked.append(decision.given.request)
+        one = Finding(code="X", slug="x", severity=Severity.ERROR, subject=subject, message=str(len(asked)))
+        instead = Instead(request=asked[-1], how=f"way {len(asked)}")
+        return Execution(findings=(one,), instead=instead) if len(asked) < 3 else Execution()
+
+    monkeypatch.setattr("deploykit.flow.pipeline.execute", refusing)
+    request = Request(model=CNN / "model.onnx", target="sm8650", encodings=CNN / "w8a8.v0.6.1.encodings")
+    found = make_package(request, tmp_path / "out").findings
+    assert [(f.message, f.handled) for f in found if f.code == "X"] == [("1", "way 1"), ("2", "way 2")]
 
 
 def test_several_targets_are_several_packages(
