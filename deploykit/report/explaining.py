@@ -30,7 +30,7 @@ _FROM_USER = frozenset({"given", "recorded"})
 _DATA = "package it again with --calibration DATA, 20 samples or more with every kind of answer, or --input NAME=VALUE"
 _RUN = (
     "deploykit build {0}; "
-    "deploykit run {0} --on ssh://user@host, or adb: the device's outputs are judged (no graphs that share a context); "
+    "deploykit run {0} --on ssh://user@host, or adb: the device's outputs are judged (of a package with one graph); "
     "{0}/scripts/run_on_device.sh runs it by hand"
 )
 
