@@ -73,6 +73,9 @@ class Affine:
     @property
     def ends(self) -> tuple[float, float]:
         """The least and the greatest real value of the whole grid."""
+        if self.scale.size == self.zero_point.size == 1:
+            scale, zero_point = self.scale.item(), self.zero_point.item()
+            return (self.lowest - zero_point) * scale, (self.highest - zero_point) * scale
         return float(self.minimum.min()), float(self.maximum.max())
 
     @property

@@ -82,8 +82,8 @@ class TensorFact:
     @property
     def static_shape(self) -> tuple[int, ...] | None:
         """The shape where every dimension is a known number, else None."""
-        known = tuple(dim for dim in self.shape or () if isinstance(dim, int))
-        return known if self.shape is not None and len(known) == len(self.shape) else None
+        known: Any = self.shape
+        return known if known is not None and {*map(type, known)} <= {int} else None
 
     @property
     def is_weight(self) -> bool:

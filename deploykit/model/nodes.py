@@ -6,13 +6,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from deploykit.errors import InputError
-from deploykit.model.operators import DEFAULT_DOMAINS, is_standard
+from deploykit.model.operators import DEFAULT_DOMAINS, Trait, is_standard, ops
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
 
 __all__ = ["attribute", "bodies", "captured_names", "changed_operators", "copy_of", "label", "opset_of", "raise_opset"]
 __all__ += ["without_values"]
+
+_RUNNING = ops(Trait.CONTROL_FLOW)  # of ONNX's own operators only these run a graph
 
 
 def label(node: NodeProto) -> str:
@@ -49,6 +51,8 @@ def without_values(model: ModelProto, *more: str) -> ModelProto:
 
 def captured_names(node: NodeProto) -> tuple[str, ...]:
     """The names that the bodies of a node read from the graphs around them, sorted."""
+    if node.op_type not in _RUNNING and is_standard(node):
+        return ()
     inner = list(bodies(node))
     return tuple(sorted(set().union(*map(_free_names, inner)))) if inner else ()
 

@@ -149,7 +149,7 @@ def is_standard(node: OpNode) -> bool:
 
 def has(node: OpNode, *traits: Trait) -> bool:
     """True for a standard operator with at least one of these traits."""
-    return is_standard(node) and not _TRAITS.get(node.op_type, _NONE).isdisjoint(traits)
+    return node.domain in DEFAULT_DOMAINS and not _TRAITS.get(node.op_type, _NONE).isdisjoint(traits)
 
 
 def ops(*traits: Trait) -> frozenset[str]:

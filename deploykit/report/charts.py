@@ -106,7 +106,7 @@ def range_chart(encodings: EncodingSet) -> dict[str, Any] | None:
     for entry in encodings:
         value = entry.value
         if isinstance(value, Affine) and not entry.is_param and value.granularity == "per-tensor":
-            low, high = float(value.minimum.min()), float(value.maximum.max())
+            low, high = value.ends
             if reach := max(abs(low), abs(high)):
                 rows.append((reach, entry.name, entry.dtype, low, high))
     if not rows:

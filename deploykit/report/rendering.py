@@ -54,6 +54,7 @@ def _environment(templates: Path | None, own: Path | None, is_page: bool) -> Env
         finalize=_visible if is_page else None,
         autoescape=lambda name: name is not None and ".html" in name,
         keep_trailing_newline=True,
+        optimized=False,  # constants are few: to look for them takes longer
         trim_blocks=True,
         lstrip_blocks=True,
     )

@@ -20,8 +20,11 @@ def node(op_type: str, *inputs: str, domain: str = "") -> NodeFact:
 
 
 def test_every_name_is_an_operator_of_onnx() -> None:
-    known = {schema.name for schema in onnx.defs.get_all_schemas_with_history() if schema.domain == ""}
-    named = ops(*Trait) | RANGES.keys() | ROLES.keys()
+    schemas = [schema for schema in onnx.defs.get_all_schemas_with_history() if schema.domain == ""]
+    known, named = {schema.name for schema in schemas}, ops(*Trait) | RANGES.keys() | ROLES.keys()
+    graphs = {onnx.defs.OpSchema.AttrType.GRAPH, onnx.defs.OpSchema.AttrType.GRAPHS}
+    running = {schema.name for schema in schemas if graphs & {one.type for one in schema.attributes.values()}}
+    assert running == ops(Trait.CONTROL_FLOW)
     assert named - known <= {"RMSNormalization"}  # of opset 23, which older onnx packages do not know
 
 

@@ -101,7 +101,7 @@ def symmetric_int16(value: Affine) -> Affine:
     """The symmetric signed 16-bit grid that covers a per-tensor grid: the same one, where 0 is in its middle."""
     if value.bits == 16 and is_centred(value):
         return replace(value, signed=True, zero_point=np.asarray(0.0), symmetric=True)
-    most = max(abs(float(value.minimum.min())), abs(float(value.maximum.max())))
+    most = max(map(abs, value.ends))
     return Affine(bits=16, signed=True, scale=np.asarray(most / 32767), zero_point=np.asarray(0.0), symmetric=True)
 
 
@@ -165,7 +165,7 @@ def clipped_ends(look: ModelLook) -> dict[str, Affine]:
         if value is None:
             continue
         bounds, step = clip_bounds(look, node), float(value.scale.min())
-        lowest, highest = float(value.minimum.min()), float(value.maximum.max())
+        lowest, highest = value.ends
         low, high = max(lowest, min(bounds[0], 0.0)), min(highest, bounds[1])
         if high > 0 and (low > lowest + step or high < highest - step):
             grids[node.output[0]] = affine_for_range(low, high, GridKind(bits=value.bits, signed=value.signed))
@@ -201,7 +201,7 @@ def rounded_softmaxes(look: ModelLook) -> dict[str, Affine]:
     graph = look
     made = [node.output[0] for node in graph.nodes if node.op_type == "Softmax" and node.output[0] not in graph.outputs]
     grids = {name: value for name in made if (value := look.grid(name)) is not None and value.bits == 16}
-    ends = {name: (float(value.minimum.min()), float(value.maximum.max())) for name, value in grids.items()}
+    ends = {name: value.ends for name, value in grids.items()}
     return {name: _ROUNDED for name, (low, high) in ends.items() if low == 0 and abs(high - 1) <= 2.0**-15}
 
 

@@ -215,7 +215,7 @@ def _ranges(graph: Grids, node: NodeFact) -> Iterator[tuple[str, Trait]]:
             yield f"{side} channels of scales", float(grid.scale.size)
             continue
         steps[side] = float(grid.scale.min())
-        low, high = float(grid.minimum.min()), float(grid.maximum.max())
+        low, high = grid.ends
         if side == "out" and node.op_type in _LIMITED:
             yield "largest result", _rounded(high)
         if node.op_type in _SCALE_FREE:
@@ -262,7 +262,8 @@ def _ends(graph: Grids, name: str) -> tuple[float, float, int] | None:
     grid = grid_of(graph, name)
     if grid is None or grid.scale.size != 1:
         return None
-    return _rounded(float(grid.minimum.min())), _rounded(float(grid.maximum.max())), grid.bits
+    low, high = map(_rounded, grid.ends)
+    return low, high, grid.bits
 
 
 def _rounded(value: float) -> float:

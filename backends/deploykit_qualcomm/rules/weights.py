@@ -210,7 +210,7 @@ def check_swamped(situation: Situation) -> Iterator[Found]:
     for entry in situation.encodings or ():
         if not isinstance(entry.value, Affine) or entry.value.bits > 16:
             continue
-        most = max(abs(float(entry.value.minimum.min())), abs(float(entry.value.maximum.max())))
+        most = max(map(abs, entry.value.ends))
         if most > _SWAMPED:
             yield Found(
                 "tensor",

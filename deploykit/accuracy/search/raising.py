@@ -180,7 +180,7 @@ class Raiser:
                 value = Float(dtype="float16")
             else:
                 kind = GridKind(bits=16, signed=value.signed, symmetric=bool(value.symmetric))
-                value = affine_for_range(float(value.minimum.min()), float(value.maximum.max()), kind)
+                value = affine_for_range(*value.ends, kind)
             entries[name] = replace(entries[name], value=value)
         return replace(self.made, entries=entries)
 
