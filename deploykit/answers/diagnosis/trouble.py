@@ -55,10 +55,11 @@ LEVELS = re.compile(
     rb"^(?:[EF]\d{4,8} \d\d:\d\d"  # glog
     rb"|\d\d-\d\d \d\d:\d\d:\d\d\.\d+ +\d+ +\d+ [EF] "  # logcat, threadtime
     rb"|[EF]/[\w.\- ]+[(:])"  # logcat, brief
-    rb"|\[[EF]:[a-z]",  # ONNX Runtime's kind of prefix
+    rb"|\[[EF]:[a-z]"  # ONNX Runtime's kind of prefix
+    rb"| {0,8}#\d{1,2} +(?:0x[0-9a-f]{4,} |[\w:~<>]+ ?\(\w+=)",  # a frame of gdb or AddressSanitizer
     re.MULTILINE,
 )
-"""Lines that say by a letter at their start that they report an error."""
+"""Lines that say by a letter or a number at their start that they report an error."""
 
 _HARMLESS = re.compile(
     r"""\b(?:0|no|zero|without(?:\ any)?)\ (?:\w+\ )?(?:errors?|failures?|failed|exceptions?|mismatch(?:es)?)\b
