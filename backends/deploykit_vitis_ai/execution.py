@@ -15,6 +15,7 @@ from deploykit.accuracy.judge.rules import Judged
 from deploykit.backend.backend import Aids, Execution, Instead
 from deploykit.backend.on_device import DeviceFile, DeviceJob, DeviceRequest, DeviceResults
 from deploykit.backend.plans import Plan
+from deploykit.backend.status import Correctness
 from deploykit.devices.profiles import origins_of
 from deploykit.devices.sessions import session_job, session_results
 from deploykit.errors import ToolError
@@ -50,7 +51,10 @@ def execute(package: Path, details: QuarkPrepared, plan: Plan[None], aids: Aids)
     environment = quark_environment(draft.toolchain)
     state = environment.state(with_size=False).state
     if not draft.needs_quark:
-        seen = tried(environment, package, details, draft.situation.request, progress) if state == "ready" else None
+        if state != "ready":
+            why = f"bf16 is imitated by Quark, which is {state}: deploykit toolchain install {draft.toolchain}"
+            return Execution(right=Correctness(why=why))
+        seen = tried(environment, package, details, draft.situation.request, progress)
         return Execution() if seen is None else Execution(findings=_quality_findings(details, seen), right=seen.right)
     if state != "ready":
         if draft.situation.request.compile:

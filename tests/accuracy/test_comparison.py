@@ -120,6 +120,8 @@ def test_dead_slices_are_an_error_where_many_values_say_so(shape: tuple[int, ...
     flat[:, 1:3] = 0.5
     found = next(finding for finding in told("DK601", pair(lively, flat)) if finding.evidence["axis"] == 1)
     assert found.severity is severity and found.message.startswith("slices 1 to 2 of axis 1 hold a single value")
+    sure = np.where(flat == 0.5, 1 - lively / 4096, lively)
+    assert not told("DK601", pair(sure, np.where(flat == 0.5, 1.0, lively))), "a probability that is 1 in few bits"
 
 
 @each_row(("axis", "said"), (1, 1), (2, 0))

@@ -265,3 +265,5 @@ def test_without_the_toolchain_the_package_says_that_nothing_ran(
     (finding,) = [finding for finding in packaged.findings if finding.code == "VAI301"]
     assert finding.hint == "deploykit toolchain install quark==0.12.post1"
     assert packaged.package is not None and not (packaged.package / RESULT).exists()
+    right = make("vek385", "bf16", compile=None).status.right
+    assert str(right.state) == "not judged" and "toolchain install quark==0.12.post1" in right.why

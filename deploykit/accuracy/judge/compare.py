@@ -18,7 +18,7 @@ from deploykit.accuracy.judge.judge import judge_outputs
 from deploykit.accuracy.judge.measures import Doubles, Numbers, PairQuality, Slices, Values, measure, runs_of
 from deploykit.accuracy.judge.rules import RULES, Judged
 from deploykit.accuracy.judge.verdict import Context, Thresholds, Verdict
-from deploykit.accuracy.samples.arrays import read_arrays
+from deploykit.accuracy.samples.arrays import ARRAY_SUFFIXES, read_arrays
 from deploykit.accuracy.samples.inputs import input_specs
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.errors import InputError, UsageError
@@ -30,8 +30,6 @@ from deploykit.system.published import finite, published
 
 __all__ = ["ComparedOutputs", "Evaluation", "OutputComparison", "OutputSet"]
 __all__ += ["compare", "evaluate", "read_outputs", "read_pair"]
-
-_SUFFIXES = (".npy", ".npz")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +43,10 @@ class OutputSet:
 def read_outputs(path: Path) -> OutputSet:
     """A folder (one sample per file, named by its stem) or one file as a set of samples."""
     if path.is_dir():
-        files = sorted(item for item in path.iterdir() if item.is_file() and not item.name.startswith("."))
-        usable = {file.stem: file for file in files if file.suffix in _SUFFIXES}
-        twin = next((f for f in files if f.suffix in _SUFFIXES and usable[f.stem] is not f), None)
+        visible = (item for item in path.iterdir() if item.is_file() and not item.name.startswith("."))
+        files = sorted(item for item in visible if item.suffix in ARRAY_SUFFIXES)
+        usable = {file.stem: file for file in files}
+        twin = next((file for file in files if usable[file.stem] is not file), None)
         if twin is not None:
             names = f"{twin.name} and {usable[twin.stem].name}"
             raise InputError(f"{path}: {names} have the same stem", next="keep one of them")
@@ -57,7 +56,7 @@ def read_outputs(path: Path) -> OutputSet:
         return OutputSet(label=str(path), samples=samples)
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
-    if path.suffix not in _SUFFIXES:
+    if path.suffix not in ARRAY_SUFFIXES:
         raise InputError(f"{path}: neither a folder nor a .npy, .npz or .onnx file")
     return OutputSet(label=str(path), samples={"": partial(read_arrays, path)})
 

@@ -260,8 +260,9 @@ class Slices:
 
     @property
     def dead(self) -> npt.NDArray[np.bool_]:
-        """Slices in which the candidate never changes although the reference does."""
-        return np.asarray((self.low[1] == self.high[1]) & (self.low[0] < self.high[0]), dtype=np.bool_)
+        """Slices in which the candidate never changes although the reference does, by more than its own rounding."""
+        varies = self.high[0] - self.low[0] > np.ldexp(self.peaks, -_FLOAT16_BITS)
+        return np.asarray((self.low[1] == self.high[1]) & varies, dtype=np.bool_)
 
     def least_left(self, tolerance: float) -> tuple[float, int]:
         """The slice in which least is left of what varies, in dB beside what differs, and its place; infinite for none.
