@@ -2,13 +2,12 @@
 
 import io
 import json
-import os
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import anyio
 import click
 import onnx
 import pytest
@@ -184,34 +183,32 @@ def test_a_problem_is_exit_status_1(
     assert "it does not start" in out and "next: repair it" in out and "1 problem" in out
 
 
-async def _session(*calls: tuple[str, dict[str, Any]]) -> tuple[set[str], list[tuple[bool, str]]]:
-    from mcp import ClientSession, StdioServerParameters
-    from mcp.client.stdio import stdio_client
-
-    server = StdioServerParameters(command=sys.executable, args=["-m", "deploykit.cli.mcp"], env=dict(os.environ))
-    # The test's own stderr is no file.
-    async with (
-        stdio_client(server, errlog=sys.__stderr__ or sys.stderr) as (answers, requests),
-        ClientSession(answers, requests) as session,
-    ):
-        await session.initialize()
-        listed = (await session.list_tools()).tools
-        assert all(tool.annotations is not None and tool.annotations.readOnlyHint for tool in listed)
-        found = [await session.call_tool(name, arguments) for name, arguments in calls]
-        told = [(bool(one.isError), str(one.content[0].text)) for one in found]  # type: ignore[union-attr]
-        return {tool.name for tool in listed}, told
-
-
 def test_a_tool_answers_what_the_command_prints_and_an_error_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    names, (answer, error) = anyio.run(
-        _session,
-        ("compat", {"feature": "encodings-2.0.0", "sdk": "2.33"}),
-        ("check", {"model": "nowhere.onnx", "target": "sm8650"}),
-    )
+    argv = [sys.executable, "-m", "deploykit.cli.mcp"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8") as server:
+        assert server.stdin is not None and server.stdout is not None
+        put, answers = server.stdin, server.stdout
+
+        def send(method: str, **more: Any) -> None:
+            put.write(json.dumps({"jsonrpc": "2.0", "method": method, **more}) + "\n")
+            put.flush()
+
+        def ask(method: str, **params: Any) -> Any:
+            send(method, id=1, params=params)
+            return json.loads(answers.readline())["result"]
+
+        me = {"name": "a test", "version": "1"}
+        assert ask("initialize", protocolVersion="2025-06-18", capabilities={}, clientInfo=me)["instructions"]
+        send("notifications/initialized")
+        tools = ask("tools/list")["tools"]
+        answer = ask("tools/call", name="compat", arguments={"feature": "encodings-2.0.0", "sdk": "2.33"})
+        error = ask("tools/call", name="check", arguments={"model": "nowhere.onnx", "target": "sm8650"})
+        put.close()
+    assert {tool["name"] for tool in tools} == set(READING)
+    assert all(tool["annotations"]["readOnlyHint"] for tool in tools)
     assert run(cli, ["compat", "encodings-2.0.0", "--sdk", "2.33", "--json"]) == 0
-    assert json.loads(answer[1]) == json.loads(capsys.readouterr().out)
-    assert names == set(READING) and not answer[0]
-    assert error[0] and json.loads(error[1])["error"]["exit_status"] == 3
+    assert json.loads(answer["content"][0]["text"]) == json.loads(capsys.readouterr().out) and not answer["isError"]
+    assert error["isError"] and json.loads(error["content"][0]["text"])["error"]["exit_status"] == 3
 
 
 @each_row("name", *READING)

@@ -103,10 +103,19 @@ def test_every_registered_rule_can_be_described() -> None:
     assert len(log["runs"][0]["tool"]["driver"]["rules"]) == len(rules)
 
 
-@settings(max_examples=30, deadline=None)
-@given(st.text(max_size=30), st.text(max_size=30), st.sampled_from(SubjectKind), st.sampled_from(Severity))
-def test_any_text_validates(message: str, name: str, kind: SubjectKind, severity: Severity) -> None:
-    checked([finding(message=message, severity=severity, kind=kind, name=name)])
+ANY = st.builds(
+    finding,
+    message=st.text(max_size=30),
+    name=st.text(max_size=30),
+    kind=st.sampled_from(SubjectKind),
+    severity=st.sampled_from(Severity),
+)
+
+
+@settings(max_examples=3)  # one validation of ten findings takes no longer than one of a single finding
+@given(st.lists(ANY, min_size=10, max_size=10))
+def test_any_text_validates(findings: list[Finding]) -> None:
+    checked(findings)
 
 
 def write(tmp_path: Path, *findings: Finding) -> Path:

@@ -241,7 +241,7 @@ def test_a_lock_lets_in_what_has_its_hash_and_nothing_else(root: Path, tmp_path:
     assert environment_of(good).state().detail == "unfinished: package", "a changed lock makes its stage run again"
 
 
-@pytest.mark.parametrize("machine", ["this one, another Python", "macosx-14.0-arm64"])
+@pytest.mark.parametrize("machine", ["another Python", pytest.param("macosx-14.0-arm64", marks=pytest.mark.heavy)])
 def test_without_a_hash_pins_decide(machine: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A lock names the files of one kind of machine for some Pythons: elsewhere it would refuse every one."""
     wheel = make_wheel(tmp_path)
