@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from io import StringIO
 from pathlib import Path
@@ -54,9 +54,6 @@ class Bench:
     """What a way out is tried with."""
 
     folder: Path
-    rules: Mapping[str, Rule[Any]] = field(
-        default_factory=lambda: {e.rule.code: e.rule for e in all_rules(CORE_REGISTRIES)}
-    )
     aimet: Path = TESTS / "data/aimet"
     zoo: Path = TESTS / "data/zoo"
     quark: Path = TESTS / "data/quark"
