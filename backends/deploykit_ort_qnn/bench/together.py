@@ -221,15 +221,17 @@ def _attempt(batch: Sequence[BenchGraph], host: Host | None, options: Mapping[st
     left = _left_over(root / "c.onnx", outcome)
     # A tensor that a graph does not read any more is left out.
     read = {value.name for one in batch for value in one.model.graph.input}
-    merged = (
+    merged = [
         {name: value for sample in samples for name, value in sample.items() if name in read}
         for samples in zip(*(one.samples for one in batch), strict=True)
-    )
+    ]
     try:
-        cpu, npu = execute_both(root, "model.onnx", "c.onnx", [*merged], options=options, timeout=limit, host=host)
+        cpu, npu = execute_both(root, "model.onnx", "c.onnx", merged, options=options, timeout=limit, host=host)
     except ToolError as error:
         why = left.get(first.prefix, "")
         return Ran(probe=first, answer="refused" if why else "taken", why=why or f"not run: {error.why}")
+    if len(npu) < len(merged):  # what covers a range shows nothing in part
+        return Ran(probe=first, answer="taken", why=f"not run: {limit:g} s are too few for {len(merged)} inputs")
     found = []
     for one in batch:
         if one.prefix in left:
