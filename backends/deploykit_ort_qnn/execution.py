@@ -165,7 +165,7 @@ def _estimated(
     if estimate is None:
         return None
     timeline = TIMELINE if estimate.events else ""
-    told = replace(estimate, compiler=compiler, name=device.name, instead_of=instead, timeline=timeline)
+    told = replace(estimate, compiler=compiler, chip=device.name, instead_of=instead, timeline=timeline)
     if timeline:
         (package / TIMELINE).write_text(json.dumps(chrome_trace(told), separators=(",", ":")) + "\n", "utf-8")
     return told

@@ -20,6 +20,7 @@ from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.values import EncodingSet, Float8
 from deploykit.model.graph import view_of
 from deploykit.rewrites.contract import Transform, load_transform
+from deploykit.system.published import Published
 from deploykit_ort_qnn.forms.blocks import block_losses, blocks_to_matmul
 from deploykit_ort_qnn.forms.kernel_grids import (
     REGRIDS,
@@ -60,7 +61,7 @@ _WHY = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PreparationStep:
+class PreparationStep(Published):
     """One thing that was done to the model: its name, how often, why, and on which nodes or tensors."""
 
     id: str
@@ -68,11 +69,10 @@ class PreparationStep:
     names: tuple[str, ...]
     losses: Mapping[str, LpbqLoss] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
-        """For the manifest; ``losses`` only where the step has a loss."""
-        losses = {name: loss.to_json() for name, loss in self.losses.items()}
-        told = {"losses": losses} if losses else {}
-        return {"id": self.id, "why": self.why, "count": len(self.names), "names": list(self.names), **told}
+    def as_published(self) -> dict[str, Any]:
+        """``losses`` only where the step has a loss."""
+        told = {"id": self.id, "why": self.why, "count": len(self.names), "names": self.names}
+        return {**told, "losses": self.losses} if self.losses else told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import Any, Literal, TypeAlias
 
 from deploykit.errors import UsageError
+from deploykit.system.published import Published, published
 
 __all__ = [
     "Estimate",
@@ -72,15 +73,14 @@ class OperatorTime:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class Estimate(Published):
     """The compiler's word on one chip. Times in microseconds, ``ddr`` in bytes by kind of traffic, ``clock_mhz`` of the
     accelerator (0 where it is not told). ``missing_ops`` counts operators without a cost: the time is then a least one.
 
     ``operators`` are the dearest first, ``events`` all kernels of the trace; both are empty, with ``note`` saying why,
-    where no whole trace could be read. ``chip`` is the compiler's number of the chip, ``name`` what people call it.
+    where no whole trace could be read. ``soc_model`` is the compiler's number of the chip, ``chip`` its name.
     ``instead_of`` is the chip that was asked for, where the compiler has no model of that: the time is not its time.
-    ``timeline`` is where a package holds the trace. ``call`` is None where no measurements of such models say how far
-    the estimate holds.
+    ``timeline`` is where a package holds the trace.
     """
 
     time_us: float
@@ -90,12 +90,12 @@ class Estimate:
     ddr: Mapping[str, int] = field(default_factory=dict)
     missing_ops: int = 0
     compiler: str = ""
-    chip: str = ""
+    soc_model: str = ""
     clock_mhz: float = 0.0
     operators: tuple[OperatorTime, ...] = ()
     events: tuple[TraceEvent, ...] = ()
     note: str = ""
-    name: str = ""
+    chip: str = ""
     instead_of: str = ""
     timeline: str = ""
 
@@ -110,7 +110,7 @@ class Estimate:
         least = "at least " if self.missing_ops else "about "
         line = f"{least}{in_time(self.time_us)} on the accelerator"
         line += f" ({in_time(self.lower_us)} to {in_time(self.upper_us)}), by the compiler's own model for "
-        line += self.name or self.chip
+        line += self.chip or self.soc_model
         if self.instead_of:
             line = f"no estimate for {self.instead_of}; {line}, the nearest chip that it has a model of"
         if self.missing_ops:
@@ -119,24 +119,10 @@ class Estimate:
         verb = "operator waits" if waiting == 1 else "operators wait"
         return f"{line}; {waiting} {verb} for DDR" if waiting else line
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape; the ten dearest operators."""
-        return {
-            "time_us": self.time_us,
-            "lower_us": self.lower_us,
-            "upper_us": self.upper_us,
-            "cycles": self.cycles,
-            "ddr": dict(self.ddr),
-            "missing_ops": self.missing_ops,
-            "compiler": self.compiler,
-            "soc_model": self.chip,
-            "chip": self.name,
-            "instead_of": self.instead_of,
-            "clock_mhz": self.clock_mhz,
-            "dearest": [item.to_json(self.us_per_cycle) for item in self.operators[:10]],
-            "note": self.note,
-            "timeline": self.timeline,
-        }
+    def as_published(self) -> dict[str, Any]:
+        """The ten dearest operators, and no kernel."""
+        dearest = [item.to_json(self.us_per_cycle) for item in self.operators[:10]]
+        return published(self, without=("operators", "events")) | {"dearest": dearest}
 
 
 def in_time(us: float) -> str:

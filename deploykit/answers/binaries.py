@@ -15,7 +15,7 @@ from packaging.version import Version
 from deploykit.backend.plugins import load_backend, load_backends
 from deploykit.backend.targets import find_device
 from deploykit.errors import UnknownTargetError, UsageError
-from deploykit.system.published import Published
+from deploykit.system.published import Published, published
 from deploykit.tables.capabilities import CompatRow, Status
 
 __all__ = ["BinaryReport", "Runtime", "report_binary"]
@@ -31,7 +31,7 @@ class Runtime(Published):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BinaryReport:
+class BinaryReport(Published):
     """``info`` is the binary's own word; ``loads`` the judgement for the place that was asked for.
 
     ``runtimes`` holds every release with tables, oldest first, for the device that was named or the binary's own chip.
@@ -47,13 +47,9 @@ class BinaryReport:
         too_large = any((graph.get("fits") or {}).get("ok") is False for graph in self.info["graphs"])
         return too_large or any(row.status is Status.UNSUPPORTED for row in self.loads)
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape of ``deploykit explain`` and ``deploykit compat binary``."""
-        return {
-            **self.info,
-            "loads": [row.to_json() for row in self.loads],
-            "runtimes": [runtime.to_json() for runtime in self.runtimes],
-        }
+    def as_published(self) -> dict[str, Any]:
+        """What ``deploykit explain`` and ``deploykit compat binary`` print."""
+        return {**self.info, **published(self, without=("info",))}
 
 
 def report_binary(path: Path, *, backend: str | None = None, runtime: str = "", target: str = "") -> BinaryReport:

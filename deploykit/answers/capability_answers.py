@@ -13,6 +13,7 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from deploykit.errors import UnknownTargetError
+from deploykit.system.published import Published, published
 from deploykit.tables.capabilities import CompatRow, Status, release_range
 from deploykit.tables.devices import Device
 
@@ -48,7 +49,7 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompatAnswer:
+class CompatAnswer(Published):
     """The rows that answer a query, best match first. ``answered_by`` names the release that speaks per family.
 
     ``near`` are features that look like the words when no row matched.
@@ -59,17 +60,18 @@ class CompatAnswer:
     answered_by: Mapping[str, str] = field(default_factory=dict)
     near: tuple[str, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape of ``deploykit compat``."""
+    def as_published(self) -> dict[str, Any]:
+        """What ``deploykit compat`` prints."""
+        sdk = {"requested": self.requested, "answered_by": self.answered_by}
         return {
-            "rows": [row.to_json() for row in self.rows],
-            **({"sdk": {"requested": self.requested, "answered_by": dict(self.answered_by)}} if self.requested else {}),
-            **({"near": list(self.near)} if self.near else {}),
+            "rows": self.rows,
+            **({"sdk": sdk} if self.requested else {}),
+            **({"near": self.near} if self.near else {}),
         }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReleaseDifference:
+class ReleaseDifference(Published):
     """One thing that differs between two releases; None on the side that has no row."""
 
     before: CompatRow | None
@@ -82,16 +84,10 @@ class ReleaseDifference:
         assert found is not None
         return found
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape of one line of ``deploykit compat --diff``."""
-        return {
-            "feature": self.row.feature,
-            "backend": self.row.backend,
-            "tool": self.row.tool,
-            "arch": self.row.arch,
-            "before": None if self.before is None else self.before.to_json(),
-            "after": None if self.after is None else self.after.to_json(),
-        }
+    def as_published(self) -> dict[str, Any]:
+        """One line of what ``deploykit compat diff`` prints."""
+        about = {name: getattr(self.row, name) for name in ("feature", "backend", "tool", "arch")}
+        return {**about, **published(self)}
 
 
 def answer(rows: Iterable[CompatRow], query: Query) -> CompatAnswer:

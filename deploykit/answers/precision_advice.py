@@ -14,7 +14,7 @@ from typing import Any
 
 from deploykit.accuracy.search.goals import Goal, Reached, parse_goal
 from deploykit.errors import UsageError
-from deploykit.system.published import Published
+from deploykit.system.published import Published, published
 from deploykit.tables.reading import read_json, read_toml, structure
 
 __all__ = ["KNOWN", "Advice", "Advised", "advise", "advise_on"]
@@ -37,7 +37,7 @@ class Advised(Published):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
+class Advice(Published):
     """``met`` says of each precision whether it reaches the goal; ``best`` is the cheapest that does, or empty."""
 
     goal: str
@@ -47,18 +47,12 @@ class Advice:
     best: str
     conclusions: tuple[Advised, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape of ``deploykit accuracy ladder --json``."""
-        return {
-            "goal": self.goal,
-            "reference": self.reference,
-            "candidates": [
-                {"precision": name, "value": value, "meets_goal": self.met.get(name)}
-                for name, value in self.values.items()
-            ],
-            "best": self.best,
-            "conclusions": [item.to_json() for item in self.conclusions],
-        }
+    def as_published(self) -> dict[str, Any]:
+        """What ``deploykit accuracy ladder --json`` prints."""
+        candidates = [
+            {"precision": name, "value": value, "meets_goal": self.met.get(name)} for name, value in self.values.items()
+        ]
+        return published(self, without=("met", "values")) | {"candidates": candidates}
 
 
 def advise(values: Mapping[str, Reached], goal: Goal) -> Advice:

@@ -15,30 +15,22 @@ from deploykit.backend.targets import nearest_names
 from deploykit.errors import DefectError, UsageError
 from deploykit.findings import Answerer
 from deploykit.findings.rules import Registry, Rule
+from deploykit.system.published import Published
 
 __all__ = ["RuleEntry", "all_rules", "find_rule", "reserved_codes", "rule_page"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RuleEntry:
+class RuleEntry(Published):
     """A rule with who applies it: ``every backend`` for the core's own rules, else the ids of the backends."""
 
     rule: Rule[Any]
     backends: tuple[str, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape of ``deploykit explain``."""
-        return {
-            "code": self.rule.code,
-            "slug": self.rule.slug,
-            "severity": str(self.rule.severity),
-            "scope": self.rule.scope,
-            "backends": list(self.backends),
-            "what": self.rule.what,
-            "why": self.rule.why,
-            "fix": self.rule.fix,
-            "sources": list(self.rule.sources),
-        }
+    def as_published(self) -> dict[str, Any]:
+        """What ``deploykit explain`` prints."""
+        names = ("code", "slug", "severity", "scope", "what", "why", "fix", "sources")
+        return {**{name: getattr(self.rule, name) for name in names}, "backends": self.backends}
 
 
 def all_rules(core: Iterable[Registry[Any]]) -> tuple[RuleEntry, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deploykit.findings import Finding
-from deploykit.system.published import published
+from deploykit.system.published import Published, published
 
 __all__ = ["Audit", "AuditedKernel", "settled_findings"]
 
@@ -20,7 +20,7 @@ def settled_findings(findings: Iterable[Finding], settled: Mapping[tuple[str, st
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuditedKernel:
+class AuditedKernel(Published):
     """One distinct kernel: an operator with its attributes, shapes, types, grids and constants.
 
     ``node`` is the first node that it is of, ``count`` how many of the model are the same. ``place`` is ``alone``, or
@@ -43,13 +43,13 @@ class AuditedKernel:
     ways: tuple[str, ...] | None = None
     shown_by: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape."""
+    def as_published(self) -> dict[str, Any]:
+        """Of its nodes the first and their number."""
         return published(self, without=("nodes",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Audit:
+class Audit(Published):
     """All kernels that were looked at, by whom (``by``), and what follows; ``level`` is quick, auto or full.
 
     ``left_out`` are those that the level had no room for. ``settled`` says of findings of the plan, by code and name of
@@ -70,13 +70,6 @@ class Audit:
         """How many kernels have each verdict."""
         return dict(sorted(Counter(kernel.verdict for kernel in self.kernels).items()))
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape: what was found, the same whether it was measured now or before."""
-        return {
-            "level": self.level,
-            "by": self.by,
-            "summary": self.counts,
-            "left_out": self.left_out,
-            "kernels": [kernel.to_json() for kernel in self.kernels],
-            "findings": [finding.to_json() for finding in self.findings],
-        }
+    def as_published(self) -> dict[str, Any]:
+        """What was found, the same whether it was measured now or before."""
+        return {**published(self, without=("known", "settled")), "summary": self.counts}

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from deploykit.findings import Confidence, Finding, Severity
-from deploykit.system.published import published
+from deploykit.system.published import Published, published
 
 __all__ = ["Compiler", "Opinion", "OpinionState", "Opinions"]
 
@@ -40,7 +40,7 @@ class Compiler:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opinion:
+class Opinion(Published):
     """The answer about one finding, which ``code`` and ``subject`` name.
 
     ``scope`` is what was compiled for it ("2 operators", "the model"), "" where nothing was. ``by`` is whose it is
@@ -59,8 +59,8 @@ class Opinion:
         """The opinion on a finding."""
         return cls(code=finding.code, subject=finding.subject.name, state=state, why=why, scope=scope)
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape (docs/json.md)."""
+    def as_published(self) -> dict[str, Any]:
+        """Whose it is where several were asked."""
         by = {} if self.by is None else {"by": self.by.name}
         return {**published(self, without=("by",)), **by}
 

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from deploykit.backend.status import Correctness
 from deploykit.findings import Confidence, Finding, sort_findings
-from deploykit.system.published import Published
+from deploykit.system.published import Published, published
 
 __all__ = ["Alternative", "Plan", "PlannedPrecision", "Rejected", "Route", "Step"]
 
@@ -65,7 +65,7 @@ class Step(Published):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedPrecision:
+class PlannedPrecision(Published):
     """Per tensor, what the encodings intend and what the tool chain is expected to make of it.
 
     Types by their ONNX-like names (``uint8``, ``float16`` …). A tensor in neither map is not spoken about.
@@ -83,7 +83,7 @@ class PlannedPrecision:
             if name in self.expected and self.expected[name] != wanted
         }
 
-    def to_json(self) -> dict[str, Any]:
+    def as_published(self) -> dict[str, Any]:
         """Counts per type, and every difference by name."""
         return {
             "intended": _count(self.intended),
@@ -104,7 +104,7 @@ def _count(types: Mapping[str, str]) -> dict[str, int]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan(Generic[D]):
+class Plan(Published, Generic[D]):
     """What will be packaged for one target. ``route`` is None when every route was rejected: a precise no.
 
     ``target`` and ``sdk`` are JSON values that describe them; ``configs`` maps a package path to a JSON value.
@@ -133,21 +133,13 @@ class Plan(Generic[D]):
         """True when there is a route and no unhandled error."""
         return self.route is not None and not any(finding.blocks for finding in self.findings)
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape of ``deploykit check --plan --json``."""
-        return {
-            "schema": 1,
-            "backend": self.backend,
-            "target": dict(self.target),
-            "sdk": dict(self.sdk),
-            "route": None if self.route is None else self.route.to_json(),
-            "rejected": [rejected.to_json() for rejected in self.rejected],
-            "alternatives": [alternative.to_json() for alternative in self.alternatives],
-            "candidates": [dict(candidate) for candidate in self.candidates],
-            "right": {"state": str(self.right.state), "words": str(self.right)},
-            "assumed": self.assumed,
-            "steps": [step.to_json() for step in self.steps],
-            "configs": dict(self.configs),
-            "precision": self.precision.to_json(),
-            "findings": [finding.to_json() for finding in sort_findings(self.findings)],
-        }
+    def as_published(self) -> dict[str, Any]:
+        """What ``deploykit check --plan --json`` prints."""
+        return (
+            {"schema": 1}
+            | published(self, without=("details",))
+            | {
+                "right": {"state": self.right.state, "words": str(self.right)},
+                "findings": sort_findings(self.findings),
+            }
+        )

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from deploykit.system.published import Published
+
 __all__ = [
     "Compilation",
     "Compiled",
@@ -56,7 +58,7 @@ class Compilation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Correctness:
+class Correctness(Published):
     """The verdict on the numbers, on which samples it rests, against what, and every judged number as published.
 
     ``label`` and ``count`` are those of the samples; ``against`` is float, quantized or device; ``where``
@@ -73,16 +75,16 @@ class Correctness:
     where: str = ""
     numbers: tuple[Mapping[str, Any], ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape: one word, and beside it on what that rests."""
+    def as_published(self) -> dict[str, Any]:
+        """One word, and beside it on what that rests."""
         return {
-            "right": str(self.state),
+            "right": self.state,
             "right_why": self.why,
             "right_broken": self.broken,
             "samples": {"label": self.label, "count": self.count},
             "against": self.against,
             "where": self.where,
-            "numbers": [dict(number) for number in self.numbers],
+            "numbers": self.numbers,
         }
 
     def __str__(self) -> str:
@@ -109,7 +111,7 @@ def correctness_of(verdict: Verdict, *, where: str, label: str = "", count: int 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PackageStatus:
+class PackageStatus(Published):
     """``intact``: hashes and schemas hold. The defaults are what is known before anything ran."""
 
     intact: bool = True
@@ -132,11 +134,11 @@ class PackageStatus:
         intact = "yes: every file has its recorded hash" if self.intact else "no"
         return (("intact", intact), ("compiled", str(self.compiled)), ("right", str(self.right)))
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape: one word per fact, and beside it on what the word rests."""
+    def as_published(self) -> dict[str, Any]:
+        """One word per fact, and beside it on what the word rests."""
         return {
             "intact": "yes" if self.intact else "no",
-            "compiled": str(self.compiled.state),
+            "compiled": self.compiled.state,
             "compiled_by": self.compiled.by,
             "compiled_why": self.compiled.why,
             **self.right.to_json(),

@@ -175,7 +175,7 @@ def layers(model: Path, top: int, report: Path | None, force: bool, fresh: bool,
         from deploykit.report.ladders import render_sensitivity
 
         write_files({report: render_sensitivity(found, model.name)}, force=force)
-    emit(found.to_json, lambda: _layers_text(found, top))
+    emit(found, lambda: _layers_text(found, top))
     return 0
 
 
@@ -249,7 +249,7 @@ def locate(model: Path, candidate: Path | None, on: str | None, **asked: Any) ->
         else:
             few = {"samples": asked["samples"], "threshold_db": asked["threshold_db"]}
             found = api.locate_on(model, on=on, progress=tell, **few)
-    emit(found.to_json(), lambda: _located_text(found))
+    emit(found, lambda: _located_text(found))
     return 0 if found.first is None else 1
 
 
@@ -336,7 +336,7 @@ def ladder(
 
         page = render_ladder(found.ladder.to_json(), model.name, split, findings=found.findings)
         write_files({report: page}, force=force)
-    emit(found.to_json, lambda: _ladder_text(found, split))
+    emit(found, lambda: _ladder_text(found, split))
     return found.exit_status
 
 
@@ -404,7 +404,7 @@ def _raise_layers(model: Path, out: Path | None, *, force: bool, **asked: Any) -
             lines.append("the inputs are made up: these numbers are no evidence")
         return "\n".join([*lines, *([] if out is None else [f"written to {out}"])])
 
-    emit(found.to_json, text)
+    emit(found, text)
     return 0 if raised.met else 1
 
 
@@ -428,5 +428,5 @@ def _from_numbers(file: Path | None, accuracies: tuple[str, ...], **asked: Any) 
         parts += [f"the cheapest that reaches the goal: {found.best}"] if found.best else []
         return "\n\n".join(parts)
 
-    emit(found.to_json, told)
+    emit(found, told)
     return 0 if found.best else 1

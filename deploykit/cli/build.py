@@ -24,7 +24,7 @@ def command(package: Path) -> int:
     """Run the build script of PACKAGE, keep its log, explain a failure, and record the artifacts in the manifest."""
     quiet = settings().json or settings().verbosity < 0
     report = api.build(package, on_line=None if quiet else lambda line: click.echo(defused(line), err=True))
-    emit(report.to_json(), lambda: _text(report))
+    emit(report, lambda: _text(report))
     return report.exit_status
 
 

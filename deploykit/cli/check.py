@@ -27,6 +27,7 @@ from deploykit.report.for_ci import (
     to_sarif,
     write_baseline_file,
 )
+from deploykit.system.published import plain
 
 __all__ = ["command", "plan_text"]
 
@@ -60,11 +61,11 @@ def command(
         if form == "sarif" or baseline or write_baseline or severity:
             raise UsageError("--plan shows the decision as it is", next="leave --format, --baseline and --severity out")
         plan, told = make_plan(request), None
-        shown, lines = plan.to_json(), ""
+        shown, lines = plan.as_published(), ""
         if given.get("estimate") or given.get("max_time"):
             with progress() as tell:
                 told = estimate(request, progress=tell)
-            shown["estimate"] = None if told is None else told.to_json()
+            shown["estimate"] = told
             lines = f"\ntime       {'no estimate for this chip' if told is None else told.described}"
         _print(shown, lambda: plan_text(plan) + lines, as_json=form == "json")
         return 1 if plan.route is None or plan.right.state == "no" else exit_status(plan.findings)
@@ -75,7 +76,7 @@ def command(
         click.echo(f"{write_baseline}: accepts what is found now, {len(found)} findings", err=True)
     if baseline is not None:
         found = apply_baseline(found, read_baseline(baseline))
-    value: dict[str, Any] = {"findings": [finding.to_json() for finding in found], "summary": summarize(found)}
+    value: dict[str, Any] = {"findings": found, "summary": summarize(found)}
     # What each kernel came to, where that was asked for; measured while checking, so it is at hand.
     level = given.get("kernels")
     asked = click.get_current_context().get_parameter_source("kernels") is not ParameterSource.DEFAULT
@@ -84,7 +85,7 @@ def command(
         rules = [rule for registry in all_registries() for rule in registry]
         click.echo(json.dumps(to_sarif(found, rules, request.model), indent=1))
     elif kernels is not None:
-        value["audit"] = {**kernels.to_json(), "measured_before": kernels.known}
+        value["audit"] = {**kernels.as_published(), "measured_before": kernels.known}
         emit(value, lambda: f"{_kernels_text(kernels)}\n{findings_text(found)}")
     else:
         _print(value, lambda: findings_text(found), as_json=form == "json")
@@ -94,7 +95,7 @@ def command(
 def _print(value: dict[str, Any], text: Callable[[], str], *, as_json: bool) -> None:
     """``--format json`` is the same as ``--json``."""
     if as_json:
-        click.echo(json.dumps({"schema": 1, **value}, indent=1, ensure_ascii=False))
+        click.echo(json.dumps(plain({"schema": 1, **value}), indent=1, ensure_ascii=False))
     else:
         emit(value, text)
 

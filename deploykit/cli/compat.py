@@ -67,7 +67,7 @@ def command(
             raise UsageError("--model needs --target", next="name the device")
         return _lowest(model, encodings, only["target"], only["backend"])
     if not (feature or sdks or any(only.values())):
-        emit(lambda: ask().to_json(), lambda: _overview(features()))
+        emit(ask, lambda: _overview(features()))
         return 0
     asked = [ask(feature, sdk=one, **only) for one in sdks or ("",)]
     # Words that no row has may be those of a message: the known causes of failures that have them are named.
@@ -90,7 +90,7 @@ def command(
     if len(asked) == 1:
         emit(lambda: {**asked[0].to_json(), "causes": [row.id for row in causes]}, text)
     else:
-        emit({"answers": [found.to_json() for found in asked]}, text)
+        emit({"answers": asked}, text)
     return 0
 
 
@@ -107,7 +107,7 @@ def _lowest(model: Path, encodings: Path | None, target: str, backend: str) -> i
         shown = table(rows, header=("sdk", "", "what stops it, or is not known"))
         return f"{shown}\n{closing} ({found.backend}, {found.target})"
 
-    emit(found.to_json, text)
+    emit(found, text)
     return 0 if found.lowest is not None else 1
 
 
@@ -138,7 +138,7 @@ def compilers_command(model: Path, **given: Any) -> int:
             estimate = one.estimate
             band = "" if estimate is None else f" ({in_time(estimate.lower_us)} to {in_time(estimate.upper_us)})"
             time = "no estimate of this chip" if estimate is None else f"{in_time(estimate.time_us)}{band}"
-            where = f", on {estimate.name}" if estimate is not None and estimate.instead_of else ""
+            where = f", on {estimate.chip}" if estimate is not None and estimate.instead_of else ""
             moved = "" if estimate is None else f"{sum(estimate.ddr.values()):,}"
             name = one.status.compiled.by.partition(" for ")[0] or one.sdk
             state = one.status.compiled.state or " ".join(one.blocking)
@@ -148,7 +148,7 @@ def compilers_command(model: Path, **given: Any) -> int:
             rows, header=("compiler", "compiled", "right", "time by its own cost model", "bytes from or to DDR")
         )
 
-    emit({"compilers": [one.to_json() for one in trials]}, text)
+    emit({"compilers": trials}, text)
     return 0 if any(one.is_compiled and one.status.good for one in trials) else 1
 
 
@@ -175,7 +175,7 @@ def diff_command(before: str, after: str, feature: tuple[str, ...], **only: str)
         lines = [table(rows, header=header) if rows else "no row differs"]
         return "\n".join([*lines, *(f"{release}: {note}" for release, note in notes)])
 
-    emit(found.to_json, text)
+    emit(found, text)
     return 0
 
 
@@ -199,7 +199,7 @@ def binary_command(
     if not (built_with or built_for):
         raise UsageError("which binary?", next="name a file, or say --built-with VERSION --built-for ARCH")
     found = ask_binary(built_with, built_for, sdk, target=target, arch=arch)
-    emit(found.to_json, lambda: _answer_text(found, ()))
+    emit(found, lambda: _answer_text(found, ()))
     return 0
 
 

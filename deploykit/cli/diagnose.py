@@ -57,14 +57,14 @@ def command(
         raise UsageError(f"--{wanted} goes with --pack", next="add --pack CASE.zip, or leave it out")
     if known is not None:
         rows = search_errors(catalog_of(load_backends()), known)
-        emit({"errors": [row.to_json() for row in rows]}, lambda: error_text(rows))
+        emit({"errors": rows}, lambda: error_text(rows))
         return 0
     if log is None:
         raise UsageError("no log", next="name a file, '-' for standard input, or ask with --known WORDS")
     if Path(log).suffix == ".onnx":
         raise UsageError(f"{log}: is a model, not a log", next="name the log, and the model with --model")
     diagnosis = api.diagnose(sys.stdin.buffer if log == "-" else log, model=model, tools=tool)
-    emit(diagnosis.to_json(), lambda: diagnosis_text(diagnosis, verbose=settings().verbosity > 0))
+    emit(diagnosis, lambda: diagnosis_text(diagnosis, verbose=settings().verbosity > 0))
     return diagnosis.exit_status
 
 
@@ -86,7 +86,7 @@ def _pack(
         numbered=numbers,
     )
     lines = [f"  {name}: {plain(text)}" for name, text in made.contents.items()]
-    emit(made.to_json(), "\n".join([str(made.path), *lines]))
+    emit(made, "\n".join([str(made.path), *lines]))
     return 0
 
 

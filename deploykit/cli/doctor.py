@@ -32,7 +32,7 @@ def command(clear_cache: bool) -> int:
     if clear_cache:
         gone = clear()
         text = f"{sum(room.entries for room in gone)} entries, {_megabytes(gone)} are gone from {cache_folder()}"
-        emit({"folder": str(cache_folder()), "cleared": [room.to_json() for room in gone]}, text)
+        emit({"folder": str(cache_folder()), "cleared": gone}, text)
         return 0
     lines: list[CheckLine] = []
     backends: list[AnyBackend] = []
@@ -63,7 +63,7 @@ def command(clear_cache: bool) -> int:
         kept = rooms()
         words = ", ".join(f"{room.kind} {room.entries}" for room in kept) or "nothing"
         detail = f"{_megabytes(kept)} of at most {limit() / 1e6:,.0f} MB in {cache_folder()}: {words}"
-        facts = {"folder": str(cache_folder()), "limit": limit(), "kinds": [room.to_json() for room in kept]}
+        facts = {"folder": str(cache_folder()), "limit": limit(), "kinds": kept}
         lines.append(CheckLine(id="cache", state="ok", detail=detail, facts=facts))
     problems = sum(line.state == "problem" for line in lines)
 
@@ -73,7 +73,7 @@ def command(clear_cache: bool) -> int:
         return f"{word} {line.id}: {line.detail}{advice}"
 
     told = [*map(text_of, lines), f"{problems} problems" if problems else "no problem"]
-    emit({"ok": not problems, "lines": [line.to_json() for line in lines]}, "\n".join(told))
+    emit({"ok": not problems, "lines": lines}, "\n".join(told))
     return int(problems > 0)
 
 

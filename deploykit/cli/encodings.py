@@ -76,7 +76,7 @@ def check(file: Path, model: Path, float_tensors: Path | None) -> int:
     from deploykit.encodings.files import check_encodings
 
     findings = check_encodings(file, model=model, float_tensors=float_tensors)
-    result = {"findings": [finding.to_json() for finding in findings], "summary": summarize(findings)}
+    result = {"findings": findings, "summary": summarize(findings)}
     emit(result, lambda: findings_text(findings))
     return exit_status(findings)
 
@@ -167,7 +167,7 @@ def _to_lpbq(model: Path, out: Path, *, refine: bool, backend: str | None, sdk: 
             loss = one.loss.to_json()
             refined = "" if loss["refined_sqnr_db"] is None else f", refined {loss['refined_sqnr_db']} dB"
             words = f"scales off by up to {loss['scale_error']:.1%}; {loss['sqnr_db']} dB{refined}"
-        rows.append((one.name, one.op_type or "?", words, one.reason or path))
+        rows.append((one.weight, one.op_type or "?", words, one.reason or path))
     told = f"{report.converted} of {len(report.weights)} weights are LPBQ now: {report.output}"
     emit(
         {"output": str(report.output), "converted": report.converted, "weights": weights},
@@ -194,7 +194,7 @@ def compare(first: Path, second: Path, **options: Any) -> int:
         rows = [(item.kind, item.name, "; ".join(str(change) for change in item.changes)) for item in found]
         return table(rows, header=("kind", "tensor", "changes")) if rows else "no differences"
 
-    emit({"differences": [item.to_json() for item in found]}, text)
+    emit({"differences": found}, text)
     return int(bool(found))
 
 
@@ -223,7 +223,7 @@ def apply(
     done = apply_encodings(model, file, output, bias=bias, signed=signed, force=force)
     lines = [f"{name}: not written, {reason}" for name, reason in done.skipped.items()]
     lines.append(f"{len(done.placed)} tensors are quantized in {done.output}")
-    emit(done.to_json(), "\n".join(lines))
+    emit(done, "\n".join(lines))
     return int(bool(done.skipped))
 
 
@@ -240,6 +240,6 @@ def extract(model: Path, output: Path, version: str, float_model: Path | None, f
     done = extract_encodings(model, float_model, version=version, force=force)
     write_files({output: done.encodings}, force=force)
     lines = [f"{name}: left in the model, {reason}" for name, reason in done.kept.items()]
-    lines.append(f"{done.count} entries written to {output}")
+    lines.append(f"{done.entries} entries written to {output}")
     emit({**done.to_json(), "encodings": str(output)}, "\n".join(lines))
     return int(bool(done.kept))

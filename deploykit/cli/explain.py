@@ -55,7 +55,7 @@ def command(what: str, backend: str | None, sdk: str, target: str, time_limit: f
     path = Path(what)
     if path.is_dir() or path.name == "manifest.json":
         told = api.explain(path.parent if path.name == "manifest.json" else path)
-        emit(told.to_json, lambda: _text(told, path))
+        emit(told, lambda: _text(told, path))
         return 0
     if path.suffix in _BINARIES or path.name.endswith("_ctx.onnx") or backend or sdk or target:
         return emit_binary(path, backend=backend, runtime=sdk, target=target, time_limit=time_limit)
@@ -68,14 +68,14 @@ def command(what: str, backend: str | None, sdk: str, target: str, time_limit: f
     if what == "rules":
         rows = [(one.rule.code, one.rule.severity, one.rule.slug, one.rule.what) for one in entries]
         emit(
-            {"rules": [one.to_json() for one in entries]},
+            {"rules": entries},
             lambda: f"{table(rows, header=('CODE', 'SEVERITY', 'NAME', 'WHAT'))}\n{len(rows)} rules",
         )
         return 0
     if "/" in what or "." in what:
         raise UsageError(f"{what}: no such file or folder", next="name a package, a rule, a binary or encodings")
     entry = find_rule(what, entries)
-    emit({"rule": entry.to_json()}, lambda: rule_page(entry))
+    emit({"rule": entry}, lambda: rule_page(entry))
     return 0
 
 
@@ -122,7 +122,7 @@ def emit_binary(path: Path, *, backend: str | None, runtime: str, target: str, t
 
     with limited_time(time_limit):
         report = report_binary(path, backend=backend, runtime=runtime, target=target)
-    emit(report.to_json, lambda: "\n".join(_binary_lines(report)))
+    emit(report, lambda: "\n".join(_binary_lines(report)))
     return int(report.refused)
 
 

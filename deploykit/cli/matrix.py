@@ -73,7 +73,7 @@ def command(
         cells = select(file, only=only).cells
         rows = [(cell.id, cell.request.model.name, cell.request.target, cell.request.backend or "-") for cell in cells]
         listed = table(rows, header=("cell", "model", "device", "backend"))
-        emit({"cells": [cell.to_json() for cell in cells]}, f"{listed}\n{len(cells)} cells")
+        emit({"cells": cells}, f"{listed}\n{len(cells)} cells")
         return 0
     if engine is not None:
         click.echo(api.matrix_emit(engine, file, only=only), nl=False)
@@ -85,7 +85,7 @@ def command(
             word = click.style("worse", fg="red") if change.worse else click.style("other", fg="yellow")
             lines.append(f"{word}  {change.cell}: {'; '.join(change.what)}")
         lines += [f"gone   {cell}" for cell in difference.gone] + [f"new    {cell}" for cell in difference.new]
-        emit(difference.to_json(), "\n".join([*lines, f"{difference.same} cells as before"]))
+        emit(difference, "\n".join([*lines, f"{difference.same} cells as before"]))
         return difference.exit_status
     cells = select(file, only=only).cells
     if on_devices:  # before hours of packaging
@@ -109,7 +109,7 @@ def command(
 
         results = api.matrix(file, out=out, only=only, progress=news, on_result=show, **how)
         runs = api.matrix_run(results, file, out=out, progress=news) if on_devices else ()
-    told = {"runs": [run.to_json() for run in runs]} if on_devices else {}
+    told = {"runs": runs} if on_devices else {}
     there = "".join(f"\n{run.device:<12} {run.cell}  {run.words}" for run in runs)
     emit({**results.to_json(), **told}, lambda: _text(results, out) + there)
     return results.exit_status or int(any(run.exit_status for run in runs))

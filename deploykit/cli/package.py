@@ -41,11 +41,11 @@ def command(
     with progress() as tell:
         made = make_packages(requests, out, force=force, templates=templates, sbom=sbom, link=link, progress=tell)
     if len(made) == 1:
-        emit(made[0].to_json(), lambda: package_text(made[0]))
+        emit(made[0], lambda: package_text(made[0]))
     else:
         names = [click.style(str(packaged.plan.target["name"]), bold=True) for packaged in made]
         text = "\n\n".join(f"{name}\n{package_text(one)}" for name, one in zip(names, made, strict=True))
-        emit({"packages": [packaged.to_json() for packaged in made]}, text)
+        emit({"packages": made}, text)
     return max(packaged.exit_status for packaged in made)
 
 

@@ -45,7 +45,7 @@ def command(model: Path, options: tuple[str, ...], **given: Any) -> int:
     with progress() as tell:
         done = api.quantize(model, options=[pair(text) for text in options], progress=tell, **given)
     asked = {name: given[name] for name in ("target", "sdk", "backend", "calibration")}
-    emit(done.to_json(), lambda: _text(done, asked))
+    emit(done, lambda: _text(done, asked))
     return done.exit_status
 
 

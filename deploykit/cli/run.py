@@ -54,7 +54,7 @@ def command(package: Path, junit: Path | None, draft: Path | None, **given: Any)
     if junit is not None:
         write_files({junit: junit_text("deploykit run", {package.name: run_cases(report.to_json())})}, force=True)
     chip = "" if report.record is None else _unknown_chip(report.record, draft)
-    emit(report.to_json(), lambda: _text(report, keep=given["keep"]) + chip)
+    emit(report, lambda: _text(report, keep=given["keep"]) + chip)
     return report.exit_status
 
 

@@ -33,7 +33,7 @@ def command(device: tuple[str, ...], backend: str) -> None:
         with suppress(UnknownTargetError):
             one = find_device(devices, words)
     if one is not None:
-        emit({"targets": [one.to_json()]}, _one_text(one))
+        emit({"targets": [one]}, _one_text(one))
         return
     found = search_devices(devices, words)
     if not found:
@@ -49,7 +49,7 @@ def command(device: tuple[str, ...], backend: str) -> None:
             rows.append((item.id, *facts, ", ".join(item.backends), called))
         return table(rows, header=("id", *names, "backends", "marketing name"))
 
-    emit(lambda: {"targets": [item.to_json() for item in found]}, text)
+    emit({"targets": found}, text)
 
 
 def _one_text(device: Device) -> str:

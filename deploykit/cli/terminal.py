@@ -14,14 +14,15 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from deploykit.findings import Finding, group_findings, headline, listed, sort_findings
 from deploykit.system.jobs import Begun
+from deploykit.system.published import plain as as_json
 
 if TYPE_CHECKING:
     from deploykit.backend.status import PackageStatus
@@ -48,12 +49,15 @@ _LONG_NAME = re.compile(r"([/\w][\w./:-]{13})[\w./:-]{12,}([\w./:-]{21})")
 _STYLES = re.compile(r"(\x1b\[(?:0|1|2|22|3[1236])m)")
 
 
-def emit(value: Mapping[str, Any] | Callable[[], Mapping[str, Any]], text: str | Callable[[], str]) -> None:
-    """Print ``value`` as JSON when --json was given, else the text; of two functions only the wanted one is called."""
+def emit(value: object, text: str | Callable[[], str]) -> None:
+    """Print ``value`` as JSON when --json was given, else the text; of two functions only the wanted one is called.
+
+    The value is a mapping, or has a published shape; what is inside of it need not be plain.
+    """
     from deploykit.cli.frame import settings
 
     if settings().json:
-        made = value() if callable(value) else value
+        made = as_json(value() if callable(value) else value)
         is_utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
         click.echo(json.dumps({"schema": 1, **made}, indent=1, ensure_ascii=not is_utf8, allow_nan=False))
     else:

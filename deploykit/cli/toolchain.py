@@ -43,7 +43,7 @@ def list_() -> None:
         for state in states
     ]
     shown = table(rows, header=("toolchain", "state", "size", "what it is"))
-    emit({"root": str(toolchains_root()), "toolchains": [state.to_json() for state in states]}, shown)
+    emit({"root": str(toolchains_root()), "toolchains": states}, shown)
 
 
 @command.command("install")
@@ -59,7 +59,7 @@ def install_(name: str | None, target: str | None, sdk: str | None, anew: bool) 
     spec = _asked(name, target, sdk)
     with progress() as show:
         state = install(spec, show, anew=anew, waiting=show.say)
-    emit(state.to_json(), f"{spec.id} is ready: {state.path} ({state.size_mb} MiB)")
+    emit(state, f"{spec.id} is ready: {state.path} ({state.size_mb} MiB)")
 
 
 @command.command("remove")

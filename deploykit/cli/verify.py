@@ -27,7 +27,7 @@ __all__ = ["command"]
 def command(package: Path, numerics: bool, expect_digest: str | None, allowed_signers: Path | None) -> int:
     """Check every file of PACKAGE, its model and configurations, and compare intended with actual precision."""
     report = api.verify(package, numerics=numerics, expect_digest=expect_digest, allowed_signers=allowed_signers)
-    emit(report.to_json(), lambda: _text(report))
+    emit(report, lambda: _text(report))
     return report.exit_status
 
 

@@ -63,7 +63,7 @@ class Comparison(Published):
             return f"no difference that counts: the medians are as 1 to {self.ratio:.3g} {band}"
         return f"A is {self.verdict}: it runs {self.ratio:.3g} times as fast as B {band}"
 
-    def to_json(self) -> dict[str, Any]:
+    def as_published(self) -> dict[str, Any]:
         """The fields, and the sentence."""
         return published(self, also=("words",))
 

@@ -44,7 +44,7 @@ class OutputBeside(Published):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunRecord:
+class RunRecord(Published):
     """One run: on what, how, whether its outputs are right, how long it took; times in microseconds.
 
     ``where`` is what the outputs come from: device, emulator or simulated. ``emulator`` is the emulator's own verdict
@@ -84,8 +84,8 @@ class RunRecord:
         """An emulator's times, and those of this machine's processor, say nothing about any device."""
         return self.where == "device"
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape. What a path or a name of a machine would say of its owner is left out."""
+    def as_published(self) -> dict[str, Any]:
+        """What a path or a name of a machine would say of its owner is left out."""
         place = published(self.device, without=("folder", "python", "free_bytes", "temperature"))
         told = published(self, without=("device", "temperature_after"))
         temperature = {"before": self.device.temperature, "after": self.temperature_after}

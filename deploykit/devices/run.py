@@ -33,6 +33,7 @@ from deploykit.packages.rejudging import PackageJudge, judge_of
 from deploykit.packages.verifying import verify_integrity
 from deploykit.packages.writing import clear_runs
 from deploykit.system.folders import holding, scratch
+from deploykit.system.published import Published
 
 __all__ = ["RunOptions", "RunReport", "run_package", "run_there"]
 
@@ -47,7 +48,7 @@ class RunOptions(Measuring):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunReport:
+class RunReport(Published):
     """How a run ended: its record and where that is kept, or what the program's log says of the failure."""
 
     record: RunRecord | None
@@ -61,12 +62,11 @@ class RunReport:
         """0 right and within its budget; 1 not; 5 the program on the device failed."""
         return 5 if self.record is None else self.record.exit_status
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape of ``deploykit run --json``."""
+    def as_published(self) -> dict[str, Any]:
+        """What ``deploykit run --json`` prints."""
         if self.record is not None:
             return {"ok": self.exit_status == 0, "record": self.path, **self.record.to_json()}
-        told = None if self.diagnosis is None else self.diagnosis.to_json()
-        return {"schema": 1, "ok": False, "status": self.status, "log": list(self.said), "diagnosis": told}
+        return {"schema": 1, "ok": False, "status": self.status, "log": self.said, "diagnosis": self.diagnosis}
 
 
 class _Run(NamedTuple):

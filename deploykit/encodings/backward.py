@@ -20,6 +20,7 @@ from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute
 from deploykit.model.operators import Trait, ops
 from deploykit.model.range_functions import FLOAT_TYPES, INTEGER_RANGES, Interval, hull, product, total
+from deploykit.system.published import Published, published
 
 __all__ = [
     "TELLING",
@@ -57,18 +58,18 @@ class Origin(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InferredRange:
+class InferredRange(Published):
     """The range of one tensor, where it comes from, and why in words.
 
     ``copies`` names a tensor that has the same grid. A ``wide`` range holds, but is much wider than calibration's would
     be; a ``partial`` one holds what matters to all readers, and what lies outside is clamped by them.
     """
 
-    name: str
+    tensor: str
     low: float
     high: float
     origin: Origin
-    words: str
+    why: str
     copies: str = ""
     wide: bool = False
     partial: bool = False
@@ -83,16 +84,16 @@ class InferredRange:
         """True where a grid can be made for it."""
         return math.isfinite(self.low) and math.isfinite(self.high)
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {"tensor": self.name, "low": self.low, "high": self.high, "origin": str(self.origin), "why": self.words}
+    def as_published(self) -> dict[str, Any]:
+        """The range, and what says so."""
+        return published(self, without=("copies", "wide", "partial"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenTensor:
+class OpenTensor(Published):
     """A tensor about whose range nothing is known: the graph inputs it hangs on, and why nothing else tells."""
 
-    name: str
+    tensor: str
     inputs: tuple[str, ...]
     why: str
 
@@ -101,9 +102,9 @@ class OpenTensor:
         """What the user can give to settle it, as options of the command line."""
         return ("--calibration DATA", *(f"--input {name}=VALUE" for name in self.inputs))
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {"tensor": self.name, "inputs": list(self.inputs), "why": self.why, "ways_out": list(self.ways_out)}
+    def as_published(self) -> dict[str, Any]:
+        """With the ways out."""
+        return published(self, also=("ways_out",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

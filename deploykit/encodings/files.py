@@ -33,7 +33,7 @@ from deploykit.model.facts import GraphFacts
 from deploykit.model.load import blaming
 from deploykit.model.weights import load_weights
 from deploykit.system.folders import workspace
-from deploykit.system.published import Published
+from deploykit.system.published import Published, published
 
 __all__ = [
     "Applied",
@@ -139,21 +139,17 @@ class Applied(Published):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Removed:
+class Removed(Published):
     """What came out of a QDQ model: the float model, the encodings' text, and the nodes that could not be taken out."""
 
     output: Path | None
     encodings: str
-    count: int
+    entries: int
     kept: Mapping[str, str]
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape of ``deploykit encodings extract``."""
-        return {
-            "output": None if self.output is None else str(self.output),
-            "entries": self.count,
-            "kept": dict(self.kept),
-        }
+    def as_published(self) -> dict[str, Any]:
+        """Without the text."""
+        return published(self, without=("encodings",))
 
 
 def apply_encodings(
@@ -192,7 +188,7 @@ def extract_encodings(
         text = write_encodings(extracted.encodings, version)
         if output is not None:
             _write(extracted.model, output)
-        return Removed(output=output, encodings=text, count=len(extracted.encodings), kept=extracted.kept)
+        return Removed(output=output, encodings=text, entries=len(extracted.encodings), kept=extracted.kept)
 
 
 def _whole(given: Model) -> ModelProto:

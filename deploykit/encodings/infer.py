@@ -124,7 +124,7 @@ class _RangeSearch:
         name: str,
         ends: Interval,
         origin: Origin,
-        words: str,
+        why: str,
         *,
         copies: str = "",
         wide: bool = False,
@@ -136,7 +136,7 @@ class _RangeSearch:
         if wide and name in self.wanted and kind_of_entry(name, self.encodings).bits < _WIDE_BITS:
             return False
         made = InferredRange(
-            name=name, low=ends[0], high=ends[1], origin=origin, words=words, copies=copies, wide=wide, partial=partial
+            tensor=name, low=ends[0], high=ends[1], origin=origin, why=why, copies=copies, wide=wide, partial=partial
         )
         self.known[name], self.intervals[name] = made, ends
         return True
@@ -258,5 +258,5 @@ class _RangeSearch:
             maker = self.facts.producer_of(name)
             says = "it is an input of the graph" if maker is None else f"{maker.op_type} bounds nothing"
             why = f"no entry, {says}, and no neighbour tells"
-            missing.append(OpenTensor(name=name, inputs=tuple(unknown or roots), why=why))
+            missing.append(OpenTensor(tensor=name, inputs=tuple(unknown or roots), why=why))
         return Inference(encodings=made, concluded=found, open=tuple(missing))

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deploykit.encodings.values import Affine, EncodingSet, Lpbq
+from deploykit.system.published import Published
 
 __all__ = [
     "BlockWeight",
@@ -47,7 +48,7 @@ class ExplainsBlockWeights(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LpbqLoss:
+class LpbqLoss(Published):
     """What LPBQ costs one weight: the largest relative change of a scale, and the SQNR of the dequantized weight.
 
     ``refined_sqnr_db`` is that after re-rounding the integers to the new scales; None when it was not computed.
@@ -57,8 +58,8 @@ class LpbqLoss:
     sqnr_db: float
     refined_sqnr_db: float | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain numbers; ``infinite`` for no loss at all."""
+    def as_published(self) -> dict[str, Any]:
+        """``infinite`` for no loss at all."""
         return {
             "scale_error": round(self.scale_error, 6),
             "sqnr_db": _json_db(self.sqnr_db),

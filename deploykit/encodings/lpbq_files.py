@@ -23,6 +23,7 @@ from deploykit.model.nodes import attribute
 from deploykit.model.values import FileSpan, is_external
 from deploykit.model.weights import copy_bytes, integer_tensor, point_outside
 from deploykit.system.folders import scratch
+from deploykit.system.published import Published, published
 
 __all__ = ["LpbqReport", "WeightReport", "convert_file"]
 
@@ -31,10 +32,10 @@ _FUSED = ("Add", "Relu", "Clip")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WeightReport:
+class WeightReport(Published):
     """One block-quantized weight: converted with its loss, or left as it is with the reason."""
 
-    name: str
+    weight: str
     op_type: str
     node: str
     has_bias: bool = False
@@ -46,16 +47,9 @@ class WeightReport:
         """True when the weight is LPBQ now."""
         return self.loss is not None
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape."""
-        return {
-            "weight": self.name,
-            "op_type": self.op_type,
-            "node": self.node,
-            "converted": self.converted,
-            "reason": self.reason,
-            "loss": None if self.loss is None else self.loss.to_json(),
-        }
+    def as_published(self) -> dict[str, Any]:
+        """Whether it is converted, and why not."""
+        return published(self, without=("has_bias",), also=("converted",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +136,7 @@ def _convert_all(work: _ModelWork) -> Iterator[WeightReport]:
         elif layer is not None:
             has_bias = len(layer.input) > 2 and bool(layer.input[2])
         common: dict[str, Any] = {
-            "name": node.input[0],
+            "weight": node.input[0],
             "op_type": layer.op_type if layer is not None else "",
             "node": layer.name if layer is not None else "",
             "has_bias": has_bias,

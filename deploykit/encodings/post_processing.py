@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import RANGES, ROLES, Trait, has, is_standard, ops
 from deploykit.model.parameters import QUANTIZERS
+from deploykit.system.published import Published, published
 
 if TYPE_CHECKING:
     from deploykit.model.range_functions import Interval
@@ -64,7 +65,7 @@ class Harm(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operand:
+class Operand(Published):
     """An operand and its range; infinite ends where nothing is known."""
 
     tensor: str
@@ -76,10 +77,9 @@ class Operand:
         """The largest absolute value."""
         return max(abs(self.low), abs(self.high))
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values; None for an end that is not known."""
-        ends = (value if math.isfinite(value) else None for value in (self.low, self.high))
-        return {"tensor": self.tensor, "range": list(ends)}
+    def as_published(self) -> dict[str, Any]:
+        """None for an end that is not known."""
+        return {"tensor": self.tensor, "range": [self.low, self.high]}
 
     def __str__(self) -> str:
         ends = (f"{value:.4g}" if math.isfinite(value) else "?" for value in (self.low, self.high))
@@ -87,7 +87,7 @@ class Operand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hurt:
+class Hurt(Published):
     """One node, what it does, and its operands with their ranges."""
 
     node: str
@@ -96,7 +96,7 @@ class Hurt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PostProcessing:
+class PostProcessing(Published):
     """The nodes behind the network that lead to outputs, by index, as far as something in them is hurt by integers.
 
     They are closed: what enters comes from ``heads``, the last operators of the network before them (with a bias or a
@@ -123,13 +123,9 @@ class PostProcessing:
         where = f"{self.starts[0]} to {self.ends[-1]}" if len(self.nodes) > 1 else self.ends[0]
         return f"{len(self.nodes)} node{'s' if len(self.nodes) > 1 else ''} behind the network ({where})"
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        hurts = [
-            {"node": hurt.node, "harm": str(hurt.harm), "parts": [part.to_json() for part in hurt.parts]}
-            for hurt in self.hurts
-        ]
-        return {"nodes": len(self.nodes), "starts": list(self.starts), "ends": list(self.ends), "hurts": hurts}
+    def as_published(self) -> dict[str, Any]:
+        """How many nodes there are, from where to where, and what they do."""
+        return {**published(self, without=("heads",)), "nodes": len(self.nodes)}
 
 
 def find_post_processing(facts: GraphFacts, ranges: Mapping[str, Interval] | None = None) -> PostProcessing | None:

@@ -58,7 +58,7 @@ class CellVerdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CellResult:
+class CellResult(Published):
     """One cell's answer. ``outcome`` is what ``package --json`` prints; ``error`` what it says where it ends in one.
 
     ``seconds`` is wall time, ``processor_seconds`` that of the process and its children; ``bytes`` the package's size.
@@ -119,15 +119,15 @@ class CellResult:
         told = (*open_errors, self._status.get("compiled_why"), self._status.get("right_why"))
         return str(next(filter(None, told), ""))
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape."""
-        shown = {"outcome": dict(self.outcome) or None, "error": dict(self.error) or None}
+    def as_published(self) -> dict[str, Any]:
+        """With the verdict."""
+        shown = {"outcome": self.outcome or None, "error": self.error or None}
         seconds = {name: round(getattr(self, name), 3) for name in ("seconds", "processor_seconds")}
         return {"schema": 1, **published(self, also=("verdict",)), **seconds, **shown}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Results:
+class Results(Published):
     """All cells of one run in the order of the file. ``kept`` are those that an earlier run had made.
 
     ``max_time_us`` is what each may take by its compiler's estimate, 0 for no limit; a cell without one is not held.
@@ -157,15 +157,11 @@ class Results:
         bad = any(cell.verdict in (CellVerdict.NO, CellVerdict.FAILED) for cell in self.cells)
         return int(bad or bool(self.not_run) or bool(self.too_slow))
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape of ``matrix --json`` and ``matrix.json``."""
-        return {
-            "models": list(self.models),
-            "targets": list(self.targets),
+    def as_published(self) -> dict[str, Any]:
+        """What ``matrix --json`` prints and ``matrix.json`` holds."""
+        return published(self, without=("kept", "max_time_us"), also=("too_slow",)) | {
             "summary": {**self.counts, "not run": len(self.not_run)},
-            "cells": [{**cell.to_json(), "kept": cell.cell in self.kept} for cell in self.cells],
-            "not_run": list(self.not_run),
-            "too_slow": list(self.too_slow),
+            "cells": [{**cell.as_published(), "kept": cell.cell in self.kept} for cell in self.cells],
         }
 
 

@@ -50,7 +50,7 @@ from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.weights import lean_weights, load_weights
-from deploykit.system.published import plain
+from deploykit.system.published import Published, published
 
 __all__ = ["Best", "Mixed", "SimulatedLadder", "make_best", "mix_files", "simulated_ladder"]
 
@@ -107,7 +107,7 @@ class ModelOnSamples:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SimulatedLadder:
+class SimulatedLadder(Published):
     """The ladder, and the data it was walked on: ``held_out`` is False where one sample had to serve for both."""
 
     ladder: Ladder
@@ -122,10 +122,11 @@ class SimulatedLadder:
         """1 where nothing reaches the goal, or the data does not fit the model; else 0."""
         return exit_status(self.findings) or int(self.ladder.chosen is None)
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape of ``deploykit accuracy ladder MODEL --json``."""
-        samples = {**self.samples.to_json(), "seen": self.seen, "measured": self.measured, "held_out": self.held_out}
-        return {**self.ladder.to_json(), "samples": samples, "findings": plain(self.findings)}
+    def as_published(self) -> dict[str, Any]:
+        """What ``deploykit accuracy ladder MODEL --json`` prints."""
+        told = published(self, without=("ladder", "samples", "findings"))
+        samples = {**self.samples.to_json(), **told}
+        return {**self.ladder.to_json(), "samples": samples, "findings": self.findings}
 
 
 def simulated_ladder(
@@ -220,22 +221,18 @@ def _timer(request: Request, model: ModelProto, tell: Tell) -> Callable[[LadderR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mixed:
+class Mixed(Published):
     """The raised encodings as a file's ``text`` and how they were found."""
 
     raised: Raised
     sensitivity: Sensitivity
     text: str
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape of ``deploykit accuracy ladder --raise --json``."""
+    def as_published(self) -> dict[str, Any]:
+        """What ``deploykit accuracy ladder --raise --json`` prints."""
         order = [row.layer.name for row in self.sensitivity.worst_layers]
         samples = {**self.sensitivity.samples.to_json(), "used": self.sensitivity.used}
-        return {
-            **self.raised.to_json(),
-            "order": order,
-            "samples": samples,
-        }
+        return {**self.raised.to_json(), "order": order, "samples": samples}
 
 
 def mix_files(

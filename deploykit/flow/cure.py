@@ -35,6 +35,7 @@ from deploykit.model.rules import RULES as GRAPH_RULES
 from deploykit.model.weights import lean_weights, whole_model
 from deploykit.rewrites import CURES, STRUCTURAL
 from deploykit.rewrites.contract import NearMiss, Rewritten, Site, load_transform
+from deploykit.system.published import Published, published
 
 __all__ = [
     "Cured",
@@ -231,7 +232,7 @@ _LEAST_OPSET = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RewriteStep:
+class RewriteStep(Published):
     """What became of one transform: kept or not and why, where it applied, where not, and the proof.
 
     ``ulps`` is the largest difference of any output on the samples, in float32 roundings of that output's largest
@@ -246,18 +247,10 @@ class RewriteStep:
     notes: tuple[str, ...] = ()
     ulps: float | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape."""
-        finite = self.ulps is not None and math.isfinite(self.ulps)
-        return {
-            "rewrite": self.name,
-            "kept": self.kept,
-            "reason": self.reason,
-            "sites": [{"nodes": list(s.nodes), "tensors": list(s.tensors), "why": s.why} for s in self.sites],
-            "refusals": [{"nodes": list(r.nodes), "reason": r.reason} for r in self.refusals],
-            "notes": list(self.notes),
-            "ulps": self.ulps if finite else None,
-        }
+    def as_published(self) -> dict[str, Any]:
+        """The sites without what is the rewrite's own."""
+        sites = [published(site, without=("data",)) for site in self.sites]
+        return {"rewrite": self.name, **published(self, without=("name",)), "sites": sites}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -396,7 +389,7 @@ def _gone_on(
     found = Evidence() if evidence is None else evidence(made.model)
     facts, touched = facts_of(made.model), sorted(made.touched)
     inferred = infer_entries(made.model, facts, made.encodings, touched, proven=made.ranges, evidence=found)
-    missing = frozenset(tensor.name for tensor in inferred.open)
+    missing = frozenset(one.tensor for one in inferred.open)
     kept = inferred.encodings.entries.items()
     entries = {n: entry for n, entry in kept if n not in missing or isinstance(entry.value, Float)}
     return replace(

@@ -19,13 +19,13 @@ from deploykit.accuracy.search.raising import Raised, WideType
 from deploykit.accuracy.simulate.precisions import ModelCost
 from deploykit.answers.precision_advice import Advice, Advised, advise
 from deploykit.encodings.values import EncodingSet
-from deploykit.system.published import finite, plain, published
+from deploykit.system.published import Published, published
 
 __all__ = ["Ladder", "LadderRung", "LearnedStep", "Learning", "RaisedStep", "walk"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LadderRung:
+class LadderRung(Published):
     """One candidate. ``made_by`` says who made its encodings; ``missing`` why it was not measured, else "".
 
     ``runs_here`` is False for what the target cannot run: measured to tell causes apart, and never chosen; so is what
@@ -59,14 +59,13 @@ class LadderRung:
             return on_host, math.inf, math.inf
         return on_host, self.cost.bit_operations, self.cost.weight_bytes + self.cost.activation_bytes
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape; what was not measured is None."""
-        told = {**self.reached.to_json(), **published(self, without=("reached", "encodings"))}
-        return {**told, "on_npu": finite(self.on_npu)}
+    def as_published(self) -> dict[str, Any]:
+        """What was not measured is None."""
+        return {**self.reached.to_json(), **published(self, without=("reached", "encodings"))}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RaisedStep:
+class RaisedStep(Published):
     """A next step that was taken: why, and what came of it."""
 
     why: str
@@ -79,9 +78,9 @@ class RaisedStep:
         best = self.raised.best
         return f"raised to {best.wide}: {', '.join(best.layers) or 'nothing'}"
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape."""
-        return {"why": self.why, "raised": self.raised.to_json(), "candidate": self.rung.to_json()}
+    def as_published(self) -> dict[str, Any]:
+        """The step and its candidate."""
+        return {"why": self.why, "raised": self.raised, "candidate": self.rung}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,20 +98,20 @@ class Learning:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TriedMethod:
+class TriedMethod(Published):
     """One method: the candidate that came out, with why none did where that is so, and what it took."""
 
     method: str
     rung: LadderRung
     seconds: float
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape."""
-        return {"method": self.method, "seconds": round(self.seconds, 1), "candidate": self.rung.to_json()}
+    def as_published(self) -> dict[str, Any]:
+        """The method and its candidate."""
+        return {"method": self.method, "seconds": round(self.seconds, 1), "candidate": self.rung}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LearnedStep:
+class LearnedStep(Published):
     """That better weights were looked for: from which candidate, with what, and the best that came out."""
 
     why: str
@@ -133,19 +132,14 @@ class LearnedStep:
         """True where the best that came out has more of the signal left than what it was made from."""
         return self.rung.reached.sqnr_db > self.base.reached.sqnr_db
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape; ``raised`` is None, as no layer was."""
-        learned = {
-            "from": self.base.to_json(),
-            "tried": plain(self.tried),
-            "left": plain(self.left),
-            "meets_goal": self.met,
-        }
-        return {"why": self.why, "raised": None, "learned": learned, "candidate": self.rung.to_json()}
+    def as_published(self) -> dict[str, Any]:
+        """``raised`` is None, as no layer was."""
+        learned = {"from": self.base, "tried": self.tried, "left": self.left, "meets_goal": self.met}
+        return {"why": self.why, "raised": None, "learned": learned, "candidate": self.rung}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Ladder:
+class Ladder(Published):
     """The story of one model: candidates, conclusions, steps, and what was chosen; None where nothing is good."""
 
     goal: Goal
@@ -189,13 +183,13 @@ class Ladder:
             chosen=None if self.chosen is None else told(self.chosen),
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape."""
+    def as_published(self) -> dict[str, Any]:
+        """The whole story."""
         return {
             "goal": str(self.goal),
             "candidates": [self._told(rung) for rung in self.rungs],
-            "conclusions": [] if self.advice is None else plain(self.advice.conclusions),
-            "steps": [{**step.to_json(), "candidate": self._told(step.rung)} for step in self.steps],
+            "conclusions": [] if self.advice is None else self.advice.conclusions,
+            "steps": [{**step.as_published(), "candidate": self._told(step.rung)} for step in self.steps],
             "chosen": None if self.chosen is None else self.chosen.precision,
             "why": self.why,
         }
@@ -203,7 +197,7 @@ class Ladder:
     def _told(self, rung: LadderRung) -> dict[str, Any]:
         met = self.meets(rung)
         return {
-            **rung.to_json(),
+            **rung.as_published(),
             "meets_goal": met,
             "open": "" if met is not None else self.goal.why_open(rung.reached),
         }

@@ -216,7 +216,7 @@ _YES = str(Status.SUPPORTED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SdkTrial:
+class SdkTrial(Published):
     """One SDK release and what stands in the way of a plan under it."""
 
     sdk: str
@@ -247,13 +247,13 @@ class SdkTrial:
         """``no``, ``unknown`` or ``ok``."""
         return "no" if self.blocking else "unknown" if self.open else "ok"
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape."""
+    def as_published(self) -> dict[str, Any]:
+        """Its codes instead of its findings."""
         return published(self, without=("findings",), also=("ok", "state", "blocking", "open"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SdkSearch:
+class SdkSearch(Published):
     """The trials of all releases, oldest first."""
 
     backend: str
@@ -265,8 +265,8 @@ class SdkSearch:
         """The lowest release under which nothing blocks and nothing is open, or None."""
         return next((trial.sdk for trial in self.trials if trial.ok), None)
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape of ``deploykit compat --model``."""
+    def as_published(self) -> dict[str, Any]:
+        """What ``deploykit compat --model`` prints."""
         return published(self, also=("lowest",))
 
 

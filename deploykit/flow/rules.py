@@ -185,18 +185,18 @@ def check_open(chosen: ChosenWay) -> Iterator[Found]:
     Fix: give data with --calibration, or say what the input is with --input NAME=VALUE
     """
     # Each tensor with the input that it hangs on; no error where another way leaves it float.
-    for tensor in chosen.open_tensors:
+    for one in chosen.open_tensors:
         won = chosen.prepared
         handled = None if won is None else f"left float: {won.way.id}"
-        hang = f"; it hangs on the input {listed(tensor.inputs)}" if tensor.inputs else ""
+        hang = f"; it hangs on the input {listed(one.inputs)}" if one.inputs else ""
         yield Found(
             kind=SubjectKind.TENSOR,
-            name=tensor.name,
+            name=one.tensor,
             severity=None if won is None else Severity.INFO,
             handled=handled,
-            message=f"{tensor.name}: its range is not known: {tensor.why}{hang}",
-            hint=f"give {' or '.join(tensor.ways_out)}",
-            evidence=tensor.to_json(),
+            message=f"{one.tensor}: its range is not known: {one.why}{hang}",
+            hint=f"give {' or '.join(one.ways_out)}",
+            evidence=one.to_json(),
         )
 
 
@@ -253,7 +253,7 @@ def check_inferred(chosen: ChosenWay) -> Iterator[Found]:
         return
     counts = Counter(conclusion.origin for conclusion in concluded.values())
     origins = ", ".join(f"{counts[origin]} {origin.described}" for origin in type(next(iter(counts))) if counts[origin])
-    told = [f"{c.name}: {c.words}" for c in concluded.values() if c.words.startswith("inferred")]
+    told = [f"{c.tensor}: {c.why}" for c in concluded.values() if c.why.startswith("inferred")]
     from deploykit.encodings.backward import Origin
 
     yield Found(

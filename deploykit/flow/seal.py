@@ -25,7 +25,7 @@ from deploykit.flow.samples import samples_of
 from deploykit.packages.sbom import SBOM, sbom_text
 from deploykit.packages.verifying import verify_package
 from deploykit.packages.writing import PackageWriter
-from deploykit.system.published import plain, published
+from deploykit.system.published import Published, plain, published
 
 __all__ = ["Output", "Packaged", "RanPackage", "seal"]
 
@@ -47,7 +47,7 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Packaged:
+class Packaged(Published):
     """The outcome of the main job. ``package`` is None when the answer was no and nothing was written.
 
     ``digest`` is what ``deploykit verify --expect-digest`` takes.
@@ -68,21 +68,11 @@ class Packaged:
         """0 when a package was written, nothing blocks, nothing was refused and nothing is wrong; else 1."""
         return 1 if self.package is None or not self.status.good else exit_status(self.findings)
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape of ``deploykit package --json``."""
-        value = {
-            "backend": self.plan.backend,
-            "target": self.plan.target,
-            "sdk": self.plan.sdk,
-            "route": self.plan.route,
-            "rejected": self.plan.rejected,
-            "findings": sort_findings(self.findings),
-            **published(self, without=("plan", "findings", "status", "estimate")),
-            "digest": self.digest or None,
-            "status": self.status,
-            "estimate": self.estimate,
-        }
-        return {name: plain(one) for name, one in value.items()}
+    def as_published(self) -> dict[str, Any]:
+        """What ``deploykit package --json`` prints."""
+        decided = {name: getattr(self.plan, name) for name in ("backend", "target", "sdk", "route", "rejected")}
+        told = {**decided, **published(self, without=("plan",))}
+        return {**told, "findings": sort_findings(self.findings), "digest": self.digest or None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

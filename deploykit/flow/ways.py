@@ -38,6 +38,7 @@ from deploykit.model.ranges import LateBounds
 from deploykit.model.shape_inference import infer
 from deploykit.rewrites import SAFE_REWRITES
 from deploykit.rewrites.contract import load_transform
+from deploykit.system.published import Published, published
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -51,7 +52,7 @@ WIDER_END = "end-in-int16"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class Way(Published):
     """One way to deploy, with its simulated quality. ``sqnr_db`` is per output of the original model.
 
     ``overall_db`` is NaN for a way that was not judged; ``right`` is the judge's word, None where there is none.
@@ -85,23 +86,12 @@ class Way:
         numbers = {"overall_db": verdict.overall_db, "sqnr_db": verdict.sqnr_db, "lost_rows": verdict.lost}
         return replace(self, **numbers, kept=verdict.kept, right=verdict.right)  # type: ignore[arg-type]
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape of a plan's candidate, without the verdict."""
-
-        def finite(value: float) -> float | None:
-            return round(value, 3) if math.isfinite(value) else None
-
-        return {
-            "id": self.id,
-            "float16_tensors": self.float16_tensors,
-            "borders": self.borders,
-            "segments": self.segments,
-            "rewrites": list(self.rewrites),
-            "overall_db": finite(self.overall_db),
-            "sqnr_db": {name: finite(value) for name, value in self.sqnr_db.items()},
+    def as_published(self) -> dict[str, Any]:
+        """A plan's candidate, without the verdict."""
+        return published(self, without=("kind", "intrusion", "unavailable", "kept")) | {
+            "overall_db": round(self.overall_db, 3),
+            "sqnr_db": {name: round(value, 3) for name, value in self.sqnr_db.items()},
             "lost_rows": round(self.lost_rows, 4),
-            "right": self.right,
-            "confidence": str(self.confidence),
         }
 
 
@@ -295,7 +285,7 @@ def _integer_way(ground: Ground, identity: str, intrusion: int, made: Rewriting)
     inference = infer_entries(made.model, facts, made.encodings, left, evidence=ground.evidence(made.model))
     unavailable = ""
     if inference.open:  # it would need grids that nothing given tells
-        names = [tensor.name for tensor in inference.open]
+        names = [one.tensor for one in inference.open]
         inputs = list(dict.fromkeys(name for tensor in inference.open for name in tensor.inputs))
         hang = f", hanging on {listed(inputs)}" if inputs else ""
         unavailable = f"the range of {len(names)} tensors is not known{hang}: {listed(names)}"

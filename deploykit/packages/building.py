@@ -22,7 +22,7 @@ from deploykit.packages.writing import clear_runs, record_build
 from deploykit.system.files import open_regular
 from deploykit.system.folders import abandoned, holding, workspace
 from deploykit.system.processes import run
-from deploykit.system.published import published
+from deploykit.system.published import Published, published
 
 __all__ = ["SCRIPT", "BuildReport", "build_package", "names_of_models"]
 
@@ -36,7 +36,7 @@ _LAST_WORDS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BuildReport:
+class BuildReport(Published):
     """How a build ended: the script's exit status, the steps that are done, and what its logs say on failure.
 
     ``said`` are the script's own last words where it ended before any tool wrote a log; there is no diagnosis then.
@@ -58,8 +58,8 @@ class BuildReport:
             return 0
         return 1 if self.status == _PRECISION_LOST else 5
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape of ``deploykit build --json``."""
+    def as_published(self) -> dict[str, Any]:
+        """What ``deploykit build --json`` prints."""
         return {"ok": self.status == 0, **published(self)}
 
 

@@ -30,6 +30,7 @@ from deploykit.packages.manifests import (
     read_manifest,
 )
 from deploykit.system.files import read_regular
+from deploykit.system.published import Published
 
 __all__ = ["VerifyReport", "verify_integrity", "verify_package"]
 
@@ -40,7 +41,7 @@ _SIGNATURE_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyReport:
+class VerifyReport(Published):
     """The judgement: every check, the intended and the actual types where both are known, and findings."""
 
     package: Path
@@ -69,20 +70,15 @@ class VerifyReport:
             return 0
         return 6 if any(not check.ok and check.id in _INTEGRITY for check in self.checks) else 1
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape of ``deploykit verify --json``."""
+    def as_published(self) -> dict[str, Any]:
+        """What ``deploykit verify --json`` prints."""
+        mismatches = [{"tensor": name, "intended": wanted, "actual": got} for name, wanted, got in self.mismatches]
         return {
             "ok": self.ok,
-            "status": self.status.to_json(),
-            "checks": [check.to_json() for check in self.checks],
-            "precision": {
-                "intended": dict(self.intended),
-                "actual": dict(self.actual),
-                "mismatches": [
-                    {"tensor": name, "intended": wanted, "actual": got} for name, wanted, got in self.mismatches
-                ],
-            },
-            "findings": [finding.to_json() for finding in self.findings],
+            "status": self.status,
+            "checks": self.checks,
+            "precision": {"intended": self.intended, "actual": self.actual, "mismatches": mismatches},
+            "findings": self.findings,
         }
 
 

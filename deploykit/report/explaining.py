@@ -19,7 +19,7 @@ from deploykit.backend.status import Compiled, Correctness, PackageStatus, Right
 from deploykit.findings import Finding, Severity, Subject, SubjectKind, group_findings
 from deploykit.model.facts import in_words
 from deploykit.packages.manifests import content_of, read_manifest
-from deploykit.system.published import Published, published
+from deploykit.system.published import Published
 
 __all__ = ["ON_A_DEVICE", "Explanation", "Word", "costs_by_output", "explain", "explained"]
 __all__ += ["samples_wanted", "shipping"]
@@ -183,7 +183,7 @@ def costs_by_output(numbers: Iterable[Mapping[str, Any]]) -> tuple[OutputCost, .
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chapter:
+class Chapter(Published):
     """One question, answered in sentences."""
 
     title: str
@@ -191,19 +191,13 @@ class Chapter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
+class Explanation(Published):
     """What there is to say; ``costs`` are the numbers behind the chapter about what was measured."""
 
     title: str
     shipping: Shipping
     chapters: tuple[Chapter, ...]
     costs: tuple[OutputCost, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """The published shape of ``deploykit explain --json``."""
-        return published(self) | {
-            "chapters": [{"title": chapter.title, "lines": list(chapter.lines)} for chapter in self.chapters]
-        }
 
 
 def explain(package: Path) -> Explanation:

@@ -26,6 +26,7 @@ from deploykit.model.graph import GraphCopy, GraphView, view_of
 from deploykit.model.nodes import attribute, copy_of, label, raise_opset
 from deploykit.model.operators import Trait, has, is_standard
 from deploykit.model.ranges import graph_bounds
+from deploykit.system.published import Published
 
 __all__ = [
     "LIST_IS_AN_INPUT",
@@ -62,7 +63,7 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
-class NearMiss:
+class NearMiss(Published):
     """A place that looks like a site but is none, and the reason: the rewrite would change the result there."""
 
     nodes: tuple[str, ...]

@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 from deploykit.errors import ToolError
 from deploykit.system.folders import is_waited_for, waiting_for
 from deploykit.system.processes import ONLY_INSTALLED, ProgramEnd, run
-from deploykit.system.published import published
+from deploykit.system.published import Published, published
 from deploykit.system.specs import Stage, ToolchainSpec
 from deploykit.system.store import user_cache
 
@@ -28,7 +28,7 @@ _LATER = frozenset({"inputs", "lock", "lock_python", "else_index", "hashes"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolchainState:
+class ToolchainState(Published):
     """What is on disk for one toolchain. ``state``: absent, installing, incomplete, broken or ready."""
 
     spec: ToolchainSpec
@@ -37,11 +37,10 @@ class ToolchainState:
     detail: str
     size_mb: int
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape."""
+    def as_published(self) -> dict[str, Any]:
+        """With what people want to know of the toolchain itself."""
         about = ("name", "version", "summary", "disk_mb", "minutes", "verified", "licence", "source", "confidence")
-        spec = published(self.spec)
-        return {**{name: spec[name] for name in about}, **published(self, without=("spec",))}
+        return {**{name: getattr(self.spec, name) for name in about}, **published(self, without=("spec",))}
 
 
 def toolchains_root() -> Path:

@@ -1,4 +1,7 @@
-"""Values as JSON: every field of a dataclass under its own name; a class says itself where its shape differs."""
+"""Values as JSON: every field of a dataclass under its own name; a class says itself where its shape differs.
+
+Only here are values made plain: a shape may hold others that are published, numbers that are not finite, tuples.
+"""
 
 from __future__ import annotations
 
@@ -13,29 +16,36 @@ __all__ = ["Published", "finite", "plain", "published"]
 
 
 class Published:
-    """A dataclass whose published shape is its fields."""
+    """A dataclass whose published shape is its fields, unless it says another one."""
 
     __slots__ = ()
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape (docs/json.md)."""
+    def as_published(self) -> dict[str, Any]:
+        """What is published, by name; its values need not be plain."""
         return published(self)
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape as JSON has it (docs/json.md)."""
+        value: dict[str, Any] = plain(self.as_published())
+        return value
 
 
 def published(value: Any, *, without: tuple[str, ...] = (), also: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The fields of a dataclass as JSON values, in their order, ``without`` some, and the properties that are asked."""
+    """The fields of a dataclass as they are, in their order, ``without`` some, and the properties that are asked."""
     names = [f.name for f in fields(value) if f.name not in without]
-    return {name: plain(getattr(value, name)) for name in (*names, *also)}
+    return {name: getattr(value, name) for name in (*names, *also)}
 
 
 def plain(value: Any) -> Any:
-    """A value, or values inside of mappings and sequences, as JSON: what has a published shape in that."""
+    """A value, at any depth, as JSON has it: in its published shape, None for a number that is not finite."""
     if hasattr(value, "to_json"):
         return value.to_json()
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
         return [plain(item) for item in value]
+    if isinstance(value, float):
+        return finite(value)
     return str(value) if isinstance(value, Enum | Path) else value
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from packaging.version import Version
 
 from deploykit.findings import Confidence
-from deploykit.system.published import published
+from deploykit.system.published import Published, published
 
 __all__ = [
     "CompatRow",
@@ -133,7 +133,7 @@ class ReleaseChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompatRow:
+class CompatRow(Published):
     """One answer of ``deploykit compat``, in the published shape.
 
     ``since`` is the first release that is known to have this state, ``until`` the last ("" for still so); both "" when
@@ -161,8 +161,8 @@ class CompatRow:
     words: tuple[str, ...] = ()
     ran: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape (docs/json.md)."""
+    def as_published(self) -> dict[str, Any]:
+        """Without what only finds it."""
         return published(self, without=("family", "words", "ran"))
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
-from deploykit.system.published import published
+from deploykit.system.published import Published, published
 from deploykit.tables.reading import read_toml, structure
 from deploykit.tables.sources import NO_SOURCES, write_out
 
@@ -38,7 +38,7 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class Device(Published):
     """One device. ``facts`` holds what is known about it by name; an absent name is unknown, never false."""
 
     schema: int
@@ -56,16 +56,14 @@ class Device:
         found = self.facts.get(name)
         return None if found is None else found.value
 
-    def to_json(self) -> dict[str, Any]:
-        """The device in the published shape: plain values first, sources under ``facts``."""
+    def as_published(self) -> dict[str, Any]:
+        """Plain values first, sources under ``facts``."""
         facts = {
-            name: {
-                key: value for key, value in published(fact).items() if value not in ("", [], None) or key == "value"
-            }
+            name: {key: value for key, value in published(fact).items() if value not in ("", ()) or key == "value"}
             for name, fact in self.facts.items()
         }
         about = published(self, without=("schema", "facts", "note"))
-        values = {name: fact["value"] for name, fact in facts.items()}
+        values = {name: fact.value for name, fact in self.facts.items()}
         return {**about, **values, "facts": facts, **({"note": self.note} if self.note else {})}
 
 

@@ -38,17 +38,17 @@ def test_an_event_of_less_than_a_microsecond_ends() -> None:
 
 
 def test_operators_without_a_cost_make_it_a_least_time() -> None:
-    known = Estimate(time_us=2390, lower_us=2280, upper_us=2510, cycles=3_579_264, chip="77")
+    known = Estimate(time_us=2390, lower_us=2280, upper_us=2510, cycles=3_579_264, soc_model="77")
     assert known.described == (
         "about 2.39 ms on the accelerator (2.28 ms to 2.51 ms), by the compiler's own model for 77"
     )
-    partly = Estimate(time_us=593, lower_us=548, upper_us=645, cycles=888_997, chip="77", missing_ops=10)
+    partly = Estimate(time_us=593, lower_us=548, upper_us=645, cycles=888_997, soc_model="77", missing_ops=10)
     assert partly.described.startswith("at least 593 us") and "10 operators have no cost in it" in partly.described
 
 
 def test_a_trace_opens_with_a_row_per_thread_and_ends_with_the_whole() -> None:
     events = (event("a", "dma", 0, 6, "dma", 100), event("a", "1", 6, 10), event("b", "1", 16, 4))
-    known = Estimate(time_us=40, lower_us=30, upper_us=50, cycles=20, chip="77", name="the chip", events=events)
+    known = Estimate(time_us=40, lower_us=30, upper_us=50, cycles=20, soc_model="77", chip="the chip", events=events)
     trace = chrome_trace(known)["traceEvents"]
     assert [row["args"]["name"] for row in trace if row["ph"] == "M"] == ["1", "dma"]
     shown = [(row["name"], row["tid"], row["ts"], row["dur"]) for row in trace if row["ph"] == "X"]
@@ -57,7 +57,7 @@ def test_a_trace_opens_with_a_row_per_thread_and_ends_with_the_whole() -> None:
 
 
 def test_the_time_of_another_chip_is_called_so() -> None:
-    near = Estimate(time_us=8, lower_us=7, upper_us=9, cycles=1, chip="77", name="the other", instead_of="this one")
+    near = Estimate(time_us=8, lower_us=7, upper_us=9, cycles=1, soc_model="", chip="the other", instead_of="this one")
     assert near.described.startswith("no estimate for this one; about 8 us")
     assert near.described.endswith("model for the other, the nearest chip that it has a model of")
 

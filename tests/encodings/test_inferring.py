@@ -57,20 +57,20 @@ def test_a_grid_of_640_times_another_tells_the_size() -> None:
         value = found.encodings.entries[name].value
         assert isinstance(value, Affine) and float(value.maximum) == pytest.approx(640, rel=1e-3)
         assert found.concluded[name].origin is Origin.NEIGHBOURS
-    assert "640 times" in found.concluded["scale"].words and "inferred" in found.concluded["scale"].words
+    assert "640 times" in found.concluded["scale"].why and "inferred" in found.concluded["scale"].why
 
 
 @each_row("highest", 652.3, 611.7, 0.99)
 def test_a_ratio_that_is_no_size_tells_nothing(highest: float) -> None:
     """Then the sizes differ, or the two were not calibrated on the same boxes."""
     found = infer(decoder(), entries(logits=(-5, 5), boxes=(0, 1.02), pixels=(0, highest)), *SIZES)
-    assert {tensor.name for tensor in found.open} == set(SIZES)
+    assert {one.tensor for one in found.open} == set(SIZES)
     assert all(name not in found.encodings for name in SIZES)
 
 
 def test_without_the_result_the_size_stays_open_until_the_input_is_declared() -> None:
     given = entries(logits=(-5, 5), boxes=(0, 1))
-    found = {tensor.name: tensor for tensor in infer(decoder(), given, *SIZES, "pixels").open}
+    found = {one.tensor: one for one in infer(decoder(), given, *SIZES, "pixels").open}
     assert found.keys() == {*SIZES, "pixels"}
     assert found["cast"].ways_out == ("--calibration DATA", "--input sizes=VALUE")
     assert found["cast"].inputs == ("sizes",) == found["pixels"].inputs, "the logits have an entry"
@@ -91,7 +91,7 @@ def test_the_user_s_data_settles_what_hangs_on_it_alone() -> None:
 
     evidence = Evidence(inputs=frozenset({"sizes"}), observe=observe, words="2 declared samples")
     found = infer(decoder(), entries(), "boxes", "logits", "cast", evidence=evidence)
-    assert seen == ["cast"] and [tensor.name for tensor in found.open] == ["logits"]
+    assert seen == ["cast"] and [one.tensor for one in found.open] == ["logits"]
     origins = {name: made.origin for name, made in found.concluded.items()}
     assert origins == {"cast": Origin.SAMPLES, "boxes": Origin.OPERATOR}
 
@@ -171,7 +171,7 @@ VALUES: Mapping[str, Any] = {
 def test_what_neighbours_tell(body: str, given: dict[str, Any], asked: str, expected: Interval | None) -> None:
     model = text_model("float[2] x, float[2] f", body, "z" if "z =" in body else "y", **VALUES)
     found = infer(model, entries(**given), asked)
-    assert [tensor.name for tensor in found.open] == ([] if expected else [asked])
+    assert [one.tensor for one in found.open] == ([] if expected else [asked])
     if expected is not None:
         assert found.concluded[asked].interval == pytest.approx(expected, rel=1e-3, abs=1e-3)
 
@@ -191,13 +191,13 @@ def test_moved_values_keep_the_very_grid() -> None:
     for given, asked, same in ((entries(x=(-1.234, 5.678)), ["r"], "x"), (entries(y=(0, 3)), ["r", "x"], "y")):
         found = infer(model, given, *asked)
         assert all(found.encodings.entries[name].value is given.entries[same].value for name in asked)
-    assert "clamped" in found.concluded["r"].words
+    assert "clamped" in found.concluded["r"].why
 
 
 def test_what_one_reader_clamps_another_may_need() -> None:
     model = text_model("float[2,8] x", "r = Reshape (x, shape)  y = Relu (r)  e = Exp (x)", "y, e", **SHAPE)
     found = infer(model, entries(y=(0, 3), e=(0, 90)), "r", "x")
-    assert found.concluded["r"].partial and [tensor.name for tensor in found.open] == ["x"]
+    assert found.concluded["r"].partial and [one.tensor for one in found.open] == ["x"]
 
 
 def test_sums_are_bounded_by_weights_only_where_bits_are_spare() -> None:
@@ -205,8 +205,8 @@ def test_sums_are_bounded_by_weights_only_where_bits_are_spare() -> None:
         "float[2,8] x", "a = MatMul (x, w)  b = Relu (a)  y = MatMul (b, w)", w=np.eye(8, dtype="f4") - 0.5
     )
     wide = infer(model, entries(x=(-1, 1), b=(0, 1)), "y").concluded["y"]
-    assert wide.interval == pytest.approx((-3.5, 0.5)) and wide.words.startswith("at most")
-    assert [tensor.name for tensor in infer(model, entries(x=(-1, 1), b=(0, 1), bits=8), "y").open] == ["y"]
+    assert wide.interval == pytest.approx((-3.5, 0.5)) and wide.why.startswith("at most")
+    assert [one.tensor for one in infer(model, entries(x=(-1, 1), b=(0, 1), bits=8), "y").open] == ["y"]
 
 
 def test_constants_proofs_and_kinds() -> None:
@@ -236,7 +236,7 @@ def test_what_is_inferred_holds_what_aimet_saw(name: str, first: int) -> None:
     rest = replace(whole, entries={n: entry for n, entry in whole.entries.items() if n not in gone})
     certain = [made for made in infer_entries(model.proto, facts, rest, gone).concluded.values() if not made.partial]
     for made in certain:
-        value = whole.entries[made.name].value
+        value = whole.entries[made.tensor].value
         assert isinstance(value, Affine)
         slack = 2 * float(value.scale)
         assert min(made.low, 0) <= float(value.minimum) + slack, made

@@ -160,9 +160,9 @@ def test_aimet_models_are_converted_with_the_stated_loss(tmp_path: Path, refined
     dequantize = _dequantized_weights(made)
     for weight in report.weights:
         assert weight.loss is not None
-        before = original[weight.name.removesuffix("_q")]
+        before = original[weight.weight.removesuffix("_q")]
         stated = weight.loss.refined_sqnr_db if refined else weight.loss.sqnr_db
-        assert sqnr(before, dequantize[f"{weight.name.removesuffix('_q')}_qdq"]) == pytest.approx(stated, abs=0.05)
+        assert sqnr(before, dequantize[f"{weight.weight.removesuffix('_q')}_qdq"]) == pytest.approx(stated, abs=0.05)
 
 
 def _dequantized_weights(model: onnx.ModelProto) -> dict[str, Any]:

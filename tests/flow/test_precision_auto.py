@@ -220,11 +220,11 @@ def test_only_what_the_user_gave_or_said_is_evidence(label: Label) -> None:
         evidence=evidence_of(model, samples),
     )
     meaningful = label in (Label.GIVEN, Label.RECORDED, Label.DECLARED)
-    assert {tensor.name for tensor in found.open} == ({"ez", "sum"} if meaningful else {"ex", "ez", "sum"})
+    assert {one.tensor for one in found.open} == ({"ez", "sum"} if meaningful else {"ex", "ez", "sum"})
     if meaningful:
         room = 1 if label is Label.DECLARED else 2  # a declared range holds all that there is
         assert found.concluded["ex"].interval == pytest.approx((1, room * np.e))
-    sum_ = next(tensor for tensor in found.open if tensor.name == "sum")
+    sum_ = next(one for one in found.open if one.tensor == "sum")
     assert sum_.inputs == (("z",) if meaningful else ("x", "z"))
 
 

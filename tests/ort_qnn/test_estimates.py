@@ -131,7 +131,7 @@ def test_every_compiler_here_is_asked_and_told_by_its_own_estimate(
 ) -> None:
     """As if three wheels were here: one refuses the model, one has no cost model of the chip."""
     asked: list[Request] = []
-    slow = Estimate(time_us=8.0, lower_us=7.0, upper_us=9.0, cycles=1, chip="77", name="QCS9075", ddr={"input_fill": 9})
+    slow = Estimate(time_us=8.0, lower_us=7.0, upper_us=9.0, cycles=1, soc_model="", chip="QCS9075", ddr={"input": 9})
 
     def make(request: Request, out: Path, *, progress: Any) -> Any:
         asked.append(request)

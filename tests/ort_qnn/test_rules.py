@@ -168,7 +168,7 @@ def converted(made_type: str, *, asked_for: bool) -> PrecisionScope:
 
 
 FINE = CompileOutcome(status="compiled")
-SLOW = Estimate(time_us=8.0, lower_us=7.0, upper_us=9.0, cycles=12120, chip="77", name="qcs9075")
+SLOW = Estimate(time_us=8.0, lower_us=7.0, upper_us=9.0, cycles=12120, soc_model="77", chip="qcs9075")
 
 
 def verdict(value: float, against: Against) -> Verdict:

@@ -30,7 +30,7 @@ from deploykit.backend.status import Correctness, correctness_of
 from deploykit.errors import InputError, ToolError
 from deploykit.model.collect import facts_of
 from deploykit.model.facts import GraphFacts
-from deploykit.system.published import finite
+from deploykit.system.published import finite, plain
 from deploykit_ort_qnn.compiler.hosts import Host
 from deploykit_ort_qnn.compiler.jobs import CompileJob, Feed, Progress, compile_model, execute_both
 from deploykit_ort_qnn.rules.numerics import NumericScope
@@ -42,15 +42,16 @@ NUMBERS = "artifacts/numbers.json"
 
 def numbers_json(scope: NumericScope) -> dict[str, Any]:
     """The JSON value of a comparison."""
-    return {
+    told = {
         "schema": 1,
-        "device": None if scope.device is None else scope.device.to_json(),
-        "quantization": None if scope.quantization is None else scope.quantization.to_json(),
-        "agreement_db": {name: finite(value) for name, value in scope.agreement.items()},
+        "device": scope.device,
+        "quantization": scope.quantization,
+        "agreement_db": scope.agreement,
         "first_node": scope.first,
         "first_node_type": scope.first_type,
         "first_node_db": scope.first_db,
     }
+    return dict(plain(told))
 
 
 def numbers_scope(value: Mapping[str, Any]) -> NumericScope:

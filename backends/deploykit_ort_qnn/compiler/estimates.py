@@ -129,7 +129,7 @@ def read_estimate(
         cycles=int(rows["cycles"]),
         ddr={name: int(rows.get(name, 0)) for name in _DDR},
         missing_ops=int(rows.get("missing_ops", 0)),
-        chip=chip,
+        soc_model=chip,
         clock_mhz=clock,
         operators=operators,
         events=events,

@@ -56,7 +56,7 @@ def fused_grids(
     wanted = [name for names in missing.values() for name in names]
     evidence = Evidence() if observer is None else observer(model)
     inferred = infer_entries(model, facts, encodings, wanted, evidence=evidence)
-    unknown = {tensor.name for tensor in inferred.open}
+    unknown = {one.tensor for one in inferred.open}
     made = [name for names in missing.values() if unknown.isdisjoint(names) for name in names]
     if not made:
         return encodings, ()

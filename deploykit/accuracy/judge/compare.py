@@ -26,7 +26,7 @@ from deploykit.findings import Finding, exit_status
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.model.weights import lean_weights
-from deploykit.system.published import finite, published
+from deploykit.system.published import plain, published
 
 __all__ = ["ComparedOutputs", "Evaluation", "OutputComparison", "OutputSet"]
 __all__ += ["compare", "evaluate", "read_outputs", "read_pair"]
@@ -129,23 +129,22 @@ class OutputComparison:
 
     def to_json(self, *, slices: bool = False) -> dict[str, Any]:
         """The numbers as JSON values: None for undefined or unbounded ones."""
-        summary = {name: finite(value) for name, value in self.summary().items()}
-        samples = {name: quality.to_json() for name, quality in self.qualities.items()}
         axes = [_every_slice(axis) if slices else _worst_slice(axis) for axis in self.axes]
-        return {"name": self.name, "shape": list(self.shape), **summary, "axes": axes, "samples": samples}
+        told = {"name": self.name, "shape": self.shape, **self.summary(), "axes": axes, "samples": self.qualities}
+        return dict(plain(told))
 
 
 def _every_slice(axis: Slices) -> dict[str, Any]:
     rows = enumerate(zip(axis.sqnr_db.tolist(), axis.worst.tolist(), axis.dead.tolist(), strict=True))
-    told = [{"index": i, "sqnr_db": finite(db), "max_error": worst, "dead": dead} for i, (db, worst, dead) in rows]
+    told = [{"index": i, "sqnr_db": db, "max_error": worst, "dead": dead} for i, (db, worst, dead) in rows]
     return {"axis": axis.axis, "slices": told}
 
 
 def _worst_slice(axis: Slices) -> dict[str, Any]:
     values = axis.sqnr_db
     index = int(np.argmin(np.where(np.isnan(values), np.inf, values)))
-    worst = {"worst_index": index, "worst_sqnr_db": finite(float(values[index]))}
-    return {"axis": axis.axis, "count": len(values), **worst, "dead": [list(run) for run in runs_of(axis.dead)]}
+    worst = {"worst_index": index, "worst_sqnr_db": float(values[index])}
+    return {"axis": axis.axis, "count": len(values), **worst, "dead": list(runs_of(axis.dead))}
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -178,7 +177,8 @@ class ComparedOutputs:
     def to_json(self, *, slices: bool = False) -> dict[str, Any]:
         """The published shape, without the findings."""
         outputs = [output.to_json(slices=slices) for output in self.outputs.values()]
-        return published(self, without=("mismatches", "outputs"), also=("samples",)) | {"outputs": outputs}
+        told = published(self, without=("mismatches", "outputs"), also=("samples",))
+        return {**plain(told), "outputs": outputs}
 
 
 def compare(baseline: OutputSet, candidate: OutputSet) -> ComparedOutputs:
@@ -251,7 +251,7 @@ class Evaluation:
 
     def to_json(self, *, slices: bool = False) -> dict[str, Any]:
         """The published shape; ``slices`` adds every slice of every axis."""
-        return self.comparison.to_json(slices=slices) | published(self, without=("comparison",))
+        return dict(self.comparison.to_json(slices=slices) | plain(published(self, without=("comparison",))))
 
 
 def evaluate(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from deploykit.errors import InputError
-from deploykit.system.published import Published, plain, published
+from deploykit.system.published import Published, published
 from deploykit.tables.reading import read_toml, structure
 
 __all__ = [
@@ -162,7 +162,7 @@ _ASKED_OF = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JudgedNumber:
+class JudgedNumber(Published):
     """One number about one output, with what is asked of it and what it was measured on.
 
     ``kind`` is the kind of output, ``part`` the slices of it that are meant ("" for all), ``where`` the place of the
@@ -220,18 +220,18 @@ class JudgedNumber:
         part = f" ({self.place})" if self.place else ""
         return f"{self.output or 'the output'} {self.limit.measure}{part}"
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape; a value that is not finite is None."""
-        plainly = published(self, without=("limit", "label", "count", "base", "base_words"), also=("passes",))
-        return plainly | {
-            "measure": str(self.limit.measure),
+    def as_published(self) -> dict[str, Any]:
+        """With the limit's measure, unit and value."""
+        told = published(self, without=("limit", "label", "count", "base", "base_words"), also=("passes",))
+        return told | {
+            "measure": self.limit.measure,
             "where": self.place,
-            "value": _finite(self.value),
+            "value": _rounded(self.value),
             "exact": self.value == math.inf,
             "unit": self.limit.unit,
             "threshold": self.limit.value,
-            "samples": {"label": str(self.label), "count": self.count},
-            "quantization": None if self.base is None else _finite(self.base),
+            "samples": {"label": self.label, "count": self.count},
+            "quantization": None if self.base is None else _rounded(self.base),
             "quantization_words": self.base_words,
         }
 
@@ -301,7 +301,7 @@ class Context:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptCount:
+class KeptCount(Published):
     """Detections per sample: the reference's (``wanted``), the candidate's (``made``), and pairs of both (``kept``).
 
     A pair has one class and boxes that overlap by at least ``OVERLAP``; no detection is in two. What counts as a
@@ -323,8 +323,8 @@ class KeptCount:
         """The share that other data of this kind will have with 95 % confidence, in the worse of the two directions."""
         return min(_at_least(self.kept, self.wanted), _at_least(self.kept, self.made))
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape."""
+    def as_published(self) -> dict[str, Any]:
+        """Of all samples together."""
         return {
             "wanted": sum(self.wanted),
             "made": sum(self.made),
@@ -381,7 +381,7 @@ class Oddity(Published):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(Published):
     """``right`` is None when it was not judged, and then ``reason`` says why.
 
     ``overall_db`` and ``sqnr_db`` are signal to noise over all outputs and per output, rows matched; ``lost`` is the
@@ -486,19 +486,19 @@ class Verdict:
         lines = (f"right: {word}{samples}{reason}", *([f"  {self.cost}"] if self.cost else []))
         return (*lines, *(f"  {number.subject}: {number}" for number in counting))
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape; what is not finite is None."""
+    def as_published(self) -> dict[str, Any]:
+        """The answer and what it rests on."""
         return {
             "right": self.answer[0],
             "reason": self.answer[1],
             "words": self.words,
             "cost": self.cost,
-            "numbers": plain(self.numbers),
-            "not_finite": plain(self.oddities),
-            "sqnr_db": _finite(self.overall_db),
-            "outputs": {name: _finite(value) for name, value in self.sqnr_db.items()},
+            "numbers": self.numbers,
+            "not_finite": self.oddities,
+            "sqnr_db": _rounded(self.overall_db),
+            "outputs": {name: _rounded(value) for name, value in self.sqnr_db.items()},
             "lost_rows": round(self.lost, 4),
-            "detections": plain(self.detections),
+            "detections": self.detections,
         }
 
     @classmethod
@@ -573,6 +573,6 @@ def _or_nan(value: float | None) -> float:
     return math.nan if value is None else value
 
 
-def _finite(value: float) -> float | None:
+def _rounded(value: float) -> float:
     """Six digits: what lies beyond differs between machines, and the same inputs give the same bytes."""
-    return float(f"{value:.6g}") if math.isfinite(value) else None
+    return float(f"{value:.6g}")

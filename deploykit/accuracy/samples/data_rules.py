@@ -12,12 +12,13 @@ from typing import Any
 
 from deploykit.findings import SubjectKind, listed
 from deploykit.findings.rules import Found, Registry
+from deploykit.system.published import Published
 
 __all__ = ["FIT_RULES", "GUIDELINE_RULES", "DataFit", "FirstLayer", "Preparation", "RangeGrowth", "Survey"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Survey:
+class Survey(Published):
     """What was seen. ``unusable`` are (file, why); ``identical`` are groups of equal samples by name.
 
     ``neighbours`` is the median correlation of samples that follow each other, None where it was not measured;
@@ -37,15 +38,9 @@ class Survey:
     labels: Mapping[str, int] = field(default_factory=dict)
     misfit: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values, for a package's record."""
-        return {
-            "kind": self.kind,
-            "origin": self.origin,
-            "samples": self.samples,
-            "unusable": [list(pair) for pair in self.unusable],
-            "labels": dict(self.labels),
-        }
+    def as_published(self) -> dict[str, Any]:
+        """For a package's record."""
+        return {name: getattr(self, name) for name in ("kind", "origin", "samples", "unusable", "labels")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -95,7 +95,7 @@ class InputSource(Published):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Samples:
+class Samples(Published):
     """Inputs to run a model on, and what they mean. ``available`` is how many the user gave, of which some were taken.
 
     ``points`` says of each sample that was made where its values lie; it is empty for stored ones. ``note`` says why
@@ -146,10 +146,9 @@ class Samples:
             line += f" (because of {', '.join(weak)})"
         return f"{line}; {self.note}" if self.note else line
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape: label, count, and both label and reason of each input."""
-        inputs = {name: source.to_json() for name, source in self.of_inputs.items()}
-        return {"label": str(self.label), "count": self.count, "inputs": inputs}
+    def as_published(self) -> dict[str, Any]:
+        """Label, count, and both label and reason of each input."""
+        return {"label": self.label, "count": self.count, "inputs": self.of_inputs}
 
 
 _Make: TypeAlias = Callable[[int], npt.NDArray[Any]]
@@ -358,7 +357,7 @@ def _points(spec: InputSpec, seed: int, make: Callable[..., npt.NDArray[Any]], *
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recording:
+class Recording(Published):
     """The bytes of ``samples.npz`` (None where nothing is kept) and what the manifest says about the samples.
 
     ``hashes`` are the SHA-256 of each sample's kept inputs, in the order of the samples.
@@ -369,10 +368,10 @@ class Recording:
     samples: Mapping[str, Any]
     why_not: str = ""
 
-    def to_json(self) -> dict[str, Any]:
+    def as_published(self) -> dict[str, Any]:
         """What the samples are, how many are kept or why none, and their hashes."""
         kept = 0 if self.data is None else len(self.hashes)
-        return {**self.samples, "recorded": kept, "why_not": self.why_not, "sha256": list(self.hashes)}
+        return {**self.samples, "recorded": kept, "why_not": self.why_not, "sha256": self.hashes}
 
 
 def record(samples: Samples, *, keep: bool = True) -> Recording:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from deploykit.accuracy.samples.inputs import InputSpec
 from deploykit.errors import InputError, UsageError
 from deploykit.system.files import open_regular, read_regular
+from deploykit.system.published import Published, published
 from deploykit.tables.reading import read_toml, structure
 
 __all__ = [
@@ -60,7 +61,7 @@ def inspect_image(path: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImageRecipe:
+class ImageRecipe(Published):
     """Decode, resize to ``width`` by ``height``, then (pixel * ``scale`` - ``mean``) / ``std`` per channel.
 
     Size and layout may be left out (0 and ""), where the model's input says them.
@@ -92,10 +93,9 @@ class ImageRecipe:
         planes = (3, self.height, self.width)
         return (1, self.height, self.width, 3) if self.layout == "NHWC" else (1, *planes)
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values, for the recipe of a package."""
-        names = [name for name in self.__slots__ if name != "schema"]
-        return {name: list(v) if isinstance(v := getattr(self, name), tuple) else v for name in names}
+    def as_published(self) -> dict[str, Any]:
+        """For the recipe of a package."""
+        return published(self, without=("schema",))
 
 
 def read_recipe(folder: Path, inputs: tuple[InputSpec, ...] = ()) -> ImageRecipe:

@@ -13,7 +13,7 @@ from typing import Any
 
 from deploykit.accuracy.judge.verdict import KeptCount, Verdict, fewest_for
 from deploykit.errors import UsageError
-from deploykit.system.published import finite, published
+from deploykit.system.published import Published, published
 
 __all__ = ["GOAL", "Goal", "Reached", "goal_for", "parse_goal"]
 
@@ -45,7 +45,7 @@ _COMPARE = {"<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operato
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reached:
+class Reached(Published):
     """What one candidate reached. ``metric`` and ``reference`` are values of the user's own measure.
 
     ``right`` is the judge's word and ``reason`` what it rests on; ``detections`` are counted where there are any.
@@ -73,12 +73,9 @@ class Reached:
         """The detections, where the reference has any."""
         return self.detections if self.detections is not None and any(self.detections.wanted) else None
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape; what was not measured is None."""
-        return published(self, without=("reference",)) | {
-            "sqnr_db": finite(self.sqnr_db),
-            "metric": finite(self.metric),
-        }
+    def as_published(self) -> dict[str, Any]:
+        """What was not measured is None."""
+        return published(self, without=("reference",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

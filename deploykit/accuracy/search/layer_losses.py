@@ -31,7 +31,7 @@ from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.parameters import bias_after_matmul, parameter_uses
 from deploykit.model.patterns import BLOCKS, find_blocks
 from deploykit.model.weights import mapped_bytes, stored_values
-from deploykit.system.published import finite, published
+from deploykit.system.published import Published, published
 from deploykit.system.store import Store, key_of
 
 __all__ = [
@@ -103,7 +103,7 @@ def layers_of(facts: GraphFacts, names: Collection[str]) -> tuple[Layer, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TensorLoss:
+class TensorLoss(Published):
     """One tensor: ``alone`` when only it is quantized, ``without`` when only it is float; None where not measured.
 
     ``own_db`` is signal to noise of the tensor itself between before and after its quantizer.
@@ -118,13 +118,13 @@ class TensorLoss:
     alone: OutputLoss | None = None
     without: OutputLoss | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape."""
-        return {"tensor": self.name, **published(self, without=("name",)), "own_db": finite(self.own_db)}
+    def as_published(self) -> dict[str, Any]:
+        """The tensor, and what is known of it."""
+        return {"tensor": self.name, **published(self, without=("name",))}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerLoss:
+class LayerLoss(Published):
     """One layer, all its tensors together. ``weights`` and ``activations``: only these of the layer are quantized."""
 
     layer: Layer
@@ -133,19 +133,18 @@ class LayerLoss:
     weights: OutputLoss | None = None
     activations: OutputLoss | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape."""
+    def as_published(self) -> dict[str, Any]:
+        """The layer, and what it costs."""
         layer = {"layer": self.layer.name, **published(self.layer, without=("name",))}
         losses = published(self, without=("layer", "weights", "activations"))
-        parts = {"weights_alone": self.weights, "activations_alone": self.activations}
-        return {**layer, **losses, **{name: None if loss is None else loss.to_json() for name, loss in parts.items()}}
+        return {**layer, **losses, "weights_alone": self.weights, "activations_alone": self.activations}
 
 
 _Row = TypeVar("_Row", LayerLoss, TensorLoss)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sensitivity:
+class Sensitivity(Published):
     """Everything that was measured, layers and tensors in graph order.
 
     ``whole`` is the loss with all of them quantized, ``weights`` and ``activations`` with only these. ``unmeasured``
@@ -172,18 +171,13 @@ class Sensitivity:
         """The measured tensors, the one whose quantizing alone costs most first."""
         return tuple(_worst_first(self.tensors))
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape of ``deploykit accuracy layers --json``."""
-        return {
-            "precision": self.precision,
+    def as_published(self) -> dict[str, Any]:
+        """What ``deploykit accuracy layers --json`` prints."""
+        return published(self, without=("used", "weights", "activations")) | {
             "samples": {**self.samples.to_json(), "used": self.used},
-            "whole": self.whole.to_json(),
-            "weights_only": self.weights.to_json(),
-            "activations_only": self.activations.to_json(),
+            "weights_only": self.weights,
+            "activations_only": self.activations,
             "worst": [row.layer.name for row in self.worst_layers[:20]],
-            "layers": [row.to_json() for row in self.layers],
-            "tensors": [row.to_json() for row in self.tensors],
-            "unmeasured": self.unmeasured,
         }
 
 

@@ -28,7 +28,7 @@ from deploykit.model.facts import GraphFacts, NodeFact, static_tensors
 from deploykit.model.values import constant_tensor
 from deploykit.model.weights import lean_weights, stored_values
 from deploykit.system.limits import time_left
-from deploykit.system.published import Published, finite, published
+from deploykit.system.published import Published, published
 
 __all__ = ["SESSIONS", "Culprit", "Divergence", "Located", "ModelProbe", "SimulationProbe", "TensorView"]
 __all__ += ["locate", "locate_files"]
@@ -46,7 +46,7 @@ _STEP_DOWN = 6.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TensorView:
+class TensorView(Published):
     """One tensor on both sides. ``lost`` is the share of rows that only one side has (behind a TopK).
 
     ``typical`` is the median magnitude on the left; ``not_finite`` counts infinities and NaN on either side.
@@ -63,15 +63,16 @@ class TensorView:
     typical: float = 0.0
     not_finite: tuple[int, int] = (0, 0)
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape; what is not finite is None."""
-        sides = ((self.left_dtype, self.left_range), (self.right_dtype, self.right_range))
-        left, right = (
-            {"dtype": dtype, "range": list(map(finite, ends)), "not_finite": odd}
-            for (dtype, ends), odd in zip(sides, self.not_finite, strict=True)
-        )
-        told = {"reordered": self.reordered, "lost": round(self.lost, 4)}
-        return {"tensor": self.name, "sqnr_db": finite(self.sqnr_db), "left": left, "right": right, **told}
+    def as_published(self) -> dict[str, Any]:
+        """The tensor, then each side."""
+        return {
+            "tensor": self.name,
+            "sqnr_db": self.sqnr_db,
+            "left": {"dtype": self.left_dtype, "range": self.left_range, "not_finite": self.not_finite[0]},
+            "right": {"dtype": self.right_dtype, "range": self.right_range, "not_finite": self.not_finite[1]},
+            "reordered": self.reordered,
+            "lost": round(self.lost, 4),
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +102,7 @@ class Divergence(Published):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Located:
+class Located(Published):
     """``first`` is None when every output agrees. ``rounds`` and ``compared`` say how much was looked at.
 
     ``hidden`` are computed tensors that one side cannot show: a divergence may lie in one of them instead.
@@ -116,8 +117,8 @@ class Located:
     threshold_db: float
     exhausted: bool = False
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape of ``deploykit accuracy locate --json``."""
+    def as_published(self) -> dict[str, Any]:
+        """What ``deploykit accuracy locate --json`` prints."""
         return {"diverges": self.first is not None, **published(self), "hidden": len(self.hidden)}
 
 

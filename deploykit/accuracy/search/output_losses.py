@@ -22,7 +22,7 @@ from deploykit.accuracy.judge.verdict import Context
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.search.goals import Reached
 from deploykit.model.facts import GraphFacts
-from deploykit.system.published import finite
+from deploykit.system.published import Published, published
 
 if TYPE_CHECKING:
     from deploykit.accuracy.judge.metric import UserMetric
@@ -34,7 +34,7 @@ _Values = Mapping[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutputLoss:
+class OutputLoss(Published):
     """Signal to noise of each output against the float model, in dB; infinite without any difference."""
 
     outputs: Mapping[str, float]
@@ -44,9 +44,9 @@ class OutputLoss:
         """Of the output that suffers most."""
         return min(self.outputs.values(), default=math.inf)
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape: None where there is no difference, or no signal at all."""
-        return {"db": finite(self.db), "outputs": {name: finite(db) for name, db in self.outputs.items()}}
+    def as_published(self) -> dict[str, Any]:
+        """None where there is no difference, or no signal at all."""
+        return published(self, also=("db",))
 
 
 class OutputLosses:

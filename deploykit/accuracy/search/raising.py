@@ -24,6 +24,7 @@ from deploykit.encodings.values import Affine, EncodingSet, Float, Value
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import Trait, has
 from deploykit.model.parameters import parameter_uses
+from deploykit.system.published import Published, published
 
 __all__ = ["MOST_SHOWN", "RaiseTrial", "Raised", "Raiser", "WideType"]
 
@@ -35,7 +36,7 @@ Measure: TypeAlias = Callable[[Sequence[Mapping[str, Any]]], Reached]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RaiseTrial:
+class RaiseTrial(Published):
     """One set that was measured: the first ``count`` layers of the order, raised to ``wide``.
 
     ``layers`` are their names, ``tensors`` all that was raised with them; ``borders`` count conversions to and from
@@ -51,21 +52,14 @@ class RaiseTrial:
     cost: ModelCost
     borders: int
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape; what was not measured is None."""
-        return {
-            "to": self.wide,
-            "layers": list(self.layers),
-            "tensors": list(self.tensors),
-            **self.reached.to_json(),
-            "meets_goal": self.met,
-            "cost": self.cost.to_json(),
-            "borders": self.borders,
-        }
+    def as_published(self) -> dict[str, Any]:
+        """What was not measured is None."""
+        told = published(self, without=("wide", "count", "reached", "met"))
+        return {"to": self.wide, **told, **self.reached.to_json(), "meets_goal": self.met}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Raised:
+class Raised(Published):
     """What a search found: the smallest set that reaches the goal, else the best; and everything that was tried.
 
     ``worst`` are the first layers of the order with what quantizing each alone costs.
@@ -82,14 +76,9 @@ class Raised:
         """True where the goal is reached."""
         return self.best.met
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape."""
-        return {
-            "goal": self.goal,
-            "best": self.best.to_json(),
-            "trials": [trial.to_json() for trial in self.trials],
-            "sensitivity": [_costs(row) for row in self.worst],
-        }
+    def as_published(self) -> dict[str, Any]:
+        """The search, without the encodings that it made."""
+        return published(self, without=("encodings", "worst")) | {"sensitivity": list(map(_costs, self.worst))}
 
 
 def _costs(row: LayerLoss) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from deploykit.model.operators import BIAS, WEIGHT, Trait, has
 from deploykit.model.parameters import ParameterUse, parameter_uses
 from deploykit.model.patterns import fusions
 from deploykit.model.weights import stored_values
-from deploykit.system.published import Published
+from deploykit.system.published import Published, published
 
 __all__ = [
     "BINS",
@@ -226,7 +226,7 @@ FAR = 6.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TensorStatistics:
+class TensorStatistics(Published):
     """Of all finite values of all samples. ``outliers`` is a share; ``not_finite`` counts what was left out.
 
     ``peak_db`` is the largest magnitude over the root mean square: about 6 dB of it cost one bit of the grid.
@@ -241,17 +241,10 @@ class TensorStatistics:
     histogram: tuple[int, ...]
     not_finite: int = 0
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape."""
-        return {
-            "range": [self.low, self.high],
-            "mean": self.mean,
-            "deviation": self.deviation,
-            "outlier_share": self.outliers,
-            "peak_db": self.peak_db,
-            "not_finite": self.not_finite,
-            "histogram": list(self.histogram),
-        }
+    def as_published(self) -> dict[str, Any]:
+        """Both ends together."""
+        told = published(self, without=("low", "high", "outliers"))
+        return {"range": [self.low, self.high], "outlier_share": self.outliers, **told}
 
 
 def statistics_of(arrays: Sequence[npt.NDArray[Any]]) -> TensorStatistics | None:

@@ -33,7 +33,7 @@ from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import wrap_proto
 from deploykit.model.weights import lean_weights
-from deploykit.system.published import finite, plain
+from deploykit.system.published import Published, published
 
 __all__ = [
     "FIRST",
@@ -54,7 +54,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fidelity:
+class Fidelity(Published):
     """How close one output is to its reference, over all samples.
 
     ``step`` is the real distance of two neighbouring values of the output's encoding, None without one.
@@ -66,15 +66,13 @@ class Fidelity:
     max_error: float
     step: float | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """Numbers by name; what is not finite is None, and ``exact`` says whether there is no difference at all."""
-        numbers = {"sqnr_db": self.sqnr_db, "cosine": self.cosine, "max_error": self.max_error, "step": self.step}
-        told = {key: finite(value) for key, value in numbers.items()}
-        return {"name": self.name, **told, "exact": self.max_error == 0}
+    def as_published(self) -> dict[str, Any]:
+        """``exact`` says whether there is no difference at all."""
+        return {**published(self), "exact": self.max_error == 0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Simulation:
+class Simulation(Published):
     """The outputs per sample, quantized and float, and what lies between them.
 
     ``applied`` tensors were quantized; ``skipped`` says of the other entries why not. ``verdict`` is the judge's, with
@@ -100,13 +98,13 @@ class Simulation:
         """The verdict where matching rows made the numbers better, else None."""
         return self.verdict if self.verdict is not None and self.verdict.overall_db > self.sqnr_db else None
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape of ``deploykit accuracy simulate --json``."""
+    def as_published(self) -> dict[str, Any]:
+        """What ``deploykit accuracy simulate --json`` prints."""
         return {
-            "sqnr_db": finite(self.sqnr_db),
-            "verdict": plain(self.verdict),
-            "reordered": plain(self.reordered),
-            "outputs": plain(self.fidelity),
+            "sqnr_db": self.sqnr_db,
+            "verdict": self.verdict,
+            "reordered": self.reordered,
+            "outputs": self.fidelity,
             "samples": len(self.outputs),
             "quantized_tensors": len(self.applied),
             "skipped": dict(sorted(self.skipped.items())),

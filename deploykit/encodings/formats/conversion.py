@@ -18,6 +18,7 @@ from deploykit.encodings.place import Layout
 from deploykit.encodings.read import with_float_tensors
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Float8, Lpbq
 from deploykit.errors import UsageError
+from deploykit.system.published import Published, published
 
 __all__ = ["Conversion", "ConversionOutcome", "OutcomeKind", "convert", "is_writable"]
 
@@ -34,7 +35,7 @@ class OutcomeKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConversionOutcome:
+class ConversionOutcome(Published):
     """What became of one tensor, and what was lost or why it is not there."""
 
     name: str
@@ -44,13 +45,13 @@ class ConversionOutcome:
     def __str__(self) -> str:
         return f"{self.kind}: {self.what}" if self.what else str(self.kind)
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape."""
-        return {"name": self.name, "outcome": str(self.kind), "what": self.what}
+    def as_published(self) -> dict[str, Any]:
+        """In the words of what is printed."""
+        return {"name": self.name, "outcome": self.kind, "what": self.what}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conversion:
+class Conversion(Published):
     """Encodings of another version, with one outcome per tensor of the source, in its order.
 
     ``encodings`` lacks the impossible ones; its ``float_tensors`` belong into a side file when the version cannot
@@ -83,15 +84,13 @@ class Conversion:
         """The outcomes of one kind."""
         return tuple(outcome for outcome in self.outcomes if outcome.kind is kind)
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape; lossless tensors are only counted."""
+    def as_published(self) -> dict[str, Any]:
+        """Lossless tensors are only counted."""
         return {
             "from": self.source_version,
             "to": self.version,
-            "counts": dict(self.counts),
-            "losses": [outcome.to_json() for outcome in self.outcomes if outcome.kind is not OutcomeKind.LOSSLESS],
-            "notes": list(self.notes),
-            "warnings": list(self.warnings),
+            **published(self, without=("source_version", "encodings", "outcomes")),
+            "losses": [outcome for outcome in self.outcomes if outcome.kind is not OutcomeKind.LOSSLESS],
             "float_tensors": sorted(self.float_tensors),
         }
 

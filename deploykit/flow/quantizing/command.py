@@ -29,7 +29,7 @@ from deploykit.packages.manifests import read_manifest
 from deploykit.packages.placing import RESULTS, check_place, publish_results
 from deploykit.report.ladders import render_ladder
 from deploykit.system.jobs import Steps
-from deploykit.system.published import plain
+from deploykit.system.published import Published, plain
 
 __all__ = ["Quantization", "quantize"]
 
@@ -37,7 +37,7 @@ _READING, _QUANTIZING, _WRITING = "reading the model", "quantizing", "writing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quantization:
+class Quantization(Published):
     """What ``quantize`` left: the folder, its files by role, the account, and what was found."""
 
     folder: Path
@@ -50,9 +50,9 @@ class Quantization:
         """1 where a finding is an error, else 0."""
         return exit_status(self.findings)
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape: ``report.json`` with the folder."""
-        return {"folder": str(self.folder), "files": self.files, **self.record, "findings": plain(self.findings)}
+    def as_published(self) -> dict[str, Any]:
+        """``report.json`` with the folder."""
+        return {"folder": self.folder, "files": self.files, **self.record, "findings": self.findings}
 
 
 def quantize(

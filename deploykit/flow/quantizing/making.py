@@ -54,7 +54,7 @@ from deploykit.packages.manifests import hash_file
 from deploykit.rewrites.contract import load_transform
 from deploykit.system.folders import waiting_for
 from deploykit.system.jobs import Job, finished_job, run_job
-from deploykit.system.published import finite, plain
+from deploykit.system.published import Published
 from deploykit.system.store import cache_folder, is_off
 
 __all__ = ["Made", "Making", "Numbers", "divide", "measure", "read_held_out", "run_quantizer"]
@@ -65,7 +65,7 @@ _ONE_IN = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Division:
+class Division(Published):
     """The samples of some calibration data, divided. ``held_out`` may be empty: then the seen ones are judged on.
 
     ``places`` are whatever lies there: places in arrays, or image files.
@@ -87,14 +87,14 @@ class Division:
         count = len(self.seen) + len(self.held_out)
         return tuple(sorted(_held_out(count)) if self.held_out else spread(count, MOST_HELD_OUT)), count
 
-    def to_json(self) -> dict[str, Any]:
+    def as_published(self) -> dict[str, Any]:
         """How many there are of what, and the hash of each file; no path of this machine."""
         return {
             "kind": self.calibration.kind,
             "seen": len(self.seen),
             "held_out": len(self.held_out),
             "files": {path.name: hash_file(path)[1] for path in self.calibration.files},
-            "recipe": plain(self.calibration.recipe),
+            "recipe": self.calibration.recipe,
         }
 
     def images(self) -> dict[str, Any] | None:
@@ -313,7 +313,7 @@ def _taken_up(folder: Path, result: Mapping[str, Any]) -> QuantizerRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Numbers:
+class Numbers(Published):
     """SQNR in dB over all outputs: deploykit's simulation, the quantizer's own, and how near the two are to each other.
 
     ``agreement_db`` takes the quantizer's as the signal; infinite where they are bit for bit the same. ``seen`` is True
@@ -329,18 +329,18 @@ class Numbers:
     samples: int
     seen: bool
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape; what is not finite is None beside ``exact``."""
+    def as_published(self) -> dict[str, Any]:
+        """What is not finite is None beside ``exact``."""
         return {
-            "sqnr_db": finite(self.sqnr_db),
+            "sqnr_db": self.sqnr_db,
             "quantizers_own": {
-                "sqnr_db": finite(self.quantizer_db),
-                "agreement_db": finite(self.agreement_db),
+                "sqnr_db": self.quantizer_db,
+                "agreement_db": self.agreement_db,
                 "exact": self.agreement_db == math.inf,
                 "largest_difference": self.largest_difference,
             },
-            "outputs": plain(self.outputs),
-            "verdict": plain(self.verdict),
+            "outputs": self.outputs,
+            "verdict": self.verdict,
             "samples": {"count": self.samples, "held_out": not self.seen},
         }
 
@@ -397,7 +397,7 @@ def _own(folder: Path, names: Sequence[str]) -> list[Feed] | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Made:
+class Made(Published):
     """Encodings that a quantizer made, with everything there is to say about them."""
 
     precision: str
@@ -425,7 +425,7 @@ class Made:
         data = self.division.calibration
         return about_samples(self.model, facts, data, feeds, available=available, gives_ranges=True)
 
-    def to_json(self) -> dict[str, Any]:
+    def as_published(self) -> dict[str, Any]:
         """What ran, on what, with which versions, how long, and what came out; no path of this machine."""
         files = [("model", self.model.path), *(("external-data", one.path) for one in self.model.external)]
         result = self.ran.result
@@ -441,8 +441,8 @@ class Made:
             "seconds": result.get("seconds", {}),
             "notes": result.get("notes", []),
             "inputs": [{"role": role, "name": path.name, "sha256": hash_file(path)[1]} for role, path in files],
-            "calibration": self.division.to_json(),
-            "numbers": self.numbers.to_json(),
+            "calibration": self.division,
+            "numbers": self.numbers,
         }
 
 
