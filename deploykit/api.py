@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack
 
 from deploykit.backend.requests import AnyPath, RequestOptions, make_request
+from deploykit.system.aliases import Json, Tell
 from deploykit.system.limits import limited_time, memory_budget, with_memory
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ __all__ = [
     "verify",
 ]
 
-Progress: TypeAlias = Callable[[str], None]
+Progress: TypeAlias = Tell
 """Called with one line of news during long work."""
 
 
@@ -499,7 +500,7 @@ def locate_on(
 
     tell = progress or (lambda _line: None)
 
-    def make(model: Path, manifest: Mapping[str, Any], out: Path) -> None:
+    def make(model: Path, manifest: Json, out: Path) -> None:
         """The model as the package was made, but for its outputs."""
         takes = {option.name for option in load_backend(manifest["backend"]).options()}
         route = {"route": manifest["route"]["id"]} if "route" in takes else {}
@@ -667,7 +668,7 @@ def _path(given: AnyPath | None) -> Path | None:
     return None if given is None else Path(given)
 
 
-def _paths(question: Question) -> dict[str, Any]:
+def _paths(question: Question) -> Json:
     """The question with its files as paths."""
     asked: dict[str, Any] = {**question}
     return asked | {name: _path(asked.get(name)) for name in ("encodings", "float_tensors", "data")}

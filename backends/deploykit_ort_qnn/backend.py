@@ -5,10 +5,11 @@ Cheap to import; what needs onnx or numpy is imported when it is called.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deploykit.system.aliases import Json
 from deploykit_qualcomm.backend import QualcommBackend
 
 if TYPE_CHECKING:
@@ -108,13 +109,13 @@ class OrtQnn(QualcommBackend["Prepared", None]):
         found = audit_draft(prepared, level=level, progress=progress, given=given)
         return found if given is None else with_count(found, prepared)
 
-    def verify(self, package: Path, manifest: Mapping[str, Any]) -> Verification:
+    def verify(self, package: Path, manifest: Json) -> Verification:
         """Judge a package on disk."""
         from deploykit_ort_qnn.verification import verify
 
         return verify(package, manifest)
 
-    def device_job(self, package: Path, manifest: Mapping[str, Any], request: DeviceRequest) -> DeviceJob:
+    def device_job(self, package: Path, manifest: Json, request: DeviceRequest) -> DeviceJob:
         """The context in the provider of a device's Python."""
         from deploykit_ort_qnn.execution import device_job
 
@@ -126,13 +127,13 @@ class OrtQnn(QualcommBackend["Prepared", None]):
 
         return device_results(package, request, folder)
 
-    def inspect(self, path: Path) -> Mapping[str, Any]:
+    def inspect(self, path: Path) -> Json:
         """The metadata of a compiled context binary or model; InputError where it is none."""
         from deploykit_ort_qnn.compiler.contexts import inspect_context
 
         return inspect_context(path)
 
-    def mixed_support(self, target: Target, options: Mapping[str, Any]) -> MixedSupport:
+    def mixed_support(self, target: Target, options: Json) -> MixedSupport:
         """Integers everywhere; float16 tensors inside the same graph where the chip has it."""
         from deploykit_ort_qnn.planning import mixed_support
 

@@ -28,6 +28,7 @@ from deploykit.errors import ToolError
 from deploykit.findings import Severity
 from deploykit.model.collect import facts_of
 from deploykit.packages.manifests import json_text
+from deploykit.system.aliases import Json
 from deploykit.system.folders import scratch
 from deploykit.tables.reading import read_json
 from deploykit_ort_qnn.bench.audit import audit_draft, with_count
@@ -212,7 +213,7 @@ def _job(package: Path, draft: ProviderDraft, plan: Plan[None], host: Host | Non
     )
 
 
-def _record(plan: Plan[None], wheel: Mapping[str, str], outcome: CompileOutcome) -> dict[str, Any]:
+def _record(plan: Plan[None], wheel: Mapping[str, str], outcome: CompileOutcome) -> Json:
     options = plan.configs[COMPILE]["provider_options"]
     return {
         "status": outcome.status,
@@ -257,7 +258,7 @@ def _judge_numbers(
         return NumericScope(not_run=error.why, is_spared=limit < math.inf and error.why.endswith(LATE))
 
 
-def device_job(package: Path, manifest: Mapping[str, Any], request: DeviceRequest) -> DeviceJob:
+def device_job(package: Path, manifest: Json, request: DeviceRequest) -> DeviceJob:
     """The context in the provider of the device's own Python, whose wheel must be the one that the package is for."""
     if not (package / CONTEXT).is_file():
         raise ToolError(f"{package}: is not compiled", next="deploykit build, where the wheel is installed")

@@ -12,6 +12,7 @@ from deploykit.backend.backend import MixedSupport
 from deploykit.backend.plans import Plan, PlannedPrecision, Rejected, Route, Step
 from deploykit.backend.targets import Target
 from deploykit.findings import Confidence, exit_status
+from deploykit.system.aliases import Json
 from deploykit.tables.devices import Device
 from deploykit_ort_qnn.compiler.dlc import DLC
 from deploykit_ort_qnn.prepare import ProviderDraft, wheel_for
@@ -80,7 +81,7 @@ TYPES = "config/intended_types.json"
 _OURS = ("ep.context_embed_mode", "session.disable_cpu_ep_fallback")
 
 
-def build_configs(draft: ProviderDraft) -> dict[str, Any]:
+def build_configs(draft: ProviderDraft) -> Json:
     """Path to JSON value. ``soc_model`` is always there when compiling; on the device the binary has its own."""
     mode = draft.options.get("finalization_mode")
     extra = {} if mode is None else {"htp_graph_finalization_optimization_mode": str(mode)}

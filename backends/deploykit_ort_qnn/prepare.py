@@ -5,9 +5,9 @@ Only here are weights loaded; nothing is written.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from deploykit.accuracy.latency import read_time
 from deploykit.backend.backend import Same, SharedWork, Situation
@@ -17,6 +17,7 @@ from deploykit.findings import Finding
 from deploykit.model import wrap_proto
 from deploykit.model.nodes import label
 from deploykit.model.weights import load_weights
+from deploykit.system.aliases import Json
 from deploykit_ort_qnn.provider_keys import Chosen, choose_options, has_option
 from deploykit_qualcomm.carriers import RULES as CARRIER_RULES
 from deploykit_qualcomm.carriers import Carried, forms_of
@@ -58,7 +59,7 @@ class ProviderDraft:
     precision: str
     chosen: Chosen
     prepared: ProviderModel | None
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Json = field(default_factory=dict)
     lint: tuple[Finding, ...] = ()
     cleared: frozenset[str] = frozenset()
     max_time_us: float = 0.0

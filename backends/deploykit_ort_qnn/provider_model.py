@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from onnx import ModelProto
 
@@ -20,6 +19,7 @@ from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.values import EncodingSet, Float8
 from deploykit.model.graph import view_of
 from deploykit.rewrites.contract import Transform, load_transform
+from deploykit.system.aliases import Json
 from deploykit.system.published import Published
 from deploykit_ort_qnn.forms.blocks import block_losses, blocks_to_matmul
 from deploykit_ort_qnn.forms.kernel_grids import (
@@ -69,7 +69,7 @@ class PreparationStep(Published):
     names: tuple[str, ...]
     losses: Mapping[str, LpbqLoss] = field(default_factory=dict)
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """``losses`` only where the step has a loss."""
         told = {"id": self.id, "why": self.why, "count": len(self.names), "names": self.names}
         return {**told, "losses": self.losses} if self.losses else told

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from deploykit.backend.backend import BytesFile, JsonFile, PackageFile, TextFile, copied_model
 from deploykit.backend.plans import Plan
 from deploykit.report.rendering import render
+from deploykit.system.aliases import Json
 from deploykit.tables.capabilities import Status
 from deploykit_ort_qnn.compiler.dlc import DLC
 from deploykit_ort_qnn.planning import COMPILE, CONTEXT, MODEL, RUN, TAIL, TYPES
@@ -52,7 +52,7 @@ def package_files(draft: ProviderDraft, plan: Plan[None], templates: Path | None
         yield TextFile(path=WORKFLOW, text=text)
 
 
-def _values(draft: ProviderDraft) -> dict[str, Any]:
+def _values(draft: ProviderDraft) -> Json:
     """What every template is told."""
     situation, wheel = draft.situation, draft.wheel
     carried, spec = Carried(wheel=wheel, device=situation.target.device), host_toolchain(wheel.sdk)
@@ -85,7 +85,7 @@ def _values(draft: ProviderDraft) -> dict[str, Any]:
     }
 
 
-def _runner(draft: ProviderDraft) -> dict[str, Any]:
+def _runner(draft: ProviderDraft) -> Json:
     """A hosted machine that can execute the compiler, and what is installed there."""
     wheel = draft.wheel
     if wheel.runs_on(LINUX) is not None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import onnx
 
 from deploykit.backend.backend import Check, Verification
 from deploykit.errors import DeploykitError
 from deploykit.findings import Finding
+from deploykit.system.aliases import Json
 from deploykit.tables.reading import read_json
 from deploykit_ort_qnn.compiler.contexts import inspect_context
 from deploykit_ort_qnn.compiler.dlc import DLC
@@ -34,7 +34,7 @@ from deploykit_qualcomm.carriers import carrier, chip_on_arm, obeys
 __all__ = ["verify"]
 
 
-def verify(package: Path, manifest: Mapping[str, Any]) -> Verification:
+def verify(package: Path, manifest: Json) -> Verification:
     """Checks, intended against actual types of every tensor the compiler kept, and findings."""
     checks = []
     try:
@@ -74,10 +74,10 @@ def verify(package: Path, manifest: Mapping[str, Any]) -> Verification:
     return Verification(checks=tuple(checks), intended=intended, actual=actual, findings=tuple(findings))
 
 
-def _package_findings(package: Path, manifest: Mapping[str, Any], checks: list[Check]) -> Iterator[Finding]:
+def _package_findings(package: Path, manifest: Json, checks: list[Check]) -> Iterator[Finding]:
     options = dict(read_json(package / COMPILE).get("provider_options", {}))
     run = dict(read_json(package / RUN).get("provider_options", {}))
-    context: dict[str, Any] = {}
+    context: Json = {}
     if (package / BINARY).exists() or (package / CONTEXT).exists():
         try:
             context = inspect_context(package / (BINARY if (package / BINARY).exists() else CONTEXT))

@@ -5,10 +5,11 @@ Cheap to import; what needs onnx or numpy is imported when it is called.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deploykit.system.aliases import Json
 from deploykit_qualcomm.backend import QualcommBackend
 
 if TYPE_CHECKING:
@@ -95,13 +96,13 @@ class QnnHtp(QualcommBackend["PreparedConversions", "tuple[ConversionPart, ...]"
         provider = next((part.provider for part in plan.details or () if part.provider is not None), None)
         return Execution() if provider is None else provider.execute(package, aids)
 
-    def verify(self, package: Path, manifest: Mapping[str, Any]) -> Verification:
+    def verify(self, package: Path, manifest: Json) -> Verification:
         """Judge a package on disk."""
         from deploykit_qnn_htp.verification import verify
 
         return verify(package, manifest)
 
-    def device_job(self, package: Path, manifest: Mapping[str, Any], request: DeviceRequest) -> DeviceJob | None:
+    def device_job(self, package: Path, manifest: Json, request: DeviceRequest) -> DeviceJob | None:
         """The context binaries in the SDK's own program."""
         from deploykit_qnn_htp.execution import device_job
 
@@ -118,7 +119,7 @@ class QnnHtp(QualcommBackend["PreparedConversions", "tuple[ConversionPart, ...]"
         own = situation.request.adapter_options
         return own.get("input_list") is True or own.get("route") is not None
 
-    def mixed_support(self, target: Target, options: Mapping[str, Any]) -> MixedSupport:
+    def mixed_support(self, target: Target, options: Json) -> MixedSupport:
         """Integers everywhere; a float fallback where the architecture has float16."""
         from deploykit_qnn_htp.selection import mixed_support
 

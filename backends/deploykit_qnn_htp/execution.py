@@ -21,6 +21,7 @@ from onnx import helper
 from deploykit.backend.on_device import DeviceFile, DeviceJob, DeviceRequest, DeviceResults
 from deploykit.errors import InputError, ToolError
 from deploykit.packages.manifests import read_manifest
+from deploykit.system.aliases import Json
 from deploykit.system.processes import run
 from deploykit.tables.reading import read_json
 from deploykit_qualcomm.probes import ROOT_VARIABLES, version_of_sdk
@@ -61,7 +62,7 @@ class _Graph:
         return f"{self.word('--output_dir')}/Result_{number}/{name}.raw"
 
 
-def device_job(package: Path, manifest: Mapping[str, Any], request: DeviceRequest) -> DeviceJob | None:
+def device_job(package: Path, manifest: Json, request: DeviceRequest) -> DeviceJob | None:
     """The context binaries in qnn-net-run, with the libraries of the SDK; None for a machine that has no such device.
 
     One model is run twice: for outputs and times, and with a detailed profile. A chain is run for its outputs alone.
@@ -135,7 +136,7 @@ def device_results(package: Path, request: DeviceRequest, folder: Path) -> Devic
     )
 
 
-def _sdk_of(manifest: Mapping[str, Any]) -> Path:
+def _sdk_of(manifest: Json) -> Path:
     """The SDK of this machine, where it is of the package's release; ToolError otherwise."""
     wanted = str((manifest.get("sdk") or {}).get("version", ""))
     root = next((os.environ[name] for name in ROOT_VARIABLES[:2] if os.environ.get(name)), "")
@@ -151,7 +152,7 @@ def _sdk_of(manifest: Mapping[str, Any]) -> Path:
     return Path(root)
 
 
-def _runtime(sdk: Path, manifest: Mapping[str, Any], system: str) -> list[DeviceFile]:
+def _runtime(sdk: Path, manifest: Json, system: str) -> list[DeviceFile]:
     """The program and its libraries; ToolError where one is missing, or stub and skel are of two builds."""
     abis = sorted(path.name for path in (sdk / "lib").glob("aarch64-*"))
     abi = os.environ.get("DEVICE_ABI") or next((a for a in abis if ("android" in a) == (system == "Android")), "")
@@ -177,7 +178,7 @@ def _build_id(file: DeviceFile) -> str:
     return "" if found is None else found[1].decode("ascii")
 
 
-def _graphs(package: Path, manifest: Mapping[str, Any]) -> Iterator[_Graph]:
+def _graphs(package: Path, manifest: Json) -> Iterator[_Graph]:
     """The models that run on the device, in their order, each by its own step of the manifest."""
     steps = {str(step["id"]): step for step in manifest.get("steps", ())}
     device = [step for step in steps.values() if step.get("where") == "device"]

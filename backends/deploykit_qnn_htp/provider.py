@@ -5,7 +5,7 @@ Everything goes through the contract between core and backends, so neither adapt
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from deploykit.backend.plans import Plan, Step
 from deploykit.backend.plugins import load_backend, own_options
 from deploykit.backend.targets import Target
 from deploykit.errors import DefectError, DeploykitError
+from deploykit.system.aliases import Json
 from deploykit.tables.capabilities import Status
 from deploykit_qualcomm.carriers import Carried, carrier_for, judge_loading
 
@@ -119,14 +120,14 @@ def prepare_provider(situation: Situation, carried: Carried, shared: SharedWork,
     )
 
 
-def verify_provider(package: Path, manifest: Mapping[str, Any]) -> Verification:
+def verify_provider(package: Path, manifest: Json) -> Verification:
     """The provider's judgement, and whether the runtime of this package loads the binary as one whole graph."""
     backend = load_backend(PROVIDER)
     judged = backend.verify(package, manifest)
     return replace(judged, checks=(*judged.checks, *_binary(backend, package, manifest)))
 
 
-def _binary(backend: AnyBackend, package: Path, manifest: Mapping[str, Any]) -> Iterator[Check]:
+def _binary(backend: AnyBackend, package: Path, manifest: Json) -> Iterator[Check]:
     outputs = (path for step in manifest.get("steps", ()) if step["id"] == "compile" for path in step["outputs"])
     binary = next((package / path for path in outputs if path.endswith(".bin")), None)
     if binary is None or not binary.is_file():
@@ -149,7 +150,7 @@ def _binary(backend: AnyBackend, package: Path, manifest: Mapping[str, Any]) -> 
     yield Check(id="context-whole", ok=told["graph_count"] == 1, detail=_graphs(told["graphs"], told["graph_count"]))
 
 
-def _graphs(graphs: Iterable[Mapping[str, Any]], count: int) -> str:
+def _graphs(graphs: Iterable[Json], count: int) -> str:
     if count != 1:
         return f"{count} graphs in the binary: what lies between them is not in it"
     (graph,) = graphs

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from onnx import ModelProto
 
@@ -14,6 +13,7 @@ from deploykit.backend.backend import BytesFile, CopiedFile, JsonFile, PackageFi
 from deploykit.errors import InputError
 from deploykit.model.weights import whole_model
 from deploykit.report.rendering import render
+from deploykit.system.aliases import Json
 from deploykit_qnn_htp.commands import HOST, graph_name
 from deploykit_qnn_htp.draft import PROVIDER_TOOL
 from deploykit_qnn_htp.planning import ConversionPart, ConversionPlan, in_contexts
@@ -103,7 +103,7 @@ def scripts(
         yield TextFile(path=f"scripts/{name}", text=text, executable=True)
 
 
-def _values(situation: Situation, plan: ConversionPlan, parts: Sequence[ConversionPart]) -> dict[str, Any]:
+def _values(situation: Situation, plan: ConversionPlan, parts: Sequence[ConversionPart]) -> Json:
     device, arch = situation.target.device, parts[0].draft.arch
     # True where one model after the other runs: the parts of a cut graph, or what the host does at the end.
     cut = bool(situation.segments) or 1 < len(parts) == len(in_contexts(parts))
@@ -147,12 +147,12 @@ def _values(situation: Situation, plan: ConversionPlan, parts: Sequence[Conversi
     }
 
 
-def _chain(situation: Situation, parts: Sequence[ConversionPart]) -> list[dict[str, Any]]:
+def _chain(situation: Situation, parts: Sequence[ConversionPart]) -> list[Json]:
     """Per conversion: its files on the device and where each input comes from, by the tools' form of the names.
 
     An input without ``folder`` is one of the model's own. ``results`` says that outputs of the model are among its own.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[Json] = []
     made: dict[str, str] = {}
     for part in parts:
         facts, paths = part.draft.situation.facts, part.paths

@@ -5,7 +5,7 @@ It reads the draft and the tables; which steps follow from a route is not its bu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from deploykit.backend.plans import Alternative, Plan, Rejected
 from deploykit.backend.targets import Target
 from deploykit.errors import UsageError
 from deploykit.findings import Confidence, Finding
+from deploykit.system.aliases import Json
 from deploykit.tables.capabilities import Status
 from deploykit_qnn_htp.draft import (
     ConversionDraft,
@@ -134,7 +135,7 @@ def _candidates(draft: ConversionDraft) -> list[ConverterRoute]:
     return rows
 
 
-def mixed_support(target: Target, options: Mapping[str, Any]) -> MixedSupport:
+def mixed_support(target: Target, options: Json) -> MixedSupport:
     """The kinds of ways for one target; the SDK mixes safely where its preferred route is more than inferred."""
     arch, sdk = str(target.device.fact("arch") or ""), target.sdk
     if sdk is None or lacks("fp16", target.device) or sdk.status("fp16", arch=arch) is Status.UNSUPPORTED:

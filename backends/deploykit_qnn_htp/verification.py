@@ -6,13 +6,14 @@ It reads only; ``deploykit build`` is what runs the tools.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from deploykit.backend.backend import Check, Verification
 from deploykit.errors import DeploykitError
+from deploykit.system.aliases import Json
 from deploykit.tables.reading import read_json
 from deploykit_qnn_htp.draft import load_routes
 from deploykit_qnn_htp.provider import verify_provider
@@ -29,7 +30,7 @@ _TYPES = "intended_types"
 _OF_THE_PROVIDER = ("compile_options", "run_options")
 
 
-def verify(package: Path, manifest: Mapping[str, Any]) -> Verification:
+def verify(package: Path, manifest: Json) -> Verification:
     """Checks and, after a build, intended against actual types of every tensor that the converter kept."""
     route = manifest.get("route") or {}
     if any(row.id == route.get("id") and row.by_provider for row in load_routes().route):
@@ -51,7 +52,7 @@ def verify(package: Path, manifest: Mapping[str, Any]) -> Verification:
     )
 
 
-def _flags(manifest: Mapping[str, Any]) -> Iterator[Check]:
+def _flags(manifest: Json) -> Iterator[Check]:
     """Every flag of every recorded command is listed for that tool and version."""
     table = str(manifest.get("sdk", {}).get("table", ""))
     try:
@@ -70,7 +71,7 @@ def _flags(manifest: Mapping[str, Any]) -> Iterator[Check]:
     yield Check(id="flags-listed", ok=not unlisted, detail=words)
 
 
-def _configs(package: Path, manifest: Mapping[str, Any]) -> Iterator[Check]:
+def _configs(package: Path, manifest: Json) -> Iterator[Check]:
     """Every key of every configuration file is listed for that version."""
     known = {key.path for key in load_sdk_table(str(manifest.get("sdk", {}).get("table", ""))).config_keys}
     for path in sorted((package / "config").glob("*.json")):
@@ -100,7 +101,7 @@ def _paths(value: Any, prefix: str = "") -> Iterator[str]:
             yield path
 
 
-def _compared(package: Path, manifest: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+def _compared(package: Path, manifest: Json) -> Iterator[tuple[str, str, str]]:
     """Tensor, intended and actual type of all that stands in a _net.json that a build left.
 
     A type with the same grid as the intended one is told as that.

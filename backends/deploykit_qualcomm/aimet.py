@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from deploykit.backend.options import OptionSpec, OptionValue
 from deploykit.backend.quantizers import Quantizer, QuantizerAsked, QuantizerJob, WeightMethod, bits_of
 from deploykit.errors import UsageError
+from deploykit.system.aliases import Json
 from deploykit.tables.capabilities import Status
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ class Aimet(Quantizer):
         )
 
 
-def _mixed(given: Mapping[str, OptionValue], precision: str, widths: tuple[int, int]) -> dict[str, Any]:
+def _mixed(given: Mapping[str, OptionValue], precision: str, widths: tuple[int, int]) -> Json:
     """What the two ways to mix precisions are told; UsageError where there is nothing to raise, or both are asked."""
     lite, amp = given["lite_mp"], given["amp"]
     if lite is not None and amp is not None:

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from deploykit.backend.targets import find_device
+from deploykit.system.aliases import Json
 from deploykit.tables.devices import Device, Fact, load_device_of_id, load_devices, own_devices
 from deploykit.tables.reading import parse_rows
 from deploykit.tables.sources import sourced_file
@@ -106,7 +106,7 @@ class UnsupportedFile:
     vendor: str
     backends: tuple[str, ...]
     sources: Mapping[str, str]
-    device: tuple[Mapping[str, Any], ...]
+    device: tuple[Json, ...]
 
 
 def _unsupported(path: Path) -> tuple[Device, ...]:

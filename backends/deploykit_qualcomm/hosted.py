@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from deploykit.errors import InputError
+from deploykit.system.aliases import Json
 from deploykit.system.environments import environment_of
 from deploykit.system.processes import ProgramEnd, run
 from deploykit.system.specs import ToolchainSpec
@@ -54,7 +54,7 @@ class NodeVerdict:
         return self.answer == 0
 
 
-def read_calls(folder: Path) -> Iterator[Mapping[str, Any]]:
+def read_calls(folder: Path) -> Iterator[Json]:
     """The calls of a record in order; InputError for what is none."""
     path = folder / "record.jsonl"
     try:
@@ -72,7 +72,7 @@ def read_calls(folder: Path) -> Iterator[Mapping[str, Any]]:
         raise InputError(f"{path}: cannot be read", why=error.strerror or str(error)) from None
 
 
-def read_verdicts(calls: Iterable[Mapping[str, Any]]) -> tuple[NodeVerdict, ...]:
+def read_verdicts(calls: Iterable[Json]) -> tuple[NodeVerdict, ...]:
     """What was said of each node that was asked about, the last answer of several; InputError for other shapes."""
     found: dict[str, NodeVerdict] = {}
     for call in calls:
@@ -133,7 +133,7 @@ class RunnerAnswer:
 
 def ask_runner(
     spec: ToolchainSpec,
-    request: Mapping[str, Any],
+    request: Json,
     *,
     cwd: Path,
     place: Path,
@@ -181,7 +181,7 @@ def read_answer(lines: Iterable[str], done: ProgramEnd | None = None) -> RunnerA
     return RunnerAnswer(error=error, log=tuple(log), runtime=runtime, crashed=bool(crash) or not ended, done=done)
 
 
-def read_event(line: str) -> dict[str, Any] | None:
+def read_event(line: str) -> Json | None:
     """One event, None for a line of a library and for an event that was cut or mixed with other output."""
     if not line.startswith(_EVENT):
         return None

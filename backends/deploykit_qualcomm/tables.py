@@ -16,6 +16,7 @@ from packaging.version import InvalidVersion, Version
 
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
+from deploykit.system.aliases import Json
 from deploykit.tables.capabilities import ConfigKey, Feature, Flag, ReleaseChange, SdkTable, Status
 from deploykit.tables.devices import Fact
 from deploykit.tables.reading import parse_rows, read_toml, structure
@@ -455,7 +456,7 @@ class Tables:
             raise InputError(f"{name}: {unknown}: unknown key", next=f"known keys: schema, {key}")
         return parse_rows(kind, raw.get(key), where=f"{name}: {key}")
 
-    def _raw(self, name: str, *, since: str = "") -> dict[str, Any]:
+    def _raw(self, name: str, *, since: str = "") -> Json:
         """A file with what follows from it and from its sources; written by hand that could contradict them."""
         raw = read_toml(self.data / name, shipped=True)
         write_out(raw, self.source_file.sources)

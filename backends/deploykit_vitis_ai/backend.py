@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit.backend.backend import Aids, Backend, Execution, PackageFile, SharedWork, Situation, Verification
+from deploykit.system.aliases import Json
 
 if TYPE_CHECKING:
     from deploykit.backend.on_device import DeviceJob, DeviceRequest, DeviceResults
@@ -118,12 +119,12 @@ class VitisAiBackend(Backend["QuarkPrepared", None]):
 
         return execute(package, prepared, plan, aids)
 
-    def quantized(self, package: Path, manifest: Mapping[str, Any]) -> Path | None:
+    def quantized(self, package: Path, manifest: Json) -> Path | None:
         """Quark's model in a package, None where Quark did not run."""
         made = manifest.get("record", {}).get("quantized_model")
         return package / made if made else None
 
-    def device_job(self, package: Path, manifest: Mapping[str, Any], request: DeviceRequest) -> DeviceJob | None:
+    def device_job(self, package: Path, manifest: Json, request: DeviceRequest) -> DeviceJob | None:
         """The compiled model in the provider of a device's Python."""
         from deploykit_vitis_ai.execution import device_job
 
@@ -135,7 +136,7 @@ class VitisAiBackend(Backend["QuarkPrepared", None]):
 
         return device_results(package, request, folder)
 
-    def verify(self, package: Path, manifest: Mapping[str, Any]) -> Verification:
+    def verify(self, package: Path, manifest: Json) -> Verification:
         """Judge a package on disk."""
         from deploykit_vitis_ai.verification import verify
 

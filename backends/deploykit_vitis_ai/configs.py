@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from deploykit.accuracy.samples import Calibration, InputSpec
+from deploykit.system.aliases import Json
 from deploykit_vitis_ai.draft import QuarkDraft
 from deploykit_vitis_ai.tables import Pass, QuarkOption, VaimlKey, product_of, rows
 
@@ -60,7 +61,7 @@ def compiled_model(draft: QuarkDraft) -> str:
     return f"artifacts/{stem}_{draft.precision}{mark}.onnx"
 
 
-def quantize_recipe(draft: QuarkDraft, calibration: Mapping[str, Any], inputs: tuple[InputSpec, ...]) -> dict[str, Any]:
+def quantize_recipe(draft: QuarkDraft, calibration: Json, inputs: tuple[InputSpec, ...]) -> Json:
     """What ``scripts/quantize.py`` does; ``calibration`` is its ``calibration`` entry without the inputs."""
     preset, way = "" if draft.route is None else draft.route.preset, draft.float16_way
     given: dict[str, dict[str, Any]] = {"attribute": {}, "extra": {}}
@@ -112,7 +113,7 @@ def _float32_parts(draft: QuarkDraft) -> list[list[list[str]]]:
     return [[[node.name], [node.name]] for node in quantized]
 
 
-def _calibration(draft: QuarkDraft, entry: Mapping[str, Any], inputs: tuple[InputSpec, ...]) -> dict[str, Any]:
+def _calibration(draft: QuarkDraft, entry: Json, inputs: tuple[InputSpec, ...]) -> Json:
     """The entry with the inputs as the quantizer feeds them: a float16 source is fed float32 after its conversion."""
     held = {"hold_out": HOLD_OUT} if draft.hold_out and entry["kind"] != "random" else {}
     converted = draft.source == "float16" and draft.float16_way is not None and not draft.keep_float16
@@ -127,9 +128,7 @@ def _calibration(draft: QuarkDraft, entry: Mapping[str, Any], inputs: tuple[Inpu
     return {**entry, **held, "inputs": fed}
 
 
-def validation_recipe(
-    draft: QuarkDraft, inputs: tuple[InputSpec, ...], calibration: Mapping[str, Any]
-) -> dict[str, Any]:
+def validation_recipe(draft: QuarkDraft, inputs: tuple[InputSpec, ...], calibration: Json) -> Json:
     """A BF16 model with Casts for a look at the accuracy on a CPU. The compiler never gets it.
 
     Quark asks for data or for the random-data flag although the values of BF16 do not depend on them.
@@ -151,9 +150,7 @@ def validation_recipe(
     }
 
 
-def calibration_entry(
-    calibration: Calibration | None, names: Mapping[Any, str], *, random: bool = False
-) -> dict[str, Any]:
+def calibration_entry(calibration: Calibration | None, names: Mapping[Any, str], *, random: bool = False) -> Json:
     """The ``calibration`` entry of a recipe; ``names`` maps the user's files to their package paths."""
     if calibration is None or random:
         return {"kind": "random"}
@@ -166,7 +163,7 @@ def calibration_entry(
     return entry
 
 
-def vitisai_config(draft: QuarkDraft) -> dict[str, Any] | None:
+def vitisai_config(draft: QuarkDraft) -> Json | None:
     """The compiler's configuration; None for a format whose compiler takes provider options only."""
     if draft.precision not in draft.product.configured:
         return None
@@ -180,7 +177,7 @@ def vitisai_config(draft: QuarkDraft) -> dict[str, Any] | None:
     }
 
 
-def _vaiml(draft: QuarkDraft) -> dict[str, Any]:
+def _vaiml(draft: QuarkDraft) -> Json:
     # What the float parts become: the bf16 key is on by default, so it is switched off where it must not act.
     conversions: dict[str, Any] = {}
     asked = draft.options.vaiml.get("enable_f32_to_f16_conversion") is True
@@ -197,7 +194,7 @@ def _vaiml(draft: QuarkDraft) -> dict[str, Any]:
     return values
 
 
-def session_config(draft: QuarkDraft) -> dict[str, Any]:
+def session_config(draft: QuarkDraft) -> Json:
     """What compile.py and run.py open a session with; paths are relative to the package."""
     model = compiled_model(draft)
     options: dict[str, Any] = {"cache_dir": CACHE, "cache_key": PurePosixPath(model).stem}
@@ -255,6 +252,6 @@ def config_problems(config: Any, *, product: str) -> Iterator[str]:
     for target in targets:
         if target.get("pass") != listed:
             yield f"targets.{target.get('name')}.pass: {target.get('pass')} differs from the passes {listed}"
-    partition: Mapping[str, Any] = next((entry for entry in passes if entry.get("name") == "vaiml_partition"), {})
+    partition: Json = next((entry for entry in passes if entry.get("name") == "vaiml_partition"), {})
     if product_of(product).config_device and "device" not in partition.get("vaiml_config", {}):
         yield "passes.vaiml_partition.vaiml_config.device: missing; this product needs it"

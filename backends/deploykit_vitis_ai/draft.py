@@ -4,15 +4,15 @@ The rules judge a draft; planning turns one that nothing blocks into a plan. Pur
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
 from deploykit.accuracy.search.goals import GOAL, Goal, parse_goal
 from deploykit.backend.backend import Request, Situation
 from deploykit.encodings.post_processing import PostProcessing, find_post_processing
 from deploykit.errors import UsageError
 from deploykit.model.facts import GraphFacts
+from deploykit.system.aliases import Json
 from deploykit_vitis_ai.config_keys import ChosenOptions, check_quark_version, parse_options
 from deploykit_vitis_ai.exclusions import Exclusions, resolve_exclusions
 from deploykit_vitis_ai.tables import FormatRow, Fp16Way, Product, Release, product_of, rows
@@ -125,7 +125,7 @@ class QuarkDraft:
         return self.situation.facts
 
     @property
-    def device_facts(self) -> Mapping[str, Any]:
+    def device_facts(self) -> Json:
         """The device's facts by name, values only."""
         return {name: fact.value for name, fact in self.situation.target.device.facts.items()}
 

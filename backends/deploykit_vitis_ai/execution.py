@@ -5,7 +5,6 @@ Compiling for the NPU happens in the vendor's container or on the PC; ``deployki
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from deploykit.devices.profiles import origins_of
 from deploykit.devices.sessions import session_job, session_results
 from deploykit.errors import ToolError
 from deploykit.findings import Finding
+from deploykit.system.aliases import Json
 from deploykit.system.published import finite
 from deploykit.tables.reading import read_json
 from deploykit_vitis_ai import configs
@@ -119,7 +119,7 @@ def _execution(package: Path, details: QuarkPrepared, measured: Measured, found:
     )
 
 
-def _record(details: QuarkPrepared, measured: Measured) -> dict[str, Any]:
+def _record(details: QuarkPrepared, measured: Measured) -> Json:
     run, comparison = measured.run, measured.comparison
     record: dict[str, Any] = {
         "quark": run.result.get("quark"),
@@ -157,7 +157,7 @@ def _quality_findings(details: QuarkPrepared, measured: Measured) -> tuple[Findi
     return COMPARISON_RULES.run(judged)
 
 
-def device_job(package: Path, manifest: Mapping[str, Any], request: DeviceRequest) -> DeviceJob | None:
+def device_job(package: Path, manifest: Json, request: DeviceRequest) -> DeviceJob | None:
     """The compiled model in the provider of the board's or PC's Python; None where there is no such provider.
 
     ToolError for a package that is not compiled: the provider would run it on the CPU without a message.

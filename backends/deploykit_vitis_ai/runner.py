@@ -10,15 +10,15 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from deploykit.answers.diagnosis import diagnose
 from deploykit.backend.toolchains import load_toolchains
 from deploykit.errors import InputError, ToolError
+from deploykit.system.aliases import Json, Tell
 from deploykit.system.environments import Environment, environment_of
 from deploykit.system.folders import scratch
 from deploykit.system.processes import ProgramEnd
@@ -48,7 +48,7 @@ class QuarkRun:
     """What one run left: the model's package path, what the script counted, and where the log is."""
 
     output: str
-    result: Mapping[str, Any]
+    result: Json
     log: Path
     seconds: float
 
@@ -66,7 +66,7 @@ def run_quark(
     *,
     recipe: str,
     compare: Path | None = None,
-    progress: Callable[[str], None],
+    progress: Tell,
     timeout: float = TIMEOUT,
     trial: bool = False,
 ) -> QuarkRun:
@@ -117,7 +117,7 @@ def run_quark(
     return QuarkRun(output=str(wanted["output"]), result=result, log=log, seconds=done.seconds)
 
 
-def run_key(toolchain: str, package: Path, recipe: Mapping[str, Any]) -> str:
+def run_key(toolchain: str, package: Path, recipe: Json) -> str:
     """A hash of everything that a run reads; "" for data that a reader fetches from anywhere."""
     if recipe.get("calibration", {}).get("kind") == "reader":
         return ""
@@ -162,7 +162,7 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def _result(package: Path) -> dict[str, Any]:
+def _result(package: Path) -> Json:
     try:
         value = read_json(package / RESULT)
     except InputError:
@@ -170,7 +170,7 @@ def _result(package: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _failure(environment: Environment, done: ProgramEnd, result: Mapping[str, Any], log: Path) -> ToolError:
+def _failure(environment: Environment, done: ProgramEnd, result: Json, log: Path) -> ToolError:
     how = "made a model and logged an error" if result.get("logged") else "made no model"
     how = "took longer than its time limit and was ended" if done.timed_out else how
     why = way_out = ""

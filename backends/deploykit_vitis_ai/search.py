@@ -11,9 +11,6 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-import numpy.typing as npt
 
 from deploykit.accuracy.judge.compare import ComparedOutputs, compare, read_outputs
 from deploykit.accuracy.judge.judge import judge_outputs
@@ -24,6 +21,7 @@ from deploykit.backend.backend import Instead, Progress, Request
 from deploykit.backend.status import Correctness, correctness_of
 from deploykit.errors import ToolError
 from deploykit.model.facts import GraphFacts
+from deploykit.system.aliases import Numbers
 from deploykit.system.environments import Environment
 from deploykit.system.folders import scratch
 from deploykit_vitis_ai import configs
@@ -115,7 +113,7 @@ class QuantizedQuality:
         return self.verdict.right is False or (self.kept is not None and self.kept.share < _FEW_KEPT)
 
 
-_Values = Mapping[str, "npt.NDArray[Any]"]
+_Values = Mapping[str, "Numbers"]
 
 
 def judge_quality(

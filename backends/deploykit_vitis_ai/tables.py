@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
+from deploykit.system.aliases import Json
 from deploykit.tables.capabilities import ReleaseChange
 from deploykit.tables.devices import Device, load_device_of_id, load_devices, own_devices
 from deploykit.tables.reading import parse_rows, read_toml, structure
@@ -249,8 +250,8 @@ class Recipe(Sourced):
     name: str
     effect: str
     words: tuple[str, ...] = ()
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    attributes: Json = field(default_factory=dict)
+    extra: Json = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,7 +290,7 @@ def source_dates() -> Mapping[str, str]:
 
 
 @cache
-def read_table(file: str) -> dict[str, Any]:
+def read_table(file: str) -> Json:
     """One data file, its sources written out."""
     table = read_toml(DATA / file, shipped=True)
     write_out(table, sources())

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from deploykit.backend.backend import Check, Verification
 from deploykit.errors import InputError
 from deploykit.findings import Finding
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
+from deploykit.system.aliases import Json
 from deploykit.tables.reading import read_json
 from deploykit_vitis_ai import configs
 from deploykit_vitis_ai.config_keys import known_in, quark_keys
@@ -24,7 +24,7 @@ from deploykit_vitis_ai.tables import QuarkOption, product_of, rows
 __all__ = ["verify"]
 
 
-def verify(package: Path, manifest: Mapping[str, Any]) -> Verification:
+def verify(package: Path, manifest: Json) -> Verification:
     """Checks, and the types that were intended against those of the quantized model where it exists."""
     session = read_json(package / configs.SESSION)
     checks = [*_session_checks(package, session)]
@@ -49,7 +49,7 @@ def _check(identifier: str, problems: list[str] | tuple[str, ...], good: str) ->
     return Check(id=identifier, ok=not problems, detail="; ".join(problems) if problems else good)
 
 
-def _session_checks(package: Path, session: Mapping[str, Any]) -> Iterator[Check]:
+def _session_checks(package: Path, session: Json) -> Iterator[Check]:
     options = session["provider_options"]
     stem = PurePosixPath(session["model"]).stem
     key = options.get("cache_key")
@@ -69,7 +69,7 @@ def _session_checks(package: Path, session: Mapping[str, Any]) -> Iterator[Check
         yield _check("vitisai-config", [f"{configs.CONFIG} is missing; this product needs it"], "")
 
 
-def _recipe_checks(package: Path, recipe: Mapping[str, Any]) -> list[Check]:
+def _recipe_checks(package: Path, recipe: Json) -> list[Check]:
     options = {row.name: row for row in rows(QuarkOption)}
     given = {**recipe["attributes"], **recipe["extra_options"]}
     version = str(recipe["quark"])
@@ -95,7 +95,7 @@ def _recipe_checks(package: Path, recipe: Mapping[str, Any]) -> list[Check]:
     ]
 
 
-def _quantized(package: Path, session: Mapping[str, Any], recipe: Mapping[str, Any] | None) -> InspectedModel | None:
+def _quantized(package: Path, session: Json, recipe: Json | None) -> InspectedModel | None:
     path = package / str(session["model"])
     if recipe is None or not path.is_file():
         return None

@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import Any, Literal, TypeAlias
 
 from deploykit.errors import UsageError
+from deploykit.system.aliases import Json
 from deploykit.system.published import Published, published
 
 __all__ = [
@@ -60,7 +61,7 @@ class OperatorTime:
     ddr_bytes: int
     reason: str = ""
 
-    def to_json(self, us_per_cycle: float) -> dict[str, Any]:
+    def to_json(self, us_per_cycle: float) -> Json:
         """Times in microseconds."""
         return {
             "node": self.node,
@@ -119,7 +120,7 @@ class Estimate(Published):
         verb = "operator waits" if waiting == 1 else "operators wait"
         return f"{line}; {waiting} {verb} for DDR" if waiting else line
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """The ten dearest operators, and no kernel."""
         dearest = [item.to_json(self.us_per_cycle) for item in self.operators[:10]]
         return published(self, without=("operators", "events")) | {"dearest": dearest}
@@ -145,7 +146,7 @@ def read_time(text: str, option: str = "--max-time") -> float:
     return float(found[1]) * _UNITS[found[2] or "ms"]
 
 
-def chrome_trace(estimate: Estimate) -> dict[str, Any]:
+def chrome_trace(estimate: Estimate) -> Json:
     """The kernels of an estimate as a trace that Perfetto and Chrome open: a row per thread, times in microseconds."""
     threads = {name: number for number, name in enumerate(sorted({event.thread for event in estimate.events}))}
     rows: list[dict[str, Any]] = [

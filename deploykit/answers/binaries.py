@@ -5,16 +5,15 @@ The backend that made such files reads them and judges; here the question is put
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from packaging.version import Version
 
 from deploykit.backend.plugins import load_backend, load_backends
 from deploykit.backend.targets import find_device
 from deploykit.errors import UnknownTargetError, UsageError
+from deploykit.system.aliases import Json
 from deploykit.system.published import Published, published
 from deploykit.tables.capabilities import CompatRow, Status
 
@@ -37,7 +36,7 @@ class BinaryReport(Published):
     ``runtimes`` holds every release with tables, oldest first, for the device that was named or the binary's own chip.
     """
 
-    info: Mapping[str, Any]
+    info: Json
     loads: tuple[CompatRow, ...]
     runtimes: tuple[Runtime, ...]
 
@@ -47,7 +46,7 @@ class BinaryReport(Published):
         too_large = any((graph.get("fits") or {}).get("ok") is False for graph in self.info["graphs"])
         return too_large or any(row.status is Status.UNSUPPORTED for row in self.loads)
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """What ``deploykit explain`` and ``deploykit compat binary`` print."""
         return {**self.info, **published(self, without=("info",))}
 

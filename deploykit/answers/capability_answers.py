@@ -13,6 +13,7 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from deploykit.errors import UnknownTargetError
+from deploykit.system.aliases import Json
 from deploykit.system.published import Published, published
 from deploykit.tables.capabilities import CompatRow, Status, release_range
 from deploykit.tables.devices import Device
@@ -60,7 +61,7 @@ class CompatAnswer(Published):
     answered_by: Mapping[str, str] = field(default_factory=dict)
     near: tuple[str, ...] = ()
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """What ``deploykit compat`` prints."""
         sdk = {"requested": self.requested, "answered_by": self.answered_by}
         return {
@@ -84,7 +85,7 @@ class ReleaseDifference(Published):
         assert found is not None
         return found
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """One line of what ``deploykit compat diff`` prints."""
         about = {name: getattr(self.row, name) for name in ("feature", "backend", "tool", "arch")}
         return {**about, **published(self)}

@@ -10,10 +10,10 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from deploykit.accuracy.search.goals import Goal, Reached, parse_goal
 from deploykit.errors import UsageError
+from deploykit.system.aliases import Json
 from deploykit.system.published import Published, published
 from deploykit.tables.reading import read_json, read_toml, structure
 
@@ -47,7 +47,7 @@ class Advice(Published):
     best: str
     conclusions: tuple[Advised, ...]
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """What ``deploykit accuracy ladder --json`` prints."""
         candidates = [
             {"precision": name, "value": value, "meets_goal": self.met.get(name)} for name, value in self.values.items()

@@ -15,6 +15,7 @@ from deploykit.backend.targets import nearest_names
 from deploykit.errors import DefectError, UsageError
 from deploykit.findings import Answerer
 from deploykit.findings.rules import Registry, Rule
+from deploykit.system.aliases import Json
 from deploykit.system.published import Published
 
 __all__ = ["RuleEntry", "all_rules", "find_rule", "reserved_codes", "rule_page"]
@@ -27,7 +28,7 @@ class RuleEntry(Published):
     rule: Rule[Any]
     backends: tuple[str, ...]
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """What ``deploykit explain`` prints."""
         names = ("code", "slug", "severity", "scope", "what", "why", "fix", "sources")
         return {**{name: getattr(self.rule, name) for name in names}, "backends": self.backends}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from deploykit.findings import Finding
+from deploykit.system.aliases import Json
 from deploykit.system.published import Published, published
 
 __all__ = ["Audit", "AuditedKernel", "settled_findings"]
@@ -38,12 +38,12 @@ class AuditedKernel(Published):
     verdict: str
     count: int = 1
     why: str = ""
-    measured: Mapping[str, Any] = field(default_factory=dict)
+    measured: Json = field(default_factory=dict)
     nodes: tuple[str, ...] = ()
     ways: tuple[str, ...] | None = None
     shown_by: str = ""
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """Of its nodes the first and their number."""
         return published(self, without=("nodes",))
 
@@ -70,6 +70,6 @@ class Audit(Published):
         """How many kernels have each verdict."""
         return dict(sorted(Counter(kernel.verdict for kernel in self.kernels).items()))
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """What was found, the same whether it was measured now or before."""
         return {**published(self, without=("known", "settled")), "summary": self.counts}

@@ -17,12 +17,11 @@ from deploykit.backend.requests import Request
 from deploykit.backend.status import Compilation
 from deploykit.errors import InputError
 from deploykit.findings import Confidence, Finding
+from deploykit.system.aliases import Arrays, Json
 from deploykit.system.published import Published
 from deploykit.system.store import Kept
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from deploykit.accuracy.latency import Estimate
     from deploykit.accuracy.samples.gathering import Samples
     from deploykit.accuracy.samples.sizes import PinnedInput
@@ -94,7 +93,7 @@ class Situation:
     """The parts in the order in which they run, when ``model`` is to be cut."""
     quantized: QuantizedModel | None = None
     """How the encodings came to be, where they were made here and not given."""
-    ladder: Mapping[str, Any] | None = None
+    ladder: Json | None = None
     """The candidates that the precision was chosen from, in the published shape; None where it was not chosen here."""
     unturned: Situation | None = None
     """The same before its inputs and outputs were turned to channels last; None where they were not."""
@@ -173,8 +172,8 @@ class Seen:
     """A few samples and the outputs that ``by`` gave for each; names and shapes are the graph's own."""
 
     by: str
-    feeds: tuple[Mapping[str, npt.NDArray[Any]], ...]
-    outputs: tuple[Mapping[str, npt.NDArray[Any]], ...]
+    feeds: tuple[Arrays, ...]
+    outputs: tuple[Arrays, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +188,7 @@ class Execution:
 
     executed: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
-    record: Mapping[str, Any] = field(default_factory=dict)
+    record: Json = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
     compiled: Compilation = field(default_factory=Compilation)
     right: Correctness | None = None
@@ -299,12 +298,12 @@ class Backend(ABC, Generic[P, D]):
         del package, prepared, plan, aids
         return Execution()
 
-    def verify(self, package: Path, manifest: Mapping[str, Any]) -> Verification:
+    def verify(self, package: Path, manifest: Json) -> Verification:
         """Judge a package on disk."""
         del package, manifest
         return Verification()
 
-    def device_job(self, package: Path, manifest: Mapping[str, Any], request: DeviceRequest) -> DeviceJob | None:
+    def device_job(self, package: Path, manifest: Json, request: DeviceRequest) -> DeviceJob | None:
         """What is pushed to a device and started there; None where nothing of this backend runs at such a place.
 
         Raises ToolError for what is missing there or here, or is of another release.
@@ -343,7 +342,7 @@ class Backend(ABC, Generic[P, D]):
         del built_with, built_for, runtime, arch
         return ()
 
-    def inspect(self, path: Path) -> Mapping[str, Any]:
+    def inspect(self, path: Path) -> Json:
         """The metadata of a compiled file; InputError where it is none."""
         raise InputError(f"{path}: {self.id} reads no compiled files")
 
@@ -379,7 +378,7 @@ class Backend(ABC, Generic[P, D]):
         """A finding of the core with the severity it has on these devices, and with who says so."""
         return finding
 
-    def mixed_support(self, target: Target, options: Mapping[str, Any]) -> MixedSupport | None:
+    def mixed_support(self, target: Target, options: Json) -> MixedSupport | None:
         """The kinds of ways to mix precisions that there are for this target, under checked options of its own.
 
         Without this method no graph is rewritten for precision, and no way is chosen.
@@ -400,7 +399,7 @@ class Backend(ABC, Generic[P, D]):
         del situation
         return False
 
-    def quantized(self, package: Path, manifest: Mapping[str, Any]) -> Path | None:
+    def quantized(self, package: Path, manifest: Json) -> Path | None:
         """The quantized model in a package, where the backend's own recipe quantizes; None where it did not run."""
         del package, manifest
         return None
@@ -469,7 +468,7 @@ class MixedSupport:
     safe: bool = False
     without: Mapping[str, str] = field(default_factory=dict)
     confidence: Mapping[str, Confidence] = field(default_factory=dict)
-    needs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    needs: Mapping[str, Json] = field(default_factory=dict)
 
 
 def copied_model(situation: Situation, path: str) -> tuple[PackageFile, ...]:

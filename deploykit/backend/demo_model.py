@@ -15,6 +15,8 @@ import onnx
 import onnxruntime
 from onnx import ModelProto, TensorProto, checker, helper, numpy_helper, shape_inference
 
+from deploykit.system.aliases import Json
+
 if TYPE_CHECKING:
     pass
 
@@ -79,7 +81,7 @@ def demo_model() -> ModelProto:
     return model
 
 
-def demo_encodings(model: ModelProto) -> dict[str, Any]:
+def demo_encodings(model: ModelProto) -> Json:
     """Encodings 0.6.1 by min-max over random inputs, 16-bit activations and 8-bit weights, float tensors left out."""
     stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
     # Every computed tensor becomes an output of a copy, so that one run shows all ranges.
@@ -111,7 +113,7 @@ def demo_encodings(model: ModelProto) -> dict[str, Any]:
     }
 
 
-def _entry(bits: int, scale: float, offset: int, *, symmetric: bool) -> dict[str, Any]:
+def _entry(bits: int, scale: float, offset: int, *, symmetric: bool) -> Json:
     return {
         "bitwidth": bits,
         "dtype": "int",

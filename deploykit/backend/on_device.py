@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from deploykit.system.aliases import Arrays
 from deploykit.system.published import Published
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    pass
 
 __all__ = ["LONGEST_RUN", "DeviceFile", "DeviceJob", "DeviceRequest", "DeviceResults", "MeasuredOperator"]
 __all__ += ["Measuring", "Place"]
@@ -64,7 +65,7 @@ class DeviceRequest(Measuring):
     ``power`` is burst, balanced, saver or "" for what the package says.
     """
 
-    feeds: Sequence[Mapping[str, npt.NDArray[Any]]]
+    feeds: Sequence[Arrays]
     place: Place
     power: str = ""
 
@@ -120,7 +121,7 @@ class DeviceResults:
     ``libraries`` are build ids or versions of what ran.
     """
 
-    outputs: tuple[Mapping[str, npt.NDArray[Any]], ...]
+    outputs: tuple[Arrays, ...]
     latencies_us: tuple[float, ...] = ()
     init_us: float | None = None
     peak_mb: float | None = None

@@ -5,12 +5,12 @@ It asks nobody: the deciding room does, through ``Backend.settle``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
 
 from deploykit.findings import Confidence, Finding, Severity
+from deploykit.system.aliases import Json
 from deploykit.system.published import Published, published
 
 __all__ = ["Compiler", "Opinion", "OpinionState", "Opinions"]
@@ -59,7 +59,7 @@ class Opinion(Published):
         """The opinion on a finding."""
         return cls(code=finding.code, subject=finding.subject.name, state=state, why=why, scope=scope)
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """Whose it is where several were asked."""
         by = {} if self.by is None else {"by": self.by.name}
         return {**published(self, without=("by",)), **by}
@@ -100,7 +100,7 @@ class Opinions:
         if not finding.blocks or finding.claim is None or _EVIDENCE in finding.evidence or self.compiler.missing:
             return finding
         by = opinion.by or self.compiler
-        evidence: Mapping[str, Any] = {**finding.evidence, _EVIDENCE: opinion.to_json()}
+        evidence: Json = {**finding.evidence, _EVIDENCE: opinion.to_json()}
         if opinion.state is OpinionState.OPEN:
             return replace(finding, evidence=evidence)
         if opinion.state is OpinionState.CONFIRMED:

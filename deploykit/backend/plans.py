@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from deploykit.backend.status import Correctness
 from deploykit.findings import Confidence, Finding, sort_findings
+from deploykit.system.aliases import Json
 from deploykit.system.published import Published, published
 
 __all__ = ["Alternative", "Plan", "PlannedPrecision", "Rejected", "Route", "Step"]
@@ -83,7 +84,7 @@ class PlannedPrecision(Published):
             if name in self.expected and self.expected[name] != wanted
         }
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """Counts per type, and every difference by name."""
         return {
             "intended": _count(self.intended),
@@ -114,16 +115,16 @@ class Plan(Published, Generic[D]):
     """
 
     backend: str
-    target: Mapping[str, Any]
-    sdk: Mapping[str, Any]
+    target: Json
+    sdk: Json
     route: Route | None
     rejected: tuple[Rejected, ...] = ()
     alternatives: tuple[Alternative, ...] = ()
     steps: tuple[Step, ...] = ()
-    configs: Mapping[str, Any] = field(default_factory=dict)
+    configs: Json = field(default_factory=dict)
     precision: PlannedPrecision = field(default_factory=PlannedPrecision)
     findings: tuple[Finding, ...] = ()
-    candidates: tuple[Mapping[str, Any], ...] = ()
+    candidates: tuple[Json, ...] = ()
     right: Correctness = field(default_factory=Correctness)
     assumed: str = ""
     details: D | None = None
@@ -133,7 +134,7 @@ class Plan(Published, Generic[D]):
         """True when there is a route and no unhandled error."""
         return self.route is not None and not any(finding.blocks for finding in self.findings)
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """What ``deploykit check --plan --json`` prints."""
         return (
             {"schema": 1}

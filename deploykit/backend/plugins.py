@@ -18,6 +18,7 @@ from deploykit.backend.options import OptionGiven, OptionSpec, check_options
 from deploykit.backend.requests import CORE_OPTIONS, Request
 from deploykit.backend.targets import find_device, nearest_names
 from deploykit.errors import ToolError, UnknownTargetError, UsageError
+from deploykit.system.aliases import Json
 
 if TYPE_CHECKING:
     from deploykit.findings.rules import Registry
@@ -159,7 +160,7 @@ def checked_request(request: Request, backend: AnyBackend) -> Request:
     return replace(request, adapter_options=own_options(backend, request.adapter_options))
 
 
-def own_options(backend: AnyBackend, given: Mapping[str, OptionGiven]) -> dict[str, Any]:
+def own_options(backend: AnyBackend, given: Mapping[str, OptionGiven]) -> Json:
     """Every option of a backend with its checked value; UsageError for a name that it does not have."""
     specs = backend.options()
     known = {spec.name for spec in specs}

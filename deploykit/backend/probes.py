@@ -11,9 +11,10 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from deploykit.errors import ToolError
+from deploykit.system.aliases import Json
 from deploykit.system.processes import ONLY_INSTALLED, ProgramEnd, run
 from deploykit.system.published import Published
 from deploykit.system.store import user_home
@@ -33,7 +34,7 @@ class CheckLine(Published):
     state: State
     detail: str
     next: str = ""
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Json = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

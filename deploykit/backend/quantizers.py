@@ -11,9 +11,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from deploykit.backend.options import OptionSpec, OptionValue
+from deploykit.system.aliases import Json
 
 if TYPE_CHECKING:
     from deploykit.backend.targets import Target
@@ -57,7 +58,7 @@ class QuantizerJob:
     """
 
     script: Path
-    settings: Mapping[str, Any]
+    settings: Json
     rewrites: tuple[str, ...] = ()
 
 
@@ -104,5 +105,5 @@ class QuantizedModel:
 
     model: Path
     calibration: Path
-    record: Mapping[str, Any]
+    record: Json
     findings: tuple[Finding, ...] = ()

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias, TypedDict, Unpack
 
 from deploykit.backend.options import ConfigKeys, OptionSpec, check_options
 from deploykit.errors import UsageError
+from deploykit.system.aliases import Json
 
 __all__ = [
     "CORE_OPTIONS",
@@ -87,7 +88,7 @@ class Request:
     keep_samples: bool = True
     """Whether the samples that the numbers were judged on become part of the package."""
     options: tuple[tuple[str, str], ...] = ()
-    adapter_options: Mapping[str, Any] = field(default_factory=dict)
+    adapter_options: Json = field(default_factory=dict)
     """Options of the backend's own by name. In a situation they are checked, and the defaults are filled in."""
 
 

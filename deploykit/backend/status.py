@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+from deploykit.system.aliases import Json
 from deploykit.system.published import Published
 
 __all__ = [
@@ -73,9 +74,9 @@ class Correctness(Published):
     why: str = ""
     broken: bool = False
     where: str = ""
-    numbers: tuple[Mapping[str, Any], ...] = ()
+    numbers: tuple[Json, ...] = ()
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """One word, and beside it on what that rests."""
         return {
             "right": self.state,
@@ -134,7 +135,7 @@ class PackageStatus(Published):
         intact = "yes: every file has its recorded hash" if self.intact else "no"
         return (("intact", intact), ("compiled", str(self.compiled)), ("right", str(self.right)))
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """One word per fact, and beside it on what the word rests."""
         return {
             "intact": "yes" if self.intact else "no",
@@ -145,7 +146,7 @@ class PackageStatus(Published):
         }
 
 
-def status_from_json(value: Mapping[str, Any]) -> PackageStatus:
+def status_from_json(value: Json) -> PackageStatus:
     """The facts as a manifest recorded them; what it does not hold is not run and not judged."""
     samples = value.get("samples")
     on = samples if isinstance(samples, Mapping) else {}
@@ -170,7 +171,7 @@ def status_from_json(value: Mapping[str, Any]) -> PackageStatus:
     )
 
 
-def status_of(manifest: Mapping[str, Any], content: str) -> PackageStatus:
+def status_of(manifest: Json, content: str) -> PackageStatus:
     """The facts about a package whose files are ``content``: what a device said of them outranks what is older.
 
     Of several runs on devices the last one counts; one that was not judged says nothing.

@@ -5,13 +5,13 @@ Resolving an unknown name suggests the nearest one; a version between two tables
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from os.path import commonprefix
-from typing import Any
 
 from deploykit.errors import UnknownTargetError
 from deploykit.findings import Finding
+from deploykit.system.aliases import Json
 from deploykit.tables.capabilities import SdkTable
 from deploykit.tables.devices import Device
 
@@ -32,7 +32,7 @@ class Target:
     sdk: SdkTable | None
     findings: tuple[Finding, ...] = ()
 
-    def sdk_json(self) -> dict[str, Any]:
+    def sdk_json(self) -> Json:
         """The SDK in the published shape of a plan."""
         if self.sdk is None:
             return {"name": "", "version": self.requested, "requested": self.requested, "table": ""}
@@ -64,7 +64,7 @@ def find_device(devices: Iterable[Device], name: str) -> Device:
     )
 
 
-def nearest_names(name: str, known: Mapping[str, Any] | Iterable[str]) -> list[str]:
+def nearest_names(name: str, known: Iterable[str]) -> list[str]:
     """Known names that look like ``name``, best first; of two that look alike, the one with the same letters, then the
     one with the longer common start.
     """

@@ -61,7 +61,7 @@ def command(
         if form == "sarif" or baseline or write_baseline or severity:
             raise UsageError("--plan shows the decision as it is", next="leave --format, --baseline and --severity out")
         plan, told = make_plan(request), None
-        shown, lines = plan.as_published(), ""
+        shown, lines = dict(plan.as_published()), ""
         if given.get("estimate") or given.get("max_time"):
             with progress() as tell:
                 told = estimate(request, progress=tell)

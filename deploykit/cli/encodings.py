@@ -12,6 +12,7 @@ from deploykit.cli.options import argument, flag, option, path
 from deploykit.cli.terminal import emit, findings_text, table
 from deploykit.errors import UsageError
 from deploykit.findings import exit_status, summarize
+from deploykit.system.aliases import Json
 from deploykit.system.files import write_files
 
 __all__ = ["command", "show_text"]
@@ -40,7 +41,7 @@ def show(file: Path, names: tuple[str, ...], model: Path | None, values: bool) -
     emit(found, lambda: show_text(found))
 
 
-def show_text(found: dict[str, Any]) -> str:
+def show_text(found: Json) -> str:
     """What ``encodings show`` found, for people."""
 
     def span(bounds: list[float] | None) -> str:

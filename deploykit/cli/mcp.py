@@ -17,6 +17,7 @@ import click
 
 from deploykit.cli import COMMANDS, cli
 from deploykit.cli.frame import run
+from deploykit.system.aliases import Json
 
 __all__ = ["READING", "argv", "schema", "serve"]
 
@@ -53,7 +54,7 @@ def schema(name: str) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
-def argv(name: str, given: Mapping[str, Any]) -> list[str]:
+def argv(name: str, given: Json) -> list[str]:
     """The command line; no value can be taken for an option."""
     options, places = [], []
     for param in _params(name):

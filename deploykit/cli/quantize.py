@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from deploykit.cli.frame import Command
 from deploykit.cli.options import argument, flag, option, path
 from deploykit.cli.requests import pair
 from deploykit.cli.terminal import emit, findings_text, progress
+from deploykit.system.aliases import Json
 
 if TYPE_CHECKING:
     from deploykit.flow.quantizing.command import Quantization
@@ -49,7 +49,7 @@ def command(model: Path, options: tuple[str, ...], **given: Any) -> int:
     return done.exit_status
 
 
-def _text(done: Quantization, asked: Mapping[str, Any]) -> str:
+def _text(done: Quantization, asked: Json) -> str:
     lines = [findings_text(done.findings), ""]
     numbers = done.record.get("numbers")
     if numbers is not None:

@@ -6,10 +6,9 @@ the package: what agrees in pieces and not as a whole is told as no operator.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from onnx import ModelProto, TensorProto, helper, save_model
 
@@ -23,17 +22,18 @@ from deploykit.model.facts import GraphFacts
 from deploykit.model.weights import lean_weights, whole_model
 from deploykit.packages.manifests import read_manifest
 from deploykit.packages.rejudging import judge_of
+from deploykit.system.aliases import Arrays, Json, Tell
 from deploykit.system.folders import scratch
 
 __all__ = ["locate_on"]
 
-Make = Callable[[Path, Mapping[str, Any], Path], None]
+Make = Callable[[Path, Json, Path], None]
 _SAMPLES = 2  # as many as a search between two files takes: a kernel is wrong on each
 _SESSIONS = 16  # of both sides; each of the device is a compilation
 
 
 def locate_on(
-    package: Path, row: DeviceRow, make: Make, tell: Callable[[str], None], *, threshold_db: float, samples: int | None
+    package: Path, row: DeviceRow, make: Make, tell: Tell, *, threshold_db: float, samples: int | None
 ) -> Located:
     """The first operator whose output the device computes otherwise than the CPU does, although what it reads agrees.
 
@@ -47,7 +47,7 @@ def locate_on(
     judge = judge_of(package, manifest.get("status") or {}, Thresholds())
     model, facts = lean_weights(load_model(paths[0])), judge.facts
 
-    def outputs(wanted: ModelProto, feeds: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    def outputs(wanted: ModelProto, feeds: Sequence[Arrays]) -> Sequence[Arrays]:
         tell(f"compiling with {len(wanted.graph.output)} outputs")
         with scratch() as folder:
             path, out = folder / "pieces.onnx", folder / "package"
@@ -77,7 +77,7 @@ class _DeviceProbe(ModelProbe):
         self,
         model: ModelProto,
         facts: GraphFacts,
-        outputs: Callable[[ModelProto, Sequence[Mapping[str, Any]]], Sequence[Mapping[str, Any]]],
+        outputs: Callable[[ModelProto, Sequence[Arrays]], Sequence[Arrays]],
     ) -> None:
         super().__init__(model)
         self._facts, self._outputs = facts, outputs
@@ -92,7 +92,7 @@ class _DeviceProbe(ModelProbe):
         }
         self.tensors = frozenset((behind or set(known)) | set(facts.outputs))
 
-    def show_all(self, names: Sequence[str], feeds: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    def show_all(self, names: Sequence[str], feeds: Sequence[Arrays]) -> Sequence[Arrays]:
         """The values of some tensors for each sample, from one compilation and one run there."""
         whole = whole_model(self._model)
         have = {value.name for value in whole.graph.output}
@@ -102,9 +102,7 @@ class _DeviceProbe(ModelProbe):
         return self._outputs(whole, feeds)
 
 
-def _outputs_on(
-    package: Path, row: DeviceRow, feeds: Sequence[Mapping[str, Any]], tell: Callable[[str], None]
-) -> tuple[Mapping[str, Any], ...]:
+def _outputs_on(package: Path, row: DeviceRow, feeds: Sequence[Arrays], tell: Tell) -> tuple[Arrays, ...]:
     """The outputs of a package on a device, neither judged nor recorded."""
     with scratch() as folder:
         run = run_there(package, row, RunOptions(iterations=0, warmup=0, profile=False), feeds, folder, tell)

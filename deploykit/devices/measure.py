@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from deploykit.accuracy.latency import in_time
 from deploykit.errors import DeploykitError, InputError, ToolError
+from deploykit.system.aliases import Json, Numbers
 from deploykit.system.published import Published, published
 
 __all__ = ["Comparison", "Latency", "Trend", "faster", "summarize"]
@@ -63,7 +63,7 @@ class Comparison(Published):
             return f"no difference that counts: the medians are as 1 to {self.ratio:.3g} {band}"
         return f"A is {self.verdict}: it runs {self.ratio:.3g} times as fast as B {band}"
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """The fields, and the sentence."""
         return published(self, also=("words",))
 
@@ -134,7 +134,7 @@ def summarize(samples_us: Sequence[float], *, within_s: float | None = None) -> 
     )
 
 
-def _times(values: Sequence[float], refusal: type[DeploykitError] = InputError) -> npt.NDArray[Any]:
+def _times(values: Sequence[float], refusal: type[DeploykitError] = InputError) -> Numbers:
     try:
         times = np.asarray(values, np.float64).reshape(-1)
     except (TypeError, ValueError) as error:
@@ -146,7 +146,7 @@ def _times(values: Sequence[float], refusal: type[DeploykitError] = InputError) 
     return times
 
 
-def _trend(samples: npt.NDArray[Any]) -> Trend:
+def _trend(samples: Numbers) -> Trend:
     """Whether the device got slower while it was measured."""
     third = samples.size // 3
     if third < _FEWEST:
@@ -189,7 +189,7 @@ def faster(first_us: Sequence[float], second_us: Sequence[float]) -> Comparison:
     return Comparison(verdict=verdict, ratio=ratio, low=low, high=high, u=u, p=p, counts=counts)
 
 
-def _mann_whitney(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> tuple[float, float]:
+def _mann_whitney(first: Numbers, second: Numbers) -> tuple[float, float]:
     """U of the first sample and the two-sided p value; equal values share the mean of their ranks."""
     _, place, ties = np.unique(np.concatenate([first, second]), return_inverse=True, return_counts=True)
     ranks = (np.cumsum(ties) - (ties - 1) / 2)[place]

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from deploykit.accuracy.latency import TraceEvent, operator_times
 from deploykit.answers.diagnosis.names import mangle
 from deploykit.backend.on_device import MeasuredOperator
 from deploykit.errors import InputError
+from deploykit.system.aliases import Json
 from deploykit.system.files import open_regular
 from deploykit.system.published import Published
 from deploykit.tables.reading import read_json
@@ -122,7 +122,7 @@ def read_session_profile(path: Path, origins: Origins, units: Mapping[str, str])
     return origins.measured(times, unit="us", on=where.__getitem__)
 
 
-def _events(path: Path) -> Iterator[dict[str, Any]]:
+def _events(path: Path) -> Iterator[Json]:
     """The events one by one: ONNX Runtime writes each in a line of its own, so the last one may lack."""
     with open_regular(path, limit=_LARGEST) as stream:
         while line := stream.readline(_LONGEST_LINE):
@@ -148,9 +148,7 @@ class EstimateRow(Published):
     estimated_share: float | None
 
 
-def beside_estimate(
-    package: Path, manifest: Mapping[str, Any], operators: Iterable[MeasuredOperator]
-) -> tuple[EstimateRow, ...]:
+def beside_estimate(package: Path, manifest: Json, operators: Iterable[MeasuredOperator]) -> tuple[EstimateRow, ...]:
     """Measured cycles beside the estimate of a package, the dearest on the device first; () where it has none.
 
     Single operators are known by the trace that the package holds. Raises InputError for one of another shape.
@@ -179,7 +177,7 @@ def beside_estimate(
     return tuple(sorted(found, key=lambda row: (-(row.cycles or 0.0), -(row.estimated_cycles or 0.0), row.node)))
 
 
-def _trace(timeline: Mapping[str, Any]) -> Iterator[TraceEvent]:
+def _trace(timeline: Json) -> Iterator[TraceEvent]:
     """The kernels of a trace that a package keeps, in microseconds."""
     for row in timeline["traceEvents"]:
         if row["ph"] == "X":

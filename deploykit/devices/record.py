@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from deploykit.backend.on_device import MeasuredOperator, Place
 from deploykit.backend.status import Correctness, Right
@@ -17,6 +16,7 @@ from deploykit.errors import InputError, PackageError
 from deploykit.packages.manifests import REPORT_PAGE, RUNS, content_of, json_text, read_manifest
 from deploykit.packages.writing import record_run
 from deploykit.report.pages import with_runs
+from deploykit.system.aliases import Json
 from deploykit.system.folders import holding
 from deploykit.system.published import Published, published
 from deploykit.tables.reading import read_json
@@ -70,7 +70,7 @@ class RunRecord(Published):
     operators: tuple[MeasuredOperator, ...] = ()
     estimate: tuple[EstimateRow, ...] = ()
     libraries: Mapping[str, str] = field(default_factory=dict)
-    budget: Mapping[str, Any] | None = None
+    budget: Json | None = None
     against: Comparison | None = None
 
     @property
@@ -84,7 +84,7 @@ class RunRecord(Published):
         """An emulator's times, and those of this machine's processor, say nothing about any device."""
         return self.where == "device"
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """What a path or a name of a machine would say of its owner is left out."""
         place = published(self.device, without=("folder", "python", "free_bytes", "temperature"))
         told = published(self, without=("device", "temperature_after"))

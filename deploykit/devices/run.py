@@ -6,7 +6,7 @@ What runs there is the backend's business, how one gets there the connection's.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from shlex import quote
@@ -32,6 +32,7 @@ from deploykit.packages.manifests import content_of, read_manifest
 from deploykit.packages.rejudging import PackageJudge, judge_of
 from deploykit.packages.verifying import verify_integrity
 from deploykit.packages.writing import clear_runs
+from deploykit.system.aliases import Arrays, Json, Tell
 from deploykit.system.folders import holding, scratch
 from deploykit.system.published import Published
 
@@ -62,7 +63,7 @@ class RunReport(Published):
         """0 right and within its budget; 1 not; 5 the program on the device failed."""
         return 5 if self.record is None else self.record.exit_status
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """What ``deploykit run --json`` prints."""
         if self.record is not None:
             return {"ok": self.exit_status == 0, "record": self.path, **self.record.to_json()}
@@ -78,7 +79,7 @@ class _Run(NamedTuple):
     results: DeviceResults | None
 
 
-def run_package(package: Path, row: DeviceRow, options: RunOptions, tell: Callable[[str], None]) -> RunReport:
+def run_package(package: Path, row: DeviceRow, options: RunOptions, tell: Tell) -> RunReport:
     """Run a package on a device, and keep the record in it. Raises DeploykitError.
 
     Nothing is kept of a run that did not come to its end.
@@ -141,9 +142,9 @@ def run_there(
     package: Path,
     row: DeviceRow,
     options: RunOptions,
-    feeds: Sequence[Mapping[str, Any]],
+    feeds: Sequence[Arrays],
     folder: Path,
-    tell: Callable[[str], None],
+    tell: Tell,
     *,
     otherwise: PackageJudge | None = None,
 ) -> _Run:
@@ -176,7 +177,7 @@ def run_there(
     return _Run(visit.place, job, end, results)
 
 
-def _check_chip(place: Place, manifest: Mapping[str, Any], backend: AnyBackend) -> None:
+def _check_chip(place: Place, manifest: Json, backend: AnyBackend) -> None:
     """ToolError where a device says that it is another chip than the package was made for, of another architecture."""
     target = manifest.get("target") or {}
     found = backend.device_of_id(place.soc) if place.soc else None
@@ -220,7 +221,7 @@ def _on_cpu(package: Path, judge: PackageJudge, request: DeviceRequest) -> Devic
 
 
 def _beside(
-    judge: PackageJudge, outputs: Sequence[Mapping[str, Any]], verdict: Verdict, emulator: Verdict | None
+    judge: PackageJudge, outputs: Sequence[Arrays], verdict: Verdict, emulator: Verdict | None
 ) -> list[OutputBeside]:
     rows = []
     for name, value in verdict.sqnr_db.items():

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from deploykit.backend.on_device import LONGEST_RUN, DeviceFile, DeviceJob, DeviceRequest, DeviceResults, Measuring
 from deploykit.devices import runner
 from deploykit.devices.profiles import Origins, read_session_profile
 from deploykit.errors import ToolError
+from deploykit.system.aliases import Json, Numbers
 
 __all__ = ["PROVIDER_PROFILE", "session_job", "session_results"]
 
@@ -25,7 +25,7 @@ _OUTPUTS, _RESULT, _PROFILE = "outputs.npz", "result.json", "session_profile.jso
 
 def session_job(
     request: DeviceRequest,
-    asked: Mapping[str, Any],
+    asked: Json,
     files: Iterable[DeviceFile],
     *,
     distributions: Mapping[str, str] | None = None,
@@ -74,7 +74,7 @@ def session_results(
 
     With ``origins`` also the kernels by the session's own profile, where ``npu`` is the provider that stands for it.
     """
-    outputs = [dict[str, npt.NDArray[Any]]() for _ in request.feeds]
+    outputs = [dict[str, Numbers]() for _ in request.feeds]
     profile = folder / _PROFILE
     known = origins if profile.is_file() else None
     operators = () if known is None else read_session_profile(profile, known, {npu: "NPU"})

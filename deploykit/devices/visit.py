@@ -11,7 +11,7 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from deploykit.devices.connection import Connection, connection_to
 from deploykit.devices.places import DeviceRow
 from deploykit.errors import DeploykitError, ToolError
 from deploykit.packages.manifests import hash_file
+from deploykit.system.aliases import Tell
 
 __all__ = ["Visit", "VisitEnd", "visiting"]
 
@@ -73,7 +74,7 @@ class Visit:
     connection: Connection
     place: Place
     held: frozenset[str]
-    tell: Callable[[str], None]
+    tell: Tell
 
     def run(self, job: DeviceJob, scratch: Path) -> VisitEnd:
         """Push what is missing, run, pull the results. ToolError where the connection or the device fails."""
@@ -138,7 +139,7 @@ class Visit:
 
 
 @contextmanager
-def visiting(row: DeviceRow, scratch: Path, *, keep: bool = False, tell: Callable[[str], None]) -> Iterator[Visit]:
+def visiting(row: DeviceRow, scratch: Path, *, keep: bool = False, tell: Tell) -> Iterator[Visit]:
     """Look at a device, and open a folder for one run; at the end it is removed, unless it is to be kept.
 
     What runs of this machine left there that were killed is removed with it. This machine is given a folder in

@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
 
 import numpy as np
 from onnx import NodeProto
@@ -20,6 +19,7 @@ from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute
 from deploykit.model.operators import Trait, ops
 from deploykit.model.range_functions import FLOAT_TYPES, INTEGER_RANGES, Interval, hull, product, total
+from deploykit.system.aliases import Json
 from deploykit.system.published import Published, published
 
 __all__ = [
@@ -84,7 +84,7 @@ class InferredRange(Published):
         """True where a grid can be made for it."""
         return math.isfinite(self.low) and math.isfinite(self.high)
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """The range, and what says so."""
         return published(self, without=("copies", "wide", "partial"))
 
@@ -102,7 +102,7 @@ class OpenTensor(Published):
         """What the user can give to settle it, as options of the command line."""
         return ("--calibration DATA", *(f"--input {name}=VALUE" for name in self.inputs))
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """With the ways out."""
         return published(self, also=("ways_out",))
 

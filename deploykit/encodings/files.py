@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import onnx
 from onnx import ModelProto
@@ -32,6 +32,7 @@ from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import blaming
 from deploykit.model.weights import load_weights
+from deploykit.system.aliases import Json
 from deploykit.system.folders import workspace
 from deploykit.system.published import Published, published
 
@@ -56,9 +57,7 @@ def _read(path: Path, model: Path | None) -> EncodingSet:
     return read_given(path) if model is None else read_placed(path, _facts_of(model))
 
 
-def show_encodings(
-    path: Path, *, model: Path | None = None, names: tuple[str, ...] = (), arrays: bool = False
-) -> dict[str, Any]:
+def show_encodings(path: Path, *, model: Path | None = None, names: tuple[str, ...] = (), arrays: bool = False) -> Json:
     """What ``describe_encodings`` says, of all tensors or of those named; UsageError for a name without entry."""
     encodings = _read(path, model)
     unknown = [name for name in names if name not in encodings]
@@ -147,7 +146,7 @@ class Removed(Published):
     entries: int
     kept: Mapping[str, str]
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """Without the text."""
         return published(self, without=("encodings",))
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from deploykit.encodings.formats.differences import to_unsigned
@@ -22,10 +21,9 @@ from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import copy_of, opset_of, raise_opset
 from deploykit.model.operators import settings
 from deploykit.model.weights import element_type, integer_tensor, stored_values
+from deploykit.system.aliases import Numbers
 
 __all__ = ["Bias", "QdqModel", "QuantizedConstant", "Skipped", "dequantized", "insert_qdq", "quantize_constant"]
-
-Numbers: TypeAlias = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-import numpy.typing as npt
 
 from deploykit.encodings.values import Affine, EncodingSet, Lpbq
+from deploykit.system.aliases import Json, Numbers
 from deploykit.system.published import Published
 
 __all__ = [
@@ -28,7 +28,6 @@ __all__ = [
     "scale_error",
 ]
 
-Numbers: TypeAlias = npt.NDArray[Any]
 
 BITS = 4
 DECOMPRESSED_BITS = 8
@@ -58,7 +57,7 @@ class LpbqLoss(Published):
     sqnr_db: float
     refined_sqnr_db: float | None = None
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """``infinite`` for no loss at all."""
         return {
             "scale_error": round(self.scale_error, 6),

@@ -22,6 +22,7 @@ from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute
 from deploykit.model.values import FileSpan, is_external
 from deploykit.model.weights import copy_bytes, integer_tensor, point_outside
+from deploykit.system.aliases import Json
 from deploykit.system.folders import scratch
 from deploykit.system.published import Published, published
 
@@ -47,7 +48,7 @@ class WeightReport(Published):
         """True when the weight is LPBQ now."""
         return self.loss is not None
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """Whether it is converted, and why not."""
         return published(self, without=("has_bias",), also=("converted",))
 

@@ -9,11 +9,12 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import RANGES, ROLES, Trait, has, is_standard, ops
 from deploykit.model.parameters import QUANTIZERS
+from deploykit.system.aliases import Json
 from deploykit.system.published import Published, published
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class Operand(Published):
         """The largest absolute value."""
         return max(abs(self.low), abs(self.high))
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """None for an end that is not known."""
         return {"tensor": self.tensor, "range": [self.low, self.high]}
 
@@ -123,7 +124,7 @@ class PostProcessing(Published):
         where = f"{self.starts[0]} to {self.ends[-1]}" if len(self.nodes) > 1 else self.ends[0]
         return f"{len(self.nodes)} node{'s' if len(self.nodes) > 1 else ''} behind the network ({where})"
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """How many nodes there are, from where to where, and what they do."""
         return {**published(self, without=("heads",)), "nodes": len(self.nodes)}
 

@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from deploykit.system.aliases import Json
+
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
@@ -180,9 +182,9 @@ class EncodingSet:
 
     version: str
     entries: Mapping[str, Encoding]
-    producer: Mapping[str, Any] | None = None
-    quantizer_args: Mapping[str, Any] | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    producer: Json | None = None
+    quantizer_args: Json | None = None
+    extra: Json = field(default_factory=dict)
     float_tensors: frozenset[str] = frozenset()
     source: str = ""
     _floats: frozenset[str] = field(init=False, repr=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 from hashlib import sha256
@@ -28,6 +28,7 @@ from deploykit.findings import listed
 from deploykit.fleet.description import Described, Included, Shared
 from deploykit.model import load_model
 from deploykit.packages.manifests import hash_file
+from deploykit.system.aliases import Json
 from deploykit.system.files import regular_size
 
 __all__ = [
@@ -186,13 +187,13 @@ def _moved_input(text: str, place: Callable[[Path], Path]) -> str:
     return f"{name}={place(Path(value))}" if separator and value.endswith(_ARRAYS) else text
 
 
-def request_to_json(request: Request) -> dict[str, Any]:
+def request_to_json(request: Request) -> Json:
     """Every field of a request that is set, as JSON has it."""
     made: dict[str, Any] = to_builtins(request, enc_hook=str)  # a path is its text
     return {name: value for name, value in made.items() if value is not None}
 
 
-def request_from_json(value: Mapping[str, Any]) -> Request:
+def request_from_json(value: Json) -> Request:
     """The request that ``request_to_json`` wrote."""
     return convert(value, Request, dec_hook=lambda kind, text: kind(text))
 

@@ -21,6 +21,7 @@ from deploykit.fleet.pool import Batch, Tell, run_batch
 from deploykit.fleet.results import CELLS, PACKAGE, CellResult, error_result, read_result, write_result
 from deploykit.packages.manifests import hash_file
 from deploykit.packages.placing import FRESH, OLD, check_place
+from deploykit.system.aliases import Json
 from deploykit.system.files import read_regular
 from deploykit.system.folders import exchange, put_in_place, scratch, workspace
 
@@ -221,7 +222,7 @@ def _fitting(workers: Mapping[str, int], needed: int, sizes: Sequence[int]) -> l
 
 
 def make_on_worker(
-    told: Sequence[Mapping[str, Any]], inputs: _Inputs, contents: Sequence[bytes], limit: float, fail_fast: bool
+    told: Sequence[Json], inputs: _Inputs, contents: Sequence[bytes], limit: float, fail_fast: bool
 ) -> list[tuple[str, bytes]]:
     """On a worker: place the inputs, make the cells, and return the folder of each as an archive."""
     with scratch() as folder:
@@ -235,7 +236,7 @@ def make_on_worker(
         return [(cell, packed(folder, cell)) for cell in made]
 
 
-def _cell(told: Mapping[str, Any], root: Path) -> Cell:
+def _cell(told: Json, root: Path) -> Cell:
     request = moved(request_from_json(told["request"]), lambda path: root / path)
     model, _, target = str(told["id"]).partition("/")
     return Cell(id=str(told["id"]), model=model, target=target, request=request)

@@ -9,10 +9,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from deploykit.devices.places import DeviceRow
 from deploykit.errors import InputError
+from deploykit.system.aliases import Json
 from deploykit.tables.reading import read_toml, schema_of, structure
 
 __all__ = ["FILE_NAME", "Described", "Excluded", "Included", "Shared", "read_file", "schema"]
@@ -47,8 +48,8 @@ class Shared:
     compile: bool | None = None
     second_opinion: bool | None = None
     samples: bool | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    own: Mapping[str, Any] = field(default_factory=dict)
+    options: Json = field(default_factory=dict)
+    own: Json = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +127,7 @@ def read_file(path: Path) -> Described:
     return described
 
 
-def schema() -> dict[str, Any]:
+def schema() -> Json:
     """The JSON Schema of the file, for editors."""
     return schema_of(Described)
 

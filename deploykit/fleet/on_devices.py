@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from deploykit.accuracy.latency import in_time
 from deploykit.devices.places import DeviceRow
@@ -17,6 +17,7 @@ from deploykit.fleet.pages import junit_of
 from deploykit.fleet.results import CELLS, PACKAGE, Results, write_result
 from deploykit.packages.manifests import read_manifest
 from deploykit.report.for_ci import JUnitCase
+from deploykit.system.aliases import Json
 from deploykit.system.files import write_files
 from deploykit.system.published import Published
 
@@ -30,7 +31,7 @@ class DeviceRun(Published):
     cell: str
     device: str
     exit_status: int
-    outcome: Mapping[str, Any] = field(default_factory=dict)
+    outcome: Json = field(default_factory=dict)
     error: str = ""
 
     @property

@@ -18,11 +18,12 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from deploykit.errors import DefectError, DeploykitError, ToolError
 from deploykit.fleet.cells import Cell, request_from_json, request_to_json
 from deploykit.fleet.results import CELLS, PACKAGE, CellResult, error_result, finished, read_result, write_result
+from deploykit.system.aliases import Json
 from deploykit.system.folders import waiting_for
 from deploykit.system.processes import run
 
@@ -128,7 +129,7 @@ def run_batch(
             yield result
 
 
-def _said(text: str) -> Mapping[str, Any]:
+def _said(text: str) -> Json:
     """One line of the process as a value; empty for what is not about a cell."""
     if not text.startswith('{"cell"'):
         return {}
@@ -140,12 +141,12 @@ def _said(text: str) -> Mapping[str, Any]:
 
 
 def work(
-    cells: Sequence[Mapping[str, Any]],
+    cells: Sequence[Json],
     folder: Path,
     limit: float,
     *,
     fail_fast: bool = False,
-    tell: Callable[[Mapping[str, Any]], None],
+    tell: Callable[[Json], None],
 ) -> None:
     """Make every cell, in this process; they are of one model and differ in device, backend and SDK only."""
     makers = _makers(cells, folder, tell)
@@ -169,13 +170,11 @@ def work(
             return
 
 
-def _makers(
-    cells: Sequence[Mapping[str, Any]], folder: Path, tell: Callable[[Mapping[str, Any]], None]
-) -> Mapping[str, Callable[[], Packaged]]:
+def _makers(cells: Sequence[Json], folder: Path, tell: Callable[[Json], None]) -> Mapping[str, Callable[[], Packaged]]:
     """What makes each cell's package. Where they cannot be opened together, each is opened by itself and says why."""
     from deploykit.flow.pipeline import PackageJob, read_jobs
 
-    def read(some: Sequence[Mapping[str, Any]]) -> tuple[PackageJob, ...]:
+    def read(some: Sequence[Json]) -> tuple[PackageJob, ...]:
         return read_jobs(
             [request_from_json(cell["request"]) for cell in some],
             [folder / CELLS / cell["id"] / PACKAGE for cell in some],
@@ -186,7 +185,7 @@ def _makers(
     def say(cell: str, line: str) -> None:
         tell({"cell": cell, "news": line})
 
-    def alone(cell: Mapping[str, Any]) -> Packaged:
+    def alone(cell: Json) -> Packaged:
         return read([cell])[0].make()
 
     try:

@@ -18,6 +18,7 @@ from msgspec import ValidationError, convert
 from deploykit.accuracy.latency import in_time
 from deploykit.errors import DeploykitError, InputError
 from deploykit.packages.manifests import MANIFEST, digest_of
+from deploykit.system.aliases import Json
 from deploykit.system.files import read_regular, write_files
 from deploykit.system.published import Published, published
 
@@ -70,7 +71,7 @@ class CellResult(Published):
     seconds: float = 0.0
     processor_seconds: float = 0.0
     bytes: int = 0
-    outcome: Mapping[str, Any] = field(default_factory=dict)
+    outcome: Json = field(default_factory=dict)
     error: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -119,7 +120,7 @@ class CellResult(Published):
         told = (*open_errors, self._status.get("compiled_why"), self._status.get("right_why"))
         return str(next(filter(None, told), ""))
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """With the verdict."""
         shown = {"outcome": self.outcome or None, "error": self.error or None}
         seconds = {name: round(getattr(self, name), 3) for name in ("seconds", "processor_seconds")}
@@ -157,7 +158,7 @@ class Results(Published):
         bad = any(cell.verdict in (CellVerdict.NO, CellVerdict.FAILED) for cell in self.cells)
         return int(bad or bool(self.not_run) or bool(self.too_slow))
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """What ``matrix --json`` prints and ``matrix.json`` holds."""
         return published(self, without=("kept", "max_time_us"), also=("too_slow",)) | {
             "summary": {**self.counts, "not run": len(self.not_run)},
@@ -218,7 +219,7 @@ def read_results(path: Path) -> Results:
         ) from None
 
 
-def _result(value: Mapping[str, Any]) -> CellResult:
+def _result(value: Json) -> CellResult:
     return convert({name: field for name, field in value.items() if field is not None}, CellResult)
 
 

@@ -50,6 +50,7 @@ from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.weights import lean_weights, load_weights
+from deploykit.system.aliases import Json, Tell
 from deploykit.system.published import Published, published
 
 __all__ = ["Best", "Mixed", "SimulatedLadder", "make_best", "mix_files", "simulated_ladder"]
@@ -58,7 +59,6 @@ CANDIDATES = ("fp16", "w16a16", "w8a16", "w4a16", "w8a8")
 """What the workflow page compares, in its order."""
 MOST = 16
 """Samples that are taken of the data: half of them give the ranges, the others are measured on."""
-Tell = Callable[[str], None]
 
 
 class ModelOnSamples:
@@ -122,7 +122,7 @@ class SimulatedLadder(Published):
         """1 where nothing reaches the goal, or the data does not fit the model; else 0."""
         return exit_status(self.findings) or int(self.ladder.chosen is None)
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """What ``deploykit accuracy ladder MODEL --json`` prints."""
         told = published(self, without=("ladder", "samples", "findings"))
         samples = {**self.samples.to_json(), **told}
@@ -228,7 +228,7 @@ class Mixed(Published):
     sensitivity: Sensitivity
     text: str
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """What ``deploykit accuracy ladder --raise --json`` prints."""
         order = [row.layer.name for row in self.sensitivity.worst_layers]
         samples = {**self.sensitivity.samples.to_json(), "used": self.sensitivity.used}

@@ -9,9 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
-
-import numpy.typing as npt
 
 from deploykit.accuracy.judge.verdict import Verdict
 from deploykit.accuracy.samples.gathering import Samples
@@ -30,6 +27,7 @@ from deploykit.flow.ways import WAYS, WIDER_END, BuiltWay, Ground, Way, segment_
 from deploykit.model import wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.weights import lean_weights
+from deploykit.system.aliases import Arrays, Json, Tell
 
 __all__ = [
     "ChosenWay",
@@ -69,7 +67,7 @@ class WayChoice:
     verdicts: Mapping[str, str]
     ways: tuple[Way, ...]
 
-    def to_json(self) -> list[dict[str, Any]]:
+    def to_json(self) -> list[Json]:
         """The candidates in the published shape."""
         won = self.winner.id if self.winner is not None else None
         return [{**way.to_json(), "won": way.id == won, "why": self.verdicts[way.id]} for way in self.ways]
@@ -156,7 +154,7 @@ class ChosenWay:
         return () if self.prepared is None else self.prepared.way.rewrites
 
     @property
-    def candidates(self) -> tuple[Mapping[str, Any], ...]:
+    def candidates(self) -> tuple[Json, ...]:
         """Every way with its numbers and why it won or lost."""
         return () if self.choice is None else tuple(self.choice.to_json())
 
@@ -283,7 +281,7 @@ def _explored(
     return shared.keep(key, explore(ground, support, mixed=request.mixed, tell=tell))
 
 
-def explore(ground: Ground, support: MixedSupport, *, mixed: str, tell: Callable[[str], None]) -> Explored:
+def explore(ground: Ground, support: MixedSupport, *, mixed: str, tell: Tell) -> Explored:
     """Build and judge ways until one is proven good. ``mixed`` is the request's word, ``support`` the backend's.
 
     Where nothing is meant as float there is nothing to mix or to cut, whatever was asked for.
@@ -461,7 +459,7 @@ def _db(value: float) -> str:
     return f"{value:.1f} dB" if math.isfinite(value) else ("no error" if value > 0 else "no signal")
 
 
-def run_of(chosen: ChosenWay) -> Callable[[Feed], Mapping[str, npt.NDArray[Any]]]:
+def run_of(chosen: ChosenWay) -> Callable[[Feed], Arrays]:
     """What computes the outputs of a way that was chosen."""
     situation, won = chosen.situation, chosen.prepared
     if situation.segments:

@@ -35,6 +35,7 @@ from deploykit.model.rules import RULES as GRAPH_RULES
 from deploykit.model.weights import lean_weights, whole_model
 from deploykit.rewrites import CURES, STRUCTURAL
 from deploykit.rewrites.contract import NearMiss, Rewritten, Site, load_transform
+from deploykit.system.aliases import Json
 from deploykit.system.published import Published, published
 
 __all__ = [
@@ -247,7 +248,7 @@ class RewriteStep(Published):
     notes: tuple[str, ...] = ()
     ulps: float | None = None
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """The sites without what is the rewrite's own."""
         sites = [published(site, without=("data",)) for site in self.sites]
         return {"rewrite": self.name, **published(self, without=("name",)), "sites": sites}

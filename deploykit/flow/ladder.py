@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
-from typing import Any
 
 from deploykit.accuracy.search.goals import Goal, Reached
 from deploykit.accuracy.search.raising import Raised, WideType
 from deploykit.accuracy.simulate.precisions import ModelCost
 from deploykit.answers.precision_advice import Advice, Advised, advise
 from deploykit.encodings.values import EncodingSet
+from deploykit.system.aliases import Json, Tell
 from deploykit.system.published import Published, published
 
 __all__ = ["Ladder", "LadderRung", "LearnedStep", "Learning", "RaisedStep", "walk"]
@@ -59,7 +59,7 @@ class LadderRung(Published):
             return on_host, math.inf, math.inf
         return on_host, self.cost.bit_operations, self.cost.weight_bytes + self.cost.activation_bytes
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """What was not measured is None."""
         return {**self.reached.to_json(), **published(self, without=("reached", "encodings"))}
 
@@ -78,7 +78,7 @@ class RaisedStep(Published):
         best = self.raised.best
         return f"raised to {best.wide}: {', '.join(best.layers) or 'nothing'}"
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """The step and its candidate."""
         return {"why": self.why, "raised": self.raised, "candidate": self.rung}
 
@@ -105,7 +105,7 @@ class TriedMethod(Published):
     rung: LadderRung
     seconds: float
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """The method and its candidate."""
         return {"method": self.method, "seconds": round(self.seconds, 1), "candidate": self.rung}
 
@@ -132,7 +132,7 @@ class LearnedStep(Published):
         """True where the best that came out has more of the signal left than what it was made from."""
         return self.rung.reached.sqnr_db > self.base.reached.sqnr_db
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """``raised`` is None, as no layer was."""
         learned = {"from": self.base, "tried": self.tried, "left": self.left, "meets_goal": self.met}
         return {"why": self.why, "raised": None, "learned": learned, "candidate": self.rung}
@@ -183,7 +183,7 @@ class Ladder(Published):
             chosen=None if self.chosen is None else told(self.chosen),
         )
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """The whole story."""
         return {
             "goal": str(self.goal),
@@ -194,7 +194,7 @@ class Ladder(Published):
             "why": self.why,
         }
 
-    def _told(self, rung: LadderRung) -> dict[str, Any]:
+    def _told(self, rung: LadderRung) -> Json:
         met = self.meets(rung)
         return {
             **rung.as_published(),
@@ -212,7 +212,7 @@ def walk(
     wides: Sequence[WideType] = (),
     confirm: Callable[[LadderRung], LadderRung] = lambda rung: rung,
     learning: Learning | None = None,
-    tell: Callable[[str], None] = lambda _: None,
+    tell: Tell = lambda _: None,
 ) -> Ladder:
     """Measure every candidate, conclude, raise the layers that the conclusion points at, choose.
 
@@ -255,7 +255,7 @@ def _steps(
     goal: Goal,
     mix: Callable[[LadderRung, WideType], Raised],
     wides: Sequence[WideType],
-    tell: Callable[[str], None],
+    tell: Tell,
 ) -> list[RaisedStep]:
     """Lite mixed precision from the cheapest base that is poor, upwards to the type that was seen to be good."""
 
@@ -296,7 +296,7 @@ def _learn_weights(
     goal: Goal,
     learning: Learning,
     measure: Callable[[str], LadderRung],
-    tell: Callable[[str], None],
+    tell: Tell,
 ) -> tuple[LearnedStep | None, tuple[Advised, ...]]:
     """Try each method until one reaches the goal, where the candidates say that weights are the cause.
 

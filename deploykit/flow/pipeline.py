@@ -30,6 +30,7 @@ from deploykit.flow.seal import Output, Packaged, RanPackage, seal
 from deploykit.model.load import blaming
 from deploykit.packages.placing import check_place
 from deploykit.packages.writing import PackageWriter
+from deploykit.system.aliases import Json
 from deploykit.system.folders import scratch
 from deploykit.system.jobs import Steps, prefixed
 from deploykit.system.limits import guarded_memory
@@ -247,7 +248,7 @@ class SdkTrial(Published):
         """``no``, ``unknown`` or ``ok``."""
         return "no" if self.blocking else "unknown" if self.open else "ok"
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """Its codes instead of its findings."""
         return published(self, without=("findings",), also=("ok", "state", "blocking", "open"))
 
@@ -265,7 +266,7 @@ class SdkSearch(Published):
         """The lowest release under which nothing blocks and nothing is open, or None."""
         return next((trial.sdk for trial in self.trials if trial.ok), None)
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """What ``deploykit compat --model`` prints."""
         return published(self, also=("lowest",))
 

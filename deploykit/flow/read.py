@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from deploykit.accuracy.samples.calibration import load_calibration, parse_declarations, places_in, read_places
 from deploykit.accuracy.samples.domains import arbitrary_values, generator
@@ -28,9 +28,9 @@ from deploykit.model.collect import collect_facts, facts_of
 from deploykit.model.graph import view_of
 from deploykit.model.pinning import branch_choices, has_stale_shapes, keep_weights_constant, pin_shapes, settle_outputs
 from deploykit.model.weights import lean_weights
+from deploykit.system.aliases import Numbers
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
     from onnx import ModelProto
 
     from deploykit.accuracy.samples.sizes import PinnedInput
@@ -272,7 +272,7 @@ def _grows_with_its_input(facts: GraphFacts) -> bool:
     return any(not isinstance(dim, int) for shape in shapes for dim in shape[1:])
 
 
-def _proof_feed(model: ModelProto) -> dict[str, npt.NDArray[Any]]:
+def _proof_feed(model: ModelProto) -> dict[str, Numbers]:
     """Something to run both forms on: folding is right by construction, and the run shows that it has no defect."""
     specs = input_specs(collect_facts(wrap_proto(model, path=Path("model.onnx"))))
     return {

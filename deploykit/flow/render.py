@@ -5,7 +5,7 @@ It runs a model only to draw detections on the samples, and does without the pic
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from operator import is_
 from pathlib import Path
@@ -23,6 +23,7 @@ from deploykit.flow.choose import run_of
 from deploykit.flow.plan import Decision
 from deploykit.model.weights import lean_weights
 from deploykit.report.pages import render_readme, render_report
+from deploykit.system.aliases import Json
 
 if TYPE_CHECKING:
     from deploykit.packages.writing import PackageWriter
@@ -56,7 +57,7 @@ def documents(
     yield TextFile(path="report.html", text=report)
 
 
-def drawn_detections(decision: Decision[Any, Any], execution: Execution) -> dict[str, Any] | None:
+def drawn_detections(decision: Decision[Any, Any], execution: Execution) -> Json | None:
     """The pictures of the first set of detections; None where outputs are no boxes or samples are no pictures.
 
     None as well where samples are private: a page that is handed on would show them.
@@ -93,7 +94,7 @@ def _after(
     if decision.situation.encodings is None:
         return None
     won, samples = decision.chosen.prepared, decision.chosen.samples
-    outputs: tuple[Mapping[str, Any], ...]
+    outputs: tuple[Json, ...]
     if won is not None and samples is not None and len(won.drawn) >= len(feeds) and all(map(is_, feeds, samples.feeds)):
         outputs = won.drawn[: len(feeds)]  # the way was judged on these very samples
     else:

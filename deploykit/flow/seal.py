@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
@@ -25,6 +24,7 @@ from deploykit.flow.samples import samples_of
 from deploykit.packages.sbom import SBOM, sbom_text
 from deploykit.packages.verifying import verify_package
 from deploykit.packages.writing import PackageWriter
+from deploykit.system.aliases import Json
 from deploykit.system.published import Published, plain, published
 
 __all__ = ["Output", "Packaged", "RanPackage", "seal"]
@@ -68,7 +68,7 @@ class Packaged(Published):
         """0 when a package was written, nothing blocks, nothing was refused and nothing is wrong; else 1."""
         return 1 if self.package is None or not self.status.good else exit_status(self.findings)
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """What ``deploykit package --json`` prints."""
         decided = {name: getattr(self.plan, name) for name in ("backend", "target", "sdk", "route", "rejected")}
         told = {**decided, **published(self, without=("plan",))}
@@ -197,7 +197,7 @@ def seal(ran: RanPackage, out: Path, how: Output, shared: SharedWork) -> Package
     )
 
 
-def _recorded_samples(ran: RanPackage, shared: SharedWork) -> Mapping[str, Any] | None:
+def _recorded_samples(ran: RanPackage, shared: SharedWork) -> Json | None:
     """Keep a few of the samples that were judged on, so that verification years later judges on the same data."""
     decision, writer, samples = ran.decision, ran.writer, ran.decision.chosen.samples
     if samples is None and ran.execution.right is not None:  # nothing was simulated, but what ran was judged
@@ -212,7 +212,7 @@ def _recorded_samples(ran: RanPackage, shared: SharedWork) -> Mapping[str, Any] 
     return recording.to_json()
 
 
-def _inputs(situation: Situation, writer: PackageWriter) -> list[dict[str, Any]]:
+def _inputs(situation: Situation, writer: PackageWriter) -> list[dict[str, object]]:
     """What the package was made from, by name and hash; no path of this machine."""
     request = situation.request
     rows = [] if situation.quantized is None else [("float-model", situation.quantized.model)]

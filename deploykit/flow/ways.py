@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import is_
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from deploykit.accuracy.judge.judge import Judge, Numbers
+from deploykit.accuracy.judge.judge import Judge
 from deploykit.accuracy.judge.kinds import detection_sets
 from deploykit.accuracy.judge.verdict import Verdict
 from deploykit.accuracy.samples.gathering import Samples
@@ -38,6 +37,7 @@ from deploykit.model.ranges import LateBounds
 from deploykit.model.shape_inference import infer
 from deploykit.rewrites import SAFE_REWRITES
 from deploykit.rewrites.contract import load_transform
+from deploykit.system.aliases import Arrays, Json, Numbers
 from deploykit.system.published import Published, published
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Way(Published):
         numbers = {"overall_db": verdict.overall_db, "sqnr_db": verdict.sqnr_db, "lost_rows": verdict.lost}
         return replace(self, **numbers, kept=verdict.kept, right=verdict.right)  # type: ignore[arg-type]
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """A plan's candidate, without the verdict."""
         return published(self, without=("kind", "intrusion", "unavailable", "kept")) | {
             "overall_db": round(self.overall_db, 3),
@@ -197,7 +197,7 @@ class Ground:
         verdict = settled(self.judge.compare(outputs), self.samples.label)
         return replace(made, way=made.way.judged(verdict), verdict=verdict, drawn=self.drawn(outputs))
 
-    def drawn(self, outputs: Sequence[Mapping[str, Numbers]]) -> tuple[Mapping[str, Numbers], ...]:
+    def drawn(self, outputs: Sequence[Arrays]) -> tuple[Arrays, ...]:
         """Of what a way gave that which a page may draw: boxes of the first samples, where they are judged as they are.
 
         Nothing for other models: what they give may be large, and nobody looks at it again.
@@ -231,7 +231,7 @@ class BuiltWay:
     inference: Inference | None = None
     end: PostProcessing | None = None
     widened: tuple[str, ...] = ()
-    drawn: tuple[Mapping[str, Numbers], ...] = ()
+    drawn: tuple[Arrays, ...] = ()
 
 
 def _as_is(ground: Ground, _built: Sequence[BuiltWay]) -> BuiltWay:
@@ -464,7 +464,7 @@ def prove_chain(
     return ChainProof(float_equal=equal, steps=steps)
 
 
-def _steps(wanted: npt.NDArray[Any], got: npt.NDArray[Any], encodings: EncodingSet, name: str) -> float:
+def _steps(wanted: Numbers, got: Numbers, encodings: EncodingSet, name: str) -> float:
     difference = np.abs(wanted.astype(np.float64) - got.astype(np.float64))
     largest = float(np.nanmax(difference, initial=0.0))
     entry = encodings.get(name)

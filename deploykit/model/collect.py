@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from onnx import AttributeProto, ModelProto, NodeProto
 
 from deploykit.errors import InputError
@@ -28,6 +27,7 @@ from deploykit.model.values import (
     stored_tensors,
 )
 from deploykit.model.weights import is_outside, weight
+from deploykit.system.aliases import Numbers
 
 __all__ = ["collect_facts", "constant_range", "constant_value", "facts_of", "facts_seen", "plain", "read_of"]
 
@@ -103,7 +103,7 @@ def facts_seen(view: GraphView) -> GraphFacts:
 _NOWHERE = Path("model.onnx")
 
 
-def constant_value(model: Model, name: str, *, limit: int = 1024) -> npt.NDArray[Any] | None:
+def constant_value(model: Model, name: str, *, limit: int = 1024) -> Numbers | None:
     """The values of a stored tensor of at most ``limit`` elements; None for a larger one or one that is computed."""
     tensor = model.stored.get(name)
     if tensor is None or element_count(tensor, name) > limit:

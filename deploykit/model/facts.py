@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from deploykit.model.operators import BITS, FLOATS, Trait, has, settings
+from deploykit.system.aliases import Json
 from deploykit.system.store import Kept
 
 __all__ = [
@@ -106,7 +107,7 @@ class NodeFact:
     domain: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    attributes: Mapping[str, Any] = field(default_factory=dict)
+    attributes: Json = field(default_factory=dict)
 
     @property
     def label(self) -> str:

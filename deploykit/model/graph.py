@@ -20,6 +20,7 @@ from deploykit.model.operators import Trait, has, is_standard
 from deploykit.model.shape_inference import Shape, infer
 from deploykit.model.values import dtype_name
 from deploykit.model.weights import is_outside, stored_values
+from deploykit.system.aliases import Numbers
 from deploykit.system.store import Kept
 
 __all__ = ["GraphCopy", "GraphView", "view_of"]
@@ -84,7 +85,7 @@ class GraphCopy(Kept):
         readers = self.readers(name)
         return readers[0] if len(readers) == 1 and name not in self.outputs else None
 
-    def array(self, name: str) -> npt.NDArray[Any] | None:
+    def array(self, name: str) -> Numbers | None:
         """The stored value of an initializer or Constant, through Identity; None where there is none to be read."""
         tensor = self.stored.get(self.origin(name))
         if tensor is None or is_outside(tensor):
@@ -132,7 +133,7 @@ class GraphCopy(Kept):
         self.stored[fresh] = self.model.graph.initializer[-1]
         return fresh
 
-    def restore(self, name: str, value: npt.NDArray[Any]) -> None:
+    def restore(self, name: str, value: Numbers) -> None:
         """Overwrite a stored value in place."""
         self.stored[name].CopyFrom(numpy_helper.from_array(value, self.stored[name].name))
 

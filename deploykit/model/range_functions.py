@@ -20,6 +20,7 @@ from deploykit.model.nodes import attribute
 from deploykit.model.operators import FLOATS, RANGES, Trait, ops
 from deploykit.model.shape_inference import Shape
 from deploykit.model.values import element_count
+from deploykit.system.aliases import Numbers
 
 __all__ = [
     "ANYTHING",
@@ -73,7 +74,7 @@ class Case:
         """The shape of an operand."""
         return self.graph.shape(self.name(index))
 
-    def array(self, index: int) -> npt.NDArray[Any] | None:
+    def array(self, index: int) -> Numbers | None:
         """The finite stored values of an operand in double precision; None where there are none or too many to read."""
         name = self.name(index)
         tensor = self.graph.stored.get(self.graph.origin(name)) if name else None

@@ -10,17 +10,18 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import onnxruntime as ort
 
+from deploykit.system.aliases import Arrays
 from deploykit.system.limits import limited_memory, lose_patience, patience_lost, time_left
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    pass
 
 __all__ = ["CpuSession"]
 
@@ -68,7 +69,7 @@ class CpuSession:
         """Name, type and shape of each output, as the runtime has them."""
         return list(self._session.get_outputs())
 
-    def run(self, names: Sequence[str] | None, feed: Mapping[str, npt.NDArray[Any]]) -> list[Any]:
+    def run(self, names: Sequence[str] | None, feed: Arrays) -> list[Any]:
         """The values of these outputs, all where None are named."""
         size = self.size + sum(int(value.nbytes) for value in feed.values())
         settings = ort.RunOptions()

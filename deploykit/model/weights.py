@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 from onnx import ModelProto, TensorProto, numpy_helper
 
 from deploykit.errors import InputError, UsageError
@@ -26,6 +25,7 @@ from deploykit.model.values import (
     is_external,
     stored_tensors,
 )
+from deploykit.system.aliases import Numbers
 from deploykit.system.files import open_regular, regular_size
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ _NATIVE = {1: "<f4", 2: "u1", 3: "i1", 4: "<u2", 5: "<i2", 6: "<i4", 7: "<i8", 9
 _NATIVE |= {11: "<f8", 12: "<u4", 13: "<u8", 14: "<c8", 15: "<c16"}
 
 
-def weight(model: Model, name: str) -> npt.NDArray[Any]:
+def weight(model: Model, name: str) -> Numbers:
     """The values of one stored tensor, in its own shape and type, read-only; large external data is a memory map.
 
     Raises UsageError where the model stores no such tensor, InputError where its file changed since it was measured.
@@ -91,7 +91,7 @@ def weight(model: Model, name: str) -> npt.NDArray[Any]:
         return _values(opened, tensor, model.path)
 
 
-def stored_values(tensor: TensorProto, files: WeightFiles | None = None) -> npt.NDArray[Any]:
+def stored_values(tensor: TensorProto, files: WeightFiles | None = None) -> Numbers:
     """The values of a stored tensor in its own shape and type, read-only; of one that lies in a file maybe a map of it.
 
     ``files`` keeps what it opens, for many tensors of few files. Raises InputError where the file is gone or has become
@@ -108,7 +108,7 @@ def stored_values(tensor: TensorProto, files: WeightFiles | None = None) -> npt.
         return _values(opened, tensor, place)
 
 
-def _values(opened: BinaryIO, tensor: TensorProto, where: Path | str) -> npt.NDArray[Any]:
+def _values(opened: BinaryIO, tensor: TensorProto, where: Path | str) -> Numbers:
     """The values of a tensor out of its open file: read where they are few, for a map costs more than their bytes."""
     claim = claim_of(where, _named(tensor), os.fstat(opened.fileno()).st_size)
     native = _NATIVE.get(tensor.data_type)
@@ -290,7 +290,7 @@ def element_type(name: str) -> int:
     return int(TensorProto.DataType.Value(name.upper()))
 
 
-def integer_tensor(name: str, values: npt.NDArray[Any], dtype: str) -> TensorProto:
+def integer_tensor(name: str, values: Numbers, dtype: str) -> TensorProto:
     """A stored tensor of any integer type, 4-bit ones packed two to a byte, the first in the low half."""
     tensor = TensorProto(name=name, data_type=element_type(dtype), dims=values.shape)
     if dtype in ("int4", "uint4"):

@@ -6,10 +6,9 @@ The script is the package's; this module adds nothing to what it does.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from deploykit.answers.diagnosis import Diagnosis, Names, diagnose
 from deploykit.backend.plugins import catalog_of, load_backends
@@ -19,6 +18,7 @@ from deploykit.model.collect import collect_facts
 from deploykit.packages.manifests import BUILD_FOLDERS, MANIFEST, hash_file, read_manifest
 from deploykit.packages.verifying import verify_integrity
 from deploykit.packages.writing import clear_runs, record_build
+from deploykit.system.aliases import Json, Tell
 from deploykit.system.files import open_regular
 from deploykit.system.folders import abandoned, holding, workspace
 from deploykit.system.processes import run
@@ -58,12 +58,12 @@ class BuildReport(Published):
             return 0
         return 1 if self.status == _PRECISION_LOST else 5
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """What ``deploykit build --json`` prints."""
         return {"ok": self.status == 0, **published(self)}
 
 
-def build_package(package: Path, *, on_line: Callable[[str], None] | None = None) -> BuildReport:
+def build_package(package: Path, *, on_line: Tell | None = None) -> BuildReport:
     """Run ``scripts/build.sh`` of a package; raises PackageError when the package has none or is not as recorded.
 
     What the script skips as done before is what an earlier build left and the manifest vouches for, stamps included:
@@ -93,7 +93,7 @@ def build_package(package: Path, *, on_line: Callable[[str], None] | None = None
         return _build(package, on_line)
 
 
-def _build(package: Path, on_line: Callable[[str], None] | None) -> BuildReport:
+def _build(package: Path, on_line: Tell | None) -> BuildReport:
     """Run the script in a folder of its own and take over what it made: a killed one leaves the package as it was."""
     log = package / _LOG
     log.parent.mkdir(exist_ok=True)

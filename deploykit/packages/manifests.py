@@ -14,7 +14,6 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
@@ -23,6 +22,7 @@ from typing import Annotated, Any
 import msgspec
 
 from deploykit.errors import DeploykitError, InputError, PackageError
+from deploykit.system.aliases import Json
 from deploykit.system.files import open_regular, read_regular
 
 __all__ = [
@@ -79,7 +79,7 @@ def json_text(value: Any) -> str:
     return msgspec.json.format(json.dumps(value, ensure_ascii=False, allow_nan=False), indent=1) + "\n"
 
 
-def sealed(manifest: Mapping[str, Any]) -> tuple[str, str]:
+def sealed(manifest: Json) -> tuple[str, str]:
     """The text of a manifest file, its digest last, and that digest: ``sha256:`` and the one of the text without it."""
     text = json_text({key: value for key, value in manifest.items() if key != "digest"})
     digest = "sha256:" + hashlib.sha256(text.encode()).hexdigest()
@@ -87,19 +87,19 @@ def sealed(manifest: Mapping[str, Any]) -> tuple[str, str]:
     return f'{before}{comma}\n "digest": "{digest}"\n}}\n', digest
 
 
-def digest_of(manifest: Mapping[str, Any]) -> str:
+def digest_of(manifest: Json) -> str:
     """The digest of a manifest; its own ``digest`` is left out."""
     return sealed(manifest)[1]
 
 
-def content_of(manifest: Mapping[str, Any]) -> str:
+def content_of(manifest: Json) -> str:
     """The SHA-256 of what a device is given: every file but logs, the records of earlier runs and the page of both."""
     told = (_LOGS, f"{RUNS}/", REPORT_PAGE)
     kept = {path: row["sha256"] for path, row in manifest["files"].items() if not path.startswith(told)}
     return hashlib.sha256(json_text(dict(sorted(kept.items()))).encode()).hexdigest()
 
 
-def sealed_text(manifest: Mapping[str, Any]) -> str:
+def sealed_text(manifest: Json) -> str:
     """The text of a manifest file."""
     return sealed(manifest)[0]
 
@@ -213,20 +213,20 @@ class _Manifest:
     backend: str = ""
     target: dict[str, Any] = field(default_factory=dict)
     sdk: dict[str, Any] = field(default_factory=dict)
-    route: dict[str, Any] | None = None
+    route: Json | None = None
     inputs: list[Any] | None = None
     steps: tuple[_ManifestStep, ...] | None = None
     precision: dict[str, dict[str, str]] | None = None
     executed: tuple[str, ...] = ()
     generated: tuple[str, ...] = ()
     float_tensors: tuple[str, ...] = ()
-    record: dict[str, Any] | None = None
-    status: dict[str, Any] | None = None
+    record: Json | None = None
+    status: Json | None = None
     runs: tuple[dict[str, Any], ...] = ()
     findings: list[Any] | None = None
 
 
-def _problem(manifest: Mapping[str, Any]) -> str:
+def _problem(manifest: Json) -> str:
     """What is not of the shape that is read later; "" where all is."""
     try:
         read = msgspec.convert(manifest, _Manifest)

@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from deploykit.errors import DefectError, DeploykitError, PackageError
 from deploykit.findings import listed
 from deploykit.packages.manifests import MANIFEST, SIGNATURE, hash_file, list_files, read_manifest, sealed_text
+from deploykit.system.aliases import Json, Tell
 from deploykit.system.files import read_regular
 from deploykit.system.folders import GONE, abandoned, discard, exchange, put_in_place, workspace
 
@@ -118,7 +119,7 @@ def check_place(out: Path, *, force: bool, kind: SealedKind = PACKAGES, contents
     return kind.read(out)[0]
 
 
-def tidy(out: Path, tell: Callable[[str], None], kind: SealedKind = PACKAGES) -> bool:
+def tidy(out: Path, tell: Tell, kind: SealedKind = PACKAGES) -> bool:
     """Clear away what runs that died left beside ``out``; True when one had set a folder aside, which is put back."""
 
     def foreign(left: Path) -> Iterator[str]:
@@ -152,7 +153,7 @@ class PlacedFolder:
 
     kind = PACKAGES
 
-    def __init__(self, out: Path, *, force: bool = False, tell: Callable[[str], None] | None = None) -> None:
+    def __init__(self, out: Path, *, force: bool = False, tell: Tell | None = None) -> None:
         self.out, self.force = out, force
         self._tell = tell or (lambda _line: None)
         self._work: Path | None = None
@@ -236,7 +237,7 @@ class _PlacedResults(PlacedFolder):
     kind = RESULTS
 
 
-def publish_results(out: Path, fill: Callable[[Path], Mapping[str, Any]], *, force: bool) -> None:
+def publish_results(out: Path, fill: Callable[[Path], Json], *, force: bool) -> None:
     """Make the folder ``out``: ``fill`` writes files into an empty folder and returns what its report says.
 
     Raises PackageError where something stands that may not be replaced, which is kept, or nothing can be written.

@@ -5,7 +5,7 @@ It reads the package and changes nothing; what the device makes of the numbers i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial, reduce
@@ -30,6 +30,7 @@ from deploykit.model import load_model, wrap_proto
 from deploykit.model.collect import collect_facts, facts_of
 from deploykit.model.facts import GraphFacts
 from deploykit.model.weights import lean_weights
+from deploykit.system.aliases import Json
 
 __all__ = ["PackageJudge", "Rejudged", "judge_of", "rejudge"]
 
@@ -98,7 +99,7 @@ class PackageJudge:
 
 
 def judge_of(
-    package: Path, status: Mapping[str, Any], thresholds: Thresholds | None = None, *, data: Path | None = None
+    package: Path, status: Json, thresholds: Thresholds | None = None, *, data: Path | None = None
 ) -> PackageJudge:
     """The judge of a package, on the samples that it keeps, or on ``data``. Raises DeploykitError.
 
@@ -172,7 +173,7 @@ def _in_order(pieces: Sequence[_Piece]) -> list[_Piece]:
     return done
 
 
-def _recorded_loss(status: Mapping[str, Any]) -> Verdict | None:
+def _recorded_loss(status: Json) -> Verdict | None:
     """What the encodings as given lost when the package was made, where that was measured."""
     known = [
         {**number, "value": number["quantization"], "words": number["quantization_words"]}
@@ -183,7 +184,7 @@ def _recorded_loss(status: Mapping[str, Any]) -> Verdict | None:
     return Verdict.from_json({**totals, "lost_rows": 0.0, "numbers": known, "not_finite": []}) if known else None
 
 
-def rejudge(package: Path, status: Mapping[str, Any]) -> Rejudged:
+def rejudge(package: Path, status: Json) -> Rejudged:
     """Simulate the pieces of a package in their order, and hold its outputs against those of the same pieces in float.
 
     Nothing is said of a package in which no model lies beside encodings.

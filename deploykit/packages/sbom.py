@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import NAMESPACE_URL, uuid5
 
 from deploykit.errors import ToolError
 from deploykit.packages.manifests import digest_of, json_text
+from deploykit.system.aliases import Json
 
 if TYPE_CHECKING:
     from cyclonedx.model.component import Component
@@ -23,7 +24,7 @@ SBOM = "sbom.cdx.json"
 _COMPUTES_WITH = ("click", "jinja2", "numpy", "onnx", "onnxruntime", "packaging", "protobuf")
 
 
-def sbom_text(manifest: Mapping[str, Any]) -> str:
+def sbom_text(manifest: Json) -> str:
     """The document of a package with this manifest, always the same for the same; ToolError without the extra."""
     try:
         from cyclonedx.model.bom import Bom
@@ -40,7 +41,7 @@ def sbom_text(manifest: Mapping[str, Any]) -> str:
     return json_text(document)
 
 
-def _inputs(manifest: Mapping[str, Any]) -> Iterator[Component]:
+def _inputs(manifest: Json) -> Iterator[Component]:
     from cyclonedx.model import HashAlgorithm, HashType
     from cyclonedx.model.component import Component, ComponentType
 
@@ -60,7 +61,7 @@ def _inputs(manifest: Mapping[str, Any]) -> Iterator[Component]:
         )
 
 
-def _libraries(manifest: Mapping[str, Any]) -> Iterator[Component]:
+def _libraries(manifest: Json) -> Iterator[Component]:
     from importlib.metadata import PackageNotFoundError, version
 
     yield _tool("deploykit", manifest["deploykit"])
@@ -71,7 +72,7 @@ def _libraries(manifest: Mapping[str, Any]) -> Iterator[Component]:
             continue
 
 
-def _vendor(manifest: Mapping[str, Any]) -> Iterator[Component]:
+def _vendor(manifest: Json) -> Iterator[Component]:
     """The SDK that the package is for, and whatever the adapter recorded to have run, by its name."""
     from cyclonedx.model.component import Component, ComponentType
 

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from stat import S_ISGID, S_ISUID
-from typing import Any
 
 from deploykit.backend.backend import Check
 from deploykit.backend.plugins import load_backend
@@ -29,6 +28,7 @@ from deploykit.packages.manifests import (
     list_files,
     read_manifest,
 )
+from deploykit.system.aliases import Json
 from deploykit.system.files import read_regular
 from deploykit.system.published import Published
 
@@ -70,7 +70,7 @@ class VerifyReport(Published):
             return 0
         return 6 if any(not check.ok and check.id in _INTEGRITY for check in self.checks) else 1
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """What ``deploykit verify --json`` prints."""
         mismatches = [{"tensor": name, "intended": wanted, "actual": got} for name, wanted, got in self.mismatches]
         return {
@@ -158,7 +158,7 @@ def verify_integrity(package: Path) -> tuple[Check, ...]:
     return _integrity(package, read_manifest(package)["files"], strict=True, seen=None)
 
 
-def _integrity(package: Path, files: Mapping[str, Any], *, strict: bool, seen: Witnessed | None) -> tuple[Check, ...]:
+def _integrity(package: Path, files: Json, *, strict: bool, seen: Witnessed | None) -> tuple[Check, ...]:
     hashed = hash_file if seen is None else seen.hash
     found = set(list_files(package, with_empty=True))
 
@@ -206,7 +206,7 @@ def _integrity(package: Path, files: Mapping[str, Any], *, strict: bool, seen: W
     )
 
 
-def _models(package: Path, files: Mapping[str, Any]) -> Iterator[Check]:
+def _models(package: Path, files: Json) -> Iterator[Check]:
     for path in sorted(files):
         if path.startswith("model/") and path.endswith(".onnx"):
             try:
@@ -217,7 +217,7 @@ def _models(package: Path, files: Mapping[str, Any]) -> Iterator[Check]:
                 yield Check(id="model-readable", ok=True, detail=path)
 
 
-def _encodings(package: Path, files: Mapping[str, Any]) -> Iterator[Check]:
+def _encodings(package: Path, files: Json) -> Iterator[Check]:
     """The file of encodings beside each model."""
     for path in map(Path, sorted(files)):
         beside = f"encodings/{path.stem}.json"

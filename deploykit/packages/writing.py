@@ -9,9 +9,8 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from deploykit.backend.backend import BytesFile, CopiedFile, JsonFile, PackageFile, TextFile
 from deploykit.errors import DefectError, DeploykitError, PackageError
@@ -31,6 +30,7 @@ from deploykit.packages.manifests import (
     sealed_text,
 )
 from deploykit.packages.placing import PlacedFolder
+from deploykit.system.aliases import Json, Tell
 from deploykit.system.files import copy_hashed, open_regular, regular_size
 from deploykit.system.folders import workspace
 
@@ -47,9 +47,7 @@ class PackageWriter(PlacedFolder):
     gives large files of the user's a second name instead of copying them; the bytes of the package are the same.
     """
 
-    def __init__(
-        self, out: Path, *, force: bool = False, link: bool = False, tell: Callable[[str], None] | None = None
-    ) -> None:
+    def __init__(self, out: Path, *, force: bool = False, link: bool = False, tell: Tell | None = None) -> None:
         super().__init__(out, force=force, tell=tell)
         self.link = link
         self.records: dict[str, FileRecord] = {}
@@ -124,7 +122,7 @@ class PackageWriter(PlacedFolder):
             self.records[path] = _executed(self.folder, path)
         return fresh
 
-    def seal(self, manifest: Mapping[str, Any]) -> None:
+    def seal(self, manifest: Json) -> None:
         """Write the manifest, with every file recorded so far; nothing may be added afterwards."""
         files = {path: self.records[path].to_json() for path in sorted(self.records)}
         whole = {**manifest, "files": files}
@@ -144,7 +142,7 @@ def _executed(package: Path, path: str) -> FileRecord:
     return FileRecord(path=path, bytes=size, sha256=digest, origin="executed")
 
 
-def record_build(package: Path, executed: Iterable[str], made: Path) -> dict[str, Any]:
+def record_build(package: Path, executed: Iterable[str], made: Path) -> Json:
     """Take the files that a build left in artifacts/ and logs/ of ``made`` into the manifest, atomically; returns it.
 
     ``executed`` are the ids of the steps that ran; they move from the manifest's generated to its executed list.
@@ -164,9 +162,7 @@ def record_build(package: Path, executed: Iterable[str], made: Path) -> dict[str
     return read_manifest(package)
 
 
-def record_run(
-    package: Path, manifest: Mapping[str, Any], entry: Mapping[str, Any], texts: Mapping[str, str], page: str
-) -> None:
+def record_run(package: Path, manifest: Json, entry: Json, texts: Mapping[str, str], page: str) -> None:
     """Take the files of one more run, by their paths, into the package and its manifest; the caller holds the folder.
 
     ``page`` is what report.html becomes, "" where it stays. A process that is killed in between leaves files that no
@@ -187,7 +183,7 @@ def record_run(
         _replace(package, REPORT_PAGE, page)
 
 
-def clear_runs(package: Path, manifest: Mapping[str, Any]) -> None:
+def clear_runs(package: Path, manifest: Json) -> None:
     """Remove records of runs that did not come into the manifest; the caller holds the folder."""
     for path in (package / RUNS).glob("*"):
         if path.relative_to(package).as_posix() not in manifest["files"]:

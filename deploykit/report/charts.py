@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from deploykit.accuracy.latency import Estimate, TraceEvent, in_time
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.findings import Finding, Severity
+from deploykit.system.aliases import Json
 
 if TYPE_CHECKING:
     from deploykit.backend.plans import PlannedPrecision
@@ -46,7 +47,7 @@ def decibels(value: float) -> str:
     return f"{value:.1f} dB" if math.isfinite(value) else ("no difference" if value > 0 else "nothing left")
 
 
-def loss_bars(rows: Sequence[tuple[str, Mapping[str, float]]], clean: float | None = None) -> list[dict[str, Any]]:
+def loss_bars(rows: Sequence[tuple[str, Mapping[str, float]]], clean: float | None = None) -> list[Json]:
     """Bars for signal to noise in dB, each with a label and per series its length in percent and its number in words.
 
     The longer, the worse. What shows no difference at all has no length.
@@ -72,7 +73,7 @@ def spark(counts: Sequence[int]) -> tuple[float, ...]:
     return tuple(round(100 * math.sqrt(count / peak), 1) if peak else 0.0 for count in counts)
 
 
-def spread(points: Sequence[tuple[float, float, str]]) -> list[dict[str, Any]]:
+def spread(points: Sequence[tuple[float, float, str]]) -> list[Json]:
     """Points by (x, y, title) in percent from left and top; values that are not finite lie on the nearer edge."""
 
     def shares(values: Sequence[float]) -> list[float]:
@@ -96,7 +97,7 @@ _LEAST, _MOST = 1e-12, 1e12
 """The axis ends here at the latest: masks of 1e30 would press everything else together."""
 
 
-def range_chart(encodings: EncodingSet) -> dict[str, Any] | None:
+def range_chart(encodings: EncodingSet) -> Json | None:
     """The 60 activations of largest magnitude with a grid of one step each; None without any.
 
     In percent of the axis a bar has where one step of 16 and 8 bits lies, and its largest value; ``ticks`` and
@@ -147,7 +148,7 @@ _MOST_STRETCHES = 1500  # each is about 150 characters of the page
 _TICKS = 4
 
 
-def timeline(estimate: Estimate) -> dict[str, Any] | None:
+def timeline(estimate: Estimate) -> Json | None:
     """The kernels of an estimate on their threads; None where no trace was read.
 
     Kernels that are too short to be seen apart are one stretch; ``merged`` is the time below which they are ("": none).
@@ -158,7 +159,7 @@ def timeline(estimate: Estimate) -> dict[str, Any] | None:
         return None
     threads = {name: list(group) for name, group in groupby(events, key=lambda event: event.thread)}
 
-    def drawn(run: Sequence[TraceEvent]) -> dict[str, Any]:
+    def drawn(run: Sequence[TraceEvent]) -> Json:
         longest = max(run, key=lambda event: event.duration)
         first, last = run[0].start, max(event.start + event.duration for event in run)
         busy = in_time(sum(event.duration for event in run) * scale)
@@ -207,7 +208,7 @@ def network_strip(
     *,
     shares: Mapping[str, float] | None = None,
     kind: str = "",
-) -> dict[str, Any] | None:
+) -> Json | None:
     """The graph's first nodes that compute something, by type and by their share of the time; None where it has none.
 
     Neighbours of one type, or of one heat, are one run, ``noted`` where something is open there.

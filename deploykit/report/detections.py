@@ -7,16 +7,16 @@ Pictures are small and few, so that the page stays below two megabytes.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from deploykit.accuracy.judge.detections import background_class, corners_of, form_of, overlaps, read_detections
 from deploykit.accuracy.judge.verdict import OVERLAP, WORKING_SCORE
 from deploykit.report.sample_pictures import picture_in, png
+from deploykit.system.aliases import Arrays, Json
 
 if TYPE_CHECKING:
     from deploykit.accuracy.judge.kinds import DetectionSet
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["KeptBox", "boxes_beside", "draw_detections", "kept_boxes"]
 
-Values: TypeAlias = Mapping[str, npt.NDArray[Any]]
 
 _MOST_BOXES = 40
 _MOST_PICTURES = 3
@@ -50,7 +49,7 @@ class KeptBox:
         return float(overlaps(*sides)[0, 0])
 
 
-def draw_detections(group: DetectionSet, before: Seen, after: Seen) -> dict[str, Any] | None:
+def draw_detections(group: DetectionSet, before: Seen, after: Seen) -> Json | None:
     """The first samples that are pictures; None where there are none, or where neither side found anything.
 
     Both sides hold the outputs for the same samples in the same order; ``by`` gave those beside the model's as given.
@@ -60,7 +59,7 @@ def draw_detections(group: DetectionSet, before: Seen, after: Seen) -> dict[str,
     nothing = background_class(sides, WORKING_SCORE) if sides else -1
     corners = form_of([side.best(side.scores >= WORKING_SCORE) for side in sides]) is not False
 
-    def drawn() -> Iterator[dict[str, Any]]:
+    def drawn() -> Iterator[Json]:
         room, count = _ROOM, 0
         for feed, *outputs in zip(before.feeds, before.outputs, after.outputs, strict=True):
             if (picture := picture_in(feed)) is None:
@@ -91,7 +90,7 @@ def draw_detections(group: DetectionSet, before: Seen, after: Seen) -> dict[str,
 
 
 def kept_boxes(
-    group: DetectionSet, values: Values, feed: Values, size: tuple[int, int], *, corners: bool, nothing: int = -1
+    group: DetectionSet, values: Arrays, feed: Arrays, size: tuple[int, int], *, corners: bool, nothing: int = -1
 ) -> tuple[KeptBox, ...]:
     """The boxes of at least the lower working score, best first, those over a better one of their class left out.
 

@@ -19,6 +19,7 @@ from deploykit.backend.status import Compiled, Correctness, PackageStatus, Right
 from deploykit.findings import Finding, Severity, Subject, SubjectKind, group_findings
 from deploykit.model.facts import in_words
 from deploykit.packages.manifests import content_of, read_manifest
+from deploykit.system.aliases import Json
 from deploykit.system.published import Published
 
 __all__ = ["ON_A_DEVICE", "Explanation", "Word", "costs_by_output", "explain", "explained"]
@@ -148,7 +149,7 @@ class OutputCost(Published):
         return f"{self.name}: {', '.join([*told, *self.worst]) or 'as asked'}."
 
 
-def costs_by_output(numbers: Iterable[Mapping[str, Any]]) -> tuple[OutputCost, ...]:
+def costs_by_output(numbers: Iterable[Json]) -> tuple[OutputCost, ...]:
     """Each output once, or each of its parts, in the order of the numbers; of equal numbers the lowest stands.
 
     What is said of no part that has decibels of its own is said of the first one.
@@ -205,7 +206,7 @@ def explain(package: Path) -> Explanation:
     return explained(read_manifest(package), package)
 
 
-def explained(manifest: Mapping[str, Any], package: Path | None = None) -> Explanation:
+def explained(manifest: Json, package: Path | None = None) -> Explanation:
     """The same of a manifest that is read already; ``package`` is how people call its folder, where that is known."""
     decision, sdk = _table(manifest, "decision"), _table(manifest, "sdk")
     findings = tuple(_findings(manifest))
@@ -234,7 +235,7 @@ def explained(manifest: Mapping[str, Any], package: Path | None = None) -> Expla
     )
 
 
-def _findings(manifest: Mapping[str, Any]) -> Iterator[Finding]:
+def _findings(manifest: Json) -> Iterator[Finding]:
     """The recorded findings; one of a kind or severity that is none is left out."""
     for row in _rows(manifest, "findings"):
         subject = _table(row, "subject")
@@ -251,7 +252,7 @@ def _findings(manifest: Mapping[str, Any]) -> Iterator[Finding]:
             )
 
 
-def _decided(manifest: Mapping[str, Any], decision: Mapping[str, Any]) -> Iterator[str]:
+def _decided(manifest: Json, decision: Json) -> Iterator[str]:
     if route := _table(manifest, "route"):
         yield f"The route is {route.get('id')} ({route.get('confidence')}): {route.get('why')}."
     if decision.get("assumed"):
@@ -261,7 +262,7 @@ def _decided(manifest: Mapping[str, Any], decision: Mapping[str, Any]) -> Iterat
         yield "Tensors: " + ", ".join(f"{count} {kind}" for kind, count in counts.most_common()) + "."
 
 
-def _not_taken(decision: Mapping[str, Any]) -> Iterator[str]:
+def _not_taken(decision: Json) -> Iterator[str]:
     for row in _rows(decision, "rejected"):
         codes = ", ".join(map(str, _list(row.get("because"))))
         yield f"{row.get('id')} cannot be taken ({codes}): {row.get('why') or 'see these rules'}."
@@ -272,14 +273,14 @@ def _not_taken(decision: Mapping[str, Any]) -> Iterator[str]:
         yield f"{row.get('id')} ({row.get('confidence')}) was not needed: {row.get('why')}.{against}{insist}"
 
 
-def _tried(decision: Mapping[str, Any]) -> Iterator[str]:
+def _tried(decision: Json) -> Iterator[str]:
     for row in sorted(_rows(decision, "candidates"), key=lambda row: not row.get("won")):
         db = row.get("overall_db")
         shown = f"{db:.1f} dB in simulation; " if isinstance(db, int | float) else ""
         yield f"{row.get('id')}{' (taken)' if row.get('won') else ''}: {shown}{row.get('why')}."
 
 
-def _changed(decision: Mapping[str, Any], findings: Sequence[Finding]) -> Iterator[str]:
+def _changed(decision: Json, findings: Sequence[Finding]) -> Iterator[str]:
     """Each kind of change once, with the number of its places, and what the rewritten model no longer has."""
     places: dict[str, list[str]] = {}
     for row in _rows(decision, "changes"):
@@ -294,7 +295,7 @@ def _changed(decision: Mapping[str, Any], findings: Sequence[Finding]) -> Iterat
         yield f"{first.code} {first.slug}{times}: {first.message}. What is done: {first.handled}."
 
 
-def _quantized(made: Mapping[str, Any]) -> Iterator[str]:
+def _quantized(made: Json) -> Iterator[str]:
     if made.get("quantizer"):
         seen = _table(made, "calibration").get("seen", 0)
         yield f"{made['quantizer']} made them as {made.get('precision')}, from {seen} samples."
@@ -302,7 +303,7 @@ def _quantized(made: Mapping[str, Any]) -> Iterator[str]:
         yield f"The precision was chosen: {ladder.get('chosen') or 'nothing'}, {ladder.get('why')}."
 
 
-def _on_devices(manifest: Mapping[str, Any]) -> Iterator[str]:
+def _on_devices(manifest: Json) -> Iterator[str]:
     """The last run on each device and on the emulator, and where it parts from what the emulator said before."""
     last = {(run.get("serial"), run.get("where")): run for run in _rows(manifest, "runs")}
     for run in last.values():
@@ -323,7 +324,7 @@ def _on_devices(manifest: Mapping[str, Any]) -> Iterator[str]:
                 yield f"It took {in_time(median)} (median), {in_time(p90)} (p90); more: {run.get('record')}."
 
 
-def _estimated(estimate: Mapping[str, Any]) -> Iterator[str]:
+def _estimated(estimate: Json) -> Iterator[str]:
     """The compiler's own estimate and its dearest operators; a number that is missing is left out."""
     time, low, high = (estimate.get(key) for key in ("time_us", "lower_us", "upper_us"))
     if not all(isinstance(value, int | float) for value in (time, low, high)):
@@ -343,7 +344,7 @@ def _estimated(estimate: Mapping[str, Any]) -> Iterator[str]:
         yield f"Every kernel on its thread: open {estimate['timeline']} in ui.perfetto.dev."
 
 
-def _ran(manifest: Mapping[str, Any]) -> Iterator[str]:
+def _ran(manifest: Json) -> Iterator[str]:
     ran, left = (", ".join(map(str, _list(manifest.get(key)))) for key in ("executed", "generated"))
     yield f"Run here: {ran}." if ran else "Nothing was run here."
     if left:
@@ -358,7 +359,7 @@ def _open(findings: Sequence[Finding]) -> Iterator[str]:
         yield f"{first.severity} {first.code} {first.slug}: {first.message}{others}.{advice}"
 
 
-def _table(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+def _table(value: Json, key: str) -> Json:
     found = value.get(key)
     return found if isinstance(found, Mapping) else {}
 
@@ -367,5 +368,5 @@ def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _rows(value: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+def _rows(value: Json, key: str) -> list[Json]:
     return [row for row in _list(value.get(key)) if isinstance(row, Mapping)]

@@ -19,6 +19,7 @@ from xml.etree import ElementTree
 from deploykit.errors import InputError, UsageError
 from deploykit.findings import Finding, Severity, SubjectKind, sort_findings
 from deploykit.findings.rules import Rule
+from deploykit.system.aliases import Json
 from deploykit.system.files import write_files
 from deploykit.tables.reading import read_json, structure
 
@@ -118,7 +119,7 @@ _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: 
 _LOGICAL = {SubjectKind.NODE: "function", SubjectKind.TENSOR: "variable", SubjectKind.MODEL: "module"}
 
 
-def to_sarif(findings: Iterable[Finding], rules: Iterable[Rule[Any]], model_path: Path | str) -> dict[str, Any]:
+def to_sarif(findings: Iterable[Finding], rules: Iterable[Rule[Any]], model_path: Path | str) -> Json:
     """One SARIF log with one run.
 
     ``rules`` are described in the log as far as findings name them. ``model_path`` is the file that results point to; a
@@ -151,7 +152,7 @@ def to_sarif(findings: Iterable[Finding], rules: Iterable[Rule[Any]], model_path
     }
 
 
-def _rule(rule: Rule[Any]) -> dict[str, Any]:
+def _rule(rule: Rule[Any]) -> Json:
     return {
         "id": rule.code,
         "name": "".join(word.capitalize() for word in rule.slug.split("-")),
@@ -163,7 +164,7 @@ def _rule(rule: Rule[Any]) -> dict[str, Any]:
     }
 
 
-def _result(finding: Finding, index: Mapping[str, int], uri: str) -> dict[str, Any]:
+def _result(finding: Finding, index: Mapping[str, int], uri: str) -> Json:
     subject = finding.subject
     text = f"{finding.message}. Next: {finding.hint}" if finding.hint else finding.message
     result: dict[str, Any] = {
@@ -223,7 +224,7 @@ def _clean(text: str) -> str:
     return "".join(letter if letter >= " " or letter in "\t\n" else " " for letter in text)
 
 
-def run_cases(record: Mapping[str, Any]) -> tuple[JUnitCase, ...]:
+def run_cases(record: Json) -> tuple[JUnitCase, ...]:
     """The rows of one run on a device, from what ``deploykit run`` publishes: right, and within its budget."""
     if "right" not in record:
         told = f"the program on the device failed (status {record.get('status')})"
@@ -235,7 +236,7 @@ def run_cases(record: Mapping[str, Any]) -> tuple[JUnitCase, ...]:
     if latency:
         line = f"median {latency['median_us']:g} us, p90 {latency['p90_us']:g} us, {latency['count']} samples"
         cases.append(JUnitCase(name="latency", seconds=latency["median_us"] / 1e6, message=line))
-    budget: Mapping[str, Any] | None = record.get("budget")
+    budget: Json | None = record.get("budget")
     if budget is not None:
         limit = f"p90 {latency.get('p90_us', 0):g} us, at most {budget['p90_us']:g} us were allowed"
         cases.append(JUnitCase(name="budget", kind="" if budget["held"] else "failure", message=limit))

@@ -15,6 +15,7 @@ from deploykit.accuracy.latency import in_time
 from deploykit.findings import Finding, group_findings
 from deploykit.report.charts import decibels, loss_bars, share_of, spark, spread
 from deploykit.report.rendering import render
+from deploykit.system.aliases import Json
 
 if TYPE_CHECKING:
     from deploykit.accuracy.search.goals import Goal
@@ -31,7 +32,7 @@ class LadderRow:
     ``sqnr_db`` is NaN where nothing was measured, infinite where nothing differs or nothing is left.
     """
 
-    told: Mapping[str, Any]
+    told: Json
     is_chosen: bool
     sqnr_db: float
 
@@ -109,11 +110,11 @@ class LadderSection:
     chosen: str
     why: str
     rows: tuple[LadderRow, ...]
-    conclusions: Sequence[Mapping[str, Any]]
-    steps: Sequence[Mapping[str, Any]]
+    conclusions: Sequence[Json]
+    steps: Sequence[Json]
     quality: str
     bars: Sequence[Any]
-    scatter: Mapping[str, Any]
+    scatter: Json
 
     @property
     def has_metric(self) -> bool:
@@ -140,7 +141,7 @@ class LadderSection:
         """The row that was chosen."""
         return next((row for row in self.rows if row.is_chosen), None)
 
-    def costs(self, step: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def costs(self, step: Json) -> list[Json]:
         """Bars of what quantizing single layers costs, the worst first, where a step measured that."""
         shown = []
         for row in (step["raised"] or {}).get("sensitivity", ()):
@@ -153,18 +154,18 @@ class LadderSection:
             shown.append((row["layer"], apart or known))
         return loss_bars(shown)
 
-    def words(self, row: Mapping[str, Any]) -> str:
+    def words(self, row: Json) -> str:
         """What a candidate in its published shape keeps of the signal."""
         return "–" if row["sqnr_db"] is None else f"{row['sqnr_db']:.1f} dB"
 
 
-def ladder_section(ladder: Mapping[str, Any]) -> LadderSection:
+def ladder_section(ladder: Json) -> LadderSection:
     """The section about a ladder in its published shape."""
     from deploykit.accuracy.search.goals import parse_goal
 
     steps, goal = ladder["steps"], parse_goal(ladder["goal"])
 
-    def row_of(told: Mapping[str, Any]) -> LadderRow:
+    def row_of(told: Json) -> LadderRow:
         # JSON has no infinity: where decibels were judged and none are told, the verdict says which end it was.
         sqnr_db = told["sqnr_db"]
         if sqnr_db is None and (told["meets_goal"] is None or goal.needs_metric):
@@ -208,7 +209,7 @@ class _Axis:
             return cls(name="detections surely kept", floor=100 * goal.share, words="{:.1f} %")
         return cls(name="signal to noise", floor=goal.decibels, words="{:.1f} dB")
 
-    def value(self, told: Mapping[str, Any], sqnr_db: float) -> float:
+    def value(self, told: Json, sqnr_db: float) -> float:
         """The quality of a candidate or trial in its published shape; NaN where it is not known."""
         if self.name == "signal to noise":
             return sqnr_db
@@ -220,7 +221,7 @@ class _Axis:
         return self.words.format(value) if math.isfinite(value) else decibels(value)
 
 
-def _bars(axis: _Axis, rows: Sequence[LadderRow]) -> list[dict[str, Any]]:
+def _bars(axis: _Axis, rows: Sequence[LadderRow]) -> list[Json]:
     """Per candidate quality and cost, each on a scale from nothing to the largest; the goal is a bar of its own."""
     known = [(row, axis.value(row.told, row.sqnr_db)) for row in rows if row.told["cost"] is not None]
     highest = max((value for value in (axis.floor, *(v for _, v in known)) if math.isfinite(value)), default=1.0)
@@ -240,7 +241,7 @@ def _bars(axis: _Axis, rows: Sequence[LadderRow]) -> list[dict[str, Any]]:
     ]
 
 
-def _scatter(axis: _Axis, rows: Sequence[LadderRow], trials: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _scatter(axis: _Axis, rows: Sequence[LadderRow], trials: Sequence[Json]) -> Json:
     """Candidates and trials by what they cost and quality, and the front that nothing beats in both.
 
     The cost is the estimated time where a compiler was asked, else bit operations; no trial was compiled.
@@ -281,7 +282,7 @@ def _scatter(axis: _Axis, rows: Sequence[LadderRow], trials: Sequence[Mapping[st
 
 
 def render_ladder(
-    ladder: Mapping[str, Any],
+    ladder: Json,
     model_name: str,
     samples: str,
     *,

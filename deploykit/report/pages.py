@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from deploykit.findings import Finding, group_findings, headline
 from deploykit.report.charts import decibels, loss_bars, network_strip, range_chart, share_of, timeline
 from deploykit.report.explaining import ON_A_DEVICE, costs_by_output, explained, shipping
 from deploykit.report.rendering import render
+from deploykit.system.aliases import Json
 
 if TYPE_CHECKING:
     from deploykit.model.facts import GraphChange
@@ -79,7 +80,7 @@ def render_report(
     findings: tuple[Finding, ...],
     files: Sequence[FileRecord],
     templates: Path | None,
-    detections: Mapping[str, Any] | None = None,
+    detections: Json | None = None,
 ) -> str:
     """One HTML page without any outside reference: the verdict, findings, what was changed, precision, costs, commands.
 
@@ -159,7 +160,7 @@ _WORST_FIRST = ("wrong", "refused", "narrowed", "not judged", "right")
 _MOST_ROWS = 200
 
 
-def audit_section(audit: Audit | None) -> dict[str, Any] | None:
+def audit_section(audit: Audit | None) -> Json | None:
     """``open`` are the kernels that are not right, worst first; ``left_out`` counts those beyond the table."""
     if audit is None:
         return None
@@ -180,7 +181,7 @@ def _rank(verdict: str) -> int:
     return _WORST_FIRST.index(verdict) if verdict in _WORST_FIRST else 0
 
 
-def quantized_section(record: Mapping[str, Any]) -> dict[str, Any]:
+def quantized_section(record: Json) -> Json:
     """An account in its published shape: labelled words, what happened on the way, and each output's numbers."""
 
     def said(db: float | None) -> str:
@@ -222,7 +223,7 @@ def quantized_section(record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def with_runs(page: str, manifest: Mapping[str, Any]) -> str:
+def with_runs(page: str, manifest: Json) -> str:
     """The report of a package with what devices said since it was made; "" for one that has no place for it."""
     before, began, rest = page.partition(_SINCE)
     _, ended, after = rest.partition(_SINCE_END)

@@ -15,11 +15,12 @@ from jinja2 import ChoiceLoader, Environment, FileSystemLoader, PackageLoader, S
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from deploykit.errors import DefectError, UsageError
+from deploykit.system.aliases import Json
 
 __all__ = ["markdown_text", "render", "shell_comment", "shell_words"]
 
 
-def render(template: str, values: dict[str, Any], *, templates: Path | None = None, own: Path | None = None) -> str:
+def render(template: str, values: Json, *, templates: Path | None = None, own: Path | None = None) -> str:
     """The text of one template. ``templates`` is a folder of the user's whose files win over all others.
 
     ``own`` is the folder of a backend that brings templates of its own; where it has none of that name, or is None, the

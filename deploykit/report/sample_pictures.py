@@ -9,14 +9,16 @@ import struct
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from deploykit.system.aliases import Numbers
+
 __all__ = ["Picture", "picture_in", "png"]
 
-_Pixels: TypeAlias = npt.NDArray[Any]
+_Pixels: TypeAlias = Numbers
 
 _LEAST_SIDE = 32
 _LIKENESS = 0.5

@@ -26,6 +26,7 @@ from deploykit.model.graph import GraphCopy, GraphView, view_of
 from deploykit.model.nodes import attribute, copy_of, label, raise_opset
 from deploykit.model.operators import Trait, has, is_standard
 from deploykit.model.ranges import graph_bounds
+from deploykit.system.aliases import Numbers
 from deploykit.system.published import Published
 
 __all__ = [
@@ -153,7 +154,7 @@ class ModelLook(GraphView):
             raise NoMatchError(f"the shape of {name} is not known")
         return len(shape)
 
-    def values(self, name: str) -> npt.NDArray[Any]:
+    def values(self, name: str) -> Numbers:
         """The values of a stored tensor; raises NoMatchError where it is computed."""
         value = self.array(name)
         if value is None:

@@ -35,6 +35,7 @@ from deploykit.rewrites.contract import (
     Transform,
     rewrite_graph,
 )
+from deploykit.system.aliases import Numbers
 
 __all__ = ["dequantize_layers", "double_to_float", "integers_to_pairs"]
 
@@ -94,7 +95,7 @@ def _moved(to: NodeSteps, source: str, moves: Sequence[NodeProto]) -> str:
     return source
 
 
-def _zero(look: ModelLook, node: NodeProto, at: int) -> npt.NDArray[Any]:
+def _zero(look: ModelLook, node: NodeProto, at: int) -> Numbers:
     """The zero point that a node reads there; without one it is 0."""
     return look.values(node.input[at]) if any(node.input[at : at + 1]) else np.zeros((), np.int8)
 
@@ -223,13 +224,13 @@ def _lstm(look: ModelLook, node: NodeProto) -> Match:
     return _whole(node, write)
 
 
-def _check_sizes(node: NodeProto, weights: npt.NDArray[Any], axis: int, *grid: npt.NDArray[Any]) -> None:
+def _check_sizes(node: NodeProto, weights: Numbers, axis: int, *grid: Numbers) -> None:
     """NoMatchError unless there is one scale and zero point, or one for each channel."""
     if not weights.ndim or any(part.size not in (1, weights.shape[axis]) for part in grid):
         raise NoMatchError(f"the scales of {node.input[1]} are not one for all or for each channel")
 
 
-def _values(integers: npt.NDArray[Any], scale: npt.NDArray[Any], zero: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+def _values(integers: Numbers, scale: Numbers, zero: Numbers) -> npt.NDArray[np.float32]:
     """What integers stand for."""
     return np.asarray((integers.astype(np.float32) - zero.astype(np.float32)) * scale, np.float32)
 

@@ -6,11 +6,10 @@ In rounds, with bounded memory, and so that no grid is lost: tensors with an ent
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnxruntime as ort
 from onnx import ModelProto, NodeProto, numpy_helper
 
@@ -25,6 +24,7 @@ from deploykit.model.shape_inference import Shape
 from deploykit.model.values import byte_size, dtype_name
 from deploykit.model.weights import is_outside, taken_in
 from deploykit.rewrites.contract import MatchResult, ModelLook, Rewritten, Site, Transform
+from deploykit.system.aliases import Arrays, Numbers
 
 __all__ = ["LARGEST_BYTES", "fold", "simplify"]
 
@@ -42,7 +42,7 @@ _ASKING = ("Shape", "Size")
 _STAYING = ops(Trait.CONTROL_FLOW, Trait.RANDOM) | {"Constant", "DynamicQuantizeLinear", *QUANTIZERS}
 _REARRANGING = ops(Trait.REARRANGES) | {"Concat", "Pad"}
 
-_Values = dict[str, npt.NDArray[Any]]
+_Values = dict[str, Numbers]
 
 
 def fold(graph: GraphCopy, kept: Collection[str] = ()) -> int:
@@ -138,7 +138,7 @@ def _computed(graph: GraphCopy, nodes: Sequence[NodeProto]) -> tuple[_Values, se
     return values, failed
 
 
-def _run(graph: GraphCopy, nodes: Sequence[NodeProto], known: Mapping[str, npt.NDArray[Any]]) -> _Values:
+def _run(graph: GraphCopy, nodes: Sequence[NodeProto], known: Arrays) -> _Values:
     """Runs a model without inputs: the nodes, and what they read stored under the same names."""
     if not nodes:
         return {}

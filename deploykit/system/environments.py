@@ -6,15 +6,15 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from deploykit.errors import ToolError
+from deploykit.system.aliases import Json, Tell
 from deploykit.system.folders import is_waited_for, waiting_for
 from deploykit.system.processes import ONLY_INSTALLED, ProgramEnd, run
 from deploykit.system.published import Published, published
@@ -37,7 +37,7 @@ class ToolchainState(Published):
     detail: str
     size_mb: int
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """With what people want to know of the toolchain itself."""
         about = ("name", "version", "summary", "disk_mb", "minutes", "verified", "licence", "source", "confidence")
         return {**{name: getattr(self.spec, name) for name in about}, **published(self, without=("spec",))}
@@ -132,7 +132,7 @@ class Environment:
         cwd: Path | None = None,
         timeout: float | None = None,
         log: Path | None = None,
-        on_line: Callable[[str], None] | None = None,
+        on_line: Tell | None = None,
     ) -> ProgramEnd:
         """Run the environment's Python with these arguments; see ``deploykit.system.processes.run``.
 
@@ -172,7 +172,7 @@ def environment_of(spec: ToolchainSpec) -> Environment:
 
 
 @contextlib.contextmanager
-def locked(path: Path, spec: ToolchainSpec, *, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
+def locked(path: Path, spec: ToolchainSpec, *, waiting: Tell | None = None) -> Iterator[None]:
     """Hold the lock of one environment; ``waiting`` is told where another process has it, else that is an error."""
 
     def busy() -> None:

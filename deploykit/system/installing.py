@@ -12,6 +12,7 @@ from pathlib import Path
 from packaging.specifiers import SpecifierSet
 
 from deploykit.errors import ToolError
+from deploykit.system.aliases import Tell
 from deploykit.system.environments import Environment, ToolchainState, environment_of, locked
 from deploykit.system.jobs import Begun
 from deploykit.system.processes import ONLY_INSTALLED, ProgramEnd, run
@@ -26,10 +27,10 @@ _LOCKED_ON = "linux-x86_64"
 
 def install(
     spec: ToolchainSpec,
-    progress: Callable[[str], None],
+    progress: Tell,
     *,
     anew: bool = False,
-    waiting: Callable[[str], None] | None = None,
+    waiting: Tell | None = None,
 ) -> ToolchainState:
     """Bring one environment to the state ready, going on where an earlier attempt stopped.
 
@@ -110,7 +111,7 @@ def find_python(spec: ToolchainSpec) -> str:
     )
 
 
-def _make_venv(environment: Environment, progress: Callable[[str], None]) -> None:
+def _make_venv(environment: Environment, progress: Tell) -> None:
     """Make it unless it was made to its end: one that was interrupted has an interpreter, and no pip."""
     made = environment.path / "stages" / "venv.done"
     if environment.python.exists() and (made.exists() or any(map(environment.finished, environment.spec.stages))):
@@ -124,7 +125,7 @@ def _make_venv(environment: Environment, progress: Callable[[str], None]) -> Non
     made.touch()
 
 
-def _run_stage(environment: Environment, stage: Stage, title: str, progress: Callable[[str], None]) -> None:
+def _run_stage(environment: Environment, stage: Stage, title: str, progress: Tell) -> None:
     def started(arguments: Sequence[str]) -> ProgramEnd:
         return environment.run(
             arguments,
@@ -146,7 +147,7 @@ def _pip_install(
     environment: Environment,
     stage: Stage,
     started: Callable[[Sequence[str]], ProgramEnd],
-    progress: Callable[[str], None],
+    progress: Tell,
 ) -> ProgramEnd:
     """The packages of a stage: what its lock names and nothing else, each file by its hash; else by the pins."""
     pip = ["-m", "pip", "--disable-pip-version-check", "install", "--progress-bar", "off"]

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import file_digest
 from pathlib import Path
-from typing import Any
 
 from deploykit.errors import ToolError
+from deploykit.system.aliases import Json, Tell
 
 __all__ = ["LOG", "RESULT", "Begun", "Job", "Steps", "finished_job", "prefixed", "run_job"]
 
@@ -37,7 +37,7 @@ class Job:
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
-def finished_job(folder: Path) -> dict[str, Any] | None:
+def finished_job(folder: Path) -> Json | None:
     """The result of a job that ended well and whose files are still as it left them; None otherwise."""
     result = _said(folder)
     outputs = result.get("outputs")
@@ -53,7 +53,7 @@ def finished_job(folder: Path) -> dict[str, Any] | None:
     return result
 
 
-def run_job(job: Job, *, progress: Callable[[str], None], timeout: float | None) -> dict[str, Any]:
+def run_job(job: Job, *, progress: Tell, timeout: float | None) -> Json:
     """Run the child and return its result.
 
     Raises ToolError when the time is up, the child says what failed, it ends without a result, or a file that it names
@@ -99,14 +99,14 @@ def run_job(job: Job, *, progress: Callable[[str], None], timeout: float | None)
     return result
 
 
-def _said(folder: Path) -> dict[str, Any]:
+def _said(folder: Path) -> Json:
     try:
         return _object((folder / RESULT).read_text("utf-8"))
     except (OSError, ValueError):
         return {}
 
 
-def _object(text: str) -> dict[str, Any]:
+def _object(text: str) -> Json:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -123,7 +123,7 @@ class Begun(str):
 class Steps:
     """A list of steps that are begun in its order; one may be begun again, and one that was not needed is passed."""
 
-    def __init__(self, names: Sequence[str], tell: Callable[[str], None]) -> None:
+    def __init__(self, names: Sequence[str], tell: Tell) -> None:
         self._names = tuple(names)
         self._tell = tell
 
@@ -133,6 +133,6 @@ class Steps:
             self._tell(Begun(f"[{self._names.index(name) + 1}/{len(self._names)}] {name}"))
 
 
-def prefixed(name: str, tell: Callable[[str], None]) -> Callable[[str], None]:
+def prefixed(name: str, tell: Tell) -> Tell:
     """What tells the news of one piece of work among several; steps stay steps."""
     return lambda line: tell(Begun(f"{name}: {line}") if isinstance(line, Begun) else f"{name}: {line}")

@@ -16,12 +16,13 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from deploykit.errors import ToolError
+from deploykit.system.aliases import Tell
 from deploykit.system.limits import limited_time, time_left, unbounded
 
 __all__ = ["ONLY_INSTALLED", "ProgramEnd", "run"]
@@ -68,7 +69,7 @@ def run(
     env: Mapping[str, str] | None = None,
     timeout: float | None = None,
     log: Path | None = None,
-    on_line: Callable[[str], None] | None = None,
+    on_line: Tell | None = None,
     given: bytes | Path | None = None,
     held: bool = False,
     output: Path | None = None,
@@ -198,7 +199,7 @@ def _consume(
     pid: int,
     memory: int | None,
     log: Path | None,
-    on_line: Callable[[str], None] | None,
+    on_line: Tell | None,
 ) -> tuple[deque[str], str]:
     """The last lines, and which bound was broken: "time", "memory" or ""."""
     tail: deque[str] = deque(maxlen=_TAIL_LINES)

@@ -12,6 +12,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from deploykit.system.aliases import Json
+
 __all__ = ["Published", "finite", "plain", "published"]
 
 
@@ -20,7 +22,7 @@ class Published:
 
     __slots__ = ()
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """What is published, by name; its values need not be plain."""
         return published(self)
 

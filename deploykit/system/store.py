@@ -11,7 +11,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -19,6 +19,7 @@ from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar, cast
 
+from deploykit.system.aliases import Json
 from deploykit.system.files import is_own
 from deploykit.system.published import Published
 
@@ -76,7 +77,7 @@ def limit() -> int:
     return int(given) if given.isascii() and given.isdigit() else _LIMIT
 
 
-def key_of(content: bytes, asked: Mapping[str, Any]) -> str:
+def key_of(content: bytes, asked: Json) -> str:
     """The name of an answer: what was looked at, and everything else that the answer depends on, as JSON values."""
     digest = sha256(json.dumps(asked, sort_keys=True).encode())
     digest.update(content)
@@ -121,7 +122,7 @@ class Store:
     def __init__(self, kind: str) -> None:
         self.folder = cache_folder() / kind
 
-    def get(self, key: str) -> dict[str, Any] | None:
+    def get(self, key: str) -> Json | None:
         """The answer under a key, None where there is none that can be read."""
         data = self._read(f"{key}.json")
         try:
@@ -130,7 +131,7 @@ class Store:
             return None
         return found if isinstance(found, dict) else None
 
-    def put(self, key: str, answer: Mapping[str, Any], *, tidy: bool = True) -> None:
+    def put(self, key: str, answer: Json, *, tidy: bool = True) -> None:
         """Keep an answer, whole or not at all; a folder that cannot be written to keeps none.
 
         Without ``tidy`` nothing else makes room for it: for many small answers one after another.

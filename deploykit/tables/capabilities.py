@@ -6,7 +6,6 @@ unknown, never a guess. Nothing here knows a vendor.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
@@ -14,6 +13,7 @@ from typing import Any, Literal
 from packaging.version import Version
 
 from deploykit.findings import Confidence
+from deploykit.system.aliases import Json
 from deploykit.system.published import Published, published
 
 __all__ = [
@@ -161,7 +161,7 @@ class CompatRow(Published):
     words: tuple[str, ...] = ()
     ran: str = ""
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """Without what only finds it."""
         return published(self, without=("family", "words", "ran"))
 
@@ -197,7 +197,7 @@ class SdkTable:
     config_keys: tuple[ConfigKey, ...] = ()
     changes: tuple[ReleaseChange, ...] = ()
     carrier: str = ""
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Json = field(default_factory=dict)
 
     @property
     def parsed(self) -> Version:

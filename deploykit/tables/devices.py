@@ -14,6 +14,7 @@ from typing import Any
 
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
+from deploykit.system.aliases import Json
 from deploykit.system.published import Published, published
 from deploykit.tables.reading import read_toml, structure
 from deploykit.tables.sources import NO_SOURCES, write_out
@@ -56,7 +57,7 @@ class Device(Published):
         found = self.facts.get(name)
         return None if found is None else found.value
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """Plain values first, sources under ``facts``."""
         facts = {
             name: {key: value for key, value in published(fact).items() if value not in ("", ()) or key == "value"}

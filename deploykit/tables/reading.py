@@ -23,6 +23,7 @@ import msgspec
 from msgspec.json import decode, encode, schema_components
 
 from deploykit.errors import InputError
+from deploykit.system.aliases import Json
 from deploykit.system.files import read_regular
 from deploykit.system.store import Store
 
@@ -36,7 +37,7 @@ _SPACED_COLON = re.compile(rb'"\s+:')
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 
 
-def read_toml(path: Path, *, shipped: bool = False) -> dict[str, Any]:
+def read_toml(path: Path, *, shipped: bool = False) -> Json:
     """A TOML file as a dictionary. Raises InputError that names the file.
 
     Of a ``shipped`` file, a table of an installed package, the result is kept between runs by the hash of its bytes:
@@ -54,7 +55,7 @@ def read_toml(path: Path, *, shipped: bool = False) -> dict[str, Any]:
     return found
 
 
-def _parse_toml(path: Path, data: bytes) -> dict[str, Any]:
+def _parse_toml(path: Path, data: bytes) -> Json:
     import tomllib
 
     try:
@@ -121,7 +122,7 @@ class _RefusedJSONError(ValueError):
     """JSON that parses but is not acceptable."""
 
 
-def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_pairs(pairs: list[tuple[str, Any]]) -> Json:
     result = dict(pairs)
     if len(result) != len(pairs):
         keys = [key for key, _ in pairs]
@@ -232,7 +233,7 @@ def _with_keys(kind: Any, value: Any, path: str) -> str:
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
-def schema_of(kind: type[Any], *, hidden: Collection[str] = (), optional: Collection[str] = ()) -> dict[str, Any]:
+def schema_of(kind: type[Any], *, hidden: Collection[str] = (), optional: Collection[str] = ()) -> Json:
     """The JSON Schema of what ``structure`` accepts as ``kind``, a dataclass.
 
     ``hidden`` fields are filled by the loader and may not be written; ``optional`` ones may be left out although the
@@ -245,7 +246,7 @@ def schema_of(kind: type[Any], *, hidden: Collection[str] = (), optional: Collec
     return decode(encode({"$schema": _DIALECT, **top, **({"$defs": defs} if defs else {})}), type=dict[str, Any])
 
 
-def _strict(schema: dict[str, Any], hidden: Collection[str], optional: Collection[str]) -> dict[str, Any]:
+def _strict(schema: dict[str, Any], hidden: Collection[str], optional: Collection[str]) -> Json:
     """The schema of an object with the keys that may be written and no others; enumerations stay as they are."""
     if "properties" not in schema:
         return schema

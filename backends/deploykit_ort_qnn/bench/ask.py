@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 from onnx import ModelProto
@@ -18,6 +18,7 @@ from onnx import ModelProto
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.backend.backend import Progress
 from deploykit.encodings.qdq import extract_qdq
+from deploykit.system.aliases import Json, Tell
 from deploykit.system.folders import scratch
 from deploykit.system.store import Store, code_digest, key_of
 from deploykit_ort_qnn.bench.kernels import Kernel, within_grids
@@ -53,15 +54,15 @@ class Memory:
     it: ``taken``, ``types`` or ``numbers``, or in which other way.
     """
 
-    def __init__(self, who: Mapping[str, Any]) -> None:
+    def __init__(self, who: Json) -> None:
         # Whoever changes how is asked, or how ways are built, asks anew.
         self._store, self._who = Store("asked"), {**who, "code": code_digest(Path(__file__).parent)}
 
-    def get(self, content: bytes, want: str) -> dict[str, Any] | None:
+    def get(self, content: bytes, want: str) -> Json | None:
         """The answer to a question, None where there is none."""
         return self._store.get(key_of(content, {**self._who, "want": want}))
 
-    def put(self, content: bytes, want: str, answer: Mapping[str, Any]) -> None:
+    def put(self, content: bytes, want: str, answer: Json) -> None:
         """Keep an answer."""
         self._store.put(key_of(content, {**self._who, "want": want}), dict(answer))
 
@@ -207,9 +208,7 @@ class Bench:
         return [(kernel, found.get(kernel.prefix)) for kernel in asked]
 
 
-def bench_of(
-    wheel: Mapping[str, str], host: Host | None, soc_model: int, progress: Callable[[str], None], what: str
-) -> Bench:
+def bench_of(wheel: Mapping[str, str], host: Host | None, soc_model: int, progress: Tell, what: str) -> Bench:
     """The bench of one compiler and chip, with what is remembered of these; ``what`` is told while it runs."""
 
     def run(probes: Sequence[BenchGraph]) -> Iterator[Ran]:
@@ -242,7 +241,7 @@ def verdict_on(kernel: Kernel, answer: KernelAnswer | None) -> KernelVerdict:
     return judged(kernel, answer)[0]
 
 
-def judged(kernel: Kernel, answer: KernelAnswer | None) -> tuple[KernelVerdict, str, Mapping[str, Any]]:
+def judged(kernel: Kernel, answer: KernelAnswer | None) -> tuple[KernelVerdict, str, Json]:
     """The verdict, why it is not right ("" where it is), and what was measured."""
     if answer is None or kernel.why:
         return KernelVerdict.UNJUDGED, kernel.why or "it was not reached", {}

@@ -22,6 +22,7 @@ from deploykit.model.collect import facts_of
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import label
+from deploykit.system.aliases import Tell
 from deploykit_ort_qnn.bench.ask import Bench, bench_of, judged, verdict_on
 from deploykit_ort_qnn.bench.kernels import Kernel, kernels_of, spared
 from deploykit_ort_qnn.bench.pieces import PAIR
@@ -63,9 +64,7 @@ _ALIKE = 4
 T = TypeVar("T")
 
 
-def audit_draft(
-    draft: ProviderDraft, *, level: str, progress: Callable[[str], None], given: Situation | None = None
-) -> Audit:
+def audit_draft(draft: ProviderDraft, *, level: str, progress: Tell, given: Situation | None = None) -> Audit:
     """The kernels of what a package would compile.
 
     ``full`` are all of them, ``auto`` as many as are affordable where a row suspects any, ``quick`` those that a row

@@ -20,8 +20,9 @@ from deploykit.accuracy.simulate.sessions import Session
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, label
 from deploykit.model.ranges import ANYTHING, graph_bounds
+from deploykit.system.aliases import Arrays, Numbers
 from deploykit_ort_qnn.bench.pieces import PAIR, Pieces, anonymous, renamed, with_conversions
-from deploykit_ort_qnn.bench.together import Numbers, Span, covering
+from deploykit_ort_qnn.bench.together import Span, covering
 from deploykit_ort_qnn.rules.audit import BACKWARD, BEYOND
 
 __all__ = ["RUNNING", "Kernel", "kernels_of", "spared", "within_grids"]
@@ -63,7 +64,7 @@ class Kernel:
     type: str
     prefix: str
     model: ModelProto
-    samples: tuple[Mapping[str, Numbers], ...] = ()
+    samples: tuple[Arrays, ...] = ()
     steps: Mapping[str, float]
     why: str = ""
     way: str = ""
@@ -254,7 +255,7 @@ def within_grids(kernel: Kernel, *, results: bool = False) -> Kernel:
     if not inner:
         return kernel
 
-    def is_cut_off(sample: Mapping[str, Numbers]) -> bool:
+    def is_cut_off(sample: Arrays) -> bool:
         made = session.run(sample)
         shares = ((np.mean(made[name] == end), few) for name, (cut, few) in inner.items() for end in cut)
         return any(share > few for share, few in shares)

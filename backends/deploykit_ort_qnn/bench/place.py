@@ -21,11 +21,11 @@ from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute
 from deploykit.model.shape_inference import infer
 from deploykit.rewrites.contract import NoMatchError
+from deploykit.system.aliases import Numbers
 from deploykit_ort_qnn.bench.pieces import PAIR
 
-__all__ = ["Numbers", "OperatorPlace", "PairGrid"]
+__all__ = ["OperatorPlace", "PairGrid"]
 
-Numbers = npt.NDArray[Any]
 # From here on the operator set itself has pairs of 16 bits.
 _MICROSOFT = "com.microsoft"
 _WIDE_OPSET = 21
@@ -218,7 +218,7 @@ class OperatorPlace:
         """What it reads, in the integers that the result has: what moves them need not convert."""
         return self.only_computed if self.grid is None else self.converted(self.only_computed, self.grid)
 
-    def taken(self, source: str, places: Mapping[int, npt.NDArray[Any]], grid: PairGrid | None) -> str:
+    def taken(self, source: str, places: Mapping[int, Numbers], grid: PairGrid | None) -> str:
         """Of the operator's input, converted or not, what is at those places of each axis; zeros for those below zero.
 
         A mask makes the zeros: Pad and Concat put other integers there on some grids (QAIRT 2.51).

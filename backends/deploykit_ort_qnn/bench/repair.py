@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import Any
 
 from onnx import ModelProto
 
@@ -28,6 +27,7 @@ from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import label
 from deploykit.model.weights import load_weights
 from deploykit.rewrites.contract import NoMatchError, load_transform, transform_names
+from deploykit.system.aliases import Json
 from deploykit_ort_qnn.bench.ask import Bench, KernelAnswer, TimedBench, answer_of, bench_of, verdict_on
 from deploykit_ort_qnn.bench.kernels import Kernel, kernels_of, within_grids
 from deploykit_ort_qnn.bench.pieces import PAIR, Pieces, anonymous, renamed
@@ -291,7 +291,7 @@ def _trial_of(kernel: Kernel, at: int, way: str, prefix: str) -> Kernel:
     return replace(kernel, prefix=prefix, model=model, samples=samples)
 
 
-def repairs_of(options: Mapping[str, Any]) -> dict[str, str]:
+def repairs_of(options: Json) -> dict[str, str]:
     """The way of each node that one is asked for of, ``NODE=WAY``; UsageError for a way that is none."""
     found = {}
     for word in options.get("repair") or ():

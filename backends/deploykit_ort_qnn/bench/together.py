@@ -11,17 +11,17 @@ from __future__ import annotations
 import math
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import ModelProto, helper
 
 from deploykit.errors import ToolError
+from deploykit.system.aliases import Arrays, Numbers, Tell
 from deploykit_ort_qnn.compiler.hosts import NOTHING_TAKEN, Host
 from deploykit_ort_qnn.compiler.jobs import CompileJob, CompileOutcome, compile_model, execute_both
 
@@ -39,7 +39,6 @@ __all__ = [
     "run_together",
 ]
 
-Numbers = npt.NDArray[Any]
 
 COVERING = 6
 """How many input sets ``covering`` gives."""
@@ -83,7 +82,7 @@ def covering(shape: tuple[int, ...], span: Span, seed: int, *, dense: int = 1, t
     return [value.reshape(shape).astype(np.float32) for value in values]
 
 
-Outputs: TypeAlias = "Mapping[str, Sequence[npt.NDArray[Any]]]"
+Outputs: TypeAlias = "Mapping[str, Sequence[Numbers]]"
 """By the name of an output its value on every input set, in their order."""
 
 _TOGETHER = 120
@@ -110,7 +109,7 @@ class BenchGraph(Protocol):
         """The graph with its weights."""
 
     @property
-    def samples(self) -> Sequence[Mapping[str, Numbers]]:
+    def samples(self) -> Sequence[Arrays]:
         """Input sets by the names of its inputs."""
 
 
@@ -139,7 +138,7 @@ def run_together(
     *,
     host: Host | None,
     soc_model: int,
-    progress: Callable[[str], None],
+    progress: Tell,
     together: int = _TOGETHER,
     options: Mapping[str, str] | None = None,
 ) -> Iterator[Ran]:

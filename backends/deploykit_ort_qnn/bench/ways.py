@@ -16,7 +16,8 @@ import numpy.typing as npt
 from onnx import TensorProto
 
 from deploykit.rewrites.contract import NoMatchError
-from deploykit_ort_qnn.bench.place import Numbers, OperatorPlace, PairGrid
+from deploykit.system.aliases import Numbers
+from deploykit_ort_qnn.bench.place import OperatorPlace, PairGrid
 
 __all__ = ["WAYS", "RepairWay"]
 

@@ -6,13 +6,13 @@ nothing, nothing is judged.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from deploykit.errors import InputError
 from deploykit.model import load_model
 from deploykit.model.nodes import attribute
+from deploykit.system.aliases import Json
 from deploykit.system.folders import scratch
 from deploykit_ort_qnn.compiler.jobs import read_context
 from deploykit_qualcomm.carriers import carrier
@@ -24,7 +24,7 @@ _SERIALIZED = ("constants", "op_data", "shared_weights")
 """What the limit counts: buffers for activations, inputs and outputs are made when the binary is loaded."""
 
 
-def judged(graph: Mapping[str, Any], arch: str, limit_mb: int | None) -> dict[str, Any]:
+def judged(graph: Json, arch: str, limit_mb: int | None) -> Json:
     """The graph with ``fits``: bytes that count, the limit, and the parts that a split would need.
 
     ``limit_mb`` is the limit that the binary itself records, in MiB; where it records none, the tables speak for the
@@ -52,7 +52,7 @@ def judged(graph: Mapping[str, Any], arch: str, limit_mb: int | None) -> dict[st
     }
 
 
-def inspect_context(path: Path) -> dict[str, Any]:
+def inspect_context(path: Path) -> Json:
     """A binary's own words, as ``deploykit explain`` publishes them: who built it, for which chip, with which graphs.
 
     InputError for a file that is neither a context binary nor a context model, ToolError without the vendor's library.

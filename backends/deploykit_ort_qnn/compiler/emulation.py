@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import numpy.typing as npt
 import onnx
 from onnx import ModelProto, TensorProto, helper
 
@@ -30,9 +28,10 @@ from deploykit.backend.status import Correctness, correctness_of
 from deploykit.errors import InputError, ToolError
 from deploykit.model.collect import facts_of
 from deploykit.model.facts import GraphFacts
+from deploykit.system.aliases import Arrays, Json
 from deploykit.system.published import finite, plain
 from deploykit_ort_qnn.compiler.hosts import Host
-from deploykit_ort_qnn.compiler.jobs import CompileJob, Feed, Progress, compile_model, execute_both
+from deploykit_ort_qnn.compiler.jobs import CompileJob, Progress, compile_model, execute_both
 from deploykit_ort_qnn.rules.numerics import NumericScope
 
 __all__ = ["NUMBERS", "EmulationJob", "compare", "correctness", "narrowest", "numbers_json", "numbers_scope"]
@@ -40,7 +39,7 @@ __all__ = ["NUMBERS", "EmulationJob", "compare", "correctness", "narrowest", "nu
 NUMBERS = "artifacts/numbers.json"
 
 
-def numbers_json(scope: NumericScope) -> dict[str, Any]:
+def numbers_json(scope: NumericScope) -> Json:
     """The JSON value of a comparison."""
     told = {
         "schema": 1,
@@ -54,7 +53,7 @@ def numbers_json(scope: NumericScope) -> dict[str, Any]:
     return dict(plain(told))
 
 
-def numbers_scope(value: Mapping[str, Any]) -> NumericScope:
+def numbers_scope(value: Json) -> NumericScope:
     """What the rules look at, from the JSON value; raises InputError."""
     try:
         verdicts = [value[name] and Verdict.from_json(value[name]) for name in ("device", "quantization")]
@@ -87,8 +86,6 @@ def correctness(scope: NumericScope) -> Correctness:
     return replace(right, numbers=(*right.numbers, *(number.to_json() for number in numbers)))
 
 
-Numbers = npt.NDArray[Any]
-
 _LOCATED_ON = 2  # with every tensor shown, each sample costs many times more
 _SEEN = 3  # so many samples' outputs are handed on, for a page to show
 _LEAST_DB = 20.0  # a tensor on the emulator that is farther from the CPU's is where something is lost
@@ -110,7 +107,7 @@ class EmulationJob:
     facts: GraphFacts
     context: str
     options: Mapping[str, str]
-    inputs: tuple[Mapping[str, Numbers], ...]
+    inputs: tuple[Arrays, ...]
     label: Label
     bits: int = 0
     original: Original | None = None
@@ -167,7 +164,7 @@ def compare(job: EmulationJob, progress: Progress | None = None) -> NumericScope
 
 
 def _judged(
-    job: EmulationJob, facts: GraphFacts, cpu: Sequence[Mapping[str, Numbers]], npu: Sequence[Mapping[str, Numbers]]
+    job: EmulationJob, facts: GraphFacts, cpu: Sequence[Arrays], npu: Sequence[Arrays]
 ) -> tuple[Verdict, Verdict | None]:
     """The package on the emulator beside its quantization, and what that loses against float, if there is a float."""
     original = job.original
@@ -196,8 +193,8 @@ def _judged(
 
 def _first_difference(
     job: EmulationJob,
-    feeds: Sequence[Mapping[str, Numbers]],
-    run: Callable[..., tuple[list[Feed], list[Feed]]],
+    feeds: Sequence[Arrays],
+    run: Callable[..., tuple[list[Arrays], list[Arrays]]],
     progress: Progress | None,
 ) -> tuple[str, str, float | None]:
     """Compile once more with every quantized tensor as an output; name the node that makes the first that differs."""

@@ -7,7 +7,7 @@ The schematic (``profiling_level=optrace``) is text with a binary tail, whatever
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from deploykit.errors import InputError
+from deploykit.system.aliases import Json
 from deploykit.tables.reading import read_json
 from deploykit_qualcomm.qnn_types import type_name
 
@@ -117,7 +118,7 @@ def parse_graph(value: Any, *, where: str, name: str) -> QnnGraph:
     return QnnGraph(name=name, nodes=nodes, tensors=tensors)
 
 
-def _tensor(value: Mapping[str, Any]) -> QnnTensor:
+def _tensor(value: Json) -> QnnTensor:
     code, params = int(value["data_type"]), value.get("quant_params", {})
     fixed = code >> 8 in (3, 4)
     kind = _ENCODINGS.get(params.get("encoding", -1), "unknown") if fixed and params.get("definition") == 1 else ""

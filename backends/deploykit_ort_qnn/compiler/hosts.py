@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 from packaging.requirements import Requirement
 
 from deploykit.errors import ToolError
+from deploykit.system.aliases import Json, Tell
 from deploykit.system.environments import environment_of
 from deploykit.system.processes import ONLY_INSTALLED, ProgramEnd, run
 from deploykit.system.specs import ToolchainSpec
@@ -68,11 +69,11 @@ class Worker:
 
     def work(
         self,
-        request: Mapping[str, Any],
+        request: Json,
         root: Path,
         scratch: Path,
         timeout: float,
-        progress: Callable[[str], None] | None,
+        progress: Tell | None,
     ) -> Work:
         """Work off one request; paths in it are relative to ``root``. ToolError where the provider is not installed."""
         question, answer = scratch / "request.json", scratch / "result.json"
@@ -116,7 +117,7 @@ class Worker:
         return done, json.loads(answer.read_text(encoding="utf-8")), tuple(log)
 
 
-def _memory(request: Mapping[str, Any], root: Path) -> int | None:
+def _memory(request: Json, root: Path) -> int | None:
     """Bytes that the worker may take: a graph of a kilobyte can have constants of any size, which the runtime computes.
 
     A thousand times its size is more than the compiler takes of a real model; external data lies beside the model.
@@ -192,11 +193,11 @@ class Host:
 
     def compile(
         self,
-        request: Mapping[str, Any],
+        request: Json,
         root: Path,
         scratch: Path,
         timeout: float,
-        progress: Callable[[str], None] | None,
+        progress: Tell | None,
     ) -> Work:
         """Have a worker of the toolchain's Python make the context, or the runner, which writes no schematic."""
         worker = self.emulator

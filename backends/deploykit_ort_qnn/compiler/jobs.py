@@ -22,6 +22,7 @@ from typing import Any, Literal
 from deploykit.accuracy.latency import Estimate
 from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.packages.manifests import hash_file
+from deploykit.system.aliases import Arrays, Json, Tell
 from deploykit.system.folders import scratch
 from deploykit.system.limits import time_left
 from deploykit.system.processes import ProgramEnd
@@ -51,13 +52,13 @@ _PROFILE = "profile.csv"
 
 def known_work(
     kind: str,
-    asked: Mapping[str, Any],
+    asked: Json,
     inputs: Iterable[Path],
     scratch: Path,
     run: Callable[[], Work],
     *,
     host: Host | None = None,
-    tell: Callable[[str], None] | None = None,
+    tell: Tell | None = None,
 ) -> Work:
     """What ``run`` gives, or gave before for the same question; the files lie in ``scratch`` either way.
 
@@ -84,7 +85,7 @@ def _files(folder: Path) -> list[str]:
     return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
 
 
-def _key(kind: str, asked: Mapping[str, Any], inputs: Iterable[Path], host: Host | None) -> str:
+def _key(kind: str, asked: Json, inputs: Iterable[Path], host: Host | None) -> str:
     """The digest of the question, of every file it is about, and of everything that answers it."""
     who = who_compiles(host)
     rest = {"python": sys.version, "code": code_digest(Path(__file__).parent)}
@@ -98,8 +99,7 @@ def _key(kind: str, asked: Mapping[str, Any], inputs: Iterable[Path], host: Host
     return digest.hexdigest()
 
 
-Progress = Callable[[str], None]
-Feed = Mapping[str, Any]
+Progress = Tell
 """Arrays by the names of inputs or outputs."""
 Status = Literal["compiled", "refused", "failed", "crashed", "timed-out"]
 
@@ -224,13 +224,13 @@ def execute_both(
     root: Path,
     qdq: str,
     context: str,
-    sets: Sequence[Feed],
+    sets: Sequence[Arrays],
     *,
     options: Mapping[str, str],
     timeout: float = 600.0,
     progress: Progress | None = None,
     host: Host | None = None,
-) -> tuple[list[Feed], list[Feed]]:
+) -> tuple[list[Arrays], list[Arrays]]:
     """The outputs of a model on the CPU and of its compiled form on an emulator. Raises ToolError.
 
     They are for each input set, or for the first ones where more would take longer than ``timeout`` seconds.
@@ -255,17 +255,19 @@ def execute(
     worker: Worker,
     root: Path,
     runs: Sequence[tuple[str, str, dict[str, str]]],
-    sets: Sequence[Feed],
+    sets: Sequence[Arrays],
     timeout: float,
     progress: Progress | None,
-) -> list[list[Feed]]:
+) -> list[list[Arrays]]:
     """The outputs of each run (provider, model, options) for the input sets that the time is enough for."""
     import numpy as np
 
     with tempfile.TemporaryDirectory(prefix=".run-", dir=root) as folder:
         scratch = Path(folder)
         inputs = scratch / "inputs.npz"
-        feeds = {f"{number}:{name}": value for number, one in enumerate(sets) for name, value in one.items()}
+        feeds: dict[str, Any] = {
+            f"{number}:{name}": value for number, one in enumerate(sets) for name, value in one.items()
+        }
         with inputs.open("wb") as file:
             np.savez(file, **feeds)
         requests = [
@@ -300,7 +302,7 @@ def execute(
         return results
 
 
-def read_context(path: Path) -> dict[str, Any]:
+def read_context(path: Path) -> Json:
     """The metadata of a context binary, or why it is none, as the worker answers it, within the time of the caller.
 
     The vendor's library dies now and then on files that it reads the next time, so a crash is tried once again.
@@ -329,7 +331,7 @@ _READING_SECONDS = 120.0
 """For reading a binary, where the caller has set no bound (``limited_time``)."""
 
 
-def _request(job: CompileJob, scratch: Path) -> dict[str, Any]:
+def _request(job: CompileJob, scratch: Path) -> Json:
     graphs, out = scratch / "graphs", scratch / "out"
     for folder in (graphs, out, scratch / "traces"):
         folder.mkdir()

@@ -18,6 +18,7 @@ import onnx
 from msgspec.structs import replace
 
 from deploykit.errors import InputError
+from deploykit.system.aliases import Json
 from deploykit.tables.reading import read_json
 from deploykit_ort_qnn.compiler.dlc import DLC, compare_dlc, read_dlc
 from deploykit_ort_qnn.compiler.graphs import QnnGraph, QnnNode, Schematic
@@ -211,7 +212,7 @@ def narrowed(scope: PrecisionScope) -> Iterator[Narrowed]:
 EVIDENCE = "artifacts/compiled_types.json"
 
 
-def evidence_json(outcome: CompileOutcome) -> dict[str, Any]:
+def evidence_json(outcome: CompileOutcome) -> Json:
     """The JSON value of one compilation."""
     asked = [replace(graph, tensors=dict(sorted(graph.tensors.items()))) for graph in outcome.graphs]
     made = []

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from deploykit.accuracy.latency import in_time
 from deploykit.findings import Severity, listed
 from deploykit.findings.rules import Found, Registry
+from deploykit.system.aliases import Json
 from deploykit.tables.capabilities import Status
 from deploykit_qualcomm.carriers import host_toolchain
 
@@ -226,7 +227,7 @@ class PackageScope:
 
     provider_options: Mapping[str, str]
     soc_model: int | None
-    context: Mapping[str, Any] = field(default_factory=dict)
+    context: Json = field(default_factory=dict)
     own_chip: int | None = None
     """The chip that the compiler of this release stands on and compiles for, None where it does as it is told."""
     unknown_options: tuple[str, ...] = ()

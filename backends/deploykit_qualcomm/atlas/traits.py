@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from deploykit.encodings.values import EncodingSet
 from deploykit.model import Model
@@ -17,6 +17,7 @@ from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import Trait as Kind
 from deploykit.model.operators import ops
 from deploykit.model.parameters import stored_behind_pairs
+from deploykit.system.aliases import Json
 from deploykit_qualcomm.atlas.stored import traits_of_values
 from deploykit_qualcomm.rules.views import Grids, grid_of, quantized
 
@@ -143,7 +144,7 @@ def _settings(facts: GraphFacts, node: NodeFact) -> Iterator[tuple[str, Trait]]:
 
 
 @cache
-def _defaults(op: str, opset: int) -> dict[str, Any]:
+def _defaults(op: str, opset: int) -> Json:
     """What an operator's attributes are where they are left out, as far as it does not depend on a node."""
     from onnx import defs
 

@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from deploykit.accuracy.judge.judge import judge_outputs
-from deploykit.accuracy.judge.measures import Doubles, Numbers, PairQuality, Slices, Values, measure, runs_of
+from deploykit.accuracy.judge.measures import Doubles, PairQuality, Slices, measure, runs_of
 from deploykit.accuracy.judge.rules import RULES, Judged
 from deploykit.accuracy.judge.verdict import Context, Thresholds, Verdict
 from deploykit.accuracy.samples.arrays import ARRAY_SUFFIXES, read_arrays
@@ -26,6 +25,7 @@ from deploykit.findings import Finding, exit_status
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.model.weights import lean_weights
+from deploykit.system.aliases import Arrays, Json, Numbers
 from deploykit.system.published import plain, published
 
 __all__ = ["ComparedOutputs", "Evaluation", "OutputComparison", "OutputSet"]
@@ -37,7 +37,7 @@ class OutputSet:
     """Samples by name, each read on demand; the only output of a .npy file is called ``""``."""
 
     label: str
-    samples: Mapping[str, Callable[[], Values]]
+    samples: Mapping[str, Callable[[], Arrays]]
 
 
 def read_outputs(path: Path) -> OutputSet:
@@ -70,7 +70,7 @@ def _run_on(path: Path, inputs: OutputSet) -> OutputSet:
     specs = {spec.name: spec for spec in input_specs(collect_facts(loaded))}
     session = Session(lean_weights(loaded), optimize=True)
 
-    def run(read: Callable[[], Values]) -> Values:
+    def run(read: Callable[[], Arrays]) -> Arrays:
         feed = _named(tuple(specs), read())
         missing = sorted(specs.keys() - feed.keys())
         if missing:
@@ -127,20 +127,20 @@ class OutputComparison:
             result[f"{side}_{name}"] = math.nan if undefined else worst(values)
         return result
 
-    def to_json(self, *, slices: bool = False) -> dict[str, Any]:
+    def to_json(self, *, slices: bool = False) -> Json:
         """The numbers as JSON values: None for undefined or unbounded ones."""
         axes = [_every_slice(axis) if slices else _worst_slice(axis) for axis in self.axes]
         told = {"name": self.name, "shape": self.shape, **self.summary(), "axes": axes, "samples": self.qualities}
         return dict(plain(told))
 
 
-def _every_slice(axis: Slices) -> dict[str, Any]:
+def _every_slice(axis: Slices) -> Json:
     rows = enumerate(zip(axis.sqnr_db.tolist(), axis.worst.tolist(), axis.dead.tolist(), strict=True))
     told = [{"index": i, "sqnr_db": db, "max_error": worst, "dead": dead} for i, (db, worst, dead) in rows]
     return {"axis": axis.axis, "slices": told}
 
 
-def _worst_slice(axis: Slices) -> dict[str, Any]:
+def _worst_slice(axis: Slices) -> Json:
     values = axis.sqnr_db
     index = int(np.argmin(np.where(np.isnan(values), np.inf, values)))
     worst = {"worst_index": index, "worst_sqnr_db": float(values[index])}
@@ -174,7 +174,7 @@ class ComparedOutputs:
         """How many samples were compared."""
         return len({name for output in self.outputs.values() for name in output.qualities})
 
-    def to_json(self, *, slices: bool = False) -> dict[str, Any]:
+    def to_json(self, *, slices: bool = False) -> Json:
         """The published shape, without the findings."""
         outputs = [output.to_json(slices=slices) for output in self.outputs.values()]
         told = published(self, without=("mismatches", "outputs"), also=("samples",))
@@ -198,7 +198,7 @@ def compare(baseline: OutputSet, candidate: OutputSet) -> ComparedOutputs:
 
 
 def _add_sample(
-    outputs: dict[str, OutputComparison], sample: str, baseline: Values, candidate: Values
+    outputs: dict[str, OutputComparison], sample: str, baseline: Arrays, candidate: Arrays
 ) -> Iterable[tuple[str, str]]:
     if len(baseline) == len(candidate) == 1 and "" in (*baseline, *candidate):  # a .npy file names no output
         name = max(*baseline, *candidate)
@@ -249,7 +249,7 @@ class Evaluation:
         """1 when an output is dead, a sample is missing or a threshold is missed."""
         return exit_status(self.findings)
 
-    def to_json(self, *, slices: bool = False) -> dict[str, Any]:
+    def to_json(self, *, slices: bool = False) -> Json:
         """The published shape; ``slices`` adds every slice of every axis."""
         return dict(self.comparison.to_json(slices=slices) | plain(published(self, without=("comparison",))))
 
@@ -291,6 +291,6 @@ def evaluate(
     return Evaluation(comparison=comparison, findings=RULES.run(judged), verdict=verdict)
 
 
-def _named(names: Sequence[str], arrays: Values) -> Values:
+def _named(names: Sequence[str], arrays: Arrays) -> Arrays:
     """A lone array is the model's only input or output, whatever the file calls it."""
     return dict(zip(names, arrays.values(), strict=True)) if len(names) == len(arrays) == 1 else arrays

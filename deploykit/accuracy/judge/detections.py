@@ -12,10 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from deploykit.accuracy.judge.kinds import DetectionSet, OutputKind, Piece
-from deploykit.accuracy.judge.measures import Doubles, Numbers, Values
+from deploykit.accuracy.judge.measures import Doubles
 from deploykit.accuracy.judge.rows import ChosenRows
 from deploykit.accuracy.judge.verdict import OVERLAP, WORKING_SCORE, Context, JudgedNumber, KeptCount, Measure
 from deploykit.model.facts import GraphFacts
+from deploykit.system.aliases import Arrays, Numbers
 
 __all__ = ["Detections", "background_class", "corners_of", "count_kept", "form_of", "judge_detections"]
 __all__ += ["overlaps", "read_both", "read_detections"]
@@ -54,7 +55,7 @@ class Detections:
         return self.at(found[np.argsort(-self.scores[found], kind="stable")][:_MOST])
 
 
-def read_detections(group: DetectionSet, values: Values) -> Detections | None:
+def read_detections(group: DetectionSet, values: Arrays) -> Detections | None:
     """The rows that a sample's outputs hold; None where their shapes do not fit together."""
     boxes = _columns(group.boxes, values[group.boxes.output], 4)
     if boxes is None:
@@ -79,7 +80,7 @@ def read_detections(group: DetectionSet, values: Values) -> Detections | None:
 
 
 def read_both(
-    group: DetectionSet, samples: Sequence[tuple[Values, Values]], *, in_order: bool, label: str
+    group: DetectionSet, samples: Sequence[tuple[Arrays, Arrays]], *, in_order: bool, label: str
 ) -> list[tuple[Detections, Detections]]:
     """The rows of both sides of each sample; none where the shapes of any do not fit together.
 
@@ -227,8 +228,8 @@ def judge_detections(
     context: Context,
     facts: GraphFacts,
     group: DetectionSet,
-    samples: Sequence[tuple[Values, Values]],
-    feeds: Sequence[Values],
+    samples: Sequence[tuple[Arrays, Arrays]],
+    feeds: Sequence[Arrays],
 ) -> tuple[list[JudgedNumber], KeptCount | None]:
     """The numbers of one set of detections, pooled over samples, and how many are kept, strictly counted.
 
@@ -284,7 +285,7 @@ def judge_detections(
     return numbers, count
 
 
-def _image_side(group: DetectionSet, boxes: Numbers, feed: Values, facts: GraphFacts) -> tuple[float, float]:
+def _image_side(group: DetectionSet, boxes: Numbers, feed: Arrays, facts: GraphFacts) -> tuple[float, float]:
     """The longer side of the image that boxes speak of, and what their numbers are multiplied by to be pixels.
 
     ``boxes`` are the reference's. It is the size that the graph multiplies by, else the input's height and width.

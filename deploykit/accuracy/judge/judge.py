@@ -17,14 +17,15 @@ from onnx import ModelProto
 
 from deploykit.accuracy.judge import measures
 from deploykit.accuracy.judge.kinds import OutputKind, Piece, Task, detection_sets, pieces_of
-from deploykit.accuracy.judge.measures import Numbers, Pair, Values
+from deploykit.accuracy.judge.measures import Pair
 from deploykit.accuracy.judge.rows import ChosenRows, Matched
 from deploykit.accuracy.judge.verdict import Context, JudgedNumber, KeptCount, Measure, Oddity, Verdict, decide
 from deploykit.accuracy.samples.gathering import Samples
 from deploykit.accuracy.simulate.sessions import Feed, Session
 from deploykit.model.facts import GraphFacts, channel_first
+from deploykit.system.aliases import Arrays, Numbers
 
-__all__ = ["Judge", "Numbers", "judge_outputs"]
+__all__ = ["Judge", "judge_outputs"]
 
 # A probability that is off by less is the same in practice: classes that never occur may round to nothing.
 _PROBABILITY_TOLERANCE = 0.05
@@ -51,7 +52,7 @@ class Judge:
         samples: Sequence[Feed] | Samples,
         *,
         label: str = "arbitrary",
-        reference: Sequence[Values] | None = None,
+        reference: Sequence[Arrays] | None = None,
         **asked: Any,
     ) -> None:
         self.names = tuple(item.name for item in model.graph.output)
@@ -60,7 +61,7 @@ class Judge:
         self._facts = facts
         self.reference = Session(model).runs(self.feeds) if reference is None else reference
 
-    def compare(self, outputs: Sequence[Values]) -> Verdict:
+    def compare(self, outputs: Sequence[Arrays]) -> Verdict:
         """The verdict on one mapping per sample, which must hold the outputs; they may be of the first samples only."""
         count = len(outputs)
         return judge_outputs(self._facts, self._context, self.reference[:count], outputs, self.feeds[:count])
@@ -69,9 +70,9 @@ class Judge:
 def judge_outputs(
     facts: GraphFacts,
     context: Context,
-    reference: Sequence[Values],
-    outputs: Sequence[Values],
-    feeds: Sequence[Values] = (),
+    reference: Sequence[Arrays],
+    outputs: Sequence[Arrays],
+    feeds: Sequence[Arrays] = (),
 ) -> Verdict:
     """The verdict on one mapping of outputs per sample, however they were made.
 
@@ -138,7 +139,7 @@ def _odd_values(facts: GraphFacts, name: str, seen: Sequence[tuple[Numbers, Numb
         yield Oddity(output=name, operator=maker.label if maker else name, what=what, count=odd.size)
 
 
-def _comparable(one: Values, two: Values) -> tuple[Values, Values]:
+def _comparable(one: Arrays, two: Arrays) -> tuple[Arrays, Arrays]:
     """Both sides with zeros where either is not finite: no number comes of what is no number."""
     left, right = dict(one), dict(two)
     for name in one.keys() & two.keys():

@@ -7,22 +7,22 @@ outputs, side by side: classes, texts, areas of a picture, labels. Near ties are
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import starmap
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Doubles", "Numbers", "Pair", "PairQuality", "Slices", "Values", "agreement", "among_first", "answers"]
+from deploykit.system.aliases import Numbers
+
+__all__ = ["Doubles", "Pair", "PairQuality", "Slices", "agreement", "among_first", "answers"]
 __all__ += ["cosine", "decisions_kept", "edits", "embeddings", "gain_error", "l2_distance", "max_error"]
 __all__ += ["mean_overlap", "measure", "overall_db", "picture_db", "psnr_db", "relative_error", "runs_of"]
 __all__ += ["signal_in", "sqnr_db", "ssim", "texts_read", "worst_sample", "worst_slice"]
 
-Numbers: TypeAlias = npt.NDArray[Any]
 Doubles: TypeAlias = npt.NDArray[np.float64]
-Values: TypeAlias = Mapping[str, Numbers]
 Pair: TypeAlias = tuple[Numbers, Numbers]
 
 # The constants of SSIM for images of 0..255, and its 11 by 11 window.

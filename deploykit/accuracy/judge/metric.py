@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from deploykit.accuracy.judge.measures import Values
 from deploykit.accuracy.samples.arrays import read_arrays
 from deploykit.errors import InputError, ToolError, UsageError
+from deploykit.system.aliases import Arrays
 from deploykit.system.processes import run
 
 __all__ = ["DEADLINE", "UserMetric", "user_metric"]
@@ -50,7 +50,7 @@ class UserMetric:
         """The same measure of some of ``count`` samples: of the references those at the same places are taken."""
         return replace(self, places=tuple(places), count=count)
 
-    def measure(self, outputs: Sequence[Values], reference: Sequence[Values]) -> float:
+    def measure(self, outputs: Sequence[Arrays], reference: Sequence[Arrays]) -> float:
         """The number for outputs, one mapping per sample in the order of the data, beside the float model's.
 
         Raises ToolError where the child fails, takes too long or gives no finite number, InputError where the user's
@@ -75,7 +75,7 @@ class UserMetric:
             raise ToolError(f"{asked}: ended well and left no number", why="it may have ended the program")
         return value
 
-    def _hand_over(self, folder: Path, reference: Sequence[Values]) -> None:
+    def _hand_over(self, folder: Path, reference: Sequence[Arrays]) -> None:
         """Write the references of the samples that are measured."""
         given, rows = self.references, list[Any](reference)
         is_folder = given is not None and given.is_dir()
@@ -109,7 +109,7 @@ def user_metric(function: str | None, *, references: Path | None = None) -> User
     return UserMetric(function=function, references=references)
 
 
-def _write(folder: Path, samples: Sequence[Values]) -> None:
+def _write(folder: Path, samples: Sequence[Arrays]) -> None:
     """One .npz per sample, arrays by number: a tensor's name may hold what no member of an archive may."""
     folder.mkdir()
     names = list(samples[0]) if samples else []
@@ -119,7 +119,7 @@ def _write(folder: Path, samples: Sequence[Values]) -> None:
         np.savez(folder / f"{number:06}.npz", **arrays)
 
 
-def _read_samples(path: Path) -> list[Values]:
+def _read_samples(path: Path) -> list[Arrays]:
     arrays = read_arrays(path)
     counts = {array.shape[0] if array.ndim else 0 for array in arrays.values()}
     if len(counts) != 1 or 0 in counts:

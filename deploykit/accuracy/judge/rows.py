@@ -12,8 +12,9 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from deploykit.accuracy.judge.measures import Doubles, Numbers, Values
+from deploykit.accuracy.judge.measures import Doubles
 from deploykit.model.facts import GraphFacts
+from deploykit.system.aliases import Arrays, Numbers
 
 __all__ = ["ChosenRows", "Matched", "match_contents"]
 
@@ -83,7 +84,7 @@ class ChosenRows:
         return self.all_matched([tensor], {tensor: left}, {tensor: right}, strict=False)[tensor]
 
     def all_matched(
-        self, tensors: Sequence[str], one: Values, two: Values, *, strict: bool = True
+        self, tensors: Sequence[str], one: Arrays, two: Arrays, *, strict: bool = True
     ) -> dict[str, Matched]:
         """Several tensors of one sample; those with rows of one choice are matched together, by all that they hold."""
         axes = {name: self._axes(name, one[name], two[name]) for name in tensors}

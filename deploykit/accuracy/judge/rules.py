@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from deploykit.encodings.post_processing import find_mixing, output_of_shape
 from deploykit.findings import Severity, SubjectKind, listed
 from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import GraphFacts
+from deploykit.system.aliases import Json
 
 if TYPE_CHECKING:
     from deploykit.accuracy.judge.compare import ComparedOutputs, OutputComparison
@@ -93,7 +94,7 @@ def _about(output: OutputComparison, message: str, **more: Any) -> Found:
     return Found(SubjectKind.TENSOR, output.name or "the output", message, **more)
 
 
-def _dead(judged: Judged, output: OutputComparison, axis: Slices, where: str, evidence: Mapping[str, Any]) -> Found:
+def _dead(judged: Judged, output: OutputComparison, axis: Slices, where: str, evidence: Json) -> Found:
     facts = judged.facts
     name = None if facts is None else output_of_shape(facts, output.name, output.shape)
     mixing = None if facts is None or name is None else find_mixing(facts, name, axis.axis)

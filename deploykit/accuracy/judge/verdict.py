@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from deploykit.errors import InputError
+from deploykit.system.aliases import Json
 from deploykit.system.published import Published, published
 from deploykit.tables.reading import read_toml, structure
 
@@ -220,7 +221,7 @@ class JudgedNumber(Published):
         part = f" ({self.place})" if self.place else ""
         return f"{self.output or 'the output'} {self.limit.measure}{part}"
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """With the limit's measure, unit and value."""
         told = published(self, without=("limit", "label", "count", "base", "base_words"), also=("passes",))
         return told | {
@@ -323,7 +324,7 @@ class KeptCount(Published):
         """The share that other data of this kind will have with 95 % confidence, in the worse of the two directions."""
         return min(_at_least(self.kept, self.wanted), _at_least(self.kept, self.made))
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """Of all samples together."""
         return {
             "wanted": sum(self.wanted),
@@ -486,7 +487,7 @@ class Verdict(Published):
         lines = (f"right: {word}{samples}{reason}", *([f"  {self.cost}"] if self.cost else []))
         return (*lines, *(f"  {number.subject}: {number}" for number in counting))
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """The answer and what it rests on."""
         return {
             "right": self.answer[0],
@@ -502,7 +503,7 @@ class Verdict(Published):
         }
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Verdict:
+    def from_json(cls, value: Json) -> Verdict:
         """Back from ``to_json``; raises InputError for anything else. Totals that were not finite are NaN."""
         try:
             return cls(
@@ -554,7 +555,7 @@ def _beside(number: JudgedNumber, quantization: JudgedNumber) -> JudgedNumber:
     return replace(number, limit=limit, base=quantization.value, base_words=quantization.words)
 
 
-def _number(entry: Mapping[str, Any]) -> JudgedNumber:
+def _number(entry: Json) -> JudgedNumber:
     row, part = limits().limit[entry["measure"]], entry["part"]
     return JudgedNumber(
         **{name: entry[name] for name in ("output", "kind", "part", "note", "items", "words")},

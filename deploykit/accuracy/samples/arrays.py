@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import zipfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 from deploykit.errors import InputError
+from deploykit.system.aliases import Arrays
 from deploykit.system.files import open_regular
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def read_arrays(path: Path, names: Collection[str] | None = None) -> dict[str, n
             return found
 
 
-def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+def write_arrays(path: Path, arrays: Arrays) -> None:
     """A .npz of arrays under any names: ``numpy.savez`` takes some of them, such as ``file``, for its own arguments."""
     import numpy as np
 

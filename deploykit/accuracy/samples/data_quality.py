@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ from deploykit.errors import InputError
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import Trait, has
 from deploykit.model.weights import stored_values
+from deploykit.system.aliases import Numbers
 from deploykit.system.files import read_regular
 
 __all__ = ["LOOKED_AT", "MOST", "data_fit", "range_growth", "survey", "takes_pictures"]
@@ -47,7 +48,7 @@ _STEPS = 8  # nodes between an input and the layer that is looked for behind it
 # Mean and deviation of colours in 0..1, by which most published vision models were trained (torchvision).
 _IMAGENET = (np.asarray([0.485, 0.456, 0.406]), np.asarray([0.229, 0.224, 0.225]))
 
-_Array: TypeAlias = npt.NDArray[Any]
+_Array: TypeAlias = Numbers
 _Run: TypeAlias = Callable[[Sequence[_Array]], npt.NDArray[np.float64]]
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from deploykit.findings import SubjectKind, listed
 from deploykit.findings.rules import Found, Registry
+from deploykit.system.aliases import Json
 from deploykit.system.published import Published
 
 __all__ = ["FIT_RULES", "GUIDELINE_RULES", "DataFit", "FirstLayer", "Preparation", "RangeGrowth", "Survey"]
@@ -38,7 +38,7 @@ class Survey(Published):
     labels: Mapping[str, int] = field(default_factory=dict)
     misfit: str = ""
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """For a package's record."""
         return {name: getattr(self, name) for name in ("kind", "origin", "samples", "unusable", "labels")}
 

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from deploykit.encodings.values import Affine, EncodingSet, Float8, Value
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import Trait, is_standard, ops
+from deploykit.system.aliases import Numbers
 
 __all__ = [
     "SETS",
@@ -39,7 +40,7 @@ __all__ = [
     "stored_integers",
 ]
 
-ReadConstant: TypeAlias = Callable[[str], "npt.NDArray[Any] | None"]
+ReadConstant: TypeAlias = Callable[[str], "Numbers | None"]
 """The values of a stored tensor, or None for one that is computed or not read."""
 _Bounds: TypeAlias = tuple[float, float]
 
@@ -421,7 +422,7 @@ def make_floats(
     shape: tuple[int, ...],
     dtype: np.dtype[Any],
     rng: np.random.Generator,
-) -> npt.NDArray[Any]:
+) -> Numbers:
     """Floats from ``low`` to ``high``, which broadcast to ``shape``; rounding to ``dtype`` leads out on no side."""
     match point:
         case ValuePoint.LOW:
@@ -452,7 +453,7 @@ def _sides(shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[np.b
 
 def make_integers(
     point: ValuePoint, low: int, high: int, shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Generator
-) -> npt.NDArray[Any]:
+) -> Numbers:
     """Integers from ``low`` to ``high``; uniform ones are every value in turn, evenly dense where there is no room."""
     match point:
         case ValuePoint.LOW | ValuePoint.HIGH | ValuePoint.ZERO:
@@ -466,7 +467,7 @@ def make_integers(
             return _cycled(rng, low, high, math.prod(shape)).reshape(shape).astype(dtype)
 
 
-def _cycled(rng: np.random.Generator, low: int, high: int, size: int) -> npt.NDArray[Any]:
+def _cycled(rng: np.random.Generator, low: int, high: int, size: int) -> Numbers:
     width = high - low + 1
     if width <= size:
         start = np.asarray(low)  # of the type that holds it
@@ -478,14 +479,12 @@ def _cycled(rng: np.random.Generator, low: int, high: int, size: int) -> npt.NDA
     return np.asarray(low + rng.permutation(picked))
 
 
-def _whole(rng: np.random.Generator, low: int, high: int, size: int) -> npt.NDArray[Any]:
+def _whole(rng: np.random.Generator, low: int, high: int, size: int) -> Numbers:
     wide = np.uint64 if high > np.iinfo(np.int64).max else np.int64
     return np.asarray(rng.integers(low, high, size, dtype=wide, endpoint=True))
 
 
-def make_mask(
-    point: ValuePoint, shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Generator
-) -> npt.NDArray[Any]:
+def make_mask(point: ValuePoint, shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Generator) -> Numbers:
     """Zeros and ones. Along a last axis of several positions the first is 1: what hides all of them is no input.
 
     Behind a causal mask the first position sees nothing but itself. Where values vary at least one is 0 as well, since
@@ -501,7 +500,7 @@ def make_mask(
 
 def arbitrary_values(
     rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any], *, is_float: bool, low: int = 0
-) -> npt.NDArray[Any]:
+) -> Numbers:
     """Standard normal floats; integers that are ``low`` or one more: something to run, and no ground for a verdict."""
     values = rng.standard_normal(shape) if is_float else rng.integers(low, low + 2, shape)
     return np.asarray(values).astype(dtype)

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 from numpy.lib import format as npy
 from onnx import ModelProto
 
@@ -51,6 +50,7 @@ from deploykit.errors import InputError, UsageError
 from deploykit.model.facts import GraphFacts
 from deploykit.model.graph import view_of
 from deploykit.model.values import element_count
+from deploykit.system.aliases import Json, Numbers
 from deploykit.system.published import Published
 
 __all__ = [
@@ -146,12 +146,12 @@ class Samples(Published):
             line += f" (because of {', '.join(weak)})"
         return f"{line}; {self.note}" if self.note else line
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """Label, count, and both label and reason of each input."""
         return {"label": self.label, "count": self.count, "inputs": self.of_inputs}
 
 
-_Make: TypeAlias = Callable[[int], npt.NDArray[Any]]
+_Make: TypeAlias = Callable[[int], Numbers]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,7 +248,7 @@ def _stored(
     return _Stored(note=note)
 
 
-def _agrees(declaration: Declaration, values: npt.NDArray[Any]) -> bool:
+def _agrees(declaration: Declaration, values: Numbers) -> bool:
     match declaration.kind:
         case "value":
             wanted = np.asarray(declaration.values, dtype=np.float64)
@@ -279,7 +279,7 @@ def _makers(
         )
     graph = view_of(model)
 
-    def read(name: str) -> npt.NDArray[Any] | None:
+    def read(name: str) -> Numbers | None:
         tensor = graph.stored.get(graph.origin(name))
         return graph.array(name) if tensor is not None and element_count(tensor, name) <= _READ else None
 
@@ -343,14 +343,14 @@ def _made_up(spec: InputSpec, found: EncodedRange | None, domain: Domain | None,
     if make is not None:
         return _Maker(source=InputSource(label=Label.DERIVED, why=why), sets=len(SETS), make=make)
 
-    def anything(number: int) -> npt.NDArray[Any]:
+    def anything(number: int) -> Numbers:
         rng = generator(seed, spec.name, number)
         return arbitrary_values(rng, spec.made_shape, spec.numpy_type, is_float=spec.is_float, low=start)
 
     return _Maker(source=InputSource(label=Label.ARBITRARY, why=why), sets=_ARBITRARY_SETS, make=anything)
 
 
-def _points(spec: InputSpec, seed: int, make: Callable[..., npt.NDArray[Any]], *ends: Any) -> _Make:
+def _points(spec: InputSpec, seed: int, make: Callable[..., Numbers], *ends: Any) -> _Make:
     """What ``make`` gives between these ends for each point in turn."""
     rest, sets = (spec.made_shape, spec.numpy_type), len(SETS)
     return lambda number: make(SETS[number % sets], *ends, *rest, generator(seed, spec.name, number))
@@ -365,10 +365,10 @@ class Recording(Published):
 
     data: bytes | None
     hashes: tuple[str, ...]
-    samples: Mapping[str, Any]
+    samples: Json
     why_not: str = ""
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """What the samples are, how many are kept or why none, and their hashes."""
         kept = 0 if self.data is None else len(self.hashes)
         return {**self.samples, "recorded": kept, "why_not": self.why_not, "sha256": self.hashes}
@@ -432,7 +432,7 @@ def read_expected(path: Path, feeds: Iterable[Feed]) -> dict[str, list[Feed]]:
             arrays = {name: np.asarray(stored[name]) for name in stored.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(f"{path}: cannot be read", why=str(error)) from None
-    rows: dict[str, dict[str, dict[str, npt.NDArray[Any]]]] = {}
+    rows: dict[str, dict[str, dict[str, Numbers]]] = {}
     marks = {key.partition(":")[0]: bytes(value) for key, value in arrays.items() if key.endswith(f":{_MARK}")}
     for key, value in arrays.items():
         number, side, name = [*key.split(":", 2), "", ""][:3]

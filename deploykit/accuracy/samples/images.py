@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from deploykit.accuracy.samples.inputs import InputSpec
 from deploykit.errors import InputError, UsageError
+from deploykit.system.aliases import Json
 from deploykit.system.files import open_regular, read_regular
 from deploykit.system.published import Published, published
 from deploykit.tables.reading import read_toml, structure
@@ -93,7 +94,7 @@ class ImageRecipe(Published):
         planes = (3, self.height, self.width)
         return (1, self.height, self.width, 3) if self.layout == "NHWC" else (1, *planes)
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """For the recipe of a package."""
         return published(self, without=("schema",))
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from deploykit.accuracy.judge.verdict import KeptCount, Verdict, fewest_for
 from deploykit.errors import UsageError
+from deploykit.system.aliases import Json
 from deploykit.system.published import Published, published
 
 __all__ = ["GOAL", "Goal", "Reached", "goal_for", "parse_goal"]
@@ -73,7 +74,7 @@ class Reached(Published):
         """The detections, where the reference has any."""
         return self.detections if self.detections is not None and any(self.detections.wanted) else None
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """What was not measured is None."""
         return published(self, without=("reference",))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import pickle
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -31,6 +31,7 @@ from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.parameters import bias_after_matmul, parameter_uses
 from deploykit.model.patterns import BLOCKS, find_blocks
 from deploykit.model.weights import mapped_bytes, stored_values
+from deploykit.system.aliases import Json, Tell
 from deploykit.system.published import Published, published
 from deploykit.system.store import Store, key_of
 
@@ -46,7 +47,6 @@ __all__ = [
     "quantized_question",
 ]
 
-Tell: TypeAlias = Callable[[str], None]
 _Question: TypeAlias = tuple[bool, tuple[str, ...]]  # only these tensors quantized, or all but these
 
 
@@ -118,7 +118,7 @@ class TensorLoss(Published):
     alone: OutputLoss | None = None
     without: OutputLoss | None = None
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """The tensor, and what is known of it."""
         return {"tensor": self.name, **published(self, without=("name",))}
 
@@ -133,7 +133,7 @@ class LayerLoss(Published):
     weights: OutputLoss | None = None
     activations: OutputLoss | None = None
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """The layer, and what it costs."""
         layer = {"layer": self.layer.name, **published(self.layer, without=("name",))}
         losses = published(self, without=("layer", "weights", "activations"))
@@ -171,7 +171,7 @@ class Sensitivity(Published):
         """The measured tensors, the one whose quantizing alone costs most first."""
         return tuple(_worst_first(self.tensors))
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """What ``deploykit accuracy layers --json`` prints."""
         return published(self, without=("used", "weights", "activations")) | {
             "samples": {**self.samples.to_json(), "used": self.used},

@@ -10,10 +10,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from onnx import ModelProto
 
 from deploykit.accuracy.judge.measures import sqnr_db
@@ -27,13 +26,13 @@ from deploykit.model import load_model
 from deploykit.model.facts import GraphFacts, NodeFact, static_tensors
 from deploykit.model.values import constant_tensor
 from deploykit.model.weights import lean_weights, stored_values
+from deploykit.system.aliases import Arrays, Json, Numbers
 from deploykit.system.limits import time_left
 from deploykit.system.published import Published, published
 
 __all__ = ["SESSIONS", "Culprit", "Divergence", "Located", "ModelProbe", "SimulationProbe", "TensorView"]
 __all__ += ["locate", "locate_files"]
 
-Numbers: TypeAlias = npt.NDArray[Any]
 
 # So many sessions a search may open, both sides together, unless it is told otherwise.
 SESSIONS = 20
@@ -63,7 +62,7 @@ class TensorView(Published):
     typical: float = 0.0
     not_finite: tuple[int, int] = (0, 0)
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """The tensor, then each side."""
         return {
             "tensor": self.name,
@@ -117,7 +116,7 @@ class Located(Published):
     threshold_db: float
     exhausted: bool = False
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """What ``deploykit accuracy locate --json`` prints."""
         return {"diverges": self.first is not None, **published(self), "hidden": len(self.hidden)}
 
@@ -130,7 +129,7 @@ class ModelProbe:
         self._values = dict(values or {})
         self.tensors = frozenset(name for node in model.graph.node for name in node.output if name)
 
-    def show_all(self, names: Sequence[str], feeds: Sequence[Feed]) -> Sequence[Mapping[str, Numbers]]:
+    def show_all(self, names: Sequence[str], feeds: Sequence[Feed]) -> Sequence[Arrays]:
         """The values of some tensors for each sample; of a model too large for memory each weight is read once."""
         session = Session(self._model, capture=names, values=self._values)
         return [{name: values[name] for name in names} for values in session.runs(feeds)]

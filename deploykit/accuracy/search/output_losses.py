@@ -10,10 +10,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import starmap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from deploykit.accuracy.judge.judge import judge_outputs
 from deploykit.accuracy.judge.measures import overall_db
@@ -22,6 +21,7 @@ from deploykit.accuracy.judge.verdict import Context
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.search.goals import Reached
 from deploykit.model.facts import GraphFacts
+from deploykit.system.aliases import Arrays, Json, Numbers
 from deploykit.system.published import Published, published
 
 if TYPE_CHECKING:
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from deploykit.accuracy.simulate.sessions import Feed
 
 __all__ = ["OutputLoss", "OutputLosses", "Reaching"]
-
-_Values = Mapping[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +42,7 @@ class OutputLoss(Published):
         """Of the output that suffers most."""
         return min(self.outputs.values(), default=math.inf)
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """None where there is no difference, or no signal at all."""
         return published(self, also=("db",))
 
@@ -63,13 +61,13 @@ class OutputLosses:
         self._rows = ChosenRows.of(facts)
         self._matches = any(self._rows.is_behind(name) for name in outputs)
         self.shown = tuple(outputs)
-        self._reference: Sequence[_Values] = ()
+        self._reference: Sequence[Arrays] = ()
 
-    def hold(self, reference: Sequence[_Values]) -> None:
+    def hold(self, reference: Sequence[Arrays]) -> None:
         """Take the float outputs of all samples as what others are compared with."""
         self._reference = reference
 
-    def loss(self, outputs: Sequence[_Values]) -> OutputLoss:
+    def loss(self, outputs: Sequence[Arrays]) -> OutputLoss:
         """The loss of one run of all samples."""
         both = list(zip(self._reference, outputs, strict=True))
         pairs = {n: [(one[n], two[n]) for one, two in both] for n in self._names}
@@ -83,7 +81,7 @@ class OutputLosses:
         )
 
 
-def _is_broken(one: npt.NDArray[Any], two: npt.NDArray[Any]) -> bool:
+def _is_broken(one: Numbers, two: Numbers) -> bool:
     """True where a value became no number, or the shape is another."""
     return one.shape != two.shape or bool((np.isfinite(one) & ~np.isfinite(two)).any())
 
@@ -101,10 +99,10 @@ class Reaching:
         self._metric = metric
         self.shown = self._losses.shown
         self._feeds: Sequence[Feed] = ()
-        self._reference: Sequence[_Values] = ()
+        self._reference: Sequence[Arrays] = ()
         self._of_reference = math.nan
 
-    def hold(self, feeds: Sequence[Feed], reference: Sequence[_Values]) -> None:
+    def hold(self, feeds: Sequence[Feed], reference: Sequence[Arrays]) -> None:
         """Take the samples and what the float model gives for them; the user's measure is taken of that, too."""
         self._feeds, self._reference = feeds, reference
         self._losses.hold(reference)
@@ -112,7 +110,7 @@ class Reaching:
             rows = self._rows(reference)
             self._of_reference = self._metric.measure(rows, rows)
 
-    def reached(self, runs: Sequence[_Values]) -> Reached:
+    def reached(self, runs: Sequence[Arrays]) -> Reached:
         """What one run of all samples reaches."""
         verdict = judge_outputs(self._facts, self._context, self._reference, runs, self._feeds)
         db = self._losses.loss(runs).db
@@ -121,5 +119,5 @@ class Reaching:
         metric = self._metric.measure(self._rows(runs), self._rows(self._reference))
         return Reached.of(verdict, sqnr_db=db, metric=metric, reference=self._of_reference)
 
-    def _rows(self, runs: Sequence[_Values]) -> list[dict[str, npt.NDArray[Any]]]:
+    def _rows(self, runs: Sequence[Arrays]) -> list[dict[str, Numbers]]:
         return [{name: values[name] for name in self._outputs} for values in runs]

@@ -7,9 +7,9 @@ the simulation and proposes encodings; what a target makes of them is the verifi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from onnx import ModelProto
 
@@ -24,6 +24,7 @@ from deploykit.encodings.values import Affine, EncodingSet, Float, Value
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import Trait, has
 from deploykit.model.parameters import parameter_uses
+from deploykit.system.aliases import Json, Tell
 from deploykit.system.published import Published, published
 
 __all__ = ["MOST_SHOWN", "RaiseTrial", "Raised", "Raiser", "WideType"]
@@ -32,7 +33,7 @@ MOST_SHOWN = 20
 """Of the layers that cost most, in what is published of a search."""
 
 WideType: TypeAlias = Literal["float16", "int16"]
-Measure: TypeAlias = Callable[[Sequence[Mapping[str, Any]]], Reached]
+Measure: TypeAlias = Callable[[Sequence[Json]], Reached]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +53,7 @@ class RaiseTrial(Published):
     cost: ModelCost
     borders: int
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """What was not measured is None."""
         told = published(self, without=("wide", "count", "reached", "met"))
         return {"to": self.wide, **told, **self.reached.to_json(), "meets_goal": self.met}
@@ -76,12 +77,12 @@ class Raised(Published):
         """True where the goal is reached."""
         return self.best.met
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """The search, without the encodings that it made."""
         return published(self, without=("encodings", "worst")) | {"sensitivity": list(map(_costs, self.worst))}
 
 
-def _costs(row: LayerLoss) -> dict[str, Any]:
+def _costs(row: LayerLoss) -> Json:
     """What a layer costs alone, in dB: None where nothing differs, in words where nothing is left."""
     losses = {"weights": row.weights, "activations": row.activations, "together": row.alone}
     known = {name: loss.db for name, loss in losses.items() if loss is not None}
@@ -106,7 +107,7 @@ class Raiser:
     shown: Sequence[str]
     measure: Measure
     costs: CostModel
-    tell: Callable[[str], None] = lambda _: None
+    tell: Tell = lambda _: None
     _known: dict[tuple[str, int], RaiseTrial] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:

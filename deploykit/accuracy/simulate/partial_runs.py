@@ -8,10 +8,9 @@ Memory grows linearly with the graph: what crosses between pieces, and one piece
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 from onnx import ModelProto, TensorProto, helper
 
 from deploykit.accuracy.simulate.graph_pieces import GraphPieces
@@ -20,6 +19,7 @@ from deploykit.accuracy.simulate.sessions import Feed, Session, check_feed
 from deploykit.encodings.values import Value
 from deploykit.model.values import byte_size
 from deploykit.model.weights import is_mapped, stored_values
+from deploykit.system.aliases import Arrays, Numbers
 from deploykit.system.limits import memory_budget
 
 __all__ = ["Change", "PartialRuns"]
@@ -31,7 +31,7 @@ _SHARES = 16
 """The part of the memory budget that opened weights are counted against: each is there several times, and two runs of
 a model, float and quantized, are held side by side."""
 
-_Values: TypeAlias = dict[str, npt.NDArray[Any]]
+_Values: TypeAlias = dict[str, Numbers]
 
 
 class PartialRuns:
@@ -85,12 +85,12 @@ class PartialRuns:
             if name not in self._types
         }
 
-    def _on_grid(self, name: str, raw: npt.NDArray[Any], values: Change) -> npt.NDArray[Any]:
+    def _on_grid(self, name: str, raw: Numbers, values: Change) -> Numbers:
         """A float tensor as an encoding holds it; other types have no quantizer."""
         value = values.get(name)
         return raw if value is None or raw.dtype != np.float32 else fake_quantize(raw, value)
 
-    def _answers(self, values: Mapping[str, npt.NDArray[Any]]) -> _Values:
+    def _answers(self, values: Arrays) -> _Values:
         return {name: values[name] if name in values else stored_values(self._stored[name]) for name in self.wanted}
 
     def _session_of(self, number: int) -> Session:
@@ -116,12 +116,12 @@ class PartialRuns:
         chosen = {name: value for name in (*known, *self.graph.made(places)) if (value := values.get(name)) is not None}
         return Session(part, values=chosen, room=self._room)
 
-    def _run(self, session: Session, *values: Mapping[str, npt.NDArray[Any]]) -> _Values:
+    def _run(self, session: Session, *values: Arrays) -> _Values:
         """One session on the first of some mappings that has each input."""
         feed = {name: next(known[name] for known in values if name in known) for name in session.inputs}
         return session.run(feed) if session.outputs else {}
 
-    def inner_values(self, number: int) -> Sequence[Mapping[str, npt.NDArray[Any]]]:
+    def inner_values(self, number: int) -> Sequence[Arrays]:
         """Of each sample, all that one piece makes; a tensor with a quantizer is there before it too (``RAW``)."""
         if self._inner[0] != number:
             places = self.graph.pieces[number]
@@ -132,7 +132,7 @@ class PartialRuns:
             self._inner = (number, found)
         return self._inner[1]
 
-    def before_quantizer(self, name: str) -> list[npt.NDArray[Any]]:
+    def before_quantizer(self, name: str) -> list[Numbers]:
         """A computed or fed tensor of each sample, as it was before any quantizer of its own."""
         if name in self.graph.inputs:
             return [np.asarray(feed[name]) for feed in self.feeds]
@@ -173,7 +173,7 @@ class PartialRuns:
         return self._open(places, self.graph.crossing[number], {**self._values, **change}, stored)
 
 
-def _same(one: npt.NDArray[Any], two: npt.NDArray[Any]) -> bool:
+def _same(one: Numbers, two: Numbers) -> bool:
     return one.shape == two.shape and one.tobytes() == two.tobytes()
 
 

@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +24,7 @@ from deploykit.model.operators import BIAS, WEIGHT, Trait, has
 from deploykit.model.parameters import ParameterUse, parameter_uses
 from deploykit.model.patterns import fusions
 from deploykit.model.weights import stored_values
+from deploykit.system.aliases import Json, Numbers
 from deploykit.system.published import Published, published
 
 __all__ = [
@@ -99,7 +99,7 @@ def _activation(low: float, high: float, precision: SimulatedPrecision) -> Value
 def _ranges(runs: PartialRuns, facts: GraphFacts) -> Iterator[tuple[str, float, float]]:
     """Every computed or fed float tensor that is read or given out, with its range where that is finite."""
 
-    def arrays_of() -> Iterator[tuple[str, list[npt.NDArray[Any]]]]:
+    def arrays_of() -> Iterator[tuple[str, list[Numbers]]]:
         for name in runs.graph.inputs:
             if facts.tensors[name].is_float:
                 yield name, runs.before_quantizer(name)
@@ -241,13 +241,13 @@ class TensorStatistics(Published):
     histogram: tuple[int, ...]
     not_finite: int = 0
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """Both ends together."""
         told = published(self, without=("low", "high", "outliers"))
         return {"range": [self.low, self.high], "outlier_share": self.outliers, **told}
 
 
-def statistics_of(arrays: Sequence[npt.NDArray[Any]]) -> TensorStatistics | None:
+def statistics_of(arrays: Sequence[Numbers]) -> TensorStatistics | None:
     """None where there is no finite value."""
     values = np.concatenate([np.asarray(array, np.float64).ravel() for array in arrays])
     count, values = values.size, values[np.isfinite(values)]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from deploykit.errors import InputError
 from deploykit.model.nodes import opset_of, without_values
 from deploykit.model.values import constant_tensor
 from deploykit.model.weights import element_type, is_mapped, stored_values
+from deploykit.system.aliases import Numbers
 
 __all__ = ["RAW", "Floats", "Quantizers", "fake_quantize", "is_simulated", "quantize_graph", "quantized_tensor"]
 __all__ += ["quantizers_of", "spread_scale"]
@@ -43,7 +44,7 @@ def is_simulated(value: Value) -> bool:
     return not isinstance(value, Affine) or value.bits <= 24
 
 
-def fake_quantize(values: npt.NDArray[Any], value: Value) -> Floats:
+def fake_quantize(values: Numbers, value: Value) -> Floats:
     """The float32 values that the encoding can hold, of the same shape. Raises ValueError when shapes disagree."""
     x = np.asarray(values, dtype=np.float32)
     with np.errstate(all="ignore"):

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import onnxruntime as ort
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
@@ -24,6 +23,7 @@ from deploykit.model.nodes import bodies, without_values
 from deploykit.model.running import CpuSession
 from deploykit.model.values import byte_size
 from deploykit.model.weights import WeightFiles, is_mapped, is_native, mapped_bytes, stored_values
+from deploykit.system.aliases import Arrays, Numbers
 from deploykit.system.limits import memory_budget
 
 __all__ = [
@@ -36,7 +36,7 @@ __all__ = [
     "reference_outputs",
 ]
 
-Feed: TypeAlias = Mapping[str, npt.NDArray[Any]]
+Feed: TypeAlias = Arrays
 """One sample: arrays by input name."""
 
 _PROTOBUF_LIMIT = 1_900_000_000
@@ -107,17 +107,17 @@ class Session:
         """True where each run reads the weights anew: several samples are then best run together."""
         return isinstance(self._runner, StreamedModel)
 
-    def run(self, feed: Feed) -> dict[str, npt.NDArray[Any]]:
+    def run(self, feed: Feed) -> dict[str, Numbers]:
         """All outputs and captured tensors by name. Raises InputError when an input is missing or does not fit."""
         return self.runs([feed])[0]
 
-    def runs(self, feeds: Sequence[Feed]) -> list[dict[str, npt.NDArray[Any]]]:
+    def runs(self, feeds: Sequence[Feed]) -> list[dict[str, Numbers]]:
         """``run`` for each of several samples; of a model in groups each group is opened once for all of them."""
         for feed in feeds:
             check_feed(feed, self.inputs)
         return self._runner.runs([{name: self._on_grid(name, value) for name, value in feed.items()} for feed in feeds])
 
-    def _on_grid(self, name: str, raw: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _on_grid(self, name: str, raw: Numbers) -> Numbers:
         """An input as its quantizer holds it; other types than float32 have none."""
         value = self._fed.get(name)
         return raw if value is None or raw.dtype != np.float32 else fake_quantize(raw, value)
@@ -158,7 +158,7 @@ class _OpenModel:
         self._wanted = [o.name for o in session.outputs()]
         self.inputs = frozenset(i.name for i in session.inputs())
 
-    def runs(self, feeds: Sequence[Feed]) -> list[dict[str, npt.NDArray[Any]]]:
+    def runs(self, feeds: Sequence[Feed]) -> list[dict[str, Numbers]]:
         made = []
         for feed in feeds:
             try:
@@ -206,14 +206,14 @@ class _ModelOpener:
             name = model.graph.name
             raise InputError(f"{name}: the model does not load in ONNX Runtime", why=_first_line(error)) from None
 
-    def _read(self, tensor: TensorProto, files: WeightFiles) -> npt.NDArray[Any]:
+    def _read(self, tensor: TensorProto, files: WeightFiles) -> Numbers:
         values, value = stored_values(tensor, files), self.values.get(tensor.name)
         return values if value is None else fake_quantize(values, value)
 
 
-def _emptied(model: ModelProto) -> tuple[ModelProto, dict[str, npt.NDArray[Any]]]:
+def _emptied(model: ModelProto) -> tuple[ModelProto, dict[str, Numbers]]:
     """A copy without the values of large initializers, which no message could hold, and these values."""
-    lean, values = without_values(model, "node"), dict[str, npt.NDArray[Any]]()
+    lean, values = without_values(model, "node"), dict[str, Numbers]()
     graph = lean.graph
     for tensor in model.graph.initializer:
         if len(tensor.raw_data) < _LARGE or is_mapped(tensor) or not is_native(tensor):
@@ -243,7 +243,7 @@ def _first_line(error: Exception) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
-_Values: TypeAlias = dict[str, npt.NDArray[Any]]
+_Values: TypeAlias = dict[str, Numbers]
 
 
 def may_stream(model: ModelProto) -> bool:
@@ -296,7 +296,7 @@ class StreamedModel:
         groups = ({name for place in piece for name in holds[place]} for piece in self._pieces.pieces)
         return max((sum(byte_size(stored[name], name) for name in names) for names in groups), default=0)
 
-    def runs(self, feeds: Sequence[Mapping[str, npt.NDArray[Any]]]) -> list[_Values]:
+    def runs(self, feeds: Sequence[Arrays]) -> list[_Values]:
         """The wanted tensors of each sample. Raises whatever opening and running a group raises."""
         kept = [{name: np.asarray(feed[name]) for name in self._pieces.inputs} for feed in feeds]
         types: dict[str, int] = {}

@@ -13,13 +13,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto
 
-from deploykit.accuracy.judge.judge import Judge, Numbers
+from deploykit.accuracy.judge.judge import Judge
 from deploykit.accuracy.judge.measures import cosine, max_error, sqnr_db
 from deploykit.accuracy.judge.verdict import Thresholds, Verdict
 from deploykit.accuracy.samples.gathering import MOST, Samples, gather
@@ -33,6 +32,7 @@ from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import wrap_proto
 from deploykit.model.weights import lean_weights
+from deploykit.system.aliases import Arrays, Json, Numbers
 from deploykit.system.published import Published, published
 
 __all__ = [
@@ -66,7 +66,7 @@ class Fidelity(Published):
     max_error: float
     step: float | None = None
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """``exact`` says whether there is no difference at all."""
         return {**published(self), "exact": self.max_error == 0}
 
@@ -80,8 +80,8 @@ class Simulation(Published):
     ``gather`` made them.
     """
 
-    outputs: tuple[dict[str, npt.NDArray[Any]], ...]
-    reference: tuple[dict[str, npt.NDArray[Any]], ...]
+    outputs: tuple[dict[str, Numbers], ...]
+    reference: tuple[dict[str, Numbers], ...]
     fidelity: tuple[Fidelity, ...]
     applied: tuple[str, ...]
     skipped: Mapping[str, str]
@@ -98,7 +98,7 @@ class Simulation(Published):
         """The verdict where matching rows made the numbers better, else None."""
         return self.verdict if self.verdict is not None and self.verdict.overall_db > self.sqnr_db else None
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """What ``deploykit accuracy simulate --json`` prints."""
         return {
             "sqnr_db": self.sqnr_db,
@@ -256,7 +256,7 @@ class Fitted:
 
     judge: Judge
     verdict: Verdict
-    first: tuple[Mapping[str, Numbers], ...] = ()
+    first: tuple[Arrays, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

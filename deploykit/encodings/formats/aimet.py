@@ -21,6 +21,7 @@ from deploykit.encodings.formats import v061, v100, v200
 from deploykit.encodings.formats.grids import json_name
 from deploykit.encodings.values import Encoding, EncodingSet
 from deploykit.errors import DefectError, InputError
+from deploykit.system.aliases import Json
 from deploykit.system.files import read_regular
 from deploykit.tables.reading import parse_json
 
@@ -48,8 +49,8 @@ _LEAST = "version 1.0.0 takes least room: deploykit compat encodings-1.0.0 says 
 @dataclass(frozen=True, slots=True)
 class _Layout:
     sections: Mapping[str, type]
-    parse: Callable[[dict[str, Any], str], Iterator[Encoding]]
-    write: Callable[[EncodingSet], dict[str, Any]]
+    parse: Callable[[Json, str], Iterator[Encoding]]
+    write: Callable[[EncodingSet], Json]
 
 
 _V061 = _Layout(v061.SECTIONS, v061.parse_sections, v061.format_sections)
@@ -158,7 +159,7 @@ def parse_encodings(document: Any, *, where: str) -> EncodingSet:
     )
 
 
-def _version(document: dict[str, Any], where: str) -> str:
+def _version(document: Json, where: str) -> str:
     version = document.get("version")
     if isinstance(version, str) and version in _LAYOUTS:
         return version
@@ -173,7 +174,7 @@ def _version(document: dict[str, Any], where: str) -> str:
     )
 
 
-def _looks_like(document: dict[str, Any]) -> str:
+def _looks_like(document: Json) -> str:
     """The version whose layout the top level has, or "" when it is none of them."""
     for version in WRITTEN_VERSIONS:
         if all(isinstance(document.get(name), kind) for name, kind in _LAYOUTS[version].sections.items()):
@@ -181,7 +182,7 @@ def _looks_like(document: dict[str, Any]) -> str:
     return ""
 
 
-def _check_sections(document: dict[str, Any], version: str, where: str) -> None:
+def _check_sections(document: Json, version: str, where: str) -> None:
     """The sections of the claimed version must be there, and none of the others'."""
     sections, looks = _LAYOUTS[version].sections, _looks_like(document)
     if looks and _LAYOUTS[looks] is not _LAYOUTS[version]:

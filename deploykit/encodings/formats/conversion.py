@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
 
 from deploykit.encodings.formats import grids
 from deploykit.encodings.formats.aimet import WRITTEN_VERSIONS, write_encodings
@@ -18,6 +17,7 @@ from deploykit.encodings.place import Layout
 from deploykit.encodings.read import with_float_tensors
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Float8, Lpbq
 from deploykit.errors import UsageError
+from deploykit.system.aliases import Json
 from deploykit.system.published import Published, published
 
 __all__ = ["Conversion", "ConversionOutcome", "OutcomeKind", "convert", "is_writable"]
@@ -45,7 +45,7 @@ class ConversionOutcome(Published):
     def __str__(self) -> str:
         return f"{self.kind}: {self.what}" if self.what else str(self.kind)
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """In the words of what is printed."""
         return {"name": self.name, "outcome": self.kind, "what": self.what}
 
@@ -84,7 +84,7 @@ class Conversion(Published):
         """The outcomes of one kind."""
         return tuple(outcome for outcome in self.outcomes if outcome.kind is kind)
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """Lossless tensors are only counted."""
         return {
             "from": self.source_version,

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float, Float8, Lpbq, Value
+from deploykit.system.aliases import Json
 from deploykit.system.published import Published
 
 __all__ = [
@@ -147,7 +148,7 @@ def _compare_arrays(name: str, first: Array, second: Array, tolerance: float) ->
         yield EntryChange(field=field, first=float(first.flat[index]), second=float(second.flat[index]))
 
 
-def describe_encodings(encodings: EncodingSet, *, arrays: bool = False) -> dict[str, Any]:
+def describe_encodings(encodings: EncodingSet, *, arrays: bool = False) -> Json:
     """Version, producer, counts by kind, type and granularity, and one row per tensor in the set's order."""
     rows = [describe_encoding(entry, arrays=arrays) for entry in encodings]
     counted = {"kinds": "kind", "dtypes": "dtype", "granularities": "granularity"}
@@ -165,7 +166,7 @@ def describe_encodings(encodings: EncodingSet, *, arrays: bool = False) -> dict[
     }
 
 
-def describe_encoding(entry: Encoding, *, arrays: bool = False) -> dict[str, Any]:
+def describe_encoding(entry: Encoding, *, arrays: bool = False) -> Json:
     """One tensor; ``arrays`` adds every scale and zero point, nested as they are stored, instead of their bounds only.
 
     ``scale``, ``zero_point``, ``min`` and ``max`` are the smallest and largest over all channels and blocks.

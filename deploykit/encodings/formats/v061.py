@@ -16,6 +16,7 @@ from msgspec import Meta, Raw, Struct
 from deploykit.encodings.formats import grids
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Value
 from deploykit.errors import InputError
+from deploykit.system.aliases import Json
 
 __all__ = ["SECTIONS", "Items", "format_sections", "parse_sections"]
 
@@ -42,7 +43,7 @@ class ScaleItem(Struct, frozen=True, tag_field="dtype", tag="int", forbid_unknow
 Items = Annotated[list[ScaleItem | FloatItem], Meta(min_length=1)]
 
 
-def parse_sections(document: dict[str, Any], where: str) -> Iterator[Encoding]:
+def parse_sections(document: Json, where: str) -> Iterator[Encoding]:
     """The entries of both sections in the file's order, unplaced where a list has several items."""
     for section in SECTIONS:
         named = document[section].items()

@@ -14,6 +14,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from deploykit.encodings.formats import grids
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float, Lpbq, Value
 from deploykit.errors import InputError
+from deploykit.system.aliases import Json
 
 __all__ = ["SECTIONS", "format_sections", "parse_sections"]
 
@@ -57,7 +58,7 @@ class LpbqItem(GridItem, kw_only=True, tag="LPBQ"):
     per_block_int_scale: _Numbers
 
 
-def parse_sections(document: dict[str, Any], where: str) -> Iterator[Encoding]:
+def parse_sections(document: Json, where: str) -> Iterator[Encoding]:
     """The entries of both sections in the file's order; everything but per-tensor entries is unplaced."""
     kind = TensorItem | ChannelItem | BlockItem | LpbqItem
     for section in SECTIONS:
@@ -129,7 +130,7 @@ def _parse_lpbq(row: LpbqItem, where: str) -> Lpbq:
     return grids.checked(where, value)
 
 
-def format_sections(encodings: EncodingSet) -> dict[str, Any]:
+def format_sections(encodings: EncodingSet) -> Json:
     """Both sections; entries that the layout cannot hold are left out."""
     sections: dict[str, Any] = {name: [] for name in SECTIONS}
     for entry in encodings:
@@ -140,7 +141,7 @@ def format_sections(encodings: EncodingSet) -> dict[str, Any]:
     return sections
 
 
-def _format_value(value: Value) -> dict[str, Any] | None:
+def _format_value(value: Value) -> Json | None:
     """The object of one tensor without its name, or None when the layout has no such thing."""
     if isinstance(value, Float):
         return {"bw": 16, "dtype": "FLOAT", "enc_type": "PER_TENSOR"} if value.dtype == "float16" else None

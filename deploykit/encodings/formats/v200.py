@@ -15,6 +15,7 @@ from deploykit.encodings.formats import grids
 from deploykit.encodings.formats.grids import nested
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float8, Lpbq, Value
 from deploykit.errors import InputError
+from deploykit.system.aliases import Json
 
 __all__ = ["SECTIONS", "format_sections", "parse_sections"]
 
@@ -49,7 +50,7 @@ class ScaleOfScales(Struct, kw_only=True, forbid_unknown_fields=True):
     block_size: Any = UNSET
 
 
-def parse_sections(document: dict[str, Any], where: str) -> Iterator[Encoding]:
+def parse_sections(document: Json, where: str) -> Iterator[Encoding]:
     """The entries in the file's order; ``is_param`` is None, since the layout does not say."""
     items = document["encodings"]
     for row, place in grids.typed_rows(LinearItem, items, grids.places(items, f"{where}: encodings", where)):
@@ -164,13 +165,13 @@ def _lpbq(row: LinearItem, bits: int, channels: Array, blocks: Array, axis: int 
     return grids.checked(where, value)
 
 
-def format_sections(encodings: EncodingSet) -> dict[str, Any]:
+def format_sections(encodings: EncodingSet) -> Json:
     """The one section; entries that the layout cannot hold are left out."""
     made = ((entry.name, _format_value(entry.value)) for entry in encodings)
     return {"encodings": [{**fields, "name": name} for name, fields in made if fields is not None]}
 
 
-def _format_value(value: Value) -> dict[str, Any] | None:
+def _format_value(value: Value) -> Json | None:
     """The object of one tensor without its name, or None when the layout has no such thing."""
     if isinstance(value, Lpbq) and value.placed and value.decompressed_bits == 2 * value.bits:
         return {

@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from deploykit.backend.backend import AnyBackend, Progress, Request, Situation
 from deploykit.errors import ToolError, UsageError
@@ -28,6 +27,7 @@ from deploykit.model.load import blaming
 from deploykit.packages.manifests import read_manifest
 from deploykit.packages.placing import RESULTS, check_place, publish_results
 from deploykit.report.ladders import render_ladder
+from deploykit.system.aliases import Json
 from deploykit.system.jobs import Steps
 from deploykit.system.published import Published, plain
 
@@ -42,7 +42,7 @@ class Quantization(Published):
 
     folder: Path
     files: Mapping[str, str]
-    record: Mapping[str, Any]
+    record: Json
     findings: tuple[Finding, ...]
 
     @property
@@ -50,7 +50,7 @@ class Quantization(Published):
         """1 where a finding is an error, else 0."""
         return exit_status(self.findings)
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """``report.json`` with the folder."""
         return {"folder": self.folder, "files": self.files, **self.record, "findings": self.findings}
 
@@ -106,7 +106,7 @@ def _written(made: Made, given: Situation, out: Path, *, force: bool, ladder: La
     record, findings = made.to_json(), sort_findings((*sizes, *made.findings, *made.about_data()))
     record |= {} if ladder is None else {"ladder": ladder.to_json()}
 
-    def fill(folder: Path) -> Mapping[str, Any]:
+    def fill(folder: Path) -> Json:
         shutil.copyfile(made.ran.model, folder / files["model"])
         for external in load_model(made.ran.model).external:
             shutil.copyfile(external.path, folder / external.location)
@@ -153,7 +153,7 @@ def _while_packaging(backend: AnyBackend, request: Request, out: Path, *, force:
             "status": manifest["status"],
         }
 
-        def fill(folder: Path) -> Mapping[str, Any]:
+        def fill(folder: Path) -> Json:
             shutil.copyfile(model, folder / files["qdq"])
             return _report(folder, files, record, packaged.findings)
 
@@ -161,9 +161,7 @@ def _while_packaging(backend: AnyBackend, request: Request, out: Path, *, force:
     return Quantization(folder=out, files=files, record=record, findings=packaged.findings)
 
 
-def _report(
-    folder: Path, files: Mapping[str, str], record: Mapping[str, Any], findings: tuple[Finding, ...]
-) -> Mapping[str, Any]:
+def _report(folder: Path, files: Mapping[str, str], record: Json, findings: tuple[Finding, ...]) -> Json:
     """Write the page for people; what ``report.json`` shall say."""
     lines = (_page if "numbers" in record else _recipe_page)(record)
     lines += [f"* {finding.severity} {finding.code}: {finding.message}" for finding in findings]
@@ -172,7 +170,7 @@ def _report(
     return {"schema": 1, "files": dict(files), **record, "findings": plain(findings)}
 
 
-def _recipe_page(record: Mapping[str, Any]) -> list[str]:
+def _recipe_page(record: Json) -> list[str]:
     """The account of a backend's own recipe: what ran, and the quality that it measured per output."""
     told = record["record"]
     return [
@@ -186,7 +184,7 @@ def _recipe_page(record: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _page(record: Mapping[str, Any]) -> list[str]:
+def _page(record: Json) -> list[str]:
     """What ran, on what, what it cost, and what is in the folder."""
     numbers, own = record["numbers"], record["numbers"]["quantizers_own"]
     calibration, samples = record["calibration"], record["numbers"]["samples"]
@@ -219,7 +217,7 @@ def _page(record: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _named(values: Mapping[str, Any]) -> str:
+def _named(values: Json) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items() if value is not None) or "none"
 
 

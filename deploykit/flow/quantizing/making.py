@@ -12,7 +12,7 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -52,6 +52,7 @@ from deploykit.model.operators import Trait, has
 from deploykit.model.weights import lean_weights, load_weights
 from deploykit.packages.manifests import hash_file
 from deploykit.rewrites.contract import load_transform
+from deploykit.system.aliases import Json
 from deploykit.system.folders import waiting_for
 from deploykit.system.jobs import Job, finished_job, run_job
 from deploykit.system.published import Published
@@ -87,7 +88,7 @@ class Division(Published):
         count = len(self.seen) + len(self.held_out)
         return tuple(sorted(_held_out(count)) if self.held_out else spread(count, MOST_HELD_OUT)), count
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """How many there are of what, and the hash of each file; no path of this machine."""
         return {
             "kind": self.calibration.kind,
@@ -97,7 +98,7 @@ class Division(Published):
             "recipe": self.calibration.recipe,
         }
 
-    def images(self) -> dict[str, Any] | None:
+    def images(self) -> Json | None:
         """What the child needs to decode images; None where the samples are arrays."""
         recipe = self.calibration.recipe
         if recipe is None:
@@ -196,7 +197,7 @@ class QuantizerRun:
     folder: Path
     model: Path
     encodings: Path
-    result: Mapping[str, Any]
+    result: Json
     qdq: Path | None = None
 
 
@@ -246,7 +247,7 @@ def run_quantizer(
 _FOR_ALL = ("resolve-sequences", "both-branches")
 
 
-def _key(told: Mapping[str, Any], plan: QuantizerJob, model: Model, division: Division) -> str:
+def _key(told: Json, plan: QuantizerJob, model: Model, division: Division) -> str:
     """Everything that the result depends on; the same work is found again wherever its files lie."""
     images = told["images"] and {**told["images"], "samples": len(division.seen), "held_out": len(division.judged)}
     asked = {**told, "images": images, "rewrites": (*_FOR_ALL, *plan.rewrites), "data": division.to_json()}
@@ -256,7 +257,7 @@ def _key(told: Mapping[str, Any], plan: QuantizerJob, model: Model, division: Di
     return digest.hexdigest()[:24]
 
 
-def _lay_out(folder: Path, told: Mapping[str, Any], plan: QuantizerJob, model: Model, division: Division) -> None:
+def _lay_out(folder: Path, told: Json, plan: QuantizerJob, model: Model, division: Division) -> None:
     """Everything the child reads; what an earlier, interrupted run made for itself (``work/``) stays."""
     for name in ("out", "samples", "held_out", "scripts"):
         shutil.rmtree(folder / name, ignore_errors=True)
@@ -276,7 +277,7 @@ def _lay_out(folder: Path, told: Mapping[str, Any], plan: QuantizerJob, model: M
     division.write(folder)
 
 
-def _taken_up(folder: Path, result: Mapping[str, Any]) -> QuantizerRun:
+def _taken_up(folder: Path, result: Json) -> QuantizerRun:
     """What the job left: a model with encodings, or a quantized one, whose encodings are placed on the float model."""
     qdq, given = folder / _QDQ, folder / "model.onnx"
     if not qdq.is_file():
@@ -329,7 +330,7 @@ class Numbers(Published):
     samples: int
     seen: bool
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """What is not finite is None beside ``exact``."""
         return {
             "sqnr_db": self.sqnr_db,
@@ -425,7 +426,7 @@ class Made(Published):
         data = self.division.calibration
         return about_samples(self.model, facts, data, feeds, available=available, gives_ranges=True)
 
-    def as_published(self) -> dict[str, Any]:
+    def as_published(self) -> Json:
         """What ran, on what, with which versions, how long, and what came out; no path of this machine."""
         files = [("model", self.model.path), *(("external-data", one.path) for one in self.model.external)]
         result = self.ran.result
