@@ -6,10 +6,10 @@ Pure: from what was measured or published to values and text. What a ladder's se
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from deploykit.accuracy.latency import in_time
 from deploykit.findings import Finding, group_findings
@@ -22,173 +22,100 @@ if TYPE_CHECKING:
     from deploykit.accuracy.search.layer_losses import Sensitivity, TensorLoss
     from deploykit.accuracy.search.output_losses import OutputLoss
 
-__all__ = ["ladder_section", "render_ladder", "render_sensitivity"]
+__all__ = ["ladder_section", "layer_bars", "render_ladder", "render_sensitivity"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LadderRow:
-    """One candidate: ``told`` is its published shape, ``sqnr_db`` what that says of the signal to noise.
+def ladder_section(ladder: Json) -> Json:
+    """What the template shows of a ladder in its published shape; its conclusions and steps stay as published.
+
+    ``quality`` is what the charts show.
+    """
+    from deploykit.accuracy.search.goals import parse_goal
+
+    goal = parse_goal(ladder["goal"])
+    steps = [{**step, "costs": layer_bars(step)} for step in ladder["steps"]]
+    candidates = (*ladder["candidates"], *(step["candidate"] for step in steps))
+    rows = [_row(told, goal, is_chosen=told["precision"] == ladder["chosen"]) for told in candidates]
+    trials = [trial for step in steps if step["raised"] is not None for trial in step["raised"]["trials"]]
+    axis = _Axis.of(goal, rows)
+    return {
+        "goal": ladder["goal"],
+        "in_words": goal.in_words,
+        "chosen": ladder["chosen"] or "nothing",
+        "why": ladder["why"],
+        "winner": next((row for row in rows if row["is_chosen"]), None),
+        "rows": rows,
+        "has_metric": any(told["metric"] is not None for told in candidates),
+        "has_detections": any(row["detections"] for row in rows),
+        "has_times": any(row["time_us"] is not None for row in rows),
+        # Measured as they would be packaged, and not as their encodings are.
+        "as_packaged": any(told["on_npu"] is not None for told in candidates),
+        "conclusions": ladder["conclusions"],
+        "steps": steps,
+        "quality": axis.name,
+        "bars": _bars(axis, rows),
+        "scatter": _scatter(axis, rows, trials),
+    }
+
+
+def _row(told: Json, goal: Goal, *, is_chosen: bool) -> Json:
+    """A candidate in its published shape, ``told``, and that in words.
 
     ``sqnr_db`` is NaN where nothing was measured, infinite where nothing differs or nothing is left.
     """
-
-    told: Json
-    is_chosen: bool
-    sqnr_db: float
-
-    @property
-    def detections(self) -> Mapping[str, float] | None:
-        """What was counted of detections; None where there are none to lose."""
-        counted: Mapping[str, float] | None = self.told["detections"]
-        return counted if counted is not None and counted["wanted"] > 0 else None
-
-    @property
-    def on_npu(self) -> float:
-        """The share of nodes on the accelerator; NaN where nobody asked."""
-        share = self.told["on_npu"]
-        return math.nan if share is None else float(share)
-
-    @property
-    def time_us(self) -> float | None:
-        """What a compiler estimates; manifests of earlier releases have no such number."""
-        return self.told.get("time_us")
-
-    @property
-    def time(self) -> str:
-        """The estimate in words."""
-        return "–" if self.time_us is None else in_time(self.time_us)
-
-    @property
-    def verdict(self) -> str:
-        """What becomes of the goal, in words."""
-        told = self.told
-        if told["missing"] or told["meets_goal"] is None:
-            return f"cannot be told: {told['open']}" if told["open"] else "not measured"
-        if not told["meets_goal"]:
-            return "misses"
-        if told["refused"]:
-            return f"reaches, but is refused: {told['refused']}"
-        if not told["runs_here"]:
-            return "reaches, but does not run here"
-        return "reaches, with work for the host" if self.on_npu < 1 else "reaches"
-
-    @property
-    def judged(self) -> str:
-        """The output judge's word."""
-        return {True: "right", False: "wrong"}.get(self.told["right"], "not judged")
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What there is to add: why it was judged wrong, and what packaging changes."""
-        reason, way = self.told["reason"], self.told["way"]
-        wrong = (f"wrong, as {reason}",) if self.told["right"] is False and reason else ()
-        return (*wrong, *((f"as packaged: {way}",) if way else ()))
-
-    @property
-    def decibels(self) -> str:
-        """The signal to noise in words."""
-        return decibels(self.sqnr_db)
-
-    @property
-    def kept(self) -> str:
-        """The detections that are kept, in words."""
-        counted = self.detections
-        return "–" if counted is None else "{share:.1%} of {wanted}, at least {at_least:.1%}".format_map(counted)
-
-    @property
-    def npu(self) -> str:
-        """The share of nodes on the accelerator, in words."""
-        return "–" if math.isnan(self.on_npu) else f"{self.on_npu:.0%}"
+    # JSON has no infinity: where decibels were judged and none are told, the verdict says which end it was.
+    sqnr_db = told["sqnr_db"]
+    if sqnr_db is None and (told["meets_goal"] is None or goal.needs_metric):
+        sqnr_db = math.nan
+    elif sqnr_db is None:
+        sqnr_db = math.inf if told["meets_goal"] else -math.inf
+    counted = told["detections"] if (told["detections"] or {}).get("wanted") else None
+    time_us = told.get("time_us")  # manifests of earlier releases have none
+    wrong = told["right"] is False and told["reason"]
+    return {
+        "told": told,
+        "is_chosen": is_chosen,
+        "sqnr_db": float(sqnr_db),
+        "decibels": decibels(sqnr_db),
+        "detections": counted,
+        "kept": "{share:.1%} of {wanted}, at least {at_least:.1%}".format_map(counted) if counted else "–",
+        "time_us": time_us,
+        "time": "–" if time_us is None else in_time(time_us),
+        "npu": "–" if told["on_npu"] is None else f"{told['on_npu']:.0%}",
+        "verdict": _verdict(told),
+        "judged": {True: "right", False: "wrong"}.get(told["right"], "not judged"),
+        "notes": [
+            *([f"wrong, as {told['reason']}"] if wrong else []),
+            *([f"as packaged: {told['way']}"] if told["way"] else []),
+        ],
+    }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LadderSection:
-    """What the template shows; ``conclusions`` and ``steps`` are as published. ``quality`` is what the charts show."""
-
-    goal: str
-    in_words: str
-    chosen: str
-    why: str
-    rows: tuple[LadderRow, ...]
-    conclusions: Sequence[Json]
-    steps: Sequence[Json]
-    quality: str
-    bars: Sequence[Any]
-    scatter: Json
-
-    @property
-    def has_metric(self) -> bool:
-        """True where a measure of the user's was taken of any candidate."""
-        return any(row.told["metric"] is not None for row in self.rows)
-
-    @property
-    def has_detections(self) -> bool:
-        """True where detections were counted."""
-        return any(row.detections is not None for row in self.rows)
-
-    @property
-    def has_times(self) -> bool:
-        """True where a compiler estimated the time of any candidate."""
-        return any(row.time_us is not None for row in self.rows)
-
-    @property
-    def as_packaged(self) -> bool:
-        """True where candidates were measured as they would be packaged, and not as their encodings are."""
-        return any(not math.isnan(row.on_npu) for row in self.rows)
-
-    @property
-    def winner(self) -> LadderRow | None:
-        """The row that was chosen."""
-        return next((row for row in self.rows if row.is_chosen), None)
-
-    def costs(self, step: Json) -> list[Json]:
-        """Bars of what quantizing single layers costs, the worst first, where a step measured that."""
-        shown = []
-        for row in (step["raised"] or {}).get("sensitivity", ()):
-            known = {
-                name: math.inf if db is None else -math.inf if isinstance(db, str) else db
-                for name, db in row["loss_db"].items()
-            }
-            # Weights and activations apart where both are known, else both together.
-            apart = {name: db for name, db in known.items() if name != "together"}
-            shown.append((row["layer"], apart or known))
-        return loss_bars(shown)
-
-    def words(self, row: Json) -> str:
-        """What a candidate in its published shape keeps of the signal."""
-        return "–" if row["sqnr_db"] is None else f"{row['sqnr_db']:.1f} dB"
+def _verdict(told: Json) -> str:
+    """What becomes of the goal, in words."""
+    if told["missing"] or told["meets_goal"] is None:
+        return f"cannot be told: {told['open']}" if told["open"] else "not measured"
+    if not told["meets_goal"]:
+        return "misses"
+    if told["refused"]:
+        return f"reaches, but is refused: {told['refused']}"
+    if not told["runs_here"]:
+        return "reaches, but does not run here"
+    return "reaches" if told["on_npu"] in (None, 1) else "reaches, with work for the host"
 
 
-def ladder_section(ladder: Json) -> LadderSection:
-    """The section about a ladder in its published shape."""
-    from deploykit.accuracy.search.goals import parse_goal
-
-    steps, goal = ladder["steps"], parse_goal(ladder["goal"])
-
-    def row_of(told: Json) -> LadderRow:
-        # JSON has no infinity: where decibels were judged and none are told, the verdict says which end it was.
-        sqnr_db = told["sqnr_db"]
-        if sqnr_db is None and (told["meets_goal"] is None or goal.needs_metric):
-            sqnr_db = math.nan
-        elif sqnr_db is None:
-            sqnr_db = math.inf if told["meets_goal"] else -math.inf
-        return LadderRow(told=told, is_chosen=told["precision"] == ladder["chosen"], sqnr_db=float(sqnr_db))
-
-    rows = tuple(map(row_of, (*ladder["candidates"], *(step["candidate"] for step in steps))))
-    trials = [trial for step in steps if step["raised"] is not None for trial in step["raised"]["trials"]]
-    axis = _Axis.of(goal, rows)
-    return LadderSection(
-        goal=ladder["goal"],
-        in_words=goal.in_words,
-        chosen=ladder["chosen"] or "nothing",
-        why=ladder["why"],
-        rows=rows,
-        conclusions=ladder["conclusions"],
-        steps=steps,
-        quality=axis.name,
-        bars=_bars(axis, rows),
-        scatter=_scatter(axis, rows, trials),
-    )
+def layer_bars(step: Json) -> list[Json]:
+    """Bars of what quantizing single layers costs, the worst first, where a step measured that."""
+    shown = []
+    for row in (step["raised"] or {}).get("sensitivity", ()):
+        known = {
+            name: math.inf if db is None else -math.inf if isinstance(db, str) else db
+            for name, db in row["loss_db"].items()
+        }
+        # Weights and activations apart where both are known, else both together.
+        apart = {name: db for name, db in known.items() if name != "together"}
+        shown.append((row["layer"], apart or known))
+    return loss_bars(shown)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,12 +127,12 @@ class _Axis:
     words: str
 
     @classmethod
-    def of(cls, goal: Goal, rows: Sequence[LadderRow]) -> _Axis:
+    def of(cls, goal: Goal, rows: Sequence[Json]) -> _Axis:
         """The user's measure, detections kept, or decibels, as the goal asks."""
         if goal.needs_metric:
             floor = goal.bound if goal.name == "metric" else math.nan
             return cls(name="the measure", floor=floor, words="{:.4g}")
-        if goal.asks_outputs and any(row.detections is not None for row in rows):
+        if goal.asks_outputs and any(row["detections"] for row in rows):
             return cls(name="detections surely kept", floor=100 * goal.share, words="{:.1f} %")
         return cls(name="signal to noise", floor=goal.decibels, words="{:.1f} dB")
 
@@ -221,16 +148,16 @@ class _Axis:
         return self.words.format(value) if math.isfinite(value) else decibels(value)
 
 
-def _bars(axis: _Axis, rows: Sequence[LadderRow]) -> list[Json]:
+def _bars(axis: _Axis, rows: Sequence[Json]) -> list[Json]:
     """Per candidate quality and cost, each on a scale from nothing to the largest; the goal is a bar of its own."""
-    known = [(row, axis.value(row.told, row.sqnr_db)) for row in rows if row.told["cost"] is not None]
+    known = [(row, axis.value(row["told"], row["sqnr_db"])) for row in rows if row["told"]["cost"] is not None]
     highest = max((value for value in (axis.floor, *(v for _, v in known)) if math.isfinite(value)), default=1.0)
-    dearest = max((row.told["cost"]["bit_operations"] for row, _ in known), default=0.0)
+    dearest = max((row["told"]["cost"]["bit_operations"] for row, _ in known), default=0.0)
     made = [] if math.isnan(axis.floor) else [("the goal", {"quality": (axis.floor, highest, axis.said(axis.floor))})]
     for row, value in known:
         series = {} if math.isnan(value) else {"quality": (value, highest, axis.said(value))}
-        bits = row.told["cost"]["bit_operations"]
-        made.append((row.told["precision"], {**series, "cost": (bits, dearest, f"{bits:.3g}")}))
+        bits = row["told"]["cost"]["bit_operations"]
+        made.append((row["told"]["precision"], {**series, "cost": (bits, dearest, f"{bits:.3g}")}))
     return [
         {
             "label": label,
@@ -241,20 +168,20 @@ def _bars(axis: _Axis, rows: Sequence[LadderRow]) -> list[Json]:
     ]
 
 
-def _scatter(axis: _Axis, rows: Sequence[LadderRow], trials: Sequence[Json]) -> Json:
+def _scatter(axis: _Axis, rows: Sequence[Json], trials: Sequence[Json]) -> Json:
     """Candidates and trials by what they cost and quality, and the front that nothing beats in both.
 
     The cost is the estimated time where a compiler was asked, else bit operations; no trial was compiled.
     """
-    timed = any(row.time_us is not None for row in rows)
+    timed = any(row["time_us"] is not None for row in rows)
     shown = []  # cost, quality, title, label, kind
     for row in rows:
-        value, name = axis.value(row.told, row.sqnr_db), row.told["precision"]
-        kind = "chosen" if row.is_chosen else "front" if row.told["meets_goal"] else "other"
-        if timed and row.time_us is not None:
-            shown.append((row.time_us, value, f"{name}: {axis.said(value)}, {row.time}", name, kind))
-        elif not timed and row.told["cost"] is not None:
-            bits = float(row.told["cost"]["bit_operations"])
+        value, name = axis.value(row["told"], row["sqnr_db"]), row["told"]["precision"]
+        kind = "chosen" if row["is_chosen"] else "front" if row["told"]["meets_goal"] else "other"
+        if timed and row["time_us"] is not None:
+            shown.append((row["time_us"], value, f"{name}: {axis.said(value)}, {row['time']}", name, kind))
+        elif not timed and row["told"]["cost"] is not None:
+            bits = float(row["told"]["cost"]["bit_operations"])
             shown.append((bits, value, f"{name}: {axis.said(value)}, {bits:.3g}", name, kind))
     for trial in () if timed else trials:
         bits = float(trial["cost"]["bit_operations"])

@@ -19,7 +19,7 @@ from deploykit.packages import manifests as module
 from deploykit.packages.manifests import Look, Witnessed
 from deploykit.packages.verifying import verify_package
 from deploykit.packages.writing import PackageWriter
-from deploykit.report.ladders import ladder_section
+from deploykit.report.ladders import ladder_section, layer_bars
 from deploykit.report.pages import quantized_section
 
 LIE = (4, "not the digest")
@@ -143,7 +143,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def test_the_bars_are_those_of_the_published_numbers(told: dict[str, Any]) -> None:
     step = next(step for step in told["steps"] if step["raised"])
-    costs, bars = step["raised"]["sensitivity"], ladder_section(told).costs(step)
+    costs, bars = step["raised"]["sensitivity"], layer_bars(step)
     together = [row["loss_db"]["together"] for row in costs]
     assert len(together) > 2 and together == sorted(together), "the worst first"
     assert [bar["label"] for bar in bars] == [row["layer"] for row in costs]
@@ -162,24 +162,24 @@ def test_quality_lies_against_time_where_a_compiler_was_asked(told: dict[str, An
     times = {"fp16": 80.0, "w8a16": 90.0, "w8a8": 40.0}
     timed = [{**row, "time_us": times.get(row["precision"])} for row in told["candidates"]]
     by_time = ladder_section({**told, "candidates": timed})
-    assert (by_bits.has_times, by_time.has_times) == (False, True)
-    points = by_time.scatter["points"]
+    assert (by_bits["has_times"], by_time["has_times"]) == (False, True)
+    points = by_time["scatter"]["points"]
     assert [point["label"] for point in points] == ["fp16", "w8a16", "w8a8"], "no trial, nothing untimed"
     fp16, w8a16, w8a8 = (point["place"] for point in points)
     assert w8a8["left"] < fp16["left"] < w8a16["left"]
-    assert by_time.scatter["front"] == [(w8a8, fp16)], "w8a16 is slower than fp16, and no better"
+    assert by_time["scatter"]["front"] == [(w8a8, fp16)], "w8a16 is slower than fp16, and no better"
 
 
-def test_what_leaves_nothing_has_the_longest_bar(told: dict[str, Any]) -> None:
+def test_what_leaves_nothing_has_the_longest_bar() -> None:
     rows = [
         {"layer": "all", "op_type": "Conv", "loss_db": {"together": "nothing left"}},
         {"layer": "some", "op_type": "Conv", "loss_db": {"together": 12.5}},
         {"layer": "none", "op_type": "Conv", "loss_db": {"together": None}},
     ]
-    bars = ladder_section(told).costs({"raised": {"sensitivity": rows}})
+    bars = layer_bars({"raised": {"sensitivity": rows}})
     assert [bar["words"]["together"] for bar in bars] == ["nothing left", "12.5 dB", "no difference"]
     assert [bar["lengths"]["together"] for bar in bars][::2] == [100.0, 0.0]
-    assert ladder_section(told).costs({"raised": None}) == []
+    assert layer_bars({"raised": None}) == []
 
 
 ACCOUNT: dict[str, Any] = {
