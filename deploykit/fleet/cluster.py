@@ -150,14 +150,6 @@ def _difference(mine: Mapping[str, str], theirs: object) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Inputs:
-    """The files of a batch below their common folder: ``names`` as placed on a worker, ``digests`` of the same."""
-
-    names: tuple[str, ...]
-    digests: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Cluster:
     """Turns batches into tasks; ``sent`` are the inputs that lie on the workers already, by their digests."""
 
@@ -178,11 +170,8 @@ class _Cluster:
         root = Path(commonpath([path.parent for path in paths]))
         sizes = [path.stat().st_size for path in paths]
         fitting = _fitting(_alike(self.client, self.tell), _ROOM + _PER_BYTE * sum(sizes), sizes)
-        inputs = _Inputs(
-            names=tuple(path.relative_to(root).as_posix() for path in paths),
-            digests=tuple(hash_file(path)[1] for path in paths),
-        )
-        for path, digest in zip(paths, inputs.digests, strict=True):
+        digests = [hash_file(path)[1] for path in paths]
+        for path, digest in zip(paths, digests, strict=True):
             if digest not in self.sent or self.sent[digest].status != "finished":  # lost with the workers that held it
                 data = read_regular(path)
                 self.sent[digest] = self.client.scatter(data, hash=False, workers=fitting, broadcast=True, direct=False)
@@ -195,8 +184,8 @@ class _Cluster:
         return self.client.submit(
             make_on_worker,
             told,
-            inputs,
-            [self.sent[digest] for digest in inputs.digests],
+            [near(path).as_posix() for path in paths],
+            [self.sent[digest] for digest in digests],
             self.limit,
             self.fail_fast,
             workers=fitting,
@@ -222,12 +211,12 @@ def _fitting(workers: Mapping[str, int], needed: int, sizes: Sequence[int]) -> l
 
 
 def make_on_worker(
-    told: Sequence[Json], inputs: _Inputs, contents: Sequence[bytes], limit: float, fail_fast: bool
+    told: Sequence[Json], names: Sequence[str], contents: Sequence[bytes], limit: float, fail_fast: bool
 ) -> list[tuple[str, bytes]]:
-    """On a worker: place the inputs, make the cells, and return the folder of each as an archive."""
+    """On a worker: place the inputs by their names, make the cells, and return the folder of each as an archive."""
     with scratch() as folder:
         root = folder / "inputs"
-        for name, content in zip(inputs.names, contents, strict=True):
+        for name, content in zip(names, contents, strict=True):
             path = root / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)

@@ -7,17 +7,17 @@ matrix can be emitted for another engine, which runs each cell with ``deploykit 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TypeAlias
 
 from deploykit.errors import DeploykitError, PackageError, UsageError
 from deploykit.fleet.cells import Cell, Keys, cells_of, chosen_cells, input_files
 from deploykit.fleet.cluster import address_of, run_on_cluster
 from deploykit.fleet.description import read_file
 from deploykit.fleet.pages import junit_of, render_matrix
-from deploykit.fleet.pool import Batch, Tell, batches_of, default_processes, run_batches
+from deploykit.fleet.pool import Tell, batches_of, default_processes, run_batches
 from deploykit.fleet.results import CELLS, RESULT, CellResult, Results, error_result, finished, write_result
 from deploykit.report.rendering import render
 from deploykit.system.files import write_files
@@ -36,9 +36,6 @@ ENGINES: Mapping[str, str] = {
 
 # What the engines allow in one matrix: docs.github.com, "matrix strategy"; docs.gitlab.com, "parallel:matrix".
 _MOST_JOBS = {"github-actions": 256, "gitlab": 200}
-
-Executor: TypeAlias = Callable[[Sequence[Batch], Path, Tell], Iterator[CellResult]]
-"""Makes batches of cells below a folder and gives each result when it is there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +70,12 @@ def run_matrix(
     ``fresh`` makes all anew. ``done`` is called with each result when it is there, kept ones first. Raises UsageError
     for an executor that is none, PackageError where the folder cannot be used.
     """
-    run = _executor(executor, processes, time_limit, fail_fast)
+    address = address_of(executor)
+    run = (
+        partial(run_batches, processes=processes or default_processes())
+        if address is None
+        else partial(run_on_cluster, address)
+    )
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -85,7 +87,7 @@ def run_matrix(
         done(result)
     try:
         if not (fail_fast and broken):
-            for result in run(batches_of(wanted), out, tell):
+            for result in run(batches_of(wanted), out, limit=time_limit, fail_fast=fail_fast, tell=tell):
                 made[result.cell] = result
                 done(result)
     finally:
@@ -105,18 +107,6 @@ def run_matrix(
         }
         write_files(files, force=True)
     return results
-
-
-def _executor(name: str, processes: int | None, limit: float, fail_fast: bool) -> Executor:
-    address = address_of(name)
-    if address is None:
-        count = processes or default_processes()
-        return lambda batches, folder, tell: run_batches(
-            batches, folder, processes=count, limit=limit, fail_fast=fail_fast, tell=tell
-        )
-    return lambda batches, folder, tell: run_on_cluster(
-        address, batches, folder, limit=limit, fail_fast=fail_fast, tell=tell
-    )
 
 
 def _sorted(
