@@ -11,7 +11,17 @@ from deploykit.model.operators import DEFAULT_DOMAINS, Trait, is_standard, ops
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
 
-__all__ = ["attribute", "bodies", "captured_names", "changed_operators", "copy_of", "label", "opset_of", "raise_opset"]
+__all__ = [
+    "attribute",
+    "attributes",
+    "bodies",
+    "captured_names",
+    "changed_operators",
+    "copy_of",
+    "label",
+    "opset_of",
+    "raise_opset",
+]
 __all__ += ["without_values"]
 
 _RUNNING = ops(Trait.CONTROL_FLOW)  # of ONNX's own operators only these run a graph
@@ -31,6 +41,13 @@ def attribute(node: NodeProto, name: str, default: Any = None) -> Any:
             value = helper.get_attribute_value(found)
             return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
     return default
+
+
+def attributes(node: NodeProto) -> dict[str, Any]:
+    """All attributes as the node has them."""
+    from onnx import helper
+
+    return {found.name: helper.get_attribute_value(found) for found in node.attribute}
 
 
 def copy_of(model: ModelProto) -> ModelProto:

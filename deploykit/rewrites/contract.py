@@ -45,6 +45,7 @@ __all__ = [
     "regrid",
     "rewrite",
     "rewrite_graph",
+    "rewritten",
     "shares_grid",
     "transform_names",
 ]
@@ -108,6 +109,11 @@ class Rewritten:
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     tail: ModelProto | None = None
+
+
+def rewritten(graph: GraphCopy, encodings: EncodingSet | None, note: str) -> Rewritten:
+    """A model whose remaining tensors hold what they held."""
+    return Rewritten(model=graph.model, encodings=keep_entries(encodings, graph), notes=(note,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

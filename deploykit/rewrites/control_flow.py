@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
 
-from deploykit.encodings.place import keep_entries
 from deploykit.encodings.values import EncodingSet
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, bodies, captured_names, label
@@ -30,6 +29,7 @@ from deploykit.rewrites.contract import (
     Site,
     Transform,
     rewrite,
+    rewritten,
 )
 from deploykit.rewrites.fold import fold
 
@@ -66,7 +66,7 @@ def _inline(model: ModelProto, encodings: EncodingSet | None, matched: MatchResu
         steps = {graph.index_of(node): list(_straight(graph, node, known)) for node in ready}
         graph.replace_nodes(ready, steps)
     note = f"{count} branches and loops became straight lines ({', '.join(matched.sites[0].nodes[:2])} …)"
-    return Rewritten(model=graph.model, encodings=keep_entries(encodings, graph), notes=(note,))
+    return rewritten(graph, encodings, note)
 
 
 def _settled(model: ModelProto) -> dict[str, float]:
@@ -373,7 +373,7 @@ def _apply(model: ModelProto, encodings: EncodingSet | None, matched: MatchResul
     steps = {graph.index_of(node): nodes for node, nodes in resolved.written}
     graph.replace_nodes([node for node, _ in resolved.written], steps)
     note = f"{len(matched.sites[0].nodes)} nodes on sequences became nodes on tensors"
-    return Rewritten(model=graph.model, encodings=keep_entries(resolved.encodings, graph), notes=(note,))
+    return rewritten(graph, resolved.encodings, note)
 
 
 resolve_sequences = Transform(

@@ -16,11 +16,10 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from deploykit.encodings.place import keep_entries
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import InputError
 from deploykit.model.graph import GraphCopy
-from deploykit.model.nodes import attribute, bodies, label
+from deploykit.model.nodes import attribute, attributes, bodies, label
 from deploykit.model.operators import Trait, data_outputs, has, is_standard
 from deploykit.model.weights import stored_values
 from deploykit.rewrites.contract import (
@@ -34,6 +33,7 @@ from deploykit.rewrites.contract import (
     Site,
     Transform,
     rewrite_graph,
+    rewritten,
 )
 from deploykit.system.aliases import Numbers
 
@@ -90,8 +90,7 @@ def _quantized_from(look: ModelLook, name: str) -> tuple[NodeProto, list[NodePro
 def _moved(to: NodeSteps, source: str, moves: Sequence[NodeProto]) -> str:
     """The float that integers were made of, moved as they were."""
     for move in moves:
-        kept = {a.name: helper.get_attribute_value(a) for a in move.attribute}
-        source = to.add(move.op_type, [source, *move.input[1:]], f"{move.output[0]}_float", **kept)
+        source = to.add(move.op_type, [source, *move.input[1:]], f"{move.output[0]}_float", **attributes(move))
     return source
 
 
@@ -155,7 +154,7 @@ def _layer(look: ModelLook, node: NodeProto) -> Match:
     is_kernel = node.op_type == "ConvInteger"
     channels = (-1, *[1] * (weights.ndim - 1)) if is_kernel else (-1,)  # the last axis of a matrix
     _check_sizes(node, weights, 0 if is_kernel else -1, scale, zero)
-    kept = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    kept = attributes(node)
 
     def write(to: NodeSteps) -> None:
         # What made the scales and the bias is read by nobody then, and goes as well.
@@ -212,7 +211,7 @@ def _lstm(look: ModelLook, node: NodeProto) -> Match:
         shape = (stored.shape[0], 1, -1)
         values = _values(stored, steps.reshape(shape), zeros.reshape(shape))
         floats.append(np.ascontiguousarray(values.transpose(0, 2, 1)))
-    kept = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    kept = attributes(node)
 
     def write(to: NodeSteps) -> None:
         names = (to.store(f"{node.input[at + 1]}_float", values) for at, values in enumerate(floats))
@@ -280,7 +279,7 @@ def _compute_in_float(model: ModelProto, encodings: EncodingSet | None, matched:
             item.type.tensor_type.elem_type = TensorProto.FLOAT
     graph.reindex()
     note = f"{len(matched.sites[0].nodes)} nodes compute in float32 instead of double"
-    return Rewritten(model=graph.model, encodings=keep_entries(encodings, graph), notes=(note,))
+    return rewritten(graph, encodings, note)
 
 
 double_to_float = Transform(
@@ -363,7 +362,7 @@ def _write_pairs(to: NodeSteps) -> None:
         scale = to.store(f"{bias}_scale", np.asarray(scales[0] * scales[1], np.float32))
         zero = to.store(f"{bias}_zero", np.zeros_like(scales[0] * scales[1], np.int32))
         floats.append(to.add("DequantizeLinear", [bias, scale, zero], f"{bias}_float", axis=0))
-    kept = {a.name: helper.get_attribute_value(a) for a in node.attribute if a.name not in _OWN_SETTINGS}
+    kept = {name: value for name, value in attributes(node).items() if name not in _OWN_SETTINGS}
     result = to.add(op_type, floats, f"{made}_float", name=node.name, **kept)
     to.write("QuantizeLinear", [result, *node.input[at : at + 2]], made)
 
@@ -371,7 +370,7 @@ def _write_pairs(to: NodeSteps) -> None:
 def _write_moved(to: NodeSteps, grid: tuple[str, str]) -> None:
     """Between a pair as well, so that the operator moves floats."""
     node, made = to.node, to.made
-    kept = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    kept = attributes(node)
     given = to.add("DequantizeLinear", [node.input[0], *grid], f"{node.input[0]}_{made}_float")
     result = to.graph.fresh(f"{made}_float")
     outputs = [result, *node.output[1:]]

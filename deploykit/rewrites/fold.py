@@ -13,7 +13,6 @@ import numpy as np
 import onnxruntime as ort
 from onnx import ModelProto, NodeProto, numpy_helper
 
-from deploykit.encodings.place import keep_entries
 from deploykit.encodings.values import EncodingSet
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, captured_names, label
@@ -23,7 +22,7 @@ from deploykit.model.running import CpuSession
 from deploykit.model.shape_inference import Shape
 from deploykit.model.values import byte_size, dtype_name
 from deploykit.model.weights import is_outside, taken_in
-from deploykit.rewrites.contract import MatchResult, ModelLook, Rewritten, Site, Transform
+from deploykit.rewrites.contract import MatchResult, ModelLook, Rewritten, Site, Transform, rewritten
 from deploykit.system.aliases import Arrays, Numbers
 
 __all__ = ["LARGEST_BYTES", "fold", "simplify"]
@@ -255,7 +254,7 @@ def _simplify(model: ModelProto, encodings: EncodingSet | None, matched: MatchRe
         if not folded and not idle:
             break
     note = f"{computed} nodes computed once, {removed} idle ones taken out: {before} nodes became {len(graph.nodes)}"
-    return Rewritten(model=graph.model, encodings=keep_entries(encodings, graph), notes=(note,))
+    return rewritten(graph, encodings, note)
 
 
 simplify = Transform(

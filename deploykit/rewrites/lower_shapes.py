@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorShapeProto, ValueInfoProto, helper
 
-from deploykit.encodings.place import keep_entries
 from deploykit.encodings.values import Affine, Array, EncodingSet, Float8, Lpbq, Value
 from deploykit.model.collect import facts_seen
 from deploykit.model.graph import GraphCopy
-from deploykit.model.nodes import attribute, label
+from deploykit.model.nodes import attribute, attributes, label
 from deploykit.model.patterns import over_short_axes, repeated_before_norm
 from deploykit.model.pinning import pin_shapes
 from deploykit.model.shape_inference import Shape
@@ -34,6 +33,7 @@ from deploykit.rewrites.contract import (
     Transform,
     rewrite,
     rewrite_graph,
+    rewritten,
 )
 
 __all__ = [
@@ -177,8 +177,7 @@ def batchnorm_rank(look: ModelLook, node: NodeProto) -> Match | None:
 
 def _same_node(to: NodeSteps, inputs: Sequence[str], made: str, **changed: Any) -> str:
     """The operator that is replaced, with its attributes, on other inputs."""
-    settings = {a.name: helper.get_attribute_value(a) for a in to.node.attribute} | changed
-    return to.add(to.node.op_type, inputs, made, name=to.node.name, **settings)
+    return to.add(to.node.op_type, inputs, made, name=to.node.name, **attributes(to.node) | changed)
 
 
 @rewrite(
@@ -404,7 +403,7 @@ def _close_batches(model: ModelProto, encodings: EncodingSet | None, matched: Ma
     sizes = {item.name: [1, *(dim.dim_value for dim in _dims(item)[1:])] for item in model.graph.input}
     graph = GraphCopy(pin_shapes(model, {name: sizes[name] for name in names}), copy=False)
     note = f"the batch of {', '.join(sorted(names))} is one sample"
-    return Rewritten(model=graph.model, encodings=keep_entries(encodings, graph), notes=(note,))
+    return rewritten(graph, encodings, note)
 
 
 batch_of_one = Transform(

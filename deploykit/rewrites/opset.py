@@ -6,12 +6,13 @@ What each operator computes stays the same.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import onnx.inliner
 from onnx import ModelProto, defs
 
-from deploykit.encodings.place import keep_entries, share_entry
+from deploykit.encodings.place import share_entry
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import InputError
 from deploykit.model.graph import GraphCopy, view_of
@@ -19,7 +20,7 @@ from deploykit.model.nodes import copy_of, label, opset_of
 from deploykit.model.nodes import raise_opset as raised_to
 from deploykit.model.operators import is_standard
 from deploykit.model.pinning import keep_weights_constant
-from deploykit.rewrites.contract import MatchResult, ModelLook, NearMiss, Rewritten, Site, Transform
+from deploykit.rewrites.contract import MatchResult, ModelLook, NearMiss, Rewritten, Site, Transform, rewritten
 from deploykit.rewrites.fold import fold
 
 __all__ = ["raise_opset", "write_out_functions"]
@@ -77,7 +78,7 @@ def _raise_opset(model: ModelProto, encodings: EncodingSet | None, matched: Matc
             encodings = share_entry(encodings, name, [node.input[1]])
     graph.prune()
     note = f"operator set {given} became {target}"
-    return Rewritten(model=graph.model, encodings=keep_entries(encodings, graph), notes=(note,))
+    return rewritten(graph, encodings, note)
 
 
 raise_opset = Transform(
@@ -147,7 +148,7 @@ def _write_out(model: ModelProto, encodings: EncodingSet | None, matched: MatchR
     note = f"{len(matched.sites)} operators are written out ({', '.join(kinds)})"
     fresh = {name for node in graph.nodes for name in node.output if name and name not in known}
     touched = frozenset(fresh if encodings is not None else ())
-    return Rewritten(model=graph.model, encodings=keep_entries(encodings, graph), touched=touched, notes=(note,))
+    return replace(rewritten(graph, encodings, note), touched=touched)
 
 
 write_out_functions = Transform(
