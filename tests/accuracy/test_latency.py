@@ -24,6 +24,8 @@ def test_a_transfer_counts_only_while_nothing_computes() -> None:
     assert (found["a"].share, found["a"].waiting, found["a"].ddr_bytes) == (16, 6, 100)
     assert (found["b"].share, found["b"].waiting) == (9, 4)  # nothing runs from 16 to 20: b is what is waited for
     assert found["b"].busy == {"dma": 8, "vector": 5}
+    told = found["b"].to_json(0.5)
+    assert (told["time_us"], told["waiting_us"], told["busy_us"]) == (4.5, 2.0, {"dma": 4.0, "vector": 2.5})
 
 
 numbers = st.integers(0, 50)

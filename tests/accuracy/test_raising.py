@@ -154,3 +154,10 @@ def test_a_convolution_is_counted_by_its_groups() -> None:
     model = text_model("float[1,4,5,5] x", "y = Conv<group=2,pads=[1,1,1,1]>(x, w)", "float[1,4,5,5] y", w=weight)
     runs = PartialRuns(model, [{"x": np.zeros((1, 4, 5, 5), np.float32)}], wanted=["y"])
     assert CostModel(runs, facts_of(model)).cost({}).bit_operations == 4 * 5 * 5 * (2 * 9) * 32 * 32
+
+
+def test_that_less_of_a_measure_is_better_reaches_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr("deploykit.flow.candidates.mix_files", lambda _, **given: asked.append(given["goal"]))
+    deploykit.mix(DETR, goal="drop<=1%", metric="errors:words", lower_is_better=True)
+    assert asked[0].lower_is_better

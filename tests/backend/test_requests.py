@@ -250,6 +250,9 @@ def test_confirmed_it_is_observed() -> None:
     assert found.blocks and found.to_json()["confidence"] == "observed"
     assert found.claim is not None and found.claim.seen_with == "2.0"
     assert FINDING.to_json()["confidence"] == "reported"
+    made, other = opinions(OpinionState.CONFIRMED), Compiler(name="another", release="3.0")
+    (found,) = replace(made, opinions=(replace(made.opinions[0], by=other),)).applied([FINDING])
+    assert found.message.endswith("(confirmed by another)") and found.claim and found.claim.seen_with == "3.0"
 
 
 def test_open_it_stays_with_the_reason() -> None:

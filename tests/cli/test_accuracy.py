@@ -1,6 +1,7 @@
 """The commands accuracy and encodings."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -79,6 +80,7 @@ def test_the_worst_come_first_and_the_page_shows_them(tmp_path: Path, capsys: py
     said = capsys.readouterr().out
     assert "7.91 dB with everything quantized" in said
     assert said.index("/decoder/Div ") < said.index("/decoder/Add_2 ")
+    assert re.search(r" \+\d\d?\.\d\d dB +/decoder/Div ", said), "what is gained where it stays in float"
     text = page.read_text("utf-8")
     assert "/decoder/Div_output_0" in text
     chart = text[text.index("<svg") : text.index("</section>", text.index("<svg"))]

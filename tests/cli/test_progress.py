@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 import deploykit
 from deploykit.cli.frame import Settings
-from deploykit.cli.terminal import elapsed
+from deploykit.cli.terminal import elapsed, table
 from deploykit.system.jobs import Begun
 from terminals import on_a_terminal
 
@@ -25,6 +26,8 @@ with module.progress() as tell:
     tell(Begun("[1/2] deciding"))
     tell("trying \\x1b[2Jfallback " + "x" * int(sys.argv[1]))
     time.sleep(0.3)
+    for piece in range(9):
+        tell(f"piece {piece}")
     tell.say("\\x1b[32mone\\x1b[0m result" if len(sys.argv) > 2 else "one result")
     tell(Begun("[2/2] verifying"))
     time.sleep(0.1)
@@ -111,3 +114,9 @@ def test_packaging_counts_its_steps(tmp_path: Path) -> None:
     told.clear()
     deploykit.plan(model, **asked)
     assert [str(line) for line in told if isinstance(line, Begun)] == ["[1/1] deciding"]
+
+
+def test_a_table_is_no_wider_than_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    lines = table([("first", "second", "many words " * 20)], header=("one", "two", "three")).splitlines()
+    assert 46 < max(map(len, map(click.unstyle, lines))) <= 50

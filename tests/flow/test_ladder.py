@@ -255,6 +255,8 @@ def test_a_real_model_is_walked_to_one_page(rows: str, tmp_path: Path, capsys: p
     assert by_name["w4a16"]["sqnr_db"] < by_name["w8a16"]["sqnr_db"] < by_name["w16a16"]["sqnr_db"]
     assert by_name["w8a8"]["cost"]["bit_operations"] * 2 == by_name["w8a16"]["cost"]["bit_operations"]
     assert (value["samples"]["held_out"], value["samples"]["seen"], value["samples"]["measured"]) == (True, 5, 5)
+    run(cli, [*call, "--samples", "1"])
+    assert "1 of 10 given samples, ranges and numbers of the same" in capsys.readouterr().out
     with pytest.raises(InputError, match="give the float model"):
         deploykit.ladder(MLP.with_name("w4a8.qdq.onnx"), data=rows)
 

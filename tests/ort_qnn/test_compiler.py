@@ -108,6 +108,7 @@ def test_a_model_that_cannot_run_is_a_tool_error(tmp_path: Path) -> None:
     "graph_after_optimization = {\n",
     'qnn_graph_name = "g"\n',
     "# :::BEGIN:graph_after_optimization:::\n\t0x1: {\n",
+    '# :::BEGIN:graph_before_optimization:::\n# :::END:graph_before_optimization:::\nqnn_graph_name = "g"\n',
 )
 def test_a_schematic_of_another_form_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="schematic"):

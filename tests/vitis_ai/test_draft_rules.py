@@ -237,6 +237,14 @@ def test_a_concat_of_bounded_values_alone_needs_no_float() -> None:
         assert bool(list(DRAFT_RULES["VAI128"].run(draft(model)))) is told
 
 
+def test_post_processing_without_names_is_not_excluded_by_itself() -> None:
+    """Quark knows nodes by name only."""
+    model = onnx.load(DATA / YOLO)
+    assert draft(model, precision="mixed").found is not None
+    next(node for node in model.graph.node if node.name == "/post/Sigmoid").name = ""
+    assert draft(model, precision="mixed").found is None
+
+
 def test_vint8_with_exclusions_is_mixed() -> None:
     assert draft(exclude_node=("conv",)).precision == "mixed"
     assert draft(precision="w8a8").precision == "vint8"

@@ -138,7 +138,7 @@ class Samples(Published):
     def described_for_humans(self) -> str:
         """One line: how many samples of what kind, and of arbitrary ones which inputs they hang on."""
         some = f"{self.count} of {self.available}" if self.available > self.count else str(self.count)
-        line = f"{some} {self.label} sample{'' if self.count == 1 else 's'}"
+        line = f"{some} {self.label} sample{'' if some == '1' else 's'}"
         weak = [name for name, source in self.of_inputs.items() if source.label is self.label]
         if not self.may_judge:
             line += f" ({'; '.join(f'{name}: {self.of_inputs[name].why}' for name in weak)})"

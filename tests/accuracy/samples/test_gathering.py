@@ -107,6 +107,8 @@ def test_calibration_is_all_of_it_up_to_a_number_and_spread(tmp_path: Path) -> N
     rows = [int(feed["a"][0, 0]) // 3 for feed in made.feeds]
     assert (rows[0], rows[-1]) == (0, 99) and max(np.diff(rows)) <= 15
     assert made.described_for_humans == "8 of 100 given samples"
+    np.save(tmp_path / "x.npy", np.arange(9.0).reshape(3, 3))
+    assert _gather(_single(), calibration=tmp_path / "x.npy").described_for_humans == "3 given samples"
 
 
 def test_data_may_lack_what_is_declared_and_nothing_else(tmp_path: Path) -> None:
