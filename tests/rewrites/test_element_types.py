@@ -160,3 +160,7 @@ def test_integers_that_were_only_moved_become_the_moved_floats() -> None:
     assert [node.op_type for node in done.graph.node] == ["Transpose", "Identity"]
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     np.testing.assert_array_equal(run(done, x), x.T)
+    graph.op("DynamicQuantizeLinear", [graph.input("z", (2, 3))], ["p", "other", "naught"])
+    graph.op("DequantizeLinear", ["q", "other", "zero"], "w")
+    (left,) = FIND.match(graph.model("w")).refusals
+    assert left.reason == "other is not the scale of q"
