@@ -1,4 +1,4 @@
-"""The house rules that no linter knows: layout, vendor words, file sizes, what the wheel holds."""
+"""The house rules that no linter knows: layout, rooms, vendor words, file sizes, what the wheel holds."""
 
 import ast
 import importlib
@@ -6,6 +6,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from collections import Counter
 from collections.abc import Iterator
@@ -164,3 +165,16 @@ def at_top(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{name.name}" for name in node.names)
         elif isinstance(node, ast.Import):
             yield from (name.name for name in node.names)
+
+
+def test_there_are_few_rooms_and_the_page_names_each() -> None:
+    """They are those of import-linter, from the top floor down."""
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"][0]
+    rooms = [name.strip() for layer in config["layers"] for name in layer.split("|") if "__" not in name]
+    exempt = {"__init__.py", "__main__.py", "py.typed", "__pycache__"}
+    entries = [path for path in (ROOT / "deploykit").iterdir() if path.name not in exempt]
+    assert sorted(path.name.removesuffix(".py") for path in entries) == sorted(rooms)
+    text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    assert [room for room in rooms if f"`{room}" not in text] == []
+    named = re.findall(r"`((?:deploykit|backends|tests)/[\w/.]+)`", text)
+    assert len(named) > 10 and [name for name in named if not (ROOT / name).exists()] == []

@@ -9,9 +9,10 @@ import onnx
 import pytest
 from onnx import helper
 
-from deploykit.errors import InputError
+from deploykit.errors import InputError, UsageError
 from deploykit.model import Model, wrap_proto
 from deploykit.model.collect import collect_facts
+from deploykit.model.load import blaming, what_is_wrong
 from tables import each_row
 from text_models import text_model
 
@@ -185,3 +186,15 @@ def test_operands_of_attention(shapes: dict[str, tuple[int, ...]], count: int, s
     proto = text_model(", ".join(given_), body, "float[2,3,4,8] Y", opset=23)
     with pytest.raises(InputError, match=said) if said else nullcontext():
         collect_facts(load(proto))
+
+
+@each_row(("axis", "sound"), ("1", True), ("9", False), ("[1]", False))
+def test_a_model_is_judged_when_something_stumbled(axis: str, sound: bool, tmp_path: Path) -> None:
+    """What nobody foresaw is the model's fault where the model is none, and a defect where it is one."""
+    path = tmp_path / "m.onnx"
+    onnx.save(text_model("float[2,3] x", f"y = Softmax <axis = {axis}> (x)", "float[2,3] y"), path)
+    assert (what_is_wrong(path) == "") is sound
+    with pytest.raises(KeyError if sound else InputError, match=r"stumbled"), blaming(path):
+        raise KeyError("stumbled")
+    with pytest.raises(UsageError, match="as asked"), blaming(path):
+        raise UsageError("as asked")
