@@ -122,6 +122,18 @@ def test_scores_from_one_to_five_are_amounts_and_moved_probabilities_are_told() 
     assert words == "8 of 8 classes equal, 6.4% of the probability lies elsewhere"
 
 
+@each_row(
+    ("base", "change", "right"),
+    (0, lambda y: min(y, 0.2), None),
+    (0, lambda y: y / 5, None),
+    (0.3, lambda y: y / 2, False),
+)
+def test_what_one_score_loses_is_no_scale_of_all(base: float, change: Change, right: bool | None) -> None:
+    scores = [np.full((1, 1), base + (0.7 if at == 3 else 0.01 + at / 500)) for at in range(8)]
+    verdict = _judged(_one("Sigmoid", (1, 1)), scores, [np.vectorize(change)(one) for one in scores])
+    assert verdict.right is right and "7 of 8 decisions equal" in verdict.reason, verdict.lines()
+
+
 @each_row(("op", "attributes", "reference", "change", "right"), *[c[1:] for c in CASES])
 def test_right_and_wrong_by_construction(
     op: str, attributes: dict[str, Any], reference: np.ndarray, change: Change, right: bool

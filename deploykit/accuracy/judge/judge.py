@@ -199,10 +199,12 @@ def _piece_numbers(context: Context, piece: Piece, pairs: Sequence[Pair]) -> Ite
     told = bool(measured) and not too_few and not context.same_graph and piece.kind is not OutputKind.LOGITS
     asked = context.thresholds is not None and context.thresholds.min_sqnr is not None
     yield number(Measure.SQNR, db, note="the task's own measure decides" if told and not asked else "")
-    yield number(Measure.GAIN, measures.gain_error(pairs))
     # One decision per sample: the sample in which it falls otherwise is counted already, as is the class it is of.
     counted = told and piece.task in (Task.CLASSES, Task.DECISIONS) and measured[0].items == len(pairs)
     note = "the task's own measure decides" if counted else ""
+    # One score of 0.7 among those of 0.01 is nearly all of the signal: what it alone loses is no scale of all.
+    outweighs = np.max(values**2) > 0.9 * np.sum(values**2)
+    yield number(Measure.GAIN, measures.gain_error(pairs), note=note if outweighs else "")
     alone = measures.worst_sample(pairs, tolerance=tolerance)
     if alone is not None:
         keys = () if piece.task in _SIGNALS and piece.kind is not OutputKind.SCORES else ("task",)
