@@ -194,6 +194,7 @@ class FailureKind:
     what the tables say of it. ``unnamed``, or the line's words, stand for a name that it leaves out. With ``speakers``
     the kind is theirs alone: a number means one thing to a driver and another to a library. ``alone``: no speaker is
     needed. ``late``: it may follow from an earlier step that failed, which then is asked in its place.
+    ``row`` is the cause that this kind is one more wording of; it answers where it is known.
     """
 
     id: str
@@ -208,6 +209,7 @@ class FailureKind:
     alone: bool = False
     late: bool = False
     chain: bool = False
+    row: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

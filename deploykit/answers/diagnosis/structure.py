@@ -97,6 +97,7 @@ def _by_kind(
     ]
     found.sort(key=lambda item: (item[0].root != "cause", item[1].trouble != "failure"))
     tools = {tool.id: tool for tool in catalog.tools}
+    rows = {row.id: row for row in catalog.errors}
     for kind, line, event, names in found:
         if event.tool in kind.speakers or (not kind.speakers and (kind.alone or event.tool)):
             tool = tools.get(event.tool, _ANYBODY)
@@ -117,6 +118,7 @@ def _by_kind(
                 root=kind.root,
                 stage=event.stage,
             )
+            row = replace(rows.get(kind.row, row), severity=row.severity)
             why = "by whose code fails and how" if event.tool else "by what the line itself says"
             return _cause(line, row, f"{why}; {_NO_ROW}{f', and {NOBODY}' if nobody else ''}")
     return None
