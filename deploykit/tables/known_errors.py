@@ -89,8 +89,11 @@ class KnownError:
 
     def to_json(self) -> dict[str, Any]:
         """The row in the published shape."""
-        hidden = ("general", "follows", "mild", "unless", "late")
-        told = {key: value for key, value in to_builtins(self).items() if key not in hidden}
+        told = {
+            key: value
+            for key, value in to_builtins(self).items()
+            if key not in ("general", "follows", "mild", "unless", "late")
+        }
         return {**told, "match": list(self.patterns), "weak": bool(self.weak)}
 
 
@@ -265,20 +268,18 @@ def load_catalog(paths: Iterable[Path]) -> Catalog:
             if error.id in seen:
                 raise InputError(f"{path.name}: error.id: {error.id!r} occurs twice")
             seen.add(error.id)
-        catalogs.append(_catalog_of(file))
+        catalogs.append(
+            Catalog(
+                errors=tuple(replace(row, read=row.read or file.read) for row in file.error),
+                codes=tuple(code for numbering in file.numbering for code in numbering.rows()),
+                tools=file.tool,
+                forms=file.form,
+                observations=file.observation,
+                kinds=file.kind,
+                witnesses=tuple(file.witness.items()),
+            )
+        )
     return merge_catalogs(catalogs)
-
-
-def _catalog_of(file: CatalogFile) -> Catalog:
-    return Catalog(
-        errors=tuple(replace(row, read=row.read or file.read) for row in file.error),
-        codes=tuple(code for numbering in file.numbering for code in numbering.rows()),
-        tools=file.tool,
-        forms=file.form,
-        observations=file.observation,
-        kinds=file.kind,
-        witnesses=tuple(file.witness.items()),
-    )
 
 
 def merge_catalogs(catalogs: Iterable[Catalog]) -> Catalog:

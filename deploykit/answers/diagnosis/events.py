@@ -43,7 +43,7 @@ _LONGEST_LINE = 2000  # what is longer is a dump, and says what failed where it 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One line of trouble: ``tool`` is the id of who speaks, ``where`` the place in its source.
+    """One line of trouble (``text``, where it begins): ``tool`` is who speaks, ``where`` the place in its source.
 
     ``parts`` may hold node, tensor, path, version, size and limit, each as the line spells it.
     """
@@ -72,7 +72,7 @@ def event_of(line: ErrorLine, catalog: Catalog) -> Event:
     parts = {name: found[1] for name, pattern in _PARTS.items() if (found := pattern.search(text))}
     return Event(
         line=line.line,
-        text=line.text,
+        text=text,
         level=level,
         tool=tool.id,
         stage=tool.stage,

@@ -21,7 +21,6 @@ _NO_ROW = "no row has these words"
 NOBODY = "no tool on the way of a model onto the NPU is recognised in this log"
 _ANYBODY = Tool(id="line", name="the program")
 _LONGEST_NAME = 160
-_LONGEST_LINE = 2000  # what is longer is a dump, and says what failed where it begins
 _FIRST_LINES = 10  # of trouble: above them the tool shows, or it does nowhere
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|-?\d+")
 _CRASHED = re.compile(
@@ -92,7 +91,7 @@ def _by_kind(
     found = [
         (kind, line, event, names)
         for line, event in pairs
-        for kind, names in _kinds(line, kinds)
+        for kind, names in _kinds(event.text, kinds)
         if not (kind.late and line.line > end)
     ]
     found.sort(key=lambda item: (item[0].root != "cause", item[1].trouble != "failure"))
@@ -124,15 +123,14 @@ def _by_kind(
     return None
 
 
-def _kinds(line: ErrorLine, kinds: Iterable[FailureKind]) -> Iterator[tuple[FailureKind, dict[str, str]]]:
-    text = line.text[:_LONGEST_LINE]
+def _kinds(text: str, kinds: Iterable[FailureKind]) -> Iterator[tuple[FailureKind, dict[str, str]]]:
     for kind in kinds:
         matches = [match for pattern in kind.patterns if (match := compiled(pattern).search(text))]
         if matches:  # the first that names something says more
             match = next((match for match in matches if match.groupdict().get("name")), matches[0])
             given = ((key, (value or "").strip(" .,:;")[:_LONGEST_NAME]) for key, value in match.groupdict().items())
-            said = text[match.start() :].strip()[:_LONGEST_NAME]
-            yield kind, {"name": kind.unnamed or said, **{key: value for key, value in given if value}}
+            name = kind.unnamed or text[match.start() :].strip()[:_LONGEST_NAME]
+            yield kind, {"name": name, **{key: value for key, value in given if value}}
 
 
 def _spelled_out(names: dict[str, str], catalog: Catalog) -> dict[str, str]:
