@@ -38,7 +38,6 @@ _LEVELS: dict[str, Level] = {"W": "warning", "I": "note", "N": "note", "V": "det
 _FRAME = re.compile(r"""(?:\[rank\d+\]:)?\s*(?:File "|at |#\d+ |frame #|\[[^]]*\] *at )""")
 _QUOTED_NAME = re.compile(r"""'[^'/\s]+'|"[^"/\s]+"|'[^'\s]*::[^'\s]*'|"[^"\s]*::[^"\s]*\"""")  # no path, no sentence
 _STACK = "Traceback (most recent call last)"
-_LONGEST_LINE = 2000  # what is longer is a dump, and says what failed where it begins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +65,7 @@ class Event:
 
 def event_of(line: ErrorLine, catalog: Catalog) -> Event:
     """Read a line by the forms that its tools give their lines, and by what any line may name."""
-    text = line.text[:_LONGEST_LINE]
+    text = line.text[:2000]  # what is longer is a dump, and says what failed where it begins
     level, where = level_of(text, catalog.forms)
     tool = speaker((text, *reversed(line.before)), catalog.tools) or Tool(id="")
     parts = {name: found[1] for name, pattern in _PARTS.items() if (found := pattern.search(text))}

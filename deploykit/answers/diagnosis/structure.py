@@ -19,7 +19,6 @@ __all__ = ["NOBODY", "answer_by_structure", "end_of_first_step"]
 
 _NO_ROW = "no row has these words"
 NOBODY = "no tool on the way of a model onto the NPU is recognised in this log"
-_ANYBODY = Tool(id="line", name="the program")
 _LONGEST_NAME = 160
 _FIRST_LINES = 10  # of trouble: above them the tool shows, or it does nowhere
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|-?\d+")
@@ -99,7 +98,7 @@ def _by_kind(
     rows = {row.id: row for row in catalog.errors}
     for kind, line, event, names in found:
         if event.tool in kind.speakers or (not kind.speakers and (kind.alone or event.tool)):
-            tool = tools.get(event.tool, _ANYBODY)
+            tool = tools.get(event.tool, Tool(id="line", name="the program"))
             words = defaultdict(partial(str, kind.unnamed or "not named"), _spelled_out(names, catalog))
             words["speaker"] = tool.name
             said = " ".join(kind.cause.format_map(words).split())
