@@ -411,7 +411,7 @@ class _Candidates:
         self._tell(f"deciding how {rung.precision} would be packaged")
         chosen, refused = self._decided(self._situate(made), plans=rung.runs_here)
         situation, won = chosen.situation, chosen.prepared
-        reached = judged.reaching.reached([*map(run_of(chosen), judged.feeds)])
+        reached = judged.reaching.reached(run_of(chosen, judged.feeds))
         start, own, borders = encodings, situation.encodings, 0
         if won is not None:
             own, borders = won.encodings, won.way.borders

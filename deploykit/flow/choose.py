@@ -7,12 +7,12 @@ cannot be simulated is chosen by structure. Of every way it is said why it won o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from deploykit.accuracy.judge.verdict import Verdict
 from deploykit.accuracy.samples.gathering import Samples
-from deploykit.accuracy.simulate.sessions import Chain, Feed, Session
+from deploykit.accuracy.simulate.sessions import Feed, Known, Session, run_chain
 from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.backend.backend import AnyBackend, MixedSupport, Progress, Same, SharedWork, Situation
 from deploykit.backend.status import Correctness, correctness_of
@@ -75,12 +75,13 @@ class WayChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Explored:
-    """The ways that were built, which one won, and the encodings' own simulation."""
+    """The ways that were built, which one won, the encodings' own simulation, and what is ``known`` of them all."""
 
     built: tuple[BuiltWay, ...]
     winner: BuiltWay | None
     choice: WayChoice
     reference: Verdict | None
+    known: Known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,7 +334,7 @@ def explore(ground: Ground, support: MixedSupport, *, mixed: str, tell: Tell) ->
     if reference is not None and won is not None and won.verdict is not None and won.verdict.is_short:
         wider = ground.wider(has_float16=bool(support.kinds & {"fallback", "segments"}))
         reference = replace(reference, wider=wider)
-    return Explored(built=tuple(built), winner=won, choice=choice, reference=reference)
+    return Explored(built=tuple(built), winner=won, choice=choice, reference=reference, known=ground.known)
 
 
 def _order(ground: Ground, support: MixedSupport) -> tuple[str, ...]:
@@ -459,13 +460,14 @@ def _db(value: float) -> str:
     return f"{value:.1f} dB" if math.isfinite(value) else ("no error" if value > 0 else "no signal")
 
 
-def run_of(chosen: ChosenWay) -> Callable[[Feed], Arrays]:
-    """What computes the outputs of a way that was chosen."""
+def run_of(chosen: ChosenWay, feeds: Sequence[Feed]) -> Sequence[Arrays]:
+    """The outputs of a way that was chosen, for each sample."""
     situation, won = chosen.situation, chosen.prepared
     if situation.segments:
-        return Chain(segment_pieces(situation.segments, half=True)).run
+        return run_chain(segment_pieces(situation.segments, half=True), feeds)
     model = lean_weights(situation.model) if won is None else won.model
     encodings = situation.encodings if won is None else won.encodings
     assert encodings is not None
     tail = [] if won is None or won.tail is None else [Session(won.tail)]
-    return Chain([Simulator(model, encodings), *tail]).run
+    known = None if chosen.explored is None else chosen.explored.known
+    return run_chain([Simulator(model, encodings, known=known), *tail], feeds)

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from operator import is_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit.accuracy.judge.kinds import DetectionSet, detection_sets
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.sessions import Feed, Session
-from deploykit.accuracy.simulate.simulation import FIRST
 from deploykit.backend.backend import AnyBackend, Execution, PackageFile, Seen, TextFile
 from deploykit.backend.status import PackageStatus
 from deploykit.errors import DeploykitError
@@ -68,7 +66,7 @@ def drawn_detections(decision: Decision[Any, Any], execution: Execution) -> Json
     from deploykit.report.detections import draw_detections
     from deploykit.report.sample_pictures import picture_in
 
-    feeds = (samples.feeds if execution.seen is None else execution.seen.feeds)[:FIRST]
+    feeds = (samples.feeds if execution.seen is None else execution.seen.feeds)[:3]  # as many as a page shows
     shown = picture_in(feeds[0]) if feeds else None
     if shown is None or samples.of_inputs[shown.input].label not in (Label.GIVEN, Label.RECORDED):
         return None
@@ -93,10 +91,5 @@ def _after(
         return replace(seen, feeds=tuple(feeds), outputs=seen.outputs[: len(feeds)])
     if decision.situation.encodings is None:
         return None
-    won, samples = decision.chosen.prepared, decision.chosen.samples
-    outputs: tuple[Json, ...]
-    if won is not None and samples is not None and len(won.drawn) >= len(feeds) and all(map(is_, feeds, samples.feeds)):
-        outputs = won.drawn[: len(feeds)]  # the way was judged on these very samples
-    else:
-        outputs = tuple(map(run_of(decision.chosen), feeds))
+    outputs = tuple(run_of(decision.chosen, feeds))
     return Seen(by="simulation", feeds=tuple(feeds), outputs=outputs) if set(group.outputs) <= set(outputs[0]) else None

@@ -9,18 +9,16 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from operator import is_
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from deploykit.accuracy.judge.judge import Judge
-from deploykit.accuracy.judge.kinds import detection_sets
 from deploykit.accuracy.judge.verdict import Verdict
 from deploykit.accuracy.samples.gathering import Samples
 from deploykit.accuracy.samples.inputs import Label
-from deploykit.accuracy.simulate.sessions import Chain, Feed, Session
-from deploykit.accuracy.simulate.simulation import FIRST, Fitted, Simulator, fit_judge, settled
+from deploykit.accuracy.simulate.sessions import Feed, Known, Session, run_chain
+from deploykit.accuracy.simulate.simulation import Fitted, Simulator, fit_judge, settled
 from deploykit.encodings.backward import Evidence, Inference
 from deploykit.encodings.float_sets import FloatPrediction, find_borders, predict_float_set
 from deploykit.encodings.infer import infer_entries
@@ -37,7 +35,7 @@ from deploykit.model.ranges import LateBounds
 from deploykit.model.shape_inference import infer
 from deploykit.rewrites import SAFE_REWRITES
 from deploykit.rewrites.contract import load_transform
-from deploykit.system.aliases import Arrays, Json, Numbers
+from deploykit.system.aliases import Json, Numbers
 from deploykit.system.published import Published, published
 
 if TYPE_CHECKING:
@@ -100,7 +98,8 @@ class Ground:
     """What every way of one model is made from, each thing made once.
 
     ``first`` are the rewrites to try in every integer way, ``asked`` those of them that the user named. ``fitted``
-    is None where the samples allow no judgement: then nothing is simulated, and ways have no numbers.
+    is None where the samples allow no judgement: then nothing is simulated, and ways have no numbers. ``known`` is what
+    was simulated.
     """
 
     model: ModelProto
@@ -109,6 +108,7 @@ class Ground:
     samples: Samples
     fitted: Fitted | None
     prediction: FloatPrediction
+    known: Known
     first: tuple[str, ...] = SAFE_REWRITES
     asked: tuple[str, ...] = ()
     banned: frozenset[str] = frozenset()
@@ -127,7 +127,7 @@ class Ground:
         max_segments: int | None = None,
     ) -> Ground:
         """Encodings must be placed. Raises UsageError for a rewrite that nobody knows."""
-        wanted, never = tuple(asked), frozenset(banned)
+        wanted, never, known = tuple(asked), frozenset(banned), Known()
         for name in (*wanted, *(never - {WIDER_END})):
             load_transform(name)
         return cls(
@@ -135,12 +135,13 @@ class Ground:
             encodings=encodings,
             facts=facts,
             samples=samples,
-            fitted=fit_judge(model, facts, encodings, samples) if samples.may_judge else None,
+            fitted=fit_judge(model, facts, encodings, samples, known=known) if samples.may_judge else None,
             prediction=predict_float_set(facts, encodings),
             first=tuple(name for name in dict.fromkeys((*SAFE_REWRITES, *wanted)) if name not in never),
             asked=wanted,
             banned=never,
             max_segments=max_segments,
+            known=known,
         )
 
     @property
@@ -193,21 +194,9 @@ class Ground:
         if self.judge is None:
             return made
         ends = [] if made.tail is None else [Session(made.tail)]
-        outputs = Chain([Simulator(made.model, made.encodings), *ends]).runs(self.judge.feeds)
+        outputs = run_chain([Simulator(made.model, made.encodings, known=self.known), *ends], self.judge.feeds)
         verdict = settled(self.judge.compare(outputs), self.samples.label)
-        return replace(made, way=made.way.judged(verdict), verdict=verdict, drawn=self.drawn(outputs))
-
-    def drawn(self, outputs: Sequence[Arrays]) -> tuple[Arrays, ...]:
-        """Of what a way gave that which a page may draw: boxes of the first samples, where they are judged as they are.
-
-        Nothing for other models: what they give may be large, and nobody looks at it again.
-        """
-        given, judge = self.samples.feeds[:FIRST], self.judge
-        if judge is None or not self.facts.once("detections", lambda: detection_sets(self.facts)):
-            return ()
-        same = len(judge.feeds) >= len(given) and all(map(is_, given, judge.feeds))
-        kept = outputs[: len(given)] if same else ()
-        return tuple({name: values[name] for name in judge.names if name in values} for values in kept)
+        return replace(made, way=made.way.judged(verdict), verdict=verdict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -215,8 +204,7 @@ class BuiltWay:
     """A way with what it is made of: the device's model and entries, the host's tail, the segments, and the verdict.
 
     ``inference`` says where the ranges of new integer entries come from, and which tensors none was found for; ``end``
-    is the post-processing that got wider grids, and ``widened`` are its tensors. ``drawn`` is what it gave for the
-    first samples, where a page draws that.
+    is the post-processing that got wider grids, and ``widened`` are its tensors.
     """
 
     way: Way
@@ -231,15 +219,14 @@ class BuiltWay:
     inference: Inference | None = None
     end: PostProcessing | None = None
     widened: tuple[str, ...] = ()
-    drawn: tuple[Arrays, ...] = ()
 
 
 def _as_is(ground: Ground, _built: Sequence[BuiltWay]) -> BuiltWay:
     """Nothing changed: for encodings that mean no tensor to be float."""
     way = Way(id="as-is", kind="integer", confidence=Confidence.OBSERVED).judged(ground.reference)
-    drawn = () if ground.fitted is None else ground.drawn(ground.fitted.first)
-    made = BuiltWay(way=way, model=ground.model, encodings=ground.encodings, facts=ground.facts)
-    return replace(made, verdict=ground.reference, drawn=drawn)
+    return BuiltWay(
+        way=way, model=ground.model, encodings=ground.encodings, facts=ground.facts, verdict=ground.reference
+    )
 
 
 def _rewritten(ground: Ground, _built: Sequence[BuiltWay]) -> BuiltWay | None:
@@ -364,8 +351,8 @@ def _in_segments(ground: Ground, _built: Sequence[BuiltWay]) -> BuiltWay:
     known = None if judge is None else judge.reference
     proof = prove_chain(ground.model, ground.encodings, cut, segments, pieces, ground.feeds, known)
     if judge is not None:
-        chain = Chain(segment_pieces(segments, half=True, known=pieces))
-        verdict = settled(judge.compare(chain.runs(judge.feeds)), ground.samples.label)
+        outputs = run_chain(segment_pieces(segments, half=True, known=pieces), judge.feeds)
+        verdict = settled(judge.compare(outputs), ground.samples.label)
     way = Way(
         id="segments",
         kind="segments",
@@ -455,10 +442,10 @@ def prove_chain(
 
     uncut, in_force = whole_as_cut(model, encodings, cut, segments)
     names = [item.name for item in model.graph.output]
-    plain = Chain(Session(segment.model) for segment in segments).runs(feeds)
+    plain = run_chain((Session(segment.model) for segment in segments), feeds)
     exact = zip(known or Session(model).runs(feeds), plain, strict=True)
     equal = all(np.array_equal(one[name], two[name], equal_nan=True) for one, two in exact for name in names)
-    chain = Chain(pieces).runs(feeds)
+    chain = run_chain(pieces, feeds)
     near = zip(Simulator(uncut, in_force).runs(feeds), chain, strict=True)
     steps = max((_steps(one[name], two[name], in_force, name) for one, two in near for name in names), default=0.0)
     return ChainProof(float_equal=equal, steps=steps)

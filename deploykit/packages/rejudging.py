@@ -18,7 +18,7 @@ from deploykit.accuracy.judge.judge import Judge, judge_outputs
 from deploykit.accuracy.judge.verdict import Against, Context, Thresholds, Verdict
 from deploykit.accuracy.samples.gathering import EXPECTED_FILE, RECORDED_FILE, Samples, gather, read_expected
 from deploykit.accuracy.search.locate import ModelProbe, SimulationProbe, locate
-from deploykit.accuracy.simulate.sessions import Chain, Feed, Session
+from deploykit.accuracy.simulate.sessions import Feed, Session, run_chain
 from deploykit.accuracy.simulate.simulation import Simulator, fit_judge, settled
 from deploykit.backend.backend import Check
 from deploykit.backend.status import Correctness, correctness_of
@@ -95,7 +95,7 @@ class PackageJudge:
         if len(left) == len(self.pieces):
             return list(outputs)
         known = [{**feed, **found} for feed, found in zip(self.feeds, outputs, strict=True)]
-        return list(Chain(piece.opened() for piece in left).runs(known))
+        return list(run_chain((piece.opened() for piece in left), known))
 
 
 def judge_of(
@@ -202,7 +202,7 @@ def rejudge(package: Path, status: Json) -> Rejudged:
         if judge.verdict is not None:
             verdict = judge.verdict.beside(judge.quantization)
         else:
-            verdict = judge.judged(Chain(piece.opened() for piece in judge.pieces).runs(judge.feeds))
+            verdict = judge.judged(run_chain((piece.opened() for piece in judge.pieces), judge.feeds))
         right = judge.right(verdict, "simulated")
         shown = verdict.failures[:3] or tuple(n for n in verdict.numbers if n.passes)[:3]
         words = "; ".join([*([verdict.cost] if verdict.cost else []), *(n.loss for n in shown)])

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, parser
 
 from deploykit.accuracy.simulate import sessions
+from deploykit.accuracy.simulate.quantizers import quantizers_of
 from deploykit.accuracy.simulate.sessions import Feed, Session
 from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
@@ -82,10 +83,9 @@ def test_cuts_change_no_bit(tmp_path_factory: pytest.TempPathFactory, layers: li
     whole, groups = Session(model, capture=inner), Session(lean, capture=inner, room=room)
     assert groups.streams == (len(layers) * 256 > room)
     assert _same(whole.runs(feeds), groups.runs(feeds))
-    assert _same(
-        Simulator(model, encodings, capture=inner).runs(feeds),
-        Simulator(lean, encodings, capture=inner, room=room).runs(feeds),
-    )
+    quantized, values = Simulator(model, encodings, capture=inner).runs(feeds), quantizers_of(lean, encodings).values
+    assert _same(quantized, Session(lean, capture=inner, room=room, values=values).runs(feeds))
+    assert _same(quantized, Simulator(model, encodings, capture=inner, known={}).runs(feeds))
 
 
 BODIES = """

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import ModelProto
 
-from deploykit.accuracy.simulate.sessions import Chain, Session
+from deploykit.accuracy.simulate.sessions import Session, run_chain
 from deploykit.accuracy.simulate.simulation import compare_outputs
 from deploykit.encodings.float_sets import predict_float_set
 from deploykit.encodings.formats.aimet import read_encodings
@@ -69,8 +69,7 @@ def test_the_detector_in_segments_equals_the_whole_and_keeps_its_accuracy(varian
     proof = prove_chain(model, encodings, cut, segments, segment_pieces(segments), feeds)
     assert proof.float_equal and proof.steps <= 1 and proof.holds
     if most is None:
-        reference, chain = Session(model), Chain(segment_pieces(segments, half=True))
-        runs = [chain.run(feed) for feed in feeds]
+        reference, runs = Session(model), run_chain(segment_pieces(segments, half=True), feeds)
         least = 73.0 if "w8a16" in variant else 60.0
         assert compare_outputs([reference.run(feed) for feed in feeds], runs)[0].sqnr_db >= least
 

@@ -17,7 +17,6 @@ from deploykit.backend.audits import Audit, AuditedKernel
 from deploykit.backend.backend import Seen
 from deploykit.backend.plans import PlannedPrecision
 from deploykit.encodings.formats.aimet import read_encodings
-from deploykit.errors import InputError
 from deploykit.findings import SubjectKind
 from deploykit.model import wrap_proto
 from deploykit.model.collect import collect_facts
@@ -94,11 +93,6 @@ def test_the_report_of_a_detector_shows_its_boxes_where_samples_are_pictures(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DEPLOYKIT_TOOLCHAINS", str(tmp_path / "toolchains"))
-
-    def twice(chosen: object) -> object:
-        raise InputError("simulated a second time, for the page")
-
-    monkeypatch.setattr("deploykit.flow.render.run_of", twice)
     frames = np.stack([np.roll(PICTURE / 126, 5 * shift, axis=3) for shift in range(8)])
     np.savez(tmp_path / "frames.npz", image=frames.astype(np.float32))
     packaged = deploykit.package(

@@ -21,7 +21,7 @@ from deploykit.accuracy.judge.rows import ChosenRows
 from deploykit.accuracy.judge.verdict import Against, Context, Measure, Verdict
 from deploykit.accuracy.samples.gathering import EXPECTED_FILE, record_expected
 from deploykit.accuracy.samples.inputs import Label
-from deploykit.accuracy.simulate.sessions import Chain, Session
+from deploykit.accuracy.simulate.sessions import Session, run_chain
 from deploykit.accuracy.simulate.simulation import Original, settled
 from deploykit.backend.backend import Seen
 from deploykit.backend.status import Correctness, correctness_of
@@ -138,7 +138,7 @@ def compare(job: EmulationJob, progress: Progress | None = None) -> NumericScope
     job = replace(job, inputs=job.inputs[: len(sides[1])])
     ends = [Session(onnx.load(job.root / job.tail))] if job.tail else []
     given = ([{**fed, **made} for fed, made in zip(job.inputs, side, strict=True)] for side in sides)
-    cpu, npu = map(Chain(ends).runs, given)
+    cpu, npu = (run_chain(ends, fed) for fed in given)
     device, quantization = _judged(job, facts, cpu, npu)
     original = job.original
     if job.keep and original is not None:

@@ -2,14 +2,18 @@
 
 A model whose weights lie in files is run group by group: each group is opened once, for all samples, and let go. In
 memory at a time are one group's weights and, of each sample, what later groups read. Results are those of the whole
-model, bit for bit. Old models that the runtime no longer knows run in ONNX's own reference, for proofs only. A
-``Chain`` runs the pieces of a package in order: what is judged are the outputs of the model as it was given.
+model, bit for bit. Models that begin alike are run in pieces, each once for all of them. Old models that the runtime no
+longer knows run in ONNX's own reference, for proofs only. The pieces of a package run in order: what is judged are the
+outputs of the model as it was given.
 """
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
+from hashlib import blake2b
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,17 +31,21 @@ from deploykit.system.aliases import Arrays, Numbers
 from deploykit.system.limits import memory_budget
 
 __all__ = [
-    "Chain",
     "Feed",
+    "Known",
     "Session",
     "StreamedModel",
     "check_feed",
     "may_stream",
     "reference_outputs",
+    "run_chain",
 ]
 
 Feed: TypeAlias = Arrays
 """One sample: arrays by input name."""
+
+Known: TypeAlias = dict[bytes, dict[str, Numbers]]
+"""What pieces of models gave, by all that it hangs on: the piece, its quantizers, what it was fed."""
 
 _PROTOBUF_LIMIT = 1_900_000_000
 _PLANNED_NODES = 1500
@@ -66,8 +74,9 @@ class Session:
 
     A model whose weights lie in files (``graph.mapped``) is run group by group, anew in each run, where they are more
     than ``room`` bytes; so is one of very many nodes. ``values`` are what tensors are quantized with: stored ones when
-    they are opened, inputs when they are fed. Raises InputError for a model that the runtime refuses, and for one that
-    fits the memory budget neither as a whole nor in groups.
+    they are opened, inputs when they are fed. What is ``known`` of pieces of other models is not run again, and what
+    this one gives is added. Raises InputError for a model that the runtime refuses, and for one that fits the memory
+    budget neither as a whole nor in groups.
     """
 
     def __init__(
@@ -78,34 +87,35 @@ class Session:
         optimize: bool = False,
         values: Mapping[str, Value] | None = None,
         room: int | None = None,
+        known: Known | None = None,
     ) -> None:
         self.outputs: tuple[str, ...] = tuple(o.name for o in model.graph.output)
         size, values = mapped_bytes(model), values or {}
         if room is None:  # for weights that are worth a group of their own, within a small part of the memory budget
             room = max(_LEAST_GROUP, min(_GROUP, memory_budget() // _GROUPS_IN_BUDGET))
-        opener = _ModelOpener(optimize=optimize, values=values, size=size)
+        opener = _ModelOpener(
+            optimize=optimize, values=values, size=sum(byte_size(tensor, "") for tensor in model.graph.initializer)
+        )
         stored = {tensor.name for tensor in model.graph.initializer}
         self._fed = {item.name: values[item.name] for item in model.graph.input if item.name in values.keys() - stored}
         whole = _with_outputs(model, capture)
         steps = _STEPS if values else 1
         self._runner: _OpenModel | StreamedModel
-        # A body may give something else than arrays; where nothing but the number of nodes asks for it, it stays whole.
-        many = len(model.graph.node) * steps > _MANY_NODES
-        many = many and not any(True for node in model.graph.node for _ in bodies(node))
+        self.streams = False  # else each run reads the weights anew: several samples are then best run together
+        # A body may give something else than arrays; where nothing but time asks for pieces, the model stays whole.
+        plain = not any(True for node in model.graph.node for _ in bodies(node))
+        many = plain and len(model.graph.node) * steps > _MANY_NODES
         if (size > room or many) and may_stream(whole):
-            outputs = [o.name for o in whole.graph.output]
-            self._runner = StreamedModel(whole, outputs, opener.open, room=room, nodes=_PIECE // steps)
+            self.streams = True
+            self._runner = StreamedModel(whole, opener.open, room=room, nodes=_PIECE // steps)
             self._check_room(model.graph.name, self._runner.largest, "its largest layer has")
+        elif known is not None and plain and may_stream(whole):
+            self._runner = StreamedModel(whole, partial(_SharedPiece, opener, known), room=0, nodes=0)
         else:
             if size > room:
                 self._check_room(model.graph.name, size, "it cannot be cut into groups, and has")
             self._runner = opener.open(whole)
         self.inputs = self._runner.inputs
-
-    @property
-    def streams(self) -> bool:
-        """True where each run reads the weights anew: several samples are then best run together."""
-        return isinstance(self._runner, StreamedModel)
 
     def run(self, feed: Feed) -> dict[str, Numbers]:
         """All outputs and captured tensors by name. Raises InputError when an input is missing or does not fit."""
@@ -171,11 +181,11 @@ class _OpenModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ModelOpener:
-    """Opens a model, or a group of one that has ``size`` bytes of weights in files: groups run as the whole would."""
+    """Opens a model, or a group of one that has ``size`` bytes of weights: groups run as the whole would."""
 
     optimize: bool
-    values: Mapping[str, Value] = field(default_factory=dict)
-    size: int = 0
+    values: Mapping[str, Value]
+    size: int
 
     def open(self, model: ModelProto) -> _OpenModel:
         """Raises InputError for what the runtime refuses."""
@@ -187,7 +197,7 @@ class _ModelOpener:
                 outside.append(tensor)
             else:
                 inline += byte_size(tensor, "")
-        options = _options(len(model.graph.node), max(inline, self.size))
+        options = _options(len(model.graph.node), self.size)
         if not self.optimize:
             options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         with WeightFiles() as files:
@@ -268,17 +278,16 @@ class StreamedModel:
     def __init__(
         self,
         model: ModelProto,
-        wanted: Sequence[str],
-        open_group: Callable[[ModelProto], _OpenModel],
+        open_group: Callable[[ModelProto], _OpenModel | _SharedPiece],
         *,
         room: int,
         nodes: int,
     ) -> None:
         from deploykit.accuracy.simulate.graph_pieces import GraphPieces
 
-        self.wanted = tuple(wanted)
+        self.wanted = tuple(o.name for o in model.graph.output)
         self._open = open_group
-        self._pieces = GraphPieces(model, wanted, size=nodes, room=room)
+        self._pieces = GraphPieces(model, self.wanted, size=nodes, room=room)
         self.inputs = frozenset(self._pieces.inputs)
         self._declared = {item.name: item for item in model.graph.input}
         last: dict[str, int] = {}  # the last group that reads each computed tensor; what is wanted stays
@@ -322,6 +331,30 @@ class StreamedModel:
                 values.update(made)
 
 
+@dataclass(frozen=True, slots=True)
+class _SharedPiece:
+    """A piece of a model that is opened for samples on which nobody ran one like it."""
+
+    opener: _ModelOpener
+    known: Known
+    model: ModelProto
+
+    def runs(self, feeds: Sequence[Feed]) -> list[_Values]:
+        graph, known = self.model.graph, self.known
+        names = [*(tensor.name for tensor in graph.initializer), *(name for node in graph.node for name in node.output)]
+        about = blake2b(pickle.dumps([self.model.SerializeToString(), *map(self.opener.values.get, names)])).digest()
+        read = [item.name for item in graph.input]
+        keys = [blake2b(pickle.dumps([about, *map(feed.get, read)])).digest() for feed in feeds]
+        fresh = {key: feed for key, feed in zip(keys, feeds, strict=True) if key not in known}
+        if fresh:
+            known.update(zip(fresh, self.opener.open(self.model).runs(list(fresh.values())), strict=True))
+        found = [known[key] for key in keys]
+        # It takes a small part of the memory budget: what was found first goes first.
+        while sum(array.nbytes for made in known.values() for array in made.values()) > memory_budget() // 16:
+            del known[next(iter(known))]
+        return found
+
+
 def reference_outputs(model: ModelProto, feeds: Sequence[Feed]) -> list[Feed]:
     """The outputs for each sample. Raises InputError where the reference cannot compute them either."""
     from onnx.reference import ReferenceEvaluator
@@ -335,20 +368,13 @@ def reference_outputs(model: ModelProto, feeds: Sequence[Feed]) -> list[Feed]:
         raise InputError(f"{model.graph.name}: ONNX's reference does not run the model", why=why) from None
 
 
-class Chain:
-    """Pieces in order; each reads the model's inputs and what the pieces before it made, by name."""
+def run_chain(pieces: Iterable[Session], feeds: Sequence[Feed]) -> list[_Values]:
+    """Every input and everything that was made, for each sample.
 
-    def __init__(self, pieces: Iterable[Session]) -> None:
-        self._pieces = tuple(pieces)
-
-    def runs(self, feeds: Sequence[Feed]) -> list[_Values]:
-        """Every input and everything that was made, for each sample."""
-        known: list[_Values] = [dict(feed) for feed in feeds]
-        for piece in self._pieces:
-            for values, made in zip(known, piece.runs(known), strict=True):
-                values.update(made)
-        return known
-
-    def run(self, feed: Feed) -> _Values:
-        """``runs`` for one sample."""
-        return self.runs([feed])[0]
+    Each piece reads the model's inputs and what the pieces before it made, by name.
+    """
+    known: list[_Values] = [dict(feed) for feed in feeds]
+    for piece in pieces:
+        for values, made in zip(known, piece.runs(known), strict=True):
+            values.update(made)
+    return known

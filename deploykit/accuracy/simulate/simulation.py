@@ -24,7 +24,7 @@ from deploykit.accuracy.judge.verdict import Thresholds, Verdict
 from deploykit.accuracy.samples.gathering import MOST, Samples, gather
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.quantizers import quantizers_of
-from deploykit.accuracy.simulate.sessions import Feed, Session
+from deploykit.accuracy.simulate.sessions import Feed, Known, Session
 from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.model import load_model
@@ -32,11 +32,10 @@ from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import wrap_proto
 from deploykit.model.weights import lean_weights
-from deploykit.system.aliases import Arrays, Json, Numbers
+from deploykit.system.aliases import Json, Numbers
 from deploykit.system.published import Published, published
 
 __all__ = [
-    "FIRST",
     "Fidelity",
     "Fitted",
     "Original",
@@ -112,14 +111,19 @@ class Simulation(Published):
 
 
 class Simulator(Session):
-    """One model with its quantizers. ``capture`` names inner tensors to return as well; ``room`` is a session's."""
+    """One model with its quantizers. ``capture`` names inner tensors to return as well; the rest is a session's."""
 
     def __init__(
-        self, model: ModelProto, encodings: EncodingSet, *, capture: Iterable[str] = (), room: int | None = None
+        self,
+        model: ModelProto,
+        encodings: EncodingSet,
+        *,
+        capture: Iterable[str] = (),
+        known: Known | None = None,
     ) -> None:
         quantizers = quantizers_of(model, encodings)
         self.applied, self.skipped = tuple(quantizers.values), quantizers.skipped
-        super().__init__(model, capture=capture, values=quantizers.values, room=room)
+        super().__init__(model, capture=capture, values=quantizers.values, known=known)
 
 
 def simulate(
@@ -242,21 +246,15 @@ _DESTROYED_DB = 12.0
 """Below it, on the best of the derived inputs, the encodings are wrong and not the inputs: right models of the test
 data have at least 14 dB there (4-bit weights), models with one destroyed tensor at most 10."""
 _SAME_DB = 1.0
-FIRST = 3
-"""Samples whose outputs are kept: as many as a page draws."""
 _PERHAPS = "not judged: it misses what is asked, perhaps only because the inputs are made up"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Fitted:
-    """A judge on samples that the encodings can hold, and its verdict on the encodings as they are.
-
-    ``first`` is what the simulation gave for the first of these samples, ``FIRST`` at most.
-    """
+    """A judge on samples that the encodings can hold, and its verdict on the encodings as they are."""
 
     judge: Judge
     verdict: Verdict
-    first: tuple[Arrays, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -273,19 +271,18 @@ def fit_judge(
     encodings: EncodingSet,
     samples: Samples,
     thresholds: Thresholds | None = None,
+    known: Known | None = None,
 ) -> Fitted:
     """The judge of every execution of this model; samples other than derived ones are taken as they are."""
     derived = {name for name, source in samples.of_inputs.items() if source.label is Label.DERIVED}
-
-    def drawn(factor: float, feed: Feed) -> Feed:
-        """Float inputs that were derived are drawn towards zero, nothing else is."""
-        small = {name for name in derived if feed[name].dtype.kind == "f"}
-        return {name: value * value.dtype.type(factor) if name in small else value for name, value in feed.items()}
-
-    session, simulator, tried = Session(model), Simulator(model, encodings), list[Fitted]()
+    session, simulator, tried = Session(model), Simulator(model, encodings, known=known), list[Fitted]()
     factors = (1.0, *_FACTORS) if samples.label is Label.DERIVED else (1.0,)
-    sets = [
-        samples.varied if factor == 1 else tuple(drawn(factor, feed) for feed in samples.varied) for factor in factors
+    sets = [  # float inputs that were derived are drawn towards zero, nothing else is
+        [
+            {n: v * v.dtype.type(factor) if n in derived and v.dtype.kind == "f" else v for n, v in feed.items()}
+            for feed in samples.varied
+        ]
+        for factor in factors
     ]
     # Opening a model piece by piece costs more than what a few samples more do: then all sizes share one pass.
     for together in [sets] if session.streams or simulator.streams else [[one] for one in sets]:
@@ -295,7 +292,7 @@ def fit_judge(
             reference, outputs = list(islice(wanted, len(feeds))), list(islice(got, len(feeds)))
             judge = Judge(model, facts, feeds, label=samples.label, thresholds=thresholds, reference=reference)
             verdict = settled(judge.compare(outputs), samples.label)
-            tried.append(Fitted(judge=judge, verdict=verdict, first=tuple(outputs[:FIRST])))
+            tried.append(Fitted(judge=judge, verdict=verdict))
             if verdict.right:
                 return tried[-1]
     # Where size makes no difference, something else is wrong: what mends it is then seen best on the smallest.
