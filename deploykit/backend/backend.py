@@ -346,6 +346,11 @@ class Backend(ABC, Generic[P, D]):
         """The metadata of a compiled file; InputError where it is none."""
         raise InputError(f"{path}: {self.id} reads no compiled files")
 
+    def block_weight_path(self, *, op_type: str, lpbq: bool, has_bias: bool, sdk: str) -> str:
+        """In words what a layer with block-quantized weights becomes under that version, with or without LPBQ."""
+        del op_type, lpbq, has_bias, sdk
+        return "unknown"
+
     def device_of_id(self, name: str) -> Device | None:
         """The device whose id this is, upper or lower case; None where no device has it.
 

@@ -152,11 +152,10 @@ def _to_lpbq(model: Path, out: Path, *, refine: bool, backend: str | None, sdk: 
     """A model with block-quantized weights as LPBQ, with what a compiler makes of each layer now."""
     from deploykit import api
     from deploykit.backend.plugins import load_backend, load_backends
-    from deploykit.encodings.lpbq import ExplainsBlockWeights
 
     report = api.lpbq(model, out, refine=refine, force=force)
     candidates = load_backends() if backend is None else (load_backend(backend),)
-    known = next((one for one in candidates if isinstance(one, ExplainsBlockWeights)), None)
+    known = next((one for one in candidates if one.offers("block_weight_path")), None)
     weights, rows = [], []
     for one in report.weights:
         path = "unknown"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from deploykit.system.published import Published
 
 __all__ = [
     "BlockWeight",
-    "ExplainsBlockWeights",
     "LpbqLoss",
     "lpbq_encodings",
     "lpbq_scales",
@@ -36,14 +35,6 @@ LARGEST = 1 << (DECOMPRESSED_BITS - BITS)
 
 _CHUNK = 1 << 17
 _THREADS = 2
-
-
-@runtime_checkable
-class ExplainsBlockWeights(Protocol):
-    """A backend that knows what its compiler makes of block-quantized weights."""
-
-    def block_weight_path(self, *, op_type: str, lpbq: bool, has_bias: bool, sdk: str) -> str:
-        """In words: the operation and types the layer gets under that version, with or without LPBQ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
