@@ -136,7 +136,7 @@ def _convert_all(work: _ModelWork) -> Iterator[WeightReport]:
             has_bias = len(behind) == 1 and behind[0].op_type == "Add"
         elif layer is not None:
             has_bias = len(layer.input) > 2 and bool(layer.input[2])
-        common: dict[str, Any] = {
+        common: Json = {
             "weight": node.input[0],
             "op_type": layer.op_type if layer is not None else "",
             "node": layer.name if layer is not None else "",

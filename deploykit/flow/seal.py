@@ -130,7 +130,7 @@ def seal(ran: RanPackage, out: Path, how: Output, shared: SharedWork) -> Package
     execution = replace(execution, executed=(*quantized, *execution.executed))
     samples = _recorded_samples(ran, shared)
     changes, given, facts = decision.changes, decision.given, decision.given.facts
-    account: dict[str, Any] = {}
+    account: Json = {}
     quantizing: tuple[Step, ...] = ()
     if given.quantized is not None:
         account = dict(given.quantized.record)

@@ -211,8 +211,8 @@ class _Manifest:
     files: dict[str, _File]
     deploykit: str | None = None
     backend: str = ""
-    target: dict[str, Any] = field(default_factory=dict)
-    sdk: dict[str, Any] = field(default_factory=dict)
+    target: Json = field(default_factory=dict)
+    sdk: Json = field(default_factory=dict)
     route: Json | None = None
     inputs: list[Any] | None = None
     steps: tuple[_ManifestStep, ...] | None = None

@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial, reduce
 from pathlib import Path
-from typing import Any
 
 from onnx import ModelProto
 
@@ -142,7 +141,7 @@ def judge_of(
         context = Context(label=samples.label, thresholds=thresholds, same_graph=lost is None)
         compare = partial(judge_outputs, facts, context, reference, feeds=feeds)
     else:
-        shape: dict[str, Any] = {}
+        shape: Json = {}
         if not entries:  # the very graph is judged that was packaged, and more is asked of it
             against, bits = (Against.QUANTIZED, 8) if facts.is_qdq else (Against.FLOAT, 0)
             shape, lost = {"against": against, "bits": bits, "same_graph": True}, None
@@ -180,7 +179,7 @@ def _recorded_loss(status: Json) -> Verdict | None:
         for number in status.get("numbers", ())
         if number.get("quantization") is not None
     ]
-    totals: dict[str, Any] = {"right": None, "reason": "", "cost": "", "sqnr_db": None, "outputs": {}}
+    totals: Json = {"right": None, "reason": "", "cost": "", "sqnr_db": None, "outputs": {}}
     return Verdict.from_json({**totals, "lost_rows": 0.0, "numbers": known, "not_finite": []}) if known else None
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import onnx
@@ -221,7 +221,7 @@ def evidence_json(outcome: CompileOutcome) -> Json:
         named = [op for op in schematic.after if op.computes and op.origin in schematic.names]
         after = tuple(replace(op, id=op.origin) for op in named)
         made.append(replace(schematic, names=dict(sorted(schematic.names.items())), after=after))
-    value: dict[str, Any] = msgspec.to_builtins({"schema": 1, "asked": asked, "made": made}, str_keys=True)
+    value: Json = msgspec.to_builtins({"schema": 1, "asked": asked, "made": made}, str_keys=True)
     return value
 
 

@@ -403,7 +403,7 @@ class Made(Published):
 
     precision: str
     picked: Picked
-    options: dict[str, Any]
+    options: Json
     division: Division
     ran: QuantizerRun
     numbers: Numbers
