@@ -105,6 +105,7 @@ def shipping(status: PackageStatus, findings: Sequence[Finding], package: Path |
     if right.state is not Right.YES:
         told = right.why.removeprefix("not judged: ")
         lacks = "no real samples say" if samples_wanted(right) else "nothing says yet"
+        lacks = "its samples do not say" if right.label in _FROM_USER else lacks
         why = f"the package is made, and {lacks} whether its outputs are right{f': {told}' if told else ''}"
         return not_judged(why, by, samples_wanted(right) or _RUN.format(named))
     ran = right.where == "device"

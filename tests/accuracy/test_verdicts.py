@@ -132,6 +132,7 @@ def test_what_one_score_loses_is_no_scale_of_all(base: float, change: Change, ri
     scores = [np.full((1, 1), base + (0.7 if at == 3 else 0.01 + at / 500)) for at in range(8)]
     verdict = _judged(_one("Sigmoid", (1, 1)), scores, [np.vectorize(change)(one) for one in scores])
     assert verdict.right is right and "7 of 8 decisions equal" in verdict.reason, verdict.lines()
+    assert verdict.beside(verdict).right is True, "the encodings lose the same one"
 
 
 @each_row(("op", "attributes", "reference", "change", "right"), *[c[1:] for c in CASES])

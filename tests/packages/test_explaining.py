@@ -35,6 +35,7 @@ def test_a_yes_needs_all_of_it() -> None:
     (replace(GOOD, compiled=Compilation(state=Compiled.REFUSED, why="no such kernel")), Word.NO, "no such kernel"),
     (replace(GOOD, right=replace(RIGHT, state=Right.NO, why="logits: 3 dB")), Word.NO, "logits: 3 dB"),
     (replace(GOOD, right=Correctness(why="no samples")), Word.NOT_JUDGED, "no samples"),
+    (replace(GOOD, right=replace(RIGHT, state=Right.NOT_JUDGED)), Word.NOT_JUDGED, "its samples do not say"),
     (replace(GOOD, compiled=Compilation()), Word.NOT_JUDGED, "no compiler"),
     (replace(GOOD, right=replace(RIGHT, label="derived")), Word.NOT_JUDGED, "made up"),
     (replace(GOOD, right=replace(RIGHT, label="arbitrary")), Word.NOT_JUDGED, "made up"),

@@ -459,7 +459,8 @@ class Verdict(Published):
 
         A number that misses its limit is excused where the quantization has the same loss; what that is, is said.
         """
-        if quantization is None or self.right is None:
+        by_chance = any(number.is_open for number in self.failures)
+        if quantization is None or (self.right is None and not by_chance):
             return self
         found = {(n.output, n.limit.measure, n.part): n for n in quantization.numbers}
         pairs = [(n, found.get((n.output, n.limit.measure, n.part))) for n in self.numbers]
