@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,9 +16,6 @@ import onnxruntime
 from onnx import ModelProto, TensorProto, checker, helper, numpy_helper, shape_inference
 
 from deploykit.system.aliases import Json
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["FLOAT_TENSORS", "demo_encodings", "demo_model", "write_demo"]
 

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from deploykit.system.aliases import Arrays
 from deploykit.system.published import Published
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["LONGEST_RUN", "DeviceFile", "DeviceJob", "DeviceRequest", "DeviceResults", "MeasuredOperator"]
 __all__ += ["Measuring", "Place"]

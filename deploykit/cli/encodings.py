@@ -136,7 +136,7 @@ def convert(
     def text() -> str:
         counts = ", ".join(f"{count} {kind}" for kind, count in conversion.counts.items() if count)
         lines = [f"{conversion.source_version} -> {conversion.version}: {counts or 'no tensors'}"]
-        lossy = [(outcome.kind, outcome.name, outcome.what) for outcome in conversion.outcomes if outcome.what]
+        lossy = [(one.outcome, one.name, one.what) for one in conversion.outcomes if one.what]
         lines += [table(lossy, header=("outcome", "tensor", "what"))] if lossy else []
         lines += [f"note: {note}" for note in conversion.notes]
         lines += [f"warning: {warning}" for warning in conversion.warnings]

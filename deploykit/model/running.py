@@ -13,15 +13,12 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import onnxruntime as ort
 
 from deploykit.system.aliases import Arrays
 from deploykit.system.limits import limited_memory, lose_patience, patience_lost, time_left
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["CpuSession"]
 

@@ -387,8 +387,7 @@ def regrid(
             return MatchResult(sites=tuple(sites), reason="" if grids else "no grid needs to be another")
 
         def apply(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
-            if encodings is None:
-                return Rewritten(model=model, encodings=None)
+            assert encodings is not None
             entries = dict(encodings.entries)
             for site in matched.sites:
                 (tensor,) = site.tensors

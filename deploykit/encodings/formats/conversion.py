@@ -39,15 +39,8 @@ class ConversionOutcome(Published):
     """What became of one tensor, and what was lost or why it is not there."""
 
     name: str
-    kind: OutcomeKind
+    outcome: OutcomeKind
     what: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.kind}: {self.what}" if self.what else str(self.kind)
-
-    def as_published(self) -> Json:
-        """In the words of what is printed."""
-        return {"name": self.name, "outcome": self.kind, "what": self.what}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +75,7 @@ class Conversion(Published):
 
     def of(self, kind: OutcomeKind) -> tuple[ConversionOutcome, ...]:
         """The outcomes of one kind."""
-        return tuple(outcome for outcome in self.outcomes if outcome.kind is kind)
+        return tuple(one for one in self.outcomes if one.outcome is kind)
 
     def as_published(self) -> Json:
         """Lossless tensors are only counted."""
@@ -90,7 +83,7 @@ class Conversion(Published):
             "from": self.source_version,
             "to": self.version,
             **published(self, without=("source_version", "encodings", "outcomes")),
-            "losses": [outcome for outcome in self.outcomes if outcome.kind is not OutcomeKind.LOSSLESS],
+            "losses": [one for one in self.outcomes if one.outcome is not OutcomeKind.LOSSLESS],
             "float_tensors": sorted(self.float_tensors),
         }
 
@@ -124,12 +117,12 @@ def convert(
     for entry in source:
         changed = restated(entry, signedness) if newest else entry
         kind, what = _loss(changed, encodings.version, to_version, known.get(entry.name))
-        outcomes.append(ConversionOutcome(name=entry.name, kind=kind, what=what))
+        outcomes.append(ConversionOutcome(name=entry.name, outcome=kind, what=what))
         if kind is not OutcomeKind.IMPOSSIBLE and not (newest and isinstance(changed.value, Float)):
             kept[entry.name] = changed
     # What the file as a whole loses on its way to 2.0.0, and what the source cannot have said.
     notes, warnings = [], []
-    lost = sum(outcome.kind is OutcomeKind.IMPOSSIBLE for outcome in outcomes)
+    lost = sum(one.outcome is OutcomeKind.IMPOSSIBLE for one in outcomes)
     if newest and encodings.quantizer_args is not None:
         said = "they were defaults of the quantizer, not facts about tensors"
         notes.append(f"quantizer_args have no place in 2.0.0; {said}")
@@ -154,7 +147,7 @@ def convert(
         outcomes=tuple(outcomes),
         notes=tuple(notes),
         warnings=tuple(warnings),
-        counts={str(kind): sum(outcome.kind is kind for outcome in outcomes) for kind in OutcomeKind},
+        counts={str(kind): sum(one.outcome is kind for one in outcomes) for kind in OutcomeKind},
     )
 
 
