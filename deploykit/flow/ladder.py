@@ -70,17 +70,13 @@ class RaisedStep(Published):
 
     why: str
     raised: Raised
-    rung: LadderRung
+    candidate: LadderRung
 
     @property
     def told(self) -> str:
         """What was done, in one line."""
         best = self.raised.best
         return f"raised to {best.wide}: {', '.join(best.layers) or 'nothing'}"
-
-    def as_published(self) -> Json:
-        """The step and its candidate."""
-        return {"why": self.why, "raised": self.raised, "candidate": self.rung}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,12 +98,12 @@ class TriedMethod(Published):
     """One method: the candidate that came out, with why none did where that is so, and what it took."""
 
     method: str
-    rung: LadderRung
+    candidate: LadderRung
     seconds: float
 
     def as_published(self) -> Json:
         """The method and its candidate."""
-        return {"method": self.method, "seconds": round(self.seconds, 1), "candidate": self.rung}
+        return {"method": self.method, "seconds": round(self.seconds, 1), "candidate": self.candidate}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -117,7 +113,7 @@ class LearnedStep(Published):
     why: str
     base: LadderRung
     tried: tuple[TriedMethod, ...]
-    rung: LadderRung
+    candidate: LadderRung
     met: bool | None
     left: tuple[str, ...] = ()
     """Methods that were not begun, since the time was up."""
@@ -130,12 +126,12 @@ class LearnedStep(Published):
     @property
     def is_better(self) -> bool:
         """True where the best that came out has more of the signal left than what it was made from."""
-        return self.rung.reached.sqnr_db > self.base.reached.sqnr_db
+        return self.candidate.reached.sqnr_db > self.base.reached.sqnr_db
 
     def as_published(self) -> Json:
         """``raised`` is None, as no layer was."""
         learned = {"from": self.base, "tried": self.tried, "left": self.left, "meets_goal": self.met}
-        return {"why": self.why, "raised": None, "learned": learned, "candidate": self.rung}
+        return {"why": self.why, "raised": None, "learned": learned, "candidate": self.candidate}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -167,7 +163,7 @@ class Ladder(Published):
     @property
     def all_rungs(self) -> tuple[LadderRung, ...]:
         """The candidates, and what came of each step."""
-        return (*self.rungs, *(step.rung for step in self.steps))
+        return (*self.rungs, *(step.candidate for step in self.steps))
 
     def timed(self, estimate: Callable[[LadderRung], float | None]) -> Ladder:
         """The same story with an estimate of each candidate that the target runs."""
@@ -179,7 +175,7 @@ class Ladder(Published):
         return replace(
             self,
             rungs=tuple(map(told, self.rungs)),
-            steps=tuple(replace(step, rung=told(step.rung)) for step in self.steps),
+            steps=tuple(replace(step, candidate=told(step.candidate)) for step in self.steps),
             chosen=None if self.chosen is None else told(self.chosen),
         )
 
@@ -189,7 +185,7 @@ class Ladder(Published):
             "goal": str(self.goal),
             "candidates": [self._told(rung) for rung in self.rungs],
             "conclusions": [] if self.advice is None else self.advice.conclusions,
-            "steps": [{**step.as_published(), "candidate": self._told(step.rung)} for step in self.steps],
+            "steps": [{**step.as_published(), "candidate": self._told(step.candidate)} for step in self.steps],
             "chosen": None if self.chosen is None else self.chosen.precision,
             "why": self.why,
         }
@@ -238,11 +234,11 @@ def walk(
         advice = replace(advice, conclusions=(*advice.conclusions, *further))
         if learned is not None:
             steps.append(learned)
-            bases = [learned.rung if rung is learned.base and learned.is_better else rung for rung in rungs]
+            bases = [learned.candidate if rung is learned.base and learned.is_better else rung for rung in rungs]
     if mix is not None and advice is not None:
         raised = _steps(dict(zip(names, bases, strict=True)), goal, mix, wides, tell)
-        steps += [replace(step, rung=confirm(step.rung)) for step in raised]
-    known = (*rungs, *(step.rung for step in steps))
+        steps += [replace(step, candidate=confirm(step.candidate)) for step in raised]
+    known = (*rungs, *(step.candidate for step in steps))
     good = [rung for rung in known if rung.may_win and goal.is_met(rung.reached)]
     chosen = min(good, key=LadderRung.price, default=None)
     return Ladder(
@@ -287,7 +283,7 @@ def _steps(
             encodings=raised.encodings,
             way=start.way,
         )
-        steps.append(RaisedStep(why=why, raised=raised, rung=rung))
+        steps.append(RaisedStep(why=why, raised=raised, candidate=rung))
     return steps
 
 
@@ -328,7 +324,7 @@ def _learn_weights(
         tell(f"better weights for {base.precision}: {method}")
         since = time.monotonic()
         rung = measure(f"{base.precision}+{method}")
-        tried.append(TriedMethod(method=method, rung=rung, seconds=time.monotonic() - since))
+        tried.append(TriedMethod(method=method, candidate=rung, seconds=time.monotonic() - since))
         if goal.is_met(rung.reached):
             break
 
@@ -336,13 +332,15 @@ def _learn_weights(
         db = rung.reached.sqnr_db
         return goal.is_met(rung.reached) is True, -math.inf if math.isnan(db) else db
 
-    best = max((one.rung for one in tried), key=rank)
+    best = max((one.candidate for one in tried), key=rank)
     is_met = goal.is_met(best.reached)
     further: tuple[Advised, ...] = ()
     if not is_met and not eight_bits:  # training is the user's: what to begin with, and what to bring back
         to_train = Advised(
             says=f"no method after training makes {base.precision} good enough",
-            because=tuple(f"{one.method}: {one.rung.missing or f'{one.rung.reached.sqnr_db:.1f} dB'}" for one in tried),
+            because=tuple(
+                f"{one.method}: {one.candidate.missing or f'{one.candidate.reached.sqnr_db:.1f} dB'}" for one in tried
+            ),
             next="train with quantization (QAT) in the framework that made the model: begin with its float weights,"
             f" simulate {base.precision} with these ranges, train some epochs at a small rate, export ONNX and"
             " encodings",
@@ -352,7 +350,7 @@ def _learn_weights(
     if best.missing:
         return None, further
     left = () if is_met else methods[len(tried) :]
-    return LearnedStep(why=why, base=base, tried=tuple(tried), rung=best, met=is_met, left=left), further
+    return LearnedStep(why=why, base=base, tried=tuple(tried), candidate=best, met=is_met, left=left), further
 
 
 def _why(chosen: LadderRung | None, rungs: Sequence[LadderRung], goal: Goal) -> str:

@@ -112,9 +112,9 @@ def test_what_is_concluded_raised_and_chosen(
     numbers: dict[str, float], options: dict[str, Any], concluded: str, steps: list[str], chosen: str | None
 ) -> None:
     found, _ = walked(numbers, **options)
-    assert concluded in says(found) and [step.rung.precision for step in found.steps] == steps
+    assert concluded in says(found) and [step.candidate.precision for step in found.steps] == steps
     assert (None if found.chosen is None else found.chosen.precision) == chosen
-    assert all(isinstance(step, RaisedStep) and step.rung.borders == 2 for step in found.steps)
+    assert all(isinstance(step, RaisedStep) and step.candidate.borders == 2 for step in found.steps)
     assert chosen is not None or "no candidate that runs on the target" in found.why
 
 
