@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deploykit.accuracy.latency import in_time
 from deploykit.backend.audits import Audit
@@ -16,14 +16,12 @@ from deploykit.backend.plans import Plan
 from deploykit.backend.status import PackageStatus
 from deploykit.encodings.float_sets import collect_coverage
 from deploykit.findings import Finding, group_findings, headline
+from deploykit.model.facts import GraphChange
+from deploykit.packages.manifests import FileRecord
 from deploykit.report.charts import decibels, loss_bars, network_strip, range_chart, share_of, timeline
 from deploykit.report.explaining import ON_A_DEVICE, costs_by_output, explained, shipping
 from deploykit.report.rendering import render
 from deploykit.system.aliases import Json
-
-if TYPE_CHECKING:
-    from deploykit.model.facts import GraphChange
-    from deploykit.packages.manifests import FileRecord
 
 __all__ = ["audit_section", "quantized_section", "render_readme", "render_report", "with_runs"]
 

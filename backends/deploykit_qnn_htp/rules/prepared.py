@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deploykit.encodings.values import Affine, Lpbq
 from deploykit.findings import listed
 from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import NodeFact
 from deploykit.tables.capabilities import Status
-from deploykit_qnn_htp.draft import Intent
+from deploykit_qnn_htp.draft import ConversionDraft, Intent
 from deploykit_qualcomm.devices import lacks
-
-if TYPE_CHECKING:
-    from deploykit_qnn_htp.draft import ConversionDraft
 
 __all__ = ["RULES", "about_encodings", "products"]
 

@@ -6,16 +6,13 @@ They read the draft and the tables and decide nothing else.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deploykit.findings import Severity
 from deploykit.findings.rules import Found, Registry
 from deploykit.tables.capabilities import Status
-from deploykit_qnn_htp.draft import Intent
+from deploykit_qnn_htp.draft import Intent, RouteCandidate
 from deploykit_qnn_htp.rules.prepared import about_encodings, products
-
-if TYPE_CHECKING:
-    from deploykit_qnn_htp.draft import RouteCandidate
 
 __all__ = ["RULES"]
 

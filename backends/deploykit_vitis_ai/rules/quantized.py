@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deploykit.findings import Severity, listed
 from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit_vitis_ai.draft import route_row
-from deploykit_vitis_ai.inspection import is_power_of_two
-
-if TYPE_CHECKING:
-    from deploykit_vitis_ai.inspection import InspectedModel
+from deploykit_vitis_ai.inspection import InspectedModel, is_power_of_two
 
 __all__ = ["RULES"]
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from deploykit.findings import Severity
 from deploykit.findings.rules import Found, Registry
-from deploykit_vitis_ai.draft import AS_IS, meant_by, quark_formats
+from deploykit_vitis_ai.draft import AS_IS, QuarkDraft, meant_by, quark_formats
 from deploykit_vitis_ai.exclusions import GRAPH_INPUT
 from deploykit_vitis_ai.tables import Bound, PrecisionRow, rows
 from deploykit_vitis_ai.targets import is_older
-
-if TYPE_CHECKING:
-    from deploykit_vitis_ai.draft import QuarkDraft
 
 __all__ = ["RULES"]
 
