@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack
+from typing import IO, TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from deploykit.backend.requests import AnyPath, RequestOptions, make_request
 from deploykit.system.aliases import Json, Tell
@@ -73,9 +73,6 @@ __all__ = [
     "verify",
 ]
 
-Progress: TypeAlias = Tell
-"""Called with one line of news during long work."""
-
 
 class Question(TypedDict, total=False):
     """What a model is asked on: its encodings, or a precision to make some from the data; the data, else a seed."""
@@ -97,7 +94,7 @@ def package(
     templates: AnyPath | None = None,
     sbom: bool = False,
     link: bool = False,
-    progress: Progress | None = None,
+    progress: Tell | None = None,
     **request: Unpack[RequestOptions],
 ) -> Packaged:
     """Check, plan, render, write and verify one package; ``package`` None is a no. Raises DeploykitError."""
@@ -109,9 +106,7 @@ def package(
     )
 
 
-def plan(
-    model: AnyPath, *, target: str, progress: Progress | None = None, **request: Unpack[RequestOptions]
-) -> Plan[Any]:
+def plan(model: AnyPath, *, target: str, progress: Tell | None = None, **request: Unpack[RequestOptions]) -> Plan[Any]:
     """The decision for one model and target, nothing written; arguments and what it raises as for ``package``."""
     from deploykit.flow.pipeline import make_plan
 
@@ -130,7 +125,7 @@ def audit(
     *,
     target: str,
     kernels: Literal["quick", "auto", "full"] = "full",
-    progress: Progress | None = None,
+    progress: Tell | None = None,
     **request: Unpack[RequestOptions],
 ) -> Audit:
     """Each distinct kernel of the model as ``package`` would compile it, run over its whole grid and judged.
@@ -151,7 +146,7 @@ def quantize(
     out: AnyPath,
     time_limit: float | None = None,
     force: bool = False,
-    progress: Progress | None = None,
+    progress: Tell | None = None,
     **request: Unpack[RequestOptions],
 ) -> Quantization:
     """Encodings for a float model, made by ``quantizer`` (default: the best that is installed) on ``calibration``.
@@ -192,7 +187,7 @@ def explain(package: AnyPath) -> Explanation:
     return tell(Path(package))
 
 
-def build(package: AnyPath, *, on_line: Progress | None = None) -> BuildReport:
+def build(package: AnyPath, *, on_line: Tell | None = None) -> BuildReport:
     """Run a package's own build script; raises PackageError when the package is not as it was made."""
     from deploykit.packages.building import build_package
 
@@ -214,7 +209,7 @@ def run(
     python: str = "",
     keep: bool = False,
     file: AnyPath = "deploykit.toml",
-    progress: Progress | None = None,
+    progress: Tell | None = None,
 ) -> RunReport:
     """Run a package on a device, judge its outputs, measure, and keep the record in the package.
 
@@ -487,7 +482,7 @@ def locate_on(
     file: AnyPath = "deploykit.toml",
     samples: int | None = None,
     threshold_db: float = 20.0,
-    progress: Progress | None = None,
+    progress: Tell | None = None,
 ) -> Located:
     """The first operator that a device computes otherwise than the packaged model on the CPU; ``on`` as for ``run``.
 
@@ -516,7 +511,7 @@ def sensitivity(
     seconds: float | None = None,
     memory: str | None = None,
     resume: bool = True,
-    progress: Progress | None = None,
+    progress: Tell | None = None,
     **question: Unpack[Question],
 ) -> Sensitivity:
     """What the model loses when only one layer or tensor is quantized, and when only that one stays float.
@@ -568,7 +563,7 @@ def ladder(
     references: AnyPath | None = None,
     lower_is_better: bool = False,
     estimate: bool = False,
-    progress: Progress | None = None,
+    progress: Tell | None = None,
 ) -> SimulatedLadder:
     """Measure fp16, w16a16, w8a16, w4a16 and w8a8 of a float model on the simulation, conclude, take the next step.
 
@@ -606,7 +601,7 @@ def mix(
     metric: str | None = None,
     references: AnyPath | None = None,
     lower_is_better: bool = False,
-    progress: Progress | None = None,
+    progress: Tell | None = None,
     **question: Unpack[Question],
 ) -> Mixed:
     """The fewest of the most sensitive layers in ``to`` (float16 or int16) that reach the goal, as new encodings.

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploykit.system.aliases import Json
+from deploykit.system.aliases import Json, Tell
 from deploykit_qualcomm.backend import QualcommBackend
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
         Execution,
         MixedSupport,
         PackageFile,
-        Progress,
         SharedWork,
         Situation,
         Verification,
@@ -102,7 +101,7 @@ class OrtQnn(QualcommBackend["Prepared", None]):
 
         return execute(package, prepared, plan, aids)
 
-    def audit(self, prepared: Prepared, *, level: str, progress: Progress, given: Situation | None = None) -> Audit:
+    def audit(self, prepared: Prepared, *, level: str, progress: Tell, given: Situation | None = None) -> Audit:
         """Each kernel of what would be compiled, by itself on the emulator."""
         from deploykit_ort_qnn.bench.audit import audit_draft, with_count
 
@@ -146,7 +145,7 @@ class OrtQnn(QualcommBackend["Prepared", None]):
 
         return provider_probes()
 
-    def time_us(self, model: bytes, device: Device, progress: Progress) -> float | None:
+    def time_us(self, model: bytes, device: Device, progress: Tell) -> float | None:
         """Of a QDQ or float model, by the installed wheel's compiler."""
         from deploykit_ort_qnn.bench.opinions import time_us
 
@@ -172,7 +171,7 @@ class OrtQnn(QualcommBackend["Prepared", None]):
         compiler: Compiler,
         shared: SharedWork,
         seconds: float,
-        progress: Progress,
+        progress: Tell,
     ) -> tuple[Opinion, ...]:
         """What such a compiler says of findings of this backend or of another for the same devices."""
         from deploykit_ort_qnn.bench.opinions import settle

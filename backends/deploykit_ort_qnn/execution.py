@@ -18,7 +18,7 @@ from deploykit.accuracy.latency import Estimate, chrome_trace
 from deploykit.accuracy.samples.gathering import EXPECTED_FILE
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.backend.audits import Audit
-from deploykit.backend.backend import Aids, Execution, Progress
+from deploykit.backend.backend import Aids, Execution
 from deploykit.backend.on_device import DeviceFile, DeviceJob, DeviceRequest, DeviceResults
 from deploykit.backend.plans import Plan
 from deploykit.backend.status import Compilation, Compiled, Correctness, Right
@@ -28,7 +28,7 @@ from deploykit.errors import ToolError
 from deploykit.findings import Severity
 from deploykit.model.collect import facts_of
 from deploykit.packages.manifests import json_text
-from deploykit.system.aliases import Json
+from deploykit.system.aliases import Json, Tell
 from deploykit.system.folders import scratch
 from deploykit.tables.reading import read_json
 from deploykit_ort_qnn.bench.audit import audit_draft, with_count
@@ -150,7 +150,7 @@ def execute(package: Path, draft: ProviderDraft, plan: Plan[None], aids: Aids) -
 
 
 def _estimated(
-    package: Path, draft: ProviderDraft, job: CompileJob, outcome: CompileOutcome, compiler: str, progress: Progress
+    package: Path, draft: ProviderDraft, job: CompileJob, outcome: CompileOutcome, compiler: str, progress: Tell
 ) -> Estimate | None:
     """The compiler's estimate with the trace beside it; with ``--estimate`` for the nearest chip where it has none."""
     device, estimate, instead = draft.situation.target.device, outcome.estimate, ""
@@ -172,7 +172,7 @@ def _estimated(
     return told
 
 
-def _audited(package: Path, draft: ProviderDraft, right: Correctness, progress: Progress) -> Audit | None:
+def _audited(package: Path, draft: ProviderDraft, right: Correctness, progress: Tell) -> Audit | None:
     """Kernels run by themselves, where that is wanted and there are any; written beside the other evidence.
 
     Where the outputs are right on inputs that mean something, a kernel that is wrong elsewhere is a warning.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,11 +17,11 @@ from deploykit.accuracy.judge.judge import judge_outputs
 from deploykit.accuracy.judge.verdict import Context, KeptCount, Verdict
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.search.goals import GOAL, Goal, Reached
-from deploykit.backend.backend import Instead, Progress, Request
+from deploykit.backend.backend import Instead, Request
 from deploykit.backend.status import Correctness, correctness_of
 from deploykit.errors import ToolError
 from deploykit.model.facts import GraphFacts
-from deploykit.system.aliases import Numbers
+from deploykit.system.aliases import Arrays, Tell
 from deploykit.system.environments import Environment
 from deploykit.system.folders import scratch
 from deploykit_vitis_ai import configs
@@ -55,7 +55,7 @@ class Measured:
 
 
 def measure(
-    environment: Environment, package: Path, draft: QuarkDraft, progress: Progress, *, trial: bool = False
+    environment: Environment, package: Path, draft: QuarkDraft, progress: Tell, *, trial: bool = False
 ) -> Measured:
     """Quantize inside a package folder as its recipe says. Raises ToolError where no model comes out."""
     if draft.random_data:
@@ -113,11 +113,8 @@ class QuantizedQuality:
         return self.verdict.right is False or (self.kept is not None and self.kept.share < _FEW_KEPT)
 
 
-_Values = Mapping[str, "Numbers"]
-
-
 def judge_quality(
-    facts: GraphFacts, reference: Sequence[_Values], candidate: Sequence[_Values], held_out: Sequence[int] = ()
+    facts: GraphFacts, reference: Sequence[Arrays], candidate: Sequence[Arrays], held_out: Sequence[int] = ()
 ) -> QuantizedQuality:
     """Judge one mapping of outputs per sample; ``held_out`` are the places of those that the quantizer did not see."""
     unseen = None
@@ -128,7 +125,7 @@ def judge_quality(
 
 
 def tried(
-    environment: Environment, package: Path, details: QuarkPrepared, request: Request, progress: Progress
+    environment: Environment, package: Path, details: QuarkPrepared, request: Request, progress: Tell
 ) -> Measured | None:
     """What the request's recipe makes of the package's data; None where the quantizer gave up."""
     draft = make_draft(replace(details.draft.situation, request=request))
@@ -159,7 +156,7 @@ class SearchResult:
 
 
 def find_better(
-    environment: Environment, package: Path, details: QuarkPrepared, measured: Measured, progress: Progress
+    environment: Environment, package: Path, details: QuarkPrepared, measured: Measured, progress: Tell
 ) -> SearchResult:
     """Try parts in float, smallest first, then wider formats for ``auto``, until the outputs are good enough.
 

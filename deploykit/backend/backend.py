@@ -17,7 +17,7 @@ from deploykit.backend.requests import Request
 from deploykit.backend.status import Compilation
 from deploykit.errors import InputError
 from deploykit.findings import Confidence, Finding
-from deploykit.system.aliases import Arrays, Json
+from deploykit.system.aliases import Arrays, Json, Tell
 from deploykit.system.published import Published
 from deploykit.system.store import Kept
 
@@ -57,7 +57,6 @@ __all__ = [
     "JsonFile",
     "MixedSupport",
     "PackageFile",
-    "Progress",
     "Request",
     "Same",
     "Seen",
@@ -67,9 +66,6 @@ __all__ = [
     "Verification",
     "copied_model",
 ]
-
-Progress: TypeAlias = Callable[[str], None]
-"""Called with one line of news during long work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,7 +218,7 @@ class Aids:
     ``samples`` gathers on the call; it raises InputError for calibration data that does not fit the inputs.
     """
 
-    progress: Progress
+    progress: Tell
     samples: Callable[[], Samples]
     original: Callable[[], Original | None] = lambda: None
     """The judge of the model as it was handed in, with what its encodings lose; None where it does not run here."""
@@ -411,7 +407,7 @@ class Backend(ABC, Generic[P, D]):
 
     # What is asked of a compiler that runs on this machine.
 
-    def audit(self, prepared: P, *, level: str, progress: Progress, given: Situation | None = None) -> Audit:
+    def audit(self, prepared: P, *, level: str, progress: Tell, given: Situation | None = None) -> Audit:
         """Each kernel of what ``prepare`` gave by itself: those under suspicion (``quick``), soon done (``auto``), all.
 
         With ``given`` it says of kernels of the model as it was given, too, where they are wrong and were mended.
@@ -438,7 +434,7 @@ class Backend(ABC, Generic[P, D]):
         compiler: Compiler,
         shared: SharedWork,
         seconds: float,
-        progress: Progress,
+        progress: Tell,
     ) -> Sequence[Opinion]:
         """One of ``compilers`` on what each finding claims, in their order, within about so many seconds.
 
@@ -446,7 +442,7 @@ class Backend(ABC, Generic[P, D]):
         """
         raise NotImplementedError
 
-    def time_us(self, model: bytes, device: Device, progress: Progress) -> float | None:
+    def time_us(self, model: bytes, device: Device, progress: Tell) -> float | None:
         """Microseconds of one run of a serialized model by its compiler's cost model, None where that has none of this
         chip. Raises ToolError where no compiler runs here."""
         raise NotImplementedError

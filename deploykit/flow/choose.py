@@ -14,7 +14,7 @@ from deploykit.accuracy.judge.verdict import Verdict
 from deploykit.accuracy.samples.gathering import Samples
 from deploykit.accuracy.simulate.sessions import Feed, Known, Session, run_chain
 from deploykit.accuracy.simulate.simulation import Simulator
-from deploykit.backend.backend import AnyBackend, MixedSupport, Progress, Same, SharedWork, Situation
+from deploykit.backend.backend import AnyBackend, MixedSupport, Same, SharedWork, Situation
 from deploykit.backend.status import Correctness, correctness_of
 from deploykit.encodings.backward import Inference, InferredRange, OpenTensor
 from deploykit.encodings.float_sets import predict_float_set
@@ -173,7 +173,7 @@ class ChosenWay:
         return f"the graph is rewritten ({', '.join(way.rewrites)}), so that no tensor needs float16"
 
 
-def choose_way(backend: AnyBackend, situation: Situation, shared: SharedWork, tell: Progress) -> ChosenWay:
+def choose_way(backend: AnyBackend, situation: Situation, shared: SharedWork, tell: Tell) -> ChosenWay:
     """The situation as it is, or the one that is proven better; with nothing to choose only what is asked for."""
     request, encodings, support = situation.request, situation.encodings, None
     insists = request.mixed == "fallback" and not request.rewrite
@@ -219,7 +219,7 @@ def choose_way(backend: AnyBackend, situation: Situation, shared: SharedWork, te
     return ChosenWay(situation=changed, explored=explored, samples=samples, filled=filled)
 
 
-def _rewritten_as_asked(situation: Situation, shared: SharedWork, tell: Progress) -> ChosenWay:
+def _rewritten_as_asked(situation: Situation, shared: SharedWork, tell: Tell) -> ChosenWay:
     """A float or QDQ model with the rewrites that were asked for by name, each proven on samples.
 
     The samples may be arbitrary: both models compute the same or not, whatever the inputs mean.
@@ -258,7 +258,7 @@ def _filled(situation: Situation, samples: Samples) -> Inference | None:
 
 
 def _explored(
-    situation: Situation, samples: Samples, support: MixedSupport, shared: SharedWork, tell: Progress
+    situation: Situation, samples: Samples, support: MixedSupport, shared: SharedWork, tell: Tell
 ) -> Explored:
     """The ways, built once for all targets for which the same was asked and that can mix the same."""
     request, encodings = situation.request, situation.encodings

@@ -17,7 +17,7 @@ from onnx import ModelProto
 
 from deploykit.accuracy.judge.measures import sqnr_db
 from deploykit.accuracy.simulate.sessions import Feed, Session, reference_outputs
-from deploykit.backend.backend import Backend, Progress, Same, SharedWork, Situation
+from deploykit.backend.backend import Backend, Same, SharedWork, Situation
 from deploykit.backend.plans import Plan
 from deploykit.encodings.backward import Evidence, InferredRange
 from deploykit.encodings.infer import infer_entries
@@ -35,7 +35,7 @@ from deploykit.model.rules import RULES as GRAPH_RULES
 from deploykit.model.weights import lean_weights, whole_model
 from deploykit.rewrites import CURES, STRUCTURAL
 from deploykit.rewrites.contract import NearMiss, Rewritten, Site, load_transform
-from deploykit.system.aliases import Json
+from deploykit.system.aliases import Json, Tell
 from deploykit.system.published import Published, published
 
 __all__ = [
@@ -98,7 +98,7 @@ def judge(backend: Backend[P, D], situation: Situation, shared: SharedWork) -> J
     return JudgedSituation(situation=situation, core=core, prepared=prepared, plan=backend.plan(prepared))
 
 
-def cure(backend: Backend[P, D], given: JudgedSituation[P, D], shared: SharedWork, tell: Progress) -> Cured[P, D]:
+def cure(backend: Backend[P, D], given: JudgedSituation[P, D], shared: SharedWork, tell: Tell) -> Cured[P, D]:
     """Apply the cures of unhandled errors and warnings, and the structural rewrites that were asked for by name.
 
     A model that the rules take as it is stays what the user gave, byte for byte; so does one that its cures do not

@@ -12,7 +12,7 @@ from packaging.version import Version
 
 from deploykit.accuracy.latency import Estimate
 from deploykit.backend.audits import Audit
-from deploykit.backend.backend import AnyBackend, Progress, Request, SharedWork, Situation
+from deploykit.backend.backend import AnyBackend, Request, SharedWork, Situation
 from deploykit.backend.options import ESTIMATE, KERNELS
 from deploykit.backend.plans import Plan
 from deploykit.backend.plugins import load_backends
@@ -30,7 +30,7 @@ from deploykit.flow.seal import Output, Packaged, RanPackage, seal
 from deploykit.model.load import blaming
 from deploykit.packages.placing import check_place
 from deploykit.packages.writing import PackageWriter
-from deploykit.system.aliases import Json
+from deploykit.system.aliases import Json, Tell
 from deploykit.system.folders import scratch
 from deploykit.system.jobs import Steps, prefixed
 from deploykit.system.limits import guarded_memory
@@ -68,7 +68,7 @@ class PackageJob:
     out: Path
     how: Output
     shared: SharedWork
-    tell: Progress
+    tell: Tell
 
     def make(self) -> Packaged:
         """Cure, choose, plan, render, run, seal; nothing is written when an error is not handled.
@@ -110,7 +110,7 @@ class PackageJob:
 
 
 def read_jobs(
-    requests: Sequence[Request], outs: Sequence[Path], *, progress: Sequence[Progress], **output: Any
+    requests: Sequence[Request], outs: Sequence[Path], *, progress: Sequence[Tell], **output: Any
 ) -> tuple[PackageJob, ...]:
     """The jobs of requests that differ in their target, backend and SDK only; the model is read once.
 
@@ -130,20 +130,20 @@ def read_jobs(
     )
 
 
-def make_package(request: Request, out: Path, *, progress: Progress | None = None, **output: Any) -> Packaged:
+def make_package(request: Request, out: Path, *, progress: Tell | None = None, **output: Any) -> Packaged:
     """Check, plan, render, write and verify one package; nothing is written when an error is not handled."""
     (job,) = read_jobs([request], [out], progress=[progress or _silent], **output)
     return job.make()
 
 
 def make_packages(
-    requests: Sequence[Request], out: Path, *, progress: Progress | None = None, **output: Any
+    requests: Sequence[Request], out: Path, *, progress: Tell | None = None, **output: Any
 ) -> tuple[Packaged, ...]:
     """One package for each request; the requests differ in their target only.
 
     A single one goes to ``out``, several go to folders below it, named after the devices.
     """
-    tell: Progress = progress or _silent
+    tell: Tell = progress or _silent
     if len(requests) == 1:
         return (make_package(requests[0], out, progress=tell, **output),)
     names = [resolve_target(request)[1].device.id for request in requests]
@@ -152,12 +152,12 @@ def make_packages(
     return tuple(job.make() for job in jobs)
 
 
-def make_plan(request: Request, *, progress: Progress | None = None) -> Plan[Any]:
+def make_plan(request: Request, *, progress: Tell | None = None) -> Plan[Any]:
     """The decision for one request, nothing written."""
     return _decided(request, progress or _silent)[1].plan
 
 
-def estimate(request: Request, *, progress: Progress | None = None) -> Estimate | None:
+def estimate(request: Request, *, progress: Tell | None = None) -> Estimate | None:
     """How long the package would take by its compiler's own cost model: it is made, compiled and thrown away.
 
     None where the compiler has none, and where no compiler runs here. For backends with the option ``estimate``.
@@ -167,25 +167,25 @@ def estimate(request: Request, *, progress: Progress | None = None) -> Estimate 
         return make_package(asked, folder / "package", progress=progress).estimate
 
 
-def check(request: Request, *, progress: Progress | None = None) -> tuple[Finding, ...]:
+def check(request: Request, *, progress: Tell | None = None) -> tuple[Finding, ...]:
     """The findings of a plan, and those about kernels where the backend runs each by itself here."""
-    tell: Progress = progress or _silent
+    tell: Tell = progress or _silent
     with blaming(request.model):
         backend, decision, steps = _decided(request, tell, AUDITING)
         steps.begin(AUDITING)
         return with_kernels(backend, decision, tell)
 
 
-def audit(request: Request, *, level: str = "full", progress: Progress | None = None) -> Audit:
+def audit(request: Request, *, level: str = "full", progress: Tell | None = None) -> Audit:
     """Each kernel of the model as it would be packaged; UsageError for a backend that runs none by itself."""
-    tell: Progress = progress or _silent
+    tell: Tell = progress or _silent
     with blaming(request.model):
         backend, decision, steps = _decided(replace(request, backend=auditor(request.backend)), tell, AUDITING)
         steps.begin(AUDITING)
         return backend.audit(decision.prepared, level=level, progress=tell)
 
 
-def _decided(request: Request, tell: Progress, *more: str) -> tuple[AnyBackend, Decision[Any, Any], Steps]:
+def _decided(request: Request, tell: Tell, *more: str) -> tuple[AnyBackend, Decision[Any, Any], Steps]:
     """The backend, the decision, and the steps, of which ``more`` come after it."""
     with blaming(request.model), _guarded(request.model, checking=True):
         backend, given = read_situation(request)
@@ -286,7 +286,7 @@ class CompilerTrial(Published):
         return self.status.compiled.state is Compiled.YES
 
 
-def try_compilers(request: Request, progress: Progress) -> tuple[CompilerTrial, ...]:
+def try_compilers(request: Request, progress: Tell) -> tuple[CompilerTrial, ...]:
     """Package a model with every compiler that runs here, oldest first, and keep what they say.
 
     UsageError for a backend of which none does.

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from packaging.version import InvalidVersion, Version
 
-from deploykit.backend.backend import Backend, Progress, SharedWork, Situation
+from deploykit.backend.backend import Backend, SharedWork, Situation
 from deploykit.backend.opinions import Compiler, Opinion, Opinions, OpinionState
 from deploykit.backend.plans import Plan
 from deploykit.backend.plugins import load_backends
@@ -22,6 +22,7 @@ from deploykit.flow.cure import Cured, JudgedSituation, cure, judge
 from deploykit.flow.rules import RULES as CHOICE_RULES
 from deploykit.flow.samples import data_findings
 from deploykit.model.facts import GraphChange, changes_between
+from deploykit.system.aliases import Tell
 
 __all__ = ["SECONDS", "Decision", "decide", "plan", "plan_as_given", "second_opinions"]
 
@@ -56,7 +57,7 @@ class Decision(Generic[P, D]):
 _LASTING = frozenset({"DK112"})
 
 
-def decide(backend: Backend[P, D], given: Situation, shared: SharedWork, tell: Progress) -> Decision[P, D]:
+def decide(backend: Backend[P, D], given: Situation, shared: SharedWork, tell: Tell) -> Decision[P, D]:
     """The stages up to the decision: cure, choose, plan."""
     cured = cure(backend, judge(backend, given, shared), shared, tell)
     chosen = choose_way(backend, cured.judged.situation, shared, tell)
@@ -64,7 +65,7 @@ def decide(backend: Backend[P, D], given: Situation, shared: SharedWork, tell: P
 
 
 def plan(
-    backend: Backend[P, D], cured: Cured[P, D], chosen: ChosenWay, shared: SharedWork, tell: Progress
+    backend: Backend[P, D], cured: Cured[P, D], chosen: ChosenWay, shared: SharedWork, tell: Tell
 ) -> Decision[P, D]:
     """Plan the way that was chosen; the plan of the cured model stands where that is the way.
 
@@ -110,7 +111,7 @@ def plan_as_given(backend: Backend[P, D], situation: Situation, shared: SharedWo
 
 
 def _with_opinions(
-    backend: Backend[P, D], judged: JudgedSituation[P, D], shared: SharedWork, tell: Progress
+    backend: Backend[P, D], judged: JudgedSituation[P, D], shared: SharedWork, tell: Tell
 ) -> JudgedSituation[P, D]:
     """With what a compiler says of findings that would refuse the model; planned anew where it refutes one."""
     opinions = second_opinions(backend, judged.situation, judged.findings, shared, tell)
@@ -121,7 +122,7 @@ def _with_opinions(
 
 
 def second_opinions(
-    backend: Backend[Any, Any], situation: Situation, findings: Iterable[Finding], shared: SharedWork, tell: Progress
+    backend: Backend[Any, Any], situation: Situation, findings: Iterable[Finding], shared: SharedWork, tell: Tell
 ) -> Opinions | None:
     """What the compiler that is installed here says of findings that would refuse the model and are not sure.
 

@@ -14,7 +14,7 @@ from deploykit.accuracy.samples.gathering import Samples
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.simulation import Original, fit_judge
 from deploykit.backend.audits import settled_findings
-from deploykit.backend.backend import Aids, AnyBackend, Execution, Progress, SharedWork
+from deploykit.backend.backend import Aids, AnyBackend, Execution, SharedWork
 from deploykit.backend.options import KERNELS
 from deploykit.backend.plugins import load_backends
 from deploykit.errors import DeploykitError, UsageError
@@ -23,12 +23,13 @@ from deploykit.flow.plan import Decision
 from deploykit.flow.samples import samples_of
 from deploykit.model.collect import facts_of
 from deploykit.model.weights import lean_weights
+from deploykit.system.aliases import Tell
 
 __all__ = ["auditor", "execute", "with_kernels"]
 
 
 def execute(
-    backend: AnyBackend, decision: Decision[Any, Any], folder: Path, shared: SharedWork, tell: Progress
+    backend: AnyBackend, decision: Decision[Any, Any], folder: Path, shared: SharedWork, tell: Tell
 ) -> Execution:
     """What the backend runs inside the package folder; nothing where the user wants nothing to run."""
     if decision.given.request.compile is False:
@@ -81,7 +82,7 @@ def auditor(asked: str | None) -> str:
     return asked or able[0]
 
 
-def with_kernels(backend: AnyBackend, decision: Decision[Any, Any], tell: Progress) -> tuple[Finding, ...]:
+def with_kernels(backend: AnyBackend, decision: Decision[Any, Any], tell: Tell) -> tuple[Finding, ...]:
     """The plan's findings, those that running kernels settled marked as handled, and what running them found."""
     request, findings = decision.given.request, decision.plan.findings
     level = str(request.adapter_options.get(KERNELS.name, "off"))

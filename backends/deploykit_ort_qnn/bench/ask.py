@@ -16,7 +16,6 @@ import msgspec
 from onnx import ModelProto
 
 from deploykit.accuracy.simulate.sessions import Session
-from deploykit.backend.backend import Progress
 from deploykit.encodings.qdq import extract_qdq
 from deploykit.system.aliases import Json, Tell
 from deploykit.system.folders import scratch
@@ -103,7 +102,7 @@ class TimedBench:
     entries: Mapping[str, str] = field(default_factory=dict)
     deadline: float
     longest: float
-    progress: Progress
+    progress: Tell
     host: Host | None = None
 
     @property

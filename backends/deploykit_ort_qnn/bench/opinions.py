@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from onnx import ModelProto
 
-from deploykit.backend.backend import Progress, Same, SharedWork, Situation
+from deploykit.backend.backend import Same, SharedWork, Situation
 from deploykit.backend.opinions import Compiler, Opinion, OpinionState
 from deploykit.errors import DeploykitError, ToolError
 from deploykit.findings import Finding
+from deploykit.system.aliases import Tell
 from deploykit.system.folders import scratch
 from deploykit.tables.devices import Device
 from deploykit_ort_qnn.bench.ask import TimedBench
@@ -80,7 +81,7 @@ def settle(
     release: str,
     shared: SharedWork,
     seconds: float,
-    progress: Progress,
+    progress: Tell,
 ) -> tuple[Opinion, ...]:
     """One release's opinion on each finding: from the operators it is about, and else from the model."""
     try:
@@ -106,7 +107,7 @@ class _Asking:
     bench: TimedBench
 
     @classmethod
-    def of(cls, situation: Situation, wheel: Wheel, shared: SharedWork, seconds: float, progress: Progress) -> _Asking:
+    def of(cls, situation: Situation, wheel: Wheel, shared: SharedWork, seconds: float, progress: Tell) -> _Asking:
         """ToolError where what would be compiled is not what the package is made of."""
         request, own = situation.request, situation.target.backend == "ort-qnn"
         quantized = situation.encodings is not None or situation.facts.is_qdq
@@ -194,7 +195,7 @@ def _taken(finding: Finding, scope: str, lost: Sequence[str]) -> Opinion:
     return Opinion.on(finding, state, lost[0] if lost else "it is taken", scope)
 
 
-def time_us(model: bytes, device: Device, progress: Progress) -> float | None:
+def time_us(model: bytes, device: Device, progress: Tell) -> float | None:
     """Microseconds of one run, by the installed compiler's own cost model; None where it has none of this chip.
 
     Raises ToolError where no compiler runs here.

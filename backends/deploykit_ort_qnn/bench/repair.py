@@ -19,7 +19,7 @@ from onnx import ModelProto
 
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.backend.audits import Audit
-from deploykit.backend.backend import Instead, Progress, Request
+from deploykit.backend.backend import Instead, Request
 from deploykit.backend.status import Right
 from deploykit.errors import DeploykitError, UsageError
 from deploykit.model import load_model
@@ -27,7 +27,7 @@ from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import label
 from deploykit.model.weights import load_weights
 from deploykit.rewrites.contract import NoMatchError, load_transform, transform_names
-from deploykit.system.aliases import Json
+from deploykit.system.aliases import Json, Tell
 from deploykit_ort_qnn.bench.ask import Bench, KernelAnswer, TimedBench, answer_of, bench_of, verdict_on
 from deploykit_ort_qnn.bench.kernels import Kernel, kernels_of, within_grids
 from deploykit_ort_qnn.bench.pieces import PAIR, Pieces, anonymous, renamed
@@ -319,7 +319,7 @@ def repaired_model(model: ModelProto, repairs: Mapping[str, str]) -> ModelProto:
 
 
 def wanted_repairs(
-    draft: ProviderDraft, audit: Audit | None, numeric: NumericScope, host: Host | None, progress: Progress
+    draft: ProviderDraft, audit: Audit | None, numeric: NumericScope, host: Host | None, progress: Tell
 ) -> Instead | None:
     """Another request, with every node that is wrong and can be done otherwise; None where there is none.
 
@@ -384,7 +384,7 @@ _MODES = ("3", "1", "2")
 
 
 def rescue(
-    job: CompileJob, outcome: CompileOutcome, request: Request, progress: Progress
+    job: CompileJob, outcome: CompileOutcome, request: Request, progress: Tell
 ) -> tuple[CompileOutcome, Instead | None]:
     """Where the compiler died or never ended: the outcome with the operators that do it, and what to do instead.
 

@@ -28,10 +28,10 @@ from deploykit.backend.status import Correctness, correctness_of
 from deploykit.errors import InputError, ToolError
 from deploykit.model.collect import facts_of
 from deploykit.model.facts import GraphFacts
-from deploykit.system.aliases import Arrays, Json
+from deploykit.system.aliases import Arrays, Json, Tell
 from deploykit.system.published import finite, plain
 from deploykit_ort_qnn.compiler.hosts import Host
-from deploykit_ort_qnn.compiler.jobs import CompileJob, Progress, compile_model, execute_both
+from deploykit_ort_qnn.compiler.jobs import CompileJob, compile_model, execute_both
 from deploykit_ort_qnn.rules.numerics import NumericScope
 
 __all__ = ["NUMBERS", "EmulationJob", "compare", "correctness", "narrowest", "numbers_json", "numbers_scope"]
@@ -124,7 +124,7 @@ def narrowest(types: Iterable[str]) -> int:
     return min((width for width in bits if width in (8, 16)), default=0)
 
 
-def compare(job: EmulationJob, progress: Progress | None = None) -> NumericScope:
+def compare(job: EmulationJob, progress: Tell | None = None) -> NumericScope:
     """The verdict on what the package gives on the emulator, and the first node that loses. Raises ToolError."""
     facts = job.facts
     run = partial(execute_both, options=job.options, timeout=job.timeout, progress=progress, host=job.host)
@@ -195,7 +195,7 @@ def _first_difference(
     job: EmulationJob,
     feeds: Sequence[Arrays],
     run: Callable[..., tuple[list[Arrays], list[Arrays]]],
-    progress: Progress | None,
+    progress: Tell | None,
 ) -> tuple[str, str, float | None]:
     """Compile once more with every quantized tensor as an output; name the node that makes the first that differs."""
     model = onnx.load(job.root / job.qdq)

@@ -99,7 +99,6 @@ def _key(kind: str, asked: Json, inputs: Iterable[Path], host: Host | None) -> s
     return digest.hexdigest()
 
 
-Progress = Tell
 """Arrays by the names of inputs or outputs."""
 Status = Literal["compiled", "refused", "failed", "crashed", "timed-out"]
 
@@ -167,7 +166,7 @@ class CompileOutcome:
         return self.status == "compiled"
 
 
-def compile_model(job: CompileJob, progress: Progress | None = None) -> CompileOutcome:
+def compile_model(job: CompileJob, progress: Tell | None = None) -> CompileOutcome:
     """Compile in a child process; the target files appear together at the end, or not at all."""
     target = job.root / job.context
     binary = target.with_name(f"{target.stem}_qnn.bin")
@@ -196,7 +195,7 @@ def compile_model(job: CompileJob, progress: Progress | None = None) -> CompileO
         return _publish(outcome, scratch / "out", target, job.root) if outcome.ok else outcome
 
 
-def write_dlc(job: CompileJob, target: Path, progress: Progress | None = None) -> str:
+def write_dlc(job: CompileJob, target: Path, progress: Tell | None = None) -> str:
     """Have the installed provider write one whole graph as DLC to ``target``; why there is none, "" where there is."""
     with tempfile.TemporaryDirectory(prefix=".dlc-", dir=job.root) as folder:
         scratch = Path(folder)
@@ -228,7 +227,7 @@ def execute_both(
     *,
     options: Mapping[str, str],
     timeout: float = 600.0,
-    progress: Progress | None = None,
+    progress: Tell | None = None,
     host: Host | None = None,
 ) -> tuple[list[Arrays], list[Arrays]]:
     """The outputs of a model on the CPU and of its compiled form on an emulator. Raises ToolError.
@@ -257,7 +256,7 @@ def execute(
     runs: Sequence[tuple[str, str, dict[str, str]]],
     sets: Sequence[Arrays],
     timeout: float,
-    progress: Progress | None,
+    progress: Tell | None,
 ) -> list[list[Arrays]]:
     """The outputs of each run (provider, model, options) for the input sets that the time is enough for."""
     import numpy as np

@@ -48,8 +48,7 @@ _STEPS = 8  # nodes between an input and the layer that is looked for behind it
 # Mean and deviation of colours in 0..1, by which most published vision models were trained (torchvision).
 _IMAGENET = (np.asarray([0.485, 0.456, 0.406]), np.asarray([0.229, 0.224, 0.225]))
 
-_Array: TypeAlias = Numbers
-_Run: TypeAlias = Callable[[Sequence[_Array]], npt.NDArray[np.float64]]
+_Run: TypeAlias = Callable[[Sequence[Numbers]], npt.NDArray[np.float64]]
 
 
 def survey(calibration: Calibration, inputs: tuple[InputSpec, ...]) -> Survey:
@@ -86,7 +85,7 @@ def _arrays(calibration: Calibration, inputs: tuple[InputSpec, ...]) -> Survey:
     constant: list[str] = []
     not_finite: list[str] = []
     correlations: list[float] = []
-    last: _Array | None = None
+    last: Numbers | None = None
     for path in calibration.files:
         try:
             for index, sample in enumerate(samples_of(path, inputs, calibration.sound)):
@@ -239,7 +238,11 @@ def data_fit(
 
 
 def _preparation(
-    chain: Sequence[NodeFact], graph: GraphPieces, feeds: Sequence[Feed], name: str, changes: Mapping[str, list[_Array]]
+    chain: Sequence[NodeFact],
+    graph: GraphPieces,
+    feeds: Sequence[Feed],
+    name: str,
+    changes: Mapping[str, list[Numbers]],
 ) -> Preparation | None:
     """What the BatchNormalization right behind a convolution says of the data; None of one that was never trained."""
     place = next((at for at, node in enumerate(chain) if node.op_type == "BatchNormalization"), 0)
@@ -253,7 +256,7 @@ def _preparation(
         return None
     run, known = _runner(graph, feeds, name, norm.inputs[0]), np.maximum(variance, 1e-12)
 
-    def distance(values: Sequence[_Array]) -> float:
+    def distance(values: Sequence[Numbers]) -> float:
         made = run(values)
         ratio = np.maximum(made.var(axis=1), 1e-12) / known
         shift = np.minimum((made.mean(axis=1) - mean) ** 2 / known, 1e6)
@@ -266,10 +269,10 @@ def _preparation(
     )
 
 
-def _changes(given: Sequence[_Array], low: float, high: float, colours: int) -> dict[str, list[_Array]]:
+def _changes(given: Sequence[Numbers], low: float, high: float, colours: int) -> dict[str, list[Numbers]]:
     """The data as it would be with another preparation; only such as make sense for its range."""
-    found: dict[str, list[_Array]] = {}
-    unit: list[_Array] = [np.asarray(value, np.float32) for value in given]
+    found: dict[str, list[Numbers]] = {}
+    unit: list[Numbers] = [np.asarray(value, np.float32) for value in given]
     if low >= 0 and high > 2:
         unit = [value / np.float32(255) for value in given]
         found["divided by 255"] = unit
@@ -295,7 +298,7 @@ def _runner(graph: GraphPieces, feeds: Sequence[Feed], name: str, output: str) -
     session = Session(graph.model_of(sorted(places), [output], stored=graph.stored, types=types))
     others = [{key: value for key, value in feed.items() if key in session.inputs} for feed in feeds]
 
-    def run(values: Sequence[_Array]) -> npt.NDArray[np.float64]:
+    def run(values: Sequence[Numbers]) -> npt.NDArray[np.float64]:
         made = [session.run({**rest, name: v})[output] for rest, v in zip(others, values, strict=True)]
         return np.concatenate([np.moveaxis(v, 1, 0).reshape(v.shape[1], -1) for v in made], axis=1).astype(np.float64)
 

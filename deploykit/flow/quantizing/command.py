@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from deploykit.backend.backend import AnyBackend, Progress, Request, Situation
+from deploykit.backend.backend import AnyBackend, Request, Situation
 from deploykit.errors import ToolError, UsageError
 from deploykit.findings import Finding, exit_status, sort_findings
 from deploykit.flow.candidates import make_best
@@ -27,7 +27,7 @@ from deploykit.model.load import blaming
 from deploykit.packages.manifests import read_manifest
 from deploykit.packages.placing import RESULTS, check_place, publish_results
 from deploykit.report.ladders import render_ladder
-from deploykit.system.aliases import Json
+from deploykit.system.aliases import Json, Tell
 from deploykit.system.jobs import Steps
 from deploykit.system.published import Published, plain
 
@@ -56,14 +56,14 @@ class Quantization(Published):
 
 
 def quantize(
-    request: Request, out: Path, *, force: bool = False, timeout: float | None = None, progress: Progress | None = None
+    request: Request, out: Path, *, force: bool = False, timeout: float | None = None, progress: Tell | None = None
 ) -> Quantization:
     """Quantize and write ``out``; options of the request are the quantizer's own.
 
     Raises UsageError for what makes no sense, ToolError when the quantizer fails or is not installed, PackageError
     when ``out`` cannot be written.
     """
-    tell: Progress = progress or (lambda _: None)
+    tell: Tell = progress or (lambda _: None)
     check_place(out, force=force, kind=RESULTS)
     if request.encodings is not None:
         raise UsageError("quantize makes encodings and takes none", next="'deploykit package' takes them")
@@ -126,7 +126,7 @@ def _written(made: Made, given: Situation, out: Path, *, force: bool, ladder: La
     return Quantization(folder=out, files=files, record=record, findings=findings)
 
 
-def _while_packaging(backend: AnyBackend, request: Request, out: Path, *, force: bool, tell: Progress) -> Quantization:
+def _while_packaging(backend: AnyBackend, request: Request, out: Path, *, force: bool, tell: Tell) -> Quantization:
     """The backend's own recipe, run in a package that is thrown away; its model and its account are kept."""
     if request.quantizer not in (None, backend.quantizer):
         asked = f"--with {request.quantizer}"

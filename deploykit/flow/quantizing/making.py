@@ -31,7 +31,7 @@ from deploykit.accuracy.samples.images import images_misfit, inspect_image
 from deploykit.accuracy.samples.inputs import InputSpec, Label, input_specs
 from deploykit.accuracy.simulate.sessions import Feed
 from deploykit.accuracy.simulate.simulation import Fidelity, Simulator, compare_outputs, overall_sqnr_db
-from deploykit.backend.backend import AnyBackend, Progress, Request, Same, SharedWork
+from deploykit.backend.backend import AnyBackend, Request, Same, SharedWork
 from deploykit.backend.quantizers import QuantizerAsked, QuantizerJob
 from deploykit.backend.targets import Target
 from deploykit.encodings.formats.conversion import convert
@@ -52,7 +52,7 @@ from deploykit.model.operators import Trait, has
 from deploykit.model.weights import lean_weights, load_weights
 from deploykit.packages.manifests import hash_file
 from deploykit.rewrites.contract import load_transform
-from deploykit.system.aliases import Json
+from deploykit.system.aliases import Json, Tell
 from deploykit.system.folders import waiting_for
 from deploykit.system.jobs import Job, finished_job, run_job
 from deploykit.system.published import Published
@@ -207,7 +207,7 @@ def run_quantizer(
     model: Model,
     division: Division,
     *,
-    progress: Progress,
+    progress: Tell,
     timeout: float | None = None,
 ) -> QuantizerRun:
     """Run the job, or find it done. Raises ToolError as ``deploykit.system.jobs.run_job``."""
@@ -456,7 +456,7 @@ class Making:
     target: Target
     model: Model
     facts: GraphFacts
-    progress: Progress
+    progress: Tell
     options: tuple[tuple[str, str], ...] = ()
     timeout: float | None = None
     shared: SharedWork = field(default_factory=SharedWork)

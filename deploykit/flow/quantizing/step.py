@@ -10,11 +10,12 @@ import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from deploykit.backend.backend import AnyBackend, Progress, Request, Same, SharedWork, Situation
+from deploykit.backend.backend import AnyBackend, Request, Same, SharedWork, Situation
 from deploykit.encodings.read import read_placed
 from deploykit.errors import UsageError
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
+from deploykit.system.aliases import Tell
 
 if TYPE_CHECKING:
     from deploykit.flow.quantizing.making import Made
@@ -26,7 +27,7 @@ NONE = "none"
 """As the name of a quantizer: the target's own tools calibrate."""
 
 
-def quantized_situation(backend: AnyBackend, given: Situation, shared: SharedWork, tell: Progress) -> Situation:
+def quantized_situation(backend: AnyBackend, given: Situation, shared: SharedWork, tell: Tell) -> Situation:
     """The situation with encodings made here, where an integer precision is asked of a float model with data.
 
     The same one where that is not so. Raises UsageError for a quantizer that was named where none can run.
