@@ -53,7 +53,8 @@ def answer_by_structure(lines: Iterable[ErrorLine], catalog: Catalog, wrote: Col
     answer = _by_kind(severe, catalog, nobody=nobody)
     vague = {f"line/{kind.id}" for kind in catalog.kinds if kind.root != "cause" and not kind.chain}
     if answer is None or answer.error.id in vague:
-        answer = _beside_the_chain(severe, catalog, nobody=nobody) or answer
+        end = end_of_first_step(line for line, _ in severe)
+        answer = _beside_the_chain([pair for pair in severe if pair[0].line <= end], catalog, nobody=nobody) or answer
     if answer is None and not any(line.trouble == "failure" for line, _ in severe):
         warnings = [pair for pair in pairs if pair[1].level == "warning"]
         answer = _by_kind(warnings, catalog, mild=True, nobody=nobody)
