@@ -318,5 +318,6 @@ def general_errors() -> Catalog:
 
 def search_errors(catalog: Catalog, words: str) -> tuple[KnownError, ...]:
     """The rows that contain every word, in their id, text, fragments or codes, case-insensitively."""
-    wanted = words.lower().split()
-    return tuple(row for row in catalog.errors if all(word in str(row.to_json()).lower() for word in wanted))
+    return tuple(
+        row for row in catalog.errors if all(word in str(row.to_json()).lower() for word in words.lower().split())
+    )

@@ -84,7 +84,7 @@ def event_of(line: ErrorLine, catalog: Catalog) -> Event:
 def codes_of(text: str) -> Iterator[tuple[int, str]]:
     """The numbers that a line gives as codes, each with its spelling; one of a single digit is not taken for one."""
     for spelling in _CODE.findall(text):
-        yield int(spelling, 16 if spelling[:2].lower() == "0x" else 10), spelling
+        yield int(spelling, 16 if "x" in spelling.lower() else 10), spelling
 
 
 def level_of(text: str, forms: Iterable[LineForm]) -> tuple[Level, str]:

@@ -20,7 +20,6 @@ __all__ = ["NOBODY", "answer_by_structure", "end_of_first_step"]
 _NO_ROW = "no row has these words"
 NOBODY = "no tool on the way of a model onto the NPU is recognised in this log"
 _LONGEST_NAME = 160
-_FIRST_LINES = 10  # of trouble: above them the tool shows, or it does nowhere
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|-?\d+")
 _CRASHED = re.compile(
     r"core dumped|\bKilled\b|^\S*sh: (?:(?:line )?\d+: )?(?!warning)\S+: .*(?:ot found|No such|denied|cannot execute)"
@@ -53,23 +52,21 @@ def answer_by_structure(lines: Iterable[ErrorLine], catalog: Catalog, wrote: Col
     answer = _by_kind(severe, catalog, nobody=nobody)
     vague = {f"line/{kind.id}" for kind in catalog.kinds if kind.root != "cause" and not kind.chain}
     if answer is None or answer.error.id in vague:
-        end = end_of_first_step(line for line, _ in severe)
+        end = end_of_first_step([line for line, _ in severe])
         answer = _beside_the_chain([pair for pair in severe if pair[0].line <= end], catalog, nobody=nobody) or answer
     if answer is None and not any(line.trouble == "failure" for line, _ in severe):
-        warnings = [pair for pair in pairs if pair[1].level == "warning"]
-        answer = _by_kind(warnings, catalog, mild=True, nobody=nobody)
+        answer = _by_kind([pair for pair in pairs if pair[1].level == "warning"], catalog, mild=True, nobody=nobody)
     return answer
 
 
-def end_of_first_step(lines: Iterable[ErrorLine]) -> int:
+def end_of_first_step(lines: Collection[ErrorLine]) -> int:
     """The line of those in order with which the first process ended that failed, beyond any for none: a Python stack or
     a crash.
 
     An exception of which another one came is no end.
     """
-    ordered = [*lines]
-    chained = {line.line for line in ordered if _CHAINED.match(line.text)}
-    for line in ordered:
+    chained = {line.line for line in lines if _CHAINED.match(line.text)}
+    for line in lines:
         frames = [text[:6] == 'File "' for text in (*line.before[-3:], line.text)]
         raised = any(frames[:-2]) and not any(frames[-2:]) and chained.isdisjoint(range(line.line, line.line + 4))
         if raised or _CRASHED.search(line.text):
@@ -87,7 +84,7 @@ def _by_kind(
     kinds = sorted(catalog.kinds, key=lambda kind: not kind.speakers)
     if mild:
         kinds = [kind for kind in kinds if kind.alone and kind.root == "cause"]
-    end = end_of_first_step(line for line, _ in pairs)
+    end = end_of_first_step([line for line, _ in pairs])
     found = [
         (kind, line, event, names)
         for line, event in pairs
@@ -137,7 +134,7 @@ def _spelled_out(names: dict[str, str], catalog: Catalog) -> dict[str, str]:
     """The same words, a number (or the system's words for one) in the group ``code`` with what the tables say of it."""
     spelling = names.get("code", "")
     if _NUMBER.fullmatch(spelling):
-        number = int(spelling, 16 if spelling[:2] == "0x" else 10)
+        number = int(spelling, 16 if "x" in spelling else 10)
         # A driver gives the system's numbers with or without their sign.
         meaning = catalog.code(number) or catalog.code(-number)
     else:
@@ -154,7 +151,7 @@ def _beside_the_chain(pairs: Sequence[tuple[ErrorLine, Event]], catalog: Catalog
     for line, event in ordered:
         if event.tool in tools:
             return _beside(line, tools[event.tool])
-    for line, _ in ordered[:_FIRST_LINES] if nobody else ():
+    for line, _ in ordered[:10] if nobody else ():  # above the first lines the tool shows, or it does nowhere
         for text in reversed(line.before):
             if tool := speaker((text,), [*tools.values()]):
                 return _beside(line, tool)
