@@ -13,9 +13,9 @@ import pytest
 import deploykit
 import recorded
 from deploykit.encodings.values import EncodingSet
-from deploykit.model import load_model, wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
+from deploykit.model.load import load_model, wrap_proto
 from sample_models.detectors import decoder_detector as build_detector
 from sample_models.detectors import decoder_feeds
 from sample_models.min_max import min_max_encodings

@@ -14,7 +14,7 @@ from deploykit.backend.backend import Same, SharedWork, Situation
 from deploykit.backend.options import MAX_TIME
 from deploykit.errors import DeploykitError, InputError, UnknownTargetError, UsageError
 from deploykit.findings import Finding
-from deploykit.model import wrap_proto
+from deploykit.model.load import wrap_proto
 from deploykit.model.nodes import label
 from deploykit.model.weights import load_weights
 from deploykit.system.aliases import Json

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from onnx import ModelProto
 
-from deploykit.accuracy.samples import read_samples
+from deploykit.accuracy.samples.calibration import read_samples
 from deploykit.backend.backend import BytesFile, CopiedFile, JsonFile, PackageFile, Situation, TextFile, copied_model
 from deploykit.errors import InputError
 from deploykit.model.weights import whole_model

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from deploykit.accuracy.samples import Calibration, InputSpec
+from deploykit.accuracy.samples.calibration import Calibration
+from deploykit.accuracy.samples.inputs import InputSpec
 from deploykit.system.aliases import Json
 from deploykit_vitis_ai.draft import QuarkDraft
 from deploykit_vitis_ai.tables import Pass, QuarkOption, VaimlKey, product_of, rows

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deploykit.model import Model, load_model
 from deploykit.model.facts import GraphFacts, NodeFact
+from deploykit.model.load import Model, load_model
 from deploykit.model.parameters import QUANTIZERS, integer_type
 from deploykit.system.files import regular_size
 

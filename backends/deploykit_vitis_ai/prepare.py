@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploykit.accuracy.samples import Calibration, InputSpec, input_specs, load_calibration
+from deploykit.accuracy.samples.calibration import Calibration, load_calibration
 from deploykit.accuracy.samples.data_quality import survey
 from deploykit.accuracy.samples.data_rules import GUIDELINE_RULES, Survey
+from deploykit.accuracy.samples.inputs import InputSpec, input_specs
 from deploykit.backend.backend import Situation
 from deploykit.errors import InputError, UsageError
 from deploykit.findings import Finding

@@ -9,8 +9,8 @@ from pathlib import Path, PurePosixPath
 from deploykit.backend.backend import Check, Verification
 from deploykit.errors import InputError
 from deploykit.findings import Finding
-from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
+from deploykit.model.load import load_model
 from deploykit.system.aliases import Json
 from deploykit.tables.reading import read_json
 from deploykit_vitis_ai import configs

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from deploykit.encodings.segments import Segment
     from deploykit.encodings.values import EncodingSet
     from deploykit.findings.rules import Registry
-    from deploykit.model import Model
     from deploykit.model.facts import GraphFacts
+    from deploykit.model.load import Model
     from deploykit.system.specs import ToolchainSpec
     from deploykit.tables.capabilities import CompatRow
     from deploykit.tables.devices import Device

@@ -17,8 +17,8 @@ from deploykit.accuracy.search.locate import Located, ModelProbe, locate
 from deploykit.devices.places import DeviceRow
 from deploykit.devices.run import RunOptions, run_there
 from deploykit.errors import ToolError, UsageError
-from deploykit.model import load_model
 from deploykit.model.facts import GraphFacts
+from deploykit.model.load import load_model
 from deploykit.model.weights import lean_weights, whole_model
 from deploykit.packages.manifests import read_manifest
 from deploykit.packages.rejudging import judge_of

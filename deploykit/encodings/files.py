@@ -27,10 +27,9 @@ from deploykit.encodings.rules import EncodingsOnGraph
 from deploykit.encodings.values import Affine, EncodingSet, Lpbq
 from deploykit.errors import InputError, PackageError, UsageError
 from deploykit.findings import Finding, sort_findings
-from deploykit.model import Model, load_model
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
-from deploykit.model.load import blaming
+from deploykit.model.load import Model, blaming, load_model
 from deploykit.model.weights import load_weights
 from deploykit.system.aliases import Json
 from deploykit.system.folders import workspace

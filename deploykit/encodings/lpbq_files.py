@@ -17,11 +17,11 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 from deploykit.encodings.files import data_of
 from deploykit.encodings.lpbq import BlockWeight, LpbqLoss, lpbq_scales, measure_loss, refine
 from deploykit.errors import InputError, PackageError, UsageError
-from deploykit.model import Model, load_model, weight
 from deploykit.model.graph import GraphCopy
+from deploykit.model.load import Model, load_model
 from deploykit.model.nodes import attribute
 from deploykit.model.values import FileSpan, is_external
-from deploykit.model.weights import copy_bytes, integer_tensor, point_outside
+from deploykit.model.weights import copy_bytes, integer_tensor, point_outside, weight
 from deploykit.system.aliases import Json
 from deploykit.system.folders import scratch
 from deploykit.system.published import Published, published

@@ -17,8 +17,9 @@ from deploykit.encodings.formats.grids import json_name
 from deploykit.encodings.place import place
 from deploykit.encodings.values import EncodingSet, Float
 from deploykit.errors import InputError
-from deploykit.model import load_model, weight
 from deploykit.model.facts import GraphFacts
+from deploykit.model.load import load_model
+from deploykit.model.weights import weight
 from deploykit.system.files import read_regular
 from deploykit.tables.reading import parse_json
 

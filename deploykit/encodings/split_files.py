@@ -18,8 +18,8 @@ from deploykit.encodings.formats.aimet import write_encodings
 from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import PackageError, UsageError
-from deploykit.model import Model, load_model, wrap_proto
 from deploykit.model.collect import collect_facts
+from deploykit.model.load import Model, load_model, wrap_proto
 from deploykit.model.values import byte_size, is_external
 from deploykit.model.weights import copy_bytes, point_outside
 from deploykit.system.folders import scratch

@@ -26,7 +26,7 @@ from deploykit.backend.requests import make_request
 from deploykit.errors import InputError, UsageError
 from deploykit.findings import listed
 from deploykit.fleet.description import Described, Included, Shared
-from deploykit.model import load_model
+from deploykit.model.load import load_model
 from deploykit.packages.manifests import hash_file
 from deploykit.system.aliases import Json
 from deploykit.system.files import regular_size

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from deploykit.errors import DeploykitError, InputError
-from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
+from deploykit.model.load import load_model
 
 __all__ = ["Scouted", "scout", "toml_text"]
 

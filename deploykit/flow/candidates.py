@@ -46,9 +46,9 @@ from deploykit.flow.quantizing.making import Made, Making, read_held_out
 from deploykit.flow.quantizing.making import measure as measure_numbers
 from deploykit.flow.read import resolve_target
 from deploykit.flow.samples import about_samples
-from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
+from deploykit.model.load import load_model
 from deploykit.model.weights import lean_weights, load_weights
 from deploykit.system.aliases import Json, Tell
 from deploykit.system.published import Published, published

@@ -24,8 +24,8 @@ from deploykit.errors import DeploykitError, UsageError
 from deploykit.flow.cure import RewriteStep, Rewriting, rewrite, rewrite_quantized, serialized_tail
 from deploykit.flow.samples import evidence_of, samples_of
 from deploykit.flow.ways import WAYS, WIDER_END, BuiltWay, Ground, Way, segment_pieces
-from deploykit.model import wrap_proto
 from deploykit.model.collect import collect_facts
+from deploykit.model.load import wrap_proto
 from deploykit.model.weights import lean_weights
 from deploykit.system.aliases import Arrays, Json, Tell
 

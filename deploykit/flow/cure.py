@@ -27,8 +27,8 @@ from deploykit.encodings.values import EncodingSet, Float
 from deploykit.errors import DeploykitError, InputError
 from deploykit.findings import Finding, Severity, SubjectKind
 from deploykit.flow.samples import samples_of
-from deploykit.model import wrap_proto
 from deploykit.model.collect import facts_of
+from deploykit.model.load import wrap_proto
 from deploykit.model.nodes import opset_of
 from deploykit.model.pinning import has_stale_shapes, settle_outputs
 from deploykit.model.rules import RULES as GRAPH_RULES

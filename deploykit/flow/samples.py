@@ -22,8 +22,8 @@ from deploykit.backend.backend import Request, Same, SharedWork, Situation
 from deploykit.encodings.backward import Evidence
 from deploykit.errors import DeploykitError, InputError
 from deploykit.findings import Finding, sort_findings
-from deploykit.model import Model
 from deploykit.model.facts import GraphFacts
+from deploykit.model.load import Model
 from deploykit.model.nodes import copy_of
 from deploykit.model.weights import lean_weights, load_small_weights
 

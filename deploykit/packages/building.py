@@ -13,8 +13,8 @@ from pathlib import Path
 from deploykit.answers.diagnosis import Diagnosis, Names, diagnose
 from deploykit.backend.plugins import catalog_of, load_backends
 from deploykit.errors import PackageError
-from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
+from deploykit.model.load import load_model
 from deploykit.packages.manifests import BUILD_FOLDERS, MANIFEST, hash_file, read_manifest
 from deploykit.packages.verifying import verify_integrity
 from deploykit.packages.writing import clear_runs, record_build

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from deploykit.errors import DefectError, InputError, PackageError
-from deploykit.model import load_model
 from deploykit.model.emptying import Emptied, emptied
+from deploykit.model.load import load_model
 from deploykit.model.weights import load_small_weights
 from deploykit.system.files import read_regular
 from deploykit.system.folders import workspace

@@ -17,7 +17,7 @@ from deploykit.backend.status import PackageStatus, status_of
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.errors import DeploykitError, InputError, PackageError, ToolError
 from deploykit.findings import Finding, exit_status
-from deploykit.model import load_model
+from deploykit.model.load import load_model
 from deploykit.packages.manifests import (
     BUILD_FOLDERS,
     MANIFEST,

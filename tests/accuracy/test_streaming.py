@@ -18,7 +18,8 @@ from deploykit.accuracy.simulate.sessions import Feed, Session
 from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.errors import InputError
-from deploykit.model import load_model, weights, wrap_proto
+from deploykit.model import weights
+from deploykit.model.load import load_model, wrap_proto
 from deploykit.model.weights import is_mapped, lean_weights, unmapped, whole_model
 
 

@@ -22,8 +22,8 @@ from deploykit.findings import Finding
 from deploykit.findings.rules import Rule
 from deploykit.flow.pipeline import check
 from deploykit.flow.rules import CORE_REGISTRIES
-from deploykit.model import wrap_proto
 from deploykit.model.collect import collect_facts
+from deploykit.model.load import wrap_proto
 from rule_cases import cases, module_at
 
 TESTS = Path(__file__).parents[1]

@@ -17,9 +17,9 @@ from deploykit.encodings.rules import RULES as ENCODING_RULES
 from deploykit.encodings.rules import EncodingsOnGraph
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float, Value
 from deploykit.findings import Finding, Severity
-from deploykit.model import Model, load_model, wrap_proto
 from deploykit.model.collect import collect_facts, constant_value
 from deploykit.model.facts import GraphFacts
+from deploykit.model.load import Model, load_model, wrap_proto
 from rule_cases import check_pairs
 from sample_models.finished_detectors import yolo_like
 from tables import each_row

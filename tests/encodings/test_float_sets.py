@@ -21,9 +21,9 @@ from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.formats.conversion import convert
 from deploykit.encodings.place import layouts, place
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
-from deploykit.model import load_model, wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
+from deploykit.model.load import load_model, wrap_proto
 from deploykit.model.patterns import fusions
 from tables import each_row
 from text_models import text_model

@@ -13,7 +13,7 @@ from deploykit.accuracy.simulate.sessions import Session
 from deploykit.encodings.cut import chain_models, cut_alike, cut_model, large_weights
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.errors import PackageError, UsageError
-from deploykit.model import load_model
+from deploykit.model.load import load_model
 from deploykit.model.weights import load_weights
 from sample_models.feeds import random_feeds
 from sample_models.shared_weights import write_graphs

@@ -21,8 +21,8 @@ from deploykit.encodings.place import place
 from deploykit.encodings.qdq import extract_qdq, read_qdq
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Lpbq, Value
 from deploykit.errors import InputError, UsageError
-from deploykit.model import load_model
 from deploykit.model.facts import GraphFacts
+from deploykit.model.load import load_model
 from deploykit.model.nodes import changed_operators, raise_opset
 from tables import each_row
 from text_models import text_model

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from deploykit.encodings.reach import Reach, collect_reach, only_masks, proven_bounds, saturates
-from deploykit.model import load_model, wrap_proto
 from deploykit.model.collect import collect_facts, constant_range
 from deploykit.model.facts import GraphFacts
-from deploykit.model.load import Model
+from deploykit.model.load import Model, load_model, wrap_proto
 from tables import each_row
 from text_models import text_model
 

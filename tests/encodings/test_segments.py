@@ -16,11 +16,10 @@ from deploykit.encodings.post_processing import Harm, PostProcessing, find_post_
 from deploykit.encodings.segments import Partition, SegmentCosts, partition, split_model
 from deploykit.encodings.values import EncodingSet
 from deploykit.flow.ways import prove_chain, segment_pieces
-from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.graph import GraphCopy
-from deploykit.model.load import wrap_proto
+from deploykit.model.load import load_model, wrap_proto
 from deploykit.model.ranges import graph_bounds
 from parts_in_order import check_parts
 from sample_models import finished_detectors

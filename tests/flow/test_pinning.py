@@ -12,8 +12,8 @@ from deploykit.accuracy.simulate.sessions import Session
 from deploykit.backend.requests import Request
 from deploykit.errors import UsageError
 from deploykit.flow.read import Pinned, pin, read_situation
-from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
+from deploykit.model.load import load_model
 from deploykit.model.weights import lean_weights
 from tables import each_row
 

@@ -28,7 +28,7 @@ from deploykit.flow.pipeline import lowest_sdk, make_package, make_plan
 from deploykit.flow.plan import decide
 from deploykit.flow.read import read_situation
 from deploykit.flow.run import execute
-from deploykit.model import Model, load_model
+from deploykit.model.load import Model, load_model
 from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph
 from stub_backend import StubBackend

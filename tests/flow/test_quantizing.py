@@ -25,8 +25,8 @@ from deploykit.flow.quantizing.choosing import EMBEDDED, Picked, environment_for
 from deploykit.flow.quantizing.making import Numbers, divide
 from deploykit.flow.read import resolve_target
 from deploykit.flow.rules import QUANTIZED_RULES, QuantizedNumbers
-from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
+from deploykit.model.load import load_model
 from deploykit.system.environments import Environment
 from rule_cases import check_pairs
 from tables import each_row

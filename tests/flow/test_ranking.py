@@ -21,8 +21,8 @@ from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.findings import Confidence
 from deploykit.flow.choose import Explored, choose, explore
 from deploykit.flow.ways import Ground, Way
-from deploykit.model import load_model
 from deploykit.model.collect import collect_facts, facts_of
+from deploykit.model.load import load_model
 from tables import each_row
 from text_models import text_model
 

@@ -12,8 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from deploykit.accuracy.judge.measures import cosine
 from deploykit.errors import ToolError
-from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
+from deploykit.model.load import load_model
 from deploykit.packages.verifying import verify_package as verify
 from deploykit.system.environments import Environment
 from deploykit_vitis_ai.inspection import inspect_quantized

@@ -90,7 +90,7 @@ from pathlib import Path
 resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 from deploykit.errors import InputError
 from deploykit.model.collect import collect_facts
-from deploykit.model import load_model
+from deploykit.model.load import load_model
 for path in sys.argv[1:]:
     try:
         facts = collect_facts(load_model(Path(path)))

@@ -10,9 +10,8 @@ import pytest
 from onnx import helper
 
 from deploykit.errors import InputError, UsageError
-from deploykit.model import Model, wrap_proto
 from deploykit.model.collect import collect_facts
-from deploykit.model.load import blaming, what_is_wrong
+from deploykit.model.load import Model, blaming, what_is_wrong, wrap_proto
 from tables import each_row
 from text_models import text_model
 

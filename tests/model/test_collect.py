@@ -7,7 +7,6 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from deploykit.model import wrap_proto
 from deploykit.model.collect import collect_facts, constant_range, constant_value, plain
 from deploykit.model.facts import (
     GraphFacts,
@@ -25,6 +24,7 @@ from deploykit.model.facts import (
     tensor_bytes,
     with_static,
 )
+from deploykit.model.load import wrap_proto
 from deploykit.model.parameters import QUANTIZERS, integer_type, quantizer_of, stored_behind_pairs
 from sample_models.networks import dynamic_net
 from tables import each_row

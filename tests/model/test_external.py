@@ -15,8 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.errors import InputError, UsageError
-from deploykit.model import load_model, weight, wrap_proto
-from deploykit.model.weights import load_small_weights, load_weights
+from deploykit.model.load import load_model, wrap_proto
+from deploykit.model.weights import load_small_weights, load_weights, weight
 from deploykit.rewrites.contract import load_transform
 from sample_models.networks import attention_net, save_with_external_data
 from tables import each_row
@@ -160,7 +160,7 @@ opened = []
 sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
 from deploykit.model.collect import collect_facts, constant_value
 from deploykit.model.rules import RULES as GRAPH_RULES
-from deploykit.model import load_model
+from deploykit.model.load import load_model
 model = load_model(Path(sys.argv[1]))
 facts = collect_facts(model)
 GRAPH_RULES.run(facts)

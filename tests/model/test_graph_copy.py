@@ -9,10 +9,10 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from deploykit.model import load_model, wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.graph import GraphCopy
+from deploykit.model.load import load_model, wrap_proto
 from deploykit.model.nodes import attribute
 from deploykit.model.patterns import FusedBlock, find_blocks
 from tables import each_row

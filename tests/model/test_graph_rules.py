@@ -8,8 +8,8 @@ import onnx
 from onnx import TensorProto, helper
 
 from deploykit.findings import Finding
-from deploykit.model import wrap_proto
 from deploykit.model.collect import collect_facts
+from deploykit.model.load import wrap_proto
 from deploykit.model.rules import RULES as GRAPH_RULES
 from rule_cases import check_pairs
 from sample_models.networks import dynamic_net

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from deploykit.errors import InputError
-from deploykit.model import load_model, wrap_proto
+from deploykit.model.load import load_model, wrap_proto
 from sample_models.networks import conv_net
 from tables import each_row
 from text_models import text_model

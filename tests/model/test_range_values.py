@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from deploykit.errors import InputError
-from deploykit.model import load_model
 from deploykit.model.graph import GraphCopy
+from deploykit.model.load import load_model
 from deploykit.model.ranges import Interval, graph_bounds
 from tables import each_row
 

@@ -8,9 +8,9 @@ import numpy as np
 import onnx
 import pytest
 
-from deploykit.model import wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
+from deploykit.model.load import wrap_proto
 from deploykit.model.shape_inference import infer
 from tables import each_row
 from text_models import text_model

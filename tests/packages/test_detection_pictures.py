@@ -18,9 +18,9 @@ from deploykit.backend.backend import Seen
 from deploykit.backend.plans import PlannedPrecision
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.findings import SubjectKind
-from deploykit.model import wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
+from deploykit.model.load import wrap_proto
 from deploykit.report.charts import network_strip, range_chart, timeline
 from deploykit.report.detections import draw_detections
 from deploykit.report.pages import audit_section

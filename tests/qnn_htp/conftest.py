@@ -100,7 +100,7 @@ def samples(aimet: Path) -> list[dict[str, npt.NDArray[Any]]]:
 def detections(aimet: Path, samples: list[dict[str, npt.NDArray[Any]]]) -> list[npt.NDArray[Any]]:
     """What the detector as it was given computes of these, without graph optimisations."""
     from deploykit.accuracy.simulate.sessions import Session
-    from deploykit.model import load_model
+    from deploykit.model.load import load_model
 
     session = Session(load_model(aimet / "detr/model.onnx").proto)
     return [session.run(sample)["detections"] for sample in samples]

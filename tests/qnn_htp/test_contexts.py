@@ -62,7 +62,7 @@ def test_the_graphs_of_a_number_share_a_context(package: Path) -> None:
 
 
 def test_weights_are_in_the_package_once_and_every_part_reads_its_own(decoder: Path, package: Path) -> None:
-    from deploykit.model import load_model
+    from deploykit.model.load import load_model
 
     assert (package / "model/weights.data").read_bytes() == (decoder / "weights.data").read_bytes()
     assert {path.name for path in (package / "model").iterdir() if path.suffix != ".onnx"} == {"weights.data"}

@@ -19,7 +19,7 @@ from deploykit.backend.plans import Plan
 from deploykit.backend.plugins import load_backend
 from deploykit.errors import UsageError
 from deploykit.flow.pipeline import Packaged
-from deploykit.model import load_model
+from deploykit.model.load import load_model
 from deploykit.packages.manifests import sealed_text
 from deploykit.system.environments import environment_of
 from deploykit_qualcomm.carriers import host_toolchain

@@ -13,8 +13,8 @@ from deploykit.backend.backend import Request
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.errors import DefectError, UsageError
 from deploykit.flow.read import read_situation
-from deploykit.model import wrap_proto
 from deploykit.model.collect import facts_of
+from deploykit.model.load import wrap_proto
 from deploykit.tables.capabilities import Feature, Status
 from deploykit_qnn_htp.commands import Argv, Paths
 from deploykit_qnn_htp.configs import build_configs, parse_settings

@@ -13,9 +13,9 @@ import pytest
 from deploykit.backend.backend import Request, Situation
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Lpbq, Value
 from deploykit.findings import Finding
-from deploykit.model import wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts, TensorFact, TensorRole
+from deploykit.model.load import wrap_proto
 from deploykit_qualcomm.resolving import resolve_target
 from deploykit_qualcomm.rules.registries import CONVERTERS, PROVIDER, run_lint
 

@@ -10,9 +10,8 @@ from onnx import helper
 
 from deploykit.errors import InputError
 from deploykit.findings import Finding, Severity
-from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
-from deploykit.model.load import wrap_proto
+from deploykit.model.load import load_model, wrap_proto
 from deploykit_qualcomm.atlas.rows import KernelVerdict, Row, atlas_rows, costs, verdict_of
 from deploykit_qualcomm.atlas.traits import RANGES, SmallGraph, traits_of, traits_without_grids
 from rule_cases import check_pairs

@@ -12,14 +12,14 @@ import onnx
 import pytest
 from onnx import ModelProto, TensorProto, numpy_helper
 
-from deploykit.accuracy.samples import input_specs
+from deploykit.accuracy.samples.inputs import input_specs
 from deploykit.backend.backend import Request, Situation
 from deploykit.backend.targets import find_device
 from deploykit.errors import UnknownTargetError, UsageError
 from deploykit.findings import Severity
 from deploykit.flow.pipeline import make_package
-from deploykit.model import load_model, wrap_proto
 from deploykit.model.collect import collect_facts
+from deploykit.model.load import load_model, wrap_proto
 from deploykit_vitis_ai import backend, configs
 from deploykit_vitis_ai.draft import QuarkDraft, make_draft
 from deploykit_vitis_ai.prepare import DRAFT_REGISTRIES

@@ -12,12 +12,12 @@ import numpy as np
 import onnx
 import pytest
 
-from deploykit.accuracy.samples import InputSpec
 from deploykit.accuracy.samples.calibration import samples_of
+from deploykit.accuracy.samples.inputs import InputSpec
 from deploykit.errors import InputError, UsageError
 from deploykit.flow.quantizing.making import divide
-from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
+from deploykit.model.load import load_model
 from deploykit.report.rendering import render
 from deploykit_vitis_ai import configs
 from deploykit_vitis_ai.config_keys import parse_options

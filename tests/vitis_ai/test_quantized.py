@@ -8,9 +8,9 @@ import numpy as np
 import onnx
 import pytest
 
-from deploykit.model import load_model, wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
+from deploykit.model.load import load_model, wrap_proto
 from deploykit_vitis_ai.inspection import InspectedModel, actual_types, inspect_quantized
 from deploykit_vitis_ai.rules.execution import RULES as OUTCOME_RULES
 from deploykit_vitis_ai.rules.execution import QuarkOutcome, QuarkTrial

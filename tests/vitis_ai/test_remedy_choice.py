@@ -14,8 +14,8 @@ from deploykit.backend.backend import Aids, Instead, Request, Situation
 from deploykit.backend.status import Right
 from deploykit.backend.targets import find_device
 from deploykit.errors import ToolError, UsageError
-from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
+from deploykit.model.load import load_model
 from deploykit_vitis_ai import backend, configs, execution, search
 from deploykit_vitis_ai.draft import make_draft
 from deploykit_vitis_ai.prepare import QuarkPrepared

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from deploykit.errors import UsageError
-from deploykit.model import load_model, wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
+from deploykit.model.load import load_model, wrap_proto
 from deploykit.tables.capabilities import Status
 from deploykit_vitis_ai import backend, tables
 from deploykit_vitis_ai.config_keys import ChosenOptions, check_quark_version, parse_options, quark_keys, quark_recipes

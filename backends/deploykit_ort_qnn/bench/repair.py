@@ -22,8 +22,8 @@ from deploykit.backend.audits import Audit
 from deploykit.backend.backend import Instead, Request
 from deploykit.backend.status import Right
 from deploykit.errors import DeploykitError, UsageError
-from deploykit.model import load_model
 from deploykit.model.graph import GraphCopy
+from deploykit.model.load import load_model
 from deploykit.model.nodes import label
 from deploykit.model.weights import load_weights
 from deploykit.rewrites.contract import NoMatchError, load_transform, transform_names

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from deploykit.errors import InputError
-from deploykit.model import load_model
+from deploykit.model.load import load_model
 from deploykit.model.nodes import attribute
 from deploykit.system.aliases import Json
 from deploykit.system.folders import scratch

@@ -12,8 +12,8 @@ from functools import cache
 from typing import TypeAlias
 
 from deploykit.encodings.values import EncodingSet
-from deploykit.model import Model
 from deploykit.model.facts import GraphFacts, NodeFact
+from deploykit.model.load import Model
 from deploykit.model.operators import Trait as Kind
 from deploykit.model.operators import ops
 from deploykit.model.parameters import stored_behind_pairs

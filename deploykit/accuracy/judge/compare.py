@@ -22,8 +22,8 @@ from deploykit.accuracy.samples.inputs import input_specs
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.errors import InputError, UsageError
 from deploykit.findings import Finding, exit_status
-from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
+from deploykit.model.load import load_model
 from deploykit.model.weights import lean_weights
 from deploykit.system.aliases import Arrays, Json, Numbers
 from deploykit.system.published import plain, published

@@ -22,8 +22,8 @@ from deploykit.accuracy.simulate.sessions import Feed, Session
 from deploykit.accuracy.simulate.simulation import read_question
 from deploykit.encodings.values import EncodingSet, Value
 from deploykit.errors import InputError, ToolError, UsageError
-from deploykit.model import load_model
 from deploykit.model.facts import GraphFacts, NodeFact, static_tensors
+from deploykit.model.load import load_model
 from deploykit.model.values import constant_tensor
 from deploykit.model.weights import lean_weights, stored_values
 from deploykit.system.aliases import Arrays, Json, Numbers

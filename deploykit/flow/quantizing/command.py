@@ -22,8 +22,7 @@ from deploykit.flow.quantizing.making import Made, Making
 from deploykit.flow.quantizing.step import AUTO
 from deploykit.flow.read import read_situation, resolve_target
 from deploykit.flow.rules import RULES
-from deploykit.model import load_model
-from deploykit.model.load import blaming
+from deploykit.model.load import blaming, load_model
 from deploykit.packages.manifests import read_manifest
 from deploykit.packages.placing import RESULTS, check_place, publish_results
 from deploykit.report.ladders import render_ladder

@@ -45,9 +45,9 @@ from deploykit.findings import Finding
 from deploykit.flow.quantizing.choosing import SECONDS, Picked, options_of, pick
 from deploykit.flow.rules import QUANTIZED_RULES, QuantizedNumbers
 from deploykit.flow.samples import about_samples
-from deploykit.model import Model, load_model
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
+from deploykit.model.load import Model, load_model
 from deploykit.model.operators import Trait, has
 from deploykit.model.weights import lean_weights, load_weights
 from deploykit.packages.manifests import hash_file

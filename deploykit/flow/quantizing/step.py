@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from deploykit.backend.backend import AnyBackend, Request, Same, SharedWork, Situation
 from deploykit.encodings.read import read_placed
 from deploykit.errors import UsageError
-from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
+from deploykit.model.load import load_model
 from deploykit.system.aliases import Tell
 
 if TYPE_CHECKING:

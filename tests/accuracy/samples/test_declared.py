@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from onnx import shape_inference
 
-from deploykit.accuracy.samples import InputSpec
 from deploykit.accuracy.samples.calibration import Declaration, parse_declarations
 from deploykit.accuracy.samples.domains import Domain, input_domains
+from deploykit.accuracy.samples.inputs import InputSpec
 from deploykit.errors import InputError, UsageError
 from deploykit.model.collect import facts_of
 from tables import each_row

@@ -13,8 +13,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from onnx import shape_inference
 
-from deploykit.accuracy.samples import InputSpec, arrays, input_specs, read_arrays
-from deploykit.accuracy.samples.arrays import read_headers, write_arrays
+from deploykit.accuracy.samples import arrays
+from deploykit.accuracy.samples.arrays import read_arrays, read_headers, write_arrays
 from deploykit.accuracy.samples.calibration import parse_declarations, places_in, read_places, samples_of
 from deploykit.accuracy.samples.domains import (
     SETS,
@@ -26,13 +26,13 @@ from deploykit.accuracy.samples.domains import (
     make_mask,
 )
 from deploykit.accuracy.samples.gathering import Samples, gather, record
-from deploykit.accuracy.samples.inputs import Label
+from deploykit.accuracy.samples.inputs import InputSpec, Label, input_specs
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.errors import InputError, UsageError
-from deploykit.model import load_model
 from deploykit.model.collect import collect_facts, facts_of
+from deploykit.model.load import load_model
 from tables import each_row
 from text_models import text_model
 

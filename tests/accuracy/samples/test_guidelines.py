@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deploykit.accuracy.samples import InputSpec, load_calibration
-from deploykit.accuracy.samples.calibration import samples_of
+from deploykit.accuracy.samples.calibration import load_calibration, samples_of
 from deploykit.accuracy.samples.data_quality import survey
 from deploykit.accuracy.samples.data_rules import GUIDELINE_RULES, Survey
 from deploykit.accuracy.samples.images import inspect_image
+from deploykit.accuracy.samples.inputs import InputSpec
 from deploykit.errors import InputError, UsageError
 from pictures import png
 from rule_cases import check_pairs

@@ -10,8 +10,14 @@ import numpy.typing as npt
 import onnx
 import pytest
 
-from deploykit.accuracy.samples import gathering, images, read_samples
-from deploykit.accuracy.samples.calibration import load_calibration, parse_declarations, places_of, read_places
+from deploykit.accuracy.samples import gathering, images
+from deploykit.accuracy.samples.calibration import (
+    load_calibration,
+    parse_declarations,
+    places_of,
+    read_places,
+    read_samples,
+)
 from deploykit.accuracy.samples.decoding import MOST_PIXELS
 from deploykit.accuracy.samples.gathering import InputSource, Samples, gather, read_recorded, record
 from deploykit.accuracy.samples.inputs import InputSpec, Label, input_specs

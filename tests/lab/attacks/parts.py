@@ -24,9 +24,8 @@ class WrongRewriteError(AssertionError):
 def rewrites(path: Path) -> None:
     """Every rewrite on a model: refused, undone by its own proof, or equal on other samples as well."""
     from deploykit.flow.cure import rewrite
-    from deploykit.model import load_model
     from deploykit.model.collect import collect_facts
-    from deploykit.model.load import blaming
+    from deploykit.model.load import blaming, load_model
     from deploykit.rewrites.contract import load_transform, transform_names
 
     with blaming(path):

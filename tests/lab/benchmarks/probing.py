@@ -96,8 +96,8 @@ def inserting(folder: Path) -> Numbers:
 
     from deploykit.encodings.insert_qdq import insert_qdq
     from deploykit.encodings.read import read_placed
-    from deploykit.model import load_model
     from deploykit.model.collect import collect_facts
+    from deploykit.model.load import load_model
     from deploykit.model.weights import load_weights
 
     read = load_model(folder / "model.onnx")
@@ -141,7 +141,7 @@ _PAIR = ("QuantizeLinear", "DequantizeLinear")
 def converting(folder: Path) -> Numbers:
     """LPBQ of a model with weights in blocks: CPU seconds, wall seconds, and the float bytes of the weights."""
     from deploykit.encodings.lpbq_files import convert_file
-    from deploykit.model import load_model
+    from deploykit.model.load import load_model
 
     path = folder / "model.onnx"
     shapes = [tuple(t.dims) for t in load_model(path).proto.graph.initializer if len(t.dims) == 2]

@@ -133,8 +133,8 @@ def entry_type(item: dict[str, Any]) -> str:
 
 def names_of(model: Path) -> list[tuple[str, bool]]:
     """Float tensors of the model, with whether they are stored."""
-    from deploykit.model import load_model
     from deploykit.model.collect import collect_facts
+    from deploykit.model.load import load_model
 
     facts = collect_facts(load_model(model))
     return [(name, fact.is_weight) for name, fact in facts.tensors.items() if fact.is_float]

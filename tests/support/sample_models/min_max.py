@@ -10,9 +10,9 @@ from onnx import ModelProto
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Encoding, EncodingSet
 from deploykit.flow.samples import observed_ranges
-from deploykit.model import wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.graph import GraphCopy
+from deploykit.model.load import wrap_proto
 from deploykit.model.operators import BIAS
 from deploykit.model.parameters import parameter_uses
 
