@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from deploykit.answers.capability_answers import CompatAnswer
     from deploykit.answers.diagnosis import Diagnosis
     from deploykit.answers.precision_advice import Advice
-    from deploykit.backend.audits import Audit
+    from deploykit.backend.opinions import Audit
     from deploykit.backend.plans import Plan
     from deploykit.backend.probes import CheckLine
     from deploykit.devices.run import RunReport

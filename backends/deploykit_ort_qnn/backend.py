@@ -13,7 +13,6 @@ from deploykit.system.aliases import Json, Tell
 from deploykit_qualcomm.backend import QualcommBackend
 
 if TYPE_CHECKING:
-    from deploykit.backend.audits import Audit
     from deploykit.backend.backend import (
         Aids,
         Execution,
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
         Verification,
     )
     from deploykit.backend.on_device import DeviceJob, DeviceRequest, DeviceResults
-    from deploykit.backend.opinions import Compiler, Opinion
+    from deploykit.backend.opinions import Audit, Compiler, Opinion
     from deploykit.backend.options import OptionSpec
     from deploykit.backend.plans import Plan
     from deploykit.backend.probes import Probe

@@ -17,9 +17,9 @@ from typing import Any
 from deploykit.accuracy.latency import Estimate, chrome_trace
 from deploykit.accuracy.samples.gathering import EXPECTED_FILE
 from deploykit.accuracy.samples.inputs import Label
-from deploykit.backend.audits import Audit
 from deploykit.backend.backend import Aids, Execution
 from deploykit.backend.on_device import DeviceFile, DeviceJob, DeviceRequest, DeviceResults
+from deploykit.backend.opinions import Audit
 from deploykit.backend.plans import Plan
 from deploykit.backend.status import Compilation, Compiled, Correctness, Right
 from deploykit.devices.profiles import origins_of

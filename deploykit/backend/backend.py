@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from deploykit.accuracy.samples.gathering import Samples
     from deploykit.accuracy.samples.sizes import PinnedInput
     from deploykit.accuracy.simulate.simulation import Original
-    from deploykit.backend.audits import Audit
     from deploykit.backend.on_device import DeviceJob, DeviceRequest, DeviceResults
-    from deploykit.backend.opinions import Compiler, Opinion, Opinions
+    from deploykit.backend.opinions import Audit, Compiler, Opinion, Opinions
     from deploykit.backend.options import OptionSpec
     from deploykit.backend.plans import Plan
     from deploykit.backend.probes import Probe

@@ -11,11 +11,10 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from deploykit.backend.audits import Audit
+from deploykit.backend.opinions import Audit
 from deploykit.backend.plans import Plan
 from deploykit.backend.plugins import all_registries
-from deploykit.cli.options import flag, option, path
-from deploykit.cli.requests import RequestCommand, request_from
+from deploykit.cli.options import RequestCommand, flag, option, path, request_from
 from deploykit.cli.terminal import emit, findings_text, progress, table
 from deploykit.errors import UsageError
 from deploykit.findings import exit_status, summarize

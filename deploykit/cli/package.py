@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from deploykit.cli.frame import settings
-from deploykit.cli.options import flag, path
-from deploykit.cli.requests import RequestCommand, request_from
+from deploykit.cli.options import RequestCommand, flag, path, request_from
 from deploykit.cli.terminal import emit, finding_lines, findings_text, plain, progress, status_lines
 from deploykit.findings import Finding, Severity, group_findings
 from deploykit.report.explaining import shipping

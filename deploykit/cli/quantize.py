@@ -10,8 +10,7 @@ import click
 
 from deploykit import api
 from deploykit.cli.frame import Command
-from deploykit.cli.options import argument, flag, option, path
-from deploykit.cli.requests import pair
+from deploykit.cli.options import argument, flag, option, pair, path
 from deploykit.cli.terminal import emit, findings_text, progress
 from deploykit.system.aliases import Json
 

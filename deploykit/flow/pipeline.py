@@ -11,8 +11,8 @@ from typing import Any
 from packaging.version import Version
 
 from deploykit.accuracy.latency import Estimate
-from deploykit.backend.audits import Audit
 from deploykit.backend.backend import AnyBackend, Request, SharedWork, Situation
+from deploykit.backend.opinions import Audit
 from deploykit.backend.options import ESTIMATE, KERNELS
 from deploykit.backend.plans import Plan
 from deploykit.backend.plugins import load_backends

@@ -13,8 +13,8 @@ from deploykit.accuracy.judge.judge import Judge
 from deploykit.accuracy.samples.gathering import Samples
 from deploykit.accuracy.samples.inputs import Label
 from deploykit.accuracy.simulate.simulation import Original, fit_judge
-from deploykit.backend.audits import settled_findings
 from deploykit.backend.backend import Aids, AnyBackend, Execution, SharedWork
+from deploykit.backend.opinions import settled_findings
 from deploykit.backend.options import KERNELS
 from deploykit.backend.plugins import load_backends
 from deploykit.errors import DeploykitError, UsageError

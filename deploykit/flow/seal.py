@@ -12,8 +12,8 @@ import onnx
 
 from deploykit.accuracy.latency import Estimate
 from deploykit.accuracy.samples.gathering import RECORDED_FILE, record
-from deploykit.backend.audits import settled_findings
 from deploykit.backend.backend import BytesFile, Execution, Instead, SharedWork, Situation, TextFile
+from deploykit.backend.opinions import settled_findings
 from deploykit.backend.plans import Plan, Step
 from deploykit.backend.status import Compiled, Correctness, PackageStatus, Right
 from deploykit.errors import DefectError, DeploykitError, InputError, PackageError

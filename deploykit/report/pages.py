@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from deploykit.accuracy.latency import in_time
-from deploykit.backend.audits import Audit
 from deploykit.backend.backend import Execution, Situation
+from deploykit.backend.opinions import Audit
 from deploykit.backend.plans import Plan
 from deploykit.backend.status import PackageStatus
 from deploykit.encodings.float_sets import collect_coverage

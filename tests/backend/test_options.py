@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from deploykit.backend.options import OptionSpec, OptionValue, check_value, read_value
 from deploykit.backend.plugins import all_options
 from deploykit.backend.requests import CORE_OPTIONS
-from deploykit.cli.requests import SpecOption
+from deploykit.cli.options import SpecOption
 from deploykit.errors import UsageError
 from tables import each_row
 

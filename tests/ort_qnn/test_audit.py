@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 import deploykit
-from deploykit.backend.audits import Audit, AuditedKernel, settled_findings
+from deploykit.backend.opinions import Audit, AuditedKernel, settled_findings
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
 from deploykit.model.graph import view_of
 from deploykit_ort_qnn.bench import together

@@ -12,7 +12,7 @@ import pytest
 import deploykit
 from atlas.cases import case_of, case_unit
 from deploykit.accuracy.simulate.sessions import Session
-from deploykit.backend.audits import Audit, AuditedKernel
+from deploykit.backend.opinions import Audit, AuditedKernel
 from deploykit.errors import UsageError
 from deploykit.model.nodes import label
 from deploykit_ort_qnn.bench.ask import Bench, Memory

@@ -13,8 +13,8 @@ import pytest
 import deploykit
 from deploykit.accuracy.judge.kinds import DetectionSet, OutputKind, Piece
 from deploykit.accuracy.latency import Estimate, TraceEvent
-from deploykit.backend.audits import Audit, AuditedKernel
 from deploykit.backend.backend import Seen
+from deploykit.backend.opinions import Audit, AuditedKernel
 from deploykit.backend.plans import PlannedPrecision
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.findings import SubjectKind

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 from onnx import ModelProto
 
-from deploykit.backend.audits import Audit, AuditedKernel
 from deploykit.backend.backend import Situation
+from deploykit.backend.opinions import Audit, AuditedKernel
 from deploykit.findings import Finding, Severity, SubjectKind, listed
 from deploykit.model.collect import facts_of
 from deploykit.model.facts import GraphFacts, NodeFact

@@ -18,8 +18,8 @@ from pathlib import Path
 from onnx import ModelProto
 
 from deploykit.accuracy.simulate.sessions import Session
-from deploykit.backend.audits import Audit
 from deploykit.backend.backend import Instead, Request
+from deploykit.backend.opinions import Audit
 from deploykit.backend.status import Right
 from deploykit.errors import DeploykitError, UsageError
 from deploykit.model.graph import GraphCopy

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from deploykit.backend.audits import Audit, AuditedKernel
+from deploykit.backend.opinions import Audit, AuditedKernel
 from deploykit.findings import Severity
 from deploykit.findings.rules import Found, Registry
 
