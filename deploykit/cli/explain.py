@@ -62,9 +62,9 @@ def command(what: str, backend: str | None, sdk: str, target: str, time_limit: f
     if path.exists():
         return _explain_file(path, time_limit)
     from deploykit.answers.rule_pages import all_rules, find_rule, rule_page
-    from deploykit.flow.rules import CORE_REGISTRIES
+    from deploykit.flow.rules import core_registries
 
-    entries = all_rules(CORE_REGISTRIES)
+    entries = all_rules(core_registries())
     if what == "rules":
         rows = [(one.rule.code, one.rule.severity, one.rule.slug, one.rule.what) for one in entries]
         emit(

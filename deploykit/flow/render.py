@@ -63,8 +63,7 @@ def drawn_detections(decision: Decision[Any, Any], execution: Execution) -> Json
     samples, groups = decision.chosen.samples, detection_sets(decision.given.facts)
     if not decision.given.request.keep_samples or samples is None or not groups:
         return None
-    from deploykit.report.detections import draw_detections
-    from deploykit.report.sample_pictures import picture_in
+    from deploykit.report.detections import draw_detections, picture_in
 
     feeds = (samples.feeds if execution.seen is None else execution.seen.feeds)[:3]  # as many as a page shows
     shown = picture_in(feeds[0]) if feeds else None

@@ -7,13 +7,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from deploykit.accuracy.judge import rules as comparison_rules
-from deploykit.accuracy.samples import data_rules
 from deploykit.backend.opinions import Opinion, OpinionState
-from deploykit.encodings import rules as encoding_rules
 from deploykit.findings import Severity, SubjectKind, listed
 from deploykit.findings.rules import Found, Registry
-from deploykit.model import rules as graph_rules
 from deploykit.model.facts import shape_text
 from deploykit.system.published import plain
 
@@ -22,7 +18,7 @@ if TYPE_CHECKING:
     from deploykit.flow.quantizing.choosing import Picked
     from deploykit.flow.quantizing.making import Numbers
 
-__all__ = ["AGREES_DB", "CORE_REGISTRIES", "QUANTIZED_RULES", "RULES", "QuantizedNumbers"]
+__all__ = ["AGREES_DB", "QUANTIZED_RULES", "RULES", "QuantizedNumbers", "core_registries"]
 
 RULES: Registry[ChosenWay] = Registry("choice")
 
@@ -500,13 +496,12 @@ def check_seen(quantized: QuantizedNumbers) -> Iterator[Found]:
         )
 
 
-CORE_REGISTRIES: tuple[Registry[Any], ...] = (
-    graph_rules.RULES,
-    encoding_rules.RULES,
-    data_rules.GUIDELINE_RULES,
-    data_rules.FIT_RULES,
-    comparison_rules.RULES,
-    RULES,
-    QUANTIZED_RULES,
-)
-"""Every registry of the core, from the lowest room up; those of backends come from their ``registries()``."""
+def core_registries() -> tuple[Registry[Any], ...]:
+    """Every registry of the core, from the lowest room up; those of backends come from their ``registries()``."""
+    from deploykit.accuracy.judge import rules as comparison_rules
+    from deploykit.accuracy.samples import data_rules
+    from deploykit.encodings import rules as encoding_rules
+    from deploykit.model import rules as graph_rules
+
+    samples = (data_rules.GUIDELINE_RULES, data_rules.FIT_RULES)
+    return (graph_rules.RULES, encoding_rules.RULES, *samples, comparison_rules.RULES, RULES, QUANTIZED_RULES)

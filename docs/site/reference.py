@@ -24,7 +24,7 @@ from deploykit.backend.plugins import all_devices, all_options, load_backends
 from deploykit.backend.requests import CORE_OPTIONS
 from deploykit.cli import COMMANDS, cli
 from deploykit.cli.frame import BranchingCommand
-from deploykit.flow.rules import CORE_REGISTRIES
+from deploykit.flow.rules import core_registries
 from deploykit.rewrites.contract import load_transform, transform_names
 from deploykit.tables.capabilities import CompatRow
 from deploykit_qualcomm.atlas.rows import Row, atlas_rows, where_it_holds
@@ -38,7 +38,7 @@ _WIDTH = 100
 def pages() -> Mapping[str, str]:
     """Every generated page by its path below ``docs``."""
     backends = load_backends()
-    rules = all_rules(CORE_REGISTRIES)
+    rules = all_rules(core_registries())
     return {
         "reference/cli.md": command_page(),
         "reference/api.md": api_page(),

@@ -9,8 +9,7 @@ import pytest
 from deploykit.accuracy.judge.detections import Detections, count_kept, read_both
 from deploykit.accuracy.judge.kinds import DetectionSet, OutputKind, Piece
 from deploykit.accuracy.judge.verdict import KeptCount, fewest_for
-from deploykit.report.detections import KeptBox, boxes_beside, kept_boxes
-from deploykit.report.sample_pictures import picture_in, png
+from deploykit.report.detections import KeptBox, boxes_beside, kept_boxes, picture_in, png
 from tables import each_row
 
 Boxes = npt.NDArray[np.float64]

@@ -21,7 +21,7 @@ from deploykit.cli.frame import run
 from deploykit.findings import Finding
 from deploykit.findings.rules import Rule
 from deploykit.flow.pipeline import check
-from deploykit.flow.rules import CORE_REGISTRIES
+from deploykit.flow.rules import core_registries
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import wrap_proto
 from rule_cases import cases, module_at
@@ -31,7 +31,7 @@ TESTS = Path(__file__).parents[1]
 
 @cache
 def _rules() -> Mapping[str, Rule[Any]]:
-    return {entry.rule.code: entry.rule for entry in all_rules(CORE_REGISTRIES)}
+    return {entry.rule.code: entry.rule for entry in all_rules(core_registries())}
 
 
 @cache

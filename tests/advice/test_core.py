@@ -15,7 +15,7 @@ from deploykit.backend.plugins import load_backend
 from deploykit.cli import COMMANDS, cli
 from deploykit.cli.toolchain import known_toolchains
 from deploykit.errors import UsageError
-from deploykit.flow.rules import CORE_REGISTRIES
+from deploykit.flow.rules import core_registries
 from deploykit.flow.ways import WIDER_END
 from deploykit.rewrites.contract import transform_names
 from sample_models.networks import conv_net, save_with_external_data
@@ -110,7 +110,7 @@ def refused_and_left_out(key: str, value: str, told: str) -> Way:
     return ask
 
 
-RULES = {entry.rule.code: entry.rule for entry in all_rules(CORE_REGISTRIES)}
+RULES = {entry.rule.code: entry.rule for entry in all_rules(core_registries())}
 OF_OTHER_TOOLS = {"--dim_param", "--dim_value", "--input_name", "--input_shape", "--compare", "--float_fallback"}
 
 

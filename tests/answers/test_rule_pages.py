@@ -16,7 +16,7 @@ from deploykit.backend.plugins import catalog_of, load_backends
 from deploykit.errors import DefectError, InputError, UsageError
 from deploykit.findings import Finding
 from deploykit.findings.rules import Found, Registry
-from deploykit.flow.rules import CORE_REGISTRIES
+from deploykit.flow.rules import core_registries
 from deploykit.tables.known_errors import Catalog, general_errors, load_catalog, merge_catalogs, search_errors
 from reference import cell, every_option, option_page, pages
 from stub_backend import StubBackend
@@ -24,7 +24,7 @@ from tables import each_row
 
 
 def all_rules() -> tuple[RuleEntry, ...]:
-    return rules_of(CORE_REGISTRIES)
+    return rules_of(core_registries())
 
 
 def test_every_page_has_its_parts() -> None:

@@ -25,7 +25,7 @@ from deploykit.backend.conformance import backend_problems, package_problems
 from deploykit.backend.plugins import backend_ids, load_backend
 from deploykit.findings.rules import Registry
 from deploykit.flow.read import read_situation
-from deploykit.flow.rules import CORE_REGISTRIES
+from deploykit.flow.rules import core_registries
 from deploykit_qualcomm.rules.registries import REGISTRIES
 from rule_cases import cases
 from tables import each_row
@@ -84,7 +84,7 @@ def test_the_first_on_the_path_wins_beside_the_built_in(tmp_path: Path, monkeypa
 
 
 NAMESPACES = (
-    (deploykit, CORE_REGISTRIES),
+    (deploykit, core_registries()),
     (deploykit_qualcomm, REGISTRIES),
     (deploykit_qnn_htp, load_backend("qnn-htp").registries()),
     (deploykit_ort_qnn, load_backend("ort-qnn").registries()),
@@ -113,7 +113,7 @@ def test_every_registry_is_called_rules_and_is_listed(package: Any, listed: tupl
 
 
 def test_the_core_has_only_its_own_codes() -> None:
-    codes = {rule.code for registry in CORE_REGISTRIES for rule in registry}
+    codes = {rule.code for registry in core_registries() for rule in registry}
     assert {"DK001", "DK101", "DK201", "DK601"} <= codes
     assert all(code.startswith("DK") for code in codes)
 
@@ -121,7 +121,7 @@ def test_the_core_has_only_its_own_codes() -> None:
 TESTS = Path(__file__).parents[1]
 
 
-@each_row("code", *[entry.rule.code for entry in all_rules(CORE_REGISTRIES)])
+@each_row("code", *[entry.rule.code for entry in all_rules(core_registries())])
 def test_every_rule_has_both_cases(code: str) -> None:
     assert code in cases(), f"no test module has CASES[{code!r}]"
     assert len(cases()[code]) == 2, f"CASES[{code!r}] is not (triggering, clean)"
@@ -134,7 +134,7 @@ def test_what_every_case_finds_is_written_down() -> None:
 
 
 def test_no_case_belongs_to_a_rule_that_is_gone() -> None:
-    assert set(cases()) <= {entry.rule.code for entry in all_rules(CORE_REGISTRIES)}
+    assert set(cases()) <= {entry.rule.code for entry in all_rules(core_registries())}
 
 
 REQUESTS: dict[str, dict[str, Any]] = {

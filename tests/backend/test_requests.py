@@ -19,7 +19,7 @@ from deploykit.backend.requests import CORE_OPTIONS, RESERVED_NAMES, RequestOpti
 from deploykit.errors import UnknownTargetError, UsageError
 from deploykit.findings import Answerer, Claim, Confidence, Severity, SubjectKind
 from deploykit.findings.rules import Found, Registry
-from deploykit.flow.rules import CORE_REGISTRIES
+from deploykit.flow.rules import core_registries
 from made_findings import a_finding
 from stub_backend import StubBackend
 from tables import each_row
@@ -171,7 +171,9 @@ TOOLS = {
 
 
 def test_every_claim_is_one_about_what_is_taken() -> None:
-    claims = {entry.rule.code: entry.rule.claim for entry in all_rules(CORE_REGISTRIES) if entry.rule.claim is not None}
+    claims = {
+        entry.rule.code: entry.rule.claim for entry in all_rules(core_registries()) if entry.rule.claim is not None
+    }
     assert {code for code, claim in claims.items() if claim.answered_by is Answerer.COMPILER} == COMPILER.keys()
     assert {code for code, claim in claims.items() if claim.answered_by is Answerer.TOOLS} == TOOLS.keys()
 

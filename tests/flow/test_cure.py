@@ -15,7 +15,7 @@ from deploykit.backend.plugins import all_registries
 from deploykit.findings import Finding, Severity, SubjectKind
 from deploykit.flow.cure import Cured, cure, judge
 from deploykit.flow.read import read_situation
-from deploykit.flow.rules import CORE_REGISTRIES
+from deploykit.flow.rules import core_registries
 from deploykit.rewrites import CURES, STRUCTURAL
 from deploykit.rewrites.contract import transform_names
 from made_findings import a_finding
@@ -157,7 +157,7 @@ def test_a_cure_that_takes_nothing_away_is_undone(tmp_path: Path) -> None:
 
 
 def test_every_cure_that_a_rule_names_has_its_place_in_the_order() -> None:
-    named = {name for registry in (*CORE_REGISTRIES, *all_registries()) for rule in registry for name in rule.cure}
+    named = {name for registry in (*core_registries(), *all_registries()) for rule in registry for name in rule.cure}
     assert named == set(CURES) and set(CURES) <= set(transform_names())
 
 

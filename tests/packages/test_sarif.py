@@ -14,7 +14,7 @@ from deploykit.answers.rule_pages import all_rules
 from deploykit.errors import InputError, PackageError, UsageError
 from deploykit.findings import Finding, Severity, SubjectKind, exit_status
 from deploykit.findings.rules import Found, Registry
-from deploykit.flow.rules import CORE_REGISTRIES
+from deploykit.flow.rules import core_registries
 from deploykit.report.for_ci import (
     apply_baseline,
     apply_severity_overrides,
@@ -96,7 +96,7 @@ def test_an_absolute_path_becomes_a_file_uri_and_no_findings_are_a_valid_log() -
 
 
 def test_every_registered_rule_can_be_described() -> None:
-    rules = [entry.rule for entry in all_rules(CORE_REGISTRIES)]
+    rules = [entry.rule for entry in all_rules(core_registries())]
     findings = [finding(code=rule.code, slug=rule.slug, severity=rule.severity) for rule in rules]
     log = json.loads(json.dumps(to_sarif(findings, rules, "m.onnx")))
     assert [error.message for error in VALIDATOR.iter_errors(log)] == []
