@@ -29,13 +29,12 @@ _HEAVY = ("onnx", "onnxruntime", "numpy", "torch")
 def backend_problems(backend_id: str) -> tuple[str, ...]:
     """What is wrong with a backend before it has seen a model; empty when nothing is."""
     backend = load_backend(backend_id)
-    checks = (_itself, _devices, _options, _rules)
-    return (*(problem for check in checks for problem in check(backend)), *_import(backend_id))
+    found = [problem for check in (_itself, _devices, _options, _rules) for problem in check(backend)]
+    wrong = () if backend.id == backend_id else (f"id {backend.id!r} is not the entry point's name",)
+    return (*wrong, *found, *_import(backend_id))
 
 
 def _itself(backend: AnyBackend) -> Iterator[str]:
-    if load_backend(backend.id) is not backend:
-        yield f"id {backend.id!r} is not the entry point's name"
     if not backend.summary:
         yield "no summary"
     for row in backend.compat():
@@ -102,7 +101,7 @@ def _import(backend_id: str) -> Iterator[str]:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=False)
     if done.returncode:
-        yield f"cannot be imported on its own: {done.stderr.strip().splitlines()[-1]}"
+        yield "cannot be imported on its own: " + re.split(r"\n(?=\S)", done.stderr.strip())[-1]
     elif done.stdout.strip():
         yield f"importing it imports {done.stdout.strip()}"
 

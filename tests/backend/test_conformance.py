@@ -6,8 +6,10 @@ import os
 import re
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import onnxruntime
@@ -19,15 +21,21 @@ import deploykit_qnn_htp
 import deploykit_qualcomm
 import deploykit_vitis_ai
 from deploykit.answers.rule_pages import all_rules
-from deploykit.backend import plugins
+from deploykit.backend import conformance, plugins
 from deploykit.backend.backend import Request, Same, SharedWork
 from deploykit.backend.conformance import backend_problems, package_problems
+from deploykit.backend.opinions import Compiler
+from deploykit.backend.options import OptionSpec
+from deploykit.backend.plans import Plan, Step
 from deploykit.backend.plugins import backend_ids, load_backend
+from deploykit.findings import Confidence
 from deploykit.findings.rules import Registry
 from deploykit.flow.read import read_situation
 from deploykit.flow.rules import core_registries
+from deploykit.tables.devices import Device, Fact
 from deploykit_qualcomm.rules.registries import REGISTRIES
 from rule_cases import cases
+from stub_backend import ROW, StubBackend
 from tables import each_row
 
 DATA = Path(__file__).parents[1] / "data"
@@ -57,6 +65,99 @@ def test_its_packages_hold_it_too(backend_id: str, tmp_path: Path) -> None:
     make = partial(deploykit.package, backend=backend_id, **PACKAGES[backend_id])
     assert package_problems(make, deploykit.verify, tmp_path) == ()
     assert (tmp_path / "first" / "manifest.json").is_file()
+
+
+NOTED = Registry[Any](scope="model", sources=("a test",))
+AGAIN = Registry[Any](scope="model", sources=("a test",))
+for registry in (NOTED, AGAIN):
+    registry.rule("BAD001", "bad", "error")(lambda _: ())
+
+
+class Careless(StubBackend):
+    """Everything that a backend can get wrong before it has seen a model."""
+
+    summary = ""
+
+    def compat(self) -> tuple[Any, ...]:
+        return (ROW, replace(ROW, feature="f", tool="t", source=()))
+
+    def devices(self) -> tuple[Device, ...]:
+        about: dict[str, Any] = {"schema": 1, "name": "", "vendor": ""}
+        facts = {"arch": Fact(value="v1", source=(), confidence=Confidence.REPORTED)}
+        return (Device(id="D", backends=(), facts=facts, **about), *[Device(id="d", backends=("stub",), **about)] * 2)
+
+    def compilers(self, device: Device, sdk: str) -> tuple[Compiler, ...]:
+        return () if device.id == "D" else (Compiler(name="c"),)
+
+    def options(self) -> tuple[OptionSpec, ...]:
+        effort = OptionSpec("effort", "choice", help="h", default="high", choices=("low",))
+        return (OptionSpec("no_Way", "flag", help=""), effort, OptionSpec("parts", "flag", help="h"))
+
+    def registries(self) -> tuple[Registry[Any], ...]:
+        return NOTED, AGAIN
+
+
+def test_a_careless_backend_is_told_all_that_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, "hasty", "[deploykit.backends]\nhasty = hasty:backend\n")
+    (tmp_path / "hasty.py").write_text("import numpy\nfrom deploykit_vitis_ai import backend\n", "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), os.pathsep)
+    assert backend_problems("hasty") == ("id 'vitis-ai' is not the entry point's name", "importing it imports numpy")
+    monkeypatch.setattr(conformance, "load_backend", lambda _: Careless())
+    *told, unknown = backend_problems("lost")
+    assert unknown.startswith("cannot be imported on its own: ") and "unknown backend 'lost'" in unknown
+    assert [problem.partition(",")[0] for problem in told] == [
+        "id 'stub' is not the entry point's name",
+        "no summary",
+        "compat row f t: no source or confidence",
+        "device d: twice",
+        "device D: not lower case",
+        "device D: does not name this backend",
+        "device D: arch has no source",
+        "compilers for D: none",
+        *["compiler for d: a name and a release are needed"] * 2,
+        "option no_Way: lower case with underscores",
+        "option no_Way: a help text is needed",
+        "option effort: the default is wrong: --effort high: one of low is expected",
+        "option parts: another backend has it as integer; take another name",
+        *["rule BAD001: what"] * 2,
+        "rule BAD001: twice",
+    ]
+    monkeypatch.setattr(conformance, "load_backend", lambda _: StubBackend())
+    assert backend_problems("stub")[0] == "no devices"
+
+
+STEPS = (Step(id="build", tool="tool", argv=("/bin/tool",)), Step(id="go", tool="", argv=(), where="moon"))
+PLAN: Plan[None] = Plan(backend="stub", target={}, sdk={}, route=None, steps=STEPS)
+ALWAYS = ("step build: absolute path /bin/tool", "step go: host or device, a tool and an argv are needed")
+
+
+@each_row(
+    ("files", "first", "told"),
+    ({}, {}, ("report.html is missing",)),
+    (
+        {},
+        {"plan": replace(PLAN, backend="other")},
+        ("report.html is missing", "two plans of one request differ"),
+    ),
+    ({}, {"package": None}, ("no package and no exit status 1",)),
+    ({}, {"package": None, "exit_status": 1}, ()),
+    ({"report.html": "1"}, {}, ("two packages of one request have other files",)),
+    ({"README.md": "2"}, {}, ("README.md: two packages of one request differ", "report.html is missing")),
+)
+def test_what_is_wrong_with_packages(
+    files: dict[str, str], first: dict[str, Any], told: tuple[str, ...], tmp_path: Path
+) -> None:
+    def make(*, out: Path, **_: object) -> Any:
+        out.mkdir()
+        again = out.name == "first"
+        for name, text in ({"README.md": "1"} | (files if again else {})).items():
+            (out / name).write_text(text, "utf-8")
+        made = {"plan": PLAN, "package": out, "exit_status": 0}
+        return SimpleNamespace(**made | (first if again else {}))
+
+    found = package_problems(make, lambda _: SimpleNamespace(checks=()), tmp_path)
+    assert sorted(found) == sorted((*ALWAYS, "no route, and no finding says why", *told))
 
 
 @pytest.fixture(autouse=True)
