@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from deploykit.backend.on_device import DeviceRequest, Place
 from deploykit.backend.plugins import load_backend
 from deploykit.cli import cli
 from deploykit.cli.frame import run as run_command
+from deploykit.devices import runner
 from deploykit.devices.sessions import session_results
 from deploykit.errors import PackageError, ToolError, UsageError
 from deploykit.packages.manifests import content_of, read_manifest
@@ -78,6 +80,38 @@ def test_a_clock_that_was_set_meanwhile_is_told(plain: Path, monkeypatch: pytest
     with pytest.raises(ToolError, match="times that the device measured are wrong"):
         deploykit.run(plain, on="local", **QUICK)
     assert "runs" not in read_manifest(plain)
+
+
+CPU = "CPUExecutionProvider"
+
+
+@each_row(
+    ("asked", "count", "failure"),
+    ({"seconds": 60.0, "profile": False}, 5, ""),
+    ({"seconds": 0.0, "provider": CPU, "plugin": {"module": "no.such", "built_in": {}}}, 1, ""),
+    ({"seconds": 0.0, "provider": CPU, "plugin": {"module": "onnxruntime", "library": "", "paths": {}}}, 1, ""),
+    (
+        {"provider": "NPU", "plugin": {"module": "onnxruntime", "library": "", "paths": {}}},
+        0,
+        "of NPU offers no device",
+    ),
+)
+def test_what_runs_on_a_device_keeps_to_the_time_and_to_the_provider(
+    asked: dict[str, Any], count: int, failure: str, sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With no time left one inference is measured; whoever asked for an accelerator is given no processor's times."""
+    monkeypatch.chdir(tmp_path)
+    np.savez("inputs.npz", **{"0:x": np.zeros((1, 3, 16, 16), np.float32)})
+    job = {"model": str(sources / "net.onnx"), "samples": 1, "iterations": 5, "warmup": 2, "profile": True}
+    entries = {"session.intra_op.allow_spinning": "0"}
+    Path("job.json").write_text(json.dumps({**job, "entries": entries, **asked}), "utf-8")
+    if failure:
+        with pytest.raises(SystemExit, match=re.escape(failure)):
+            runner.main()
+        return
+    runner.main()
+    assert len(json.loads(Path("result.json").read_text("utf-8"))["latencies_us"]) == count
+    assert Path("session_profile.json").is_file() is asked.get("profile", True)
 
 
 def test_a_package_that_was_changed_is_not_run(plain: Path) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import sys
 import time
 import traceback
 import zipfile
@@ -159,14 +158,11 @@ def _decode(job: ChildJob) -> None:
         folder.mkdir(exist_ok=True)
         for index, path in enumerate(images[kind]):
             tell("decoding images", index, len(images[kind]))
-            target = folder / f"{index:05}.npz"
-            if not target.is_file():
-                pixels = _image(decoded, Path(path), images["recipe"])
-                part = folder / f"{index:05}.part"
-                # numpy.savez takes some names, such as ``file``, for its own arguments.
-                with zipfile.ZipFile(part, "w") as archive, archive.open(f"{images['input']}.npy", "w") as member:
-                    np.lib.format.write_array(member, pixels)
-                part.replace(target)
+            pixels = _image(decoded, Path(path), images["recipe"])
+            # numpy.savez takes some names, such as ``file``, for its own arguments.
+            stored = zipfile.ZipFile(folder / f"{index:05}.npz", "w")
+            with stored as archive, archive.open(f"{images['input']}.npy", "w") as member:
+                np.lib.format.write_array(member, pixels)
     job.stage_done("decode")
 
 
@@ -175,7 +171,3 @@ def _image(decoded: Callable[..., Any], path: Path, recipe: Mapping[str, Any]) -
         return decoded(path, recipe)
     except ImportError:
         raise RuntimeError("images need Pillow here (pip install pillow); or give .npz samples") from None
-
-
-if __name__ == "__main__":
-    sys.exit("this file belongs beside a quantizer's script")
