@@ -251,7 +251,7 @@ def _doubles(graph: ModelLook) -> MatchResult:
     problem = ""
     if fed:
         problem = f"the input {fed[0]} is a double: whoever feeds it would have to change too"
-    elif largest > np.finfo(np.float32).max or len(values) < len(names):
+    elif largest > float(np.finfo(np.float32).max) or len(values) < len(names):
         problem = "float32 does not hold what it stores"
     elif any(True for node in graph.nodes for _ in bodies(node)):
         problem = "a node runs another graph"
@@ -350,7 +350,8 @@ def _write_pairs(to: NodeSteps) -> None:
         op_type, places, at = _PAIRED[node.op_type]
     floats = []
     for place in places:
-        axis = 0 if place == 3 and op_type == "Conv" else 1  # a kernel has its output channels in front
+        # A kernel and a transposed matrix have their output channels in front.
+        axis = 0 if place == 3 and (op_type == "Conv" or attribute(node, "transB", 0)) else 1
         operand = f"{node.input[place]}_{made}_float"
         floats.append(to.add("DequantizeLinear", node.input[place : place + 3], operand, axis=axis))
     bias = node.input[_BIAS_AT[node.op_type]] if len(node.input) > _BIAS_AT.get(node.op_type, 99) else ""
@@ -359,8 +360,9 @@ def _write_pairs(to: NodeSteps) -> None:
         integers = to.graph.array(bias)
         if integers is None or scales[0] is None or scales[1] is None:
             raise InputError(f"the bias {bias} is computed", next="export the model with stored weights and scales")
-        scale = to.store(f"{bias}_scale", np.asarray(scales[0] * scales[1], np.float32))
-        zero = to.store(f"{bias}_zero", np.zeros_like(scales[0] * scales[1], np.int32))
+        steps = np.asarray(scales[0] * scales[1] * attribute(node, "alpha", 1.0), np.float32)
+        scale = to.store(f"{bias}_scale", steps)
+        zero = to.store(f"{bias}_zero", np.zeros_like(steps, np.int32))
         floats.append(to.add("DequantizeLinear", [bias, scale, zero], f"{bias}_float", axis=0))
     kept = {name: value for name, value in attributes(node).items() if name not in _OWN_SETTINGS}
     result = to.add(op_type, floats, f"{made}_float", name=node.name, **kept)

@@ -7,14 +7,14 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from onnx import helper, numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
 
+from deploykit.errors import InputError
 from deploykit.flow.cure import rewrite
 from deploykit.model.shape_inference import infer
 from deploykit.rewrites.contract import load_transform
 from sample_models.feeds import random_feeds
-from sample_models.tiny_graphs import TinyGraph
+from tables import each_row
 from text_models import text_model
 
 FIND = load_transform("dequantize-layers")
@@ -24,65 +24,100 @@ def run(model: onnx.ModelProto, x: Any) -> Any:
     return ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
 
 
-def quantized(graph: TinyGraph, folder: Path, **how: Any) -> onnx.ModelProto:
-    onnx.save(graph.model("y"), folder / "float.onnx")
-    quantize_dynamic(folder / "float.onnx", folder / "integer.onnx", weight_type=QuantType.QUInt8, **how)
+def quantized(model: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
+    onnx.save(model, folder / "float.onnx")
+    quantize_dynamic(folder / "float.onnx", folder / "integer.onnx", weight_type=QuantType.QUInt8)
     return onnx.load(folder / "integer.onnx")
 
 
-def layers() -> TinyGraph:
-    random, graph = np.random.default_rng(0), TinyGraph()
-    kernel = graph.stored("kernel", random.normal(size=(6, 3, 3, 3)))
-    image = graph.op("Conv", [graph.input("x", (1, 3, 8, 8)), kernel, graph.stored("bias", random.normal(size=6))], "c")
-    rows = graph.op("Reshape", [image, graph.stored("rows", [6, 36], "int64")], "r")
-    graph.op("MatMul", [rows, graph.stored("w", random.normal(size=(36, 4)))], "y")
-    return graph
+def stored(seed: int, size: float = 1.0, **shapes: tuple[int, ...]) -> dict[str, Any]:
+    """Noise in float32."""
+    random = np.random.default_rng(seed)
+    return {name: random.normal(0, size, shape).astype(np.float32) for name, shape in shapes.items()}
 
 
-def recurrent() -> TinyGraph:
-    random, graph = np.random.default_rng(1), TinyGraph()
-    weights = [graph.stored(name, random.normal(0, 0.3, (1, 20, size))) for name, size in (("w", 4), ("r", 5))]
-    graph.op("LSTM", [graph.input("x", (7, 1, 4)), *weights], ["y"], hidden_size=5)
-    return graph
-
-
-def looked_up() -> TinyGraph:
-    random, graph = np.random.default_rng(2), TinyGraph()
-    place = graph.op("Cast", [graph.input("x", (1, 6))], "place", to=onnx.TensorProto.INT64)
-    rows = graph.op(
-        "Tanh", [graph.op("Gather", [graph.stored("words", random.normal(size=(9, 8))), place], "row")], "t"
-    )
-    graph.op("MatMul", [rows, graph.stored("w", random.normal(size=(8, 4)))], ["y"])
-    return graph
-
-
-@pytest.mark.parametrize(
-    ("graph", "shape"), [(layers(), (1, 3, 8, 8)), (recurrent(), (7, 1, 4)), (looked_up(), (1, 6))]
+KERNEL = stored(0, kernel=(6, 3, 3, 3), bias=(6,))
+LAYERS = text_model(
+    "float[1,3,8,8] x",
+    "c = Conv <kernel_shape = [3, 3]> (x, kernel, bias)  r = Reshape (c, rows)  y = MatMul (r, w)",
+    **KERNEL,
+    **stored(1, w=(36, 4)),
+    rows=[6, 36],
 )
-def test_float_layers_give_nearly_the_same(graph: TinyGraph, shape: tuple[int, ...], tmp_path: Path) -> None:
+RECURRENT = text_model(
+    "float[7,1,4] x", "y = LSTM <hidden_size = 5> (x, w, r)", **stored(1, 0.3, w=(1, 20, 4), r=(1, 20, 5))
+)
+LOOKED_UP = text_model(
+    "float[1,6] x",
+    "place = Cast <to = 7> (x)  row = Gather (words, place)  t = Tanh (row)  y = MatMul (t, w)",
+    **stored(2, words=(9, 8), w=(8, 4)),
+)
+
+
+@pytest.mark.parametrize("graph", [LAYERS, RECURRENT, LOOKED_UP], ids=["layers", "lstm", "rows"])
+def test_float_layers_give_nearly_the_same(graph: onnx.ModelProto, tmp_path: Path) -> None:
     model = quantized(graph, tmp_path)
     found = FIND.match(model)
     assert found and not found.refusals
     done = FIND.apply(model, None, found).model
     onnx.checker.check_model(done)
     assert not any("Integer" in node.op_type or "Quantize" in node.op_type for node in done.graph.node)
-    x = np.random.default_rng(2).uniform(-1, 1, shape).astype(np.float32)
-    wanted = run(model, x)
-    np.testing.assert_allclose(run(done, x), wanted, atol=0.05 * np.abs(wanted).max())
+    (feed,) = random_feeds(graph)
+    wanted = run(model, feed["x"])
+    np.testing.assert_allclose(run(done, feed["x"]), wanted, atol=0.05 * np.abs(wanted).max())
 
 
-@pytest.mark.parametrize("bias", ["", ", bias"])
+SCALED = "f = Mul (s, ws)  c = Cast <to = 1> (i)  y = Mul (c, f)"
+MATRIX = "q, s, z = DynamicQuantizeLinear (x)  i = MatMulInteger (q, w, z, wz)  " + SCALED
+ADDED = "d = Div (b, f)  e = Floor (d)  k = Cast <to = 6> (e)  a = Add (i, k)  c = Cast <to = 1> (a)"
+BIASED = MATRIX.replace("c = Cast <to = 1> (i)", ADDED)
+WEIGHT: dict[str, Any] = {"w": np.arange(24, dtype=np.uint8).reshape(6, 4), "wz": np.uint8(9), "ws": 0.01}
+WEIGHT |= {"b": [1.0, -2.0, 3.0, 9.0], "few": [1.0] * 3, "k": np.arange(4, dtype=np.int32)}
+
+
+def on_integers(body: str, given: str = "float[3,6] x", **stored: Any) -> onnx.ModelProto:
+    model = text_model(given, body, **stored)
+    model.opset_import.add(domain="com.microsoft", version=1)
+    return model
+
+
+def test_a_bias_in_steps_of_the_sums_is_added_in_float() -> None:
+    kernel = {"w": np.arange(24, dtype=np.uint8).reshape(4, 6, 1, 1)}
+    own = {name: value for name, value in WEIGHT.items() if name != "k"}
+    row, image = BIASED.replace("MatMulInteger", "ConvInteger"), "float[3,6,1,1] x"
+    row = row.replace("(e)  a = Add (i, k)", "(e)  h = Reshape (k, channels)  a = Add (i, h)")
+    for body, given, more in ((BIASED, "float[3,6] x", {}), (row, image, {**kernel, "channels": [1, 4, 1, 1]})):
+        model = on_integers(body, given, **{**own, **more})
+        done = FIND.apply(model, None, FIND.match(model)).model
+        (feed,) = random_feeds(model)
+        assert not {"Div", "Cast"} & {node.op_type for node in done.graph.node}
+        np.testing.assert_allclose(run(done, feed["x"]), run(model, feed["x"]), atol=0.05)
+
+
+@each_row(
+    ("body", "reason"),
+    (MATRIX.replace(", z, wz)", ")"), "nothing is not the zero point of its input"),
+    (MATRIX.replace("y = Mul (c, f)", "y = Relu (c)"), "its sums are not multiplied by one scale"),
+    (MATRIX.replace("Mul (s, ws)", "Add (s, ws)"), "f is not the product of the scales of its input and its weight"),
+    (MATRIX.replace("ws", "few"), "the scales of w are not one for all or for each channel"),
+    (BIASED.replace("k = Cast <to = 6> (e)", ""), "k is no bias that is rounded to the steps of its sums"),
+    ("q, s, z = DynamicQuantizeLinear (x)  y = DequantizeLinear (w, few)", "few is not one scale for all"),
+    ("y = com.microsoft.DynamicQuantizeMatMul (x, w)", "it has too few inputs"),
+    ("y = com.microsoft.DynamicQuantizeLSTM (x, w, w)", "it has too few inputs"),
+    (
+        "y = com.microsoft.DynamicQuantizeLSTM (x, w, w, , , , , , ws, wz, ws, wz)",
+        "the scales of w are not one for a direction or for a gate's row",
+    ),
+)
+def test_layers_that_are_no_quantized_floats_stay_with_the_reason(body: str, reason: str) -> None:
+    found = FIND.match(on_integers(body, **WEIGHT))
+    assert not found and [refusal.reason for refusal in found.refusals] == [reason]
+
+
+@pytest.mark.parametrize("bias", ["", ", b"])
 def test_a_product_of_floats_with_integers_becomes_one_of_floats(bias: str) -> None:
     random = np.random.default_rng(5)
-    stored: dict[str, Any] = {
-        "w": random.integers(0, 255, (6, 4)).astype(np.uint8),
-        "zero": np.uint8(120),
-        "scale": 0.01,
-        "bias": [1.0, -2.0, 3.0, 9.0],
-    }
-    body = f"y = com.microsoft.DynamicQuantizeMatMul (x, w, scale, zero{bias})"
-    model = text_model("float[3,6] x", body, "float[3,4] y", **stored)
-    model.opset_import.add(domain="com.microsoft", version=1)
+    model = on_integers(f"y = com.microsoft.DynamicQuantizeMatMul (x, w, ws, wz{bias})", **WEIGHT)
     done = FIND.apply(model, None, FIND.match(model)).model
     assert [node.op_type for node in done.graph.node] == ["MatMul", *(["Add"] if bias else [])]
     x = random.uniform(-1, 1, (3, 6)).astype(np.float32)
@@ -90,36 +125,40 @@ def test_a_product_of_floats_with_integers_becomes_one_of_floats(bias: str) -> N
 
 
 def test_integers_that_are_no_quantized_floats_stay() -> None:
-    nodes = [helper.make_node("MatMulInteger", ["x", "w"], ["y"], name="n")]
-    stored = [numpy_helper.from_array(np.ones((4, 2), np.int8), "w")]
-    ends = [helper.make_tensor_value_info("x", onnx.TensorProto.UINT8, (1, 4))]
-    graph = helper.make_graph(
-        nodes, "g", ends, [helper.make_tensor_value_info("y", onnx.TensorProto.INT32, (1, 2))], stored
-    )
-    found = FIND.match(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
+    found = FIND.match(text_model("uint8[1,6] x", "y = MatMulInteger (x, w)", "int32[1,4] y", w=WEIGHT["w"]))
     assert not found and "not quantized at run time" in found.reason
 
 
-def double(*, fed: bool = False) -> onnx.ModelProto:
-    graph = TinyGraph()
-    name = graph.input("x", (2, 3), "float64" if fed else "float32")
-    wide = graph.op("Cast", [name], "wide", to=onnx.TensorProto.DOUBLE)
-    graph.op("Exp", [graph.op("Mul", [wide, graph.stored("half", 0.5, "float64")], "m")], "y")
-    model = graph.model("y")
-    model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
-    return model
+def double(given: str = "float[2,3] x", added: str = "") -> onnx.ModelProto:
+    """Halves and their exponentials in double, the halves by a stored number and by a Constant."""
+    body = "wide = Cast <to = 11> (x)  h = Mul (wide, half)  one = Constant <value = double {1.0}> ()"
+    body += f"  m = Mul (h, one)  f = Reshape (m, flat)  y = Exp (f){added}"
+    return text_model(given, body, "double[6] y", half=np.asarray(0.5), flat=[6], huge=np.asarray(1e300))
 
 
 def test_doubles_become_floats() -> None:
     model = double()
+    del model.graph.initializer[2]
     done = rewrite(model, None, ["double-to-float"], random_feeds(model))
     assert done.kept == ("double-to-float",), done.steps
     kinds = {kind for kind, _ in infer(done.model).types.values()}
     assert kinds == {"float"} and done.model.graph.initializer[0].data_type == onnx.TensorProto.FLOAT
 
 
-def test_an_input_that_is_a_double_stays() -> None:
-    assert "whoever feeds it" in load_transform("double-to-float").match(double(fed=True)).reason
+BRANCHES = "  n = Size (x)  b = Greater (n, flat)  t = If (b) <then_branch = p () => (float[2,3] u) { u = Relu (x) }"
+BRANCHES += ", else_branch = q () => (float[2,3] v) { v = Neg (x) }>"
+
+
+@each_row(
+    ("model", "reason"),
+    (double("double[2,3] x"), "the input x is a double: whoever feeds it would have to change too"),
+    (double(added="  z = Add (m, huge)"), "float32 does not hold what it stores"),
+    (double(added=BRANCHES), "a node runs another graph"),
+)
+def test_doubles_that_stay(model: onnx.ModelProto, reason: str) -> None:
+    if "huge" not in {name for node in model.graph.node for name in node.input}:
+        del model.graph.initializer[2]
+    assert load_transform("double-to-float").match(model).reason == reason
 
 
 class Samples(CalibrationDataReader):  # type: ignore[misc]
@@ -133,34 +172,63 @@ class Samples(CalibrationDataReader):  # type: ignore[misc]
         return self.left.pop() if self.left else None
 
 
+ORDINARY = "c = Conv <kernel_shape = [3, 3]> (x, kernel, bias)  s = Sigmoid (c)  j = Concat <axis = 1> (s, c)"
+ORDINARY += "  a = AveragePool <kernel_shape = [6, 6]> (j)  r = Flatten (a)"
+ORDINARY += "  y = Gemm <transB = 1, alpha = 0.25> (r, w, d)"
+VISION = text_model("float[1,3,8,8] x", ORDINARY, **KERNEL, **stored(7, w=(5, 12), d=(5,)))
+
+
 @pytest.mark.parametrize("per_channel", [False, True])
-def test_operators_on_integers_become_pairs(per_channel: bool, tmp_path: Path) -> None:
-    onnx.save(layers().model("y"), tmp_path / "float.onnx")
+@pytest.mark.parametrize(
+    ("graph", "count"),
+    [(LAYERS, 3), (VISION, 6)],
+    ids=["layers", "vision"],
+)
+def test_operators_on_integers_become_pairs(
+    graph: onnx.ModelProto, count: int, per_channel: bool, tmp_path: Path
+) -> None:
+    onnx.save(graph, tmp_path / "float.onnx")
     how = {"quant_format": QuantFormat.QOperator, "per_channel": per_channel}
     quantize_static(tmp_path / "float.onnx", tmp_path / "integer.onnx", Samples(), **how)
     model, find = onnx.load(tmp_path / "integer.onnx"), load_transform("integers-to-pairs")
     found = find.match(model)
-    assert len(found.sites) == 3 and not found.refusals, "a Conv, a Reshape of integers, a MatMul"
+    assert len(found.sites) == count and not found.refusals, "moved integers as well"
     done = find.apply(model, None, found).model
     onnx.checker.check_model(done)
     kinds = {node.op_type for node in done.graph.node}
-    assert kinds == {"Conv", "MatMul", "Reshape", "QuantizeLinear", "DequantizeLinear"}
+    assert kinds == {node.op_type for node in graph.graph.node} | {"QuantizeLinear", "DequantizeLinear"}
     x = np.random.default_rng(4).uniform(-1, 1, (1, 3, 8, 8)).astype(np.float32)
     wanted = run(model, x)
     np.testing.assert_allclose(run(done, x), wanted, atol=0.02 * np.abs(wanted).max())
 
 
+@each_row(
+    ("body", "reason"),
+    ("y = com.microsoft.QLinearConv <channels_last = 1> (q, ws, wz, w, ws, wz, ws, wz)", "its channels are last"),
+    ("y = com.microsoft.QLinearSigmoid (q, ws, wz)", "it has too few inputs"),
+    ("y = com.microsoft.QLinearConcat (ws, wz, q, ws)", "it has too few inputs"),
+)
+def test_operators_on_integers_that_stay(body: str, reason: str) -> None:
+    found = load_transform("integers-to-pairs").match(on_integers(body, "uint8[3,6] q", **WEIGHT))
+    assert not found and [refusal.reason for refusal in found.refusals] == [reason]
+
+
+def test_a_bias_that_is_computed_is_an_error() -> None:
+    body = "q = QuantizeLinear (x, ws, wz)  y = QLinearConv (q, ws, wz, k4, ws, wz, ws, wz, b)"
+    model = on_integers(body, "float[1,6,1,1] x, int32[4] b", **{**WEIGHT, "k4": WEIGHT["w"].reshape(4, 6, 1, 1)})
+    del model.graph.initializer[3]
+    find = load_transform("integers-to-pairs")
+    with pytest.raises(InputError, match="the bias b is computed"):
+        find.apply(model, None, find.match(model))
+
+
 def test_integers_that_were_only_moved_become_the_moved_floats() -> None:
-    graph = TinyGraph()
-    graph.op("DynamicQuantizeLinear", [graph.input("x", (2, 3))], ["q", "scale", "zero"])
-    turned = graph.op("Transpose", ["q"], "turned", perm=[1, 0])
-    graph.op("DequantizeLinear", [turned, "scale", "zero"], "y")
-    model = graph.model("y")
+    body = "q, s, z = DynamicQuantizeLinear (x)  t = Transpose <perm = [1, 0]> (q)  y = DequantizeLinear (t, s, z)"
+    model = text_model("float[2,3] x", body)
     done = FIND.apply(model, None, FIND.match(model)).model
     assert [node.op_type for node in done.graph.node] == ["Transpose", "Identity"]
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     np.testing.assert_array_equal(run(done, x), x.T)
-    graph.op("DynamicQuantizeLinear", [graph.input("z", (2, 3))], ["p", "other", "naught"])
-    graph.op("DequantizeLinear", ["q", "other", "zero"], "w")
-    (left,) = FIND.match(graph.model("w")).refusals
+    other = "  p, other, naught = DynamicQuantizeLinear (x)  w = DequantizeLinear (q, other, z)"
+    (left,) = FIND.match(text_model("float[2,3] x", body + other, "y, w")).refusals
     assert left.reason == "other is not the scale of q"
