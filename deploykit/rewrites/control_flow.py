@@ -38,7 +38,6 @@ __all__ = ["both_branches", "inline_control_flow", "resolve_sequences"]
 
 # A loop that becomes more nodes than this would make a graph that compilers take minutes for.
 _MOST_NODES = 4096
-_MOST_ROUNDS = 64  # branches within branches; exports nest four or five deep
 
 
 def _settled_branches(graph: ModelLook) -> MatchResult:
@@ -57,7 +56,7 @@ def _inline(model: ModelProto, encodings: EncodingSet | None, matched: MatchResu
     """Put the bodies in the places of their nodes, again while what was put in holds further ones."""
     graph = GraphCopy(model)
     count = 0
-    for _ in range(_MOST_ROUNDS):
+    while True:  # a protobuf file nests about thirty bodies at most
         known = _settled(graph.model)
         ready = [node for node in graph.nodes if _is_ready(graph, node, known)]
         if not ready:
@@ -162,9 +161,8 @@ def _unrolled(graph: GraphCopy, node: NodeProto, body: GraphProto, rounds: int) 
         for pieces, name in zip(stacked, given, strict=True):
             pieces.append(graph.fresh(f"{name}/row"))
             yield helper.make_node("Unsqueeze", [name, axes], [pieces[-1]], name=pieces[-1])
-    for output, pieces in zip(node.output[carried:], stacked, strict=False):
-        if output:
-            yield helper.make_node("Concat", pieces, [output], name=output, axis=0)
+    for output, pieces in zip(node.output[carried:], stacked, strict=True):
+        yield helper.make_node("Concat", pieces, [output], name=output, axis=0)
 
 
 @dataclass(slots=True)
@@ -341,6 +339,8 @@ class _Resolved(NodeSteps):
         if value is None:
             raise NoMatchError(f"the place {node.input[at]} is not stored", node=label(node))
         place = int(value.reshape(()))
+        if not -size <= place <= max(size - 1, default):
+            raise NoMatchError(f"the sequence has no place {place}", node=label(node))
         return place + size if place < 0 else place
 
     def _copy(self, source: str, made: str) -> None:

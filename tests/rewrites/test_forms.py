@@ -603,6 +603,15 @@ STAYS: list[tuple[str, ModelProto, str]] = [
     ("norm-statistics", with_statistics(17, ""), ""),
     ("resolve-sequences", text_model("float[3,4] x, int64[] at", SEQUENCE), "the place at is not stored"),
     ("resolve-sequences", text_model("float[3] x", "y = Relu (x)"), ""),
+    ("resolve-sequences", text_model("float[3,4] x", SEQUENCE, at=3), "the sequence has no place 3"),
+    ("resolve-sequences", text_model("float[1025,4] x", SEQUENCE, at=3), "it has 1025 parts, at most 1024 are made"),
+    (
+        "resolve-sequences",
+        text_model(
+            "float[3,4] x", SEQUENCE.replace("(parts", "(same").replace("y", "same = Identity (parts)  y"), at=1
+        ),
+        "Identity reads a sequence as a whole",
+    ),
     ("raise-opset", old("Add <broadcast = 1, axis = 1>", other=CHANNELS), "does not match"),
     ("raise-opset", text_model("float[3] x", "y = Relu (x)", opset=13), ""),
     ("write-out-functions", text_model("float[3,4] x", "y = Gelu (x)", opset=20), ""),

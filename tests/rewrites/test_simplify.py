@@ -139,18 +139,25 @@ NAME = "inline-control-flow"
 THEN, ELSE = "(float[2,3] t) { t = Relu (x) }", "(float[2,3] e) { e = Neg (x) }"
 
 
-def _branching(condition: str, then: str = THEN, made: str = "float[2,3] y", **stored: Any) -> onnx.ModelProto:
+def _branching(
+    condition: str, then: str = THEN, made: str = "float[2,3] y", other: str = ELSE, **stored: Any
+) -> onnx.ModelProto:
     """Relu or Neg of the input, by a condition that is made as ``which``."""
-    body = f"{condition}  y = If (which) <then_branch = t () => {then}, else_branch = e () => {ELSE}>"
+    body = f"{condition}  y = If (which) <then_branch = t () => {then}, else_branch = e () => {other}>"
     return text_model("float[2,3] x", body, made, **stored)
 
 
-def test_a_branch_that_the_shape_of_an_input_settles_is_put_in() -> None:
-    model = _branching("n = Size (x)  which = Greater (n, five)", five=5)
+CELL = "(float[2,3] t) <int64[1] k = {0}> { u = Unsqueeze (x, k)  , h = LSTM <hidden_size = 3> (u, w, r)"
+
+
+@each_row(("then", "kept"), (THEN, "Relu"), (CELL + "  [end] t = Squeeze (h, k) }", "LSTM"))
+def test_a_branch_that_the_shape_of_an_input_settles_is_put_in(then: str, kept: str) -> None:
+    weights = {name: np.ones((1, 12, 3), np.float32) for name in "wr"}
+    model = _branching("n = Size (x)  which = Greater (n, five)", then, five=5, **weights)
     done = rewrite(model, None, [NAME], random_feeds(model))
     assert done.kept == (NAME,)
     operators = [node.op_type for node in done.model.graph.node]
-    assert "Relu" in operators and "If" not in operators and "Neg" not in operators
+    assert kept in operators and "If" not in operators and "Neg" not in operators
 
 
 def test_a_branch_that_values_decide_stays_or_both_are_computed() -> None:
@@ -163,8 +170,12 @@ def test_a_branch_that_values_decide_stays_or_both_are_computed() -> None:
     assert {"Relu", "Neg", "Where"} <= operators and "If" not in operators
 
 
-LOOPED = "y = Loop (count, on, x) <body = b (int64 i, bool go, float[2,3] a) => (bool more, float[2,3] c) "
-LOOPED += "{ more = Identity (go)  c = Add (a, a) }>"
+def _looped(body: str, made: str = "y", more: str = "float[2,3] c") -> str:
+    head = f"{made} = Loop (count, on, x) <body = b (int64 i, bool go, float[2,3] a) => (bool more, {more})"
+    return f"{head} {{ {body} }}>"
+
+
+LOOPED = _looped("more = Identity (go)  c = Add (a, a)")
 
 
 @each_row(("count", "on", "left"), (3, True, "Add Add Add"), (0, True, "Loop"), (3, False, "Loop"), (3, None, "Loop"))
@@ -178,9 +189,32 @@ def test_a_loop_whose_rounds_are_settled_is_written_out(count: int, on: bool | N
     ] == left.split()
 
 
-def test_branches_of_different_sizes_stay() -> None:
-    then = "(float[1,3] t) { t = ReduceMax <axes = [0]> (x) }"
-    model = _branching("sum = ReduceSum <keepdims = 0> (x)  which = Greater (sum, sum)", then, "y")
+ALWAYS = "more = Constant <value = bool {1}> ()  "
+INNER = "d = If (go) <then_branch = t () => (float[2,3] t) { h = Relu (a)  t = Neg (h) }, "
+INNER += "else_branch = e () => (float[2,3] e) { e = Identity (a) }>  c = Add (d, a)"
+
+
+@each_row(
+    ("body", "made", "more"),
+    ("c = Add (a, a)", "y, rows", "float[2,3] c, float[2,3] c"),  # given on and collected
+    ("c = Neg (a)", "y, rows", "float[2,3] c, float[2,3] a"),  # what it was given is collected
+    (INNER, "y", "float[2,3] c"),
+)
+def test_what_a_loop_gives_is_what_its_rounds_gave(body: str, made: str, more: str) -> None:
+    ends = "float[2,3] y, float[3,2,3] rows" if "rows" in made else "float[2,3] y"
+    model = text_model("float[2,3] x", _looped(ALWAYS + body, made, more), ends, count=3, on=np.asarray(True))
+    done = rewrite(model, None, [NAME], random_feeds(model))
+    assert done.kept == (NAME,), done.steps
+    assert not {"Loop", "If"} & {node.op_type for node in done.model.graph.node}
+
+
+@each_row(
+    ("condition", "then", "other", "made"),
+    ("which = Greater (sum, sum)", "(float[1,3] t) { t = ReduceMax <axes = [0]> (x) }", ELSE, "y"),
+    ("row = Reshape (sum, one)  which = Greater (row, sum)", "(float t) { t = ReduceMax <keepdims = 0> (x) }", "", "y"),
+)
+def test_branches_of_different_sizes_stay(condition: str, then: str, other: str, made: str) -> None:
+    model = _branching(f"sum = ReduceSum <keepdims = 0> (x)  {condition}", then, made, other or then, one=[1])
     assert not load_transform("both-branches").match(model)
 
 
