@@ -36,18 +36,21 @@ def parsed(text: str, opset: int) -> onnx.ModelProto:
     return onnx.shape_inference.infer_shapes(model)
 
 
-def float_model(node: str, stored: str = "") -> onnx.ModelProto:
-    return parsed(f"g (float[1,4,6,6] x) => (float y) <{stored}> {{ [the] y = {node} }}", 17)
+def float_model(node: str, stored: str = "", shape: str = "1,4,6,6") -> onnx.ModelProto:
+    """The operator behind others, which two spaces part from it."""
+    before, _, node = node.rpartition("  ")
+    return parsed(f"g (float[{shape}] x) => (float y) <{stored}> {{ {before} [the] y = {node} }}", 17)
 
 
-def quantized(node: str, stored: str = "", *, kind: str = "uint8") -> onnx.ModelProto:
-    """An operator between two grids that differ."""
+def quantized(node: str, stored: str = "", *, kind: str = "uint8", opset: int = 21) -> onnx.ModelProto:
+    """An operator between two grids that differ, behind others, which two spaces part from it."""
+    before, _, node = node.rpartition("  ")
     middle, step = {"uint8": (120, 1 / 32), "uint16": (30000, 1 / 8192)}[kind]
     grids = f"float s = {{{step}}}, {kind} z = {{{middle}}}, float t = {{{step * 1.25}}}, {kind} o = {{{middle + 5}}}"
     steps = "q = QuantizeLinear (x, s, z)  d = DequantizeLinear (q, s, z)"
     ends = "p = QuantizeLinear (r, t, o)  y = DequantizeLinear (p, t, o)"
     given = ", ".join(filter(None, (grids, stored)))
-    return parsed(f"g (float[1,4,6,6] x) => (float y) <{given}> {{ {steps} [the] r = {node} {ends} }}", 21)
+    return parsed(f"g (float[1,4,6,6] x) => (float y) <{given}> {{ {steps} {before} [the] r = {node} {ends} }}", opset)
 
 
 def chain() -> onnx.ModelProto:
@@ -80,20 +83,24 @@ SAME: Mapping[str, tuple[str, str]] = {
     "greatest": ("max-inside", "MaxPool <kernel_shape = [2, 3], strides = [2, 2], pads = [1, 1, 1, 1]> ({x})"),
     "greatest, same": ("max-inside", 'MaxPool <kernel_shape = [3, 3], auto_pad = "SAME_UPPER"> ({x})'),
     "sums": ("by-sums", "CumSum ({x}, axis)"),
+    "sums of parts": ("by-sums", "f = Reshape ({x}, five)  CumSum (f, axis)"),
     "linear": ("by-sums", 'Resize <mode = "linear"> ({x}, , scales)'),
     "groups": ("no-groups", "Conv <group = 2, kernel_shape = [1, 2]> ({x}, w)"),
     "turned groups": ("no-groups", "ConvTranspose <group = 2, kernel_shape = [1, 2]> ({x}, w)"),
 }
-STORED = {
+STORED: dict[str, str] = {
     "scales": "float[4] scales = {1, 1, 1.5, 2}",
     "pads": "int64[8] pads = {0, 0, 1, 2, 0, 0, 0, 3}",
     "axis": "int64 axis = {2}",
+    "five": "int64[5] five = {1, 2, 2, 6, 6}",
     "w": f"float[4,2,1,2] {LAYER}",
+    "crossed": "int64[2,2] crossed = {3, 2, 1, 0}",
+    "large": "float[4] large = {1, 1, 32, 32}",
 }
 
 
 def stored_for(node: str) -> str:
-    return ", ".join(text for name, text in STORED.items() if f" {name})" in node)
+    return ", ".join(text for name, text in STORED.items() if f", {name})" in node or f"({name})" in node)
 
 
 @each_row("name", *sorted(SAME))
@@ -107,7 +114,7 @@ def test_a_way_is_the_same_operator(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["uint8", "uint16"])
-@each_row("name", *sorted(name for name in SAME if "turned" not in name and "groups" not in name))
+@each_row("name", *sorted(name for name in SAME if not name.endswith(("groups", "parts"))))
 def test_on_grids_it_is_no_further_off_than_its_steps(name: str, kind: str) -> None:
     way, node = SAME[name]
     model = quantized(node.format(x="d"), stored_for(node), kind=kind)
@@ -128,9 +135,18 @@ def test_stored_integers_go_along() -> None:
         assert all(np.array_equal(value, wanted[name]) for name, value in made.run(sample).items())
 
 
-@each_row("way", "in-16-bits", "in-float16")
-def test_other_grids_hold_the_same_values(way: str) -> None:
-    model = quantized("Tanh (d)")
+SLOPES = "uint8[4,1,1] i = {1, 90, 40, 120}, float[4] c = {0.1, 0.25, 0.5, 1}, uint8[4] n = {0, 100, 40, 119}"
+SLOPED = "e = DequantizeLinear <axis = 0> (i, c, n)  PRelu (d, e)"
+
+
+@each_row(
+    ("way", "model"),
+    ("in-16-bits", quantized("Tanh (d)")),
+    ("in-16-bits", quantized("Tanh (d)", opset=19)),  # whose pairs of 16 bits are another domain's
+    ("in-float16", quantized("Tanh (d)")),
+    ("in-float16", quantized(SLOPED, SLOPES)),
+)
+def test_other_grids_hold_the_same_values(way: str, model: onnx.ModelProto) -> None:
     made = repaired_model(model, {"the": way})
     onnx.checker.check_model(made, full_check=True)
     assert len(made.graph.node) > len(model.graph.node)
@@ -148,18 +164,62 @@ def test_a_new_grid_holds_its_range_and_zero(low: float, high: float, kind: Any,
     assert float(made.scale) == pytest.approx(scale) and int(made.zero) == zero
 
 
+CONV = "Conv <kernel_shape = [1, 2], group = 2> (x, w)"
+KERNEL = STORED["w"]
+FOUR = KERNEL.replace("4,2,1,2", "4,4,1,1")
+BYTES = "uint8[4,2,1,2] b = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}, float s = {0.1}, uint8 z = {3}"
+CROSSED = "Gather <axis = 1> (x, crossed)"
+
+
+@each_row(
+    ("way", "model", "why"),
+    *(
+        (way, float_model(node, stored_for(node)), why)
+        for way, node, why in (
+            ("max-inside", "MaxPool <kernel_shape = [2, 2]> (x)", "its windows lie inside"),
+            ("max-inside", "MaxPool <kernel_shape = [2, 2], dilations = [2, 2]> (x)", "its window has gaps"),
+            ("mean-inside", "AveragePool <kernel_shape = [2, 2]> (x)", "its windows lie inside"),
+            ("by-places", "Identity (x)", "it moves nothing"),
+            ("by-places", CROSSED, "it changes the number of axes"),
+            ("by-places", "SpaceToDepth <blocksize = 2> (x)", "what goes where along one axis depends on another"),
+            ("by-places", "v = Relu (x)  Max (x, v)", "it reads more than one computed tensor"),
+            ("by-places-in-a-row", 'Resize <mode = "nearest"> (x, , large)', "it makes more than 65536 values"),
+            ("by-sums", "Identity (x)", "it changes nothing"),
+            ("by-sums", "Log (x)", "it is no sum"),
+            ("by-sums", "Reciprocal (x)", "it is no sum"),
+            ("by-sums", CROSSED, "it changes the number of axes, or is too large"),
+            ("no-groups", "v = Relu (w)  " + CONV.replace("w)", "v)"), "its weights are not stored"),
+            ("in-float16", "Tanh (x)", "its result has no grid"),
+        )
+    ),
+    ("no-groups", float_model("Conv <kernel_shape = [1, 1]> (x, w)", FOUR), "it has one group"),
+    (
+        "no-groups",
+        float_model("w = DequantizeLinear (b, s, z)  " + CONV, BYTES),
+        "zero is not the middle of its weights",
+    ),
+    ("by-places", float_model("Tanh (x)", shape="1,4,2048,1024"), "it reads more than 4194304 values"),
+    ("by-places", float_model("Tanh (x)", shape="N,4,6,6"), "the shape of x is not known"),
+    ("by-places", quantized("Tanh (d)"), "only move"),
+    ("by-sums", quantized("Tanh (d)"), "no sum"),
+    ("by-sums", quantized("v = Abs (d)  CumSum (v, axis)", STORED["axis"]), "v has no grid of one scale"),
+    ("max-inside", quantized("Tanh (d)"), "no MaxPool"),
+    ("in-16-bits", quantized("Tanh (d)", kind="uint16"), "its result has no 8 bits"),
+    ("in-float16", quantized("Celu (d)"), "it has no form in float16"),
+)
+def test_what_a_way_is_not_for_is_said(way: str, model: onnx.ModelProto, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        repaired_model(model, {"the": way})
+
+
 def test_what_no_way_is_for_is_said() -> None:
-    model = quantized("Tanh (d)")
-    for way, why in (("by-places", "only move"), ("by-sums", "no sum"), ("max-inside", "no MaxPool")):
-        with pytest.raises(UsageError, match=why):
-            repaired_model(model, {"the": way})
     own = quantized("Tanh (d)")
+    with pytest.raises(UsageError, match="no such node"):
+        repaired_model(own, {"another": "in-float16"})
     (node,) = (one for one in own.graph.node if one.name == "the")
     node.op_type, node.domain = "Own", "com.other"
     with pytest.raises(UsageError, match="no operator of ONNX"):
         repaired_model(own, {"the": "in-float16"})
-    with pytest.raises(UsageError, match="no such node"):
-        repaired_model(model, {"another": "in-float16"})
     assert repairs_of({"repair": ("a=b=in-float16",)}) == {"a=b": "in-float16"}
     for word in ("the", "the=magic", "=in-float16"):
         with pytest.raises(UsageError, match="NODE=WAY"):

@@ -152,7 +152,7 @@ CELL = "(float[2,3] t) <int64[1] k = {0}> { u = Unsqueeze (x, k)  , h = LSTM <hi
 
 @each_row(("then", "kept"), (THEN, "Relu"), (CELL + "  [end] t = Squeeze (h, k) }", "LSTM"))
 def test_a_branch_that_the_shape_of_an_input_settles_is_put_in(then: str, kept: str) -> None:
-    weights = {name: np.ones((1, 12, 3), np.float32) for name in "wr"}
+    weights: dict[str, Any] = dict.fromkeys("wr", np.ones((1, 12, 3), np.float32))
     model = _branching("n = Size (x)  which = Greater (n, five)", then, five=5, **weights)
     done = rewrite(model, None, [NAME], random_feeds(model))
     assert done.kept == (NAME,)
