@@ -101,7 +101,8 @@ def test_what_runs_on_a_device_keeps_to_the_time_and_to_the_provider(
 ) -> None:
     """With no time left one inference is measured; whoever asked for an accelerator is given no processor's times."""
     monkeypatch.chdir(tmp_path)
-    np.savez("inputs.npz", **{"0:x": np.zeros((1, 3, 16, 16), np.float32)})
+    feed: dict[str, Any] = {"0:x": np.zeros((1, 3, 16, 16), np.float32)}
+    np.savez("inputs.npz", **feed)
     job = {"model": str(sources / "net.onnx"), "samples": 1, "iterations": 5, "warmup": 2, "profile": True}
     entries = {"session.intra_op.allow_spinning": "0"}
     Path("job.json").write_text(json.dumps({**job, "entries": entries, **asked}), "utf-8")
